@@ -24,7 +24,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "farm_process.h"
+#include "support/farm/farm_process.h"
 
 #include <fcntl.h>
 #include <fnmatch.h>

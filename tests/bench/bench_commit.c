@@ -10,8 +10,8 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "fake_worker.h"
-#include "farm_process.h"
+#include "support/farm/fake_worker.h"
+#include "support/farm/farm_process.h"
 
 #include <inttypes.h>
 #include <math.h>

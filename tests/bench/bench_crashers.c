@@ -20,9 +20,9 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
-#include "crew_turn.h"
-#include "farm_harness.h"
-#include "mf_check.h"
+#include "support/farm/runner_pool_wait.h"
+#include "support/farm/farm_harness.h"
+#include "support/mf_check.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
 #define N_DEATHS 20

@@ -17,7 +17,7 @@
 #include "kernels/core/philox.h"
 #include "measure/race/entrant.h"
 #include "measure/session/session_data.h"
-#include "serving_model.h"
+#include "support/farm/serving_model.h"
 
 #define ROUNDS_MAX 1000
 #define SEED       20250101u

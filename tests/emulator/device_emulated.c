@@ -10,7 +10,7 @@
 #include "common/base/cpus.h"
 #include "common/base/text.h"
 #include "emulator/object.h"
-#include "remove_tree.h"
+#include "support/remove_tree.h"
 
 #define MODEL "emulator"
 

@@ -11,7 +11,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "emulator/object.h"
-#include "remove_tree.h"
+#include "support/remove_tree.h"
 
 #undef CALL
 #define CALL __attribute__((visibility("default"))) hiprtcResult

@@ -1,0 +1,198 @@
+/* The emulator itself: each planted fault is found, in whatever order lanes run, and says what it is and where; the same
+ * kernel without one gives what it should. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "emulator/device_emulated.h"
+#include "emulator/faults.h"
+#include "kernels/families/family_hip.h"
+#include "support/mf_check.h"
+
+#define LAUNCHES 6 /* each order twice: two seeds of the drawn one */
+
+/* clang-format off */
+#define UNORDERED_READ  "reads without a barrier what was written by lane"
+#define UNORDERED_WRITE "overwrites without a barrier what was"
+#define UNWRITTEN       "reads what nobody wrote"
+#define ON_ITS_WAY      "reads what is on its way, in a copy asked for by lane"
+
+static const struct {
+    const char *says[3]; /* one of them: what comes first depends on the order */
+    bool of_copies;      /* in the background: none where they wait in registers */
+} faults[N_FAULTS] = {
+    [FAULT_BARRIER]      = {{UNORDERED_READ, UNWRITTEN, ON_ITS_WAY}},
+    [FAULT_WAVE_SYNC]    = {{UNORDERED_READ, UNWRITTEN}},
+    [FAULT_LAST_BARRIER] = {{UNORDERED_READ, UNORDERED_WRITE}},
+    [FAULT_OWN_BARRIER]  = {{UNORDERED_READ, UNWRITTEN}},
+    [FAULT_WAIT]         = {{ON_ITS_WAY}, .of_copies = true},
+    [FAULT_SHALLOW_WAIT] = {{ON_ITS_WAY}, .of_copies = true},
+    [FAULT_EARLY_COPY]   = {{UNORDERED_READ, UNORDERED_WRITE, ON_ITS_WAY}},
+    [FAULT_LDS_BEYOND]   = {{"at 2048 of LDS: out of bounds, the launch has 2048"}},
+    [FAULT_UNWRITTEN]    = {{UNWRITTEN ": 4 bytes at 2044 of LDS"}},
+    [FAULT_READ_BEYOND]  = {{"lane 127 reads 4 bytes out of bounds: at 512 of a buffer of 512 bytes"}},
+    [FAULT_READ_BEFORE]  = {{"lane 0 reads 4 bytes out of bounds"}},
+    [FAULT_WRITE_BEYOND] = {{"lane 9 writes 4 bytes out of bounds: at 1024 of a buffer of 1024 bytes"}},
+    [FAULT_INPUT]        = {{"lane 9 writes 4 bytes at 36 of an input of 512 bytes"}},
+    [FAULT_COPY_BEYOND]  = {{"lane 127 reads 4 bytes out of bounds: at 512 of a buffer of 512 bytes"}},
+    [FAULT_UNALIGNED]    = {{"accesses 16 bytes at an address that is no multiple of it"}},
+    [FAULT_DIVERGED]     = {{", other lanes of its wave are at"}},
+    [FAULT_STUCK]        = {{" for others of their wave"}},
+    [FAULT_NO_ARRIVAL]   = {{"1 for another block"}},
+};
+/* clang-format on */
+
+static bool is_said(int fault, const char *why)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(faults[0].says) && faults[fault].says[i]; i++) {
+        if (strstr(why, faults[fault].says[i]))
+            return true;
+    }
+    return false;
+}
+
+/* Copies of AMD's flavour wait in registers: nothing of it is on its way to LDS. */
+static const char *const flavours[] = {"sm_89", "gfx90a"};
+static struct mf_device *devices[MF_ARRAY_LEN(flavours)], *device;
+static uint32_t *in, *out; /* at the ends of their own blocks of memory: nothing that is known lies near */
+
+/* Loaded anew each time: after a fault the counters that blocks meet by are no longer zero. */
+static int launch_of(const char *function, int mode, const struct mf_grid *grid)
+{
+    const struct mf_code code = {.source = "faults.hip", .function = function};
+    const struct fault_args args = {in, out, mode, 0};
+    struct mf_hip_function kernel;
+
+    ck_assert_int_eq(mf_hip_function_open(device, &code, &kernel), 0);
+    int r = mf_hip_launch(&kernel, grid, &args, sizeof(args));
+    mf_hip_function_close(&kernel);
+    return r;
+}
+
+static int launch(int mode)
+{
+    const struct mf_grid grid = {FAULT_BLOCKS, 1, 1, FAULT_LANES, FAULT_LDS_WORDS * 4, false, false};
+    return launch_of("mf_faults", mode, &grid);
+}
+
+static void setup(void)
+{
+    size_t n_in = FAULT_LANES, n_out = FAULT_BLOCKS * FAULT_LANES;
+
+    in = aligned_alloc(16, n_in * 4);
+    out = aligned_alloc(16, n_out * 4);
+    ck_assert(in && out);
+    for (uint32_t i = 0; i < n_in; i++)
+        in[i] = i * i + 1;
+    for (size_t f = 0; f < MF_ARRAY_LEN(flavours); f++) {
+        ck_assert_int_eq(mf_device_emulated_open(flavours[f], 1, 5, &devices[f]), 0);
+        mf_device_emulated_know(devices[f], in, n_in * 4, false);
+        mf_device_emulated_know(devices[f], out, n_out * 4, true);
+        device = devices[f];
+        ck_assert_int_eq(launch(FAULT_NONE), 0);
+    }
+}
+
+static void teardown(void)
+{
+    for (size_t f = 0; f < MF_ARRAY_LEN(flavours); f++)
+        (void)mf_device_close(devices[f]);
+    free(in);
+    free(out);
+}
+
+/* What the kernel computes when nothing is wrong. */
+static void expect(uint32_t want[FAULT_LANES], uint32_t wave)
+{
+    uint32_t n = FAULT_LANES, first[FAULT_LANES], second[FAULT_LANES], third[FAULT_LANES];
+
+    for (uint32_t t = 0; t < n; t++)
+        first[t] = in[(t + 32) % n] + 3 * in[(t + 1) % n] + 5 * ((t + 1) % 2 ? in[(t + 1) % n] : 0);
+    for (uint32_t t = 0; t < n; t++)
+        second[t] = first[t] + first[t ^ 1];
+    for (uint32_t t = 0; t < n; t++)
+        third[t] = second[t] + second[n - 1 - t] + second[(t + n - 64) % n];
+    for (uint32_t t = 0; t < n; t++)
+        first[t] = third[t] + third[t % wave < 3 ? t : t - 3];
+    for (uint32_t t = 0; t < n; t++)
+        want[t] = first[t] + first[t / 4 * 4];
+}
+
+START_TEST(test_right)
+{
+    uint32_t want[FAULT_LANES];
+
+    device = devices[_i];
+    expect(want, _i == 0 ? 32 : 64);
+    for (int i = 0; i < LAUNCHES; i++) {
+        memset(out, 0, FAULT_BLOCKS * sizeof(want));
+        ck_assert_msg(launch(FAULT_NONE) == 0, "%s", mf_device_emulated_why(device));
+        for (int b = 0; b < FAULT_BLOCKS; b++)
+            ck_assert_mem_eq(out + b * FAULT_LANES, want, sizeof(want));
+    }
+}
+END_TEST
+
+START_TEST(test_found)
+{
+    int flavour = _i / N_FAULTS, fault = _i % N_FAULTS,
+        want = flavour > 0 && faults[fault].of_copies ? 0 : -EFAULT;
+
+    device = devices[flavour];
+    for (int i = 0; fault != FAULT_NONE && i < LAUNCHES; i++) {
+        int r = launch(fault);
+        const char *why = mf_device_emulated_why(device);
+        ck_assert_msg(r == want, "%s: %d, %s", flavours[flavour], r, r < 0 ? why : "found nothing");
+        if (r == 0)
+            continue;
+        ck_assert_msg(is_said(fault, why), "%s", why);
+        /* a launch that cannot go on is nobody's line */
+        ck_assert_msg(strstr(why, "(faults.hip:") || strstr(why, "cannot go on"), "%s", why);
+    }
+    ck_assert_msg(launch(FAULT_NONE) == 0, "after a fault: %s", mf_device_emulated_why(device));
+}
+END_TEST
+
+/* A wave that is not whole runs, and may not ask for lanes that are not there. */
+START_TEST(test_short_wave)
+{
+    const struct mf_grid grid = {1, 1, 1, FAULT_LANES - 8, 0, false, false};
+
+    device = devices[_i];
+    memset(out, 0, FAULT_LANES * 4);
+    ck_assert_int_eq(launch_of("mf_short_wave", FAULT_NONE, &grid), 0);
+    for (uint32_t t = 0; t < FAULT_LANES; t++)
+        ck_assert_uint_eq(out[t], t < FAULT_LANES - 8 ? t + 1 : 0);
+    ck_assert_int_eq(launch_of("mf_short_wave", FAULT_BARRIER, &grid), -EFAULT);
+    ck_assert_ptr_nonnull(
+        strstr(mf_device_emulated_why(device), _i == 0 ? "in a wave of 24 lanes" : "in a wave of 56 lanes"));
+}
+END_TEST
+
+/* A launch that no GPU would take. */
+START_TEST(test_refused)
+{
+    static const struct mf_grid grids[] = {{1, 1, 1, 0, 0, false, false},
+                                           {1, 1, 1, 2048, 0, false, false},
+                                           {1, 1, 1, 32, 1 << 20, false, false}};
+
+    device = devices[0];
+    for (size_t i = 0; i < MF_ARRAY_LEN(grids); i++)
+        ck_assert_int_eq(launch_of("mf_faults", FAULT_NONE, &grids[i]), -EINVAL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("emulator faults");
+    TCase *tests = tcase_create("faults");
+
+    tcase_add_unchecked_fixture(tests, setup, teardown);
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, test_right, 0, MF_ARRAY_LEN(flavours));
+    tcase_add_loop_test(tests, test_found, 0, N_FAULTS * (int)MF_ARRAY_LEN(flavours));
+    tcase_add_loop_test(tests, test_short_wave, 0, MF_ARRAY_LEN(flavours));
+    tcase_add_test(tests, test_refused);
+    suite_add_tcase(suite, tests);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,587 @@
+/* kernels/gpu/host/device_hip.c as the module for AMD, over a runtime of the tests (emulator/hip/runtime.h): every call of struct
+ * mf_device_ops, what it says of the device, what it refuses and what it ends its process for. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/kernels/hip_release.h"
+#include "kernels/families/family_hip.h"
+#include "kernels/gpu/src/args.h"
+#include "kernels/gpu/host/hip_open.h"
+#include "support/mf_check.h"
+#include "support/remove_tree.h"
+
+#define EXIT_FAULT 86 /* of device_hip.c: the device failed */
+#define ROWS       4
+#define COLS       64
+
+static char folder[] = "/tmp/check_amd_device.XXXXXX", plan[64];
+static struct mf_device *device;
+
+/* ---- a kernel whose work is seen: zeros in rows of y ---- */
+
+struct zeroing {
+    struct mf_device *device;
+    struct mf_hip_function function;
+    uint16_t *y;
+    struct mf_grid grid;
+    int calls, fails_at; /* fails_at: the launch that returns -EDOM, counted from 1 */
+    int (*more)(struct zeroing *z);
+};
+
+static struct mf_code zero_code(void)
+{
+    struct mf_code code = {.source = "zero.hip", .function = "mf_zero"};
+
+    mf_code_define(&code, "MF_COLS=%d", COLS);
+    mf_code_define(&code, "MF_THREADS=64");
+    return code;
+}
+
+static struct zeroing zeroing_of(void)
+{
+    struct zeroing z = {.device = device, .grid = {1, 1, 1, 64, 0, false}};
+    uint16_t ones[ROWS * COLS];
+    const struct mf_code code = zero_code();
+
+    memset(ones, 0x11, sizeof(ones));
+    z.y = device->ops->alloc(device, sizeof(ones));
+    ck_assert_ptr_nonnull(z.y);
+    ck_assert_int_eq(device->ops->copy(device, z.y, ones, sizeof(ones)), 0);
+    ck_assert_int_eq(mf_hip_function_open(device, &code, &z.function), 0);
+    return z;
+}
+
+/* The i-th launch is of the i-th row. */
+static int zero_row(void *context, int index)
+{
+    struct zeroing *z = context;
+    const struct mf_hip_combine_args args = {.y = z->y + index * COLS, .token = 1};
+
+    if (++z->calls == z->fails_at)
+        return -EDOM;
+    int r = z->more ? z->more(z) : 0;
+    return r < 0 ? r : mf_hip_launch(&z->function, &z->grid, &args, sizeof(args));
+}
+
+/* Which rows are zeros, as bits. */
+static int zeros(const struct zeroing *z)
+{
+    uint16_t y[ROWS * COLS];
+    int rows = 0;
+
+    ck_assert_int_eq(device->ops->copy(device, y, z->y, sizeof(y)), 0);
+    for (int r = 0; r < ROWS; r++) {
+        const uint16_t first = y[r * COLS];
+        ck_assert(first == 0 || first == 0x1111);
+        for (int c = 0; c < COLS; c++)
+            ck_assert_uint_eq(y[r * COLS + c], first);
+        rows |= (first == 0) << r;
+    }
+    return rows;
+}
+
+static void release(struct zeroing *z)
+{
+    mf_hip_function_close(&z->function);
+    device->ops->release(device, z->y, ROWS * COLS * 2);
+}
+
+/* ---- opening ---- */
+
+static void open_device(void)
+{
+    char why[256];
+
+    ck_assert_msg(mf_device_open("hip:amd:0", why, sizeof(why), &device) == 0, "%s", why);
+}
+
+static void close_device(void)
+{
+    device = mf_device_close(device);
+}
+
+START_TEST(says_what_it_is)
+{
+    const struct mf_device_info *i = &device->info;
+
+    ck_assert_str_eq(i->class.gfx, "gfx90a"); /* without ":sramecc+:xnack-" */
+    ck_assert_int_eq(i->class.cu_num, 2);
+    ck_assert_str_eq(i->model, "gfx90a of the tests' emulator");
+    ck_assert_ptr_nonnull(strstr(i->driver, "HIP 6.0.32831"));
+    ck_assert_str_eq(i->identity, "0000:e0:00.0");
+    ck_assert_uint_eq(i->lds_bytes, 65536);
+    ck_assert_uint_eq(i->memory_bytes, UINT64_C(4) << 30);
+    ck_assert_double_eq(i->clock_mhz, 1700);
+    ck_assert_double_eq(i->memory_mhz, 1600);
+    ck_assert(i->mem_read_gbs > 0 && i->peak_gflops_bf16 > 0 && i->peak_gflops_fp8 == 0 && i->gap_us > 0);
+    ck_assert(!i->simulated);
+}
+END_TEST
+
+/* Releases whose version call says the same are told apart, for they make other code: the cache goes by it. */
+START_TEST(says_which_compiler)
+{
+    ck_assert_str_eq(device->info.compiler, "hiprtc 9.0 libamdhip64.so.6.0.emulated");
+}
+END_TEST
+
+/* What the runtime calls the last cache of CDNA 3 is that of one of its dies; the one in front of memory is larger. */
+START_TEST(knows_the_last_cache)
+{
+    char why[256];
+
+    ck_assert_int_eq(setenv("FAKE_HIP_ARCH", _i == 0 ? "gfx90a" : "gfx942", 1), 0);
+    ck_assert_msg(mf_device_open("hip:amd:0", why, sizeof(why), &device) == 0, "%s", why);
+    ck_assert_uint_eq(device->info.llc_bytes, _i == 0 ? 16 << 10 : 256 << 20);
+    close_device();
+}
+END_TEST
+
+START_TEST(opens_as_it_was_known)
+{
+    const struct mf_device_info known = device->info;
+    struct mf_device *again;
+    char why[256];
+
+    ck_assert_int_eq(mf_device_open_as("hip:amd:0", &(struct mf_device_opening){.known = &known}, why,
+                                       sizeof(why), &again),
+                     0);
+    ck_assert_mem_eq(&again->info, &known, sizeof(known));
+    mf_device_close(again);
+}
+END_TEST
+
+START_TEST(has_no_other)
+{
+    struct mf_device *other;
+    char why[256];
+
+    ck_assert_int_eq(mf_device_open("hip:amd:1", why, sizeof(why), &other), -EINVAL);
+    ck_assert_str_eq(why, "hip:amd:1: the runtime shows 1 device");
+}
+END_TEST
+
+/* ---- memory ---- */
+
+START_TEST(gives_memory)
+{
+    static const size_t sizes[] = {1, 63, 4096, 100000, 3 << 20};
+    unsigned char *at[MF_ARRAY_LEN(sizes)];
+    _cleanup_(mf_freep) unsigned char *here = malloc(3 << 20);
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
+        at[i] = device->ops->alloc(device, sizes[i]);
+        ck_assert(at[i] && (uintptr_t)at[i] % 64 == 0);
+        memset(here, 0xff, sizes[i]);
+        ck_assert_int_eq(device->ops->copy(device, here, at[i], sizes[i]), 0);
+        for (size_t j = 0; j < sizes[i]; j++)
+            ck_assert_uint_eq(here[j], 0);
+        memset(here, (int)i + 1, sizes[i]);
+        ck_assert_int_eq(device->ops->copy(device, at[i], here, sizes[i]), 0);
+    }
+    ck_assert_int_eq(device->ops->copy(device, at[3], at[4] + 1000, 100000), 0); /* within the device */
+    ck_assert_int_eq(device->ops->copy(device, here, at[3], 100000), 0);
+    ck_assert(here[0] == 5 && here[99999] == 5);
+    ck_assert_int_eq(device->ops->copy(device, here, at[2], 4096), 0);
+    ck_assert(here[0] == 3 && here[4095] == 3);
+    for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++)
+        device->ops->release(device, at[i], sizes[i]);
+}
+END_TEST
+
+START_TEST(runs_out_of_memory)
+{
+    ck_assert_ptr_null(device->ops->alloc(device, SIZE_MAX / 2));
+    ck_assert_ptr_null(device->ops->alloc(device, 0));
+    struct zeroing z = zeroing_of();
+    double us;
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &us), 0);
+    release(&z);
+}
+END_TEST
+
+/* ---- time ---- */
+
+/* What is launched is recorded and runs once, when it is replayed. */
+START_TEST(replays_what_is_launched)
+{
+    struct zeroing z = zeroing_of();
+    double us = 0;
+
+    ck_assert_int_eq(zeros(&z), 0);
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 3, &us), 0);
+    ck_assert_int_eq(z.calls, 3);
+    ck_assert_int_eq(zeros(&z), 7);
+    ck_assert(us > 3);
+    release(&z);
+}
+END_TEST
+
+/* A launch that fails in the middle: its own error, nothing has run, and the device is as before. */
+START_TEST(gives_back_a_launchs_error)
+{
+    struct zeroing z = zeroing_of();
+    double us = 0;
+
+    z.fails_at = 2;
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 3, &us), -EDOM);
+    ck_assert_int_eq(zeros(&z), 0);
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 2, &us), 0);
+    ck_assert_int_eq(zeros(&z), 3);
+    release(&z);
+}
+END_TEST
+
+/* Nothing that is asked for has happened before somebody waits: what this runtime is for. */
+START_TEST(runs_when_it_is_waited_for)
+{
+    struct zeroing z = zeroing_of();
+    double us = 0;
+
+    ck_assert_int_eq(zero_row(&z, 2), 0);
+    ck_assert_int_eq(zeros(&z), 0);
+    ck_assert_int_eq(device->ops->canary(device, &us), 0);
+    ck_assert_int_eq(zeros(&z), 4);
+    release(&z);
+}
+END_TEST
+
+START_TEST(has_a_canary)
+{
+    double first = 0, second = 0;
+
+    ck_assert_int_eq(device->ops->canary(device, &first), 0);
+    ck_assert_int_eq(device->ops->canary(device, &second), 0);
+    ck_assert(first > 0 && second > first / 2 && second < first * 2);
+}
+END_TEST
+
+/* ---- code ---- */
+
+START_TEST(compiles_and_loads)
+{
+    struct mf_code codes[2] = {zero_code(), zero_code()};
+    char paths[2][PATH_MAX], whys[2][MF_CODE_WHY_MAX];
+    struct mf_module *m;
+    void *f;
+
+    mf_code_define(&codes[1], "MF_THREADS=none_such");
+    ck_assert_int_eq(device->ops->compile(device, codes, 2, paths, whys), 1);
+    ck_assert_str_eq(paths[1], "");
+    ck_assert_ptr_nonnull(strstr(whys[1], "none_such"));
+    ck_assert_int_eq(device->ops->module_load(device, paths[0], whys[0], sizeof(whys[0]), &m), 0);
+    ck_assert_int_eq(device->ops->module_function(device, m, "mf_none_such", &f), -ENOENT);
+    ck_assert_int_eq(device->ops->module_function(device, m, "mf_zero", &f), 0);
+    (void)device->ops->module_unload(device, m);
+}
+END_TEST
+
+static const struct {
+    const char *path;
+    int r;
+    const char *says;
+} not_loaded[] = {
+    {"/nonexistent", -ENOENT, "/nonexistent: cannot be read"},
+    {MF_SOURCE_DIR "/LICENSE", -ENOEXEC, "is no code object of gfx90a: no kernel image is available"},
+};
+
+START_TEST(refuses_other_files)
+{
+    struct mf_module *m;
+    char why[PATH_MAX];
+
+    ck_assert_int_eq(device->ops->module_load(device, not_loaded[_i].path, why, sizeof(why), &m),
+                     not_loaded[_i].r);
+    ck_assert_msg(strstr(why, not_loaded[_i].says) != NULL, "%s", why);
+}
+END_TEST
+
+START_TEST(has_no_bulk_copies)
+{
+    const struct mf_bulk_tensor t = {.rank = 1};
+    char map[128];
+
+    ck_assert_int_eq(device->ops->bulk_map(device, &t, map), -ENOTSUP);
+}
+END_TEST
+
+/* Of a unit: 64 KiB of LDS, and 4 SIMDs of 512 registers and 8 waves. */
+/* clang-format off */
+static const struct {
+    const char *registers, *spills;
+    struct mf_grid grid;
+    int r;
+    struct mf_device_use use;
+} uses[] = {
+    {"0",   "0",  {1, 1, 1, 64,   0,     false, false}, 0,      {.occupancy = 32}},
+    {"128", "48", {1, 1, 1, 256,  8192,  false, false}, 0,      {.registers = 128, .spills = 48, .lds = 8192, .occupancy = 4}},
+    {"128", "0",  {1, 1, 1, 256,  32768, false, false}, 0,      {.registers = 128, .lds = 32768, .occupancy = 2}},
+    {"256", "0",  {1, 1, 1, 1024, 0,     false, false}, -E2BIG, {.registers = 256, .occupancy = -1}},
+    {"0",   "0",  {1, 1, 1, 64,   65537, false, false}, -E2BIG, {.occupancy = 0}},
+};
+/* clang-format on */
+
+START_TEST(asks_and_refuses)
+{
+    struct mf_device_use use = {0};
+
+    ck_assert_int_eq(setenv("FAKE_HIP_REGISTERS", uses[_i].registers, 1), 0);
+    ck_assert_int_eq(setenv("FAKE_HIP_SPILLS", uses[_i].spills, 1), 0);
+    device->use = &use;
+    struct zeroing z = zeroing_of();
+    double us;
+    z.grid = uses[_i].grid;
+    ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &us), uses[_i].r);
+    ck_assert_int_eq(zeros(&z), uses[_i].r == 0);
+    ck_assert_msg(memcmp(&use, &uses[_i].use, sizeof(use)) == 0,
+                  "%d registers, %d spills, %d of LDS, %d blocks", use.registers, use.spills, use.lds,
+                  use.occupancy);
+    device->use = NULL;
+    release(&z);
+}
+END_TEST
+
+/* ---- a device that fails ---- */
+
+static void sample(void)
+{
+    struct zeroing z = zeroing_of();
+    double us;
+    (void)device->ops->time(device, zero_row, &z, 2, &us);
+    release(&z);
+}
+
+static void allocate(void)
+{
+    device->ops->release(device, device->ops->alloc(device, 64), 64);
+}
+
+/* y ends before the row does. */
+static void write_beyond(void)
+{
+    struct zeroing z = zeroing_of();
+    double us;
+    z.y = device->ops->alloc(device, COLS * 2 - 16);
+    (void)device->ops->time(device, zero_row, &z, 1, &us);
+}
+
+static void copy_beyond(void)
+{
+    char here[128];
+    (void)device->ops->copy(device, here, device->ops->alloc(device, 64), 128);
+}
+
+static int allocate_more(struct zeroing *z)
+{
+    return z->device->ops->alloc(z->device, 64) ? 0 : -ENOMEM;
+}
+
+static int load_more(struct zeroing *z)
+{
+    const struct mf_code code = zero_code();
+    return mf_hip_function_open(z->device, &code, &z->function);
+}
+
+/* Memory and code are made outside of samples. */
+static void allocate_in_a_sample(void)
+{
+    struct zeroing z = zeroing_of();
+    double us;
+    z.more = allocate_more;
+    (void)device->ops->time(device, zero_row, &z, 1, &us);
+}
+
+static void load_in_a_sample(void)
+{
+    struct zeroing z = zeroing_of();
+    double us;
+    z.more = load_more;
+    (void)device->ops->time(device, zero_row, &z, 1, &us);
+}
+
+/* A read of twice the last cache, by the kernel that memory's rate is measured with, and code. */
+static void wash(void)
+{
+    double bytes = 0;
+    ck_assert_int_eq(device->ops->wash(device, &bytes), 0);
+    ck_assert(bytes == 2.0 * (double)device->info.llc_bytes);
+    sample();
+}
+
+START_TEST(washes_the_last_cache)
+{
+    ck_assert_uint_gt(device->info.llc_bytes, 0);
+    wash();
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *fault;
+    void (*action)(void);
+    const char *says;
+} failures[] = {
+    {"illegal mf_zero 2", sample, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_delay 1", sample, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_read 1", wash, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_wash_code 1", wash, "running a step: an illegal memory access was encountered"},
+    {"illegal hipMemcpy 1", sample, "copying: an illegal memory access was encountered"},
+    /* an error of before may come back from any call: it is no lack of memory, and no wrong file */
+    {"illegal hipMalloc 1", allocate, "allocating memory: an illegal memory access was encountered"},
+    {"illegal hipFree 1", allocate, "releasing memory: an illegal memory access was encountered"},
+    {"illegal hipModuleLoadData 1", sample, "loading code: an illegal memory access was encountered"},
+    {"illegal hipModuleGetFunction 1", sample, "finding a kernel: an illegal memory access was encountered"},
+    {"illegal hipModuleLaunchKernel 1", sample, "launching: an illegal memory access was encountered"},
+    {"illegal hipModuleLaunchKernel 3", sample, "launching: an illegal memory access was encountered"},
+    {"illegal hipStreamBeginCapture 1", sample, "capturing: an illegal memory access was encountered"},
+    {"illegal hipStreamEndCapture 1", sample, "capturing: an illegal memory access was encountered"},
+    {"illegal hipGraphInstantiate 1", sample, "making a graph: an illegal memory access was encountered"},
+    {"illegal hipGraphLaunch 1", sample, "timing: an illegal memory access was encountered"},
+    {"illegal hipEventElapsedTime 1", sample, "timing: an illegal memory access was encountered"},
+    {"illegal hipModuleUnload 1", sample, "unloading code: an illegal memory access was encountered"},
+    {"", write_beyond, "out of bounds: at 112 of a buffer of 112 bytes (zero.hip:"},
+    {"", write_beyond, "running a step: an illegal memory access was encountered"},
+    {"", copy_beyond, "copying: invalid argument"},
+    {"", allocate_in_a_sample, "operation not permitted when stream is capturing"},
+    {"", load_in_a_sample, "operation not permitted when stream is capturing"},
+};
+/* clang-format on */
+
+/* The process ends with its own code and says why: nobody goes on with a device that gives only errors. */
+START_TEST(ends_with_its_device)
+{
+    char words[4096] = "";
+    size_t n = 0;
+    int pipes[2], status;
+
+    ck_assert_int_eq(pipe(pipes), 0);
+    if (failures[_i].fault[0])
+        hip_release_plan(plan, failures[_i].fault);
+    pid_t child = fork();
+    if (child == 0) {
+        (void)dup2(pipes[1], STDERR_FILENO);
+        failures[_i].action();
+        _exit(0);
+    }
+    (void)close(pipes[1]);
+    for (ssize_t got; (got = read(pipes[0], words + n, sizeof(words) - 1 - n)) > 0;)
+        n += (size_t)got;
+    (void)close(pipes[0]);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_FAULT, "status %#x: %s", status, words);
+    ck_assert_msg(strstr(words, failures[_i].says) != NULL, "%s", words);
+    ck_assert_int_ne(access(plan, F_OK), 0);
+}
+END_TEST
+
+/* What a runtime refuses and goes on after. */
+START_TEST(goes_on_after_a_refusal)
+{
+    const struct mf_code code = zero_code();
+    struct mf_hip_function f;
+
+    hip_release_plan(plan, "refused hipMalloc 1");
+    ck_assert_ptr_null(device->ops->alloc(device, 64));
+    ck_assert_int_ne(access(plan, F_OK), 0);
+    sample();
+    hip_release_plan(plan, "refused hipModuleLoadData 1");
+    ck_assert_int_eq(mf_hip_function_open(device, &code, &f), -ENOTSUP);
+    ck_assert_int_ne(access(plan, F_OK), 0);
+    sample();
+}
+END_TEST
+
+/* In a process of somebody else's: nothing is timed, launches go to the stream that is said and run when somebody waits, and a
+ * device that fails is an error that stays. */
+START_TEST(is_a_guest)
+{
+    const struct mf_device_opening how = {.guest = true};
+    struct mf_device *of_runner = device;
+    char why[256];
+    int status;
+
+    ck_assert_msg(mf_device_open_as("hip:amd:0", &how, why, sizeof(why), &device) == 0, "%s", why);
+    ck_assert(!device->ops->time && !device->ops->canary);
+    ck_assert(device->info.mem_read_gbs == 0 && device->info.class.cu_num > 0);
+    struct zeroing z = zeroing_of();
+    ck_assert_int_eq(device->ops->enter(device), 0);
+    ck_assert_int_eq(zero_row(&z, 1), 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    ck_assert_int_eq(zeros(&z), 2);
+    pid_t child = fork();
+    if (child == 0) {
+        hip_release_plan(plan, "illegal mf_zero 1");
+        bool right = zero_row(&z, 2) == 0 && device->ops->sync(device) == -EIO && zero_row(&z, 3) == -EIO &&
+                     device->ops->copy(device, z.y, why, 8) == -EIO && !device->ops->alloc(device, 64);
+        _exit(right ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x", status);
+    release(&z);
+    device = mf_device_close(device);
+    device = of_runner;
+}
+END_TEST
+
+/* The host is not let at the device's memory: it dies of trying. */
+START_TEST(keeps_its_memory)
+{
+    char *memory = device->ops->alloc(device, 64);
+    int status = 0;
+
+    pid_t child = fork();
+    if (child == 0) {
+        (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer has words for it */
+        memory[3] = 1;
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    hip_release_enter(6, argv);
+    Suite *suite = suite_create("amd_device");
+    TCase *tests = tcase_create("open"), *others = tcase_create("others");
+
+    if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
+        return EXIT_FAILURE;
+    mf_say(plan, sizeof(plan), "%s/plan", folder);
+    tcase_set_timeout(tests, 60);
+    tcase_add_unchecked_fixture(tests, open_device, close_device);
+    tcase_add_test(tests, says_what_it_is);
+    tcase_add_test(tests, says_which_compiler);
+    tcase_add_test(tests, opens_as_it_was_known);
+    tcase_add_test(tests, has_no_other);
+    tcase_add_test(tests, gives_memory);
+    tcase_add_test(tests, runs_out_of_memory);
+    tcase_add_test(tests, replays_what_is_launched);
+    tcase_add_test(tests, washes_the_last_cache);
+    tcase_add_test(tests, gives_back_a_launchs_error);
+    tcase_add_test(tests, runs_when_it_is_waited_for);
+    tcase_add_test(tests, has_a_canary);
+    tcase_add_test(tests, compiles_and_loads);
+    tcase_add_loop_test(tests, refuses_other_files, 0, MF_ARRAY_LEN(not_loaded));
+    tcase_add_test(tests, has_no_bulk_copies);
+    tcase_add_loop_test(tests, asks_and_refuses, 0, MF_ARRAY_LEN(uses));
+    tcase_add_loop_test(tests, ends_with_its_device, 0, MF_ARRAY_LEN(failures));
+    tcase_add_test(tests, goes_on_after_a_refusal);
+    tcase_add_test(tests, is_a_guest);
+    tcase_add_test(tests, keeps_its_memory);
+    suite_add_tcase(suite, tests);
+    tcase_set_timeout(others, 60);
+    tcase_add_loop_test(others, knows_the_last_cache, 0, 2);
+    suite_add_tcase(suite, others);
+    int failed = mf_check_main(suite);
+    (void)remove_tree(folder);
+    return failed;
+}

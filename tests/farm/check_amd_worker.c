@@ -1,0 +1,628 @@
+/* A worker on hip:amd:0 over a runtime of the tests (emulator/hip/runtime.h), kernels and all: what it lists of three
+ * releases, a whole batch through a farm, a pipeline of several kernels through a runner, and a device that faults, hangs or
+ * refuses in the middle. What comes out is of the emulator and says so. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/landlock.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "support/farm/runner_pool_wait.h"
+#include "support/farm/farm_harness.h"
+#include "support/kernels/hip_release.h"
+#include "measure/session/ahead.h"
+#include "support/mf_check.h"
+#include "support/remove_tree.h"
+#include "support/run_program.h"
+#include "worker/runner/device_info.h"
+#include "worker/runner/runner_wire.h"
+#include "worker/sandbox/sandbox.h"
+
+#define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
+#define MOEFARM     MF_BINARY_DIR "/cli/moefarm"
+#define CLASS       "gfx90a/2"
+#define MODEL       "gfx90a of the tests' emulator"
+#define COMPILER    "hiprtc 9.0 libamdhip64.so.6.0.emulated"
+#define DEADLINE_MS 60000
+#define WIDTHS      ",64,32,4,2,ActivationType.Silu,torch.bfloat16,"
+#define BF16        "1" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define BF16_2      "2" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define BF16_3      "3" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define BF16_4      "4" WIDTHS "torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define FP8_B       "1" WIDTHS "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0,b1+b2"
+
+static char folder[] = "/tmp/check_amd_worker.XXXXXX", plan[64];
+static struct farm farm;
+
+/* ---- what is found ---- */
+
+static const struct {
+    int release;
+    const char *says;
+} releases[] = {
+    {5, "HIP 5.2.21153, compiler hiprtc 9.0 libamdhip64.so.5.0.emulated, 0000:e0:00.0"},
+    {6, "HIP 6.0.32831, compiler " COMPILER ", 0000:e0:00.0"},
+    {7, "HIP 7.0.51831, compiler hiprtc 9.0 libhiprtc.so.7.0.emulated, 0000:e0:00.0"},
+};
+
+START_TEST(lists_releases)
+{
+    const char *const program[] = {WORKER, "--list-devices", "--no-sandbox", NULL}, *const none[] = {NULL};
+
+    hip_release_use(releases[_i].release);
+    struct ran r = run_program(program, none);
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r, "hip:amd:0     " CLASS ": " MODEL ", gfx90a\n");
+    assert_says(r, releases[_i].says);
+}
+END_TEST
+
+static const struct {
+    const char *variable, *value, *says;
+} left_out[] = {
+    {"FAKE_HIP_DEVICES", "0",
+     "hip:amd       left out: the runtime of amd shows no device: no ROCm-capable device"},
+    {"FAKE_HIP_FAULT", "abort hipInit 1",
+     "hip:amd       left out: the runtime took its process down with signal 6"},
+};
+
+START_TEST(says_why_none)
+{
+    const char *const program[] = {WORKER, "--list-devices", "--no-sandbox", NULL}, *const none[] = {NULL};
+
+    hip_release_use(6);
+    if (strcmp(left_out[_i].variable, "FAKE_HIP_FAULT") == 0)
+        hip_release_plan(plan, left_out[_i].value);
+    else
+        ck_assert_int_eq(setenv(left_out[_i].variable, left_out[_i].value, 1), 0);
+    struct ran r = run_program(program, none);
+    ck_assert_int_eq(r.code, 0);
+    assert_says(r, left_out[_i].says);
+    assert_says(r, "cpu:0 ");
+}
+END_TEST
+
+/* ---- a pipeline of several kernels, as a runner is asked for it ---- */
+
+static cJSON *hear(struct mf_crew *c)
+{
+    int64_t until = mf_now_ms() + DEADLINE_MS;
+    while (mf_now_ms() < until) {
+        cJSON *m = NULL;
+        enum mf_crew_event event = crew_turn(c, &m, until);
+        if (event == MF_CREW_MESSAGE && strcmp(mf_channel_op(m), "phase") != 0)
+            return m;
+        cJSON_Delete(m);
+        ck_assert_msg(event != MF_CREW_DIED, "%s", mf_crew_why(c));
+        if (event == MF_CREW_READY)
+            return NULL;
+    }
+    ck_abort_msg("no word within %d ms", DEADLINE_MS);
+}
+
+/* In the order that they run in; the ids are from 1. */
+static const char *const pipeline[] = {
+    "sort_m16",
+    "quant1_fp8fn_token",
+    "s1_fp8fn_token_silu_m16_n128_s2_w4x1",
+    "quant2_fp8fn_token_m16",
+    "s2_fp8fn_token_m16_n64_s2_w4x1_zw",
+    "combine_zw",
+};
+
+static cJSON *enumerate(struct mf_crew *c)
+{
+    cJSON *steps = cJSON_CreateArray();
+    _cleanup_(cJSON_Deletep) cJSON *ask = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" FP8_B "\"}");
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(pipeline); i++)
+        cJSON_AddItemToArray(steps, cJSON_CreateNull());
+    ck_assert_int_eq(mf_crew_send(c, ask), 0);
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        const cJSON *step = cJSON_GetObjectItem(m, "step");
+        if (strcmp(mf_channel_op(m), "enumerated") == 0)
+            return steps;
+        for (size_t i = 0; step && i < MF_ARRAY_LEN(pipeline); i++) {
+            if (strcmp(farm_text(step, "name"), pipeline[i]) != 0)
+                continue;
+            cJSON *chosen = cJSON_Duplicate(step, true);
+            mf_json_add_i64(chosen, "id", (int64_t)i + 1);
+            cJSON_ReplaceItemInArray(steps, (int)i, chosen);
+        }
+    }
+}
+
+static const char *text_of(const cJSON *m)
+{
+    static char text[4096];
+    if (!cJSON_PrintPreallocated((cJSON *)(uintptr_t)m, text, (int)sizeof(text), false))
+        mf_say(text, sizeof(text), "a long message");
+    return text;
+}
+
+/* Code objects that the cache has; what is on its way to be one has a dot in its name. */
+static int count_codes(void)
+{
+    DIR *dir = opendir(getenv("MOEFARM_CODE_CACHE"));
+    const struct dirent *entry;
+    int n = 0;
+    ck_assert_ptr_nonnull(dir);
+    while ((entry = readdir(dir)))
+        n += !strchr(entry->d_name, '.');
+    (void)closedir(dir);
+    return n;
+}
+
+/* Sends a unit and checks that so many results are all right, and that nothing was compiled once the first of its items had
+ * begun: that item's time limit ran then. The last message before `end` is returned, which a race's outcome is. */
+static cJSON *run_unit(struct mf_crew *c, cJSON *unit, int n)
+{
+    cJSON *last = NULL;
+    int results = 0, codes = 0;
+
+    ck_assert_int_eq(mf_crew_send(c, unit), 0);
+    for (;;) {
+        cJSON *m = hear(c);
+        const char *op = mf_channel_op(m);
+        ck_assert_str_ne(op, "error");
+        if (strcmp(op, "begin") == 0 && codes == 0)
+            codes = count_codes();
+        if (strcmp(op, "end") == 0) {
+            cJSON_Delete(m);
+            ck_assert_int_eq(results, n);
+            ck_assert_int_eq(count_codes(), codes);
+            return last;
+        }
+        if (strcmp(op, "result") == 0 && !mf_json_object(m, "race")) {
+            results++;
+            ck_assert_msg(strcmp(farm_text(m, "status"), "ok") == 0, "%s", text_of(m));
+            ck_assert_int_gt(cJSON_GetArraySize(mf_json_array(m, "samples")), 0);
+            ck_assert_int_eq(farm_number(m, "verified"), 2);
+        }
+        cJSON_Delete(last);
+        last = m;
+    }
+}
+
+static void run_pipeline(const char *const *argv, const char *sandbox)
+{
+    const struct mf_crew_options o = {.argv = argv, .keep_bytes = 64 << 20};
+    struct mf_crew *c = NULL;
+
+    hip_release_use(6);
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    while (hear(c))
+        ;
+    ck_assert_str_eq(farm_text(mf_crew_described(c), "compiler"), COMPILER);
+    const char *within = farm_text(mf_crew_hello(c), "sandbox");
+    ck_assert_msg(strncmp(within, sandbox, strlen(sandbox)) == 0, "%s", within);
+    _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c);
+    /* As a worker is asked that has probed none of them: the race is the first to want their code */
+    _cleanup_(cJSON_Deletep) cJSON *race =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"race\",\"shape\":\"" FP8_B
+                    "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000},"
+                    "\"plan\":{\"rounds\":[{\"rounds\":2,\"keep\":1}],\"fresh\":3,\"alpha\":0.05},"
+                    "\"pipelines\":[{\"id\":9,\"forecast_us\":1000}]}");
+    cJSON_AddItemToObject(cJSON_GetArrayItem(cJSON_GetObjectItem(race, "pipelines"), 0), "steps",
+                          cJSON_Duplicate(steps, true));
+    _cleanup_(cJSON_Deletep) cJSON *won = run_unit(c, race, 1);
+    const cJSON *outcome = mf_json_object(won, "race");
+    ck_assert_msg(outcome && farm_number(outcome, "winner") == 9, "%s", text_of(won));
+    ck_assert(cJSON_GetObjectItem(outcome, "us")->valuedouble > 0);
+    ck_assert_int_gt(farm_number(outcome, "active_experts"), 0);
+
+    _cleanup_(cJSON_Deletep) cJSON *probe =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" FP8_B
+                    "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
+    cJSON_AddItemToObject(probe, "steps", MF_TAKE(steps));
+    cJSON_Delete(run_unit(c, probe, (int)MF_ARRAY_LEN(pipeline)));
+    mf_crew_free(c);
+}
+
+static bool has_landlock(void)
+{
+    return syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION) >= 1;
+}
+
+#define RUNNER WORKER, "--runner-child", "--keep=64", "--device", "hip:amd:0"
+
+START_TEST(runs_a_pipeline)
+{
+    run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
+}
+END_TEST
+
+/* The limits of a GPU's runner. The emulator's compiler starts programs, which these forbid: the code is there before. */
+START_TEST(runs_a_pipeline_in_the_sandbox)
+{
+    char scratch[64];
+    mf_say(scratch, sizeof(scratch), "%s/scratch", folder);
+    ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
+    run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
+    run_pipeline((const char *const[]){RUNNER, "--scratch", scratch, NULL},
+                 has_landlock() ? "landlock" : "no landlock");
+}
+END_TEST
+
+/* Code objects of a shape in family `one`. */
+static int codes_of(const struct mf_crew *c, const char *row)
+{
+    struct mf_device_info info;
+    struct mf_shape shape;
+    const char *field;
+    size_t n_steps;
+    _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
+
+    ck_assert_int_eq(mf_described_parse(mf_crew_described(c), &info, &field), 0);
+    ck_assert_int_eq(mf_shape_parse(row, &shape), 0);
+    ck_assert_int_eq(mf_ahead_add_shape(&ahead, "one", &n_steps), 0);
+    ck_assert_uint_ge(n_steps, 8);
+    return (int)ahead.n;
+}
+
+/* The steps that are offered for a shape, as a probe of them. */
+static cJSON *probe_of(struct mf_crew *c, const char *row)
+{
+    cJSON *probe =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
+    cJSON *steps = cJSON_AddArrayToObject(probe, "steps");
+    _cleanup_(cJSON_Deletep) cJSON *ask = cJSON_Parse("{\"op\":\"enumerate\"}");
+
+    cJSON_AddStringToObject(probe, "shape", row);
+    cJSON_AddStringToObject(ask, "shape", row);
+    ck_assert_int_eq(mf_crew_send(c, ask), 0);
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        cJSON *step = cJSON_DetachItemFromObject(m, "step");
+        if (strcmp(mf_channel_op(m), "enumerated") == 0)
+            return probe;
+        if (!step)
+            continue;
+        mf_json_add_i64(step, "id", cJSON_GetArraySize(steps) + 1);
+        cJSON_AddItemToArray(steps, step);
+    }
+}
+
+/* All that a unit wants is there when it begins, made by another runner than the one that works. */
+START_TEST(compiles_ahead)
+{
+    static const char *const argv[] = {RUNNER, "--families", "one", "--no-sandbox", NULL};
+    const struct mf_crew_options o = {.argv = argv, .keep_bytes = 64 << 20};
+    struct mf_crew *c = NULL;
+    char cache[64];
+
+    mf_say(cache, sizeof(cache), "%s/ahead", folder);
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", cache, 1), 0);
+    hip_release_use(6);
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    while (hear(c))
+        ;
+    int n = count_codes() + codes_of(c, BF16);
+    ck_assert_int_eq(mf_crew_ahead(c, BF16), 0);
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; count_codes() < n;) {
+        cJSON *none = NULL;
+        ck_assert_int_lt(mf_now_ms(), until);
+        ck_assert_int_eq(crew_turn(c, &none, mf_now_ms() + 20), MF_CREW_NOTHING);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *probe = probe_of(c, BF16);
+    ck_assert_int_eq(mf_crew_send(c, probe), 0);
+    for (const char *op = ""; strcmp(op, "end") != 0;) {
+        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        op = strcmp(mf_channel_op(m), "end") == 0 ? "end" : "";
+        ck_assert_str_ne(mf_channel_op(m), "error");
+    }
+    ck_assert_int_eq(count_codes(), n);
+    mf_crew_free(c);
+}
+END_TEST
+
+/* ---- a batch, from shapes to a config ---- */
+
+static void start_worker(void)
+{
+    /* Its compiler is g++, which starts whatever it likes */
+    const char *const args[] = {"--device",     "hip:amd:0", "--families", "one",
+                                "--no-sandbox", "--log",     "debug",      NULL};
+
+    hip_release_use(6);
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+}
+
+static void start_farm(void)
+{
+    farm_start(&farm, 300);
+    start_worker();
+}
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+static void submit(const char *shape, const char *query)
+{
+    char csv[512];
+    mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, shape);
+    farm_wait_done(&farm, farm_submit(&farm, csv, query));
+}
+
+static void tune(const char *shape)
+{
+    submit(shape, "&classes=" CLASS "&topk=1&regret=none");
+}
+
+static cJSON *steps_of_goal(int goal)
+{
+    char path[64];
+    mf_say(path, sizeof(path), "/api/v1/goals/%d/steps?limit=100", goal);
+    cJSON *json = farm_get(&farm, path);
+    ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(json, "items")), 8);
+    return json;
+}
+
+/* Everything is measured: ok, or dropped for being slow beside others, which is right, too. */
+static void check_measured(int goal, const char *but)
+{
+    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(goal);
+    const cJSON *step;
+    int n_ok = 0, n_other = 0;
+
+    cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
+        const char *status = farm_text(step, "status");
+        bool ok = strcmp(status, "ok") == 0;
+        n_ok += ok;
+        if (ok || strcmp(status, "slow") == 0)
+            ck_assert_int_ge(farm_number(step, "verified"), 1);
+        else
+            n_other++;
+        ck_assert_msg(ok || strcmp(status, "slow") == 0 || strcmp(status, but) == 0, "%s", text_of(step));
+    }
+    ck_assert_int_ge(n_ok, 1);
+    ck_assert_int_le(n_other, 1);
+}
+
+/* The config is there, and says what it is of. */
+static void check_config(void)
+{
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
+    const cJSON *config = mf_json_object(goal, "config"), *p = mf_json_object(config, "provenance");
+
+    ck_assert_str_eq(farm_text(goal, "state"), "done");
+    ck_assert(config && p);
+    ck_assert_str_eq(farm_text(p, "class"), CLASS);
+    ck_assert_str_eq(farm_text(p, "model"), MODEL);
+    ck_assert_str_eq(farm_text(p, "compiler"), COMPILER);
+}
+
+START_TEST(tunes_a_shape)
+{
+    start_farm();
+    tune(BF16);
+    check_measured(1, "ok");
+    check_config();
+    _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");
+    const cJSON *worker = cJSON_GetArrayItem(mf_json_array(workers, "items"), 0);
+    ck_assert_str_eq(farm_text(worker, "class"), CLASS);
+    ck_assert_int_eq(farm_number(worker, "n_deaths"), 0);
+}
+END_TEST
+
+static bool log_says(const char *words)
+{
+    char path[96], text[32768] = "";
+    mf_say(path, sizeof(path), "%s/worker0.log", farm.folder);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    (void)fread(text, 1, sizeof(text) - 1, f);
+    return strstr(text, words) != NULL;
+}
+
+/* A shape that is to be listed only is not compiled for. */
+START_TEST(looks_ahead_of_what_is_measured)
+{
+    start_farm();
+    submit(BF16_2, "&classes=" CLASS "&search=enumerate");
+    tune(BF16);
+    ck_assert(log_says("the code of " BF16 " is compiled ahead"));
+    ck_assert(!log_says("the code of " BF16_2));
+}
+END_TEST
+
+/* Of a batch that waits behind another one, too: of its last shape, that of the fewest tokens, which nobody has been asked for. A worker holds two units, and the
+ * second may be the first of that batch, while nothing of the more urgent one is listed yet. */
+START_TEST(looks_ahead_of_what_waits)
+{
+    char csv[512];
+    farm_start(&farm, 300);
+    mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, BF16);
+    (void)farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none&priority=60");
+    mf_say(csv, sizeof(csv), "%s%s\n%s\n%s\n", FARM_CSV_HEAD, BF16_2, BF16_3, BF16_4);
+    (void)farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none");
+    start_worker();
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; !log_says("the code of " BF16_2 " is compiled ahead");) {
+        ck_assert_msg(mf_now_ms() < until, "no word of the shape that waits");
+        mf_sleep_ms(5);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/goals/1"),
+                                   *last = farm_get(&farm, "/api/v1/goals/2");
+    ck_assert_str_ne(farm_text(first, "state"), "done");
+    ck_assert_str_eq(farm_text(last, "state"), "enumerating");
+}
+END_TEST
+
+/* What was tuned runs on the device outside of the farm, too: data, gates and times of its table's rows. */
+static void run_table(const char *const *command, const char *says)
+{
+    static const char *const more[] = {"--device", "hip:amd:0", "--rounds", "2", NULL};
+    struct ran r = run_program(command, more);
+
+    ck_assert_msg(r.code == 0, "exit code %d: %s", r.code, r.text);
+    assert_says(r, says);
+}
+
+START_TEST(runs_its_table)
+{
+    start_farm();
+    tune(BF16);
+    tune(BF16_2);
+    _cleanup_(mf_freep) char *csv = farm_export_query(&farm, "");
+    const char *table = farm_file(&farm, "tuned.csv", csv);
+    run_table((const char *const[]){MOEFARM, "run-config", table, "--slack", "1000", NULL},
+              "2 rows: 2 OK, 0 not");
+    run_table((const char *const[]){MOEFARM, "compare", "--aa", table, "--max-rounds", "2", NULL},
+              "2 rows in both: 0 SAME, 0 FASTER, 0 SLOWER, 2 AMBIGUOUS, 0 WRONG");
+}
+END_TEST
+
+/* ---- and with a device that fails on the way ---- */
+
+/* clang-format off */
+static const struct {
+    const char *fault, *status, *reason;
+    bool dies;
+} faults[] = {
+    {"illegal mf_one 5", "crash", "exit code 86; stderr: device failure in running a step: an illegal memory access", true},
+    {"abort mf_one 5", "crash", "signal 6 (Aborted); stderr: Memory access fault by GPU node-1", true},
+    {"hang mf_one 5", "hang", "silent for more than", true},
+    {"refused load:mf_one 2", "unsupported", "the family did not open what it had offered", false},
+};
+/* clang-format on */
+
+/* How many results of any step have the status, and that they say why. */
+static int count_results(const char *status, const char *reason)
+{
+    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(1);
+    const cJSON *step, *result;
+    char path[96];
+    int n = 0;
+
+    cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
+        mf_say(path, sizeof(path), "/api/v1/steps/%d/results?goal=1", farm_number(step, "id"));
+        _cleanup_(cJSON_Deletep) cJSON *results = farm_get(&farm, path);
+        cJSON_ArrayForEach (result, mf_json_array(results, "items")) {
+            if (strcmp(farm_text(result, "status"), status) != 0)
+                continue;
+            ck_assert_msg(strstr(farm_text(result, "reason"), reason) != NULL, "%s", text_of(result));
+            n++;
+        }
+    }
+    return n;
+}
+
+/* The step that ran has its status, the next runner goes on with the others, and the way back is told in its parts. */
+START_TEST(goes_on_after_a_fault)
+{
+    hip_release_plan(plan, faults[_i].fault);
+    start_farm();
+    tune(BF16);
+    ck_assert_int_ne(access(plan, F_OK), 0);
+    ck_assert_int_eq(count_results(faults[_i].status, faults[_i].reason), 1);
+    check_measured(1, faults[_i].dies ? "ok" : faults[_i].status);
+    check_config();
+    if (faults[_i].dies) {
+        ck_assert(log_says(" ms after its runner's death: context "));
+        ck_assert(log_says(" + data "));
+        ck_assert(log_says(" + step "));
+    }
+}
+END_TEST
+
+/* As long as somebody else has the memory, that is what the shape's steps lack; the next shape has it. */
+START_TEST(goes_on_after_a_lack_of_memory)
+{
+    hip_release_plan(plan, "refused hipMalloc 4+"); /* after those of opening the device */
+    start_farm();
+    tune(BF16);
+    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(1);
+    ck_assert_int_eq(count_results("no_memory", "Cannot allocate memory"),
+                     cJSON_GetArraySize(mf_json_array(steps, "items")));
+    ck_assert_int_eq(unlink(plan), 0);
+    tune(BF16_2);
+    check_measured(2, "ok");
+}
+END_TEST
+
+/* ---- and with a cache of code objects that takes nothing ---- */
+
+/* A disk of its own with nothing left on it. False: the host refuses. */
+static bool mount_full(const char *path)
+{
+    char file[96];
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mkdir(path, 0700) < 0 || mount("none", path, "tmpfs", 0, "size=64k") < 0) {
+        printf("skipped: a full disk: a mount of the test's own is refused: %s\n", strerror(errno));
+        return false;
+    }
+    mf_say(file, sizeof(file), "%s/filler", path);
+    _cleanup_(mf_closep) int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    while (write(fd, file, sizeof(file)) > 0)
+        ;
+    ck_assert_int_eq(errno, ENOSPC);
+    return true;
+}
+
+/* The host's trouble is no step's failure, and the log tells of it. */
+START_TEST(works_without_a_cache)
+{
+    char full[64];
+    bool is_full = _i == 1;
+
+    mf_say(full, sizeof(full), "%s/full", folder);
+    if (is_full && !mount_full(full))
+        return;
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", is_full ? full : "/proc/moefarm", 1), 0);
+    start_farm();
+    tune(BF16);
+    check_measured(1, "ok");
+    check_config();
+    ck_assert(log_says(is_full ? "takes nothing (No space left on device)"
+                               : "the code cache /proc/moefarm takes nothing"));
+    if (is_full)
+        (void)umount2(full, MNT_DETACH);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("amd_worker");
+    TCase *list = tcase_create("list"), *runner = tcase_create("runner"), *tuning = tcase_create("farm");
+
+    if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
+        return EXIT_FAILURE;
+    mf_say(plan, sizeof(plan), "%s/plan", folder);
+    tcase_set_timeout(list, 60);
+    tcase_add_loop_test(list, lists_releases, 0, MF_ARRAY_LEN(releases));
+    tcase_add_loop_test(list, says_why_none, 0, MF_ARRAY_LEN(left_out));
+    suite_add_tcase(suite, list);
+    tcase_set_timeout(runner, 120);
+    tcase_add_test(runner, runs_a_pipeline);
+    tcase_add_test(runner, runs_a_pipeline_in_the_sandbox);
+    tcase_add_test(runner, compiles_ahead);
+    suite_add_tcase(suite, runner);
+    tcase_set_timeout(tuning, 120);
+    tcase_add_checked_fixture(tuning, NULL, stop_farm);
+    tcase_add_test(tuning, tunes_a_shape);
+    tcase_add_test(tuning, looks_ahead_of_what_is_measured);
+    tcase_add_test(tuning, looks_ahead_of_what_waits);
+    tcase_add_test(tuning, runs_its_table);
+    tcase_add_loop_test(tuning, goes_on_after_a_fault, 0, MF_ARRAY_LEN(faults));
+    tcase_add_test(tuning, goes_on_after_a_lack_of_memory);
+    tcase_add_loop_test(tuning, works_without_a_cache, 0, 2);
+    suite_add_tcase(suite, tuning);
+    int failed = mf_check_main(suite);
+    (void)remove_tree(folder);
+    return failed;
+}

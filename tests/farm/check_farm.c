@@ -1,0 +1,732 @@
+/* A real moefarmd with workers of cardboard: what it loses, counts twice or decides differently when workers and the
+ * coordinator die at any point. The measure is an undisturbed run: configs must be equal, and each step decided once. */
+#include "support/mf_check.h"
+#include "support/table_columns.h"
+
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "support/farm/fake_worker.h"
+#include "support/farm/farm_process.h"
+#include "server/store/store_backup.h"
+#include "server/store/store_private.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#define BEAT_MS       100  /* a lease is three: short where one has to end */
+#define CALM_MS       3000 /* long where none may, however busy this machine is */
+#define LIMIT_MS      30000
+#define TOLD_EVERY_MS 500 /* the farm's own */
+#define N_SHAPES      3
+
+static const char csv_head[] = SHAPE_COLUMNS "\n";
+
+struct farm {
+    struct farm_process process;
+    void *zmq;
+    struct fake_worker worker;
+};
+
+static void submit(struct farm *f)
+{
+    int status = 0;
+    struct mf_buf csv;
+    mf_buf_init(&csv, 1u << 16);
+    (void)mf_buf_adds(&csv, csv_head);
+    for (int i = 0; i < N_SHAPES; i++)
+        (void)mf_buf_addf(&csv,
+                          "%d,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                          "QuantType.No,1,0\n",
+                          1 << i);
+    _cleanup_(mf_freep) char *answer = farm_process_http(&f->process, "POST", "/api/v1/batches?name=t&topk=4",
+                                                         "text/csv", csv.data, &status);
+    mf_buf_release(&csv);
+    ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");
+}
+
+static void farm_start(struct farm *f, int beat_ms)
+{
+    *f = (struct farm){.zmq = zmq_ctx_new()};
+    farm_process_start(&f->process, beat_ms);
+}
+
+static void farm_stop(struct farm *f)
+{
+    fake_worker_close(&f->worker);
+    ck_assert_int_eq(farm_process_kill(&f->process, SIGTERM), 0);
+    farm_process_remove(&f->process);
+    (void)zmq_ctx_term(f->zmq);
+}
+
+static void join(struct farm *f, const char *name)
+{
+    ck_assert_int_eq(fake_worker_open(&f->worker, f->zmq, f->process.hub, name), 0);
+    ck_assert_int_eq(fake_worker_greet(&f->worker, "[]", LIMIT_MS), 0);
+    ck_assert_int_eq(fake_worker_ready(&f->worker), 0);
+}
+
+static int64_t number(const cJSON *json, const char *key)
+{
+    int64_t value = 0;
+    (void)mf_json_i64(json, key, 0, INT64_MAX, &value);
+    return value;
+}
+
+/* The state of the only batch. */
+static bool is_done(struct farm *f)
+{
+    int status = 0;
+    _cleanup_(mf_freep) char *answer =
+        farm_process_http(&f->process, "GET", "/api/v1/batches/1", "", "", &status);
+    return answer && strstr(answer, "\"state\":\"done\"");
+}
+
+static void beat(struct farm *f, const cJSON *unit)
+{
+    char key[FAKE_UNIT_KEY_MAX];
+    fake_unit_key(unit, key);
+    (void)fake_worker_send(
+        &f->worker, MF_MESSAGE_BEAT,
+        "{\"running\":[{%s,\"step\":\"\",\"done\":0,\"total\":1}],\"busy\":{\"timing\":0.5}}", key);
+}
+
+/* ---- disturbances: each is done once, when the n-th result of the run was sent ---- */
+
+struct plan {
+    const char *what;
+    void (*strike)(struct farm *f, const cJSON *unit, int sent);
+    int beat_ms;
+};
+
+/* The worker vanishes without a word; one of another name goes on. */
+static void lose_worker(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)unit;
+    (void)sent;
+    fake_worker_close(&f->worker);
+    join(f, "second");
+}
+
+static void say_bye(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)unit;
+    (void)sent;
+    (void)fake_worker_send(&f->worker, MF_MESSAGE_BYE, "{\"reason\":\"preempted\"}");
+    (void)fake_worker_hello(&f->worker, "[]");
+    (void)fake_worker_ready(&f->worker);
+}
+
+/* HELLO with the unit in hand, and what a spool then sends again. The unit is kept, unless its last result was committed. */
+static void come_back(struct farm *f, const cJSON *unit, int sent)
+{
+    char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
+    fake_unit_key(unit, key);
+    mf_say(running, sizeof(running), "[{%s}]", key);
+    (void)fake_worker_hello(&f->worker, running);
+    _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&f->worker, MF_MESSAGE_WELCOME, LIMIT_MS);
+    ck_assert_ptr_nonnull(welcome);
+    int kept = cJSON_GetArraySize(mf_json_array(welcome, "keep"));
+    ck_assert_int_ge(kept, sent < fake_unit_results(unit));
+    for (int i = 0; i < sent; i++)
+        ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+}
+
+/* The worker is killed and started again at once: it says whose successor it is, and goes on with the unit. */
+static void restart_worker(struct farm *f, const cJSON *unit, int sent)
+{
+    char predecessor[64];
+    (void)snprintf(predecessor, sizeof(predecessor), "%s", f->worker.instance);
+    fake_worker_close(&f->worker);
+    ck_assert_int_eq(fake_worker_open(&f->worker, f->zmq, f->process.hub, "first"), 0);
+    (void)snprintf(f->worker.predecessor, sizeof(f->worker.predecessor), "%s", predecessor);
+    come_back(f, unit, sent);
+}
+
+/* kill -9 and start: the worker keeps its unit, sends again what may not have been acknowledged, and goes on. */
+static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)farm_process_kill(&f->process, SIGKILL);
+    farm_process_start(&f->process, CALM_MS);
+    come_back(f, unit, sent);
+}
+
+/* The farm goes on behind a backup, loses all of that, and starts on the backup: the unit in hand is as the backup has it, and
+ * what was granted in the lost life is refused, whether its number is none yet or is given again. */
+static void restore_backup(struct farm *f, const cJSON *unit, int sent)
+{
+    char database[320], log[330], old[320], why[256] = "";
+    int64_t bytes;
+    mf_say(database, sizeof(database), "%s/state/farm.db", f->process.folder);
+    mf_say(log, sizeof(log), "%s-wal", database);
+    mf_say(old, sizeof(old), "%s/old.db", f->process.folder);
+    int r = mf_store_backup(database, old, &bytes, why, sizeof(why));
+    ck_assert_msg(r == 0, "%s", why);
+    for (int i = sent; i < fake_unit_results(unit); i++)
+        ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+    (void)fake_worker_ready(&f->worker);
+    _cleanup_(cJSON_Deletep) cJSON *lost = fake_worker_await(&f->worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(lost);
+    (void)farm_process_kill(&f->process, SIGKILL);
+    (void)unlink(log);
+    ck_assert_int_eq(rename(old, database), 0);
+    farm_process_start(&f->process, CALM_MS);
+    come_back(f, unit, sent);
+    ck_assert_int_eq(fake_worker_result(&f->worker, lost, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f->worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_ptr_nonnull(refusal);
+}
+
+/* What a spool does after a reconnect. */
+static void send_twice(struct farm *f, const cJSON *unit, int sent)
+{
+    for (int i = 0; i < sent; i++)
+        ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+}
+
+static void do_nothing(struct farm *f, const cJSON *unit, int sent)
+{
+    (void)f;
+    (void)unit;
+    (void)sent;
+}
+
+static const struct plan plans[] = {
+    {"nothing", do_nothing, CALM_MS},
+    {"worker lost", lose_worker, BEAT_MS},
+    {"worker leaves", say_bye, CALM_MS},
+    {"worker started again", restart_worker, CALM_MS},
+    {"coordinator killed", kill_coordinator, CALM_MS},
+    {"results sent twice", send_twice, CALM_MS},
+    {"database restored", restore_backup, CALM_MS},
+};
+
+/* The next unit; NULL: none for a beat. Whoever is told that the farm has lost it says again who it is, as a worker does. */
+static cJSON *next_unit(struct farm *f)
+{
+    for (int64_t end = mf_now_ms() + BEAT_MS; mf_now_ms() <= end;) {
+        enum mf_message got;
+        const char *code = "";
+        cJSON *json;
+        if (fake_worker_recv(&f->worker, BEAT_MS / 5, &got, &json) <= 0)
+            continue;
+        if (got == MF_MESSAGE_UNIT)
+            return json;
+        bool lost = got == MF_MESSAGE_REFUSE && mf_json_text(json, "code", &code) == 0 &&
+                    strcmp(code, "unknown_worker") == 0;
+        cJSON_Delete(json);
+        if (lost) {
+            ck_assert_int_eq(fake_worker_greet(&f->worker, "[]", LIMIT_MS), 0);
+            ck_assert_int_eq(fake_worker_ready(&f->worker), 0);
+        }
+    }
+    return NULL;
+}
+
+/* Works until the batch is done. The disturbance comes after result number `at` of the run. 1: it came. */
+static int work(struct farm *f, const struct plan *plan, int at)
+{
+    int n_sent = 0, struck = 0;
+    for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(f);) {
+        ck_assert_msg(mf_now_ms() < end, "%s at %d: the batch does not end", plan->what, at);
+        (void)fake_worker_send(&f->worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+        _cleanup_(cJSON_Deletep) cJSON *unit = next_unit(f);
+        if (!unit)
+            continue;
+        bool gone = false;
+        for (int i = 0; i < fake_unit_results(unit) && !gone; i++) {
+            ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
+            if (++n_sent != at)
+                continue;
+            beat(f, unit);
+            plan->strike(f, unit, i + 1);
+            struck = 1;
+            gone = plan->strike == lose_worker || plan->strike == say_bye;
+        }
+        if (!gone)
+            (void)fake_worker_ready(&f->worker);
+    }
+    return struck;
+}
+
+/* One number or text out of the database. */
+static char *ask(struct farm *f, const char *sql)
+{
+    char path[320];
+    struct mf_store *s = NULL;
+    mf_say(path, sizeof(path), "%s/state/farm.db", f->process.folder);
+    ck_assert_int_eq(mf_store_open_reader(path, &s), 0);
+    struct mf_sql *q = NULL;
+    ck_assert_int_eq(mf_sql_dynamic(s, sql, &q), 0);
+    ck_assert_int_eq(mf_sql_next(q), 1);
+    char *text = strdup(mf_sql_text(q, 0));
+    mf_sql_done(q);
+    mf_store_free(s);
+    return text;
+}
+
+/* The winners by what does not depend on ids. */
+static const char configs_sql[] = "SELECT group_concat(line, '; ') FROM (SELECT s.row || ' ' || p.structure "
+                                  "|| ' ' || p.layout || ' ' || c.us || ' ' || c.us1 || ' '"
+                                  " || (SELECT group_concat(k.name, '+') FROM json_each(p.steps) j JOIN step "
+                                  "t ON t.id = j.value JOIN kernel k ON k.id = t.kernel)"
+                                  " AS line FROM config c JOIN shape s ON s.id = c.shape JOIN pipeline p ON "
+                                  "p.id = c.pipeline ORDER BY s.row)";
+
+static const struct {
+    const char *what, *sql, *expected;
+} invariants[] = {
+    {"goals without a config", "SELECT count(*) FROM goal WHERE state <> 'done'", "0"},
+    {"steps without a deciding result",
+     "SELECT count(*) FROM goal g JOIN step s ON s.enumeration = g.enumeration WHERE NOT EXISTS"
+     " (SELECT 1 FROM result r WHERE r.goal = g.id AND r.step = s.id AND r.final = 1)",
+     "0"},
+    {"steps decided twice",
+     "SELECT count(*) FROM (SELECT goal, step FROM result WHERE final = 1 AND step IS NOT NULL GROUP BY "
+     "goal, step HAVING count(*) > 1)",
+     "0"},
+    {"counters that differ from what was measured",
+     "SELECT count(*) FROM goal g WHERE n_measured <> (SELECT count(*) FROM result r WHERE r.goal = g.id AND "
+     "r.step IS NOT NULL"
+     " AND r.final = 1) OR n_measured <> n_steps",
+     "0"},
+    {"late results that decide", "SELECT count(*) FROM result WHERE late = 1 AND final = 1", "0"},
+    {"units left over", "SELECT count(*) FROM unit WHERE state <> 'done'", "0"},
+    {"races counted twice",
+     "SELECT count(*) FROM (SELECT goal, pipeline FROM result WHERE final = 1 AND pipeline IS NOT NULL GROUP "
+     "BY goal, pipeline"
+     " HAVING count(*) > 1)",
+     "0"},
+};
+
+static char *run(const struct plan *plan, int at, int *ret_struck)
+{
+    struct farm f;
+    farm_start(&f, plan->beat_ms);
+    join(&f, "first");
+    submit(&f);
+    *ret_struck = work(&f, plan, at);
+    for (size_t i = 0; i < MF_ARRAY_LEN(invariants); i++) {
+        _cleanup_(mf_freep) char *got = ask(&f, invariants[i].sql);
+        ck_assert_msg(strcmp(got, invariants[i].expected) == 0, "%s at %d: %s: %s", plan->what, at,
+                      invariants[i].what, got);
+    }
+    char *configs = ask(&f, configs_sql);
+    farm_stop(&f);
+    return configs;
+}
+
+/* Enumerations, probes and races are each struck in the middle. */
+static const int moments[] = {2, 7, 25, 60, 66};
+
+START_TEST(equals_undisturbed)
+{
+    static char *undisturbed;
+    int struck;
+    undisturbed = run(&plans[0], 1, &struck);
+    ck_assert_int_gt((int)strlen(undisturbed), 300);
+    for (size_t i = 0; i < MF_ARRAY_LEN(moments); i++) {
+        _cleanup_(mf_freep) char *configs = run(&plans[_i], moments[i], &struck);
+        ck_assert_msg(struck, "%s at %d never happened", plans[_i].what, moments[i]);
+        ck_assert_msg(strcmp(configs, undisturbed) == 0, "%s at %d:\n%s\n%s", plans[_i].what, moments[i],
+                      configs, undisturbed);
+    }
+    free(undisturbed);
+}
+END_TEST
+
+/* ---- results that a farm must not believe, and deaths ---- */
+
+struct lie {
+    const char *what;
+    const char *members; /* of the RESULT of the first step, in place of a good one */
+    int n_sent;          /* how often a worker says so before the step is decided */
+    const char *status;  /* that the step ends with */
+};
+
+static const struct lie lies[] = {
+    {"zero time", "\"status\":\"ok\",\"us\":0,\"verified\":2", 1, "implausible"},
+    {"negative time", "\"status\":\"ok\",\"us\":-3,\"verified\":2", 1, "implausible"},
+    {"no time", "\"status\":\"ok\",\"verified\":2", 1, "implausible"},
+    {"beyond the peak", "\"status\":\"ok\",\"us\":0.0001,\"verified\":2", 1, "implausible"},
+    {"wrong", "\"status\":\"wrong\",\"reason\":\"one NaN row\"", 1, "wrong"},
+    {"one death, then nothing", "\"status\":\"crash\",\"reason\":\"signal 9\"", 1, "ok"},
+    {"two deaths", "\"status\":\"crash\",\"reason\":\"signal 11\"", 2, "quarantined"},
+    {"two hangs", "\"status\":\"hang\",\"reason\":\"silent for 10 s\"", 2, "quarantined"},
+};
+
+START_TEST(judges_results)
+{
+    const struct lie *lie = &lies[_i];
+    struct farm f;
+    char key[FAKE_UNIT_KEY_MAX];
+    int64_t victim = 0;
+    int told = 0;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    submit(&f);
+    for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(&f);) {
+        ck_assert_msg(mf_now_ms() < end, "%s: the batch does not end", lie->what);
+        (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, BEAT_MS);
+        if (!unit)
+            continue;
+        const cJSON *steps = mf_json_array(unit, "steps");
+        int n = fake_unit_results(unit);
+        for (int i = 0; i < n; i++) {
+            const cJSON *step = cJSON_GetArrayItem(steps, i);
+            if (step && !victim && cJSON_GetArraySize(steps) > 2)
+                victim = number(step, "id");
+            if (!step || number(step, "id") != victim || told == lie->n_sent) {
+                ck_assert_int_eq(fake_worker_result(&f.worker, unit, i), 0);
+                continue;
+            }
+            told++;
+            fake_unit_key(unit, key);
+            (void)fake_worker_send(&f.worker, MF_MESSAGE_RESULT, "{%s,\"seq\":%d,\"step\":%" PRId64 ",%s%s}",
+                                   key, i + 1, victim, lie->members, i == n - 1 ? ",\"last\":true" : "");
+        }
+        (void)fake_worker_ready(&f.worker);
+    }
+    char sql[200];
+    mf_say(sql, sizeof(sql),
+           "SELECT group_concat(status || CASE WHEN reason = '' AND status <> 'ok' THEN '!' ELSE '' END) "
+           "FROM result"
+           " WHERE step = %" PRId64 " AND final = 1",
+           victim);
+    _cleanup_(mf_freep) char *status = ask(&f, sql);
+    ck_assert_msg(strcmp(status, lie->status) == 0, "%s: %s", lie->what, status);
+    _cleanup_(mf_freep) char *quarantined = ask(&f, "SELECT count(*) FROM quarantine");
+    ck_assert_str_eq(quarantined, strcmp(lie->status, "quarantined") == 0 ? "1" : "0");
+    _cleanup_(mf_freep) char *done =
+        ask(&f, "SELECT count(*) FROM goal WHERE state = 'done' AND n_measured = n_steps");
+    ck_assert_str_eq(done, "3");
+    farm_stop(&f);
+}
+END_TEST
+
+/* A name is taken while its worker was heard of late, except by one that knows the instance that it succeeds. */
+START_TEST(succeeds_whom_it_knows)
+{
+    struct farm f;
+    const char *code;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    struct fake_worker other;
+    ck_assert_int_eq(fake_worker_open(&other, f.zmq, f.process.hub, "first"), 0);
+    (void)snprintf(other.predecessor, sizeof(other.predecessor), "%s",
+                   _i == 0 ? "somebody" : f.worker.instance);
+    (void)fake_worker_hello(&other, "[]");
+    _cleanup_(cJSON_Deletep) cJSON *answer =
+        fake_worker_await(&other, _i == 0 ? MF_MESSAGE_REFUSE : MF_MESSAGE_WELCOME, LIMIT_MS);
+    ck_assert_ptr_nonnull(answer);
+    if (_i == 0) {
+        ck_assert_int_eq(mf_json_text(answer, "code", &code), 0);
+        ck_assert_str_eq(code, "name_taken");
+    }
+    fake_worker_close(&other);
+    farm_stop(&f);
+}
+END_TEST
+
+/* Waits until people have heard of these states, and of no others. */
+static void await_told(struct farm *f, const char *states)
+{
+    for (int64_t end = mf_now_ms() + LIMIT_MS;; mf_sleep_ms(5)) {
+        _cleanup_(mf_freep) char *told = ask(f, "SELECT ifnull(group_concat(json_extract(body, '$.state')), "
+                                                "'') FROM event WHERE kind = 'worker'");
+        if (strcmp(told, states) == 0)
+            return;
+        ck_assert_msg(mf_now_ms() < end, "told are %s, not %s", told, states);
+    }
+}
+
+/* People hear of a worker when something of it is new, not with each of its beats. */
+START_TEST(tells_what_is_new)
+{
+    struct farm f;
+    int status = 0;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    await_told(&f, "idle");
+    for (int64_t end = mf_now_ms() + 3 * TOLD_EVERY_MS; mf_now_ms() < end;) {
+        (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+        _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
+        ck_assert_ptr_nonnull(answer);
+    }
+    free(farm_process_http(&f.process, "POST", "/api/v1/workers/1/drain", "", "", &status));
+    ck_assert_int_eq(status, 200);
+    _cleanup_(cJSON_Deletep) cJSON *drain = fake_worker_await(&f.worker, MF_MESSAGE_DRAIN, LIMIT_MS);
+    ck_assert_ptr_nonnull(drain);
+    await_told(&f, "idle,draining");
+    farm_stop(&f);
+}
+END_TEST
+
+/* ---- messages that are refused, and do no harm ---- */
+
+struct bad {
+    const char *what;
+    enum mf_message type;
+    const char *body;
+    const char *code;
+};
+
+static const struct bad bads[] = {
+    {"no JSON", MF_MESSAGE_BEAT, "{", "malformed"},
+    {"no object", MF_MESSAGE_BEAT, "[]", "malformed"},
+    {"not ours to send", MF_MESSAGE_WELCOME, "{}", "malformed"},
+    {"credit missing", MF_MESSAGE_READY, "{}", "malformed"},
+    {"credit too high", MF_MESSAGE_READY, "{\"credit\":1000000}", "malformed"},
+    {"result without unit", MF_MESSAGE_RESULT, "{\"attempt\":1,\"epoch\":1,\"seq\":1}", "malformed"},
+    {"result of no unit of ours", MF_MESSAGE_RESULT,
+     "{\"unit\":99999,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1}", "malformed"},
+    {"status unknown", MF_MESSAGE_RESULT,
+     "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"status\":\"fine\"}", "malformed"},
+    {"samples are text", MF_MESSAGE_RESULT,
+     "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"samples\":[\"a\"]}", "malformed"},
+    {"a time that no double holds", MF_MESSAGE_RESULT,
+     "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"us\":1e999}", "malformed"},
+    {"another model under the name", MF_MESSAGE_HELLO,
+     "{\"worker\":\"first\",\"instance\":\"other\",\"class\":\"gfx942/"
+     "304\",\"model\":\"n\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
+     "name_taken"},
+    {"a real device of a simulated model", MF_MESSAGE_HELLO,
+     "{\"worker\":\"w2\",\"instance\":\"x\",\"class\":\"gfx942/"
+     "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":[],"
+     "\"simulated\":false}",
+     "class_conflict"},
+    {"a name with spaces", MF_MESSAGE_HELLO,
+     "{\"worker\":\"a "
+     "b\",\"instance\":\"x\",\"class\":\"gfx942/"
+     "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
+     "malformed"},
+    {"a class of no form", MF_MESSAGE_HELLO,
+     "{\"worker\":\"w2\",\"instance\":\"x\",\"class\":\"gfx942\",\"model\":\"m\",\"device\":{},\"revision\":"
+     "\"r\",\"families\":[]}",
+     "malformed"},
+};
+
+START_TEST(refuses)
+{
+    const struct bad *bad = &bads[_i];
+    struct farm f;
+    const char *code = "";
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    ck_assert_int_eq(fake_worker_send(&f.worker, bad->type, "%s", bad->body), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_msg(refusal, "%s is not refused", bad->what);
+    ck_assert_int_eq(mf_json_text(refusal, "code", &code), 0);
+    ck_assert_msg(strcmp(code, bad->code) == 0, "%s: %s", bad->what, code);
+    ck_assert_int_eq(number(refusal, "sequence"), (int64_t)f.worker.sequence);
+    /* It goes on */
+    (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+    _cleanup_(cJSON_Deletep) cJSON *alive = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
+    ck_assert_ptr_nonnull(alive);
+    farm_stop(&f);
+}
+END_TEST
+
+/* A number that the farm has given a second time, in another life: the first one's result must not stand for it. */
+START_TEST(knows_its_own_life)
+{
+    struct farm f;
+    const char *reason = "";
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    submit(&f);
+    _cleanup_(cJSON_Deletep) cJSON *enumerate = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(enumerate);
+    for (int i = 0; i < fake_unit_results(enumerate); i++)
+        ck_assert_int_eq(fake_worker_result(&f.worker, enumerate, i), 0);
+    (void)fake_worker_ready(&f.worker);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    int64_t epoch = number(unit, "epoch");
+    cJSON_SetNumberValue(cJSON_GetObjectItem(unit, "epoch"), (double)(epoch + 7));
+    ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_int_eq(mf_json_text(refusal, "reason", &reason), 0);
+    ck_assert_msg(strstr(reason, "in a life of the farm that its database has lost"), "%s", reason);
+    cJSON_SetNumberValue(cJSON_GetObjectItem(unit, "epoch"), (double)epoch);
+    ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&f.worker, MF_MESSAGE_ACK, LIMIT_MS);
+    ck_assert_ptr_nonnull(ack);
+    farm_stop(&f);
+}
+END_TEST
+
+/* Of a result of that unit; those of units before it may come first. */
+static void await_ack(struct fake_worker *w, int64_t unit)
+{
+    for (bool found = false; !found;) {
+        _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(w, MF_MESSAGE_ACK, LIMIT_MS);
+        const cJSON *one;
+        ck_assert_ptr_nonnull(ack);
+        cJSON_ArrayForEach (one, mf_json_array(ack, "acks"))
+            found |= (int64_t)cJSON_GetNumberValue(cJSON_GetArrayItem(one, 0)) == unit;
+    }
+}
+
+/* Who writes a result of what another worker has in hand would have that worker's own taken for known. */
+START_TEST(a_unit_is_its_workers)
+{
+    struct farm f;
+    struct fake_worker other;
+    const char *reason = "";
+    char path[64];
+    int status = 0;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    ck_assert_int_eq(fake_worker_open(&other, f.zmq, f.process.hub, "other"), 0);
+    ck_assert_int_eq(fake_worker_greet(&other, "[]", LIMIT_MS), 0);
+    submit(&f);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_work_until(&f.worker, "probe", LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    ck_assert_int_eq(fake_worker_result(&other, unit, 0), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&other, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_ptr_nonnull(refusal);
+    ck_assert_int_eq(mf_json_text(refusal, "reason", &reason), 0);
+    ck_assert_msg(strstr(reason, "another worker's"), "%s", reason);
+    ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
+    await_ack(&f.worker, number(unit, "unit"));
+    (void)snprintf(path, sizeof(path), "/api/v1/steps/%lld/results",
+                   (long long)number(cJSON_GetArrayItem(mf_json_array(unit, "steps"), 0), "id"));
+    _cleanup_(mf_freep) char *results = farm_process_http(&f.process, "GET", path, "", "", &status);
+    ck_assert_msg(results && strstr(results, "\"worker\":\"first\"") && !strstr(results, "\"late\":true"),
+                  "%s", results ? results : "");
+    fake_worker_close(&other);
+    farm_stop(&f);
+}
+END_TEST
+
+/* What the database holds of what workers say of shapes and of themselves. */
+static const char said_sql[] =
+    "SELECT (SELECT count(*) FROM kernel) || ' ' || (SELECT count(*) FROM step) || ' ' || "
+    "(SELECT count(*) FROM rejection) || ' ' || (SELECT group_concat(gfx) FROM "
+    "device_class) || ' ' || (SELECT group_concat(name || body) FROM device_model)";
+
+#define GOOD_STEP                                                                                            \
+    "{\"name\":\"x\",\"family\":\"fake\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":0,\"ksplit\":0," \
+    "\"needs\":[],\"gives\":[],\"workspace\":0,\"flops\":1,\"bytes\":1,\"reorder_tolerance\":0}"
+#define GOOD_REJECTION "{\"family\":\"fake\",\"kernel\":\"x*\",\"rule\":\"dtype\",\"reason\":\"no\"}"
+#define OF_DEVICE      "\"device\":{\"gap_us\":1},\"revision\":\"r1\",\"families\":[],\"simulated\":true"
+
+/* Behind the key of the unit in hand, or behind the worker's name and instance. */
+static const struct {
+    enum mf_message type;
+    const char *what, *body;
+} halves[] = {
+    {MF_MESSAGE_RESULT, "a step that is none behind one that is one",
+     "\"seq\":1,\"last\":true,\"steps\":[" GOOD_STEP ",{}],\"rejections\":[]"},
+    {MF_MESSAGE_RESULT, "a rejection without a reason behind all else",
+     "\"seq\":1,\"last\":true,\"steps\":[" GOOD_STEP "],\"rejections\":[" GOOD_REJECTION ",{}]"},
+    {MF_MESSAGE_HELLO, "a worker that was of another class",
+     "\"class\":\"gfx950/256\",\"model\":\"m\"," OF_DEVICE},
+    {MF_MESSAGE_HELLO, "a worker that was of another model",
+     "\"class\":\"gfx942/304\",\"model\":\"other\"," OF_DEVICE},
+};
+
+/* A part of a message may be good, and is written before what is bad is seen: the worker will not send the rest of it. */
+START_TEST(what_is_refused_leaves_nothing)
+{
+    struct farm f;
+    char key[FAKE_UNIT_KEY_MAX + 128];
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    submit(&f);
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_ptr_nonnull(unit);
+    if (halves[_i].type == MF_MESSAGE_RESULT)
+        fake_unit_key(unit, key);
+    else
+        mf_say(key, sizeof(key), "\"worker\":\"first\",\"instance\":\"%s\"", f.worker.instance);
+    _cleanup_(mf_freep) char *before = ask(&f, said_sql);
+    ck_assert_int_eq(fake_worker_send(&f.worker, halves[_i].type, "{%s,%s}", key, halves[_i].body), 0);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_msg(refusal != NULL, "%s is not refused", halves[_i].what);
+    _cleanup_(mf_freep) char *after = ask(&f, said_sql);
+    ck_assert_msg(strcmp(before, after) == 0, "%s: %s, not %s", halves[_i].what, after, before);
+    /* The same unit, said well */
+    ck_assert_int_eq(fake_worker_answer(&f.worker, unit), 0);
+    await_ack(&f.worker, number(unit, "unit"));
+    farm_stop(&f);
+}
+END_TEST
+
+/* Of a list that comes in three parts the second is refused, and the worker drops it. What is left of it is tuned by nobody: the goals
+ * say why they failed, once each has been tried as often as what a worker cannot run. */
+START_TEST(a_list_without_a_part_is_none)
+{
+    static const char *const parts[] = {
+        "\"last\":false,\"steps\":[" GOOD_STEP "],\"rejections\":[]",
+        "\"last\":false,\"steps\":[],\"rejections\":[{}]",
+        "\"last\":true,\"steps\":[" GOOD_STEP "],\"rejections\":[]",
+    };
+    const int tries = 3 * N_SHAPES;
+    struct farm f;
+    farm_start(&f, CALM_MS);
+    join(&f, "first");
+    submit(&f);
+    for (int i = 0; i < tries; i++) {
+        char key[FAKE_UNIT_KEY_MAX];
+        _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
+        ck_assert_msg(unit != NULL, "%d units of %d", i, tries);
+        fake_unit_key(unit, key);
+        for (int p = 0; p < (int)MF_ARRAY_LEN(parts); p++)
+            ck_assert_int_eq(
+                fake_worker_send(&f.worker, MF_MESSAGE_RESULT, "{%s,\"seq\":%d,%s}", key, p + 1, parts[p]),
+                0);
+        _cleanup_(cJSON_Deletep) cJSON *end = fake_worker_await(&f.worker, MF_MESSAGE_CANCEL, LIMIT_MS);
+        ck_assert_ptr_nonnull(end);
+        ck_assert_int_eq(number(end, "unit"), number(unit, "unit"));
+        ck_assert_int_eq(fake_worker_ready(&f.worker), 0);
+    }
+    char like[160];
+    mf_say(like, sizeof(like), "SELECT count(*) FROM goal WHERE state = 'failed' AND reason LIKE '%%%s%%'",
+           "its list of steps was refused: a rejection lacks");
+    _cleanup_(mf_freep) char *failed = ask(&f, like);
+    ck_assert_int_eq(atoi(failed), N_SHAPES);
+    farm_stop(&f);
+}
+END_TEST
+
+START_TEST(knows_no_stranger)
+{
+    struct farm f;
+    const char *code = "";
+    farm_start(&f, CALM_MS);
+    ck_assert_int_eq(fake_worker_open(&f.worker, f.zmq, f.process.hub, "first"), 0);
+    (void)fake_worker_ready(&f.worker);
+    _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
+    ck_assert_int_eq(mf_json_text(refusal, "code", &code), 0);
+    ck_assert_str_eq(code, "unknown_worker");
+    farm_stop(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("farm");
+    TCase *c = tcase_create("farm");
+    tcase_set_timeout(c, 120);
+    tcase_add_loop_test(c, equals_undisturbed, 0, (int)MF_ARRAY_LEN(plans));
+    tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(lies));
+    tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
+    tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
+    tcase_add_test(c, knows_its_own_life);
+    tcase_add_test(c, a_unit_is_its_workers);
+    tcase_add_test(c, a_list_without_a_part_is_none);
+    tcase_add_loop_test(c, what_is_refused_leaves_nothing, 0, (int)MF_ARRAY_LEN(halves));
+    tcase_add_test(c, knows_no_stranger);
+    tcase_add_test(c, tells_what_is_new);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

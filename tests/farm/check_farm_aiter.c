@@ -1,0 +1,348 @@
+/* A farm of simulated AITER devices of two classes (--families aiter), over REST: every untuned table that AITER ships is
+ * submitted, each row enumerated or refused with a reason, then tuned, and the tables for consumer aiter held against the
+ * checks that AITER has for its own. Of tables whose rows have hundreds of candidates some rows are tuned; with the argument
+ * "whole", as the long tests call it, all. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/production_key.h"
+#include "common/table/table.h"
+#include "support/farm/farm_harness.h"
+#include "support/farm/http_client.h"
+#include "support/mf_check.h"
+#include "support/shipped.h"
+
+#define CLASSES "gfx942/304,gfx950/256"
+
+/* With the sanitizers a farm takes six times as long: a table of four is enough to look for what they find. */
+#ifdef __SANITIZE_ADDRESS__
+#    define EVERY 4
+#else
+#    define EVERY 1
+#endif
+
+/* Steps of a table beyond which only some of its rows are tuned. */
+#define STEPS_MAX  4000
+#define MODELS_MAX 128
+
+static struct farm farm;
+static bool whole;
+
+static void start(void)
+{
+    static const char *const devices[] = {"sim:gfx942/304:0", "sim:gfx950/256:0"};
+    farm_start(&farm, 1000);
+    for (int place = 0; place < 2; place++) {
+        const char *const args[] = {"--device", devices[place], "--families", "aiter", NULL};
+        farm_start_worker(&farm, place, args);
+    }
+    farm_wait_workers(&farm, 2);
+}
+
+static void stop(void)
+{
+    farm_stop(&farm);
+}
+
+static char *read_shipped(const char *file)
+{
+    char path[512];
+    shipped_path(file, path);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    char *text = calloc(1, 1u << 20);
+    ck_assert(f && text);
+    (void)fread(text, 1, (1u << 20) - 1, f);
+    return text;
+}
+
+static int submit(const char *file, const char *query)
+{
+    _cleanup_(mf_freep) char *csv = read_shipped(file);
+    return farm_submit(&farm, csv, query);
+}
+
+/* --- every row -------------------------------------------------------------------------------------------- */
+
+struct told {
+    long rows, tried, refused, steps;
+};
+
+static void check_rejections(int goal)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/rejections?limit=100", goal);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    const cJSON *no = cJSON_GetArrayItem(mf_json_array(json, "items"), 0);
+    ck_assert_msg(no, "goal %d is refused without a rejection", goal);
+    ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
+}
+
+/* The goals of a batch on both classes: what would be tried, or why nothing. */
+static void count_goals(int batch, struct told *t)
+{
+    char path[160], next[128] = "";
+    do {
+        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals?limit=500%s%s", batch,
+                       next[0] ? "&cursor=" : "", next);
+        _cleanup_(cJSON_Deletep) cJSON *page = farm_get(&farm, path);
+        const cJSON *goal;
+        ck_assert_ptr_nonnull(page);
+        cJSON_ArrayForEach (goal, mf_json_array(page, "items")) {
+            const char *state = farm_text(goal, "state");
+            int n = farm_number(goal, "steps");
+            t->rows++;
+            t->steps += n;
+            if (strcmp(state, "done") == 0)
+                t->tried++;
+            else if (t->refused++ == 0)
+                check_rejections(farm_number(goal, "id"));
+            ck_assert_msg(n > 0 || farm_text(goal, "reason")[0], "goal %d is %s without a reason",
+                          farm_number(goal, "id"), state);
+        }
+        const char *cursor = "";
+        (void)mf_json_text(page, "next", &cursor);
+        (void)snprintf(next, sizeof(next), "%s", cursor);
+    } while (next[0]);
+}
+
+static bool is_untuned(const struct shipped *s)
+{
+    return !s->tuned && s->op == MF_TABLE_FMOE && s->n_rows > 0;
+}
+
+/* Of two classes at least one has kernels for a row. */
+static struct told enumerate(const struct shipped *s)
+{
+    struct told t = {0};
+    int batch = submit(s->file, "&classes=" CLASSES "&search=enumerate");
+    farm_wait_done(&farm, batch);
+    count_goals(batch, &t);
+    printf("%-48s %3ld goals, %3ld tried, %3ld refused, %6ld steps\n", s->file, t.rows, t.tried, t.refused,
+           t.steps);
+    ck_assert_int_eq(t.rows, (long)(2 * s->n_rows));
+    ck_assert_int_ge(t.tried, (long)s->n_rows);
+    return t;
+}
+
+/* Tables of AITER's other operators are refused whole, with the reason. */
+START_TEST(other_operators)
+{
+    int n = 0;
+    start();
+    for (size_t i = 0; i < sizeof(shipped) / sizeof(shipped[0]); i++) {
+        if (shipped[i].tuned || shipped[i].op == MF_TABLE_FMOE)
+            continue;
+        _cleanup_(mf_freep) char *csv = read_shipped(shipped[i].file);
+        struct http_reply r =
+            http_call(farm.http, "POST", "/api/v1/batches", "Content-Type: text/csv\r\n", csv, strlen(csv));
+        ck_assert_msg(r.status == 422 && r.body && strstr(r.body, "another operator"), "%s: %d %s",
+                      shipped[i].file, r.status, r.body ? r.body : "");
+        http_reply_free(&r);
+        n++;
+    }
+    ck_assert_int_eq(n, 1);
+}
+END_TEST
+
+/* --- tuned, exported, checked ----------------------------------------------------------------------------- */
+
+static struct mf_table *export_for_aiter(const char *query)
+{
+    char path[256], why[MF_REASON_MAX] = "";
+    struct mf_table *t = NULL;
+    (void)snprintf(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?consumer=aiter%s", query);
+    struct http_reply r = http_get(farm.http, path);
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    ck_assert_msg(mf_table_read("exported.csv", r.body, r.len, &t, why) == 0, "%s", why);
+    http_reply_free(&r);
+    return t;
+}
+
+/* A problem of the reader is a row that production would not read, meet or match: there is none. */
+static void check_row(const struct mf_table_row *row)
+{
+    ck_assert_double_gt(row->us, 0);
+    ck_assert_double_le(row->err1, 0.2);
+    ck_assert_double_le(row->err2, 0.2);
+    ck_assert(row->us1 + row->us2 - row->us < 0.001 && row->us - row->us1 - row->us2 < 0.001);
+    ck_assert_int_eq(row->run_1stage, mf_table_no_kernel(row->kernel2));
+    ck_assert(!mf_table_no_kernel(row->kernel1));
+    ck_assert(!row->flat || row->run_1stage);
+    ck_assert(!row->xbf16 || row->run_1stage);
+    ck_assert_int_ge(row->block_m, 1);
+    struct mf_shape key;
+    char why[MF_REASON_MAX] = "";
+    ck_assert_msg(mf_production_shape(&row->shape, &key, why, sizeof(why)) == 0, "%s", why);
+    if (!row->run_1stage) {
+        bool one = strstr(row->kernel1, "flydsl_moe1") || strstr(row->kernel1, "gemm1") ||
+                   strstr(row->kernel1, "stage1") || strstr(row->kernel1, "opus_moe1") ||
+                   strstr(row->kernel1, "cktile");
+        bool two = strstr(row->kernel2, "flydsl_moe2") || strstr(row->kernel2, "gemm2") ||
+                   strstr(row->kernel2, "opus_moe2") || strstr(row->kernel2, "cktile");
+        ck_assert_msg(one && two, "%s, %s", row->kernel1, row->kernel2);
+    }
+}
+
+/* test_csv_validation over one file, test_config_shape_collision over all of a set (ROCm/aiter, op_tests). */
+static void check_set(struct mf_table *const *tables, size_t n)
+{
+    _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
+    size_t n_clashes = 0;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t p = 0; p < tables[i]->n_problems; p++)
+            printf("line %lld: %s\n", (long long)tables[i]->problems[p].line, tables[i]->problems[p].reason);
+        ck_assert_uint_eq(tables[i]->n_problems, 0);
+        for (size_t k = 0; k < tables[i]->n_rows; k++)
+            check_row(&tables[i]->rows[k]);
+    }
+    ck_assert_int_eq(mf_table_clashes((const struct mf_table *const *)tables, n, &clashes, &n_clashes), 0);
+    for (size_t i = 0; i < n_clashes; i++) {
+        char key[MF_SHAPE_TEXT_MAX];
+        mf_shape_print(&clashes[i].a->shape, key);
+        printf("twice: %s, %f and %f us\n", key, clashes[i].a->us, clashes[i].b->us);
+    }
+    ck_assert_uint_eq(n_clashes, 0);
+}
+
+/* The table with its header and every n-th row, from the first. */
+static char *thinned(const char *csv, long n)
+{
+    char *out = calloc(1, strlen(csv) + 1), *to = out;
+    ck_assert_ptr_nonnull(out);
+    for (long row = -1; *csv; row++) {
+        size_t len = strcspn(csv, "\n") + (strchr(csv, '\n') != NULL);
+        if (row < 0 || row % n == 0)
+            to = mempcpy(to, csv, len);
+        csv += len;
+    }
+    return out;
+}
+
+static int n_left_out(const char *query)
+{
+    char path[256];
+    (void)snprintf(path, sizeof(path), "/api/v1/export/left_out?consumer=aiter&limit=1000%s", query);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    return cJSON_GetArraySize(mf_json_array(json, "items"));
+}
+
+/* Every goal of the batch is a row of the export, or is left out in words. */
+static void tune(const struct shipped *s, long stride)
+{
+    char query[64];
+    struct told t = {0};
+    int64_t began = mf_now_ms();
+    _cleanup_(mf_freep) char *csv = read_shipped(s->file), *rows = thinned(csv, stride);
+    int batch = farm_submit(&farm, rows, "&classes=" CLASSES "&topk=2&consumer=aiter");
+    farm_wait_done(&farm, batch);
+    count_goals(batch, &t);
+    (void)snprintf(query, sizeof(query), "&batch=%d", batch);
+    struct mf_table *none = export_for_aiter(query);
+    ck_assert_uint_eq(none->n_rows, 0); /* nothing simulated, unless asked */
+    mf_table_free(none);
+    (void)snprintf(query, sizeof(query), "&batch=%d&simulated=1", batch);
+    _cleanup_(mf_table_freep) struct mf_table *table = export_for_aiter(query);
+    int out = n_left_out(query);
+    printf("%-48s %3ld goals, %3zu exported, %3d left out, %6ld steps in %.1f s\n", s->file, t.rows,
+           table->n_rows, out, t.steps, (double)(mf_now_ms() - began) / 1e3);
+    ck_assert_int_eq((long)table->n_rows + out, t.rows);
+    ck_assert_uint_gt(table->n_rows, 0);
+    check_set(&table, 1);
+}
+
+/* One file for each layer model, as a site keeps them: -> how many, each of whose rows is in one of them only. */
+static size_t by_model(const struct mf_table *all, struct mf_table **ret)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < all->n_rows; i++) {
+        char model[MF_SHAPE_TEXT_MAX], query[MF_SHAPE_TEXT_MAX + 64], other[MF_SHAPE_TEXT_MAX];
+        bool seen = false;
+        mf_shape_print_layer_model(&all->rows[i].shape, model);
+        for (size_t k = 0; k < i && !seen; k++) {
+            mf_shape_print_layer_model(&all->rows[k].shape, other);
+            seen = strcmp(model, other) == 0;
+        }
+        if (seen)
+            continue;
+        ck_assert_uint_lt(n, MODELS_MAX);
+        (void)snprintf(query, sizeof(query), "&simulated=1&layer_model=%s", model);
+        ret[n++] = export_for_aiter(query);
+    }
+    return n;
+}
+
+/* Each table is enumerated, which says how much there is to tune of it, then tuned. */
+START_TEST(every_table)
+{
+    struct mf_table *models[MODELS_MAX];
+    size_t n_tables = 0, n_rows = 0, n_exported = 0;
+    int64_t began = mf_now_ms();
+    struct told all = {0};
+    start();
+    for (size_t i = 0; i < MF_ARRAY_LEN(shipped); i += EVERY) {
+        if (!is_untuned(&shipped[i]))
+            continue;
+        struct told t = enumerate(&shipped[i]);
+        all.rows += t.rows;
+        all.steps += t.steps;
+        n_rows += shipped[i].n_rows;
+        tune(&shipped[i], whole ? 1 : 1 + t.steps / STEPS_MAX);
+        n_tables++;
+    }
+    /* Rows of two tables may be one key to production, which gives bf16 activations to both; the farm's table has it once. */
+    _cleanup_(mf_table_freep) struct mf_table *together = export_for_aiter("&simulated=1");
+    check_set(&together, 1);
+    size_t n = by_model(together, models);
+    check_set(models, n);
+    for (size_t i = 0; i < n; i++)
+        n_exported += models[i]->n_rows;
+    ck_assert_uint_eq(n_exported, together->n_rows);
+    printf("%zu rows of %zu tables on two classes: %ld goals, %ld steps; %zu rows of %zu layer models "
+           "exported, in "
+           "%.1f s\n",
+           n_rows, n_tables, all.rows, all.steps, n_exported, n, (double)(mf_now_ms() - began) / 1e3);
+    while (n > 0)
+        mf_table_free(models[--n]);
+}
+END_TEST
+
+/* Rows tuned under keys that production does not compute stay out of its table, each with the key that it would ask for;
+ * the table for moefarm has them. */
+START_TEST(other_keys)
+{
+    start();
+    int batch = submit("untuned_fmoe.csv", "&classes=" CLASSES "&topk=2");
+    farm_wait_done(&farm, batch);
+    _cleanup_(mf_table_freep) struct mf_table *t = export_for_aiter("&simulated=1");
+    for (size_t i = 0; i < t->n_rows; i++)
+        check_row(&t->rows[i]);
+    _cleanup_(cJSON_Deletep) cJSON *json =
+        farm_get(&farm, "/api/v1/export/left_out?consumer=aiter&simulated=1&limit=1000");
+    const cJSON *item;
+    int n = 0;
+    cJSON_ArrayForEach (item, mf_json_array(json, "items"))
+        n += strstr(farm_text(item, "reason"), "token 64 in place of 56") != NULL;
+    ck_assert_int_gt(n, 0);
+    _cleanup_(mf_freep) char *own = farm_export(&farm, batch);
+    ck_assert_ptr_nonnull(strstr(own, ",56,6144,4096,"));
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    whole = argc > 1 && strcmp(argv[1], "whole") == 0;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    Suite *suite = suite_create("farm_aiter");
+    TCase *tc = tcase_create("farm_aiter");
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_test(tc, every_table);
+    tcase_add_test(tc, other_operators);
+    tcase_add_test(tc, other_keys);
+    tcase_set_timeout(tc, whole ? 3000 : 240);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

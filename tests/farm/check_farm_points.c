@@ -1,0 +1,158 @@
+/* kill -9 at every named place of common/base/fault.h, the first time that a process gets there, the second time, …: whoever
+ * died is started again, the batch ends, and nothing is lost, counted twice or decided otherwise.
+ *
+ *     check_farm_points              the first visits of every place
+ *     check_farm_points all          every visit of every place, until a batch ends before the place was met so often
+ *     check_farm_points all NAME     of that place alone */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/fault.h"
+#include "common/base/json.h"
+#include "support/farm/farm_audit.h"
+#include "support/mf_check.h"
+
+#define BEAT_MS 150
+#define SHORT_N 2 /* visits that the short test kills at */
+
+static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16);
+
+static struct farm farm;
+static char *undisturbed;
+static bool every_visit;
+static enum mf_fault only = MF_FAULT_NONE;
+
+static void start_worker(void)
+{
+    static const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
+    farm_start_worker(&farm, 0, args);
+}
+
+/* Starts again what has died. */
+static void keep_alive(void)
+{
+    int status;
+    if (waitpid(farm.daemon, &status, WNOHANG) == farm.daemon)
+        farm_start_daemon(&farm, BEAT_MS);
+    if (waitpid(farm.workers[0], &status, WNOHANG) == farm.workers[0])
+        start_worker();
+}
+
+/* The submission may meet a coordinator that dies of it: the key makes the second one harmless. */
+static int submit(void)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    for (;;) {
+        int batch = farm_try_submit(&farm, csv, "&classes=gfx942/304", "Idempotency-Key: one\r\n");
+        if (batch > 0)
+            return batch;
+        ck_assert_int_lt(mf_now_ms(), until);
+        keep_alive();
+    }
+}
+
+/* Done, and all acknowledged: whoever does that may die of it. */
+static void wait_done(int batch)
+{
+    char path[64];
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+        if (json && strcmp(farm_text(json, "state"), "done") == 0 && farm_spools_empty(&farm))
+            return;
+        ck_assert_msg(mf_now_ms() < until, "the batch does not end");
+        keep_alive();
+        (void)poll(NULL, 0, 2);
+    }
+}
+
+/* How often the place was met. */
+static int64_t visits(const char *file)
+{
+    int64_t n = 0;
+    _cleanup_(mf_closep) int fd = open(file, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(read(fd, &n, sizeof(n)), sizeof(n));
+    return n;
+}
+
+/* One batch from an empty folder to its table. False: it ended before the place was met n times. */
+static bool one_batch(enum mf_fault place, int n)
+{
+    char file[] = "/tmp/moefarm-fault.XXXXXX", value[96];
+    _cleanup_(mf_closep) int fd = mkstemp(file);
+    ck_assert_int_ge(fd, 0);
+    (void)snprintf(value, sizeof(value), "%s:%d:%s", mf_fault_name(place), n, file);
+    (void)setenv("MOEFARM_FAULT", value, 1);
+    farm_start(&farm, BEAT_MS);
+    start_worker();
+    int batch = submit();
+    wait_done(batch);
+    int64_t met = visits(file);
+    (void)unlink(file);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    if (undisturbed)
+        ck_assert_str_eq(table, undisturbed);
+    else
+        undisturbed = MF_TAKE(table);
+    farm_stop(&farm);
+    return met >= n;
+}
+
+/* Places that a batch of these processes meets. */
+static bool is_met(enum mf_fault place)
+{
+    if (only != MF_FAULT_NONE && place != only)
+        return false;
+    return place >= MF_FAULT_SCHEMA_WRITTEN && place <= MF_FAULT_WORK_ENDED &&
+           place != MF_FAULT_SPOOL_WRITTEN && place != MF_FAULT_SPOOL_RENAMED &&
+           place != MF_FAULT_JOURNAL_WRITTEN && place != MF_FAULT_JOURNAL_RENAMED &&
+           place != MF_FAULT_CHANNEL_MOVED; /* check_farm_release dies there */
+}
+
+static void make_undisturbed(void)
+{
+    (void)one_batch(MF_FAULT_NONE, 1);
+}
+
+START_TEST(dies_there)
+{
+    if (!is_met((enum mf_fault)_i))
+        return;
+    int n = 1;
+    while ((every_visit || n <= SHORT_N) && one_batch((enum mf_fault)_i, n))
+        n++;
+    (void)fprintf(stderr, "%s: died there %d times\n", mf_fault_name((enum mf_fault)_i), n - 1);
+    ck_assert_msg(n > 1, "%s is never met", mf_fault_name((enum mf_fault)_i));
+}
+END_TEST
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+    free(undisturbed);
+}
+
+int main(int argc, char **argv)
+{
+    every_visit = argc > 1 && strcmp(argv[1], "all") == 0;
+    if (argc > 2 && mf_fault_parse(argv[2], &only) < 0)
+        return EXIT_FAILURE;
+    Suite *suite = suite_create("farm_points");
+    TCase *tc = tcase_create("farm_points");
+    tcase_add_unchecked_fixture(tc, make_undisturbed, NULL);
+    tcase_add_checked_fixture(tc, NULL, stop_farm);
+    tcase_add_loop_test(tc, dies_there, 0, MF_FAULT_N_);
+    tcase_set_timeout(tc, every_visit ? 7200 : 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,514 @@
+/* A farm of real processes as its users see it, over REST: faults become statuses and quarantine, options do what they
+ * say, and a config says where it comes from. Two simulated workers of one class. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "support/farm/farm_harness.h"
+#include "support/farm/http_client.h"
+#include "support/mf_check.h"
+#include "support/run_program.h"
+
+#define CLASS   "gfx942/304"
+#define BEAT_MS 2000 /* no lease ends here, and who was there is waited for, however busy this machine is */
+
+static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(64);
+
+static struct farm farm;
+
+static void start_workers(int n, const char *spec)
+{
+    char device[160];
+    for (int place = 0; place < n; place++) {
+        (void)snprintf(device, sizeof(device), "sim:" CLASS ":%d:%s", place,
+                       farm_file(&farm, "spec.json", spec));
+        const char *const args[] = {"--device", device, NULL};
+        farm_start_worker(&farm, place, args);
+    }
+    farm_wait_workers(&farm, n);
+}
+
+static void start(const char *spec)
+{
+    farm_start(&farm, BEAT_MS);
+    start_workers(2, spec);
+}
+
+static void stop(void)
+{
+    farm_stop(&farm);
+}
+
+static int quarantined(void)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, "/api/v1/quarantine?limit=1000");
+    return cJSON_GetArraySize(mf_json_array(json, "items"));
+}
+
+/* How many steps of a goal have the status; each of a fault has a reason. */
+static int count(int goal, const char *status)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=1000&status=%s", goal, status);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    const cJSON *step;
+    cJSON_ArrayForEach (step, mf_json_array(json, "items")) {
+        ck_assert(strcmp(status, "ok") == 0 || farm_text(step, "reason")[0]);
+    }
+    return cJSON_GetArraySize(mf_json_array(json, "items"));
+}
+
+static struct ran moefarm(const char *action, const char *kernel, const char *class)
+{
+    static const char *const program[] = {MF_BINARY_DIR "/cli/moefarm", "quarantine", NULL};
+    char url[64];
+    (void)snprintf(url, sizeof(url), "--url=http://127.0.0.1:%d", farm.http);
+    return run_program(program, (const char *const[]){url, action, kernel, class, NULL});
+}
+
+/* Two strikes, on two devices where there are two; no later batch meets the kernel; until it is revived. */
+START_TEST(quarantine)
+{
+    start("{\"faults\":[{\"match\":\"sim_s1_m64_*\",\"fault\":\"crash\"},"
+          "{\"match\":\"sim_s2_m32_*\",\"fault\":\"no_memory\"}]}");
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS));
+    int n = quarantined();
+    ck_assert_int_gt(n, 1);
+    ck_assert_int_eq(count(1, "quarantined"), n);
+    ck_assert_int_gt(count(1, "no_memory"), 0);
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/quarantine?limit=1000");
+    const cJSON *item;
+    char kernel[16] = "";
+    cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
+        const cJSON *strikes = mf_json_array(item, "strikes");
+        (void)snprintf(kernel, sizeof(kernel), "%d", farm_number(item, "kernel"));
+        ck_assert_int_eq(cJSON_GetArraySize(strikes), 2);
+        ck_assert_str_ne(farm_text(cJSON_GetArrayItem(strikes, 0), "worker"),
+                         farm_text(cJSON_GetArrayItem(strikes, 1), "worker"));
+        ck_assert_ptr_nonnull(strstr(farm_text(item, "reason"), "planted crash"));
+    }
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=2"));
+    ck_assert_int_eq(quarantined(), n);
+    ck_assert_int_eq(count(2, "crash"), 0);
+    struct ran listed = moefarm(NULL, NULL, NULL);
+    ck_assert_int_eq(listed.code, 0);
+    assert_says(listed, "  " CLASS "  sim:sim_s1_m64_");
+    assert_says(listed, "killed two runners, the second time by crash: ");
+    assert_says(listed, "  crash on ");
+    ck_assert_int_eq(moefarm("revive", kernel, "--class=gfx950/256").code, 2);
+    ck_assert_int_eq(quarantined(), n);
+    struct ran lifted = moefarm("revive", kernel, NULL);
+    ck_assert_int_eq(lifted.code, 0);
+    assert_says(lifted, " is not in quarantine on " CLASS " any more: submit again");
+    ck_assert_int_eq(quarantined(), n - 1);
+    ck_assert_int_eq(moefarm("revive", kernel, "--class=" CLASS).code, 2);
+    /* It is run again, and kills its runners again */
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=3"));
+    ck_assert_int_eq(quarantined(), n);
+    ck_assert_int_eq(count(3, "quarantined"), 1);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *match, *fault, *status, *reason;
+} bad_steps[] = {
+    {"sim_s1_m16_n64_row_v1*", "hang",        "quarantined", "hang"}, /* one: each takes the cap twice */
+    {"sim_s1_m32_*",           "zero_time",   "implausible", "0 us"},
+    {"sim_s1_m64_*",           "beyond_peak", "implausible", "peak"},
+    {"sim_s2_m16_*",           "exit",        "quarantined", "exit code 3"},
+    {"sim_s2_m32_*",           "nan",         "wrong",       "NaN"},
+    {"sim_s2_m64_*",           "wrong",       "wrong",       "relative error"},
+};
+/* Of a step: no other than the one that hangs comes near it, however busy this machine is. */
+#define CAP "&time_cap_ms=2000"
+/* clang-format on */
+
+/* A device on which kernels hang, kill every runner that meets them, lie about their time or give rubbish: each has its status
+ * and its reason, the batch ends, and its winner is none of them. */
+START_TEST(bad_devices)
+{
+    char spec[1024] = "{\"faults\":[";
+    for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++)
+        (void)snprintf(spec + strlen(spec), sizeof(spec) - strlen(spec),
+                       "%s{\"match\":\"%s\",\"fault\":\"%s\"}", i ? "," : "", bad_steps[i].match,
+                       bad_steps[i].fault);
+    (void)strncat(spec, "]}", sizeof(spec) - strlen(spec) - 1);
+    start(spec);
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS CAP));
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, "/api/v1/goals/1/steps?limit=1000");
+    const cJSON *step;
+    int met[MF_ARRAY_LEN(bad_steps)] = {0};
+    cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
+        size_t i = 0;
+        while (i < MF_ARRAY_LEN(bad_steps) &&
+               strncmp(farm_text(step, "name"), bad_steps[i].match, strlen(bad_steps[i].match) - 1) != 0)
+            i++;
+        const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
+        if (i == MF_ARRAY_LEN(bad_steps)) {
+            ck_assert_msg(strcmp(status, "ok") == 0 || strcmp(status, "slow") == 0, "%s: %s: %s",
+                          farm_text(step, "name"), status, reason);
+            continue;
+        }
+        ck_assert_msg(strcmp(status, bad_steps[i].status) == 0 && strstr(reason, bad_steps[i].reason),
+                      "%s: %s: %s", farm_text(step, "name"), status, reason);
+        met[i]++;
+    }
+    for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++)
+        ck_assert_msg(met[i] > 0, "no step is %s", bad_steps[i].match);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, 1);
+    for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++) {
+        char prefix[32];
+        (void)snprintf(prefix, sizeof(prefix), "%.*s", (int)strlen(bad_steps[i].match) - 1,
+                       bad_steps[i].match);
+        ck_assert_ptr_null(strstr(table, prefix));
+    }
+}
+END_TEST
+
+/* What was asked for is what the config says it was made by, beside the machine, the device and the kernels. */
+START_TEST(provenance)
+{
+    static const char *const texts[][2] = {
+        {"class", CLASS}, {"routing", "zipf:1.2"}, {"search", "exhaustive"}, {"layout", "free"}};
+    static const char *const there[] = {"worker", "host", "model", "revision", "compiler", "version"};
+    start("{}");
+    farm_wait_done(
+        &farm,
+        farm_submit(&farm, csv, "&classes=" CLASS "&routing=zipf:1.2&search=exhaustive&layout=free&seed=7"));
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
+    const cJSON *p = mf_json_object(mf_json_object(goal, "config"), "provenance");
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_eq(farm_number(p, "seed"), 7);
+    for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++)
+        ck_assert_str_eq(farm_text(p, texts[i][0]), texts[i][1]);
+    for (size_t i = 0; i < MF_ARRAY_LEN(there); i++)
+        ck_assert_msg(farm_text(p, there[i])[0] != '\0', "%s", there[i]);
+    ck_assert_int_eq(count(1, "slow"), 0);
+}
+END_TEST
+
+/* The result of that pipeline under that routing, as its page shows it. */
+static double raced_under(int pipeline, const char *routing)
+{
+    char path[96];
+    double us = 0;
+    (void)snprintf(path, sizeof(path), "/api/v1/pipelines/%d/results", pipeline);
+    _cleanup_(cJSON_Deletep) cJSON *results = farm_get(&farm, path);
+    const cJSON *one;
+    cJSON_ArrayForEach (one, mf_json_array(results, "items")) {
+        if (strcmp(farm_text(mf_json_object(one, "extra"), "routing"), routing) != 0)
+            continue;
+        ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(one, "final")));
+        ck_assert_int_eq(mf_json_double(one, "us", &us), 0);
+    }
+    return us;
+}
+
+/* clang-format off */
+static const struct {
+    const char *query;
+    const char *profiles[3];
+} regrets[] = {
+    {"", {"balanced", "zipf:1.2"}},
+    {"&routing=zipf:1.2", {"balanced"}},          /* its own is no other */
+    {"&regret=none", {NULL}},
+    {"&regret=hot:0.5,uniform", {"hot:0.5"}},
+    {"&regret=recorded:1.2.3", {"recorded:1.2.3"}}, /* counts of 3 experts, where the shape has 128 */
+};
+/* clang-format on */
+
+/* A config says what its winner loses under each other profile, and the samples behind every number can be had. On this
+ * device a routing moves each step by up to a tenth, so that somewhere another pipeline is the better one. */
+START_TEST(regret)
+{
+    int n_lost = 0;
+    start("{}");
+    for (size_t i = 0; i < MF_ARRAY_LEN(regrets); i++) {
+        char query[96], path[48];
+        (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", regrets[i].query);
+        farm_wait_done(&farm, farm_submit(&farm, csv, query));
+        (void)snprintf(path, sizeof(path), "/api/v1/goals/%zu", i + 1);
+        _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, path);
+        const cJSON *config = mf_json_object(goal, "config"), *list = mf_json_array(config, "regret");
+        int n = 0;
+        while (regrets[i].profiles[n]) {
+            const cJSON *r = NULL;
+            cJSON_ArrayForEach (r, list) {
+                if (strcmp(farm_text(r, "routing"), regrets[i].profiles[n]) == 0)
+                    break;
+            }
+            ck_assert_msg(r != NULL, "%s: no %s", regrets[i].query, regrets[i].profiles[n]);
+            n++;
+            double us, best_us, lost;
+            if (strncmp(farm_text(r, "routing"), "recorded", 8) == 0) {
+                ck_assert_str_eq(farm_text(r, "status"), "unsupported");
+                ck_assert_ptr_nonnull(strstr(farm_text(r, "reason"), "expert"));
+                continue;
+            }
+            ck_assert_str_eq(farm_text(r, "status"), "ok");
+            ck_assert_int_eq(mf_json_double(r, "us", &us), 0);
+            ck_assert_int_eq(mf_json_double(r, "best_us", &best_us), 0);
+            ck_assert_int_eq(mf_json_double(r, "regret", &lost), 0);
+            ck_assert_double_eq(us, raced_under(farm_number(config, "pipeline"), farm_text(r, "routing")));
+            ck_assert_double_eq(best_us, raced_under(farm_number(r, "best"), farm_text(r, "routing")));
+            if (cJSON_IsTrue(cJSON_GetObjectItem(r, "tie")))
+                ck_assert_double_eq(lost, 0);
+            else
+                ck_assert_double_eq_tol(lost, us / best_us - 1, 1e-9);
+            n_lost += lost > 0;
+        }
+        ck_assert_int_eq(cJSON_GetArraySize(list), n);
+    }
+    ck_assert_int_gt(n_lost, 0);
+}
+END_TEST
+
+/* Raced are the K cheapest, beside the best of each structure and block: with K = 1 these alone. */
+START_TEST(topk)
+{
+    static const int k[] = {1, 30};
+    int raced[MF_ARRAY_LEN(k)];
+    start("{}");
+    for (size_t i = 0; i < MF_ARRAY_LEN(k); i++) {
+        char text[96];
+        (void)snprintf(text, sizeof(text), "&classes=" CLASS "&topk=%d", k[i]);
+        farm_wait_done(&farm, farm_submit(&farm, csv, text));
+        (void)snprintf(text, sizeof(text), "/api/v1/goals/%zu/pipelines?limit=1000&finalists=1", i + 1);
+        _cleanup_(cJSON_Deletep) cJSON *finalists = farm_get(&farm, text);
+        const cJSON *one;
+        raced[i] = 0;
+        cJSON_ArrayForEach (one, mf_json_array(finalists, "items")) {
+            ck_assert_int_gt(farm_number(one, "samples_n"), 0);
+            raced[i]++;
+        }
+        ck_assert_int_ge(raced[i], k[i]);
+    }
+    ck_assert_int_lt(raced[0], raced[1]);
+}
+END_TEST
+
+/* What people forbid: by ops, and by how much fusing has to save. */
+/* clang-format off */
+static const struct {
+    const char *query, *rule, *ops[2]; /* no step of the batch covers both */
+} forbidden[] = {
+    {"&no_fuse=gemm1%2Bgemm2", "no_fuse", {"gemm1", "gemm2"}},
+    {"&fuse_saves=1e12",       "policy",  {"", "+"}},         /* more than any: steps of one op are left */
+};
+/* clang-format on */
+
+static int count_steps(int goal, const char *const ops[2], int *ret_both)
+{
+    char path[96];
+    int all = 0;
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=500&status=ok", goal);
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, path);
+    const cJSON *step;
+    *ret_both = 0;
+    cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
+        const char *covers = farm_text(step, "covers");
+        *ret_both += strstr(covers, ops[0]) && strstr(covers, ops[1]);
+        all++;
+    }
+    return all;
+}
+
+/* The goal of a batch of one, which has measured some steps. */
+static int goal_of_batch(const char *query)
+{
+    char path[96];
+    int batch = farm_submit(&farm, csv, query);
+    farm_wait_done(&farm, batch);
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
+    return (int)farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id");
+}
+
+/* No step of the batch is one that it forbids, each such one is a rejection that says so, and another batch, which shares
+ * the enumeration, is free of it. */
+START_TEST(people_forbid)
+{
+    char path[96], query[96];
+    int both, told = 0;
+    start("{}");
+    (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", forbidden[_i].query);
+    ck_assert_int_gt(count_steps(goal_of_batch(query), forbidden[_i].ops, &both), 0);
+    ck_assert_int_eq(both, 0);
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/1/rejections?limit=500");
+    _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, path);
+    const cJSON *no;
+    cJSON_ArrayForEach (no, mf_json_array(rejections, "items")) {
+        told += strcmp(farm_text(no, "rule"), forbidden[_i].rule) == 0;
+        ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
+    }
+    ck_assert_int_gt(told, 0);
+    ck_assert_int_gt(count_steps(goal_of_batch("&classes=" CLASS "&seed=3"), forbidden[_i].ops, &both), 0);
+    ck_assert_int_gt(both, 0);
+}
+END_TEST
+
+/* The batch that was handed in later, and is more urgent, ends first. Both are there before anybody works, and one worker has
+ * both: of two, one could end the other batch while the first is kept from its race. */
+START_TEST(priority)
+{
+    farm_start(&farm, BEAT_MS);
+    int low = farm_submit(&farm, csv, "&classes=" CLASS "&priority=1");
+    int high = farm_submit(&farm, csv, "&classes=" CLASS "&priority=99&seed=2");
+    start_workers(1, "{}");
+    farm_wait_done(&farm, low);
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", low);
+    _cleanup_(cJSON_Deletep) cJSON *late = farm_get(&farm, path);
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", high);
+    _cleanup_(cJSON_Deletep) cJSON *early = farm_get(&farm, path);
+    ck_assert_str_eq(farm_text(early, "state"), "done");
+    ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(early, "ended_ms")) <=
+              cJSON_GetNumberValue(cJSON_GetObjectItem(late, "ended_ms")));
+}
+END_TEST
+
+/* ---- promotion ---- */
+
+/* The goal's row with another pipeline in it: the first of the ranking that the race has so much behind the winner, in its
+ * layout. */
+static void write_baseline(const char *table, double least, double most, struct mf_buf *ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/goals/1/pipelines?limit=200");
+    const cJSON *items = mf_json_array(list, "items"), *winner = cJSON_GetArrayItem(items, 0), *p, *name;
+    double best = 0, us = 0;
+    ck_assert_int_eq(mf_json_double(winner, "us", &best), 0);
+    cJSON_ArrayForEach (p, items) {
+        if (p != winner && strcmp(farm_text(p, "layout"), farm_text(winner, "layout")) == 0 &&
+            mf_json_double(p, "us", &us) == 0 && us >= least * best && us <= most * best)
+            break;
+    }
+    ck_assert_msg(p, "no pipeline takes %g to %g times as long", least, most);
+    const char *row = strchr(table, '\n') + 1, *at = row;
+    for (int column = 0; column < 28; column++)
+        at = strchr(at, ',') + 1;
+    (void)mf_buf_add(ret, table, (size_t)(at - table));
+    cJSON_ArrayForEach (name, mf_json_array(p, "names"))
+        (void)mf_buf_addf(ret, "%s%s", name->prev && name != mf_json_array(p, "names")->child ? "|" : "",
+                          name->valuestring);
+    (void)mf_buf_adds(ret, strchr(at, ','));
+}
+
+/* few: in one layout, so that few pipelines race. */
+#define FEW "&topk=1&layout=w1%3Dpanel16%20w2%3Dpanel16"
+static int submit_over(const char *baseline, bool few)
+{
+    _cleanup_(cJSON_Deletep) cJSON *body = cJSON_CreateObject();
+    cJSON_AddStringToObject(body, "csv", csv);
+    cJSON_AddStringToObject(body, "baseline", baseline);
+    cJSON *options = cJSON_AddObjectToObject(body, "options");
+    cJSON_AddStringToObject(options, "regret", "none");
+    if (few) {
+        cJSON_AddNumberToObject(options, "topk", 1);
+        cJSON_AddStringToObject(options, "layout", "w1=panel16 w2=panel16");
+    }
+    _cleanup_(mf_freep) char *text = mf_json_print(body);
+    struct http_reply r = http_call(farm.http, "POST", "/api/v1/batches",
+                                    "Content-Type: application/json\r\n", text, strlen(text));
+    ck_assert_msg(r.status == 201, "%d %s", r.status, r.body);
+    _cleanup_(cJSON_Deletep) cJSON *receipt = mf_json_parse(r.body, r.len, 1u << 20);
+    http_reply_free(&r);
+    return farm_number(receipt, "batch");
+}
+
+/* A known row that is a good deal slower is replaced, on the word of both devices, whoever dies meanwhile. _i: nobody, the
+ * coordinator, both runners; then it takes two seconds to compare, which a busy machine does not let the test miss. */
+START_TEST(a_slow_row_is_replaced)
+{
+    struct mf_buf baseline;
+    start(_i ? "{\"pipeline_ms\":500}" : "{}");
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&regret=none" FEW));
+    mf_buf_init(&baseline, 1u << 16);
+    _cleanup_(mf_freep) char *first = farm_export(&farm, 1);
+    write_baseline(first, 1.055, 4, &baseline);
+    int batch = submit_over(baseline.data, true);
+    mf_buf_release(&baseline);
+    if (_i)
+        cJSON_Delete(farm_wait_goal(&farm, 2, "comparing"));
+    if (_i == 1) {
+        farm_kill_daemon(&farm);
+        farm_start_daemon(&farm, BEAT_MS);
+    }
+    for (int place = 0; _i == 2 && place < 2; place++)
+        farm_kill_runner(&farm, place);
+    farm_wait_done(&farm, batch);
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/2");
+    const cJSON *promotion = mf_json_object(goal, "promotion"), *device,
+                *devices = mf_json_array(promotion, "devices");
+    ck_assert_msg(strcmp(farm_text(promotion, "decision"), "promoted") == 0, "%s",
+                  farm_text(promotion, "reason"));
+    ck_assert_int_eq(cJSON_GetArraySize(devices), 2);
+    ck_assert_str_ne(farm_text(devices->child, "worker"), farm_text(devices->child->next, "worker"));
+    cJSON_ArrayForEach (device, devices) {
+        ck_assert_str_eq(farm_text(device, "verdict"), "FASTER");
+        ck_assert_int_eq(farm_number(device, "n"), 200);
+    }
+    /* The race is what it was, and so is its row, but that it says what it won against */
+    _cleanup_(mf_freep) char *second = farm_export(&farm, batch);
+    char *by = strstr(first, "moefarm:race");
+    ck_assert_ptr_nonnull(by);
+    ck_assert_int_eq(strncmp(second, first, (size_t)(by - first)), 0);
+    ck_assert_str_eq(second + (by - first), "moefarm:promoted\n");
+    stop();
+}
+END_TEST
+
+/* One that the new row beats by less than was asked for stays, and a rerun over that table gives it again, byte for byte. */
+START_TEST(a_good_row_stays)
+{
+    struct mf_buf baseline;
+    start("{}");
+    farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&regret=none"));
+    mf_buf_init(&baseline, 1u << 16);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, 1);
+    write_baseline(table, 1.0001, 1.025, &baseline);
+    char *kept = NULL;
+    for (int again = 0; again < 2; again++) {
+        int batch = submit_over(again ? kept : baseline.data, false);
+        farm_wait_done(&farm, batch);
+        char path[48];
+        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d", batch);
+        _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, path);
+        const cJSON *promotion = mf_json_object(goal, "promotion");
+        ck_assert_msg(strcmp(farm_text(promotion, "decision"), "kept") == 0, "%s",
+                      farm_text(promotion, "reason"));
+        char *now = farm_export(&farm, batch);
+        if (again)
+            ck_assert_str_eq(now, kept);
+        ck_assert_str_ne(now, table);
+        free(kept);
+        kept = now;
+    }
+    free(kept);
+    mf_buf_release(&baseline);
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("farm_rest");
+    TCase *tc = tcase_create("farm_rest");
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_test(tc, quarantine);
+    tcase_add_test(tc, bad_devices);
+    tcase_add_test(tc, provenance);
+    tcase_add_test(tc, topk);
+    tcase_add_test(tc, regret);
+    tcase_add_loop_test(tc, a_slow_row_is_replaced, 0, 3);
+    tcase_add_test(tc, a_good_row_stays);
+    tcase_add_loop_test(tc, people_forbid, 0, MF_ARRAY_LEN(forbidden));
+    tcase_add_test(tc, priority);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,251 @@
+/* A farm over time. Who gets the workers: a batch that is added while another runs shares them with it from then on, also when the coordinator
+ * is started again in between; one of a higher priority goes before both; of one layer the most tokens go first. One worker of cardboard, one
+ * unit at a time, so that the order in which units come is the order in which they are granted. And what becomes of old samples. */
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "support/farm/fake_worker.h"
+#include "support/farm/farm_process.h"
+#include "support/mf_check.h"
+#include "support/table_columns.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define BEAT_MS  20000
+#define LIMIT_MS 30000
+#define MANY     12
+#define FEW      2
+#define BEFORE   4 /* units of the first batch before the second comes */
+
+/* Which batch a shape is of is told by its model_dim. */
+enum { FIRST_DIM = 1024, SECOND_DIM = 8192, URGENT_DIM = 16384 };
+
+static struct farm_process farm;
+static struct fake_worker worker;
+static void *zmq;
+
+static void begin_table(struct mf_buf *csv)
+{
+    mf_buf_init(csv, 1u << 16);
+    (void)mf_buf_adds(csv, SHAPE_COLUMNS "\n");
+}
+
+static void add_shape(struct mf_buf *csv, int token, int dim)
+{
+    (void)mf_buf_addf(csv,
+                      "%d,%d,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
+                      "QuantType.No,1,0\n",
+                      token, dim);
+}
+
+static void hand_in(struct mf_buf *csv, const char *query)
+{
+    int status = 0;
+    char path[80];
+    mf_say(path, sizeof(path), "/api/v1/batches?name=t%s", query);
+    _cleanup_(mf_freep) char *answer = farm_process_http(&farm, "POST", path, "text/csv", csv->data, &status);
+    mf_buf_release(csv);
+    ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");
+}
+
+static void submit(int n, int dim, const char *query)
+{
+    struct mf_buf csv;
+    begin_table(&csv);
+    for (int i = 0; i < n; i++) /* each a layer model of its own, which waits for no other */
+        add_shape(&csv, 4, dim + 128 * i);
+    hand_in(&csv, query);
+}
+
+static void greet(void)
+{
+    ck_assert_int_eq(fake_worker_greet(&worker, "[]", LIMIT_MS), 0);
+    ck_assert_int_eq(fake_worker_ready(&worker), 0);
+}
+
+static const char *const *options; /* of the coordinator; NULL: none */
+
+static void start(void)
+{
+    farm = (struct farm_process){.more = options};
+    zmq = zmq_ctx_new();
+    farm_process_start(&farm, BEAT_MS);
+    ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "w"), 0);
+    greet();
+}
+
+static void stop(void)
+{
+    fake_worker_close(&worker);
+    (void)farm_process_kill(&farm, SIGTERM);
+    farm_process_remove(&farm);
+    (void)zmq_ctx_term(zmq);
+}
+
+struct answered {
+    int token, dim; /* of its shape */
+    bool probe;     /* one that measures steps */
+};
+
+/* The next unit. */
+static struct answered answer_one(void)
+{
+    struct answered a;
+    const char *shape = "", *kind = "";
+    _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&worker, MF_MESSAGE_UNIT, LIMIT_MS);
+    ck_assert_msg(unit, "no unit comes");
+    (void)mf_json_text(unit, "shape", &shape);
+    (void)mf_json_text(unit, "kind", &kind);
+    ck_assert_int_eq(sscanf(shape, "%d,%d", &a.token, &a.dim), 2);
+    ck_assert_int_eq(fake_worker_answer(&worker, unit), 0);
+    ck_assert_int_eq(fake_worker_ready(&worker), 0);
+    a.probe = strcmp(kind, "probe") == 0;
+    return a;
+}
+
+/* Answers units until n that measure have come of shapes of at least that size. -> how many measuring ones of others came. */
+static int answer_until(int n, int dim)
+{
+    int others = 0;
+    for (int seen = 0; seen < n;) {
+        struct answered a = answer_one();
+        seen += a.probe && a.dim >= dim;
+        others += a.probe && a.dim < dim;
+    }
+    return others;
+}
+
+/* Units that measure a shape. */
+static int n_probes;
+
+static void count_probes(void)
+{
+    submit(1, FIRST_DIM, "");
+    for (bool race = false; !race;) {
+        bool probe = answer_one().probe;
+        n_probes += probe;
+        race = !probe && n_probes > 0;
+    }
+    ck_assert_int_ge(n_probes, 2);
+}
+
+/* _i: whether the coordinator is killed and started in between. */
+START_TEST(a_late_batch_is_not_starved)
+{
+    start();
+    count_probes();
+    submit(MANY, FIRST_DIM + 128, "");
+    ck_assert_int_eq(answer_until(BEFORE, FIRST_DIM), 0);
+    submit(FEW, SECOND_DIM, "");
+    if (_i) {
+        (void)farm_process_kill(&farm, SIGKILL);
+        farm_process_start(&farm, BEAT_MS);
+        greet();
+    }
+    /* The worker keeps its shape while it has units; from then on they take turns. First come, first served would be all of
+     * the first batch's units. */
+    int others = answer_until(FEW * n_probes, SECOND_DIM);
+    ck_assert_msg(others <= (FEW + 2) * n_probes, "%d of %d units of the first batch came before", others,
+                  MANY * n_probes - BEFORE);
+    ck_assert_msg(others > 0 || FEW * n_probes < 2, "the second batch pushed the first aside");
+    stop();
+}
+END_TEST
+
+/* What was submitted first has no place of its own either: both go on side by side to the end. */
+START_TEST(equal_batches_take_turns)
+{
+    start();
+    count_probes();
+    submit(FEW * 2, FIRST_DIM + 128, "");
+    submit(FEW * 2, SECOND_DIM, "");
+    int others = answer_until(FEW * n_probes, SECOND_DIM);
+    ck_assert_int_ge(others, (FEW - 1) * n_probes);
+    ck_assert_int_le(others, (FEW + 1) * n_probes);
+    stop();
+}
+END_TEST
+
+START_TEST(priority_goes_first)
+{
+    start();
+    count_probes();
+    submit(MANY, FIRST_DIM + 128, "");
+    submit(FEW, SECOND_DIM, "");
+    ck_assert_int_eq(answer_until(1, FIRST_DIM), 0);
+    submit(FEW, URGENT_DIM, "&priority=90");
+    /* The unit in hand, and one that was granted while the batch was being submitted */
+    ck_assert_int_le(answer_until(FEW * n_probes, URGENT_DIM), 2);
+    stop();
+}
+END_TEST
+
+/* Listing what a shape may be served by, which the farm asks for first, makes none of its data: the shape whose list came last is no
+ * nearer than the others. */
+START_TEST(of_a_layer_the_most_tokens_go_first)
+{
+    static const int tokens[] = {1, 64, 16384, 4};
+    int before = INT_MAX;
+    struct mf_buf csv;
+
+    start();
+    count_probes();
+    begin_table(&csv);
+    for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++)
+        add_shape(&csv, tokens[i], FIRST_DIM + 128);
+    hand_in(&csv, "");
+    for (int i = 0; i < n_probes * (int)MF_ARRAY_LEN(tokens);) {
+        struct answered a = answer_one();
+        if (!a.probe)
+            continue;
+        ck_assert_msg(a.token <= before, "%d tokens behind %d", a.token, before);
+        before = a.token;
+        i++;
+    }
+    ck_assert_int_eq(before, 1);
+    stop();
+}
+END_TEST
+
+/* Cardboard's results are some months old by their own clock: where samples are kept for a day, they are gone at once, and their
+ * median is still told. */
+START_TEST(old_samples_are_dropped)
+{
+    static const char *const more[] = {"--samples-days", "1", NULL};
+    options = more;
+    start();
+    options = NULL;
+    count_probes();
+    for (int64_t end = mf_now_ms() + LIMIT_MS;; mf_sleep_ms(20)) {
+        int status = 0;
+        _cleanup_(mf_freep) char *text =
+            farm_process_http(&farm, "GET", "/api/v1/steps/1/results", "", "", &status);
+        ck_assert_msg(text && strstr(text, "\"us\":") && !strstr(text, "\"us\":null"), "%s",
+                      text ? text : "");
+        if (strstr(text, "\"samples\":[]"))
+            break;
+        ck_assert_msg(mf_now_ms() < end, "%s", text);
+    }
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("farm_shares");
+    TCase *c = tcase_create("farm_shares");
+    tcase_set_timeout(c, 120);
+    tcase_add_loop_test(c, a_late_batch_is_not_starved, 0, 2);
+    tcase_add_test(c, equal_batches_take_turns);
+    tcase_add_test(c, priority_goes_first);
+    tcase_add_test(c, of_a_layer_the_most_tokens_go_first);
+    tcase_add_test(c, old_samples_are_dropped);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

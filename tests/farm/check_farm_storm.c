@@ -1,0 +1,105 @@
+/* kill -9 of the coordinator, a worker or a runner, again and again at random moments, while batches run: every batch ends,
+ * and its database passes the audit. The seed is printed; MOEFARM_SEED repeats it.
+ *
+ *     check_farm_storm          20 deaths
+ *     check_farm_storm 200      so many */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "support/farm/farm_audit.h"
+#include "support/mf_check.h"
+
+#define BEAT_MS   150
+#define N_WORKERS 2
+#define APART_MAX 25 /* results between two deaths */
+
+static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_CSV_FP8;
+
+static struct farm farm;
+static int n_deaths = 20;
+static unsigned seed;
+
+static void start_worker(int place)
+{
+    char device[160];
+    (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d:%s/spec.json", place, farm.folder);
+    const char *const args[] = {"--device", device, NULL};
+    farm_start_worker(&farm, place, args);
+}
+
+static void strike(struct farm_keys *kept)
+{
+    int place = rand_r(&seed) % N_WORKERS;
+    switch (rand_r(&seed) % 4) {
+    case 0:
+        farm_kill_daemon(&farm);
+        farm_start_daemon(&farm, BEAT_MS);
+        break;
+    case 1:
+        farm_kill_worker(&farm, place);
+        farm_read_spool(&farm, place, kept);
+        start_worker(place);
+        break;
+    case 2: /* nobody is left to tell anybody */
+        farm_kill_daemon(&farm);
+        farm_kill_worker(&farm, place);
+        farm_read_spool(&farm, place, kept);
+        start_worker(place);
+        farm_start_daemon(&farm, BEAT_MS);
+        break;
+    default:
+        farm_kill_runner(&farm, place);
+        break;
+    }
+}
+
+START_TEST(storm)
+{
+    _cleanup_(farm_keys_release) struct farm_keys kept = {0};
+    int n = 0, n_batches = 0;
+    const char *text = getenv("MOEFARM_SEED");
+    seed = text ? (unsigned)strtoul(text, NULL, 10) : (unsigned)mf_now_ns();
+    (void)printf("storm: seed %u, %d deaths\n", seed, n_deaths);
+    (void)fflush(stdout);
+    farm_start(&farm, BEAT_MS);
+    (void)farm_file(&farm, "spec.json", "{\"step_ms\":1}");
+    for (int place = 0; place < N_WORKERS; place++)
+        start_worker(place);
+    farm_wait_workers(&farm, N_WORKERS);
+    while (n < n_deaths) {
+        char query[64];
+        (void)snprintf(query, sizeof(query), "&classes=gfx942/304&seed=%d", ++n_batches);
+        int batch = farm_submit(&farm, csv, query);
+        for (; n < n_deaths && farm_wait_more(&farm, batch, rand_r(&seed) % APART_MAX); n++)
+            strike(&kept);
+        farm_wait_done(&farm, batch);
+    }
+    farm_wait_spools(&farm);
+    for (int batch = 1; batch <= n_batches; batch++)
+        farm_audit(&farm, batch, &kept);
+    (void)printf("storm: %d batches, %zu results that spools held at a death, %ld late, %ld in quarantine\n",
+                 n_batches, kept.n, farm_ask(&farm, "SELECT count(*) FROM result WHERE late"),
+                 farm_ask(&farm, "SELECT count(*) FROM quarantine"));
+}
+END_TEST
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        n_deaths = (int)strtol(argv[1], NULL, 10);
+    Suite *suite = suite_create("farm_storm");
+    TCase *tc = tcase_create("farm_storm");
+    tcase_add_checked_fixture(tc, NULL, stop_farm);
+    tcase_add_test(tc, storm);
+    tcase_set_timeout(tc, 120 + 5 * n_deaths);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,500 @@
+/* A real moefarmd whose API asks for tokens: each route takes its role and no less, a token ends when it is revoked, and TLS
+ * is needed where others listen. Each refusal is asserted, and beside it that the same with the right token works. */
+#include "support/mf_check.h"
+#include "support/table_columns.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/secret.h"
+#include "common/base/text.h"
+#include "support/farm/farm_process.h"
+#include "support/farm/http_client.h"
+#include "support/run_program.h"
+#include "server/api/routes.h"
+
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define BEAT_MS  3000
+#define LIMIT_MS 30000
+
+static const char csv[] = SHAPE_COLUMNS
+    "\n4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
+
+static const char *const unbounded[] = {"--tokens", "--http-rate", "0", "--log-level", "debug", NULL};
+
+struct farm {
+    struct farm_process process;
+    char admin[MF_TOKEN_TEXT_MAX]; /* the first token */
+};
+
+static void read_admin(struct farm *f)
+{
+    char path[320];
+    struct stat status;
+    mf_say(path, sizeof(path), "%s/state/admin.token", f->process.folder);
+    ck_assert_int_eq(stat(path, &status), 0);
+    ck_assert_int_eq((int)(status.st_mode & 0777), 0600);
+    ck_assert_int_eq(mf_secret_file_read(path, f->admin, sizeof(f->admin)), 0);
+}
+
+static void farm_start(struct farm *f, const char *const *more)
+{
+    *f = (struct farm){.process = {.more = more, .log = "log"}};
+    farm_process_start(&f->process, BEAT_MS);
+    read_admin(f);
+}
+
+static void farm_stop(struct farm *f)
+{
+    (void)farm_process_kill(&f->process, SIGKILL);
+    farm_process_remove(&f->process);
+}
+
+/* Answers by status; token NULL: none. headers: further ones. */
+static struct http_reply ask(struct farm *f, const char *method, const char *path, const char *token,
+                             const char *headers)
+{
+    char all[512];
+    mf_say(all, sizeof(all), "%s%s%s%s", token ? "Authorization: Bearer " : "", token ? token : "",
+           token ? "\r\n" : "", headers);
+    return http_call(f->process.http, method, path, all, NULL, 0);
+}
+
+static int status_of(struct farm *f, const char *method, const char *path, const char *token,
+                     const char *headers)
+{
+    struct http_reply r = ask(f, method, path, token, headers);
+    int status = r.status;
+    if (status >= 400)
+        ck_assert_msg(r.len == 0 || strstr(r.body, "\"errors\":["), "%s", r.body);
+    http_reply_free(&r);
+    return status;
+}
+
+static int64_t make_token(struct farm *f, const char *query, char text[MF_TOKEN_TEXT_MAX])
+{
+    char path[128];
+    const char *token = "";
+    int64_t id = 0;
+    mf_say(path, sizeof(path), "/api/v1/tokens?%s", query);
+    struct http_reply r = ask(f, "POST", path, f->admin, "");
+    ck_assert_msg(r.status == 201, "%d %s", r.status, r.body);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.body, r.len, r.len);
+    ck_assert_int_eq(mf_json_text(json, "token", &token), 0);
+    ck_assert_int_eq(mf_json_i64(json, "id", 1, INT64_MAX, &id), 0);
+    ck_assert_int_eq(mf_copy(text, MF_TOKEN_TEXT_MAX, token), 0);
+    http_reply_free(&r);
+    return id;
+}
+
+/* A path of a route, of things that there are none of. */
+static void concrete(const struct mf_route *route, char *path, size_t cap)
+{
+    const char *brace = strchr(route->path, '{');
+    if (!brace)
+        mf_say(path, cap, "%s", route->path);
+    else
+        mf_say(path, cap, "%.*s999%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
+}
+
+START_TEST(each_route_takes_its_role)
+{
+    static const char *const queries[] = {"role=read&name=r", "role=submit&name=s", "role=admin&name=a"};
+    char tokens[3][MF_TOKEN_TEXT_MAX], path[128];
+    struct farm f;
+    size_t n;
+    const struct mf_route *routes = mf_routes(&n);
+    farm_start(&f, unbounded);
+    for (size_t i = 0; i < MF_ARRAY_LEN(queries); i++)
+        (void)make_token(&f, queries[i], tokens[i]);
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_route *route = &routes[i];
+        concrete(route, path, sizeof(path));
+        int none = status_of(&f, route->method, path, NULL, "");
+        ck_assert_msg((none == 401) == (route->role != MF_ROLE_NONE), "%s without a token: %d", path, none);
+        if (strcmp(route->path, "/api/v1/events") == 0)
+            continue; /* does not end; a_revoked_token_ends_its_stream has it */
+        for (int role = MF_ROLE_READ; role <= MF_ROLE_ADMIN; role++) {
+            int got = status_of(&f, route->method, path, tokens[role - MF_ROLE_READ], "");
+            ck_assert_msg((got == 403) == (role < (int)route->role), "%s with role %s: %d", path,
+                          mf_role_name((enum mf_role)role), got);
+            ck_assert_msg(got != 401 && got < 500, "%s: %d", path, got);
+        }
+    }
+    farm_stop(&f);
+}
+END_TEST
+
+/* Asks again and again, with that status for an answer, until it is too often, which is told with a time to wait. */
+static void await_refusal(struct farm *f, const char *path, const char *token, int status)
+{
+    for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
+        struct http_reply r = ask(f, "GET", path, token, "");
+        bool refused = r.status == 429;
+        ck_assert_msg(refused || r.status == status, "%s: %d %s", path, r.status, r.body);
+        ck_assert_msg(!refused || atoi(http_header(&r, "Retry-After")) >= 1, "%s", r.head);
+        http_reply_free(&r);
+        if (refused)
+            return;
+        ck_assert_msg(mf_now_ms() < end, "%s: there is no bound", path);
+    }
+}
+
+/* What is no token, and what was one. */
+START_TEST(wrong_tokens)
+{
+    struct farm f;
+    char token[MF_TOKEN_TEXT_MAX], other[MF_TOKEN_TEXT_MAX], path[64], text[MF_TOKEN_TEXT_MAX + 8];
+    farm_start(&f, unbounded);
+    int64_t id = make_token(&f, "role=read&name=r", token);
+    (void)make_token(&f, "role=read&name=q", other);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
+    /* Another's secret under this number */
+    mf_say(text, sizeof(text), "moefarm_%" PRId64 "_%s", id, strrchr(other, '_') + 1);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
+    mf_say(text, sizeof(text), "moefarm_999_%s", strrchr(token, '_') + 1);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
+    mf_say(text, sizeof(text), "%s0", token);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", "", ""), 401);
+    /* Not by another scheme, nor in the address, where logs and histories keep it */
+    mf_say(text, sizeof(text), "Basic %s\r\n", token);
+    char header[MF_TOKEN_TEXT_MAX + 40], address[MF_TOKEN_TEXT_MAX + 40];
+    mf_say(header, sizeof(header), "Authorization: %s", text);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, header), 401);
+    mf_say(address, sizeof(address), "/api/v1/batches?token=%s", token);
+    ck_assert_int_eq(status_of(&f, "GET", address, NULL, ""), 401);
+    struct http_reply r = ask(&f, "GET", "/api/v1/batches", NULL, "");
+    ck_assert_str_eq(http_header(&r, "WWW-Authenticate"), "Bearer realm=\"moefarm\"");
+    http_reply_free(&r);
+    /* Revoked: from the next request on */
+    mf_say(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
+    ck_assert_int_eq(status_of(&f, "POST", path, f.admin, ""), 200);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 401);
+    /* Over its time */
+    (void)make_token(&f, "role=read&name=t&expires_s=1", token);
+    int64_t end = mf_now_ms() + LIMIT_MS;
+    while (status_of(&f, "GET", "/api/v1/batches", token, "") == 200)
+        ck_assert_msg(mf_now_ms() < end, "the token does not end");
+    /* Whoever goes on guessing is not even heard, and the right one from elsewhere is */
+    await_refusal(&f, "/api/v1/batches", "moefarm_1_no", 401);
+    farm_stop(&f);
+}
+END_TEST
+
+START_TEST(a_browser_has_a_cookie)
+{
+    struct farm f;
+    char cookie[256], with_origin[384];
+    farm_start(&f, unbounded);
+    ck_assert_int_eq(status_of(&f, "POST", "/api/v1/session", NULL, ""), 401);
+    struct http_reply r = ask(&f, "POST", "/api/v1/session", f.admin, "");
+    ck_assert_int_eq(r.status, 200);
+    const char *set = http_header(&r, "Set-Cookie");
+    ck_assert_ptr_nonnull(strstr(set, "; HttpOnly"));
+    ck_assert_ptr_nonnull(strstr(set, "; SameSite=Strict"));
+    ck_assert_ptr_null(strstr(r.body, "moefarm_"));
+    mf_say(cookie, sizeof(cookie), "Cookie: %.*s\r\n", (int)strcspn(set, ";"), set);
+    http_reply_free(&r);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, cookie), 200);
+    /* A change: only where the browser says that our own page asks */
+    ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, cookie), 401);
+    mf_say(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: same-origin\r\n", cookie);
+    ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 404);
+    mf_say(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: cross-site\r\n", cookie);
+    ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 403);
+    mf_say(with_origin, sizeof(with_origin), "%sOrigin: http://evil.example\r\n", cookie);
+    ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 403);
+    ck_assert_int_eq(status_of(&f, "GET", "/", NULL, "Cookie: moefarm=old\r\n"), 200);
+    r = ask(&f, "POST", "/api/v1/session/end", NULL, "");
+    ck_assert_ptr_nonnull(strstr(http_header(&r, "Set-Cookie"), "Max-Age=0"));
+    http_reply_free(&r);
+    farm_stop(&f);
+}
+END_TEST
+
+START_TEST(requests_are_counted)
+{
+    /* A machine on which a request takes nearly a second asks too often for that */
+    static const char *const few[] = {"--tokens", "--http-rate", "1", NULL};
+    struct farm f;
+    char token[MF_TOKEN_TEXT_MAX];
+    farm_start(&f, few);
+    (void)make_token(&f, "role=read&name=r", token);
+    await_refusal(&f, "/api/v1/batches", token, 200);
+    /* Others are not held up by it; nor is it for ever */
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", f.admin, ""), 200);
+    for (int64_t end = mf_now_ms() + LIMIT_MS; status_of(&f, "GET", "/api/v1/batches", token, "") != 200;)
+        ck_assert_msg(mf_now_ms() < end, "it is refused for ever");
+    await_refusal(&f, "/healthz", NULL, 200);
+    farm_stop(&f);
+}
+END_TEST
+
+#define CONNECTIONS 512 /* the most there are */
+
+/* A connection that has had an answer, from that address of this machine; -1: it got none. */
+static int connect_from(struct farm *f, const char *address)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)f->process.http)};
+    char answer[1024];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(inet_pton(AF_INET, address, &from.sin_addr), 1);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    static const char request[] = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    (void)send(fd, request, sizeof(request) - 1, MSG_NOSIGNAL);
+    if (recv(fd, answer, sizeof(answer), 0) > 0)
+        return fd;
+    (void)close(fd);
+    return -1;
+}
+
+START_TEST(one_address_has_half_of_the_connections)
+{
+    static int fds[CONNECTIONS];
+    struct farm f;
+    int n = 0;
+    farm_start(&f, unbounded);
+    while (n < CONNECTIONS && (fds[n] = connect_from(&f, "127.0.0.1")) >= 0)
+        n++;
+    ck_assert_int_eq(n, CONNECTIONS / 2);
+    int other = connect_from(&f, "127.0.0.2");
+    ck_assert_int_ge(other, 0);
+    (void)close(other);
+    while (n > 0)
+        (void)close(fds[--n]);
+    farm_stop(&f);
+}
+END_TEST
+
+START_TEST(a_revoked_token_ends_its_stream)
+{
+    struct farm f;
+    char token[MF_TOKEN_TEXT_MAX], request[320], path[64];
+    farm_start(&f, unbounded);
+    int64_t id = make_token(&f, "role=read&name=r", token);
+    int fd = http_connect(f.process.http);
+    mf_say(request, sizeof(request),
+           "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", token);
+    http_sends(fd, request);
+    struct http_stream *stream = http_stream_open(fd);
+    free(http_stream_until(stream, "retry: 1000"));
+    mf_say(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
+    ck_assert_int_eq(status_of(&f, "POST", path, f.admin, ""), 200);
+    ck_assert(http_stream_end(stream));
+    http_stream_close(stream);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/events", token, ""), 401);
+    farm_stop(&f);
+}
+END_TEST
+
+/* ---- beyond loopback ---- */
+
+static const char *const refused[][6] = {
+    {"--http", "0.0.0.0:0", NULL},
+    {"--http", "192.0.2.1:0", NULL},
+    {"--http", "0.0.0.0:0", "--tokens", NULL},
+    {"--http", "0.0.0.0:0", "--tls-cert", MF_TEST_DATA "/tls/cert.pem", NULL},
+};
+
+START_TEST(no_tls_no_other_hosts)
+{
+    char state[] = "/tmp/check_tokens.XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(state));
+    const char *const program[] = {
+        MF_BINARY_DIR "/server/moefarmd", "--state", state, "--hub", "127.0.0.1:0", NULL};
+    struct ran r = run_program(program, refused[_i]);
+    ck_assert_int_ne(r.code, 0);
+    assert_says(r, "--tls-key");
+    ck_assert_int_eq(rmdir(state), 0); /* nothing was begun */
+}
+END_TEST
+
+static const char *const tls[] = {"--tls-cert", MF_TEST_DATA "/tls/cert.pem", "--tls-key",
+                                  MF_TEST_DATA "/tls/key.pem", NULL};
+static const char *const plain[] = {"--plain-http", NULL};
+
+START_TEST(beyond_loopback_tokens_are_needed)
+{
+    struct farm f = {.process = {.http_address = "0.0.0.0", .more = plain}};
+    farm_process_start(&f.process, BEAT_MS);
+    read_admin(&f);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, ""), 401);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", f.admin, ""), 200);
+    ck_assert_int_eq(status_of(&f, "GET", "/healthz", NULL, ""), 200);
+    farm_stop(&f);
+}
+END_TEST
+
+static struct ran moefarm(const char *const *words)
+{
+    static const char *const program[] = {MF_BINARY_DIR "/cli/moefarm", NULL};
+    return run_program(program, words);
+}
+
+START_TEST(over_tls)
+{
+    struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
+    char url[64], far[64], token[320], table[320];
+    farm_process_start(&f.process, BEAT_MS);
+    read_admin(&f);
+    mf_say(url, sizeof(url), "https://127.0.0.1:%d", f.process.http);
+    mf_say(far, sizeof(far), "http://farm.example:%d", f.process.http);
+    mf_say(token, sizeof(token), "%s/state/admin.token", f.process.folder);
+    mf_say(table, sizeof(table), "%s/table.csv", f.process.folder);
+    FILE *file = fopen(table, "we");
+    ck_assert_ptr_nonnull(file);
+    (void)fputs(csv, file);
+    (void)fclose(file);
+    const char *ca = MF_TEST_DATA "/tls/cert.pem";
+    struct ran r = moefarm(
+        (const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "submit", table, NULL});
+    ck_assert_msg(r.code == 0, "%s", r.text);
+    /* Its event stream too: cancelled, the batch ends for who watches it */
+    r = moefarm((const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "cancel", "1", NULL});
+    ck_assert_msg(r.code == 0, "%s", r.text);
+    r = moefarm((const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "watch", "1", NULL});
+    assert_says(r, "cancelled");
+    r = moefarm((const char *const[]){"--url", url, "--ca", ca, "batches", NULL});
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r, "an access token is needed");
+    assert_says(r, "MOEFARM_TOKEN_FILE");
+    /* Who is not vouched for is not told the token */
+    r = moefarm((const char *const[]){"--url", url, "--token-file", token, "batches", NULL});
+    ck_assert_int_eq(r.code, 3);
+    r = moefarm((const char *const[]){"--url", far, "--token-file", token, "batches", NULL});
+    ck_assert_int_eq(r.code, 2);
+    assert_says(r, "in the clear");
+    /* In the clear the port says nothing of the API */
+    struct http_reply reply = ask(&f, "GET", "/healthz", NULL, "");
+    ck_assert_int_ne(reply.status, 200);
+    http_reply_free(&reply);
+    farm_stop(&f);
+}
+END_TEST
+
+/* ---- old TLS ---- */
+
+#define HANDSHAKE 22
+
+/* clang-format off */
+static const struct {
+    int version;
+    bool taken;
+} tls_versions[] = {
+    {0x0301, false}, /* TLS 1.0 */
+    {0x0302, false}, /* TLS 1.1 */
+    {0x0303, true},  /* TLS 1.2, in the same words: it is the version that is refused above */
+};
+
+/* A ClientHello (RFC 5246 section 7.4.1.2), of lengths that fit one record. */
+static const unsigned char hello_head[] = {HANDSHAKE, 3, 1, 0, 0 /* length */, 1, 0, 0, 0 /* length */, 0, 0 /* version */};
+static const unsigned char hello_tail[] = {
+    0,                                                /* no session */
+    0, 16, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x09, 0xc0, 0x13, 0xc0, 0x0a, 0xc0, 0x14, 0, 0x9c, 0, 0x2f, /* suites: ECDHE and RSA, AES */
+    1, 0,                                             /* no compression */
+    0, 32,
+    0, 10, 0, 6, 0, 4, 0, 29, 0, 23,                  /* groups: x25519, secp256r1 */
+    0, 11, 0, 2, 1, 0,                                /* points: uncompressed */
+    0, 13, 0, 12, 0, 10, 4, 3, 8, 4, 4, 1, 2, 3, 2, 1 /* signatures: ECDSA, RSA-PSS, RSA, with SHA-256 and SHA-1 */
+};
+/* clang-format on */
+
+static size_t make_hello(int version, unsigned char *hello)
+{
+    enum { RANDOM = 32 };
+    size_t n = sizeof(hello_head) + RANDOM + sizeof(hello_tail);
+    memcpy(hello, hello_head, sizeof(hello_head));
+    memset(hello + sizeof(hello_head), 7, RANDOM);
+    memcpy(hello + sizeof(hello_head) + RANDOM, hello_tail, sizeof(hello_tail));
+    hello[4] = (unsigned char)(n - 5);
+    hello[8] = (unsigned char)(n - 9);
+    hello[9] = (unsigned char)(version >> 8);
+    hello[10] = (unsigned char)version;
+    return n;
+}
+
+START_TEST(old_tls_is_refused)
+{
+    struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
+    unsigned char hello[256], answer;
+    farm_process_start(&f.process, BEAT_MS);
+    for (size_t i = 0; i < MF_ARRAY_LEN(tls_versions); i++) {
+        int fd = http_connect(f.process.http);
+        ck_assert_int_ge(fd, 0);
+        size_t n = make_hello(tls_versions[i].version, hello);
+        ck_assert_int_eq(send(fd, hello, n, MSG_NOSIGNAL), (ssize_t)n);
+        bool taken = recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE; /* else closed, or an alert */
+        ck_assert_msg(taken == tls_versions[i].taken, "TLS %#x", tls_versions[i].version);
+        (void)close(fd);
+    }
+    farm_stop(&f);
+}
+END_TEST
+
+/* The first token comes back when its file is lost, and the old one ends. Nothing of a token is ever in the log. */
+START_TEST(the_first_token)
+{
+    struct farm f;
+    char path[320], old[MF_TOKEN_TEXT_MAX], text[1 << 14];
+    farm_start(&f, unbounded);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/tokens", f.admin, ""), 200);
+    (void)farm_process_kill(&f.process, SIGTERM);
+    farm_process_start(&f.process, BEAT_MS);
+    (void)mf_copy(old, sizeof(old), f.admin);
+    read_admin(&f);
+    ck_assert_str_eq(old, f.admin);
+    (void)farm_process_kill(&f.process, SIGTERM);
+    mf_say(path, sizeof(path), "%s/state/admin.token", f.process.folder);
+    ck_assert_int_eq(unlink(path), 0);
+    farm_process_start(&f.process, BEAT_MS);
+    read_admin(&f);
+    ck_assert_str_ne(old, f.admin);
+    ck_assert_int_eq(status_of(&f, "GET", "/api/v1/tokens", old, ""), 401);
+    struct http_reply r = ask(&f, "GET", "/api/v1/tokens", f.admin, "");
+    ck_assert_int_eq(r.status, 200);
+    ck_assert_ptr_null(strstr(r.body, strrchr(old, '_') + 1));
+    ck_assert_ptr_null(strstr(r.body, strrchr(f.admin, '_') + 1));
+    http_reply_free(&r);
+    mf_say(path, sizeof(path), "%s/log", f.process.folder);
+    ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), 0);
+    ck_assert_ptr_nonnull(strstr(text, "token"));
+    ck_assert_ptr_null(strstr(text, strrchr(old, '_') + 1));
+    ck_assert_ptr_null(strstr(text, strrchr(f.admin, '_') + 1));
+    farm_stop(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tokens");
+    TCase *c = tcase_create("tokens");
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, each_route_takes_its_role);
+    tcase_add_test(c, wrong_tokens);
+    tcase_add_test(c, a_browser_has_a_cookie);
+    tcase_add_test(c, requests_are_counted);
+    tcase_add_test(c, one_address_has_half_of_the_connections);
+    tcase_add_test(c, a_revoked_token_ends_its_stream);
+    tcase_add_loop_test(c, no_tls_no_other_hosts, 0, (int)MF_ARRAY_LEN(refused));
+    tcase_add_test(c, beyond_loopback_tokens_are_needed);
+    tcase_add_test(c, over_tls);
+    tcase_add_test(c, old_tls_is_refused);
+    tcase_add_test(c, the_first_token);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,205 @@
+/* libfmoe on a GPU as an engine serves with it: calls on a stream, captured in a graph that is replayed with other routing, across a
+ * reload. On the runtime of the tests (emulator/hip/runtime.h), or on the device that MOEFARM_TEST_DEVICE names. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/kernels/hip_release.h"
+#include "support/mf_check.h"
+#include "support/farm/serving.h"
+
+#define MOST 16
+
+/* The engine's own calls, by the runtime's names: of HIP, of CUDA's driver. The fifth argument and the fourth are HIP's alone. */
+enum { CREATE, BEGIN, END, INSTANTIATE, LAUNCH, SYNC, END_GRAPH, END_EXEC, END_STREAM, N_CALLS };
+static const char *const hip_names[N_CALLS] = {"hipStreamCreateWithFlags", "hipStreamBeginCapture",
+                                               "hipStreamEndCapture",      "hipGraphInstantiate",
+                                               "hipGraphLaunch",           "hipStreamSynchronize",
+                                               "hipGraphDestroy",          "hipGraphExecDestroy",
+                                               "hipStreamDestroy"},
+                         *const cuda_names[N_CALLS] = {"cuStreamCreate",     "cuStreamBeginCapture_v2",
+                                                       "cuStreamEndCapture", "cuGraphInstantiateWithFlags",
+                                                       "cuGraphLaunch",      "cuStreamSynchronize",
+                                                       "cuGraphDestroy",     "cuGraphExecDestroy",
+                                                       "cuStreamDestroy_v2"};
+#define NON_BLOCKING 1
+#define THREAD_LOCAL 1
+
+static const char *const layers[] = {
+    "16,128,64,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+    "16,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "Token,1,0",
+    "16,512,256,8,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "1x128,1,0",
+};
+
+static struct mf_device *device;
+static const char *name;
+static bool is_real;
+static int (*calls[N_CALLS])(void *, void *, void *, void *, size_t);
+
+static void open_device(void)
+{
+    bool is_cuda;
+    void *runtime;
+
+    name = serving_device(&device);
+    is_cuda = strncmp(name, "hip:nvidia:", 11) == 0;
+    runtime = dlopen(is_cuda ? "libcuda.so.1" : "libamdhip64.so.6", RTLD_NOW);
+    ck_assert_msg(runtime != NULL, "%s", dlerror());
+    for (int i = 0; i < N_CALLS; i++) {
+        void *symbol = dlsym(runtime, (is_cuda ? cuda_names : hip_names)[i]);
+        ck_assert_msg(symbol != NULL, "the runtime has no %s", (is_cuda ? cuda_names : hip_names)[i]);
+        memcpy(&calls[i], &symbol, sizeof(symbol));
+    }
+}
+
+static void must(int call, void *a, void *b)
+{
+    ck_assert_int_eq(calls[call](a, b, NULL, NULL, 0), 0);
+}
+
+static void replay_right(struct serving *s, void *graph, void *stream, int64_t tokens)
+{
+    serving_poison(s);
+    must(LAUNCH, graph, stream);
+    must(SYNC, stream, NULL);
+    ck_assert_msg(serving_right(s, tokens), "%d tokens come out wrong", (int)tokens);
+}
+
+START_TEST(graphs_are_replayed_across_a_reload)
+{
+    struct mf_shape shape;
+    struct served_row row = {.token = 8, .us = 50};
+    const char *tables[2], *first;
+    struct fmoe_error error = {""};
+    struct fmoe_layer_model model;
+    struct fmoe_layer *l = NULL;
+    struct fmoe *f = NULL;
+    struct fmoe_call call;
+    struct fmoe_served served;
+    struct serving s;
+    void *stream = NULL, *graph = NULL, *exec = NULL, *spoilt = NULL;
+
+    ck_assert_int_eq(mf_shape_parse(layers[_i], &shape), 0);
+    shape.token = 8;
+    for (int i = 0; i < 2; i++) {
+        row.pipeline = serving_pipeline(device, &shape, i);
+        row.us += 10;
+        tables[i] = serving_table(device, &shape, &row, 1);
+        first = i == 0 ? row.pipeline : first;
+    }
+    ck_assert_str_ne(first, row.pipeline);
+    shape.token = MOST;
+    model = serving_model(&shape, MOST);
+    model.workspace_bytes = 64u << 20;
+    ck_assert_msg(fmoe_open(name, &tables[0], 1, &error, &f) == 0, "%s", error.text);
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    serving_make(&s, device, l, &shape);
+    must(CREATE, &stream, (void *)NON_BLOCKING);
+
+    must(BEGIN, stream, (void *)THREAD_LOCAL);
+    call = serving_call(&s, 7, stream);
+    ck_assert_int_eq(fmoe_run(l, &call), 0);
+    must(END, stream, &graph);
+    must(INSTANTIATE, &exec, graph);
+    replay_right(&s, exec, stream, 7);
+    serving_route(&s, 99);
+    replay_right(&s, exec, stream, 7);
+
+    ck_assert_msg(fmoe_reload(f, &tables[1], 1, &error) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_served(l, 7, &served), 0);
+    ck_assert_str_eq(served.pipeline, row.pipeline);
+    serving_poison(&s);
+    call = serving_call(&s, 5, stream);
+    ck_assert_int_eq(fmoe_run(l, &call), 0);
+    must(SYNC, stream, NULL);
+    ck_assert_msg(serving_right(&s, 5), "the other table's row comes out wrong");
+    serving_route(&s, 5);
+    replay_right(&s, exec, stream, 7); /* what was captured holds on to its kernels */
+    /* Nobody may wait for a device while something on it is being captured: that capture is spoilt, and the handle lives */
+    must(BEGIN, stream, (void *)THREAD_LOCAL);
+    ck_assert_int_eq(fmoe_drop_old(f), -EBUSY);
+    int r = fmoe_run(l, &call); /* the tests' runtime tells of it at the end only */
+    ck_assert_msg(r == -ECANCELED || (r == 0 && !is_real), "a call in a spoilt capture gives %d", r);
+    ck_assert_int_ne(calls[END](stream, &spoilt, NULL, NULL, 0), 0);
+    replay_right(&s, exec, stream, 7);
+    ck_assert_int_eq(fmoe_drop_old(f), 0);
+    serving_poison(&s);
+    call = serving_call(&s, MOST, stream); /* a miss */
+    ck_assert_int_eq(fmoe_run(l, &call), 0);
+    must(SYNC, stream, NULL);
+    ck_assert_msg(serving_right(&s, MOST), "a miss comes out wrong");
+    ck_assert_uint_eq(fmoe_n_misses(f), 1);
+    must(END_EXEC, exec, NULL);
+    must(END_GRAPH, graph, NULL);
+    if (spoilt)
+        must(END_GRAPH, spoilt, NULL);
+    must(END_STREAM, stream, NULL);
+    serving_release(&s);
+    fmoe_close(f);
+    device = mf_device_close(device);
+}
+END_TEST
+
+/* A row whose kernels the device does not load refuses the layer, by its line and the step; it opens once they load. */
+START_TEST(kernels_that_do_not_load)
+{
+    const char *fault, *tables[1];
+    struct served_row row = {.token = 8, .us = 50};
+    struct fmoe_error error = {""};
+    struct fmoe_layer_model model;
+    struct fmoe_layer *l = NULL;
+    struct fmoe *f = NULL;
+    struct mf_shape shape;
+    char place[96];
+
+    if (is_real) {
+        printf("skipped: a real device loads its kernels\n");
+        return;
+    }
+    ck_assert_int_eq(mf_shape_parse(layers[0], &shape), 0);
+    shape.token = 8;
+    row.pipeline = serving_pipeline(device, &shape, 0);
+    tables[0] = serving_table(device, &shape, &row, 1);
+    shape.token = MOST;
+    model = serving_model(&shape, MOST);
+    fault = serving_file("refused hipModuleLoadData 1+");
+    ck_assert_int_eq(setenv("FAKE_HIP_FAULT", fault, 1), 0);
+    ck_assert_msg(fmoe_open(name, tables, 1, &error, &f) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_layer_open(f, &model, &error, &l), -ENOTSUP);
+    mf_say(place, sizeof(place), "%s:2: ", tables[0]);
+    ck_assert_msg(strncmp(error.text, place, strlen(place)) == 0, "%s", error.text);
+    ck_assert_msg(strstr(error.text, " does not open for this shape: ") != NULL, "%s", error.text);
+    ck_assert_int_eq(unlink(fault), 0);
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    fmoe_close(f);
+    device = mf_device_close(device);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("fmoe_stream");
+    TCase *tc = tcase_create("fmoe_stream");
+
+    (void)argc;
+    is_real = getenv("MOEFARM_TEST_DEVICE") != NULL;
+    if (!is_real) {
+        hip_release_enter(6, argv);
+        if (setenv("MOEFARM_TEST_DEVICE", "hip:amd:0", 1) != 0)
+            return 1;
+    }
+    tcase_add_checked_fixture(tc, open_device, NULL);
+    tcase_set_timeout(tc, 300);
+    /* what an emulator takes a minute for is left to a device */
+    tcase_add_loop_test(tc, graphs_are_replayed_across_a_reload, 0, is_real ? (int)MF_ARRAY_LEN(layers) : 1);
+    tcase_add_test(tc, kernels_that_do_not_load);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

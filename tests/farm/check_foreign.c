@@ -1,0 +1,276 @@
+/* A program that is not ours as a runner: examples/python_runner.py enumerates a step, is verified and timed by the farm,
+ * and wins a row. And what becomes of foreign programs that misbehave. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "support/farm/farm_harness.h"
+#include "support/mf_check.h"
+#include "support/table_columns.h"
+
+#define LARGE \
+    "4,1024,512,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define PYTHON "python3 " MF_SOURCE_DIR "/examples/python_runner.py"
+
+static struct farm farm;
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+/* A farm of one CPU worker whose GEMMs can only come from the foreign program. */
+static void start_farm(const char *command, const char *families)
+{
+    farm_start(&farm, 1000);
+    const char *const args[] = {"--device", "cpu:0", "--families", families, "--runner", command, NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+}
+
+static int tune(const char *command, const char *families, const char *csv, const char *query)
+{
+    start_farm(command, families);
+    int batch = farm_submit(&farm, csv, query);
+    farm_wait_done(&farm, batch);
+    return batch;
+}
+
+static cJSON *goals_of(int batch)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    cJSON *goals = farm_get(&farm, path);
+    ck_assert_ptr_nonnull(goals);
+    return goals;
+}
+
+/* The items of a list of the first goal, filtered. */
+static cJSON *first_goal_list(int batch, const char *what)
+{
+    char path[128];
+    _cleanup_(cJSON_Deletep) cJSON *goals = goals_of(batch);
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/%s",
+                   farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id"), what);
+    cJSON *list = farm_get(&farm, path);
+    ck_assert_ptr_nonnull(list);
+    return list;
+}
+
+/* A file of the template with `run` in the place of its '@'; the command that runs it. */
+static void write_program(const char *before, const char *run, char file[64], char command[96])
+{
+    char text[4096];
+    (void)snprintf(file, 64, "/tmp/check_foreign.XXXXXX");
+    int fd = mkstemp(file);
+    ck_assert_int_ge(fd, 0);
+    const char *at = strchr(before, '@');
+    (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - before), before, run, at + 1);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    (void)close(fd);
+    (void)snprintf(command, 96, "python3 %s", file);
+}
+
+START_TEST(wins_a_row)
+{
+    int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+    ck_assert_str_eq(farm_text(step, "name"), "py_layer");
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+    ck_assert_int_eq(farm_number(step, "verified"), 2); /* every gate */
+    ck_assert_int_ge(farm_number(step, "n"), 3);
+    ck_assert_double_gt(cJSON_GetObjectItem(step, "us")->valuedouble, 10);
+    /* Its output is that of the layer, to the rounding of bf16. */
+    ck_assert_double_le(cJSON_GetObjectItem(step, "row_err")->valuedouble, 0.01);
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    const char *row = strchr(table, '\n');
+    ck_assert_ptr_nonnull(row);
+    ck_assert_msg(strstr(row, ",python:py_layer,") != NULL, "%s", table);
+}
+END_TEST
+
+#define SLOW_LOADS                                       \
+    "import sys, time\n"                                 \
+    "sys.dont_write_bytecode = True\n"                   \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
+    "import python_runner as p\n"                        \
+    "right = p.load\n"                                   \
+    "def load(m):\n"                                     \
+    "    time.sleep(@)\n"                                \
+    "    return right(m)\n"                              \
+    "p.load = load\n"                                    \
+    "p.main()\n"
+
+/* The time that counts is from `run` to `ran`: what a program does at a load, for each set of buffers, is no part of it. */
+START_TEST(loads_are_not_timed)
+{
+    char file[64], command[96];
+    write_program(SLOW_LOADS, "0.2", file, command);
+    int batch = tune(command, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=30000");
+    (void)unlink(file);
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+    ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
+    ck_assert_double_lt(cJSON_GetObjectItem(step, "us")->valuedouble, 200e3);
+}
+END_TEST
+
+#define SMALL     "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define FORM_HEAD SHAPE_COLUMNS ",form\n"
+
+static const struct {
+    const char *csv, *says;
+} refused[] = {
+    {FARM_CSV_HEAD LARGE, "multiply-adds would take minutes"},
+    {FORM_HEAD SMALL ",b1\n", "without 'b1'"},
+    {FORM_HEAD SMALL ",limit:5+b2\n", "without 'limit:5+b2'"},
+    {FORM_HEAD SMALL ",ep:0/64\n", "without 'ep:0/64'"},
+};
+
+START_TEST(refuses_in_a_sentence)
+{
+    int batch = tune(PYTHON, "move,python", refused[_i].csv, "");
+    _cleanup_(cJSON_Deletep) cJSON *why = first_goal_list(batch, "rejections");
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    const cJSON *item;
+    bool found = false;
+    cJSON_ArrayForEach (item, mf_json_array(why, "items")) {
+        if (strcmp(farm_text(item, "family"), "python") == 0)
+            found |= strstr(farm_text(item, "reason"), refused[_i].says) != NULL;
+    }
+    ck_assert(found);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(steps, "items")), 0);
+}
+END_TEST
+
+/* A foreign program in a few lines: does as the example until it is to run. */
+#define PROGRAM(RUN)                                                                                      \
+    "import json, os, socket, sys, time\n"                                                                \
+    "peer = socket.socket(fileno=int(os.environ['MOEFARM_RUNNER_FD']))\n"                                 \
+    "def say(**m): peer.sendall((json.dumps(m) + '\\n').encode())\n"                                      \
+    "say(op='hello', protocol=1, name='odd', revision='1', families=['odd'], can=['step'])\n"             \
+    "for line in peer.makefile('r'):\n"                                                                   \
+    "    m = json.loads(line)\n"                                                                          \
+    "    if m['op'] == 'enumerate':\n"                                                                    \
+    "        say(op='step', step=dict(name='odd_layer', family='odd', stage='one', block_m=0, ksplit=0, " \
+    "workspace=0,\n"                                                                                      \
+    "            covers='sort+gather+gemm1+act+gemm2+weight+combine', needs=['x/bf16/none/token',\n"      \
+    "            'topk/index/none/token', 'w1/bf16/none/row', 'w2/bf16/none/row'], "                      \
+    "gives=['y/bf16/none/token'],\n"                                                                      \
+    "            flops=1, bytes=0, reorder_tolerance=0))\n"                                               \
+    "        say(op='enumerated')\n"                                                                      \
+    "    elif m['op'] == 'load': say(op='loaded', handle=m['handle'])\n"                                  \
+    "    elif m['op'] == 'unload': say(op='unloaded', handle=m['handle'])\n"                              \
+    "    elif m['op'] == 'stop': break\n"                                                                 \
+    "    elif m['op'] == 'run':\n"                                                                        \
+    "        " RUN "\n"
+
+/* clang-format off */
+static const struct {
+    const char *run, *status, *says;
+} odd[] = {
+    {"os._exit(7)", "crash", "exit code 7"},
+    {"os.kill(os.getpid(), 11)", "crash", "signal 11"},
+    {"sys.stderr.write('no such kernel\\n'); sys.stderr.flush(); os._exit(1)", "crash", "no such kernel"},
+    {"time.sleep(1000)", "hang", "silent for more than"},
+    {"say(op='ran', handle=m['handle'])", "wrong", ""},                      /* writes nothing */
+    {"say(op='failed', handle=m['handle'], status='no_memory', reason='too large for me')", "no_memory", ""},
+    {"peer.sendall(b'what?\\n')", "crash", "no message"},
+};
+/* clang-format on */
+
+START_TEST(misbehaves)
+{
+    char file[64], command[96];
+    write_program(PROGRAM("@"), odd[_i].run, file, command);
+    /* No other fault is taken for silence, however busy this machine is */
+    int batch = tune(command, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
+                     strcmp(odd[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
+    (void)unlink(file);
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=odd");
+    const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+    const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
+    /* What killed two runners is in quarantine, and says why it was. */
+    bool quarantined = strcmp(status, "quarantined") == 0 && strcmp(odd[_i].status, "no_memory") != 0;
+    ck_assert_msg(quarantined || strcmp(status, odd[_i].status) == 0, "%s: %s", status, reason);
+    ck_assert_msg(strstr(reason, odd[_i].says) != NULL, "%s: %s", status, reason);
+    /* The other steps of the unit went on. */
+    _cleanup_(cJSON_Deletep) cJSON *moves = first_goal_list(batch, "steps?family=move&status=ok");
+    ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
+}
+END_TEST
+
+/* The example with a flaw that a batch's options let pass or do not: one output in 64 off by a little more than
+ * what counts as equal, and runs of a fifth of a second. */
+#define FLAWED                                           \
+    "import sys, time\n"                                 \
+    "sys.dont_write_bytecode = True\n"                   \
+    "sys.path.insert(0, '" MF_SOURCE_DIR "/examples')\n" \
+    "import python_runner as p\n"                        \
+    "right = p.layer\n"                                  \
+    "def layer(s, x, ids, weights, w1, w2, y):\n"        \
+    "    right(s, x, ids, weights, w1, w2, y)\n"         \
+    "    @\n"                                            \
+    "p.layer = layer\n"                                  \
+    "p.main()\n"
+
+/* clang-format off */
+static const struct {
+    const char *what, *flaw;
+    const char *lenient, *strict; /* options */
+    const char *status, *says;    /* with the strict ones; with the others it is ok */
+} flaws[] = {
+    {"err_ratio",
+     "for i in range(0, len(y), 64): y[i] = p.bfloat16([v + (0.012 + 0.02 * abs(v)) for v in p.floats(y[i:i + 1])])[0]",
+     "&err_ratio=0.1", "&err_ratio=0.01", "wrong", "mismatch: "},
+    {"time_cap_ms", "time.sleep(0.2)", "&time_cap_ms=30000", "&time_cap_ms=100", "hang",
+     "silent for more than 100 ms"},
+};
+/* clang-format on */
+
+/* The same step in two batches of one farm: taken by the lenient one, refused by the strict one. */
+START_TEST(options)
+{
+    char file[64], command[96];
+    write_program(FLAWED, flaws[_i].flaw, file, command);
+    start_farm(command, "move,python");
+    for (int strict = 0; strict < 2; strict++) {
+        int batch =
+            farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, strict ? flaws[_i].strict : flaws[_i].lenient);
+        farm_wait_done(&farm, batch);
+        _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+        const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
+        const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
+        /* What was silent twice is in quarantine, and says why it was. */
+        bool as_expected =
+            strcmp(status, strict ? flaws[_i].status : "ok") == 0 ||
+            (strict && strcmp(flaws[_i].status, "hang") == 0 && strcmp(status, "quarantined") == 0);
+        ck_assert_msg(as_expected, "%s, strict %d: %s: %s", flaws[_i].what, strict, status, reason);
+        if (strict)
+            ck_assert_msg(strstr(reason, flaws[_i].says) != NULL, "%s: %s", flaws[_i].what, reason);
+    }
+    (void)unlink(file);
+}
+END_TEST
+
+int main(void)
+{
+    if (access("/usr/bin/python3", X_OK) != 0) {
+        (void)puts("skipped: python3 is missing");
+        return 77;
+    }
+    Suite *suite = suite_create("foreign");
+    TCase *tc = tcase_create("foreign");
+    tcase_add_checked_fixture(tc, NULL, stop_farm);
+    tcase_add_test(tc, wins_a_row);
+    tcase_add_test(tc, loads_are_not_timed);
+    tcase_add_loop_test(tc, refuses_in_a_sentence, 0, (int)MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tc, misbehaves, 0, (int)MF_ARRAY_LEN(odd));
+    tcase_add_loop_test(tc, options, 0, (int)MF_ARRAY_LEN(flaws));
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,209 @@
+/* The network between the coordinator and a worker is cut, both ways or one way only, and healed: the worker's lease is fenced,
+ * another worker goes on, and what the first had measured meanwhile is kept and counts once. Two network namespaces of the
+ * test's own, joined by a pair of devices; a direction is cut by an address of the link layer that nobody has. Addresses of
+ * 127/8 are routed between them, so that no keys are needed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "support/farm/farm_audit.h"
+#include "support/farm/http_client.h"
+#include "support/mf_check.h"
+
+#define BEAT_MS 500
+#define HERE    "127.7.0.1"
+#define THERE   "127.7.0.2"
+#define NOBODY  "02:00:00:00:00:01"
+
+static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_CSV_FP8;
+
+static struct farm farm;
+static int here, there; /* the namespaces */
+static pid_t keeper;    /* of the other one */
+
+static int run(const char *const *argv)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)execvp(argv[0], (char *const *)argv);
+        _exit(127);
+    }
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* ip with those words, in a namespace. */
+static void ip(int namespace, const char *words)
+{
+    char copy[160];
+    const char *argv[24] = {"ip"};
+    int n = 1;
+    (void)snprintf(copy, sizeof(copy), "%s", words);
+    char *rest = copy;
+    for (char *word; (word = strsep(&rest, " ")) && n < 23;)
+        argv[n++] = word;
+    ck_assert_int_eq(setns(namespace, CLONE_NEWNET), 0);
+    int code = run(argv);
+    ck_assert_int_eq(setns(here, CLONE_NEWNET), 0);
+    ck_assert_msg(code == 0, "ip %s: %d", words, code);
+}
+
+static void route_localnet(void)
+{
+    int fd = open("/proc/sys/net/ipv4/conf/all/route_localnet", O_WRONLY | O_CLOEXEC);
+    ck_assert(fd >= 0 && write(fd, "1", 1) == 1);
+    (void)close(fd);
+}
+
+/* 0, or -errno where the system does not let us. */
+static int make_namespaces(void)
+{
+    char path[64], words[64];
+    int ready[2];
+    if (pipe(ready) < 0 || unshare(CLONE_NEWNET) < 0)
+        return -errno;
+    keeper = fork();
+    if (keeper == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (unshare(CLONE_NEWNET) == 0)
+            (void)!write(ready[1], "1", 1);
+        (void)close(ready[1]);
+        for (;;)
+            (void)pause();
+    }
+    char one = 0;
+    (void)close(ready[1]);
+    if (read(ready[0], &one, 1) != 1)
+        return -EPERM;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/ns/net", (long)keeper);
+    here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    there = open(path, O_RDONLY | O_CLOEXEC);
+    route_localnet();
+    ck_assert_int_eq(setns(there, CLONE_NEWNET), 0);
+    route_localnet();
+    ck_assert_int_eq(setns(here, CLONE_NEWNET), 0);
+    ip(here, "link set lo up");
+    ip(here, "addr del 127.0.0.1/8 dev lo");
+    ip(here, "addr add 127.0.0.1/32 dev lo");
+    (void)snprintf(words, sizeof(words), "link add m0 type veth peer name m1 netns %ld", (long)keeper);
+    ip(here, words);
+    ip(here, "addr add " HERE "/24 dev m0");
+    ip(here, "link set m0 up");
+    ip(there, "addr add " THERE "/24 dev m1");
+    ip(there, "link set m1 up");
+    return 0;
+}
+
+static void start_worker(int place, int namespace)
+{
+    char device[160], coordinator[64];
+    (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d:%s/spec.json", place, farm.folder);
+    (void)snprintf(coordinator, sizeof(coordinator), "tcp://" HERE ":%d", farm.hub);
+    const char *const args[] = {"--device", device, "--coordinator", coordinator, NULL};
+    ck_assert_int_eq(setns(namespace, CLONE_NEWNET), 0);
+    farm_start_worker(&farm, place, args);
+    ck_assert_int_eq(setns(here, CLONE_NEWNET), 0);
+}
+
+static bool counter_is_positive(const char *name)
+{
+    char line[96];
+    (void)snprintf(line, sizeof(line), "\n%s 0\n", name);
+    struct http_reply r = http_get(farm.http, "/metrics");
+    ck_assert(r.body && strstr(r.body, name));
+    bool positive = !strstr(r.body, line);
+    http_reply_free(&r);
+    return positive;
+}
+
+/* clang-format off */
+static const struct {
+    const char *what;
+    bool to_coordinator, to_worker;
+    const char *counter; /* that is above zero afterwards */
+} cuts[] = {
+    {"both ways",                       true,  true,  "moefarm_results_late_total"},
+    {"what the worker says is lost",    true,  false, "moefarm_results_late_total"},
+    {"what the worker hears is lost",   false, true,  "moefarm_leases_expired_total"},
+};
+/* clang-format on */
+
+START_TEST(cut_and_healed)
+{
+    static const char *const more[] = {"--hub", "tcp://" HERE ":0", NULL};
+    ck_assert_int_eq(make_namespaces(), 0);
+    farm_make(&farm);
+    farm.more = more;
+    farm_start_daemon(&farm, BEAT_MS);
+    (void)farm_file(&farm, "spec.json", "{\"step_ms\":15,\"pipeline_ms\":2}");
+    start_worker(0, there);
+    start_worker(1, here);
+    farm_wait_workers(&farm, 2);
+    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
+    ck_assert(farm_wait_batch(&farm, batch, "measured", 30));
+    if (cuts[_i].to_coordinator)
+        ip(there, "neigh replace " HERE " lladdr " NOBODY " dev m1 nud permanent");
+    if (cuts[_i].to_worker)
+        ip(here, "neigh replace " THERE " lladdr " NOBODY " dev m0 nud permanent");
+    farm_wait_log(&farm, "moefarmd.log", "worker w0 is lost: silent for");
+    farm_wait_log(&farm, "worker0.log", "nothing heard for");
+    /* Leases are fenced: the other one goes on */
+    (void)farm_wait_more(&farm, batch, 10);
+    if (cuts[_i].to_coordinator)
+        ip(there, "neigh del " HERE " dev m1");
+    if (cuts[_i].to_worker)
+        ip(here, "neigh del " THERE " dev m0");
+    farm_wait_done(&farm, batch);
+    farm_wait_workers(&farm, 2);
+    farm_wait_spools(&farm);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+    ck_assert_int_gt(farm_ask(&farm, "SELECT max(attempt) FROM unit"), 1);
+    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM result WHERE late AND final"), 0);
+    ck_assert_msg(counter_is_positive(cuts[_i].counter), "%s: no %s", cuts[_i].what, cuts[_i].counter);
+}
+END_TEST
+
+static void stop(void)
+{
+    farm_stop(&farm);
+    if (keeper > 0)
+        (void)kill(keeper, SIGKILL);
+}
+
+/* What is missing, NULL when nothing is. Tried in a child: the namespaces go with it. */
+static const char *missing(void)
+{
+    static const char *const version[] = {"ip", "-V", NULL};
+    int status = 0;
+    if (run(version) != 0)
+        return "ip (Debian package iproute2) is missing";
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(unshare(CLONE_NEWNET) == 0 ? 0 : 1);
+    (void)waitpid(pid, &status, 0);
+    return status == 0 ? NULL : "a network namespace of its own is refused";
+}
+
+int main(void)
+{
+    const char *why = missing();
+    if (why) {
+        (void)printf("skipped: %s\n", why);
+        return 77;
+    }
+    Suite *suite = suite_create("network");
+    TCase *tc = tcase_create("network");
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_loop_test(tc, cut_and_healed, 0, (int)MF_ARRAY_LEN(cuts));
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

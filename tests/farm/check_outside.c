@@ -1,0 +1,326 @@
+/* Kernels from outside, through a farm: a family in a shared object wins a row, prebuilt kernels by their manifests do,
+ * and what is wrong with either says so and hurts nothing. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "support/farm/runner_pool_wait.h"
+#include "support/farm/farm_harness.h"
+#include "kernels/families/family_asm.h"
+#include "kernels/families/family_plugin.h"
+#include "support/mf_check.h"
+
+#define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
+#define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
+/* A foreign runner that says hello, of that revision, and no more. */
+#define FOREIGN(revision)                                                               \
+    "echo '{\"op\":\"hello\",\"protocol\":1,\"name\":\"mine\",\"revision\":\"" revision \
+    "\",\"families\":[\"mine\"],\"can\":[\"step\"]}' >&$MOEFARM_RUNNER_FD; read rest <&$MOEFARM_RUNNER_FD"
+
+static struct farm farm;
+static char folder[64];
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+/* One at a time: it goes by its arguments as long as it lives. */
+static struct mf_crew *crew_of(const char *const options[])
+{
+    static const char *argv[12] = {WORKER, "--runner-child", "--no-sandbox", "--device", "cpu:0"};
+    const struct mf_crew_options o = {.argv = argv};
+    struct mf_crew *c = NULL;
+    int n = 5;
+    while (*options)
+        argv[n++] = *options++;
+    argv[n] = NULL;
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    return c;
+}
+
+static enum mf_crew_event wait_for(struct mf_crew *c)
+{
+    enum mf_crew_event event = MF_CREW_NOTHING;
+    for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_CREW_NOTHING;) {
+        cJSON *none = NULL;
+        ck_assert_int_lt(mf_now_ms(), until);
+        event = crew_turn(c, &none, until);
+    }
+    return event;
+}
+
+/* What a runner of these options says its kernels' revision is. */
+static void revision_of(const char *const options[], char buf[MF_REVISION_MAX])
+{
+    const char *revision = "";
+    struct mf_crew *c = crew_of(options);
+    ck_assert_int_eq(wait_for(c), MF_CREW_READY);
+    ck_assert_int_eq(mf_json_text(mf_crew_hello(c), "revision", &revision), 0);
+    mf_say(buf, MF_REVISION_MAX, "%s", revision);
+    mf_crew_free(c);
+}
+
+static int tune(const char *families, const char *option, const char *value)
+{
+    farm_start(&farm, 1000);
+    const char *const args[] = {"--device", "cpu:0", "--families", families, option, value, NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    farm_wait_done(&farm, batch);
+    return batch;
+}
+
+/* A list of the first goal. */
+static cJSON *goal_list(int batch, const char *what)
+{
+    char path[128];
+    mf_say(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
+    _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
+    mf_say(path, sizeof(path), "/api/v1/goals/%d/%s",
+           farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id"), what);
+    cJSON *list = farm_get(&farm, path);
+    ck_assert_ptr_nonnull(list);
+    return list;
+}
+
+static void must_be_ok(int batch, const char *query, const char *name)
+{
+    _cleanup_(cJSON_Deletep) cJSON *steps = goal_list(batch, query);
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(steps, "items")) {
+        if (strcmp(farm_text(item, "name"), name) != 0)
+            continue;
+        ck_assert_msg(strcmp(farm_text(item, "status"), "ok") == 0, "%s: %s", name,
+                      farm_text(item, "reason"));
+        ck_assert_int_eq(farm_number(item, "verified"), 2); /* every gate */
+        return;
+    }
+    ck_abort_msg("no step %s", name);
+}
+
+static void must_say(int batch, const char *sentence)
+{
+    _cleanup_(cJSON_Deletep) cJSON *why = goal_list(batch, "rejections");
+    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(why);
+    ck_assert_msg(strstr(text, sentence) != NULL, "nothing says '%s': %s", sentence, text);
+}
+
+START_TEST(shared_object)
+{
+    int batch = tune("move,plain", "--family-so", OBJECT("plain"));
+    must_be_ok(batch, "steps?family=plain", "plain_layer");
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_msg(strstr(table, ",plain:plain_layer,") != NULL, "%s", table);
+    /* The row's revision is that of the file, too. */
+    struct mf_family_plugins p = {0};
+    char why[MF_REASON_MAX] = "", revision[MF_REVISION_MAX], without[MF_REVISION_MAX],
+         of_file[MF_REVISION_MAX];
+    const char *const options[] = {"--families", "move,plain", "--family-so", OBJECT("plain"), NULL};
+    const char *const only_file[] = {"--family-so", OBJECT("plain"), NULL}, *const no_file[] = {"--families",
+                                                                                                "move", NULL};
+    revision_of(options, revision);
+    revision_of(no_file, without);
+    ck_assert_str_ne(revision, without);
+    ck_assert_msg(strstr(table, revision) != NULL, "no %s in %s", revision, table);
+    ck_assert_msg(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)) == 0, "%s", why);
+    mf_kernel_revision_with(p.hash, of_file);
+    ck_assert_str_ne(of_file, mf_kernel_revision());
+    revision_of(only_file, revision);
+    ck_assert_str_eq(revision, of_file);
+    ck_assert_int_eq(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)), -EEXIST);
+    mf_family_plugins_release(&p);
+}
+END_TEST
+
+/* What a shape is offered is kept by the revision: workers that do not offer the same do not have the same. */
+START_TEST(revision_is_of_what_is_offered)
+{
+    const char *const all[] = {NULL}, *const move[] = {"--families", "move", NULL},
+                      *const two[] = {"--families", "lib,move", NULL},
+                      *const same_two[] = {"--families", "move,lib", NULL};
+    const char *const mine[] = {"--runner", FOREIGN("1"), NULL}, *const newer[] = {"--runner", FOREIGN("2"),
+                                                                                   NULL};
+    const char *const *const options[] = {all, move, two, mine, newer};
+    char of[MF_ARRAY_LEN(options)][MF_REVISION_MAX], again[MF_REVISION_MAX];
+    for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
+        revision_of(options[i], of[i]);
+        for (size_t k = 0; k < i; k++)
+            ck_assert_msg(strcmp(of[i], of[k]) != 0, "options %zu and %zu are both %s", k, i, of[i]);
+    }
+    ck_assert_str_eq(of[0], mf_kernel_revision());
+    revision_of(same_two, again);
+    ck_assert_str_eq(again, of[2]);
+}
+END_TEST
+
+/* A name that is mistyped would be a worker that offers nothing. */
+START_TEST(no_such_family)
+{
+    const char *const options[] = {"--families", "move,titel", NULL};
+    struct mf_crew *c = crew_of(options);
+    ck_assert_int_eq(wait_for(c), MF_CREW_HOPELESS);
+    ck_assert_msg(
+        strstr(mf_crew_why(c), "--families: titel is no family; of this device there are [\"move\",") != NULL,
+        "%s", mf_crew_why(c));
+    mf_crew_free(c);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *file, *says;
+} odd[] = {
+    {OBJECT("odd0"), "it exports no mf_family_entry"},
+    {OBJECT("odd1"), "it is made for family api 999"},
+    {OBJECT("odd2"), "this build has a family move already"},
+    {OBJECT("odd3"), "its enumerate crashed with signal 11"},
+    {OBJECT("odd4"), "its enumerate ended the process with exit code 7"},
+    {OBJECT("odd5"), "its enumerate returned -5 (Input/output error)"},
+    {OBJECT("odd6"), "family odd is for devices of kind hip"},
+    {OBJECT("odd7"), "loading it crashes with signal 11"},
+    {"/nowhere/at-all.so", "cannot open shared object file"},
+};
+/* clang-format on */
+
+START_TEST(broken_object)
+{
+    int batch = tune("move,one,odd", "--family-so", odd[_i].file);
+    must_say(batch, odd[_i].says);
+    /* Everybody else went on. */
+    _cleanup_(cJSON_Deletep) cJSON *steps = goal_list(batch, "steps?family=one&status=ok");
+    ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(steps, "items")), 1);
+}
+END_TEST
+
+/* ---- prebuilt kernels ---- */
+
+static void make_folder(const char *path)
+{
+    ck_assert_msg(mkdir(path, 0700) == 0, "%s", path);
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[256];
+    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static void write_text(const char *name, const char *text)
+{
+    FILE *f = fopen(in_folder(name), "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* No link: a runner reads what lies in the folder, and not what it points to. */
+static void copy_object(const char *name)
+{
+    static char bytes[4 << 20];
+    FILE *from = fopen(OBJECT("asm_kernels"), "re"), *to = fopen(in_folder(name), "we");
+    ck_assert(from && to);
+    size_t n = fread(bytes, 1, sizeof(bytes), from);
+    ck_assert_uint_lt(n, sizeof(bytes));
+    ck_assert_uint_eq(fwrite(bytes, 1, n, to), n);
+    (void)fclose(from);
+    ck_assert_int_eq(fclose(to), 0);
+}
+
+#define ONE_CSV    "cpu/fmoe/silu/fmoe_bf16_noquantBf16_g1u1_silu.csv"
+#define STAGE1_CSV "cpu/fmoe_2stages/fmoe_stage1_bf16_noquantBf16_g1u1.csv"
+
+static void make_kernels(void)
+{
+    static const char *const folders[] = {"cpu", "cpu/fmoe", "cpu/fmoe/silu", "cpu/fmoe_2stages"};
+    mf_say(folder, sizeof(folder), "/tmp/check_outside.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    for (size_t i = 0; i < MF_ARRAY_LEN(folders); i++)
+        make_folder(in_folder(folders[i]));
+    write_text(ONE_CSV, "// one stage\nknl_name,co_name,atm,vskip,smf,tg_num_perCU,ps,subGU_m,subGU_n\n"
+                        "fmoe_test_one_silu_16x32,kernels.so,1,0,0,1,0,16,32\n"
+                        "fmoe_test_too_wide,kernels.so,1,0,0,1,0,16,48\n"
+                        "fmoe_test_broken,kernels.so,1,0,0,1,0,16,x\n");
+    write_text(STAGE1_CSV, "tile_m,tile_n,knl_name,co_name\n16,32,fmoe_test_stage1_16x32,kernels.so\n");
+    copy_object("cpu/fmoe/silu/kernels.so");
+    copy_object("cpu/fmoe_2stages/kernels.so");
+}
+
+static void remove_kernels(void)
+{
+    static const char *const names[] = {"cpu/fmoe/silu/kernels.so",
+                                        "cpu/fmoe_2stages/kernels.so",
+                                        ONE_CSV,
+                                        STAGE1_CSV,
+                                        "cpu/fmoe/silu",
+                                        "cpu/fmoe",
+                                        "cpu/fmoe_2stages",
+                                        "cpu",
+                                        ""};
+    farm_stop(&farm);
+    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
+        (void)remove(in_folder(names[i]));
+}
+
+START_TEST(prebuilt)
+{
+    int batch = tune("move,asm", "--asm-dir", folder);
+    must_be_ok(batch, "steps?family=asm", "fmoe_test_one_silu_16x32");
+    must_be_ok(batch, "steps?family=asm", "fmoe_test_stage1_16x32");
+    must_say(batch, "inter_dim 32 leaves 32 over its tiles of 48 columns");
+    must_say(batch, "fmoe_bf16_noquantBf16_g1u1_silu.csv:5: fmoe_test_broken: column subGU_n");
+    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
+    ck_assert_msg(strstr(table, "asm:asm_zero_y") && strstr(table, "asm:fmoe_test_one_silu_16x32"), "%s",
+                  table);
+}
+END_TEST
+
+/* A changed manifest is another revision. */
+START_TEST(prebuilt_revision)
+{
+    uint64_t before = mf_asm_hash(folder);
+    ck_assert_uint_ne(before, 0);
+    ck_assert_uint_eq(mf_asm_hash(folder), before);
+    write_text(STAGE1_CSV, "tile_m,tile_n,knl_name,co_name\n32,32,fmoe_test_stage1_16x32,kernels.so\n");
+    ck_assert_uint_ne(mf_asm_hash(folder), before);
+    ck_assert_uint_eq(mf_asm_hash(NULL), 0);
+    ck_assert_uint_eq(mf_asm_hash("/nowhere"), 0);
+}
+END_TEST
+
+START_TEST(no_prebuilt)
+{
+    int batch = tune("move,one,asm", "--asm-dir", "/nowhere");
+    must_say(batch, "/nowhere has no manifest in ");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("outside");
+    TCase *objects = tcase_create("shared objects"), *offers = tcase_create("offers"),
+          *prebuilt_case = tcase_create("prebuilt");
+    tcase_add_checked_fixture(objects, NULL, stop_farm);
+    tcase_add_test(objects, shared_object);
+    tcase_add_test(offers, revision_is_of_what_is_offered);
+    tcase_add_test(offers, no_such_family);
+    suite_add_tcase(suite, offers);
+    tcase_add_loop_test(objects, broken_object, 0, (int)MF_ARRAY_LEN(odd));
+    tcase_add_test(objects, no_prebuilt);
+    tcase_set_timeout(objects, 120);
+    tcase_add_checked_fixture(prebuilt_case, make_kernels, remove_kernels);
+    tcase_add_test(prebuilt_case, prebuilt);
+    tcase_add_test(prebuilt_case, prebuilt_revision);
+    tcase_set_timeout(prebuilt_case, 120);
+    suite_add_tcase(suite, objects);
+    suite_add_tcase(suite, prebuilt_case);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,231 @@
+/* The power fails while the coordinator writes: the disk has what was synced, and of the rest some sectors and not others. The
+ * database that is opened afterwards is whole and has every result that was acknowledged and every batch that was accepted,
+ * and the farm goes on from there. A real coordinator on tests/support/farm/machine_shim.c, a worker of cardboard that keeps its
+ * acknowledgements. The seed is printed; MOEFARM_SEED repeats it.
+ *
+ *     check_power          12 failures
+ *     check_power 60       so many, and later ones */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "support/farm/fake_worker.h"
+#include "support/farm/farm_audit.h"
+#include "support/farm/machine.h"
+#include "support/mf_check.h"
+
+#define BEAT_MS      2000
+#define START_WRITES 520
+
+static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64);
+
+static struct farm farm;
+static struct machine *machine;
+static struct fake_worker worker;
+static struct farm_keys acked;
+static void *zmq;
+static unsigned seed;
+static int n_cuts = 12, writes_max = 400, n_batches;
+
+static void take_acks(const cJSON *message)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(message, "acks")) {
+        struct mf_spool_key key = {cJSON_GetArrayItem(item, 0)->valueint,
+                                   cJSON_GetArrayItem(item, 1)->valueint,
+                                   cJSON_GetArrayItem(item, 2)->valueint};
+        farm_keys_add(&acked, key);
+    }
+}
+
+static void take_unit(const cJSON *unit)
+{
+    for (int i = 0; i < fake_unit_results(unit); i++)
+        (void)fake_worker_result(&worker, unit, i);
+    (void)fake_worker_ready(&worker);
+}
+
+static void greet(void)
+{
+    ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "cardboard"), 0);
+    (void)fake_worker_hello(&worker, "[]");
+}
+
+/* One message, if there is one. */
+static bool turn(int timeout_ms)
+{
+    enum mf_message type;
+    _cleanup_(cJSON_Deletep) cJSON *m = NULL;
+    if (fake_worker_recv(&worker, timeout_ms, &type, &m) != 1)
+        return false;
+    if (type == MF_MESSAGE_UNIT)
+        take_unit(m);
+    else if (type == MF_MESSAGE_ACK)
+        take_acks(m);
+    else if (type == MF_MESSAGE_WELCOME)
+        (void)fake_worker_ready(&worker);
+    return true;
+}
+
+static bool is_done(int batch)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d", batch);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
+    return json && strcmp(farm_text(json, "state"), "done") == 0;
+}
+
+static int submit(void)
+{
+    char query[64];
+    (void)snprintf(query, sizeof(query), "&topk=4&seed=%d", ++n_batches);
+    return farm_try_submit(&farm, csv, query, "");
+}
+
+/* Batch after batch, until the power fails; the last batch that was accepted. */
+static int work_until_it_fails(void)
+{
+    int last = 0, batch = 0;
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    while (!machine->has_cut) {
+        ck_assert_msg(mf_now_ms() < until, "the power does not fail: %ld writes of %ld",
+                      (long)machine->writes, (long)machine->cut_at);
+        if (batch == 0 || is_done(batch))
+            batch = submit();
+        last = MF_MAX(last, batch);
+        while (turn(1))
+            ;
+        (void)fake_worker_send(&worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+    }
+    while (turn(20)) /* what was on its way */
+        ;
+    return last;
+}
+
+/* The worker comes again, with nothing in hand. The batches up to the last share it: any of them may be the one that ends last. */
+static void work_until_done(int last)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    char predecessor[64];
+    (void)snprintf(predecessor, sizeof(predecessor), "%s", worker.instance);
+    fake_worker_close(&worker);
+    (void)snprintf(worker.predecessor, sizeof(worker.predecessor), "%s", predecessor);
+    greet();
+    for (int batch = 1; batch <= last; batch += is_done(batch)) {
+        ck_assert_msg(mf_now_ms() < until, "batch %d does not end", batch);
+        while (turn(1))
+            ;
+        (void)fake_worker_send(&worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
+    }
+}
+
+/* Whole, with all that was promised. */
+static void check_files(int last)
+{
+    char sql[96];
+    farm_check_whole(&farm, &acked);
+    (void)snprintf(sql, sizeof(sql), "SELECT count(*) FROM batch WHERE id <= %d", last);
+    ck_assert_int_eq(farm_ask(&farm, sql), last);
+}
+
+START_TEST(power_fails)
+{
+    (void)printf("power %d: seed %u\n", _i, seed += (unsigned)_i * 7919);
+    (void)fflush(stdout);
+    unsigned random = seed;
+    zmq = zmq_ctx_new();
+    machine = machine_new("/tmp/moefarm-test.");
+    machine->seed = seed;
+    /* Starting takes the first of them, for a new database and the room that its log gets */
+    machine->cut_at =
+        _i % 4 == 0 ? 1 + rand_r(&random) % START_WRITES : START_WRITES + rand_r(&random) % writes_max;
+    machine_plug(true);
+    farm_start(&farm, BEAT_MS);
+    greet();
+    int last = work_until_it_fails();
+    size_t n_before = acked.n;
+    machine_plug(false);
+    farm_kill_daemon(&farm);
+    farm_start_daemon(&farm, BEAT_MS);
+    check_files(last);
+    last = MF_MAX(last, submit());
+    work_until_done(last);
+    for (int batch = 1; batch <= last; batch++)
+        farm_audit(&farm, batch, &acked);
+    (void)printf("power %d: at write %ld, %zu results acknowledged by then, %d batches\n", _i,
+                 (long)machine->cut_at, n_before, last);
+    fake_worker_close(&worker);
+    farm_keys_release(&acked);
+}
+END_TEST
+
+static void wait_for_cut(void)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    for (int batch = 0; !machine->has_cut; (void)poll(NULL, 0, 2)) {
+        ck_assert_msg(mf_now_ms() < until, "the power does not fail");
+        if (batch == 0 || is_done(batch))
+            batch = submit();
+    }
+}
+
+/* The same at a worker, whose spool and journal are synced now and then: it starts with what is left of them, sends what its
+ * spool has, and what is gone was not acknowledged and is measured again. */
+START_TEST(power_fails_at_a_worker)
+{
+    static const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
+    unsigned random = seed + (unsigned)_i * 104729;
+    farm_start(&farm, 300);
+    machine = machine_new(farm.folder);
+    machine->seed = random;
+    machine->cut_at = 1 + rand_r(&random) % 1500;
+    machine_plug(true);
+    farm_start_worker(&farm, 0, args);
+    machine_plug(false);
+    wait_for_cut();
+    farm_kill_worker(&farm, 0);
+    farm_read_spool(&farm, 0, &acked);
+    farm_start_worker(&farm, 0, args);
+    for (int batch = 1; batch <= n_batches; batch++)
+        farm_wait_done(&farm, batch);
+    farm_wait_spools(&farm);
+    for (int batch = 1; batch <= n_batches; batch++)
+        farm_audit(&farm, batch, &acked);
+    (void)printf("power at a worker %d: at write %ld, %zu results left in its spool, %d batches\n", _i,
+                 (long)machine->cut_at, acked.n, n_batches);
+    farm_keys_release(&acked);
+}
+END_TEST
+
+static void stop(void)
+{
+    farm_stop(&farm);
+    machine_free(machine);
+}
+
+int main(int argc, char **argv)
+{
+    const char *text = getenv("MOEFARM_SEED");
+    seed = text ? (unsigned)strtoul(text, NULL, 10) : (unsigned)mf_now_ns();
+    if (argc > 1) {
+        n_cuts = (int)strtol(argv[1], NULL, 10);
+        writes_max = 3000;
+    }
+#ifdef __SANITIZE_ADDRESS__
+    (void)printf("skipped: a program under AddressSanitizer takes no preloaded library\n");
+    return 77;
+#endif
+    Suite *suite = suite_create("power");
+    TCase *tc = tcase_create("power");
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_loop_test(tc, power_fails, 0, n_cuts);
+    tcase_add_loop_test(tc, power_fails_at_a_worker, 0, n_cuts / 2);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

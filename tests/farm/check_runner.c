@@ -1,0 +1,519 @@
+/* worker/agent/runner_host.c, worker/agent/runner_pool.c and worker/runner/runner.c: real children, driven as the worker drives them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/moe/step.h"
+#include "support/farm/runner_pool_wait.h"
+#include "support/mf_check.h"
+#include "worker/agent/memfd_store.h"
+#include "worker/agent/runner_host.h"
+
+#define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
+#define DEADLINE 20000
+#define SHAPE_TEXT \
+    "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
+/* ---- the host, with a shell as the runner ---- */
+
+static struct mf_runner_host *start_shell(const char *script)
+{
+    const char *const argv[] = {"/bin/sh", "-c", script, NULL};
+    struct mf_runner_host *h = NULL;
+    ck_assert_int_eq(mf_runner_host_start(argv, &h), 0);
+    return h;
+}
+
+/* The next event that is one; polls as the worker does. */
+static enum mf_runner_event wait_host(struct mf_runner_host *h, cJSON **ret)
+{
+    int64_t until = mf_now_ms() + DEADLINE;
+    while (mf_now_ms() < until) {
+        mf_runner_host_turn(h);
+        enum mf_runner_event event = mf_runner_host_next(h, ret);
+        if (event != MF_RUNNER_NOTHING)
+            return event;
+        struct pollfd fds[MF_RUNNER_POLLFDS];
+        mf_runner_host_pollfds(h, fds);
+        int64_t due = MF_MIN(mf_runner_host_deadline_ms(h), until) - mf_now_ms();
+        (void)poll(fds, MF_RUNNER_POLLFDS, (int)MF_MAX(due, 0));
+    }
+    ck_abort_msg("no event within %d ms", DEADLINE);
+}
+
+static void expect_death(struct mf_runner_host *h, const char *part)
+{
+    cJSON *m = NULL;
+    char why[MF_REASON_MAX];
+    enum mf_runner_event event;
+    while ((event = wait_host(h, &m)) == MF_RUNNER_MESSAGE)
+        cJSON_Delete(m);
+    ck_assert_int_eq(event, MF_RUNNER_DIED);
+    mf_runner_host_why(h, why, sizeof(why));
+    ck_assert_msg(strstr(why, part) != NULL, "'%s' does not say '%s'", why, part);
+    ck_assert_int_eq(mf_runner_host_next(h, &m), MF_RUNNER_NOTHING);
+    mf_runner_host_free(h);
+}
+
+/* clang-format off */
+static const struct {
+    const char *script, *why;
+} deaths[] = {
+    {"exit 3", "exit code 3"},
+    {"kill -9 $$", "signal 9 (Killed)"},
+    {"kill -SEGV $$", "signal 11 (Segmentation fault)"},
+    {"echo first >&2; echo last words >&2; exit 1", "exit code 1; stderr: first|last words"},
+    {"echo to stdout; exit 1", "stderr: to stdout"},            /* fd 1 is stderr, not the worker's */
+    {"printf 'a\\001b\\377c' >&2; exit 1", "stderr: a b?c"},    /* must fit into JSON */
+    {"echo no json >&3; exec sleep 100", "broke the runner protocol"},
+    {"exec 3>&-; exec sleep 100", "signal 9"},                  /* closed its socket: of no use any more */
+    {"head -c 9000000 /dev/zero | tr '\\0' x >&3; exec sleep 100", "broke the runner protocol"},
+    {"echo oh >&2; echo '{\"op\":\"dying\",\"signal\":7}' >&3; exec sleep 100", "signal 7 (Bus error); stderr: oh"},
+    {"exec /nonexistent/program", "exit code 127"},
+};
+/* clang-format on */
+
+START_TEST(says_why_it_died)
+{
+    expect_death(start_shell(deaths[_i].script), deaths[_i].why);
+}
+END_TEST
+
+START_TEST(tail_of_stderr)
+{
+    /* Far more than is kept: the end of it is. */
+    struct mf_runner_host *h =
+        start_shell("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1");
+    expect_death(h, "line 1998|line 1999");
+}
+END_TEST
+
+/* More than one buffer of results, then death: none may be lost. */
+START_TEST(last_words_are_heard)
+{
+    struct mf_runner_host *h =
+        start_shell("i=0; while [ $i -lt 5000 ]; do echo \"{\\\"op\\\":\\\"n\\\",\\\"i\\\":$i}\"; "
+                    "i=$((i+1)); done >&3; kill -9 $$");
+    for (int i = 0; i < 5000; i++) {
+        _cleanup_(cJSON_Deletep) cJSON *m = NULL;
+        int64_t n = -1;
+        ck_assert_int_eq(wait_host(h, &m), MF_RUNNER_MESSAGE);
+        ck_assert_int_eq(mf_json_i64(m, "i", 0, 5000, &n), 0);
+        ck_assert_int_eq(n, i);
+    }
+    expect_death(h, "signal 9");
+}
+END_TEST
+
+START_TEST(silence_is_a_hang)
+{
+    struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
+    cJSON *m = NULL;
+    mf_runner_host_limit(h, DEADLINE);
+    ck_assert_int_eq(wait_host(h, &m), MF_RUNNER_MESSAGE);
+    cJSON_Delete(m);
+    mf_runner_host_limit(h, 50);
+    int64_t from = mf_now_ms();
+    ck_assert_int_eq(wait_host(h, &m), MF_RUNNER_DIED);
+    ck_assert(mf_runner_host_hung(h));
+    ck_assert_int_ge(mf_now_ms() - from, 50);
+    char why[MF_REASON_MAX];
+    mf_runner_host_why(h, why, sizeof(why));
+    ck_assert_str_eq(why, "silent for more than 50 ms");
+    mf_runner_host_free(h);
+}
+END_TEST
+
+/* A message that is there must not be taken for silence by a worker that comes late. */
+START_TEST(late_worker_is_no_hang)
+{
+    struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
+    struct pollfd fds[MF_RUNNER_POLLFDS];
+    mf_runner_host_pollfds(h, fds);
+    ck_assert_int_gt(poll(fds, MF_RUNNER_POLLFDS, DEADLINE), 0);
+    mf_runner_host_limit(h, 1);
+    int64_t from = mf_now_ms();
+    while (mf_now_ms() < from + 3)
+        ;
+    cJSON *m = NULL;
+    mf_runner_host_turn(h);
+    ck_assert_int_eq(mf_runner_host_next(h, &m), MF_RUNNER_MESSAGE);
+    cJSON_Delete(m);
+    mf_runner_host_free(h);
+}
+END_TEST
+
+/* ---- the crew, with real runners ---- */
+
+static char spec[96];
+
+static void make_spec(const char *text)
+{
+    (void)snprintf(spec, sizeof(spec), "/tmp/check_runner.XXXXXX");
+    int fd = mkstemp(spec);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    (void)close(fd);
+}
+
+static void remove_spec(void)
+{
+    char hits[128];
+    for (int i = 0; i < 8; i++) {
+        (void)snprintf(hits, sizeof(hits), "%s.hits.%d", spec, i);
+        (void)unlink(hits);
+    }
+    (void)unlink(spec);
+    spec[0] = '\0';
+}
+
+static char device[160];
+
+static struct mf_crew *start_crew(const char *text, bool reserve)
+{
+    static const char *argv[8];
+    int n = 0;
+    make_spec(text);
+    (void)snprintf(device, sizeof(device), "sim:gfx942/304:0:%s", spec);
+    argv[n++] = WORKER;
+    argv[n++] = "--runner-child";
+    argv[n++] = "--device";
+    argv[n++] = device;
+    argv[n] = NULL;
+    struct mf_crew *c = NULL;
+    struct mf_crew_options o = {.argv = argv, .keep_bytes = 1 << 20, .reserve = reserve};
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    return c;
+}
+
+static enum mf_crew_event wait_crew(struct mf_crew *c, cJSON **ret)
+{
+    int64_t until = mf_now_ms() + DEADLINE;
+    while (mf_now_ms() < until) {
+        enum mf_crew_event event = crew_turn(c, ret, until);
+        if (event != MF_CREW_NOTHING)
+            return event;
+    }
+    ck_abort_msg("no event within %d ms", DEADLINE);
+}
+
+static void expect_ready(struct mf_crew *c)
+{
+    cJSON *m = NULL;
+    ck_assert_int_eq(wait_crew(c, &m), MF_CREW_READY);
+}
+
+/* The next message but phases. */
+static cJSON *hear(struct mf_crew *c)
+{
+    for (;;) {
+        cJSON *m = NULL;
+        ck_assert_int_eq(wait_crew(c, &m), MF_CREW_MESSAGE);
+        if (strcmp(mf_channel_op(m), "phase") != 0)
+            return m;
+        cJSON_Delete(m);
+    }
+}
+
+static void say(struct mf_crew *c, const char *text)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = cJSON_Parse(text);
+    ck_assert_ptr_nonnull(m);
+    ck_assert_int_eq(mf_crew_send(c, m), 0);
+}
+
+/* Steps of the shape, as objects with ids from 1. */
+static cJSON *enumerate(struct mf_crew *c, int *ret_rejections)
+{
+    cJSON *steps = cJSON_CreateArray();
+    *ret_rejections = 0;
+    say(c, "{\"op\":\"enumerate\",\"shape\":\"" SHAPE_TEXT "\"}");
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        if (strcmp(mf_channel_op(m), "enumerated") == 0)
+            return steps;
+        if (strcmp(mf_channel_op(m), "reject") == 0) {
+            (*ret_rejections)++;
+            continue;
+        }
+        ck_assert_str_eq(mf_channel_op(m), "step");
+        cJSON *step = cJSON_DetachItemFromObject(m, "step");
+        mf_json_add_i64(step, "id", cJSON_GetArraySize(steps) + 1);
+        cJSON_AddItemToArray(steps, step);
+    }
+}
+
+static void ask_probe(struct mf_crew *c, const cJSON *steps, int from, int n)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m =
+        cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" SHAPE_TEXT
+                    "\",\"options\":{\"seed\":7,\"time_cap_ms\":300}}");
+    cJSON *some = cJSON_AddArrayToObject(m, "steps");
+    for (int i = from; i < from + n; i++)
+        cJSON_AddItemToArray(some, cJSON_Duplicate(cJSON_GetArrayItem(steps, i), true));
+    ck_assert_int_eq(mf_crew_send(c, m), 0);
+}
+
+START_TEST(enumerates_and_probes)
+{
+    struct mf_crew *c = start_crew("{}", false);
+    int n_rejections;
+    expect_ready(c);
+    ck_assert_str_eq(cJSON_GetObjectItem(mf_crew_described(c), "class")->valuestring, "gfx942/304");
+    ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(mf_crew_described(c), "simulated")));
+    ck_assert_str_eq(cJSON_GetArrayItem(cJSON_GetObjectItem(mf_crew_hello(c), "families"), 0)->valuestring,
+                     "sim");
+    _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
+    ck_assert_int_ge(cJSON_GetArraySize(steps), 50);
+    ck_assert_int_ge(n_rejections, 1);
+    ask_probe(c, steps, 0, 5);
+    for (int i = 0; i < 5; i++) {
+        _cleanup_(cJSON_Deletep) cJSON *begin = hear(c), *result = hear(c);
+        ck_assert_str_eq(mf_channel_op(begin), "begin");
+        ck_assert_int_eq(cJSON_GetObjectItem(begin, "step")->valueint, i + 1);
+        ck_assert_int_eq(cJSON_GetObjectItem(begin, "limit_ms")->valueint, 300);
+        ck_assert_str_eq(mf_channel_op(result), "result");
+        ck_assert_str_eq(cJSON_GetObjectItem(result, "status")->valuestring, "ok");
+        ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(result, "samples")), 20);
+    }
+    _cleanup_(cJSON_Deletep) cJSON *end = hear(c);
+    ck_assert_str_eq(mf_channel_op(end), "end");
+    mf_crew_free(c);
+    remove_spec();
+}
+END_TEST
+
+/* The samples of a step do not depend on the runner, nor on what it did before. */
+START_TEST(samples_are_pure)
+{
+    _cleanup_(mf_freep) char *first = NULL;
+    for (int run = 0; run < 2; run++) {
+        struct mf_crew *c = start_crew("{}", false);
+        int n_rejections;
+        expect_ready(c);
+        _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
+        ask_probe(c, steps, run ? 3 : 7, run ? 6 : 2); /* step 8 in both */
+        for (;;) {
+            _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+            if (strcmp(mf_channel_op(m), "end") == 0)
+                break;
+            const cJSON *step = cJSON_GetObjectItem(m, "step");
+            if (strcmp(mf_channel_op(m), "result") != 0 || step->valueint != 8)
+                continue;
+            _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(cJSON_GetObjectItem(m, "samples"));
+            if (run == 0)
+                first = MF_TAKE(text);
+            else
+                ck_assert_str_eq(text, first);
+        }
+        mf_crew_free(c);
+        remove_spec();
+    }
+    ck_assert_ptr_nonnull(first);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *fault, *status;     /* status NULL: the runner dies */
+    const char *says;
+} faults[] = {
+    {"crash",       NULL,          "signal 11"},
+    {"abort",       NULL,          "signal 6"},
+    {"exit",        NULL,          "exit code 3"},
+    {"hang",        NULL,          "silent for more than 300 ms"},
+    {"wrong",       "wrong",       "worst row"},
+    {"nan",         "wrong",       "NaN"},
+    {"no_memory",   "no_memory",   "workspace"},
+    {"zero_time",   "implausible", "0 us"},
+    {"beyond_peak", "implausible", "peak"},
+    {"slow",        "ok",          ""},
+};
+/* clang-format on */
+
+START_TEST(planted_faults)
+{
+    char text[128];
+    (void)snprintf(text, sizeof(text), "{\"faults\":[{\"match\":\"sim_sort_m32\",\"fault\":\"%s\"}]}",
+                   faults[_i].fault);
+    struct mf_crew *c = start_crew(text, false);
+    int n_rejections;
+    expect_ready(c);
+    _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
+    ask_probe(c, steps, 1, 1);
+    _cleanup_(cJSON_Deletep) cJSON *begin = hear(c);
+    ck_assert_str_eq(mf_channel_op(begin), "begin");
+    /* No other fault is taken for silence, however busy this machine is */
+    mf_crew_limit(c, strcmp(faults[_i].fault, "hang") == 0 ? 300 : DEADLINE);
+    cJSON *m = NULL;
+    enum mf_crew_event event;
+    while ((event = wait_crew(c, &m)) == MF_CREW_MESSAGE && strcmp(mf_channel_op(m), "result") != 0)
+        cJSON_Delete(m);
+    if (faults[_i].status) {
+        ck_assert_int_eq(event, MF_CREW_MESSAGE);
+        ck_assert_str_eq(cJSON_GetObjectItem(m, "status")->valuestring, faults[_i].status);
+        ck_assert_ptr_nonnull(strstr(cJSON_GetObjectItem(m, "reason")->valuestring, faults[_i].says));
+        cJSON_Delete(m);
+    } else {
+        ck_assert_int_eq(event, MF_CREW_DIED);
+        ck_assert_msg(strstr(mf_crew_why(c), faults[_i].says) != NULL, "%s", mf_crew_why(c));
+        ck_assert_int_eq(mf_crew_hung(c), strcmp(faults[_i].fault, "hang") == 0);
+        expect_ready(c);
+    }
+    mf_crew_free(c);
+    remove_spec();
+}
+END_TEST
+
+/* The reserve steps in: what is kept goes with it, and the device is not described anew. */
+START_TEST(next_runner_goes_on)
+{
+    struct mf_crew *c =
+        start_crew("{\"faults\":[{\"match\":\"sim_sort_m16\",\"fault\":\"crash\",\"first\":1}]}", true);
+    int n_rejections;
+    expect_ready(c);
+    _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
+    ask_probe(c, steps, 0, 1);
+    cJSON *m = NULL;
+    enum mf_crew_event event;
+    while ((event = wait_crew(c, &m)) == MF_CREW_MESSAGE)
+        cJSON_Delete(m);
+    ck_assert_int_eq(event, MF_CREW_DIED);
+    ck_assert_int_eq(mf_crew_deaths(c), 1);
+    expect_ready(c);
+    /* Only the first time: the count outlives the runner that it killed. */
+    ask_probe(c, steps, 0, 1);
+    for (;;) {
+        _cleanup_(cJSON_Deletep) cJSON *answer = hear(c);
+        if (strcmp(mf_channel_op(answer), "end") == 0)
+            break;
+        if (strcmp(mf_channel_op(answer), "result") == 0)
+            ck_assert_str_eq(cJSON_GetObjectItem(answer, "status")->valuestring, "ok");
+    }
+    mf_crew_free(c);
+    remove_spec();
+}
+END_TEST
+
+/* Those that compile nothing are not asked to. */
+START_TEST(simulated_compile_nothing_ahead)
+{
+    struct mf_crew *c = start_crew("{}", true);
+    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    expect_ready(c);
+    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    mf_crew_free(c);
+    remove_spec();
+}
+END_TEST
+
+#define COMPILES_AHEAD                                                                                      \
+    "echo '{\"op\":\"hello\",\"protocol\":1,\"name\":\"x\",\"revision\":\"r\",\"families\":[],"             \
+    "\"can\":[\"unit\",\"ahead\"]}' >&3; while read -r line <&3; do case $line in *describe*) echo "        \
+    "'{\"op\":\"described\",\"class\":\"x/1\",\"model\":\"m\",\"isa\":\"\",\"compiler\":\"\",\"memory\":1," \
+    "\"llc\":1,\"cores\":1,\"peak_gflops\":{\"bf16\":1,\"f32\":1},\"mem_read_gbs\":1,\"gap_us\":1,"         \
+    "\"simulated\":true}' "                                                                                 \
+    ">&3;; *ahead*1,2,3*) exit 3;; *ahead*) echo '{}' >&3;; esac; done"
+
+/* Another runner than the one that works is at it, and its death is nobody's but its own. */
+START_TEST(runner_that_compiles_ahead)
+{
+    static const char *const argv[] = {"/bin/sh", "-c", COMPILES_AHEAD, NULL};
+    const struct mf_crew_options o = {.argv = argv};
+    struct mf_crew *c = NULL;
+    int r;
+
+    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    expect_ready(c);
+    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), 0);
+    ck_assert_int_eq(mf_crew_ahead(c, "1,2,3"), 0);
+    for (int64_t until = mf_now_ms() + DEADLINE; (r = mf_crew_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
+        cJSON *m = NULL;
+        ck_assert_msg(mf_now_ms() < until, "it lives: %d", r);
+        ck_assert_int_eq(crew_turn(c, &m, mf_now_ms() + 20), MF_CREW_NOTHING);
+    }
+    ck_assert_int_eq(mf_crew_deaths(c), 0);
+    ck_assert_int_gt(mf_crew_pid(c), 0);
+    mf_crew_free(c);
+}
+END_TEST
+
+START_TEST(memory_limit)
+{
+    static const char *const argv[] = {
+        WORKER, "--runner-child", "--device", "sim:gfx942/304:0", "--memory=512", NULL};
+    struct mf_runner_host *h = NULL;
+    ck_assert_int_eq(mf_runner_host_start(argv, &h), 0);
+    _cleanup_(cJSON_Deletep) cJSON *hello = NULL;
+    ck_assert_int_eq(wait_host(h, &hello), MF_RUNNER_MESSAGE);
+    char path[64], line[256];
+    bool found = false;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/limits", (long)mf_runner_host_pid(h));
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof(line), f))
+        found |= strncmp(line, "Max address space", 17) == 0 && strstr(line, " 536870912 ");
+    ck_assert(found);
+    mf_runner_host_free(h);
+}
+END_TEST
+
+START_TEST(hopeless)
+{
+    static const char *const argv[] = {WORKER, "--runner-child", "--device", "sim:nonsense", NULL};
+    struct mf_crew *c = NULL;
+    cJSON *m = NULL;
+    ck_assert_int_eq(mf_crew_new(&(struct mf_crew_options){.argv = argv}, &c), 0);
+    ck_assert_int_eq(wait_crew(c, &m), MF_CREW_HOPELESS);
+    ck_assert_ptr_nonnull(strstr(mf_crew_why(c), "is no sim device"));
+    mf_crew_free(c);
+}
+END_TEST
+
+START_TEST(dies_before_ready)
+{
+    static const char *const argv[] = {"/bin/sh", "-c", "echo cannot load the driver >&2; exit 9", NULL};
+    struct mf_crew *c = NULL;
+    cJSON *m = NULL;
+    enum mf_crew_event event;
+    int n = 0;
+    ck_assert_int_eq(mf_crew_new(&(struct mf_crew_options){.argv = argv}, &c), 0);
+    while ((event = wait_crew(c, &m)) == MF_CREW_DIED)
+        n++;
+    ck_assert_int_eq(event, MF_CREW_HOPELESS);
+    ck_assert_int_eq(n, 2);
+    ck_assert_ptr_nonnull(strstr(mf_crew_why(c), "exit code 9; stderr: cannot load the driver"));
+    mf_crew_free(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("runner");
+    TCase *host = tcase_create("host");
+    tcase_add_loop_test(host, says_why_it_died, 0, (int)MF_ARRAY_LEN(deaths));
+    tcase_add_test(host, tail_of_stderr);
+    tcase_add_test(host, last_words_are_heard);
+    tcase_add_test(host, silence_is_a_hang);
+    tcase_add_test(host, late_worker_is_no_hang);
+    tcase_set_timeout(host, 60);
+    suite_add_tcase(suite, host);
+    TCase *crew = tcase_create("crew");
+    tcase_add_test(crew, enumerates_and_probes);
+    tcase_add_test(crew, samples_are_pure);
+    tcase_add_loop_test(crew, planted_faults, 0, (int)MF_ARRAY_LEN(faults));
+    tcase_add_test(crew, next_runner_goes_on);
+    tcase_add_test(crew, simulated_compile_nothing_ahead);
+    tcase_add_test(crew, runner_that_compiles_ahead);
+    tcase_add_test(crew, memory_limit);
+    tcase_add_test(crew, hopeless);
+    tcase_add_test(crew, dies_before_ready);
+    tcase_set_timeout(crew, 60);
+    suite_add_tcase(suite, crew);
+    return mf_check_main(suite);
+}

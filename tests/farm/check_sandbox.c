@@ -1,0 +1,312 @@
+/* What a runner may not do once it has begun, and what it still may: in a process of the test's own, and through a farm whose
+ * runner loads a family that pries. Each try is made without the sandbox too, where it must not meet the sandbox's refusal. */
+#include "worker/sandbox/sandbox.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "support/farm/farm_harness.h"
+#include "support/mf_check.h"
+#include "support/kernels/prying.h"
+#include "support/remove_tree.h"
+
+/* base: of a case, whose process enters no sandbox, and so can take away what tests leave; folder: of a test. */
+static char base[40], folder[64], scratch[80];
+
+static void make_base(void)
+{
+    mf_say(base, sizeof(base), "/tmp/check_sandbox.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(base));
+}
+
+static void remove_base(void)
+{
+    ck_assert_int_eq(remove_tree(base), 0);
+}
+
+static void make_folder(void)
+{
+    mf_say(folder, sizeof(folder), "%s/XXXXXX", base);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    mf_say(scratch, sizeof(scratch), "%s/scratch", folder);
+    ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+    char file[96];
+    mf_say(file, sizeof(file), "%s/outside.%s", base, strrchr(folder, '/') + 1);
+    ck_assert_int_eq(setenv(PRYING_FILE, file, 1), 0);
+}
+
+static bool is_refusal(int error)
+{
+    return error == EACCES || error == EPERM;
+}
+
+/* clang-format off */
+static const struct kind {
+    const char *device;
+    bool foreign;
+    const char *may; /* of the tries, what it may all the same */
+} kinds[] = {
+    {"cpu:0",              false, ""},
+    {"sim:gfx942/304:0",   false, ""},
+    {"hip:nvidia:0",       false, "chmod"},
+    {"hip:amd:0",          false, "chmod"},
+    {"cpu:0",              true,  "chmod shell read"},
+};
+/* clang-format on */
+
+static void enter(const struct kind *k)
+{
+    char text[MF_SANDBOX_TEXT_MAX], why[256] = "";
+    const struct mf_sandbox s = {.device = k->device, .scratch = scratch, .foreign = k->foreign};
+    ck_assert_msg(mf_sandbox_enter(&s, text, why, sizeof(why)) == 0, "%s", why);
+    ck_assert_ptr_nonnull(strstr(text, "landlock"));
+    ck_assert_ptr_nonnull(strstr(text, "seccomp"));
+}
+
+static bool has_landlock(void)
+{
+    return syscall(SYS_landlock_create_ruleset, NULL, 0, 1) >= 1;
+}
+
+START_TEST(tries_are_refused)
+{
+    const struct kind *k = &kinds[_i];
+    int before[N_PRYINGS];
+    for (size_t i = 0; i < N_PRYINGS; i++)
+        before[i] = strcmp(pryings[i].name, "ptrace") == 0 ? 0 : pryings[i].try();
+    enter(k);
+    for (size_t i = 0; i < N_PRYINGS; i++) {
+        const struct prying *p = &pryings[i];
+        int error = p->try();
+        bool may = strstr(k->may, p->name) != NULL;
+        /* A GPU's runner starts programs, and only Landlock tells which; on a kernel without it this is not kept */
+        bool files = p->files || (strcmp(p->name, "shell") == 0 && strncmp(k->device, "hip", 3) == 0);
+        if (files && !has_landlock())
+            continue;
+        if (may)
+            ck_assert_msg(error == before[i], "%s: %s, %d before", p->name, strerror(error), before[i]);
+        else
+            ck_assert_msg(is_refusal(error), "%s: %s", p->name, strerror(error));
+    }
+    /* The tests run as root: what they try is really possible there */
+    if (geteuid() == 0) {
+        ck_assert_int_eq(before[0], 0);
+        ck_assert_int_eq(prying_shell() == 0, k->foreign);
+    }
+}
+END_TEST
+
+static void *count(void *n)
+{
+    ++*(int *)n;
+    return NULL;
+}
+
+/* What measuring takes. */
+START_TEST(work_goes_on)
+{
+    const struct kind *k = &kinds[_i];
+    pthread_t thread;
+    char path[96], byte;
+    int n = 0, pair[2], status;
+    enter(k);
+    ck_assert_int_eq(pthread_create(&thread, NULL, count, &n), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    ck_assert_int_eq(send(pair[0], "x", 1, MSG_NOSIGNAL), 1);
+    ck_assert_int_eq(recv(pair[1], &byte, 1, 0), 1);
+    int memory = memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_ge(memory, 0);
+    ck_assert_int_eq(ftruncate(memory, 4096), 0);
+    /* As a foreign runner gets it */
+    mf_say(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), memory);
+    int again = open(path, O_RDWR);
+    ck_assert_msg(again >= 0, "%s", strerror(errno));
+    ck_assert_ptr_ne(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
+    ck_assert_ptr_ne(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), MAP_FAILED);
+    static const char *const readable[] = {"/proc/cpuinfo", "/proc/self/status", "/usr/bin/env",
+                                           "/etc/ld.so.cache"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(readable); i++) {
+        int fd = open(readable[i], O_RDONLY);
+        ck_assert_msg(fd >= 0, "%s: %s", readable[i], strerror(errno));
+        (void)close(fd);
+    }
+    int null = open("/dev/null", O_RDWR);
+    ck_assert_int_ge(null, 0);
+    /* Its own folder, which TMPDIR names */
+    ck_assert_str_eq(getenv("TMPDIR"), scratch);
+    mf_say(path, sizeof(path), "%s/file", scratch);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    ck_assert_msg(fd >= 0, "%s", strerror(errno));
+    ck_assert_int_eq(unlink(path), 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(3);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(WEXITSTATUS(status), 3);
+}
+END_TEST
+
+/* A GPU's runner starts the compile helper, which keeps what it makes in the cache; nothing else. */
+START_TEST(a_gpu_compiles)
+{
+    int status = 0;
+    char path[96];
+    enter(&kinds[2]);
+    pid_t child = fork();
+    if (child == 0) {
+        (void)execl(MF_BINARY_DIR "/kernels/moefarm-compile", "moefarm-compile", (char *)NULL);
+        _exit(100 + (errno == EACCES));
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_lt(WEXITSTATUS(status), 100);
+    mf_say(path, sizeof(path), "%s/code", folder);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    ck_assert_msg(fd >= 0, "%s", strerror(errno));
+}
+END_TEST
+
+START_TEST(scratch_is_emptied)
+{
+    char path[160], link[160];
+    mf_say(path, sizeof(path), "%s/a", scratch);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    mf_say(path, sizeof(path), "%s/a/kept", folder);
+    mf_say(path, sizeof(path), "%s/kept", folder);
+    ck_assert_int_ge(open(path, O_WRONLY | O_CREAT, 0600), 0);
+    mf_say(link, sizeof(link), "%s/a/link", scratch);
+    ck_assert_int_eq(symlink(folder, link), 0);
+    ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
+    ck_assert_int_eq(access(link, F_OK), -1);
+    ck_assert_int_eq(access(path, F_OK), 0); /* behind the link */
+    ck_assert_int_eq(rmdir(scratch), 0);
+}
+END_TEST
+
+/* A kernel of the test's own choosing: one call of it fails as on a kernel that has it not. */
+static void take_away(uint32_t call, uint32_t argument, bool any, int error)
+{
+    const struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args)),
+        BPF_JUMP(BPF_JMP | (any ? BPF_JGE : BPF_JEQ) | BPF_K, argument, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog program = {.len = MF_ARRAY_LEN(code),
+                                       .filter = (struct sock_filter *)(uintptr_t)code};
+    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+/* What a kernel lacks is said, and the rest holds. */
+START_TEST(says_what_is_missing)
+{
+    char text[MF_SANDBOX_TEXT_MAX], why[256] = "";
+    const struct mf_sandbox s = {.device = "cpu:0", .scratch = scratch};
+    bool landlock = _i == 0;
+    if (landlock)
+        take_away(SYS_landlock_create_ruleset, 0, true, ENOSYS);
+    else
+        take_away(SYS_prctl, PR_SET_SECCOMP, false, EINVAL);
+    ck_assert_msg(mf_sandbox_enter(&s, text, why, sizeof(why)) == 0, "%s", why);
+    ck_assert_msg(strstr(text, landlock ? "no landlock" : "no seccomp") != NULL, "%s", text);
+    ck_assert_msg(strstr(text, landlock ? ", seccomp" : "landlock") != NULL, "%s", text);
+    if (landlock)
+        ck_assert(is_refusal(prying_tcp()) && is_refusal(prying_shell()) && is_refusal(prying_cut()) &&
+                  is_refusal(prying_truncate()) && prying_write() == 0);
+    else if (has_landlock())
+        ck_assert(is_refusal(prying_write()) && is_refusal(prying_shell()));
+    ck_assert_int_eq(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
+}
+END_TEST
+
+/* ---- a farm ---- */
+
+static struct farm farm;
+
+static void stop_farm(void)
+{
+    farm_stop(&farm);
+}
+
+/* What the prying family says in the rejections of the batch's only goal, by its try's name. */
+static int pried(const cJSON *list, const char *name)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
+        if (strcmp(farm_text(item, "kernel"), name) == 0)
+            return (int)strtol(strchr(farm_text(item, "reason"), ':') + 1, NULL, 10);
+    }
+    ck_abort_msg("nothing is said of %s", name);
+    return 0;
+}
+
+START_TEST(a_prying_family)
+{
+    char path[64];
+    bool kept = _i == 0;
+    farm_start(&farm, 1000);
+    const char *const args[] = {"--device",
+                                "cpu:0",
+                                "--families",
+                                "move,one,prying",
+                                "--family-so",
+                                MF_BINARY_DIR "/tests/prying.so",
+                                kept ? NULL : "--no-sandbox",
+                                NULL};
+    farm_start_worker(&farm, 0, args);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
+    farm_wait_done(&farm, batch);
+    mf_say(path, sizeof(path), "/api/v1/goals/1/rejections?limit=1000");
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, path);
+    for (size_t i = 0; i < N_PRYINGS; i++) {
+        int error = pried(list, pryings[i].name);
+        if (kept && (!pryings[i].files || has_landlock()))
+            ck_assert_msg(is_refusal(error), "%s: %s", pryings[i].name, strerror(error));
+    }
+    if (!kept) {
+        ck_assert_int_eq(pried(list, "tcp"), 0);
+        ck_assert_int_eq(pried(list, "write"), 0);
+        ck_assert_int_eq(pried(list, "shell"), 0);
+    }
+    /* The farm has gone on: the goal has its winner. And it says how its runners are kept. */
+    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
+    ck_assert_str_eq(farm_text(goal, "state"), "done");
+    _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");
+    const char *text = farm_text(cJSON_GetArrayItem(mf_json_array(workers, "items"), 0), "sandbox");
+    ck_assert_msg(strstr(text, kept ? "seccomp" : "none: --no-sandbox") != NULL, "%s", text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sandbox");
+    TCase *alone = tcase_create("alone");
+    tcase_add_unchecked_fixture(alone, make_base, remove_base);
+    tcase_add_checked_fixture(alone, make_folder, NULL);
+    tcase_add_loop_test(alone, tries_are_refused, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_loop_test(alone, work_goes_on, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_test(alone, a_gpu_compiles);
+    tcase_add_loop_test(alone, says_what_is_missing, 0, 2);
+    tcase_add_test(alone, scratch_is_emptied);
+    suite_add_tcase(suite, alone);
+    TCase *c = tcase_create("farm");
+    tcase_set_timeout(c, 120);
+    tcase_add_unchecked_fixture(c, make_base, remove_base);
+    tcase_add_checked_fixture(c, make_folder, stop_farm);
+    tcase_add_loop_test(c, a_prying_family, 0, 2);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

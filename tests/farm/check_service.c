@@ -1,0 +1,115 @@
+/* moefarmd and moefarm-worker as services of a supervisor: they say when they serve and when they stop, their loops give
+ * signs of life, and a loop that hangs gives none. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "support/farm/farm_harness.h"
+#include "support/mf_check.h"
+#include "support/farm/notify_listener.h"
+#include "server/store/store.h"
+
+#define WATCHDOG_US "400000" /* a sign of life each 200 ms */
+#define HANG_MS     800      /* nothing at all for so long is a missed watchdog, twice */
+
+static struct farm farm;
+static int heard = -1;
+
+/* What is started now is a service. */
+static void supervise(void)
+{
+    char name[32];
+    heard = notify_listen(name);
+    ck_assert_int_eq(setenv("NOTIFY_SOCKET", name, 1), 0);
+    ck_assert_int_eq(setenv("WATCHDOG_USEC", WATCHDOG_US, 1), 0);
+}
+
+static void unsupervise(void)
+{
+    (void)unsetenv("NOTIFY_SOCKET");
+    (void)unsetenv("WATCHDOG_USEC");
+}
+
+static void await(const char *message)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    while (strcmp(notify_hear(heard, 100), message) != 0)
+        ck_assert_msg(mf_now_ms() < until, "no %s", message);
+}
+
+/* Signs of life that were sent before the hang are read; then none comes. */
+static void await_hang(void)
+{
+    int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
+    while (notify_hear(heard, HANG_MS)[0])
+        ck_assert_msg(mf_now_ms() < until, "it lives on");
+}
+
+static void stop(void)
+{
+    farm_stop(&farm);
+    (void)close(heard);
+}
+
+/* The writing thread waits for a lock on the database, which it has less than two seconds of patience for; its other
+ * threads go on. */
+START_TEST(coordinator)
+{
+    char path[128];
+    struct mf_store *other = NULL;
+    supervise();
+    farm_start(&farm, 300);
+    unsupervise();
+    await("READY=1");
+    await("WATCHDOG=1");
+    await("WATCHDOG=1");
+    (void)snprintf(path, sizeof(path), "%s/state/farm.db", farm.folder);
+    ck_assert_int_eq(mf_store_open(path, &other), 0);
+    ck_assert_int_ge(mf_store_begin(other), 0);
+    await_hang();
+    mf_store_rollback(other);
+    (void)mf_store_free(other);
+    await("WATCHDOG=1");
+    ck_assert_int_eq(kill(farm.daemon, SIGTERM), 0);
+    await("STOPPING=1");
+}
+END_TEST
+
+/* Without a coordinator too: it serves as soon as it has its device. */
+START_TEST(worker)
+{
+    const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
+    farm_start(&farm, 300);
+    farm_kill_daemon(&farm);
+    supervise();
+    farm_start_worker(&farm, 0, args);
+    unsupervise();
+    await("READY=1");
+    await("WATCHDOG=1");
+    await("WATCHDOG=1");
+    ck_assert_int_eq(kill(farm.workers[0], SIGSTOP), 0);
+    await_hang();
+    ck_assert_int_eq(kill(farm.workers[0], SIGCONT), 0);
+    await("WATCHDOG=1");
+    ck_assert_int_eq(kill(farm.workers[0], SIGTERM), 0);
+    await("STOPPING=1");
+    ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("service");
+    TCase *tc = tcase_create("service");
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_test(tc, coordinator);
+    tcase_add_test(tc, worker);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,224 @@
+/* What keeps moefarmd from starting is said in one line, with what it is about and what to do. */
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/mf_check.h"
+#include "support/remove_tree.h"
+#include "support/run_program.h"
+#include "server/store/migration.h"
+#include "server/store/store.h"
+#include "server/store/store_private.h"
+
+#define DAEMON MF_BINARY_DIR "/server/moefarmd"
+
+static char folder[64], state[96];
+
+static void setup(void)
+{
+    mf_say(folder, sizeof(folder), "/tmp/check_start.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    mf_say(state, sizeof(state), "%s/state", folder);
+}
+
+static void teardown(void)
+{
+    ck_assert_int_eq(remove_tree(folder), 0);
+}
+
+/* One that does start is ended after a while, with another code. */
+static struct ran start(const char *const *more)
+{
+    const char *const program[] = {"timeout", "10",          "env",     DAEMON, "--http", "127.0.0.1:0",
+                                   "--hub",   "127.0.0.1:0", "--state", state,  NULL};
+    return run_program(program, more);
+}
+
+/* ---- its words ---- */
+
+static const char *const words[][3] = {
+    {"tokens"}, /* the dashes forgotten: it must not run without tokens */
+    {"--tokens", "extra"},
+    {"--", "--tokens"},
+};
+
+START_TEST(takes_options_only)
+{
+    char says[64];
+    struct ran r = start(words[_i]);
+    ck_assert_int_eq(r.code, 2);
+    mf_say(says, sizeof(says), "unexpected argument '%s'", words[_i][words[_i][1] ? 1 : 0]);
+    assert_says(r, says);
+    ck_assert_int_lt(access(state, F_OK), 0); /* nothing was begun */
+}
+END_TEST
+
+/* ---- its database ---- */
+
+static void put(const char *path, const char *text, size_t len)
+{
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(text, 1, len, f), len);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+static void be_newer(const char *path)
+{
+    char sql[64];
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    ck_assert_int_eq(mf_store_open(path, &s), 0);
+    mf_say(sql, sizeof(sql), "PRAGMA user_version = %d", mf_n_migrations + 1);
+    ck_assert_int_ge(mf_sql_run(s, sql, ""), 0);
+}
+
+static void be_garbage(const char *path)
+{
+    char text[8192];
+    memset(text, 'x', sizeof(text));
+    put(path, text, sizeof(text));
+}
+
+/* Its first page is as it was. */
+static void be_damaged(const char *path)
+{
+    char text[16384];
+    be_newer(path);
+    memset(text, 'x', sizeof(text));
+    FILE *f = fopen(path, "r+e");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fseek(f, 4096, SEEK_SET), 0);
+    for (int i = 0; i < 20; i++)
+        ck_assert_uint_eq(fwrite(text, 1, sizeof(text), f), sizeof(text));
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+static void be_folder(const char *path)
+{
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+}
+
+static void be_missing(const char *path)
+{
+    (void)path;
+}
+
+/* clang-format off */
+static const struct {
+    void (*make)(const char *path);
+    bool backup;
+    const char *says[2];
+} databases[] = {
+    {be_newer,   false, {"this program's is ", "start the newer moefarmd"}},
+    {be_newer,   true,  {"this program's is ", "start the newer moefarmd"}},
+    {be_garbage, false, {"is damaged, or no database", "restore a backup (docs/deploy.md)"}},
+    {be_garbage, true,  {"is damaged, or no database", "restore a backup (docs/deploy.md)"}},
+    {be_damaged, false, {"is damaged, or no database", "restore a backup (docs/deploy.md)"}},
+    {be_folder,  false, {"is no file", "move it away"}},
+    {be_folder,  true,  {"is no file", "move it away"}},
+    {be_missing, true,  {"there is no such file", "--state"}},
+};
+/* clang-format on */
+
+static bool has_twice(const char *text, const char *part)
+{
+    const char *first = strstr(text, part);
+    return first && strstr(first + 1, part);
+}
+
+/* The words of an errno, which say nothing here, and those that the reason has already. */
+static void check_one_sentence(struct ran r)
+{
+    static const char *const empty[] = {"Bad message", "Operation not supported", "Input/output error",
+                                        "Resource temporarily unavailable", "Invalid argument"};
+    ck_assert_int_eq(r.code, 1);
+    ck_assert_ptr_eq(strchr(r.text, '\n'), strrchr(r.text, '\n'));
+    for (size_t i = 0; i < MF_ARRAY_LEN(empty); i++)
+        ck_assert_msg(!strstr(r.text, empty[i]), "%s", r.text);
+    ck_assert_msg(!has_twice(r.text, "No such file"), "%s", r.text);
+}
+
+START_TEST(says_what_its_database_is)
+{
+    char path[128], copy[128];
+    mf_say(path, sizeof(path), "%s/farm.db", state);
+    mf_say(copy, sizeof(copy), "%s/copy.db", folder);
+    ck_assert_int_eq(mkdir(state, 0700), 0);
+    databases[_i].make(path);
+    struct ran r = start(databases[_i].backup ? (const char *const[]){"--backup", copy, NULL}
+                                              : (const char *const[]){NULL});
+    check_one_sentence(r);
+    assert_says(r, path);
+    for (size_t i = 0; i < MF_ARRAY_LEN(databases[_i].says); i++)
+        assert_says(r, databases[_i].says[i]);
+    ck_assert_int_lt(access(copy, F_OK), 0);
+}
+END_TEST
+
+/* ---- its certificate ---- */
+
+#define CERTIFICATE MF_TEST_DATA "/tls/cert.pem"
+#define KEY         MF_TEST_DATA "/tls/key.pem"
+
+/* clang-format off */
+static const struct {
+    const char *certificate, *key;
+} pairs[] = {
+    {__FILE__,    KEY},
+    {CERTIFICATE, __FILE__},
+    {KEY,         CERTIFICATE},
+};
+/* clang-format on */
+
+START_TEST(says_that_its_certificate_is_none)
+{
+    struct ran r =
+        start((const char *const[]){"--tls-cert", pairs[_i].certificate, "--tls-key", pairs[_i].key, NULL});
+    check_one_sentence(r);
+    assert_says(r, pairs[_i].certificate);
+    assert_says(r, pairs[_i].key);
+    assert_says(r, "GnuTLS");
+    assert_says(r, "a PEM certificate and the PEM key that belongs to it");
+}
+END_TEST
+
+/* ---- its ports ---- */
+
+static const char *const listeners[] = {"--http", "--hub"};
+
+START_TEST(says_once_that_a_port_is_taken)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(address);
+    char taken[32];
+    _cleanup_(mf_closep) int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, len), 0);
+    ck_assert_int_eq(listen(fd, 1), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
+    mf_say(taken, sizeof(taken), "127.0.0.1:%d", ntohs(address.sin_port));
+    struct ran r = start((const char *const[]){listeners[_i], taken, NULL});
+    check_one_sentence(r);
+    assert_says(r, taken);
+    assert_says(r, "Address already in use");
+    ck_assert_msg(!has_twice(r.text, "Address already in use"), "%s", r.text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("start");
+    TCase *tc = tcase_create("start");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_loop_test(tc, takes_options_only, 0, (int)MF_ARRAY_LEN(words));
+    tcase_add_loop_test(tc, says_what_its_database_is, 0, (int)MF_ARRAY_LEN(databases));
+    tcase_add_loop_test(tc, says_that_its_certificate_is_none, 0, (int)MF_ARRAY_LEN(pairs));
+    tcase_add_loop_test(tc, says_once_that_a_port_is_taken, 0, (int)MF_ARRAY_LEN(listeners));
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,377 @@
+/* Who comes to a farm and does not belong: peers of another version of the protocol, a second worker for a device or a name,
+ * connections that stay silent, and ten thousand of them. Each is refused in words that both sides can read, and those who belong notice nothing. Real
+ * processes; the peers of other versions are of cardboard. */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/net/wire.h"
+#include "support/farm/farm_audit.h"
+#include "support/farm/http_client.h"
+#include "support/mf_check.h"
+
+#define BEAT_MS       20000 /* who works is not lost by this machine being busy */
+#define N_CONNECTIONS 10000
+#define HTTP_LIMIT    512 /* server/http/http.c */
+
+static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16);
+
+static struct farm farm;
+
+static void start_worker(int place, const char *device, const char *name)
+{
+    const char *const args[] = {"--device", device, name ? "--name" : NULL, name, NULL};
+    farm_start_worker(&farm, place, args);
+}
+
+static void run_batch(const char *query)
+{
+    int batch = farm_submit(&farm, csv, query);
+    farm_wait_done(&farm, batch);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+}
+
+/* ---- versions ---- */
+
+static const int versions[] = {MF_WIRE_VERSION - 1, MF_WIRE_VERSION + 1};
+
+/* A HELLO of another version: a header whose magic and version are where they always are, and nothing else is known. */
+static void send_other(void *socket, int version)
+{
+    const unsigned char header[] = {'M', 'F', (unsigned char)version, 0, 1, 2, 3};
+    ck_assert_int_ge(zmq_send(socket, header, sizeof(header), ZMQ_SNDMORE), 0);
+    ck_assert_int_ge(zmq_send(socket, "{}", 2, 0), 0);
+}
+
+START_TEST(worker_of_another_version)
+{
+    char endpoint[64], said[96], answer[512] = "";
+    int wait_ms = 20000, none = 0;
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_DEALER);
+    (void)zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    (void)zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none));
+    (void)snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", farm.hub);
+    ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
+    for (int i = 0; i < 100; i++)
+        send_other(socket, versions[_i]);
+    uint8_t header[MF_WIRE_HEADER_SIZE];
+    struct mf_wire_header decoded;
+    int version;
+    int n = zmq_recv(socket, header, sizeof(header), 0);
+    ck_assert_int_eq(mf_wire_decode(header, (size_t)n, &decoded, &version), 0);
+    ck_assert_int_eq(decoded.type, MF_MESSAGE_REFUSE);
+    ck_assert_int_gt(zmq_recv(socket, answer, sizeof(answer) - 1, 0), 0);
+    ck_assert_msg(strstr(answer, "\"version\"") && strstr(answer, "speaks version 1 only"), "%s", answer);
+    (void)snprintf(said, sizeof(said), "a worker that speaks version %d of the protocol is refused",
+                   versions[_i]);
+    farm_wait_log(&farm, "moefarmd.log", said);
+    ck_assert_int_eq(farm_log_count(&farm, "moefarmd.log", said), 1);
+    run_batch("&classes=gfx942/304");
+    (void)zmq_close(socket);
+    (void)zmq_ctx_term(zmq);
+}
+END_TEST
+
+START_TEST(coordinator_of_another_version)
+{
+    char endpoint[64], said[96], id[64], rest[4096];
+    int wait_ms = 20000, none = 0;
+    size_t len = sizeof(endpoint);
+    farm_make(&farm);
+    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_ROUTER);
+    (void)zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    (void)zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none));
+    ck_assert_int_eq(zmq_bind(socket, "tcp://127.0.0.1:*"), 0);
+    ck_assert_int_eq(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &len), 0);
+    farm.hub = (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    /* Two of its HELLOs: it stays and asks on, and says what is wrong once */
+    for (int i = 0; i < 2; i++) {
+        int n = zmq_recv(socket, id, sizeof(id), 0);
+        ck_assert_int_gt(n, 0);
+        ck_assert_int_gt(zmq_recv(socket, rest, sizeof(rest), 0), 0);
+        ck_assert_int_gt(zmq_recv(socket, rest, sizeof(rest), 0), 0);
+        ck_assert_int_ge(zmq_send(socket, id, (size_t)n, ZMQ_SNDMORE), 0);
+        send_other(socket, versions[_i]);
+    }
+    (void)snprintf(said, sizeof(said), "speaks version %d of the protocol and this worker version %d",
+                   versions[_i], MF_WIRE_VERSION);
+    farm_wait_log(&farm, "worker0.log", said);
+    ck_assert_int_eq(farm_log_count(&farm, "worker0.log", said), 1);
+    ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
+    (void)zmq_close(socket);
+    (void)zmq_ctx_term(zmq);
+}
+END_TEST
+
+/* ---- claims ---- */
+
+/* Two workers for one device, and two of one name, on one host: the second ends, and says who has it. */
+START_TEST(claims)
+{
+    char holder[64];
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    (void)snprintf(holder, sizeof(holder), "is held by the worker with pid %ld", (long)farm.workers[0]);
+    start_worker(1, "sim:gfx942/304:0", NULL);
+    ck_assert_int_eq(farm_wait_end(&farm.workers[1]), 1);
+    farm_wait_log(&farm, "worker1.log", holder);
+    start_worker(2, "sim:gfx942/304:2", "w0");
+    ck_assert_int_eq(farm_wait_end(&farm.workers[2]), 1);
+    farm_wait_log(&farm, "worker2.log", "another worker of this name has it");
+    run_batch("&classes=gfx942/304");
+    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM worker"), 1);
+}
+END_TEST
+
+/* ---- too much ---- */
+
+#define N_FLOOD 20000
+/* Under AddressSanitizer 48 took longer to read than a batch may, and nothing is held against its limit */
+#ifdef __SANITIZE_ADDRESS__
+#    define N_LONGEST 4
+#else
+#    define N_LONGEST 36
+#endif
+#define FLOOD_KIB_MAX \
+    (192 << 10) /* what the batches take, and more; 10,000 of the small ones would be 160 MiB beside */
+
+/* The kilobytes of memory that the process has had at most. */
+static long peak_kib(pid_t pid)
+{
+    char path[64], line[256];
+    long kib = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/status", (long)pid);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof(line), f)) {
+        if (strncmp(line, "VmHWM:", 6) == 0)
+            kib = strtol(line + 6, NULL, 10);
+    }
+    ck_assert_int_gt(kib, 0);
+    return kib;
+}
+
+/* A stranger's flood of messages that mean nothing: 312 MiB in messages of 16 KiB, and 288 MiB in the longest there are, of
+ * values that take far longer to read than to send. A message that is read and one that is told of may be in memory as values, of
+ * 32 times their length, beside what waits. */
+static const struct {
+    size_t len;
+    int n;
+    long most_kib;
+} floods[] = {{16 << 10, N_FLOOD, FLOOD_KIB_MAX}, {MF_WIRE_BODY_MAX, N_LONGEST, 700 << 10}};
+
+/* And another's one message beyond the ceiling, which
+ * ends its connection: the hub takes them as fast as it reads them and keeps none, and who works goes on. */
+START_TEST(flood)
+{
+    static char large[MF_WIRE_BODY_MAX + 1], flooding[MF_WIRE_BODY_MAX];
+    uint8_t header[MF_WIRE_HEADER_SIZE];
+    char endpoint[64];
+    uint8_t event[6] = {0};
+    int none = 0, wait_ms = FARM_DEADLINE_MS;
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    run_batch("&classes=gfx942/304");
+    long before = peak_kib(farm.daemon);
+    void *zmq = zmq_ctx_new(), *socket = zmq_socket(zmq, ZMQ_DEALER);
+    void *other = zmq_socket(zmq, ZMQ_DEALER), *monitor = zmq_socket(zmq, ZMQ_PAIR);
+    (void)zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none));
+    (void)zmq_setsockopt(other, ZMQ_LINGER, &none, sizeof(none));
+    (void)zmq_setsockopt(socket, ZMQ_SNDTIMEO, &wait_ms, sizeof(wait_ms));
+    (void)zmq_setsockopt(monitor, ZMQ_RCVTIMEO, &wait_ms, sizeof(wait_ms));
+    ck_assert_int_eq(zmq_socket_monitor(other, "inproc://events", ZMQ_EVENT_DISCONNECTED), 0);
+    ck_assert_int_eq(zmq_connect(monitor, "inproc://events"), 0);
+    (void)snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", farm.hub);
+    ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
+    ck_assert_int_eq(zmq_connect(other, endpoint), 0);
+    flooding[0] = '[';
+    for (size_t i = 1; i < floods[_i].len; i++)
+        flooding[i] = i % 2 ? '1' : ',';
+    flooding[floods[_i].len - 1] = ']';
+    mf_wire_encode(&(struct mf_wire_header){.type = MF_MESSAGE_BEAT}, header);
+    for (int i = 0; i < floods[_i].n; i++) {
+        ck_assert_int_eq(zmq_send(socket, header, sizeof(header), ZMQ_SNDMORE), sizeof(header));
+        ck_assert_int_eq(zmq_send(socket, flooding, floods[_i].len, 0), (int)floods[_i].len);
+    }
+    run_batch("&classes=gfx942/304&seed=2");
+    ck_assert_int_eq(zmq_send(other, large, sizeof(large), 0), sizeof(large));
+    ck_assert_int_eq(zmq_recv(monitor, event, sizeof(event), 0), sizeof(event));
+    run_batch("&classes=gfx942/304&seed=3");
+    ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
+    long more = peak_kib(farm.daemon) - before;
+#ifdef __SANITIZE_ADDRESS__
+    printf("not held against its limit: %ld KiB more, of which AddressSanitizer keeps what was freed\n",
+           more);
+#else
+    printf("flood %d: %ld KiB more\n", _i, more);
+    ck_assert_msg(more < floods[_i].most_kib, "%ld KiB more", more);
+#endif
+    (void)zmq_close(monitor);
+    (void)zmq_close(other);
+    (void)zmq_close(socket);
+    (void)zmq_ctx_term(zmq);
+}
+END_TEST
+
+/* ---- silence ---- */
+
+/* What each says before it falls silent, in the middle of ZeroMQ's greeting and behind it. */
+static const unsigned char greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
+static const size_t says[] = {0, 5, 12, sizeof(greeting)};
+
+/* Connections that never get through the handshake end by the hub's doing, and those who work notice nothing. */
+START_TEST(silent_strangers)
+{
+    int fds[MF_ARRAY_LEN(says)];
+    char heard[256];
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    farm_wait_workers(&farm, 1);
+    for (size_t i = 0; i < MF_ARRAY_LEN(says); i++) {
+        fds[i] = http_connect(farm.hub);
+        ck_assert_int_ge(fds[i], 0);
+        ck_assert_int_eq(send(fds[i], greeting, says[i], MSG_NOSIGNAL), (ssize_t)says[i]);
+    }
+    run_batch("&classes=gfx942/304");
+    for (size_t i = 0; i < MF_ARRAY_LEN(says); i++) {
+        ssize_t n;
+        do { /* the hub's own greeting comes first */
+            struct pollfd p = {.fd = fds[i], .events = POLLIN};
+            ck_assert_msg(poll(&p, 1, FARM_DEADLINE_MS) == 1, "one who said %zu bytes stays", says[i]);
+            n = recv(fds[i], heard, sizeof(heard), 0);
+        } while (n > 0);
+        ck_assert_msg(n == 0 || errno == ECONNRESET, "%s", strerror(errno));
+        (void)close(fds[i]);
+    }
+    farm_wait_workers(&farm, 1);
+    ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
+}
+END_TEST
+
+/* ---- connections ---- */
+
+static int n_descriptors(pid_t pid)
+{
+    char path[64];
+    int n = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%ld/fd", (long)pid);
+    DIR *folder = opendir(path);
+    ck_assert_ptr_nonnull(folder);
+    for (const struct dirent *entry; (entry = readdir(folder));)
+        n += entry->d_name[0] != '.';
+    (void)closedir(folder);
+    return n;
+}
+
+/* On a connection that was there before. Silence ends it (server/http/http.c, 30 s), so it is asked on between whatever takes long. */
+static void ask_on(int fd)
+{
+    http_sends(fd, "GET /api/v1/batches HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    struct http_reply r = http_read(fd, 0);
+    ck_assert_int_eq(r.status, 200);
+    http_reply_free(&r);
+}
+
+/* Begun, not waited for: those that the server does not take stay on their way. Who is there is served meanwhile. */
+static void connect_all(int port, int *fds, int kept)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_port = htons((unsigned short)port),
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (int i = 0; i < N_CONNECTIONS; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        ck_assert_msg(fds[i] >= 0, "%d: %s", i, strerror(errno));
+        ck_assert(connect(fds[i], (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EINPROGRESS);
+        if (i % 500 == 0)
+            ask_on(kept);
+    }
+}
+
+static void close_all(int *fds)
+{
+    for (int i = 0; i < N_CONNECTIONS; i++)
+        (void)close(fds[i]);
+}
+
+static void set_descriptors(rlim_t n)
+{
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = n < limit.rlim_max ? n : limit.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* At the port of people, or of workers: the limit is respected, who is there is served, and afterwards everybody is. The farm
+ * is started with the few descriptors that a login shell gives. */
+START_TEST(ten_thousand_connections)
+{
+    static int fds[N_CONNECTIONS];
+    bool http = _i == 0;
+    set_descriptors(1024);
+    farm_start(&farm, BEAT_MS);
+    start_worker(0, "sim:gfx942/304:0", NULL);
+    set_descriptors(2 * N_CONNECTIONS);
+    farm_wait_workers(&farm, 1);
+    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
+    int kept = http_connect(farm.http);
+    ck_assert_int_ge(kept, 0);
+    ask_on(kept);
+    connect_all(http ? farm.http : farm.hub, fds, kept);
+    for (int i = 0; i < 20; i++)
+        ask_on(kept);
+    if (http)
+        ck_assert_int_le(n_descriptors(farm.daemon), HTTP_LIMIT + 100);
+    ask_on(kept);
+    (void)close(kept);
+    if (!http)
+        farm_wait_done(&farm, batch); /* people are served while strangers hold the other port */
+    close_all(fds);
+    farm_wait_done(&farm, batch);
+    farm_audit(&farm, batch, &(struct farm_keys){0});
+    run_batch("&classes=gfx942/304&seed=2");
+    ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
+}
+END_TEST
+
+static void stop(void)
+{
+    farm_stop(&farm);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("strangers");
+    TCase *tc = tcase_create("strangers");
+    struct rlimit limit;
+    tcase_add_checked_fixture(tc, NULL, stop);
+    tcase_add_loop_test(tc, worker_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
+    tcase_add_loop_test(tc, coordinator_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
+    tcase_add_test(tc, claims);
+    tcase_add_test(tc, silent_strangers);
+    tcase_add_loop_test(tc, flood, 0, (int)MF_ARRAY_LEN(floods));
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= N_CONNECTIONS + 1000)
+        tcase_add_loop_test(tc, ten_thousand_connections, 0, 2);
+    else
+        (void)printf("left out: %d connections need a hard limit of that many open files (ulimit -Hn)\n",
+                     N_CONNECTIONS);
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,70 @@
+/* Serves the fixture's farm on a port until its input ends: for looking at the page, and for the browser test.
+ *
+ * Prints "port N". Each line of input is one of
+ *   progress   three more steps of goal 10 are measured, and the event says so
+ *   finish     the batch ends
+ *   hostile    every text that a person or a worker may have written is markup now */
+#include "support/farm/http_harness.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MARKUP(column) #column " = '<img src=x onerror=\"window.owned=true\"><b>' || " #column
+
+/* clang-format off */
+static const char hostile[] =
+    "UPDATE batch SET " MARKUP(name) ";"
+    "UPDATE worker SET " MARKUP(name) "," MARKUP(host) "," MARKUP(version) "," MARKUP(step) "," MARKUP(sandbox) ";"
+    "UPDATE device_model SET " MARKUP(name) ";"
+    "UPDATE goal SET " MARKUP(reason) ";"
+    "UPDATE kernel SET " MARKUP(name) ";"
+    "UPDATE rejection SET " MARKUP(reason) "," MARKUP(kernel) "," MARKUP(rule) ";"
+    "UPDATE result SET " MARKUP(reason) ";"
+    "UPDATE pipeline SET " MARKUP(structure) "," MARKUP(layout) ";"
+    "UPDATE strike SET " MARKUP(reason) ";"
+    "UPDATE quarantine SET " MARKUP(reason);
+/* clang-format on */
+
+START_TEST(test_serve)
+{
+    const char *port = getenv("PAGE_FIXTURE_PORT");
+    struct http_harness *h = http_harness_start(
+        &(struct http_harness_options){.fixture = true, .http.port = port ? atoi(port) : 0});
+    char line[64];
+    printf("port %d\n", http_harness_port(h));
+    (void)fflush(stdout);
+    while (fgets(line, sizeof(line), stdin)) {
+        if (strncmp(line, "progress", 8) == 0)
+            http_harness_event(h, 2, "goal",
+                               "{\"batch\":2,\"goal\":10,\"state\":\"probing\",\"steps\":79,\"measured\":60,"
+                               "\"reason\":\"\"}",
+                               "UPDATE goal SET n_measured = min(n_steps, n_measured + 3) WHERE id = 10");
+        else if (strncmp(line, "hostile", 7) == 0)
+            http_harness_event(
+                h, 2, "worker",
+                "{\"worker\":1,\"name\":\"<b>\",\"state\":\"<i>\",\"unit\":0,\"step\":\"<u>\"}", hostile);
+        else if (strncmp(line, "finish", 6) == 0)
+            http_harness_event(
+                h, 2, "batch", "{\"batch\":2,\"state\":\"done\"}",
+                "UPDATE batch SET state = 'done', ended_ms = created_ms + 600000 WHERE id = 2");
+    }
+    http_harness_stop(h);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("page_fixture");
+    TCase *serve = tcase_create("serve");
+    tcase_add_test(serve, test_serve);
+    tcase_set_timeout(serve, 0);
+    suite_add_tcase(suite, serve);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_MINIMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

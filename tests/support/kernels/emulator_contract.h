@@ -1,0 +1,126 @@
+/* The loop that the check_emulator_*.c of flavours share: the contract of every family on the emulator, one step of each set of
+ * ops and tensor that its steps cover and give, for a small grid of shapes. Lanes run in three orders; what comes out is held against the
+ * reference, and a second run, in another order, has to give the same bits. */
+#pragma once
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/base/cleanup.h"
+#include "common/moe/shape_form.h"
+#include "emulator/device_emulated.h"
+#include "support/kernels/family_contract.h"
+#include "support/mf_check.h"
+
+#define CORES 3
+
+/* What a flavour's kernels know, and which rows it runs: those that leave `first` when divided by `every`. */
+struct emulated {
+    const char *gfx;
+    struct contract_format format;
+    size_t every, first;
+};
+
+struct row {
+    struct contract_case layer;
+    const char *families[3];
+    const char *form; /* the shape's */
+    bool gate_only;   /* use_g1u1 = 0 */
+};
+
+/* The least widths, and those that are no multiple of a tile; experts without tokens, and few with all; so many ids that a
+ * wave of the sort has several rounds of them; ranks that have some of the experts, or next to none; biases beside a routing
+ * weight of each stage; gate and up by all their ways to lie. */
+/* clang-format off */
+static const struct row rows[] = {
+    /* T    H     I    E  k */
+    {{  1, 256,  128,  8, 2, MF_ACT_SILU,       false}, {"one", "tile"}, "b1+b2+gate_up:interleaved", false},
+    {{  3, 384,   64,  8, 8, MF_ACT_SWIGLU,     true},  {"one", "move"}, "b1+b2+ep:1/9", false},
+    {{ 17, 256,  384, 33, 4, MF_ACT_SILU,       false}, {"tile", "move"}, "", false},
+    {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"tile"}, "b2+gate_up:tiled", false},
+    {{300,  64,   32, 33, 8, MF_ACT_SILU,       false}, {"move"}, "", false},
+    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"}, "limit:0.75+gate_up:tiled+ep:1/9", false},
+    {{300,  64,   32, 33, 8, MF_ACT_SILU,       true},  {"move"}, "ep:199/232", false},
+    {{ 18, 272,  128,  4, 2, MF_ACT_SITUV2,     true},  {"tile"}, "b1", false},
+    {{ 18, 272,  384,  4, 2, MF_ACT_GELU,       true},  {"tile"}, "b1", true},
+    {{  2, 256,   64,  4, 2, MF_ACT_SILU_STEP,  true},  {"one"}, "limit:0.75+b1", true},
+};
+/* clang-format on */
+
+static const struct contract_guard guard = {mf_device_emulated_know, mf_device_emulated_why};
+
+/* A row's families for the flavour: its own of two stages; only bf16 and 8-bit floats have `one`, and what has neither is not
+ * run again for the others. */
+static inline size_t emulated_families(const struct row *row, const struct emulated *flavour,
+                                       const char *ret[MF_ARRAY_LEN(row->families)])
+{
+    bool narrow = strcmp(flavour->format.family, "tile") != 0 || flavour->format.a == MF_DTYPE_INT8,
+         staged = false;
+    size_t n = 0;
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(row->families) && row->families[i]; i++) {
+        bool is_tile = strcmp(row->families[i], "tile") == 0;
+        staged |= is_tile;
+        if (!narrow || strcmp(row->families[i], "one") != 0)
+            ret[n++] = is_tile ? flavour->format.family : row->families[i];
+    }
+    return narrow && !staged ? 0 : n;
+}
+
+/* Rows of some tokens have wild ones among them, where no scale is drawn from all rows. */
+static inline bool is_wild(const struct row *row, const struct emulated *flavour)
+{
+    return row->layer.token >= CONTRACT_WILD_TOKENS && row->layer.token < 64 &&
+           flavour->format.q_type != MF_QTYPE_PER_TENSOR && flavour->format.q_type != MF_QTYPE_PER_1X16;
+}
+
+/* Of this run; said, so that it can be asked for again. */
+static uint64_t emulated_seed;
+
+static inline void emulate(const struct emulated *flavours, size_t n, int i)
+{
+    const struct row *row = &rows[(size_t)i / n];
+    const struct emulated *flavour = &flavours[(size_t)i % n];
+    struct mf_shape s = contract_shape(&row->layer, &flavour->format);
+    const char *families[MF_ARRAY_LEN(row->families)];
+    struct contract_run run = {.families = families,
+                               .n_families = emulated_families(row, flavour, families),
+                               .shape = &s,
+                               .most = 1,
+                               .first = i,
+                               .of_each = true,
+                               .guard = &guard,
+                               .wild = is_wild(row, flavour)};
+
+    if ((size_t)i / n % flavour->every != flavour->first || run.n_families == 0)
+        return;
+    ck_assert_int_eq(mf_shape_form_parse(row->form, &s), 0);
+    s.use_g1u1 = !row->gate_only;
+    if (strcmp(flavour->format.family, "tile") != 0)
+        s.model_dim += s.model_dim % 32; /* weights are copied by 32 */
+    if (flavour->format.q_type == MF_QTYPE_PER_1X128)
+        s.gate_up = MF_GATE_UP_ANY; /* scales are of several rows of one of them */
+    ck_assert_int_eq(mf_device_emulated_open(flavour->gfx, CORES, emulated_seed, &run.device), 0);
+    ck_assert_int_ge(contract_check_some(&run), (int)run.n_families);
+    (void)mf_device_close(run.device);
+}
+
+/* The whole of a check_emulator_*.c: its test for each of n rows, and another one for each of n_more (NULL: none). */
+static inline int emulated_main(const char *name, const TTest *test, size_t n, const TTest *more,
+                                size_t n_more)
+{
+    const char *asked = getenv("MOEFARM_TEST_SEED");
+    Suite *suite = suite_create(name);
+    TCase *contract = tcase_create("contract");
+
+    emulated_seed = asked ? strtoull(asked, NULL, 10) : 20261121;
+    printf("seed %" PRIu64 " (MOEFARM_TEST_SEED)\n", emulated_seed);
+    (void)fflush(stdout);
+    tcase_set_timeout(contract, 300);
+    tcase_add_loop_test(contract, test, 0, (int)n);
+    if (more)
+        tcase_add_loop_test(contract, more, 0, (int)n_more);
+    suite_add_tcase(suite, contract);
+    return mf_check_main(suite);
+}

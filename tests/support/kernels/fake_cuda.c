@@ -1,0 +1,360 @@
+/* A libcuda.so.1 of cardboard, for tests of what talks to it: so many devices as FAKE_CUDA_DEVICES says, each with a UUID of
+ * FAKE_CUDA_UUID's number plus its ordinal, memory that is the host's, launches that do nothing and samples of a
+ * millisecond. FAKE_CUDA_CRASH: dies when it is opened. FAKE_CUDA_HALVES: the one kernel that does something is mf_add_cycles
+ * (kernels/gpu/src/measure.hip), on a last cache of two halves. It has the calls of kernels/gpu/host/hip_calls_nvidia.h and no others. */
+#include <cuda.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/kernels/fake_cuda.h"
+#include "kernels/gpu/src/args.h"
+
+#define CALL __attribute__((visibility("default"))) CUresult CUDAAPI
+
+#define REGISTERS_OF_UNIT 65536
+
+static int number(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+
+    return text ? atoi(text) : otherwise;
+}
+
+CALL cuInit(unsigned flags)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+
+    (void)flags;
+    if (visible && strcmp(visible, "-1") == 0)
+        return CUDA_ERROR_NO_DEVICE;
+    if (number("FAKE_CUDA_CRASH", 0))
+        abort();
+    return CUDA_SUCCESS;
+}
+
+CALL cuDeviceGetCount(int *ret)
+{
+    *ret = number("FAKE_CUDA_DEVICES", 1);
+    return CUDA_SUCCESS;
+}
+
+CALL cuDeviceGet(CUdevice *ret, int ordinal)
+{
+    *ret = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CALL cuDeviceGetName(char *name, int len, CUdevice device)
+{
+    (void)device;
+    strncpy(name, "Cardboard H200", (size_t)len);
+    return CUDA_SUCCESS;
+}
+
+CALL cuDeviceGetUuid(CUuuid *ret, CUdevice device)
+{
+    memset(ret, 0, sizeof(*ret));
+    ret->bytes[0] = 0x6e;
+    ret->bytes[15] = (char)(number("FAKE_CUDA_UUID", 1) + device);
+    return CUDA_SUCCESS;
+}
+
+CALL cuDeviceTotalMem(size_t *ret, CUdevice device)
+{
+    (void)device;
+    *ret = (size_t)140 << 30;
+    return CUDA_SUCCESS;
+}
+
+CALL cuDeviceGetAttribute(int *ret, CUdevice_attribute what, CUdevice device)
+{
+    const struct {
+        CUdevice_attribute what;
+        int value;
+    } known[] = {
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+        {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 50 << 20},
+        {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1980000},
+        {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3201000},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, number("FAKE_CUDA_MAJOR", 9)},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
+        {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 227 << 10},
+    };
+
+    (void)device;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (known[i].what == what) {
+            *ret = known[i].value;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+CALL cuDriverGetVersion(int *ret)
+{
+    *ret = 13000;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGetErrorString(CUresult error, const char **ret)
+{
+    *ret = error == CUDA_SUCCESS ? "no error" : "an error of cardboard";
+    return CUDA_SUCCESS;
+}
+
+static int thing; /* what every handle points to, */
+static int adds, tiles, pairs, codes, fills,
+    forgets; /* but those of mf_add_cycles, mf_tile_hopper, mf_pair, mf_wash_code, mf_wash_fill and mf_wash_forget */
+
+CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
+{
+    (void)device;
+    *ret = (CUcontext)(void *)&thing;
+    return CUDA_SUCCESS;
+}
+
+CALL cuCtxSetCurrent(CUcontext context)
+{
+    (void)context;
+    return CUDA_SUCCESS;
+}
+
+CALL cuMemAlloc(CUdeviceptr *ret, size_t bytes)
+{
+    void *p = malloc(bytes);
+
+    *ret = (CUdeviceptr)(size_t)p;
+    return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CALL cuMemFree(CUdeviceptr at)
+{
+    free((void *)(size_t)at);
+    return CUDA_SUCCESS;
+}
+
+CALL cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    memcpy((void *)(size_t)to, (const void *)(size_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+
+/* Large memory is left as it comes: nobody here reads it, and touching gigabytes takes time. */
+CALL cuMemsetD8(CUdeviceptr at, unsigned char value, size_t n)
+{
+    if (n < (1u << 20))
+        memset((void *)(size_t)at, value, n);
+    return CUDA_SUCCESS;
+}
+
+CALL cuStreamCreate(CUstream *ret, unsigned flags)
+{
+    (void)flags;
+    *ret = (CUstream)(void *)&thing;
+    return CUDA_SUCCESS;
+}
+
+CALL cuStreamSynchronize(CUstream stream)
+{
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CALL cuCtxSynchronize(void)
+{
+    return CUDA_SUCCESS;
+}
+
+CALL cuStreamDestroy(CUstream stream)
+{
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CALL cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
+{
+    (void)stream, (void)mode;
+    return CUDA_SUCCESS;
+}
+
+CALL cuStreamEndCapture(CUstream stream, CUgraph *ret)
+{
+    (void)stream;
+    *ret = (CUgraph)(void *)&thing;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGraphInstantiateWithFlags(CUgraphExec *ret, CUgraph graph, unsigned long long flags)
+{
+    (void)graph, (void)flags;
+    *ret = (CUgraphExec)(void *)&thing;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGraphLaunch(CUgraphExec graph, CUstream stream)
+{
+    (void)graph, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGraphExecDestroy(CUgraphExec graph)
+{
+    (void)graph;
+    return CUDA_SUCCESS;
+}
+
+CALL cuGraphDestroy(CUgraph graph)
+{
+    (void)graph;
+    return CUDA_SUCCESS;
+}
+
+CALL cuEventCreate(CUevent *ret, unsigned flags)
+{
+    (void)flags;
+    *ret = (CUevent)(void *)&thing;
+    return CUDA_SUCCESS;
+}
+
+CALL cuEventRecord(CUevent event, CUstream stream)
+{
+    (void)event, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+CALL cuEventSynchronize(CUevent event)
+{
+    (void)event;
+    return CUDA_SUCCESS;
+}
+
+CALL cuEventElapsedTime(float *ret, CUevent from, CUevent to)
+{
+    (void)from, (void)to;
+    *ret = 1.0f;
+    return CUDA_SUCCESS;
+}
+
+CALL cuEventDestroy(CUevent event)
+{
+    (void)event;
+    return CUDA_SUCCESS;
+}
+
+CALL cuModuleLoadData(CUmodule *ret, const void *image)
+{
+    (void)image;
+    *ret = (CUmodule)(void *)&thing;
+    return CUDA_SUCCESS;
+}
+
+CALL cuModuleUnload(CUmodule module)
+{
+    (void)module;
+    return CUDA_SUCCESS;
+}
+
+CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
+{
+    (void)module;
+    *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0    ? &adds
+                                : strcmp(name, "mf_tile_hopper") == 0 ? &tiles
+                                : strcmp(name, "mf_pair") == 0        ? &pairs
+                                : strcmp(name, "mf_wash_code") == 0   ? &codes
+                                : strcmp(name, "mf_wash_fill") == 0   ? &fills
+                                : strcmp(name, "mf_wash_forget") == 0 ? &forgets
+                                                                      : &thing);
+    return CUDA_SUCCESS;
+}
+
+CALL cuFuncGetAttribute(int *ret, CUfunction_attribute what, CUfunction f)
+{
+    (void)f;
+    *ret = what == CU_FUNC_ATTRIBUTE_NUM_REGS           ? number("FAKE_CUDA_REGISTERS", 96)
+           : what == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES ? number("FAKE_CUDA_SPILLS", 0)
+                                                        : 0;
+    return CUDA_SUCCESS;
+}
+
+CALL cuFuncSetAttribute(CUfunction f, CUfunction_attribute what, int value)
+{
+    (void)f, (void)what, (void)value;
+    return CUDA_SUCCESS;
+}
+
+CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int block, size_t shared)
+{
+    int registers = number("FAKE_CUDA_REGISTERS", 96);
+
+    (void)f, (void)shared;
+    *ret = REGISTERS_OF_UNIT / (registers * block);
+    return CUDA_SUCCESS;
+}
+
+/* Launches so far that were not to wait for the one before. */
+__attribute__((visibility("default"))) int fake_cuda_early;
+/* The last arguments of mf_tile_hopper, and of mf_pair. */
+__attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
+__attribute__((visibility("default"))) struct mf_hip_pair_args fake_cuda_pair_args;
+/* What the last cache was washed with; forgotten: behind what filled it, never before. */
+__attribute__((visibility("default"))) struct mf_hip_wash_args fake_cuda_filled, fake_cuda_forgotten;
+/* The last tensor of weights that a map was made of. */
+__attribute__((visibility("default"))) struct fake_cuda_tensor fake_cuda_tensor;
+/* Units that then run code of nobody's. */
+__attribute__((visibility("default"))) unsigned fake_cuda_code_units;
+
+/* Of each unit to each line. Pairs of units are in turn of either half; of three lines two are of the second. FAKE_CUDA_BUSY: so many
+ * launches run nothing on the last unit. */
+static void add_cycles(unsigned units, const struct mf_hip_add_cycles_args *a)
+{
+    static int busy;
+    const unsigned idle = busy < number("FAKE_CUDA_BUSY", 0);
+
+    busy += (int)idle;
+
+    for (unsigned u = 0; u < units - idle; u++) {
+        for (unsigned line = 0; line < a->n_lines; line++)
+            a->cycles[u * a->n_lines + line] =
+                (u / 2 % 2 == line * line % 3 % 2 ? 340 : 530) + (u + line) % 7;
+    }
+}
+
+CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
+{
+    (void)extra;
+    if (f == (CUfunction)(void *)&adds && number("FAKE_CUDA_HALVES", 0))
+        add_cycles(config->gridDimX, params[0]);
+    if (f == (CUfunction)(void *)&tiles)
+        memcpy(&fake_cuda_bulk_args, params[0], sizeof(fake_cuda_bulk_args));
+    if (f == (CUfunction)(void *)&pairs)
+        memcpy(&fake_cuda_pair_args, params[0], sizeof(fake_cuda_pair_args));
+    if (f == (CUfunction)(void *)&fills)
+        memcpy(&fake_cuda_filled, params[0], sizeof(fake_cuda_filled));
+    if (f == (CUfunction)(void *)&forgets && fake_cuda_filled.bytes > 0)
+        memcpy(&fake_cuda_forgotten, params[0], sizeof(fake_cuda_forgotten));
+    if (f == (CUfunction)(void *)&codes && fake_cuda_forgotten.bytes > 0)
+        fake_cuda_code_units = config->gridDimX;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        fake_cuda_early += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                           config->attrs[i].value.programmaticStreamSerializationAllowed;
+    return CUDA_SUCCESS;
+}
+
+CALL cuTensorMapEncodeTiled(CUtensorMap *ret, CUtensorMapDataType type, cuuint32_t rank, void *at,
+                            const cuuint64_t *lengths, const cuuint64_t *strides, const cuuint32_t *box,
+                            const cuuint32_t *each, CUtensorMapInterleave interleave,
+                            CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                            CUtensorMapFloatOOBfill fill)
+{
+    (void)type, (void)at, (void)each, (void)interleave, (void)swizzle, (void)fill;
+    if (rank == sizeof(fake_cuda_tensor.length) / sizeof(*fake_cuda_tensor.length)) {
+        fake_cuda_tensor = (struct fake_cuda_tensor){
+            .rank = rank, .ahead = promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B ? 256 : 128};
+        memcpy(fake_cuda_tensor.length, lengths, rank * sizeof(*lengths));
+        memcpy(fake_cuda_tensor.stride, strides, (rank - 1) * sizeof(*strides));
+        memcpy(fake_cuda_tensor.box, box, rank * sizeof(*box));
+    }
+    *ret = (CUtensorMap){0};
+    return CUDA_SUCCESS;
+}

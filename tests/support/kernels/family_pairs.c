@@ -1,0 +1,305 @@
+#include "support/kernels/family_pairs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/kernels/covering.h"
+#include "support/kernels/family_contract.h"
+#include "kernels/core/codec.h"
+#include "support/mf_check.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+/* Token counts around what blocks hold. 0 is no layer: mf_shape_check() refuses it (test_no_tokens). */
+static const int tokens[] = {1, 3, 4, 63, 64, 65, 257};
+/* Widths of models that are no power of two, at ranks of tensor parallelism that make them odd. */
+static const int widths[] = {64, 96, 352, 704, 1408, 2880};
+static const int experts[] = {1, 8, 33, 128, 257, 384, 512};
+static const int topks[] = {1, 2, 6, 8, 9};
+static const float limits[] = {0, 1.5f};
+/* All ranks' experts, in times of those that are here and one more; a rank at the end, or from expert 1 on. Of 64 times most
+ * tokens have no route that is here, and often none has. */
+static const struct {
+    int all;
+    bool last;
+} shares[] = {{0, false}, {1, true}, {2, false}, {64, true}};
+static const char *const isas[] = {NULL, "avx2", "c"};
+
+enum factor { TOKEN, MODEL, INTER, EXPERT, TOPK, ACT, LIMIT, WEIGHT, BIAS, SHARE, FORMAT, ISA, N_FACTORS };
+
+#define CASES_MAX      600
+#define IMPOSSIBLE_MAX 300
+#define SEED           20
+
+static bool is_legal(const int *row);
+
+static const struct covering covering = {
+    .n_factors = N_FACTORS,
+    .n_values = {MF_ARRAY_LEN(tokens), MF_ARRAY_LEN(widths), MF_ARRAY_LEN(widths), MF_ARRAY_LEN(experts),
+                 MF_ARRAY_LEN(topks), MF_ACT_N_, MF_ARRAY_LEN(limits), 2, 4, MF_ARRAY_LEN(shares),
+                 CONTRACT_N_FORMATS, MF_ARRAY_LEN(isas)},
+    .legal = is_legal,
+};
+
+static struct pairs {
+    struct pairs_plan plan;
+    struct pairs_budget budget; /* the one that rows are made for */
+    int rows[CASES_MAX][COVERING_FACTORS];
+    struct covering_pair impossible[IMPOSSIBLE_MAX];
+    struct covering_set set;
+    int part, n_parts;
+} pairs; /* check's loop tests take an index only */
+
+static struct mf_shape shape_of(const int *row)
+{
+    struct contract_case c = {.token = tokens[row[TOKEN]],
+                              .model_dim = widths[row[MODEL]],
+                              .inter_dim = widths[row[INTER]],
+                              .expert = experts[row[EXPERT]],
+                              .topk = topks[row[TOPK]],
+                              .act = (enum mf_act)row[ACT],
+                              .doweight = row[WEIGHT] == 1};
+    struct mf_shape s = contract_shape(&c, &contract_formats[row[FORMAT]]);
+
+    s.act_limit = limits[row[LIMIT]];
+    s.has_b1 = row[BIAS] & 1;
+    s.has_b2 = row[BIAS] & 2;
+    if (shares[row[SHARE]].all > 0) {
+        s.ep_experts = s.expert * shares[row[SHARE]].all + 1;
+        s.ep_first = shares[row[SHARE]].last ? s.ep_experts - s.expert : 1;
+    }
+    return s;
+}
+
+/* What is not chosen yet is as cheap, and allows as much, as any value does. */
+static void choose_rest(const int *row, int *full)
+{
+    for (int f = 0; f < N_FACTORS; f++)
+        full[f] = row[f] >= 0 ? row[f] : 0;
+    if (row[LIMIT] < 0)
+        full[LIMIT] = row[ACT] == MF_ACT_SILU_STEP; /* which clamps */
+    if (row[ACT] < 0)
+        full[ACT] = row[LIMIT] > 0 ? MF_ACT_SILU : MF_ACT_NO;
+    if (row[SHARE] < 0)
+        full[SHARE] = MF_ARRAY_LEN(shares) - 1; /* most experts for topk to be among */
+    if (row[FORMAT] < 0)
+        full[FORMAT] = CONTRACT_N_FORMATS - 1; /* of 4 bits */
+}
+
+static bool is_legal(const int *row)
+{
+    int full[COVERING_FACTORS];
+    const char *column, *why;
+
+    choose_rest(row, full);
+    struct mf_shape s = shape_of(full), most = s;
+    double products = 3.0 * (double)s.token * s.topk * s.model_dim * s.inter_dim;
+    double weights = 3.0 * s.expert * s.model_dim * s.inter_dim * mf_dtype_bits(s.q_dtype_w) / 8;
+    bool vectors = row[ISA] != (int)MF_ARRAY_LEN(isas) - 1;
+    if (row[EXPERT] < 0 && s.ep_experts == 0)
+        most.expert = experts[MF_ARRAY_LEN(experts) - 1];
+    return mf_shape_check(&most, &column, &why) == 0 && weights <= (double)pairs.budget.weight_bytes &&
+           products <= pairs.budget.products * (vectors ? 1 : 0.1);
+}
+
+static const char *isa_name(const int *row)
+{
+    return isas[row[ISA]] ? isas[row[ISA]] : "best";
+}
+
+/* One of the test's cases, counted from 0; another part's are passed over. */
+static void check_shape(int at, const struct mf_shape *s, const char *isa, const char *two_stage)
+{
+    const char *const families[] = {two_stage, "one", "move", "lib"};
+
+    if (at % pairs.n_parts != pairs.part)
+        return;
+    if (at / pairs.n_parts % pairs.plan.all_cores_every != 0)
+        contract_one_core(pairs.part);
+    struct mf_device *d = contract_device(isa);
+    if (!d)
+        return;
+    const struct contract_run run = {.device = d,
+                                     .families = families,
+                                     .n_families = MF_ARRAY_LEN(families),
+                                     .shape = s,
+                                     .most = pairs.plan.steps,
+                                     .first = at};
+    (void)contract_check_some(&run);
+    (void)mf_device_close(d);
+}
+
+START_TEST(test_pairs)
+{
+    const int *row = pairs.rows[_i];
+    struct mf_shape s = shape_of(row);
+
+    check_shape(_i, &s, isas[row[ISA]], contract_formats[row[FORMAT]].family);
+}
+END_TEST
+
+/* What the widths of the grid cannot hold at once. */
+/* clang-format off */
+static const struct contract_case corners[] = {
+    /* T     H     I    E    k  */
+    {  1, 2880,  352,   8,   8, MF_ACT_SWIGLU, false},  /* every expert has one row */
+    {  4,   64,   64, 512, 127, MF_ACT_SILU,   false},  /* the most slots of a packed id */
+    {257,   64,   32,   1,   1, MF_ACT_SILU,   true},   /* one expert has all rows, the last block one */
+    {  3,   96, 2880,   8,   9 - 1, MF_ACT_GELU, true},
+    { 64,  200,  136,  33,  33, MF_ACT_SILU,   false},  /* only row layouts; topk is all experts */
+    {  4, 1408,   40, 128,   6, MF_ACT_SILU,   false},  /* scales of 32 end in a short group */
+};
+/* clang-format on */
+
+START_TEST(test_corners)
+{
+    const struct contract_format *f = &contract_formats[_i % CONTRACT_N_FORMATS];
+    int at = _i / CONTRACT_N_FORMATS;
+    struct mf_shape s = contract_shape(&corners[at], f);
+
+    check_shape(_i, &s, isas[(at + _i) % 2], f->family);
+}
+END_TEST
+
+START_TEST(test_no_tokens)
+{
+    struct mf_shape s = shape_of(pairs.rows[0]);
+    const char *column, *why;
+
+    s.token = 0;
+    ck_assert_int_lt(mf_shape_check(&s, &column, &why), 0);
+    ck_assert_str_eq(column, "token");
+}
+END_TEST
+
+static const char *const factors[N_FACTORS] = {"token", "model_dim", "inter_dim", "expert", "topk",   "act",
+                                               "limit", "doweight",  "biases",    "share",  "format", "isa"};
+
+static void print_value(int f, int v, char text[64])
+{
+    const int *const numbers[N_FACTORS] = {
+        [TOKEN] = tokens, [MODEL] = widths, [INTER] = widths, [EXPERT] = experts, [TOPK] = topks};
+    const struct contract_format *format = &contract_formats[v];
+
+    if (numbers[f])
+        mf_say(text, 64, "%s %d", factors[f], numbers[f][v]);
+    else if (f == FORMAT)
+        mf_say(text, 64, "%s, %s, %s", mf_qtype_name(format->q_type), mf_dtype_name(format->a),
+               mf_dtype_name(format->w));
+    else if (f == ISA)
+        mf_say(text, 64, "isa %s", isas[v] ? isas[v] : "best");
+    else if (f == ACT)
+        mf_say(text, 64, "%s", mf_act_name((enum mf_act)v));
+    else if (f == LIMIT)
+        mf_say(text, 64, "limit %g", (double)limits[v]);
+    else
+        mf_say(text, 64, "%s %d", factors[f], v);
+}
+
+static bool some_row_has(const struct covering_pair *p)
+{
+    for (int i = 0; i < pairs.set.n; i++) {
+        if (pairs.rows[i][p->f] == p->v && pairs.rows[i][p->g] == p->u)
+            return true;
+    }
+    return false;
+}
+
+static bool is_impossible(const struct covering_pair *p)
+{
+    for (int i = 0; i < pairs.set.n_impossible; i++) {
+        const struct covering_pair *q = &pairs.impossible[i];
+        if (q->f == p->f && q->v == p->v && q->g == p->g && q->u == p->u)
+            return true;
+    }
+    return false;
+}
+
+/* Counted over the rows: each value of each factor, and each pair of them that is not beyond the budget, is in one. */
+START_TEST(test_all_pairs)
+{
+    int n_held = 0, n_values = 0;
+
+    ck_assert_int_lt(pairs.set.n, CASES_MAX);
+    ck_assert_int_le(pairs.set.n_impossible, IMPOSSIBLE_MAX);
+    for (int f = 0; f < N_FACTORS; f++) {
+        for (int v = 0; v < covering.n_values[f]; v++) {
+            ck_assert(some_row_has(&(struct covering_pair){f, v, f, v}));
+            n_values++;
+            for (int g = f + 1; g < N_FACTORS; g++) {
+                for (int u = 0; u < covering.n_values[g]; u++) {
+                    struct covering_pair p = {f, v, g, u};
+                    bool held = some_row_has(&p);
+                    ck_assert(held != is_impossible(&p));
+                    n_held += held;
+                }
+            }
+        }
+    }
+    printf("%d values of %d factors, %d pairs of them: each in a case; %d pairs are in no shape of that "
+           "budget\n",
+           n_values, N_FACTORS, n_held, pairs.set.n_impossible);
+}
+END_TEST
+
+static void make_rows(void)
+{
+    const char *asked = getenv("MOEFARM_TEST_SEED");
+    uint64_t seed = asked ? strtoull(asked, NULL, 10) : SEED;
+    char text[MF_SHAPE_TEXT_MAX], a[64], b[64];
+
+    pairs.set = (struct covering_set){.rows = pairs.rows,
+                                      .cap = CASES_MAX,
+                                      .impossible = pairs.impossible,
+                                      .cap_impossible = IMPOSSIBLE_MAX};
+    for (int i = 0; i < PAIRS_BUDGETS && pairs.plan.budgets[i].weight_bytes > 0; i++) {
+        pairs.budget = pairs.plan.budgets[i];
+        covering_add(&covering, seed, &pairs.set);
+        printf("weights of at most %lld MiB: %d cases\n", (long long)(pairs.budget.weight_bytes >> 20),
+               pairs.set.n);
+    }
+    printf("seed %llu (MOEFARM_TEST_SEED)\n", (unsigned long long)seed);
+    for (int i = 0; i < pairs.set.n; i++) {
+        struct mf_shape s = shape_of(pairs.rows[i]);
+        mf_shape_print(&s, text);
+        printf("%d: %s on %s\n", i, text, isa_name(pairs.rows[i]));
+    }
+    for (int i = 0; i < MF_MIN(pairs.set.n_impossible, IMPOSSIBLE_MAX); i++) {
+        const struct covering_pair *p = &pairs.impossible[i];
+        print_value(p->f, p->v, a);
+        print_value(p->g, p->u, b);
+        printf("beyond the budget: %s with %s\n", a, b);
+    }
+    (void)fflush(stdout);
+}
+
+static bool parse_part(const char *text)
+{
+    return sscanf(text, "%d/%d", &pairs.part, &pairs.n_parts) == 2 && pairs.part-- >= 1 &&
+           pairs.part < pairs.n_parts;
+}
+
+int pairs_main(const char *name, const struct pairs_plan *plan, int argc, char **argv)
+{
+    Suite *suite = suite_create(name);
+    TCase *grid = tcase_create("pairs"), *named = tcase_create("corners");
+
+    pairs.plan = *plan;
+    pairs.n_parts = 1;
+    if (argc > 1 && !parse_part(argv[1])) {
+        (void)fprintf(stderr, "%s: '%s' is no part, as 1/2\n", argv[0], argv[1]);
+        return EXIT_FAILURE;
+    }
+    make_rows();
+    tcase_set_timeout(grid, 300);
+    tcase_set_timeout(named, 300);
+    tcase_add_loop_test(grid, test_pairs, 0, pairs.set.n);
+    tcase_add_loop_test(named, test_corners, 0, (int)MF_ARRAY_LEN(corners) * CONTRACT_N_FORMATS);
+    tcase_add_test(named, test_all_pairs);
+    tcase_add_test(named, test_no_tokens);
+    suite_add_tcase(suite, grid);
+    suite_add_tcase(suite, named);
+    return mf_check_main(suite);
+}

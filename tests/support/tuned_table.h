@@ -1,0 +1,24 @@
+/* A tuned table of moefarm's, made row by row. */
+#pragma once
+
+#include <string.h>
+
+#include "common/base/text.h"
+#include "support/table_columns.h"
+
+#define TABLE_HEADER TUNED_COLUMNS OWN_COLUMNS ",form\n"
+
+/* Steps of tests/support/kernels/rows_family.c: "rows:right" and its likes. */
+#define ROWS_SO MF_BINARY_DIR "/tests/rows.so"
+
+/* class: "cpu-znver4,2"; shape: the twelve columns; names: "family:step|family:step". Appends to text. */
+static inline void add_row(char *text, size_t cap, const char *class, const char *shape, const char *us,
+                           const char *names, const char *form)
+{
+    size_t len = strlen(text);
+
+    mf_say(text + len, cap - len,
+           "%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
+           "moefarm:race,%s\n",
+           class, shape, us, names, form);
+}

@@ -1,0 +1,725 @@
+/* moefarm, the program: what it asks, what it prints and how it ends, against a coordinator of cardboard. */
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include "common/base/cleanup.h"
+#include "support/farm/fake_http.h"
+#include "support/mf_check.h"
+#include "support/run_moefarm.h"
+#include "support/table_columns.h"
+
+/* ---- usage ---- */
+
+static const struct {
+    const char *words[6];
+    int code;
+    const char *says;
+} usage_cases[] = {
+    {{NULL}, 2, "commands"},
+    {{"frob"}, 2, "there is no command 'frob'"},
+    {{"submit"}, 2, "an argument is missing; the usage is: moefarm submit [options] FILE"},
+    {{"submit", "/nonexistent.csv"}, 2, "/nonexistent.csv: No such file"},
+    {{"show", "1", "2"}, 2, "too many arguments"},
+    {{"watch", "x"}, 2, "'x' is no batch"},
+    {{"rank", "1", "--finalist"}, 2, "did you mean --finalists"},
+    {{"rank"}, 2, "give a goal's number, or --shape"},
+    {{"rank", "token=4,foo=1"}, 2, "'foo' is no column"},
+    {{"rank", "7", "--top", "0"}, 2, "--top: '0' is not an integer from 1"},
+    {{"export", "--set", "x"}, 2, "give --into FILE too"},
+    {{"export", "--into", "a", "-o", "b"}, 2, "give one of them"},
+    {{"export", "--into", "a", "--consumer", "aiter"}, 2, "only rows for consumer moefarm"},
+    {{"release"}, 2, "rollback CHANNEL [RELEASE]"},
+    {{"release", "frieze"}, 2, "there is no action 'frieze'"},
+    {{"release", "show"}, 2, "the usage is: moefarm release show [options] RELEASE"},
+    {{"release", "stage", "a/b", "1"}, 2, "'a/b' is no name of a channel"},
+    {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is no release; give its number or its name"},
+    {{"release", "freeze", "one"}, 2, "too many arguments"},
+    {{"token", "read"}, 2, "an argument is missing; the usage is: moefarm token [options] ROLE NAME"},
+    {{"pull", "stable"}, 2, "give -o FILE"},
+    {{"pull", "../x", "-o", "t"}, 2, "'../x' is no name of a channel"},
+    {{"quarantine", "lift"}, 2, "quarantine: there is no action 'lift'"},
+    {{"quarantine", "revive"}, 2, "the usage is: moefarm quarantine [options] [revive KERNEL]"},
+    {{"quarantine", "revive", "sim_s1"}, 2, "'sim_s1' is no kernel; give its number"},
+    {{"quarantine", "--class", "gfx942/304"}, 2, "--class is about revive"},
+    {{"batches", "--url", "gopher://x"},
+     2,
+     "'gopher://x' is no URL; give https://host:port, or http:// for this machine"},
+    {{"batches"}, 3, "is moefarmd running there?"},
+    {{"run-config", "/nonexistent.csv", "--device", "tpu:0"}, 2, "--device:"},
+};
+
+START_TEST(usage)
+{
+    const char *const *w = usage_cases[_i].words;
+    /* The discard port of loopback: nobody listens there */
+    struct ran r = moefarm("http://127.0.0.1:9", w[0], w[1], w[2], w[3], w[4], NULL);
+
+    assert_code(r, usage_cases[_i].code);
+    assert_says(r.err, usage_cases[_i].says);
+}
+END_TEST
+
+START_TEST(help)
+{
+    struct ran r = moefarm("", "--help", NULL);
+
+    assert_code(r, 0);
+    for (const char *const *word =
+             (const char *const[]){"submit FILE", "watch BATCH", "exit codes:", "--url", NULL};
+         *word; word++)
+        assert_says(r.out, *word);
+    r = moefarm("", "export", "--help", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "--into FILE");
+}
+END_TEST
+
+/* ---- lists and errors ---- */
+
+#define PROBLEM                                                                                              \
+    "{\"type\":\"about:blank\",\"title\":\"Unprocessable\",\"status\":422,\"detail\":\"no row of the table " \
+    "is "                                                                                                    \
+    "good\",\"errors\":[{\"at\":\"shapes[3].topk\",\"code\":\"range\",\"message\":\"topk is above "          \
+    "expert\"}]}"
+
+#define TWO_WORKERS                                                                           \
+    {                                                                                         \
+        .request = "GET /api/v1/workers?limit=1000", .status = 200,                           \
+        .body = "{\"items\":[{\"id\":3,\"name\":\"node1-gpu0\"},{\"id\":4,\"name\":\"4x\"}]," \
+                "\"next\":null}"                                                              \
+    }
+
+/* A worker goes by its number or its name. */
+START_TEST(drain)
+{
+    static const struct fake_answer by_number[] = {
+        {.request = "POST /api/v1/workers/4/drain", .status = 200, .body = "{}"}};
+    static const struct fake_answer by_name[] = {
+        TWO_WORKERS, {.request = "POST /api/v1/workers/3/drain", .status = 200, .body = "{}"}};
+    static const struct fake_answer unknown[] = {TWO_WORKERS};
+    struct fake_http f;
+
+    fake_http_start(&f, by_number, MF_ARRAY_LEN(by_number));
+    struct ran r = moefarm(f.url, "drain", "4", NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    assert_code(r, 0);
+    fake_http_start(&f, by_name, MF_ARRAY_LEN(by_name));
+    r = moefarm(f.url, "drain", "node1-gpu0", NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    assert_code(r, 0);
+    assert_says(r.out, "worker 3 finishes its unit");
+    fake_http_start(&f, unknown, MF_ARRAY_LEN(unknown));
+    r = moefarm(f.url, "drain", "node1", NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    assert_code(r, 2);
+    assert_says(r.err, "there is no worker 'node1'");
+}
+END_TEST
+
+/* clang-format off */
+#define LISTED(items) \
+    {.request = "GET /api/v1/quarantine?limit=1000", .status = 200, .body = "{\"items\":[" items "],\"next\":null}"}
+#define REVIVE "POST /api/v1/quarantine/12/revive?class=gfx950%2F256"
+#define KERNEL_ON(class)                                                                                             \
+    "{\"kernel\":12,\"family\":\"tile\",\"name\":\"tile_s2\",\"class\":\"" class "\",\"reason\":\"killed two runners\"," \
+    "\"at_ms\":1790000000000,\"strikes\":[{\"status\":\"hang\",\"reason\":\"silent for 10 s\",\"worker\":\"w1\","        \
+    "\"goal\":5,\"at_ms\":1789999940000}]}"
+#define ONE KERNEL_ON("gfx950/256")
+#define TWO KERNEL_ON("gfx942/304") "," ONE
+#define NO_ROLE "{\"detail\":\"this takes a token of role admin; this one is of role read\"}"
+
+static const struct {
+    struct fake_answer answers[2];
+    const char *words[4];
+    int code;
+    const char *says;
+} quarantine_cases[] = {
+    {{LISTED("")}, {NULL}, 0, "no kernel is in quarantine\n"},
+    {{LISTED("")}, {"--json"}, 0, "[]\n"},
+    {{LISTED(TWO)}, {NULL}, 0,
+     "    12  gfx942/304  tile:tile_s2        2026-09-21 14:13  killed two runners\n"
+     "                    hang on w1, goal 5  2026-09-21 14:12  silent for 10 s\n"
+     "    12  gfx950/256  tile:tile_s2 "},
+    {{LISTED(TWO)}, {"revive", "13"}, 2, "kernel 13 is not in quarantine; moefarm quarantine lists those that are"},
+    {{LISTED(TWO)}, {"revive", "12"}, 2, "kernel 12 is in quarantine on gfx942/304, gfx950/256: give --class"},
+    {{LISTED(TWO)}, {"revive", "12", "--class", "gfx942"}, 2,
+     "kernel 12 is not in quarantine on 'gfx942', but on gfx942/304, gfx950/256"},
+    {{LISTED(TWO), {.request = REVIVE, .status = 200, .body = "{}"}}, {"revive", "12", "--class", "gfx950/256"}, 0,
+     "kernel 12 tile:tile_s2 is not in quarantine on gfx950/256 any more: submit again\n"},
+    {{LISTED(ONE), {.request = REVIVE, .status = 200, .body = "{}"}}, {"revive", "12"}, 0,
+     "kernel 12 tile:tile_s2 is not in quarantine on gfx950/256 any more: submit again\n"},
+    {{LISTED(ONE), {.request = REVIVE, .status = 403, .body = NO_ROLE}}, {"revive", "12"}, 2,
+     "this takes a token of role admin; this one is of role read"},
+};
+/* clang-format on */
+
+START_TEST(quarantine)
+{
+    const char *const *w = quarantine_cases[_i].words;
+    struct fake_http f;
+
+    fake_http_start(&f, quarantine_cases[_i].answers, quarantine_cases[_i].answers[1].request ? 2 : 1);
+    struct ran r = moefarm(f.url, "quarantine", w[0], w[1], w[2], w[3], NULL);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+    assert_code(r, quarantine_cases[_i].code);
+    assert_says(r.code == 0 ? r.out : r.err, quarantine_cases[_i].says);
+}
+END_TEST
+
+START_TEST(lists_follow_their_cursor)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/batches?limit=1000",
+         .status = 200,
+         .chunked = true,
+         .body = "{\"items\":[{\"id\":8,\"name\":\"b\",\"state\":\"open\",\"priority\":50,\"created_ms\":"
+                 "1790000000000,"
+                 "\"goals\":42,\"done\":7,\"failed\":0,\"steps\":100,\"measured\":20}],\"next\":\"a+b/c=\"}"},
+        {.request = "GET /api/v1/batches?limit=1000&cursor=a%2Bb%2Fc%3D",
+         .status = 200,
+         .body = "{\"items\":[{\"id\":7,\"name\":\"first\",\"state\":\"done\",\"goals\":1,\"done\":1}],"
+                 "\"next\":null}"},
+    };
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(f.url, "batches", NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    assert_says(r.out, "8  b ");
+    assert_says(r.out, "7  first");
+    assert_says(r.out, "2026-09-21 14:13");
+    fake_http_release(&f);
+}
+END_TEST
+
+static const struct {
+    struct fake_answer answer;
+    int code;
+    const char *says;
+} failure_cases[] = {
+    {{.status = 422, .type = "application/problem+json", .body = PROBLEM},
+     2,
+     "shapes[3].topk: topk is above expert"},
+    {{.status = 404, .body = "{\"title\":\"no such batch\"}"}, 2, "no such batch"},
+    /* one error, whose sentence is the answer's: said once */
+    {{.status = 401,
+      .body = "{\"detail\":\"no token\",\"errors\":[{\"at\":\"header.Authorization\",\"message\":\"no "
+              "token\"}]}"},
+     2,
+     "moefarm: no token\n  give a token by "},
+    {{.status = 502, .type = "text/html", .body = "<h1>bad gateway</h1>"}, 3, "HTTP status 502"},
+    {{.status = 200, .type = "text/html", .body = "<h1>hello</h1>"}, 3, "the answer is no JSON"},
+    {{.status = 200, .body = "{\"items\":3}"}, 3, "the answer is no list"},
+    {{.status = 200, .body = "{\"items\":[],\"next\":null}", .cut = true}, 3, "transfer closed"},
+    {{.status = 200, .body = "{\"items\":[],\"next\":null}", .cut = true, .chunked = true}, 3, "transfer"},
+};
+
+START_TEST(failures)
+{
+    struct fake_answer answer = failure_cases[_i].answer;
+    struct fake_http f;
+    struct ran r;
+
+    answer.request = "GET *";
+    fake_http_start(&f, &answer, 1);
+    r = moefarm(f.url, "workers", NULL);
+    fake_http_stop(&f);
+    assert_code(r, failure_cases[_i].code);
+    assert_says(r.err, failure_cases[_i].says);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* ---- submit ---- */
+
+#define RECEIPT "{\"batch\":7,\"shapes\":2,\"goals\":2,\"errors\":[]}"
+#define RECEIPT_ERRORS                                                                                  \
+    "{\"batch\":7,\"shapes\":1,\"goals\":1,\"errors\":[{\"line\":3,\"at\":\"topk\",\"code\":\"range\"," \
+    "\"message\":\"topk has to be from 1 to 127\"}]}"
+
+START_TEST(submit_csv)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--topk", "4", "--classes=cpu-x/2,gfx942/304",
+                "--err-ratio", "0.05", "--idempotency-key", "k1", NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 goals\n");
+    assert_says(
+        f.log.data,
+        "POST /api/v1/batches?name=shapes.csv&classes=cpu-x%2F2%2Cgfx942%2F304&topk=4&err_ratio=0.05 HTTP");
+    assert_says(f.log.data, "Content-Type: text/csv\r\n");
+    assert_says(f.log.data, "Idempotency-Key: k1\r\n");
+    assert_says(f.log.data, "\r\n\r\ntoken,model_dim\n1,2\n");
+    fake_http_release(&f);
+}
+END_TEST
+
+/* A column that the farm does not know is no failure, and not silent. */
+START_TEST(submit_unknown_column)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches*",
+         .status = 201,
+         .body =
+             "{\"batch\":7,\"shapes\":2,\"goals\":2,\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\","
+             "\"code\":\"unknown_column\",\"message\":\"there is no column 'act_limt'\",\"line\":1}]}"}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,act_limt\n1,2\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 goals\n");
+    assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt'\n");
+    fake_http_release(&f);
+}
+END_TEST
+
+/* What is deployed goes with the shapes, in one body; people say percent. */
+START_TEST(submit_baseline)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    write_file(in_folder("table.csv"), "gfx,\"us\"\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"),
+                "--min-effect", "5", NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    assert_says(f.log.data, "Content-Type: application/json\r\n");
+    assert_says(f.log.data, "\"csv\":\"token,model_dim\\n1,2\\n\"");
+    assert_says(f.log.data, "\"baseline\":\"gfx,\\\"us\\\"\\n\"");
+    assert_says(f.log.data, "\"name\":\"shapes.csv\"");
+    assert_says(f.log.data, "\"options\":{\"min_effect\":0.05}");
+    fake_http_release(&f);
+    /* What cannot be compared is said at once */
+    static const struct fake_answer foreign[] = {
+        {.request = "POST /api/v1/batches",
+         .status = 201,
+         .body =
+             "{\"batch\":7,\"shapes\":2,\"goals\":2,\"undecided\":1,\"errors\":[{\"at\":\"baseline, line 2\","
+             "\"code\":\"baseline\",\"message\":\"it names no pipeline\"}]}"}};
+    fake_http_start(&f, foreign, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"), NULL);
+    fake_http_stop(&f);
+    assert_code(r, 1);
+    assert_says(r.out,
+                "2 goals, 1 of them undecided: their known rows can be compared with nothing, and stay\n");
+    assert_says(r.err, "shapes.csv: baseline, line 2: it names no pipeline\n");
+    fake_http_release(&f);
+    r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--baseline", "/nonexistent.csv",
+                NULL);
+    assert_code(r, 2);
+}
+END_TEST
+
+static const struct {
+    const char *text, *share, *says; /* share: NULL where it is refused */
+} min_effects[] = {
+    {"3%", "0.03", ""},
+    {"3", "0.03", ""},
+    {"0.5%", "0.005", ""},
+    {"0", "0", ""},
+    {"0.03", NULL, "--min-effect: '0.03' has no unit: write 3%, or 0.03% if that is meant"},
+    {"300", NULL, "--min-effect: percent from 0% to below 100% are expected, not '300'"},
+    {"100%", NULL, "not '100%'"},
+    {"%", NULL, "not '%'"},
+    {"3%%", NULL, "not '3%%'"},
+};
+
+START_TEST(submit_min_effect)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
+    char sent[64];
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"), "token,model_dim\n1,2\n");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--min-effect", min_effects[_i].text, NULL);
+    fake_http_stop(&f);
+    assert_code(r, min_effects[_i].share ? 0 : 2);
+    assert_says(r.err, min_effects[_i].says);
+    if (min_effects[_i].share) {
+        (void)snprintf(sent, sizeof(sent), "&min_effect=%s HTTP", min_effects[_i].share);
+        assert_says(f.log.data, sent);
+    }
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(submit_json)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT_ERRORS}};
+    struct fake_http f;
+    struct ran r;
+
+    write_file(in_folder("shapes.json"),
+               " {\"name\":\"n\",\"csv\":\"a\",\"options\":{\"topk\":8,\"seed\":3}}");
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", "--name", "47", in_folder("shapes.json"),
+                NULL);
+    fake_http_stop(&f);
+    assert_code(r, 1); /* a row was refused */
+    assert_says(r.err, "shapes.json:3: topk: topk has to be from 1 to 127");
+    assert_says(f.log.data, "Content-Type: application/json\r\n");
+    assert_says(f.log.data, "\"options\":{\"seed\":3,\"topk\":4,\"layout\":\"free\"}");
+    assert_says(f.log.data, "\"name\":\"47\"");
+    assert_says(f.log.data, "Idempotency-Key: cli-");
+    fake_http_release(&f);
+}
+END_TEST
+
+/* The first answer breaks off: sent again under the same key. */
+START_TEST(submit_again)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "POST *", .status = 201, .body = RECEIPT, .cut = true, .times = 1},
+        {.request = "POST *", .status = 200, .body = RECEIPT},
+    };
+    char first[64] = "", second[64] = "";
+    struct fake_http f;
+    struct ran r;
+    char *at;
+
+    write_file(in_folder("shapes.csv"), "x\n");
+    fake_http_start(&f, answers, 2);
+    r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    at = strstr(f.log.data, "Idempotency-Key: ");
+    ck_assert_ptr_nonnull(at);
+    (void)sscanf(at, "Idempotency-Key: %60s", first);
+    at = strstr(at + 1, "Idempotency-Key: ");
+    ck_assert_ptr_nonnull(at);
+    (void)sscanf(at, "Idempotency-Key: %60s", second);
+    ck_assert_str_eq(first, second);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* ---- watch ---- */
+
+#define SHAPE(T)                                                                                           \
+    "{\"token\":" T                                                                                        \
+    ",\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\"," \
+    "\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_"  \
+    "type\":\"QuantType.No\","                                                                             \
+    "\"use_g1u1\":1,\"doweight_stage1\":0}"
+#define GOAL(id, T, state, more)                                                                     \
+    "{\"id\":" id ",\"class\":\"cpu-x/2\",\"steps\":10,\"measured\":5,\"state\":\"" state "\"," more \
+    "\"shape\":" SHAPE(T) "}"
+
+/* The stream breaks after event 3 and again after 4; the program comes back with Last-Event-ID each time. */
+static const struct fake_answer watch_answers[] = {
+    {.request = "GET /api/v1/batches/7",
+     .status = 200,
+     .body = "{\"id\":7,\"state\":\"open\",\"eta_s\":5,\"waiting\":["
+             "{\"class\":\"gfx950/256\",\"goals\":2,\"reason\":\"waits for a worker\"}]}",
+     .times = 3},
+    {.request = "GET /api/v1/batches/7",
+     .status = 200,
+     .body = "{\"id\":7,\"state\":\"done\",\"eta_s\":null}"},
+    {.request = "GET /api/v1/batches/7/goals*",
+     .status = 200,
+     .times = 3,
+     .body =
+         "{\"items\":[" GOAL("1", "1", "probing", "") "," GOAL("2", "2", "probing", "") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches/7/goals*",
+     .status = 200,
+     .body = "{\"items\":[" GOAL("1", "1", "done", "\"us\":411.2,\"decision\":\"kept\",") "," GOAL(
+         "2", "2", "failed", "\"reason\":\"why not\",") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches/7/events",
+     .status = 200,
+     .type = "text/event-stream",
+     .times = 1,
+     .cut = false,
+     .chunked = true,
+     .body = ": hello\n\nevent: goal\nid: 3\ndata: "
+             "{\"batch\":7,\"goal\":1,\"state\":\"racing\",\"steps\":10,\"measured\":10}\n\n"},
+    {.request = "GET /api/v1/batches/7/events", .status = 503, .body = "{}", .times = 1},
+    {.request = "GET /api/v1/batches/7/events",
+     .status = 200,
+     .type = "text/event-stream",
+     .chunked = true,
+     .body = "event: batch\nid: 4\ndata: {\"batch\":7,\"state\":\"done\"}\n\n"},
+};
+
+START_TEST(watch)
+{
+    struct fake_http f;
+    struct ran r;
+    char *at;
+
+    fake_http_start(&f, watch_answers, MF_ARRAY_LEN(watch_answers));
+    r = moefarm(f.url, "watch", "7", NULL);
+    fake_http_stop(&f);
+    assert_code(r, 1); /* goal 2 failed */
+    assert_says(r.out, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
+    assert_says(r.out, "goal 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
+    at = strstr(r.out, "waiting: 2 goals of gfx950/256: waits for a worker\n");
+    ck_assert_msg(at && !strstr(at + 1, "waiting: "), "not said once:\n%s", r.out);
+    assert_says(r.out, "batch 7 done: 2 of 2 goals, 1 failed");
+    assert_says(r.out, ", 1 kept\n");
+    ck_assert_msg(strchr(r.out, '\033') == NULL, "escapes where no terminal is:\n%s", r.out);
+    at = strstr(f.log.data, "/events");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at + 1, "/events");
+    ck_assert_ptr_nonnull(at);
+    assert_says(at, "Last-Event-ID: 3\r\n");
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(watch_loses_its_coordinator)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/batches/7", .status = 200, .body = "{\"id\":7,\"state\":\"open\"}"},
+        {.request = "GET /api/v1/batches/7/goals*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
+        {.request = "GET *", .status = 503, .body = "{}"},
+    };
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(f.url, "watch", "7", "--patience", "0", NULL);
+    fake_http_stop(&f);
+    assert_code(r, 3);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* Ctrl-C says that the batch goes on, and ends the program as it does others. */
+START_TEST(watch_interrupted)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char url[64];
+
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(fd, 1), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
+    mf_say(url, sizeof(url), "http://127.0.0.1:%d", ntohs(address.sin_port));
+    struct ran r = moefarm_interrupted(fd, url, "watch", "7", NULL);
+    assert_code(r, SIGINT);
+    assert_says(r.err, "the batch goes on");
+    (void)close(fd);
+}
+END_TEST
+
+/* ---- rank and why ---- */
+
+#define PIPELINES                                                                                         \
+    "{\"items\":[{\"id\":31,\"place\":2,\"names\":[\"move:sort16\",\"tile:a\"],\"structure\":\"sort | "   \
+    "gemm1\",\"block_m\":16,"                                                                             \
+    "\"layout\":\"w1=row "                                                                                \
+    "w2=row\",\"forecast_us\":110,\"finalist\":true,\"us\":100.5,\"mad\":1,\"samples_n\":20,\"winner\":"  \
+    "true,"                                                                                               \
+    "\"tie\":false,\"ops\":[{\"covers\":\"sort\",\"step\":1,\"name\":\"sort16\",\"us\":20},{\"covers\":"  \
+    "\"gather+gemm1\",\"step\":2,"                                                                        \
+    "\"name\":\"a\",\"us\":80}]},"                                                                        \
+    "{\"id\":32,\"place\":1,\"names\":[\"move:sort16\",\"tile:b\"],\"structure\":\"sort | "               \
+    "gemm1\",\"block_m\":16,\"layout\":\"w1=row w2=row\","                                                \
+    "\"forecast_us\":105,\"us\":120,\"mad\":1,\"samples_n\":10,\"dropped_at\":10,\"ops\":[{\"covers\":"   \
+    "\"sort\",\"step\":1,"                                                                                \
+    "\"name\":\"sort16\",\"us\":20},{\"covers\":\"gather+gemm1\",\"step\":3,\"name\":\"b\",\"us\":85}]}," \
+    "{\"id\":33,\"place\":1,\"names\":[\"move:sort16\",\"tile:d\"],\"layout\":\"w1=panel16 "              \
+    "w2=row\",\"us\":95,"                                                                                 \
+    "\"forecast_us\":100},{\"id\":34,\"place\":2,\"names\":[\"tile:b\"],\"layout\":\"w1=panel16 "         \
+    "w2=row\",\"us\":96,"                                                                                 \
+    "\"forecast_us\":100}],"                                                                              \
+    "\"next\":null}"
+
+static const struct fake_answer goal_answers[] = {
+    {.request = "GET /api/v1/goals/1",
+     .status = 200,
+     .body =
+         "{\"layout\":{\"layout\":\"w1=row w2=row\",\"by\":\"race\",\"layouts\":["
+         "{\"layout\":\"w1=panel16 w2=row\",\"chosen\":false,\"reason\":\"lost over the ladder: 1,234.0 "
+         "us\"},"
+         "{\"layout\":\"w1=row w2=row\",\"chosen\":true,\"reason\":\"won over the ladder: 1,200.0 us\"}]},"
+         "\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40],\"regret\":["
+         "{\"routing\":\"balanced\",\"us\":120,\"best_us\":119,\"regret\":0,\"best\":32,\"tie\":true,"
+         "\"reason\":\"\"},"
+         "{\"routing\":\"zipf:1.2\",\"us\":90,\"best_us\":80,\"regret\":0.125,\"best\":32,\"tie\":false,"
+         "\"reason\":\"\"},"
+         "{\"routing\":\"hot:1\",\"us\":null,\"regret\":null,\"best\":null,\"tie\":false,\"reason\":\"it "
+         "is so\"}]},"
+         "\"promotion\":{\"decision\":\"kept\",\"reason\":\"SAME on w0: -1.0%\",\"source\":\"batch 3\","
+         "\"known_us\":99},"
+         "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
+    {.request = "GET /api/v1/goals/1/pipelines*", .status = 200, .body = PIPELINES},
+    {.request = "GET /api/v1/goals/1/rejections*",
+     .status = 200,
+     .body = "{\"items\":[{\"family\":\"lib\",\"kernel\":\"onednn_*\",\"rule\":\"dtype\",\"reason\":\"oneDNN "
+             "has no "
+             "fp8 here\"}],\"next\":null}"},
+    {.request = "GET /api/v1/goals/1/steps*",
+     .status = 200,
+     .body = "{\"items\":[{\"id\":2,\"family\":\"tile\",\"name\":\"a\",\"covers\":\"gather+gemm1\","
+             "\"status\":\"ok\",\"us\":80},"
+             "{\"id\":3,\"family\":\"tile\",\"name\":\"b\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
+             "\"us\":85},"
+             "{\"id\":5,\"family\":\"tile\",\"name\":\"d\",\"covers\":\"gemm1\",\"status\":\"ok\",\"us\":75},"
+             "{\"id\":4,\"family\":\"tile\",\"name\":\"c\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
+             "\"us\":200,\"registers\":168,\"spills\":48,\"lds\":98304,\"occupancy\":2}],\"next\":null}"},
+    /* A glob: the more exact row comes first */
+    {.request = "GET /api/v1/batches/7/goals*",
+     .status = 200,
+     .body = "{\"items\":[" GOAL("1", "4", "done", "") "," GOAL("2", "8", "done", "") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches?*", .status = 200, .body = "{\"items\":[{\"id\":7}],\"next\":null}"},
+};
+
+START_TEST(rank)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
+    r = moefarm(f.url, "rank", "--shape", "token=4", "--top", "2", NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(
+        r.out, "goal 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
+               "samples cannot tell from 1 other\n"
+               "  weights as w1=row w2=row, which won over the ladder: 1,200.0 us\n"
+               "  kept: SAME on w0: -1.0% (known from batch 3, 99.00 us there)\n"
+               "  under balanced: 120.0 us, no regret\n"
+               "  under zipf:1.2: 90.00 us, 12.5% slower than pipeline 32 (80.00 us)\n"
+               "  under hot:1: it is so\n"
+               "  1  pipeline 31  100.5 us +-1% raced (n 20), forecast 110.0 us  winner\n"
+               "     sort | gemm1  block_m 16  w1=row w2=row\n"
+               "       sort         ########                           20.00 us  sort16\n"
+               "       gather+gemm1 ##############################     80.00 us  a\n"
+               "  2  pipeline 32  120.0 us +-0.83% raced (n 10), forecast 105.0 us  dropped in round 10\n"
+               "     sort | gemm1  block_m 16  w1=row w2=row\n"
+               "       sort         ########                           20.00 us  sort16\n"
+               "       gather+gemm1 ################################   85.00 us  b\n"
+               "… and 2 more (--top)\n");
+    r = moefarm(f.url, "rank", "inter_dim=96", NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "2 goals of batch 7 are of the shape 'inter_dim=96'; name one:");
+    assert_says(r.err, "goal 2  cpu-x/2  T8 H2048");
+    r = moefarm(f.url, "rank", "token=16", NULL);
+    assert_code(r, 2);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+static const struct {
+    const char *kernel, *says;
+} why_cases[] = {
+    {"lib", "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
+    {"onednn_x",
+     "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"}, /* a rejection of a pattern answers for what it fits */
+    {"*", "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
+    {"b", "tile:b covers gather+gemm1 in 85.00 us; tile:a takes 80.00 us. Its best pipeline 32 lost the "
+          "race: 120.0 us against 100.5 us "
+          "of pipeline 31, dropped in round 10.\n"},
+    /* Faster, but of a layout that is not taken; where it is in one of the layout that is, that one counts (b) */
+    {"d", "tile:d covers gemm1 in 75.00 us, the fastest of its kind. Its best pipeline 33, raced at 95.00 "
+          "us, wants the weights as "
+          "w1=panel16 w2=row: that layout lost over the ladder: 1,234.0 us.\n"},
+    {"tile:a",
+     "tile:a covers gather+gemm1 in 80.00 us, the fastest of its kind. It is in the winning pipeline 31.\n"},
+    {"c",
+     "tile:c covers gather+gemm1 in 200.0 us; tile:a takes 80.00 us. Its code takes 168 registers a thread "
+     "and 96.0 KiB of LDS a block, spills 48 bytes a thread, 2 blocks a compute unit. No pipeline that was "
+     "kept has it.\n"},
+};
+
+START_TEST(why)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
+    r = moefarm(f.url, "why", "1", why_cases[_i].kernel, NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    assert_says(r.out, why_cases[_i].says);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* What a worker or a submitter wrote reaches the terminal without what a terminal obeys: ESC, BEL, and U+009B, which is CSI. */
+static const struct fake_answer obeyed[] = {
+    {.request = "GET /api/v1/goals/1",
+     .status = 200,
+     .body = "{\"config\":null,\"id\":1,\"state\":\"failed\",\"class\":\"cpu-x/"
+             "2\",\"reason\":\"\\u001b]0;owned\\u0007\",\"shape\":" SHAPE("4") "}"},
+    {.request = "GET /api/v1/goals/1/rejections*",
+     .status = 200,
+     .body = "{\"items\":[{\"family\":\"lib\",\"kernel\":\"x\\u001b[2J\",\"rule\":\"r\",\"reason\":"
+             "\"\\u009b31mred\\u007f "
+             "\\u00b7\",\"step\":null}],\"next\":null}"},
+    {.request = "GET /api/v1/goals/1/*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
+};
+
+START_TEST(terminal_is_not_obeyed)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, obeyed, MF_ARRAY_LEN(obeyed));
+    r = moefarm(f.url, "why", "1", "*", NULL);
+    fake_http_stop(&f);
+    assert_code(r, 0);
+    assert_says(r.out, "lib:x?[2J: ??31mred? \xc2\xb7 (r)\n");
+    ck_assert(!strchr(r.out, '\x1b') && !strchr(r.err, '\x1b'));
+    fake_http_release(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cli");
+    TCase *tc = tcase_create("program");
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, make_folder, remove_folder);
+    tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usage_cases));
+    tcase_add_test(tc, help);
+    tcase_add_test(tc, drain);
+    tcase_add_loop_test(tc, quarantine, 0, MF_ARRAY_LEN(quarantine_cases));
+    tcase_add_test(tc, lists_follow_their_cursor);
+    tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
+    tcase_add_test(tc, submit_csv);
+    tcase_add_test(tc, submit_unknown_column);
+    tcase_add_test(tc, submit_json);
+    tcase_add_test(tc, submit_baseline);
+    tcase_add_loop_test(tc, submit_min_effect, 0, (int)MF_ARRAY_LEN(min_effects));
+    tcase_add_test(tc, submit_again);
+    tcase_add_test(tc, watch);
+    tcase_add_test(tc, watch_interrupted);
+    tcase_add_test(tc, watch_loses_its_coordinator);
+    tcase_add_test(tc, rank);
+    tcase_add_loop_test(tc, why, 0, MF_ARRAY_LEN(why_cases));
+    tcase_add_test(tc, terminal_is_not_obeyed);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

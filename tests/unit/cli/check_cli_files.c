@@ -1,0 +1,308 @@
+/* moefarm, the program: where what it is told to write goes, be that a file, a link, a FIFO or a device. */
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "common/base/cleanup.h"
+#include "support/farm/fake_http.h"
+#include "support/mf_check.h"
+#include "support/run_moefarm.h"
+#include "support/table_columns.h"
+
+#define HEADER TUNED_COLUMNS OWN_COLUMNS "\n"
+#define ROW(T, us)                                                                                      \
+    "cpu-x,2," T                                                                                        \
+    ",2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0," \
+    "16,0,50.0,a,0.0%,40.0,b,0.0%," us                                                                  \
+    ",0,0,0,1.0,2.0,move:s|tile:a,w1=row,some cpu,r1,gcc,uniform,1,20,0.5,moefarm:race\n"
+
+START_TEST(export_to_file)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/export/tuned_fmoe.csv?batch=7&gfx=cpu-x",
+         .status = 200,
+         .type = "text/csv",
+         .body = HEADER ROW("4", "90.0"),
+         .headers = "Moefarm-Left-Out: 3\r\n"}};
+    struct fake_http f;
+    struct stat st;
+    struct ran r;
+
+    fake_http_start(&f, answers, 1);
+    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("table.csv"), NULL);
+    assert_code(r, 0);
+    assert_says(r.err, "3 rows are left out");
+    ck_assert_str_eq(read_file(in_folder("table.csv")), HEADER ROW("4", "90.0"));
+    ck_assert_int_eq(stat(in_folder("table.csv"), &st), 0);
+    ck_assert_int_ne(st.st_mode & 0400, 0);
+    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", NULL);
+    ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
+    r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("no/such/folder"), NULL);
+    assert_code(r, 1);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
+                                                 .status = 200,
+                                                 .type = "text/csv",
+                                                 .body = HEADER ROW("4", "90.0")}};
+
+/* The file that a link names is replaced, or made where there is none; the link stays. */
+START_TEST(export_through_a_link)
+{
+    struct fake_http f;
+    struct stat st;
+
+    fake_http_start(&f, one_export, 1);
+    ck_assert_int_eq(symlink("other.csv", in_folder("table.csv")), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_code(moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL), 0);
+        ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
+        ck_assert(S_ISLNK(st.st_mode));
+        ck_assert_str_eq(read_file(in_folder("other.csv")), HEADER ROW("4", "90.0"));
+        write_file(in_folder("other.csv"), "older, and longer than nothing\n");
+    }
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* A FIFO gets the bytes and stays one; into it nothing is merged. The reader is there before, so that nobody waits. */
+START_TEST(export_into_a_fifo)
+{
+    struct fake_http f;
+    struct stat st;
+    struct ran r;
+    char found[4096] = "";
+    int fd;
+
+    fake_http_start(&f, one_export, 1);
+    ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
+    fd = open(in_folder("table.csv"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    assert_code(moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL), 0);
+    ck_assert_int_gt(read(fd, found, sizeof(found) - 1), 0);
+    ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
+    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), NULL);
+    assert_code(r, 1);
+    assert_says(r.err, "is a device or a FIFO; a table is kept in a file");
+    (void)close(fd);
+    ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
+    ck_assert(S_ISFIFO(st.st_mode));
+    ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* A node of the test's own, as /dev/null is: root, who alone may take its place, is who may make one. */
+START_TEST(export_to_a_device)
+{
+    struct fake_http f;
+    struct stat st;
+
+    if (mknod(in_folder("table.csv"), S_IFCHR | 0600, makedev(1, 3)) < 0) {
+        printf("export_to_a_device: skipped, mknod: %s\n", strerrordesc_np(errno));
+        return;
+    }
+    fake_http_start(&f, one_export, 1);
+    struct ran r = moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL);
+    /* A folder mounted nodev opens none; it stays all the same */
+    if (!strstr(r.err, "Permission denied"))
+        assert_code(r, 0);
+    ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
+    ck_assert(S_ISCHR(st.st_mode));
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* As a shell's ">> log" has it: what was in the log stays, and the log is the file that it was. */
+START_TEST(export_into_a_descriptor)
+{
+    struct fake_http f;
+    struct stat st;
+    char name[32], found[4096] = "";
+
+    fake_http_start(&f, one_export, 1);
+    write_file(in_folder("other.csv"), "before\n");
+    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND); /* the program's, too */
+    ck_assert_int_ge(fd, 0);
+    mf_say(name, sizeof(name), "/dev/fd/%d", fd);
+    assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
+    ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
+    ck_assert_str_eq(found, "before\n" HEADER ROW("4", "90.0"));
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    ck_assert_int_eq(st.st_nlink, 1);
+    struct ran r = moefarm(f.url, "export", "--into", name, NULL);
+    assert_code(r, 1);
+    assert_says(r.err, "is an open descriptor; a table is kept in a file");
+    (void)close(fd);
+    ck_assert_str_eq(read_file(in_folder("other.csv")), found);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* This test's, which to the program is another process: emptied first, as by a shell's ">". */
+START_TEST(export_into_anothers_descriptor)
+{
+    struct fake_http f;
+    char name[48], found[4096] = "";
+
+    fake_http_start(&f, one_export, 1);
+    write_file(in_folder("other.csv"), "older, and longer than nothing\n");
+    _cleanup_(mf_closep) int fd = open(in_folder("other.csv"), O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    mf_say(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), fd);
+    assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
+    ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
+    ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
+    struct ran r = moefarm(f.url, "export", "--into", name, NULL);
+    assert_code(r, 1);
+    assert_says(r.err, "is an open descriptor; a table is kept in a file");
+    ck_assert_str_eq(read_file(in_folder("other.csv")), found);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(write_to_standard_output)
+{
+    static const struct fake_answer answers[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
+                                                  .status = 200,
+                                                  .type = "text/csv",
+                                                  .body = HEADER ROW("4", "90.0")},
+                                                 {.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
+                                                  .status = 200,
+                                                  .type = "text/csv",
+                                                  .body = HEADER ROW("4", "90.0"),
+                                                  .headers = "Moefarm-Release: 1\r\n"}};
+    struct fake_http f;
+    struct stat before, after;
+
+    fake_http_start(&f, answers, 2);
+    write_file(in_folder("out"), "");
+    ck_assert_int_eq(stat(in_folder("out"), &before), 0);
+    struct ran r = moefarm(f.url, "export", "-o", "/dev/stdout", NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
+    r = moefarm(f.url, "pull", "stable", "--quiet", "-o", "/dev/stdout", NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.out, HEADER ROW("4", "90.0"));
+    ck_assert_int_eq(stat(in_folder("out"), &after), 0);
+    ck_assert_uint_eq(before.st_ino, after.st_ino);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(export_to_a_folder)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, one_export, 1);
+    r = moefarm(f.url, "export", "-o", folder, NULL);
+    assert_code(r, 1);
+    assert_says(r.err, "is a folder; name a file in it");
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+/* Reading a FIFO to compare what it holds would wait for ever. */
+START_TEST(pull_into_a_fifo)
+{
+    static const struct fake_answer answers[] = {{.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
+                                                  .status = 200,
+                                                  .type = "text/csv",
+                                                  .body = HEADER ROW("4", "90.0"),
+                                                  .headers = "Moefarm-Release: 1\r\n"}};
+    struct fake_http f;
+    char found[4096] = "";
+    int fd;
+
+    fake_http_start(&f, answers, 1);
+    ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
+    fd = open(in_folder("table.csv"), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    assert_code(moefarm(f.url, "pull", "stable", "-o", in_folder("table.csv"), NULL), 0);
+    ck_assert_int_gt(read(fd, found, sizeof(found) - 1), 0);
+    ck_assert_str_eq(found, HEADER ROW("4", "90.0"));
+    (void)close(fd);
+    ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+START_TEST(tune_into_a_fifo)
+{
+    ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
+    write_file(in_folder("shapes.csv"), HEADER ROW("4", "90.0"));
+    struct ran r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "-o: ");
+    assert_says(r.err, "is a device or a FIFO; a table is kept in a file");
+}
+END_TEST
+
+START_TEST(export_into_file)
+{
+    static const struct fake_answer answers[] = {
+        {.request = "GET /api/v1/export/tuned_fmoe.csv*",
+         .status = 200,
+         .type = "text/csv",
+         .body = HEADER ROW("4", "90.0") ROW("8", "95.0") ROW("16", "99.0")}};
+    struct fake_http f;
+    struct ran r;
+    char *table;
+
+    fake_http_start(&f, answers, 1);
+    write_file(in_folder("table.csv"), HEADER ROW("4", "100.0") ROW("8", "80.0"));
+    write_file(in_folder("other.csv"), HEADER ROW("32", "1.0"));
+    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "1 added, 1 replaced, 1 kept, 0 foreign\n");
+    assert_says(r.out, "replaced  cpu-x,2,4,2048");
+    assert_says(r.out, "kept      cpu-x,2,8,2048");
+    assert_says(r.out, "added     cpu-x,2,16,2048");
+    table = read_file(in_folder("table.csv"));
+    ck_assert_str_eq(table, HEADER ROW("4", "90.0") ROW("8", "80.0") ROW("16", "99.0"));
+
+    /* A key that another file of the set has: production would refuse to load both */
+    write_file(in_folder("other.csv"), HEADER ROW("16", "1.0"));
+    r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
+    assert_code(r, 1);
+    ck_assert_str_eq(read_file(in_folder("table.csv")), table);
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cli_files");
+    TCase *tc = tcase_create("program");
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, make_folder, remove_folder);
+    tcase_add_test(tc, export_to_file);
+    tcase_add_test(tc, export_into_file);
+    tcase_add_test(tc, export_through_a_link);
+    tcase_add_test(tc, export_into_a_fifo);
+    tcase_add_test(tc, export_to_a_device);
+    tcase_add_test(tc, export_into_a_descriptor);
+    tcase_add_test(tc, export_into_anothers_descriptor);
+    tcase_add_test(tc, write_to_standard_output);
+    tcase_add_test(tc, export_to_a_folder);
+    tcase_add_test(tc, pull_into_a_fifo);
+    tcase_add_test(tc, tune_into_a_fifo);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,261 @@
+/* moefarm compare on this machine's CPU: two tables of a few rows whose verdicts are known. */
+#include <math.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "kernels/core/device.h"
+#include "support/mf_check.h"
+#include "support/run_moefarm.h"
+#include "support/tuned_table.h"
+
+#define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
+static char class_text[MF_DEVICE_CLASS_TEXT_MAX];
+
+/* In the process of each test: a device has threads, which do not live through a fork. */
+static void find_class(void)
+{
+    struct mf_device *device;
+    char why[320] = "";
+
+    ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
+    mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
+    mf_device_close(device);
+    make_folder();
+}
+
+struct cell {
+    int token;
+    const char *step;
+};
+
+static void write_table(const char *name, const struct cell *cells)
+{
+    char text[8192] = TABLE_HEADER, shape[256];
+
+    for (; cells->step; cells++) {
+        mf_say(shape, sizeof(shape), "%d,%s", cells->token, LAYER);
+        add_row(text, sizeof(text), class_text, shape, "100.0", cells->step, "");
+    }
+    write_file(in_folder(name), text);
+}
+
+/* Two tables, of these rows. */
+#define ROWS(...) ((const struct cell[]){__VA_ARGS__, {0, NULL}})
+static void write_tables(const struct cell *old, const struct cell *new)
+{
+    write_table("table.csv", old);
+    write_table("other.csv", new);
+}
+
+#define COMPARE "compare", in_folder("table.csv"), in_folder("other.csv"), "--family-so", ROWS_SO
+
+static const cJSON *row_of(const cJSON *all, int token)
+{
+    const cJSON *row;
+    char start[16];
+
+    mf_say(start, sizeof(start), "%d,", token);
+    cJSON_ArrayForEach (row, cJSON_GetObjectItem(all, "rows")) {
+        const char *shape = cJSON_GetStringValue(cJSON_GetObjectItem(row, "shape"));
+
+        if (shape && strncmp(shape, start, strlen(start)) == 0)
+            return row;
+    }
+    ck_abort_msg("no row of %d tokens", token);
+    return NULL;
+}
+
+static void assert_verdict(const cJSON *all, int token, const char *want)
+{
+    const cJSON *row = row_of(all, token);
+
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(row, "verdict")), want);
+}
+
+static double number(const cJSON *object, const char *name)
+{
+    const cJSON *value = cJSON_GetObjectItem(object, name);
+
+    ck_assert_msg(cJSON_IsNumber(value), "no number %s", name);
+    return value->valuedouble;
+}
+
+/* The interval of a row that changed lies beyond zero and around its middle. How far is the machine's affair: what a
+ * given time is worth is checked without a clock, in check_paired. */
+static double assert_change(const cJSON *all, int token, int sign)
+{
+    const cJSON *change = cJSON_GetObjectItem(row_of(all, token), "change");
+    double low = number(change, "low"), mid = number(change, "mid"), high = number(change, "high");
+
+    ck_assert_double_gt(sign * low, 0);
+    ck_assert_double_gt(sign * high, 0);
+    ck_assert_double_le(low, mid);
+    ck_assert_double_le(mid, high);
+    return 1 + mid;
+}
+
+/* Four times the work is told, in both directions, by an interval beyond zero; the other rows are not in its way. */
+START_TEST(planted_rows)
+{
+    _cleanup_(cJSON_Deletep) cJSON *all = NULL;
+    const cJSON *verdicts;
+    double slower, faster;
+    struct ran r;
+
+    write_tables(ROWS({1, "rows:right"}, {2, "rows:right"}, {4, "rows:slower"}, {8, "rows:right"}),
+                 ROWS({2, "rows:slower"}, {4, "rows:right"}, {8, "rows:right"}, {16, "rows:right"}));
+    r = moefarm("", COMPARE, "--json", "--order-seed", "7", NULL);
+    assert_code(r, 1);
+    all = cJSON_Parse(r.out);
+    ck_assert_ptr_nonnull(all);
+    assert_verdict(all, 1, "only in OLD");
+    assert_verdict(all, 2, "SLOWER");
+    assert_verdict(all, 4, "FASTER");
+    assert_verdict(all, 8, "SAME");
+    assert_verdict(all, 16, "only in NEW");
+    slower = assert_change(all, 2, 1);
+    faster = assert_change(all, 4, -1);
+    /* one pipeline in both: nothing to measure */
+    ck_assert_double_eq(number(row_of(all, 8), "rounds"), 0);
+    verdicts = cJSON_GetObjectItem(all, "verdicts");
+    ck_assert_double_eq(number(verdicts, "SLOWER"), 1);
+    ck_assert_double_eq(number(verdicts, "SAME"), 1);
+    ck_assert_double_eq(number(verdicts, "only in OLD"), 1);
+    ck_assert_double_eq(number(all, "seed"), 7);
+    ck_assert_double_eq(number(all, "measured"), 2);
+    ck_assert_double_eq_tol(number(all, "geometric_mean"), sqrt(slower * faster), 1e-6);
+}
+END_TEST
+
+/* A wrong row is named with its side and the gate's sentence, and is never timed. */
+START_TEST(wrong_row)
+{
+    struct ran r;
+
+    write_tables(ROWS({2, "rows:right"}), ROWS({2, "rows:wrong"}));
+    r = moefarm("", COMPARE, NULL);
+    assert_code(r, 1);
+    assert_says(r.out, "WRONG        T2 H256");
+    assert_says(r.out, "new: row: row 0 of y has relative error");
+    assert_says(r.out, "rows:wrong");
+    ck_assert_ptr_null(strstr(r.out, "old: row"));
+    assert_says(r.out, "0 SAME, 0 FASTER, 0 SLOWER, 0 AMBIGUOUS, 1 WRONG");
+}
+END_TEST
+
+/* A step that this build does not offer any more spoils its own row, and no other. */
+START_TEST(refused_row)
+{
+    struct ran r;
+
+    write_tables(ROWS({2, "rows:gone"}, {4, "rows:slower"}), ROWS({2, "rows:right"}, {4, "rows:right"}));
+    r = moefarm("", COMPARE, NULL);
+    assert_code(r, 1);
+    assert_says(r.out, "WRONG        T2 H256");
+    assert_says(r.out, "old: family rows offers no step gone");
+    assert_says(r.out, "FASTER       T4 H256");
+}
+END_TEST
+
+/* Only what is faster or alone: exit code 0, and the text says it with its interval. */
+START_TEST(faster_is_fine)
+{
+    struct ran r;
+
+    write_tables(ROWS({2, "rows:slower"}, {4, "rows:right"}), ROWS({2, "rows:right"}));
+    r = moefarm("", COMPARE, "--order-seed", "5", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "least effect 3%, confidence 99%, order shuffled by seed 5");
+    assert_says(r.out, "FASTER       T2 H256");
+    assert_says(r.out, "only in OLD  T4 H256");
+    assert_says(
+        r.out,
+        "1 rows in both: 0 SAME, 1 FASTER, 0 SLOWER, 0 AMBIGUOUS, 0 WRONG; 1 only in OLD, 0 only in NEW");
+    r = moefarm("", COMPARE, "--shape", "token=4", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "0 rows in both");
+}
+END_TEST
+
+/* A least effect beyond what was planted makes four times the work the same. */
+START_TEST(least_effect)
+{
+    struct ran r;
+
+    write_tables(ROWS({2, "rows:slower"}), ROWS({2, "rows:right"}));
+    r = moefarm("", COMPARE, "--min-effect", "95%", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "SAME         T2 H256");
+}
+END_TEST
+
+/* Two rounds are too few for any verdict at the confidence, whatever they say. */
+START_TEST(too_few_rounds)
+{
+    struct ran r;
+
+    write_tables(ROWS({2, "rows:slower"}), ROWS({2, "rows:right"}));
+    r = moefarm("", COMPARE, "--rounds", "2", "--max-rounds", "2", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "AMBIGUOUS    T2 H256");
+}
+END_TEST
+
+START_TEST(against_itself)
+{
+    struct ran r;
+
+    write_table("table.csv", ROWS({2, "rows:right"}, {4, "rows:right"}));
+    r = moefarm("", "compare", "--aa", in_folder("table.csv"), "--family-so", ROWS_SO, NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "T4 H256");
+    assert_says(r.out, "A/A: ");
+    assert_says(r.out, " of 2 rows FASTER or SLOWER, all of them false: ");
+}
+END_TEST
+
+static const struct {
+    const char *option, *value;
+    const char *err;
+} refused[] = {
+    {"--aa", NULL, "give OLD and NEW, or --aa and one table"},
+    {"--min-effect", "3", "--min-effect: '3' is no share below 1: write 3% or 0.03"},
+    {"--min-effect", "-1%", "--min-effect: '-1%' is no share"},
+    {"--min-effect", "few", "--min-effect: 'few' is no share"},
+    {"--confidence", "1", "--confidence: has to lie between 0 and 1"},
+    {"--shape", "tokens=4", "--shape: "},
+    {"--device", "tpu:0", "--device: "},
+    {"--rounds", "0", "--rounds"},
+};
+
+START_TEST(refusals)
+{
+    struct ran r;
+
+    write_tables(ROWS({2, "rows:right"}), ROWS({2, "rows:right"}));
+    r = moefarm("", COMPARE, refused[_i].option, refused[_i].value, NULL);
+    assert_code(r, 2);
+    assert_says(r.err, refused[_i].err);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compare");
+    TCase *tc = tcase_create("program");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_checked_fixture(tc, find_class, remove_folder);
+    tcase_add_test(tc, planted_rows);
+    tcase_add_test(tc, wrong_row);
+    tcase_add_test(tc, refused_row);
+    tcase_add_test(tc, faster_is_fine);
+    tcase_add_test(tc, least_effect);
+    tcase_add_test(tc, too_few_rounds);
+    tcase_add_test(tc, against_itself);
+    tcase_add_loop_test(tc, refusals, 0, MF_ARRAY_LEN(refused));
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,106 @@
+/* moefarm report: the floors that it computes, what it takes from the winners, and the workers' shares. */
+#include <signal.h>
+
+#include "common/base/cleanup.h"
+#include "support/farm/fake_http.h"
+#include "support/mf_check.h"
+#include "support/run_moefarm.h"
+
+#define SHAPE_OF(T, q_dtype, q_type, rest)                                                                 \
+    "{\"token\":" T                                                                                        \
+    ",\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8,\"act_type\":\"ActivationType.Silu\"," \
+    "\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"" q_dtype "\",\"q_dtype_w\":\"" q_dtype                  \
+    "\",\"q_type\":\"" q_type "\",\"use_g1u1\":1,\"doweight_stage1\":0" rest "}"
+#define SHAPE(T, q_dtype, q_type) SHAPE_OF(T, q_dtype, q_type, "")
+#define BF16(T)                   SHAPE(T, "torch.bfloat16", "QuantType.No")
+#define FP8(T)                    SHAPE(T, "torch.float8_e4m3fn", "QuantType.per_Token")
+#define EP(T)                     SHAPE_OF(T, "torch.bfloat16", "QuantType.No", ",\"form\":\"ep:0/1024\"")
+
+#define GOAL(id, shape, rest) \
+    "{\"id\":" id ",\"class\":\"sm_90/132\",\"model\":\"H200\",\"shape\":" shape "," rest "}"
+
+/* The first worker has gone; another model's and another class's are none of this device. */
+#define WORKERS                                                                                       \
+    "{\"items\":[{\"name\":\"old\",\"class\":\"sm_90/132\",\"model\":\"H200\",\"device\":{"           \
+    "\"mem_read_gbs\":1,\"peak_gflops\":{\"bf16\":1}}},"                                              \
+    "{\"name\":\"w\",\"class\":\"sm_90/132\",\"model\":\"H200\",\"busy\":{\"timing\":0.5,\"verify\":" \
+    "0.25,\"data\":0.15,\"load\":0.1},\"device\":{\"mem_read_gbs\":4000,\"peak_gflops\":{\"bf16\":"   \
+    "600000,\"fp8\":1200000}}},"                                                                      \
+    "{\"name\":\"y\",\"class\":\"sm_90/132\",\"model\":\"H100\",\"device\":{}},"                      \
+    "{\"name\":\"x\",\"class\":\"cpu-x/2\",\"model\":\"H200\",\"device\":{}}],\"next\":null}"
+
+static const struct fake_answer answers[] = {
+    {.request = "GET /api/v1/workers*", .status = 200, .body = WORKERS},
+    {.request = "GET /api/v1/batches/7/goals*",
+     .status = 200,
+     .body = "{\"items\":[" GOAL("1", BF16("1"), "\"state\":\"done\",\"us\":5") "," GOAL(
+         "2", BF16("16384"),
+         "\"state\":\"failed\",\"us\":null,\"reason\":\"no pipeline\"") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches/8/goals*",
+     .status = 200,
+     .body =
+         "{\"items\":[" GOAL("3", FP8("16384"), "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "," GOAL(
+             "4", EP("1"), "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches/9/goals*",
+     .status = 200,
+     .body = "{\"items\":[{\"id\":9,\"class\":null,\"state\":\"waiting\",\"reason\":\"\",\"shape\":" BF16(
+         "1") "}],\"next\":null}"},
+    {.request = "GET /api/v1/goals/1",
+     .status = 200,
+     .body = "{\"id\":1,\"config\":{\"race\":{\"active_experts\":7}}}"},
+    {.request = "GET /api/v1/goals/1/pipelines?finalists=1*",
+     .status = 200,
+     .body = "{\"items\":[{\"id\":3,\"us\":6,\"winner\":false,\"ops\":[{\"covers\":\"gemm1\",\"us\":9,"
+             "\"name\":\"tile:no\"}]},{\"id\":4,\"us\":5,\"winner\":true,\"ops\":[{\"covers\":\"sort\","
+             "\"us\":1,\"name\":\"move:s\"},{\"covers\":\"gather+gemm1+act\",\"us\":2.5,\"name\":\"tile:a\"},"
+             "{\"covers\":\"gemm2+weight\",\"us\":1.25,\"name\":\"tile:b\"},{\"covers\":\"combine\",\"us\":1,"
+             "\"name\":\"move:c\"}]}],\"next\":null}"},
+};
+
+/* T1: the 7 experts of the race, of 3 x 2048 x 96 in bf16, and a row in and out are 8.2657 MB, at 4 TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s,
+ * in fp8 at 1200. Of eight routes to 1024 experts one is of a rank's 128: 1.1878 MB. */
+START_TEST(tells_floors_and_winners)
+{
+    struct fake_http f;
+    struct ran r;
+
+    fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
+    r = moefarm(f.url, "report", "7", "8", "9", NULL);
+    assert_code(r, 0);
+    for (char *at = strchr(r.out, ' '); at; at = strchr(at + 1, ' ')) { /* however wide the columns are */
+        while (at[1] == ' ')
+            memmove(at, at + 1, strlen(at));
+    }
+    assert_says(r.out, "layer class T floor us e2e us e2e/floor GEMMs us winner\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 1 2.07 5.00 2.42 3.75 "
+                       "move:s + tile:a + tile:b + move:c\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 16384 257.70 - - - failed: no pipeline\n");
+    assert_says(r.out, "H2048 I96 E128 k8 fp8_e4m3fn per_Token sm_90/132 16384 128.85 - - - probing\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 ep:0/1024 sm_90/132 1 0.30 - - - probing\n");
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 1 - - - - waiting\n"); /* nobody knows the device yet */
+    assert_says(
+        r.out, "w, sm_90/132 (H200): 75% of its time timing and verifying (timing 50%, verify 25%, data 15%, "
+               "load 10%, wait 0%); reads 4000 GB/s, 600000 GFLOP/s in bf16, 1200000 in fp8\n");
+    r = moefarm(f.url, "report", "7", "--json", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "\"gemm_us\":\t3.75");
+    assert_says(r.out, "\"winner\":\t\"move:s + tile:a");
+    assert_says(r.out, "\"us\":\tnull");
+    r = moefarm(f.url, "report", "x", NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "'x' is no batch");
+    fake_http_stop(&f);
+    fake_http_release(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report");
+    TCase *tests = tcase_create("report");
+
+    tcase_add_checked_fixture(tests, make_folder, remove_folder);
+    tcase_add_test(tests, tells_floors_and_winners);
+    suite_add_tcase(suite, tests);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,263 @@
+/* moefarm run-config on this machine's CPU: a table of one row, right and fast, right and slower than it says, or refused. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "kernels/core/device.h"
+#include "kernels/core/family.h"
+#include "support/mf_check.h"
+#include "support/run_moefarm.h"
+#include "support/tuned_table.h"
+
+#define SHAPE "4," LAYER
+#define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
+/* Steps that cover the whole layer, so that their names alone are pipelines. */
+struct finder {
+    struct mf_offer offer;
+    mf_ops all;
+    char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
+    char alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX]; /* gate and up in w1 */
+    char chain[4][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];    /* a step for each of chain_parts */
+};
+
+/* The layer in steps: what they cover, and what they give. */
+static const struct {
+    const char *ops;
+    enum mf_tensor gives;
+} chain_parts[4] = {{"sort", MF_TENSOR_SORTED},
+                    {"gather+gemm1+act", MF_TENSOR_H},
+                    {"gemm2", MF_TENSOR_Z},
+                    {"weight+combine", MF_TENSOR_Y}};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct finder *f = (struct finder *)o;
+
+    if (step->covers == f->all && !f->name[0])
+        mf_say(f->name, sizeof(f->name), "%s:%s", step->family, step->name);
+    if (step->covers == f->all && strstr(step->name, "_gu16"))
+        mf_say(f->alternating, sizeof(f->alternating), "%s:%s", step->family, step->name);
+    for (size_t i = 0; i < MF_ARRAY_LEN(chain_parts); i++) {
+        char ops[MF_OPS_TEXT_MAX];
+        mf_ops_print(step->covers, ops);
+        if (!f->chain[i][0] && strcmp(ops, chain_parts[i].ops) == 0 &&
+            step->gives[0].tensor == chain_parts[i].gives && (step->block_m == 8 || step->block_m == 0))
+            mf_say(f->chain[i], sizeof(f->chain[i]), "%s:%s", step->family, step->name);
+    }
+    return 0;
+}
+
+static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
+    alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], chain[4 * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)],
+    class_text[MF_DEVICE_CLASS_TEXT_MAX], model_text[128];
+
+/* In the process of each test: a device has threads, which do not live through a fork. */
+static void find_pipeline(void)
+{
+    struct mf_device *device;
+    struct mf_shape shape;
+    struct finder f = {.offer = {take_step, mf_offer_unheard}};
+    char why[320] = "";
+
+    ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
+    ck_assert_int_eq(mf_shape_parse(SHAPE, &shape), 0);
+    f.all = mf_layer_ops(&shape);
+    ck_assert_int_eq(mf_enumerate(&device->info, &shape, NULL, &f.offer), 0);
+    ck_assert_msg(f.name[0] != '\0', "no family offers the whole layer of " SHAPE);
+    ck_assert_msg(f.alternating[0] != '\0', "no family offers the whole layer with gate and up alternating");
+    mf_say(pipeline, sizeof(pipeline), "%s", f.name);
+    mf_say(alternating, sizeof(alternating), "%s", f.alternating);
+    mf_say(chain, sizeof(chain), "%s|%s|%s|%s", f.chain[0], f.chain[1], f.chain[2], f.chain[3]);
+    mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
+    mf_say(model_text, sizeof(model_text), "%s", device->info.model);
+    mf_device_close(device);
+    make_folder();
+}
+
+static void write_row(const char *us, const char *names, const char *form)
+{
+    char text[4096] = TABLE_HEADER;
+    add_row(text, sizeof(text), class_text, SHAPE, us, names, form);
+    write_file(in_folder("table.csv"), text);
+}
+
+static const struct {
+    const char *us,
+        *names; /* NULL: the pipeline that was found; "gu": the one with gate and up alternating; "chain": steps */
+    const char *option, *value;
+    int code;
+    const char *out, *err;
+    const char *form;
+} cases[] = {
+    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16", "", NULL},
+    {"0.001", NULL, "--rounds", "3", 1, "SLOWER   T4 H256", "", NULL},
+    {"0.001", NULL, "--slack", "1e12", 0, "1 rows: 1 OK, 0 not", "", NULL},
+    {"1000000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", "",
+     NULL}, /* a ratio that nothing keeps */
+    {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
+    {"1000000.0", "move:sort_m8", "--rounds", "3", 1, "REFUSED  T4 H256 I128 E8 k2 bf16", "", NULL},
+    {"1000000.0", "one:nothing", "--rounds", "3", 1, "one offers no step nothing", "", NULL},
+    {"1000000.0", NULL, "--routing", "skewed", 2, "", "'skewed' is no routing profile", NULL},
+    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
+     "b2+limit:1.5+b1"},
+    {"1000000.0", NULL, "--rounds", "3", 2, "", "form", "b1+b1"},
+    {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b1", "", "b1"},
+    {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 gate_up:tiled", "",
+     "gate_up:tiled"},
+    {"1000000.0", "gu", "--rounds", "3", 1, "gate and up of this shape's w1 lie interleaved", "",
+     "gate_up:interleaved"},
+    {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:4/16", "", "ep:4/16"},
+    {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:8/16", "", "ep:8/16"},
+    {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b2", "", "b2"},
+};
+
+START_TEST(run_config)
+{
+    struct ran r;
+
+    const char *names = !cases[_i].names                        ? pipeline
+                        : strcmp(cases[_i].names, "gu") == 0    ? alternating
+                        : strcmp(cases[_i].names, "chain") == 0 ? chain
+                                                                : cases[_i].names;
+    write_row(cases[_i].us, names, cases[_i].form ? cases[_i].form : "");
+    r = moefarm("", "run-config", in_folder("table.csv"), cases[_i].option, cases[_i].value, NULL);
+    assert_code(r, cases[_i].code);
+    assert_says(r.out, cases[_i].out);
+    assert_says(r.err, cases[_i].err);
+}
+END_TEST
+
+/* A row of a family that another program brought: it is told of, and the others are run. */
+START_TEST(passes_over)
+{
+    char text[4096] = TABLE_HEADER;
+    struct ran r;
+
+    add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
+    add_row(text, sizeof(text), class_text, "5," LAYER, "1.0", "python:layer", "");
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    assert_code(r, 0);
+    assert_says(r.err, "table.csv:3: passed over: ");
+    assert_says(r.out, "1 rows: 1 OK, 0 not; 1 passed over");
+    write_row("1.0", "python:layer", "");
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "table.csv: no row of this device's class that it can run");
+}
+END_TEST
+
+/* Without a table: what production runs where no row is, right, and with no verdict on its time. */
+START_TEST(shapes_alone)
+{
+    struct ran r;
+
+    write_file(in_folder("shapes.csv"),
+               SHAPE_COLUMNS ",gfx,cu_num\n" SHAPE ",,\n3," LAYER ",,\n4," LAYER ",gfx942,304\n");
+    r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), "--rounds", "3", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "OK       T4 H256 I128 E8 k2 bf16");
+    assert_says(r.out, "OK       T3 H256 I128 E8 k2 bf16");
+    const char *pipeline_of = strchr(strstr(r.out, "OK       T4"), '\n') + 1; /* the line below it */
+    ck_assert_msg(strncmp(pipeline_of, "         ", 9) == 0 &&
+                      memchr(pipeline_of, ':', strcspn(pipeline_of, "\n")) != NULL,
+                  "%s", r.out);
+    assert_says(r.out, "2 rows: 2 OK, 0 not");
+    r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), in_folder("table.csv"), NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "give a TABLE, or --shapes and a list");
+    r = moefarm("", "run-config", NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "give a TABLE, or --shapes and a list");
+    write_file(in_folder("shapes.csv"), "token,model_dim\n4,256\n");
+    r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "--shapes: the header has no column");
+}
+END_TEST
+
+START_TEST(another_class)
+{
+    struct ran r;
+
+    mf_say(class_text, sizeof(class_text), "gfx942,304");
+    write_row("10.0", pipeline, "");
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    assert_code(r, 2);
+    assert_says(r.err, "no row of this device's class");
+}
+END_TEST
+
+/* One class holds several device models: a row that was tuned on another one is run, and said to be of that one. */
+START_TEST(another_model)
+{
+    char text[4096] = TABLE_HEADER, want[256];
+    char *model;
+    struct ran r;
+
+    add_row(text, sizeof(text), class_text, SHAPE, "1000000.0", pipeline, "");
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), "--json", NULL);
+    assert_code(r, 0);
+    mf_say(want, sizeof(want),
+           "table.csv: 1 of 1 rows were tuned on another device model (cpu) than this one (%s)", model_text);
+    assert_says(r.err, want);
+    assert_says(r.out, "\"model\":\t\"cpu\"");
+    model = strstr(text, ",cpu,r1,");
+    ck_assert_ptr_nonnull(model);
+    mf_say(want, sizeof(want), ",%s,%s", model_text, model + strlen(",cpu,"));
+    mf_say(model, sizeof(text) - (size_t)(model - text), "%s", want);
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), NULL);
+    assert_code(r, 0);
+    ck_assert_str_eq(r.err, "");
+}
+END_TEST
+
+/* One row of a table is right, one is not: each is told of, with the sentence of the gate, and the others are run. */
+START_TEST(planted_rows)
+{
+    char text[4096] = TABLE_HEADER;
+    struct ran r;
+
+    add_row(text, sizeof(text), class_text, "4," LAYER, "1000000.0", "rows:right", "");
+    add_row(text, sizeof(text), class_text, "8," LAYER, "1000000.0", "rows:wrong", "");
+    add_row(text, sizeof(text), class_text, "16," LAYER, "0.001", "rows:right", "");
+    add_row(text, sizeof(text), class_text, "32," LAYER, "1000000.0", "rows:gone", "");
+    write_file(in_folder("table.csv"), text);
+    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--family-so", ROWS_SO, NULL);
+    assert_code(r, 1);
+    assert_says(r.out, "OK       T4 H256");
+    assert_says(r.out, "WRONG    T8 H256");
+    assert_says(r.out, "row: row 0 of y has relative error");
+    assert_says(r.out, "SLOWER   T16 H256");
+    assert_says(r.out, "REFUSED  T32 H256");
+    assert_says(r.out, "rows offers no step gone");
+    /* What looks slower is looked at again behind all the others, and told once; JSON has the table's order */
+    ck_assert(strstr(r.out, "SLOWER   T16") > strstr(r.out, "REFUSED  T32"));
+    ck_assert_ptr_null(strstr(strstr(r.out, "SLOWER") + 1, "SLOWER"));
+    assert_says(r.out, "4 rows: 1 OK, 3 not");
+    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--family-so", ROWS_SO, "--json",
+                NULL);
+    const char *slower = strstr(r.out, "\"SLOWER\""), *refused = strstr(r.out, "\"REFUSED\"");
+    ck_assert_msg(slower && refused && slower < refused, "%s", r.out);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("run_config");
+    TCase *tc = tcase_create("program");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_checked_fixture(tc, find_pipeline, remove_folder);
+    tcase_add_loop_test(tc, run_config, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, planted_rows);
+    tcase_add_test(tc, passes_over);
+    tcase_add_test(tc, shapes_alone);
+    tcase_add_test(tc, another_class);
+    tcase_add_test(tc, another_model);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

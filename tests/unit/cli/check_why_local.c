@@ -1,0 +1,73 @@
+/* moefarm why --local: this machine's families, or a simulated device's, asked without a farm. */
+#include "common/base/cleanup.h"
+#include "kernels/core/device.h"
+#include "support/mf_check.h"
+#include "support/run_moefarm.h"
+
+#define SIZES "token=4,model_dim=2048,inter_dim=96,expert=128,topk=8"
+#define ROW                                                                                                 \
+    "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType." \
+    "per_Token,1,0"
+
+static const struct {
+    const char *shape, *kernel, *option, *value;
+    int code;
+    const char *out, *err;
+    const char *without; /* in place of out, where the machine has no AVX-512; NULL: the same */
+} cases[] = {
+    {SIZES, NULL, NULL, NULL, 0, "T4 H2048 I96 E128 k8 bf16\n", "", NULL},
+    {SIZES, NULL, NULL, NULL, 0,
+     "tile:s1_n64: block_n is 64 and inter_dim is 96: a tile must divide the columns of stage 1 (remainder "
+     "32) "
+     "(divisibility)\n",
+     "", NULL},
+    {SIZES, NULL, NULL, NULL, 0, "legal steps: move ", "", NULL},
+    {SIZES, "move:combine_z_t*", NULL, NULL, 0, "move:combine_z_t1 covers weight+combine: legal\n", "", NULL},
+    {SIZES ",form=gate_up:tiled", "s1_*", NULL, NULL, 0, "gate and up of this shape's w1 lie tiled", "",
+     NULL},
+    {SIZES ",form=ep:0/256", "asm", NULL, NULL, 0,
+     "asm:asm: the shape is a rank's share, experts 0 to 127 of 256; asm knows layers with all of their "
+     "experts",
+     "", NULL},
+    {ROW, "lib", NULL, NULL, 0, "dequant_w1 in front of gemm1 would run while rows of 2048 values are loaded",
+     "", "oneDNN 2.6 multiplies bf16 with AVX-512 only (isa)"},
+    {ROW, "lib", "--json", NULL, 0, "\"rule\":\t\"prologue\"", "", "\"rule\":\t\"isa\""},
+    {ROW, NULL, "--families", "lib", 0, "legal steps: none\n", "", NULL},
+    {SIZES, "nothing", NULL, NULL, 0, "no kernel 'nothing' is offered or rejected\n", "", NULL},
+    {SIZES, NULL, "--device", "sim:gfx942/304:0", 0, "gfx942/304  T4 H2048", "", NULL},
+    {SIZES, NULL, "--device", "tpu:0", 2, "", "--device: ", NULL},
+    {"token=4,model_dim=2048", NULL, NULL, NULL, 2, "", "inter_dim is missing in 'token=4,model_dim=2048'",
+     NULL},
+    {"token=four", NULL, NULL, NULL, 2, "", "token: 'four' is no value of it", NULL},
+    {SIZES ",topk=8,expert=4", NULL, NULL, NULL, 2, "", "topk: expected at most expert", NULL},
+};
+
+START_TEST(why_local)
+{
+    const char *words[4] = {NULL};
+    size_t n = 0;
+    if (cases[_i].kernel)
+        words[n++] = cases[_i].kernel;
+    if (cases[_i].option)
+        words[n++] = cases[_i].option;
+    if (cases[_i].value)
+        words[n++] = cases[_i].value;
+    struct ran r = moefarm("", "why", "--local", cases[_i].shape, words[0], words[1], words[2], NULL);
+    assert_code(r, cases[_i].code);
+    assert_says(r.out,
+                cases[_i].without && mf_isa_best() != MF_ISA_AVX512 ? cases[_i].without : cases[_i].out);
+    assert_says(r.err, cases[_i].err);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("why_local");
+    TCase *tc = tcase_create("program");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_checked_fixture(tc, make_folder, remove_folder);
+    tcase_add_loop_test(tc, why_local, 0, MF_ARRAY_LEN(cases));
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

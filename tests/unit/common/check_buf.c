@@ -1,0 +1,192 @@
+#include "common/base/buf.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "support/mf_check.h"
+
+/* The linker sends realloc here: the n-th call from now fails when fail_at is n, 0 never. */
+static int fail_at;
+void *__real_realloc(void *memory, size_t size);
+void *__wrap_realloc(void *memory, size_t size);
+
+void *__wrap_realloc(void *memory, size_t size)
+{
+    if (fail_at > 0 && --fail_at == 0)
+        return NULL;
+    return __real_realloc(memory, size);
+}
+
+#define WHOLE "head 42 tail\n"
+
+/* A chain as programs write it: three ways of appending, checked once at the end. */
+static void append_chain(struct mf_buf *b)
+{
+    (void)mf_buf_adds(b, "head ");
+    (void)mf_buf_addf(b, "%d %s", 42, "tail");
+    (void)mf_buf_add(b, "\n", 1);
+}
+
+START_TEST(empty_is_a_c_string)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, 10);
+    ck_assert_str_eq(b.data, "");
+    mf_buf_consume(&b, 5);
+    mf_buf_clear(&b);
+    ck_assert_str_eq(b.data, "");
+    ck_assert_int_eq(mf_buf_add(&b, "", 0), 0);
+    char *text = mf_buf_take(&b);
+    ck_assert_pstr_eq(text, "");
+    free(text);
+    mf_buf_release(&b);
+    mf_buf_release(&b);
+}
+END_TEST
+
+/* Every ceiling below the whole: the first append beyond it fails, what was there stays, and all later ones
+ * fail as well even where they would fit. */
+START_TEST(ceiling_is_exact_and_sticky)
+{
+    size_t max = (size_t)_i;
+    struct mf_buf b;
+    mf_buf_init(&b, max);
+    append_chain(&b);
+    bool fits = max >= strlen(WHOLE);
+    ck_assert_int_eq(mf_buf_error(&b), fits ? 0 : -EFBIG);
+    ck_assert_uint_le(b.len, max);
+    ck_assert_uint_eq(strlen(b.data), b.len);
+    ck_assert_int_eq(strncmp(b.data, WHOLE, b.len), 0);
+    if (!fits) {
+        size_t len = b.len;
+        ck_assert_int_eq(mf_buf_add(&b, "", 0), -EFBIG);
+        ck_assert_int_eq(mf_buf_adds(&b, ""), -EFBIG);
+        ck_assert_int_eq(mf_buf_addf(&b, "%s", ""), -EFBIG);
+        ck_assert_uint_eq(b.len, len);
+        ck_assert_ptr_null(mf_buf_take(&b));
+    }
+
+    /* a cleared one starts anew under the same ceiling */
+    mf_buf_clear(&b);
+    ck_assert_int_eq(mf_buf_error(&b), 0);
+    char full[sizeof(WHOLE)] = "";
+    memset(full, 'x', MF_MIN(max, sizeof(full)));
+    if (max <= sizeof(full)) {
+        ck_assert_int_eq(mf_buf_add(&b, full, max), 0);
+        ck_assert_int_eq(mf_buf_add(&b, "y", 1), -EFBIG);
+    }
+    mf_buf_release(&b);
+}
+END_TEST
+
+START_TEST(nth_allocation_failure_is_sticky)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, 1 << 20);
+    int failures = 0;
+    fail_at = _i;
+    for (int i = 0; i < 2000; i++)
+        failures += mf_buf_addf(&b, "%04d", i) < 0;
+    bool failed = fail_at == 0 && _i > 0;
+    fail_at = 0;
+    /* 8000 bytes from 128 on take seven allocations */
+    ck_assert(failed == (_i >= 1 && _i <= 7));
+    ck_assert_int_eq(mf_buf_error(&b), failed ? -ENOMEM : 0);
+    ck_assert_uint_eq(b.len / 4 + (size_t)failures, 2000);
+    ck_assert_uint_eq(strlen(b.data), b.len);
+    char *text = mf_buf_take(&b);
+    ck_assert((text == NULL) == failed);
+    free(text);
+    mf_buf_release(&b);
+}
+END_TEST
+
+START_TEST(grows_through_every_size)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, 100000);
+    for (int i = 0; i < 20000; i++)
+        ck_assert_int_eq(mf_buf_addf(&b, "%05d", i), 0);
+    ck_assert_uint_eq(b.len, 100000);
+    ck_assert_int_eq(memcmp(b.data + 5 * 12345, "12345", 5), 0);
+    ck_assert_uint_le(b.cap, 100001);
+    ck_assert_int_eq(mf_buf_adds(&b, "x"), -EFBIG);
+    mf_buf_release(&b);
+}
+END_TEST
+
+START_TEST(bytes_are_bytes)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, 64);
+    ck_assert_int_eq(mf_buf_add(&b, "a\0b", 3), 0);
+    ck_assert_int_eq(mf_buf_addf(&b, "%c%c", 0, 'c'), 0);
+    ck_assert_uint_eq(b.len, 5);
+    ck_assert_mem_eq(b.data, "a\0b\0c", 6);
+    mf_buf_release(&b);
+}
+END_TEST
+
+static const char *const rests[] = {"abcdef", "bcdef", "cdef", "def", "ef", "f", "", "", ""};
+
+START_TEST(consume_keeps_the_rest)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, 64);
+    (void)mf_buf_adds(&b, "abcdef");
+    mf_buf_consume(&b, (size_t)_i);
+    ck_assert_str_eq(b.data, rests[_i]);
+    ck_assert_uint_eq(b.len, strlen(rests[_i]));
+    ck_assert_int_eq(mf_buf_adds(&b, "!"), 0);
+    ck_assert_int_eq(b.data[b.len - 1], '!');
+    mf_buf_release(&b);
+}
+END_TEST
+
+START_TEST(take_hands_over)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, 64);
+    append_chain(&b);
+    char *text = mf_buf_take(&b);
+    ck_assert_pstr_eq(text, WHOLE);
+    ck_assert_str_eq(b.data, "");
+    ck_assert_int_eq(mf_buf_adds(&b, "again"), 0);
+    ck_assert_str_eq(b.data, "again");
+    ck_assert_str_eq(text, WHOLE);
+    free(text);
+    mf_buf_release(&b);
+}
+END_TEST
+
+START_TEST(no_ceiling_at_all)
+{
+    struct mf_buf b;
+    mf_buf_init(&b, SIZE_MAX);
+    ck_assert_int_eq(mf_buf_adds(&b, "x"), 0);
+    volatile size_t endless = SIZE_MAX - 2; /* the terminator makes it SIZE_MAX */
+    fail_at = 1;
+    ck_assert_int_eq(mf_buf_add(&b, "y", endless), -ENOMEM);
+    ck_assert_int_eq(fail_at, 0);
+    ck_assert_str_eq(b.data, "x");
+    mf_buf_release(&b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("buf");
+    TCase *tc = tcase_create("buf");
+    tcase_add_test(tc, empty_is_a_c_string);
+    tcase_add_loop_test(tc, ceiling_is_exact_and_sticky, 0, (int)strlen(WHOLE) + 3);
+    tcase_add_loop_test(tc, nth_allocation_failure_is_sticky, 0, 9);
+    tcase_add_test(tc, grows_through_every_size);
+    tcase_add_test(tc, bytes_are_bytes);
+    tcase_add_loop_test(tc, consume_keeps_the_rest, 0, MF_ARRAY_LEN(rests));
+    tcase_add_test(tc, take_hands_over);
+    tcase_add_test(tc, no_ceiling_at_all);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

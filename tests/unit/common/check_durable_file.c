@@ -1,0 +1,349 @@
+/* What comes onto the disk, in which order, and what is left when a part of it fails. */
+#include "common/base/durable_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/mf_check.h"
+#include "support/remove_tree.h"
+
+/* What was done to the disk, a letter each: s a file synced, r renamed, f a folder synced. One of them fails. */
+static char done[16];
+static const char *fails;
+static int fails_with;
+
+static int note(char what)
+{
+    size_t n = strlen(done);
+    ck_assert_uint_lt(n + 1, sizeof(done));
+    done[n] = what;
+    if (!fails || fails[0] != what)
+        return 0;
+    errno = fails_with;
+    return -1;
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+    struct stat st;
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    return note(S_ISDIR(st.st_mode) ? 'f' : 's') < 0 ? -1 : __real_fsync(fd);
+}
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to)
+{
+    return note('r') < 0 ? -1 : __real_rename(from, to);
+}
+
+static char folder[] = "/tmp/check_durable.XXXXXX";
+
+static void write_file(const char *path, const char *text)
+{
+    _cleanup_(mf_closep) int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(mf_write_all(fd, text, strlen(text)), 0);
+}
+
+static void assert_file(const char *path, const char *text)
+{
+    char found[16] = "";
+    _cleanup_(mf_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_ge(read(fd, found, sizeof(found) - 1), 0);
+    ck_assert_str_eq(found, text);
+}
+
+/* clang-format off */
+static const struct {
+    const char *fails;
+    int with, result;
+    const char *done, *left;
+} cases[] = {
+    {NULL, 0,      0,       "srf", "new"},
+    {"s",  EIO,    -EIO,    "s",   "old"}, /* nothing that is not on the disk gets the name */
+    {"r",  EROFS,  -EROFS,  "sr",  "old"},
+    {"f",  EIO,    -EIO,    "srf", "new"},
+    {"f",  EINVAL, 0,       "srf", "new"}, /* a file system that has no sync of folders */
+};
+/* clang-format on */
+
+START_TEST(put_in_place)
+{
+    char next[64], path[64];
+    mf_say(next, sizeof(next), "%s/next", folder);
+    mf_say(path, sizeof(path), "%s/file", folder);
+    write_file(path, "old");
+    write_file(next, "new");
+    fails = cases[_i].fails;
+    fails_with = cases[_i].with;
+    ck_assert_int_eq(mf_put_in_place(next, path), cases[_i].result);
+    ck_assert_str_eq(done, cases[_i].done);
+    assert_file(path, cases[_i].left);
+    ck_assert_int_eq(access(next, F_OK), -1);
+}
+END_TEST
+
+START_TEST(nothing_to_put)
+{
+    ck_assert_int_eq(mf_put_in_place("/proc/none", "/proc/other"), -ENOENT);
+    ck_assert_str_eq(done, "");
+}
+END_TEST
+
+/* --- targets ---------------------------------------------------------------------------------------------- */
+
+static const char *at(const char *name)
+{
+    static char paths[4][64];
+    static unsigned next;
+    char *p = paths[next++ % 4];
+    mf_say(p, sizeof(paths[0]), "%s/%s", folder, name);
+    return p;
+}
+
+static void make_file(const char *path)
+{
+    write_file(path, "old");
+}
+
+static void make_fifo(const char *path)
+{
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+}
+
+static void make_folder(const char *path)
+{
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+}
+
+/* clang-format off */
+static const struct {
+    void (*make)(const char *path);   /* "file"; NULL: it is not there */
+    const char *link[2], *asked;      /* the text of "link" and of "other" */
+    int result;
+    const char *file;
+    bool is_stream;
+} targets[] = {
+    {make_file,   {NULL},            "file",     0,        "file",   false},
+    {NULL,        {NULL},            "file",     0,        "file",   false},
+    {make_file,   {"file"},          "link",     0,        "file",   false},
+    {make_file,   {"other", "file"}, "link",     0,        "file",   false},
+    {NULL,        {"other", "file"}, "link",     0,        "file",   false}, /* dangling: what it names is made */
+    {NULL,        {"./no/file"},     "link",     0,        "./no/file", false},
+    {make_fifo,   {NULL},            "file",     0,        "file",   true},
+    {make_fifo,   {"file"},          "link",     0,        "link",   true},
+    {make_folder, {NULL},            "file",     -EISDIR,  NULL,     false},
+    {make_folder, {"file"},          "link",     -EISDIR,  NULL,     false},
+    {NULL,        {NULL},            "none/",    -EISDIR,  NULL,     false},
+    {NULL,        {"other", "link"}, "link",     -ELOOP,   NULL,     false},
+    {make_file,   {NULL},            "file/in",  -ENOTDIR, NULL,     false},
+};
+/* clang-format on */
+
+START_TEST(target)
+{
+    static const char *const names[] = {"link", "other", "file"};
+    struct mf_target t;
+    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
+        (void)remove(at(names[i]));
+    if (targets[_i].make)
+        targets[_i].make(at("file"));
+    for (size_t i = 0; i < 2 && targets[_i].link[i]; i++)
+        ck_assert_int_eq(symlink(targets[_i].link[i], at(names[i])), 0);
+    ck_assert_int_eq(mf_target_find(at(targets[_i].asked), &t), targets[_i].result);
+    if (targets[_i].result < 0)
+        return;
+    ck_assert_str_eq(t.file, at(targets[_i].file));
+    ck_assert_int_eq(t.is_stream, targets[_i].is_stream);
+    ck_assert(!t.is_open);
+    ck_assert_int_lt(t.descriptor, 0);
+}
+END_TEST
+
+/* What is gone in between is not made: it would be a file where a device was. */
+START_TEST(stream_that_is_gone)
+{
+    struct mf_target t;
+    make_fifo(at("gone"));
+    ck_assert_int_eq(mf_target_find(at("gone"), &t), 0);
+    ck_assert_int_eq(unlink(at("gone")), 0);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), -ENOENT);
+    ck_assert_int_eq(access(at("gone"), F_OK), -1);
+}
+END_TEST
+
+static const char *const descriptors[] = {"/dev/fd", "/proc/self/fd", "/proc/thread-self/fd",
+                                          "/proc/self/task/../fd"};
+
+/* What whoever opened the file wrote, and writes next, stays beside what is written here: in the file that they have open,
+ * whatever has its name by now. */
+START_TEST(open_descriptor)
+{
+    struct mf_target t;
+    char path[64];
+    const char *file = at("file"), *link = at("link");
+    (void)remove(file);
+    (void)remove(link);
+    write_file(file, "old");
+    _cleanup_(mf_closep) int fd = open(file, O_RDWR | O_APPEND | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    mf_say(path, sizeof(path), "%s/%d", descriptors[_i], fd);
+    ck_assert_int_eq(symlink(path, link), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(mf_target_find(i == 0 ? path : link, &t), 0);
+        ck_assert(t.is_stream);
+        ck_assert(t.is_open);
+        ck_assert_int_eq(t.descriptor, fd);
+        ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
+        if (i == 0)
+            ck_assert_int_eq(unlink(file), 0);
+    }
+    ck_assert_int_eq(write(fd, "end", 3), 3);
+    char found[16] = "";
+    ck_assert_int_eq(pread(fd, found, sizeof(found) - 1, 0), 12);
+    ck_assert_str_eq(found, "oldnewnewend");
+    ck_assert_int_eq(access(file, F_OK), -1);
+}
+END_TEST
+
+/* One that was opened to be read takes nothing; one that is not open is no file; a pipe is opened anew, as it was. */
+START_TEST(no_descriptor_to_write)
+{
+    struct mf_target t;
+    char path[64];
+    int ends[2];
+    (void)remove(at("file"));
+    write_file(at("file"), "old");
+    int fd = open(at("file"), O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    mf_say(path, sizeof(path), "/dev/fd/%d", fd);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), -EBADF);
+    assert_file(at("file"), "old");
+    ck_assert_int_eq(close(fd), 0);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(!t.is_stream);
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    mf_say(path, sizeof(path), "/dev/fd/%d", ends[1]);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(t.is_stream);
+    ck_assert_int_lt(t.descriptor, 0);
+    ck_assert_str_eq(t.file, path);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
+}
+END_TEST
+
+/* A process that has open what this one has, and leaves it alone. */
+static pid_t start_holder(void)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            (void)pause();
+    }
+    ck_assert_int_gt(pid, 0);
+    return pid;
+}
+
+static void end_holder(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+static void name_of(pid_t pid, bool by_thread, int fd, char ret[64])
+{
+    if (by_thread)
+        mf_say(ret, 64, "/proc/%d/task/%d/fd/%d", (int)pid, (int)pid, fd);
+    else
+        mf_say(ret, 64, "/proc/%d/fd/%d", (int)pid, fd);
+}
+
+/* What another process has open is emptied and written, as by a shell's ">": the file that it has, whatever its name is by now. */
+START_TEST(descriptor_of_another)
+{
+    struct mf_target t;
+    char path[64], found[32] = "";
+    const char *file = at("file"), *link = at("link"), *gone = at("file (deleted)");
+    (void)remove(file);
+    (void)remove(link);
+    write_file(file, "older, and longer");
+    int fd = open(file, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    pid_t holder = start_holder();
+    name_of(holder, _i > 0, fd, path);
+    ck_assert_int_eq(symlink(path, link), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(mf_target_find(i == 0 ? path : link, &t), 0);
+        ck_assert_str_eq(t.file, path);
+        ck_assert(t.is_stream);
+        ck_assert(t.is_open);
+        ck_assert_int_lt(t.descriptor, 0);
+        ck_assert_int_eq(mf_stream_write(&t, i == 0 ? "first" : "new", i == 0 ? 5 : 3), 0);
+        ck_assert_int_eq(pread(fd, found, sizeof(found) - 1, 0), i == 0 ? 5 : 3);
+        if (i == 0)
+            ck_assert_int_eq(unlink(file), 0);
+    }
+    ck_assert_int_eq(strncmp(found, "new", 3), 0);
+    ck_assert_int_eq(access(file, F_OK), -1);
+    ck_assert_int_eq(access(gone, F_OK), -1);
+    end_holder(holder);
+    (void)close(fd);
+}
+END_TEST
+
+/* A pipe of another's gets the bytes; what it has not open is no file. */
+START_TEST(pipe_of_another)
+{
+    struct mf_target t;
+    char path[64], found[8] = "";
+    int ends[2];
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    pid_t holder = start_holder();
+    name_of(holder, false, ends[1], path);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(t.is_stream);
+    ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
+    ck_assert_int_eq(read(ends[0], found, sizeof(found) - 1), 3);
+    ck_assert_str_eq(found, "new");
+    name_of(holder, false, ends[1] + 1000, path);
+    ck_assert_int_eq(mf_target_find(path, &t), 0);
+    ck_assert(!t.is_stream && !t.is_open);
+    end_holder(holder);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("durable");
+    TCase *tc = tcase_create("durable");
+    if (!mkdtemp(folder))
+        return EXIT_FAILURE;
+    tcase_add_loop_test(tc, put_in_place, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, nothing_to_put);
+    tcase_add_loop_test(tc, target, 0, MF_ARRAY_LEN(targets));
+    tcase_add_test(tc, stream_that_is_gone);
+    tcase_add_loop_test(tc, open_descriptor, 0, MF_ARRAY_LEN(descriptors));
+    tcase_add_test(tc, no_descriptor_to_write);
+    tcase_add_loop_test(tc, descriptor_of_another, 0, 2);
+    tcase_add_test(tc, pipe_of_another);
+    suite_add_tcase(suite, tc);
+    int failed = mf_check_main(suite);
+    (void)remove_tree(folder);
+    return failed;
+}

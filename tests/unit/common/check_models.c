@@ -1,0 +1,307 @@
+/* common/table/model.c and common/table/model_config.c: the shipped models, what a rank sees of them, and config.json in its dialects. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/table/model.h"
+#include "common/base/text.h"
+#include "support/mf_check.h"
+#include "support/shipped.h"
+
+/* ---- the shipped list ---- */
+
+/* Each has a public source, divides over the ranks of a node, and is found by its name and by its place on the hub. */
+START_TEST(shipped_models)
+{
+    _cleanup_(mf_freep) struct mf_model *models = NULL;
+    size_t n = 0;
+
+    ck_assert_int_eq(mf_model_list(&models, &n), 0);
+    ck_assert_uint_ge(n, 25);
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_model *m = &models[i];
+        char why[MF_REASON_MAX] = "", place[MF_MODEL_SOURCE_MAX] = "";
+        struct mf_model found;
+        struct mf_shape layer;
+        size_t ends = strlen(m->source) - strlen("/blob/main/config.json");
+
+        ck_assert_msg(i == 0 || strcmp(models[i - 1].name, m->name) != 0, "%s is there twice", m->name);
+        ck_assert_msg(strncmp(m->source, "https://huggingface.co/", 23) == 0 &&
+                          strcmp(m->source + ends, "/blob/main/config.json") == 0,
+                      "%s: %s", m->name, m->source);
+        mf_say(place, sizeof(place), "%.*s", (int)(ends - 23), m->source + 23);
+        ck_assert_int_eq(mf_model_find(m->name, &found), 0);
+        ck_assert_msg(mf_shape_equal(&found.layer, &m->layer), "%s: another has its name", m->name);
+        ck_assert_msg(mf_model_find(place, &found) == 0, "%s", place);
+        for (int ranks = 1; ranks <= 8; ranks *= 2) {
+            struct mf_model_split split = {.tp = ranks, .ep = 1, .fused_shared = m->shared};
+
+            ck_assert_msg(mf_model_layer(m, &split, &layer, why) == 0, "%s", why);
+            ck_assert_int_eq(layer.inter_dim * ranks, m->layer.inter_dim);
+            ck_assert_int_eq(layer.expert - m->layer.expert, m->shared);
+            ck_assert_int_eq(layer.topk - m->layer.topk, m->shared);
+            split = (struct mf_model_split){.tp = 1, .ep = ranks};
+            ck_assert_msg(mf_model_layer(m, &split, &layer, why) == 0, "%s", why);
+            ck_assert_int_eq(layer.expert * ranks, m->layer.expert);
+            ck_assert_int_eq(layer.ep_experts, ranks > 1 ? m->layer.expert : 0);
+        }
+    }
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    struct mf_model_split split;
+    const char *file; /* of tests/data/aiter, where somebody tuned that very layer */
+    const char *form; /* which AITER's tables cannot say; NULL: none */
+} layers[] = {
+    {"deepseek-v3",          {8, 1, 1, "gfx950"}, "a8w8_blockscale_tuned_fmoe_ds_v3.csv", NULL},
+    {"deepseek-v3",          {4, 1, 0, "gfx942"}, "a8w8_blockscale_tuned_fmoe_ds_v3.csv", NULL},
+    {"deepseek-v3",          {1, 8, 1, "gfx942"}, "a8w8_blockscale_tuned_fmoe_ds_v3.csv", "ep:0/257"},
+    {"deepseek-r1-mxfp4",    {8, 1, 1, "gfx950"}, "dsv3_fp4_tuned_fmoe.csv", NULL},
+    {"deepseek-r1-mxfp4",    {4, 1, 0, "gfx950"}, "dsv3_fp4_tuned_fmoe.csv", NULL},
+    {"glm-5-fp8",            {8, 1, 1, "gfx950"}, "a8w8_blockscale_tuned_fmoe_glm5.csv", NULL},
+    {"glm-5-fp8",            {8, 1, 1, "gfx942"}, "a8w8_blockscale_tuned_fmoe_glm5_1.csv", NULL},
+    {"kimi-k2-thinking",     {8, 1, 1, "gfx950"}, "kimik2_i4_tuned_fmoe.csv", NULL},
+    {"minimax-m2.5",         {2, 1, 0, "gfx950"}, "a8w8_blockscale_tuned_fmoe_minimax-m2_5.csv", NULL},
+    {"minimax-m2.5",         {1, 4, 0, "gfx950"}, "a8w8_blockscale_tuned_fmoe_minimax-m2_5.csv", "ep:0/256"},
+    {"qwen3-235b-a22b",      {4, 1, 0, "gfx942"}, "qwen3_235b_bf16_tuned_fmoe.csv", NULL},
+    {"qwen3-235b-a22b-fp8",  {4, 1, 0, "gfx950"}, "a8w8_blockscale_tuned_fmoe_qwen3_235b.csv", NULL},
+    {"qwen3-next-80b-a3b-fp8", {4, 1, 1, "gfx950"}, "qwen3next_80b_fp8_tuned_fmoe.csv", NULL},
+};
+/* clang-format on */
+
+/* What a rank sees of a model is what people tuned for it. */
+START_TEST(layers_that_people_tuned)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(layers[_i].file);
+    char why[MF_REASON_MAX] = "", form[MF_SHAPE_FORM_MAX] = "", text[MF_SHAPE_TEXT_MAX];
+    struct mf_model m;
+    struct mf_shape layer;
+    const char *unused;
+
+    ck_assert_int_eq(mf_model_find(layers[_i].name, &m), 0);
+    ck_assert_msg(mf_model_layer(&m, &layers[_i].split, &layer, why) == 0, "%s", why);
+    ck_assert_int_eq(mf_shape_get(&layer, MF_SHAPE_FORM, form, sizeof(form)), 0);
+    ck_assert_str_eq(form, layers[_i].form ? layers[_i].form : "");
+    ck_assert_int_eq(mf_shape_set(&layer, MF_SHAPE_FORM, "", &unused), 0);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        if (mf_shape_same_layer_model(&t->rows[i].shape, &layer))
+            return;
+    }
+    mf_shape_print_layer_model(&layer, text);
+    ck_abort_msg("%s has no row of %s", layers[_i].file, text);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    struct mf_model_split split;
+    const char *why;
+} refused[] = {
+    {"deepseek-v3",  {3, 1, 0, NULL},  "tp: inter_dim 2048 of deepseek-v3 cannot be divided over 3 ranks"},
+    {"deepseek-v3",  {1, 7, 0, NULL},  "ep: expert 256 of deepseek-v3 cannot be divided over 7 ranks"},
+    {"deepseek-v3",  {0, 1, 0, NULL},  "tp:"},
+    {"deepseek-v3",  {1, 1, 2, NULL},  "deepseek-v3 has 1 shared expert of the routed ones' size, not 2"},
+    {"minimax-m2.5", {1, 1, 1, NULL},  "minimax-m2.5 has 0 shared experts"},
+};
+/* clang-format on */
+
+START_TEST(refused_splits)
+{
+    char why[MF_REASON_MAX] = "";
+    struct mf_model m;
+    struct mf_shape layer;
+
+    ck_assert_int_eq(mf_model_find(refused[_i].name, &m), 0);
+    ck_assert_int_eq(mf_model_layer(&m, &refused[_i].split, &layer, why), -EINVAL);
+    ck_assert_msg(strstr(why, refused[_i].why) != NULL, "%s", why);
+}
+END_TEST
+
+#define LIST_HEADER                                                                                          \
+    "name,model_dim,inter_dim,expert,topk,shared,act_type,dtype,q_dtype_a,q_dtype_w,q_type,doweight_stage1," \
+    "form,context,source\n"
+
+/* clang-format off */
+static const struct { const char *list, *why; } bad_lists[] = {
+    {"", "the list is empty"},
+    {LIST_HEADER "a,64,64,8,2,0,Silu,bfloat16,bfloat16,bfloat16,No,0,,1024,\n", "line 2: source"},
+    {LIST_HEADER "a b,64,64,8,2,0,Silu,bfloat16,bfloat16,bfloat16,No,0,,1024,x\n", "line 2: name"},
+    {LIST_HEADER "a,64,64,8,9,0,Silu,bfloat16,bfloat16,bfloat16,No,0,,1024,x\n", "line 2: topk"},
+    {LIST_HEADER "a,64,0,8,2,0,Silu,bfloat16,bfloat16,bfloat16,No,0,,1024,x\n", "line 2: inter_dim"},
+    {LIST_HEADER "a,64,64,8,2,-1,Silu,bfloat16,bfloat16,bfloat16,No,0,,1024,x\n", "line 2: shared"},
+    {LIST_HEADER "a,64,64,8,2,0,Silu,bfloat16,bfloat16,bfloat16,No,0,b3,1024,x\n", "line 2: form"},
+    {"name,source\na,x\n", "line 2: shared"},
+};
+/* clang-format on */
+
+START_TEST(refused_lists)
+{
+    _cleanup_(mf_freep) struct mf_model *models = NULL;
+    char why[MF_REASON_MAX] = "";
+    size_t n;
+
+    ck_assert_int_eq(mf_model_list_read(bad_lists[_i].list, strlen(bad_lists[_i].list), &models, &n, why),
+                     -EBADMSG);
+    ck_assert_msg(strstr(why, bad_lists[_i].why) != NULL, "%s", why);
+}
+END_TEST
+
+/* ---- config.json ---- */
+
+#define SIZES "\"hidden_size\": 4096, \"moe_intermediate_size\": 1536, \"intermediate_size\": 12288"
+#define BASE  SIZES ", \"num_experts\": 128, \"num_experts_per_tok\": 8"
+#define LAYER(act, a, w, q, dw) \
+    "1,4096,1536,128,8,ActivationType." act ",torch.bfloat16," a "," w ",QuantType." q ",1," dw
+#define BF16  "torch.bfloat16"
+#define FN    "torch.float8_e4m3fn"
+#define FP4   "torch.float4_e2m1fn_x2"
+#define PLAIN LAYER("Silu", BF16, BF16, "No", "0")
+
+/* clang-format off */
+static const struct {
+    const char *config, *layer;
+    int32_t shared;
+    int64_t context;
+} configs[] = {
+    /* names of the numbers */
+    {"{" BASE ", \"hidden_act\": \"silu\", \"max_position_embeddings\": 40960}", PLAIN, 0, 40960},
+    {"{" SIZES ", \"n_routed_experts\": 128, \"num_experts_per_tok\": 8, \"n_shared_experts\": 1}", PLAIN, 1, 0},
+    {"{\"hidden_size\": 4096, \"intermediate_size\": 1536, \"num_local_experts\": 128, \"num_experts_per_tok\": 8}", PLAIN, 0, 0},
+    {"{" SIZES ", \"moe_num_experts\": 128, \"moe_k\": 8, \"moe_num_shared_experts\": 2}", PLAIN, 2, 0},
+    {"{" BASE ", \"shared_expert_intermediate_size\": 1536}", PLAIN, 1, 0},
+    {"{" BASE ", \"shared_expert_intermediate_size\": 1000}", PLAIN, 0, 0},
+    /* Kimi-K3's routed experts see half the hidden states: its shared ones are of another size */
+    {"{\"hidden_size\": 8192, \"routed_expert_hidden_size\": 4096, \"moe_intermediate_size\": 1536, \"num_experts\": 128, "
+     "\"num_experts_per_token\": 8, \"num_shared_experts\": 2, \"hidden_act\": \"situ\"}",
+     LAYER("Situv2", BF16, BF16, "No", "0"), 0, 0},
+    {"{\"vision_config\": {\"hidden_size\": 1}, \"hidden_size\": 2, \"text_config\": {" BASE "}}", PLAIN, 0, 0},
+    /* what a type of model does */
+    {"{\"model_type\": \"llama4_text\", " BASE "}", LAYER("Silu", BF16, BF16, "No", "1"), 1, 0},
+    {"{\"model_type\": \"gpt_oss\", " BASE ", \"swiglu_limit\": 7.0, \"quantization_config\": {\"quant_method\": \"mxfp4\"}}",
+     LAYER("Swiglu", BF16, FP4, "per_1x32", "0") ",b1+b2+gate_up:interleaved", 0, 0},
+    {"{" BASE ", \"hidden_act\": \"gelu_pytorch_tanh\"}", LAYER("GeluTanh", BF16, BF16, "No", "0"), 0, 0},
+    {"{" BASE ", \"swiglu_limit\": 10.0, \"expert_dtype\": \"fp4\", \"quantization_config\": {\"quant_method\": \"fp8\"}}",
+     LAYER("Silu", FN, FP4, "per_1x32", "0") ",limit:10", 0, 0},
+    /* quantisations */
+    {"{\"model_type\": \"deepseek_v4\", " BASE ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}",
+     LAYER("Silu", FN, FP4, "per_1x32", "0"), 0, 0},
+    {"{\"model_type\": \"deepseek_v4\", " BASE ", \"expert_dtype\": \"fp8\", "
+     "\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}",
+     LAYER("Silu", FN, FN, "per_1x128", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}",
+     LAYER("Silu", FN, FN, "per_1x128", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [1, 32]}}",
+     LAYER("Silu", FN, FN, "per_1x32", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"fp8\"}}", LAYER("Silu", FN, FN, "per_Tensor", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"group_0\": {"
+     "\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"channel\", \"group_size\": null}, "
+     "\"input_activations\": {\"num_bits\": 8}}}}}", LAYER("Silu", FN, FN, "per_Token", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"group_0\": {"
+     "\"weights\": {\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", \"group_size\": 32}, "
+     "\"input_activations\": null}}}}", LAYER("Silu", BF16, "torch.int4", "per_1x32", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"group_0\": {"
+     "\"weights\": {\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 16}, "
+     "\"input_activations\": {\"num_bits\": 4}}}}}", LAYER("Silu", FP4, FP4, "per_1x16", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"quark\", \"global_quant_config\": {"
+     "\"weight\": {\"dtype\": \"fp4\", \"group_size\": 32}, \"input_tensors\": {\"dtype\": \"fp4\", \"group_size\": 32}}}}",
+     LAYER("Silu", FP4, FP4, "per_1x32", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"quark\", \"global_quant_config\": {"
+     "\"weight\": {\"dtype\": \"fp4\", \"group_size\": 32}, \"input_tensors\": {\"dtype\": \"fp8_e4m3\"}}}}",
+     LAYER("Silu", FN, FP4, "per_1x32", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}}",
+     LAYER("Silu", FP4, FP4, "per_1x16", "0"), 0, 0},
+    {"{\"text_config\": {" BASE "}, \"quantization_config\": {\"quant_method\": \"mxfp8\"}}",
+     LAYER("Silu", FN, FN, "per_1x32", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"ptpc_fp8\"}}", LAYER("Silu", FN, FN, "per_Token", "0"), 0, 0},
+};
+/* clang-format on */
+
+START_TEST(read_configs)
+{
+    struct mf_shape expected;
+    struct mf_model m;
+    char why[MF_REASON_MAX] = "", text[MF_SHAPE_TEXT_MAX];
+
+    ck_assert_msg(mf_shape_parse(configs[_i].layer, &expected) == 0, "%s", configs[_i].layer);
+    ck_assert_msg(mf_model_config_read(configs[_i].config, strlen(configs[_i].config), "mine", &m, why) == 0,
+                  "%s: %s", configs[_i].config, why);
+    mf_shape_print(&m.layer, text);
+    ck_assert_msg(mf_shape_equal(&m.layer, &expected), "%s gives %s", configs[_i].config, text);
+    ck_assert_int_eq(m.shared, configs[_i].shared);
+    ck_assert_int_eq(m.context, configs[_i].context);
+    ck_assert_str_eq(m.name, "mine");
+    ck_assert_str_eq(m.quant, "");
+}
+END_TEST
+
+/* clang-format off */
+static const struct { const char *config, *why; } bad_configs[] = {
+    {"", "is no JSON object"},
+    {"[1]", "is no JSON object"},
+    {"{}", "hidden_size: is not there"},
+    {"{\"hidden_size\": 4096}", "moe_intermediate_size: is not there"},
+    {"{\"hidden_size\": 4096, \"intermediate_size\": 11008}", "n_routed_experts: is not there"}, /* a dense model */
+    {"{" SIZES ", \"num_experts\": [64, 64], \"num_experts_per_tok\": 8}", "num_experts: a number is expected"},
+    {"{" SIZES ", \"num_experts\": 128}", "num_experts_per_tok: is not there"},
+    {"{" SIZES ", \"num_experts\": 4, \"num_experts_per_tok\": 8}", "topk"},
+    {"{" BASE ", \"hidden_act\": \"relu\"}", "hidden_act"},
+    {"{" BASE ", \"swiglu_limit\": 1e300}", "swiglu_limit"},
+    {"{" SIZES ", \"num_experts\": 1e12, \"num_experts_per_tok\": 8}", "num_experts"},
+};
+/* clang-format on */
+
+START_TEST(refused_configs)
+{
+    struct mf_model m;
+    char why[MF_REASON_MAX] = "";
+
+    ck_assert_int_eq(
+        mf_model_config_read(bad_configs[_i].config, strlen(bad_configs[_i].config), "mine", &m, why),
+        -EBADMSG);
+    ck_assert_msg(strstr(why, bad_configs[_i].why) != NULL, "%s: %s", bad_configs[_i].config, why);
+}
+END_TEST
+
+/* Formats that no tuned table has a row of: the sizes are read, and the sentence is there for who needs the quantisation. */
+static const char *const odd_quants[] = {
+    "{\"quant_method\": \"awq\", \"bits\": 4}",
+    "{\"quant_method\": \"compressed-tensors\"}",
+    "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"g\": {\"weights\": {\"num_bits\": 4, "
+    "\"type\": "
+    "\"int\", \"group_size\": 128}}}}",
+    "{\"quant_method\": \"fp8\", \"weight_block_size\": [64, 64]}",
+    "{\"quant_method\": \"quark\", \"global_quant_config\": {\"weight\": {\"dtype\": \"mx9\"}}}",
+    "{\"bits\": 4}",
+};
+
+START_TEST(unknown_quants)
+{
+    struct mf_model m;
+    char config[1024], why[MF_REASON_MAX] = "";
+
+    mf_say(config, sizeof(config), "{" BASE ", \"quantization_config\": %s}", odd_quants[_i]);
+    ck_assert_msg(mf_model_config_read(config, strlen(config), "mine", &m, why) == 0, "%s", why);
+    ck_assert_msg(strstr(m.quant, "quantization_config") != NULL, "%s", odd_quants[_i]);
+    ck_assert_int_eq(m.layer.expert, 128);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("models");
+    TCase *t = tcase_create("models");
+    tcase_add_test(t, shipped_models);
+    tcase_add_loop_test(t, layers_that_people_tuned, 0, (int)MF_ARRAY_LEN(layers));
+    tcase_add_loop_test(t, refused_splits, 0, (int)MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(t, refused_lists, 0, (int)MF_ARRAY_LEN(bad_lists));
+    tcase_add_loop_test(t, read_configs, 0, (int)MF_ARRAY_LEN(configs));
+    tcase_add_loop_test(t, refused_configs, 0, (int)MF_ARRAY_LEN(bad_configs));
+    tcase_add_loop_test(t, unknown_quants, 0, (int)MF_ARRAY_LEN(odd_quants));
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}

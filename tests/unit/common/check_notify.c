@@ -1,0 +1,121 @@
+#include "common/base/notify.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "support/mf_check.h"
+#include "support/farm/notify_listener.h"
+
+static void set(const char *socket_text, const char *us, const char *pid)
+{
+    const char *const rows[][2] = {
+        {"NOTIFY_SOCKET", socket_text}, {"WATCHDOG_USEC", us}, {"WATCHDOG_PID", pid}};
+    for (size_t i = 0; i < 3; i++) {
+        (void)unsetenv(rows[i][0]);
+        if (rows[i][1])
+            ck_assert_int_eq(setenv(rows[i][0], rows[i][1], 1), 0);
+    }
+}
+
+START_TEST(says_nothing_to_nobody)
+{
+    struct mf_notify n;
+    set(NULL, "1000000", NULL);
+    ck_assert_int_eq(mf_notify_init(&n), 0);
+    ck_assert_int_eq(n.fd, -1);
+    ck_assert_int_eq(mf_notify_due_ms(&n), INT64_MAX);
+    mf_notify_say(&n, "READY=1");
+    mf_notify_turn(&n, 5);
+    mf_notify_release(&n);
+}
+END_TEST
+
+/* Half of the watchdog's interval between two signs of life; children inherit none of the variables. */
+START_TEST(lives)
+{
+    struct mf_notify n;
+    char name[32], pid[16];
+    _cleanup_(mf_closep) int fd = notify_listen(name);
+    (void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    set(name, "3000000", pid);
+    ck_assert_int_eq(mf_notify_init(&n), 0);
+    ck_assert_ptr_null(getenv("NOTIFY_SOCKET"));
+    ck_assert_ptr_null(getenv("WATCHDOG_USEC"));
+    ck_assert_ptr_null(getenv("WATCHDOG_PID"));
+    mf_notify_say(&n, "READY=1\nSTATUS=there");
+    ck_assert_str_eq(notify_hear(fd, 0), "READY=1\nSTATUS=there");
+    for (int64_t now = 1000; now < 1000 + 3 * 1500; now++) {
+        mf_notify_turn(&n, now);
+        ck_assert_str_eq(notify_hear(fd, 0), (now - 1000) % 1500 == 0 ? "WATCHDOG=1" : "");
+    }
+    ck_assert_int_eq(mf_notify_due_ms(&n), 1000 + 3 * 1500);
+    mf_notify_release(&n);
+}
+END_TEST
+
+/* A path is as good as a name; a supervisor that is gone, or that reads nothing, does not stop the service. */
+START_TEST(path_and_deaf)
+{
+    struct mf_notify n;
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    (void)snprintf(at.sun_path, sizeof(at.sun_path), "/tmp/moefarm-notify.%d", (int)getpid());
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&at, sizeof(at)), 0);
+    set(at.sun_path, NULL, NULL);
+    ck_assert_int_eq(mf_notify_init(&n), 0);
+    for (int i = 0; i < 10000; i++)
+        mf_notify_say(&n, "STATUS=busy");
+    ck_assert_str_eq(notify_hear(fd, 0), "STATUS=busy");
+    (void)close(fd);
+    (void)unlink(at.sun_path);
+    mf_notify_say(&n, "STOPPING=1");
+    ck_assert_int_eq(mf_notify_due_ms(&n), INT64_MAX);
+    mf_notify_release(&n);
+}
+END_TEST
+
+/* The watchdog of another process, and intervals that are none, are not fed. */
+static const char *const no_watchdogs[][2] = {
+    {"1000000", "1"}, {"0", NULL}, {"-5", NULL}, {"soon", NULL}, {"1000000", ""}};
+
+START_TEST(not_its_watchdog)
+{
+    struct mf_notify n;
+    char name[32];
+    _cleanup_(mf_closep) int fd = notify_listen(name);
+    set(name, no_watchdogs[_i][0], no_watchdogs[_i][1]);
+    ck_assert_int_eq(mf_notify_init(&n), 0);
+    mf_notify_turn(&n, 1000);
+    ck_assert_str_eq(notify_hear(fd, 0), "");
+    mf_notify_release(&n);
+}
+END_TEST
+
+static char long_path[200];
+static const char *const no_addresses[] = {"", "@", "/", "relative", "vsock:2:1234", long_path};
+
+START_TEST(no_address)
+{
+    struct mf_notify n;
+    memset(long_path, '/', sizeof(long_path) - 1);
+    set(no_addresses[_i], NULL, NULL);
+    ck_assert_int_eq(mf_notify_init(&n), -EINVAL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("notify");
+    TCase *tc = tcase_create("notify");
+    tcase_add_test(tc, says_nothing_to_nobody);
+    tcase_add_test(tc, lives);
+    tcase_add_test(tc, path_and_deaf);
+    tcase_add_loop_test(tc, not_its_watchdog, 0, (int)MF_ARRAY_LEN(no_watchdogs));
+    tcase_add_loop_test(tc, no_address, 0, (int)MF_ARRAY_LEN(no_addresses));
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,39 @@
+/* common/base/open_files.c: up to what may be asked for, never down. */
+#include "common/base/open_files.h"
+
+#include <sys/resource.h>
+
+#include "common/base/cleanup.h"
+#include "support/mf_check.h"
+
+static const struct {
+    rlim_t soft, hard, expect;
+} limits[] = {
+    {64, 1000, 1000},   /* a hard limit below what is asked for */
+    {1000, 1000, 1000}, /* there already */
+    {64, 0, 0},         /* the hard limit as it is */
+};
+
+START_TEST(raised_as_far_as_granted)
+{
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    rlim_t hard = limits[_i].hard ? MF_MIN(limits[_i].hard, limit.rlim_max) : limit.rlim_max;
+    rlim_t expect = limits[_i].expect ? MF_MIN(limits[_i].expect, hard) : MF_MIN(hard, MF_DESCRIPTORS);
+    limit = (struct rlimit){.rlim_cur = MF_MIN(limits[_i].soft, hard), .rlim_max = hard};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(mf_descriptors_raise(), 0);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_uint_eq(limit.rlim_cur, expect);
+    ck_assert_uint_eq(limit.rlim_max, hard);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("descriptors");
+    TCase *tc = tcase_create("descriptors");
+    tcase_add_loop_test(tc, raised_as_far_as_granted, 0, MF_ARRAY_LEN(limits));
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

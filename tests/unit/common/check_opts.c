@@ -1,0 +1,304 @@
+#include "common/base/opts.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "support/mf_check.h"
+
+static const char usage[] = "prog [options] FILE…\n\nDoes what a test needs.";
+
+static bool quiet, verify, flag, no_net;
+static int64_t port, any, unset;
+static double ratio;
+static const char *listen_at, *empty, *untune_file, *profile, *run_config;
+
+/* clang-format off */
+static const struct mf_opt opts[] = {
+    {"listen",      MF_OPT_TEXT,   &listen_at,   "ADDRESS", "where to listen", 0, 0},
+    {"port",        MF_OPT_INT,    &port,        "NUMBER",  "its port", 1, 65535},
+    {"any",         MF_OPT_INT,    &any,         NULL,      "any integer at all", 0, 0},
+    {"err-ratio",   MF_OPT_DOUBLE, &ratio,       "SHARE",   "mismatches that are let through", 0, 0},
+    {"quiet",       MF_OPT_BOOL,   &quiet,       NULL,      "say nothing", 0, 0},
+    {"verify",      MF_OPT_BOOL,   &verify,      NULL,
+     "check every step against the reference before its time is kept, which costs a little and "
+     "is worth it", 0, 0},
+    {"empty",       MF_OPT_TEXT,   &empty,       "TEXT",    NULL, 0, 0},
+    {"an-option-of-a-very-long-name", MF_OPT_BOOL, &flag, NULL, "has a line of its own", 0, 0},
+    {"i",           MF_OPT_TEXT,   &untune_file, "FILE",    NULL, 0, 0},
+    {"untune_file", MF_OPT_TEXT,   &untune_file, "FILE",    "the shapes", 0, 0},
+    {"o2",          MF_OPT_TEXT,   &profile,     "FILE",    "all results", 0, 0},
+    {"profile_file", MF_OPT_TEXT,  &profile,     "FILE",    NULL, 0, 0},
+    {"run_config",  MF_OPT_OPTIONAL, &run_config, "CSV",    "only run it", 0, 0},
+    {"no-net",      MF_OPT_BOOL,   &no_net,      NULL,      "stay here", 0, 0},
+    {"unset",       MF_OPT_INT,    &unset,       "N",       "seconds, its own choice otherwise", 0, 9},
+};
+/* clang-format on */
+
+static void set_defaults(void)
+{
+    quiet = flag = no_net = false;
+    unset = -1;
+    profile = run_config = NULL;
+    verify = true;
+    port = 8080;
+    any = -3;
+    ratio = 0.1;
+    listen_at = "127.0.0.1";
+    empty = NULL;
+    untune_file = "";
+}
+
+#define WORDS_MAX 8
+
+/* Parses a list of words that ends with NULL; argv[0] is put before it. */
+static int parse(const char *const *words, int *ret_rest)
+{
+    static char program[] = "/usr/bin/prog";
+    static char copies[WORDS_MAX][64];
+    char *argv[WORDS_MAX + 2] = {program};
+    int argc = 1;
+    for (; words[argc - 1]; argc++) {
+        snprintf(copies[argc - 1], sizeof(copies[0]), "%s", words[argc - 1]);
+        argv[argc] = copies[argc - 1];
+    }
+    set_defaults();
+    return mf_opts_parse(usage, opts, MF_ARRAY_LEN(opts), argc, argv, ret_rest);
+}
+
+/* Every test is a process of its own, so its streams can go to a file. */
+static FILE *capture(int fd)
+{
+    FILE *file = tmpfile();
+    ck_assert_ptr_nonnull(file);
+    fflush(NULL);
+    ck_assert_int_ge(dup2(fileno(file), fd), 0);
+    return file;
+}
+
+static const char *captured(FILE *file)
+{
+    static char text[8192];
+    fflush(NULL);
+    rewind(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    return text;
+}
+
+START_TEST(no_words_leave_the_defaults)
+{
+    int rest = -1;
+    ck_assert_int_eq(parse((const char *const[]){NULL}, &rest), 0);
+    ck_assert_int_eq(rest, 1);
+    ck_assert_str_eq(listen_at, "127.0.0.1");
+    ck_assert_int_eq(port, 8080);
+    ck_assert_double_eq(ratio, 0.1);
+    ck_assert(!quiet && verify);
+}
+END_TEST
+
+static const char *const value_forms[][WORDS_MAX] = {
+    {"--port", "1", "--listen", "::1", "--err-ratio", "-2.5e-1", "--quiet", NULL},
+    {"--port=1", "--listen=::1", "--err-ratio=-0.25", "--quiet", NULL},
+    {"-port", "1", "-listen=::1", "-err-ratio=-.25", "-quiet", NULL},
+    {"--port=65535", "--quiet", "--no-quiet", "--quiet", "--port=1", "--listen=::1", "--err-ratio=-.25",
+     NULL},
+};
+
+START_TEST(both_forms_of_a_value)
+{
+    int rest = -1, n = 0;
+    while (value_forms[_i][n])
+        n++;
+    ck_assert_int_eq(parse(value_forms[_i], &rest), 0);
+    ck_assert_int_eq(rest, n + 1);
+    ck_assert_int_eq(port, 1);
+    ck_assert_str_eq(listen_at, "::1");
+    ck_assert_double_eq(ratio, -0.25);
+    ck_assert(quiet && verify);
+}
+END_TEST
+
+START_TEST(bool_is_turned_off)
+{
+    int rest;
+    ck_assert_int_eq(parse((const char *const[]){"--no-verify", "-no-quiet", NULL}, &rest), 0);
+    ck_assert(!quiet && !verify);
+}
+END_TEST
+
+START_TEST(values_may_look_like_options_and_hold_signs)
+{
+    int rest;
+    ck_assert_int_eq(
+        parse((const char *const[]){"--listen", "--port", "--any", "-9223372036854775808", NULL}, &rest), 0);
+    ck_assert_str_eq(listen_at, "--port");
+    ck_assert_int_eq(any, INT64_MIN);
+    ck_assert_int_eq(parse((const char *const[]){"--listen=a=b", "--empty=", NULL}, &rest), 0);
+    ck_assert_str_eq(listen_at, "a=b");
+    ck_assert_pstr_eq(empty, "");
+}
+END_TEST
+
+START_TEST(one_letter_is_an_option_of_its_own)
+{
+    int rest;
+    ck_assert_int_eq(parse((const char *const[]){"-i", "shapes.csv", NULL}, &rest), 0);
+    ck_assert_str_eq(untune_file, "shapes.csv");
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *words[WORDS_MAX];
+    const char *untune_file, *profile, *run_config;
+    bool quiet;
+} spelling_cases[] = {
+    {{"--untune-file", "a", NULL},                    "a", NULL, NULL, false},
+    {{"-untune_file=a", "-o2", "b", NULL},            "a", "b",  NULL, false},
+    {{"--profile-file", "b", NULL},                   "",  "b",  NULL, false},
+    {{"--run_config", NULL},                          "",  NULL, "",   false},
+    {{"--run-config", "t.csv", "--quiet", NULL},      "",  NULL, "t.csv", true},
+    {{"--run_config=-", NULL},                        "",  NULL, "-",  false},
+    /* What may stand alone does not eat the next option */
+    {{"--run_config", "--quiet", NULL},               "",  NULL, "",   true},
+};
+/* clang-format on */
+
+START_TEST(spellings_of_one_option)
+{
+    const char *const *words = spelling_cases[_i].words;
+    int rest = -1, n = 0;
+    while (words[n])
+        n++;
+    ck_assert_int_eq(parse(words, &rest), 0);
+    ck_assert_int_eq(rest, n + 1);
+    ck_assert_str_eq(untune_file, spelling_cases[_i].untune_file);
+    ck_assert_pstr_eq(profile, spelling_cases[_i].profile);
+    ck_assert_pstr_eq(run_config, spelling_cases[_i].run_config);
+    ck_assert_int_eq(quiet, spelling_cases[_i].quiet);
+}
+END_TEST
+
+static const struct {
+    const char *words[WORDS_MAX];
+    int rest;
+} ends[] = {
+    {{"file", "--port", "x", NULL}, 1},     {{"--quiet", "file", "--unknown", NULL}, 2},
+    {{"--", "--unknown", NULL}, 2},         {{"--quiet", "--", NULL}, 3},
+    {{"-", "--unknown", NULL}, 1},          {{"", "--unknown", NULL}, 1},
+    {{"--port", "5", "--", "--", NULL}, 4},
+};
+
+START_TEST(first_other_word_ends_the_options)
+{
+    int rest = -1;
+    ck_assert_int_eq(parse(ends[_i].words, &rest), 0);
+    ck_assert_int_eq(rest, ends[_i].rest);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *words[WORDS_MAX];
+    const char *message;
+} refusals[] = {
+    {{"--prot", "5", NULL},        "unknown option --prot; did you mean --port? (--help lists all)\n"},
+    {{"--prot=5", NULL},           "unknown option --prot; did you mean --port? (--help lists all)\n"},
+    {{"--untune-fil=x", NULL},
+     "unknown option --untune-fil; did you mean --untune_file? (--help lists all)\n"},
+    {{"--unset=-1", NULL},         "--unset: '-1' is not an integer from 0 to 9\n"},
+    {{"--something", NULL},        "unknown option --something (--help lists all)\n"},
+    {{"--no-port", NULL},          "unknown option --no-port; did you mean --port? (--help lists all)\n"},
+    {{"--no-such", NULL},          "unknown option --no-such (--help lists all)\n"},
+    {{"-x", NULL},                 "unknown option -x (--help lists all)\n"},
+    {{"--=5", NULL},               "unknown option -- (--help lists all)\n"},
+    {{"--port", NULL},             "--port needs a value: --port NUMBER\n"},
+    {{"--any", NULL},              "--any needs a value: --any VALUE\n"},
+    {{"-i", NULL},                 "-i needs a value: -i FILE\n"},
+    {{"--port", "abc", NULL},      "--port: 'abc' is not an integer from 1 to 65535\n"},
+    {{"--port=0", NULL},           "--port: '0' is not an integer from 1 to 65535\n"},
+    {{"--port=65536", NULL},       "--port: '65536' is not an integer from 1 to 65535\n"},
+    {{"--port=", NULL},            "--port: '' is not an integer from 1 to 65535\n"},
+    {{"--any=1.5", NULL},          "--any: '1.5' is not an integer\n"},
+    {{"--err-ratio=5%", NULL},     "--err-ratio: '5%' is not a number\n"},
+    {{"--quiet=1", NULL},          "--quiet takes no value; write --quiet or --no-quiet\n"},
+    {{"--no-quiet=1", NULL},       "--quiet takes no value; write --quiet or --no-quiet\n"},
+};
+/* clang-format on */
+
+START_TEST(refusal_names_option_and_fix)
+{
+    FILE *err = capture(STDERR_FILENO);
+    int rest = -1;
+    ck_assert_int_eq(parse(refusals[_i].words, &rest), -EINVAL);
+    ck_assert_int_eq(rest, -1);
+    ck_assert_str_eq(captured(err), refusals[_i].message);
+}
+END_TEST
+
+static const char help[] =
+    "usage: prog [options] FILE…\n"
+    "\n"
+    "Does what a test needs.\n"
+    "\n"
+    "options:\n"
+    "  --listen ADDRESS          where to listen (default: 127.0.0.1)\n"
+    "  --port NUMBER             its port (default: 8080)\n"
+    "  --any VALUE               any integer at all (default: -3)\n"
+    "  --err-ratio SHARE         mismatches that are let through (default: 0.1)\n"
+    "  --[no-]quiet              say nothing\n"
+    "  --[no-]verify             check every step against the reference before its time is\n"
+    "                            kept, which costs a little and is worth it (default: on)\n"
+    "  --empty TEXT\n"
+    "  --[no-]an-option-of-a-very-long-name\n"
+    "                            has a line of its own\n"
+    "  -i, --untune_file FILE    the shapes\n"
+    "  -o2, --profile_file FILE  all results\n"
+    "  --run_config [CSV]        only run it\n"
+    "  --no-net                  stay here\n"
+    "  --unset N                 seconds, its own choice otherwise\n"
+    "  --help                    print this and exit\n"
+    "  --version                 print the version and exit\n";
+
+static const char *const help_words[][WORDS_MAX] = {{"--help", NULL},
+                                                    {"-h", NULL},
+                                                    {"--quiet", "--port=5", "--help", "x", NULL},
+                                                    {"--no-such", "-help", NULL}};
+
+START_TEST(help_is_this_text)
+{
+    FILE *out = capture(STDOUT_FILENO);
+    int rest;
+    ck_assert_int_eq(parse(help_words[_i], &rest), 1);
+    ck_assert_str_eq(captured(out), help);
+}
+END_TEST
+
+START_TEST(version_names_the_program)
+{
+    FILE *out = capture(STDOUT_FILENO);
+    int rest;
+    ck_assert_int_eq(parse((const char *const[]){"--version", NULL}, &rest), 1);
+    ck_assert_str_eq(captured(out), "prog " MF_VERSION "\n");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("opts");
+    TCase *tc = tcase_create("opts");
+    tcase_add_test(tc, no_words_leave_the_defaults);
+    tcase_add_loop_test(tc, both_forms_of_a_value, 0, MF_ARRAY_LEN(value_forms));
+    tcase_add_test(tc, bool_is_turned_off);
+    tcase_add_test(tc, values_may_look_like_options_and_hold_signs);
+    tcase_add_test(tc, one_letter_is_an_option_of_its_own);
+    tcase_add_loop_test(tc, spellings_of_one_option, 0, MF_ARRAY_LEN(spelling_cases));
+    tcase_add_loop_test(tc, first_other_word_ends_the_options, 0, MF_ARRAY_LEN(ends));
+    tcase_add_loop_test(tc, refusal_names_option_and_fix, 0, MF_ARRAY_LEN(refusals));
+    tcase_add_loop_test(tc, help_is_this_text, 0, MF_ARRAY_LEN(help_words));
+    tcase_add_test(tc, version_names_the_program);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

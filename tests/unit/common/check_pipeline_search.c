@@ -1,0 +1,576 @@
+#include "common/moe/pipeline_search.h"
+
+#include "support/mf_check.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A random layer offer: steps over runs of ops, with artifacts in two variants, and conversions between
+ * these. Small enough that every order of every subset can be tried. */
+#define STEPS_MAX 18
+#define FOUND_MAX 20000
+
+struct offer {
+    struct mf_step steps[STEPS_MAX];
+    struct mf_path_step timed[STEPS_MAX];
+    size_t n;
+    mf_ops ops;
+    double gap_us;
+};
+
+static uint64_t seed_state;
+
+static uint32_t draw(uint32_t n)
+{
+    seed_state = seed_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((seed_state >> 33) % n);
+}
+
+static struct mf_artifact artifact(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static struct mf_artifact artifact(const char *format, ...)
+{
+    char text[MF_ARTIFACT_TEXT_MAX];
+    struct mf_artifact a;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
+    return a;
+}
+
+/* The tensor that flows before op `op` of the line quant1 … combine, in a variant. */
+static struct mf_artifact flow(int op, int variant, int block)
+{
+    switch (op) {
+    case MF_OP_QUANT1:
+        return artifact("x/bf16/none/token");
+    case MF_OP_GATHER:
+        return variant ? artifact("x/fp8fn/per_token/token") : artifact("x/fp8fn/per_1x128/token");
+    case MF_OP_GEMM1:
+        return variant ? artifact("x/fp8fn/per_token/sorted.%d", block)
+                       : artifact("x/fp8fn/per_1x128/sorted.%d", block);
+    case MF_OP_ACT:
+        return variant ? artifact("g/f32/none/sorted.%d", block) : artifact("g/bf16/none/sorted.%d", block);
+    case MF_OP_QUANT2:
+        return variant ? artifact("h/f32/none/sorted.%d", block) : artifact("h/bf16/none/sorted.%d", block);
+    case MF_OP_GEMM2:
+        return variant ? artifact("h/fp8fn/per_token/sorted.%d", block)
+                       : artifact("h/fp8fn/per_1x128/sorted.%d", block);
+    case MF_OP_WEIGHT:
+        return variant ? artifact("z/f32/none/slot") : artifact("z/bf16/none/slot");
+    case MF_OP_COMBINE:
+        return variant ? artifact("zw/f32/none/slot") : artifact("zw/bf16/none/slot");
+    default:
+        return variant ? artifact("y/f32/none/token") : artifact("y/bf16/none/token");
+    }
+}
+
+static const char *layouts[] = {"row", "panel16"};
+
+static struct mf_step random_step(int i, int from, int to)
+{
+    int block = draw(2) ? 32 : 64;
+    struct mf_step s = {.block_m = draw(3) ? block : 0};
+    /* A step that does not care about block_m takes and gives artifacts that have one all the same. */
+    (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
+    (void)snprintf(s.family, sizeof(s.family), "%s", draw(2) ? "a" : "b");
+    for (int op = from; op <= to; op++)
+        s.covers |= MF_OP_BIT(op);
+    s.needs[s.n_needs++] = flow(from, (int)draw(2), block);
+    if (s.covers & MF_OP_BIT(MF_OP_GATHER))
+        s.needs[s.n_needs++] = artifact("sorted/index/none/sorted.%d", block);
+    if (s.covers & MF_OP_BIT(MF_OP_GEMM1))
+        s.needs[s.n_needs++] = artifact("w1/fp8fn/per_token/%s", layouts[draw(2)]);
+    if (s.covers & MF_OP_BIT(MF_OP_GEMM2))
+        s.needs[s.n_needs++] = artifact("w2/fp8fn/per_token/%s", layouts[draw(2)]);
+    if (to == MF_OP_COMBINE && draw(2)) /* adds into what another zeroed */
+        s.needs[s.n_needs++] = artifact("y/bf16/none/token+zeroed");
+    s.gives[s.n_gives++] = flow(to + 1, to == MF_OP_COMBINE ? draw(4) == 0 : (int)draw(2), block);
+    if ((s.covers & MF_OP_BIT(MF_OP_GEMM1)) && to != MF_OP_COMBINE && draw(3) == 0)
+        s.gives[s.n_gives++] = artifact("y/bf16/none/token+zeroed");
+    return s;
+}
+
+static struct mf_step sort_step(int i, int block)
+{
+    struct mf_step s = {
+        .covers = MF_OP_BIT(MF_OP_SORT), .block_m = block, .n_needs = 1, .n_gives = 1, .family = "move"};
+    (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
+    s.needs[0] = artifact("topk/index/none/token");
+    s.gives[0] = artifact("sorted/index/none/sorted.%d", block);
+    if (draw(3) == 0)
+        s.gives[s.n_gives++] = artifact("y/bf16/none/token+zeroed");
+    return s;
+}
+
+/* The same step, but that it zeroes nothing. */
+static struct mf_step without_zeroing(const struct mf_step *of, int i)
+{
+    struct mf_step s = *of;
+    (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
+    s.n_gives = 1;
+    return s;
+}
+
+static struct mf_step zero_step(int i)
+{
+    struct mf_step s = {.n_gives = 1, .family = "move"};
+    (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
+    s.gives[0] = artifact("y/bf16/none/token+zeroed");
+    return s;
+}
+
+static struct mf_step conversion(int i)
+{
+    struct mf_step s = {.n_needs = 1, .n_gives = 1, .family = "move"};
+    int op = MF_OP_GATHER + (int)draw(MF_OP_COMBINE - MF_OP_GATHER + 2);
+    int variant = (int)draw(2), block = draw(2) ? 32 : 64;
+    (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
+    s.needs[0] = flow(op, variant, block);
+    s.gives[0] = flow(op, !variant, block);
+    return s;
+}
+
+static void make_offer(struct offer *o)
+{
+    *o = (struct offer){.ops = (1u << MF_OP_N_) - 1, .gap_us = draw(2) ? 0.5 : 0};
+    int first = MF_OP_QUANT1;
+    for (int i = 0; i < STEPS_MAX; i++) {
+        struct mf_step *s = &o->steps[o->n++];
+        if (i < 3)
+            *s = sort_step(i, i ? 32 : 64);
+        else if (i < 5)
+            *s = conversion(i);
+        else if (i == 5)
+            *s = draw(2) ? zero_step(i) : conversion(i);
+        else if (i == 6 && draw(2))
+            *s = without_zeroing(&o->steps[draw(3)], i);
+        else {
+            /* Runs that follow one another, so that whole pipelines turn up often */
+            int last = first + (int)draw((uint32_t)(MF_OP_COMBINE - first + 1));
+            *s = random_step(i, first, last);
+            first = last == MF_OP_COMBINE ? MF_OP_QUANT1 : last + 1;
+        }
+    }
+    for (size_t i = 0; i < o->n; i++)
+        o->timed[i] = (struct mf_path_step){&o->steps[i], 1 + draw(1000000) / 1000.0};
+}
+
+/* ---- every order of every subset ---- */
+
+struct kind {
+    char text[MF_PATH_STRUCTURE_MAX + MF_PATH_LAYOUT_MAX + 16];
+};
+
+struct exhaustive {
+    const struct offer *o;
+    uint32_t masks[FOUND_MAX];
+    size_t n;
+    int taken[STEPS_MAX];
+};
+
+static bool there(const struct exhaustive *e, int n, const struct mf_artifact *a)
+{
+    if (mf_artifact_is_input(a))
+        return true;
+    for (int i = 0; i < n; i++) {
+        const struct mf_step *s = &e->o->steps[e->taken[i]];
+        for (int g = 0; g < s->n_gives; g++) {
+            if (mf_artifact_equal(&s->gives[g], a))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Taken step i is a conversion that was the first to give it. */
+static bool converted(const struct exhaustive *e, int i, const struct mf_artifact *a)
+{
+    return !e->o->steps[e->taken[i]].covers && !there(e, i, a) && there(e, i + 1, a);
+}
+
+/* The step zeroes y, and another one is the same but for that. */
+static bool need_not_zero(const struct offer *o, const struct mf_step *s)
+{
+    for (size_t i = 0; s->covers && s->n_gives == 2 && i < o->n; i++) {
+        const struct mf_step *t = &o->steps[i];
+        if (t->n_gives == 1 && t->covers == s->covers && t->block_m == s->block_m &&
+            t->n_needs == s->n_needs && memcmp(t->needs, s->needs, sizeof(s->needs)) == 0 &&
+            mf_artifact_equal(&t->gives[0], &s->gives[0]))
+            return true;
+    }
+    return false;
+}
+
+/* y that it zeroes is zeroed already, and one of the two need not have done so. */
+static bool zeroes_for_nothing(const struct exhaustive *e, int n, const struct mf_step *s)
+{
+    const struct mf_artifact zeroed = artifact("y/bf16/none/token+zeroed");
+    bool zeroes = false, spare = need_not_zero(e->o, s);
+    for (int g = 0; g < s->n_gives; g++)
+        zeroes |= mf_artifact_equal(&s->gives[g], &zeroed);
+    if (!zeroes || !there(e, n, &zeroed))
+        return false;
+    for (int i = 0; i < n; i++)
+        spare |= need_not_zero(e->o, &e->o->steps[e->taken[i]]);
+    return spare;
+}
+
+static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
+{
+    if (zeroes_for_nothing(e, n, s))
+        return false;
+    for (int i = 0; i < n; i++) {
+        const struct mf_step *t = &e->o->steps[e->taken[i]];
+        if ((t->covers & s->covers) || (t->block_m && s->block_m && t->block_m != s->block_m))
+            return false;
+        for (int a = 0; a < t->n_needs; a++) {
+            for (int b = 0; b < s->n_needs; b++) {
+                if (mf_artifact_is_weight(&t->needs[a]) && t->needs[a].tensor == s->needs[b].tensor &&
+                    !mf_artifact_equal(&t->needs[a], &s->needs[b]))
+                    return false;
+            }
+        }
+    }
+    for (int a = 0; a < s->n_needs; a++) {
+        if (!mf_artifact_is_weight(&s->needs[a]) && !there(e, n, &s->needs[a]))
+            return false;
+    }
+    bool is_new = false;
+    for (int g = 0; g < s->n_gives; g++) {
+        is_new |= !there(e, n, &s->gives[g]);
+        for (int i = 0; i < n; i++) {
+            if (converted(e, i, &s->gives[g]))
+                return false;
+        }
+    }
+    return s->covers || is_new;
+}
+
+/* Every conversion's product is given by nothing else, and is read by a step after it or is the output; and so is y zeroed by whoever
+ * need not. */
+static bool conversions_used(const struct exhaustive *e, int n, const struct mf_artifact *y)
+{
+    for (int i = 0; i < n; i++) {
+        const struct mf_step *s = &e->o->steps[e->taken[i]];
+        for (int g = 0; g < s->n_gives; g++) {
+            bool asked = converted(e, i, &s->gives[g]) || (g == 1 && need_not_zero(e->o, s));
+            bool used = !asked || mf_artifact_equal(&s->gives[g], y);
+            for (int j = i + 1; j < n && !used; j++) {
+                const struct mf_step *t = &e->o->steps[e->taken[j]];
+                for (int a = 0; a < t->n_needs; a++)
+                    used |= mf_artifact_equal(&t->needs[a], &s->gives[g]);
+            }
+            if (!used)
+                return false;
+        }
+    }
+    return true;
+}
+
+static void try_all(struct exhaustive *e, int n, mf_ops covered, uint32_t mask)
+{
+    struct mf_artifact y = artifact("y/bf16/none/token");
+    if (covered == e->o->ops && there(e, n, &y) && conversions_used(e, n, &y)) {
+        bool known = false;
+        for (size_t i = 0; i < e->n; i++)
+            known |= e->masks[i] == mask;
+        if (!known) {
+            ck_assert_uint_lt(e->n, FOUND_MAX);
+            e->masks[e->n++] = mask;
+        }
+    }
+    for (size_t i = 0; i < e->o->n; i++) {
+        if ((mask >> i) & 1 || !agree(e, n, &e->o->steps[i]))
+            continue;
+        e->taken[n] = (int)i;
+        try_all(e, n + 1, covered | e->o->steps[i].covers, mask | 1u << i);
+    }
+}
+
+static struct kind kind_of_mask(const struct offer *o, uint32_t mask, double *ret_us)
+{
+    struct mf_path path = {.us = 0};
+    uint64_t zeroes = 0;
+    *ret_us = 0;
+    for (size_t i = 0; i < o->n; i++) {
+        if (!((mask >> i) & 1))
+            continue;
+        const struct mf_step *s = &o->steps[i];
+        *ret_us += o->timed[i].us + o->gap_us;
+        if (s->block_m)
+            path.block_m = s->block_m;
+        for (int op = 0; op < MF_OP_N_; op++) {
+            if (s->covers & MF_OP_BIT(op))
+                path.structure |= ((uint64_t)__builtin_ctz(s->covers) + 1) << (4 * op);
+        }
+        uint64_t lowest = s->covers && s->n_gives == 2 ? (uint64_t)__builtin_ctz(s->covers) + 1 : 0;
+        if (lowest > 0 && (zeroes == 0 || lowest < zeroes))
+            zeroes = lowest;
+        for (int a = 0; a < s->n_needs; a++) {
+            if (s->needs[a].tensor == MF_TENSOR_W1)
+                memcpy(path.w1, s->needs[a].order, sizeof(path.w1));
+            if (s->needs[a].tensor == MF_TENSOR_W2)
+                memcpy(path.w2, s->needs[a].order, sizeof(path.w2));
+        }
+    }
+    char structure[MF_PATH_STRUCTURE_MAX], layout[MF_PATH_LAYOUT_MAX];
+    struct kind kind;
+    mf_path_structure(path.structure, structure);
+    mf_path_layout(&path, layout);
+    (void)snprintf(kind.text, sizeof(kind.text), "%s %d %d %s", structure, (int)zeroes, path.block_m, layout);
+    return kind;
+}
+
+static uint32_t mask_of_path(const struct mf_path *p)
+{
+    uint32_t mask = 0;
+    for (int i = 0; i < p->n; i++)
+        mask |= 1u << p->steps[i];
+    return mask;
+}
+
+/* What the search must give: the masks whose kind has fewer than `keep` cheaper ones. */
+static size_t count_expected(const struct exhaustive *e, int keep, uint32_t *expected)
+{
+    size_t n = 0;
+    struct kind *kinds = calloc(e->n + 1, sizeof(*kinds));
+    double *us = calloc(e->n + 1, sizeof(*us));
+    ck_assert(kinds && us);
+    for (size_t i = 0; i < e->n; i++)
+        kinds[i] = kind_of_mask(e->o, e->masks[i], &us[i]);
+    for (size_t i = 0; i < e->n; i++) {
+        int cheaper = 0;
+        for (size_t j = 0; j < e->n; j++)
+            cheaper += strcmp(kinds[i].text, kinds[j].text) == 0 && us[j] < us[i];
+        if (cheaper < keep)
+            expected[n++] = e->masks[i];
+    }
+    free(kinds);
+    free(us);
+    return n;
+}
+
+static const int keeps[] = {1, 3, 32};
+
+START_TEST(equals_exhaustive)
+{
+    uint64_t seed = mf_now_ns();
+    static struct exhaustive e;
+    static uint32_t expected[FOUND_MAX];
+    size_t n_legal = 0;
+    printf("seed %llu\n", (unsigned long long)seed);
+    seed_state = seed;
+    for (int round = 0; round < 300; round++) {
+        struct offer o;
+        make_offer(&o);
+        e = (struct exhaustive){.o = &o};
+        try_all(&e, 0, 0, 0);
+        n_legal += e.n;
+        struct mf_path_problem p = {.ops = o.ops,
+                                    .format = MF_FORMAT_BF16,
+                                    .steps = o.timed,
+                                    .n_steps = o.n,
+                                    .gap_us = o.gap_us,
+                                    .keep = keeps[_i]};
+        _cleanup_(mf_freep) struct mf_path *paths = NULL;
+        size_t n = 0;
+        ck_assert_int_eq(mf_path_find(&p, &paths, &n), 0);
+        size_t n_expected = count_expected(&e, keeps[_i], expected);
+        ck_assert_msg(n == n_expected, "seed %llu round %d: found %zu of %zu", (unsigned long long)seed,
+                      round, n, n_expected);
+        for (size_t i = 0; i < n; i++) {
+            bool known = false;
+            double us;
+            for (size_t j = 0; j < n_expected; j++)
+                known |= expected[j] == mask_of_path(&paths[i]);
+            (void)kind_of_mask(&o, mask_of_path(&paths[i]), &us);
+            ck_assert_msg(known && fabs(us - paths[i].us) < 1e-6, "seed %llu round %d path %zu",
+                          (unsigned long long)seed, round, i);
+            ck_assert(i == 0 || paths[i - 1].us <= paths[i].us);
+        }
+    }
+    /* A generator that makes no pipelines would test nothing. */
+    ck_assert_uint_gt(n_legal, 300);
+}
+END_TEST
+
+/* The order of the steps given, and equal times, change nothing. */
+START_TEST(independent_of_order)
+{
+    seed_state = 7;
+    for (int round = 0; round < 100; round++) {
+        struct offer o;
+        make_offer(&o);
+        for (size_t i = 0; i < o.n; i++)
+            o.timed[i].us = 1 + (double)(i % 2);
+        for (size_t i = o.n - 1; i > 0; i--) {
+            size_t j = draw((uint32_t)i + 1);
+            struct mf_path_step t = o.timed[i];
+            o.timed[i] = o.timed[j];
+            o.timed[j] = t;
+        }
+        struct mf_path_step straight[STEPS_MAX];
+        for (size_t i = 0; i < o.n; i++)
+            straight[i] = (struct mf_path_step){&o.steps[i], 1 + (double)(i % 2)};
+        struct mf_path_problem a = {
+            .ops = o.ops, .format = MF_FORMAT_BF16, .steps = straight, .n_steps = o.n, .keep = 4};
+        struct mf_path_problem b = a;
+        b.steps = o.timed;
+        _cleanup_(mf_freep) struct mf_path *pa = NULL;
+        _cleanup_(mf_freep) struct mf_path *pb = NULL;
+        size_t na = 0, nb = 0;
+        ck_assert_int_eq(mf_path_find(&a, &pa, &na), 0);
+        ck_assert_int_eq(mf_path_find(&b, &pb, &nb), 0);
+        ck_assert_uint_eq(na, nb);
+        for (size_t i = 0; i < na; i++) {
+            ck_assert_int_eq(pa[i].n, pb[i].n);
+            for (int k = 0; k < pa[i].n; k++)
+                ck_assert_ptr_eq(a.steps[pa[i].steps[k]].step, b.steps[pb[i].steps[k]].step);
+        }
+    }
+}
+END_TEST
+
+START_TEST(names_what_nobody_covers)
+{
+    seed_state = 3;
+    struct mf_step only = random_step(0, MF_OP_QUANT1, MF_OP_ACT);
+    struct mf_path_step timed = {&only, 1};
+    struct mf_path_problem p = {.ops = (1u << MF_OP_N_) - 1, .steps = &timed, .n_steps = 1, .keep = 1};
+    char text[MF_OPS_TEXT_MAX];
+    mf_ops_print(mf_path_uncovered(&p), text);
+    ck_assert_str_eq(text, "sort+quant2+gemm2+weight+combine");
+}
+END_TEST
+
+/* Pipelines are kept apart by who zeroes y on the way, and nobody zeroes it for nothing who need not. */
+START_TEST(zeroing_is_of_the_structure)
+{
+    enum { SORT, SORT_ZERO, UP, UP_ZERO, DOWN, ZERO, N_STEPS };
+    static const mf_ops sort = MF_OP_BIT(MF_OP_SORT),
+                        up = MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT),
+                        down = MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_COMBINE);
+    const struct {
+        const char *name;
+        mf_ops covers;
+        double us;
+        const char *needs[3], *gives[2];
+    } rows[N_STEPS] = {
+        [SORT] = {"sort", sort, 5, {"topk/index/none/token"}, {"sorted/index/none/sorted.16"}},
+        [SORT_ZERO] = {"sort_zero",
+                       sort,
+                       6,
+                       {"topk/index/none/token"},
+                       {"sorted/index/none/sorted.16", "y/bf16/none/token+zeroed"}},
+        [UP] =
+            {"up", up, 10, {"x/bf16/none/token", "sorted/index/none/sorted.16"}, {"h/bf16/none/sorted.16"}},
+        [UP_ZERO] = {"up_zero",
+                     up,
+                     12,
+                     {"x/bf16/none/token", "sorted/index/none/sorted.16"},
+                     {"h/bf16/none/sorted.16", "y/bf16/none/token+zeroed"}},
+        [DOWN] = {"down",
+                  down,
+                  8,
+                  {"h/bf16/none/sorted.16", "sorted/index/none/sorted.16", "y/bf16/none/token+zeroed"},
+                  {"y/bf16/none/token"}},
+        [ZERO] = {"zero", 0, 4, {NULL}, {"y/bf16/none/token+zeroed"}},
+    };
+    static const struct {
+        double us;
+        const char *structure;
+    } expected[] = {{24, "sort+zero | gather+gemm1+act | gemm2+weight+combine"},
+                    {25, "sort | gather+gemm1+act+zero | gemm2+weight+combine"},
+                    {27, "sort | gather+gemm1+act | gemm2+weight+combine"}};
+    struct mf_step steps[N_STEPS];
+    struct mf_path_step timed[N_STEPS];
+    for (int i = 0; i < N_STEPS; i++) {
+        steps[i] = (struct mf_step){.covers = rows[i].covers, .family = "tile"};
+        (void)mf_copy(steps[i].name, sizeof(steps[i].name), rows[i].name);
+        for (int n = 0; n < 3 && rows[i].needs[n]; n++)
+            steps[i].needs[steps[i].n_needs++] = artifact("%s", rows[i].needs[n]);
+        for (int n = 0; n < 2 && rows[i].gives[n]; n++)
+            steps[i].gives[steps[i].n_gives++] = artifact("%s", rows[i].gives[n]);
+        timed[i] = (struct mf_path_step){&steps[i], rows[i].us};
+    }
+    const struct mf_path_problem p = {
+        .ops = sort | up | down, .format = MF_FORMAT_BF16, .steps = timed, .n_steps = N_STEPS, .keep = 8};
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    size_t n = 0;
+    char text[MF_PATH_STRUCTURE_MAX];
+    ck_assert_int_eq(mf_path_find(&p, &paths, &n), 0);
+    ck_assert_uint_eq(n, MF_ARRAY_LEN(expected));
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_double_eq_tol(paths[i].us, expected[i].us, 1e-9);
+        mf_path_structure(paths[i].structure, text);
+        ck_assert_str_eq(text, expected[i].structure);
+    }
+}
+END_TEST
+
+/* As many steps as a real class offers must rank in milliseconds: the writing thread waits for it. */
+START_TEST(large_offers_are_quick)
+{
+    enum { PER_BLOCK = 40 };
+    static const int blocks[] = {16, 32, 64, 128};
+    static struct mf_step steps[4 * (3 * PER_BLOCK + 1) + 2];
+    static struct mf_path_step timed[4 * (3 * PER_BLOCK + 1) + 2];
+    size_t n = 0;
+    seed_state = 11;
+    for (size_t b = 0; b < MF_ARRAY_LEN(blocks); b++) {
+        steps[n] = sort_step((int)n, blocks[b]);
+        n++;
+        for (int i = 0; i < 2 * PER_BLOCK; i++, n++) {
+            struct mf_step *s = &steps[n];
+            bool second = i % 2;
+            *s = (struct mf_step){.family = "tile", .block_m = blocks[b], .n_gives = 1};
+            mf_say(s->name, sizeof(s->name), "k%04zu", n);
+            s->covers = second ? MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_COMBINE)
+                               : MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT);
+            s->needs[s->n_needs++] = artifact("sorted/index/none/sorted.%d", blocks[b]);
+            s->needs[s->n_needs++] =
+                second ? artifact("h/bf16/none/sorted.%d", blocks[b]) : artifact("x/bf16/none/token");
+            s->needs[s->n_needs++] =
+                artifact("%s/bf16/none/%s", second ? "w2" : "w1", i & 2 ? "row" : "panel16");
+            s->gives[0] =
+                second ? artifact("y/bf16/none/token") : artifact("h/bf16/none/sorted.%d", blocks[b]);
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        timed[i] = (struct mf_path_step){&steps[i], 1 + draw(100000) / 100.0};
+    struct mf_path_problem p = {.ops = ((1u << MF_OP_N_) - 1) & ~MF_OP_BIT(MF_OP_QUANT1) &
+                                       ~MF_OP_BIT(MF_OP_QUANT2),
+                                .format = MF_FORMAT_BF16,
+                                .steps = timed,
+                                .n_steps = n,
+                                .keep = 32};
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    size_t n_paths = 0;
+    uint64_t start = mf_now_ns();
+    ck_assert_int_eq(mf_path_find(&p, &paths, &n_paths), 0);
+    ck_assert_uint_eq(n_paths, 4 * 4 * 32);
+    ck_assert_uint_lt(mf_now_ns() - start, 2000000000u);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("path");
+    TCase *c = tcase_create("path");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, equals_exhaustive, 0, (int)MF_ARRAY_LEN(keeps));
+    tcase_add_test(c, independent_of_order);
+    tcase_add_test(c, names_what_nobody_covers);
+    tcase_add_test(c, zeroing_is_of_the_structure);
+    tcase_add_test(c, large_offers_are_quick);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

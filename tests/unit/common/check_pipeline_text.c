@@ -1,0 +1,114 @@
+/* common/moe/pipeline_text.c: a pipeline's text, walked, split and put together. */
+#include "common/moe/pipeline_text.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/mf_check.h"
+
+static const struct {
+    const char *text, *names[4];
+} walks[] = {
+    {"one:a", {"one:a"}},
+    {"one:a|two:b|c", {"one:a", "two:b", "c"}},
+    {"", {""}}, /* one that is wrong, and whoever splits it says so */
+    {"one:a|", {"one:a", ""}},
+    {"|one:a", {"", "one:a"}},
+};
+
+START_TEST(walked)
+{
+    const char *at = walks[_i].text, *name;
+    size_t len;
+    int n = 0;
+
+    for (; mf_pipeline_text_next(&at, &name, &len); n++) {
+        ck_assert_ptr_nonnull(walks[_i].names[n]);
+        ck_assert_uint_eq(len, strlen(walks[_i].names[n]));
+        ck_assert_mem_eq(name, walks[_i].names[n], len);
+    }
+    ck_assert_ptr_null(walks[_i].names[n]);
+    ck_assert(!mf_pipeline_text_next(&at, &name, &len));
+}
+END_TEST
+
+#define FIFTEEN "a23456789012345"
+#define FORTY   "a123456789b123456789c123456789d123456789"
+#define LONGEST FORTY FORTY FORTY "a123456789b123456789c123456789d12345678"
+
+static const struct {
+    const char *name;
+    int r;
+    const char *family, *step;
+} splits[] = {
+    {"one:a", 0, "one", "a"},
+    {"one:a:b", 0, "one", "a:b"},
+    {"one:", 0, "one", ""},
+    {":a", 0, "", "a"},
+    {"one", -EINVAL, NULL, NULL},
+    {"", -EINVAL, NULL, NULL},
+    {FIFTEEN ":" LONGEST, 0, FIFTEEN, LONGEST},
+    {FIFTEEN "6:a", -ENAMETOOLONG, NULL, NULL},
+    {"one:" LONGEST "9", -ENAMETOOLONG, NULL, NULL},
+};
+
+START_TEST(split)
+{
+    char text[256], family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
+    size_t len = strlen(splits[_i].name);
+
+    mf_say(text, sizeof(text), "%s|two:b", splits[_i].name); /* what stands behind it is not its */
+    ck_assert_int_eq(mf_step_name_split(text, len, family, step), splits[_i].r);
+    if (splits[_i].r < 0)
+        return;
+    ck_assert_str_eq(family, splits[_i].family);
+    ck_assert_str_eq(step, splits[_i].step);
+}
+END_TEST
+
+START_TEST(put_together)
+{
+    char text[12] = "";
+
+    ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "one", "a"), 0);
+    ck_assert_str_eq(text, "one:a");
+    ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "two", "bc"), -ENAMETOOLONG);
+    ck_assert_str_eq(text, "one:a");
+    ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "two", "b"), 0);
+    ck_assert_str_eq(text, "one:a|two:b");
+    ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "", ""), -ENAMETOOLONG);
+}
+END_TEST
+
+static const struct {
+    const char *text, *json;
+} lists[] = {
+    {"one:a", "[\"one:a\"]"},
+    {"one:a|two:b|c", "[\"one:a\",\"two:b\",\"c\"]"},
+    {"", "[]"},
+};
+
+START_TEST(listed)
+{
+    cJSON *list = mf_pipeline_text_json(lists[_i].text);
+    _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(list);
+
+    ck_assert_str_eq(text, lists[_i].json);
+    cJSON_Delete(list);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("pipeline_text");
+    TCase *t = tcase_create("pipeline_text");
+
+    tcase_add_loop_test(t, walked, 0, (int)MF_ARRAY_LEN(walks));
+    tcase_add_loop_test(t, split, 0, (int)MF_ARRAY_LEN(splits));
+    tcase_add_test(t, put_together);
+    tcase_add_loop_test(t, listed, 0, (int)MF_ARRAY_LEN(lists));
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}

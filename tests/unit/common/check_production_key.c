@@ -1,0 +1,129 @@
+/* common/moe/production_key.c: which key production computes of a row, by its rules, and that its answer asks for itself. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/moe/production_key.h"
+#include "common/moe/status.h"
+#include "support/mf_check.h"
+#include "support/shipped.h"
+
+#define ROW(token, act, a, w, q) \
+    token ",7168,512,256,8,ActivationType." act ",torch.bfloat16," a "," w ",QuantType." q ",1,0"
+#define BF16 "torch.bfloat16"
+#define FN   "torch.float8_e4m3fn"
+#define FP4  "torch.float4_e2m1fn_x2"
+#define INT4 "torch.int4"
+
+/* clang-format off */
+static const struct {
+    const char *asked, *key, *says; /* key NULL: as asked */
+} cases[] = {
+    {ROW("64",    "Silu",   FN,   FN,   "per_1x128"), NULL, NULL},
+    {ROW("64",    "Silu",   BF16, BF16, "No"),        NULL, NULL},
+    {ROW("56",    "Silu",   FN,   FN,   "per_1x128"), ROW("64", "Silu", FN, FN, "per_1x128"), "token 64 in place of 56"},
+    {ROW("65536", "Silu",   FN,   FN,   "per_Token"), ROW("32768", "Silu", FN, FN, "per_Token"), "token 32768"},
+    {ROW("64",    "Silu",   FP4,  FP4,  "per_1x32"),  NULL, NULL},
+    {ROW("64",    "Silu",   BF16, FP4,  "per_1x32"),  NULL, NULL},
+    {ROW("256",   "Silu",   BF16, FP4,  "per_1x32"),  ROW("256", "Silu", FP4, FP4, "per_1x32"), "separated"},
+    {ROW("64",    "Silu",   BF16, INT4, "per_1x32"),  NULL, NULL},
+    {ROW("64",    "Silu",   FN,   INT4, "per_1x32"),  ROW("64", "Silu", BF16, INT4, "per_1x32"), "int4 weights"},
+    {ROW("64",    "Silu",   FN,   FN,   "per_1x32"),  NULL, NULL},
+    {ROW("64",    "Silu",   BF16, FN,   "per_1x32"),  ROW("64", "Silu", FN, FN, "per_1x32"), "fp8 weights"},
+    {ROW("128",   "Silu",   FN,   FP4,  "per_1x32"),  ROW("128", "Silu", BF16, FP4, "per_1x32"), "below 256"},
+    {ROW("256",   "Silu",   FN,   FP4,  "per_1x32"),  NULL, NULL},
+    {ROW("128",   "Swiglu", FP4,  FP4,  "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32"), "below 256"},
+    {ROW("256",   "Swiglu", FP4,  FP4,  "per_1x32"),  NULL, NULL},
+    {ROW("128",   "Swiglu", BF16, FP4,  "per_1x32"),  NULL, NULL},
+    {ROW("256",   "Swiglu", BF16, FP4,  "per_1x32"),  ROW("256", "Swiglu", FP4, FP4, "per_1x32"), "separated"},
+    {ROW("256",   "Swiglu", FN,   FP4,  "per_1x32"),  NULL, NULL},
+    {ROW("4096",  "Situv2", FP4,  FP4,  "per_1x32"),  ROW("4096", "Situv2", BF16, FP4, "per_1x32"), "AITER_SITUV2_A4W4"},
+    {ROW("4096",  "Situv2", BF16, FP4,  "per_1x32"),  NULL, NULL},
+};
+/* clang-format on */
+
+static struct mf_shape shape_of(const char *row)
+{
+    struct mf_shape s;
+    ck_assert_msg(mf_shape_parse(row, &s) == 0, "%s", row);
+    return s;
+}
+
+START_TEST(rules)
+{
+    struct mf_shape asked = shape_of(cases[_i].asked), key = {0};
+    struct mf_shape expected = shape_of(cases[_i].key ? cases[_i].key : cases[_i].asked);
+    char why[MF_REASON_MAX] = "";
+    ck_assert_int_eq(mf_production_shape(&asked, &key, why, sizeof(why)), cases[_i].key != NULL);
+    ck_assert(mf_shape_equal(&key, &expected));
+    ck_assert_msg(!cases[_i].says || strstr(why, cases[_i].says), "%s", why);
+}
+END_TEST
+
+/* A row is met when any count that pads to it asks for its key, and the key that it is given otherwise is met. */
+/* clang-format off */
+static const struct {
+    const char *row, *key; /* NULL: it is met */
+} rows[] = {
+    {ROW("256", "Swiglu", BF16, FP4, "per_1x32"), NULL}, /* by 129 to 255 tokens */
+    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"),  NULL}, /* by 256 tokens */
+    {ROW("256", "Swiglu", FN, FP4, "per_1x32"),   NULL},
+    {ROW("256", "Silu", BF16, FP4, "per_1x32"),   NULL},
+    {ROW("128", "Swiglu", FP4, FP4, "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32")},
+    {ROW("512", "Swiglu", BF16, FP4, "per_1x32"), ROW("512", "Swiglu", FP4, FP4, "per_1x32")},
+    {ROW("1", "Silu", FN, FN, "per_1x128"),       NULL},
+    {ROW("56", "Silu", FN, FN, "per_1x128"),      ROW("64", "Silu", FN, FN, "per_1x128")},
+    {ROW("131072", "Silu", FN, FN, "per_1x128"),  NULL},
+    {ROW("65536", "Silu", FN, FN, "per_1x128"),   ROW("32768", "Silu", FN, FN, "per_1x128")},
+};
+/* clang-format on */
+
+START_TEST(rows_that_are_met)
+{
+    struct mf_shape row = shape_of(rows[_i].row), key = {0}, again;
+    struct mf_shape expected = shape_of(rows[_i].key ? rows[_i].key : rows[_i].row);
+    char why[MF_REASON_MAX] = "";
+
+    ck_assert_int_eq(mf_production_row(&row, &key, why, sizeof(why)), rows[_i].key != NULL);
+    ck_assert(mf_shape_equal(&key, &expected));
+    ck_assert((why[0] != '\0') == (rows[_i].key != NULL));
+    ck_assert_int_eq(mf_production_row(&key, &again, why, sizeof(why)), 0);
+}
+END_TEST
+
+/* Rows that AITER ships under keys that its own production, as it is by default, does not ask for. */
+START_TEST(shipped_rows)
+{
+    long n = 0, n_other = 0;
+    for (size_t f = 0; f < sizeof(shipped) / sizeof(shipped[0]); f++) {
+        if (shipped[f].op != MF_TABLE_FMOE)
+            continue;
+        _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(shipped[f].file);
+        for (size_t i = 0; i < t->n_rows; i++) {
+            struct mf_shape key, again;
+            char why[MF_REASON_MAX] = "";
+            n++;
+            n_other += mf_production_row(&t->rows[i].shape, &key, why, sizeof(why));
+            if (strcmp(shipped[f].file, "dsv3_fp4_tuned_fmoe.csv") == 0)
+                ck_assert(mf_shape_equal(&key, &t->rows[i].shape));
+            ck_assert_msg(mf_production_row(&key, &again, why, sizeof(why)) == 0, "%s:%lld: %s",
+                          shipped[f].file, (long long)t->rows[i].line, why);
+        }
+    }
+    printf("%ld of %ld shipped rows are under a key that production does not compute by default\n", n_other,
+           n);
+    ck_assert_int_gt(n_other, 0);
+    ck_assert_int_lt(n_other, n / 5);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("production_key");
+    TCase *t = tcase_create("production_key");
+    tcase_add_loop_test(t, rules, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_loop_test(t, rows_that_are_met, 0, (int)(sizeof(rows) / sizeof(rows[0])));
+    tcase_add_test(t, shipped_rows);
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}

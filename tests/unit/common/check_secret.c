@@ -1,0 +1,133 @@
+#include "common/base/secret.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/mf_check.h"
+
+#define HEX "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+
+static const uint8_t counted[MF_KEY_SIZE] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                             16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
+START_TEST(key_text)
+{
+    char text[MF_KEY_TEXT_MAX];
+    uint8_t back[MF_KEY_SIZE];
+    mf_key_print(counted, text);
+    ck_assert_str_eq(text, HEX);
+    ck_assert_int_eq(mf_key_parse(text, back), 0);
+    ck_assert_mem_eq(back, counted, MF_KEY_SIZE);
+}
+END_TEST
+
+static const char *const no_tokens[] = {
+    "",
+    "moefarm_",
+    "moefarm_7",
+    "moefarm_7_",
+    "moefarm__" HEX,
+    "moefarm_0_" HEX,
+    "moefarm_-7_" HEX,
+    "moefarm_7 _" HEX,
+    "moefarm_99999999999999999999_" HEX,
+    "moefarm_7_" HEX "0",
+    "moefarm_7_" HEX " ",
+    "moefarm_7_0g" HEX,
+    "Moefarm_7_" HEX,
+    HEX,
+};
+
+START_TEST(access_token_text)
+{
+    char text[MF_TOKEN_TEXT_MAX];
+    uint8_t back[MF_KEY_SIZE];
+    int64_t id = 0;
+    mf_access_token_print(7, counted, text);
+    ck_assert_str_eq(text, "moefarm_7_" HEX);
+    ck_assert_int_eq(mf_access_token_parse(text, &id, back), 0);
+    ck_assert_int_eq(id, 7);
+    ck_assert_mem_eq(back, counted, MF_KEY_SIZE);
+    for (size_t i = 0; i < MF_ARRAY_LEN(no_tokens); i++)
+        ck_assert_msg(mf_access_token_parse(no_tokens[i], &id, back) == -EINVAL, "'%s'", no_tokens[i]);
+}
+END_TEST
+
+static const char *const no_enrolments[] = {
+    "",
+    "moefarm-enrol_",
+    "moefarm-enrol_" HEX,
+    "moefarm-enrol_" HEX "_",
+    "moefarm-enrol_" HEX "-" HEX,
+    "moefarm-enrol_" HEX "_" HEX "0",
+    "moefarm_7_" HEX,
+};
+
+START_TEST(enrolment_token_text)
+{
+    char text[MF_TOKEN_TEXT_MAX];
+    uint8_t secret[MF_KEY_SIZE], coordinator[MF_KEY_SIZE], other[MF_KEY_SIZE] = {0xff};
+    mf_enrol_token_print(counted, other, text);
+    ck_assert_int_eq(mf_enrol_token_parse(text, secret, coordinator), 0);
+    ck_assert_mem_eq(secret, counted, MF_KEY_SIZE);
+    ck_assert_mem_eq(coordinator, other, MF_KEY_SIZE);
+    for (size_t i = 0; i < MF_ARRAY_LEN(no_enrolments); i++)
+        ck_assert_msg(mf_enrol_token_parse(no_enrolments[i], secret, coordinator) == -EINVAL, "'%s'",
+                      no_enrolments[i]);
+}
+END_TEST
+
+/* RFC 7748, section 5.2: k and u of 9, once. */
+START_TEST(pair_is_x25519)
+{
+    static const uint8_t secret[MF_KEY_SIZE] = {9};
+    uint8_t public[MF_KEY_SIZE];
+    struct mf_key_pair pair, a, b;
+    ck_assert_int_eq(mf_key_parse("422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079", public),
+                     0);
+    ck_assert_int_eq(mf_key_pair_of(secret, &pair), 0);
+    ck_assert_mem_eq(pair.public, public, MF_KEY_SIZE);
+    ck_assert_int_eq(mf_key_pair_make(&a), 0);
+    ck_assert_int_eq(mf_key_pair_make(&b), 0);
+    ck_assert(!mf_secret_equal(a.secret, b.secret));
+    ck_assert(mf_secret_equal(a.secret, a.secret));
+}
+END_TEST
+
+START_TEST(file_is_its_owners)
+{
+    char folder[] = "/tmp/check_secret.XXXXXX", path[64], text[8];
+    struct stat status;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    mf_say(path, sizeof(path), "%s/key", folder);
+    ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), -ENOENT);
+    ck_assert_int_eq(mf_secret_file_write(path, "one\n"), 0);
+    ck_assert_int_eq(mf_secret_file_write(path, "two \n\n"), 0);
+    ck_assert_int_eq(stat(path, &status), 0);
+    ck_assert_int_eq((int)(status.st_mode & 07777), 0600);
+    ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), 0);
+    ck_assert_str_eq(text, "two");
+    ck_assert_int_eq(mf_secret_file_write(path, "01234567"), 0);
+    ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), -EFBIG);
+    (void)unlink(path);
+    ck_assert_int_eq(rmdir(folder), 0); /* nothing is left beside it */
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("secret");
+    TCase *c = tcase_create("secret");
+    tcase_add_test(c, key_text);
+    tcase_add_test(c, access_token_text);
+    tcase_add_test(c, enrolment_token_text);
+    tcase_add_test(c, pair_is_x25519);
+    tcase_add_test(c, file_is_its_owners);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,45 @@
+/* SHA-256 as sha256sum prints it: FIPS 180-2's examples, and the empty text. */
+#include "common/base/sha256.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/mf_check.h"
+
+static const struct {
+    const char *text, *hash;
+} examples[] = {
+    {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+    {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+    {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+     "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+};
+
+START_TEST(of_the_standard)
+{
+    char hash[MF_SHA256_TEXT_MAX];
+    mf_sha256_print(examples[_i].text, strlen(examples[_i].text), hash);
+    ck_assert_str_eq(hash, examples[_i].hash);
+}
+END_TEST
+
+START_TEST(of_a_million)
+{
+    char hash[MF_SHA256_TEXT_MAX], *text = malloc(1000000);
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'a', 1000000);
+    mf_sha256_print(text, 1000000, hash);
+    ck_assert_str_eq(hash, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sha256");
+    TCase *tc = tcase_create("sha256");
+    tcase_add_loop_test(tc, of_the_standard, 0, (int)(sizeof(examples) / sizeof(examples[0])));
+    tcase_add_test(tc, of_a_million);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

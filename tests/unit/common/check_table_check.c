@@ -1,0 +1,299 @@
+#include "common/table/table_check.h"
+
+#include "common/moe/device_peak.h"
+#include "common/moe/layer.h"
+#include "support/mf_check.h"
+#include "support/shipped.h"
+#include "support/table_columns.h"
+#include "support/table_text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------ AITER's own tables */
+
+static size_t count(struct mf_table *const *tables, size_t n, enum mf_problem_code code)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++)
+        if (mf_check_tells(tables[i], code))
+            found += tables[i]->n_of[code][MF_WARNING] + tables[i]->n_of[code][MF_ERROR];
+    return found;
+}
+
+static const struct mf_table_row *row_at(const struct mf_table *t, int64_t line)
+{
+    for (size_t i = 0; i < t->n_rows; i++)
+        if (t->rows[i].line == line)
+            return &t->rows[i];
+    return NULL;
+}
+
+static bool same_but_act(const struct mf_table_row *a, const struct mf_table_row *b)
+{
+    struct mf_shape x = a->shape;
+    x.act_type = b->shape.act_type;
+    return a->shape.act_type != b->shape.act_type && mf_shape_equal(&x, &b->shape) &&
+           mf_device_class_equal(&a->class, &b->class);
+}
+
+/* An earlier row, in the order of the tables, that AITER's look-up cannot tell from this one. */
+static bool is_shadowed(struct mf_table *const *tables, size_t n, const struct mf_table *t,
+                        const struct mf_table_row *row)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < tables[i]->n_rows; k++) {
+            if (tables[i] == t && &tables[i]->rows[k] == row)
+                return false;
+            if (tables[i]->tuned && tables[i]->op == MF_TABLE_FMOE && same_but_act(&tables[i]->rows[k], row))
+                return true;
+        }
+    return false;
+}
+
+static double tflops(const struct mf_table_row *row)
+{
+    return mf_layer_flops(&row->shape) / row->us / 1e6;
+}
+
+/* clang-format off */
+static const struct {
+    enum mf_problem_code code;
+    size_t n;
+} expected[] = {
+    /* Of the 2402 tuned rows of ROCm/aiter at e4048607, of which the copy has 2038, 611 have the time of another token count, 13
+     * have none, 449 are shadowed and 173 are beyond the device's peak, one of them in a table that the copy lacks: it is
+     * among the planted ones below. */
+    {MF_PROBLEM_COPIED_TIME, 611}, {MF_PROBLEM_ZERO_TIME, 13}, {MF_PROBLEM_SHADOWED, 449}, {MF_PROBLEM_BEYOND_PEAK, 172},
+    {MF_PROBLEM_RAGGED, 11},       {MF_PROBLEM_TAGGED, 14},    {MF_PROBLEM_BUCKET, 5},     {MF_PROBLEM_ERR_LIMIT, 3},
+    {MF_PROBLEM_UNASKED, 64},      {MF_PROBLEM_HOLE, 14},         {MF_PROBLEM_OPERATOR, 3},
+    {MF_PROBLEM_DUPLICATE, 0},     {MF_PROBLEM_SPELLING, 0},   {MF_PROBLEM_MIXED, 0},      {MF_PROBLEM_MALFORMED, 0},
+    {MF_PROBLEM_CONFLICT, 0},      {MF_PROBLEM_UNKNOWN_COLUMN, 0}, {MF_PROBLEM_MISSPELT_COLUMN, 0},
+};
+/* clang-format on */
+
+START_TEST(test_shipped)
+{
+    struct mf_table *tables[MF_ARRAY_LEN(shipped)];
+    const size_t n = MF_ARRAY_LEN(shipped);
+    size_t n_told = 0;
+    for (size_t i = 0; i < n; i++)
+        tables[i] = shipped_read(shipped[i].file);
+    ck_assert_int_eq(mf_tables_check(tables, n, &(struct mf_check_options){.err_ratio = 0.2}), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(expected); i++)
+        ck_assert_msg(count(tables, n, expected[i].code) == expected[i].n, "%zu of code %s, want %zu",
+                      count(tables, n, expected[i].code), mf_problem_code_name(expected[i].code),
+                      expected[i].n);
+    /* Each says where, in the order of lines, and is so by a plainer look. */
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < tables[i]->n_problems; k++) {
+            const struct mf_problem *p = &tables[i]->problems[k];
+            const struct mf_table_row *row = row_at(tables[i], p->line);
+            ck_assert(k == 0 || tables[i]->problems[k - 1].line <= p->line);
+            if (p->code == MF_PROBLEM_SHADOWED)
+                ck_assert(is_shadowed(tables, n, tables[i], row));
+            else if (p->code == MF_PROBLEM_BEYOND_PEAK)
+                ck_assert_double_gt(tflops(row), row->class.cu_num == 80 ? 344 : 1307);
+            else if (p->code ==
+                     MF_PROBLEM_UNASKED) /* 1x32 weights of four bits are what AITER has a choice for */
+                ck_assert(row->shape.q_type == MF_QTYPE_PER_1X32 && row->shape.q_dtype_w == MF_DTYPE_FP4X2 &&
+                          row->shape.q_dtype_a != MF_DTYPE_BF16);
+            else if (p->code == MF_PROBLEM_ERR_LIMIT)
+                ck_assert(row->err1 > 0.2 || row->err2 > 0.2);
+            n_told++;
+        }
+    ck_assert_uint_ge(n_told, 611 + 449 + 172 + 13);
+    for (size_t i = 0; i < n; i++)
+        mf_table_free(tables[i]);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------------ planted faults */
+
+#define NAMES     TUNED_COLUMNS ",_tag\n"
+#define NAMES_OWN TUNED_COLUMNS ",_tag" OWN_COLUMNS "\n"
+#define KEY(T, act)                                                                                    \
+    "gfx950,256," T ",7168,256,257,9,ActivationType." act ",torch.bfloat16,torch.float8_e4m3fn,torch." \
+    "float8_e4m3fn,QuantType.per_1x128,1,0,"
+#define RESULT(us, err) "32,0,1.0,k1," err ",1.0,k2,0.0%," us ",0,0,0,1.0,1.0,"
+#define ROW(T, us)      KEY(T, "Silu") RESULT(us, "0.0%") "\n"
+#define OWN(us, n)      RESULT(us, "0.0%") ",tile:a|move:b,w1=row,MI355X,r1,gcc,uniform,1," n ",0.1,moefarm:race\n"
+#define ROW_4(T, us, a)                                                                                \
+    "gfx950,256," T ",7168,2048,33,8,ActivationType.Silu,torch.bfloat16," a ",torch.float4_e2m1fn_x2," \
+    "QuantType.per_1x32,1,0," RESULT(us, "0.0%") "\n"
+
+/* Problems of the two tables, "a3 code column;" for table a, line 3. */
+/* clang-format off */
+static const struct planted {
+    const char *a, *b;
+    const char *problems;
+    const char *says; /* a piece of the last reason */
+} planted[] = {
+    {NAMES ROW("1", "20.5") ROW("2", "30.5"), NAMES ROW("4", "40.5"), "", NULL},
+    /* A duplicate across files is told where it is met second, whatever is slower. */
+    {NAMES ROW("1", "20.5"), NAMES ROW("2", "30.5") ROW("1", "19.5"), "b3 duplicate ;", "in a.csv line 2 too, with 20.5 us"},
+    {NAMES ROW("1", "20.5") ROW("1", "20.5"), NULL, "a3 duplicate ;", "in line 2 too"},
+    /* What a tag takes out of production is no duplicate, no hole and no shadow. */
+    {NAMES ROW("1", "20.5"), NAMES KEY("1", "Silu") RESULT("9.5", "0.0%") "flydsl_fallback\n", "b2 tagged _tag;", NULL},
+    {NAMES KEY("1", "Silu") RESULT("19.5", "0.0%") "flydsl_fallback\n", NAMES KEY("1", "Gelu") RESULT("20.5", "0.0%") "\n",
+     "a2 tagged _tag;", NULL},
+    /* A dead spelling. */
+    {NAMES "gfx950,256,1,7168,256,257,9,Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,"
+     RESULT("20.5", "0.0%") "\n", NULL, "a2 spelling act_type;", "'ActivationType.Silu' only"},
+    /* It fills no hole of AITER's. */
+    {NAMES ROW("1", "20.5") "gfx950,256,2,7168,256,257,9,Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,"
+     RESULT("30.5", "0.0%") "\n" ROW("4", "40.5"), NULL, "a3 spelling act_type;a4 hole token;", "lacks 2 tokens"},
+    /* Holes: within a file, and filled by another. Below the least and above the most is for coverage to say. */
+    {NAMES ROW("16", "80.5") ROW("4", "38.5"), NULL, "a2 hole token;", "lacks 8 tokens, between its rows of 4 (line 3) and 16"},
+    {NAMES ROW("1", "20.5") ROW("16", "85.5"), NULL, "a3 hole token;", "lacks 2, 4, 8 tokens"},
+    {NAMES ROW("1", "20.5") ROW("4", "25.5"), NAMES ROW("2", "22.5"), "", NULL},
+    {NAMES ROW("32768", "5000.5") ROW("131072", "20000.5"), NULL, "", NULL},
+    {NAMES ROW("1", "20.5") ROW("3", "21.5") ROW("2", "25.5"), NULL, "a3 bucket token;", "asks for 4"},
+    /* Below 256 tokens production asks for bf16 activations beside fp4 weights, so fp8 has no hole there. */
+    {NAMES ROW_4("1", "25.5", "torch.float8_e4m3fn") ROW_4("512", "95.5", "torch.float8_e4m3fn"), NULL,
+     "a2 unasked q_dtype_a;a3 hole token;", "lacks 256 tokens"},
+    /* Shadows: the first row in the order of the files is served. */
+    {NAMES KEY("1", "Gelu") RESULT("20.5", "0.0%") "\n", NAMES ROW("1", "10.5") ROW("2", "12.5"), "b2 shadowed act_type;",
+     "the row for ActivationType.Gelu in a.csv line 2 first"},
+    /* libfmoe looks the activation up. */
+    {NAMES_OWN KEY("1", "Gelu") OWN("20.5", "9") KEY("1", "Silu") OWN("21.5", "9"), NULL, "", NULL},
+    /* One time for two token counts is a copy; a row with samples behind it may meet another by chance, but not two others. */
+    {NAMES ROW("1", "20.5") ROW("2", "20.5"), NULL, "a2 copied_time us;a3 copied_time us;", "for 2 token counts"},
+    {NAMES_OWN KEY("1", "Silu") OWN("20.5", "9") KEY("2", "Silu") OWN("20.5", "9"), NULL, "", NULL},
+    {NAMES_OWN KEY("1", "Silu") OWN("40.5", "9") KEY("2", "Silu") OWN("40.5", "9") KEY("4", "Silu") OWN("40.5", "9"), NULL,
+     "a2 copied_time us;a3 copied_time us;a4 copied_time us;", "lines 2 to 4"},
+    /* Beyond the peak: 32768 tokens are 3.2 PFLOP, which MI355X does in 0.65 ms and no faster; 512 read 257
+     * experts of 5.5 MB, of which 288 MB may be in its caches: 0.14 ms, less a tenth. */
+    {NAMES ROW("32768", "640.5"), NULL, "a2 beyond_peak us;", "gfx950/256 (MI350X, MI355X) does 5033 at most"},
+    {NAMES ROW("32768", "660.5"), NULL, "", NULL},
+    {NAMES ROW("512", "120.5"), NULL, "a2 beyond_peak us;", "GB/s for the weights of 257 experts beyond what gfx950/256"},
+    {NAMES ROW("512", "135.5"), NULL, "", NULL},
+    {NAMES ROW("1", "1.5"), NULL, "", NULL}, /* all of it may be in the cache */
+    /* Of kimik3_a8w4_tuned_fmoe.csv of ROCm/aiter, as it stands there: 5590 TFLOP/s. Its tag is none that AITER passes over. */
+    {NAMES "gfx950,256,4096,3584,3072,896,16,ActivationType.Situv2,torch.bfloat16,torch.float8_e4m3fn,torch.float4_e2m1fn_x2,"
+     "QuantType.per_1x32,1,0,64,0,409.5168,flydsl_moe1_afp8_wfp4_bf16_t64x128x256_w3_bnt0_gui_xcd4_fp8,0.0%,364.9159,"
+     "flydsl_moe2_afp8_wfp4_bf16_t64x256x128_reduce,0.0%,774.4327,0,0,0,698.79,4833.75,exact-m4096-a\n", NULL,
+     "a2 tagged _tag;a2 beyond_peak us;a2 unasked q_dtype_a;", NULL},
+    {NAMES KEY("1", "Silu") RESULT("20.5", "20.1%") "\n", NULL, "a2 err_limit err1;", "err1 is 20.1%, above the limit of 20.0%"},
+    {NAMES KEY("1", "Silu") RESULT("20.5", "20.0%") "\n", NULL, "", NULL},
+    {NAMES "<<<<<<< ours\n" ROW("1", "20.5") "=======\n" ROW("1", "21.5") ">>>>>>> theirs\n", NULL,
+     "a2 conflict ;a4 conflict ;a5 duplicate ;a6 conflict ;", NULL},
+};
+/* clang-format on */
+
+static const char *say(struct mf_table *const *tables, size_t n, struct mf_buf *out)
+{
+    const char *last = "";
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < tables[i]->n_problems; k++) {
+            const struct mf_problem *p = &tables[i]->problems[k];
+            ck_assert_int_eq(mf_buf_addf(out, "%c%" PRId64 " %s %s;", tables[i]->name[strlen("some/")],
+                                         p->line, mf_problem_code_name(p->code), p->column),
+                             0);
+            ck_assert_uint_lt(strlen(p->reason), MF_REASON_MAX);
+            last = p->reason;
+        }
+    return last;
+}
+
+START_TEST(test_planted)
+{
+    const struct planted *s = &planted[_i];
+    struct mf_table *tables[2] = {read_text("some/a.csv", s->a), s->b ? read_text("some/b.csv", s->b) : NULL};
+    size_t n = s->b ? 2 : 1;
+    struct mf_buf said;
+    mf_buf_init(&said, 4096);
+    ck_assert_int_eq(mf_tables_check(tables, n, &(struct mf_check_options){.err_ratio = 0.2}), 0);
+    const char *last = say(tables, n, &said);
+    ck_assert_str_eq(said.len ? said.data : "", s->problems);
+    if (s->says)
+        ck_assert_msg(strstr(last, s->says) != NULL, "%s", last);
+    mf_buf_release(&said);
+    mf_table_free(tables[0]);
+    mf_table_free(tables[1]);
+}
+END_TEST
+
+/* Untuned tables and those of other operators take no part, and a name is asked of every row that does. */
+static bool no_name_is_good(const struct mf_table_row *row, struct mf_check_name *ret)
+{
+    ret->code = row->shape.token == 1 ? MF_PROBLEM_KERNEL : MF_PROBLEM_FOREIGN;
+    ret->column = "kernelName1";
+    snprintf(ret->reason, sizeof(ret->reason), "no %s", row->kernel1);
+    return row->shape.token < 4;
+}
+
+START_TEST(test_names)
+{
+    struct mf_table *tables[] = {
+        read_text("some/a.csv", NAMES ROW("1", "20.5") ROW("2", "30.5") ROW("4", "40.5")),
+        shipped_read("untuned_fmoe.csv"), shipped_read("tuned_grouped_fmoe.csv")};
+    const struct mf_check_options options = {.err_ratio = 1, .name = no_name_is_good};
+    size_t n_before = tables[1]->n_problems + tables[2]->n_problems;
+    ck_assert_int_eq(mf_tables_check(tables, 3, &options), 0);
+    ck_assert_uint_eq(tables[0]->n_problems, 2);
+    ck_assert_int_eq(tables[0]->problems[0].code, MF_PROBLEM_KERNEL);
+    ck_assert_int_eq(tables[0]->problems[1].code, MF_PROBLEM_FOREIGN);
+    ck_assert_str_eq(tables[0]->problems[1].reason, "no k1");
+    ck_assert_uint_eq(tables[1]->n_problems + tables[2]->n_problems, n_before);
+    for (size_t i = 0; i < MF_ARRAY_LEN(tables); i++)
+        mf_table_free(tables[i]);
+}
+END_TEST
+
+START_TEST(test_severity)
+{
+    for (enum mf_problem_code c = 0; c < MF_PROBLEM_N_; c++) {
+        ck_assert_ptr_nonnull(mf_check_meaning(c));
+        ck_assert_int_eq(mf_check_severity(c, MF_ERROR), MF_ERROR); /* what cannot be used is always one */
+    }
+    ck_assert_int_eq(mf_check_severity(MF_PROBLEM_RAGGED, MF_WARNING), MF_WARNING);
+    ck_assert_int_eq(mf_check_severity(MF_PROBLEM_HOLE, MF_WARNING), MF_WARNING);
+    ck_assert_int_eq(mf_check_severity(MF_PROBLEM_DUPLICATE, MF_WARNING), MF_ERROR);
+}
+END_TEST
+
+START_TEST(test_unreadable)
+{
+    struct mf_table *t = NULL;
+    ck_assert_int_eq(mf_table_unreadable("a.csv", "the table is empty", &t), 0);
+    ck_assert_int_eq(mf_tables_check(&t, 1, &(struct mf_check_options){0}), 0);
+    ck_assert_uint_eq(t->n_errors, 1);
+    ck_assert_str_eq(t->problems[0].reason, "the table is empty");
+    mf_table_free(t);
+}
+END_TEST
+
+START_TEST(test_peaks)
+{
+    const struct mf_device_peak *p = mf_device_peak_find(&(struct mf_device_class){"gfx942", 304});
+    ck_assert_ptr_nonnull(p);
+    /* AMD states 1307.4 and 2614.9; there is no 4-bit arithmetic, so fp4 runs as 8 bits at most. */
+    ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_BF16), 1307.4);
+    ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_FP8_E4M3FNUZ), 2614.9);
+    ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_FP4X2), 2614.9);
+    p = mf_device_peak_find(&(struct mf_device_class){"sm_80", 108});
+    ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_FP4X2), 312);
+    ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_INT8), 624);
+    ck_assert_double_eq(p->gbs, 2039);
+    ck_assert_double_eq(p->cache_mb, 40);
+    ck_assert_ptr_null(mf_device_peak_find(&(struct mf_device_class){"gfx942", 305}));
+    ck_assert_ptr_null(mf_device_peak_find(&(struct mf_device_class){"cpu-znver4", 304}));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("table_check");
+    TCase *tcase = tcase_create("table_check");
+    tcase_add_test(tcase, test_shipped);
+    tcase_add_loop_test(tcase, test_planted, 0, MF_ARRAY_LEN(planted));
+    tcase_add_test(tcase, test_names);
+    tcase_add_test(tcase, test_severity);
+    tcase_add_test(tcase, test_unreadable);
+    tcase_add_test(tcase, test_peaks);
+    suite_add_tcase(suite, tcase);
+    return mf_check_main(suite);
+}

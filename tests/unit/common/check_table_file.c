@@ -1,0 +1,614 @@
+#include "common/table/table_file.h"
+
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "support/farm/die_at.h"
+#include "support/mf_check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char folder[64], path[128];
+
+/* The linker sends the calls that save a table here. The n-th from now fails with fail_errno when fail_at is n,
+ * 0 never; a write takes at most max_write bytes. */
+static int fail_at, fail_errno;
+static size_t max_write = SIZE_MAX;
+
+static bool is_to_fail(void)
+{
+    if (fail_at == 0 || --fail_at > 0)
+        return false;
+    errno = fail_errno;
+    return true;
+}
+
+ssize_t __real_write(int fd, const void *data, size_t len);
+ssize_t __wrap_write(int fd, const void *data, size_t len);
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+
+ssize_t __wrap_write(int fd, const void *data, size_t len)
+{
+    return is_to_fail() ? -1 : __real_write(fd, data, MF_MIN(len, max_write));
+}
+
+int __wrap_fsync(int fd)
+{
+    return is_to_fail() ? -1 : __real_fsync(fd);
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    return is_to_fail() ? -1 : __real_rename(from, to);
+}
+
+static void setup(void)
+{
+    snprintf(folder, sizeof(folder), "/tmp/check_table_file.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/tuned_fmoe.csv", folder);
+}
+
+static void teardown(void)
+{
+    DIR *dir = opendir(folder);
+    ck_assert_ptr_nonnull(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+/* Of what writers do that are killed nothing asserts: what check is told goes into a file that it shares with its test's children, and half
+ * of that is read as anything. */
+static int fill_row(int64_t token, double us, struct mf_table_row *ret)
+{
+    *ret = (struct mf_table_row){
+        .class = {"gfx942", 304}, .block_m = 16, .us = us, .kernel1 = "k1", .kernel2 = "k2"};
+    int r = mf_shape_parse("1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
+                           "torch.bfloat16,QuantType.No,1,0",
+                           &ret->shape);
+    ret->shape.token = token;
+    ret->own[MF_OWN_PROVENANCE] = "moefarm:race";
+    return r;
+}
+static struct mf_table_row our_row(int64_t token, double us)
+{
+    struct mf_table_row row;
+    ck_assert_int_eq(fill_row(token, us, &row), 0);
+    return row;
+}
+
+static int table_of(int64_t token, int n, double us, struct mf_table **ret)
+{
+    int r = mf_table_new("fresh", true, ret);
+    for (int i = 0; r == 0 && i < n; i++) {
+        struct mf_table_row row;
+        r = fill_row(token + i, us, &row);
+        if (r == 0)
+            r = mf_table_add(*ret, &row);
+    }
+    return r;
+}
+
+static int merge(int64_t token, int n, double us, int lock_ms, char why[MF_REASON_MAX])
+{
+    _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    int r = table_of(token, n, us, &fresh);
+    return r < 0 ? r : mf_table_file_merge(path, lock_ms, fresh, NULL, &result, why);
+}
+
+static struct mf_table *read_back(void)
+{
+    struct mf_table *t = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_msg(mf_table_file_read(path, &t, why) == 0, "%s", why);
+    ck_assert_uint_eq(t->n_errors, 0);
+    return t;
+}
+
+static char *slurp(const char *file)
+{
+    FILE *f = fopen(file, "re");
+    ck_assert_ptr_nonnull(f);
+    char *text = calloc(1, 1 << 20);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, f), (1 << 20) - 1);
+    fclose(f);
+    return text;
+}
+
+static void put(const char *text)
+{
+    FILE *f = fopen(path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* Files in the folder, the lock not counted. */
+static int count_files(void)
+{
+    int n = 0;
+    DIR *dir = opendir(folder);
+    ck_assert_ptr_nonnull(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+             strcmp(entry->d_name, "tuned_fmoe.csv.lock") != 0;
+    closedir(dir);
+    return n;
+}
+
+START_TEST(test_create_and_extend)
+{
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(merge(1, 3, 10, -1, why), 0);
+    ck_assert_int_eq(merge(3, 3, 5, -1, why), 0);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 5);
+    static const double us[] = {10, 10, 5, 5, 5};
+    for (size_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(t->rows[i].shape.token, (int64_t)i + 1);
+        ck_assert_double_eq(t->rows[i].us, us[i]);
+    }
+    ck_assert_int_eq(count_files(), 1);
+}
+END_TEST
+
+/* Nothing new: the file is not even touched. */
+START_TEST(test_untouched)
+{
+    char why[MF_REASON_MAX];
+    struct stat before, after;
+    ck_assert_int_eq(merge(1, 3, 10, -1, why), 0);
+    ck_assert_int_eq(stat(path, &before), 0);
+    ck_assert_int_eq(merge(1, 3, 20, -1, why), 0);
+    ck_assert_int_eq(stat(path, &after), 0);
+    ck_assert(before.st_ino == after.st_ino);
+    ck_assert_int_eq(merge(1, 3, 9, -1, why), 0);
+    ck_assert_int_eq(stat(path, &after), 0);
+    ck_assert(before.st_ino != after.st_ino);
+}
+END_TEST
+
+START_TEST(test_mode_is_kept)
+{
+    char why[MF_REASON_MAX];
+    struct stat st;
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    ck_assert_int_eq(chmod(path, 0640), 0);
+    ck_assert_int_eq(merge(2, 1, 10, -1, why), 0);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(st.st_mode & 07777, 0640);
+}
+END_TEST
+
+/* A link stays a link, and what it points to is replaced; the lock is the target's, whatever the name. */
+START_TEST(test_link)
+{
+    char why[MF_REASON_MAX], target[160], lock[176];
+    snprintf(target, sizeof(target), "%s/real.csv", folder);
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    ck_assert_int_eq(rename(path, target), 0);
+    ck_assert_int_eq(symlink("real.csv", path), 0);
+    ck_assert_int_eq(merge(2, 1, 10, -1, why), 0);
+    struct stat st;
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+    snprintf(lock, sizeof(lock), "%s.lock", target);
+    ck_assert_int_eq(stat(lock, &st), 0);
+}
+END_TEST
+
+/* A link to what is not there yet: that is made, under its own lock. */
+START_TEST(test_dangling_link)
+{
+    char why[MF_REASON_MAX], target[160];
+    struct stat st;
+    snprintf(target, sizeof(target), "%s/real.csv", folder);
+    ck_assert_int_eq(symlink("real.csv", path), 0);
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+    ck_assert_int_eq(lstat(target, &st), 0);
+    ck_assert(S_ISREG(st.st_mode));
+    ck_assert_int_eq(count_files(), 3);
+}
+END_TEST
+
+/* What no table is kept in stays what it is, and nothing comes beside it. */
+static const struct {
+    bool folder;
+    int r;
+    const char *says;
+} no_files[] = {
+    {true, -EISDIR, "is a folder; name a file in it"},
+    {false, -ENOTSUP, "is a device or a FIFO"},
+};
+
+START_TEST(test_no_file)
+{
+    char why[MF_REASON_MAX] = "", lock[160];
+    struct stat before, after;
+    ck_assert_int_eq(no_files[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
+    ck_assert_int_eq(stat(path, &before), 0);
+    ck_assert_int_eq(merge(1, 1, 10, 0, why), no_files[_i].r);
+    ck_assert_msg(strstr(why, no_files[_i].says) != NULL, "%s", why);
+    ck_assert_int_eq(mf_table_file_check(path, 0, why), no_files[_i].r);
+    ck_assert_int_eq(mf_table_file_is_one(path, why), no_files[_i].r);
+    ck_assert_int_eq(stat(path, &after), 0);
+    ck_assert(before.st_mode == after.st_mode && before.st_ino == after.st_ino);
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    ck_assert_int_eq(access(lock, F_OK), -1);
+    ck_assert_int_eq(remove(path), 0);
+}
+END_TEST
+
+/* A relative path, and one without a folder. */
+START_TEST(test_relative)
+{
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(chdir(folder), 0);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
+    ck_assert_int_eq(table_of(1, 2, 10, &fresh), 0);
+    for (int pass = 0; pass < 2; pass++) {
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        ck_assert_msg(mf_table_file_merge("tuned_fmoe.csv", -1, fresh, NULL, &result, why) == 0, "%s", why);
+        ck_assert_uint_eq(result.n[pass == 0 ? MF_MERGED_ADDED : MF_MERGED_KEPT], 2);
+    }
+    ck_assert_int_eq(chdir("/"), 0);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+}
+END_TEST
+
+/* Files and paths that cannot be used: an error with a reason, and what is there stays. */
+static const struct {
+    const char *text; /* NULL: the path is made unusable instead */
+    int r;
+    const char *says;
+} unusable[] = {
+    {"a,b\n", -EBADMSG, "no column 'token'"},
+    {"", -EBADMSG, "empty"},
+    {NULL, -ENOENT, "No such file"},
+};
+
+START_TEST(test_unusable)
+{
+    char why[MF_REASON_MAX] = "";
+    if (unusable[_i].text)
+        put(unusable[_i].text);
+    else
+        snprintf(path, sizeof(path), "%s/none/tuned_fmoe.csv", folder);
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), unusable[_i].r);
+    ck_assert_msg(strstr(why, unusable[_i].says) != NULL, "%s", why);
+    if (!unusable[_i].text)
+        return;
+    char *text = slurp(path);
+    ck_assert_str_eq(text, unusable[_i].text);
+    free(text);
+}
+END_TEST
+
+START_TEST(test_lock_timeout)
+{
+    char why[MF_REASON_MAX], lock[160];
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    int64_t begin = mf_now_ms();
+    ck_assert_int_eq(merge(1, 1, 10, 50, why), -ETIMEDOUT);
+    ck_assert_int_ge(mf_now_ms() - begin, 50);
+    ck_assert_ptr_nonnull(strstr(why, "lock"));
+    ck_assert_int_eq(merge(1, 1, 10, 0, why), -ETIMEDOUT);
+    close(fd);
+    ck_assert_int_eq(merge(1, 1, 10, 0, why), 0);
+}
+END_TEST
+
+/* A disk that fills up: the limit on a file's size cuts the write at every length, one after the other, up to
+ * the first that suffices. Each time the old table is there as it was, and nothing else. */
+START_TEST(test_short_write)
+{
+    char why[MF_REASON_MAX] = "";
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    char *before = slurp(path);
+    ck_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    struct rlimit limit, all;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &all), 0);
+    limit = all;
+    int r = -EFBIG, n = 0;
+    for (limit.rlim_cur = 0; r < 0; limit.rlim_cur += 37, n++) {
+        ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        r = merge(10, 2, 10, -1, why);
+        ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &all), 0);
+        if (r == 0)
+            break;
+        ck_assert_int_eq(r, -EFBIG);
+        ck_assert_msg(strstr(why, "write ") == why, "%s", why);
+        char *after = slurp(path);
+        ck_assert_str_eq(after, before);
+        free(after);
+        ck_assert_int_eq(count_files(), 1);
+    }
+    ck_assert_int_gt(n, 20);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 4);
+    free(before);
+}
+END_TEST
+
+/* Every call that saves fails once, and a signal interrupts each of the writes. The old table stays until the
+ * rename, after it the new one is there. */
+START_TEST(test_failing_calls)
+{
+    static const int errors[] = {ENOSPC, EIO, EDQUOT};
+    char why[MF_REASON_MAX] = "";
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    char *before = slurp(path);
+    int n = 1, r, in_place = 0;
+    max_write = 500;
+    fail_errno = errors[_i];
+    for (;; n++) {
+        fail_at = n;
+        r = merge(10, 2, 10, -1, why);
+        fail_at = 0;
+        if (r == 0)
+            break;
+        ck_assert_int_eq(r, -errors[_i]);
+        ck_assert_int_eq(count_files(), 1);
+        char *after = slurp(path);
+        if (strcmp(after, before) != 0) {
+            ck_assert_ptr_nonnull(strstr(why, "in place, but sync its folder"));
+            in_place++;
+            put(before);
+        }
+        free(after);
+    }
+    /* Two writes and more, two syncs, a rename; only the last of them is behind the rename. */
+    ck_assert_int_ge(n, 6);
+    ck_assert_int_eq(in_place, 1);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 4);
+    free(before);
+}
+END_TEST
+
+/* A signal and short writes are no failures. */
+START_TEST(test_short_writes_go_on)
+{
+    char why[MF_REASON_MAX];
+    max_write = 3;
+    fail_errno = EINTR;
+    fail_at = 5;
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    ck_assert_int_eq(fail_at, 0);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+}
+END_TEST
+
+/* What a killed writer left behind is no hindrance. */
+START_TEST(test_leftover)
+{
+    char why[MF_REASON_MAX], left[160];
+    snprintf(left, sizeof(left), "%s/.tuned_fmoe.csv.next", folder);
+    int fd = open(left, O_WRONLY | O_CREAT | O_CLOEXEC, 0400);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, "half a ta", 9), 9);
+    close(fd);
+    ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
+    ck_assert_int_eq(count_files(), 1);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, 2);
+}
+END_TEST
+
+enum { WRITERS = 4, ROUNDS = 25 };
+
+static void write_rounds(int writer)
+{
+    char why[MF_REASON_MAX];
+    for (int round = 0; round < ROUNDS; round++)
+        if (merge(1 + writer * ROUNDS + round, 1, 10 + writer, -1, why) < 0)
+            _exit(1);
+    _exit(0);
+}
+
+/* Several processes merge rows of their own at once; every row is there in the end, and whoever reads in
+ * between finds a whole table that only grows. */
+START_TEST(test_concurrent)
+{
+    pid_t pids[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        pids[i] = fork();
+        ck_assert_int_ge(pids[i], 0);
+        if (pids[i] == 0)
+            write_rounds(i);
+    }
+    size_t seen = 0;
+    for (int running = WRITERS; running > 0;) {
+        struct mf_table *t = NULL;
+        char why[MF_REASON_MAX];
+        int status, r = mf_table_file_read(path, &t, why);
+        ck_assert(r == 0 || r == -ENOENT);
+        if (t) {
+            ck_assert_uint_eq(t->n_errors, 0);
+            ck_assert_uint_ge(t->n_rows, seen);
+            seen = t->n_rows;
+        }
+        mf_table_free(t);
+        for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0; running--)
+            ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, WRITERS * ROUNDS);
+    for (int64_t token = 1; token <= WRITERS * ROUNDS; token++) {
+        struct mf_table_row key = our_row(token, 0);
+        const struct mf_table_row *row = mf_table_find(t, &key.class, &key.shape);
+        ck_assert_ptr_nonnull(row);
+        ck_assert_double_eq(row->us, 10 + (double)((token - 1) / ROUNDS));
+    }
+}
+END_TEST
+
+/* Writers are killed at any moment; the table is whole each time, and holds all that was reported written. */
+START_TEST(test_killed)
+{
+    char why[MF_REASON_MAX];
+    unsigned seed = 20261120;
+    printf("table_file killed: seed %u\n", seed);
+    int64_t token = 1;
+    for (int round = 0; round < 20; round++) {
+        int fds[2];
+        ck_assert_int_eq(pipe(fds), 0);
+        pid_t pid = fork();
+        if (pid == 0) {
+            for (char c = 0;; token++)
+                if (merge(token, 1, 10, -1, why) < 0 || write(fds[1], &c, 1) != 1)
+                    _exit(1);
+        }
+        ck_assert_int_gt(pid, 0);
+        close(fds[1]);
+        /* Let it write some, then strike in the middle of whatever it does. */
+        char c;
+        int64_t written = 0;
+        for (int i = 1 + rand_r(&seed) % 4; i > 0; i--, written++)
+            ck_assert_int_eq(read(fds[0], &c, 1), 1);
+        for (int spin = rand_r(&seed) % 200000; spin > 0; spin--)
+            __asm__ volatile("");
+        ck_assert_int_eq(kill(pid, SIGKILL), 0);
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        while (read(fds[0], &c, 1) == 1)
+            written++;
+        close(fds[0]);
+        token += written;
+        _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+        ck_assert_int_ge((int64_t)t->n_rows, token - 1);
+        ck_assert_int_le((int64_t)t->n_rows, token); /* one may be in place and not yet reported */
+        token = (int64_t)t->n_rows + 1;
+    }
+}
+END_TEST
+
+static const struct {
+    enum mf_fault place;
+    size_t n_rows; /* after the death, of one row and one being added */
+} places[] = {{MF_FAULT_TABLE_WRITTEN, 1}, {MF_FAULT_TABLE_RENAMED, 2}};
+
+/* Around the rename: the old table or the new one, whole; and the next writer finds nothing in its way. */
+START_TEST(test_killed_at)
+{
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
+    if (die_at(places[_i].place)) {
+        (void)merge(2, 1, 10, -1, why);
+        _exit(1);
+    }
+    {
+        _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+        ck_assert_uint_eq(t->n_rows, places[_i].n_rows);
+    }
+    ck_assert_msg(merge(3, 1, 10, 0, why) == 0, "%s", why);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_back();
+    ck_assert_uint_eq(t->n_rows, places[_i].n_rows + 1);
+}
+END_TEST
+
+/* What the one who puts a file there has looked at. */
+static int may_put(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
+{
+    const char *expected = data;
+    if (expected ? text && strlen(expected) == len && memcmp(text, expected, len) == 0 : !text)
+        return 0;
+    mf_say(why, MF_REASON_MAX, "it is another");
+    return -EAGAIN;
+}
+
+START_TEST(put_replaces_what_was_looked_at)
+{
+    char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", two[] = "a,b\n3,4\n";
+    struct mf_buf text;
+    mf_buf_init(&text, 4096);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, two, why), -EAGAIN);
+    ck_assert_int_eq(mf_table_file_text(path, &text, why), -ENOENT);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, NULL, why), 0);
+    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, two, why), -EAGAIN);
+    ck_assert_str_eq(why, "it is another");
+    fail_at = 1;
+    fail_errno = ENOSPC;
+    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, one, why), -ENOSPC);
+    ck_assert_int_eq(mf_table_file_text(path, &text, why), 0);
+    ck_assert_str_eq(text.data, one);
+    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, one, why), 0);
+    mf_buf_clear(&text);
+    ck_assert_int_eq(mf_table_file_text(path, &text, why), 0);
+    ck_assert_str_eq(text.data, two);
+    mf_buf_release(&text);
+}
+END_TEST
+
+/* Bytes for a FIFO go into it. The reader is there before, so that opening it does not wait. */
+START_TEST(put_into_a_fifo)
+{
+    char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", found[16] = "", lock[160];
+    struct stat st;
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, one, why), -EAGAIN);
+    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, NULL, why), 0);
+    ck_assert_int_eq(read(fd, found, sizeof(found)), (ssize_t)strlen(one));
+    ck_assert_str_eq(found, one);
+    close(fd);
+    ck_assert_int_eq(lstat(path, &st), 0);
+    ck_assert(S_ISFIFO(st.st_mode));
+    snprintf(lock, sizeof(lock), "%s.lock", path);
+    ck_assert_int_eq(access(lock, F_OK), -1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("table_file");
+    TCase *tcase = tcase_create("table_file");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, test_create_and_extend);
+    tcase_add_test(tcase, test_untouched);
+    tcase_add_test(tcase, test_mode_is_kept);
+    tcase_add_test(tcase, test_link);
+    tcase_add_test(tcase, test_dangling_link);
+    tcase_add_loop_test(tcase, test_no_file, 0, MF_ARRAY_LEN(no_files));
+    tcase_add_test(tcase, test_relative);
+    tcase_add_loop_test(tcase, test_unusable, 0, MF_ARRAY_LEN(unusable));
+    tcase_add_test(tcase, test_lock_timeout);
+    tcase_add_test(tcase, test_short_write);
+    tcase_add_loop_test(tcase, test_failing_calls, 0, 3);
+    tcase_add_test(tcase, test_short_writes_go_on);
+    tcase_add_test(tcase, test_leftover);
+    tcase_add_test(tcase, test_concurrent);
+    tcase_add_test(tcase, test_killed);
+    tcase_add_loop_test(tcase, test_killed_at, 0, MF_ARRAY_LEN(places));
+    tcase_add_test(tcase, put_replaces_what_was_looked_at);
+    tcase_add_test(tcase, put_into_a_fifo);
+    suite_add_tcase(suite, tcase);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,481 @@
+#include "common/table/table_merge.h"
+
+#include "support/mf_check.h"
+#include "support/shipped.h"
+#include "support/table_columns.h"
+#include "support/table_text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define KEY(token)       \
+    "gfx942,304," #token \
+    ",7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define RESULT(us) ",32,0,1,k1,0.0%,1,k2,0.0%," us ",0,0,0,1.0,2.0"
+
+static char *print(const struct mf_table *t)
+{
+    struct mf_buf out;
+    char why[MF_REASON_MAX];
+    mf_buf_init(&out, 1 << 20);
+    ck_assert_msg(mf_table_write(t, MF_TABLE_ALL, &out, why) == 0, "%s", why);
+    char *text = mf_buf_take(&out);
+    mf_buf_release(&out);
+    return text;
+}
+
+static struct mf_table_row our_row(int64_t token, double us)
+{
+    struct mf_table_row row = {.class = {"gfx942", 304},
+                               .block_m = 16,
+                               .us1 = us / 2,
+                               .us2 = us / 2,
+                               .us = us,
+                               .kernel1 = "new1",
+                               .kernel2 = "new2"};
+    ck_assert_int_eq(mf_shape_parse("1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
+                                    "torch.bfloat16,QuantType.No,1,0",
+                                    &row.shape),
+                     0);
+    row.shape.token = token;
+    row.own[MF_OWN_MODEL] = "MI300X";
+    row.own[MF_OWN_ROUTING] = "uniform";
+    row.own[MF_OWN_PROVENANCE] = "moefarm:race";
+    return row;
+}
+
+static struct mf_table *fresh_of(const struct mf_table_row *row)
+{
+    struct mf_table *t = NULL;
+    ck_assert_int_eq(mf_table_new("fresh", true, &t), 0);
+    ck_assert_int_eq(mf_table_add(t, row), 0);
+    return t;
+}
+
+/* One new row of 10 us against one row of the table: its own columns and time, and what becomes of them. */
+/* clang-format off */
+static const struct verdict {
+    const char *us, *model, *routing, *provenance;
+    enum mf_merged what, what_with_replace;
+    const char *says;
+} verdicts[] = {
+    {"20.0", "MI300X", "uniform",  "moefarm:race", MF_MERGED_REPLACED, MF_MERGED_REPLACED, "faster than the row"},
+    {"5.0",  "MI300X", "uniform",  "moefarm:race", MF_MERGED_KEPT,     MF_MERGED_KEPT,     "is faster: 5.0000"},
+    {"10.0", "MI300X", "uniform",  "moefarm:race", MF_MERGED_KEPT,     MF_MERGED_KEPT,     "is as fast"},
+    /* A row of ours without a time is never the better one. */
+    {"0.0",  "MI300X", "uniform",  "moefarm:race", MF_MERGED_REPLACED, MF_MERGED_REPLACED, "against 0.0000"},
+    /* Another model, routing or method: not comparable, whatever the number says. */
+    {"20.0", "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has model 'MI325X'"},
+    {"5.0",  "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has model 'MI325X'"},
+    {"20.0", "MI300X", "zipf:1.2", "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has routing 'zipf:1.2'"},
+    {"20.0", "MI300X", "",         "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has routing ''"},
+    {"20.0", "MI300X", "uniform",  "moefarm:sum",  MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "provenance 'moefarm:sum'"},
+    /* Not ours at all. */
+    {"20.0", "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
+    {"5.0",  "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
+    {"0.0",  "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
+    {"20.0", "MI300X", "uniform",  "moefarmer",    MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
+};
+/* clang-format on */
+
+static void check_verdict(const struct verdict *v, bool replace)
+{
+    char text[1024], why[MF_REASON_MAX];
+    snprintf(text, sizeof(text),
+             TUNED_COLUMNS OWN_COLUMNS
+             "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,%s,,,%s,,,,%s\n",
+             v->us, v->model, v->routing, v->provenance);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
+    struct mf_table_row row = our_row(1, 10);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    const struct mf_merge_options options = {.replace = replace};
+    enum mf_merged expected = replace ? v->what_with_replace : v->what;
+    ck_assert_int_eq(mf_table_merge(t, fresh, &options, &result, why), 0);
+    ck_assert_uint_eq(result.n_items, 1);
+    ck_assert_int_eq(result.items[0].what, expected);
+    for (enum mf_merged i = 0; i < MF_MERGED_N_; i++)
+        ck_assert_uint_eq(result.n[i], i == expected ? 1 : 0);
+    ck_assert_str_eq(result.items[0].key, KEY(1));
+    ck_assert_double_eq(result.items[0].old_us, strtod(v->us, NULL));
+    ck_assert_double_eq(result.items[0].new_us, 10);
+    ck_assert_msg(strstr(result.items[0].reason, v->says) != NULL, "%s", result.items[0].reason);
+    ck_assert_uint_eq(t->n_rows, 1);
+    ck_assert_str_eq(t->rows[0].kernel1, expected == MF_MERGED_REPLACED ? "new1" : "k1");
+    ck_assert_double_eq(t->rows[0].us, expected == MF_MERGED_REPLACED ? 10 : strtod(v->us, NULL));
+}
+
+START_TEST(test_verdict)
+{
+    check_verdict(&verdicts[_i], false);
+    check_verdict(&verdicts[_i], true);
+}
+END_TEST
+
+/* A row that won against the known one beside it, in 10 us: by whatever number the table's row has, of whatever pipeline, and what
+ * a later row of a race is against it. */
+START_TEST(test_promoted)
+{
+    static const struct {
+        const char *us, *pipeline, *provenance, *model, *own;
+        enum mf_merged what;
+        const char *says;
+    } cases[] = {
+        {"5.0", "f:a|f:b", "moefarm:race", "MI300X", "moefarm:promoted", MF_MERGED_REPLACED,
+         "promoted over the known row"},
+        {"5.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:promoted", MF_MERGED_REPLACED,
+         "promoted over"},
+        {"5.0", "f:new", "moefarm:race", "MI300X", "moefarm:promoted", MF_MERGED_KEPT, "is faster"},
+        {"5.0", "f:a|f:b", "moefarm:race", "MI325X", "moefarm:promoted", MF_MERGED_FOREIGN, "has model"},
+        {"5.0", "", "", "", "moefarm:promoted", MF_MERGED_FOREIGN, "is not moefarm's"},
+        {"5.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:race", MF_MERGED_KEPT, "is faster"},
+        {"20.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:race", MF_MERGED_REPLACED, "faster than"},
+        {"20.0", "f:a|f:b", "moefarm:promoted", "MI300X", "moefarm:exhaustive", MF_MERGED_FOREIGN,
+         "has provenance"},
+    };
+    for (size_t i = 0; i < MF_ARRAY_LEN(cases); i++) {
+        char text[1024], why[MF_REASON_MAX];
+        snprintf(text, sizeof(text),
+                 TUNED_COLUMNS OWN_COLUMNS
+                 "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,%s,,%s,,,uniform,,,,%s\n",
+                 cases[i].us, cases[i].pipeline, cases[i].model, cases[i].provenance);
+        _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
+        struct mf_table_row row = our_row(1, 10);
+        row.own[MF_OWN_PROVENANCE] = cases[i].own;
+        row.own[MF_OWN_PIPELINE] = "f:new";
+        _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);
+        ck_assert_msg(result.items[0].what == cases[i].what, "%zu: %s", i, result.items[0].reason);
+        ck_assert_msg(strstr(result.items[0].reason, cases[i].says) != NULL, "%s", result.items[0].reason);
+        ck_assert_double_eq(t->rows[0].us,
+                            cases[i].what == MF_MERGED_REPLACED ? 10 : strtod(cases[i].us, NULL));
+    }
+}
+END_TEST
+
+/* Rows of others, unknown columns, tags, strays and the order of it all survive; the new row comes last, the
+ * replaced one keeps its place and its cell of the unknown column. */
+START_TEST(test_survival)
+{
+    static const char before[] =
+        TUNED_COLUMNS ",_tag,note" OWN_COLUMNS "\n" KEY(1) RESULT("3.00") ",,first,,,,,,,,,,\n" KEY(2)
+            RESULT("20.0") ",,second,,,MI300X,,,uniform,,,,moefarm:race\n" KEY(2)
+                RESULT("1.0") ",fallback,tagged,,,,,,,,,,\n"
+                              "gfx942,304,oops,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n" KEY(4)
+                                  RESULT("7.125") ",,last,,,,,,,,,,\n";
+    static const char after[] =
+        TUNED_COLUMNS ",_tag" OWN_COLUMNS ",note\n" KEY(1) RESULT("3.00") ",,,,,,,,,,,,first\n" KEY(
+            2) ",16,0,5.0,new1,0.0%,5.0,new2,0.0%,10.0,0,0,0,0.0,0.0,,,,MI300X,,,uniform,,,,moefarm:race,"
+               "second\n" KEY(2) RESULT("1.0") ",fallback,,,,,,,,,,,tagged\n"
+                                               "gfx942,304,oops,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n" KEY(4)
+                                                   RESULT("7.125") ",,,,,,,,,,,,last\n" KEY(
+                                                       3) ",16,0,6.0,new1,0.0%,6.0,new2,0.0%,12.0,0,0,0,0.0,"
+                                                          "0.0,,,,MI300X,,,uniform,,,,moefarm:race,\n";
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
+    struct mf_table_row rows[] = {our_row(3, 12), our_row(2, 10), our_row(1, 1)};
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&rows[0]);
+    ck_assert_int_eq(mf_table_add(fresh, &rows[1]), 0);
+    ck_assert_int_eq(mf_table_add(fresh, &rows[2]), 0);
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);
+    ck_assert_int_eq(result.items[0].what, MF_MERGED_ADDED);
+    ck_assert_int_eq(result.items[1].what, MF_MERGED_REPLACED);
+    ck_assert_int_eq(result.items[2].what, MF_MERGED_FOREIGN);
+    char *text = print(t);
+    ck_assert_str_eq(text, after);
+    free(text);
+}
+END_TEST
+
+/* Merging into a shipped table touches no row of it; merging the same again changes nothing. */
+START_TEST(test_shipped)
+{
+    const struct shipped *s = &shipped[_i];
+    if (!s->tuned || s->op != MF_TABLE_FMOE)
+        return;
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
+    char *before = print(t);
+    struct mf_table_row row = our_row(9999, 10);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    for (int pass = 0; pass < 2; pass++) {
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        char why[MF_REASON_MAX];
+        ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);
+        ck_assert_uint_eq(result.n[pass == 0 ? MF_MERGED_ADDED : MF_MERGED_KEPT], 1);
+    }
+    ck_assert_uint_eq(t->n_rows, s->n_rows + 1);
+    t->n_rows--;
+    char *after = print(t);
+    ck_assert_str_eq(before, after);
+    t->n_rows++;
+    free(before);
+    free(after);
+}
+END_TEST
+
+static void check_refused(struct mf_table *t, const struct mf_table *fresh,
+                          const struct mf_merge_options *options, int r, const char *const says[3])
+{
+    struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX] = "";
+    size_t n_rows = t->n_rows;
+    ck_assert_int_eq(mf_table_merge(t, fresh, options, &result, why), r);
+    for (int i = 0; i < 3 && says[i]; i++)
+        ck_assert_msg(strstr(why, says[i]) != NULL, "'%s' is not in '%s'", says[i], why);
+    ck_assert_ptr_null(result.items);
+    ck_assert_uint_eq(t->n_rows, n_rows);
+}
+
+START_TEST(test_duplicates)
+{
+    static const char one[] = TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n",
+                      two[] = TUNED_COLUMNS "\n" KEY(2) RESULT("3.0") "\n";
+    static const char twice[] =
+        TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n" KEY(2) RESULT("3.0") "\n" KEY(1) RESULT("3.0") "\n";
+    struct mf_table_row row = our_row(2, 10);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    _cleanup_(mf_table_freep) struct mf_table *a = read_text("a.csv", one);
+    _cleanup_(mf_table_freep) struct mf_table *b = read_text("b.csv", two);
+    _cleanup_(mf_table_freep) struct mf_table *c = read_text("c.csv", twice);
+    const struct mf_table *const only_a[] = {a}, *const only_b[] = {b}, *const a_and_c[] = {a, c};
+    const struct mf_merge_options with_a = {.set = only_a, .n_set = 1}, with_b = {.set = only_b, .n_set = 1},
+                                  with_a_and_c = {.set = a_and_c, .n_set = 2};
+    /* Within the table. */
+    check_refused(c, fresh, NULL, -EEXIST, (const char *const[]){"c.csv line 2", "c.csv line 4", KEY(1)});
+    /* A new row that another file of the set has. */
+    check_refused(a, fresh, &with_b, -EEXIST, (const char *const[]){"fresh row 1", "b.csv line 2", KEY(2)});
+    /* The set itself. */
+    check_refused(b, fresh, &with_a_and_c, -EEXIST, (const char *const[]){" line 2", "c.csv line ", NULL});
+    /* Within the new rows. */
+    ck_assert_int_eq(mf_table_add(fresh, &row), 0);
+    check_refused(a, fresh, NULL, -EEXIST, (const char *const[]){"fresh row 1 and fresh row 2", NULL, NULL});
+    /* A clean set is no hindrance. */
+    _cleanup_(mf_table_freep) struct mf_table *clean = fresh_of(&row);
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_table_merge(b, clean, &with_a, &result, why), 0);
+    ck_assert_int_eq(result.items[0].what, MF_MERGED_FOREIGN);
+}
+END_TEST
+
+/* New rows that must not get into a table. */
+static const struct {
+    double us;
+    const char *provenance, *tag, *says;
+} bad_rows[] = {
+    {0, "moefarm:race", NULL, "us is not above 0"},
+    {-1, "moefarm:race", NULL, "us is not above 0"},
+    {10, NULL, NULL, "provenance is not moefarm's"},
+    {10, "", NULL, "provenance is not moefarm's"},
+    {10, "aiter", NULL, "provenance"},
+    {10, "moefarm", "tag", "it has a tag"},
+};
+
+START_TEST(test_bad_row)
+{
+    struct mf_table_row row = our_row(1, bad_rows[_i].us);
+    row.own[MF_OWN_PROVENANCE] = bad_rows[_i].provenance;
+    row.tag = bad_rows[_i].tag;
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", TUNED_COLUMNS "\n");
+    check_refused(t, fresh, NULL, -EINVAL, (const char *const[]){bad_rows[_i].says, KEY(1), NULL});
+}
+END_TEST
+
+START_TEST(test_wrong_table)
+{
+    struct mf_table_row row = our_row(1, 10);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    _cleanup_(mf_table_freep) struct mf_table *untuned = shipped_read("untuned_fmoe.csv");
+    _cleanup_(mf_table_freep) struct mf_table *fhmoe = shipped_read("tuned_fhmoe.csv");
+    check_refused(untuned, fresh, NULL, -ENOTSUP,
+                  (const char *const[]){"untuned_fmoe.csv is an untuned", NULL, NULL});
+    check_refused(fhmoe, fresh, NULL, -ENOTSUP, (const char *const[]){"another operator", NULL, NULL});
+    check_refused(fresh, untuned, NULL, -ENOTSUP, (const char *const[]){"an untuned", NULL, NULL});
+    _cleanup_(mf_table_freep) struct mf_table *dirty = read_text("dirty.csv", TUNED_COLUMNS "\nrubbish\n");
+    check_refused(fresh, dirty, NULL, -EINVAL,
+                  (const char *const[]){"dirty.csv has 1 row that cannot be read", NULL, NULL});
+}
+END_TEST
+
+/* A random history of merges against a plain model of the rules. */
+START_TEST(test_history)
+{
+    enum { KEYS = 40, STEPS = 2000 };
+    static const char *const models[] = {"MI300X", "MI325X"};
+    unsigned seed = 20261120;
+    printf("table_merge history: seed %u\n", seed);
+    double us[KEYS] = {0};
+    int model[KEYS] = {0};
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", TUNED_COLUMNS "\n");
+    for (int step = 0; step < STEPS; step++) {
+        int key = rand_r(&seed) % KEYS, m = rand_r(&seed) % 2;
+        bool replace = rand_r(&seed) % 4 == 0;
+        struct mf_table_row row = our_row(key + 1, 1 + rand_r(&seed) % 100);
+        row.own[MF_OWN_MODEL] = models[m];
+        _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        char why[MF_REASON_MAX];
+        ck_assert_int_eq(
+            mf_table_merge(t, fresh, &(struct mf_merge_options){.replace = replace}, &result, why), 0);
+        enum mf_merged expected = us[key] == 0       ? MF_MERGED_ADDED
+                                  : model[key] != m  ? (replace ? MF_MERGED_REPLACED : MF_MERGED_FOREIGN)
+                                  : row.us < us[key] ? MF_MERGED_REPLACED
+                                                     : MF_MERGED_KEPT;
+        ck_assert_int_eq(result.items[0].what, expected);
+        if (expected == MF_MERGED_ADDED || expected == MF_MERGED_REPLACED) {
+            us[key] = row.us;
+            model[key] = m;
+        }
+        const struct mf_table_row *now = mf_table_find(t, &row.class, &row.shape);
+        ck_assert_double_eq(now->us, us[key]);
+        ck_assert_str_eq(now->own[MF_OWN_MODEL], models[model[key]]);
+    }
+    ck_assert_uint_eq(t->n_rows, KEYS);
+}
+END_TEST
+
+/* One row of AITER's against one of the table: the lower time stays, and a row of ours is not theirs to replace. */
+/* clang-format off */
+static const struct {
+    const char *old_us, *new_us, *old_provenance;
+    enum mf_merged what, what_with_replace;
+    const char *says;
+} theirs[] = {
+    {"20.0", "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED, "the lower of two times"},
+    {"10.0", "20.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "as low or lower: 10.0000 against 20.0000"},
+    {"10.0", "10.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "as low or lower"},
+    /* AITER's own merge would take the time of 0. */
+    {"10.0", "0.0",  "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "the new row has no time"},
+    {"0.0",  "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED, "the row in the table has no time"},
+    {"0.0",  "0.0",  "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "the new row has no time"},
+    {"20.0", "10.0", "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is moefarm's and the new one is not"},
+};
+/* clang-format on */
+
+START_TEST(test_theirs)
+{
+    char before[1024], fresh_text[1024], why[MF_REASON_MAX];
+    snprintf(before, sizeof(before),
+             TUNED_COLUMNS OWN_COLUMNS
+             "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,,,,,,,,%s\n",
+             theirs[_i].old_us, theirs[_i].old_provenance);
+    snprintf(fresh_text, sizeof(fresh_text),
+             TUNED_COLUMNS "\n" KEY(1) ",32,0,1,n1,0.00%%,1,n2,0.0%%,%s,0,0,0,1.0,2.0\n", theirs[_i].new_us);
+    for (int replace = 0; replace < 2; replace++) {
+        _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
+        _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);
+        _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+        const struct mf_merge_options options = {.replace = replace, .theirs = true};
+        enum mf_merged expected = replace ? theirs[_i].what_with_replace : theirs[_i].what;
+        ck_assert_int_eq(mf_table_merge(t, fresh, &options, &result, why), 0);
+        ck_assert_int_eq(result.items[0].what, expected);
+        ck_assert_msg(strstr(result.items[0].reason, theirs[_i].says) != NULL, "%s", result.items[0].reason);
+        ck_assert_uint_eq(t->n_rows, 1);
+        ck_assert_str_eq(t->rows[0].kernel1, expected == MF_MERGED_REPLACED ? "n1" : "k1");
+    }
+}
+END_TEST
+
+/* A row of theirs comes whole: the texts of its numbers, its tag, and cells of columns that the table has not. */
+START_TEST(test_theirs_whole)
+{
+    static const char before[] =
+        TUNED_COLUMNS ",note\n" KEY(1) RESULT("3.00") ",first\n" KEY(2) RESULT("9.0") ",second\n";
+    static const char fresh_text[] = TUNED_COLUMNS
+        ",_tag,more,empty\n" KEY(2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,new,\n" KEY(3)
+            RESULT("7.250") ",,added,\n" KEY(2) RESULT("1.0") ",fallback,,\n";
+    static const char after[] = TUNED_COLUMNS ",_tag,note,more\n" KEY(1) RESULT("3.00") ",,first,\n" KEY(
+        2) ",32,0,1,k1,0.00%,1,k2,0,8.500000000000001,0,0,0,1.0,2.0,,second,new\n" KEY(3)
+        RESULT("7.250") ",,,added\n" KEY(2) RESULT("1.0") ",fallback,,\n";
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
+    _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_table_merge(t, fresh, &(struct mf_merge_options){.theirs = true}, &result, why), 0);
+    ck_assert_uint_eq(result.n[MF_MERGED_ADDED], 2);
+    ck_assert_uint_eq(result.n[MF_MERGED_REPLACED], 1);
+    char *text = print(t);
+    ck_assert_str_eq(text, after);
+    free(text);
+}
+END_TEST
+
+/* -> rows of what kind; all has those of t at its end where they were added. */
+static size_t merge_shipped(struct mf_table *all, const struct mf_table *t, enum mf_merged what)
+{
+    _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
+    char why[MF_REASON_MAX];
+    ck_assert_msg(mf_table_merge(all, t, &(struct mf_merge_options){.theirs = true}, &result, why) == 0, "%s",
+                  why);
+    for (size_t i = 0; i < t->n_rows && what == MF_MERGED_ADDED; i++)
+        for (enum mf_result c = 0; c < MF_RESULT_N_; c++)
+            if (t->rows[i].text[c])
+                ck_assert_str_eq(all->rows[all->n_rows - t->n_rows + i].text[c], t->rows[i].text[c]);
+    return result.n[what];
+}
+
+/* All of AITER's tables in one: every row is there as it was, and merging them again changes nothing. */
+START_TEST(test_theirs_shipped)
+{
+    _cleanup_(mf_table_freep) struct mf_table *all = NULL;
+    size_t n[MF_MERGED_N_] = {0};
+    ck_assert_int_eq(mf_table_new("all.csv", true, &all), 0);
+    for (int pass = 0; pass < 2; pass++) {
+        enum mf_merged what = pass == 0 ? MF_MERGED_ADDED : MF_MERGED_KEPT;
+        for (size_t i = 0; i < MF_ARRAY_LEN(shipped); i++) {
+            if (!shipped[i].tuned || shipped[i].op != MF_TABLE_FMOE)
+                continue;
+            _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(shipped[i].file);
+            n[what] += merge_shipped(all, t, what);
+        }
+    }
+    ck_assert_uint_eq(n[MF_MERGED_ADDED], 2038);
+    ck_assert_uint_eq(n[MF_MERGED_KEPT], 2038);
+    ck_assert_uint_eq(all->n_rows, 2038);
+}
+END_TEST
+
+START_TEST(test_theirs_refused)
+{
+    struct mf_table_row row = our_row(1, 10);
+    row.tag = "tag";
+    _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", TUNED_COLUMNS "\n");
+    _cleanup_(mf_table_freep) struct mf_table *twice =
+        read_text("twice.csv", TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n" KEY(1) RESULT("4.0") "\n");
+    _cleanup_(mf_table_freep) struct mf_table *comma = read_text(
+        "comma.csv", TUNED_COLUMNS "\n" KEY(1) ",32,0,1,\"k,1\",0.0%,1,k2,0.0%,3.0,0,0,0,1.0,2.0\n");
+    const struct mf_merge_options options = {.theirs = true};
+    check_refused(t, fresh, &options, -EINVAL,
+                  (const char *const[]){"it has a tag", KEY(1), NULL}); /* of ours */
+    check_refused(t, twice, &options, -EEXIST, (const char *const[]){"twice.csv line 2", "line 3", NULL});
+    check_refused(t, comma, &options, -EINVAL, (const char *const[]){"a cell with a comma", KEY(1), NULL});
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("table_merge");
+    TCase *tcase = tcase_create("table_merge");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, test_verdict, 0, MF_ARRAY_LEN(verdicts));
+    tcase_add_test(tcase, test_promoted);
+    tcase_add_test(tcase, test_survival);
+    tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(shipped));
+    tcase_add_test(tcase, test_duplicates);
+    tcase_add_loop_test(tcase, test_bad_row, 0, MF_ARRAY_LEN(bad_rows));
+    tcase_add_test(tcase, test_wrong_table);
+    tcase_add_loop_test(tcase, test_theirs, 0, MF_ARRAY_LEN(theirs));
+    tcase_add_test(tcase, test_theirs_whole);
+    tcase_add_test(tcase, test_theirs_shipped);
+    tcase_add_test(tcase, test_theirs_refused);
+    tcase_add_test(tcase, test_history);
+    suite_add_tcase(suite, tcase);
+    return mf_check_main(suite);
+}

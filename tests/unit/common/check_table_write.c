@@ -1,0 +1,448 @@
+#include "support/mf_check.h"
+#include "support/shipped.h"
+#include "support/table_columns.h"
+
+#include "common/table/csv.h"
+#include "common/table/table.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CELLS_MAX 64
+
+/* Splits at every comma, as the programs that read these tables do; nothing of the code under test is used. */
+static size_t split(char *line, char *cells[CELLS_MAX])
+{
+    size_t n = 0;
+    for (char *cell; (cell = strsep(&line, ",")) != NULL;) {
+        ck_assert_uint_lt(n, CELLS_MAX);
+        cells[n++] = cell;
+    }
+    return n;
+}
+
+static const char *const columns_28[] = {
+    "gfx",      "cu_num", "token",      "model_dim",   "inter_dim", "expert",   "topk",
+    "act_type", "dtype",  "q_dtype_a",  "q_dtype_w",   "q_type",    "use_g1u1", "doweight_stage1",
+    "block_m",  "ksplit", "us1",        "kernelName1", "err1",      "us2",      "kernelName2",
+    "err2",     "us",     "run_1stage", "xbf16",       "flat",      "tflops",   "bw",
+};
+
+struct lines {
+    char *text, *line[1024];
+    size_t n;
+};
+
+/* The lines of a text that have any. */
+static void to_lines(char *text, struct lines *ret)
+{
+    ret->text = text;
+    ret->n = 0;
+    for (char *line; (line = strsep(&text, "\n")) != NULL;) {
+        ck_assert_uint_lt(ret->n, MF_ARRAY_LEN(ret->line));
+        if (*line)
+            ret->line[ret->n++] = line;
+    }
+}
+
+static char *slurp(const char *file)
+{
+    char path[512];
+    shipped_path(file, path);
+    FILE *f = fopen(path, "re");
+    ck_assert_ptr_nonnull(f);
+    char *text = calloc(1, 1 << 20);
+    ck_assert_ptr_nonnull(text);
+    ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, f), (1 << 20) - 1);
+    fclose(f);
+    return text;
+}
+
+static char *print(const struct mf_table *t, enum mf_table_columns columns)
+{
+    struct mf_buf out;
+    char why[MF_REASON_MAX];
+    mf_buf_init(&out, 1 << 20);
+    ck_assert_msg(mf_table_write(t, columns, &out, why) == 0, "%s", why);
+    char *text = mf_buf_take(&out);
+    ck_assert_ptr_nonnull(text);
+    mf_buf_release(&out);
+    return text;
+}
+
+static const char *find(char *const *names, char *const *cells, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return cells[i];
+    return NULL;
+}
+
+/* What a column of the 28 has to be, given the shipped row: gfx is inferred, absent results are 0. */
+static const char *expected_cell(char *const *names, char *const *cells, size_t n, const char *column)
+{
+    const char *cell = find(names, cells, n, column);
+    if (!cell && strcmp(column, "gfx") == 0)
+        return strcmp(find(names, cells, n, "cu_num"), "256") == 0 ? "gfx950" : "gfx942";
+    return cell ? cell : "0";
+}
+
+/* A shipped tuned row, read and written, is field-identical after mapping to the 28 columns. */
+static void compare_fields(const struct lines *was, const struct lines *is)
+{
+    char *names[CELLS_MAX], *old[CELLS_MAX], *new_names[CELLS_MAX], *new[CELLS_MAX];
+    size_t n = split(was->line[0], names);
+    size_t n_new = split(is->line[0], new_names);
+    ck_assert_uint_ge(n_new, MF_ARRAY_LEN(columns_28));
+    for (size_t i = 0; i < MF_ARRAY_LEN(columns_28); i++)
+        ck_assert_str_eq(new_names[i], columns_28[i]);
+    ck_assert_uint_eq(was->n, is->n);
+    for (size_t row = 1; row < was->n; row++) {
+        size_t n_old = split(was->line[row], old);
+        ck_assert_uint_eq(split(is->line[row], new), n_new);
+        for (size_t i = 0; i < MF_ARRAY_LEN(columns_28); i++)
+            ck_assert_str_eq(new[i], expected_cell(names, old, MF_MIN(n, n_old), columns_28[i]));
+        const char *tag = find(new_names, new, n_new, "_tag"), *old_tag = n_old == n ? old[n - 1] : "";
+        ck_assert_str_eq(tag ? tag : "", old_tag);
+    }
+}
+
+START_TEST(test_fields)
+{
+    const struct shipped *s = &shipped[_i];
+    if (!s->tuned || s->op != MF_TABLE_FMOE)
+        return;
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
+    static struct lines was, is;
+    to_lines(slurp(s->file), &was);
+    to_lines(print(t, MF_TABLE_ALL), &is);
+    ck_assert_uint_eq(was.n, s->n_rows + 1);
+    compare_fields(&was, &is);
+    free(was.text);
+    free(is.text);
+}
+END_TEST
+
+/* Cuts the last cell of each line off when the header has it as `_tag`. */
+static char *without_tag(char *text)
+{
+    struct mf_buf out;
+    mf_buf_init(&out, 1 << 20);
+    static struct lines lines;
+    to_lines(text, &lines);
+    const char *tail = strrchr(lines.line[0], ',');
+    bool tagged = strcmp(tail, ",_tag") == 0;
+    size_t commas = 0;
+    for (const char *p = lines.line[0]; *p; p++)
+        commas += *p == ',';
+    for (size_t i = 0; i < lines.n; i++) {
+        size_t n = 0;
+        for (const char *p = lines.line[i]; *p; p++)
+            n += *p == ',';
+        char *last = strrchr(lines.line[i], ',');
+        if (tagged && n == commas)
+            *last = '\0';
+        mf_buf_addf(&out, "%s\n", lines.line[i]);
+    }
+    free(text);
+    return mf_buf_take(&out);
+}
+
+static bool carries_28(const char *text)
+{
+    return strncmp(text, "gfx,cu_num,", 11) == 0 && strstr(text, ",run_1stage,xbf16,flat,tflops,bw") != NULL;
+}
+
+/* Files with all 28 columns, and untuned ones, come back byte for byte, `_tag` apart. */
+START_TEST(test_bytes)
+{
+    const struct shipped *s = &shipped[_i];
+    if (s->op != MF_TABLE_FMOE || s->n_rows == 0)
+        return;
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
+    char *was = slurp(s->file);
+    if (s->tuned && !carries_28(was)) {
+        free(was);
+        return;
+    }
+    char *is = print(t, MF_TABLE_ALL);
+    was = without_tag(was);
+    if (strncmp(s->file, "gptoss_fp8fp4_tuned", 19) == 0) /* its tags are in use, so they stay */
+        is = without_tag(is);
+    ck_assert_str_eq(is, was);
+    free(was);
+    free(is);
+}
+END_TEST
+
+/* How many of each kind the test above really compares. */
+START_TEST(test_bytes_covers)
+{
+    size_t tuned = 0, untuned = 0;
+    for (size_t i = 0; i < MF_ARRAY_LEN(shipped); i++) {
+        if (shipped[i].op != MF_TABLE_FMOE || shipped[i].n_rows == 0)
+            continue;
+        char *text = slurp(shipped[i].file);
+        tuned += shipped[i].tuned && carries_28(text);
+        untuned += !shipped[i].tuned;
+        free(text);
+    }
+    ck_assert_uint_eq(tuned, 9);
+    ck_assert_uint_eq(untuned, 23);
+}
+END_TEST
+
+/* Writing what was written changes nothing, and reading it gives the same rows. */
+START_TEST(test_again)
+{
+    const struct shipped *s = &shipped[_i];
+    if (s->op != MF_TABLE_FMOE)
+        return;
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
+    _cleanup_(mf_table_freep) struct mf_table *u = NULL;
+    char why[MF_REASON_MAX];
+    char *once = print(t, MF_TABLE_ALL);
+    ck_assert_int_eq(mf_table_read("again.csv", once, strlen(once), &u, why), 0);
+    ck_assert_uint_eq(u->n_rows, t->n_rows);
+    ck_assert_uint_eq(u->n_errors, 0);
+    char *twice = print(u, MF_TABLE_ALL);
+    ck_assert_str_eq(once, twice);
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const struct mf_table_row *a = &t->rows[i], *b = &u->rows[i];
+        ck_assert(mf_table_key_equal(a, b));
+        ck_assert_double_eq(a->us, b->us);
+        ck_assert_double_eq(a->bw, b->bw);
+    }
+    free(once);
+    free(twice);
+}
+END_TEST
+
+START_TEST(test_other_operators)
+{
+    static const char *const files[] = {"tuned_fhmoe.csv", "tuned_grouped_fmoe.csv",
+                                        "untuned_grouped_fmoe.csv"};
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(files[_i]);
+    struct mf_buf out;
+    char why[MF_REASON_MAX] = "";
+    mf_buf_init(&out, 1 << 20);
+    ck_assert_int_eq(mf_table_write(t, MF_TABLE_ALL, &out, why), -ENOTSUP);
+    ck_assert_ptr_nonnull(strstr(why, "another operator"));
+    ck_assert_uint_eq(out.len, 0);
+    mf_buf_release(&out);
+}
+END_TEST
+
+#define SHAPE                                                                                             \
+    "1,6144,2048,257,9,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2," \
+    "QuantType.per_1x32,1,0"
+
+static struct mf_table_row example_row(void)
+{
+    struct mf_table_row row = {
+        .class = {"gfx950", 256},
+        .block_m = 32,
+        .us1 = 23.1763,
+        .us2 = 16.8433,
+        .us = 40.0196,
+        .err1 = 0.009,
+        .err2 = 0.014,
+        .kernel1 = "k1",
+        .kernel2 = "k2",
+        .tflops = 16.98,
+        .bw = 242417.31,
+    };
+    ck_assert_int_eq(mf_shape_parse(SHAPE, &row.shape), 0);
+    return row;
+}
+
+/* New numbers are written as AITER's tuner writes them: repr(round(us, 4)), f"{err:.1%}", round(bw, 2). */
+/* clang-format off */
+static const struct {
+    double us, err, rate;
+    const char *expected;       /* us,err,rate */
+} numbers[] = {
+    {40.0196,       0.009,    16.98,      "40.0196,0.9%,16.98"},
+    {40,            0,        0,          "40.0,0.0%,0.0"},
+    {0,             1,        2,          "0.0,100.0%,2.0"},
+    {-0.0,          0.00049,  -0.0,       "0.0,0.0%,0.0"},
+    {12.3,          0.0005,   5.2,        "12.3,0.1%,5.2"},
+    {12.34565,      0.1579,   5.005,      "12.3456,15.8%,5.0"},       /* both are just below the half */
+    {0.00004,       0.00001,  0.004,      "0.0,0.0%,0.0"},
+    {0.00006,       0.25,     0.006,      "0.0001,25.0%,0.01"},
+    {1000000,       0.5,      370590.13,  "1000000.0,50.0%,370590.13"},
+    {16386.12344,   0.001,    123456789,  "16386.1234,0.1%,123456789.0"},
+};
+/* clang-format on */
+
+START_TEST(test_numbers)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    ck_assert_int_eq(mf_table_new("new.csv", true, &t), 0);
+    struct mf_table_row row = example_row();
+    row.us = numbers[_i].us;
+    row.err2 = numbers[_i].err;
+    row.bw = numbers[_i].rate;
+    ck_assert_int_eq(mf_table_add(t, &row), 0);
+    static struct lines lines;
+    to_lines(print(t, MF_TABLE_ALL), &lines);
+    char *cells[CELLS_MAX], said[128];
+    ck_assert_uint_eq(split(lines.line[1], cells), 28);
+    snprintf(said, sizeof(said), "%s,%s,%s", cells[22], cells[21], cells[27]);
+    ck_assert_str_eq(said, numbers[_i].expected);
+    free(lines.text);
+}
+END_TEST
+
+START_TEST(test_new_row)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    ck_assert_int_eq(mf_table_new("new.csv", true, &t), 0);
+    char *empty = print(t, MF_TABLE_ALL);
+    ck_assert_str_eq(empty, TUNED_COLUMNS "\n");
+    free(empty);
+    struct mf_table_row row = example_row();
+    ck_assert_int_eq(mf_table_add(t, &row), 0);
+    row.class.cu_num = 128;
+    row.run_1stage = row.xbf16 = true;
+    row.flat = 1;
+    row.kernel2 = NULL;
+    row.own[MF_OWN_PIPELINE] = "a+b";
+    row.own[MF_OWN_PROVENANCE] = "moefarm:race";
+    ck_assert_int_eq(mf_table_add(t, &row), 0);
+    char *text = print(t, MF_TABLE_ALL);
+    ck_assert_str_eq(text, TUNED_COLUMNS
+                     ",pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance\n"
+                     "gfx950,256," SHAPE
+                     ",32,0,23.1763,k1,0.9%,16.8433,k2,1.4%,40.0196,0,0,0,16.98,242417.31,,,,,,,,,,\n"
+                     "gfx950,128," SHAPE ",32,0,23.1763,k1,0.9%,16.8433,,1.4%,40.0196,1,1,1,16.98,242417.31,"
+                     "a+b,,,,,,,,,moefarm:race\n");
+    free(text);
+    text = print(t, MF_TABLE_AITER);
+    ck_assert_str_eq(
+        text, TUNED_COLUMNS
+        "\n"
+        "gfx950,256," SHAPE ",32,0,23.1763,k1,0.9%,16.8433,k2,1.4%,40.0196,0,0,0,16.98,242417.31\n"
+        "gfx950,128," SHAPE ",32,0,23.1763,k1,0.9%,16.8433,,1.4%,40.0196,1,1,1,16.98,242417.31\n");
+    free(text);
+}
+END_TEST
+
+#define TAIL ",32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,6.31,2.64"
+
+/* Texts and what becomes of them: what is not ours to drop stays, under its own column. */
+/* clang-format off */
+static const struct rewrite {
+    const char *text, *all, *aiter;     /* NULL: refused with -EBADMSG or -EINVAL */
+} rewrites[] = {
+    /* Unknown columns stay at the end, wherever they stood. */
+    {"note,gfx,cu_num," SHAPE_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
+     "tflops,bw,who\nn1,gfx950,256," SHAPE TAIL ",w1\n",
+     TUNED_COLUMNS ",note,who\ngfx950,256," SHAPE TAIL ",n1,w1\n",
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
+    /* A row with a tag stays, for aiter it is left out. */
+    {TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
+     TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
+     TUNED_COLUMNS "\n"},
+    /* A row of an activation that we do not know stays where it is, with what its header leaves out filled in. */
+    {"cu_num," SHAPE_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,tflops,bw,_tag\n"
+     "256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,6.31,2.64,\n"
+     "256," SHAPE ",32,0,1,k1,0.0%,1,k2,0.0%,2,0,6.31,2.64,\n"
+     "80,oops\n",
+     TUNED_COLUMNS ",_tag\n"
+     "gfx950,256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,0,0,6.31,2.64,\n"
+     "gfx950,256," SHAPE TAIL ",\n"
+     "gfx942,80,oops,,,,,,,,,,,,,,,,,,,,,,0,0,,,\n",
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
+    /* Spellings and the integers of pandas become canonical. */
+    {TUNED_COLUMNS "\ngfx950,256.0,1,6144,2048,257,9,Silu,dtypes.bf16,dtypes.fp4x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,"
+     "True,False,32.0,0.0,1,k1,0.0%,1,k2,0.0%,2,False,0.0,0,6.31,2.64\n",
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n",
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
+    /* An untuned table keeps the classes that it says. */
+    {SHAPE_COLUMNS ",gfx,cu_num\n" SHAPE ",gfx942,304\n" SHAPE ",,\n",
+     "gfx,cu_num," SHAPE_COLUMNS "\ngfx942,304," SHAPE "\n,," SHAPE "\n",
+     SHAPE_COLUMNS "\n" SHAPE "\n" SHAPE "\n"},
+    {SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n"},
+    /* Without us, kernelName1 and block_m it is an untuned table, and us1 nothing that we know. */
+    {SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS "\n" SHAPE "\n"},
+    /* What cannot be written under the header is not dropped either: the file is left alone. */
+    {TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL ",surplus\n", NULL, TUNED_COLUMNS "\n"},
+    {TUNED_COLUMNS "\ngfx\"950\n", NULL, TUNED_COLUMNS "\n"},
+    {TUNED_COLUMNS ",note\ngfx950,256," SHAPE TAIL ",\"a,b\"\n", NULL, TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
+};
+/* clang-format on */
+
+static void check_rewrite(const struct mf_table *t, enum mf_table_columns columns, const char *expected)
+{
+    struct mf_buf out;
+    char why[MF_REASON_MAX] = "";
+    mf_buf_init(&out, 1 << 16);
+    int r = mf_table_write(t, columns, &out, why);
+    if (!expected) {
+        ck_assert(r == -EBADMSG || r == -EINVAL);
+        ck_assert_ptr_nonnull(strstr(why, "line 2"));
+    } else {
+        ck_assert_msg(r == 0, "%s", why);
+        ck_assert_str_eq(out.data, expected);
+    }
+    mf_buf_release(&out);
+}
+
+START_TEST(test_rewrite)
+{
+    const struct rewrite *w = &rewrites[_i];
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_msg(mf_table_read("t.csv", w->text, strlen(w->text), &t, why) == 0, "%s", why);
+    check_rewrite(t, MF_TABLE_ALL, w->all);
+    check_rewrite(t, MF_TABLE_AITER, w->aiter);
+}
+END_TEST
+
+/* A changed number is written anew, its neighbours keep their text. */
+START_TEST(test_changed_number)
+{
+    static const char text[] =
+        TUNED_COLUMNS "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,2.0000,0,0,0,6.310,2.64\n";
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_table_read("t.csv", text, strlen(text), &t, why), 0);
+    check_rewrite(t, MF_TABLE_ALL, text);
+    t->rows[0].us = 3;
+    check_rewrite(t, MF_TABLE_ALL,
+                  TUNED_COLUMNS "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,3.0,0,0,0,6.310,2.64\n");
+}
+END_TEST
+
+START_TEST(test_ceiling)
+{
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read("tuned_fmoe.csv");
+    struct mf_buf out;
+    char why[MF_REASON_MAX] = "";
+    mf_buf_init(&out, 10000);
+    ck_assert_int_eq(mf_table_write(t, MF_TABLE_ALL, &out, why), -EFBIG);
+    ck_assert_ptr_nonnull(strstr(why, "longer than"));
+    mf_buf_release(&out);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("table_write");
+    TCase *tcase = tcase_create("table_write");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, test_fields, 0, MF_ARRAY_LEN(shipped));
+    tcase_add_loop_test(tcase, test_bytes, 0, MF_ARRAY_LEN(shipped));
+    tcase_add_test(tcase, test_bytes_covers);
+    tcase_add_loop_test(tcase, test_again, 0, MF_ARRAY_LEN(shipped));
+    tcase_add_loop_test(tcase, test_other_operators, 0, 3);
+    tcase_add_loop_test(tcase, test_numbers, 0, MF_ARRAY_LEN(numbers));
+    tcase_add_test(tcase, test_new_row);
+    tcase_add_loop_test(tcase, test_rewrite, 0, MF_ARRAY_LEN(rewrites));
+    tcase_add_test(tcase, test_changed_number);
+    tcase_add_test(tcase, test_ceiling);
+    suite_add_tcase(suite, tcase);
+    return mf_check_main(suite);
+}

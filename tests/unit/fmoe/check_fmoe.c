@@ -1,0 +1,694 @@
+/* libfmoe as a program serves with it: which rows serve which counts, what calls may not do, tables that are switched while calls
+ * go on, misses, and every sentence of a refusal. On the CPU, or on the device that MOEFARM_TEST_DEVICE names. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/moe/pipeline_text.h"
+#include "common/base/text.h"
+#include "kernels/core/family.h"
+#include "support/mf_check.h"
+#include "support/farm/serving.h"
+
+#define MOST 40
+
+static const char *const layers[] = {
+    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+    "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "Token,1,0",
+    "40,256,128,8,3,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_"
+    "1x128,1,1",
+};
+
+static struct mf_device *device;
+static const char *name;
+
+static void open_device(void)
+{
+    name = serving_device(&device);
+}
+static void close_device(void)
+{
+    device = mf_device_close(device);
+}
+
+static struct mf_shape shape_of(int layer, int64_t token)
+{
+    struct mf_shape s;
+
+    ck_assert_int_eq(mf_shape_parse(layers[layer], &s), 0);
+    s.token = token;
+    return s;
+}
+
+static const char *table_of(int layer, const int64_t *tokens, size_t n, int which, double us)
+{
+    const struct mf_shape most = shape_of(layer, MOST);
+    struct served_row rows[8];
+
+    for (size_t i = 0; i < n; i++) {
+        const struct mf_shape s = shape_of(layer, tokens[i]);
+        rows[i] = (struct served_row){tokens[i], serving_pipeline(device, &s, which), us + (double)i};
+    }
+    return serving_table(device, &most, rows, n);
+}
+
+static struct fmoe *must_open(const char *table)
+{
+    struct fmoe_error error = {""};
+    struct fmoe *f = NULL;
+
+    ck_assert_msg(fmoe_open(name, &table, table ? 1 : 0, &error, &f) == 0, "%s", error.text);
+    return f;
+}
+
+static struct fmoe_layer *must_open_layer(struct fmoe *f, int layer)
+{
+    const struct mf_shape s = shape_of(layer, MOST);
+    struct fmoe_layer_model model = serving_model(&s, MOST);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+
+    model.workspace_bytes = 64u << 20;
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    return l;
+}
+
+/* A layer that is served by a handle of its own, and its data. */
+struct served_layer {
+    struct fmoe *f;
+    struct fmoe_layer *l;
+    struct serving data;
+};
+
+static void serve_layer(struct served_layer *s, int layer, const char *table)
+{
+    const struct mf_shape shape = shape_of(layer, MOST);
+
+    s->f = must_open(table);
+    s->l = must_open_layer(s->f, layer);
+    serving_make(&s->data, device, s->l, &shape);
+}
+
+static void end_serving(struct served_layer *s)
+{
+    serving_release(&s->data);
+    fmoe_close(s->f);
+}
+
+static void run_right(struct served_layer *s, int64_t tokens)
+{
+    const struct fmoe_call call = serving_call(&s->data, tokens, NULL);
+
+    serving_poison(&s->data);
+    ck_assert_int_eq(fmoe_run(s->l, &call), 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    ck_assert_msg(serving_right(&s->data, tokens), "%d tokens come out wrong", (int)tokens);
+}
+
+/* ---- look-up ---- */
+
+/* Rows for 8 and 16 tokens; all else is a miss, which is served rightly, too. */
+START_TEST(serves_every_count)
+{
+    static const int64_t rows[] = {8, 16}, counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 40, 7, 1, 40};
+    struct served_layer s;
+    uint64_t misses = 0;
+
+    serve_layer(&s, _i, table_of(_i, rows, 2, 0, 50));
+    for (size_t i = 0; i < MF_ARRAY_LEN(counts); i++) {
+        struct fmoe_served served;
+        bool has_row = counts[i] > 4 && counts[i] <= 16;
+        ck_assert_int_eq(fmoe_served(s.l, counts[i], &served), 0);
+        ck_assert_int_eq(served.tuned, has_row);
+        ck_assert_int_eq(served.bucket, mf_token_bucket(counts[i]));
+        ck_assert(*served.pipeline != '\0');
+        if (has_row) {
+            ck_assert_double_eq(served.us, counts[i] > 8 ? 51 : 50);
+            ck_assert_int_eq(served.line, counts[i] > 8 ? 3 : 2);
+        }
+        run_right(&s, counts[i]);
+        misses += !has_row;
+        ck_assert_uint_eq(fmoe_n_misses(s.f), misses);
+    }
+    end_serving(&s);
+}
+END_TEST
+
+/* Steps of a pipeline that are offered to a token count. */
+struct offered {
+    struct mf_offer offer;
+    const char *pipeline;
+    int n;
+};
+
+static int count_step(struct mf_offer *offer, const struct mf_step *step)
+{
+    struct offered *o = (struct offered *)offer;
+    const char *at = o->pipeline, *of;
+    char text[MF_STEP_NAME_MAX * 2];
+    size_t len;
+
+    mf_say(text, sizeof(text), "%s:%s", step->family, step->name);
+    while (mf_pipeline_text_next(&at, &of, &len))
+        o->n += strlen(text) == len && strncmp(of, text, len) == 0;
+    return 0;
+}
+
+static bool is_offered(const char *pipeline, int64_t tokens)
+{
+    const struct mf_shape s = shape_of(0, tokens);
+    struct offered o = {{count_step, mf_offer_unheard}, pipeline, 0};
+    const char *at = pipeline, *of;
+    size_t len;
+    int n_steps = 0;
+
+    while (mf_pipeline_text_next(&at, &of, &len))
+        n_steps++;
+    ck_assert_int_eq(mf_enumerate(&device->info, &s, NULL, &o.offer), 0);
+    return o.n == n_steps;
+}
+
+/* Misses are served by the layer's own row of more tokens, else of fewer, where its steps are offered: a device may have kernels that
+ * it offers to some counts only, but none that no other count may have. */
+START_TEST(misses_take_a_near_row)
+{
+    static const int64_t rows[] = {4, 32};
+    struct fmoe *f = must_open(table_of(0, rows, 2, 0, 50));
+    struct fmoe_layer *l = must_open_layer(f, 0);
+    struct fmoe_served served;
+    static const struct {
+        int64_t tokens;
+        int nearest; /* of rows; the other one is next */
+    } near[] = {{1, 0}, {2, 0}, {8, 1}, {16, 1}, {40, 1}};
+    const char *pipelines[2];
+    size_t n_near = 0;
+
+    for (int row = 0; row < 2; row++) {
+        const struct mf_shape s = shape_of(0, rows[row]);
+        pipelines[row] = serving_pipeline(device, &s, 0);
+    }
+    for (size_t i = 0; i < MF_ARRAY_LEN(near); i++) {
+        int nearest = near[i].nearest, line = 0;
+        if (is_offered(pipelines[nearest], near[i].tokens))
+            line = 2 + nearest;
+        else if (is_offered(pipelines[1 - nearest], near[i].tokens))
+            line = 2 + 1 - nearest;
+        ck_assert_int_eq(fmoe_served(l, near[i].tokens, &served), 0);
+        ck_assert_int_eq(served.tuned, 0);
+        ck_assert_msg(served.line == line, "%d tokens: line %d, not %d", (int)near[i].tokens,
+                      (int)served.line, line);
+        n_near += served.line != 0;
+    }
+    ck_assert_uint_gt(n_near, 0);
+    ck_assert_int_eq(fmoe_served(l, 0, &served), -EINVAL);
+    ck_assert_int_eq(fmoe_served(l, MOST + 1, &served), -EINVAL);
+    fmoe_close(f);
+}
+END_TEST
+
+/* ---- what a call may not do ---- */
+
+static atomic_size_t allocations;
+#define COUNTED(call)  \
+    do {               \
+        allocations++; \
+        return call;   \
+    } while (0)
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_malloc(size_t n)
+{
+    COUNTED(__real_malloc(n));
+}
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size)
+{
+    COUNTED(__real_calloc(n, size));
+}
+void *__real_reallocarray(void *p, size_t n, size_t size);
+void *__wrap_reallocarray(void *p, size_t n, size_t size);
+void *__wrap_reallocarray(void *p, size_t n, size_t size)
+{
+    COUNTED(__real_reallocarray(p, n, size));
+}
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
+int __real_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
+{
+    COUNTED(__real_pthread_mutex_lock(m));
+}
+
+START_TEST(calls_allocate_and_lock_nothing)
+{
+    static const int64_t rows[] = {8, 16};
+    struct served_layer s;
+    size_t during = 0;
+
+    serve_layer(&s, _i, table_of(_i, rows, 2, 0, 50));
+    for (int64_t tokens = MOST; tokens >= 1; tokens--)
+        run_right(&s, tokens);
+    for (int64_t tokens = 1; tokens <= MOST; tokens++) {
+        const struct fmoe_call call = serving_call(&s.data, tokens, NULL);
+        const size_t before = allocations;
+        int r = fmoe_run(s.l, &call);
+        during += allocations - before;
+        ck_assert_int_eq(r, 0);
+    }
+    ck_assert_uint_eq(during, 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+    end_serving(&s);
+}
+END_TEST
+
+START_TEST(refuses_a_call)
+{
+    struct fmoe_call call;
+    struct served_layer s;
+
+    serve_layer(&s, 0, NULL);
+    call = serving_call(&s.data, MOST + 1, NULL);
+    ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
+    call.tokens = 0;
+    ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
+    call.tokens = 4;
+    call.workspace_bytes--;
+    ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
+    call.workspace_bytes++;
+    call.workspace = (char *)call.workspace + 4;
+    ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
+    ck_assert_uint_eq(fmoe_n_misses(s.f), 0);
+    call.workspace = (char *)call.workspace - 4;
+    ck_assert_int_eq(fmoe_run(s.l, &call), 0);
+    end_serving(&s);
+}
+END_TEST
+
+/* ---- calls at once ---- */
+
+struct caller {
+    struct fmoe_layer *l;
+    const struct fmoe_call *call;
+    atomic_bool *was_refused;
+    int64_t end_ms;
+    int failed;
+};
+
+/* Until one of all callers was refused. */
+static void *call_on(void *context)
+{
+    struct caller *c = context;
+
+    while (!atomic_load(c->was_refused) && mf_now_ms() < c->end_ms) {
+        int r = fmoe_run(c->l, c->call);
+        if (r == -EBUSY)
+            atomic_store(c->was_refused, true);
+        c->failed += r != 0 && r != -EBUSY;
+    }
+    return NULL;
+}
+
+/* A CPU's threads are the process's: of two calls at once, through two handles, the later is refused, and the other comes out
+ * right. */
+START_TEST(one_call_of_a_process)
+{
+    struct served_layer s[2];
+    struct fmoe_call calls[2];
+    struct caller callers[2];
+    atomic_bool was_refused = false;
+    pthread_t other;
+
+    if (device->ops->own_memory) {
+        printf("skipped: a call of %s has no thread of the process\n", name);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        serve_layer(&s[i], 0, NULL);
+        calls[i] = serving_call(&s[i].data, MOST, NULL);
+        callers[i] = (struct caller){
+            .l = s[i].l, .call = &calls[i], .was_refused = &was_refused, .end_ms = mf_now_ms() + 60000};
+    }
+    ck_assert_int_eq(pthread_create(&other, NULL, call_on, &callers[0]), 0);
+    (void)call_on(&callers[1]);
+    ck_assert_int_eq(pthread_join(other, NULL), 0);
+    ck_assert(atomic_load(&was_refused));
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(callers[i].failed, 0);
+        run_right(&s[i], MOST); /* and whoever was refused is served afterwards */
+        end_serving(&s[i]);
+    }
+}
+END_TEST
+
+/* ---- other tables ---- */
+
+struct server {
+    struct served_layer *s;
+    atomic_int ends;
+    atomic_uint calls;
+    int failed, wrong;
+};
+
+static void *serve(void *context)
+{
+    struct server *server = context;
+    const struct serving *data = &server->s->data;
+    unsigned n = 0;
+
+    server->failed += device->ops->enter(device) < 0; /* for the test's own copies */
+    while (!atomic_load(&server->ends)) {
+        const int64_t tokens = 1 + n++ % MOST;
+        const struct fmoe_call call = serving_call(data, tokens, NULL);
+        serving_poison(data);
+        server->failed += fmoe_run(server->s->l, &call) != 0;
+        server->wrong += device->ops->sync(device) < 0 || !serving_right(data, tokens);
+        atomic_fetch_add(&server->calls, 1);
+    }
+    return NULL;
+}
+
+static void wait_for_calls(struct server *server, unsigned n)
+{
+    unsigned until = atomic_load(&server->calls) + n;
+
+    while (atomic_load(&server->calls) < until)
+        (void)usleep(100);
+}
+
+/* A loop of calls, and tables that come and go: no call fails or is wrong, and what a reload has brought serves from its return on. */
+START_TEST(tables_change_under_load)
+{
+    static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64}, some[] = {16};
+    const char *tables[] = {table_of(_i, rows, 7, 0, 50), table_of(_i, rows, 7, 1, 70),
+                            table_of(_i, some, 1, 0, 90)};
+    struct fmoe_error error = {""};
+    struct server server;
+    struct served_layer s;
+    pthread_t thread;
+
+    serve_layer(&s, _i, tables[0]);
+    server = (struct server){.s = &s};
+    ck_assert_int_eq(pthread_create(&thread, NULL, serve, &server), 0);
+    for (int i = 0; i < 12; i++) {
+        struct fmoe_served served;
+        wait_for_calls(&server, 5);
+        ck_assert_msg(fmoe_reload(s.f, &tables[i % 3], 1, &error) == 0, "%s", error.text);
+        ck_assert_int_eq(fmoe_served(s.l, 3, &served), 0);
+        ck_assert_int_eq(served.tuned, i % 3 != 2);
+        if (i % 3 != 2)
+            ck_assert_double_eq(served.us, i % 3 == 0 ? 52 : 72);
+        if (i % 2)
+            ck_assert_int_eq(fmoe_drop_old(s.f), 0);
+    }
+    atomic_store(&server.ends, 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(server.failed, 0);
+    ck_assert_int_eq(server.wrong, 0);
+    end_serving(&s);
+}
+END_TEST
+
+/* The first call after a reload is served by what it brought: misses are counted from exactly there on, and no further. */
+START_TEST(first_call_uses_the_new_table)
+{
+    static const int64_t rows[] = {4}, others[] = {64};
+    const char *has = table_of(0, rows, 1, 0, 50), *has_not = table_of(0, others, 1, 0, 50);
+    struct fmoe_error error = {""};
+    struct served_layer s;
+    uint64_t misses = 0;
+
+    serve_layer(&s, 0, has);
+    for (int i = 0; i < 6; i++) {
+        ck_assert_msg(fmoe_reload(s.f, i % 2 ? &has : &has_not, 1, &error) == 0, "%s", error.text);
+        for (int calls = 0; calls < 3; calls++) {
+            run_right(&s, 3);
+            misses += i % 2 == 0;
+            ck_assert_uint_eq(fmoe_n_misses(s.f), misses);
+        }
+    }
+    end_serving(&s);
+}
+END_TEST
+
+/* A table that is refused leaves the one that serves. */
+START_TEST(a_refused_table_changes_nothing)
+{
+    static const int64_t rows[] = {4};
+    const char *good = table_of(0, rows, 1, 0, 50), *twice[] = {good, table_of(0, rows, 1, 1, 60)};
+    const char *bad = serving_file("gfx,cu_num\nx,y\n"), *none = "/nonexistent/table.csv";
+    struct fmoe *f = must_open(good);
+    struct fmoe_layer *l = must_open_layer(f, 0);
+    struct fmoe_error error = {""};
+    struct fmoe_served served;
+
+    ck_assert_int_eq(fmoe_reload(f, &bad, 1, &error), -EBADMSG);
+    ck_assert_int_eq(fmoe_reload(f, &none, 1, &error), -ENOENT);
+    ck_assert_msg(strstr(error.text, none) != NULL, "%s", error.text);
+    ck_assert_int_eq(fmoe_reload(f, twice, 2, &error), -EBADMSG);
+    ck_assert_msg(strstr(error.text, ":2: has the same key as") != NULL, "%s", error.text);
+    ck_assert_int_eq(fmoe_served(l, 4, &served), 0);
+    ck_assert(served.tuned && served.us == 50);
+    ck_assert_str_eq(served.table, good);
+    fmoe_close(f);
+}
+END_TEST
+
+/* Weights are stored once: neither rows of two layouts, nor a reload to another one. */
+START_TEST(layouts_do_not_change)
+{
+    const struct mf_shape s = shape_of(0, 4);
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer_model model = serving_model(&s, 8);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+    struct fmoe_weight w;
+
+    model.w1_layout = "sideways";
+    ck_assert_int_eq(fmoe_layer_open(f, &model, &error, &l), -EINVAL);
+    ck_assert_str_eq(error.text, "w1_layout: there is no layout 'sideways'");
+    model.w1_layout = NULL;
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_layer_weight(l, 1, &w), 0);
+    ck_assert_str_eq(w.layout, "row");
+    ck_assert_uint_eq(w.bytes[0], (size_t)8 * 256 * 256 * 2);
+    ck_assert_uint_eq(w.bytes[1], 0);
+    ck_assert_int_eq(fmoe_layer_weight(l, 3, &w), -EINVAL);
+    if (!device->ops->own_memory) {
+        const struct served_row row = {4, "move:sort_m16|tile:s1_bf16_silu_m16_n16_k256_t1_p16|move:nothing",
+                                       5};
+        const char *table = serving_table(device, &s, &row, 1);
+        ck_assert_int_lt(fmoe_reload(f, &table, 1, &error), 0);
+        ck_assert_msg(strstr(error.text, ":2: ") != NULL, "%s", error.text);
+    }
+    fmoe_close(f);
+}
+END_TEST
+
+static const struct {
+    const char *member;
+    int r;
+    const char *why;
+} models[] = {
+    {"act", -EINVAL, "act_type is 'ActivationType.Sigh': expected"},
+    {"dim", -EINVAL, "model_dim"},
+    {"topk", -EINVAL, "topk"},
+    {"tokens", -EINVAL, "max_tokens is 0: expected 1 to 1048576"},
+    {"null", -EINVAL, "q_type is NULL"},
+    {"workspace", -EINVAL, "workspace_bytes is 64: what serves 8 tokens needs"},
+    {"form", -EINVAL, "form is 'b7': expected"},
+};
+
+START_TEST(refuses_a_layer)
+{
+    const struct mf_shape s = shape_of(0, 4);
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer_model m = serving_model(&s, 8);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+    const char *member = models[_i].member;
+
+    m.act_type = strcmp(member, "act") == 0 ? "ActivationType.Sigh" : m.act_type;
+    m.model_dim = strcmp(member, "dim") == 0 ? -1 : m.model_dim;
+    m.topk = strcmp(member, "topk") == 0 ? 99 : m.topk;
+    m.max_tokens = strcmp(member, "tokens") == 0 ? 0 : m.max_tokens;
+    m.q_type = strcmp(member, "null") == 0 ? NULL : m.q_type;
+    m.workspace_bytes = strcmp(member, "workspace") == 0 ? 64 : 0;
+    m.form = strcmp(member, "form") == 0 ? "b7" : NULL;
+    ck_assert_int_eq(fmoe_layer_open(f, &m, &error, &l), models[_i].r);
+    ck_assert_msg(strstr(error.text, models[_i].why) == error.text, "'%s' is not '%s…'", error.text,
+                  models[_i].why);
+    ck_assert_ptr_null(l);
+    fmoe_close(f);
+}
+END_TEST
+
+START_TEST(refuses_a_device)
+{
+    struct fmoe_error error = {""};
+    struct fmoe *f = NULL;
+
+    ck_assert_int_lt(fmoe_open("tpu:0", NULL, 0, &error, &f), 0);
+    ck_assert_msg(strstr(error.text, "'tpu:0' is no device") != NULL, "%s", error.text);
+    ck_assert_int_eq(fmoe_open("sim:gfx942/304:0", NULL, 0, &error, &f), -EINVAL);
+    ck_assert_msg(strstr(error.text, "serves nothing") != NULL, "%s", error.text);
+    fmoe_close(NULL);
+}
+END_TEST
+
+/* Nobody finds out at the first call that a table was for others. */
+START_TEST(refuses_a_table_of_others)
+{
+    const struct mf_shape s = shape_of(0, 4);
+    const struct served_row theirs = {4, "cutlass:fast", 5}, ours = {4, serving_pipeline(device, &s, 0), 5};
+    const char *table = serving_table(device, &s, &theirs, 1);
+    struct mf_device elsewhere = *device;
+    struct fmoe_error error = {""};
+    struct fmoe *f = NULL;
+
+    ck_assert_int_eq(fmoe_open(name, &table, 1, &error, &f), -EBADMSG);
+    ck_assert_msg(strstr(error.text, ":2: column pipeline names a family that this build does not have") !=
+                      NULL,
+                  "%s", error.text);
+    elsewhere.info.class.cu_num++;
+    table = serving_table(&elsewhere, &s, &ours, 1);
+    ck_assert_int_eq(fmoe_open(name, &table, 1, &error, &f), -EBADMSG);
+    ck_assert_msg(strstr(error.text, ": no row is of this device's class, ") != NULL, "%s", error.text);
+    ck_assert_ptr_null(f);
+}
+END_TEST
+
+/* One class holds several device models: their rows serve, and that they are another's is said. The tests' rows are of model "cpu". */
+START_TEST(tells_rows_of_another_model)
+{
+    const int64_t tokens[] = {4, 8};
+    const char *theirs = table_of(0, tokens, 2, 0, 5), *mine;
+    struct fmoe_error error = {""};
+    struct fmoe *f = must_open(theirs);
+    struct fmoe_rows rows;
+    char text[1 << 16], *at;
+    FILE *file = fopen(theirs, "r");
+    size_t len;
+
+    fmoe_rows(f, &rows);
+    ck_assert_uint_eq(rows.n, 2);
+    ck_assert_uint_eq(rows.elsewhere, 2);
+    ck_assert_str_eq(rows.there, "cpu");
+    ck_assert_str_eq(rows.here, device->info.model);
+
+    ck_assert_ptr_nonnull(file);
+    len = fread(text, 1, sizeof(text) - 1, file);
+    (void)fclose(file);
+    text[len] = '\0';
+    while ((at = strstr(text, ",cpu,r1,")) != NULL) { /* row by row they become this device's own */
+        char rest[1 << 16];
+        mf_say(rest, sizeof(rest), ",%s,r1,%s", device->info.model, at + strlen(",cpu,r1,"));
+        mf_say(at, sizeof(text) - (size_t)(at - text), "%s", rest);
+        mine = serving_file(text);
+        ck_assert_msg(fmoe_reload(f, &mine, 1, &error) == 0, "%s", error.text);
+        size_t left = rows.elsewhere - 1;
+        fmoe_rows(f, &rows);
+        ck_assert_uint_eq(rows.n, 2);
+        ck_assert_uint_eq(rows.elsewhere, left);
+    }
+    ck_assert_uint_eq(rows.elsewhere, 0);
+    ck_assert_str_eq(rows.there, "");
+    ck_assert_int_eq(fmoe_reload(f, NULL, 0, &error), 0);
+    fmoe_rows(f, &rows);
+    ck_assert_uint_eq(rows.n, 0);
+    fmoe_close(f);
+}
+END_TEST
+
+/* ---- misses ---- */
+
+START_TEST(tells_its_misses_once)
+{
+    static const int64_t rows[] = {4};
+    _cleanup_(mf_freep) char *text = NULL;
+    struct served_layer s;
+    char *again = NULL;
+
+    serve_layer(&s, 1, table_of(1, rows, 1, 0, 50));
+    ck_assert_int_eq(fmoe_misses(s.f, "me", &again), 0);
+    ck_assert_ptr_null(again);
+    run_right(&s, 3);
+    run_right(&s, 9);
+    run_right(&s, 16);
+    ck_assert_int_eq(fmoe_misses(s.f, "me", &text), 0);
+    ck_assert_msg(strstr(text, "{\"source\":\"me\",\"class\":\"") == text, "%s", text);
+    ck_assert_msg(strstr(text, "\"misses\":[{\"shape\":{\"token\":16,\"model_dim\":256,\"inter_dim\":128,"
+                               "\"expert\":8,\"topk\":3,\"act_type\":\"ActivationType.Silu\"") != NULL,
+                  "%s", text);
+    ck_assert_msg(strstr(text, "\"q_type\":\"QuantType.per_Token\",\"use_g1u1\":1,\"doweight_stage1\":0},"
+                               "\"layout\":\"w1=row w2=row\",\"count\":2}]}") != NULL,
+                  "%s", text);
+    ck_assert_int_eq(fmoe_misses(s.f, NULL, &again), 0);
+    ck_assert_ptr_null(again);
+    /* what a layer missed is told when it is closed, too */
+    run_right(&s, 9);
+    fmoe_layer_close(s.l);
+    ck_assert_uint_eq(fmoe_n_misses(s.f), 3);
+    free(text);
+    ck_assert_int_eq(fmoe_misses(s.f, "me", &text), 0);
+    ck_assert_msg(strstr(text, "\"count\":1}]}") != NULL, "%s", text);
+    ck_assert_int_eq(fmoe_misses(s.f, NULL, &again), 0);
+    ck_assert_ptr_null(again);
+    end_serving(&s);
+}
+END_TEST
+
+/* Ids of a placement that is no range become the layer's. */
+START_TEST(places_experts)
+{
+    static const int32_t map[16] = {-1, 3, -1, 0, -1, -1, 7, -1, 1, -1, 2, 4, -1, 5, -1, 6},
+                         twice[16] = {3, 3};
+    const struct mf_shape s = shape_of(0, 4);
+    const int32_t ids[6] = {0, 1, 3, 6, 15, -1}, want[6] = {-1, 3, 0, 7, 6, -1};
+    struct fmoe *f = must_open(NULL);
+    struct fmoe_layer_model m = serving_model(&s, 8);
+    struct fmoe_error error = {""};
+    struct fmoe_layer *l = NULL;
+    int32_t to[6];
+
+    m.form = "ep:0/16";
+    ck_assert_msg(fmoe_layer_open(f, &m, &error, &l) == 0, "%s", error.text);
+    ck_assert_int_eq(fmoe_place(l, map, 2, ids, to, &error), 0);
+    ck_assert_mem_eq(to, want, sizeof(want));
+    ck_assert_int_eq(fmoe_place(l, twice, 2, ids, to, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "two experts of expert_map have one place");
+    fmoe_close(f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fmoe");
+    TCase *tc = tcase_create("fmoe");
+
+    tcase_add_checked_fixture(tc, open_device, close_device);
+    tcase_set_timeout(tc, 110);
+    tcase_add_loop_test(tc, serves_every_count, 0, MF_ARRAY_LEN(layers));
+    tcase_add_test(tc, misses_take_a_near_row);
+    tcase_add_loop_test(tc, calls_allocate_and_lock_nothing, 0, MF_ARRAY_LEN(layers));
+    tcase_add_test(tc, refuses_a_call);
+    tcase_add_test(tc, one_call_of_a_process);
+    tcase_add_loop_test(tc, tables_change_under_load, 0, MF_ARRAY_LEN(layers));
+    tcase_add_test(tc, first_call_uses_the_new_table);
+    tcase_add_test(tc, a_refused_table_changes_nothing);
+    tcase_add_test(tc, layouts_do_not_change);
+    tcase_add_loop_test(tc, refuses_a_layer, 0, MF_ARRAY_LEN(models));
+    tcase_add_test(tc, refuses_a_device);
+    tcase_add_test(tc, refuses_a_table_of_others);
+    tcase_add_test(tc, tells_rows_of_another_model);
+    tcase_add_test(tc, tells_its_misses_once);
+    tcase_add_test(tc, places_experts);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

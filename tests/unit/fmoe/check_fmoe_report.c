@@ -1,0 +1,253 @@
+/* fmoe/report.c: what becomes of a report by what the farm answers, under which key it is sent again, and that nobody waits for a farm
+ * that is not there. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+#include "support/farm/fake_http.h"
+#include "support/mf_check.h"
+#include "support/farm/serving.h"
+
+#define PATIENCE_MS 30000
+#define KEY_MAX     128
+
+static struct mf_device *device;
+static struct fmoe *f;
+static struct fmoe_layer *layer;
+static struct serving data;
+
+static void open_layer(void)
+{
+    struct fmoe_layer_model model;
+    struct fmoe_error error = {""};
+    struct mf_shape shape;
+    const char *name = serving_device(&device);
+
+    ck_assert_int_eq(mf_shape_parse("4,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch."
+                                    "bfloat16,QuantType.No,1,0",
+                                    &shape),
+                     0);
+    model = serving_model(&shape, shape.token);
+    ck_assert_msg(fmoe_open(name, NULL, 0, &error, &f) == 0, "%s", error.text);
+    ck_assert_msg(fmoe_layer_open(f, &model, &error, &layer) == 0, "%s", error.text);
+    serving_make(&data, device, layer, &shape);
+}
+
+static void close_layer(void)
+{
+    serving_release(&data);
+    fmoe_close(f);
+    device = mf_device_close(device);
+}
+
+/* A call for which there is no row: there is no table. */
+static void miss(int64_t tokens)
+{
+    const struct fmoe_call call = serving_call(&data, tokens, NULL);
+
+    ck_assert_int_eq(fmoe_run(layer, &call), 0);
+    ck_assert_int_eq(device->ops->sync(device), 0);
+}
+
+static void report_to(const char *url)
+{
+    struct fmoe_error error = {""};
+
+    ck_assert_msg(fmoe_report_start(f, url, NULL, 1, &error) == 0, "%s", error.text);
+}
+
+static struct fmoe_reported wait_for(const struct fmoe_reported *want)
+{
+    struct fmoe_reported is;
+
+    for (int64_t end = mf_now_ms() + PATIENCE_MS;;) {
+        fmoe_report_state(f, &is);
+        if (is.sent >= want->sent && is.failed >= want->failed && is.refused >= want->refused)
+            return is;
+        ck_assert_msg(mf_now_ms() < end, "%llu sent, %llu failed, %llu refused", (unsigned long long)is.sent,
+                      (unsigned long long)is.failed, (unsigned long long)is.refused);
+        (void)poll(NULL, 0, 2);
+    }
+}
+
+/* The n-th request of the log: its key and its body, which live as long as the log. */
+static const char *posted(struct fake_http *farm, int n, char key[KEY_MAX])
+{
+    static const char begin[] = "POST /api/v1/misses HTTP/1.1\r\n", header[] = "\r\nIdempotency-Key: ";
+    const char *at = farm->log.data, *body;
+
+    for (int i = 0; at && (at = strstr(at, begin)) != NULL && i < n; i++)
+        at += strlen(begin);
+    if (!at)
+        return NULL;
+    body = strstr(at, "\r\n\r\n");
+    at = strcasestr(at, header);
+    ck_assert(at && body && at < body);
+    at += strlen(header);
+    mf_say(key, KEY_MAX, "%.*s", (int)strcspn(at, "\r"), at);
+    return body + 4;
+}
+
+/* A report that does not get through is sent again as it was, under its key, before anything newer. */
+static const struct {
+    int status;
+    bool cut; /* the answer breaks off */
+} laters[] = {{503, false}, {500, false}, {429, false}, {401, false}, {403, false}, {201, true}};
+
+START_TEST(sent_again_under_its_key)
+{
+    const struct fake_answer answers[] = {{.request = "POST /api/v1/misses",
+                                           .status = laters[_i].status,
+                                           .body = "{\"title\":\"not now\"}",
+                                           .cut = laters[_i].cut,
+                                           .times = 1},
+                                          {.request = "POST /api/v1/misses", .status = 201, .body = "{}"}};
+    char first[KEY_MAX], second[KEY_MAX], third[KEY_MAX];
+    const char *one, *two, *three;
+    struct fmoe_reported state;
+    struct fake_http farm;
+
+    fake_http_start(&farm, answers, MF_ARRAY_LEN(answers));
+    miss(3);
+    report_to(farm.url);
+    (void)wait_for(&(struct fmoe_reported){.failed = 1});
+    miss(1);
+    state = wait_for(&(struct fmoe_reported){.failed = 1, .sent = 1});
+    ck_assert_uint_eq(state.failed, 1);
+    ck_assert_uint_eq(state.refused, 0);
+    fmoe_report_stop(f); /* tells of the other miss */
+    fake_http_stop(&farm);
+    one = posted(&farm, 0, first);
+    two = posted(&farm, 1, second);
+    three = posted(&farm, 2, third);
+    ck_assert(one && two && three);
+    ck_assert_str_eq(first, second);
+    ck_assert_str_ne(second, third);
+    ck_assert_int_eq(strncmp(one, two, strcspn(one, "\n")), 0);
+    ck_assert_ptr_nonnull(strstr(one, "{\"shape\":{\"token\":4,"));
+    ck_assert_ptr_nonnull(strstr(three, "{\"shape\":{\"token\":1,"));
+    fake_http_release(&farm);
+}
+END_TEST
+
+/* What the farm will never take is dropped and counted, and the next report has a key of its own. */
+static const int nevers[] = {422, 400, 404, 409, 413};
+
+START_TEST(dropped_and_counted)
+{
+    const struct fake_answer answers[] = {
+        {.request = "POST /api/v1/misses", .status = nevers[_i], .body = "{\"title\":\"no\"}", .times = 1},
+        {.request = "POST /api/v1/misses", .status = 200, .body = "{}"},
+    };
+    char first[KEY_MAX], second[KEY_MAX], none[KEY_MAX];
+    struct fmoe_reported state;
+    struct fake_http farm;
+
+    fake_http_start(&farm, answers, MF_ARRAY_LEN(answers));
+    miss(4);
+    report_to(farm.url);
+    state = wait_for(&(struct fmoe_reported){.refused = 1});
+    ck_assert_uint_eq(state.refused, 1);
+    ck_assert_uint_eq(state.failed, 0);
+    miss(2);
+    fmoe_report_stop(f);
+    fake_http_stop(&farm);
+    ck_assert_ptr_nonnull(posted(&farm, 0, first));
+    ck_assert_ptr_nonnull(strstr(posted(&farm, 1, second), "{\"shape\":{\"token\":2,"));
+    ck_assert_ptr_null(posted(&farm, 2, none));
+    ck_assert_str_ne(first, second);
+    fake_http_release(&farm);
+}
+END_TEST
+
+/* A port of this machine at which nobody listens, for as long as *ret_fd is open. */
+static void closed_port(char url[64], int *ret_fd)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(address);
+
+    *ret_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(*ret_fd, (struct sockaddr *)&address, len), 0);
+    ck_assert_int_eq(getsockname(*ret_fd, (struct sockaddr *)&address, &len), 0);
+    mf_say(url, 64, "http://127.0.0.1:%d", ntohs(address.sin_port));
+}
+
+/* Calls go on, the end waits for nothing, and what was not in a report's hand by then is for the next farm. */
+START_TEST(a_farm_that_is_not_there)
+{
+    const struct fake_answer taken = {.request = "POST /api/v1/misses", .status = 201, .body = "{}"};
+    struct fake_http farm;
+    char url[64], key[KEY_MAX];
+    int fd;
+
+    closed_port(url, &fd);
+    miss(4);
+    report_to(url);
+    (void)wait_for(&(struct fmoe_reported){.failed = 1});
+    miss(4);
+    fmoe_report_stop(f);
+    miss(4);
+    ck_assert_uint_eq(fmoe_n_misses(f), 3);
+    (void)close(fd);
+
+    fake_http_start(&farm, &taken, 1);
+    report_to(farm.url);
+    fmoe_report_stop(f);
+    fake_http_stop(&farm);
+    ck_assert_ptr_nonnull(strstr(posted(&farm, 0, key), "\"count\":2}"));
+    fake_http_release(&farm);
+}
+END_TEST
+
+/* Nothing to tell is no report. */
+START_TEST(silent_without_misses)
+{
+    struct fake_http farm;
+    char key[KEY_MAX];
+
+    fake_http_start(&farm, &(struct fake_answer){0}, 0);
+    report_to(farm.url);
+    fmoe_report_stop(f);
+    fake_http_stop(&farm);
+    ck_assert_ptr_null(posted(&farm, 0, key));
+    fake_http_release(&farm);
+}
+END_TEST
+
+START_TEST(refuses_to_report)
+{
+    /* a token goes to this machine, whose names these are not, or over TLS */
+    static const char *const far[] = {"http://127.0.0.1@farm.example", "http://127.farm.example",
+                                      "http://[::1]@farm.example", "http://localhost.example", "http://farm"};
+    const char *token = serving_file("moefarm_1_00");
+    struct fmoe_error error = {""};
+
+    ck_assert_int_eq(fmoe_report_start(f, "ftp://farm", NULL, 5, &error), -EINVAL);
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 0, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "seconds is 0: expected 1 to 86400");
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", "/nonexistent/token", 5, &error), -ENOENT);
+    for (size_t i = 0; i < MF_ARRAY_LEN(far); i++)
+        ck_assert_msg(fmoe_report_start(f, far[i], token, 5, &error) == -EPERM, "%s is near", far[i]);
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), 0);
+    ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), -EALREADY);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fmoe_report");
+    TCase *tc = tcase_create("fmoe_report");
+
+    tcase_add_checked_fixture(tc, open_layer, close_layer);
+    tcase_set_timeout(tc, 100);
+    tcase_add_loop_test(tc, sent_again_under_its_key, 0, MF_ARRAY_LEN(laters));
+    tcase_add_loop_test(tc, dropped_and_counted, 0, MF_ARRAY_LEN(nevers));
+    tcase_add_test(tc, a_farm_that_is_not_there);
+    tcase_add_test(tc, silent_without_misses);
+    tcase_add_test(tc, refuses_to_report);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

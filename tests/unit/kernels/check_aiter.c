@@ -1,0 +1,349 @@
+/* kernels/aiter*.c: the names of AITER's tables, the size of its space by kind of shape, and pipelines of it. */
+#include <dirent.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/moe/pipeline_search.h"
+#include "common/table/table_file.h"
+#include "kernels/aiter/aiter.h"
+#include "kernels/sim/sim.h"
+#include "support/mf_check.h"
+#include "support/shipped.h"
+
+/* --- names ------------------------------------------------------------------------------------------------ */
+
+/* Every kernel name of every table that AITER ships is one of its grammar. */
+START_TEST(shipped_names)
+{
+    const struct shipped *file = &shipped[_i];
+    _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(file->file);
+    if (file->op != MF_TABLE_FMOE)
+        return;
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const char *kernels[] = {t->rows[i].kernel1, t->rows[i].kernel2};
+        for (int k = 0; k < 2; k++)
+            if (!mf_table_no_kernel(kernels[k]) && !mf_aiter_name_parse(kernels[k]))
+                ck_abort_msg("%s:%lld: %s", file->file, (long long)t->rows[i].line, kernels[k]);
+    }
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    bool ours;
+} names[] = {
+    {"_ZN5aiter48fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128E", true},
+    {"_ZN5aiter49fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128E", false},   /* the length is another */
+    {"_ZN5aiter99999999999999999999fmoe_bf16E", false},
+    {"fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128", false},               /* not mangled */
+    {"@fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128", false},
+    {"_ZN5aiter62fmoe_bf16_a16_blockscaleFp8_g1u1_vs_silu_1tg_emsort_16x128_pf3E", true},
+    {"moe_ck2stages_gemm1_256x32x128x128_1x4_MulABScaleExpertWeightA8W8blkscaleSplitk_v1_Nswizzle0_Quant4_MulRoutedWeight0_"
+     "silu_F8_F8_B16", true},
+    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_F8_F8_B16", true},
+    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_silu_F8_F8_B16", false},
+    {"flydsl_moe1_afp4_wfp4_bf16_t32x128x256_w2_fp4", true},
+    {"flydsl_moe1_afp4_wfp4_bf16_t32x128x256_fp4_w2", false},                  /* the order is part of it */
+    {"flydsl_moe1_afp8_wfp4_bf16_t32x64x256_w4_gui_kw4_fp8", true},
+    {"flydsl_moe2_afp8_wfp4_bf16_t16x128x256_atomic_bnt2_sbm32", true},
+    {"flydsl_moe2_layout_afp8_wfp4_bf16_t32x256x128_reduce_sbm32", true},
+    {"flydsl_mxmoe_g1_a8w4_32x256x256_nt_il_fp8out_xcd4", true},
+    {"opus_moe1_afp8_wfp4_bf16_t64x384_gs_qgb3_stream_k8_fp8", true},
+    {"opus_moe2_layout_afp8_wfp4_atomic_t32x128x256_sbm32_occ1_cache_b2_ws2", true},
+    {"swiglu_mxfp4_bf16_cktile", true},
+    {"cktile_a8w4_bm32", true},
+    {"cktile_a8w4_bm", false},
+    {"tile_s1_m32n64k128", false},
+    {"one_t16", false},
+    {"", false},
+};
+/* clang-format on */
+
+START_TEST(parsed_names)
+{
+    ck_assert_msg(mf_aiter_name_parse(names[_i].name) == names[_i].ours, "%s", names[_i].name);
+}
+END_TEST
+
+/* --- the space -------------------------------------------------------------------------------------------- */
+
+#define SPACE_MAX 2048
+
+struct space {
+    struct mf_offer offer; /* first */
+    struct mf_step steps[SPACE_MAX];
+    struct mf_path_step timed[SPACE_MAX];
+    size_t n;
+    int n_kernels, n_host, n_no;
+    int n_stage[4];
+    char splits[MF_REASON_MAX]; /* why none of k is tried; empty where there is none to try */
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct space *g = (struct space *)o;
+    ck_assert_uint_lt(g->n, SPACE_MAX);
+    if (!step->aiter || !mf_aiter_name_parse(step->name))
+        ck_abort_msg("%s is no name that AITER runs", step->name);
+    g->steps[g->n++] = *step;
+    g->n_host += strcmp(step->family, "host") == 0;
+    g->n_kernels += strcmp(step->family, "host") != 0;
+    g->n_stage[step->stage]++;
+    return 0;
+}
+
+static int take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                   const char *format, ...)
+{
+    char reason[MF_REASON_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    ck_assert(family[0] && kernel[0] && rule[0]);
+    ck_assert_msg(strlen(reason) > 20, "'%s' is no sentence", reason);
+    if (strstr(kernel, "Splitk"))
+        (void)snprintf(((struct space *)o)->splits, MF_REASON_MAX, "%s", reason);
+    ((struct space *)o)->n_no++;
+    return 0;
+}
+
+/* The space of a shape on a class; NULL where the shape is none of AITER's there, with a reason counted. */
+static const struct space *enumerate(const char *device, const struct mf_shape *shape)
+{
+    static struct space g;
+    struct mf_device *d = NULL;
+    char why[MF_REASON_MAX] = "";
+    g.n = 0;
+    g.n_kernels = g.n_host = g.n_no = 0;
+    g.splits[0] = '\0';
+    memset(g.n_stage, 0, sizeof(g.n_stage));
+    g.offer = (struct mf_offer){.step = take_step, .reject = take_no};
+    ck_assert_msg(mf_sim_open(device, why, sizeof(why), &d) == 0, "%s", why);
+    ck_assert_int_eq(mf_enumerate(&d->info, shape, "aiter", &g.offer), 0);
+    for (size_t i = 0; i < g.n; i++)
+        g.timed[i] = (struct mf_path_step){&g.steps[i], mf_sim_step_us(&d->info, shape, &g.steps[i])};
+    mf_device_close(d);
+    return &g;
+}
+
+#define BF16 "torch.bfloat16"
+#define FN   "torch.float8_e4m3fn"
+#define FNUZ "torch.float8_e4m3fnuz"
+#define FP4  "torch.float4_e2m1fn_x2"
+#define G942 "sim:gfx942/304:0"
+#define G950 "sim:gfx950/256:0"
+#define ROW(sizes, act, a, w, q, dw) \
+    "64," sizes ",ActivationType." act "," BF16 "," a "," w ",QuantType." q ",1," dw
+
+/* Candidates by kind of shape as counted of AITER's own generators: from least to most, each within 2%. */
+/* clang-format off */
+static const struct {
+    const char *kind, *device, *row;
+    int least, most;
+} kinds[] = {
+    {"bf16",          G942, ROW("6144,4096,8,2",    "Silu",   BF16, BF16, "No", "0"),           18, 18},
+    {"bf16",          G950, ROW("4096,384,128,8",   "Silu",   BF16, BF16, "No", "0"),           15, 15},
+    {"per_Tensor int8", G942, ROW("6144,4096,8,2",  "Silu",   "torch.int8", "torch.int8", "per_Tensor", "0"), 49, 49},
+    {"per_Token fp8", G942, ROW("7168,256,256,8",   "Silu",   FNUZ, FNUZ, "per_Token", "0"),    57, 57},
+    {"per_Token fp8", G942, ROW("6144,4096,8,2",    "Silu",   FNUZ, FNUZ, "per_Token", "0"),    59, 59},
+    {"per_Token fp8", G950, ROW("4096,1536,160,8",  "Silu",   FN, FN, "per_Token", "0"),        46, 46},
+    {"per_1x128",     G942, ROW("6144,4096,8,2",    "Silu",   FNUZ, FNUZ, "per_1x128", "0"),    40, 40},
+    {"per_1x128",     G950, ROW("7168,256,257,9",   "Silu",   FN, FN, "per_1x128", "0"),        43, 49},
+    {"a16wi4",        G950, ROW("7168,512,384,8",   "Silu",   BF16, "torch.int4", "per_1x32", "0"), 84, 84},
+    {"a16w4",         G950, ROW("3584,384,896,16",  "Situv2", BF16, FP4, "per_1x32", "0"),     432, 432},
+    {"mxfp8",         G950, ROW("6144,512,257,9",   "Silu",   FN, FN, "per_1x32", "0"),        714, 714},
+    {"a8w4",          G950, ROW("7168,512,384,8",   "Silu",   FN, FP4, "per_1x32", "0"),       958, 960},
+    {"a4w4",          G950, ROW("7168,512,257,9",   "Silu",   FP4, FP4, "per_1x32", "0"),     1212, 1212},
+    {"a4w4 Swiglu",   G950, ROW("3072,1536,128,4",  "Swiglu", FP4, FP4, "per_1x32", "0"),     1154, 1154},
+};
+/* clang-format on */
+
+START_TEST(kinds_of_shapes)
+{
+    struct mf_shape shape;
+    ck_assert_int_eq(mf_shape_parse(kinds[_i].row, &shape), 0);
+    const struct space *g = enumerate(kinds[_i].device, &shape);
+    printf("%-16s %-18s %5d candidates (AITER %d to %d)\n", kinds[_i].kind, kinds[_i].device, g->n_kernels,
+           kinds[_i].least, kinds[_i].most);
+    ck_assert_int_ge(g->n_kernels, (int)(0.98 * kinds[_i].least));
+    ck_assert_int_le(g->n_kernels, (int)(1.02 * kinds[_i].most));
+    for (size_t i = 0; i < g->n; i++)
+        for (size_t j = 0; j < i; j++)
+            if (strcmp(g->steps[i].name, g->steps[j].name) == 0 &&
+                strcmp(g->steps[i].family, g->steps[j].family) == 0)
+                ck_abort_msg("%s:%s twice", g->steps[i].family, g->steps[i].name);
+}
+END_TEST
+
+/* Every kind has pipelines; of those that use a v2 step, both stages do. */
+START_TEST(kinds_have_pipelines)
+{
+    struct mf_shape shape;
+    ck_assert_int_eq(mf_shape_parse(kinds[_i].row, &shape), 0);
+    const struct space *g = enumerate(kinds[_i].device, &shape);
+    struct mf_path_problem p = {.ops = mf_layer_ops(&shape),
+                                .format = MF_FORMAT_BF16,
+                                .steps = g->timed,
+                                .n_steps = g->n,
+                                .gap_us = 1,
+                                .keep = 8};
+    _cleanup_(mf_freep) struct mf_path *paths = NULL;
+    size_t n_paths = 0;
+    ck_assert_int_eq(mf_path_find(&p, &paths, &n_paths), 0);
+    ck_assert_msg(n_paths > 0, "%s: no pipeline of %zu steps", kinds[_i].kind, g->n);
+    for (size_t i = 0; i < n_paths; i++) {
+        int n_v2 = 0, n_pertoken = 0;
+        for (int k = 0; k < paths[i].n; k++) {
+            const struct mf_step *s = &g->steps[paths[i].steps[k]];
+            n_v2 += strcmp(s->family, "flydslv2") == 0 || strcmp(s->family, "opusv2") == 0;
+            n_pertoken += shape.q_type == MF_QTYPE_PER_1X32 && strcmp(s->family, "asm") == 0;
+        }
+        ck_assert_msg(n_v2 == 0 || n_v2 == 2, "a v2 stage beside another");
+        ck_assert_int_eq(n_pertoken, 0);
+    }
+}
+END_TEST
+
+/* Shapes of ours that AITER has no key or no kernel for: a reason each, and no step, host steps included. */
+static const char *const others[] = {
+    ROW("7168,512,256,8", "GeluTanh", BF16, BF16, "No", "0"),
+    ROW("7168,512,256,8", "Silu", FP4, FP4, "per_1x16", "0"),
+    ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), /* fp8 of the other gfx */
+    "64,7168,512,256,8,ActivationType.Silu," BF16 "," BF16 "," BF16 ",QuantType.No,0,0",
+    ROW("7168,512,256,8", "Swiglu", FN, FP4, "per_1x32", "0") ",limit:10",
+};
+
+START_TEST(shapes_of_others)
+{
+    struct mf_shape shape;
+    ck_assert_msg(mf_shape_parse(others[_i], &shape) == 0, "%s", others[_i]);
+    const struct space *g = enumerate(G950, &shape);
+    ck_assert_uint_eq(g->n, 0);
+    ck_assert_int_gt(g->n_no, 0);
+}
+END_TEST
+
+/* What the tuner lost is told where its launcher would take it. */
+/* clang-format off */
+static const struct {
+    const char *device, *row, *says; /* NULL: nothing */
+} splits[] = {
+    {G950, ROW("7168,256,257,9", "Silu", FN, FN, "per_1x128", "0"),     "model_dim 7168 could be split into 2, 4, 7, 8 parts"},
+    {G942, ROW("6144,4096,8,2",  "Silu", FNUZ, FNUZ, "per_1x128", "0"), "model_dim 6144 could be split into 2, 3, 4, 6, 8 parts"},
+    {G950, ROW("640,256,8,2",    "Silu", FN, FN, "per_1x128", "0"),     "model_dim 640 could be split into 5 parts"},
+    {G950, ROW("896,256,8,2",    "Silu", FN, FN, "per_Token", "0"),     NULL},
+};
+/* clang-format on */
+
+START_TEST(lost_splits)
+{
+    struct mf_shape shape;
+    ck_assert_int_eq(mf_shape_parse(splits[_i].row, &shape), 0);
+    const struct space *g = enumerate(splits[_i].device, &shape);
+    if (!splits[_i].says)
+        ck_assert_str_eq(g->splits, "");
+    else
+        ck_assert_msg(strstr(g->splits, splits[_i].says) != NULL, "\"%s\"", g->splits);
+}
+END_TEST
+
+/* --- the shipped catalogue -------------------------------------------------------------------------------- */
+
+/* What AITER's own generators make of whole tables, where that is counted. */
+/* clang-format off */
+static const struct {
+    const char *file;
+    long n;
+} totals[] = {
+    {"dsv3_fp4_untuned_fmoe.csv", 75144},       {"kimik2_fp4_untuned_fmoe.csv", 77568},
+    {"glm5_fp4_untuned_fmoe.csv", 74496},       {"minimax_m25_fp4_untuned_fmoe.csv", 72960},
+    {"kimik2_fp8fp4_untuned_fmoe.csv", 60592},  {"qwen3_5_397b_fp4_untuned_fmoe.csv", 55872},
+    {"gptoss_fp4_untuned_fmoe.csv", 55392},     {"qwen3next_80b_fp8_untuned_fmoe.csv", 3840},
+    {"a8w8_blockscale_untuned_fmoe_glm5.csv", 688},
+};
+/* clang-format on */
+
+static void check_total(const char *file, long n)
+{
+    for (size_t i = 0; i < MF_ARRAY_LEN(totals); i++)
+        if (strcmp(totals[i].file, file) == 0)
+            ck_assert_msg(labs(n - totals[i].n) <= totals[i].n / 50, "%s: %ld, AITER %ld", file, n,
+                          totals[i].n);
+}
+
+/* Every row has candidates on one of the two classes; a row that has none on one has a reason there. */
+START_TEST(catalogue)
+{
+    static const char *const devices[] = {G942, G950};
+    long n_rows = 0, n_candidates = 0, n_refused = 0;
+    for (size_t f = 0; f < sizeof(shipped) / sizeof(shipped[0]); f++) {
+        if (shipped[f].tuned || shipped[f].op != MF_TABLE_FMOE)
+            continue;
+        _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(shipped[f].file);
+        long of_file = 0;
+        for (size_t i = 0; i < t->n_rows; i++) {
+            int most = 0;
+            for (int d = 0; d < 2; d++) {
+                const struct space *g = enumerate(devices[d], &t->rows[i].shape);
+                ck_assert_msg(g->n_kernels > 0 || g->n_no > 0, "%s: neither a step nor a reason",
+                              shipped[f].file);
+                most = MF_MAX(most, g->n_kernels);
+            }
+            of_file += most;
+            n_refused += most == 0;
+        }
+        printf("%-50s %4zu rows %7ld candidates\n", shipped[f].file, t->n_rows, of_file);
+        check_total(shipped[f].file, of_file);
+        n_rows += (long)t->n_rows;
+        n_candidates += of_file;
+    }
+    printf("%ld rows, %ld candidates, %ld rows refused\n", n_rows, n_candidates, n_refused);
+    ck_assert_int_eq(n_refused, 0);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *row, *kernel, *says; /* says NULL: the launcher takes it */
+} launches[] = {
+    {ROW("7168,256,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E",
+     "inter_dim 256 is no multiple of the kernel's 512"},
+    {ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E", NULL},
+    {ROW("7168,512,256,8", "Silu", FN, FN, "per_1x32", "0"), "_ZN5aiter47fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3E",
+     "scales per token"},
+    {ROW("7168,512,256,8", "Silu", FN, FN, "per_1x32", "0"), "flydsl_moe1_afp8_wfp8_bf16_t32x64x256_gui_fp8", NULL},
+};
+/* clang-format on */
+
+START_TEST(refused_launches)
+{
+    struct mf_shape shape;
+    char why[MF_REASON_MAX] = "";
+    ck_assert_int_eq(mf_shape_parse(launches[_i].row, &shape), 0);
+    bool refused = mf_aiter_launch_refuses(&shape, launches[_i].kernel, why, sizeof(why));
+    ck_assert_int_eq(refused, launches[_i].says != NULL);
+    ck_assert_msg(!refused || strstr(why, launches[_i].says), "%s", why);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("aiter");
+    TCase *t = tcase_create("aiter");
+    tcase_set_timeout(t, 110);
+    tcase_add_loop_test(t, shipped_names, 0, (int)(sizeof(shipped) / sizeof(shipped[0])));
+    tcase_add_loop_test(t, parsed_names, 0, (int)MF_ARRAY_LEN(names));
+    tcase_add_loop_test(t, kinds_of_shapes, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_loop_test(t, kinds_have_pipelines, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_loop_test(t, shapes_of_others, 0, (int)MF_ARRAY_LEN(others));
+    tcase_add_loop_test(t, lost_splits, 0, (int)MF_ARRAY_LEN(splits));
+    tcase_add_test(t, catalogue);
+    tcase_add_loop_test(t, refused_launches, 0, (int)MF_ARRAY_LEN(launches));
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,58 @@
+/* Production pads a call's token count to the next bucket and takes that row (ROCm/aiter#3933, #3964, #5049: wrong or faulting for
+ * counts between buckets). Steps that were opened for a bucket's count are right for every count that pads to it. */
+#include "common/base/cleanup.h"
+#include "support/kernels/family_contract.h"
+#include "support/mf_check.h"
+
+static const int formats[] = {0, 1, 3, 11, 14, 16};
+#define N_FORMATS ((int)MF_ARRAY_LEN(formats))
+
+/* Buckets around which thresholds lie: threads share rows from 65 on, routes from 1025, and 4 MiB of rows go around the
+ * caches. */
+/* clang-format off */
+static const struct contract_case cases[] = {
+    /* T     H   I   E  k */
+    {  16,   64, 32,  8, 6, MF_ACT_SILU, false},
+    {  32,   64, 32,  8, 3, MF_ACT_SILU, true},
+    { 128, 2048, 32,  8, 8, MF_ACT_SILU, false},
+    { 256,   64, 32, 33, 6, MF_ACT_SILU, false},
+    { 512, 2048, 32,  8, 6, MF_ACT_SILU, false},
+};
+/* clang-format on */
+
+START_TEST(every_count_of_a_bucket)
+{
+    const struct contract_format *f = &contract_formats[formats[_i % N_FORMATS]];
+    struct contract_case c = cases[_i / N_FORMATS];
+    int n_steps = 0;
+    const int64_t bucket = c.token, tokens[] = {bucket / 2 + 1, bucket / 4 * 3, bucket - 1};
+    const char *const families[] = {f->family, "one", "move", "lib"};
+    struct mf_device *d = contract_device(NULL);
+
+    for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++) {
+        c.token = tokens[i];
+        const struct mf_shape s = contract_shape(&c, f);
+        const struct contract_run run = {.device = d,
+                                         .families = families,
+                                         .n_families = MF_ARRAY_LEN(families),
+                                         .shape = &s,
+                                         .most = 6,
+                                         .bucket = bucket};
+        ck_assert_int_eq(mf_token_bucket(s.token), bucket);
+        n_steps += contract_check_some(&run);
+    }
+    ck_assert_int_gt(n_steps, 0);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("bucket");
+    TCase *tc = tcase_create("bucket");
+
+    tcase_set_timeout(tc, 110);
+    tcase_add_loop_test(tc, every_count_of_a_bucket, 0, (int)MF_ARRAY_LEN(cases) * N_FORMATS);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,110 @@
+#include "kernels/ops/calibrate.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "kernels/core/data.h"
+#include "support/mf_check.h"
+
+#define T 6
+#define H 64
+#define I 32
+#define E 4
+#define K 2
+
+struct batch {
+    struct mf_layer_data data;
+    uint16_t x[T * H];
+    int32_t ids[T * K];
+    float weights[T * K], g1[E], g2[E];
+    uint8_t w1[E * 2 * I * H / 2], w2[E * H * I / 2], s1[E * 2 * I * H / 16], s2[E * H * I / 16];
+};
+
+static struct batch *batch_new(void)
+{
+    struct batch *b = calloc(1, sizeof(*b));
+    const struct mf_shape s = {.token = T,
+                               .model_dim = H,
+                               .inter_dim = I,
+                               .expert = E,
+                               .topk = K,
+                               .act_type = MF_ACT_SILU,
+                               .dtype = MF_DTYPE_BF16,
+                               .q_dtype_a = MF_DTYPE_FP4X2,
+                               .q_dtype_w = MF_DTYPE_FP4X2,
+                               .q_type = MF_QTYPE_PER_1X16,
+                               .use_g1u1 = true};
+    struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
+    b->data = (struct mf_layer_data){
+        s, b->x, b->ids, b->weights, {{b->w1, b->s1, b->g1}}, {{b->w2, b->s2, b->g2}}, NULL, NULL};
+    mf_data_x(&s, 1, b->x);
+    ck_assert_int_eq(mf_data_topk(&s, &routing, 1, b->ids, b->weights), 0);
+    ck_assert_int_eq(mf_data_weight(&s, MF_TENSOR_W1, 1, &b->data.w1), 0);
+    ck_assert_int_eq(mf_data_weight(&s, MF_TENSOR_W2, 1, &b->data.w2), 0);
+    return b;
+}
+
+static const struct mf_codec *nvfp4(void)
+{
+    return mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X16);
+}
+
+/* The largest value of all batches decides, whichever batch holds it. */
+START_TEST(widest_batch_decides)
+{
+    struct batch *b = batch_new();
+    struct mf_calibration c = {0};
+    float one[2], two[2];
+    char why[160] = "";
+    ck_assert_int_eq(mf_calibrate(&c, &b->data, why, sizeof(why)), 0);
+    ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 1, one, why, sizeof(why)), 0);
+    ck_assert_double_eq_tol((double)one[0], 2688 / (double)c.x_amax, 1e-3);
+    b->x[5] = 0x42c8; /* 100 */
+    ck_assert_int_eq(mf_calibrate(&c, &b->data, why, sizeof(why)), 0);
+    b->x[5] = 0;
+    ck_assert_int_eq(mf_calibrate(&c, &b->data, why, sizeof(why)), 0);
+    ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 1, two, why, sizeof(why)), 0);
+    ck_assert_double_eq_tol((double)two[0], 26.88, 1e-4);
+    ck_assert(two[1] <= one[1]);
+    ck_assert_int_eq(c.batches, 3);
+    ck_assert_int_eq(c.tokens, 3 * T);
+    ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 2, one, why, sizeof(why)), 0);
+    ck_assert_double_eq_tol((double)one[0], 13.44, 1e-4);
+    free(b);
+}
+END_TEST
+
+START_TEST(bad_batches_leave_nothing)
+{
+    struct batch *b = batch_new();
+    struct mf_calibration c = {0};
+    float factors[2];
+    char why[160] = "";
+    ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 1, factors, why, sizeof(why)), -ENODATA);
+    ck_assert_ptr_nonnull(strstr(why, "no batch"));
+    b->x[7] = 0x7f80; /* infinity */
+    ck_assert_int_eq(mf_calibrate(&c, &b->data, why, sizeof(why)), -EINVAL);
+    ck_assert_str_eq(why, "x of batch 0 holds a value that is not finite");
+    ck_assert_int_eq(c.batches, 0);
+    ck_assert(c.x_amax == 0.0f);
+    b->data.shape.q_dtype_a = MF_DTYPE_INT8;
+    ck_assert_int_eq(mf_calibrate(&c, &b->data, why, sizeof(why)), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(why, "make no pair"));
+    c.batches = 1;
+    ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 0, factors, why, sizeof(why)), -EINVAL);
+    free(b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("calibrate");
+    TCase *tc = tcase_create("calibrate");
+    tcase_add_test(tc, widest_batch_decides);
+    tcase_add_test(tc, bad_batches_leave_nothing);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

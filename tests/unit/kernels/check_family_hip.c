@@ -1,0 +1,663 @@
+/* The families of GPUs without a GPU: what they offer, that a step's name says which code it is, what they refuse. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
+#include "support/farm/heard.h"
+#include "kernels/core/family.h"
+#include "support/mf_check.h"
+
+#define BLOCK_FP8 \
+    "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0"
+#define TOKEN_FP8 \
+    "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
+#define PLAIN "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+
+/* clang-format off */
+static const char *const shapes[] = {
+    "1,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+    "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
+    "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
+    "4096,2048,384,128,8,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+    "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,ep:8/64",
+    "4,256,96,8,2,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,limit:7+b1+b2+gate_up:interleaved",
+    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0,gate_up:tiled",
+    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Tensor,1,0",
+    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0",
+    "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_1x128,1,0",
+    "4,256,96,8,2,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,1",
+    "16,3072,3072,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,b1+b2",
+    "16,2880,2880,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0",
+    "1,7168,256,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.int4,QuantType.per_1x32,1,0",
+    "1,7168,256,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.int4,QuantType.per_Token,1,1",
+    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
+    "64,3584,384,128,16,ActivationType.Situv2,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
+    "64,4096,512,512,10,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0",
+    "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x32,1,0",
+    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.int4,QuantType.per_1x32,1,0",
+    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.int4,QuantType.per_Token,1,0",
+};
+
+static const char fnuz_shape[] =
+    "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,QuantType.per_1x128,1,0";
+
+static const struct {
+    const char *shape, *rule, *says;
+    bool moves; /* only the GEMMs refuse */
+} refused[] = {
+    {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype", "torch.float16", false},
+    {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100", false},
+    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,gate_up:tiled", "gate_up", "scales of fp8fn_128 are of 128 rows", true},
+};
+/* clang-format on */
+
+static const struct mf_device_info hopper = {.class = {.gfx = "sm_90", .cu_num = 132}, .cores = 132};
+static const struct mf_device_info cdna3 = {.class = {.gfx = "gfx942", .cu_num = 304}, .cores = 304};
+static const struct mf_device_info rdna3 = {.class = {.gfx = "gfx1100", .cu_num = 96}, .cores = 96};
+static const struct mf_device_info turing = {.class = {.gfx = "sm_75", .cu_num = 40}, .cores = 40};
+static const struct mf_device_info ampere = {.class = {.gfx = "sm_80", .cu_num = 108}, .cores = 108};
+
+/* Families of prebuilt code have no folder here: check_asm_hip. */
+static struct mf_shape ask(const struct mf_device_info *device, const char *text, struct heard *h)
+{
+    struct mf_shape shape;
+
+    ck_assert_msg(mf_shape_parse(text, &shape) == 0, "%s", text);
+    *h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    ck_assert_int_eq(mf_enumerate(device, &shape, NULL, &h->offer), 0);
+    return shape;
+}
+
+/* Every op of the layer has a step, names are told apart, and each step's code can be said without a device: its source is
+ * there, no definition is cut short, and two steps of one family are two codes unless they differ by their launch only. */
+static void check_offers(const struct mf_device_info *device, const char *text)
+{
+    static struct heard h;
+    const struct mf_shape shape = ask(device, text, &h);
+    mf_ops covered = 0;
+
+    for (size_t i = 0; i < h.n; i++) {
+        const struct mf_family *f = mf_family_find("hip", h.steps[i].family);
+        struct mf_code code;
+
+        covered |= h.steps[i].covers;
+        ck_assert_ptr_nonnull(f);
+        ck_assert_str_eq(f->device_kind, "hip");
+        ck_assert_msg(f->code(device, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
+        ck_assert_ptr_nonnull(mf_code_source(code.source));
+        ck_assert_ptr_nonnull(strstr(mf_code_source(code.source), code.function));
+        ck_assert_uint_lt(code.n_defines, MF_CODE_DEFINES_MAX);
+        for (size_t d = 0; d < code.n_defines; d++)
+            ck_assert_uint_lt(strlen(code.defines[d]), sizeof(code.defines[0]) - 1);
+        for (size_t j = 0; j < i; j++)
+            ck_assert(strcmp(h.steps[i].name, h.steps[j].name) != 0 ||
+                      strcmp(h.steps[i].family, h.steps[j].family) != 0);
+    }
+    ck_assert_uint_eq(covered, mf_layer_ops(&shape));
+}
+START_TEST(test_offers)
+{
+    check_offers(&hopper, shapes[_i]);
+    check_offers(&cdna3, shapes[_i]);
+}
+END_TEST
+
+static bool defines(const struct mf_code *c, const char *define)
+{
+    for (size_t i = 0; i < c->n_defines; i++) {
+        if (strncmp(c->defines[i], define, strlen(define)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* CDNA 3's own e4m3: AMD's kernels take it and are told so, NVIDIA's do not. */
+START_TEST(test_fnuz)
+{
+    static const char *const of_no_format[] = {"sort.hip", "align.hip", "from_aligned.hip", "combine.hip",
+                                               "zero.hip"};
+    static struct heard h;
+    struct mf_shape shape;
+    struct mf_code code;
+
+    check_offers(&cdna3, fnuz_shape);
+    shape = ask(&cdna3, fnuz_shape, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        ck_assert_int_eq(
+            mf_family_find("hip", h.steps[i].family)->code(&cdna3, &shape, h.steps[i].name, &code), 0);
+        bool has_none = false;
+        for (size_t j = 0; j < MF_ARRAY_LEN(of_no_format); j++)
+            has_none |= strcmp(code.source, of_no_format[j]) == 0;
+        ck_assert_msg(defines(&code, "MF_FNUZ") != has_none, "%s", h.steps[i].name);
+    }
+    (void)ask(&hopper, fnuz_shape, &h);
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_str_eq(h.rule, "q_dtype");
+}
+END_TEST
+
+/* What a step covers is in its code: of one family, the same code twice covers the same. */
+START_TEST(test_codes_tell_steps_apart)
+{
+    static struct heard h;
+    const struct mf_shape shape = ask(&hopper, shapes[_i], &h);
+
+    for (size_t i = 0; i < h.n; i++) {
+        for (size_t j = 0; j < i; j++) {
+            struct mf_code a, b;
+
+            if (strcmp(h.steps[i].family, h.steps[j].family) != 0)
+                continue;
+            const struct mf_family *f = mf_family_find("hip", h.steps[i].family);
+            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[i].name, &a), 0);
+            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[j].name, &b), 0);
+            ck_assert_msg(!mf_code_equal(&a, &b) || h.steps[i].covers == h.steps[j].covers ||
+                              strcmp(f->name, "move") == 0,
+                          "%s and %s", h.steps[i].name, h.steps[j].name);
+        }
+    }
+}
+END_TEST
+
+/* What fits none of our GEMMs is there for who names it: with a code for each step, and in words where it is for few routes or
+ * for another architecture. */
+START_TEST(test_on_request)
+{
+    static const struct {
+        const char *name;
+        bool few, hopper;
+    } rows[] = {
+        {"gather_m16", false, false},         {"gather_once_m128", false, false},
+        {"gather_bulk_m32", false, true},     {"unpermute_z_m64", false, false},
+        {"sort_gather_m16", true, false},     {"act_m128", false, false},
+        {"unpermute_few_z_m16", true, false},
+    };
+    static struct heard h;
+    struct mf_shape shape;
+    const struct mf_family *f = mf_family_find("hip", "permute");
+    struct mf_code code;
+
+    ck_assert(mf_family_on_request(f));
+    ck_assert_int_eq(mf_shape_parse(shapes[_i], &shape), 0);
+    bool few = shape.token * shape.topk <= 1024;
+    for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
+        int r = f->code(&hopper, &shape, rows[i].name, &code);
+        ck_assert_msg(r == (few || !rows[i].few ? 0 : -EINVAL), "%s: %d", rows[i].name, r);
+        ck_assert(r < 0 || strstr(mf_code_source(code.source), code.function));
+        ck_assert(!rows[i].hopper || f->code(&ampere, &shape, rows[i].name, &code) < 0);
+    }
+    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    ck_assert_int_eq(mf_enumerate(&hopper, &shape, "permute", &h.offer), 0);
+    ck_assert_uint_gt(h.n, 0);
+    ck_assert_int_eq(mf_enumerate(&rdna3, &shape, "permute", &h.offer), 0);
+    ck_assert_str_eq(h.rule, "arch");
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const struct mf_device_info *device;
+    const char *family, *shape, *kernel, *rule, *says;
+} refused_kernels[] = {
+    {&hopper, "permute", "4096,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "sort_gather", "routes", "are 32768 routes"},
+    {&hopper, "permute", "64,2048,384,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "unpermute_few_z", "rows", "24704 rows"},
+    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "quant1_gather", "format", "activations are"},
+    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "unpermute_zw", "doweight_stage1", "no other zw"},
+    {&ampere, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "gather_bulk", "arch", "the device is sm_80"},
+    {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows are 1416 bytes"},
+    {&hopper, "tile", "4096,4096,640,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "inter_dim is 640"},
+    {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_zw", "lds", "2 slices of 0 + 128 rows"},
+    {&hopper, "tile", "64,4096,192,128,8," PLAIN, "s1_bf16_silu_m64_n256_b_p128", "layout", "inter_dim is 192"},
+    {&hopper, "layer", "64,4128,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "model_dim 4128"},
+    {&hopper, "tile", "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout", "gate and up lie in turn"},
+    {&hopper, "tile", "64,4160,256,128,8," PLAIN, "s2_bf16_m64_n256_b_p128_y", "layout", "panel128 of w2"},
+    {&hopper, "layer", "64,4160,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "panel128 of w2"},
+    {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "scales of 1x128"},
+};
+/* clang-format on */
+
+/* Each rule says no to what it is for, and in its own words. */
+START_TEST(test_kernels_refused)
+{
+    static struct heard h;
+    struct mf_shape shape;
+
+    ck_assert_int_eq(mf_shape_parse(refused_kernels[_i].shape, &shape), 0);
+    h = (struct heard){.offer = HEARD_OFFER, .kernel = refused_kernels[_i].kernel};
+    ck_assert_int_eq(mf_enumerate(refused_kernels[_i].device, &shape, refused_kernels[_i].family, &h.offer),
+                     0);
+    ck_assert_uint_gt(h.n_noes, 0);
+    ck_assert_str_eq(h.rule, refused_kernels[_i].rule);
+    ck_assert_msg(strstr(h.reason, refused_kernels[_i].says) != NULL, "%s", h.reason);
+}
+END_TEST
+
+/* Weights in slices: of Hopper's cores and what else has a whole layer there, beside weights as they are in checkpoints; nowhere else.
+ * How they lie is part of the code of `one` alone: what multiplies by Hopper's cores compiles once for both. */
+static const struct {
+    const struct mf_device_info *device;
+    const char *family, *name;
+    bool offered;
+} slices[] = {
+    {&hopper, "tile", "s1_bf16_silu_m32_n128_bt_p128", true},
+    {&hopper, "tile", "s1_bf16_silu_m32_n128_bt", true},
+    {&hopper, "tile", "s1_bf16_silu_m32_n128_s5_g2_p128", false},
+    {&hopper, "tile", "s2_bf16_m32_n128_bt_p128_y", true},
+    {&hopper, "tile", "s2_bf16_m32_n128_bt_y", true},
+    {&hopper, "tile", "s2_bf16_m32_n128_s5_g2_p128_z", false},
+    {&hopper, "layer", "layer_bf16_silu_m32_n256_b_p128", true},
+    {&hopper, "pair", "pair_bf16_silu_m32_n256_b_p128", true},
+    {&hopper, "pair", "pair_bf16_silu_m32_n256_b", true},
+    {&hopper, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", true},
+    {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6_p128", false},
+    {&ampere, "one", "one_bf16_silu_t1024_b3_c1_y6", true},
+    {&cdna3, "one", "one_bf16_silu_t512_b4_c1_y4_p128", false},
+};
+
+START_TEST(test_slices)
+{
+    static struct heard h;
+    struct mf_shape shape;
+    struct mf_code code, straight;
+    const char *name = slices[_i].name, *family = slices[_i].family, *word = strstr(name, "_p128");
+    char other[MF_STEP_NAME_MAX];
+
+    ck_assert_int_eq(mf_shape_parse("8,2048,768,128,8," PLAIN, &shape), 0);
+    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    ck_assert_int_eq(mf_enumerate(slices[_i].device, &shape, family, &h.offer), 0);
+    ck_assert_msg((heard_of(&h, name) != NULL) == slices[_i].offered, "%s", name);
+    if (!slices[_i].offered || word == NULL)
+        return;
+    const struct mf_family *f = mf_family_find("hip", family);
+    (void)snprintf(other, sizeof(other), "%.*s%s", (int)(word - name), name, word + strlen("_p128"));
+    ck_assert_int_eq(f->code(slices[_i].device, &shape, name, &code), 0);
+    ck_assert_int_eq(f->code(slices[_i].device, &shape, other, &straight), 0);
+    ck_assert_int_eq(mf_code_equal(&code, &straight), strcmp(family, "one") != 0);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *shape;
+    int stages;
+} kept[] = {
+    {"4096,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 8},
+    {"4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 6},
+    {"4096,4096,192,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 8},
+    {"4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 4},
+};
+/* clang-format on */
+
+/* The code of a step whose ring has so many slices. */
+static void check_ring(const char *family, const struct mf_shape *shape, const char *step, int stages,
+                       struct mf_code *ret)
+{
+    char text[40];
+    ck_assert_int_eq(mf_family_find("hip", family)->code(&hopper, shape, step, ret), 0);
+    (void)snprintf(text, sizeof(text), "MF_STAGES=%d", stages);
+    ck_assert(defines(ret, text));
+}
+
+/* Weights that stay in LDS leave the ring what is left of it; and only stage 2 has them. */
+START_TEST(test_kept)
+{
+    static struct heard h;
+    struct mf_code code;
+
+    const struct mf_shape shape = ask(&hopper, kept[_i].shape, &h);
+    ck_assert_ptr_nonnull(heard_of(&h, "s2_fp8fn_128_m128_n256_bsk_y"));
+    for (size_t i = 0; i < h.n; i++)
+        ck_assert(strncmp(h.steps[i].name, "s1_", 3) != 0 || strstr(h.steps[i].name, "_bsk") == NULL);
+    check_ring("tile", &shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
+    ck_assert(defines(&code, "MF_KEPT=4"));
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const char *family, *shape, *step;
+    int stages;
+} rings[] = {
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128_q", 4},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128",   3},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m128_n256_b_p128_q",  3},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s1_fp8fn_128_silu_m64_n256_bts_p128_q", 5},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_zw",     3},
+    {"tile",  "1024,4096,384,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      4},
+    {"tile",  "1024,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bs_p128_y",      3},
+    {"pair",  "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  4},
+    {"pair",  "1024,4096,640,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128",  3},
+    {"pair",  "4096,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", 4},
+    {"layer", "1024,4096,384,128,8," BLOCK_FP8, "layer_fp8fn_128_silu_m128_n256_bs_p128", 4},
+};
+/* clang-format on */
+
+/* Tiles that leave as codes leave the ring a slice more than those of bf16 do, where a group has whole tokens; and so do rows that a wave adds
+ * itself, where a product has few slices. */
+START_TEST(test_ring)
+{
+    struct mf_shape shape;
+    struct mf_code code;
+    ck_assert_int_eq(mf_shape_parse(rings[_i].shape, &shape), 0);
+    check_ring(rings[_i].family, &shape, rings[_i].step, rings[_i].stages, &code);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    const struct mf_device_info *device;
+    const char *family, *shape, *name; /* a step that is offered, or */
+    const char *rule, *says;  /* why none is */
+} both_stages[] = {
+    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
+    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, "layer", "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
+    {&hopper, "layer", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
+    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", NULL, "q_type", "h is quantised tile by tile"},
+    {&hopper, "layer", "2048,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "tokens_max", "token is 2048 with topk 8"},
+    {&hopper, "layer", "64,2048,768,512,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "experts", "expert is 512"},
+    {&hopper, "layer", "64,2112,256,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", NULL, "divisibility", "model_dim is 2112"},
+    {&ampere, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is sm_80"},
+    {&cdna3, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is gfx942"},
+    {&hopper, "pair", "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128", NULL, NULL},
+    {&hopper, "pair", "1024,7168,256,256,8," BLOCK_FP8, "pair_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, "pair", "16384,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "pair_bf16_silu_m96_n256_b_w", NULL, NULL},
+    {&hopper, "pair", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "pair_bf16_gelu_m32_n256_b", NULL, NULL},
+    {&hopper, "pair", "64,2048,768,512,8," PLAIN, "pair_bf16_silu_m32_n256_b_p128", NULL, NULL},
+    {&hopper, "pair", "1024,4096,384,128,8," TOKEN_FP8, NULL, "q_type", "h is quantised tile by tile"},
+    {&ampere, "pair", "64,2048,768,128,8," PLAIN, NULL, "arch", "pair is written for wgmma and bulk copies of sm_90; the device is sm_80"},
+};
+/* clang-format on */
+
+/* The whole layer in one launch covers all ops, a pair of stages all behind what sorts and quantises; where there is none, one sentence
+ * says why. */
+START_TEST(test_both_stages)
+{
+    static struct heard h;
+    struct mf_shape shape;
+    struct mf_code code;
+    const char *rule = both_stages[_i].rule, *name = both_stages[_i].name;
+    const char *family = both_stages[_i].family;
+    bool is_pair = strcmp(family, "pair") == 0;
+    mf_ops before = is_pair ? MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1) : 0;
+
+    ck_assert_int_eq(mf_shape_parse(both_stages[_i].shape, &shape), 0);
+    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    ck_assert_int_eq(mf_enumerate(both_stages[_i].device, &shape, family, &h.offer), 0);
+    ck_assert_msg(!rule || (h.n == 0 && h.n_noes == 1 && strcmp(h.rule, rule) == 0), "%s: %s", h.rule,
+                  h.reason);
+    ck_assert_msg(!rule || strstr(h.reason, both_stages[_i].says), "%s", h.reason);
+    for (size_t i = 0; i < h.n; i++)
+        ck_assert_uint_eq(h.steps[i].covers, mf_layer_ops(&shape) & ~before);
+    if (!name)
+        return;
+    ck_assert_msg(heard_of(&h, name) != NULL, "%s", name);
+    ck_assert_int_eq(mf_family_find("hip", family)->code(both_stages[_i].device, &shape, name, &code), 0);
+    ck_assert_str_eq(code.source, is_pair ? "pair.hip" : "layer.hip");
+}
+END_TEST
+
+/* What saves a launch before stage 1, and from how many tokens it is tried; a table's row opens for fewer, too. */
+/* clang-format off */
+static const struct {
+    const struct mf_device_info *device;
+    const char *shape, *family, *name;
+    bool offered, opens;
+} before_stage1[] = {
+    {&hopper, "64,4096,384,128,8," BLOCK_FP8,   "move", "sort_zero_quant1_fp8fn_128_m128",       true,  true},
+    {&hopper, "64,4096,384,128,8," BLOCK_FP8,   "move", "sort_quant1_fp8fn_128_m128",            true,  true},
+    {&cdna3,  "64,2048,768,128,8," PLAIN,       "move", "sort_zero_m64",                         true,  true},
+    {&hopper, "64,2048,768,128,8," PLAIN,       "move", "sort_quant1_m64",                       false, false},
+    {&hopper, "64,4096,384,128,8," TOKEN_FP8,   "move", "sort_zero_m64",                         true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_q_zero", true,  true},
+    {&hopper, "512,4096,384,128,8," BLOCK_FP8,  "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   false, true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m128_n256_bs_y_zero",      false, false},
+    {&cdna3,  "1024,2048,768,128,8," PLAIN,     "tile", "s1_bf16_silu_m128_n128_w2x2_zero",      false, false},
+    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", true, true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", false, true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128",  true, true},
+    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m64_n256_bs_p128_zero", false, false},
+    {&hopper, "2048,2048,768,128,8," PLAIN,     "pair", "pair_bf16_silu_m96_n256_b_zero",          true, true},
+    /* blocks of 80 rows, for 64 tokens an expert: all that a pipeline of them needs */
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "move", "sort_zero_quant1_fp8fn_128_m80",        true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m80_n256_b_q",        true,  true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m80_n256_b_y",             true,  true},
+    {&hopper, "1024,2048,768,128,8," PLAIN,     "tile", "s1_bf16_silu_m80_n256_b_zero",          true,  true},
+};
+/* clang-format on */
+
+START_TEST(test_before_stage1)
+{
+    static struct heard h;
+    const char *name = before_stage1[_i].name;
+    const struct mf_shape shape = ask(before_stage1[_i].device, before_stage1[_i].shape, &h);
+    struct mf_code code;
+
+    ck_assert_msg((heard_of(&h, name) != NULL) == before_stage1[_i].offered, "%s", name);
+    int r =
+        mf_family_find("hip", before_stage1[_i].family)->code(before_stage1[_i].device, &shape, name, &code);
+    ck_assert_int_eq(r == 0, before_stage1[_i].opens);
+}
+END_TEST
+
+/* Counts are left in memory only where blocks meet, beyond 8,192 ids. */
+static const struct {
+    const char *shape;
+    bool meets;
+} sorts_of[] = {{"64,2048,768,128,8," PLAIN, false},
+                {"1024,2048,768,128,8," PLAIN, false},
+                {"1025,2048,768,128,8," PLAIN, true}};
+
+START_TEST(test_sort_counts)
+{
+    static struct heard h;
+    size_t sorts = 0;
+
+    (void)ask(&hopper, sorts_of[_i].shape, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        if (strncmp(h.steps[i].name, "sort_m", 6) != 0 && strncmp(h.steps[i].name, "sort_zero_", 10) != 0)
+            continue;
+        sorts++;
+        ck_assert_msg((h.steps[i].workspace > 0) == sorts_of[_i].meets, "%s", h.steps[i].name);
+    }
+    ck_assert_uint_gt(sorts, 0);
+}
+END_TEST
+
+/* Blocks that meet are resident, so a device of few units gets no more than it holds at once; each has a count for each expert. */
+START_TEST(test_sort_of_few_units)
+{
+    static const int cores[] = {8, 40};
+    static struct heard h;
+    struct mf_device_info few = hopper;
+    size_t sorts = 0;
+
+    few.cores = cores[_i];
+    const struct mf_shape shape = ask(&few, "16384,2048,768,128,8," PLAIN, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        if (strncmp(h.steps[i].name, "sort_", 5) != 0 || h.steps[i].workspace == 0)
+            continue;
+        sorts++;
+        ck_assert_msg(h.steps[i].workspace <= (uint64_t)few.cores * (uint64_t)shape.expert * 4, "%s",
+                      h.steps[i].name);
+    }
+    ck_assert_uint_gt(sorts, 0);
+}
+END_TEST
+
+START_TEST(test_names_of_nothing)
+{
+    static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
+                                        "sort"};
+    static const char *const families[] = {"move", "tile", "one", "mx", "wint4", "layer", "pair"};
+    struct mf_shape shape;
+    struct mf_code code;
+
+    ck_assert_int_eq(mf_shape_parse(shapes[0], &shape), 0);
+    for (size_t f = 0; f < MF_ARRAY_LEN(families); f++) {
+        for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
+            ck_assert_int_lt(mf_family_find("hip", families[f])->code(&hopper, &shape, names[i], &code), 0);
+    }
+}
+END_TEST
+
+START_TEST(test_refuses)
+{
+    static struct heard h;
+
+    (void)ask(&hopper, refused[_i].shape, &h);
+    for (size_t i = 0; i < h.n; i++) /* rows are moved and quantised for whoever multiplies them */
+        ck_assert_msg(refused[_i].moves && strcmp(h.steps[i].family, "move") == 0, "%s", h.steps[i].name);
+    ck_assert(h.n > 0 || !refused[_i].moves);
+    ck_assert_str_eq(h.rule, refused[_i].rule);
+    ck_assert_msg(strstr(h.reason, refused[_i].says), "%s", h.reason);
+}
+END_TEST
+
+/* Neither Hopper's core nor its instruction. */
+static void check_plain(const struct mf_device_info *device, const struct mf_shape *shape, const char *family,
+                        const char *name)
+{
+    struct mf_code code;
+
+    ck_assert_int_eq(mf_family_find("hip", family)->code(device, shape, name, &code), 0);
+    ck_assert_msg(strstr(code.source, "hopper") == NULL && !defines(&code, "MF_WGMMA"), "%s", name);
+}
+
+/* Hopper's own instruction is not offered elsewhere, and the refusal says why; what no kernel is written for gets none. */
+START_TEST(test_architecture)
+{
+    static struct heard h;
+
+    const struct mf_shape shape = ask(&ampere, shapes[0], &h);
+    ck_assert_uint_gt(h.n, 0);
+    ck_assert_uint_gt(h.n_noes, 0);
+    for (size_t i = 0; i < h.n; i++)
+        check_plain(&ampere, &shape, h.steps[i].family, h.steps[i].name);
+    (void)ask(&ampere, shapes[2], &h); /* which converts no 8-bit floats */
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_str_eq(h.rule, "q_dtype");
+    ck_assert_msg(strstr(h.reason, "of bf16 or int4, and int8 by token"), "%s", h.reason);
+}
+END_TEST
+
+/* Weights of four bits have Hopper's core, too, where the device is one, and rows are added up in y by it alone. */
+START_TEST(test_narrow_on_hopper)
+{
+    static struct heard h;
+    size_t cores = 0;
+    struct mf_shape shape = ask(&hopper, shapes[11], &h);
+
+    for (size_t i = 0; i < h.n; i++) {
+        struct mf_code code;
+        bool adds =
+            (h.steps[i].covers & MF_OP_BIT(MF_OP_GEMM2)) && (h.steps[i].covers & MF_OP_BIT(MF_OP_COMBINE));
+
+        ck_assert_int_eq(
+            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        bool core = strcmp(code.source, "mx_hopper.hip") == 0;
+        ck_assert_msg(!core || defines(&code, "MF_W=FP4"), "%s", h.steps[i].name);
+        ck_assert_msg(!adds || core, "%s", h.steps[i].name);
+        cores += core;
+    }
+    ck_assert_uint_gt(cores, 0);
+    shape = ask(&ampere, shapes[13], &h);
+    ck_assert_uint_gt(h.n, 0);
+    for (size_t i = 0; i < h.n; i++)
+        check_plain(&ampere, &shape, h.steps[i].family, h.steps[i].name);
+}
+END_TEST
+
+START_TEST(test_no_architecture)
+{
+    static const struct mf_device_info *const devices[] = {&rdna3, &turing};
+    static struct heard h;
+
+    (void)ask(devices[_i], shapes[0], &h);
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_str_eq(h.rule, "arch");
+    ck_assert_msg(strstr(h.reason, devices[_i]->class.gfx), "%s", h.reason);
+}
+END_TEST
+
+/* Beyond 64 GiB of x a stage 1 that remembers rows by 32 bits is not offered; others are. */
+START_TEST(test_far_rows)
+{
+    static const char *const tokens[] = {"4194303", "4194304"};
+    static struct heard h;
+    char text[MF_SHAPE_TEXT_MAX];
+    size_t gather = 0;
+
+    mf_say(
+        text, sizeof(text),
+        "%s,8192,256,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+        tokens[_i]);
+    const struct mf_shape shape = ask(&hopper, text, &h);
+    for (size_t i = 0; i < h.n; i++) {
+        struct mf_code code;
+
+        ck_assert_int_eq(
+            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        gather += (strcmp(code.source, "tile_hopper.hip") == 0 || strcmp(code.source, "pair.hip") == 0) &&
+                  (h.steps[i].covers & MF_OP_BIT(MF_OP_GATHER)) != 0;
+    }
+    ck_assert_uint_gt(h.n, 0);
+    ck_assert(_i == 0 ? gather > 0 : gather == 0);
+}
+END_TEST
+
+/* A table's row serves every token count that pads to its own: a step that is offered for a bucket is one for all of them. */
+START_TEST(test_buckets)
+{
+    static const struct mf_device_info *const devices[] = {&hopper, &cdna3};
+    static struct heard h;
+    const char *rest = strchr(shapes[_i / 2], ',');
+    char text[MF_SHAPE_TEXT_MAX];
+
+    for (int bucket = 2; bucket <= 32768; bucket *= 2) {
+        mf_say(text, sizeof(text), "%d%s", bucket, rest);
+        struct mf_shape shape = ask(devices[_i % 2], text, &h);
+        for (size_t i = 0; i < 2 * h.n; i++) {
+            const struct mf_family *f = mf_family_find("hip", h.steps[i / 2].family);
+            struct mf_code code;
+            shape.token = i % 2 ? bucket / 2 + 1 : bucket - 1;
+            ck_assert_int_le(mf_token_bucket(shape.token), bucket);
+            ck_assert_msg(f->code(devices[_i % 2], &shape, h.steps[i / 2].name, &code) == 0,
+                          "%s of %d tokens is none of %d", h.steps[i / 2].name, bucket, (int)shape.token);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("family_hip");
+    TCase *tests = tcase_create("family_hip");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
+    tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
+    tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tests, test_kernels_refused, 0, MF_ARRAY_LEN(refused_kernels));
+    tcase_add_loop_test(tests, test_slices, 0, MF_ARRAY_LEN(slices));
+    tcase_add_loop_test(tests, test_kept, 0, MF_ARRAY_LEN(kept));
+    tcase_add_loop_test(tests, test_ring, 0, MF_ARRAY_LEN(rings));
+    tcase_add_loop_test(tests, test_both_stages, 0, MF_ARRAY_LEN(both_stages));
+    tcase_add_test(tests, test_fnuz);
+    tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
+    tcase_add_loop_test(tests, test_before_stage1, 0, (int)MF_ARRAY_LEN(before_stage1));
+    tcase_add_loop_test(tests, test_sort_counts, 0, (int)MF_ARRAY_LEN(sorts_of));
+    tcase_add_loop_test(tests, test_sort_of_few_units, 0, 2);
+    tcase_add_test(tests, test_names_of_nothing);
+    tcase_add_test(tests, test_architecture);
+    tcase_add_test(tests, test_narrow_on_hopper);
+    tcase_add_loop_test(tests, test_no_architecture, 0, 2);
+    tcase_add_loop_test(tests, test_far_rows, 0, 2);
+    tcase_add_loop_test(tests, test_buckets, 0, 2 * MF_ARRAY_LEN(shapes));
+    suite_add_tcase(suite, tests);
+    return mf_check_main(suite);
+}

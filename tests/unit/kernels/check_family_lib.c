@@ -1,0 +1,65 @@
+/* Family lib: the contract of every step on every case, and what it refuses. */
+#include <string.h>
+
+#include "support/kernels/family_cases.h"
+
+START_TEST(test_contract)
+{
+    family_check_loop("lib", _i);
+}
+END_TEST
+
+START_TEST(test_refused)
+{
+    family_refused_loop("lib", _i);
+}
+END_TEST
+
+/* oneDNN has bf16 only: weights of codes are multiplied where decoding them is worth a step, as family move says too. */
+/* clang-format off */
+static const struct {
+    struct contract_case c;
+    const char *rule, *word; /* NULL: there are steps */
+} coded[] = {
+    {{ 65,  256,   96,   8, 2, MF_ACT_SILU, false}, NULL,     NULL},
+    {{ 62,  256,   96,   8, 2, MF_ACT_SILU, false}, "rows",   "15.5 rows"},
+    {{  4,  256,   96,   8, 2, MF_ACT_SILU, false}, "rows",   "bf16"},
+    {{4096, 7168, 2048, 64, 8, MF_ACT_SILU, false}, "memory", "64 experts"},
+};
+/* clang-format on */
+
+START_TEST(test_coded)
+{
+    size_t row = (size_t)_i / (CONTRACT_N_FORMATS - 1);
+    struct mf_shape s =
+        contract_shape(&coded[row].c, &contract_formats[1 + (size_t)_i % (CONTRACT_N_FORMATS - 1)]);
+    struct contract_answer lib;
+
+    if (mf_isa_best() != MF_ISA_AVX512)
+        return;
+    contract_ask("lib", &s, 2, &lib);
+    if (!coded[row].rule) {
+        ck_assert_int_gt(lib.steps[MF_STAGE_STAGE1], 0);
+        ck_assert_int_gt(lib.steps[MF_STAGE_STAGE2], 0);
+        return;
+    }
+    ck_assert_int_eq(lib.steps[MF_STAGE_STAGE1] + lib.steps[MF_STAGE_STAGE2], 0);
+    ck_assert_str_eq(lib.rule, coded[row].rule);
+    ck_assert_msg(strstr(lib.reason, coded[row].word) != NULL, "\"%s\" does not say %s", lib.reason,
+                  coded[row].word);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("family lib");
+    TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
+
+    tcase_set_timeout(contract, 120);
+    tcase_add_loop_test(contract, test_contract, 0, FAMILY_LOOPS);
+    tcase_add_loop_test(refused, test_refused, 0, (int)MF_ARRAY_LEN(family_refused));
+    tcase_add_loop_test(refused, test_coded, 0, (int)MF_ARRAY_LEN(coded) * (CONTRACT_N_FORMATS - 1));
+    suite_add_tcase(suite, contract);
+    suite_add_tcase(suite, refused);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,308 @@
+/* Families tile, mx and wint4: the contract of every step on every case, and what they refuse. */
+#include <stdarg.h>
+
+#include "support/kernels/family_cases.h"
+#include "kernels/cpu/ops.h"
+
+START_TEST(test_contract)
+{
+    family_check_loop(contract_formats[(size_t)_i / 2 % CONTRACT_N_FORMATS].family, _i);
+}
+END_TEST
+
+START_TEST(test_refused)
+{
+    family_refused_loop("tile", _i);
+}
+END_TEST
+
+/* The shapes of the demo: Qwen3-30B-A3B and Qwen3-235B-A22B, TP8 and TP4. */
+static const struct {
+    int32_t model_dim, inter_dim;
+    int widths_refused; /* 64 and 128 do not divide 96, 128 does not divide 192 */
+} demo[] = {{2048, 96, 2}, {2048, 192, 1}, {4096, 192, 1}, {4096, 384, 0}};
+
+/* Stage 1 quantises h itself unless activations stay bf16 or one scale is for all rows: half the steps. */
+static bool has_fused_quant(const struct contract_format *f)
+{
+    return f->q_type == MF_QTYPE_NO || (f->q_type != MF_QTYPE_PER_TENSOR && f->a != MF_DTYPE_BF16);
+}
+
+/* Those of the demo: bf16, and fp8 of either flavour by token and by 128 of K. */
+static bool is_of_demo(const struct contract_format *f)
+{
+    return f->a == f->w && f->a != MF_DTYPE_INT8 &&
+           (f->q_type == MF_QTYPE_NO || f->q_type == MF_QTYPE_PER_TOKEN || f->q_type == MF_QTYPE_PER_1X128);
+}
+
+/* Enough steps to choose from, few enough to time all. */
+START_TEST(test_counts)
+{
+    /* blocks: sizes that pay of 8, 16, 32 and 64 rows, where an expert gets a sixteenth of the tokens */
+    static const struct {
+        int64_t token;
+        int blocks, most1, most2;
+    } ladder[] = {{1, 1, 74, 52},  {2, 1, 74, 52},  {4, 1, 74, 52},   {8, 1, 74, 52},
+                  {16, 1, 74, 52}, {32, 2, 94, 65}, {64, 3, 108, 78}, {128, 4, 126, 91}};
+    const struct contract_format *f = &contract_formats[(size_t)_i % CONTRACT_N_FORMATS];
+    bool fetches = mf_cpu_ops(mf_isa_best())->fetches; /* else steps do not differ by how far ahead */
+    int least = fetches && is_of_demo(f) ? 40 : 15, of_block = has_fused_quant(f) ? 10 : 6;
+    struct contract_case c = {1,
+                              demo[_i / CONTRACT_N_FORMATS].model_dim,
+                              demo[_i / CONTRACT_N_FORMATS].inter_dim,
+                              128,
+                              8,
+                              MF_ACT_SILU,
+                              false};
+
+    for (size_t t = 0; t < MF_ARRAY_LEN(ladder); t++) {
+        int blocks = ladder[t].blocks;
+        struct contract_answer a;
+        c.token = ladder[t].token;
+        struct mf_shape s = contract_shape(&c, f);
+        contract_ask(f->family, &s, 2, &a);
+        ck_assert_int_ge(a.steps[MF_STAGE_STAGE1], MF_MAX(least, blocks * of_block));
+        ck_assert_int_ge(a.steps[MF_STAGE_STAGE2], MF_MAX(least, blocks * 10));
+        ck_assert_int_le(a.steps[MF_STAGE_STAGE1], ladder[t].most1);
+        ck_assert_int_le(a.steps[MF_STAGE_STAGE2], ladder[t].most2);
+        /* and what stage 1 cannot quantise: x and h of one scale for all rows, x of more tokens than it keeps */
+        bool whole = f->q_type == MF_QTYPE_PER_TENSOR, many = c.token > 32;
+        int forms = f->a == MF_DTYPE_BF16 ? 0 : whole ? 3 : many ? 2 : 0, splits = 1;
+        /* and the three layouts where gate and up alternate, which scales of 128 rows do not go with */
+        int alternating = f->q_type == MF_QTYPE_PER_1X128 ? 3 : 0;
+        ck_assert_int_eq(a.rejections, demo[_i / CONTRACT_N_FORMATS].widths_refused + forms + splits +
+                                           alternating + 2 * (4 - blocks));
+    }
+}
+END_TEST
+
+/* ---- blocks that only pad ---- */
+
+struct blocks {
+    struct mf_offer offer;
+    char names[256][MF_STEP_NAME_MAX];
+    size_t n;
+    char why[256]; /* of s1_m64 */
+};
+
+static int note_block(struct mf_offer *o, const struct mf_step *step)
+{
+    struct blocks *b = (struct blocks *)o;
+
+    ck_assert_uint_lt(b->n, MF_ARRAY_LEN(b->names));
+    (void)snprintf(b->names[b->n++], MF_STEP_NAME_MAX, "%s", step->name);
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int note_padding(struct mf_offer *o, const char *family,
+                                                              const char *kernel, const char *rule,
+                                                              const char *format, ...)
+{
+    struct blocks *b = (struct blocks *)o;
+    va_list args;
+
+    (void)family, (void)rule;
+    va_start(args, format);
+    if (strcmp(kernel, "s1_m64") == 0)
+        (void)vsnprintf(b->why, sizeof(b->why), format, args);
+    va_end(args);
+    return 0;
+}
+
+static const struct {
+    int64_t token;
+    const char *why; /* "": they are offered */
+} paddings[] = {
+    {1, "no expert has more rows than there are tokens, 1: blocks of 32 hold them all"},
+    {64, "an expert has 4 rows on average: blocks of 32 hold 8 times as many, and 64 would be padding"},
+    {65, ""},
+};
+
+/* What is offered to many tokens only is opened for few: a table of another day may name it. */
+START_TEST(test_padding)
+{
+    static struct blocks many, few;
+    struct contract_case c = {128, 2048, 96, 128, 8, MF_ACT_SILU, false};
+    struct mf_device *d = contract_device(NULL);
+    const struct mf_family *f = mf_family_find("cpu", "tile");
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    size_t n_larger = 0, n_few = 0;
+
+    many = (struct blocks){.offer = {note_block, note_padding}};
+    few = many;
+    ck_assert_int_eq(mf_enumerate(&d->info, &s, "tile", &many.offer), 0);
+    s.token = paddings[_i].token;
+    ck_assert_int_eq(mf_enumerate(&d->info, &s, "tile", &few.offer), 0);
+    ck_assert_str_eq(few.why, paddings[_i].why);
+    for (size_t i = 0; i < few.n; i++)
+        n_few += strstr(few.names[i], "_m64_") != NULL;
+    ck_assert(*paddings[_i].why ? n_few == 0 : n_few > 0);
+    for (size_t i = 0; i < many.n; i++) {
+        struct mf_kernel *k = NULL;
+        if (!strstr(many.names[i], "_m64_"))
+            continue;
+        ck_assert_msg(f->open(f, d, &s, many.names[i], &k) == 0, "%s", many.names[i]);
+        (void)f->close(k);
+        n_larger++;
+    }
+    ck_assert_uint_gt(n_larger, 0);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+#define LARGE_BLOCKS (2 * 3) /* of each stage, those of more rows than 4 tokens need */
+
+/* A layout that does not fit is refused with the remainder. */
+START_TEST(test_layouts)
+{
+    static const struct contract_case c = {4, 256, 48, 8, 2, MF_ACT_SILU, false};
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    struct contract_answer a;
+
+    contract_ask("tile", &s, 2, &a);
+    /* the same with gate and up alternating, each of the four widths that do not divide 48, and 3 to 8 parts of 256 */
+    ck_assert_int_eq(a.rejections, 1 + 1 + 4 + 6 + LARGE_BLOCKS);
+    ck_assert_str_eq(a.rule, "divisibility");
+    ck_assert_ptr_nonnull(strstr(a.reason, "48"));
+    ck_assert_ptr_nonnull(strstr(a.reason, "remainder 16"));
+}
+END_TEST
+
+/* So is a width of a tile, with the operands. */
+START_TEST(test_widths)
+{
+    static const struct contract_case c = {4, 256, 96, 8, 2, MF_ACT_SILU, false};
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    struct contract_answer a;
+
+    contract_ask("tile", &s, 2, &a);
+    ck_assert_int_eq(a.rejections, 2 + 1 + LARGE_BLOCKS);
+    ck_assert_str_eq(a.rule, "divisibility");
+    ck_assert_str_eq(a.reason, "block_n is 64 and inter_dim is 96: a tile must divide the columns of stage 1 "
+                               "(remainder 32)");
+}
+END_TEST
+
+/* ---- parts of K ---- */
+
+struct splits {
+    struct mf_offer offer;
+    unsigned offered, refused; /* bit n: n parts */
+    char rule[32];             /* of the refusal of all of them */
+};
+
+static unsigned parts_in(const char *name)
+{
+    const char *at = strstr(name, "_sk");
+    return at && at[3] >= '0' && at[3] <= '9' ? 1u << (at[3] - '0') : 0;
+}
+
+static int note_step(struct mf_offer *o, const struct mf_step *step)
+{
+    ((struct splits *)o)->offered |= parts_in(step->name);
+    return 0;
+}
+
+__attribute__((format(printf, 5, 6))) static int
+note_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
+{
+    struct splits *s = (struct splits *)o;
+
+    (void)family;
+    (void)format;
+    s->refused |= parts_in(kernel);
+    if (strcmp(kernel, "s1_sk") == 0)
+        (void)snprintf(s->rule, sizeof(s->rule), "%s", rule);
+    return 0;
+}
+
+/* As AITER's: 2 to 8 parts, all alike, each of whole blocks of 128. Two threads; one route has one active expert. */
+/* clang-format off */
+static const struct {
+    int64_t token;
+    int32_t model_dim, inter_dim, expert, topk;
+    unsigned legal; /* bits */
+    const char *rule; /* or what all are refused by */
+} split_cases[] = {
+    {1,  128, 32, 8, 1, 0, NULL},
+    {1,  256, 32, 8, 1, 1 << 2, NULL},
+    {1,  384, 32, 8, 1, 1 << 3, NULL},
+    {1,  640, 32, 8, 1, 1 << 5, NULL},
+    {1,  768, 32, 8, 1, 1 << 2 | 1 << 3 | 1 << 6, NULL},
+    {1, 1024, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL},
+    {1, 2880, 32, 8, 1, 0, NULL},                       /* 22.5 blocks of 128 */
+    {1, 7168, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 7 | 1 << 8, NULL},
+    {1, 1024, 224, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL}, /* 7 tiles of 32: 3.5 a thread */
+    {1, 1024, 256, 8, 1, 0, "ksplit"},                  /* 8: 4 a thread */
+    {1, 1024, 32, 8, 8, 0, "ksplit"},                   /* 8 experts of 1 tile */
+    {8, 1024, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL},
+    {9, 1024, 32, 8, 1, 0, "ksplit"},                   /* more routes than experts */
+};
+/* clang-format on */
+
+START_TEST(test_splits)
+{
+    struct contract_case c = {.token = split_cases[_i].token,
+                              .model_dim = split_cases[_i].model_dim,
+                              .inter_dim = split_cases[_i].inter_dim,
+                              .expert = split_cases[_i].expert,
+                              .topk = split_cases[_i].topk,
+                              .act = MF_ACT_SILU};
+    struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v3", .cu_num = 2}, .cores = 2};
+
+    for (size_t i = 0; i < CONTRACT_N_FORMATS; i++) {
+        struct mf_shape s = contract_shape(&c, &contract_formats[i]);
+        struct splits splits = {.offer = {note_step, note_no}};
+        unsigned all = split_cases[_i].rule ? 0 : 0x1fc;
+        ck_assert_int_eq(mf_enumerate(&info, &s, contract_formats[i].family, &splits.offer), 0);
+        ck_assert_uint_eq(splits.offered, split_cases[_i].legal);
+        ck_assert_uint_eq(splits.refused, all & ~split_cases[_i].legal);
+        ck_assert_str_eq(splits.rule, split_cases[_i].rule ? split_cases[_i].rule : "");
+    }
+}
+END_TEST
+
+/* Names that tables have and that are not offered any more, since another name is the same work: they are opened. */
+START_TEST(test_older_names)
+{
+    static const char *const names[] = {
+        "s1_bf16_silu_m8_n32_k2048_t2_p16", "s1_bf16_silu_m8_n96_k2048_t2_p32",
+        "s1_bf16_silu_m8_n32_k2048_t1_p32", "s1_bf16_silu_m8_n32_k2048_t2_p32_x"};
+    struct contract_case c = {16, 2048, 96, 128, 8, MF_ACT_SILU, false};
+    struct mf_device *d = contract_device(NULL);
+    const struct mf_family *f = mf_family_find("cpu", "tile");
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    static struct blocks offered;
+
+    d->info.cores = 2;
+    offered = (struct blocks){.offer = {note_block, note_padding}};
+    ck_assert_int_eq(mf_enumerate(&d->info, &s, "tile", &offered.offer), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
+        struct mf_kernel *k = NULL;
+        for (size_t j = 0; j < offered.n; j++)
+            ck_assert_str_ne(offered.names[j], names[i]);
+        ck_assert_msg(f->open(f, d, &s, names[i], &k) == 0, "%s", names[i]);
+        (void)f->close(k);
+    }
+    (void)mf_device_close(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("family tile");
+    TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
+
+    tcase_set_timeout(contract, 120);
+    tcase_add_loop_test(contract, test_contract, 0, FAMILY_LOOPS);
+    tcase_add_loop_test(refused, test_refused, 0, (int)MF_ARRAY_LEN(family_refused));
+    tcase_add_loop_test(refused, test_counts, 0, (int)MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS);
+    tcase_add_test(refused, test_layouts);
+    tcase_add_test(refused, test_widths);
+    tcase_add_loop_test(refused, test_splits, 0, (int)MF_ARRAY_LEN(split_cases));
+    tcase_add_test(refused, test_older_names);
+    tcase_add_loop_test(refused, test_padding, 0, (int)MF_ARRAY_LEN(paddings));
+    suite_add_tcase(suite, contract);
+    suite_add_tcase(suite, refused);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,96 @@
+/* The division of kernels/gpu/src/quotient.h against true division, over every pair that quantising can bring together. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "support/mf_check.h"
+
+#define MF_DEVICE static inline
+#include "kernels/gpu/src/quotient.h"
+
+#define SMALLEST 1e-25f /* scales beyond these are lifted: kernels/gpu/src/quantise.h */
+#define LARGEST  1e25f
+#define TO_ZERO  0x1p-12f /* what every format rounds to zero */
+
+static const float greatest[] = {448.0f, 240.0f, 127.0f};
+
+static struct mf_inverse inverse_of(float by)
+{
+    return mf_inverse_of(by, 1.0f / by);
+}
+
+static float of_bf16(uint32_t bits)
+{
+    uint32_t u = bits << 16;
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* Every significand of a group's largest, at exponents apart, by every bf16 that is no larger. */
+START_TEST(test_all)
+{
+    for (uint32_t largest = 0x3f80; largest < 0x4000; largest++) {
+        for (int e = -70; e <= 90; e += 16) {
+            const float by = ldexpf(of_bf16(largest), e) / greatest[_i];
+            const struct mf_inverse inverse = inverse_of(by);
+
+            ck_assert(inverse.rest >= 0);
+            if (by < SMALLEST || by > LARGEST)
+                continue;
+            for (uint32_t x = 0; of_bf16(x) <= ldexpf(of_bf16(largest), e); x++) {
+                const float want = of_bf16(x) / by,
+                            got = mf_quotient_of(of_bf16(x), inverse.down, inverse.rest);
+
+                if (want < TO_ZERO ? !(got < TO_ZERO) : got != want)
+                    ck_abort_msg("%a / %a: %a, expected %a", (double)of_bf16(x), (double)by, (double)got,
+                                 (double)want);
+            }
+        }
+    }
+}
+END_TEST
+
+/* -x is x turned round, zeros too: their sign is a bit of the code. */
+START_TEST(test_signs)
+{
+    for (uint32_t x = 0; x <= 0x4000; x++) {
+        const struct mf_inverse inverse = inverse_of(of_bf16(0x4000) / greatest[_i]);
+        const float plus = mf_quotient_of(of_bf16(x), inverse.down, inverse.rest);
+        const float minus = mf_quotient_of(-of_bf16(x), inverse.down, inverse.rest);
+
+        ck_assert(plus == -minus && !signbit(plus) && signbit(minus));
+    }
+}
+END_TEST
+
+/* NVFP4: a bf16 times the factor for all is any float; what divides it has the four bits of an e4m3. */
+START_TEST(test_e4m3)
+{
+    const float by = (float)(8 + _i) / 8;
+    const struct mf_inverse inverse = inverse_of(by);
+
+    for (uint32_t bits = 0x3f800000; bits < 0x40000000; bits++) {
+        float x;
+
+        memcpy(&x, &bits, sizeof(x));
+        if (mf_quotient_of(x, inverse.down, inverse.rest) != x / by)
+            ck_abort_msg("%a / %a", (double)x, (double)by);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("quotient");
+    TCase *tests = tcase_create("quotient");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, test_all, 0, MF_ARRAY_LEN(greatest));
+    tcase_add_loop_test(tests, test_signs, 0, MF_ARRAY_LEN(greatest));
+    tcase_add_loop_test(tests, test_e4m3, 0, 8);
+    suite_add_tcase(suite, tests);
+    return mf_check_main(suite);
+}

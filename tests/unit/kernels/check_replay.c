@@ -1,0 +1,302 @@
+/* What serving stacks ask of a layer that they capture once and replay for ever, with sixty layers in one memory: nothing is
+ * allocated by a launch, nothing is kept between launches, sizes are for the worst routing, and buffers are the caller's. */
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/moe/layer.h"
+#include "common/base/text.h"
+#include "support/kernels/family_contract.h"
+#include "kernels/core/data.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
+#include "support/mf_check.h"
+
+/* ---- allocations of ours, counted ---- */
+
+static size_t n_allocations;
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t size);
+void *__real_reallocarray(void *p, size_t n, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+int __real_posix_memalign(void **p, size_t alignment, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t size);
+void *__wrap_reallocarray(void *p, size_t n, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+int __wrap_posix_memalign(void **p, size_t alignment, size_t size);
+
+static void count(void)
+{
+    (void)__atomic_fetch_add(&n_allocations, 1, __ATOMIC_RELAXED);
+}
+
+void *__wrap_malloc(size_t size)
+{
+    count();
+    return __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    count();
+    return __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t size)
+{
+    count();
+    return __real_realloc(p, size);
+}
+
+void *__wrap_reallocarray(void *p, size_t n, size_t size)
+{
+    count();
+    return __real_reallocarray(p, n, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    count();
+    return __real_aligned_alloc(alignment, size);
+}
+
+int __wrap_posix_memalign(void **p, size_t alignment, size_t size)
+{
+    count();
+    return __real_posix_memalign(p, alignment, size);
+}
+
+static size_t allocations(void)
+{
+    return __atomic_load_n(&n_allocations, __ATOMIC_RELAXED);
+}
+
+/* ---- replays ---- */
+
+static const int formats[] = {0,  1,  3, 7,
+                              11, 14, 16}; /* bf16, and fp8, int8, fp4 and int4 under each kind of scale */
+static const struct {
+    const char *family; /* NULL: the format's two-stage one */
+    int64_t token;
+    int32_t ep_first, ep_experts;
+} replays[] = {
+    {NULL, 65, 0, 0},  {NULL, 33, 4, 16},  {"one", 13, 0, 0},   {"one", 16, 7, 24},
+    {"lib", 65, 0, 0}, {"move", 65, 0, 0}, {"move", 33, 4, 16},
+};
+#define N_REPLAYS ((int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(replays)))
+
+/* Bugs 8b, 12, 18-20, 23, 24: captured with one routing, replayed with another; allocations inside a capture. */
+START_TEST(captured_and_replayed)
+{
+    const struct contract_format *f = &contract_formats[formats[_i % (int)MF_ARRAY_LEN(formats)]];
+    size_t at = (size_t)_i / MF_ARRAY_LEN(formats);
+    struct contract_case c = {replays[at].token, 128, 64, 8, 3, MF_ACT_SILU, false};
+    struct mf_shape s = contract_shape(&c, f);
+    const char *family = replays[at].family ? replays[at].family : f->family;
+    struct mf_device *d = contract_device(NULL);
+    s.ep_first = replays[at].ep_first;
+    s.ep_experts = replays[at].ep_experts;
+    int n = contract_replay(d, family, &s, allocations);
+    bool none = (strcmp(family, "one") == 0 && f->q_type == MF_QTYPE_PER_TENSOR) ||
+                (strcmp(family, "lib") == 0 && mf_isa_best() != MF_ISA_AVX512);
+    ck_assert_int_eq(n > 0, !none);
+    ck_assert_uint_gt(allocations(), 0); /* counting works */
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* ---- layers in one memory ---- */
+
+#define PARTS_MAX 5
+
+/* A pipeline as what its steps cover, and what the last of the two-stage GEMMs gives. */
+struct finder {
+    struct mf_offer offer;
+    const char *const *ops;
+    struct mf_step found[PARTS_MAX]; /* without a name: not yet */
+};
+
+static int take_step(struct mf_offer *o, const struct mf_step *step)
+{
+    struct finder *f = (struct finder *)o;
+    char ops[MF_OPS_TEXT_MAX];
+    mf_ops_print(step->covers, ops);
+    for (int i = 0; i < PARTS_MAX && f->ops[i]; i++) {
+        if (!f->found[i].name[0] && strcmp(ops, f->ops[i]) == 0 &&
+            (step->block_m == 16 || step->block_m == 0) && step->gives[0].tensor != MF_TENSOR_ALIGNED)
+            f->found[i] = *step;
+    }
+    return 0;
+}
+
+static const char *const bf16_ops[] = {"sort", "gather+gemm1+act", "gemm2", "weight+combine", NULL};
+static const char *const quantised_ops[] = {"sort", "quant1", "gather+gemm1+act+quant2", "gemm2",
+                                            "weight+combine"};
+
+static struct mf_pipeline *open_pipeline(struct mf_device *d, const struct mf_shape *s,
+                                         const char *const *ops)
+{
+    struct finder f = {.offer = {take_step, mf_offer_unheard}, .ops = ops};
+    char text[MF_PIPELINE_TEXT_MAX] = "";
+    struct mf_pipeline *p = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_enumerate(&d->info, s, NULL, &f.offer), 0);
+    for (int i = 0; i < PARTS_MAX && ops[i]; i++) {
+        ck_assert_msg(f.found[i].name[0] != '\0', "nothing covers %s", ops[i]);
+        ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), f.found[i].family, f.found[i].name), 0);
+    }
+    ck_assert_msg(mf_pipeline_open(d, s, NULL, text, why, sizeof(why), &p) == 0, "%s", why);
+    return p;
+}
+
+#define LAYERS 6
+
+struct layer {
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    struct mf_tensor_ref w[2]; /* as the pipeline wants them */
+    struct mf_pipeline *pipeline;
+};
+
+static struct mf_tensor_ref new_parts(const struct mf_artifact *a, const struct mf_shape *s)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    struct mf_tensor_ref ref = {0};
+    int n = mf_artifact_parts(a, s, parts);
+    ck_assert_int_gt(n, 0);
+    for (int i = 0; i < n; i++)
+        ref.part[i] = aligned_alloc(64, ((size_t)mf_part_bytes(&parts[i]) + 63) / 64 * 64);
+    return ref;
+}
+
+static void layer_make(struct layer *l, struct mf_device *d, const struct mf_layer_data *inputs,
+                       uint64_t seed)
+{
+    const struct mf_shape *s = &inputs->shape;
+    l->data = *inputs;
+    l->pipeline = open_pipeline(d, s, bf16_ops);
+    for (int i = 0; i < 2; i++) {
+        enum mf_tensor w = i ? MF_TENSOR_W2 : MF_TENSOR_W1;
+        struct mf_artifact plain = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(l->pipeline, w);
+        struct mf_tensor_ref ref = new_parts(&plain, s);
+        ck_assert_int_eq(mf_data_weight(s, w, seed, &ref), 0);
+        *(i ? &l->data.w2 : &l->data.w1) = ref;
+        l->w[i] = new_parts(&wanted, s);
+        ck_assert_int_eq(mf_reference_artifact(&l->data, NULL, &wanted, NULL, &l->w[i]), 0);
+    }
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+}
+
+static void layer_release(struct layer *l)
+{
+    l->pipeline = mf_pipeline_close(l->pipeline);
+    mf_reference_release(&l->ref);
+    free(l->data.w1.part[0]);
+    free(l->data.w2.part[0]);
+    free(l->w[0].part[0]);
+    free(l->w[1].part[0]);
+}
+
+/* Bugs 15, 21: buffers that each layer has for itself are 4.3 GB, so that layers have to share; they run one after the other
+ * in one arena, which is nobody's between two runs. */
+START_TEST(layers_share_an_arena)
+{
+    struct contract_case c = {33, 128, 64, 8, 3, MF_ACT_SILU, false};
+    struct mf_shape s = contract_shape(&c, &contract_formats[0]);
+    struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
+    struct mf_device *d = contract_device(NULL);
+    static struct layer layers[LAYERS];
+    static uint16_t x[33 * 128], y[33 * 128];
+    static int32_t ids[33 * 3];
+    static float weights[33 * 3];
+    s.has_b1 = s.has_b2 = false;
+    mf_data_x(&s, 1, x);
+    ck_assert_int_eq(mf_data_topk(&s, &routing, 1, ids, weights), 0);
+    struct mf_layer_data inputs = {.shape = s, .x = x, .ids = ids, .weights = weights};
+    for (int i = 0; i < LAYERS; i++)
+        layer_make(&layers[i], d, &inputs, (uint64_t)i + 1);
+    size_t bytes = mf_pipeline_arena_bytes(layers[0].pipeline);
+    _cleanup_(mf_freep) char *arena = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    for (int i = 0; i < LAYERS; i++) {
+        mf_pipeline_bind(layers[i].pipeline, &(struct mf_fmoe_args){.x = {{x}},
+                                                                    .topk = {{ids, weights}},
+                                                                    .w1 = layers[i].w[0],
+                                                                    .w2 = layers[i].w[1],
+                                                                    .y = {{y}},
+                                                                    .arena = arena});
+    }
+    for (int run = 0; run < 3 * LAYERS; run++) {
+        struct layer *l = &layers[(run * 5 + run / LAYERS) % LAYERS];
+        memset(y, 0xff, sizeof(y));
+        if (run % 2)
+            memset(arena, 0xff, bytes);
+        size_t before = allocations();
+        int r = mf_pipeline_run(l->pipeline);
+        ck_assert_uint_eq(allocations(), before);
+        ck_assert_int_eq(r, 0);
+        double difference = 0, norm = 0;
+        for (int i = 0; i < 33 * 128; i++) {
+            double want = (double)l->ref.y[i], got = (double)mf_bf16_to_float(y[i]);
+            difference += (got - want) * (got - want);
+            norm += want * want;
+        }
+        ck_assert_msg(difference < 1e-4 * norm, "run %d: %g", run, difference / norm);
+    }
+    for (int i = 0; i < LAYERS; i++)
+        layer_release(&layers[i]);
+    (void)mf_device_close(d);
+}
+END_TEST
+
+/* Bugs 15 to 17, 21, 22, at their size (8192 tokens, 6 of 384 experts, 48 here): the arena holds every route on this rank in
+ * blocks, which is the worst and no average; sixty layers that share it hold next to nothing else. */
+START_TEST(sixty_layers_hold_one_arena)
+{
+    struct mf_device *d = contract_device(NULL);
+    struct mf_shape s;
+    ck_assert_int_eq(
+        mf_shape_parse("8192,7168,3072,48,6,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,"
+                       "torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0,limit:10+ep:48/384",
+                       &s),
+        0);
+    struct mf_pipeline *layers[60];
+    layers[0] = open_pipeline(d, &s, quantised_ops);
+    struct mallinfo2 one = mallinfo2();
+    for (int i = 1; i < 60; i++)
+        layers[i] = open_pipeline(d, &s, quantised_ops);
+    struct mallinfo2 all = mallinfo2();
+    size_t arena = mf_pipeline_arena_bytes(layers[0]),
+           held = all.uordblks + all.hblkhd - one.uordblks - one.hblkhd;
+    struct mf_artifact h = mf_plain_h(&s, 16);
+    struct mf_part parts[MF_PARTS_MAX];
+    ck_assert_int_gt(mf_artifact_parts(&h, &s, parts), 0);
+    ck_assert_int_ge(parts[0].rows, 8192 * 6);
+    ck_assert_uint_ge(arena, (size_t)mf_part_bytes(&parts[0]));
+    printf("arena %zu bytes, 59 layers more %zu bytes\n", arena, held);
+    ck_assert_uint_lt(held, arena / 20);
+    for (int i = 0; i < 60; i++) {
+        ck_assert_uint_eq(mf_pipeline_arena_bytes(layers[i]), arena);
+        layers[i] = mf_pipeline_close(layers[i]);
+    }
+    (void)mf_device_close(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("replay");
+    TCase *t = tcase_create("replay");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, captured_and_replayed, 0, N_REPLAYS);
+    tcase_add_test(t, layers_share_an_arena);
+    tcase_add_test(t, sixty_layers_hold_one_arena);
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}

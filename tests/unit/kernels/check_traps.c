@@ -1,0 +1,593 @@
+/* Faults that serving stacks had with quantised, sorted and captured MoE layers, a row each, held against the definitions
+ * that every kernel is held against, and families against them. Rows of sorts, replays and verdicts lie with their tests, and
+ * are named here. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/kernels/family_contract.h"
+#include "kernels/ops/calibrate.h"
+#include "kernels/core/codec.h"
+#include "kernels/core/data.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
+#include "kernels/ops/shuffle.h"
+#include "support/mf_check.h"
+
+/* --- a layer that owns its memory ------------------------------------------------------------------------------ */
+
+struct layer {
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    uint16_t *x;
+    int32_t *ids;
+    float *weights;
+};
+
+static struct mf_tensor_ref new_parts(const struct mf_artifact *a, const struct mf_shape *s)
+{
+    struct mf_part parts[MF_PARTS_MAX];
+    struct mf_tensor_ref ref = {0};
+    int n = mf_artifact_parts(a, s, parts);
+    ck_assert_int_gt(n, 0);
+    for (int i = 0; i < n; i++)
+        ref.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
+    return ref;
+}
+
+static void free_parts(const struct mf_tensor_ref *ref)
+{
+    for (int i = 0; i < MF_PARTS_MAX; i++)
+        free(ref->part[i]);
+}
+
+static struct mf_shape shape_of(int64_t token, enum mf_dtype a, enum mf_dtype w, enum mf_qtype q)
+{
+    return (struct mf_shape){.token = token,
+                             .model_dim = 64,
+                             .inter_dim = 32,
+                             .expert = 4,
+                             .topk = 2,
+                             .act_type = MF_ACT_SILU,
+                             .dtype = MF_DTYPE_BF16,
+                             .q_dtype_a = a,
+                             .q_dtype_w = w,
+                             .q_type = q,
+                             .use_g1u1 = true};
+}
+
+static struct layer *layer_new(const struct mf_shape *s, const char *routing_text)
+{
+    struct layer *l = calloc(1, sizeof(*l));
+    struct mf_routing routing;
+    struct mf_artifact w1 = mf_plain_w(s, MF_TENSOR_W1, "row"), w2 = mf_plain_w(s, MF_TENSOR_W2, "row");
+    ck_assert_int_eq(mf_routing_parse(routing_text, &routing), 0);
+    l->x = calloc((size_t)(s->token * s->model_dim), 2);
+    l->ids = calloc((size_t)(s->token * s->topk), 4);
+    l->weights = calloc((size_t)(s->token * s->topk), 4);
+    l->data = (struct mf_layer_data){*s,   l->x, l->ids, l->weights, new_parts(&w1, s), new_parts(&w2, s),
+                                     NULL, NULL};
+    mf_data_x(s, 5, l->x);
+    ck_assert_int_eq(mf_data_topk(s, &routing, 5, l->ids, l->weights), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 5, &l->data.w1), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 5, &l->data.w2), 0);
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+    return l;
+}
+
+static void layer_free(struct layer *l)
+{
+    mf_reference_release(&l->ref);
+    free_parts(&l->data.w1);
+    free_parts(&l->data.w2);
+    free(l->x);
+    free(l->ids);
+    free(l->weights);
+    free(l);
+}
+
+static struct mf_artifact sorted_of(int32_t block)
+{
+    return (struct mf_artifact){
+        .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = block};
+}
+
+/* --- the traps ---------------------------------------------------------------------------------------------------- */
+
+/* Experts of 100 rows: the swizzle of all rows at once puts expert 1 into expert 0's padding. */
+static void swizzle_begins_anew(void)
+{
+    const struct mf_shuffle_size one = {100, 4, 1, false}, both = {200, 4, 1, false};
+    size_t expert1 = mf_shuffle_elements(MF_SHUFFLE_NV_32_4_4, &one);
+    ck_assert_uint_eq(expert1, 512);
+    ck_assert_uint_ne(mf_shuffle_index(MF_SHUFFLE_NV_32_4_4, &both, 100, 0),
+                      expert1 + mf_shuffle_index(MF_SHUFFLE_NV_32_4_4, &one, 0, 0));
+}
+
+/* An expert without tokens between two that have some, and one whose tokens fill a block exactly. */
+static void empty_expert_takes_no_block(void)
+{
+    struct mf_shape s = shape_of(4, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    static const int32_t ids[8] = {0, 3, 0, 3, 0, 3, 0, 3};
+    static const float weights[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    int32_t sorted_ids[64], experts[16], num_valid[2];
+    float sorted_weights[64];
+    struct mf_tensor_ref to = {{sorted_ids, sorted_weights, experts, num_valid}};
+    ck_assert_int_eq(mf_reference_sort(&s, ids, weights, 4, &to), 0);
+    ck_assert_int_eq(num_valid[0], 8);
+    ck_assert_int_eq(experts[0], 0);
+    ck_assert_int_eq(experts[1], 3);
+}
+
+/* Making references and calibrating leave the inputs alone. */
+static void inputs_are_not_clobbered(void)
+{
+    struct mf_shape s = shape_of(6, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
+    struct layer *l = layer_new(&s, "uniform");
+    uint16_t x[6 * 64];
+    int32_t ids[12];
+    struct mf_calibration c = {0};
+    char why[160];
+    memcpy(x, l->x, sizeof(x));
+    memcpy(ids, l->ids, sizeof(ids));
+    ck_assert_int_eq(mf_calibrate(&c, &l->data, why, sizeof(why)), 0);
+    ck_assert_mem_eq(x, l->x, sizeof(x));
+    ck_assert_mem_eq(ids, l->ids, sizeof(ids));
+    layer_free(l);
+}
+
+/* A factor calibrated on tame data meets a wild row: scales saturate, values stay finite and keep their sign. */
+static void calibrated_factor_saturates(void)
+{
+    const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X16);
+    float row[16], back[16], global = mf_codec_global(c, 1);
+    uint8_t q[8], scale;
+    for (int i = 0; i < 16; i++)
+        row[i] = i % 2 ? -1000.0f : 1000.0f;
+    mf_codec_encode(c, row, 1, 16, global, q, &scale);
+    mf_codec_decode_row(c, q, &scale, global, 0, 16, back);
+    ck_assert_uint_eq(scale, 0x7e);
+    for (int i = 0; i < 16; i++)
+        ck_assert(isfinite(back[i]) && (back[i] < 0) == (i % 2 == 1));
+}
+
+/* x and h have factors of their own. */
+static void stages_have_their_own_factors(void)
+{
+    struct mf_shape s = shape_of(16, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
+    struct layer *l = layer_new(&s, "uniform");
+    struct mf_artifact a = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
+    float factors[2];
+    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, NULL, &(struct mf_tensor_ref){{factors}}),
+                     0);
+    ck_assert_double_eq_tol((double)factors[0] * (double)l->ref.x_amax, 2688, 0.1);
+    ck_assert_double_eq_tol((double)factors[1] * (double)l->ref.h_amax, 2688, 0.1);
+    ck_assert(fabsf(factors[0] - factors[1]) > 0.01f * factors[0]);
+    layer_free(l);
+}
+
+/* One expert has more than 128 tokens: every sorted row carries the scales of its own token. */
+static void scales_move_with_their_rows(void)
+{
+    struct mf_shape s = shape_of(200, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32);
+    struct layer *l = layer_new(&s, "hot:1");
+    struct mf_artifact order = sorted_of(128), plain = mf_plain_x(&s), moved = plain;
+    struct mf_tensor_ref sorted = new_parts(&order, &s), x = new_parts(&plain, &s);
+    (void)strcpy(moved.order, "sorted");
+    moved.block = 128;
+    struct mf_tensor_ref rows = new_parts(&moved, &s);
+    ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, 128, &sorted), 0);
+    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &plain, NULL, &x), 0);
+    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &moved, &sorted, &rows), 0);
+    const int32_t *ids = sorted.part[0];
+    int seen = 0;
+    for (int32_t p = 0; p < ((int32_t *)sorted.part[3])[0]; p++) {
+        int32_t token = mf_id_token(ids[p]);
+        if (token >= s.token)
+            continue;
+        ck_assert_mem_eq((uint8_t *)rows.part[1] + p * 2, (uint8_t *)x.part[1] + token * 2, 2);
+        ck_assert_mem_eq((uint8_t *)rows.part[0] + p * 32, (uint8_t *)x.part[0] + token * 32, 32);
+        seen++;
+    }
+    ck_assert_int_eq(seen, 400);
+    free_parts(&sorted);
+    free_parts(&x);
+    free_parts(&rows);
+    layer_free(l);
+}
+
+/* Room is for the worst routing, not the average one: nothing is dropped, whatever the load. */
+static void no_token_is_dropped(void)
+{
+    static const char *const loads[] = {"hot:1", "zipf:4", "balanced", "uniform", "recorded:1.0.0.0"};
+    static const int32_t blocks[] = {1, 4, 16, 128};
+    for (size_t i = 0; i < MF_ARRAY_LEN(loads); i++) {
+        struct mf_shape s = shape_of(129, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+        struct layer *l = layer_new(&s, loads[i]);
+        for (size_t b = 0; b < MF_ARRAY_LEN(blocks); b++) {
+            struct mf_artifact order = sorted_of(blocks[b]);
+            struct mf_tensor_ref sorted = new_parts(&order, &s);
+            bool there[258] = {false};
+            ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, blocks[b], &sorted), 0);
+            int32_t used = ((int32_t *)sorted.part[3])[0];
+            ck_assert_int_le(used, mf_padded_rows(&s, blocks[b]));
+            for (int32_t p = 0; p < used; p++) {
+                int32_t id = ((int32_t *)sorted.part[0])[p];
+                if (mf_id_token(id) < s.token)
+                    there[mf_id_token(id) * 2 + mf_id_slot(id)] = true;
+            }
+            for (int j = 0; j < 258; j++)
+                ck_assert(there[j]);
+            free_parts(&sorted);
+        }
+        layer_free(l);
+    }
+}
+
+/* The clamp belongs before silu, and without it large gates run away: three different layers. */
+static void clamp_is_before_silu(void)
+{
+    struct mf_shape before = {.act_type = MF_ACT_SILU, .act_limit = 7},
+                    after = {.act_type = MF_ACT_SILU_STEP, .act_limit = 7};
+    struct mf_shape none = {.act_type = MF_ACT_SILU};
+    ck_assert_double_eq_tol(mf_activate(&before, 50, 1), 6.99362, 1e-5);
+    ck_assert_double_eq_tol(mf_activate(&after, 50, 1), 7, 1e-12);
+    ck_assert_double_eq_tol(mf_activate(&none, 50, 1), 50, 1e-9);
+}
+
+/* NaN and infinity in one token stay in its own rows. */
+static void broken_token_hurts_itself_only(void)
+{
+    struct mf_shape s = shape_of(8, MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN);
+    struct layer *l = layer_new(&s, "uniform");
+    struct mf_reference broken;
+    l->x[3 * 64 + 5] = 0x7fc0;
+    ck_assert_int_eq(mf_reference_make(&l->data, &broken), 0);
+    for (int t = 0; t < 8; t++)
+        for (int i = 0; i < 64; i++)
+            ck_assert(t == 3 ? (bool)isnan(broken.y[t * 64 + i])
+                             : !(broken.y[t * 64 + i] > l->ref.y[t * 64 + i] ||
+                                 broken.y[t * 64 + i] < l->ref.y[t * 64 + i]));
+    mf_reference_release(&broken);
+    layer_free(l);
+}
+
+/* The routing weight before the activation and behind gemm2 are two layers: silu is not linear. */
+static void weight_before_is_not_behind(void)
+{
+    struct mf_shape s = shape_of(4, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    struct layer *behind = layer_new(&s, "uniform");
+    s.doweight_stage1 = true;
+    struct layer *before = layer_new(&s, "uniform");
+    double difference = 0, size = 0;
+    for (int i = 0; i < 4 * 64; i++) {
+        difference += pow((double)before->ref.y[i] - (double)behind->ref.y[i], 2);
+        size += pow((double)behind->ref.y[i], 2);
+    }
+    ck_assert_double_gt(difference, 0.01 * size);
+    layer_free(behind);
+    layer_free(before);
+}
+
+/* Bytes of e4m3fn read as e4m3fnuz are half as large, and 0x80 is NaN there. */
+static void flavours_are_told_apart(void)
+{
+    ck_assert_double_eq((double)mf_fp8_to_float(MF_FORMAT_FP8FN, 0x38), 1);
+    ck_assert_double_eq((double)mf_fp8_to_float(MF_FORMAT_FP8FNUZ, 0x38), 0.5);
+    ck_assert(isnan(mf_fp8_to_float(MF_FORMAT_FP8FNUZ, 0x80)));
+    ck_assert(!isnan(mf_fp8_to_float(MF_FORMAT_FP8FN, 0x80)));
+}
+
+/* No kernel of any family lets a NaN, an infinity, gates in the tens of thousands or weights of zero out of their own rows: each
+ * step's other rows are what they are for tame ones. Where one scale is drawn from all rows they share what is broken. */
+static void wild_tokens_stay_alone(void)
+{
+    static const struct contract_case layers[] = {
+        {9, 128, 64, 8, 3, MF_ACT_SILU, false},
+        {9, 96, 96, 8, 2, MF_ACT_SWIGLU, true},
+        {64, 128, 64, 8, 2, MF_ACT_SILU, false}, /* it clamps */
+    };
+    contract_one_core(0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(layers) * CONTRACT_N_FORMATS; i++) {
+        const struct contract_format *f = &contract_formats[i % CONTRACT_N_FORMATS];
+        const char *const families[] = {f->family, "one", "move", "lib"};
+        struct mf_shape s = contract_shape(&layers[i / CONTRACT_N_FORMATS], f);
+        struct mf_device *d = contract_device(i % 3 == 2 ? "c" : NULL);
+        const struct contract_run run = {.device = d,
+                                         .families = families,
+                                         .n_families = MF_ARRAY_LEN(families),
+                                         .shape = &s,
+                                         .most = 12,
+                                         .first = (int)i,
+                                         .wild = true};
+        if (f->q_type != MF_QTYPE_PER_TENSOR && f->q_type != MF_QTYPE_PER_1X16)
+            ck_assert_int_gt(contract_check_some(&run), 0);
+        (void)mf_device_close(d);
+    }
+}
+
+/* What lies beyond the rows in use is no token, no expert and no number: whoever trusts it is seen. */
+static void tail_is_garbage(void)
+{
+    struct mf_shape s = shape_of(5, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    struct layer *l = layer_new(&s, "hot:1");
+    struct mf_artifact order = sorted_of(4);
+    struct mf_tensor_ref sorted = new_parts(&order, &s);
+    ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, 4, &sorted), 0);
+    int32_t used = ((int32_t *)sorted.part[3])[0], rows = (int32_t)mf_padded_rows(&s, 4);
+    ck_assert_int_lt(used, rows);
+    for (int32_t p = used; p < rows; p++) {
+        ck_assert_int_eq(((int32_t *)sorted.part[0])[p], 0x7fffffff);
+        ck_assert(isnan(((float *)sorted.part[1])[p]));
+        ck_assert_int_eq(((int32_t *)sorted.part[2])[p / 4], 0x7fffffff);
+    }
+    free_parts(&sorted);
+    layer_free(l);
+}
+
+/* Columns that only fill a width up (gpt-oss: 2880 to 3072), zero in both weights, change nothing. */
+static void padded_width_is_the_same(void)
+{
+    enum { H = 64, WIDE = 32, NARROW = 24, E = 4 };
+    struct mf_shape s = shape_of(7, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    s.act_type = MF_ACT_SWIGLU; /* which adds one to up */
+    struct layer *l = layer_new(&s, "uniform");
+    uint16_t *w1 = l->data.w1.part[0], *w2 = l->data.w2.part[0], *to1 = w1, *to2 = w2;
+    struct mf_reference narrow;
+    for (int row = 0; row < E * 2 * WIDE; row++)
+        if (row % WIDE >= NARROW)
+            memset(w1 + row * H, 0, H * sizeof(*w1));
+    for (int i = 0; i < E * H * WIDE; i++)
+        if (i % WIDE >= NARROW)
+            w2[i] = 0;
+    mf_reference_release(&l->ref);
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+    for (int row = 0; row < E * 2 * WIDE; row++)
+        if (row % WIDE < NARROW) {
+            memmove(to1, w1 + row * H, H * sizeof(*w1));
+            to1 += H;
+        }
+    for (int i = 0; i < E * H * WIDE; i++)
+        if (i % WIDE < NARROW)
+            *to2++ = w2[i];
+    l->data.shape.inter_dim = NARROW;
+    ck_assert_int_eq(mf_reference_make(&l->data, &narrow), 0);
+    for (int i = 0; i < 7 * H; i++)
+        ck_assert_double_eq_tol((double)narrow.y[i], (double)l->ref.y[i],
+                                1e-5 * (1 + fabs((double)l->ref.y[i])));
+    mf_reference_release(&narrow);
+    layer_free(l);
+}
+
+/* Opened once and launched with one routing and then another, as a captured graph is replayed: the worst one last, and first. */
+static void replayed_with_another_routing(void)
+{
+    static const int formats[] = {0, 1, 11};
+    for (size_t i = 0; i < MF_ARRAY_LEN(formats); i++) {
+        const struct contract_format *f = &contract_formats[formats[i]];
+        const struct contract_case c = {17, 128, 64, 8, 3, MF_ACT_SILU, false};
+        const struct mf_shape s = contract_shape(&c, f);
+        struct mf_device *d = contract_device(NULL);
+        ck_assert_int_gt(contract_replay(d, f->family, &s, NULL), 0);
+        ck_assert_int_gt(contract_replay(d, "move", &s, NULL), 0);
+        (void)mf_device_close(d);
+    }
+}
+
+/* Sizes beyond 32 bits are counted in 64. */
+static void sizes_beyond_32_bits(void)
+{
+    struct mf_shape s = {.token = 56000,
+                         .model_dim = 7168,
+                         .inter_dim = 2048,
+                         .expert = 512,
+                         .topk = 8,
+                         .dtype = MF_DTYPE_BF16,
+                         .q_dtype_a = MF_DTYPE_BF16,
+                         .q_dtype_w = MF_DTYPE_BF16,
+                         .use_g1u1 = true};
+    struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
+    struct mf_artifact w = mf_plain_w(&s, MF_TENSOR_W1, "row");
+    struct mf_part parts[MF_PARTS_MAX];
+    ck_assert_int_eq(mf_artifact_parts(&z, &s, parts), 1);
+    ck_assert_int_eq(mf_part_bytes(&parts[0]), INT64_C(56000) * 8 * 7168 * 2);
+    ck_assert_int_eq(mf_artifact_parts(&w, &s, parts), 1);
+    ck_assert_int_eq(mf_part_bytes(&parts[0]), INT64_C(512) * 4096 * 7168 * 2);
+}
+
+/* A zero block, and one whose largest value lies just below and at a power of two. */
+static void blocks_at_the_edge(void)
+{
+    const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X32);
+    static const float tops[] = {0, 5.9999995f, 6, 6.0000005f, 48, 48.000004f};
+    static const uint8_t scales[] = {0, 127, 127, 128, 130, 131};
+    for (size_t i = 0; i < MF_ARRAY_LEN(tops); i++) {
+        uint8_t scale;
+        mf_codec_group_scale(c, tops[i], 1, &scale);
+        ck_assert_msg(scale == scales[i], "amax %.9g: %u, not %u", (double)tops[i], scale, scales[i]);
+    }
+}
+
+/* Ids count all ranks' experts, weights those that are here: with ids beyond 4 and weights of 4 experts, what is computed is
+ * the layer of ids from 0 on, and slots of others are never read, though what lies there is NaN. */
+static void ids_are_global_weights_local(void)
+{
+    struct mf_shape s = shape_of(9, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
+    struct layer *l = layer_new(&s, "uniform");
+    s.ep_first = 8;
+    s.ep_experts = 16;
+    int32_t ids[18];
+    struct mf_reference here;
+    for (int i = 0; i < 18; i++)
+        ids[i] = l->ids[i] + 8;
+    struct mf_layer_data d = l->data;
+    d.shape = s;
+    d.ids = ids;
+    ck_assert_int_eq(mf_reference_make(&d, &here), 0);
+    ck_assert_mem_eq(here.y, l->ref.y, 9 * 64 * sizeof(float));
+    mf_reference_release(&here);
+    /* token 0 goes elsewhere, token 1 with one slot, by a number that is local and one that is nobody's */
+    ids[0] = 12;
+    ids[1] = 7;
+    ids[2] = l->ids[2];
+    ids[4] = -1;
+    ck_assert_int_eq(mf_reference_make(&d, &here), 0);
+    for (int i = 0; i < 64; i++)
+        ck_assert(here.y[i] == 0);
+    ck_assert(memcmp(here.y + 64, l->ref.y + 64, 64 * sizeof(float)) != 0);
+    ck_assert_mem_eq(here.y + 3 * 64, l->ref.y + 3 * 64, 6 * 64 * sizeof(float));
+    int32_t sorted_ids[64], experts[16], num_valid[2];
+    float sorted_weights[64];
+    struct mf_tensor_ref sorted = {{sorted_ids, sorted_weights, experts, num_valid}};
+    ck_assert_int_eq(mf_reference_sort(&s, ids, l->weights, 4, &sorted), 0);
+    for (int b = 0; b < num_valid[0] / 4; b++)
+        ck_assert(experts[b] >= 0 && experts[b] < 4);
+    struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
+    struct mf_tensor_ref to = new_parts(&z, &s);
+    ck_assert_int_eq(mf_reference_artifact(&d, &here, &z, NULL, &to), 0);
+    for (int i = 0; i < 18; i++)
+        ck_assert_int_eq(isnan(((float *)to.part[0])[i * 64]) != 0, i < 3 || i == 4);
+    free_parts(&to);
+    mf_reference_release(&here);
+    layer_free(l);
+}
+
+/* "bug n": of the 25 of an NVFP4 serving stack. "trap n": of the field's issue trackers,
+ *    1 token counts around buckets        10 stale rows of other ranks      19 measures that let a row through
+ *    2 uneven loads                       11 scaling applied twice          20 32-bit offsets
+ *    3 ids twice, -1, beyond E            12 NaN in rows of others          21 grids of the worst case, idle blocks
+ *    4 counts around blocks, odd E        13 huge gates, clamps             22 widths filled up
+ *    5 garbage behind the rows in use     14 edges of scales                23 allocations inside a capture
+ *    6 thresholds of dispatch             15 fp8 of the other flavour       24 state between replays
+ *    7 orders by chance                   16 where the weight goes          25 first calls inside a capture
+ *    8 limits of packed ids               17 where biases go                26 compiling inside a capture
+ *    9 maps and masks of ranks            18 partial sums over old memory */
+/* clang-format off */
+static const struct {
+    const char *trap;
+    void (*holds)(void);
+} traps[] = {
+    {"bug 1, 24: scales swizzled over all experts at once",          swizzle_begins_anew},
+    {"bug 2, 4: offsets of empty experts and exact blocks",           empty_expert_takes_no_block},
+    {"bug 3: inputs clobbered on the way",                            inputs_are_not_clobbered},
+    {"bug 5: calibrated factor overflows the block scale",            calibrated_factor_saturates},
+    {"bug 6, 7: one factor for both stages",                          stages_have_their_own_factors},
+    {"bug 8, 13, trap 9, 10: ids of all ranks taken for local ones",  ids_are_global_weights_local},
+    {"bug 9-11, 14: scales at fixed offsets, expert above 128 rows",  scales_move_with_their_rows},
+    {"bug 12, 18-20, 23, trap 23-25: one routing captured, another replayed", replayed_with_another_routing},
+    {"bug 16, 17, 22, trap 2: room for the average load, tokens dropped", no_token_is_dropped},
+    {"bug 25, trap 13: clamp missing, or behind silu",                clamp_is_before_silu},
+    {"trap 5, 21: what lies behind the rows in use",                  tail_is_garbage},
+    {"trap 12: NaN of one token in the rows of others",               broken_token_hurts_itself_only},
+    {"trap 12, 13, 16: NaN, infinity, huge gates, weights of zero",   wild_tokens_stay_alone},
+    {"trap 14: block scales at powers of two, zero block",            blocks_at_the_edge},
+    {"trap 15: fp8 of the other flavour",                             flavours_are_told_apart},
+    {"trap 16: routing weight in stage 1 taken for stage 2",          weight_before_is_not_behind},
+    {"trap 20: 32-bit offsets",                                       sizes_beyond_32_bits},
+    {"trap 22: widths filled up with zeros",                          padded_width_is_the_same},
+};
+
+/* Held by tests of whoever is trapped. */
+static const struct {
+    const char *trap, *file, *test;
+} elsewhere[] = {
+    {"trap 1: token counts around buckets",          "route_cases.h",         "{\"1: 2^n + 1 tokens\""},
+    {"trap 1: rows of tables by bucket",             "check_fmoe_table.c",    "look_up"},
+    {"trap 1: steps of a bucket for fewer tokens",   "check_bucket.c",        "every_count_of_a_bucket"},
+    {"trap 2: uneven loads",                         "route_cases.h",         "{\"2: two hot experts\""},
+    {"trap 3: ids twice, -1, beyond E",              "route_cases.h",         "{\"3: -1 and ids beyond E\""},
+    {"trap 4: counts around blocks, odd E",          "route_cases.h",         "{\"4: counts B - 1, B, B + 1, 0\""},
+    {"trap 6: thresholds of dispatch",               "route_cases.h",         "{\"6: 1025 routes, E = 65\""},
+    {"trap 7: orders by chance",                     "check_moe_sort.c",      "chance_is_right_each_time"},
+    {"trap 7: orders by chance",                     "check_align.c",         "chance_is_right_each_time"},
+    {"trap 8: limits of packed ids",                 "check_moe_sort.c",      "largest_token_and_slot"},
+    {"trap 9: the -1 map where a mask is due",       "check_moe_sort.c",      "{0, -1}}, \"expert_mask\""},
+    {"trap 9: a map in no order",                    "check_align.c",         "\"remote routes dropped, the map in no order\""},
+    {"trap 11: scaling applied once",                "check_router.c",        "bias_picks_and_scale_is_applied_once"},
+    {"trap 12: NaN in one token's logits",           "check_router.c",        "broken_logits_hurt_only_themselves"},
+    {"trap 14: NaN and zero in one group",           "check_codec.c",         "broken_group_hurts_itself_only"},
+    {"trap 17: a bias behind the weight",            "check_planted.c",       "PLANTED_BIAS_LATE, \"mismatch: \""},
+    {"trap 17: the next expert's bias",              "check_planted.c",       "PLANTED_BIAS_NEXT, \"mismatch: \""},
+    {"trap 18: partial sums over old memory",        "check_family_tile.c",   "test_splits"},
+    {"trap 19: one row of 4096",                     "check_planted.c",       "one_row_of_4096"},
+    {"trap 20: rows beyond 2^32 bytes",              "check_permute.c",       "far_rows"},
+    {"bug 12, 18-20, 23, trap 23: allocations inside a capture", "check_replay.c", "captured_and_replayed"},
+    {"bug 15, 21, trap 24: layers in one memory",    "check_replay.c",        "layers_share_an_arena"},
+    {"bug 15, 21: the arena's size",                 "check_replay.c",        "sixty_layers_hold_one_arena"},
+    {"trap 23, 26: modules and memory before a capture", "check_amd_worker.c", "tunes_a_shape"},
+};
+/* clang-format on */
+
+START_TEST(trap)
+{
+    traps[_i].holds();
+}
+END_TEST
+
+/* A row of a table, or a test that is defined and run. */
+START_TEST(trap_elsewhere)
+{
+    char path[512], defined[96], added[96];
+    _cleanup_(mf_freep) char *text = calloc(1, 1u << 20);
+    mf_say(path, sizeof(path), MF_SOURCE_DIR "/tests/%s", elsewhere[_i].file);
+    _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
+    ck_assert(f && text);
+    ck_assert_uint_gt(fread(text, 1, (1u << 20) - 1, f), 0);
+    bool row = strchr(elsewhere[_i].test, '"') != NULL;
+    mf_say(defined, sizeof(defined), row ? "%s" : "START_TEST(%s)", elsewhere[_i].test);
+    mf_say(added, sizeof(added), row ? "%s" : ", %s", elsewhere[_i].test);
+    ck_assert_msg(strstr(text, defined) && strstr(text, added), "%s: %s has no %s", elsewhere[_i].trap,
+                  elsewhere[_i].file, elsewhere[_i].test);
+}
+END_TEST
+
+#define BUGS  25
+#define TRAPS 26
+
+/* "bug 9-11, 14, trap 5: what": marks the numbers. */
+static void mark(const char *name, bool bugs[BUGS + 1], bool numbers[TRAPS + 1])
+{
+    bool *to = NULL;
+    int from = 0;
+    for (const char *p = name; *p != ':'; p++) {
+        to = *p == 'b' ? bugs : *p == 't' ? numbers : to;
+        if (*p < '0' || *p > '9')
+            continue;
+        char *end;
+        int n = (int)strtol(p, &end, 10);
+        ck_assert_msg(to && n >= 1 && n <= (to == bugs ? BUGS : TRAPS), "%s", name);
+        for (int i = p > name && p[-1] == '-' ? from : n; i <= n; i++)
+            to[i] = true;
+        from = n;
+        p = end - 1;
+    }
+}
+
+START_TEST(every_number_has_a_row)
+{
+    bool bugs[BUGS + 1] = {0}, numbers[TRAPS + 1] = {0};
+    for (size_t i = 0; i < MF_ARRAY_LEN(traps); i++)
+        mark(traps[i].trap, bugs, numbers);
+    for (size_t i = 0; i < MF_ARRAY_LEN(elsewhere); i++)
+        mark(elsewhere[i].trap, bugs, numbers);
+    for (int i = 1; i <= BUGS; i++)
+        ck_assert_msg(bugs[i], "no row holds bug %d", i);
+    for (int i = 1; i <= TRAPS; i++)
+        ck_assert_msg(numbers[i], "no row holds trap %d", i);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("traps");
+    TCase *tc = tcase_create("traps");
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, trap, 0, MF_ARRAY_LEN(traps));
+    tcase_add_loop_test(tc, trap_elsewhere, 0, MF_ARRAY_LEN(elsewhere));
+    tcase_add_test(tc, every_number_has_a_row);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

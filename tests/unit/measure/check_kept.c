@@ -1,0 +1,126 @@
+#include "measure/session/kept.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "measure/session/memory.h"
+#include "support/mf_check.h"
+
+static int sealed(size_t bytes)
+{
+    int fd;
+    ck_assert_int_eq(mf_memory_file("kept", bytes, &fd), 0);
+    ck_assert_int_eq(mf_memory_seal(fd), 0);
+    return fd;
+}
+
+static char evicted[256];
+
+static void note_evicted(void *context, const char *key)
+{
+    (void)context;
+    (void)strncat(evicted, key, sizeof(evicted) - strlen(evicted) - 1);
+}
+
+START_TEST(kept_by_key)
+{
+    struct mf_kept_store s;
+    mf_kept_store_init(&s, 3 * 4096);
+    s.evicted = note_evicted;
+    evicted[0] = '\0';
+    ck_assert_int_eq(mf_kept_store_add(&s, "a", sealed(4096), 4096), 0);
+    ck_assert_int_eq(mf_kept_store_add(&s, "b", sealed(4096), 4096), 0);
+    ck_assert_int_eq(mf_kept_store_add(&s, "c", sealed(4096), 4096), 0);
+    ck_assert_ptr_nonnull(mf_kept_store_find(&s, "a"));
+    /* b is now the one unused for longest. */
+    ck_assert_int_eq(mf_kept_store_add(&s, "d", sealed(4096), 4096), 0);
+    ck_assert_str_eq(evicted, "b");
+    ck_assert_ptr_null(mf_kept_store_find(&s, "b"));
+    /* Two have to go for one of two pages; the same key is replaced and not counted twice. */
+    ck_assert_int_eq(mf_kept_store_add(&s, "e", sealed(8192), 8192), 0);
+    ck_assert_str_eq(evicted, "bca");
+    ck_assert_int_eq(mf_kept_store_add(&s, "e", sealed(4096), 4096), 0);
+    ck_assert_uint_eq(s.bytes, 2 * 4096);
+    mf_kept_store_drop(&s, "e");
+    ck_assert_uint_eq(s.n, 1);
+    mf_kept_store_release(&s);
+}
+END_TEST
+
+START_TEST(not_kept)
+{
+    struct mf_kept_store s;
+    int fd;
+    mf_kept_store_init(&s, 4096);
+    ck_assert_int_eq(mf_memory_file("open", 4096, &fd), 0);
+    ck_assert_int_eq(mf_kept_store_add(&s, "unsealed", fd, 4096), -EPERM);
+    ck_assert_int_eq(fcntl(fd, F_GETFD), -1); /* taken in any case */
+    ck_assert_int_eq(mf_kept_store_add(&s, "large", sealed(8192), 8192), -EFBIG);
+    ck_assert_int_eq(mf_kept_store_add(&s, "short", sealed(4096), 4097), -EINVAL);
+    ck_assert_int_eq(mf_kept_store_add(&s, "", sealed(4096), 4096), -EINVAL);
+    ck_assert_int_eq(mf_kept_store_add(&s, "pipe", open("/dev/null", O_RDONLY | O_CLOEXEC), 4096), -EINVAL);
+    ck_assert_uint_eq(s.n, 0);
+    mf_kept_store_release(&s);
+}
+END_TEST
+
+/* A file of more than a huge page is mapped at a multiple of one, is zero throughout, and is sealed like any other
+ * once its writable mapping is gone. */
+START_TEST(large_file)
+{
+    size_t bytes = 2 * MF_HUGE_PAGE + 3 * 4096;
+    int fd;
+    ck_assert_int_eq(mf_memory_file("large", bytes, &fd), 0);
+    unsigned char *at = mf_memory_map(fd, bytes, PROT_READ | PROT_WRITE, 0);
+    ck_assert_ptr_nonnull(at);
+    ck_assert_uint_eq((uintptr_t)at % MF_HUGE_PAGE, 0);
+    size_t n_set = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n_set += at[i] != 0;
+    ck_assert_uint_eq(n_set, 0);
+    at[bytes - 1] = 7;
+    ck_assert_int_eq(mf_memory_seal(fd), -EBUSY);
+    ck_assert_int_eq(munmap(at, bytes), 0);
+    ck_assert_int_eq(mf_memory_seal(fd), 0);
+    ck_assert_ptr_null(mf_memory_map(fd, bytes, PROT_READ | PROT_WRITE, 0));
+    ck_assert_int_eq(errno, EPERM);
+    at = mf_memory_map(fd, bytes, PROT_READ, MAP_POPULATE);
+    ck_assert_ptr_nonnull(at);
+    ck_assert_int_eq(at[bytes - 1], 7);
+    ck_assert_int_eq(munmap(at, bytes), 0);
+    (void)close(fd);
+}
+END_TEST
+
+/* What one session made the next one finds, until there is no room for it. */
+START_TEST(keeper_of_a_process)
+{
+    struct mf_local_keeper k;
+    uint64_t bytes = 0;
+    mf_local_keeper_init(&k, 4096);
+    ck_assert_int_eq(k.keeper.find(&k.keeper, "w1", &bytes), -1);
+    ck_assert_int_eq(k.keeper.keep(&k.keeper, "w1", sealed(4096), 4096), 0);
+    ck_assert_int_ge(k.keeper.find(&k.keeper, "w1", &bytes), 0);
+    ck_assert_uint_eq(bytes, 4096);
+    ck_assert_int_eq(k.keeper.keep(&k.keeper, "w2", sealed(4096), 4096), 0);
+    ck_assert_int_eq(k.keeper.find(&k.keeper, "w1", &bytes), -1);
+    k.keeper.drop(&k.keeper, "w2");
+    ck_assert_int_eq(k.keeper.find(&k.keeper, "w2", &bytes), -1);
+    mf_local_keeper_release(&k);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("kept");
+    TCase *tc = tcase_create("kept");
+    tcase_add_test(tc, kept_by_key);
+    tcase_add_test(tc, not_kept);
+    tcase_add_test(tc, large_file);
+    tcase_add_test(tc, keeper_of_a_process);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

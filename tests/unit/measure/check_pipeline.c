@@ -1,0 +1,396 @@
+/* Pipelines of the production operator, on plain families of the test's own: wiring, the arena, accumulations, and
+ * every sentence of a refusal. */
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "kernels/core/data.h"
+#include "kernels/pipeline/fmoe.h"
+#include "kernels/core/quant.h"
+#include "kernels/reference/reference.h"
+#include "support/kernels/planted.h"
+
+#include "support/mf_check.h"
+
+/* ---- a second family: accumulation into a zeroed y, and steps that do not fit ---- */
+
+struct mf_kernel {
+    struct mf_shape shape;
+    char name[MF_STEP_NAME_MAX];
+};
+
+static const struct {
+    const char *name;
+    mf_ops covers;
+    const char *needs[3], *gives[2];
+    uint64_t workspace;
+} oddities[] = {
+    {"zero", 0, {NULL}, {"y/f32/none/token+zeroed"}, 0},
+    {"accumulate",
+     1u << MF_OP_COMBINE,
+     {"zw/f32/none/slot", "y/f32/none/token+zeroed"},
+     {"y/f32/none/token"},
+     100},
+    {"cast", 0, {"y/f32/none/token"}, {"y/bf16/none/token"}, 0},
+    {"again", 1u << MF_OP_SORT, {"topk/index/none/token"}, {"sorted/index/none/sorted.4"}, 0},
+    {"panel", 0, {"w1/bf16/none/panel16"}, {NULL}, 0},
+    {"odd", 0, {NULL}, {"g/f32/none/token"}, 0},
+};
+
+static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                     const struct mf_shape *shape, struct mf_offer *offer)
+{
+    (void)device;
+    (void)shape;
+    for (size_t i = 0; i < MF_ARRAY_LEN(oddities); i++) {
+        struct mf_step step = {.covers = oddities[i].covers, .workspace_bytes = oddities[i].workspace};
+        (void)mf_copy(step.family, sizeof(step.family), f->name);
+        (void)mf_copy(step.name, sizeof(step.name), oddities[i].name);
+        for (int n = 0; n < 3 && oddities[i].needs[n]; n++)
+            ck_assert_int_eq(mf_artifact_parse(oddities[i].needs[n], &step.needs[step.n_needs++]), 0);
+        for (int n = 0; n < 2 && oddities[i].gives[n]; n++)
+            ck_assert_int_eq(mf_artifact_parse(oddities[i].gives[n], &step.gives[step.n_gives++]), 0);
+        int r = offer->step(offer, &step);
+        if (r < 0)
+            return r;
+    }
+    return offer->reject(offer, f->name, "never", "size", "H is %d, it wants %d", 160, 4096);
+}
+
+static int open_kernel(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                       const char *name, struct mf_kernel **ret)
+{
+    (void)f;
+    (void)device;
+    struct mf_kernel *k = calloc(1, sizeof(*k));
+    k->shape = *shape;
+    (void)mf_copy(k->name, sizeof(k->name), name);
+    *ret = k;
+    return 0;
+}
+
+static struct mf_kernel *close_kernel(struct mf_kernel *k)
+{
+    free(k);
+    return NULL;
+}
+
+static int launch(struct mf_kernel *k, const struct mf_launch *l)
+{
+    const struct mf_shape *s = &k->shape;
+    size_t n = (size_t)(s->token * s->model_dim);
+    float *y = l->gives[0].part[0];
+    if (strcmp(k->name, "zero") == 0) {
+        memset(y, 0, n * sizeof(*y));
+    } else if (strcmp(k->name, "cast") == 0) {
+        mf_bf16_from_floats(l->needs[0].part[0], n, l->gives[0].part[0]);
+    } else {
+        /* one buffer, as the family's contract says */
+        ck_assert_ptr_eq(l->needs[1].part[0], l->gives[0].part[0]);
+        ck_assert_uint_eq((uintptr_t)l->workspace % 64, 0);
+        memset(l->workspace, 0x77, 100);
+        for (int64_t row = 0; row < s->token * s->topk; row++) {
+            for (int32_t i = 0; i < s->model_dim; i++)
+                y[row / s->topk * s->model_dim + i] += ((float *)l->needs[0].part[0])[row * s->model_dim + i];
+        }
+    }
+    return 0;
+}
+
+static void retoken(struct mf_kernel *k, int64_t token)
+{
+    k->shape.token = token;
+}
+
+/* clang-format off */
+#define FAMILY(...) \
+    {.api = MF_FAMILY_API, .enumerate = enumerate, .open = open_kernel, .launch = launch, .close = close_kernel, __VA_ARGS__}
+/* clang-format on */
+static const struct mf_family odd = FAMILY(.name = "odd", .device_kind = "cpu", .retoken = retoken),
+                              elsewhere = FAMILY(.name = "else", .device_kind = "gpu"),
+                              fixed = FAMILY(.name = "fixed", .device_kind = "cpu");
+static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere, &fixed};
+static const struct mf_family_set set = {list, 4};
+
+/* The planted family, counted. */
+static int n_enumerated;
+
+static int count_and_enumerate(const struct mf_family *f, const struct mf_device_info *device,
+                               const struct mf_shape *shape, struct mf_offer *offer)
+{
+    n_enumerated++;
+    return planted_family.enumerate(f, device, shape, offer);
+}
+
+/* ---- refusals ---- */
+
+static const struct {
+    const char *pipeline;
+    const char *why;
+} refused[] = {
+    {"planted", "\"planted\" is no step: write family:step"},
+    {"averyveryverylongfamily:x", "is no step: write family:step"},
+    {"nobody:x", "\"nobody\" is no family of a cpu device"},
+    {"else:zero", "\"else\" is no family of a cpu device"},
+    {"planted:sort.5", "family planted offers no step sort.5 for this shape"},
+    {"odd:never", "odd:never is not legal for this shape (size): H is 160, it wants 4096"},
+    {"planted:stage1.4", "stage1.4 needs sorted/index/none/sorted.4, which nothing before it gives"},
+    {"planted:sort.16|planted:stage1.4", "stage1.4 needs sorted/index/none/sorted.4"},
+    {"planted:sort.4|planted:stage1.4|planted:stage2.4", "no step gives the layer's output, y in bf16"},
+    {"planted:sort.4|odd:again|planted:stage1.4|planted:stage2.4|planted:combine", "again covers sort again"},
+    {"planted:sort.4|planted:stage1.4|planted:stage2.4|odd:panel|planted:combine",
+     "w1 is wanted in two layouts, row and panel16"},
+    {"odd:odd", "the shape has no artifact g/f32/none/token"},
+    {"odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
+    {"odd:zero|odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
+};
+
+START_TEST(refusal)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 5);
+    struct mf_pipeline *p = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, refused[_i].pipeline, why, sizeof(why), &p), -EINVAL);
+    ck_assert_msg(strstr(why, refused[_i].why) != NULL, "\"%s\", expected \"%s\"", why, refused[_i].why);
+    ck_assert_ptr_null(p);
+    d->ops->free(d);
+}
+END_TEST
+
+/* A family that does not say that it knows shares of the experts is not asked, and the pipeline says so. */
+START_TEST(share_of_the_experts)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 5);
+    struct mf_pipeline *p = NULL;
+    char why[MF_REASON_MAX];
+    s.ep_first = 1;
+    s.ep_experts = s.expert + 2;
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "planted:sort.4", why, sizeof(why), &p), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(why,
+                                 "planted:planted is not legal for this shape (ep): the shape is a rank's "
+                                 "share, experts 1 to "));
+    d->ops->free(d);
+}
+END_TEST
+
+START_TEST(length)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 5);
+    struct mf_pipeline *p = NULL;
+    char text[17 * 9 + 1] = "", why[MF_REASON_MAX];
+    for (int i = 0; i < 17; i++)
+        ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "odd", "zero"), 0);
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "", why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "\"\" is no step: write family:step");
+    ck_assert_int_eq(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- runs ---- */
+
+struct layer {
+    struct mf_layer_data data;
+    struct mf_reference ref;
+    uint16_t *x, *y;
+    int32_t *ids;
+    float *weights, *s1, *s2, *b1, *b2;
+    void *w1, *w2;
+};
+
+static void layer_make(struct layer *l, const struct mf_shape *s)
+{
+    struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
+    size_t n1 = (size_t)(s->expert * mf_gemm1_cols(s)), n2 = (size_t)s->expert * (size_t)s->model_dim;
+    size_t slots = (size_t)(s->token * s->topk);
+    l->x = calloc((size_t)s->token * (size_t)s->model_dim, 2);
+    l->y = calloc((size_t)s->token * (size_t)s->model_dim, 2);
+    l->ids = calloc(slots, 4);
+    l->weights = calloc(slots, 4);
+    l->w1 = calloc(n1 * (size_t)s->model_dim, 2);
+    l->w2 = calloc(n2 * (size_t)s->inter_dim, 2);
+    l->s1 = calloc(n1, 4);
+    l->s2 = calloc(n2, 4);
+    mf_data_x(s, 3, l->x);
+    ck_assert_int_eq(mf_data_topk(s, &routing, 3, l->ids, l->weights), 0);
+    l->b1 = calloc(n1, 4);
+    l->b2 = calloc(n2, 4);
+    l->data = (struct mf_layer_data){*s,    l->x, l->ids, l->weights, {{l->w1, l->s1}}, {{l->w2, l->s2}},
+                                     l->b1, l->b2};
+    ck_assert_int_eq(mf_data_bias(s, MF_TENSOR_B1, 3, l->b1), 0);
+    ck_assert_int_eq(mf_data_bias(s, MF_TENSOR_B2, 3, l->b2), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W1, 3, &l->data.w1), 0);
+    ck_assert_int_eq(mf_data_weight(s, MF_TENSOR_W2, 3, &l->data.w2), 0);
+    ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
+}
+
+static void layer_release(struct layer *l)
+{
+    void *const all[] = {l->x, l->y, l->ids, l->weights, l->s1, l->s2, l->w1, l->w2, l->b1, l->b2};
+    mf_reference_release(&l->ref);
+    for (size_t i = 0; i < MF_ARRAY_LEN(all); i++)
+        free(all[i]);
+}
+
+/* Quantising comes second, in formats that do. */
+static const struct {
+    const char *sort, *others;
+    size_t n; /* with both */
+} chains[] = {
+    {"planted:sort.16", "planted:stage1.16|planted:stage2.16|planted:combine", 4},
+    {"planted:sort.4", "planted:stage1.4|odd:zero|planted:stage2.4|odd:accumulate|odd:cast", 6},
+};
+
+/* Every format, both ways to combine, with biases and without, an arena full of NaN with a band behind it: the output is the
+ * reference's, of fewer tokens than it was opened for. */
+START_TEST(runs_the_layer)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i / 2 % PLANTED_N_FORMATS, 9), bucket;
+    struct mf_pipeline *p = NULL;
+    struct layer l;
+    s.has_b1 = s.has_b2 = _i >= 2 * PLANTED_N_FORMATS;
+    bool quantises = s.q_type != MF_QTYPE_NO;
+    char text[MF_PIPELINE_TEXT_MAX], why[MF_REASON_MAX];
+    mf_say(text, sizeof(text), "%s|%s%s", chains[_i % 2].sort, quantises ? "planted:quant1|" : "",
+           chains[_i % 2].others);
+    layer_make(&l, &s);
+    bucket = s;
+    bucket.token = 16;
+    ck_assert_msg(mf_pipeline_open(d, &bucket, &set, text, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 17), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 0), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 9), 0);
+    ck_assert_uint_eq(mf_pipeline_n_steps(p), chains[_i % 2].n + quantises);
+    ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W1).order, "row");
+    size_t bytes = mf_pipeline_arena_bytes(p);
+    uint8_t *arena = aligned_alloc(64, bytes + 64);
+    for (int turn = 0; turn < 2; turn++) {
+        memset(arena, 0xff, bytes + 64);
+        memset(l.y, 0xff, (size_t)(s.token * s.model_dim) * 2);
+        struct mf_fmoe_args args = {.x = {{l.x}},
+                                    .topk = {{l.ids, l.weights}},
+                                    .w1 = {{l.w1, l.s1}},
+                                    .w2 = {{l.w2, l.s2}},
+                                    .b1 = {{l.b1}},
+                                    .b2 = {{l.b2}},
+                                    .y = {{l.y}},
+                                    .arena = arena};
+        mf_pipeline_bind(p, &args);
+        ck_assert_int_eq(mf_pipeline_run(p), 0);
+        for (int i = 0; i < 64; i++)
+            ck_assert_int_eq(arena[bytes + (size_t)i], 0xff);
+        double difference = 0, norm = 0;
+        for (int64_t i = 0; i < s.token * s.model_dim; i++) {
+            double want = (double)l.ref.y[i], got = (double)mf_bf16_to_float(l.y[i]);
+            difference += (got - want) * (got - want);
+            norm += want * want;
+        }
+        ck_assert_msg(difference < 2e-4 * norm, "%g", difference / norm);
+    }
+    free(arena);
+    p = mf_pipeline_close(p);
+    layer_release(&l);
+    d->ops->free(d);
+}
+END_TEST
+
+/* What does not live at the same time shares memory: h is gone when the output is summed. */
+START_TEST(arena_is_shared_over_time)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 64);
+    struct mf_pipeline *p = NULL;
+    static const char text[] =
+        "planted:sort.16|planted:stage1.16|planted:stage2.16|odd:zero|odd:accumulate|odd:cast";
+    char why[MF_REASON_MAX];
+    struct mf_part part[MF_PARTS_MAX];
+    size_t sum = 0;
+    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
+    for (size_t i = 0; i < 6; i++) {
+        const struct mf_step *step = mf_pipeline_step(p, i);
+        int n = mf_artifact_parts(&step->gives[0], &s, part);
+        for (int j = 0; j < n; j++)
+            sum += (size_t)mf_part_bytes(&part[j]);
+    }
+    ck_assert_uint_lt(mf_pipeline_arena_bytes(p), sum - (size_t)(64 * 160 * 4));
+    p = mf_pipeline_close(p);
+    d->ops->free(d);
+}
+END_TEST
+
+/* Steps as they were offered make the pipeline that their names make, and no family is asked for them; what is not theirs is refused. */
+START_TEST(opens_what_was_offered)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 16);
+    struct mf_pipeline *named = NULL, *p = NULL;
+    static const char text[] = "planted:sort.16|planted:stage1.16|planted:stage2.16|planted:combine";
+    struct mf_step steps[17];
+    char why[MF_REASON_MAX];
+
+    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &named) == 0, "%s", why);
+    for (size_t i = 0; i < MF_ARRAY_LEN(steps); i++)
+        steps[i] = *mf_pipeline_step(named, i % 4);
+    struct mf_family counted = planted_family;
+    counted.enumerate = count_and_enumerate;
+    const struct mf_family *const counted_list[] = {&counted};
+    const struct mf_family_set counted_set = {counted_list, 1};
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &counted_set, steps, 4, why, sizeof(why), &p), 0);
+    ck_assert_int_eq(n_enumerated, 0);
+    ck_assert_uint_eq(mf_pipeline_n_steps(p), 4);
+    ck_assert_uint_eq(mf_pipeline_arena_bytes(p), mf_pipeline_arena_bytes(named));
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_str_eq(mf_pipeline_step(p, i)->name, steps[i].name);
+    p = mf_pipeline_close(p);
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 17, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 3, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "no step gives the layer's output, y in bf16");
+    mf_say(steps[1].family, sizeof(steps[1].family), "nobody");
+    ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 4, why, sizeof(why), &p), -EINVAL);
+    ck_assert_str_eq(why, "\"nobody\" is no family of a cpu device");
+    named = mf_pipeline_close(named);
+    d->ops->free(d);
+}
+END_TEST
+
+/* A family that knows one count only: of its bucket's, a pipeline serves none but that. */
+START_TEST(one_count_only)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 16);
+    struct mf_pipeline *p = NULL;
+    static const char text[] =
+        "planted:sort.16|planted:stage1.16|planted:stage2.16|fixed:zero|fixed:accumulate|fixed:cast";
+    char why[MF_REASON_MAX];
+
+    ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 15), -ENOTSUP);
+    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
+    p = mf_pipeline_close(p);
+    d->ops->free(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("pipeline");
+    TCase *t = tcase_create("pipeline");
+    tcase_add_loop_test(t, refusal, 0, MF_ARRAY_LEN(refused));
+    tcase_add_test(t, share_of_the_experts);
+    tcase_add_test(t, length);
+    tcase_add_loop_test(t, runs_the_layer, 0, 4 * PLANTED_N_FORMATS);
+    tcase_add_test(t, arena_is_shared_over_time);
+    tcase_add_test(t, opens_what_was_offered);
+    tcase_add_test(t, one_count_only);
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}

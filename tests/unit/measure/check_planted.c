@@ -1,0 +1,274 @@
+/* Every planted fault is refused with its own reason; the correct kernels all pass. */
+#include <math.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "measure/session/session.h"
+#include "support/kernels/planted.h"
+
+#include "support/mf_check.h"
+
+static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s, const char *routing)
+{
+    struct mf_unit_options o = {.err_ratio = 0.1, .seed = 1, .time_cap_ms = 60000, .exhaustive = true};
+    struct mf_session *session = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_routing_parse(routing, &o.routing), 0);
+    struct mf_session_args args = {.device = d, .shape = *s, .options = &o, .extra = &planted_set};
+    ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
+    return session;
+}
+
+static struct mf_unit_result probe(struct mf_session *session, const struct mf_step *step)
+{
+    struct planted_sink sink;
+    struct mf_probe_step p = {.id = 7, .step = *step};
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_probe(session, &p, 1, NULL, NULL, &sink.sink), 0);
+    ck_assert_uint_eq(sink.n_results, 1);
+    ck_assert_int_eq(sink.results[0].id, 7);
+    return sink.results[0];
+}
+
+/* ---- the correct kernels ---- */
+
+static const struct {
+    int64_t token;
+    const char *routing;
+} loads[] = {
+    {1, "uniform"}, {3, "uniform"}, {63, "uniform"}, {64, "uniform"},  {65, "uniform"},
+    {65, "hot:1"},  {64, "zipf:3"}, {3, "hot:1"},    {63, "balanced"},
+};
+
+START_TEST(correct_kernels_pass)
+{
+    static const char *const all[] = {"sort", "quant1", "stage1", "stage2", "combine"};
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    int format = _i % PLANTED_N_FORMATS;
+    struct mf_shape s = planted_shape(format, loads[_i / PLANTED_N_FORMATS].token);
+    s.doweight_stage1 = _i % 2;
+    s.act_type = (enum mf_act)(_i % 3);
+    s.has_b1 = s.has_b2 = _i % 4 == 3;
+    struct mf_session *session = session_of(d, &s, loads[_i / PLANTED_N_FORMATS].routing);
+    for (size_t i = 0; i < MF_ARRAY_LEN(all); i++) {
+        if (i == 1 && s.q_type == MF_QTYPE_NO)
+            continue;
+        struct mf_step step = planted_step(&s, all[i], _i % 2 ? 4 : 16, PLANTED_NONE);
+        struct mf_unit_result r = probe(session, &step);
+        ck_assert_msg(r.status == MF_STATUS_OK, "%s: %s: %s", step.name, mf_status_name(r.status), r.reason);
+        ck_assert_int_eq(r.verified, 2);
+        ck_assert_uint_ge(r.n_samples, 3);
+        ck_assert(r.us > 0 && r.mad >= 0);
+        ck_assert(strcmp(r.mode, "cold") == 0 || strcmp(r.mode, "warm") == 0);
+        /* the limits leave room: what is right sits well below */
+        ck_assert_msg(!(r.row_err > 0.5 * r.row_limit), "%s: %g of %g", step.name, r.row_err, r.row_limit);
+    }
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* ---- the faults ---- */
+
+static const struct {
+    const char *kind;
+    enum planted_fault fault;
+    const char *reason;
+} faults[] = {
+    {"stage1", PLANTED_NAN, "not finite: row "},
+    {"stage2", PLANTED_NAN, "not finite: row "},
+    {"combine", PLANTED_NAN, "not finite: row 0 of y has 1 NaN or infinity, first in column 80"},
+    {"stage1", PLANTED_DESTROYED, "row: row "},
+    {"stage2", PLANTED_DESTROYED, "row: row "},
+    {"combine", PLANTED_DESTROYED, "row: row 0 of y"},
+    {"stage1", PLANTED_TAIL, "unwritten: row "},
+    {"stage2", PLANTED_TAIL, "still holds the poison from column 152 on"},
+    {"combine", PLANTED_TAIL, "unwritten: row 0 of y still holds the poison from column 152 on"},
+    {"stage1", PLANTED_ROWS, "still holds the poison from column 0 on"},
+    {"stage2", PLANTED_ROWS, "unwritten: row 127 (token 63, slot 1, expert "},
+    {"combine", PLANTED_ROWS, "unwritten: row 63 of y"},
+    {"stage1", PLANTED_PAST, "guard: 3 bytes changed 0 bytes past the end of h"},
+    {"stage2", PLANTED_PAST, "guard: 3 bytes changed 0 bytes past the end of z"},
+    {"combine", PLANTED_PAST, "guard: 3 bytes changed 0 bytes past the end of y"},
+    {"sort", PLANTED_PAST, "guard: 3 bytes changed 0 bytes past the end of ids"},
+    {"stage2", PLANTED_BEFORE, "guard: 1 byte changed 0 bytes before the start of z"},
+    {"stage2", PLANTED_RACE, "unstable: a second run differs in 1 rows, first in row "},
+    {"combine", PLANTED_RACE, "unstable: "},
+    {"stage1", PLANTED_EXPERT, "expert "},
+    {"stage2", PLANTED_EXPERT, "expert "},
+    {"stage1", PLANTED_SWAPPED, "mismatch: "},
+    {"stage1", PLANTED_ALTERNATING, "mismatch: "},
+    {"stage1", PLANTED_BIAS_LATE, ""},
+    {"stage2", PLANTED_BIAS_LATE, "mismatch: "},
+    {"stage1", PLANTED_BIAS_NEXT, "mismatch: "},
+    {"stage2", PLANTED_BIAS_NEXT, "mismatch: "},
+    {"stage2", PLANTED_INPUT_PADDING, "not finite: "},
+    {"sort", PLANTED_ORDER, "sorted: block 0 is of expert "},
+    {"sort", PLANTED_WEIGHT, "sorted: row 0 (token "},
+    {"sort", PLANTED_COUNT, "sorted: num_valid is {"},
+    {"sort", PLANTED_DESTROYED, "sorted: "},
+};
+
+START_TEST(fault_is_refused)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    int format = _i % PLANTED_N_FORMATS, at = _i / PLANTED_N_FORMATS;
+    struct mf_shape s = planted_shape(format, 64);
+    s.has_b1 = s.has_b2 = faults[at].fault == PLANTED_BIAS_LATE || faults[at].fault == PLANTED_BIAS_NEXT;
+    struct mf_session *session = session_of(d, &s, "balanced");
+    struct mf_step step = planted_step(&s, faults[at].kind, 16, faults[at].fault);
+    struct mf_unit_result r = probe(session, &step);
+    ck_assert_msg(r.status == MF_STATUS_WRONG, "%s passed: %s", step.name, mf_status_name(r.status));
+    /* fnuz has one NaN only, and it is the poison */
+    const char *want = faults[at].reason;
+    bool only_nan = s.q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ || s.q_dtype_a == MF_DTYPE_FP8_E4M3FN;
+    if (only_nan && faults[at].fault == PLANTED_NAN && strcmp(faults[at].kind, "stage1") == 0)
+        want = "";
+    ck_assert_msg(strstr(r.reason, want) != NULL, "%s: \"%s\", expected \"%s\"", step.name, r.reason, want);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* On any load a fault is refused, by whichever gate is the first to see it. */
+START_TEST(fault_is_refused_on_any_load)
+{
+    static const enum planted_fault any[] = {PLANTED_NAN,  PLANTED_DESTROYED, PLANTED_TAIL,   PLANTED_ROWS,
+                                             PLANTED_PAST, PLANTED_EXPERT,    PLANTED_SWAPPED};
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    int format = _i % PLANTED_N_FORMATS;
+    struct mf_shape s = planted_shape(format, loads[_i / PLANTED_N_FORMATS].token);
+    struct mf_session *session = session_of(d, &s, loads[_i / PLANTED_N_FORMATS].routing);
+    for (size_t i = 0; i < MF_ARRAY_LEN(any); i++) {
+        struct mf_step step = planted_step(&s, "stage1", 4, any[i]);
+        struct mf_unit_result r = probe(session, &step);
+        ck_assert_msg(r.status == MF_STATUS_WRONG && r.reason[0], "%s passed", step.name);
+    }
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* 4,096 rows, one of them destroyed: 0.02% of the elements, which a ratio or a cosine lets through. */
+START_TEST(one_row_of_4096)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i, 512);
+    s.topk = 8;
+    s.model_dim = 32;
+    s.inter_dim = 32;
+    struct mf_session *session = session_of(d, &s, "uniform");
+    struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_DESTROYED);
+    struct mf_unit_result r = probe(session, &step);
+    ck_assert_int_eq(r.status, MF_STATUS_WRONG);
+    ck_assert_msg(strncmp(r.reason, "row: row ", 9) == 0, "%s", r.reason);
+    ck_assert(r.err < 0.001 && r.row_err > r.row_limit);
+    step = planted_step(&s, "stage2", 16, PLANTED_NONE);
+    r = probe(session, &step);
+    ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* One row off by 1.5 times its limit is refused, by 0.75 times it passes. */
+START_TEST(one_and_a_half_limits)
+{
+    static const char *const any[] = {"stage2", "combine", "stage1"};
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i, 64);
+    struct mf_session *session = session_of(d, &s, "balanced");
+    for (size_t i = 0; i < (_i == 0 ? 3 : 2); i++) {
+        struct mf_step step = planted_step(&s, any[i], 16, PLANTED_NONE);
+        double limit = probe(session, &step).row_limit;
+        ck_assert(limit >= 0.005 && limit < 0.02);
+        step = planted_step(&s, any[i], 16, PLANTED_OFF);
+        planted_off = 1.5 * limit;
+        struct mf_unit_result r = probe(session, &step);
+        ck_assert_int_eq(r.status, MF_STATUS_WRONG);
+        ck_assert_msg(strstr(r.reason, "has relative error") && strncmp(r.reason, "row: ", 5) == 0, "%s",
+                      r.reason);
+        planted_off = 0.75 * limit;
+        r = probe(session, &step);
+        ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
+    }
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* Every row of an expert off by 0.8 of its limit: no row is refused, the expert is. */
+START_TEST(biased_expert)
+{
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(_i, 64);
+    struct mf_session *session = session_of(d, &s, "balanced");
+    struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_BIASED);
+    planted_off = 0.8 * 0.005;
+    struct mf_unit_result r = probe(session, &step);
+    ck_assert_int_eq(r.status, MF_STATUS_WRONG);
+    ck_assert_msg(strncmp(r.reason, "expert 3: median relative error 0.004 over its 8 rows", 52) == 0, "%s",
+                  r.reason);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+static const struct {
+    enum planted_clock clock;
+    const char *reason;
+} clocks[] = {
+    {CLOCK_ZERO, "implausible: its time is 0 "},
+    {CLOCK_NEGATIVE, "implausible: its time is -3 "},
+    {CLOCK_TOO_FAST, "times the device's peak of 2000"},
+};
+
+START_TEST(lying_clock)
+{
+    struct mf_device *d = planted_device(clocks[_i].clock);
+    struct mf_shape s = planted_shape(0, 3);
+    struct mf_session *session = session_of(d, &s, "uniform");
+    struct mf_step step = planted_step(&s, "stage1", 4, PLANTED_NONE);
+    step.flops = 1e6;
+    struct mf_unit_result r = probe(session, &step);
+    ck_assert_msg(r.status == MF_STATUS_IMPLAUSIBLE, "%s", mf_status_name(r.status));
+    ck_assert_msg(strstr(r.reason, clocks[_i].reason) != NULL, "%s", r.reason);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+/* Weights faster than memory, where the rotations pass four caches. */
+START_TEST(beyond_bandwidth)
+{
+    struct mf_device *d = planted_device(CLOCK_TOO_FAST);
+    struct mf_shape s = planted_shape(0, 64);
+    d->info.llc_bytes = 1 << 16;
+    struct mf_session *session = session_of(d, &s, "uniform");
+    struct mf_step step = planted_step(&s, "stage1", 4, PLANTED_NONE);
+    step.flops = 1;
+    struct mf_unit_result r = probe(session, &step);
+    ck_assert_int_eq(r.status, MF_STATUS_IMPLAUSIBLE);
+    ck_assert_str_eq(r.mode, "cold");
+    ck_assert_msg(strstr(r.reason, "would read weights at") != NULL, "%s", r.reason);
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("planted");
+    TCase *t = tcase_create("planted");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, correct_kernels_pass, 0, (int)MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, fault_is_refused, 0, (int)MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, fault_is_refused_on_any_load, 0, (int)MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, one_row_of_4096, 0, PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, one_and_a_half_limits, 0, PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, biased_expert, 0, PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, lying_clock, 0, MF_ARRAY_LEN(clocks));
+    tcase_add_test(t, beyond_bandwidth);
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}

@@ -1,0 +1,449 @@
+/* Races over a simulated landscape: a sample is a pure function of (seed, racer, sample index). */
+#include <math.h>
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "kernels/core/philox.h"
+#include "measure/race/race.h"
+
+#include "support/mf_check.h"
+
+#define N_RACERS 60
+#define ROOM     512
+#define N_SEEDS  1000
+
+struct landscape {
+    uint64_t seed;
+    double sigma, outliers, drift;
+    double spikes; /* share of calls that somebody disturbs: up to four times as long */
+    double truth[N_RACERS];
+    int taken[N_RACERS];
+    double level; /* of the drift, moved at each call */
+    uint64_t calls;
+    double wide[N_RACERS];  /* sigma of that racer, where not 0 */
+    int fails_at[N_RACERS]; /* call of that racer that fails, 0: none */
+    int fails_with;
+    int spike_at[N_RACERS]; /* call of that racer that takes twice its time, 0: none */
+};
+
+static double uniform(uint64_t seed, uint64_t a, uint64_t b)
+{
+    struct mf_philox4 p = mf_philox(seed, a, b);
+    return ((double)p.v[0] + 0.5) / 4294967296.0;
+}
+
+static double normal(uint64_t seed, uint64_t a, uint64_t b)
+{
+    return sqrt(-2 * log(uniform(seed, 2 * a, b))) * cos(6.283185307179586 * uniform(seed, 2 * a + 1, b));
+}
+
+static int sample(void *context, size_t i, int round, double *ret_us, char reason[MF_REASON_MAX])
+{
+    struct landscape *l = context;
+    int k = ++l->taken[i];
+    (void)round;
+    if (l->fails_at[i] == k) {
+        if (l->fails_with > 0)
+            strcpy(reason, "planted");
+        return l->fails_with;
+    }
+    l->level = 0.995 * l->level + 0.1 * l->drift * normal(l->seed, l->calls++, 900);
+    double sigma = l->wide[i] > 0 ? l->wide[i] : l->sigma;
+    double us = l->truth[i] * (1 + l->level) * (1 + sigma * normal(l->seed, (uint64_t)k, i));
+    if (uniform(l->seed, (uint64_t)k, 1000 + i) < l->outliers)
+        us *= 1.2;
+    if (uniform(l->seed, (uint64_t)k, 2000 + i) < l->spikes)
+        us *= 1 + 3 * uniform(l->seed, (uint64_t)k, 3000 + i);
+    *ret_us = l->spike_at[i] == k ? 2 * us : us;
+    return 0;
+}
+
+/* The best at 100 us, a handful within one percent, the others up to twice as slow. */
+static void make_landscape(struct landscape *l, uint64_t seed)
+{
+    *l = (struct landscape){.seed = seed, .sigma = 0.02, .outliers = 0.01, .drift = 0.007};
+    for (int i = 0; i < N_RACERS; i++) {
+        double u = uniform(seed, (uint64_t)i, 5000);
+        l->truth[i] = i % 6 == 0 ? 100 * (1 + 0.01 * u) : 101 * (1 + u);
+    }
+    l->truth[(int)(uniform(seed, 0, 6000) * N_RACERS)] = 100;
+}
+
+struct entry {
+    struct mf_racer racers[N_RACERS];
+    double samples[N_RACERS][ROOM];
+    struct mf_race_outcome outcome;
+};
+
+static const struct mf_race_plan plan = {
+    .stages = {{2, 48}, {5, 16}, {15, 8}, {100, 8}}, .n_stages = 4, .fresh = 20, .alpha = 0.05};
+
+static void enter(struct entry *e, size_t n)
+{
+    memset(e, 0, sizeof(*e));
+    for (size_t i = 0; i < n; i++)
+        e->racers[i] =
+            (struct mf_racer){.id = 1000 + (int64_t)i, .samples = e->samples[i], .status = MF_STATUS_OK};
+}
+
+static int run(struct landscape *l, struct entry *e, size_t n, const int *weight)
+{
+    enter(e, n);
+    return mf_race_run(&plan, l->seed, e->racers, weight, n, sample, l, &e->outcome);
+}
+
+START_TEST(regret_is_small)
+{
+    static struct entry e;
+    double sum = 0, worst = 0, bias = 0;
+    for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+        struct landscape l;
+        make_landscape(&l, seed);
+        ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
+        double best = INFINITY, won = l.truth[e.outcome.won.winner - 1000];
+        for (int i = 0; i < N_RACERS; i++)
+            best = fmin(best, l.truth[i]);
+        sum += won / best - 1;
+        worst = fmax(worst, won / best - 1);
+        bias += e.outcome.won.us / won - 1;
+        /* most are dropped early: 60 racers of 122 rounds would be 7,320 calls */
+        ck_assert_int_le(e.outcome.calls, 1800);
+    }
+    ck_assert_msg(sum / N_SEEDS <= 0.002, "mean regret %.3f%%, worst %.3f%%", sum / N_SEEDS * 100,
+                  worst * 100);
+    ck_assert_msg(worst <= 0.012, "worst regret %.3f%%", worst * 100);
+    /* the fresh samples do not flatter the winner */
+    ck_assert_msg(fabs(bias / N_SEEDS) <= 0.002, "bias %.3f%%", bias / N_SEEDS * 100);
+}
+END_TEST
+
+/* On a machine that others use too, one call in four is up to four times as long. A race of long calls has few rounds, and after two of
+ * them most racers go, here of thirty that are within a third: a score that one such call spoils drops the best with them. */
+START_TEST(regret_is_small_where_calls_are_disturbed)
+{
+    static struct entry e;
+    const struct mf_race_plan few = {
+        .stages = {{2, 5}, {3, 2}, {6, 2}}, .n_stages = 3, .fresh = 5, .alpha = 0.05};
+    const size_t n = 30;
+    double sum = 0;
+    for (uint64_t seed = 1; seed <= N_SEEDS; seed++) {
+        struct landscape l;
+        make_landscape(&l, seed);
+        l.sigma = 0.01;
+        l.spikes = 0.25;
+        for (size_t i = 0; i < n; i++)
+            l.truth[i] = 100 * (1 + 0.33 * (double)i / (double)n);
+        enter(&e, n);
+        ck_assert_int_eq(mf_race_run(&few, seed, e.racers, NULL, n, sample, &l, &e.outcome), 0);
+        sum += l.truth[e.outcome.won.winner - 1000] / 100 - 1;
+    }
+    printf("disturbed calls: mean regret %.3f %%\n", sum / N_SEEDS * 100);
+    ck_assert_msg(sum / N_SEEDS <= 0.018, "mean regret %.3f%%", sum / N_SEEDS * 100);
+}
+END_TEST
+
+/* Equal input, equal outcome, to the last sample. */
+START_TEST(equal_input_equal_outcome)
+{
+    static struct entry a, b;
+    struct landscape l;
+    make_landscape(&l, 77);
+    ck_assert_int_eq(run(&l, &a, N_RACERS, NULL), 0);
+    make_landscape(&l, 77);
+    ck_assert_int_eq(run(&l, &b, N_RACERS, NULL), 0);
+    ck_assert_mem_eq(&a.outcome, &b.outcome, sizeof(a.outcome));
+    ck_assert_mem_eq(a.samples, b.samples, sizeof(a.samples));
+}
+END_TEST
+
+static const struct {
+    int with;
+    enum mf_status status;
+    const char *reason;
+} failures[] = {
+    {MF_STATUS_WRONG, MF_STATUS_WRONG, "planted"},
+    {MF_STATUS_IMPLAUSIBLE, MF_STATUS_IMPLAUSIBLE, "planted"},
+    {-ENOMEM, MF_STATUS_UNSUPPORTED, "Cannot allocate memory"},
+};
+
+/* The fastest fails at its n-th call, in the rounds or in the re-measurement: it is out, another one wins. */
+START_TEST(failed_racer_is_out)
+{
+    static struct entry e;
+    static const int at[] = {1, 8, 60, 125, 135};
+    for (size_t i = 0; i < MF_ARRAY_LEN(at); i++) {
+        struct landscape l;
+        make_landscape(&l, 5);
+        l.truth[7] = 90;
+        l.fails_at[7] = at[i];
+        l.fails_with = failures[_i].with;
+        ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
+        ck_assert_int_eq(e.racers[7].status, failures[_i].status);
+        ck_assert_msg(strstr(e.racers[7].reason, failures[_i].reason), "%s", e.racers[7].reason);
+        ck_assert_int_ne(e.outcome.won.winner, 1007);
+        ck_assert_double_gt(e.outcome.won.us, 95);
+        for (size_t t = 0; t < e.outcome.won.n_ties; t++)
+            ck_assert_int_ne(e.outcome.won.ties[t], 1007);
+    }
+}
+END_TEST
+
+/* A winner that fails in its last fresh sample: the next one is measured afresh from the first on, in the room that there is. */
+START_TEST(measured_afresh_once)
+{
+    static struct entry e;
+    struct landscape l = {.seed = 3, .sigma = 0.001};
+    for (int i = 0; i < 3; i++)
+        l.truth[i] = 50;
+    ck_assert_int_eq(run(&l, &e, 3, NULL), 0);
+    int winner = (int)(e.outcome.won.winner - 1000);
+    memset(l.taken, 0, sizeof(l.taken));
+    l.calls = 0;
+    l.fails_at[winner] = e.outcome.rounds + plan.fresh;
+    l.fails_with = MF_STATUS_WRONG;
+    ck_assert_int_eq(run(&l, &e, 3, NULL), 0);
+    ck_assert_int_ne(e.outcome.won.winner, 1000 + winner);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_uint_eq(e.racers[i].n_rounds, (size_t)e.outcome.rounds);
+        ck_assert_uint_le(e.racers[i].n_samples, (size_t)(e.outcome.rounds + plan.fresh));
+    }
+}
+END_TEST
+
+/* Two groups in one race, the second half again as slow as the first, or all of one failing. Each has the winner that it would have
+ * alone; the best of all is the first's. */
+static const struct {
+    int fails;      /* group all of whose racers fail in their first round; -1: none */
+    int64_t won[2]; /* 0: nobody */
+} heats[] = {{-1, {1002, 1014}}, {0, {0, 1014}}, {1, {1002, 0}}};
+
+START_TEST(each_group_has_a_winner)
+{
+    static struct entry e;
+    struct landscape l = {.seed = 5, .sigma = 0.005};
+    memset(&e, 0, sizeof(e));
+    for (int i = 0; i < 20; i++) {
+        int group = i / 10;
+        l.truth[i] = (group ? 150 : 100) * (i == 2 || i == 14 ? 1 : 1.1);
+        l.fails_at[i] = group == heats[_i].fails;
+        e.racers[i] = (struct mf_racer){
+            .id = 1000 + i, .group = group, .samples = e.samples[i], .status = MF_STATUS_OK};
+    }
+    l.fails_with = MF_STATUS_WRONG;
+    ck_assert_int_eq(mf_race_run(&plan, l.seed, e.racers, NULL, 20, sample, &l, &e.outcome), 0);
+    ck_assert_uint_eq(e.outcome.n_groups, 2);
+    for (int k = 0; k < 2; k++) {
+        const struct mf_race_won *won = &e.outcome.groups[k];
+        ck_assert_int_eq(won->winner, heats[_i].won[k]);
+        if (!won->winner)
+            continue;
+        const struct mf_racer *w = &e.racers[won->winner - 1000];
+        ck_assert_double_eq_tol(won->us, k ? 150 : 100, 0.5);
+        ck_assert_uint_eq(w->n_rounds, (size_t)e.outcome.rounds);
+        ck_assert_uint_eq(w->n_samples - w->n_rounds, (size_t)plan.fresh);
+        for (size_t t = 0; t < won->n_ties; t++)
+            ck_assert_int_eq(e.racers[won->ties[t] - 1000].group, k);
+    }
+    ck_assert_int_eq(e.outcome.won.winner, heats[_i].won[heats[_i].fails == 0]);
+}
+END_TEST
+
+START_TEST(nobody_left)
+{
+    static struct entry e;
+    struct landscape l;
+    make_landscape(&l, 5);
+    l.fails_with = MF_STATUS_WRONG;
+    for (int i = 0; i < 3; i++)
+        l.fails_at[i] = i + 1;
+    ck_assert_int_eq(run(&l, &e, 3, NULL), -ENOENT);
+    ck_assert_int_eq(run(&l, &e, 0, NULL), -ENOENT);
+}
+END_TEST
+
+START_TEST(single_racer_wins)
+{
+    static struct entry e;
+    struct landscape l;
+    make_landscape(&l, 5);
+    ck_assert_int_eq(run(&l, &e, 1, NULL), 0);
+    ck_assert_int_eq(e.outcome.won.winner, 1000);
+    ck_assert_uint_eq(e.outcome.won.n_ties, 0);
+    ck_assert_int_eq(e.outcome.rounds, 122);
+    ck_assert_uint_eq(e.racers[0].n_samples, 142);
+}
+END_TEST
+
+/* Equals without noise: all are ties, and the stable rule decides: fewer steps, then the smaller id. */
+START_TEST(ties_go_by_the_stable_rule)
+{
+    static struct entry e;
+    static const int weight[5] = {4, 3, 2, 3, 2};
+    struct landscape l = {.seed = 3};
+    for (int i = 0; i < 5; i++)
+        l.truth[i] = 50;
+    ck_assert_int_eq(run(&l, &e, 5, weight), 0);
+    ck_assert_int_eq(e.outcome.won.winner, 1002);
+    ck_assert_uint_eq(e.outcome.won.n_ties, 4);
+    ck_assert_int_eq(run(&l, &e, 5, NULL), 0);
+    ck_assert_int_eq(e.outcome.won.winner, 1000);
+}
+END_TEST
+
+/* Two that are alike but for spread: the steadier one, though it has the larger id and more steps. */
+START_TEST(spread_comes_first)
+{
+    static struct entry e;
+    static const int weight[2] = {1, 2};
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct landscape l = {.seed = seed, .truth = {50, 50}, .wide = {0.003, 0.0003}};
+        ck_assert_int_eq(run(&l, &e, 2, weight), 0);
+        ck_assert_int_eq(e.outcome.won.winner, 1001);
+    }
+}
+END_TEST
+
+START_TEST(dropped_have_their_round)
+{
+    static struct entry e;
+    struct landscape l;
+    make_landscape(&l, 9);
+    ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
+    int early = 0, to_the_end = 0;
+    for (int i = 0; i < N_RACERS; i++) {
+        const struct mf_racer *r = &e.racers[i];
+        ck_assert_int_eq(r->status, MF_STATUS_OK);
+        if (r->dropped_at > 0 && r->dropped_at < e.outcome.rounds)
+            ck_assert_uint_eq(r->n_samples, (size_t)r->dropped_at);
+        early += r->dropped_at == 2;
+        to_the_end += r->dropped_at == 0;
+    }
+    ck_assert_int_ge(early, N_RACERS - 48);
+    ck_assert_int_eq(to_the_end, (int)e.outcome.won.n_ties + 1);
+}
+END_TEST
+
+/* Times the fastest's, and the round after which a racer of that time is out; 0: only statistics drop it. */
+static const struct {
+    double times;
+    int dropped_at;
+} far_behind[] = {{1.2, 0}, {1.45, 0}, {1.55, 2}, {2.9, 2}, {3.1, 1}, {50, 1}};
+
+START_TEST(far_behind_is_out_at_once)
+{
+    static struct entry e;
+    static const struct mf_race_plan few = {.stages = {{4, N_RACERS}}, .n_stages = 1, .alpha = 1e-9};
+    struct landscape l = {.seed = 11};
+    memset(&e, 0, sizeof(e));
+    for (int i = 0; i < 3; i++) {
+        l.truth[i] = i == 1 ? 70 * far_behind[_i].times : 70;
+        e.racers[i] = (struct mf_racer){.id = i + 1, .samples = e.samples[i], .status = MF_STATUS_OK};
+    }
+    ck_assert_int_eq(mf_race_run(&few, 1, e.racers, NULL, 3, sample, &l, &e.outcome), 0);
+    if (far_behind[_i].dropped_at > 0)
+        ck_assert_int_eq(e.racers[1].dropped_at, far_behind[_i].dropped_at);
+    else
+        ck_assert_uint_eq(e.racers[1].n_samples, 4);
+}
+END_TEST
+
+/* Where all are to stay, a row that is fifty times slower has a sample of every round, and so has one in the last place. */
+START_TEST(all_stay)
+{
+    static struct entry e;
+    _cleanup_(cJSON_Deletep) cJSON *json =
+        cJSON_Parse("{\"rounds\":[{\"rounds\":30,\"keep\":1}],\"fresh\":0,\"alpha\":0.05,\"all\":true}");
+    struct landscape l = {.seed = 11};
+    struct mf_race_plan stays;
+    const char *field;
+    memset(&e, 0, sizeof(e));
+    ck_assert_int_eq(mf_race_plan_parse(json, &stays, &field), 0);
+    for (int i = 0; i < 3; i++) {
+        l.truth[i] = i == 1 ? 3500 : 70 + i;
+        e.racers[i] = (struct mf_racer){.id = i + 1, .samples = e.samples[i], .status = MF_STATUS_OK};
+    }
+    ck_assert_int_eq(mf_race_run(&stays, 1, e.racers, NULL, 3, sample, &l, &e.outcome), 0);
+    ck_assert_int_eq(e.outcome.rounds, 30);
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(e.racers[i].n_samples, 30);
+}
+END_TEST
+
+/* One bad sample is no verdict: the fastest, disturbed in its first call, wins all the same. */
+START_TEST(one_bad_sample_is_forgiven)
+{
+    static struct entry e;
+    for (uint64_t seed = 1; seed <= 50; seed++) {
+        struct landscape l;
+        make_landscape(&l, seed);
+        l.truth[3] = 80;
+        l.spike_at[3] = 1;
+        ck_assert_int_eq(run(&l, &e, N_RACERS, NULL), 0);
+        ck_assert_int_eq(e.outcome.won.winner, 1003);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *json, *field;
+} bad_plans[] = {
+    {"[]", "plan"},
+    {"{}", "plan.rounds"},
+    {"{\"rounds\":[]}", "plan.rounds"},
+    {"{\"rounds\":[{\"rounds\":0,\"keep\":3}]}", "plan.rounds[].rounds"},
+    {"{\"rounds\":[{\"rounds\":1}]}", "plan.rounds[].keep"},
+    {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"fresh\":-1}", "plan.fresh"},
+    {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"alpha\":2}", "plan.alpha"},
+    {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"all\":1}", "plan.all"},
+};
+
+START_TEST(bad_plan)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(bad_plans[_i].json);
+    struct mf_race_plan p;
+    const char *field;
+    ck_assert_int_eq(mf_race_plan_parse(json, &p, &field), -EINVAL);
+    ck_assert_str_eq(field, bad_plans[_i].field);
+}
+END_TEST
+
+START_TEST(good_plan)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(
+        "{\"rounds\":[{\"rounds\":10,\"keep\":24},{\"rounds\":30,\"keep\":8}],\"fresh\":15,\"alpha\":0.1}");
+    struct mf_race_plan p;
+    const char *field;
+    ck_assert_int_eq(mf_race_plan_parse(json, &p, &field), 0);
+    ck_assert_int_eq(p.n_stages, 2);
+    ck_assert_int_eq(p.stages[1].rounds, 30);
+    ck_assert_int_eq(p.stages[1].keep, 8);
+    ck_assert_int_eq(p.fresh, 15);
+    ck_assert(p.alpha > 0.099 && p.alpha < 0.101);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("race");
+    TCase *t = tcase_create("race");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, regret_is_small);
+    tcase_add_test(t, regret_is_small_where_calls_are_disturbed);
+    tcase_add_test(t, equal_input_equal_outcome);
+    tcase_add_loop_test(t, failed_racer_is_out, 0, MF_ARRAY_LEN(failures));
+    tcase_add_test(t, nobody_left);
+    tcase_add_test(t, measured_afresh_once);
+    tcase_add_loop_test(t, each_group_has_a_winner, 0, MF_ARRAY_LEN(heats));
+    tcase_add_test(t, single_racer_wins);
+    tcase_add_test(t, ties_go_by_the_stable_rule);
+    tcase_add_test(t, spread_comes_first);
+    tcase_add_test(t, dropped_have_their_round);
+    tcase_add_loop_test(t, far_behind_is_out_at_once, 0, MF_ARRAY_LEN(far_behind));
+    tcase_add_test(t, one_bad_sample_is_forgiven);
+    tcase_add_test(t, all_stay);
+    tcase_add_loop_test(t, bad_plan, 0, MF_ARRAY_LEN(bad_plans));
+    tcase_add_test(t, good_plan);
+    suite_add_tcase(s, t);
+    return mf_check_main(s);
+}

@@ -1,0 +1,290 @@
+/* The tuned table over HTTP: its rows, its filters, what it leaves out, its bytes, merging; and the metrics. */
+#include "support/farm/farm_fixture.h"
+#include "support/farm/http_client.h"
+#include "support/farm/http_harness.h"
+#include "support/mf_check.h"
+
+#include "common/base/json.h"
+#include "common/table/table.h"
+#include "server/api/export.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static struct mf_table *read_table(const struct http_reply *r)
+{
+    struct mf_table *t = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_msg(mf_table_read("export", r->body, r->len, &t, why) == 0, "%s", why);
+    for (size_t i = 0; i < t->n_problems; i++)
+        printf("line %lld %s: %s\n", (long long)t->problems[i].line, t->problems[i].column,
+               t->problems[i].reason);
+    ck_assert_uint_eq(t->n_errors, 0);
+    return t;
+}
+
+static const struct {
+    const char *query;
+    size_t rows;
+    int left_out;
+} filters[] = {
+    {"", 8, 1}, /* seven of one batch, one of the other; one goal failed */
+    {"?batch=1", 7, 0},
+    {"?batch=2", 1, 1},
+    {"?batch=3", 0, 0},
+    {"?class=cpu-znver4/2", 8, 1},
+    {"?class=gfx942/304", 0, 0},
+    {"?gfx=cpu-znver4", 8, 1},
+    {"?gfx=gfx942", 0, 0},
+    {"?model=EPYC%209R14", 8, 1}, /* the goal failed before it had a model; its class has this one */
+    {"?model=MI300X", 0, 0},
+    {"?layer_model=2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType."
+     "No,1,0",
+     7, 0},
+    {"?layer_model=2048,96,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,"
+     "False",
+     7, 0},
+    {"?consumer=aiter", 0, 9},
+};
+
+START_TEST(test_filters)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    for (size_t i = 0; i < MF_ARRAY_LEN(filters); i++) {
+        char path[512];
+        (void)snprintf(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv%s", filters[i].query);
+        struct http_reply r = http_get(http_harness_port(h), path);
+        ck_assert_msg(r.status == 200, "%s: %s", path, r.body);
+        _cleanup_(mf_table_freep) struct mf_table *t = read_table(&r);
+        ck_assert_msg(t->n_rows == filters[i].rows, "%s: %zu rows", path, t->n_rows);
+        ck_assert_msg(atoi(http_header(&r, "Moefarm-Left-Out")) == filters[i].left_out, "%s: %s left out",
+                      path, http_header(&r, "Moefarm-Left-Out"));
+        http_reply_free(&r);
+        (void)snprintf(path, sizeof(path), "/api/v1/export/left_out%s", filters[i].query);
+        r = http_get(http_harness_port(h), path);
+        cJSON *json = mf_json_parse(r.body, r.len, r.len);
+        ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(json, "items")), filters[i].left_out);
+        cJSON_Delete(json);
+        http_reply_free(&r);
+    }
+    http_harness_stop(h);
+}
+END_TEST
+
+START_TEST(test_rows)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    struct http_reply r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv");
+    _cleanup_(mf_table_freep) struct mf_table *t = read_table(&r);
+    int one = 0, two = 0;
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const struct mf_table_row *row = &t->rows[i];
+        ck_assert_str_eq(row->class.gfx, "cpu-znver4");
+        ck_assert_double_gt(row->us, 0);
+        ck_assert_double_gt(row->tflops, 0);
+        ck_assert(row->us1 + row->us2 - row->us < 0.001 && row->us - row->us1 - row->us2 < 0.001);
+        ck_assert_int_eq(row->run_1stage, mf_table_no_kernel(row->kernel2));
+        ck_assert_str_eq(row->own[MF_OWN_PROVENANCE], "moefarm:race");
+        ck_assert_str_eq(row->own[MF_OWN_MODEL], "EPYC 9R14");
+        ck_assert_str_eq(row->own[MF_OWN_N], "4");
+        if (row->run_1stage) {
+            one++;
+            ck_assert_str_eq(row->own[MF_OWN_PIPELINE], "one:one_t16_avx512bf16");
+            ck_assert(row->us2 == 0);
+        } else {
+            two++;
+            ck_assert_ptr_eq(strstr(row->own[MF_OWN_PIPELINE], "move:sort_m"), row->own[MF_OWN_PIPELINE]);
+            ck_assert_ptr_nonnull(strstr(row->own[MF_OWN_PIPELINE], row->kernel1));
+            ck_assert_ptr_nonnull(strstr(row->own[MF_OWN_PIPELINE], row->kernel2));
+            ck_assert_int_ge(row->block_m, 16);
+        }
+        /* in order: the layer model, then the tokens */
+        if (i > 0)
+            ck_assert_int_lt(row[-1].shape.model_dim * 1000000L + row[-1].shape.token,
+                             row->shape.model_dim * 1000000L + row->shape.token);
+    }
+    ck_assert_int_gt(one, 0);
+    ck_assert_int_gt(two, 0);
+    http_reply_free(&r);
+    http_harness_stop(h);
+}
+END_TEST
+
+/* Two farms with the same results give the same bytes, whenever they ran. */
+START_TEST(test_same_bytes)
+{
+    struct http_harness *a = http_harness_start(&(struct http_harness_options){.fixture = true});
+    struct http_reply x = http_get(http_harness_port(a), "/api/v1/export/tuned_fmoe.csv");
+    http_harness_stop(a);
+    struct http_harness *b = http_harness_start(&(struct http_harness_options){.fixture = true});
+    struct http_reply y = http_get(http_harness_port(b), "/api/v1/export/tuned_fmoe.csv");
+    http_harness_stop(b);
+    char etag[128];
+    ck_assert(strcmp(x.body, y.body) == 0);
+    (void)snprintf(etag, sizeof(etag), "%s", http_header(&x, "ETag"));
+    ck_assert_str_eq(etag, http_header(&y, "ETag"));
+    http_reply_free(&x);
+    http_reply_free(&y);
+}
+END_TEST
+
+START_TEST(test_two_models)
+{
+    struct http_harness *h =
+        http_harness_start(&(struct http_harness_options){.fixture = true, .second_model = true});
+    struct http_reply r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv");
+    ck_assert_int_eq(r.status, 409);
+    ck_assert_ptr_nonnull(strstr(r.body, "cpu-znver4/2: EPYC 9R14, EPYC 9R45"));
+    http_reply_free(&r);
+    r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?model=EPYC%209R45");
+    ck_assert_int_eq(r.status, 200);
+    _cleanup_(mf_table_freep) struct mf_table *t = read_table(&r);
+    ck_assert_uint_eq(t->n_rows, 3);
+    ck_assert_str_eq(t->rows[0].own[MF_OWN_MODEL], "EPYC 9R45");
+    ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "0");
+    http_reply_free(&r);
+    /* A config of the one model does not stand for the goal that failed on the other */
+    r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?model=EPYC%209R14");
+    ck_assert_int_eq(r.status, 200);
+    ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "1");
+    http_reply_free(&r);
+    http_harness_stop(h);
+}
+END_TEST
+
+static const struct {
+    const char *query, *at;
+} refused[] = {
+    {"?batch=0", "batch"},
+    {"?batch=x", "batch"},
+    {"?class=gfx942", "class"},
+    {"?class=gfx942/304&gfx=gfx950", "gfx"},
+    {"?consumer=vllm", "consumer"},
+    {"?layer_model=1,2,3", "layer_model"},
+    {"?simulated=maybe", "simulated"},
+    {"?replace=1", "replace"},
+};
+
+START_TEST(test_refused)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    for (size_t i = 0; i < MF_ARRAY_LEN(refused); i++) {
+        char path[256], at[64];
+        (void)snprintf(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv%s", refused[i].query);
+        (void)snprintf(at, sizeof(at), "\"at\":\"%s\"", refused[i].at);
+        struct http_reply r = http_get(http_harness_port(h), path);
+        ck_assert_msg(r.status == 400 && strstr(r.body, at), "%s: %s", path, r.body);
+        http_reply_free(&r);
+    }
+    http_harness_stop(h);
+}
+END_TEST
+
+/* Our own table merged into itself changes nothing; into a shipped one it adds, and every row of that stays. */
+START_TEST(test_merge)
+{
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    int port = http_harness_port(h);
+    struct http_reply own = http_get(port, "/api/v1/export/tuned_fmoe.csv"), r;
+    r = http_call(port, "POST", "/api/v1/export/merge", "Content-Type: text/csv\r\n", own.body, own.len);
+    ck_assert_msg(r.status == 200, "%s", r.body);
+    cJSON *json = mf_json_parse(r.body, r.len, r.len);
+    const char *csv = "";
+    ck_assert_int_eq(mf_json_text(json, "csv", &csv), 0);
+    ck_assert(strcmp(csv, own.body) == 0);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(json, "kept")), 8);
+    cJSON_Delete(json);
+    http_reply_free(&r);
+
+    _cleanup_(mf_fclosep) FILE *f = fopen(MF_TEST_DATA "/aiter/tuned_fmoe.csv", "r");
+    static char shipped[1 << 20];
+    ck_assert_ptr_nonnull(f);
+    size_t len = fread(shipped, 1, sizeof(shipped) - 1, f);
+    r = http_call(port, "POST", "/api/v1/export/merge?batch=1", "Content-Type: text/csv\r\n", shipped, len);
+    json = mf_json_parse(r.body, r.len, r.len);
+    ck_assert_int_eq(mf_json_text(json, "csv", &csv), 0);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(json, "added")), 7);
+    _cleanup_(mf_table_freep) struct mf_table *merged = NULL, *old = NULL;
+    char why[MF_REASON_MAX];
+    ck_assert_int_eq(mf_table_read("merged", csv, strlen(csv), &merged, why), 0);
+    ck_assert_int_eq(mf_table_read("old", shipped, len, &old, why), 0);
+    ck_assert_uint_eq(merged->n_rows, old->n_rows + 7);
+    cJSON_Delete(json);
+    http_reply_free(&r);
+
+    static const char untuned[] = "token,model_dim\n1,2\n";
+    r = http_call(port, "POST", "/api/v1/export/merge", "Content-Type: text/csv\r\n", untuned,
+                  sizeof(untuned) - 1);
+    ck_assert_int_eq(r.status, 422);
+    http_reply_free(&r);
+    http_reply_free(&own);
+    http_harness_stop(h);
+}
+END_TEST
+
+/* --- metrics ---------------------------------------------------------------------------------------------- */
+
+START_TEST(test_metrics)
+{
+    static const char *const samples[] = {
+        "moefarm_goals{state=\"done\"} 8\n",
+        "moefarm_workers{state=\"lost\"} 1\n",
+        "moefarm_results_committed_total 7\n",
+        "moefarm_turn_duration_seconds_bucket{le=\"0.001\"} 2\n",
+        "moefarm_turn_duration_seconds_count 3\n",
+        "moefarm_worker_busy_seconds_total{worker=\"node-a-cpu0\",phase=\"timing\"} 412.5\n",
+        "moefarm_http_requests_total{method=\"GET\",route=\"/api/v1/goals/{id}\",code=\"404\"} 2\n",
+        "moefarm_http_requests_total{method=\"any\",route=\"none\",code=\"404\"} 1\n",
+        "moefarm_quarantined_kernels 1\n",
+    };
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    static const char *const paths[] = {"/api/v1/goals/98", "/api/v1/goals/99", "/nowhere"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(paths); i++) {
+        struct http_reply r = http_get(http_harness_port(h), paths[i]);
+        http_reply_free(&r);
+    }
+    struct http_reply r = http_get(http_harness_port(h), "/metrics");
+    ck_assert_ptr_nonnull(strstr(http_header(&r, "Content-Type"), "version=0.0.4"));
+    for (size_t i = 0; i < MF_ARRAY_LEN(samples); i++)
+        ck_assert_msg(strstr(r.body, samples[i]) != NULL, "%s is not in\n%s", samples[i], r.body);
+    http_reply_free(&r);
+    http_harness_stop(h);
+}
+END_TEST
+
+/* Debian's package prometheus has promtool; without it the check is left out, and says so. */
+START_TEST(test_promtool)
+{
+    if (system("command -v promtool >/dev/null 2>&1") != 0) {
+        printf("check_export: promtool is missing (package prometheus); the metrics' form is not checked\n");
+        return;
+    }
+    struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
+    struct http_reply r = http_get(http_harness_port(h), "/metrics");
+    FILE *p = popen("promtool check metrics", "w");
+    ck_assert_ptr_nonnull(p);
+    ck_assert_uint_eq(fwrite(r.body, 1, r.len, p), r.len);
+    int status = pclose(p);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    http_reply_free(&r);
+    http_harness_stop(h);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("export");
+    TCase *t = tcase_create("export");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, test_filters);
+    tcase_add_test(t, test_rows);
+    tcase_add_test(t, test_same_bytes);
+    tcase_add_test(t, test_two_models);
+    tcase_add_test(t, test_refused);
+    tcase_add_test(t, test_merge);
+    tcase_add_test(t, test_metrics);
+    tcase_add_test(t, test_promtool);
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}

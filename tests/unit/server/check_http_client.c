@@ -1,0 +1,121 @@
+/* The tests' own HTTP client: what it reads is the same, however it was cut. */
+#include "support/farm/http_client.h"
+#include "support/mf_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define HEAD "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+static const char body[] = "id: 40\n\ndata: {\"i\":8000,\"filler\":\"0000\"}\n\n";
+
+/* The other end of the socket that is returned said this and goes on if asked to. */
+static int said(const char *text, size_t len, int *other)
+{
+    int fds[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    http_send(fds[1], text, len);
+    *other = fds[1];
+    return fds[0];
+}
+
+/* The body in two chunks with their seam at that byte, without the last chunk. */
+static int two_chunks(char *text, size_t cap, size_t seam)
+{
+    return snprintf(text, cap, HEAD "%zx\r\n%.*s\r\n%zX\r\n%s\r\n", seam, (int)seam, body,
+                    strlen(body) - seam, body + seam);
+}
+
+/* Seam by seam, what is awaited is seen, though it lies in two chunks. */
+START_TEST(test_seams)
+{
+    char text[512];
+    int other;
+    for (size_t seam = 1; seam < strlen(body); seam++) {
+        int fd = said(text, (size_t)two_chunks(text, sizeof(text), seam), &other);
+        struct http_stream *s = http_stream_open(fd);
+        ck_assert_int_eq(http_stream_head(s)->status, 200);
+        char *got = http_stream_until(s, "{\"i\":8000,");
+        got = realloc(got, strlen(got) + sizeof(body));
+        for (size_t have = strlen(got); have < strlen(body); have = strlen(got)) {
+            char *rest = http_stream_until(s, body + have);
+            strcat(got, rest);
+            free(rest);
+        }
+        ck_assert_str_eq(got, body);
+        free(got);
+        http_send(other, "0\r\n\r\n", 5);
+        ck_assert(http_stream_end(s));
+        http_stream_close(s);
+        (void)close(other);
+    }
+}
+END_TEST
+
+/* Byte by byte; what ends before its last chunk has not ended as it should. */
+START_TEST(test_bytes)
+{
+    char text[512];
+    int other;
+    int n = two_chunks(text, sizeof(text), 13);
+    for (int last = 0; last < 2; last++) {
+        int fd = said(text, 1, &other);
+        for (int i = 1; i < n; i++)
+            http_send(other, text + i, 1);
+        if (last)
+            http_sends(other, "0\r\n\r\n");
+        (void)shutdown(other, SHUT_WR);
+        struct http_stream *s = http_stream_open(fd);
+        ck_assert_int_eq(http_stream_end(s), last);
+        http_stream_close(s);
+        (void)close(other);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *answer;
+    int head_only, status;
+    const char *body; /* NULL: none */
+} answers[] = {
+    {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n", 0, 200, "ok\n"},
+    {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", 1, 200, ""},
+    {"HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n", 0, 304, ""},
+    {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}", 0, 201, "{}"},
+    {HEAD "2\r\no0\r\n2\r\n\r\n\r\n0\r\n\r\n", 0, 200, "o0\r\n"},
+    {HEAD "a\r\n0123456789\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n", 0, 200, "01234567890123456789abcdef"},
+    {"HTTP/1.1 200 OK\r\nContent-", 0, 0, NULL},
+    {"", 0, 0, NULL},
+};
+
+START_TEST(test_answer)
+{
+    int other, fd = said(answers[_i].answer, strlen(answers[_i].answer), &other);
+    (void)shutdown(other, SHUT_WR);
+    struct http_reply r = http_read(fd, answers[_i].head_only);
+    ck_assert_int_eq(r.status, answers[_i].status);
+    ck_assert_int_eq(r.body != NULL, answers[_i].body != NULL);
+    if (r.body) {
+        ck_assert_str_eq(r.body, answers[_i].body);
+        ck_assert_uint_eq(r.len, strlen(answers[_i].body));
+    }
+    http_reply_free(&r);
+    (void)close(fd);
+    (void)close(other);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("http_client");
+    TCase *t = tcase_create("http_client");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, test_seams);
+    tcase_add_test(t, test_bytes);
+    tcase_add_loop_test(t, test_answer, 0, sizeof(answers) / sizeof(answers[0]));
+    suite_add_tcase(suite, t);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,256 @@
+/* The hub and its mailroom, with DEALERs over TCP in this process. */
+#include "server/link/hub.h"
+
+#include "support/mf_check.h"
+
+#include "common/base/array.h"
+#include "support/no_memory.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define WAIT_MS   20000
+#define BEYOND_MS 300  /* for what would come beyond a ceiling */
+#define AWAY_MAX  1024 /* as in server/link/mailroom.c */
+#define MIB       (1u << 20)
+
+struct post_office {
+    void *zmq, *dealer;
+    struct mf_hub *hub;
+};
+
+static struct post_office open_office(void)
+{
+    struct post_office o = {.zmq = zmq_ctx_new()};
+    ck_assert_int_eq(mf_hub_new(o.zmq, "tcp://127.0.0.1:*", NULL, &o.hub), 0);
+    o.dealer = zmq_socket(o.zmq, ZMQ_DEALER);
+    int zero = 0;
+    ck_assert_int_eq(zmq_setsockopt(o.dealer, ZMQ_LINGER, &zero, sizeof(zero)), 0);
+    ck_assert_int_eq(zmq_connect(o.dealer, mf_hub_endpoint(o.hub)), 0);
+    return o;
+}
+
+static void close_office(struct post_office *o)
+{
+    mf_hub_free(o->hub);
+    ck_assert_int_eq(zmq_close(o->dealer), 0);
+    ck_assert_int_eq(zmq_ctx_term(o->zmq), 0);
+}
+
+static void say(const struct post_office *o, enum mf_message type, uint64_t sequence, const void *body,
+                size_t len)
+{
+    uint8_t header[MF_WIRE_HEADER_SIZE];
+    mf_wire_encode(&(struct mf_wire_header){.type = type, .sequence = sequence}, header);
+    ck_assert_int_ge(zmq_send(o->dealer, header, sizeof(header), ZMQ_SNDMORE), 0);
+    ck_assert_int_ge(zmq_send(o->dealer, body, len, 0), 0);
+}
+
+/* The next message; NULL: none within the time. */
+static const struct mf_mail *hear(const struct post_office *o, long wait_ms)
+{
+    const struct mf_mail *mail;
+    zmq_pollitem_t item = {.socket = mf_hub_socket(o->hub), .events = ZMQ_POLLIN};
+    if (zmq_poll(&item, 1, wait_ms) <= 0)
+        return NULL;
+    ck_assert_int_eq(mf_hub_recv(o->hub, &mail), 1);
+    return mail;
+}
+
+static void answer(const struct post_office *o, const struct mf_mail *mail, const char *body)
+{
+    ck_assert_int_eq(mf_hub_post(o->hub, &mail->peer, MF_MESSAGE_ACK, body), 0);
+}
+
+/* Is that body the next thing that the hub says? */
+static void expect_answer(const struct post_office *o, const char *body)
+{
+    char text[64];
+    uint8_t bytes[MF_WIRE_HEADER_SIZE];
+    struct mf_wire_header header;
+    int version, n;
+    zmq_pollitem_t item = {.socket = o->dealer, .events = ZMQ_POLLIN};
+    ck_assert_int_eq(zmq_poll(&item, 1, WAIT_MS), 1);
+    ck_assert_int_eq(zmq_recv(o->dealer, bytes, sizeof(bytes), 0), MF_WIRE_HEADER_SIZE);
+    ck_assert_int_eq(mf_wire_decode(bytes, sizeof(bytes), &header, &version), 0);
+    ck_assert_int_eq(header.type, MF_MESSAGE_ACK);
+    n = zmq_recv(o->dealer, text, sizeof(text), 0);
+    ck_assert_int_eq(n, (int)strlen(body));
+    ck_assert_mem_eq(text, body, strlen(body));
+}
+
+START_TEST(reads_and_answers)
+{
+    struct post_office o = open_office();
+    say(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
+    const struct mf_mail *mail = hear(&o, WAIT_MS);
+    ck_assert_ptr_nonnull(mail);
+    ck_assert_int_eq(mail->error, 0);
+    ck_assert_int_eq(mail->type, MF_MESSAGE_READY);
+    ck_assert_uint_eq(mail->sequence, 7);
+    ck_assert_uint_eq(mail->body_len, 12);
+    ck_assert_double_eq(cJSON_GetObjectItem(mail->json, "credit")->valuedouble, 1);
+    ck_assert_str_eq(mail->peer.user, "");
+    answer(&o, mail, "undone");
+    mf_hub_drop(o.hub); /* its turn failed: nothing of it may be said */
+    say(&o, MF_MESSAGE_READY, 8, "{\"credit\":2}", 12);
+    mail = hear(&o, WAIT_MS);
+    ck_assert_ptr_nonnull(mail);
+    answer(&o, mail, "first");
+    answer(&o, mail, "second");
+    mf_hub_flush(o.hub);
+    expect_answer(&o, "first");
+    expect_answer(&o, "second");
+    close_office(&o);
+}
+END_TEST
+
+/* What is no message says whom to refuse, and the one behind it is read as ever. */
+START_TEST(tells_what_is_none)
+{
+    static const char good[] = "MF\x01\x01\0\0\0\0\x05\0\0\0\0\0\0\0",
+                      other[] = "MF\x09\x01\0\0\0\0\x05\0\0\0\0\0\0\0";
+    static const struct {
+        const char *frames[4];
+        int sizes[4];
+        int error, version;
+        bool json;
+    } cases[] = {
+        {{good, "{}"}, {16, 2}, 0, MF_WIRE_VERSION, true},
+        {{good, "[1"}, {16, 2}, 0, MF_WIRE_VERSION, false},
+        {{good, ""}, {16, 0}, 0, MF_WIRE_VERSION, false},
+        {{good}, {16}, -EBADMSG, MF_WIRE_VERSION, false},
+        {{"MF"}, {2}, -EBADMSG, 0, false},
+        {{"MF", "{}"}, {2, 2}, -EBADMSG, 0, false},
+        {{"", "{}"}, {0, 2}, -EBADMSG, 0, false},
+        {{"a header of more than 16", "{}"}, {24, 2}, -EBADMSG, 0, false},
+        {{good, "{}", "more"}, {16, 2, 4}, -EBADMSG, MF_WIRE_VERSION, false},
+        {{good, "{}", "more", "and more"}, {16, 2, 4, 8}, -EBADMSG, MF_WIRE_VERSION, false},
+        {{other, "{}"}, {16, 2}, -EPROTONOSUPPORT, 9, false},
+        {{other, "{}", "more"}, {16, 2, 4}, -EPROTONOSUPPORT, 9, false},
+    };
+    struct post_office o = open_office();
+    for (size_t i = 0; i < MF_ARRAY_LEN(cases); i++) {
+        for (int k = 0; k < 4 && cases[i].frames[k]; k++)
+            ck_assert_int_ge(zmq_send(o.dealer, cases[i].frames[k], (size_t)cases[i].sizes[k],
+                                      k < 3 && cases[i].frames[k + 1] ? ZMQ_SNDMORE : 0),
+                             0);
+        say(&o, MF_MESSAGE_BEAT, i, "{}", 2);
+        const struct mf_mail *mail = hear(&o, WAIT_MS);
+        ck_assert_ptr_nonnull(mail);
+        ck_assert_msg(mail->error == cases[i].error, "case %zu: %d", i, mail->error);
+        if (cases[i].version)
+            ck_assert_int_eq(mail->version, cases[i].version);
+        ck_assert_msg(cJSON_IsObject(mail->json) == cases[i].json, "case %zu", i);
+        answer(&o, mail, "none");
+        mail = hear(&o, WAIT_MS);
+        ck_assert_ptr_nonnull(mail);
+        ck_assert_int_eq(mail->error, 0);
+        ck_assert_uint_eq(mail->sequence, i);
+        mf_hub_flush(o.hub);
+        expect_answer(&o, "none");
+    }
+    close_office(&o);
+}
+END_TEST
+
+/* A message that there is no memory for is none of rubbish: who sent it may send it again. */
+START_TEST(tells_want_of_memory)
+{
+    struct post_office o = open_office();
+    lose_block(0);
+    say(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
+    const struct mf_mail *mail = hear(&o, WAIT_MS);
+    lose_none();
+    ck_assert_ptr_nonnull(mail);
+    ck_assert_int_eq(mail->error, -ENOBUFS);
+    ck_assert_ptr_null(mail->json);
+    ck_assert_uint_eq(mail->body_len, 12);
+    answer(&o, mail, "again");
+    mf_hub_flush(o.hub);
+    expect_answer(&o, "again");
+    say(&o, MF_MESSAGE_READY, 8, "{\"credit\":1}", 12);
+    mail = hear(&o, WAIT_MS);
+    ck_assert_ptr_nonnull(mail);
+    ck_assert_int_eq(mail->error, 0);
+    close_office(&o);
+}
+END_TEST
+
+/* What the writing thread does not give back is all that it may have: in messages, or in bytes of memory, of which a body
+ * of small values takes many times its own. */
+static const struct {
+    size_t n, len, most;
+    const char *fill; /* of two bytes, between "[ " and "]" */
+} floods[] = {
+    {AWAY_MAX + 300, 4, AWAY_MAX, "  "},
+    {80, MIB, 64, "  "},
+    {8, MIB, 2, "1,"},
+};
+
+static char *make_body(size_t len, const char *fill)
+{
+    char *body = malloc(len);
+    ck_assert_ptr_nonnull(body);
+    memcpy(body, "[ ", 2);
+    for (size_t i = 2; i < len; i++)
+        body[i] = fill[i % 2];
+    body[len - 1] = ']';
+    return body;
+}
+
+START_TEST(has_a_ceiling)
+{
+    const size_t n = floods[_i].n, len = floods[_i].len;
+    struct post_office o = open_office();
+    char *body = make_body(len, floods[_i].fill);
+    for (size_t i = 0; i < n; i++)
+        say(&o, MF_MESSAGE_BEAT, i, body, len);
+    size_t heard = 0;
+    while (heard < n) {
+        size_t before = heard;
+        const struct mf_mail *mail = hear(&o, WAIT_MS);
+        for (; mail; mail = heard - before < floods[_i].most ? hear(&o, WAIT_MS) : hear(&o, BEYOND_MS)) {
+            ck_assert_uint_eq(mail->sequence, heard);
+            ck_assert_int_eq(mail->error, 0);
+            ck_assert(cJSON_IsArray(mail->json));
+            if (++heard == n)
+                break;
+        }
+        ck_assert_uint_gt(heard, before);
+        ck_assert_uint_le(heard - before, floods[_i].most);
+        mf_hub_flush(o.hub);
+    }
+    free(body);
+    close_office(&o);
+}
+END_TEST
+
+/* Mail that nobody took, mail that nobody gave back and words that nobody sent go with the hub. */
+START_TEST(ends_in_the_middle)
+{
+    struct post_office o = open_office();
+    for (int i = 0; i < 100; i++)
+        say(&o, MF_MESSAGE_BEAT, (uint64_t)i, "{\"a\":[1,2,3]}", 13);
+    const struct mf_mail *mail = hear(&o, WAIT_MS);
+    ck_assert_ptr_nonnull(mail);
+    answer(&o, mail, "late");
+    close_office(&o);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("hub");
+    TCase *tcase = tcase_create("hub");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, reads_and_answers);
+    tcase_add_test(tcase, tells_what_is_none);
+    tcase_add_test(tcase, tells_want_of_memory);
+    tcase_add_loop_test(tcase, has_a_ceiling, 0, (int)MF_ARRAY_LEN(floods));
+    tcase_add_test(tcase, ends_in_the_middle);
+    suite_add_tcase(suite, tcase);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,104 @@
+#include "server/choose/plan.h"
+
+#include "support/mf_check.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS_MAX 400
+
+static struct mf_step_row steps[STEPS_MAX];
+static size_t ends[STEPS_MAX];
+
+static void add(size_t *n, int32_t block_m, mf_ops covers, double flops, int count)
+{
+    for (int i = 0; i < count; i++) {
+        struct mf_step_row *s = &steps[*n];
+        *s =
+            (struct mf_step_row){.id = (int64_t)*n + 1, .block_m = block_m, .covers = covers, .flops = flops};
+        mf_say(s->name, sizeof(s->name), "k%zu", (*n)++);
+        mf_say(s->family, sizeof(s->family), "tile");
+    }
+}
+
+static const struct mf_plan_options fast = {.target_s = 2,
+                                            .ceilings = {.peak_gflops = 1000, .mem_read_gbs = 100}};
+
+START_TEST(units_keep_block_m_apart)
+{
+    size_t n = 0;
+    add(&n, 64, MF_OP_BIT(MF_OP_GEMM1), 1e6, 3);
+    add(&n, 0, MF_OP_BIT(MF_OP_QUANT1), 1e6, 2);
+    add(&n, 32, MF_OP_BIT(MF_OP_GEMM2), 1e6, 3);
+    add(&n, 32, MF_OP_BIT(MF_OP_GEMM1), 1e6, 3);
+    ck_assert_uint_eq(mf_plan_cut(steps, n, &fast, ends), 3);
+    ck_assert_uint_eq(ends[0], 2); /* steps that do not care, on their own */
+    ck_assert_uint_eq(ends[1], 8);
+    ck_assert_uint_eq(ends[2], n);
+    for (size_t i = 2; i < 8; i++)
+        ck_assert_int_eq(steps[i].block_m, 32);
+}
+END_TEST
+
+START_TEST(units_are_of_the_target)
+{
+    size_t n = 0, first = 0;
+    /* 1 ms at the peak, each */
+    add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e9, 300);
+    size_t n_units = mf_plan_cut(steps, n, &fast, ends);
+    for (size_t i = 0; i < n_units; first = ends[i++]) {
+        double s = 0;
+        for (size_t k = first; k < ends[i]; k++)
+            s += mf_plan_step_s(&steps[k], &fast.ceilings);
+        ck_assert_msg(s <= 2, "unit %zu is to take %g s", i, s);
+        ck_assert_msg(i + 1 == n_units || s > 1.5, "unit %zu is to take %g s only", i, s);
+    }
+    ck_assert_uint_eq(first, n);
+}
+END_TEST
+
+/* A step dearer than the target has a unit of its own, and many cheap ones do not make one unit without end. */
+START_TEST(units_have_bounds)
+{
+    size_t n = 0;
+    add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e13, 2);
+    ck_assert_uint_eq(mf_plan_cut(steps, n, &fast, ends), 2);
+    n = 0;
+    struct mf_plan_options patient = fast;
+    patient.target_s = 1e9;
+    add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1, MF_PLAN_UNIT_STEPS_MAX + 1);
+    ck_assert_uint_eq(mf_plan_cut(steps, n, &patient, ends), 2);
+    ck_assert_uint_eq(mf_plan_cut(steps, 0, &fast, ends), 0);
+}
+END_TEST
+
+START_TEST(the_cut_does_not_depend_on_the_order)
+{
+    size_t n = 0, other_ends[STEPS_MAX];
+    add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e9, 60);
+    add(&n, 32, MF_OP_BIT(MF_OP_GEMM2), 2e9, 60);
+    static struct mf_step_row other[STEPS_MAX];
+    for (size_t i = 0; i < n; i++)
+        other[i] = steps[(i * 77 + 5) % n];
+    size_t n_units = mf_plan_cut(steps, n, &fast, ends);
+    ck_assert_uint_eq(mf_plan_cut(other, n, &fast, other_ends), n_units);
+    ck_assert_mem_eq(ends, other_ends, n_units * sizeof(ends[0]));
+    for (size_t i = 0; i < n; i++)
+        ck_assert_int_eq(steps[i].id, other[i].id);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("plan");
+    TCase *c = tcase_create("plan");
+    tcase_add_test(c, units_keep_block_m_apart);
+    tcase_add_test(c, units_are_of_the_target);
+    tcase_add_test(c, units_have_bounds);
+    tcase_add_test(c, the_cut_does_not_depend_on_the_order);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,50 @@
+/* server/http/problem.c: what a request's body has to be, and what is said where it is not. */
+#include "server/http/problem.h"
+
+#include "common/base/array.h"
+#include "common/base/json.h"
+#include "support/mf_check.h"
+#include "support/no_memory.h"
+
+static const struct {
+    const char *body;
+    int lost; /* of cJSON's blocks; -1: none */
+    int status;
+} bodies[] = {
+    {"{\"a\": [1, 2]}", -1, 0},
+    {"{}", -1, 0},
+    {"", -1, 400},
+    {"[1]", -1, 400},
+    {"{\"a\": [1, 2]", -1, 400},
+    {"{\"a\": [1, 2]}", 0, 500},
+    {"{}", 0, 500},
+    {"{\"a\": [1, 2]}", 4, 500},
+};
+
+START_TEST(body_is_an_object)
+{
+    struct mf_request *r = mf_request_new();
+    _cleanup_(cJSON_Deletep) cJSON *json = NULL;
+    ck_assert_ptr_nonnull(r);
+    ck_assert_int_eq(mf_buf_adds(&r->body, bodies[_i].body), 0);
+    lose_block(bodies[_i].lost);
+    int e = mf_request_object(r, &json);
+    lose_none();
+    ck_assert_int_eq(e == 0, bodies[_i].status == 0);
+    ck_assert_int_eq(cJSON_IsObject(json), bodies[_i].status == 0);
+    if (e < 0) {
+        ck_assert_int_eq(r->response.status, bodies[_i].status);
+        ck_assert_str_eq(r->response.content_type, "application/problem+json");
+    }
+    (void)mf_request_free(r);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("problem");
+    TCase *tc = tcase_create("problem");
+    tcase_add_loop_test(tc, body_is_an_object, 0, (int)MF_ARRAY_LEN(bodies));
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,545 @@
+/* Frozen exports: that they are what was exported, that nothing changes them, that each row leads to its samples, and the
+ * moves of the channels that give them out. */
+#include "support/farm/farm_fixture.h"
+#include "support/farm/http_client.h"
+#include "support/farm/http_harness.h"
+#include "support/mf_check.h"
+#include "support/remove_tree.h"
+
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/table/table.h"
+#include "server/api/release.h"
+#include "server/store/store_private.h"
+#include "server/store/store_read_release.h"
+#include "server/store/store_unit.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct http_harness *h;
+
+static void start(void)
+{
+    h = http_harness_start(&(struct http_harness_options){.fixture = true});
+}
+
+static void stop(void)
+{
+    http_harness_stop(h);
+}
+
+/* The answer's JSON, with that status; the caller owns it. */
+static cJSON *ask(const char *method, const char *path, int status)
+{
+    struct http_reply r = http_call(http_harness_port(h), method, path, "", NULL, 0);
+    ck_assert_msg(r.status == status, "%s %s: %d %s", method, path, r.status, r.body);
+    cJSON *json = mf_json_parse(r.body, r.len, r.len);
+    http_reply_free(&r);
+    return json;
+}
+
+static int64_t number(const cJSON *o, const char *key)
+{
+    int64_t value = -1;
+    ck_assert_msg(mf_json_i64(o, key, 0, INT64_MAX, &value) == 0, "no number %s", key);
+    return value;
+}
+
+static const char *text(const cJSON *o, const char *key)
+{
+    const char *value = "";
+    ck_assert_msg(mf_json_text(o, key, &value) == 0, "no text %s", key);
+    return value;
+}
+
+static void done(const char *method, const char *path, int status)
+{
+    cJSON_Delete(ask(method, path, status));
+}
+
+START_TEST(freezing_twice_is_harmless)
+{
+    _cleanup_(cJSON_Deletep) cJSON *first = ask("POST", "/api/v1/releases?name=one", 201);
+    _cleanup_(cJSON_Deletep) cJSON *again = ask("POST", "/api/v1/releases?name=one", 200);
+    ck_assert(cJSON_Compare(first, again, true));
+    ck_assert_int_eq(number(first, "rows"), 8);
+    /* one goal failed, and five of the fixture's are on their way */
+    ck_assert_int_eq(number(first, "left_out"), 6);
+    done("POST", "/api/v1/releases?name=one&batch=1", 409);
+    done("POST", "/api/v1/releases?name=1one", 400);
+    done("POST", "/api/v1/releases?name=one,two", 400);
+    done("POST", "/api/v1/releases?nmae=one", 400);
+    done("POST", "/api/v1/releases?batch=3", 422);
+    /* Without a name it is called after its bytes */
+    _cleanup_(cJSON_Deletep) cJSON *unnamed = ask("POST", "/api/v1/releases", 201);
+    ck_assert(strncmp(text(unnamed, "name"), "r-", 2) == 0 &&
+              strncmp(text(unnamed, "name") + 2, text(first, "sha256"), 12) == 0);
+}
+END_TEST
+
+/* One goal failed and four are on their way on the model that is asked for; one of each is done on the other, which is no row here. */
+START_TEST(what_another_model_has_is_left_out)
+{
+    stop();
+    h = http_harness_start(&(struct http_harness_options){.fixture = true, .second_model = true});
+    _cleanup_(cJSON_Deletep) cJSON *first = ask("POST", "/api/v1/releases?name=one&model=EPYC%209R14", 201);
+    ck_assert_int_eq(number(first, "rows"), 8);
+    ck_assert_int_eq(number(first, "left_out"), 5);
+}
+END_TEST
+
+START_TEST(it_is_what_was_exported)
+{
+    char hash[MF_SHA256_TEXT_MAX], etag[80];
+    _cleanup_(cJSON_Deletep) cJSON *made = ask("POST", "/api/v1/releases?name=one&batch=1", 201);
+    struct http_reply table = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?batch=1");
+    struct http_reply csv = http_get(http_harness_port(h), "/api/v1/releases/1/tuned_fmoe.csv");
+    ck_assert_int_eq(csv.status, 200);
+    ck_assert_str_eq(csv.body, table.body);
+    mf_sha256_print(csv.body, csv.len, hash);
+    ck_assert_str_eq(hash, text(made, "sha256"));
+    (void)snprintf(etag, sizeof(etag), "\"%s\"", hash);
+    ck_assert_str_eq(http_header(&csv, "ETag"), etag);
+    ck_assert_str_eq(http_header(&table, "ETag"), etag);
+    http_reply_free(&table);
+    http_reply_free(&csv);
+}
+END_TEST
+
+/* Every member of a row against what the farm's own pages say of the goal, and the links against what is behind them. */
+static void check_row(const cJSON *row, const cJSON *line)
+{
+    char path[96];
+    (void)snprintf(path, sizeof(path), "/api/v1/goals/%lld", (long long)number(row, "goal"));
+    _cleanup_(cJSON_Deletep) cJSON *goal = ask("GET", path, 200);
+    const cJSON *config = mf_json_object(goal, "config"), *links = mf_json_object(line, "links"), *link, *tie;
+    double us = 0, config_us = 0;
+    ck_assert_str_eq(text(row, "key"), text(line, "key"));
+    ck_assert_int_eq(number(row, "config"), number(line, "config"));
+    ck_assert_int_eq(number(row, "pipeline"), number(config, "pipeline"));
+    ck_assert(cJSON_Compare(mf_json_array(row, "names"), mf_json_array(goal, "winner"), true));
+    ck_assert(cJSON_Compare(mf_json_object(row, "shape"), mf_json_object(goal, "shape"), true));
+    ck_assert(cJSON_Compare(mf_json_array(row, "regret"), mf_json_array(config, "regret"), true));
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(row, "ties")),
+                     cJSON_GetArraySize(mf_json_array(config, "ties")));
+    cJSON_ArrayForEach (tie, mf_json_array(row, "ties"))
+        ck_assert_int_gt(cJSON_GetArraySize(mf_json_array(tie, "names")), 0);
+    (void)mf_json_double(row, "us", &us);
+    (void)mf_json_double(config, "us", &config_us);
+    ck_assert_double_le(fabs(us - config_us), 5e-5);
+    ck_assert_str_eq(text(row, "compiler"), "gcc 12.2.0");
+    ck_assert_str_eq(text(row, "worker"), "node-a-cpu0");
+    ck_assert_str_eq(text(row, "routing"), "uniform");
+    ck_assert_int_gt(number(line, "samples"), 0);
+    ck_assert_int_eq(cJSON_GetArraySize(links), 4);
+    cJSON_ArrayForEach (link, links)
+        done("GET", link->valuestring, 200);
+}
+
+START_TEST(each_row_leads_to_its_samples)
+{
+    done("POST", "/api/v1/releases?name=one", 201);
+    _cleanup_(cJSON_Deletep) cJSON *manifest = ask("GET", "/api/v1/releases/1/manifest.json", 200);
+    _cleanup_(cJSON_Deletep) cJSON *lines = ask("GET", "/api/v1/releases/1/rows?limit=5", 200);
+    struct http_reply csv = http_get(http_harness_port(h), "/api/v1/releases/1/tuned_fmoe.csv");
+    _cleanup_(mf_table_freep) struct mf_table *t = NULL;
+    char why[MF_REASON_MAX], key[MF_TABLE_KEY_MAX];
+    ck_assert_int_eq(mf_table_read("csv", csv.body, csv.len, &t, why), 0);
+    const cJSON *rows = mf_json_array(manifest, "rows"), *items = mf_json_array(lines, "items");
+    ck_assert_int_eq(cJSON_GetArraySize(rows), 8);
+    ck_assert_uint_eq(t->n_rows, 8);
+    ck_assert_int_eq(cJSON_GetArraySize(items), 5);
+    ck_assert_str_ne(text(lines, "next"), "");
+    for (int i = 0; i < 5; i++)
+        check_row(cJSON_GetArrayItem(rows, i), cJSON_GetArrayItem(items, i));
+    for (int i = 0; i < 8; i++) {
+        mf_table_key(&t->rows[i], key);
+        ck_assert_str_eq(key, text(cJSON_GetArrayItem(rows, i), "key"));
+        ck_assert_int_eq(number(cJSON_GetArrayItem(rows, i), "row"), i + 1);
+    }
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(manifest, "batches")), 2);
+    ck_assert_int_eq(number(cJSON_GetArrayItem(mf_json_array(manifest, "devices"), 0), "rows"), 8);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(manifest, "left_out")), 6);
+    http_reply_free(&csv);
+}
+END_TEST
+
+/* Has the writer run that SQL, and waits until readers see it: it makes a channel of that name, too. */
+static void change(const char *sql, const char *mark)
+{
+    char all[1024], mark_path[80];
+    int64_t end = mf_now_ms() + 20000;
+    int status;
+    (void)snprintf(all, sizeof(all), "%s; INSERT INTO channel (name, created_ms) VALUES ('%s', 1)", sql,
+                   mark);
+    (void)snprintf(mark_path, sizeof(mark_path), "/api/v1/channels/%s", mark);
+    http_harness_event(h, 0, "x", "{}", all);
+    do {
+        struct http_reply r = http_get(http_harness_port(h), mark_path);
+        status = r.status;
+        http_reply_free(&r);
+        ck_assert_msg(mf_now_ms() < end, "%s is not seen", sql);
+    } while (status != 200);
+}
+
+/* What a failing disk or a hand does to the file is not given out. */
+START_TEST(a_flipped_byte_is_seen)
+{
+    static const char *const damage[] = {
+        "DROP TRIGGER release_stays; UPDATE release SET csv = CAST(replace(CAST(csv AS TEXT), 'sort_m16', "
+        "'sort_m17') AS BLOB)",
+        "UPDATE release SET manifest = CAST(replace(CAST(manifest AS TEXT), 'gcc 12', 'gcc 13') AS BLOB)"};
+    done("POST", "/api/v1/releases?name=one", 201);
+    done("POST", "/api/v1/channels/stable/stage?release=1", 200);
+    done("POST", "/api/v1/channels/stable/approve?release=1", 200);
+    done("GET", "/api/v1/releases/1/manifest.json", 200);
+    change(damage[0], "one");
+    struct http_reply r = http_get(http_harness_port(h), "/api/v1/channels/stable/tuned_fmoe.csv");
+    ck_assert_int_eq(r.status, 500);
+    ck_assert_ptr_nonnull(strstr(r.body, "not those that were frozen"));
+    http_reply_free(&r);
+    done("GET", "/api/v1/releases/1/tuned_fmoe.csv", 500);
+    done("GET", "/api/v1/releases/1/manifest.json", 200);
+    change(damage[1], "two");
+    done("GET", "/api/v1/releases/1/manifest.json", 500);
+}
+END_TEST
+
+START_TEST(who_has_the_bytes_is_not_sent_them)
+{
+    char headers[128];
+    done("GET", "/api/v1/channels/stable", 404);
+    done("POST", "/api/v1/releases?name=one&batch=1", 201);
+    done("POST", "/api/v1/releases?name=two", 201);
+    done("POST", "/api/v1/channels/stable/stage?release=1", 200);
+    done("GET", "/api/v1/channels/stable/tuned_fmoe.csv", 404); /* nothing was approved */
+    done("POST", "/api/v1/channels/stable/approve?release=1", 200);
+    struct http_reply r = http_get(http_harness_port(h), "/api/v1/channels/stable/tuned_fmoe.csv");
+    ck_assert_int_eq(r.status, 200);
+    ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "1 one");
+    (void)snprintf(headers, sizeof(headers), "If-None-Match: %s\r\n", http_header(&r, "ETag"));
+    http_reply_free(&r);
+    r = http_call(http_harness_port(h), "GET", "/api/v1/channels/stable/tuned_fmoe.csv", headers, NULL, 0);
+    ck_assert_int_eq(r.status, 304);
+    ck_assert_uint_eq(r.len, 0);
+    ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "1 one");
+    http_reply_free(&r);
+    done("POST", "/api/v1/channels/stable/stage?release=2", 200);
+    r = http_call(http_harness_port(h), "GET", "/api/v1/channels/stable/tuned_fmoe.csv", headers, NULL, 0);
+    ck_assert_int_eq(r.status, 304); /* staged is not current */
+    http_reply_free(&r);
+    done("POST", "/api/v1/channels/stable/approve?release=2", 200);
+    r = http_call(http_harness_port(h), "GET", "/api/v1/channels/stable/tuned_fmoe.csv", headers, NULL, 0);
+    ck_assert_int_eq(r.status, 200);
+    ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "2 two");
+    http_reply_free(&r);
+    r = http_get(http_harness_port(h), "/metrics");
+    ck_assert_ptr_nonnull(strstr(r.body, "\nmoefarm_channel_release{channel=\"stable\"} 2\n"));
+    http_reply_free(&r);
+}
+END_TEST
+
+START_TEST(differences_by_key)
+{
+    done("POST", "/api/v1/releases?name=one", 201);
+    change("UPDATE config SET us = us * 0.5 WHERE goal = 3; UPDATE config SET us = 0 WHERE goal = 4", "one");
+    done("POST", "/api/v1/releases?name=two", 201);
+    done("POST", "/api/v1/releases?name=three&batch=2", 201);
+    _cleanup_(cJSON_Deletep) cJSON *d = ask("GET", "/api/v1/releases/2/diff", 200);
+    ck_assert_int_eq(number(d, "against"), 1);
+    ck_assert_int_eq(number(d, "same"), 6);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(d, "removed")), 1);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(d, "added")), 0);
+    const cJSON *changed = cJSON_GetArrayItem(mf_json_array(d, "changed"), 0);
+    double old_us = 0, new_us = 0;
+    (void)mf_json_double(changed, "old_us", &old_us);
+    (void)mf_json_double(changed, "new_us", &new_us);
+    ck_assert_double_le(fabs(new_us - old_us / 2), 1e-4);
+    _cleanup_(cJSON_Deletep) cJSON *back = ask("GET", "/api/v1/releases/1/diff?against=3", 200);
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(back, "added")), 7);
+    ck_assert_int_eq(number(back, "same"), 1);
+    _cleanup_(cJSON_Deletep) cJSON *first = ask("GET", "/api/v1/releases/1/diff", 200);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(first, "against")));
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(first, "added")), 8);
+    done("GET", "/api/v1/releases/1/diff?against=9", 404);
+    done("GET", "/api/v1/releases/9/diff", 404);
+}
+END_TEST
+
+/* ---- on a store of the test's own ---- */
+
+static char folder[64];
+static struct mf_store *store;
+
+static void open_store(void)
+{
+    char path[80];
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_release.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/db", folder);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    farm_fixture_fill(store, 1000000000);
+    ck_assert_int_ge(mf_store_begin(store), 0);
+}
+
+static void close_store(void)
+{
+    mf_store_rollback(store);
+    store = mf_store_free(store);
+    ck_assert_int_eq(remove_tree(folder), 0);
+}
+
+static int64_t freeze(const char *name, int64_t batch)
+{
+    struct mf_release_work *w = NULL;
+    char why[MF_REASON_MAX];
+    int64_t id = 0;
+    struct mf_export_options o = {.filter.batch = batch};
+    ck_assert_int_eq(mf_release_make(store, &o, &(struct mf_release_wish){name, "alice", 7}, &w, why), 0);
+    ck_assert_int_eq(mf_store_release_add(store, &w->release, &id), 0);
+    mf_release_work_free(w);
+    return id;
+}
+
+static int64_t count(const char *sql)
+{
+    _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    ck_assert_int_eq(mf_sql_dynamic(store, sql, &q), 0);
+    ck_assert_int_eq(mf_sql_next(q), 1);
+    return mf_sql_i64(q, 0);
+}
+
+START_TEST(nothing_changes_it)
+{
+    static const char *const changes[] = {"UPDATE release SET name = 'other'",
+                                          "DELETE FROM release_row",
+                                          "UPDATE release_row SET us = 1",
+                                          "DELETE FROM release",
+                                          "UPDATE channel_move SET reason = 'other'",
+                                          "DELETE FROM channel_move"};
+    struct mf_channel c;
+    (void)freeze("one", 0);
+    ck_assert_int_eq(
+        mf_store_channel_move(store, &(struct mf_channel_move){"stable", MF_MOVE_STAGE, 1, "", "", 1}, &c),
+        MF_MOVED);
+    for (size_t i = 0; i < MF_ARRAY_LEN(changes); i++)
+        ck_assert_msg(sqlite3_exec(mf_store_db(store), changes[i], NULL, NULL, NULL) ==
+                          SQLITE_CONSTRAINT_TRIGGER,
+                      "%s", changes[i]);
+}
+END_TEST
+
+/* A goal whose winner still races for its regret has a row, and is on its way too. */
+START_TEST(a_row_is_not_left_out_too)
+{
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE goal SET state = 'racing' WHERE id = 3", ""), 0);
+    (void)freeze("one", FIXTURE_BATCH_DONE);
+    ck_assert_int_eq(count("SELECT n_rows FROM release"), FIXTURE_GOALS_DONE);
+    ck_assert_int_eq(count("SELECT n_left_out FROM release"), 0);
+}
+END_TEST
+
+/* The decision that a row stands by is part of where it comes from. */
+START_TEST(a_promotion_is_told)
+{
+    struct mf_buf manifest;
+    char hash[MF_SHA256_TEXT_MAX];
+    ck_assert_int_ge(mf_sql_run(store, "DELETE FROM promotion", ""), 0);
+    ck_assert_int_ge(
+        mf_sql_run(
+            store,
+            "INSERT INTO promotion (goal, known, known_us, source, new, new_us, least, decision, reason,"
+            " at_ms) SELECT goal, 'a:b|c:d', 7.5, 'line 7 of the baseline', pipeline, us, 0.03, "
+            "'promoted', 'faster by 9%', 1 FROM config WHERE goal = 3",
+            ""),
+        0);
+    (void)freeze("one", FIXTURE_BATCH_DONE);
+    mf_buf_init(&manifest, 16u << 20);
+    ck_assert_int_eq(mf_read_release_file(store, 1, MF_RELEASE_MANIFEST, &manifest, hash), 0);
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(manifest.data, manifest.len, manifest.len);
+    const cJSON *rows = mf_json_array(json, "rows"), *row;
+    cJSON_ArrayForEach (row, rows) {
+        const cJSON *told = cJSON_GetObjectItemCaseSensitive(row, "promotion");
+        if (number(row, "goal") == 3)
+            ck_assert_str_eq(text(told, "reason"), "faster by 9%");
+        else
+            ck_assert(cJSON_IsNull(told));
+    }
+    mf_buf_release(&manifest);
+}
+END_TEST
+
+/* Samples of what was frozen stay when others go for their age. */
+START_TEST(samples_behind_a_release_stay)
+{
+    (void)freeze("one", FIXTURE_BATCH_DONE);
+    int64_t of_it = count("SELECT count(samples) FROM result WHERE goal IN (SELECT goal FROM release_row)");
+    ck_assert_int_gt(of_it, 0);
+    ck_assert_int_gt(count("SELECT count(samples) FROM result"), of_it);
+    while (mf_store_samples_drop(store, INT64_MAX, INT64_MAX - 1, 1000) > 0)
+        ;
+    ck_assert_int_eq(count("SELECT count(samples) FROM result"), of_it);
+    struct mf_list list;
+    const cJSON *row;
+    ck_assert_int_ge(mf_read_release_rows(store, 1, &(struct mf_page){.limit = 100}, &list), 0);
+    cJSON_ArrayForEach (row, list.items)
+        ck_assert_int_gt(number(row, "samples"), 0);
+    cJSON_Delete(list.items);
+}
+END_TEST
+
+/* clang-format off */
+static const struct {
+    enum mf_move move;
+    int64_t release;
+    enum mf_moved want;
+    int64_t staged, current;
+} moves[] = {
+    {MF_MOVE_APPROVE,  1, MF_MOVED_NO_CHANNEL,  0, 0},
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_CHANNEL,  0, 0},
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NO_CHANNEL,  0, 0},
+    {MF_MOVE_STAGE,    9, MF_MOVED_NO_RELEASE,  0, 0},
+    {MF_MOVE_STAGE,    1, MF_MOVED,             1, 0},
+    {MF_MOVE_STAGE,    1, MF_MOVED_BEFORE,      1, 0},
+    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  1, 0}, /* who looked at another does not approve this one */
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NOT_CURRENT, 1, 0},
+    {MF_MOVE_APPROVE,  1, MF_MOVED,             0, 1},
+    {MF_MOVE_APPROVE,  1, MF_MOVED_BEFORE,      0, 1}, /* the answer was lost */
+    {MF_MOVE_STAGE,    1, MF_MOVED_CURRENT,     0, 1},
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NONE_BELOW,  0, 1},
+    {MF_MOVE_STAGE,    2, MF_MOVED,             2, 1},
+    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 1}, /* in its place */
+    {MF_MOVE_STAGE,    2, MF_MOVED,             2, 1},
+    {MF_MOVE_APPROVE,  2, MF_MOVED,             0, 2},
+    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 2},
+    {MF_MOVE_APPROVE,  3, MF_MOVED,             0, 3},
+    {MF_MOVE_ROLLBACK, 2, MF_MOVED_NOT_CURRENT, 0, 3},
+    {MF_MOVE_STAGE,    1, MF_MOVED,             1, 3},
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             1, 2}, /* what is staged stays */
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED_BEFORE,      1, 2}, /* sent again, it does not go back once more */
+    {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 1}, /* but what becomes current is not staged any more */
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NONE_BELOW,  0, 1},
+    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 1},
+    {MF_MOVE_APPROVE,  3, MF_MOVED,             0, 3}, /* once taken back, approved again */
+    {MF_MOVE_STAGE,    2, MF_MOVED,             2, 3},
+    {MF_MOVE_APPROVE,  2, MF_MOVED,             0, 2},
+    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 2},
+    {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 3},
+    {MF_MOVE_APPROVE,  3, MF_MOVED_CURRENT,     0, 3}, /* not twice, or it could be taken back to itself */
+    {MF_MOVE_UNSTAGE,  3, MF_MOVED_NOT_STAGED,  0, 3}, /* what is current is not staged */
+    {MF_MOVE_STAGE,    2, MF_MOVED,             2, 3},
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  2, 3}, /* who looked at another does not take this one back */
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED,             0, 3},
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED_BEFORE,      0, 3}, /* the answer was lost */
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  0, 3},
+    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  0, 3}, /* nobody approves it any more */
+    {MF_MOVE_STAGE,    1, MF_MOVED,             1, 3},
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED_NOT_STAGED,  1, 3}, /* sent again, it does not take back another */
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED,             0, 3},
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             0, 1}, /* below it is what was approved before it, as ever */
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NONE_BELOW,  0, 1},
+};
+/* clang-format on */
+
+START_TEST(the_moves_of_a_channel)
+{
+    int64_t recorded = 0;
+    struct mf_list list;
+    (void)freeze("one", 0);
+    (void)freeze("two", FIXTURE_BATCH_DONE);
+    (void)freeze("three", FIXTURE_BATCH_OPEN);
+    for (size_t i = 0; i < MF_ARRAY_LEN(moves); i++) {
+        struct mf_channel c = {0};
+        struct mf_channel_move m = {"stable", moves[i].move, moves[i].release, "alice", "", (int64_t)i};
+        int got = mf_store_channel_move(store, &m, &c);
+        ck_assert_msg(got == (int)moves[i].want, "%zu: %d", i, got);
+        ck_assert_msg(c.staged == moves[i].staged && c.current == moves[i].current, "%zu: %lld %lld", i,
+                      (long long)c.staged, (long long)c.current);
+        recorded += moves[i].want == MF_MOVED;
+    }
+    ck_assert_int_ge(mf_read_channel_moves(store, "stable", &(struct mf_page){.limit = 100}, &list), 0);
+    ck_assert_int_eq(cJSON_GetArraySize(list.items), recorded);
+    const cJSON *last = cJSON_GetArrayItem(list.items, 0);
+    ck_assert_str_eq(text(last, "move"), "rollback");
+    ck_assert_int_eq(number(last, "from_release"), 3);
+    ck_assert_int_eq(number(last, "to_release"), 1);
+    ck_assert_str_eq(text(last, "moved_by"), "alice");
+    const cJSON *back = cJSON_GetArrayItem(list.items, 1);
+    ck_assert_str_eq(text(back, "move"), "unstage");
+    ck_assert_int_eq(number(back, "from_release"), 1);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(back, "to_release")));
+    cJSON_Delete(list.items);
+}
+END_TEST
+
+/* As an older version made them: an approval of what was current already. It is nothing to go back to. */
+START_TEST(an_approval_of_the_same)
+{
+    static const char *const before[] = {
+        "INSERT INTO channel_move (channel, move, from_release, to_release, below, moved_by, reason, at_ms)"
+        " SELECT channel, 'approve', to_release, to_release, id, '', '', 1 FROM channel_move WHERE move = "
+        "'approve'",
+        "UPDATE channel SET approval = (SELECT max(id) FROM channel_move)"};
+    struct mf_channel c;
+    (void)freeze("one", 0);
+    for (int move = MF_MOVE_STAGE; move <= MF_MOVE_APPROVE; move++)
+        ck_assert_int_eq(
+            mf_store_channel_move(store,
+                                  &(struct mf_channel_move){"stable", (enum mf_move)move, 1, "", "", 1}, &c),
+            MF_MOVED);
+    for (size_t i = 0; i < MF_ARRAY_LEN(before); i++) {
+        _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+        ck_assert_int_eq(mf_sql_dynamic(store, before[i], &q), 0);
+        ck_assert_int_eq(mf_sql_next(q), 0);
+    }
+    struct mf_channel_move back = {"stable", MF_MOVE_ROLLBACK, 1, "", "", 2};
+    ck_assert_int_eq(mf_store_channel_move(store, &back, &c), MF_MOVED_NONE_BELOW);
+}
+END_TEST
+
+START_TEST(channels_are_bounded)
+{
+    struct mf_channel c;
+    char channel[32];
+    (void)freeze("one", 0);
+    for (int i = 0; i <= MF_CHANNELS_MAX; i++) {
+        (void)snprintf(channel, sizeof(channel), "c%d", i);
+        struct mf_channel_move m = {channel, MF_MOVE_STAGE, 1, "", "", i};
+        ck_assert_int_eq(mf_store_channel_move(store, &m, &c),
+                         i < MF_CHANNELS_MAX ? MF_MOVED : MF_MOVED_TOO_MANY);
+    }
+    ck_assert_int_eq(count("SELECT count(*) FROM channel"), MF_CHANNELS_MAX);
+    struct mf_channel_move known = {"c0", MF_MOVE_APPROVE, 1, "", "", 1};
+    ck_assert_int_eq(mf_store_channel_move(store, &known, &c), MF_MOVED);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("release");
+    TCase *served = tcase_create("served"), *stored = tcase_create("stored");
+    tcase_set_timeout(served, 60);
+    tcase_add_checked_fixture(served, start, stop);
+    tcase_add_test(served, freezing_twice_is_harmless);
+    tcase_add_test(served, what_another_model_has_is_left_out);
+    tcase_add_test(served, it_is_what_was_exported);
+    tcase_add_test(served, each_row_leads_to_its_samples);
+    tcase_add_test(served, a_flipped_byte_is_seen);
+    tcase_add_test(served, who_has_the_bytes_is_not_sent_them);
+    tcase_add_test(served, differences_by_key);
+    suite_add_tcase(suite, served);
+    tcase_set_timeout(stored, 60);
+    tcase_add_checked_fixture(stored, open_store, close_store);
+    tcase_add_test(stored, nothing_changes_it);
+    tcase_add_test(stored, a_row_is_not_left_out_too);
+    tcase_add_test(stored, a_promotion_is_told);
+    tcase_add_test(stored, samples_behind_a_release_stay);
+    tcase_add_test(stored, the_moves_of_a_channel);
+    tcase_add_test(stored, an_approval_of_the_same);
+    tcase_add_test(stored, channels_are_bounded);
+    suite_add_tcase(suite, stored);
+    return mf_check_main(suite);
+}

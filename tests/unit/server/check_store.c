@@ -1,0 +1,805 @@
+#include "server/store/migration.h"
+#include "server/store/store_private.h"
+#include "server/store/store_unit.h"
+#include "server/store/store_worker.h"
+
+#include "support/mf_check.h"
+
+#include "common/base/cleanup.h"
+#include "common/base/clock.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static char folder[64];
+static char path[100];
+static struct mf_store *store;
+
+static void setup(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_store.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+}
+
+static void teardown(void)
+{
+    char file[120];
+    store = mf_store_free(store);
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
+        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
+        (void)unlink(file);
+    }
+    (void)rmdir(folder);
+}
+
+static int64_t count(struct mf_store *s)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(mf_sql_get_i64(s, "SELECT count(*) FROM device_class", &n, ""), 1);
+    return n;
+}
+
+static int add_class(const char *gfx)
+{
+    return mf_sql_run(store, "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)", "ti", gfx, (int64_t)4);
+}
+
+START_TEST(migrates_once)
+{
+    int64_t version = 0, epoch = 0;
+    ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
+    ck_assert_int_eq(version, mf_n_migrations);
+    ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
+    ck_assert_int_eq(epoch, 5); /* not 1: a farm made anew in an emptied folder is another life, too */
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    ck_assert_int_eq(mf_store_start(store, 6, &epoch), 0);
+    ck_assert_int_eq(epoch, 6);
+    /* Whatever the clock does */
+    ck_assert_int_eq(mf_store_start(store, 4, &epoch), 0);
+    ck_assert_int_eq(epoch, 7);
+}
+END_TEST
+
+static void drop_all(const char *const *sql, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        ck_assert_msg(sqlite3_exec(mf_store_db(store), sql[i], NULL, NULL, NULL) == SQLITE_OK, "%s", sql[i]);
+}
+
+static void without_releases(void)
+{
+    static const char *const sql[] = {"DROP TABLE raced",        "DROP TABLE miss_report",
+                                      "DROP TABLE miss_source",  "DROP TABLE miss",
+                                      "DROP TABLE channel_move", "DROP TABLE channel",
+                                      "DROP TABLE release_row",  "DROP TABLE release",
+                                      "DROP INDEX goal_worker",  "ALTER TABLE goal DROP COLUMN worker"};
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA foreign_keys = OFF", ""), 0);
+    drop_all(sql, MF_ARRAY_LEN(sql));
+}
+
+static void without_promotion(void)
+{
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE comparison", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE promotion", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE known", ""), 0);
+}
+
+static void without_free_units(void)
+{
+    static const char *const sql[] = {"DROP TRIGGER unit_joins",   "DROP TRIGGER unit_leased",
+                                      "DROP TRIGGER unit_left",    "DROP INDEX unit_free",
+                                      "DROP INDEX unit_enumerate", "ALTER TABLE unit DROP COLUMN busy"};
+    drop_all(sql, MF_ARRAY_LEN(sql));
+}
+
+static void without_turns(void)
+{
+    without_releases();
+    without_free_units();
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE farm DROP COLUMN samples_gone", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP INDEX unit_ready", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE unit DROP COLUMN turn", ""), 0);
+    ck_assert_int_ge(
+        mf_sql_run(store, "CREATE INDEX unit_ready ON unit (state, class, priority DESC, id)", ""), 0);
+}
+
+/* A database of the first version has what it had, and what the later ones add. */
+START_TEST(migrates_an_old_database)
+{
+    int64_t n = -1;
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE config DROP COLUMN regret", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP INDEX goal_shape", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE worker_key", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE token", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
+    without_promotion();
+    without_turns();
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
+    ck_assert_int_eq(add_class("gfx942"), 1);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    ck_assert_int_eq(count(store), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(regret) FROM config", &n, ""), 1);
+    ck_assert_int_eq(
+        mf_sql_get_i64(store, "SELECT count(*) FROM goal INDEXED BY goal_shape WHERE shape = 1", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(token) FROM worker_key", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(sha256) FROM release", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(n_sources) FROM miss", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(layout) FROM raced", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(approval) FROM channel", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(busy) FROM unit", &n, ""), 1);
+    ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &n, ""), 1);
+    ck_assert_int_eq(n, mf_n_migrations);
+}
+END_TEST
+
+static int run_all(sqlite3 *db, const char *text)
+{
+    return sqlite3_exec(db, text, NULL, NULL, NULL);
+}
+
+static int64_t ask(const char *literal)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(mf_sql_get_i64(store, literal, &n, ""), 1);
+    return n;
+}
+
+static int promote_nothing(const char *decision)
+{
+    return mf_sql_run(
+        store,
+        "INSERT OR REPLACE INTO promotion (goal, known, source, least, decision, reason, at_ms) VALUES"
+        " (1, '', '', 0.03, ?, '', 1)",
+        "t", decision);
+}
+
+static int move_to_nowhere(const char *move)
+{
+    return mf_sql_run(
+        store, "INSERT INTO channel_move (channel, move, moved_by, reason, at_ms) VALUES (1, ?, '', '', 1)",
+        "t", move);
+}
+
+/* A database as version 8 made it, with work in it: goals may be compared now and their units too, on the very connection that
+ * migrated it, rows and references are what they were, and what never was a state is none. */
+START_TEST(a_known_row_finds_its_place_in_an_old_database)
+{
+    static const char rows[] =
+        "PRAGMA user_version = 8; PRAGMA foreign_keys = ON;"
+        "INSERT INTO device_class VALUES (1, 'gfx942', 304); INSERT INTO shape VALUES (1, 'r', 'm', 4);"
+        "INSERT INTO batch VALUES (1, 'b', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
+        "INSERT INTO goal (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'racing');"
+        "INSERT INTO unit (id, goal, class, kind, state, priority, body, created_ms)"
+        " VALUES (1, 1, 1, 'race', 'leased', 0, '{}', 1);"
+        "INSERT INTO batch VALUES (12, 'c', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
+        "INSERT INTO enumeration (id, class, shape, revision) VALUES (1, 1, 1, 'r');"
+        "INSERT INTO rejection VALUES (4, 1, 'f', 'a', 'no_fuse', 'batch 12 has gemm1+act in its no_fuse "
+        "list');"
+        "INSERT INTO rejection VALUES (5, 1, 'f', 'b', 'policy', 'it cuts K, batch 1 leaves that out "
+        "(split_k)');"
+        "INSERT INTO rejection VALUES (6, 1, 'f', 'c', 'policy', 'batch 99 is gone');"
+        "INSERT INTO rejection VALUES (7, 1, 'f', 'd', 'dtype', 'a batch 1 is no fp8')";
+    sqlite3 *db = NULL;
+    teardown();
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_store.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(run_all(db, mf_migrations[i]), SQLITE_OK);
+    ck_assert_msg(run_all(db, rows) == SQLITE_OK, "%s", sqlite3_errmsg(db));
+    ck_assert_int_ne(run_all(db, "UPDATE goal SET state = 'comparing'"), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+
+    for (int opened = 0; opened < 2; opened++) {
+        ck_assert_int_eq(mf_store_open(path, &store), 0);
+        (void)mf_sql_run(store, "INSERT INTO channel (name, created_ms) VALUES ('stable', 1)", "");
+        ck_assert_int_eq(mf_sql_run(store, "UPDATE goal SET state = 'comparing' WHERE id = 1", ""), 1);
+        ck_assert_int_eq(mf_sql_run(store, "UPDATE unit SET kind = 'compare' WHERE id = 1", ""), 1);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE goal SET state = 'thinking' WHERE id = 1", ""), 0);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET kind = 'canary' WHERE id = 1", ""), 0);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET goal = 7 WHERE id = 1", ""), 0);
+        /* What is taken back before it was approved goes nowhere, and nothing else does */
+        ck_assert_int_lt(move_to_nowhere("stage"), 0);
+        ck_assert_int_eq(move_to_nowhere("unstage"), 1);
+        ck_assert_int_lt(move_to_nowhere("think"), 0);
+        /* Without a new row nothing is decided */
+        ck_assert_int_eq(promote_nothing("undecided"), 1);
+        ck_assert_int_lt(promote_nothing("promoted"), 0);
+        ck_assert_int_eq(
+            ask("SELECT count(*) FROM goal g JOIN unit u ON u.goal = g.id WHERE g.state = 'comparing'"), 1);
+        ck_assert_int_eq(ask("SELECT count(*) FROM pragma_foreign_key_check"), 0);
+        ck_assert_int_eq(ask("SELECT integrity_check = 'ok' FROM pragma_integrity_check"), 1);
+        ck_assert_int_eq(ask("SELECT count(*) FROM comparison"), 0);
+        /* What a batch left out is given back to it, where that can be told */
+        ck_assert_int_eq(ask("SELECT batch FROM rejection WHERE id = 4"), 12);
+        ck_assert_int_eq(ask("SELECT batch FROM rejection WHERE id = 5"), 1);
+        ck_assert_int_eq(ask("SELECT count(*) FROM rejection WHERE id IN (6, 7) AND batch IS NULL"), 2);
+        ck_assert_int_eq(ask("PRAGMA user_version"), mf_n_migrations);
+        if (opened == 0)
+            store = mf_store_free(store);
+    }
+}
+END_TEST
+
+START_TEST(refuses_a_newer_database)
+{
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 99", ""), 0);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), -ENOTSUP);
+}
+END_TEST
+
+START_TEST(readers_see_what_is_committed)
+{
+    _cleanup_(mf_store_freep) struct mf_store *reader = NULL;
+    ck_assert_int_eq(mf_store_open_reader(path, &reader), 0);
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("gfx942"), 1);
+    ck_assert_int_eq(count(reader), 0);
+    ck_assert_int_ge(mf_store_commit(store), 0);
+    ck_assert_int_eq(count(reader), 1);
+    /* A snapshot holds over several queries */
+    ck_assert_int_ge(mf_store_begin(reader), 0);
+    ck_assert_int_eq(count(reader), 1);
+    ck_assert_int_eq(add_class("gfx950"), 1);
+    ck_assert_int_eq(count(reader), 1);
+    ck_assert_int_ge(mf_store_commit(reader), 0);
+    ck_assert_int_eq(count(reader), 2);
+    ck_assert_int_eq(mf_sql_run(reader, "DELETE FROM device_class", ""), -EROFS);
+}
+END_TEST
+
+static void copy_file(const char *from, const char *to)
+{
+    char chunk[65536];
+    _cleanup_(mf_fclosep) FILE *in = fopen(from, "re");
+    _cleanup_(mf_fclosep) FILE *out = fopen(to, "we");
+    ck_assert(in && out);
+    for (size_t n; (n = fread(chunk, 1, sizeof(chunk), in)) > 0;)
+        ck_assert_uint_eq(fwrite(chunk, 1, n, out), n);
+}
+
+/* The log is written late and at once: a commit that returned is in the files all the same, so that they, copied as a power
+ * cut would leave them, hold it. Rows are of one page and of more than are gathered. */
+START_TEST(a_commit_is_in_the_files)
+{
+    static const int kilobytes[] = {1, 400};
+    char from[120], to[120], copy[110];
+    for (size_t i = 0; i < MF_ARRAY_LEN(kilobytes); i++) {
+        _cleanup_(mf_store_freep) struct mf_store *left = NULL;
+        ck_assert_int_ge(mf_store_begin(store), 0);
+        ck_assert_int_eq(
+            mf_sql_run(store, "INSERT INTO device_class (gfx, cu_num) VALUES (hex(randomblob(? * 512)), 4)",
+                       "i", (int64_t)kilobytes[i]),
+            1);
+        ck_assert_int_ge(mf_store_commit(store), 0);
+        (void)snprintf(copy, sizeof(copy), "%s/copy%zu", folder, i);
+        copy_file(path, copy);
+        (void)snprintf(from, sizeof(from), "%s-wal", path);
+        (void)snprintf(to, sizeof(to), "%s-wal", copy);
+        copy_file(from, to);
+        ck_assert_int_eq(mf_store_open(copy, &left), 0);
+        ck_assert_int_eq(count(left), (int64_t)i + 1);
+        left = mf_store_free(left);
+        (void)unlink(copy);
+    }
+}
+END_TEST
+
+/* What the log could not take is reported by the commit, and leaves what was there and what comes after. */
+START_TEST(a_full_disk_fails_the_commit)
+{
+    struct rlimit old, limit;
+    ck_assert_int_eq(add_class("a"), 1);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    limit = (struct rlimit){.rlim_cur = 4096, .rlim_max = old.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("b"), 1);
+    ck_assert_int_lt(mf_store_commit(store), 0);
+    mf_store_rollback(store);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert_int_eq(count(store), 1);
+    ck_assert_int_eq(add_class("c"), 1);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    ck_assert_int_eq(count(store), 2);
+}
+END_TEST
+
+START_TEST(a_savepoint_undoes_itself_only)
+{
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("a"), 1);
+    ck_assert_int_ge(mf_store_savepoint(store), 0);
+    ck_assert_int_eq(add_class("b"), 1);
+    ck_assert_int_eq(mf_store_undo(store), 0);
+    ck_assert_int_ge(mf_store_savepoint(store), 0);
+    ck_assert_int_eq(add_class("c"), 1);
+    ck_assert_int_ge(mf_store_release(store), 0);
+    ck_assert_int_ge(mf_store_commit(store), 0);
+    ck_assert_int_eq(count(store), 2);
+    ck_assert_int_ge(mf_store_begin(store), 0);
+    ck_assert_int_eq(add_class("d"), 1);
+    mf_store_rollback(store);
+    mf_store_rollback(store);
+    ck_assert_int_eq(count(store), 2);
+}
+END_TEST
+
+START_TEST(failures_have_words)
+{
+    ck_assert_int_eq(add_class("x"), 1);
+    ck_assert_int_eq(add_class("x"), -EEXIST);
+    ck_assert_ptr_nonnull(strstr(mf_store_error(store), "device_class"));
+    /* And the statement can be used again */
+    ck_assert_int_eq(add_class("y"), 1);
+    struct mf_store *none = NULL;
+    ck_assert_int_eq(mf_store_open_reader("/nonexistent/farm.db", &none), -ENOENT);
+}
+END_TEST
+
+START_TEST(binds_every_kind)
+{
+    struct mf_sql *q = NULL, *second = NULL;
+    size_t len = 0;
+    static const char sql[] = "SELECT ?, ?, ?, ?, ?, ?";
+    ck_assert_int_eq(
+        mf_sql(store, sql, &q, "iIddtb", (int64_t)-5, (int64_t)0, 1.5, (double)NAN, "é", "\0x", (size_t)2),
+        0);
+    ck_assert_int_eq(mf_sql_next(q), 1);
+    ck_assert_int_eq(mf_sql_i64(q, 0), -5);
+    ck_assert(mf_sql_null(q, 1));
+    ck_assert_double_eq(mf_sql_double(q, 2), 1.5);
+    ck_assert_double_nan(mf_sql_double(q, 3));
+    ck_assert_str_eq(mf_sql_text(q, 4), "é");
+    ck_assert_mem_eq(mf_sql_blob(q, 5, &len), "\0x", 2);
+    ck_assert_uint_eq(len, 2);
+    /* One user at a time */
+    ck_assert_int_eq(
+        mf_sql(store, sql, &second, "iIddtb", (int64_t)1, (int64_t)0, 0.0, 0.0, "", "", (size_t)0), -EBUSY);
+    mf_sql_done(q);
+    mf_sql_done(NULL);
+}
+END_TEST
+
+/* ---- leases and results ---- */
+
+static struct mf_slot slot;
+
+/* Class, model, worker, batch, enumeration, and a goal for each of n units. */
+static void make_units(int n)
+{
+    struct mf_device_class class = {"gfx942", 304};
+    struct mf_worker_row worker = {.name = "w",
+                                   .instance = "i",
+                                   .host = "h",
+                                   .version = "0",
+                                   .revision = "r",
+                                   .families = "[]",
+                                   .sandbox = ""};
+    slot = (struct mf_slot){.revision = "r", .name = "w"};
+    ck_assert_int_eq(mf_store_class(store, &class, &slot.class_id), 0);
+    ck_assert_int_eq(mf_store_model(store, slot.class_id, "m", true, "{}", &slot.model_id), 0);
+    worker.model = slot.model_id;
+    ck_assert_int_eq(mf_store_worker_hello(store, &worker, 1, &slot), 0);
+    struct mf_batch_row batch = {.name = "b", .options = "{}", .body_hash = "", .created_ms = 1};
+    int64_t batch_id, shape_id, enumeration, unit;
+    bool complete;
+    ck_assert_int_eq(mf_store_batch_add(store, &batch, &batch_id), 0);
+    for (int i = 0; i < n; i++) {
+        struct mf_shape shape = {.token = i + 1, .model_dim = 128, .inter_dim = 128, .expert = 8, .topk = 2};
+        ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
+        ck_assert_int_eq(mf_store_goal_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+        int64_t goal = mf_store_last_id(store);
+        ck_assert_int_eq(mf_store_enumeration(store, slot.class_id, shape_id, "r", &enumeration, &complete),
+                         0);
+        ck_assert(!complete);
+        ck_assert_int_eq(mf_store_goal_enumerating(store, goal, enumeration), 0);
+        for (int k = 0; k < 2; k++) {
+            char body[] = "{\"steps\":[1]}";
+            struct mf_unit_row row = {
+                .goal = goal, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
+            ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
+        }
+    }
+}
+
+static int64_t lease(enum mf_nearness nearness, bool alone, int64_t *ret_attempt)
+{
+    struct mf_unit_row row = {0};
+    int r = mf_store_unit_lease(store, &slot, nearness, alone, 7, 1000, &row);
+    ck_assert_int_ge(r, 0);
+    free(row.body);
+    if (ret_attempt)
+        *ret_attempt = row.attempt;
+    return r ? row.id : 0;
+}
+
+START_TEST(leases_near_units_first)
+{
+    make_units(3);
+    slot.last_goal = 2;
+    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 3);
+    /* Goal 2 is worked on, goal 1 is not */
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 1);
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
+    /* A more urgent unit elsewhere goes first */
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 99 WHERE id = 6", ""), 1);
+    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 6);
+    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 4);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+}
+END_TEST
+
+/* Of a layer the most tokens go first: what takes longest is not what all wait for in the end, and behind it code is compiled. */
+START_TEST(long_goals_go_first)
+{
+    static const struct {
+        int64_t token;
+        int model_dim;
+    } shapes[] = {{1, 128}, {64, 128}, {16384, 128}, {4, 256}, {512, 256}};
+    struct mf_batch_row batch = {.name = "b", .options = "{}", .body_hash = "", .created_ms = 1};
+    struct mf_ids ids = {0};
+    int64_t batch_id, shape_id;
+
+    make_units(0);
+    for (int b = 0; b < 2; b++) {
+        ck_assert_int_eq(mf_store_batch_add(store, &batch, &batch_id), 0);
+        for (size_t i = 0; i < MF_ARRAY_LEN(shapes); i++) {
+            struct mf_shape shape = {.token = shapes[i].token,
+                                     .model_dim = shapes[i].model_dim,
+                                     .inter_dim = 128,
+                                     .expert = 8,
+                                     .topk = 2};
+            ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
+            ck_assert_int_eq(mf_store_goal_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+        }
+    }
+    ck_assert_int_eq(mf_store_goals_waiting(store, slot.class_id, &ids), 0);
+    static const int64_t order[] = {3, 2, 1, 5, 4, 8, 7, 6, 10, 9};
+    ck_assert_uint_eq(ids.n, MF_ARRAY_LEN(order));
+    ck_assert_mem_eq(ids.all, order, sizeof(order));
+    mf_ids_release(&ids);
+}
+END_TEST
+
+/* Ready units whose mark is not what it stands for: that another unit of the goal is leased. */
+static int64_t count_marked_wrong(void)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(
+        mf_sql_get_i64(store,
+                       "SELECT count(*) FROM unit u WHERE u.state = 'ready' AND u.busy <>"
+                       " EXISTS (SELECT 1 FROM unit o WHERE o.goal = u.goal AND o.state = 'leased')",
+                       &n, ""),
+        1);
+    return n;
+}
+
+/* What busy says, kept by triggers, is true in whatever order leases begin and end. */
+START_TEST(knows_which_units_are_free)
+{
+    static const char some[] = "SELECT id FROM unit WHERE state = 'leased' ORDER BY (id * ?) % 101 LIMIT 1";
+    unsigned seed = (unsigned)mf_now_ns();
+    int64_t unit;
+    char body[] = "{}";
+    make_units(5);
+    (void)printf("seed %u\n", seed);
+    for (int i = 0; i < 400; i++) {
+        int what = rand_r(&seed) % 8;
+        int64_t goal = 1 + rand_r(&seed) % 5;
+        struct mf_unit_row row = {
+            .goal = goal, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
+        slot.last_goal = goal;
+        if (what < 3)
+            (void)lease((enum mf_nearness)what, true, NULL);
+        else if (what == 3)
+            ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
+        else if (what == 4 && rand_r(&seed) % 8 == 0)
+            ck_assert_int_ge(mf_store_units_cancel(store, goal), 0);
+        else if (mf_sql_get_i64(store, some, &unit, "i", (int64_t)(1 + rand_r(&seed) % 100)) > 0)
+            ck_assert_int_eq(
+                what < 6 ? mf_store_unit_release(store, unit) : mf_store_unit_end(store, unit, "done"), 0);
+        ck_assert_int_eq(count_marked_wrong(), 0);
+    }
+}
+END_TEST
+
+/* A farm that is brought up to date in the midst of its work. */
+START_TEST(migrates_units_at_work)
+{
+    int64_t n = -1;
+    make_units(3);
+    slot.last_goal = 2;
+    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 3);
+    without_free_units();
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 16", ""), 0);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT id FROM unit WHERE busy = 1", &n, ""), 1);
+    ck_assert_int_eq(n, 4);
+    ck_assert_int_eq(count_marked_wrong(), 0);
+}
+END_TEST
+
+static int take_row(void *context, const char *row)
+{
+    struct mf_buf *rows = context;
+    return mf_buf_addf(rows, "%.1s ", row);
+}
+
+/* What is to be listed next, by urgency; not what is leased, nor what will never be measured, nor what is measured already. */
+START_TEST(next_shapes)
+{
+    struct mf_buf rows;
+    mf_buf_init(&rows, 256);
+    make_units(5);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 8, take_row, &rows), 0);
+    ck_assert_uint_eq(rows.len, 0);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET kind = 'enumerate' WHERE id IN (1, 3, 5, 7)", ""), 4);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 20 WHERE id = 7", ""), 1);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET state = 'done' WHERE id = 3", ""), 1);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 8, take_row, &rows), 0);
+    ck_assert_str_eq(rows.data, "4 1 3 ");
+    mf_buf_release(&rows);
+    mf_buf_init(&rows, 256);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 2, take_row, &rows), 0);
+    ck_assert_str_eq(rows.data, "4 1 ");
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE batch SET options = '{\"search\":\"enumerate\"}'", ""), 1);
+    ck_assert_int_eq(mf_store_next_shapes(store, slot.class_id, 8, take_row, &rows), 0);
+    ck_assert_str_eq(rows.data, "4 1 ");
+    mf_buf_release(&rows);
+}
+END_TEST
+
+/* Of equally urgent units the lowest turn goes first, whoever was there before. */
+START_TEST(leases_go_by_turns)
+{
+    make_units(3);
+    slot.last_goal = 3;
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET turn = 10 - id", ""), 6);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 9 WHERE id = 6", ""), 1);
+    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 4);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 3);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 1);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 6);
+}
+END_TEST
+
+START_TEST(leases_are_fenced)
+{
+    int64_t attempt = 0;
+    make_units(1);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, &attempt), 1);
+    ck_assert_int_eq(attempt, 1);
+    ck_assert_int_eq(mf_store_unit_release(store, 1), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, &attempt), 1);
+    ck_assert_int_eq(attempt, 2);
+    /* Not for this worker while there is another, nor for another revision or model */
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET not_worker = ? WHERE id = 2", "i", slot.id), 1);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, false, NULL), 0);
+    slot.revision[0] = 's';
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+    slot.revision[0] = 'r';
+    int64_t other = 0;
+    ck_assert_int_eq(mf_store_model(store, slot.class_id, "n", true, "{}", &other), 0);
+    ck_assert_int_eq(mf_store_goal_model(store, 1, other), 0);
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+    slot.model_id = other;
+    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
+}
+END_TEST
+
+START_TEST(results_are_counted_once)
+{
+    struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    enum mf_status status;
+    double us = 0;
+    make_units(1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 0);
+    struct mf_result_row row = {.unit = 1,
+                                .attempt = 1,
+                                .seq = 1,
+                                .step = 1,
+                                .goal = 1,
+                                .worker = slot.id,
+                                .reason = "",
+                                .us = 5,
+                                .mad = (double)NAN,
+                                .err = (double)NAN,
+                                .row_err = (double)NAN,
+                                .final = true};
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 0);
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    ck_assert_int_eq(mf_store_result_add(store, &row), 0);
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
+    ck_assert_double_eq(us, 5);
+    /* The database itself holds that no step is decided twice */
+    row.attempt = 2;
+    ck_assert_int_eq(mf_store_result_add(store, &row), -EEXIST);
+    row.late = true;
+    row.final = false;
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+}
+END_TEST
+
+/* A result of a step of its own, the i-th, of goal 1. */
+static struct mf_result_row row_of_new_step(int i)
+{
+    struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    mf_say(step.name, sizeof(step.name), "k%d", i);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    return (struct mf_result_row){.unit = 1,
+                                  .attempt = 1,
+                                  .seq = i + 1,
+                                  .step = i + 1,
+                                  .goal = 1,
+                                  .worker = slot.id,
+                                  .reason = "",
+                                  .us = 5,
+                                  .final = true};
+}
+
+static int64_t n_with_samples(void)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(
+        mf_sql_get_i64(store, "SELECT count(*) FROM result WHERE samples IS NOT NULL AND us = 5", &n, ""), 1);
+    return n;
+}
+
+/* Old samples go, a slice at a time, and what was made of them stays; a clock that is ahead holds nothing up. */
+START_TEST(old_samples_are_dropped)
+{
+    static const int64_t at_ms[] = {1000, 2000, 90000, 2500, 4000, 1500};
+    const float samples[] = {1, 2, 3};
+    int64_t epoch;
+    make_units(1);
+    ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
+    for (int i = 0; i < 6; i++) {
+        struct mf_result_row row = row_of_new_step(i);
+        row.samples = samples;
+        row.n_samples = 3;
+        row.at_ms = at_ms[i];
+        ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    }
+    ck_assert_int_eq(mf_store_samples_drop(store, 500, 5000, 100), 0);
+    ck_assert_int_eq(n_with_samples(), 6);
+    ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 1), 1);
+    ck_assert_int_eq(n_with_samples(), 5);
+    /* The third is of the future; the fifth is too young, and the sixth was committed behind it */
+    ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 3);
+    ck_assert_int_eq(n_with_samples(), 2);
+    ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 0);
+    ck_assert_int_eq(mf_store_samples_drop(store, 4500, 5000, 100), 2);
+    ck_assert_int_eq(n_with_samples(), 0);
+    ck_assert_int_eq(mf_store_samples_drop(store, 4500, 5000, 100), 0);
+}
+END_TEST
+
+static void check_pace(int64_t measured, int64_t refused, int64_t raced)
+{
+    static const char *const sums[] = {"SELECT sum(measured) FROM pace WHERE batch = 1 AND at_s = 3",
+                                       "SELECT sum(refused) FROM pace WHERE batch = 1 AND at_s = 3",
+                                       "SELECT sum(raced) FROM pace WHERE batch = 1 AND at_s = 3"};
+    const int64_t want[] = {measured, refused, raced};
+    for (int i = 0; i < 3; i++) {
+        int64_t n = -1;
+        ck_assert_int_eq(mf_sql_get_i64(store, sums[i], &n, ""), 1);
+        ck_assert_int_eq(n, want[i]);
+    }
+}
+
+/* What a batch measured a second follows each result, and is made of those that were there before it was kept. */
+START_TEST(the_pace_is_kept)
+{
+    static const enum mf_status statuses[] = {MF_STATUS_OK, MF_STATUS_SLOW, MF_STATUS_WRONG, MF_STATUS_CRASH};
+    make_units(1);
+    for (int i = 0; i < 4; i++) {
+        struct mf_result_row row = row_of_new_step(i);
+        row.status = statuses[i];
+        row.final = i < 3; /* the last is a death that is tried again */
+        row.at_ms = 3000 + i * 300;
+        ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+        ck_assert_int_eq(mf_store_result_add(store, &row), 0);
+    }
+    check_pace(3, 1, 0);
+    ck_assert_int_eq(mf_store_results_unmake(store, 1), 0);
+    check_pace(0, 0, 0);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE result SET final = 1 WHERE seq < 4", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
+    without_promotion();
+    without_turns();
+    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 4", ""), 0);
+    store = mf_store_free(store);
+    ck_assert_int_eq(mf_store_open(path, &store), 0);
+    check_pace(3, 1, 0);
+}
+END_TEST
+
+START_TEST(a_death_goes_to_another_unit)
+{
+    struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    enum mf_status status;
+    int64_t n = 0;
+    double us;
+    make_units(1);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    struct mf_result_row row = {.unit = 1,
+                                .attempt = 1,
+                                .seq = 1,
+                                .step = 1,
+                                .goal = 1,
+                                .worker = slot.id,
+                                .reason = "x",
+                                .status = MF_STATUS_CRASH,
+                                .us = (double)NAN};
+    ck_assert_int_eq(mf_store_result_add(store, &row), 1);
+    /* No business of unit 1 any more, but of unit 2 */
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
+    ck_assert_int_eq(mf_store_step_decided(store, 1, 2, 1, &status, &us), 0);
+    ck_assert_int_eq(mf_store_strike(store, 1, slot.class_id, slot.id, 1, MF_STATUS_CRASH, "x", 1, &n), 0);
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(mf_store_strike(store, 1, slot.class_id, slot.id, 1, MF_STATUS_HANG, "x", 1, &n), 0);
+    ck_assert_int_eq(n, 2);
+    ck_assert_int_eq(mf_store_quarantine(store, 1, slot.class_id, "x", 1), 0);
+    ck_assert_int_eq(mf_store_revive(store, 1, slot.class_id), 1);
+    ck_assert_int_eq(mf_store_revive(store, 1, slot.class_id), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("store");
+    TCase *c = tcase_create("store");
+    tcase_add_checked_fixture(c, setup, teardown);
+    tcase_add_test(c, migrates_once);
+    tcase_add_test(c, migrates_an_old_database);
+    tcase_add_test(c, a_known_row_finds_its_place_in_an_old_database);
+    tcase_add_test(c, the_pace_is_kept);
+    tcase_add_test(c, old_samples_are_dropped);
+    tcase_add_test(c, refuses_a_newer_database);
+    tcase_add_test(c, readers_see_what_is_committed);
+    tcase_add_test(c, a_commit_is_in_the_files);
+    tcase_add_test(c, a_full_disk_fails_the_commit);
+    tcase_add_test(c, a_savepoint_undoes_itself_only);
+    tcase_add_test(c, failures_have_words);
+    tcase_add_test(c, binds_every_kind);
+    tcase_add_test(c, long_goals_go_first);
+    tcase_add_test(c, leases_near_units_first);
+    tcase_add_test(c, knows_which_units_are_free);
+    tcase_add_test(c, migrates_units_at_work);
+    tcase_add_test(c, leases_go_by_turns);
+    tcase_add_test(c, next_shapes);
+    tcase_add_test(c, leases_are_fenced);
+    tcase_add_test(c, results_are_counted_once);
+    tcase_add_test(c, a_death_goes_to_another_unit);
+    suite_add_tcase(suite, c);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,107 @@
+#include "worker/agent/device_lock.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "support/mf_check.h"
+#include "support/remove_tree.h"
+
+static char folder[64];
+
+/* As /run/lock: everybody may write, and nobody may take away another's file. */
+static void make_folder(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/moefarm-lock.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(chmod(folder, 01777), 0);
+}
+
+static void remove_folder(void)
+{
+    (void)remove_tree(folder);
+}
+
+/* Takes the lock as that user in a process that then ends; 0 or what it was refused with. */
+static int take_as(uid_t user, pid_t *ret_pid)
+{
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        char why[256] = "";
+        int fd, r = setgid(user) < 0 || setuid(user) < 0 ? -EPERM : 0;
+        (void)umask(077);
+        if (r == 0)
+            r = mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &fd);
+        if (r < 0)
+            (void)fprintf(stderr, "user %d: %s\n", (int)user, why);
+        _exit(-r);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    *ret_pid = pid;
+    return WIFEXITED(status) ? -WEXITSTATUS(status) : -EFAULT;
+}
+
+static long written(void)
+{
+    char path[128];
+    long pid = 0;
+    (void)snprintf(path, sizeof(path), "%s/moefarm-cpu-0.lock", folder);
+    _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%ld", &pid), 1);
+    return pid;
+}
+
+/* One after the other they have the device, root among them; while one has it no other does. */
+START_TEST(users_in_turn)
+{
+    static const uid_t users[] = {65533, 65534, 0, 65533};
+    char why[256] = "", says[64];
+    pid_t pid;
+    int fd;
+    if (getuid() != 0) {
+        (void)puts("check_device_lock: several users need root; left out");
+        return;
+    }
+    for (size_t i = 0; i < MF_ARRAY_LEN(users); i++) {
+        ck_assert_int_eq(take_as(users[i], &pid), 0);
+        ck_assert_int_eq(written(), pid);
+    }
+    ck_assert_int_eq(mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &fd), 0);
+    ck_assert_int_eq(take_as(65534, &pid), -EBUSY);
+    int other;
+    ck_assert_int_eq(mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &other), -EBUSY);
+    (void)snprintf(says, sizeof(says), "held by the worker with pid %ld", (long)getpid());
+    ck_assert_msg(strstr(why, says) != NULL, "%s", why);
+    (void)close(fd);
+}
+END_TEST
+
+START_TEST(no_link)
+{
+    char path[128], why[256] = "";
+    int fd;
+    (void)snprintf(path, sizeof(path), "%s/moefarm-cpu-0.lock", folder);
+    ck_assert_int_eq(symlink("elsewhere", path), 0);
+    ck_assert_int_eq(mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &fd), -ELOOP);
+    ck_assert_ptr_nonnull(strstr(why, "choose a folder with --lock-dir"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("device_lock");
+    TCase *tc = tcase_create("device_lock");
+    tcase_add_checked_fixture(tc, make_folder, remove_folder);
+    tcase_add_test(tc, users_in_turn);
+    tcase_add_test(tc, no_link);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,91 @@
+/* worker/agent/record.c: a record is whole however little of it the system takes at once, and what it refuses is told. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "support/mf_check.h"
+#include "worker/agent/record.h"
+
+static const char payload[] = "a payload";
+
+/* What the next call for both parts does: takes so many bytes, or fails with that error. */
+static size_t takes;
+static int fails;
+
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int n, off_t at);
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int n, off_t at)
+{
+    size_t done = 0;
+    for (int i = 0; i < n && !fails; i++) {
+        size_t len = MF_MIN(parts[i].iov_len, takes - done);
+        ck_assert_int_eq(pwrite(fd, parts[i].iov_base, len, at + (off_t)done), (ssize_t)len);
+        done += len;
+    }
+    errno = fails;
+    return fails ? -1 : (ssize_t)done;
+}
+
+static int file;
+
+static void setup(void)
+{
+    takes = fails = 0;
+    file = memfd_create("record", MFD_CLOEXEC);
+    ck_assert_int_ge(file, 0);
+}
+
+static void teardown(void)
+{
+    (void)close(file);
+}
+
+static void write_and_read(void)
+{
+    char magic[5];
+    size_t len = 0;
+    _cleanup_(mf_freep) char *read = NULL;
+    const uint64_t at = 7, size = at + MF_RECORD_HEADER + strlen(payload);
+    ck_assert_int_eq(mf_record_write(file, "MFXX", payload, strlen(payload), at), 0);
+    ck_assert_int_eq(mf_record_read(file, at, size, magic, &read, &len), 1);
+    ck_assert_str_eq(magic, "MFXX");
+    ck_assert_uint_eq(len, strlen(payload));
+    ck_assert_str_eq(read, payload);
+    ck_assert_int_eq(lseek(file, 0, SEEK_END), (off_t)size);
+}
+
+/* _i: bytes that are taken at once, none to all. */
+START_TEST(taken_in_two)
+{
+    takes = (size_t)_i;
+    write_and_read();
+}
+END_TEST
+
+START_TEST(interrupted)
+{
+    fails = EINTR;
+    write_and_read();
+}
+END_TEST
+
+START_TEST(refused)
+{
+    fails = ENOSPC;
+    ck_assert_int_eq(mf_record_write(file, "MFXX", payload, strlen(payload), 0), -ENOSPC);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("record");
+    TCase *tc = tcase_create("record");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_loop_test(tc, taken_in_two, 0, MF_RECORD_HEADER + (int)sizeof(payload));
+    tcase_add_test(tc, interrupted);
+    tcase_add_test(tc, refused);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

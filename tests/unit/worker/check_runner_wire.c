@@ -1,0 +1,366 @@
+/* worker/runner/runner_wire.c and worker/agent/memfd_store.c: lines and descriptors over a socket pair, and what they carry. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "measure/session/memory.h"
+#include "support/mf_check.h"
+#include "worker/agent/memfd_store.h"
+#include "worker/runner/runner_wire.h"
+
+static struct mf_channel a, b;
+
+static void setup(void)
+{
+    int pair[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    mf_channel_init(&a, pair[0]);
+    mf_channel_init(&b, pair[1]);
+}
+
+static void teardown(void)
+{
+    mf_channel_release(&a);
+    mf_channel_release(&b);
+}
+
+static cJSON *message(const char *op, const char *text)
+{
+    cJSON *m = mf_channel_message(op);
+    ck_assert_ptr_nonnull(m);
+    ck_assert_ptr_nonnull(cJSON_AddStringToObject(m, "text", text));
+    return m;
+}
+
+static void send_op(struct mf_channel *c, const char *op, const char *text, int fd)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = message(op, text);
+    ck_assert_int_eq(mf_channel_send(c, m, fd), 0);
+}
+
+static void expect_op(struct mf_channel *c, const char *op, const char *text)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = NULL;
+    const char *got;
+    ck_assert_int_eq(mf_channel_wait(c, 5000, &m), 1);
+    ck_assert_str_eq(mf_channel_op(m), op);
+    ck_assert_int_eq(mf_json_text(m, "text", &got), 0);
+    ck_assert_str_eq(got, text);
+}
+
+static void write_raw(const char *text, size_t len)
+{
+    ck_assert_int_eq(write(a.fd, text, len), (ssize_t)len);
+}
+
+START_TEST(there_and_back)
+{
+    send_op(&a, "one", "with \"quotes\" and a \n newline", -1);
+    send_op(&a, "two", "", -1);
+    expect_op(&b, "one", "with \"quotes\" and a \n newline");
+    expect_op(&b, "two", "");
+    send_op(&b, "three", "x", -1);
+    expect_op(&a, "three", "x");
+    cJSON *none = NULL;
+    ck_assert_int_eq(mf_channel_next(&a, &none), 0);
+    ck_assert_int_eq(mf_channel_wait(&a, 1, &none), -ETIMEDOUT);
+}
+END_TEST
+
+static void send_many(const char *op)
+{
+    _cleanup_(cJSON_Deletep) cJSON *m = message(op, "");
+    ck_assert_int_eq(mf_channel_send_many(&a, m), 0);
+}
+
+/* One of many waits for others, but not behind a pause, and not for more than a few. */
+START_TEST(many_go_together)
+{
+    const int64_t just_now = mf_now_ms() + 3600000; /* for an hour */
+    int n = 0;
+    send_many("first");
+    expect_op(&b, "first", "");
+    a.written_ms = just_now;
+    send_many("second");
+    ck_assert(mf_channel_wants_write(&a));
+    _cleanup_(cJSON_Deletep) cJSON *m = message("third", "");
+    ck_assert_int_eq(mf_channel_send_wait(&a, m, -1), 0);
+    expect_op(&b, "second", "");
+    expect_op(&b, "third", "");
+    a.written_ms = just_now;
+    do {
+        send_many("more");
+    } while (mf_channel_wants_write(&a) && ++n < 10000);
+    ck_assert_int_lt(n, 10000);
+    ck_assert_int_gt(n, 100);
+}
+END_TEST
+
+START_TEST(one_byte_at_a_time)
+{
+    const char *line = "{\"op\":\"slow\",\"text\":\"t\"}\n";
+    cJSON *m = NULL;
+    for (size_t i = 0; line[i]; i++) {
+        ck_assert_int_eq(mf_channel_next(&b, &m), 0);
+        write_raw(&line[i], 1);
+        ck_assert_int_eq(mf_channel_fill(&b), 0);
+    }
+    expect_op(&b, "slow", "t");
+}
+END_TEST
+
+static void *write_large(void *arg)
+{
+    const cJSON *m = arg;
+    return mf_channel_send_wait(&a, m, -1) == 0 ? NULL : &a;
+}
+
+/* Larger than any socket buffer: needs both sides to go on where they stopped. */
+START_TEST(large)
+{
+    const size_t len = 7u << 20;
+    char *text = malloc(len + 1);
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'y', len);
+    text[len] = '\0';
+    _cleanup_(cJSON_Deletep) cJSON *m = message("large", text);
+    pthread_t thread;
+    void *failed;
+    ck_assert_int_eq(pthread_create(&thread, NULL, write_large, m), 0);
+    expect_op(&b, "large", text);
+    ck_assert_int_eq(pthread_join(thread, &failed), 0);
+    ck_assert_ptr_null(failed);
+    free(text);
+}
+END_TEST
+
+START_TEST(too_long_to_send)
+{
+    const size_t len = MF_CHANNEL_LINE_MAX;
+    char *text = malloc(len + 1);
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'y', len);
+    text[len] = '\0';
+    _cleanup_(cJSON_Deletep) cJSON *m = message("large", text);
+    ck_assert_int_eq(mf_channel_send(&a, m, -1), -EMSGSIZE);
+    free(text);
+    send_op(&a, "still", "works", -1);
+    expect_op(&b, "still", "works");
+}
+END_TEST
+
+START_TEST(peer_does_not_read)
+{
+    static char text[1 << 20];
+    memset(text, 'z', sizeof(text) - 1);
+    _cleanup_(cJSON_Deletep) cJSON *m = message("more", text);
+    int r = 0;
+    for (int i = 0; i < 100 && r == 0; i++)
+        r = mf_channel_send(&a, m, -1);
+    ck_assert_int_eq(r, -ENOBUFS);
+}
+END_TEST
+
+/* clang-format off */
+static const char *const not_messages[] = {
+    "no json\n",
+    "[1,2]\n",
+    "{}\n",                             /* no op */
+    "{\"op\":5}\n",
+    "{\"op\":\"x\"} {\"op\":\"y\"}\n",  /* two values in a line */
+    "{\"op\":\"\xff\"}\n",              /* not UTF-8 */
+};
+/* clang-format on */
+
+START_TEST(refused_lines)
+{
+    cJSON *m = NULL;
+    write_raw(not_messages[_i], strlen(not_messages[_i]));
+    write_raw("\n\n{\"op\":\"good\",\"text\":\"\"}\n", 26);
+    ck_assert_int_eq(mf_channel_fill(&b), 0);
+    ck_assert_int_eq(mf_channel_next(&b, &m), -EBADMSG);
+    /* The line is skipped; empty lines are nothing. */
+    expect_op(&b, "good", "");
+}
+END_TEST
+
+static void *write_endless(void *arg)
+{
+    (void)arg;
+    static char bytes[1 << 16];
+    memset(bytes, 'e', sizeof(bytes));
+    while (send(a.fd, bytes, sizeof(bytes), MSG_NOSIGNAL) > 0)
+        ;
+    return NULL;
+}
+
+START_TEST(line_without_end)
+{
+    pthread_t thread;
+    cJSON *m = NULL;
+    ck_assert_int_eq(pthread_create(&thread, NULL, write_endless, NULL), 0);
+    ck_assert_int_eq(mf_channel_wait(&b, 20000, &m), -EMSGSIZE);
+    ck_assert_uint_le(b.in.cap, 2 * (b.in.max + 1));
+    ck_assert_int_eq(shutdown(b.fd, SHUT_RDWR), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+}
+END_TEST
+
+START_TEST(closed_by_the_peer)
+{
+    cJSON *m = NULL;
+    send_op(&a, "last", "words", -1);
+    (void)shutdown(a.fd, SHUT_RDWR);
+    expect_op(&b, "last", "words");
+    ck_assert_int_eq(mf_channel_wait(&b, 5000, &m), 0);
+    ck_assert(b.eof);
+    _cleanup_(cJSON_Deletep) cJSON *late = message("late", "");
+    ck_assert_int_eq(mf_channel_send(&b, late, -1), -EPIPE);
+}
+END_TEST
+
+static int memory_of(const char *text)
+{
+    int fd;
+    ck_assert_int_eq(mf_memory_file("test", 4096, &fd), 0);
+    ck_assert_int_eq(pwrite(fd, text, strlen(text), 0), (ssize_t)strlen(text));
+    return fd;
+}
+
+static void expect_content(int fd, const char *text)
+{
+    char got[64] = "";
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    ck_assert_int_ge(pread(fd, got, sizeof(got) - 1, 0), 0);
+    ck_assert_str_eq(got, text);
+}
+
+/* Descriptors arrive in the order of their messages, also when bytes without any are read in one go with them. */
+START_TEST(descriptors)
+{
+    for (int i = 0; i < 20; i++) {
+        char text[32];
+        (void)snprintf(text, sizeof(text), "file %d", i);
+        int fd = memory_of(text);
+        send_op(&a, "plain", text, -1);
+        send_op(&a, "file", text, fd);
+        (void)close(fd);
+    }
+    for (int i = 0; i < 20; i++) {
+        char text[32];
+        (void)snprintf(text, sizeof(text), "file %d", i);
+        expect_op(&b, "plain", text);
+        expect_op(&b, "file", text);
+        int fd = mf_channel_take_fd(&b);
+        expect_content(fd, text);
+        (void)close(fd);
+    }
+    ck_assert_int_eq(mf_channel_take_fd(&b), -1);
+}
+END_TEST
+
+/* A worker hands all that it keeps to a new runner before that one reads a word. */
+START_TEST(more_descriptors_than_have_room)
+{
+    for (int i = 0; i < 2 * MF_CHANNEL_FDS_MAX; i++) {
+        char text[32];
+        (void)snprintf(text, sizeof(text), "file %d", i);
+        int fd = memory_of(text);
+        _cleanup_(cJSON_Deletep) cJSON *m = message("file", text);
+        ck_assert_int_eq(mf_channel_send(&a, m, fd), 0);
+        (void)close(fd);
+    }
+    ck_assert_int_eq(mf_channel_fill(&b), 0);
+    for (int i = 0; i < 2 * MF_CHANNEL_FDS_MAX; i++) {
+        char text[32];
+        (void)snprintf(text, sizeof(text), "file %d", i);
+        ck_assert_int_ge(mf_channel_flush(&a), 0);
+        expect_op(&b, "file", text);
+        int fd = mf_channel_take_fd(&b);
+        expect_content(fd, text);
+        (void)close(fd);
+    }
+}
+END_TEST
+
+/* No message of the peer's takes them. */
+START_TEST(too_many_descriptors)
+{
+    int fd = memory_of("x");
+    for (int i = 0; i < MF_CHANNEL_FDS_MAX; i++)
+        send_op(&a, "file", "", fd);
+    (void)close(fd);
+    for (int i = 0; i < MF_CHANNEL_FDS_MAX; i++)
+        expect_op(&b, "file", "");
+    cJSON *none = NULL;
+    ck_assert_int_eq(mf_channel_next(&b, &none), -EPROTO);
+}
+END_TEST
+
+/* ---- keeper ---- */
+
+static int sealed(size_t bytes)
+{
+    int fd;
+    ck_assert_int_eq(mf_memory_file("kept", bytes, &fd), 0);
+    ck_assert_int_eq(mf_memory_seal(fd), 0);
+    return fd;
+}
+
+START_TEST(runner_hands_over)
+{
+    struct mf_runner_keeper k;
+    uint64_t bytes = 0;
+    mf_runner_keeper_init(&k, &a, 4096);
+    ck_assert_int_eq(k.local.keeper.find(&k.local.keeper, "w1", &bytes), -1);
+    ck_assert_int_eq(k.local.keeper.keep(&k.local.keeper, "w1", sealed(4096), 4096), 0);
+    ck_assert_int_ge(k.local.keeper.find(&k.local.keeper, "w1", &bytes), 0);
+    ck_assert_uint_eq(bytes, 4096);
+    /* The next one has no room beside it: the worker is told. */
+    ck_assert_int_eq(k.local.keeper.keep(&k.local.keeper, "w2", sealed(4096), 4096), 0);
+    static const char *const expected[] = {"keep", "drop", "keep"};
+    for (size_t i = 0; i < MF_ARRAY_LEN(expected); i++) {
+        _cleanup_(cJSON_Deletep) cJSON *m = NULL;
+        ck_assert_int_eq(mf_channel_wait(&b, 5000, &m), 1);
+        ck_assert_str_eq(mf_channel_op(m), expected[i]);
+    }
+    int fd = mf_channel_take_fd(&b);
+    ck_assert_ptr_eq(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    (void)close(fd);
+    mf_runner_keeper_release(&k);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("runner_wire");
+    TCase *tc = tcase_create("channel");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, there_and_back);
+    tcase_add_test(tc, many_go_together);
+    tcase_add_test(tc, one_byte_at_a_time);
+    tcase_add_test(tc, large);
+    tcase_add_test(tc, too_long_to_send);
+    tcase_add_test(tc, peer_does_not_read);
+    tcase_add_loop_test(tc, refused_lines, 0, (int)MF_ARRAY_LEN(not_messages));
+    tcase_add_test(tc, line_without_end);
+    tcase_add_test(tc, closed_by_the_peer);
+    tcase_add_test(tc, descriptors);
+    tcase_add_test(tc, more_descriptors_than_have_room);
+    tcase_add_test(tc, too_many_descriptors);
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(suite, tc);
+    TCase *keeper = tcase_create("keeper");
+    tcase_add_checked_fixture(keeper, setup, teardown);
+    tcase_add_test(keeper, runner_hands_over);
+    suite_add_tcase(suite, keeper);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,421 @@
+/* worker/agent/spool.c: nothing appended is lost, whatever tears the file. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "support/farm/die_at.h"
+#include "support/mf_check.h"
+#include "support/no_memory.h"
+#include "worker/agent/spool.h"
+
+#define CHILD_MS 100 /* that a dead one's child lives on; a lock is waited for longer */
+
+static char folder[64], path[96];
+
+/* Time passes where the spool sleeps and nowhere else. */
+static int64_t slept_ns;
+static int door = -1, threshold = -1; /* of a pipe: a dead one's child is there until the door is closed */
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
+{
+    (void)id;
+    *ret = (struct timespec){.tv_sec = 1 + slept_ns / 1000000000, .tv_nsec = slept_ns % 1000000000};
+    return 0;
+}
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    (void)left;
+    slept_ns += (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
+    if (door >= 0 && slept_ns >= CHILD_MS * INT64_C(1000000)) {
+        (void)close(door);
+        door = -1;
+        ck_assert_int_gt(wait(NULL), 0);
+    }
+    return 0;
+}
+
+static void setup(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_spool.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/w.spool", folder);
+}
+
+static void teardown(void)
+{
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
+static struct mf_spool *open_spool(uint64_t *torn)
+{
+    struct mf_spool *s = NULL;
+    ck_assert_int_eq(mf_spool_open(folder, "w", &s, torn), 0);
+    return s;
+}
+
+static void append(struct mf_spool *s, int64_t unit, int64_t seq, size_t padding)
+{
+    struct mf_spool_key key = {unit, 1, seq};
+    _cleanup_(mf_freep) char *body = calloc(1, padding + 128);
+    int n =
+        snprintf(body, 128, "{\"unit\":%ld,\"attempt\":1,\"seq\":%ld,\"reason\":\"", (long)unit, (long)seq);
+    memset(body + n, 'x', padding);
+    memcpy(body + n + padding, "\"}", 3);
+    ck_assert_int_eq(mf_spool_append(s, &key, body, strlen(body)), 0);
+}
+
+static void expect_next(struct mf_spool *s, int64_t unit, int64_t seq)
+{
+    struct mf_spool_key key;
+    const char *body;
+    size_t len;
+    ck_assert(mf_spool_next(s, &key, &body, &len));
+    ck_assert_int_eq(key.unit, unit);
+    ck_assert_int_eq(key.seq, seq);
+    ck_assert_uint_eq(strlen(body), len);
+    mf_spool_sent(s);
+}
+
+static void expect_no_next(struct mf_spool *s)
+{
+    struct mf_spool_key key;
+    const char *body;
+    size_t len;
+    ck_assert(!mf_spool_next(s, &key, &body, &len));
+}
+
+static off_t file_size(void)
+{
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    return st.st_size;
+}
+
+START_TEST(order_and_resend)
+{
+    struct mf_spool *s = open_spool(NULL);
+    for (int i = 1; i <= 300; i++)
+        append(s, 7, i, 10);
+    for (int i = 1; i <= 300; i++)
+        expect_next(s, 7, i);
+    expect_no_next(s);
+    /* Acknowledged out of order: the others are sent again in their order. */
+    for (int i = 2; i <= 300; i += 2)
+        ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){7, 1, i}), 0);
+    mf_spool_resend(s);
+    for (int i = 1; i <= 300; i += 2)
+        expect_next(s, 7, i);
+    expect_no_next(s);
+    append(s, 8, 1, 0);
+    expect_next(s, 8, 1);
+    ck_assert_uint_eq(mf_spool_n(s), 151);
+    mf_spool_close(s);
+}
+END_TEST
+
+START_TEST(survives_a_restart)
+{
+    struct mf_spool *s = open_spool(NULL);
+    append(s, 1, 1, 100);
+    append(s, 1, 2, 0);
+    ck_assert_int_eq(mf_spool_sync(s), 0);
+    ck_assert(mf_spool_sync_due_ms(s) == INT64_MAX);
+    mf_spool_close(s);
+    uint64_t torn = 99;
+    s = open_spool(&torn);
+    ck_assert_uint_eq(torn, 0);
+    expect_next(s, 1, 1);
+    expect_next(s, 1, 2);
+    expect_no_next(s);
+    mf_spool_close(s);
+}
+END_TEST
+
+/* A spool that is opened where memory ends is not taken for torn: what it holds is there the next time. */
+START_TEST(survives_want_of_memory)
+{
+    struct mf_spool *s = open_spool(NULL);
+    for (int i = 1; i <= 3; i++)
+        append(s, 1, i, 50);
+    ck_assert_int_eq(mf_spool_sync(s), 0);
+    mf_spool_close(s);
+    off_t size = file_size();
+    int r = -ENOMEM, n = 0;
+    for (; r < 0; n++) {
+        lose_block(n);
+        r = mf_spool_open(folder, "w", &s, NULL);
+        lose_none();
+        ck_assert(r == 0 || r == -ENOMEM);
+        ck_assert_int_eq(file_size(), size);
+    }
+    ck_assert_int_gt(n, 12); /* a record's values and their names */
+    for (int i = 1; i <= 3; i++)
+        expect_next(s, 1, i);
+    mf_spool_close(s);
+}
+END_TEST
+
+static void append_two(struct mf_spool *s)
+{
+    append(s, 3, 1, 1000);
+    append(s, 3, 2, 1000);
+}
+
+static void append_and_leave_a_child(struct mf_spool *s)
+{
+    char none;
+    append(s, 3, 1, 1000);
+    (void)close(door);
+    if (fork() == 0)
+        _exit((int)read(threshold, &none, 1));
+}
+
+/* A process of its own opens the spool, does that and is killed. */
+static void work_and_die(void (*work)(struct mf_spool *s))
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct mf_spool *s = NULL;
+        if (mf_spool_open(folder, "w", &s, NULL) < 0)
+            _exit(1);
+        work(s);
+        (void)kill(getpid(), SIGKILL);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+START_TEST(survives_kill_9)
+{
+    work_and_die(append_two);
+    struct mf_spool *s = open_spool(NULL);
+    expect_next(s, 3, 1);
+    expect_next(s, 3, 2);
+    expect_no_next(s);
+    mf_spool_close(s);
+}
+END_TEST
+
+/* A worker that is killed while it starts a runner leaves its locks to that child until the child has executed. */
+START_TEST(waits_for_a_dead_ones_child)
+{
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1),
+                     0); /* the child becomes this one's, who sees its end */
+    threshold = ends[0];
+    door = ends[1];
+    work_and_die(append_and_leave_a_child);
+    struct mf_spool *s = open_spool(NULL);
+    ck_assert_int_lt(door, 0);
+    expect_next(s, 3, 1);
+    mf_spool_close(s);
+    (void)close(threshold);
+}
+END_TEST
+
+START_TEST(emptied_when_all_is_acknowledged)
+{
+    struct mf_spool *s = open_spool(NULL);
+    append(s, 1, 1, 50);
+    append(s, 1, 2, 50);
+    ck_assert_int_gt(file_size(), 100);
+    ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){1, 1, 2}), 0);
+    ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){9, 9, 9}), 0);
+    ck_assert_int_gt(file_size(), 100);
+    ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){1, 1, 1}), 0);
+    ck_assert_int_eq(file_size(), 0);
+    ck_assert(mf_spool_sync_due_ms(s) == INT64_MAX);
+    append(s, 2, 1, 0);
+    expect_next(s, 2, 1);
+    mf_spool_close(s);
+}
+END_TEST
+
+/* One result that is never acknowledged must not make the file grow for ever. */
+START_TEST(rewritten_when_mostly_acknowledged)
+{
+    struct mf_spool *s = open_spool(NULL);
+    append(s, 1, 1, 10);
+    for (int i = 2; i <= 200; i++) {
+        append(s, 1, i, 64 << 10);
+        ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){1, 1, i}), 0);
+    }
+    ck_assert_int_lt(file_size(), MF_SPOOL_REWRITE_MIN + (128 << 10));
+    append(s, 2, 1, 0);
+    struct mf_spool *other = NULL;
+    ck_assert_int_eq(mf_spool_open(folder, "w", &other, NULL), -EBUSY);
+    mf_spool_close(s);
+    s = open_spool(NULL);
+    expect_next(s, 1, 1);
+    expect_next(s, 2, 1);
+    expect_no_next(s);
+    mf_spool_close(s);
+}
+END_TEST
+
+/* Killed around the rename of the shorter file: what was not acknowledged is in whichever file has the name. */
+START_TEST(survives_a_death_while_it_is_rewritten)
+{
+    enum mf_fault place = _i ? MF_FAULT_SPOOL_RENAMED : MF_FAULT_SPOOL_WRITTEN;
+    if (die_at(place)) {
+        struct mf_spool *s = open_spool(NULL);
+        append(s, 1, 1, 10);
+        append(s, 1, 2, 10);
+        for (int i = 3; i <= 200; i++) {
+            append(s, 1, i, 64 << 10);
+            (void)mf_spool_acknowledge(s, &(struct mf_spool_key){1, 1, i});
+        }
+        _exit(1);
+    }
+    char left[128];
+    struct mf_spool_key key = {0};
+    const char *body;
+    size_t len;
+    struct mf_spool *s = open_spool(NULL);
+    expect_next(s, 1, 1);
+    expect_next(s, 1, 2);
+    /* The acknowledgement that had the file rewritten may not be in it */
+    while (mf_spool_next(s, &key, &body, &len))
+        mf_spool_sent(s);
+    ck_assert_uint_le(mf_spool_n(s), 3);
+    append(s, 2, 1, 0);
+    mf_spool_close(s);
+    s = open_spool(NULL);
+    ck_assert_uint_ge(mf_spool_n(s), 3);
+    mf_spool_close(s);
+    (void)snprintf(left, sizeof(left), "%s.new", path);
+    (void)unlink(left);
+}
+END_TEST
+
+START_TEST(one_process_at_a_time)
+{
+    struct mf_spool *s = open_spool(NULL), *other = NULL;
+    ck_assert_int_eq(mf_spool_open(folder, "w", &other, NULL), -EBUSY);
+    mf_spool_close(s);
+    s = open_spool(NULL);
+    mf_spool_close(s);
+}
+END_TEST
+
+/* What befalls the file of three records of the same length, and how many are then left. */
+enum damage { CUT, FLIP, GARBAGE };
+static const struct damage_case {
+    enum damage how;
+    int at; /* CUT: bytes kept of the third record; FLIP: record, one bit in its middle */
+    int left;
+} damage_cases[] = {
+    {CUT, 0, 2},     {CUT, 1, 2},  {CUT, 11, 2}, {CUT, 12, 2},
+    {CUT, 40, 2},                                /* torn in header, at its end, in the body */
+    {FLIP, 0, 0},    {FLIP, 1, 1}, {FLIP, 2, 2}, /* what follows a broken record cannot be trusted to start there */
+    {GARBAGE, 0, 3},                             /* bytes behind the last one */
+};
+
+START_TEST(damaged)
+{
+    const struct damage_case *c = &damage_cases[_i];
+    struct mf_spool *s = open_spool(NULL);
+    for (int i = 1; i <= 3; i++)
+        append(s, 5, i, 40);
+    mf_spool_close(s);
+    off_t size = file_size(), one = size / 3;
+    int fd = open(path, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    if (c->how == CUT) {
+        ck_assert_int_eq(ftruncate(fd, 2 * one + c->at), 0);
+    } else if (c->how == FLIP) {
+        char byte;
+        ck_assert_int_eq(pread(fd, &byte, 1, c->at * one + one / 2), 1);
+        byte ^= 4;
+        ck_assert_int_eq(pwrite(fd, &byte, 1, c->at * one + one / 2), 1);
+    } else {
+        ck_assert_int_eq(pwrite(fd, "MFR1\xff\xff\xff\x7f!!!!", 12, size), 12);
+    }
+    (void)close(fd);
+    uint64_t torn = 0;
+    s = open_spool(&torn);
+    for (int i = 1; i <= c->left; i++)
+        expect_next(s, 5, i);
+    expect_no_next(s);
+    ck_assert(torn > 0 || (c->how == CUT && c->at == 0));
+    /* And goes on after what was cut off. */
+    append(s, 6, 1, 0);
+    mf_spool_close(s);
+    s = open_spool(&torn);
+    ck_assert_uint_eq(torn, 0);
+    ck_assert_uint_eq(mf_spool_n(s), (size_t)c->left + 1);
+    mf_spool_close(s);
+}
+END_TEST
+
+/* CRC-32 as zip and Ethernet have it, bit by bit: files of every release have to be read by every other. */
+START_TEST(sums_are_crc32)
+{
+    static const char body[] = "{\"unit\":7,\"attempt\":1,\"seq\":1,\"text\":\"123456789 \xc3\xa4\"}";
+    struct mf_spool *s = open_spool(NULL);
+    ck_assert_int_eq(mf_spool_append(s, &(struct mf_spool_key){7, 1, 1}, body, strlen(body)), 0);
+    uint8_t header[MF_RECORD_HEADER];
+    int fd = open(path, O_RDONLY);
+    ck_assert_int_eq(pread(fd, header, sizeof(header), 0), sizeof(header));
+    (void)close(fd);
+    uint32_t sum = 0xffffffffu;
+    for (size_t i = 0; i < strlen(body); i++) {
+        sum ^= (uint8_t)body[i];
+        for (int bit = 0; bit < 8; bit++)
+            sum = sum & 1 ? sum >> 1 ^ 0xedb88320u : sum >> 1;
+    }
+    for (int i = 0; i < 4; i++)
+        ck_assert_uint_eq(header[8 + i], (uint8_t)(~sum >> (8 * i)));
+    mf_spool_close(s);
+}
+END_TEST
+
+START_TEST(ceilings)
+{
+    struct mf_spool *s = open_spool(NULL);
+    struct mf_spool_key key = {1, 1, 1};
+    _cleanup_(mf_freep) char *big = calloc(1, MF_SPOOL_RECORD_MAX + 1);
+    memset(big, 'x', MF_SPOOL_RECORD_MAX);
+    ck_assert_int_eq(mf_spool_append(s, &key, big, MF_SPOOL_RECORD_MAX + 1), -EFBIG);
+    int n = 0;
+    while (mf_spool_append(s, &key, big, MF_SPOOL_RECORD_MAX) == 0)
+        n++;
+    ck_assert_int_eq(n, MF_SPOOL_BYTES_MAX / MF_SPOOL_RECORD_MAX);
+    mf_spool_close(s);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("spool");
+    TCase *tc = tcase_create("spool");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, order_and_resend);
+    tcase_add_test(tc, survives_a_restart);
+    tcase_add_test(tc, survives_want_of_memory);
+    tcase_add_test(tc, survives_kill_9);
+    tcase_add_test(tc, waits_for_a_dead_ones_child);
+    tcase_add_test(tc, emptied_when_all_is_acknowledged);
+    tcase_add_test(tc, rewritten_when_mostly_acknowledged);
+    tcase_add_loop_test(tc, survives_a_death_while_it_is_rewritten, 0, 2);
+    tcase_add_test(tc, one_process_at_a_time);
+    tcase_add_test(tc, sums_are_crc32);
+    tcase_add_loop_test(tc, damaged, 0, (int)MF_ARRAY_LEN(damage_cases));
+    tcase_add_test(tc, ceilings);
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}

@@ -1,0 +1,630 @@
+/* What a step's code takes of a compute unit: kept with its result, asked of the runtime, and refused before it runs. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/json.h"
+#include "common/base/text.h"
+#include "support/kernels/fake_cuda.h"
+#include "kernels/core/sibling_file.h"
+#include "kernels/core/code.h"
+#include "kernels/core/family.h"
+#include "kernels/gpu/src/args.h"
+#include "kernels/core/layout.h"
+#include "measure/session/session.h"
+#include "support/mf_check.h"
+#include "support/kernels/planted.h"
+#include "support/remove_tree.h"
+#include "worker/runner/runner_sink.h"
+
+typedef int32_t i32;
+typedef uint32_t u32;
+#define MF_DEVICE static
+#include "kernels/gpu/src/corner.h"
+
+/* ---- the gate: the planted family, whose kernels say that they take so much ---- */
+
+static struct mf_device_use taken;
+static int launches;
+
+static int open_and_note(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                         const char *name, struct mf_kernel **ret)
+{
+    ck_assert_ptr_nonnull(device->use);
+    *device->use = taken;
+    return planted_family.open(f, device, shape, name, ret);
+}
+
+static int launch_if_it_fits(struct mf_kernel *kernel, const struct mf_launch *l)
+{
+    if (taken.occupancy < 0)
+        return -E2BIG;
+    launches++;
+    return planted_family.launch(kernel, l);
+}
+
+/* clang-format off */
+static const struct {
+    struct mf_device_use taken;
+    bool exhaustive;
+    enum mf_status status;
+    const char *reason;
+} cases[] = {
+    {{.registers = 168, .lds = 98304, .occupancy = 2}, false, MF_STATUS_OK, ""},
+    {{.registers = 255, .spills = 1024, .lds = 1, .occupancy = 1}, false, MF_STATUS_OK, ""},
+    {{.registers = 255, .spills = 1025, .occupancy = 1}, false, MF_STATUS_UNSUPPORTED,
+     "not run: its code spills 1025 bytes a thread, limit 1024, with 255 registers in use"},
+    {{.registers = 255, .spills = 1025, .occupancy = 1}, true, MF_STATUS_OK, ""},
+    {{.registers = 255, .lds = 240000, .occupancy = -1}, false, MF_STATUS_UNSUPPORTED,
+     "not run: no compute unit holds a block of it, with 255 registers a thread and 240000 bytes of LDS"},
+    {{0}, false, MF_STATUS_OK, ""}, /* nothing is known, as on the CPU */
+};
+/* clang-format on */
+
+START_TEST(is_kept_or_refused)
+{
+    struct mf_family noting = planted_family;
+    const struct mf_family *const list[] = {&noting};
+    const struct mf_family_set set = {list, 1};
+    const struct mf_unit_options options = {
+        .err_ratio = 0.1, .seed = 1, .time_cap_ms = 10000, .exhaustive = cases[_i].exhaustive};
+    struct mf_device *device = planted_device(CLOCK_HONEST);
+    const struct mf_shape shape = planted_shape(0, 5);
+    struct mf_session *session = NULL;
+    struct planted_sink sink;
+    char why[MF_REASON_MAX];
+
+    noting.open = open_and_note;
+    noting.launch = launch_if_it_fits;
+    taken = cases[_i].taken;
+    const struct mf_session_args args = {
+        .device = device, .shape = shape, .options = &options, .extra = &set};
+    ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
+    const struct mf_probe_step step = {1, planted_step(&shape, "stage1", 16, PLANTED_NONE)};
+    planted_sink_init(&sink);
+    ck_assert_int_eq(mf_session_probe(session, &step, 1, NULL, NULL, &sink.sink), 0);
+    const struct mf_unit_result *r = &sink.results[0];
+    ck_assert_msg(r->status == cases[_i].status, "%s", r->reason);
+    ck_assert_str_eq(r->reason, cases[_i].reason);
+    ck_assert_mem_eq(&r->use, &taken, sizeof(taken));
+    ck_assert(r->status == MF_STATUS_OK ? launches > 1 : launches == 0);
+    ck_assert_ptr_null(device->use);
+    session = mf_session_free(session);
+    device->ops->free(device);
+}
+END_TEST
+
+/* ---- on its way to the worker ---- */
+
+START_TEST(is_said_where_it_is_known)
+{
+    const struct mf_unit_result known = {
+        .id = 7, .mode = "", .reason = "", .use = {.registers = 96, .lds = 2048, .occupancy = -1}};
+    const struct mf_unit_result unknown = {.id = 8, .mode = "", .reason = ""};
+    struct mf_channel out, in;
+    struct mf_runner_sink s;
+    cJSON *m = NULL;
+    int64_t value = -1;
+    int fds[2];
+
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    mf_channel_init(&out, fds[0]);
+    mf_channel_init(&in, fds[1]);
+    mf_runner_sink_init(&s, &out);
+    ck_assert_int_eq(s.sink.result(&s.sink, &known), 0);
+    ck_assert_int_eq(s.sink.result(&s.sink, &unknown), 0);
+    ck_assert_int_eq(mf_channel_wait(&in, 10000, &m), 1);
+    ck_assert(mf_json_i64(m, "registers", 96, 96, &value) == 0 &&
+              mf_json_i64(m, "lds", 2048, 2048, &value) == 0);
+    ck_assert(mf_json_i64(m, "spills", 0, 0, &value) == 0 && mf_json_i64(m, "occupancy", 0, 0, &value) == 0);
+    cJSON_Delete(m);
+    ck_assert_int_eq(mf_channel_wait(&in, 10000, &m), 1);
+    ck_assert_ptr_null(cJSON_GetObjectItem(m, "registers"));
+    cJSON_Delete(m);
+    mf_channel_release(&out);
+    mf_channel_release(&in);
+}
+END_TEST
+
+/* ---- the runtime: a driver of cardboard ---- */
+
+static char folder[] = "/tmp/check_use.XXXXXX";
+
+/* Code of all tests: what measures is compiled once. */
+static void make_folder(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
+}
+
+static void remove_folder(void)
+{
+    ck_assert_int_eq(remove_tree(folder), 0);
+}
+
+/* The driver is found by its soname once it is loaded. NULL, with a word, where the device cannot be opened. */
+static struct mf_device *open_cardboard(void)
+{
+    char text[MF_CODE_WHY_MAX], path[PATH_MAX];
+    struct mf_device *d = NULL;
+
+    if (mf_beside("moefarm-hip-nvidia.so", "kernels", path) < 0) {
+        printf("skipped: asking the runtime: this build has no module for nvidia\n");
+        return NULL;
+    }
+    ck_assert_ptr_nonnull(dlopen(MF_BINARY_DIR "/tests/fake_cuda/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL));
+    if (mf_code_version("nvidia", path, text, sizeof(text)) < 0) {
+        printf("skipped: asking the runtime: %s\n", text);
+        return NULL;
+    }
+    ck_assert_msg(mf_device_open("hip:nvidia:0", text, sizeof(text), &d) == 0, "%s", text);
+    return d;
+}
+
+START_TEST(is_asked_of_the_runtime)
+{
+    const struct mf_grid small = {1, 1, 1, 128, 4096, false, false},
+                         large = {1, 1, 1, 256, 1024, false, false};
+    const char *const image = MF_SOURCE_DIR "/README.md"; /* cardboard loads anything */
+    struct mf_device_use use = {0};
+    struct mf_module *module;
+    char why[256];
+    void *function;
+    double us;
+
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    ck_assert_int_eq(d->ops->module_load(d, image, why, sizeof(why), &module), 0);
+    d->use = &use;
+    ck_assert_int_eq(setenv("FAKE_CUDA_SPILLS", "48", 1), 0);
+    ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
+    ck_assert(use.registers == 96 && use.spills == 48 && use.lds == 0 && use.occupancy == 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &small, why, 8), 0);
+    ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
+    ck_assert_int_eq(d->ops->canary(d, &us), 0); /* of 256 threads, but nobody asked about it */
+    ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
+    ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 256));
+    ck_assert_int_eq(setenv("FAKE_CUDA_REGISTERS", "300", 1), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), -E2BIG);
+    ck_assert_int_eq(use.occupancy, -1);
+    d->use = NULL;
+    ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
+    (void)d->ops->module_unload(d, module);
+    mf_device_close(d);
+}
+END_TEST
+
+/* A launch that may begin before the one before it has ended is asked for where the hardware has such. */
+static const struct {
+    const char *major;
+    int early;
+} machines[] = {{"9", 1}, {"8", 0}};
+
+START_TEST(begins_early)
+{
+    const struct mf_grid grid = {.x = 1, .y = 1, .z = 1, .block = 32, .early = true},
+                         plain = {1, 1, 1, 32, 0, false, false};
+    struct mf_module *module;
+    char why[256];
+    void *function;
+
+    ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    const int *early = dlsym(RTLD_DEFAULT, "fake_cuda_early");
+    ck_assert_ptr_nonnull(early);
+    ck_assert_int_eq(*early, 0);
+    ck_assert_int_eq(d->ops->module_load(d, MF_SOURCE_DIR "/README.md", why, sizeof(why), &module), 0);
+    ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &plain, why, 8), 0);
+    ck_assert_int_eq(*early, 0);
+    ck_assert_int_eq(d->ops->module_launch(d, function, &grid, why, 8), 0);
+    ck_assert_int_eq(*early, machines[_i].early);
+    (void)d->ops->module_unload(d, module);
+    mf_device_close(d);
+}
+END_TEST
+
+/* Which units are near to which half of the last cache, in a runner and in a process of somebody else's. */
+static const struct {
+    const char *halves, *major, *busy;
+    bool guest;
+    int near;
+} halves[] = {
+    {"1", "9", "0", false, 66}, {"1", "9", "0", true, 66}, {"0", "9", "0", false, 0},
+    {"0", "9", "0", true, 0},   {"1", "8", "0", true, 0},  {"1", "9", "2", true, 66},
+    {"1", "9", "3", true, 0},
+};
+
+START_TEST(knows_the_halves)
+{
+    const struct mf_device_opening how = {.guest = halves[_i].guest};
+    struct mf_device *again;
+    char why[256];
+
+    ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", halves[_i].major, 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", halves[_i].halves, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    mf_device_close(d);
+    ck_assert_int_eq(setenv("FAKE_CUDA_BUSY", halves[_i].busy, 1), 0);
+    ck_assert_msg(mf_device_open_as("hip:nvidia:0", &how, why, sizeof(why), &again) == 0, "%s", why);
+    ck_assert_int_eq(again->info.halves.near, halves[_i].near);
+    for (int u = 0; u < again->info.cores; u++)
+        ck_assert_uint_eq(again->info.halves.far[u / 32] >> u % 32 & 1,
+                          halves[_i].near > 0 && u / 2 % 2 == 1);
+    mf_device_close(again);
+}
+END_TEST
+
+#define OF_TYPE(t, q) "ActivationType.Silu,torch.bfloat16,torch." t ",torch." t ",QuantType." q
+#define FP8           OF_TYPE("float8_e4m3fn", "per_1x128") ",1,0"
+#define BF16          OF_TYPE("bfloat16", "No") ",1,0"
+#define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
+
+static char a_y, operands[7]; /* what a launch gives; what it needs, in its order */
+
+/* A family's step, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is
+ * none. */
+static struct mf_device *launch_on_cardboard(const char *family, const char *row, int64_t token,
+                                             const char *step, struct mf_shape *ret_shape)
+{
+    const bool is_pair = strcmp(family, "pair") == 0, zeroes = strstr(step, "_zero") != NULL;
+    const struct mf_tensor_ref gives[2] = {{.part = {&a_y}}};
+    const struct mf_family *f = mf_family_find("hip", family);
+    struct mf_kernel *k;
+    struct mf_device *d = open_cardboard();
+
+    if (!d)
+        return NULL;
+    ck_assert_int_eq(mf_shape_parse(row, ret_shape), 0);
+    size_t n = is_pair ? (size_t)(5 - zeroes + ret_shape->has_b1 + ret_shape->has_b2) : 3;
+    _cleanup_(mf_freep) struct mf_tensor_ref *needs = calloc(n, sizeof(*needs));
+    const struct mf_launch launch = {.needs = needs, .gives = gives};
+    for (size_t i = 0; i < n; i++)
+        needs[i].part[0] = operands + i;
+    ck_assert_int_eq(f->open(f, d, ret_shape, step, &k), 0);
+    f->retoken(k, token);
+    ck_assert_int_eq(f->launch(k, &launch), 0);
+    (void)f->close(k);
+    return d;
+}
+
+/* Each half's units are told to have experts of their own, and y's columns come one by one while the last cache holds h. */
+START_TEST(halves_are_launched)
+{
+    struct mf_shape shape;
+
+    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
+    struct mf_device *d =
+        launch_on_cardboard("tile", "64,7168,256,256,8," FP8, 64, "s2_fp8fn_128_m128_n256_bs_y", &shape);
+    if (!d)
+        return;
+    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert_ptr_nonnull(args);
+    ck_assert_uint_eq(args->tile.near, UINT32_C(1) << 31);
+    ck_assert_int_eq(args->tile.columns, 1);
+    ck_assert_mem_eq(args->far, d->info.halves.far, sizeof(args->far));
+    ck_assert_uint_ne(args->far[0], 0);
+    mf_device_close(d);
+}
+END_TEST
+
+/* Of a pair, blocks of h are there one after the other: all columns of one come first, as long as experts have about one block each.
+ * Else, and where h is all there, y's columns come one by one. */
+static const struct {
+    int64_t token;
+    const char *pair, *stage2;
+    int columns;
+} takers[] = {
+    {1024, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 16},
+    {1024, "pair_fp8fn_128_silu_m128_n256_bs_zero", NULL, 16},
+    {1024, NULL, "s2_fp8fn_128_m128_n256_bs_y", 1},
+    {2048, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
+    {4096, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
+};
+
+START_TEST(rows_of_a_pair_are_taken_by_blocks)
+{
+    const char *pair = takers[_i].pair;
+    struct mf_shape shape;
+
+    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
+    struct mf_device *d = launch_on_cardboard(pair ? "pair" : "tile", "4096,4096,384,128,8," FP8,
+                                              takers[_i].token, pair ? pair : takers[_i].stage2, &shape);
+    if (!d)
+        return;
+    const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
+    const struct mf_hip_bulk_args *stage2 = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert(both && stage2);
+    ck_assert_int_eq((pair ? &both->down : stage2)->tile.columns, takers[_i].columns);
+    if (pair) {
+        ck_assert_int_eq(both->up.tile.columns, 3);
+        ck_assert_uint_eq(both->up.tile.near, UINT32_C(1) << 31);
+        ck_assert_ptr_eq(both->up.y, strstr(pair, "_zero") ? &a_y : NULL);
+        ck_assert_ptr_eq(both->down.tile.out, &a_y);
+        ck_assert_ptr_eq(both->up.tile.out, both->down.tile.x);
+        ck_assert_ptr_eq(both->up.tile.out_scale, both->down.tile.x_scale);
+        ck_assert_int_eq(both->n_made,
+                         (takers[_i].token * 8 + 128 * 127) / 128 + 1); /* blocks, and all of them */
+    }
+    mf_device_close(d);
+}
+END_TEST
+
+/* Each stage of a pair gets what is its. */
+static const struct {
+    const char *shape, *step;
+    int b1, b2; /* where they are among what it needs; -1: the layer has none */
+} with_biases[] = {
+    {"64,2048,768,16,8," BF16_GATE ",b1+b2", "pair_bf16_silu_m32_n256_b", 4, 5},
+    {"64,2048,768,16,8," BF16_GATE ",b2", "pair_bf16_silu_m32_n256_b_p128", -1, 4},
+    {"4096,2048,768,16,8," BF16_GATE ",b1", "pair_bf16_silu_m96_n256_b_zero", 4, -1},
+    {"64,7168,256,256,8," FP8, "pair_fp8fn_128_silu_m64_n256_bts", -1, -1},
+};
+
+START_TEST(a_pair_gets_its_operands)
+{
+    struct mf_shape shape;
+    struct mf_device *d =
+        launch_on_cardboard("pair", with_biases[_i].shape, 64, with_biases[_i].step, &shape);
+    if (!d)
+        return;
+    const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
+    int b1 = with_biases[_i].b1, b2 = with_biases[_i].b2;
+    ck_assert_ptr_nonnull(both);
+    ck_assert_ptr_eq(both->up.tile.x, operands);
+    ck_assert_ptr_eq(both->up.tile.sorted_ids, operands + 1);
+    ck_assert_ptr_eq(both->down.tile.sorted_ids, operands + 1);
+    ck_assert_ptr_eq(both->up.tile.w, operands + 2);
+    ck_assert_ptr_eq(both->down.tile.w, operands + 3);
+    ck_assert_ptr_eq(both->up.tile.bias, b1 < 0 ? NULL : operands + b1);
+    ck_assert_ptr_eq(both->down.tile.bias, b2 < 0 ? NULL : operands + b2);
+    mf_device_close(d);
+}
+END_TEST
+
+/* What takes the last cache's place is given up behind it, all of it: lines that are only read would leave there what others wrote. Then
+ * each unit runs code of nobody's. */
+START_TEST(a_wash_fills_and_forgets)
+{
+    double bytes = 0;
+
+    ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    const struct mf_hip_wash_args *filled = dlsym(RTLD_DEFAULT, "fake_cuda_filled"),
+                                  *forgotten = dlsym(RTLD_DEFAULT, "fake_cuda_forgotten");
+    const unsigned *units = dlsym(RTLD_DEFAULT, "fake_cuda_code_units");
+    ck_assert(filled && forgotten && units);
+    ck_assert_uint_eq(filled->bytes, 0);
+    ck_assert_int_eq(d->ops->wash(d, &bytes), 0);
+    ck_assert(bytes == 2.0 * (double)d->info.llc_bytes);
+    ck_assert(filled->at != NULL && filled->bytes == (uint64_t)bytes);
+    ck_assert_mem_eq(forgotten, filled, sizeof(*filled));
+    ck_assert_uint_eq(*units, (unsigned)d->info.cores);
+    mf_device_close(d);
+}
+END_TEST
+
+/* Stage 1 is told how many blocks of rows there are likely to be: of 64 tokens an expert one of 128 rows, mostly; none where few
+ * experts have any, and stage 2 knows. */
+static const struct {
+    int64_t token;
+    const char *step;
+    int least, most;
+} likely[] = {
+    {1024, "s1_fp8fn_128_silu_m128_n256_bs_q", 128, 129},
+    {1, "s1_fp8fn_128_silu_m128_n256_bs_q", 0, 0},
+    {1024, "s2_fp8fn_128_m128_n256_bs_y", 0, 0},
+};
+
+START_TEST(likely_blocks_are_told)
+{
+    struct mf_shape shape;
+    struct mf_device *d =
+        launch_on_cardboard("tile", "1024,4096,384,128,8," FP8, likely[_i].token, likely[_i].step, &shape);
+
+    if (!d)
+        return;
+    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert_ptr_nonnull(args);
+    ck_assert_msg(args->likely_blocks >= likely[_i].least && args->likely_blocks <= likely[_i].most, "%d",
+                  args->likely_blocks);
+    ck_assert_int_eq(args->n_experts, 128);
+    mf_device_close(d);
+}
+END_TEST
+
+/* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the
+ * corner is that kernels/gpu/src/corner.h makes of what a launch brings, its bytes are those of the layout. */
+static const struct {
+    const char *shape, *step;
+    int columns, bits;
+} boxes[] = {
+    {"1024,4096,384,128,8," FP8, "s1_fp8fn_128_silu_m128_n256_bs_p128_q", 128, 8},
+    {"64,7168,256,256,8," FP8, "s1_fp8fn_128_silu_m32_n128_bt_p128", 64, 8},
+    {"64,4096,3584,8,2," BF16, "s1_bf16_silu_m32_n256_b_p128", 128, 16},
+    {"64,1024,256,8,2," BF16_GATE, "s1_bf16_silu_m32_n256_b_p128", 256, 16},
+    {"1024,4096,384,128,8," FP8, "s2_fp8fn_128_m128_n256_bs_p128_y", 256, 8},
+    {"64,4096,3584,8,2," BF16, "s2_bf16_m32_n128_bt_p128_y", 128, 16},
+};
+
+/* The tensor that a step's launch made a map of; NULL: there is no driver of cardboard. */
+static const struct fake_cuda_tensor *tensor_of(const char *row, const char *step, struct mf_shape *ret_shape)
+{
+    struct mf_device *d = launch_on_cardboard("tile", row, 64, step, ret_shape);
+
+    if (!d)
+        return NULL;
+    mf_device_close(d);
+    const struct fake_cuda_tensor *t = dlsym(RTLD_DEFAULT, "fake_cuda_tensor");
+    ck_assert_ptr_nonnull(t);
+    return t;
+}
+
+START_TEST(a_slice_is_a_box)
+{
+    struct mf_shape s;
+    const struct fake_cuda_tensor *t = tensor_of(boxes[_i].shape, boxes[_i].step, &s);
+
+    if (!t)
+        return;
+    const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
+    ck_assert_ptr_nonnull(args);
+    bool first = strncmp(boxes[_i].step, "s1", 2) == 0;
+    size_t n_halves = first && s.use_g1u1 ? 2 : 1;
+    size_t I = (size_t)(first ? s.inter_dim : s.model_dim), K = (size_t)(first ? s.model_dim : s.inter_dim);
+    size_t N = n_halves * I;
+    size_t bytes = (size_t)boxes[_i].bits / 8, columns = (size_t)boxes[_i].columns, of_slice = 128 / bytes;
+    const struct mf_layout *l = mf_layout_find("panel128");
+    ck_assert_uint_eq(t->rank, 5);
+    /* behind 128 bytes of a row are the next row's, which the box has itself */
+    ck_assert_uint_eq(t->ahead, 128);
+    ck_assert_uint_eq(t->box[0], of_slice);
+    ck_assert_uint_eq(t->box[1] * t->box[2] * t->box[3] * t->box[4], columns * n_halves);
+    for (size_t expert = 0; expert < (size_t)s.expert; expert += (size_t)s.expert - 1) {
+        for (size_t col = 0; col < I; col += columns) {
+            for (size_t slice = 0; slice < K / of_slice; slice += 5) {
+                const struct mf_corner c = mf_corner_of(&args->w, (i32)slice, (i32)col, (i32)expert);
+                const size_t corner[5] = {(size_t)c.c0, (size_t)c.c1, (size_t)c.c2, (size_t)c.c3,
+                                          (size_t)c.c4};
+                for (size_t i = 0; i < columns * n_halves; i++) { /* rows as they come to LDS */
+                    size_t in[5] = {0, i % 8, i / 8 % n_halves, 0, 0}, eight = i / 8 / n_halves, at = 0;
+                    in[3] = eight % t->box[3];
+                    in[4] = eight / t->box[3];
+                    ck_assert_uint_eq(corner[0], 0);
+                    for (int dim = 1; dim < 5; dim++) {
+                        ck_assert_uint_lt(corner[dim] + in[dim], t->length[dim]);
+                        at += (corner[dim] + in[dim]) * t->stride[dim - 1];
+                    }
+                    size_t row = i / 8 % n_halves * I + col + eight * 8 + i % 8;
+                    ck_assert_uint_eq(at, expert * N * K * bytes + bytes * mf_layout_index(l, boxes[_i].bits,
+                                                                                           N, K, row,
+                                                                                           slice * of_slice));
+                }
+            }
+        }
+    }
+}
+END_TEST
+
+/* Of weights as they are in checkpoints the last cache brings a row's next slice, too, where they are bf16. */
+static const struct {
+    const char *shape, *step;
+    unsigned ahead;
+} ahead[] = {
+    {"64,4096,3584,8,2," BF16, "s1_bf16_silu_m32_n256_b", 256},
+    {"64,7168,256,256,8," FP8, "s1_fp8fn_128_silu_m32_n128_bt", 128},
+};
+
+START_TEST(a_row_is_brought_ahead)
+{
+    struct mf_shape s;
+    const struct fake_cuda_tensor *t = tensor_of(ahead[_i].shape, ahead[_i].step, &s);
+
+    if (t)
+        ck_assert_uint_eq(t->ahead, ahead[_i].ahead);
+}
+END_TEST
+
+/* ---- compilers at once: the module's calls of libc that start and end them come here ---- */
+
+static int compilers, most_compilers;
+static bool all_said_sources = true; /* that they are to be of */
+
+__attribute__((visibility("default"))) int posix_spawn(pid_t *restrict pid, const char *restrict path,
+                                                       const posix_spawn_file_actions_t *restrict actions,
+                                                       const posix_spawnattr_t *restrict attr,
+                                                       char *const argv[restrict], char *const env[restrict])
+{
+    int (*real)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
+                char *const[], char *const[]) = dlsym(RTLD_NEXT, "posix_spawn");
+    int r = real(pid, path, actions, attr, argv, env);
+    char sources[128];
+    mf_say(sources, sizeof(sources), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
+    if (strstr(path, "moefarm-compile"))
+        all_said_sources &= argv[1] && strcmp(argv[1], sources) == 0;
+    compilers += r == 0;
+    most_compilers = MF_MAX(most_compilers, compilers);
+    return r;
+}
+
+__attribute__((visibility("default"))) pid_t waitpid(pid_t pid, int *status, int options)
+{
+    pid_t (*real)(pid_t, int *, int) = dlsym(RTLD_NEXT, "waitpid");
+    pid_t ended = real(pid, status, options);
+    if (ended > 0)
+        compilers--;
+    return ended;
+}
+
+/* The host's other processors are somebody else's: another container's, another worker's. */
+START_TEST(compiles_where_it_may)
+{
+    struct mf_code codes[3] = {0};
+    cpu_set_t all, one;
+    int c = 0;
+
+    struct mf_device *d = open_cardboard();
+    if (!d)
+        return;
+    for (size_t i = 0; i < MF_ARRAY_LEN(codes); i++) {
+        codes[i].source = "quant.hip";
+        mf_code_define(&codes[i], "MF_COLS=%zu", 2048 * (i + 1));
+        mf_code_define(&codes[i], "MF_BLOCKS=4");
+        mf_code_define(&codes[i], "MF_ELEMENT=0");
+        mf_code_define(&codes[i], "MF_GROUP=128");
+        mf_code_define(&codes[i], "MF_THREADS=256");
+    }
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    while (!CPU_ISSET(c, &all))
+        c++;
+    CPU_ZERO(&one);
+    CPU_SET(c, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    compilers = most_compilers = 0; /* the tests' own processes are waited for, too */
+    ck_assert_int_eq(d->ops->compile(d, codes, MF_ARRAY_LEN(codes), NULL, NULL), MF_ARRAY_LEN(codes));
+    ck_assert_int_eq(most_compilers, 1);
+    ck_assert(all_said_sources);
+    mf_device_close(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("use");
+    TCase *gate = tcase_create("gate"), *runtime = tcase_create("runtime");
+
+    tcase_add_loop_test(gate, is_kept_or_refused, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(gate, is_said_where_it_is_known);
+    suite_add_tcase(suite, gate);
+    tcase_set_timeout(runtime, 100);
+    tcase_add_test(runtime, halves_are_launched);
+    tcase_add_loop_test(runtime, rows_of_a_pair_are_taken_by_blocks, 0, MF_ARRAY_LEN(takers));
+    tcase_add_loop_test(runtime, a_pair_gets_its_operands, 0, MF_ARRAY_LEN(with_biases));
+    tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
+    tcase_add_unchecked_fixture(runtime, make_folder, remove_folder);
+    tcase_add_test(runtime, is_asked_of_the_runtime);
+    tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));
+    tcase_add_loop_test(runtime, a_wash_fills_and_forgets, 0, MF_ARRAY_LEN(machines));
+    tcase_add_loop_test(runtime, a_slice_is_a_box, 0, MF_ARRAY_LEN(boxes));
+    tcase_add_loop_test(runtime, a_row_is_brought_ahead, 0, MF_ARRAY_LEN(ahead));
+    tcase_add_loop_test(runtime, likely_blocks_are_told, 0, MF_ARRAY_LEN(likely));
+    tcase_add_test(runtime, compiles_where_it_may);
+    suite_add_tcase(suite, runtime);
+    return mf_check_main(suite);
+}

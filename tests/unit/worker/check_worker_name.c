@@ -1,0 +1,91 @@
+/* worker/agent/worker_name.c: names that a coordinator takes, of whatever host, and never one for two devices. */
+#include "worker/agent/worker_name.h"
+
+#include <string.h>
+
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+#include "support/mf_check.h"
+#include "support/run_program.h"
+
+#define H50 "gpu-pool-of-a-very-long-name.rack17.example.org-00" /* 50 letters: what hip:nvidia:0 leaves */
+#define H64 "gpu-pool-of-a-very-long-name.rack17.example.org-00000000000000"
+
+static const struct {
+    const char *host, *device;
+    size_t most;
+    const char *name, *starts, *ends; /* name: NULL where it has a hash */
+} names[] = {
+    {"node7", "hip:nvidia:0", 63, "node7-hip-nvidia-0", "", ""},
+    {"node7", "sim:gfx942/304:0:a b", 63, "node7-sim-gfx942-304-0-a-b", "", ""},
+    {H50, "hip:nvidia:0", 63, H50 "-hip-nvidia-0", "", ""},
+    {H50 "1", "hip:nvidia:0", 63, NULL, "gpu-pool-of-a-very-long-name.rack17.examp", "-hip-nvidia-0"},
+    {H64, "hip:nvidia:15", 63, NULL, "gpu-pool-of-a-very-long-name.rack17.", "-hip-nvidia-15"},
+    {H64, "hip:nvidia:15", 59, NULL, "gpu-pool-of-a-very-long-name.rack", "-hip-nvidia-15"},
+    {H64, "sim:a-very-long-class-of-a-simulated-device/304:0", 63, NULL, "gpu-pool-of-",
+     "-sim-a-very-long-class-of-a-simulated-dev"},
+};
+
+START_TEST(hosts_and_devices)
+{
+    char name[MF_WORKER_NAME_MAX];
+    const char *ends = names[_i].ends;
+
+    mf_worker_name(names[_i].host, names[_i].device, names[_i].most, name);
+    ck_assert_msg(mf_is_name(name, names[_i].most), "%s", name);
+    if (names[_i].name) {
+        ck_assert_str_eq(name, names[_i].name);
+        return;
+    }
+    ck_assert_uint_eq(strlen(name), names[_i].most);
+    ck_assert_msg(strncmp(name, names[_i].starts, strlen(names[_i].starts)) == 0, "%s", name);
+    ck_assert_msg(strcmp(name + strlen(name) - strlen(ends), ends) == 0, "%s", name);
+}
+END_TEST
+
+/* Hosts that begin alike, as a pool's do. */
+START_TEST(stay_apart)
+{
+    char one[MF_WORKER_NAME_MAX], other[MF_WORKER_NAME_MAX];
+
+    mf_worker_name(H64 "1", "hip:nvidia:0", MF_WORKER_NAME_MAX - 1, one);
+    mf_worker_name(H64 "2", "hip:nvidia:0", MF_WORKER_NAME_MAX - 1, other);
+    ck_assert_str_ne(one, other);
+}
+END_TEST
+
+#define N63 "n12345678901234567890123456789012345678901234567890123456789012"
+#define N59 "n1234567890123456789012345678901234567890123456789012345678"
+
+static const struct {
+    const char *name, *workers, *says;
+} given[] = {
+    {"--name=" N63, "--sim-workers=1", "make the spool's folder"}, /* the name is fine */
+    {"--name=" N63 "x", "--sim-workers=1", "--name has to be 1 to 63 letters, digits, _ . or -, not 'n12"},
+    {"--name=" N59, "--sim-workers=256", "make the spool's folder"}, /* and so is NAME-255 */
+    {"--name=" N59 "x", "--sim-workers=2",
+     "--name has to be 1 to 59 letters, digits, _ . or - with --sim-workers"},
+};
+
+START_TEST(given_names)
+{
+    static const char *const program[] = {MF_BINARY_DIR "/worker/moefarm-worker", "--device=sim:gfx942/304:0",
+                                          "--spool=/dev/null/spool", NULL};
+    struct ran r = run_program(program, (const char *const[]){given[_i].name, given[_i].workers, NULL});
+
+    ck_assert_int_ne(r.code, 0);
+    ck_assert_msg(strstr(r.text, given[_i].says) != NULL, "%s", r.text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("worker_name");
+    TCase *tc = tcase_create("worker_name");
+
+    tcase_add_loop_test(tc, hosts_and_devices, 0, (int)MF_ARRAY_LEN(names));
+    tcase_add_test(tc, stay_apart);
+    tcase_add_loop_test(tc, given_names, 0, (int)MF_ARRAY_LEN(given));
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
