@@ -4,7 +4,7 @@
 #                                            those of the layers below it, and nothing else: an include that
 #                                            points up does not compile.
 # mf_add_program(NAME USES layers…)          a program of main.c, its memory by jemalloc.
-# mf_add_test(NAME USES layers… [LABELS …])  one executable of tests/NAME.c, one ctest entry.
+# mf_add_test(NAME USES layers… [LABELS …])  one executable of NAME.c, one ctest entry.
 # mf_add_fuzz(NAME USES layers… [SOURCES …] PARSES files…)
 #                                            one fuzz target of tests/fuzz/NAME.c; a test runs it on the inputs
 #                                            saved in tests/fuzz/NAME/. SOURCES: of a layer that is not linked whole.
@@ -68,6 +68,22 @@ function(mf_add_layer layer)
     endforeach()
 endfunction()
 
+# Adds files of the calling folder to a layer.
+function(mf_sources layer)
+    target_sources(mf_${layer} PRIVATE ${ARGN})
+endfunction()
+
+# Compiles files of the calling folder with flags of their own.
+function(mf_compile_flags layer flags)
+    set_source_files_properties(${ARGN} TARGET_DIRECTORY mf_${layer} PROPERTIES COMPILE_OPTIONS "${flags}")
+endfunction()
+
+# Names files of the calling folder as sources of GPU kernels.
+function(mf_gpu_files)
+    list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ OUTPUT_VARIABLE paths)
+    set_property(GLOBAL APPEND PROPERTY MF_GPU_FILES ${paths})
+endfunction()
+
 # A message's JSON is hundreds of small allocations that one thread makes and another may free: jemalloc gives a farm a fifth
 # to two fifths more results a second than the C library's malloc (docs/measurements.md). Nothing names its symbols, so the
 # linker is told to keep it. Sanitizers bring a malloc of their own.
@@ -128,16 +144,16 @@ endfunction()
 
 function(mf_add_fuzz name)
     cmake_parse_arguments(ARG "" "" "USES;SOURCES;LINK;PARSES" ${ARGN})
-    set(inputs ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/${name})
+    set(inputs ${CMAKE_CURRENT_SOURCE_DIR}/${name})
     list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/)
     list(JOIN ARG_PARSES "\n" parses)
-    file(CONFIGURE OUTPUT ${name}.parses CONTENT "@parses@\n" @ONLY)
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/tests/${name}.parses CONTENT "@parses@\n" @ONLY)
     if(MF_FUZZ)
-        add_executable(${name} fuzz/${name}.c ${ARG_SOURCES})
+        add_executable(${name} ${name}.c ${ARG_SOURCES})
         target_link_options(${name} PRIVATE -fsanitize=fuzzer)
         add_test(NAME ${name} COMMAND ${name} -runs=0 ${inputs})
     else()
-        add_executable(${name} fuzz/${name}.c fuzz/replay.c ${ARG_SOURCES})
+        add_executable(${name} ${name}.c replay.c ${ARG_SOURCES})
         add_test(NAME ${name} COMMAND ${name} ${inputs})
     endif()
     foreach(layer IN LISTS ARG_USES)

@@ -26,10 +26,12 @@ foreach(vendor amd nvidia)
 endforeach()
 install(FILES deploy/systemd/moefarm-worker@.service DESTINATION ${mf_units} COMPONENT worker)
 install(PROGRAMS deploy/slurm/moefarm-workers.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm/slurm COMPONENT worker)
-install(DIRECTORY kernels/hip DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm COMPONENT worker)
+install(DIRECTORY kernels/gpu/src/ DESTINATION ${CMAKE_INSTALL_DATADIR}/moefarm/hip COMPONENT worker
+    PATTERN CMakeLists.txt EXCLUDE)
 # What kernels/families/family_plugin.h includes, and no more: all that a shared object of somebody else's needs.
-foreach(header common/artifact common/device_class common/layer common/names common/shape common/status common/step
-        kernels/code kernels/device kernels/halves kernels/family kernels/family_plugin kernels/tensors)
+foreach(header common/base/names common/moe/device_class common/moe/layer common/moe/shape common/moe/status
+        common/moe/step common/moe/tensor_spec kernels/core/code kernels/core/device kernels/core/family
+        kernels/core/l2_halves kernels/core/tensors kernels/families/family_plugin)
     get_filename_component(folder ${header} DIRECTORY)
     install(FILES ${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/moefarm/${folder} COMPONENT worker)
 endforeach()

@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/net/http_client.h"
 #include "common/base/clock.h"
 #include "common/base/secret.h"
+#include "common/net/http_client.h"
 #include "fmoe/private.h"
 
 #define SECONDS_MAX 86400

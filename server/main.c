@@ -1,9 +1,9 @@
 /* moefarmd: the coordinator. The main thread is the writer; workers' messages, HTTP and readers have threads of their own. */
 #include "common/base/cleanup.h"
-#include "common/base/open_files.h"
 #include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
+#include "common/base/open_files.h"
 #include "common/base/opts.h"
 #include "common/base/text.h"
 #include "server/farm/farm.h"

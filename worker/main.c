@@ -13,23 +13,23 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
-#include "common/base/open_files.h"
 #include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/notify.h"
+#include "common/base/open_files.h"
 #include "common/base/opts.h"
 #include "common/base/text.h"
 #include "kernels/core/code.h"
 #include "kernels/core/device.h"
 #include "worker/agent/agent.h"
-#include "worker/runner/compile_only.h"
-#include "worker/runner/device_query.h"
 #include "worker/agent/device_lock.h"
 #include "worker/agent/enrol.h"
+#include "worker/agent/worker_name.h"
+#include "worker/runner/compile_only.h"
+#include "worker/runner/device_query.h"
 #include "worker/runner/list_devices.h"
 #include "worker/runner/runner.h"
 #include "worker/sandbox/sandbox.h"
-#include "worker/agent/worker_name.h"
 
 #define SIM_WORKERS_MAX  256
 #define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 20)

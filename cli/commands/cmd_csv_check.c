@@ -12,10 +12,10 @@
 #include "cli/support/text_out.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
+#include "common/base/text.h"
 #include "common/table/table_check.h"
 #include "common/table/table_file.h"
 #include "common/table/table_fix.h"
-#include "common/base/text.h"
 
 #define FILES_MAX 4096
 #define TEXT_MAX  (1 << 20)

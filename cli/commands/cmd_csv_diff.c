@@ -8,8 +8,8 @@
 #include "cli/support/csv.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "common/table/table_diff.h"
 #include "common/base/text.h"
+#include "common/table/table_diff.h"
 
 /* As diff(1): 0 for none, 1 for some, 2 for trouble. */
 enum { DIFF_NONE = MF_EXIT_OK, DIFF_SOME = MF_EXIT_FAILED, DIFF_TROUBLE = MF_EXIT_USAGE };

@@ -9,8 +9,8 @@
 #include "cli/support/merge.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "common/table/table_file.h"
 #include "common/base/text.h"
+#include "common/table/table_file.h"
 
 #define FILES_MAX 4096
 

@@ -9,10 +9,10 @@
 #include "cli/support/export_filters.h"
 #include "cli/support/file.h"
 #include "cli/support/merge.h"
+#include "common/base/text.h"
 #include "common/table/table.h"
 #include "common/table/table_file.h"
 #include "common/table/table_merge.h"
-#include "common/base/text.h"
 
 struct export_options {
     struct mf_export_filters filters;

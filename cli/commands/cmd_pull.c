@@ -10,8 +10,8 @@
 #include "common/base/durable_file.h"
 #include "common/base/json.h"
 #include "common/base/sha256.h"
-#include "common/table/table_file.h"
 #include "common/base/text.h"
+#include "common/table/table_file.h"
 
 #define EXIT_CHANGED 10
 #define LINES_MAX    20 /* of what changed; the rest is counted */

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "cli/support/api.h"
-#include "cli/support/task_arg.h"
 #include "cli/support/shape_arg.h"
+#include "cli/support/task_arg.h"
 #include "cli/support/text_out.h"
 #include "common/base/json.h"
 #include "common/base/text.h"

@@ -13,8 +13,8 @@
 #include "cli/support/shape_arg.h"
 #include "cli/support/text_out.h"
 #include "common/base/json.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 
 #define TEXT_MAX    (16u << 20)
 #define BATCHES_MAX 64

@@ -8,8 +8,8 @@
 #include "cli/support/shape_arg.h"
 #include "cli/tune/tune_input.h"
 #include "common/base/clock.h"
-#include "common/table/table_file.h"
 #include "common/base/text.h"
+#include "common/table/table_file.h"
 
 #define SUMMARY_MAX (64u << 20)
 

@@ -7,8 +7,8 @@
 #include "cli/support/why.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 #include "kernels/core/device.h"
 #include "kernels/core/family.h"
 

@@ -8,9 +8,9 @@
 
 #include "cli/support/shape_arg.h"
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/table/table.h"
 #include "common/table/table_file.h"
-#include "common/base/text.h"
 #include "measure/session/memory.h"
 
 #define TIME_CAP_MS   10000

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/net/http_client.h"
 #include "common/base/opts.h"
+#include "common/net/http_client.h"
 
 enum mf_exit {
     MF_EXIT_OK = 0,

@@ -9,9 +9,9 @@
 
 #include "common/base/array.h"
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/table/csv.h"
 #include "common/table/table_formula.h"
-#include "common/base/text.h"
 
 void mf_compat_table_release(struct mf_compat_table *t)
 {

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/moe/device_class.h"
 #include "common/base/names.h"
+#include "common/moe/device_class.h"
 #include "common/moe/production_lookup.h"
 #include "common/moe/shape.h"
 #include "common/moe/status.h"

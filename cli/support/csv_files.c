@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "cli/support/csv.h"
+#include "common/base/text.h"
 #include "common/table/table_check.h"
 #include "common/table/table_file.h"
-#include "common/base/text.h"
 
 void mf_csv_files_release(struct mf_csv_files *f)
 {

@@ -3,8 +3,8 @@
 
 #include <stdbool.h>
 
-#include "common/net/http_client.h"
 #include "common/base/opts.h"
+#include "common/net/http_client.h"
 
 struct mf_export_filters {
     const char *batch, *class, *model, *gfx, *layer_model, *consumer; /* NULL: not given */

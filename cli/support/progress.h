@@ -9,8 +9,8 @@
 
 #include "cli/support/shape_arg.h"
 #include "common/base/buf.h"
-#include "common/moe/device_class.h"
 #include "common/base/names.h"
+#include "common/moe/device_class.h"
 
 /* The states of goals, as schema/ has them. */
 /* clang-format off */

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/moe/pipeline_text.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_text.h"
 #include "kernels/aiter/aiter.h"
 #include "kernels/core/family.h"
 

@@ -12,10 +12,10 @@
 #include "cli/support/shape_arg.h"
 #include "cli/tune/tune.h"
 #include "common/base/json.h"
+#include "common/base/text.h"
 #include "common/moe/layer.h"
 #include "common/table/table_file.h"
 #include "common/table/table_merge.h"
-#include "common/base/text.h"
 
 #define PROVENANCE     "moefarm:compat"
 #define CANDIDATES_MAX (256u << 20)

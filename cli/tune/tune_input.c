@@ -7,8 +7,8 @@
 
 #include "cli/support/api.h"
 #include "common/base/json.h"
-#include "common/table/table_file.h"
 #include "common/base/text.h"
+#include "common/table/table_file.h"
 
 void mf_tune_input_release(struct mf_tune_input *in)
 {

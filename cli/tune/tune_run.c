@@ -8,9 +8,9 @@
 #include "cli/support/api.h"
 #include "cli/tune/tune.h"
 #include "common/base/json.h"
+#include "common/base/text.h"
 #include "common/table/table_file.h"
 #include "common/table/table_merge.h"
-#include "common/base/text.h"
 
 #define BODY_MAX       (16u << 20) /* what moefarmd takes */
 #define TIMEOUT_MAX_MS 600000      /* what it takes for a step */

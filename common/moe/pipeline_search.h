@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/moe/step.h"
+#include "common/moe/tensor_spec.h"
 
 #define MF_PATH_STEPS_MAX     16
 #define MF_PATH_STRUCTURE_MAX 160

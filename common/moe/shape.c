@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/shape_form.h"
 #include "common/base/text.h"
+#include "common/moe/shape_form.h"
 
 MF_NAMES_DEFINE(mf_act, MF_ACT_, MF_ACT_MAP)
 MF_NAMES_DEFINE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP)

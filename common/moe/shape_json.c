@@ -1,8 +1,8 @@
 #include "common/moe/shape_json.h"
 
 #include "common/base/cleanup.h"
-#include "common/table/table_reader.h"
 #include "common/base/text.h"
+#include "common/table/table_reader.h"
 
 #include <errno.h>
 #include <math.h>

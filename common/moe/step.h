@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/moe/tensor_spec.h"
-#include "common/moe/layer.h"
 #include "common/base/names.h"
+#include "common/moe/layer.h"
+#include "common/moe/tensor_spec.h"
 
 /* clang-format off */
 #define MF_STAGE_MAP(X, P)                                        \

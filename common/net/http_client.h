@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/net/sse.h"
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
+#include "common/net/sse.h"
 
 #define MF_HTTP_REPLY_MAX  (256u << 20) /* a table of a whole fleet */
 #define MF_HTTP_CONNECT_MS 5000L

@@ -8,9 +8,9 @@
 #include <strings.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/table/csv.h"
 #include "common/table/model_list.h"
-#include "common/base/text.h"
 
 /* The columns of a list that are not a shape's; those of a shape have its columns' names. */
 #define COLUMN_NAME    "name"

@@ -5,8 +5,8 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
-#include "common/table/model.h"
 #include "common/base/text.h"
+#include "common/table/model.h"
 
 #define CONFIG_MAX  (4u << 20)
 #define SHARED_MAX  64

@@ -1,9 +1,9 @@
 #include "common/table/table.h"
 #include "common/base/array.h"
 
+#include "common/base/text.h"
 #include "common/table/csv.h"
 #include "common/table/table_internal.h"
-#include "common/base/text.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -29,8 +29,8 @@
 
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
-#include "common/moe/device_class.h"
 #include "common/base/names.h"
+#include "common/moe/device_class.h"
 #include "common/moe/shape.h"
 #include "common/moe/status.h"
 

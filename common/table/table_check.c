@@ -1,11 +1,11 @@
 #include "common/table/table_check.h"
 
+#include "common/base/text.h"
 #include "common/moe/device_peak.h"
 #include "common/moe/layer.h"
 #include "common/moe/production_key.h"
 #include "common/moe/production_lookup.h"
 #include "common/table/table_internal.h"
-#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

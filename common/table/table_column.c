@@ -1,7 +1,7 @@
 /* Columns that nobody knows: told, and held against the names of those that are known. A misspelt column is passed over like any
  * other, and what it says is lost. */
-#include "common/table/table_reader.h"
 #include "common/base/text.h"
+#include "common/table/table_reader.h"
 
 #include <errno.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 #include "common/table/table_diff.h"
 
-#include "common/table/table_internal.h"
 #include "common/base/text.h"
+#include "common/table/table_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

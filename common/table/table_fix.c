@@ -1,8 +1,8 @@
 #include "common/table/table_fix.h"
 
+#include "common/base/text.h"
 #include "common/table/table_diff.h"
 #include "common/table/table_internal.h"
-#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 #include "common/table/table_formula.h"
 
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 
 #include <math.h>
 #include <stdlib.h>

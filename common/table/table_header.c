@@ -1,6 +1,6 @@
 /* The header of a table: which column is what, and whose table it is. */
-#include "common/table/table_reader.h"
 #include "common/base/text.h"
+#include "common/table/table_reader.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* The numbers of a row: how they are read and how AITER's tuner prints them. */
-#include "common/table/table_internal.h"
 #include "common/base/text.h"
+#include "common/table/table_internal.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* Reading a table: each row below the header is taken, warned of, or set aside. */
+#include "common/base/text.h"
 #include "common/table/csv.h"
 #include "common/table/table_reader.h"
-#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* Writing a table: a list of columns, each of which knows how to find its text in a row and in a stray. */
+#include "common/base/text.h"
 #include "common/table/csv.h"
 #include "common/table/table_internal.h"
-#include "common/base/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -27,8 +27,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/moe/shape.h"
+#include "common/moe/tensor_spec.h"
 
 enum mf_scale_format { MF_SCALE_F32, MF_SCALE_BF16, MF_SCALE_E8M0, MF_SCALE_E4M3 };
 

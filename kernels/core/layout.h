@@ -22,8 +22,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/moe/shape.h"
+#include "common/moe/tensor_spec.h"
 #include "kernels/core/codec.h"
 #include "kernels/core/tensors.h"
 

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/moe/shape.h"
+#include "common/moe/tensor_spec.h"
 
 #define MF_TOLERANCE \
     0.01 /* AITER's rtol and atol: values with |a - b| > 0.01 + 0.01·|b| mismatch (checkAllclose) */

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/moe/shape.h"
+#include "common/moe/tensor_spec.h"
 
 static inline float mf_bf16_to_float(uint16_t v)
 {

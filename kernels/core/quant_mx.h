@@ -12,8 +12,8 @@
 
 #include <stdint.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/base/names.h"
+#include "common/moe/tensor_spec.h"
 
 /* clang-format off */
 #define MF_MX_ROUND_MAP(X, P) X(P, DOWN, "down") X(P, UP, "up") X(P, EVEN, "even") X(P, CEIL, "ceil")

@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/fusion/fusion.h"
 #include "kernels/core/layout.h"
+#include "kernels/fusion/fusion.h"
 #include "mf_kernel_revision.h"
 
 extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_family_lib, mf_family_sim,

@@ -21,8 +21,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/moe/shape.h"
+#include "common/moe/tensor_spec.h"
 
 #define MF_PARTS_MAX 4
 

@@ -3,8 +3,8 @@
  * The unit of work is a strip: 32 rows of one expert, all of K. Threads take strips as they like; nothing is shared. */
 #pragma once
 
-#include "kernels/cpu/ops.h"
 #include "kernels/core/tensors.h"
+#include "kernels/cpu/ops.h"
 
 #define MF_DEQUANT_ROWS 32
 

@@ -1,6 +1,6 @@
 /* AVX2 and FMA: weights and activations widened to floats in registers. */
-#include "kernels/cpu/decode.h"
 #include "kernels/core/quant.h"
+#include "kernels/cpu/decode.h"
 
 #include <immintrin.h>
 

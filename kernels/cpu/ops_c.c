@@ -1,6 +1,6 @@
 /* Plain C: what every machine has. Its sums run in the order of K. */
-#include "kernels/cpu/decode.h"
 #include "kernels/core/quant.h"
+#include "kernels/cpu/decode.h"
 
 static float fp8_table[2][256];
 

@@ -6,8 +6,8 @@
 #pragma once
 
 #include "common/moe/shape.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/core/tensors.h"
+#include "kernels/cpu/ops.h"
 
 enum mf_stage2_out {
     MF_STAGE2_STORE, /* z or zw, a row for each slot */

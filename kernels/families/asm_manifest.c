@@ -9,8 +9,8 @@
 
 #include "common/base/array.h"
 #include "common/base/cleanup.h"
-#include "common/table/csv.h"
 #include "common/base/text.h"
+#include "common/table/csv.h"
 
 #define KERNELS_MAX  16384
 #define PROBLEMS_MAX 256

@@ -8,9 +8,9 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
+#include "kernels/core/codec.h"
 #include "kernels/families/asm_args.h"
 #include "kernels/families/asm_manifest.h"
-#include "kernels/core/codec.h"
 #include "kernels/families/family_cpu.h"
 
 #define ZERO     "asm_zero_y"

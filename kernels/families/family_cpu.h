@@ -6,11 +6,11 @@
 #include <stdio.h>
 
 #include "common/moe/status.h"
-#include "kernels/ops/moe_sort.h"
-#include "kernels/cpu/stage.h"
 #include "kernels/core/family.h"
-#include "kernels/fusion/fusion.h"
 #include "kernels/core/layout.h"
+#include "kernels/cpu/stage.h"
+#include "kernels/fusion/fusion.h"
+#include "kernels/ops/moe_sort.h"
 
 extern const int32_t mf_cpu_block_ms[4]; /* 8, 16, 32, 64 */
 #define MF_CPU_N_BLOCK_MS 4

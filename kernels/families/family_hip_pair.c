@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 #include "kernels/families/family_hip_both.h"
 #include "kernels/fusion/fusion.h"
 #include "kernels/gpu/src/args.h"

@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 #include "kernels/fusion/fusion.h"
 
 #define BOX   128 /* bytes of a row that one box has, but for weights of four bits */

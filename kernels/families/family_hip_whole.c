@@ -1,7 +1,7 @@
 #include "kernels/families/family_hip_whole.h"
 
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 #include "kernels/fusion/fusion.h"
 
 bool mf_hip_whole_allowed(const struct mf_shape *s, int64_t tokens_max, struct mf_refusal *no)

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/ops/align.h"
 #include "kernels/cpu/dequant.h"
+#include "kernels/ops/align.h"
 #include "kernels/ops/moe_sort.h"
 
 #define ROWS_OF_ONE \

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/ops/align.h"
+#include "kernels/core/quant.h"
 #include "kernels/cpu/dequant.h"
+#include "kernels/ops/align.h"
 #include "kernels/ops/moe_sort.h"
 #include "kernels/ops/permute.h"
-#include "kernels/core/quant.h"
 
 /* Calls row(…) for this thread's share of the valid rows of sorted order. */
 typedef void (*row_fn)(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room);

@@ -48,10 +48,11 @@ static int check(const struct mf_family_plugins *p, const struct mf_family *f, c
         return -EINVAL;
     }
     if (f->api != MF_FAMILY_API) {
-        mf_say(why, cap,
-               "it is made for family api %d and this build has %d: compile it against kernels/core/family.h of "
-               "this version",
-               f->api, MF_FAMILY_API);
+        mf_say(
+            why, cap,
+            "it is made for family api %d and this build has %d: compile it against kernels/core/family.h of "
+            "this version",
+            f->api, MF_FAMILY_API);
         return -EPROTO;
     }
     if (!f->name || !mf_is_name(f->name, MF_FAMILY_NAME_MAX - 1)) {

@@ -6,8 +6,8 @@
 
 #include "common/base/array.h"
 #include "common/base/cleanup.h"
-#include "common/moe/pipeline_search.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_search.h"
 #include "kernels/families/family_cpu.h"
 #include "kernels/pipeline/fmoe.h"
 

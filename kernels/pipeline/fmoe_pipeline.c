@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/pipeline_search.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_search.h"
 
 #define ALIGN         64
 #define MAX_ARTIFACTS (2 * MF_PATH_STEPS_MAX * MF_STEP_ARTIFACTS_MAX)

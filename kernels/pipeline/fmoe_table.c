@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/table/table.h"
 #include "common/table/table_file.h"
-#include "common/base/text.h"
 #include "kernels/core/family.h"
 
 struct file {

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 #include "kernels/aiter/aiter.h"
 #include "kernels/core/family.h"
 #include "kernels/sim/sim_plan.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
+#include "common/moe/layer.h"
 #include "kernels/sim/sim.h"
 #include "kernels/sim/sim_plan.h"
 

@@ -2,9 +2,9 @@
  * the sizes that steps are charged for. */
 #pragma once
 
-#include "common/moe/tensor_spec.h"
 #include "common/moe/shape.h"
 #include "common/moe/step.h"
+#include "common/moe/tensor_spec.h"
 #include "kernels/core/device.h"
 #include "kernels/core/family.h"
 

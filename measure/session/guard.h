@@ -6,8 +6,8 @@
  * part's format; only rows that a step has to write are poisoned again and looked at. */
 #pragma once
 
-#include "kernels/gpu/host/data_on_device.h"
 #include "kernels/core/tensors.h"
+#include "kernels/gpu/host/data_on_device.h"
 #include "measure/session/region.h"
 
 #define MF_GUARD_BYTES 4096

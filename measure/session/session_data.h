@@ -8,9 +8,9 @@
 
 #include "kernels/gpu/host/data_on_device.h"
 #include "kernels/reference/reference.h"
+#include "measure/race/rotate.h"
 #include "measure/session/ahead.h"
 #include "measure/session/guard.h"
-#include "measure/race/rotate.h"
 #include "measure/session/session.h"
 
 #define MF_SESSION_KINDS_MAX 512

@@ -8,8 +8,8 @@
 #include "kernels/core/device.h"
 #include "measure/verify/verify_index.h"
 #include "measure/verify/verify_judge.h"
-#include "measure/verify/verify_row.h"
 #include "measure/verify/verify_on_device.h"
+#include "measure/verify/verify_row.h"
 
 struct pass {
     const struct mf_verify_input *v;

@@ -3,8 +3,8 @@
 
 #include "common/base/json.h"
 #include "common/base/sha256.h"
-#include "common/table/table_merge.h"
 #include "common/base/text.h"
+#include "common/table/table_merge.h"
 #include "server/api/api_table.h"
 #include "server/http/problem.h"
 #include "server/http/reader.h"

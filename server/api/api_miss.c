@@ -2,8 +2,8 @@
 #include "server/api/api.h"
 
 #include "common/base/json.h"
-#include "common/moe/shape_json.h"
 #include "common/base/text.h"
+#include "common/moe/shape_json.h"
 #include "server/farm/miss.h"
 #include "server/http/problem.h"
 #include "server/http/reader.h"

@@ -6,10 +6,10 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "server/api/api_table.h"
+#include "server/api/release.h"
 #include "server/farm/channel.h"
 #include "server/http/problem.h"
 #include "server/http/reader.h"
-#include "server/api/release.h"
 #include "server/store/store_access.h"
 #include "server/store/store_read_release.h"
 

@@ -2,9 +2,9 @@
 #include "server/api/api.h"
 
 #include "common/base/json.h"
+#include "server/api/submission.h"
 #include "server/farm/farm.h"
 #include "server/http/problem.h"
-#include "server/api/submission.h"
 
 #include <errno.h>
 #include <inttypes.h>

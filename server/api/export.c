@@ -1,11 +1,11 @@
 #include "server/api/export.h"
 
 #include "common/base/json.h"
+#include "common/base/text.h"
 #include "common/moe/pipeline_text.h"
 #include "common/moe/production_key.h"
 #include "common/moe/routing.h"
 #include "common/table/table_formula.h"
-#include "common/base/text.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,10 +2,10 @@
 #include "server/api/api.h"
 
 #include "common/base/json.h"
-#include "server/page/embed.h"
+#include "server/api/routes.h"
 #include "server/http/gate.h"
 #include "server/http/problem.h"
-#include "server/api/routes.h"
+#include "server/page/embed.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* The status page: files of server/page/, by their path. */
 #include "server/api/api.h"
-#include "server/page/embed.h"
-#include "server/http/problem.h"
 #include "server/api/routes.h"
+#include "server/http/problem.h"
+#include "server/page/embed.h"
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"

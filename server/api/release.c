@@ -2,9 +2,9 @@
 
 #include "common/base/array.h"
 #include "common/base/json.h"
+#include "common/base/text.h"
 #include "common/moe/pipeline_text.h"
 #include "common/moe/shape_json.h"
-#include "common/base/text.h"
 #include "server/http/problem.h"
 
 #include <errno.h>

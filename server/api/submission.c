@@ -3,11 +3,11 @@
 #include "common/base/array.h"
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
+#include "common/base/text.h"
 #include "common/moe/production_key.h"
 #include "common/moe/routing.h"
 #include "common/moe/shape_json.h"
 #include "common/table/table.h"
-#include "common/base/text.h"
 #include "server/api/api.h"
 #include "server/http/problem.h"
 

@@ -2,8 +2,8 @@
 
 #include "common/base/json.h"
 #include "common/base/log.h"
-#include "common/moe/pipeline_text.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_text.h"
 #include "server/store/store_promote.h"
 
 #include <assert.h>

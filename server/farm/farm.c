@@ -8,10 +8,10 @@
 #include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
+#include "server/api/routes.h"
 #include "server/farm/bus.h"
 #include "server/farm/read_only.h"
 #include "server/http/request.h"
-#include "server/api/routes.h"
 #include "server/store/store_refusal.h"
 
 #include <errno.h>

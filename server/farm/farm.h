@@ -6,13 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/moe/device_class.h"
-#include "common/moe/layer.h"
 #include "common/base/notify.h"
 #include "common/base/paired.h"
+#include "common/base/secret.h"
+#include "common/moe/device_class.h"
+#include "common/moe/layer.h"
 #include "common/moe/pipeline_search.h"
 #include "common/moe/routing.h"
-#include "common/base/secret.h"
 #include "common/moe/shape.h"
 #include "server/choose/search.h"
 

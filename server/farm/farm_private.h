@@ -3,19 +3,19 @@
 #pragma once
 
 #include "common/moe/pipeline_search.h"
+#include "server/choose/race.h"
 #include "server/farm/farm.h"
 #include "server/farm/forecast.h"
+#include "server/farm/slot.h"
+#include "server/link/authenticate.h"
 #include "server/link/hub.h"
 #include "server/link/map.h"
-#include "server/choose/race.h"
-#include "server/farm/slot.h"
 #include "server/store/store.h"
 #include "server/store/store_access.h"
 #include "server/store/store_batch.h"
 #include "server/store/store_rank.h"
 #include "server/store/store_unit.h"
 #include "server/store/store_worker.h"
-#include "server/link/authenticate.h"
 
 struct mf_batch {
     int64_t id;

@@ -1,7 +1,7 @@
 /* Messages of workers: who may say what, and the answers (docs/protocol.md, section 1). A message that does not decode
  * or does not hold what it must is refused with the reason, counted, and changes nothing. */
-#include "server/farm/farm_private.h"
 #include "server/choose/promote.h"
+#include "server/farm/farm_private.h"
 
 #include "common/base/json.h"
 #include "common/base/log.h"

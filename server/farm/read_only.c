@@ -4,10 +4,10 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "server/api/api.h"
+#include "server/api/routes.h"
 #include "server/farm/bus.h"
 #include "server/http/problem.h"
 #include "server/http/request.h"
-#include "server/api/routes.h"
 
 #include <errno.h>
 #include <string.h>

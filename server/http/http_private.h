@@ -16,12 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/api/routes.h"
 #include "server/http/events.h"
 #include "server/http/gate.h"
 #include "server/http/http.h"
 #include "server/http/metrics.h"
 #include "server/http/request.h"
-#include "server/api/routes.h"
 
 /* Bodies in flight together; one alone may have MF_REQUEST_BODY_MAX. */
 #define MF_HTTP_BODIES_MAX (64u << 20)

@@ -1,10 +1,10 @@
 #include "server/http/reader.h"
 
 #include "common/base/log.h"
+#include "server/api/routes.h"
 #include "server/farm/bus.h"
 #include "server/http/problem.h"
 #include "server/http/request.h"
-#include "server/api/routes.h"
 
 #include <errno.h>
 #include <pthread.h>

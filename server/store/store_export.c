@@ -2,8 +2,8 @@
 
 #include "server/store/store_private.h"
 
-#include "common/moe/pipeline_text.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_text.h"
 
 #include <errno.h>
 #include <math.h>

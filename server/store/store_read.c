@@ -3,9 +3,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/json.h"
+#include "common/base/text.h"
 #include "common/moe/pipeline_text.h"
 #include "common/moe/step.h"
-#include "common/base/text.h"
 #include "server/http/events.h"
 
 #include <errno.h>

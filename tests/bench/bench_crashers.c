@@ -20,8 +20,8 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
-#include "support/farm/runner_pool_wait.h"
 #include "support/farm/farm_harness.h"
+#include "support/farm/runner_pool_wait.h"
 #include "support/mf_check.h"
 
 #define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"

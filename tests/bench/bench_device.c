@@ -12,9 +12,9 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
+#include "common/base/text.h"
 #include "common/moe/layer.h"
 #include "common/moe/pipeline_search.h"
-#include "common/base/text.h"
 #include "kernels/core/data.h"
 #include "measure/session/session_data.h"
 

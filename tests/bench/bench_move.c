@@ -21,10 +21,10 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/stats.h"
-#include "kernels/cpu/blocks.h"
-#include "kernels/ops/permute.h"
 #include "kernels/core/device.h"
 #include "kernels/core/philox.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/ops/permute.h"
 
 #define EXPERTS 128
 #define ROUNDS  9

@@ -23,9 +23,9 @@
 #include "common/base/cleanup.h"
 #include "common/base/stats.h"
 #include "kernels/core/data.h"
+#include "kernels/core/quant.h"
 #include "kernels/families/family_hip.h"
 #include "kernels/gpu/src/args.h"
-#include "kernels/core/quant.h"
 
 #define TOPK        8
 #define BLOCK_M     16

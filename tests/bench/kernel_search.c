@@ -6,15 +6,15 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/moe/layer.h"
 #include "common/moe/routing.h"
-#include "common/base/text.h"
 #include "kernels/core/codec.h"
-#include "kernels/cpu/peaks.h"
 #include "kernels/core/data.h"
-#include "kernels/pipeline/fmoe.h"
 #include "kernels/core/layout.h"
+#include "kernels/cpu/peaks.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/pipeline/fmoe.h"
 
 #define SEED      5
 #define ROTATIONS 16

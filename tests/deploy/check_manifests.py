@@ -91,7 +91,7 @@ def check_pod(at, manifest, routes, options):
 
 def main():
     source, build = sys.argv[1:]
-    text = pathlib.Path(f"{source}/server/routes.c").read_text(encoding="utf-8")
+    text = pathlib.Path(f"{source}/server/api/routes.c").read_text(encoding="utf-8")
     routes = set(re.findall(r'"(GET|POST)",\s*"([^"]+)"', text))
     options = {"moefarm-server": help_of(f"{build}/server/moefarmd"), "moefarm-worker": help_of(f"{build}/worker/moefarm-worker")}
     checked = 0

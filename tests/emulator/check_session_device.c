@@ -13,8 +13,8 @@
 #include "measure/session/memory.h"
 #include "measure/session/session_data.h"
 #include "measure/verify/verify.h"
-#include "support/mf_check.h"
 #include "support/kernels/test_memfd_store.h"
+#include "support/mf_check.h"
 
 /* ---- helpers ---- */
 

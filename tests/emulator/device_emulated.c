@@ -59,7 +59,7 @@ static int start(const struct device *d, const struct mf_code *c, const char *pa
     options[0] = '\0';
     for (size_t i = 0; i < c->n_defines; i++)
         n += (size_t)snprintf(options + n, sizeof(options) - n, " -D%s", c->defines[i]);
-    const struct mf_object_build b = {d->folder, MF_SOURCE_DIR "/kernels/hip", c->source, d->flavour,
+    const struct mf_object_build b = {d->folder, MF_SOURCE_DIR "/kernels/gpu/src", c->source, d->flavour,
                                       options};
     return mf_object_start(&b, path, ret);
 }

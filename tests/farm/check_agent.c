@@ -8,10 +8,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "support/fake_runtimes.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/moe/status.h"
+#include "support/fake_runtimes.h"
 #include "support/mf_check.h"
 
 /* ---- tests ---- */

@@ -9,10 +9,10 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "support/kernels/hip_release.h"
 #include "kernels/families/family_hip.h"
-#include "kernels/gpu/src/args.h"
 #include "kernels/gpu/host/hip_open.h"
+#include "kernels/gpu/src/args.h"
+#include "support/kernels/hip_release.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 

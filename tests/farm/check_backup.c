@@ -11,11 +11,11 @@
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "server/store/store_private.h"
 #include "support/farm/farm_harness.h"
 #include "support/farm/http_client.h"
 #include "support/mf_check.h"
 #include "support/run_program.h"
-#include "server/store/store_private.h"
 
 #define DAEMON MF_BINARY_DIR "/server/moefarmd"
 #define COPIES 5

@@ -8,10 +8,10 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "support/farm/fake_worker.h"
-#include "support/farm/farm_process.h"
 #include "server/store/store_backup.h"
 #include "server/store/store_private.h"
+#include "support/farm/fake_worker.h"
+#include "support/farm/farm_process.h"
 
 #include <inttypes.h>
 #include <signal.h>

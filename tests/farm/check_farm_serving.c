@@ -11,9 +11,9 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "support/farm/farm_harness.h"
+#include "support/farm/serving.h"
 #include "support/mf_check.h"
 #include "support/run_program.h"
-#include "support/farm/serving.h"
 
 #define BEAT_MS 300
 #define TOKENS  2

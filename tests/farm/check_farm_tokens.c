@@ -8,10 +8,10 @@
 #include "common/base/json.h"
 #include "common/base/secret.h"
 #include "common/base/text.h"
+#include "server/api/routes.h"
 #include "support/farm/farm_process.h"
 #include "support/farm/http_client.h"
 #include "support/run_program.h"
-#include "server/api/routes.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>

@@ -9,9 +9,9 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
+#include "support/farm/serving.h"
 #include "support/kernels/hip_release.h"
 #include "support/mf_check.h"
-#include "support/farm/serving.h"
 
 #define MOST 16
 

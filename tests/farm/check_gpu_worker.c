@@ -9,8 +9,8 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/core/sibling_file.h"
 #include "kernels/core/code.h"
+#include "kernels/core/sibling_file.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 #include "support/run_program.h"

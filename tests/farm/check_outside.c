@@ -10,10 +10,10 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "support/farm/runner_pool_wait.h"
-#include "support/farm/farm_harness.h"
 #include "kernels/families/family_asm.h"
 #include "kernels/families/family_plugin.h"
+#include "support/farm/farm_harness.h"
+#include "support/farm/runner_pool_wait.h"
 #include "support/mf_check.h"
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"

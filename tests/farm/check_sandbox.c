@@ -13,8 +13,8 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "support/farm/farm_harness.h"
-#include "support/mf_check.h"
 #include "support/kernels/prying.h"
+#include "support/mf_check.h"
 #include "support/remove_tree.h"
 
 /* base: of a case, whose process enters no sandbox, and so can take away what tests leave; folder: of a test. */

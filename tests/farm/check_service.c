@@ -9,10 +9,10 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
-#include "support/farm/farm_harness.h"
-#include "support/mf_check.h"
-#include "support/farm/notify_listener.h"
 #include "server/store/store.h"
+#include "support/farm/farm_harness.h"
+#include "support/farm/notify_listener.h"
+#include "support/mf_check.h"
 
 #define WATCHDOG_US "400000" /* a sign of life each 200 ms */
 #define HANG_MS     800      /* nothing at all for so long is a missed watchdog, twice */

@@ -8,12 +8,12 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "support/mf_check.h"
-#include "support/remove_tree.h"
-#include "support/run_program.h"
 #include "server/store/migration.h"
 #include "server/store/store.h"
 #include "server/store/store_private.h"
+#include "support/mf_check.h"
+#include "support/remove_tree.h"
+#include "support/run_program.h"
 
 #define DAEMON MF_BINARY_DIR "/server/moefarmd"
 

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/step.h"
 #include "common/base/text.h"
+#include "common/moe/step.h"
 #include "fuzz.h"
 #include "kernels/aiter/aiter.h"
 

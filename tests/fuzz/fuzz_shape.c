@@ -2,13 +2,13 @@
  * and prints the same. */
 #include <string.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/moe/device_class.h"
 #include "common/moe/layer.h"
 #include "common/moe/routing.h"
 #include "common/moe/shape.h"
-#include "common/base/text.h"
+#include "common/moe/tensor_spec.h"
 #include "fuzz.h"
 
 #define A_SHAPE \

@@ -10,10 +10,10 @@
 #include "measure/session/unit.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/agent_socket.h"
-#include "worker/agent/recovery_time.h"
-#include "worker/agent/runner_pool.h"
 #include "worker/agent/job.h"
 #include "worker/agent/journal.h"
+#include "worker/agent/recovery_time.h"
+#include "worker/agent/runner_pool.h"
 #include "worker/agent/spool.h"
 
 #define MF_AGENT_JOBS_WANTED     2 /* one that runs and the next */

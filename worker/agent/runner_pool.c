@@ -7,12 +7,12 @@
 
 #include "common/base/clock.h"
 #include "common/base/json.h"
-#include "common/moe/status.h"
 #include "common/base/text.h"
+#include "common/moe/status.h"
 #include "kernels/core/device.h"
-#include "worker/runner/device_info.h"
 #include "worker/agent/memfd_store.h"
 #include "worker/agent/runner_host.h"
+#include "worker/runner/device_info.h"
 
 #define START_MS       60000 /* for hello, and for described */
 #define RETRY_MS       100   /* doubled for each runner in a row that does not get ready */

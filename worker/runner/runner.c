@@ -22,13 +22,13 @@
 #include "kernels/gpu/host/hip_open.h"
 #include "measure/session/ahead.h"
 #include "measure/session/session.h"
+#include "worker/agent/memfd_store.h"
 #include "worker/runner/device_info.h"
 #include "worker/runner/foreign.h"
-#include "worker/agent/memfd_store.h"
 #include "worker/runner/runner_plugin.h"
 #include "worker/runner/runner_sink.h"
-#include "worker/sandbox/sandbox.h"
 #include "worker/runner/sim_unit.h"
+#include "worker/sandbox/sandbox.h"
 
 #define STEPS_MAX    65536
 #define AHEAD_NICE   10    /* a tenth of what others get; somebody may come to wait for it */

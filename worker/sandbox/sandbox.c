@@ -18,8 +18,8 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/core/sibling_file.h"
 #include "kernels/core/code.h"
+#include "kernels/core/sibling_file.h"
 
 /* Of newer kernels than Debian 12's headers. */
 #define FS_TRUNCATE  (UINT64_C(1) << 14) /* from version 3 on */

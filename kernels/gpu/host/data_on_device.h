@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 #include "kernels/core/device.h"
+#include "kernels/core/tensors.h"
 #include "kernels/gpu/src/args.h"
 #include "kernels/reference/reference.h"
-#include "kernels/core/tensors.h"
 
 struct mf_maker;
 

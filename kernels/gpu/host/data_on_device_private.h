@@ -3,8 +3,8 @@
 
 #include "kernels/core/codec.h"
 #include "kernels/families/family_hip.h"
-#include "kernels/gpu/src/args.h"
 #include "kernels/gpu/host/data_on_device.h"
+#include "kernels/gpu/src/args.h"
 
 #define MF_MAKER_THREADS 256 /* of every block */
 

@@ -27,8 +27,8 @@
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/text.h"
-#include "kernels/gpu/src/args.h"
 #include "kernels/gpu/host/hip_open.h"
+#include "kernels/gpu/src/args.h"
 
 #define DELAY_NS     60000 /* what queueing a graph takes at most, on a host that is not busy */
 #define REST_MOST_US 10000 /* what runs longer heats the device whatever one does */

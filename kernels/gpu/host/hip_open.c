@@ -8,8 +8,8 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "kernels/core/sibling_file.h"
 #include "kernels/core/code.h"
+#include "kernels/core/sibling_file.h"
 
 #define ORDINAL_MAX 1023
 

@@ -1,8 +1,8 @@
 #include "support/farm/farm_fixture.h"
 
 #include "common/base/json.h"
-#include "common/moe/shape.h"
 #include "common/base/text.h"
+#include "common/moe/shape.h"
 #include "server/store/store_private.h"
 
 #include <check.h>

@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "server/api/routes.h"
 #include "server/farm/access.h"
 #include "server/farm/bus.h"
 #include "server/farm/channel.h"
@@ -12,7 +13,6 @@
 #include "server/http/problem.h"
 #include "server/http/reader.h"
 #include "server/http/request.h"
-#include "server/api/routes.h"
 #include "server/store/store_private.h"
 
 #include <check.h>

@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/pipeline_search.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_search.h"
 #include "kernels/core/data.h"
 #include "kernels/core/family.h"
-#include "kernels/pipeline/fmoe.h"
 #include "kernels/core/quant.h"
+#include "kernels/pipeline/fmoe.h"
 #include "support/tuned_table.h"
 
 #define SEED   7

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/kernels/fake_cuda.h"
 #include "kernels/gpu/src/args.h"
+#include "support/kernels/fake_cuda.h"
 
 #define CALL __attribute__((visibility("default"))) CUresult CUDAAPI
 

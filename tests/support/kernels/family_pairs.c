@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/codec.h"
 #include "support/kernels/covering.h"
 #include "support/kernels/family_contract.h"
-#include "kernels/core/codec.h"
 #include "support/mf_check.h"
 
 #include "common/base/cleanup.h"

@@ -9,8 +9,8 @@
 #include "common/base/text.h"
 #include "kernels/core/codec.h"
 #include "kernels/core/quant.h"
-#include "kernels/reference/reference.h"
 #include "kernels/core/tensors.h"
+#include "kernels/reference/reference.h"
 
 #define PLANTED_TEXT(NAME, text) [PLANTED_##NAME] = text,
 const char *const planted_names[PLANTED_N] = {PLANTED_FAULTS(PLANTED_TEXT)};

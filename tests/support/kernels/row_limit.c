@@ -7,8 +7,8 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/codec.h"
-#include "kernels/cpu/ops.h"
 #include "kernels/core/philox.h"
+#include "kernels/cpu/ops.h"
 
 #define ROUND_STEP 0x1p-7 /* from a value of bf16 to its neighbour, of the value at most */
 #define ROUND_MOST 0x1p-8 /* of a value, to bf16 */

@@ -7,9 +7,9 @@
 #include "cli/support/progress.h"
 #include "cli/support/shape_arg.h"
 #include "cli/support/text_out.h"
-#include "common/net/sse.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/net/sse.h"
 #include "kernels/core/quant.h"
 #include "support/mf_check.h"
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "common/table/model.h"
 #include "common/base/text.h"
+#include "common/table/model.h"
 #include "support/mf_check.h"
 #include "support/shipped.h"
 

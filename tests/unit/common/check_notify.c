@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "common/base/cleanup.h"
-#include "support/mf_check.h"
 #include "support/farm/notify_listener.h"
+#include "support/mf_check.h"
 
 static void set(const char *socket_text, const char *us, const char *pid)
 {

@@ -4,9 +4,9 @@
 
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/moe/production_lookup.h"
 #include "common/table/table.h"
-#include "common/base/text.h"
 #include "support/mf_check.h"
 #include "support/shipped.h"
 #include "support/table_columns.h"

@@ -10,11 +10,11 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
-#include "common/moe/pipeline_text.h"
 #include "common/base/text.h"
+#include "common/moe/pipeline_text.h"
 #include "kernels/core/family.h"
-#include "support/mf_check.h"
 #include "support/farm/serving.h"
+#include "support/mf_check.h"
 
 #define MOST 40
 

@@ -8,8 +8,8 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "support/farm/fake_http.h"
-#include "support/mf_check.h"
 #include "support/farm/serving.h"
+#include "support/mf_check.h"
 
 #define PATIENCE_MS 30000
 #define KEY_MAX     128

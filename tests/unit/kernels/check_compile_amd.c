@@ -8,13 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "support/kernels/amd_object.h"
 #include "common/base/cleanup.h"
 #include "common/base/cpus.h"
 #include "common/base/text.h"
-#include "support/kernels/covering.h"
 #include "kernels/families/family_hip.h"
 #include "kernels/gpu/host/data_on_device.h"
+#include "support/kernels/amd_object.h"
+#include "support/kernels/covering.h"
 #include "support/mf_check.h"
 
 #define CODES_MAX 512

@@ -4,9 +4,9 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/codec.h"
 #include "kernels/core/data.h"
-#include "kernels/cpu/device_cpu.h"
 #include "kernels/core/philox.h"
 #include "kernels/core/quant.h"
+#include "kernels/cpu/device_cpu.h"
 #include "support/mf_check.h"
 
 static struct mf_shape shape_of(int64_t token, int32_t expert, int32_t topk)

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
-#include "support/farm/heard.h"
+#include "common/moe/layer.h"
 #include "kernels/core/family.h"
+#include "support/farm/heard.h"
 #include "support/mf_check.h"
 
 #define BLOCK_FP8 \

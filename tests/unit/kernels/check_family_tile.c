@@ -1,8 +1,8 @@
 /* Families tile, mx and wint4: the contract of every step on every case, and what they refuse. */
 #include <stdarg.h>
 
-#include "support/kernels/family_cases.h"
 #include "kernels/cpu/ops.h"
+#include "support/kernels/family_cases.h"
 
 START_TEST(test_contract)
 {

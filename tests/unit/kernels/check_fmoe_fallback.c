@@ -5,9 +5,9 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "support/kernels/family_contract.h"
-#include "kernels/pipeline/fmoe.h"
 #include "kernels/core/layout.h"
+#include "kernels/pipeline/fmoe.h"
+#include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
 
 static struct mf_device *device;

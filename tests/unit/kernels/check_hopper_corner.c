@@ -3,8 +3,8 @@
 #include <stdint.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/families/family_hip_stage.h"
 #include "kernels/core/layout.h"
+#include "kernels/families/family_hip_stage.h"
 #include "support/mf_check.h"
 
 typedef int32_t i32;

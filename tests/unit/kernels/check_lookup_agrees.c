@@ -8,9 +8,9 @@
 
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
+#include "common/base/text.h"
 #include "common/moe/production_lookup.h"
 #include "common/table/table_file.h"
-#include "common/base/text.h"
 #include "kernels/pipeline/fmoe.h"
 #include "support/mf_check.h"
 #include "support/table_columns.h"

@@ -7,8 +7,8 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/tensors.h"
-#include "support/mf_check.h"
 #include "support/farm/route_cases.h"
+#include "support/mf_check.h"
 
 /* An assertion of check's tells the parent of each success; there are millions here. */
 #define MUST(condition, ...)           \

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/cpu/stage.h"
 #include "kernels/core/quant.h"
+#include "kernels/cpu/stage.h"
 #include "support/mf_check.h"
 
 static const enum mf_isa isas[] = {MF_ISA_C, MF_ISA_AVX2, MF_ISA_AVX512};

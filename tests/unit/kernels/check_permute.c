@@ -6,14 +6,14 @@
 #include <sys/mman.h>
 
 #include "common/base/cleanup.h"
+#include "kernels/core/device.h"
+#include "kernels/core/quant.h"
+#include "kernels/cpu/device_cpu.h"
 #include "kernels/ops/permute_ascend.h"
 #include "kernels/ops/permute_megatron.h"
 #include "kernels/ops/permute_vllm.h"
-#include "kernels/core/device.h"
-#include "kernels/cpu/device_cpu.h"
-#include "kernels/core/quant.h"
-#include "support/mf_check.h"
 #include "support/farm/route_cases.h"
+#include "support/mf_check.h"
 
 #define SEED     20251123
 #define N_RANDOM 40

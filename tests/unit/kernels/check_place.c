@@ -6,12 +6,12 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "support/kernels/family_contract.h"
 #include "kernels/core/data.h"
-#include "kernels/pipeline/fmoe.h"
 #include "kernels/core/layout.h"
 #include "kernels/core/quant.h"
+#include "kernels/pipeline/fmoe.h"
 #include "kernels/reference/reference.h"
+#include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
 
 #define T     10

@@ -4,8 +4,8 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/codec.h"
-#include "kernels/cpu/device_cpu.h"
 #include "kernels/core/quant.h"
+#include "kernels/cpu/device_cpu.h"
 #include "support/mf_check.h"
 
 static const enum mf_format fp8s[] = {MF_FORMAT_FP8FN, MF_FORMAT_FP8FNUZ};

@@ -6,8 +6,8 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/quant.h"
-#include "support/mf_check.h"
 #include "support/farm/route_cases.h"
+#include "support/mf_check.h"
 
 #define SEED   20251124
 #define TOKENS 37

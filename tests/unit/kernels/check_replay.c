@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/layer.h"
 #include "common/base/text.h"
-#include "support/kernels/family_contract.h"
+#include "common/moe/layer.h"
 #include "kernels/core/data.h"
-#include "kernels/pipeline/fmoe.h"
 #include "kernels/core/quant.h"
+#include "kernels/pipeline/fmoe.h"
 #include "kernels/reference/reference.h"
+#include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
 
 /* ---- allocations of ours, counted ---- */

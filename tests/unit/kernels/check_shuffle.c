@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/moe/tensor_spec.h"
 #include "common/base/cleanup.h"
+#include "common/moe/tensor_spec.h"
 #include "kernels/core/quant.h"
 #include "support/mf_check.h"
 

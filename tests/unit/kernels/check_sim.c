@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/pipeline_search.h"
 #include "common/base/stats.h"
+#include "common/moe/pipeline_search.h"
 #include "common/table/table_file.h"
 #include "kernels/sim/sim.h"
 #include "kernels/sim/sim_spec.h"

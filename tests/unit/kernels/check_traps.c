@@ -8,13 +8,13 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "support/kernels/family_contract.h"
-#include "kernels/ops/calibrate.h"
 #include "kernels/core/codec.h"
 #include "kernels/core/data.h"
 #include "kernels/core/quant.h"
-#include "kernels/reference/reference.h"
+#include "kernels/ops/calibrate.h"
 #include "kernels/ops/shuffle.h"
+#include "kernels/reference/reference.h"
+#include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
 
 /* --- a layer that owns its memory ------------------------------------------------------------------------------ */
@@ -494,30 +494,30 @@ static const struct {
 static const struct {
     const char *trap, *file, *test;
 } elsewhere[] = {
-    {"trap 1: token counts around buckets",          "route_cases.h",         "{\"1: 2^n + 1 tokens\""},
-    {"trap 1: rows of tables by bucket",             "check_fmoe_table.c",    "look_up"},
-    {"trap 1: steps of a bucket for fewer tokens",   "check_bucket.c",        "every_count_of_a_bucket"},
-    {"trap 2: uneven loads",                         "route_cases.h",         "{\"2: two hot experts\""},
-    {"trap 3: ids twice, -1, beyond E",              "route_cases.h",         "{\"3: -1 and ids beyond E\""},
-    {"trap 4: counts around blocks, odd E",          "route_cases.h",         "{\"4: counts B - 1, B, B + 1, 0\""},
-    {"trap 6: thresholds of dispatch",               "route_cases.h",         "{\"6: 1025 routes, E = 65\""},
-    {"trap 7: orders by chance",                     "check_moe_sort.c",      "chance_is_right_each_time"},
-    {"trap 7: orders by chance",                     "check_align.c",         "chance_is_right_each_time"},
-    {"trap 8: limits of packed ids",                 "check_moe_sort.c",      "largest_token_and_slot"},
-    {"trap 9: the -1 map where a mask is due",       "check_moe_sort.c",      "{0, -1}}, \"expert_mask\""},
-    {"trap 9: a map in no order",                    "check_align.c",         "\"remote routes dropped, the map in no order\""},
-    {"trap 11: scaling applied once",                "check_router.c",        "bias_picks_and_scale_is_applied_once"},
-    {"trap 12: NaN in one token's logits",           "check_router.c",        "broken_logits_hurt_only_themselves"},
-    {"trap 14: NaN and zero in one group",           "check_codec.c",         "broken_group_hurts_itself_only"},
-    {"trap 17: a bias behind the weight",            "check_planted.c",       "PLANTED_BIAS_LATE, \"mismatch: \""},
-    {"trap 17: the next expert's bias",              "check_planted.c",       "PLANTED_BIAS_NEXT, \"mismatch: \""},
-    {"trap 18: partial sums over old memory",        "check_family_tile.c",   "test_splits"},
-    {"trap 19: one row of 4096",                     "check_planted.c",       "one_row_of_4096"},
-    {"trap 20: rows beyond 2^32 bytes",              "check_permute.c",       "far_rows"},
-    {"bug 12, 18-20, 23, trap 23: allocations inside a capture", "check_replay.c", "captured_and_replayed"},
-    {"bug 15, 21, trap 24: layers in one memory",    "check_replay.c",        "layers_share_an_arena"},
-    {"bug 15, 21: the arena's size",                 "check_replay.c",        "sixty_layers_hold_one_arena"},
-    {"trap 23, 26: modules and memory before a capture", "check_amd_worker.c", "tunes_a_shape"},
+    {"trap 1: token counts around buckets",          "support/farm/route_cases.h",         "{\"1: 2^n + 1 tokens\""},
+    {"trap 1: rows of tables by bucket",             "unit/kernels/check_fmoe_table.c",    "look_up"},
+    {"trap 1: steps of a bucket for fewer tokens",   "unit/kernels/check_bucket.c",        "every_count_of_a_bucket"},
+    {"trap 2: uneven loads",                         "support/farm/route_cases.h",         "{\"2: two hot experts\""},
+    {"trap 3: ids twice, -1, beyond E",              "support/farm/route_cases.h",         "{\"3: -1 and ids beyond E\""},
+    {"trap 4: counts around blocks, odd E",          "support/farm/route_cases.h",         "{\"4: counts B - 1, B, B + 1, 0\""},
+    {"trap 6: thresholds of dispatch",               "support/farm/route_cases.h",         "{\"6: 1025 routes, E = 65\""},
+    {"trap 7: orders by chance",                     "unit/kernels/check_moe_sort.c",      "chance_is_right_each_time"},
+    {"trap 7: orders by chance",                     "unit/kernels/check_align.c",         "chance_is_right_each_time"},
+    {"trap 8: limits of packed ids",                 "unit/kernels/check_moe_sort.c",      "largest_token_and_slot"},
+    {"trap 9: the -1 map where a mask is due",       "unit/kernels/check_moe_sort.c",      "{0, -1}}, \"expert_mask\""},
+    {"trap 9: a map in no order",                    "unit/kernels/check_align.c",         "\"remote routes dropped, the map in no order\""},
+    {"trap 11: scaling applied once",                "unit/kernels/check_router.c",        "bias_picks_and_scale_is_applied_once"},
+    {"trap 12: NaN in one token's logits",           "unit/kernels/check_router.c",        "broken_logits_hurt_only_themselves"},
+    {"trap 14: NaN and zero in one group",           "unit/kernels/check_codec.c",         "broken_group_hurts_itself_only"},
+    {"trap 17: a bias behind the weight",            "unit/measure/check_planted.c",       "PLANTED_BIAS_LATE, \"mismatch: \""},
+    {"trap 17: the next expert's bias",              "unit/measure/check_planted.c",       "PLANTED_BIAS_NEXT, \"mismatch: \""},
+    {"trap 18: partial sums over old memory",        "unit/kernels/check_family_tile.c",   "test_splits"},
+    {"trap 19: one row of 4096",                     "unit/measure/check_planted.c",       "one_row_of_4096"},
+    {"trap 20: rows beyond 2^32 bytes",              "unit/kernels/check_permute.c",       "far_rows"},
+    {"bug 12, 18-20, 23, trap 23: allocations inside a capture", "unit/kernels/check_replay.c", "captured_and_replayed"},
+    {"bug 15, 21, trap 24: layers in one memory",    "unit/kernels/check_replay.c",        "layers_share_an_arena"},
+    {"bug 15, 21: the arena's size",                 "unit/kernels/check_replay.c",        "sixty_layers_hold_one_arena"},
+    {"trap 23, 26: modules and memory before a capture", "farm/check_amd_worker.c", "tunes_a_shape"},
 };
 /* clang-format on */
 

@@ -6,8 +6,8 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 #include "kernels/core/data.h"
-#include "kernels/pipeline/fmoe.h"
 #include "kernels/core/quant.h"
+#include "kernels/pipeline/fmoe.h"
 #include "kernels/reference/reference.h"
 #include "support/kernels/planted.h"
 

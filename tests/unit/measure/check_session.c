@@ -15,8 +15,8 @@
 #include "measure/session/session.h"
 #include "support/kernels/planted.h"
 
-#include "support/mf_check.h"
 #include "support/kernels/test_memfd_store.h"
+#include "support/mf_check.h"
 
 /* ---- helpers ---- */
 

@@ -1,5 +1,5 @@
-#include "support/mf_check.h"
 #include "server/api/cursor.h"
+#include "support/mf_check.h"
 
 #include <errno.h>
 #include <math.h>

@@ -4,9 +4,9 @@
 #include <zmq.h>
 
 #include "common/base/clock.h"
-#include "support/mf_check.h"
 #include "server/farm/bus.h"
 #include "server/farm/farm_private.h"
+#include "support/mf_check.h"
 
 static void tell(struct mf_farm *f, int64_t first, int64_t n)
 {

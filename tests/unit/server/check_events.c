@@ -1,6 +1,6 @@
-#include "support/mf_check.h"
 #include "server/farm/bus.h"
 #include "server/http/events.h"
+#include "support/mf_check.h"
 
 #include <errno.h>
 #include <stdio.h>

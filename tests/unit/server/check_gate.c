@@ -1,5 +1,5 @@
-#include "support/mf_check.h"
 #include "server/http/gate.h"
+#include "support/mf_check.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

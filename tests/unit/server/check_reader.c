@@ -4,9 +4,9 @@
 #include "support/mf_check.h"
 
 #include "common/base/cleanup.h"
+#include "server/api/routes.h"
 #include "server/farm/bus.h"
 #include "server/http/request.h"
-#include "server/api/routes.h"
 
 #include <errno.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
+#include "server/api/routes.h"
+#include "server/api/submission.h"
+#include "server/http/metrics.h"
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
 #include "support/mf_check.h"
-#include "server/http/metrics.h"
-#include "server/api/routes.h"
-#include "server/api/submission.h"
 
 #include "common/base/json.h"
 
