@@ -3,7 +3,7 @@
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
-.DEFAULT_GOAL := help
+.DEFAULT_TASK := help
 .PHONY: help setup build demo test test-asan test-tsan test-long fuzz bench bench-catalogue bench-workers bench-gpu format package vendor clean
 
 help:            ## this list

@@ -17,10 +17,10 @@ static const struct mf_command commands[] = {
     {"submit",     "FILE",                   "hand in shapes: an untuned_fmoe.csv or JSON; '-' reads standard input", mf_cmd_submit},
     {"watch",      "BATCH",                  "follow a batch with progress bars until it ends",                      mf_cmd_watch},
     {"batches",    "",                       "the batches, newest first",                                            mf_cmd_batches},
-    {"show",       "BATCH",                  "a batch, its goals and what they wait for",                            mf_cmd_show},
+    {"show",       "BATCH",                  "a batch, its tasks and what they wait for",                            mf_cmd_show},
     {"cancel",     "BATCH",                  "stop what is not done of a batch",                                     mf_cmd_cancel},
-    {"rank",       "[GOAL]",                 "the ranked pipelines of a goal, with their cost by op",                mf_cmd_rank},
-    {"why",        "GOAL|SHAPE [KERNEL]",    "why not this kernel: rejected, failed, slow, or lost the race",        mf_cmd_why},
+    {"rank",       "[TASK]",                 "the ranked pipelines of a task, with their cost by op",                mf_cmd_rank},
+    {"why",        "TASK|SHAPE [KERNEL]",    "why not this kernel: rejected, failed, slow, or lost the race",        mf_cmd_why},
     {"report",     "BATCH ...",              "winners beside the floor of their device, and the workers' time",      mf_cmd_report},
     {"workers",    "",                       "the workers and what they are doing",                                  mf_cmd_workers},
     {"drain",      "WORKER",                 "have a worker, by number or name, finish its unit and take no more",                       mf_cmd_drain},
@@ -48,13 +48,13 @@ static void print_help(FILE *out, const struct mf_opt *opts, size_t n)
     for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
         char left[64];
 
-        mf_say(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
+        mf_format(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
         fprintf(out, "  %-26s %s\n", left, commands[i].help);
     }
     fprintf(out,
             "\nexit codes:\n"
             "  0  fine\n"
-            "  1  done, but something in it failed: a refused row, a failed goal, a wrong or slower config\n"
+            "  1  done, but something in it failed: a refused row, a failed task, a wrong or slower config\n"
             "  2  wrong usage, or the coordinator refused the input\n"
             "  3  no coordinator answered, or it broke off\n");
 }

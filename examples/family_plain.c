@@ -77,9 +77,9 @@ static const char *refuse(const struct mf_shape *s, char *why, size_t cap)
     return NULL;
 }
 
-static struct mf_artifact artifact(enum mf_tensor tensor, enum mf_format format, const char *order)
+static struct mf_tensor_spec tensor_spec(enum mf_tensor tensor, enum mf_format format, const char *order)
 {
-    struct mf_artifact a = {.tensor = tensor, .format = format, .scale = MF_SCALE_NONE};
+    struct mf_tensor_spec a = {.tensor = tensor, .format = format, .scale = MF_SCALE_NONE};
     (void)snprintf(a.order, sizeof(a.order), "%s", order);
     return a;
 }
@@ -100,12 +100,12 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
                   MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) |
                   MF_OP_BIT(MF_OP_COMBINE),
         .n_needs = 4,
-        .needs = {artifact(MF_TENSOR_X, MF_FORMAT_BF16, "token"),
-                  artifact(MF_TENSOR_TOPK, MF_FORMAT_INDEX, "token"),
-                  artifact(MF_TENSOR_W1, MF_FORMAT_BF16, "row"),
-                  artifact(MF_TENSOR_W2, MF_FORMAT_BF16, "row")},
+        .needs = {tensor_spec(MF_TENSOR_X, MF_FORMAT_BF16, "token"),
+                  tensor_spec(MF_TENSOR_TOPK, MF_FORMAT_INDEX, "token"),
+                  tensor_spec(MF_TENSOR_W1, MF_FORMAT_BF16, "row"),
+                  tensor_spec(MF_TENSOR_W2, MF_FORMAT_BF16, "row")},
         .n_gives = 1,
-        .gives = {artifact(MF_TENSOR_Y, MF_FORMAT_BF16, "token")},
+        .gives = {tensor_spec(MF_TENSOR_Y, MF_FORMAT_BF16, "token")},
         .workspace_bytes = (uint64_t)(2 * s->model_dim + s->inter_dim) * sizeof(float),
         .flops = 6.0 * (double)s->token * s->topk * s->model_dim * s->inter_dim,
         .bytes = 6.0 * s->model_dim * s->inter_dim, /* at least one expert's weights */

@@ -87,8 +87,8 @@ void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret)
     (void)pthread_mutex_lock(&f->lock);
     *ret = (struct fmoe_rows){.n = mf_fmoe_n_rows(f->table)};
     ret->elsewhere = mf_fmoe_n_elsewhere(f->table, here, &there);
-    mf_say(ret->here, sizeof(ret->here), "%s", here);
-    mf_say(ret->there, sizeof(ret->there), "%s", there);
+    mf_format(ret->here, sizeof(ret->here), "%s", here);
+    mf_format(ret->there, sizeof(ret->there), "%s", there);
     (void)pthread_mutex_unlock(&f->lock);
 }
 
@@ -106,7 +106,7 @@ static int make_plans(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_l
     for (int i = 0; i < FMOE_BUCKETS; i++) {
         const struct plan *p = &(*ret)->of[i];
         char line[24];
-        mf_say(line, sizeof(line), "%lld", (long long)p->line);
+        mf_format(line, sizeof(line), "%lld", (long long)p->line);
         if (p->pipeline && mf_pipeline_arena_bytes(p->pipeline) == workspace)
             r = fmoe_fail(error, -EXDEV,
                           "%s%s%s: calls of %lld tokens need %zu bytes of workspace; open the layer with "

@@ -184,7 +184,7 @@ int fmoe_layer_weight(const struct fmoe_layer *l, int which, struct fmoe_weight 
     if (which != 1 && which != 2)
         return -EINVAL;
     *ret = (struct fmoe_weight){.layout = l->weight[which - 1].order};
-    n = mf_artifact_parts(&l->weight[which - 1], &l->shape, parts);
+    n = mf_tensor_spec_parts(&l->weight[which - 1], &l->shape, parts);
     for (int i = 0; i < n && i < 3; i++)
         ret->bytes[i] = (size_t)mf_part_bytes(&parts[i]);
     return n < 0 ? n : 0;
@@ -193,7 +193,7 @@ int fmoe_layer_weight(const struct fmoe_layer *l, int which, struct fmoe_weight 
 int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const from[3], void *const to[3])
 {
     struct fmoe_weight w;
-    struct mf_artifact row;
+    struct mf_tensor_spec row;
     int r = fmoe_layer_weight(l, which, &w);
 
     if (r < 0)
@@ -237,8 +237,8 @@ int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret)
     ret->tuned = p->tuned;
     ret->us = p->us;
     ret->line = p->line;
-    mf_say(ret->table, sizeof(ret->table), "%s", p->table ? p->table : "");
-    mf_say(ret->pipeline, sizeof(ret->pipeline), "%s", p->names);
+    mf_format(ret->table, sizeof(ret->table), "%s", p->table ? p->table : "");
+    mf_format(ret->pipeline, sizeof(ret->pipeline), "%s", p->names);
     (void)pthread_mutex_unlock(&l->f->lock);
     return 0;
 }

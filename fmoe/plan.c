@@ -142,17 +142,17 @@ static int refuse(struct fmoe_error *error, int r, const struct plan *p, int64_t
 static int check_layout(struct fmoe_layer *l, int which, bool *is_given, const struct plan *p, int index,
                         struct fmoe_error *error)
 {
-    const struct mf_artifact want = mf_pipeline_weight(p->pipeline, fmoe_weight_tensor(which));
+    const struct mf_tensor_spec want = mf_pipeline_weight(p->pipeline, fmoe_weight_tensor(which));
     char reason[MF_REASON_MAX];
 
     if (!*is_given) {
         l->weight[which] = want;
         *is_given = true;
     }
-    if (mf_artifact_equal(&want, &l->weight[which]))
+    if (mf_tensor_spec_equal(&want, &l->weight[which]))
         return 0;
-    mf_say(reason, sizeof(reason), "wants %s in %s; the layer's is in %s, and it is stored once",
-           mf_tensor_name(fmoe_weight_tensor(which)), want.order, l->weight[which].order);
+    mf_format(reason, sizeof(reason), "wants %s in %s; the layer's is in %s, and it is stored once",
+              mf_tensor_name(fmoe_weight_tensor(which)), want.order, l->weight[which].order);
     return refuse(error, -EXDEV, p, fmoe_bucket_at(index), reason);
 }
 

@@ -33,7 +33,7 @@ struct fmoe_layer {
     struct fmoe_layer *next;
     struct mf_shape shape; /* its token count is none */
     int64_t max_tokens;
-    struct mf_artifact weight[2];
+    struct mf_tensor_spec weight[2];
     size_t workspace;
     /* A call says in busy which plans it uses, and looks again whether they are still those of now: whoever frees plans waits
      * for that. */

@@ -4,7 +4,7 @@
 # to end, the time of its GEMMs, its name; then the share of wall time spent timing and verifying.
 #
 # Everything is kept in the state folder, and so is what was measured when the time is up: the same command again goes on
-# where it stopped, or prints the table again. Exit codes: 0 all is tuned; 75 goals are left, run it again; 1 something failed.
+# where it stopped, or prints the table again. Exit codes: 0 all is tuned; 75 tasks are left, run it again; 1 something failed.
 # Needs bash, coreutils and the programs moefarmd, moefarm-worker, moefarm, moefarm-compile and moefarm-hip-*.so, from a build
 # or in one folder (--bin), with the shared libraries that they want in that folder or in lib beside it.
 #
@@ -194,7 +194,7 @@ for batch in "${batches[@]}"; do
     kill -0 "$daemon" 2>/dev/null || fail "moefarmd has ended"
     kill -0 "$worker" 2>/dev/null || fail "the worker has ended"
     case $code in
-    0 | 1) watch= ;; # 1: a goal failed, and the table says why
+    0 | 1) watch= ;; # 1: a task failed, and the table says why
     124)
         watch=
         left=1
@@ -212,4 +212,4 @@ while IFS= read -r line; do
     *"next step "*"after its runner's death"*) echo "${line#*info: }" ;;
     esac
 done <"$state/worker.log"
-[ $left = 0 ] || { echo "the time is up and goals are left: the same command goes on with them"; exit 75; }
+[ $left = 0 ] || { echo "the time is up and tasks are left: the same command goes on with them"; exit 75; }

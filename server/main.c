@@ -102,7 +102,7 @@ static int split_address(const char *text, char *address, size_t cap, int *ret_p
     if (!colon || mf_parse_i64(colon + 1, 0, 65535, &port) < 0)
         return -EINVAL;
     bool bracketed = text[0] == '[' && colon > text + 1 && colon[-1] == ']';
-    mf_say(address, cap, "%.*s", (int)(colon - text) - 2 * bracketed, text + bracketed);
+    mf_format(address, cap, "%.*s", (int)(colon - text) - 2 * bracketed, text + bracketed);
     *ret_port = (int)port;
     return 0;
 }
@@ -121,7 +121,7 @@ static int make_endpoint(const char *text, char *endpoint, size_t cap, bool *ret
     const char *plain = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
     if (split_address(plain, address, sizeof(address), &port) < 0)
         return log_err(-EINVAL, "--hub %s: give ADDRESS:PORT, as in 127.0.0.1:7070", text);
-    mf_say(endpoint, cap, "tcp://%s", plain);
+    mf_format(endpoint, cap, "tcp://%s", plain);
     *ret_beyond = !is_loopback(address);
     return 0;
 }
@@ -131,7 +131,7 @@ static int load_keys(const char *state, struct mf_key_pair *ret)
 {
     char path[4096], text[MF_KEY_TEXT_MAX + 1], public[MF_KEY_TEXT_MAX];
     uint8_t secret[MF_KEY_SIZE];
-    mf_say(path, sizeof(path), "%s/hub.key", state);
+    mf_format(path, sizeof(path), "%s/hub.key", state);
     int r = mf_secret_file_read(path, text, sizeof(text));
     if (r == -ENOENT) {
         r = mf_secret_make(secret);
@@ -156,7 +156,7 @@ static int lock_state(const char *state, int *ret_fd)
     char path[4096];
     if (mkdir(state, 0700) < 0 && errno != EEXIST)
         return log_err(-errno, "make the state folder %s", state);
-    mf_say(path, sizeof(path), "%s/lock", state);
+    mf_format(path, sizeof(path), "%s/lock", state);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return log_err(-errno, "open %s", path);
@@ -184,7 +184,7 @@ static int open_signals(int *ret_fd)
 static int write_port_file(const char *path, int http, const char *workers)
 {
     char temporary[4096];
-    mf_say(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid());
+    mf_format(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid());
     _cleanup_(mf_fclosep) FILE *file = fopen(temporary, "we");
     if (!file)
         return log_err(-errno, "write %s", temporary);
@@ -243,8 +243,8 @@ static int log_why(int r, const char *what, const char *why)
 static int start_farm(struct daemon *d, const struct options *o, const char *endpoint, bool keys)
 {
     char why[512] = "", database[4096], token[4096];
-    mf_say(database, sizeof(database), "%s/farm.db", o->state);
-    mf_say(token, sizeof(token), "%s/admin.token", o->state);
+    mf_format(database, sizeof(database), "%s/farm.db", o->state);
+    mf_format(token, sizeof(token), "%s/admin.token", o->state);
     struct mf_farm_options options = MF_FARM_OPTIONS_INIT;
     options.path = database;
     options.endpoint = endpoint;
@@ -263,8 +263,8 @@ static int start_farm(struct daemon *d, const struct options *o, const char *end
 static void say_listening(const struct options *o, char *text, size_t cap)
 {
     bool tls = *o->tls_certificate != '\0';
-    mf_say(text, cap, "listen at %s%s%s%s%s", o->http, tls ? " with --tls-cert " : "", o->tls_certificate,
-           tls ? " and --tls-key " : "", o->tls_key);
+    mf_format(text, cap, "listen at %s%s%s%s%s", o->http, tls ? " with --tls-cert " : "", o->tls_certificate,
+              tls ? " and --tls-key " : "", o->tls_key);
 }
 
 static int start_all(struct daemon *d, const struct options *o)
@@ -293,7 +293,7 @@ static int start_all(struct daemon *d, const struct options *o)
         return log_err(-errno, "start ZeroMQ");
     http.zmq = d->zmq;
     http.tokens = d->tokens ? database : NULL;
-    mf_say(database, sizeof(database), "%s/farm.db", o->state);
+    mf_format(database, sizeof(database), "%s/farm.db", o->state);
     r = start_farm(d, o, endpoint, beyond || o->keys);
     if (r < 0)
         return r;
@@ -330,7 +330,7 @@ static int back_up(const struct options *o)
 {
     char database[4096], why[512] = "";
     int64_t bytes;
-    mf_say(database, sizeof(database), "%s/farm.db", o->state);
+    mf_format(database, sizeof(database), "%s/farm.db", o->state);
     int r = mf_store_backup(database, o->backup, &bytes, why, sizeof(why));
     if (r < 0)
         return log_why(r, "backup", why);
@@ -366,7 +366,7 @@ int main(int argc, char **argv)
         (void)log_err(-EINVAL, "MOEFARM_FAULT: give NAME:N:FILE");
         return 2;
     }
-    r = mf_descriptors_raise();
+    r = mf_open_files_raise();
     if (r < 0)
         (void)log_err(r, "raise the limit of open files");
     mf_store_init();

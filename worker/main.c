@@ -142,9 +142,9 @@ static int run_child(const struct settings *s)
 static void make_argv(const struct settings *s, struct seat *seat)
 {
     int n = 0;
-    mf_say(seat->keep, sizeof(seat->keep), "--keep=%lld", (long long)s->keep_mib);
-    mf_say(seat->memory, sizeof(seat->memory), "--memory=%lld", (long long)s->memory_mib);
-    mf_say(seat->parent, sizeof(seat->parent), "--parent=%ld", (long)getpid());
+    mf_format(seat->keep, sizeof(seat->keep), "--keep=%lld", (long long)s->keep_mib);
+    mf_format(seat->memory, sizeof(seat->memory), "--memory=%lld", (long long)s->memory_mib);
+    mf_format(seat->parent, sizeof(seat->parent), "--parent=%ld", (long)getpid());
     seat->argv[n++] = "/proc/self/exe";
     seat->argv[n++] = "--runner-child";
     seat->argv[n++] = seat->parent;
@@ -205,9 +205,9 @@ static int make_seat(const struct settings *s, struct seat *seat, int i)
         return -EINVAL;
     char *end;
     long first = strtol(ordinal + 1, &end, 10);
-    mf_say(seat->name, sizeof(seat->name), "%s-%d", s->name, i);
-    mf_say(seat->device, sizeof(seat->device), "sim:%.*s:%ld%s", (int)(ordinal - class), class, first + i,
-           end);
+    mf_format(seat->name, sizeof(seat->name), "%s-%d", s->name, i);
+    mf_format(seat->device, sizeof(seat->device), "sim:%.*s:%ld%s", (int)(ordinal - class), class, first + i,
+              end);
     return 0;
 }
 
@@ -216,7 +216,7 @@ static void identify(const struct settings *s, struct seat *seat)
 {
     char why[256];
     if (strncmp(s->device, "hip:", 4) == 0 &&
-        mf_device_ask_identity(s->device, seat->identity, sizeof(seat->identity), why, sizeof(why)) < 0)
+        mf_device_query_identity(s->device, seat->identity, sizeof(seat->identity), why, sizeof(why)) < 0)
         log_warn("%s has no identity to lock it by: %s", s->device, why);
 }
 
@@ -239,7 +239,7 @@ static int make_scratch(const struct settings *s, struct seat *seat)
 {
     if (strncmp(s->device, "sim:", 4) == 0)
         return 0;
-    mf_say(seat->scratch, sizeof(seat->scratch), "%s/%s.scratch", s->spool, seat->name);
+    mf_format(seat->scratch, sizeof(seat->scratch), "%s/%s.scratch", s->spool, seat->name);
     int r = mf_sandbox_scratch(seat->scratch);
     return r < 0 ? log_err(r, "make the runners' folder %s", seat->scratch) : 0;
 }
@@ -371,7 +371,7 @@ static int run_worker(const struct settings *s)
         log_err(r, "NOTIFY_SOCKET: give a path or @name");
     if (signals < 0 || r < 0)
         return 1;
-    r = mf_descriptors_raise(); /* a simulated worker has eight, and its process 256 of them */
+    r = mf_open_files_raise(); /* a simulated worker has eight, and its process 256 of them */
     if (r < 0)
         log_err(r, "raise the limit of open files");
     if (mkdir(s->spool, 0700) < 0 && errno != EEXIST) {

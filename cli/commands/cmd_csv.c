@@ -24,7 +24,7 @@ static void print_help(FILE *out, const struct mf_command *self)
     for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
         char left[64];
 
-        mf_say(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
+        mf_format(left, sizeof(left), "%s %s", commands[i].name, commands[i].arguments);
         fprintf(out, "  %-25s %s\n", left, commands[i].help);
     }
 }

@@ -75,7 +75,7 @@ static int mark_codes(const char *option, const char *list, bool value, bool ask
         len = strcspn(list, ",");
         if (len == 0)
             continue;
-        mf_say(name, sizeof(name), "%.*s", (int)MF_MIN(len, sizeof(name)), list);
+        mf_format(name, sizeof(name), "%.*s", (int)MF_MIN(len, sizeof(name)), list);
         if (mf_problem_code_parse(name, &code) < 0)
             return refuse_code(option, name);
         asked[code] = value;
@@ -147,7 +147,7 @@ static int fix_table(struct mf_table *t, void *data, char why[MF_REASON_MAX])
 
     f->n += n;
     if (r < 0)
-        mf_say(why, MF_REASON_MAX, "%s", strerrordesc_np(-r));
+        mf_format(why, MF_REASON_MAX, "%s", strerrordesc_np(-r));
     return r < 0 ? r : n == 0;
 }
 

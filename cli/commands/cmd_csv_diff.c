@@ -37,7 +37,7 @@ static const char *shown(const char *text, char buf[SHOWN_MAX])
 {
     if (!*text)
         return "(none)";
-    mf_say(buf, SHOWN_MAX, "%.*s", SHOWN_MAX - 1, text);
+    mf_format(buf, SHOWN_MAX, "%.*s", SHOWN_MAX - 1, text);
     for (char *p = buf; *p; p++)
         if (*p < ' ' || *p > '~')
             *p = '?';

@@ -14,7 +14,7 @@
 #define NOTES_MAX (1u << 20)
 
 static const char *const batch_names[] = {"batch", "name", "state",  "priority", "created",
-                                          "goals", "done", "failed", "steps",    "measured"};
+                                          "tasks", "done", "failed", "steps",    "measured"};
 
 static void add_batch(struct mf_columns *c, const cJSON *b)
 {
@@ -37,9 +37,9 @@ int mf_cmd_batches(struct mf_cli *cli, const struct mf_command *self, int argc, 
     return mf_list_command(cli, self, "/api/v1/batches", &t, argc, argv);
 }
 
-static const char *const goal_names[] = {"goal", "class", "shape", "state", "steps", "us", "structure"};
+static const char *const task_names[] = {"task", "class", "shape", "state", "steps", "us", "structure"};
 
-static void add_goal(struct mf_columns *c, const cJSON *g)
+static void add_task(struct mf_columns *c, const cJSON *g)
 {
     char brief[MF_SHAPE_BRIEF_MAX] = "?";
     double us = mf_api_double(g, "us", 0);
@@ -87,7 +87,7 @@ static int parse_id(const char *command, const char *what, const char *word, int
 int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     _cleanup_(cJSON_Deletep) cJSON *batch = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *goals = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *tasks = NULL;
     char path[MF_API_PATH_MAX];
     int64_t id;
     int rest, r, code;
@@ -102,18 +102,18 @@ int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     code = mf_api_get(cli, path, &batch);
     if (code != 0)
         return code;
-    mf_api_path(path, "/api/v1/batches/{}/goals", id);
-    code = mf_api_list(cli, path, &goals);
+    mf_api_path(path, "/api/v1/batches/{}/tasks", id);
+    code = mf_api_list(cli, path, &tasks);
     if (code != 0)
         return code;
     if (cli->json) {
-        cJSON_AddItemToObject(batch, "items", MF_TAKE(goals));
+        cJSON_AddItemToObject(batch, "items", MF_TAKE(tasks));
         return mf_api_print(batch);
     }
     printf("batch %" PRId64 " %s: %s, priority %" PRId64 "\n", id, mf_api_text(batch, "name", ""),
            mf_api_text(batch, "state", ""), mf_api_i64(batch, "priority", 0));
     print_notes(batch);
-    mf_list_print(&(struct mf_list_table){goal_names, MF_ARRAY_LEN(goal_names), add_goal, NULL}, goals);
+    mf_list_print(&(struct mf_list_table){task_names, MF_ARRAY_LEN(task_names), add_task, NULL}, tasks);
     return MF_EXIT_OK;
 }
 

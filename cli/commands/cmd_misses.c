@@ -8,7 +8,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-static const char *const miss_names[] = {"missed", "class", "shape", "state", "goal", "sources", "last"};
+static const char *const miss_names[] = {"missed", "class", "shape", "state", "task", "sources", "last"};
 
 static void add_miss(struct mf_columns *c, const cJSON *m)
 {
@@ -22,7 +22,7 @@ static void add_miss(struct mf_columns *c, const cJSON *m)
     mf_columns_add(c, mf_api_text(m, "class", ""));
     mf_columns_add(c, brief);
     mf_columns_add(c, mf_api_text(m, "state", ""));
-    mf_columns_add_id(c, mf_api_i64(m, "goal", 0));
+    mf_columns_add_id(c, mf_api_i64(m, "task", 0));
     mf_columns_addf(c, "%" PRId64, mf_api_i64(m, "sources", 0));
     mf_columns_add(c, last);
 }
@@ -69,7 +69,7 @@ int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .type = MF_OPT_TEXT,
          .value = &state,
          .argument = "STATE",
-         .help = "open, tuning, tuned, or failed: its goal failed or was cancelled"},
+         .help = "open, tuning, tuned, or failed: its task failed or was cancelled"},
         {.name = "submit", .type = MF_OPT_BOOL, .value = &tune, .help = "tune those that are open"},
         {.name = "failed", .type = MF_OPT_BOOL, .value = &failed, .help = "with --submit: failed ones too"},
         {.name = "min-count",
@@ -90,7 +90,7 @@ int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, c
         return mf_cli_fail(MF_EXIT_USAGE,
                            tune ? "misses: --state is about the list; --submit takes what is open"
                                 : "misses: --failed and --min-count are about --submit");
-    mf_say(number, sizeof(number), "%" PRId64, min_count);
+    mf_format(number, sizeof(number), "%" PRId64, min_count);
     (void)mf_buf_adds(&path, tune ? "/api/v1/misses/submit" : "/api/v1/misses");
     mf_http_query(&path, "class", class);
     mf_http_query(&path, "state", state);

@@ -52,8 +52,8 @@ static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply 
     char path[MF_RELEASE_PATH_MAX], tag[MF_SHA256_TEXT_MAX + 2], why[MF_REASON_MAX] = "";
     int code;
 
-    mf_say(path, sizeof(path), "/api/v1/channels/%s/tuned_fmoe.csv", p->channel);
-    mf_say(tag, sizeof(tag), "\"%s\"", p->sha256);
+    mf_format(path, sizeof(path), "/api/v1/channels/%s/tuned_fmoe.csv", p->channel);
+    mf_format(tag, sizeof(tag), "\"%s\"", p->sha256);
     code = mf_api_send(cli, &(struct mf_http_request){.path = path, .if_none_match = p->there ? tag : NULL},
                        reply);
     if (code != 0 || reply->status == 304)
@@ -73,7 +73,7 @@ static int recognise(struct mf_cli *cli, struct pull *p)
 
     if (!p->there)
         return 0;
-    mf_say(path, sizeof(path), "/api/v1/releases?limit=1&sha256=%s", p->sha256);
+    mf_format(path, sizeof(path), "/api/v1/releases?limit=1&sha256=%s", p->sha256);
     code = mf_api_get(cli, path, &answer);
     if (code != 0)
         return code;
@@ -97,7 +97,7 @@ static int may_replace(const char *text, size_t len, void *data, char why[MF_REA
         mf_sha256_print(text, len, now);
     if (strcmp(now, p->sha256) == 0)
         return 0;
-    mf_say(why, MF_REASON_MAX, "somebody else has changed the file just now; run it again");
+    mf_format(why, MF_REASON_MAX, "somebody else has changed the file just now; run it again");
     return -EAGAIN;
 }
 
@@ -120,7 +120,8 @@ static void tell(struct mf_cli *cli, const struct pull *p, const struct mf_http_
            p->there && !p->old_release ? ", in place of a table that was no release" : "");
     if (!p->old_release)
         return;
-    mf_say(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff?against=%" PRId64, release, p->old_release);
+    mf_format(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff?against=%" PRId64, release,
+              p->old_release);
     if (mf_api_get(cli, path, &diff) == 0)
         mf_release_print_diff(diff, LINES_MAX);
 }

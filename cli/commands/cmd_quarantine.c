@@ -34,8 +34,8 @@ static void add_kernel(struct mf_columns *c, const cJSON *k)
     cJSON_ArrayForEach (strike, mf_json_array(k, "strikes")) {
         mf_columns_add(c, "");
         mf_columns_add(c, "");
-        mf_columns_addf(c, "%s on %s, goal %" PRId64, mf_api_text(strike, "status", ""),
-                        mf_api_text(strike, "worker", ""), mf_api_i64(strike, "goal", 0));
+        mf_columns_addf(c, "%s on %s, task %" PRId64, mf_api_text(strike, "status", ""),
+                        mf_api_text(strike, "worker", ""), mf_api_i64(strike, "task", 0));
         add_moment_and_reason(c, strike);
     }
 }

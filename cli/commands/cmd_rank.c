@@ -1,4 +1,4 @@
-/* moefarm rank: the pipelines of a goal, best first, with their cost by op as bars. */
+/* moefarm rank: the pipelines of a task, best first, with their cost by op as bars. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -90,9 +90,9 @@ static void add_pipeline(struct mf_buf *out, const cJSON *p, int64_t place, cons
 }
 
 /* Where the weights lie, and why there. */
-static void add_layout(struct mf_buf *out, const cJSON *goal)
+static void add_layout(struct mf_buf *out, const cJSON *task)
 {
-    const cJSON *choice = mf_json_object(goal, "layout"), *item;
+    const cJSON *choice = mf_json_object(task, "layout"), *item;
     bool pending = false;
 
     (void)mf_json_bool(choice, "pending", &pending);
@@ -127,16 +127,16 @@ static void add_regret(struct mf_buf *out, const cJSON *config)
     }
 }
 
-static void add_goal(struct mf_buf *out, const cJSON *goal)
+static void add_task(struct mf_buf *out, const cJSON *task)
 {
-    const cJSON *config = mf_json_object(goal, "config");
+    const cJSON *config = mf_json_object(task, "config");
     char brief[MF_SHAPE_BRIEF_MAX] = "?", us[MF_US_MAX];
     struct mf_shape shape;
 
-    if (mf_api_shape(mf_json_object(goal, "shape"), &shape) == 0)
+    if (mf_api_shape(mf_json_object(task, "shape"), &shape) == 0)
         mf_shape_brief(&shape, brief);
-    (void)mf_buf_addf(out, "goal %" PRId64 "  %s  %s  %s", mf_api_i64(goal, "id", 0),
-                      mf_api_text(goal, "class", ""), brief, mf_api_text(goal, "state", ""));
+    (void)mf_buf_addf(out, "task %" PRId64 "  %s  %s  %s", mf_api_i64(task, "id", 0),
+                      mf_api_text(task, "class", ""), brief, mf_api_text(task, "state", ""));
     if (config) {
         int ties = cJSON_GetArraySize(mf_json_array(config, "ties"));
 
@@ -145,16 +145,16 @@ static void add_goal(struct mf_buf *out, const cJSON *goal)
         if (ties > 0)
             (void)mf_buf_addf(out, ", which the samples cannot tell from %d other%s", ties,
                               ties == 1 ? "" : "s");
-    } else if (*mf_api_text(goal, "reason", "")) {
-        (void)mf_buf_addf(out, ": %s", mf_api_text(goal, "reason", ""));
+    } else if (*mf_api_text(task, "reason", "")) {
+        (void)mf_buf_addf(out, ": %s", mf_api_text(task, "reason", ""));
     }
     (void)mf_buf_adds(out, "\n");
-    add_layout(out, goal);
-    mf_api_promotion(goal, out);
+    add_layout(out, task);
+    mf_api_promotion(task, out);
     add_regret(out, config);
 }
 
-static int print_ranking(struct mf_cli *cli, const cJSON *goal, const cJSON *pipelines, int64_t top)
+static int print_ranking(struct mf_cli *cli, const cJSON *task, const cJSON *pipelines, int64_t top)
 {
     _cleanup_(mf_buf_release) struct mf_buf out;
     struct widest widest = find_widest(pipelines, top);
@@ -163,7 +163,7 @@ static int print_ranking(struct mf_cli *cli, const cJSON *goal, const cJSON *pip
     const cJSON *p;
 
     mf_buf_init(&out, TEXT_MAX);
-    add_goal(&out, goal);
+    add_task(&out, task);
     cJSON_ArrayForEach (p, pipelines) {
         if (++place > top)
             break;
@@ -204,7 +204,7 @@ int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, cha
          .max = 100000},
         {.name = "finalists", .type = MF_OPT_BOOL, .value = &finalists, .help = "the raced ones only"},
     };
-    _cleanup_(cJSON_Deletep) cJSON *goal = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *task = NULL;
     _cleanup_(cJSON_Deletep) cJSON *pipelines = NULL;
     char path[MF_API_PATH_MAX];
     int rest, r, code;
@@ -213,22 +213,22 @@ int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if ((rest < argc) == (shape != NULL))
-        return mf_cli_fail(MF_EXIT_USAGE, "rank: give a goal's number, or --shape (and --batch)");
-    code = mf_goal_arg(cli, shape ? shape : argv[rest], batch, &id);
+        return mf_cli_fail(MF_EXIT_USAGE, "rank: give a task's number, or --shape (and --batch)");
+    code = mf_task_arg(cli, shape ? shape : argv[rest], batch, &id);
     if (code != 0)
         return code;
-    mf_api_path(path, "/api/v1/goals/{}", id);
-    code = mf_api_get(cli, path, &goal);
+    mf_api_path(path, "/api/v1/tasks/{}", id);
+    code = mf_api_get(cli, path, &task);
     if (code != 0)
         return code;
-    mf_api_path(path, finalists ? "/api/v1/goals/{}/pipelines?finalists=1" : "/api/v1/goals/{}/pipelines",
+    mf_api_path(path, finalists ? "/api/v1/tasks/{}/pipelines?finalists=1" : "/api/v1/tasks/{}/pipelines",
                 id);
     code = mf_api_list(cli, path, &pipelines);
     if (code != 0)
         return code;
     if (cli->json) {
-        cJSON_AddItemToObject(goal, "pipelines", MF_TAKE(pipelines));
-        return mf_api_print(goal);
+        cJSON_AddItemToObject(task, "pipelines", MF_TAKE(pipelines));
+        return mf_api_print(task);
     }
-    return print_ranking(cli, goal, pipelines, top);
+    return print_ranking(cli, task, pipelines, top);
 }

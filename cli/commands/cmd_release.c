@@ -20,7 +20,7 @@ int mf_release_find(struct mf_cli *cli, const char *word, int64_t *ret)
         return 0;
     if (!mf_is_name(word, MF_RELEASE_WORD_MAX))
         return mf_cli_fail(MF_EXIT_USAGE, "'%s' is no release; give its number or its name", word);
-    mf_say(path, sizeof(path), "/api/v1/releases?limit=1&name=%s", word);
+    mf_format(path, sizeof(path), "/api/v1/releases?limit=1&name=%s", word);
     code = mf_api_get(cli, path, &answer);
     if (code != 0)
         return code;
@@ -81,8 +81,8 @@ static void add_release(struct mf_columns *c, const cJSON *release)
     cJSON_ArrayForEach (item, mf_json_array(release, "channels")) {
         size_t len = strlen(channels);
         bool staged = strcmp(mf_api_text(item, "as", ""), "staged") == 0;
-        mf_say(channels + len, sizeof(channels) - len, "%s%s%s", len ? ", " : "",
-               mf_api_text(item, "channel", ""), staged ? " (staged)" : "");
+        mf_format(channels + len, sizeof(channels) - len, "%s%s%s", len ? ", " : "",
+                  mf_api_text(item, "channel", ""), staged ? " (staged)" : "");
     }
     mf_columns_addf(c, "%" PRId64, mf_api_i64(release, "id", 0));
     mf_columns_add(c, mf_api_text(release, "name", ""));
@@ -143,7 +143,7 @@ static int post_move(struct mf_cli *cli, const char *channel, const char *move, 
     int code;
 
     mf_buf_init(&path, 8192);
-    mf_say(number, sizeof(number), "%" PRId64, release);
+    mf_format(number, sizeof(number), "%" PRId64, release);
     (void)mf_buf_addf(&path, "/api/v1/channels/%s/%s", channel, move);
     mf_http_query(&path, "release", number);
     mf_http_query(&path, "reason", reason);
@@ -194,7 +194,7 @@ static int find_there(struct mf_cli *cli, const char *channel, const char *as, i
     char path[MF_RELEASE_PATH_MAX];
     int code;
 
-    mf_say(path, sizeof(path), "/api/v1/channels/%s", channel);
+    mf_format(path, sizeof(path), "/api/v1/channels/%s", channel);
     code = mf_api_get(cli, path, &answer);
     if (code != 0)
         return code;
@@ -265,7 +265,7 @@ static void print_actions(FILE *out)
     fprintf(out, "usage: moefarm release ACTION [options] …\n\n");
     for (size_t i = 0; i < MF_ARRAY_LEN(actions); i++) {
         char left[64];
-        mf_say(left, sizeof(left), "%s %s", actions[i].word, actions[i].command.arguments);
+        mf_format(left, sizeof(left), "%s %s", actions[i].word, actions[i].command.arguments);
         fprintf(out, "  %-26s %s\n", left, actions[i].command.help);
     }
     fprintf(out, "\nmoefarm release ACTION --help has each one's options\n");

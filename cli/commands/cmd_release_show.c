@@ -20,7 +20,7 @@ static void add_device(struct mf_columns *c, const cJSON *d)
         mf_columns_add_text(c, mf_api_text(d, device_names[i], ""));
 }
 
-static const char *const row_names[] = {"row", "goal", "us", "n", "mad", "ties", "key", "pipeline"};
+static const char *const row_names[] = {"row", "task", "us", "n", "mad", "ties", "key", "pipeline"};
 
 static void add_row(struct mf_columns *c, const cJSON *row)
 {
@@ -29,11 +29,11 @@ static void add_row(struct mf_columns *c, const cJSON *row)
 
     cJSON_ArrayForEach (name, mf_json_array(row, "names")) {
         size_t len = strlen(names);
-        mf_say(names + len, sizeof(names) - len, "%s%s", len ? " | " : "",
-               cJSON_IsString(name) ? name->valuestring : "");
+        mf_format(names + len, sizeof(names) - len, "%s%s", len ? " | " : "",
+                  cJSON_IsString(name) ? name->valuestring : "");
     }
     mf_columns_addf(c, "%" PRId64, mf_api_i64(row, "row", 0));
-    mf_columns_addf(c, "%" PRId64, mf_api_i64(row, "goal", 0));
+    mf_columns_addf(c, "%" PRId64, mf_api_i64(row, "task", 0));
     mf_columns_addf(c, "%.4f", mf_api_double(row, "us", 0));
     mf_columns_addf(c, "%" PRId64, mf_api_i64(row, "n", 0));
     mf_columns_addf(c, "%.4f", mf_api_double(row, "mad", 0));
@@ -99,7 +99,7 @@ int mf_release_show(struct mf_cli *cli, const struct mf_command *self, int argc,
     char path[MF_API_PATH_MAX];
     bool rows = false;
     const struct mf_opt opts[] = {
-        {.name = "rows", .type = MF_OPT_BOOL, .value = &rows, .help = "each row too, with the goal it is of"},
+        {.name = "rows", .type = MF_OPT_BOOL, .value = &rows, .help = "each row too, with the task it is of"},
     };
     int64_t id;
     int rest, r, code;
@@ -191,9 +191,9 @@ int mf_release_diff(struct mf_cli *cli, const struct mf_command *self, int argc,
         code = mf_release_find(cli, argv[rest + 1], &against);
     if (code != 0)
         return code;
-    mf_say(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff", id);
+    mf_format(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff", id);
     if (against)
-        mf_say(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff?against=%" PRId64, id, against);
+        mf_format(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff?against=%" PRId64, id, against);
     code = mf_api_get(cli, path, &diff);
     if (code != 0)
         return code;
@@ -236,6 +236,6 @@ int mf_release_history(struct mf_cli *cli, const struct mf_command *self, int ar
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if (!mf_is_name(argv[rest], MF_RELEASE_WORD_MAX))
         return mf_cli_fail(MF_EXIT_USAGE, "release history: '%s' is no name of a channel", argv[rest]);
-    mf_say(path, sizeof(path), "/api/v1/channels/%s/history", argv[rest]);
+    mf_format(path, sizeof(path), "/api/v1/channels/%s/history", argv[rest]);
     return mf_list_show(cli, path, &t);
 }

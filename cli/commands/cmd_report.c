@@ -19,10 +19,10 @@
 #define TEXT_MAX    (16u << 20)
 #define BATCHES_MAX 64
 
-/* One goal as it is reported; times in µs, NAN for what there is not. */
+/* One task as it is reported; times in µs, NAN for what there is not. */
 struct line {
-    int64_t goal;
-    const char *class, *state; /* of the goal's JSON */
+    int64_t task;
+    const char *class, *state; /* of the task's JSON */
     struct mf_shape shape;
     double floor, us, gemm;
     struct mf_buf winner; /* "family:step + …", or why there is none */
@@ -65,7 +65,7 @@ static int read_winner(struct mf_cli *cli, struct line *l)
     const cJSON *p, *op;
     int code;
 
-    mf_api_path(path, "/api/v1/goals/{}/pipelines?finalists=1", l->goal);
+    mf_api_path(path, "/api/v1/tasks/{}/pipelines?finalists=1", l->task);
     code = mf_api_list(cli, path, &pipelines);
     cJSON_ArrayForEach (p, pipelines) {
         if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p, "winner")))
@@ -84,36 +84,36 @@ static int read_winner(struct mf_cli *cli, struct line *l)
     return code;
 }
 
-/* Experts that the routing of the goal's race asked for; 0: not known. */
-static int read_active(struct mf_cli *cli, int64_t goal, int64_t *ret)
+/* Experts that the routing of the task's race asked for; 0: not known. */
+static int read_active(struct mf_cli *cli, int64_t task, int64_t *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *detail = NULL;
     char path[MF_API_PATH_MAX];
-    mf_api_path(path, "/api/v1/goals/{}", goal);
+    mf_api_path(path, "/api/v1/tasks/{}", task);
     int code = mf_api_get(cli, path, &detail);
     *ret = mf_api_i64(mf_json_object(mf_json_object(detail, "config"), "race"), "active_experts", 0);
     return code;
 }
 
-static int read_line(struct mf_cli *cli, const cJSON *goal, const cJSON *workers, struct line *l)
+static int read_line(struct mf_cli *cli, const cJSON *task, const cJSON *workers, struct line *l)
 {
-    l->goal = mf_api_i64(goal, "id", 0);
-    l->class = mf_api_text(goal, "class", "");
-    l->state = mf_api_text(goal, "state", "");
+    l->task = mf_api_i64(task, "id", 0);
+    l->class = mf_api_text(task, "class", "");
+    l->state = mf_api_text(task, "state", "");
     l->floor = l->gemm = NAN;
-    l->us = mf_api_double(goal, "us", NAN);
-    if (mf_api_shape(mf_json_object(goal, "shape"), &l->shape) < 0)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "goal %" PRId64 " has no shape that this program knows",
-                           l->goal);
+    l->us = mf_api_double(task, "us", NAN);
+    if (mf_api_shape(mf_json_object(task, "shape"), &l->shape) < 0)
+        return mf_cli_fail(MF_EXIT_UNREACHED, "task %" PRId64 " has no shape that this program knows",
+                           l->task);
     int64_t active = 0;
-    int code = l->us > 0 ? read_active(cli, l->goal, &active) : 0;
+    int code = l->us > 0 ? read_active(cli, l->task, &active) : 0;
     if (code != 0)
         return code;
-    l->floor = floor_us(&l->shape, device_of(workers, l->class, mf_api_text(goal, "model", "")), active);
+    l->floor = floor_us(&l->shape, device_of(workers, l->class, mf_api_text(task, "model", "")), active);
     if (l->us > 0)
         return read_winner(cli, l);
-    (void)mf_buf_addf(&l->winner, "%s%s%s", l->state, *mf_api_text(goal, "reason", "") ? ": " : "",
-                      mf_api_text(goal, "reason", ""));
+    (void)mf_buf_addf(&l->winner, "%s%s%s", l->state, *mf_api_text(task, "reason", "") ? ": " : "",
+                      mf_api_text(task, "reason", ""));
     return 0;
 }
 
@@ -165,7 +165,7 @@ static void add_item(cJSON *list, const struct line *l)
     cJSON *o = cJSON_CreateObject();
 
     mf_shape_print(&l->shape, text);
-    (void)mf_json_add_i64(o, "goal", l->goal);
+    (void)mf_json_add_i64(o, "task", l->task);
     cJSON_AddStringToObject(o, "class", l->class);
     cJSON_AddStringToObject(o, "shape", text);
     cJSON_AddStringToObject(o, "state", l->state);
@@ -181,21 +181,21 @@ static void add_item(cJSON *list, const struct line *l)
 static int report_batch(struct mf_cli *cli, const char *word, const cJSON *workers, struct mf_columns *c,
                         cJSON *list)
 {
-    _cleanup_(cJSON_Deletep) cJSON *goals = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *tasks = NULL;
     char path[MF_API_PATH_MAX];
-    const cJSON *goal;
+    const cJSON *task;
     int64_t id;
     int code;
 
     if (mf_parse_i64(word, 1, INT64_MAX, &id) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "report: '%s' is no batch; give its number", word);
-    mf_api_path(path, "/api/v1/batches/{}/goals", id);
-    code = mf_api_list(cli, path, &goals);
-    cJSON_ArrayForEach (goal, goals) {
+    mf_api_path(path, "/api/v1/batches/{}/tasks", id);
+    code = mf_api_list(cli, path, &tasks);
+    cJSON_ArrayForEach (task, tasks) {
         struct line l = {0};
 
         mf_buf_init(&l.winner, TEXT_MAX);
-        code = read_line(cli, goal, workers, &l);
+        code = read_line(cli, task, workers, &l);
         if (code == 0) {
             add_line(c, &l);
             add_item(list, &l);
@@ -216,7 +216,7 @@ int mf_cmd_report(struct mf_cli *cli, const struct mf_command *self, int argc, c
     _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateObject();
     _cleanup_(mf_columns_release) struct mf_columns c;
     _cleanup_(mf_buf_release) struct mf_buf out;
-    cJSON *list = cJSON_AddArrayToObject(all, "goals");
+    cJSON *list = cJSON_AddArrayToObject(all, "tasks");
     const cJSON *w;
     int rest, r, code;
 

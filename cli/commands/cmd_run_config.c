@@ -81,7 +81,7 @@ static void report_header(void)
 static void time_text(double us, char buf[MF_US_MAX])
 {
     if (isnan(us))
-        mf_say(buf, MF_US_MAX, "-");
+        mf_format(buf, MF_US_MAX, "-");
     else
         mf_us(us, buf);
 }
@@ -94,7 +94,7 @@ static void report_text(const struct outcome *o)
     time_text(o->row->us, was);
     time_text(o->measured_us, is);
     if (!isnan(o->row->us))
-        mf_say(ratio, sizeof(ratio), "%.2f", o->measured_us / o->row->us);
+        mf_format(ratio, sizeof(ratio), "%.2f", o->measured_us / o->row->us);
     printf("%-7s  %-44s %11s %11s", verdict_names[o->verdict], brief, is, was);
     if (isnan(o->measured_us))
         (void)putchar('\n');

@@ -139,7 +139,7 @@ static int read_percent(const char **value, char share[32])
         return mf_cli_fail(MF_EXIT_USAGE,
                            "--min-effect: '%s' has no unit: write %.9g%%, or %s%% if that is meant", *value,
                            percent * 100, *value);
-    mf_say(share, 32, "%.9g", percent / 100);
+    mf_format(share, 32, "%.9g", percent / 100);
     *value = share;
     return 0;
 }
@@ -150,7 +150,7 @@ static void make_key(char key[40])
     uint64_t random[2] = {0, 0};
 
     (void)!getrandom(random, sizeof(random), 0);
-    mf_say(key, 40, "cli-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
+    mf_format(key, 40, "cli-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
 }
 
 /* Sends, and once more when the connection broke: the key makes that harmless. */
@@ -185,15 +185,15 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
     char spared[120] = "";
 
     if (undecided > 0)
-        mf_say(spared, sizeof(spared),
-               ", %" PRId64 " of them undecided: their known rows can be compared with nothing, and stay",
-               undecided);
+        mf_format(spared, sizeof(spared),
+                  ", %" PRId64 " of them undecided: their known rows can be compared with nothing, and stay",
+                  undecided);
     if (cli->json)
         (void)mf_api_print(receipt);
     else
-        printf("batch %" PRId64 ": %" PRId64 " shapes, %" PRId64 " goals%s\n",
+        printf("batch %" PRId64 ": %" PRId64 " shapes, %" PRId64 " tasks%s\n",
                mf_api_i64(receipt, "batch", 0), mf_api_i64(receipt, "shapes", 0),
-               mf_api_i64(receipt, "goals", 0), spared);
+               mf_api_i64(receipt, "tasks", 0), spared);
     (void)fflush(stdout);
     cJSON_ArrayForEach (column, mf_json_array(receipt, "unknown_columns")) {
         print_line(file, column);
@@ -223,7 +223,7 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
     mf_buf_init(&counts, PATH_MAX_BYTES);
     mf_buf_init(&known, BODY_MAX);
     for (size_t i = 0; i < N_OPTIONS; i++) {
-        mf_say(names[i], sizeof(names[i]), "%s", options[i].name);
+        mf_format(names[i], sizeof(names[i]), "%s", options[i].name);
         for (char *c = names[i]; *c; c++)
             *c = *c == '_' ? '-' : *c;
         opts[i] = (struct mf_opt){.name = names[i],

@@ -13,7 +13,7 @@ static int keep(const char *path, const char *token)
     char line[MF_TOKEN_TEXT_MAX + 1];
     int r;
 
-    mf_say(line, sizeof(line), "%s\n", token);
+    mf_format(line, sizeof(line), "%s\n", token);
     r = mf_secret_file_write(path, line);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the token is made, but nobody has it: revoke it", path,
@@ -48,7 +48,7 @@ int mf_cmd_token(struct mf_cli *cli, const struct mf_command *self, int argc, ch
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 2, 2, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    mf_say(number, sizeof(number), "%" PRId64, expires_s);
+    mf_format(number, sizeof(number), "%" PRId64, expires_s);
     (void)mf_buf_adds(&path, "/api/v1/tokens");
     mf_http_query(&path, "role", argv[rest]);
     mf_http_query(&path, "name", argv[rest + 1]);

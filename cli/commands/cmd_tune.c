@@ -76,7 +76,7 @@ static int make_lists(struct tune *t, struct mf_tune_outcomes *outcomes)
 static int sort_rows(struct mf_table *table, void *data, char why[MF_REASON_MAX])
 {
     (void)data;
-    mf_say(why, MF_REASON_MAX, "out of memory");
+    mf_format(why, MF_REASON_MAX, "out of memory");
     return mf_table_sort(table);
 }
 
@@ -189,7 +189,7 @@ static int check_known(const struct tune *t)
  * production's search for tables finds. */
 static const char *candidate_file(const struct tune *t, char path[MF_TUNE_PATH_MAX + 32])
 {
-    mf_say(path, MF_TUNE_PATH_MAX + 32, "%s/compare.candidate.csv", t->state.folder);
+    mf_format(path, MF_TUNE_PATH_MAX + 32, "%s/compare.candidate.csv", t->state.folder);
     return path;
 }
 
@@ -274,8 +274,8 @@ static int tune(struct tune *t, struct mf_cli *cli)
         run.table = candidate_file(t, candidates);
         (void)unlink(run.table);
     }
-    mf_say(candidates_of_before, sizeof(candidates_of_before), "%s/" MF_TUNE_CANDIDATES_FILE,
-           t->state.folder);
+    mf_format(candidates_of_before, sizeof(candidates_of_before), "%s/" MF_TUNE_CANDIDATES_FILE,
+              t->state.folder);
     if (t->o.compat || *t->o.profile_file)
         (void)unlink(candidates_of_before);
     t->begun_ms = mf_now_ms();
@@ -300,10 +300,10 @@ static int run_config(struct mf_cli *cli, const struct mf_command *self, const s
     if (!*o->run_config)
         words[n++] = "--shapes";
     words[n++] = *o->run_config ? o->run_config : o->untune_file;
-    mf_say(err_ratio, sizeof(err_ratio), "%g", o->err_ratio);
+    mf_format(err_ratio, sizeof(err_ratio), "%g", o->err_ratio);
     words[n++] = "--err-ratio";
     words[n++] = err_ratio;
-    mf_say(rounds, sizeof(rounds), "%" PRId64, o->iters);
+    mf_format(rounds, sizeof(rounds), "%" PRId64, o->iters);
     if (o->iters > 0) {
         words[n++] = "--rounds";
         words[n++] = rounds;

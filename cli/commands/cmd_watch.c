@@ -16,7 +16,7 @@
 #define DRAW_MS    200   /* between two pictures */
 #define LIST_MS    5000  /* between two readings of the lists: they are the truth, events are in between */
 #define SUMMARY_MS 10000 /* between two summaries where no terminal is */
-#define WAITING_MS 200   /* goals that wait less than that have only just been handed in */
+#define WAITING_MS 200   /* tasks that wait less than that have only just been handed in */
 #define RETRY_MS   250   /* first pause before a reconnection; doubles */
 #define RETRY_MAX  2000
 #define TEXT_MAX   (4u << 20)
@@ -106,7 +106,7 @@ static void take_waiting(struct watch *w, const cJSON *batch)
 static int read_lists(struct watch *w)
 {
     _cleanup_(cJSON_Deletep) cJSON *batch = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *goals = NULL;
+    _cleanup_(cJSON_Deletep) cJSON *tasks = NULL;
     char path[MF_API_PATH_MAX];
     int code, r;
 
@@ -114,16 +114,16 @@ static int read_lists(struct watch *w)
     code = mf_api_get(w->cli, path, &batch);
     if (code != 0)
         return code;
-    mf_api_path(path, "/api/v1/batches/{}/goals", w->progress.batch);
-    code = mf_api_list(w->cli, path, &goals);
+    mf_api_path(path, "/api/v1/batches/{}/tasks", w->progress.batch);
+    code = mf_api_list(w->cli, path, &tasks);
     if (code != 0)
         return code;
     mf_progress_set_batch(&w->progress, batch);
     take_waiting(w, batch);
-    r = mf_progress_set_goals(&w->progress, goals);
+    r = mf_progress_set_tasks(&w->progress, tasks);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "batch %" PRId64 ": %s", w->progress.batch,
-                           r == -EINVAL ? "a goal of the list is malformed" : "out of memory");
+                           r == -EINVAL ? "a task of the list is malformed" : "out of memory");
     w->listed_ms = mf_now_ms();
     w->list_wanted = false;
     return 0;
@@ -206,14 +206,14 @@ static int finish(struct watch *w)
     draw(w, true);
     mf_buf_clear(&w->text);
     if (w->cli->to_terminal) {
-        /* Done goals are in the picture; what failed is said in words */
-        for (size_t i = 0; i < p->n_goals; i++)
-            p->goals[i].told = p->goals[i].state == MF_GOAL_DONE;
+        /* Done tasks are in the picture; what failed is said in words */
+        for (size_t i = 0; i < p->n_tasks; i++)
+            p->tasks[i].told = p->tasks[i].state == MF_TASK_DONE;
         mf_progress_tell_ended(p, &w->text);
     }
     mf_progress_summary(p, &w->text);
     (void)fwrite(w->text.data, 1, w->text.len, stdout);
-    return mf_progress_count(p, MF_GOAL_FAILED) > 0 || strcmp(p->state, "done") != 0 ? MF_EXIT_FAILED
+    return mf_progress_count(p, MF_TASK_FAILED) > 0 || strcmp(p->state, "done") != 0 ? MF_EXIT_FAILED
                                                                                      : MF_EXIT_OK;
 }
 

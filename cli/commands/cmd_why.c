@@ -14,36 +14,36 @@
 
 #define SENTENCES_MAX 2000
 
-/* What a goal's lists say together. */
+/* What a task's lists say together. */
 struct case_file {
-    cJSON *goal, *rejections, *steps, *pipelines;
+    cJSON *task, *rejections, *steps, *pipelines;
 };
 
 static void release(struct case_file *c)
 {
-    cJSON_Delete(c->goal);
+    cJSON_Delete(c->task);
     cJSON_Delete(c->rejections);
     cJSON_Delete(c->steps);
     cJSON_Delete(c->pipelines);
 }
 
-static int read_case(struct mf_cli *cli, int64_t goal, struct case_file *c)
+static int read_case(struct mf_cli *cli, int64_t task, struct case_file *c)
 {
     const struct {
         const char *path;
         cJSON **items;
     } lists[] = {
-        {"/api/v1/goals/{}/rejections", &c->rejections},
-        {"/api/v1/goals/{}/steps", &c->steps},
-        {"/api/v1/goals/{}/pipelines", &c->pipelines},
+        {"/api/v1/tasks/{}/rejections", &c->rejections},
+        {"/api/v1/tasks/{}/steps", &c->steps},
+        {"/api/v1/tasks/{}/pipelines", &c->pipelines},
     };
     char path[MF_API_PATH_MAX];
     int code;
 
-    mf_api_path(path, "/api/v1/goals/{}", goal);
-    code = mf_api_get(cli, path, &c->goal);
+    mf_api_path(path, "/api/v1/tasks/{}", task);
+    code = mf_api_get(cli, path, &c->task);
     for (size_t i = 0; i < MF_ARRAY_LEN(lists) && code == 0; i++) {
-        mf_api_path(path, lists[i].path, goal);
+        mf_api_path(path, lists[i].path, task);
         code = mf_api_list(cli, path, lists[i].items);
     }
     return code;
@@ -120,7 +120,7 @@ static const cJSON *best_pipeline(const cJSON *pipelines, const char *name)
 /* The race's winner where the known row was kept over it; NULL: the winner is the race's. */
 static const cJSON *not_promoted(const struct case_file *c, const cJSON *winner)
 {
-    const cJSON *p, *promotion = mf_json_object(c->goal, "promotion");
+    const cJSON *p, *promotion = mf_json_object(c->task, "promotion");
     int64_t id = mf_api_i64(promotion, "new", 0);
 
     if (strcmp(mf_api_text(promotion, "decision", ""), "kept") != 0 || mf_api_i64(winner, "id", 0) == id)
@@ -134,7 +134,7 @@ static const cJSON *not_promoted(const struct case_file *c, const cJSON *winner)
 /* True: the weights lie otherwise than the pipeline wants them, which is why it is not taken. */
 static bool tell_layout(const struct case_file *c, const cJSON *p, const cJSON *winner)
 {
-    const cJSON *choice = mf_json_object(c->goal, "layout"), *item;
+    const cJSON *choice = mf_json_object(c->task, "layout"), *item;
     const char *layout = mf_api_text(p, "layout", "");
     char mine[MF_US_MAX];
 
@@ -258,7 +258,8 @@ static void tell_steps(const struct case_file *c, const char *kernel, size_t *n)
         char name[256];
         const cJSON *p;
 
-        mf_say(name, sizeof(name), "%s:%s", mf_api_text(step, "family", "?"), mf_api_text(step, "name", "?"));
+        mf_format(name, sizeof(name), "%s:%s", mf_api_text(step, "family", "?"),
+                  mf_api_text(step, "name", "?"));
         if (strcmp(mf_api_text(step, "status", ""), "ok") != 0)
             continue;
         if (!mf_why_asked(kernel, mf_api_text(step, "family", "?"), mf_api_text(step, "name", "")))
@@ -275,7 +276,7 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
 {
     struct mf_why_local here = {.device = "cpu:0"};
     bool local = false;
-    int64_t batch = 0, goal;
+    int64_t batch = 0, task;
     _cleanup_(mf_buf_release) struct mf_buf promotion;
     const struct mf_opt opts[] = {{.name = "batch",
                                    .type = MF_OPT_INT,
@@ -312,18 +313,18 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     kernel = rest + 1 < argc ? argv[rest + 1] : NULL;
     if (local)
         return mf_why_local(cli, &here, argv[rest], kernel);
-    code = mf_goal_arg(cli, argv[rest], batch, &goal);
+    code = mf_task_arg(cli, argv[rest], batch, &task);
     if (code != 0)
         return code;
-    code = read_case(cli, goal, &c);
+    code = read_case(cli, task, &c);
     if (code != 0)
         return code;
     if (cli->json)
         return mf_api_print(c.rejections);
-    if (mf_api_shape(mf_json_object(c.goal, "shape"), &shape) == 0)
+    if (mf_api_shape(mf_json_object(c.task, "shape"), &shape) == 0)
         mf_shape_brief(&shape, brief);
-    printf("goal %" PRId64 "  %s  %s\n", goal, mf_api_text(c.goal, "class", ""), brief);
-    mf_api_promotion(c.goal, &promotion);
+    printf("task %" PRId64 "  %s  %s\n", task, mf_api_text(c.task, "class", ""), brief);
+    mf_api_promotion(c.task, &promotion);
     (void)fwrite(promotion.data, 1, promotion.len, stdout);
     tell_rejections(&c, kernel, &n);
     tell_steps(&c, kernel, &n);

@@ -37,7 +37,7 @@ static void count_step(struct local *l, const char *family)
     if (i == FAMILIES_MAX)
         return;
     if (i == l->n_families)
-        mf_say(l->legal[l->n_families++].name, sizeof(l->legal[i].name), "%s", family);
+        mf_format(l->legal[l->n_families++].name, sizeof(l->legal[i].name), "%s", family);
     l->legal[i].n++;
 }
 
@@ -55,7 +55,7 @@ static int tell_step(struct mf_offer *o, const struct mf_step *step)
     mf_ops_print(step->covers, covers);
     printf("%s:%s covers %s: legal", step->family, step->name, covers);
     for (int i = 0; i < step->n_needs; i++) {
-        if (mf_artifact_is_weight(&step->needs[i]))
+        if (mf_tensor_spec_is_weight(&step->needs[i]))
             printf(", %s in layout %s", mf_tensor_name(step->needs[i].tensor), step->needs[i].order);
     }
     printf("\n");

@@ -223,7 +223,7 @@ void mf_api_path(char buf[MF_API_PATH_MAX], const char *format, int64_t id)
 {
     const char *at = strstr(format, "{}");
 
-    mf_say(buf, MF_API_PATH_MAX, "%.*s%" PRId64 "%s", (int)(at - format), format, id, at + 2);
+    mf_format(buf, MF_API_PATH_MAX, "%.*s%" PRId64 "%s", (int)(at - format), format, id, at + 2);
 }
 
 int mf_api_print(const cJSON *json)
@@ -270,11 +270,11 @@ int mf_api_shape(const cJSON *columns, struct mf_shape *ret)
         char text[64];
 
         if (cJSON_IsString(value))
-            mf_say(text, sizeof(text), "%s", value->valuestring);
+            mf_format(text, sizeof(text), "%s", value->valuestring);
         else if (cJSON_IsNumber(value) && value->valuedouble == floor(value->valuedouble))
-            mf_say(text, sizeof(text), "%.0f", value->valuedouble);
+            mf_format(text, sizeof(text), "%.0f", value->valuedouble);
         else if (cJSON_IsBool(value))
-            mf_say(text, sizeof(text), "%d", cJSON_IsTrue(value));
+            mf_format(text, sizeof(text), "%d", cJSON_IsTrue(value));
         else
             return -EINVAL;
         if (mf_shape_set(&shape, mf_shape_columns[i], text, &why) < 0)
@@ -293,17 +293,17 @@ void mf_api_waiting(const cJSON *batch, struct mf_buf *out)
 
     cJSON_ArrayForEach (item, mf_json_array(batch, "waiting")) {
         const char *reason = mf_api_text(item, "reason", "");
-        int64_t n = mf_api_i64(item, "goals", 0);
+        int64_t n = mf_api_i64(item, "tasks", 0);
 
         if (*reason)
-            (void)mf_buf_addf(out, "waiting: %" PRId64 " goal%s of %s: %s\n", n, n == 1 ? "" : "s",
+            (void)mf_buf_addf(out, "waiting: %" PRId64 " task%s of %s: %s\n", n, n == 1 ? "" : "s",
                               mf_api_text(item, "class", "?"), reason);
     }
 }
 
-void mf_api_promotion(const cJSON *goal, struct mf_buf *out)
+void mf_api_promotion(const cJSON *task, struct mf_buf *out)
 {
-    const cJSON *p = mf_json_object(goal, "promotion");
+    const cJSON *p = mf_json_object(task, "promotion");
     double known_us = mf_api_double(p, "known_us", NAN);
     char us[MF_US_MAX];
 

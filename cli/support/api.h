@@ -21,7 +21,7 @@ int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);
 int mf_api_list(struct mf_cli *cli, const char *path, cJSON **ret_items);
 /* POST without a body. */
 int mf_api_post(struct mf_cli *cli, const char *path, cJSON **ret);
-/* A path with one number in it, at {}: "/api/v1/batches/{}/goals". */
+/* A path with one number in it, at {}: "/api/v1/batches/{}/tasks". */
 #define MF_API_PATH_MAX 256
 void mf_api_path(char buf[MF_API_PATH_MAX], const char *format, int64_t id);
 
@@ -35,10 +35,10 @@ const char *mf_api_text(const cJSON *object, const char *key, const char *otherw
 /* The shape of {12 columns}. -EINVAL when a column is absent or no value. */
 int mf_api_shape(const cJSON *columns, struct mf_shape *ret);
 
-/* "waiting: 3 goals of gfx942/304: waits for a worker …": what a batch's goals wait for that nobody who is there can do, a line
+/* "waiting: 3 tasks of gfx942/304: waits for a worker …": what a batch's tasks wait for that nobody who is there can do, a line
  * for each reason. */
 void mf_api_waiting(const cJSON *batch, struct mf_buf *out);
 
-/* "  kept: SAME on w0: … (known from batch 3, 12.40 us there)": which row stands and why, a line; nothing where a goal's batch
+/* "  kept: SAME on w0: … (known from batch 3, 12.40 us there)": which row stands and why, a line; nothing where a task's batch
  * replaces every row. */
-void mf_api_promotion(const cJSON *goal, struct mf_buf *out);
+void mf_api_promotion(const cJSON *task, struct mf_buf *out);

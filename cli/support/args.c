@@ -86,7 +86,7 @@ int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct
         all[i] = opts[i];
     mf_cli_common(cli, all + n);
     n += MF_CLI_COMMON;
-    mf_say(usage, sizeof(usage), "moefarm %s [options] %s\n\n%s", self->name, self->arguments, self->help);
+    mf_format(usage, sizeof(usage), "moefarm %s [options] %s\n\n%s", self->name, self->arguments, self->help);
     r = reorder(all, n, argc, argv);
     if (r < 0)
         return r;

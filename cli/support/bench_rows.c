@@ -75,7 +75,7 @@ int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o)
     int code;
 
     *b = (struct mf_bench){.options = *o};
-    mf_local_keeper_init(&b->keeper, mf_memory_available() / 2);
+    mf_local_memfd_store_init(&b->memfd_store, mf_memory_available() / 2);
     code = load_families(b);
     if (code == 0 && mf_device_open(o->device, why, sizeof(why), &b->device) < 0)
         code = mf_cli_fail(MF_EXIT_USAGE, "--device: %s", why);
@@ -84,7 +84,7 @@ int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o)
 
 void mf_bench_close(struct mf_bench *b)
 {
-    mf_local_keeper_release(&b->keeper);
+    mf_local_memfd_store_release(&b->memfd_store);
     b->device = mf_device_close(b->device);
     mf_family_plugins_release(&b->plugins);
 }
@@ -291,7 +291,7 @@ int mf_bench_session(const struct mf_bench_row *row, struct mf_bench *b, struct 
     const struct mf_session_args args = {.device = b->device,
                                          .shape = row->shape,
                                          .options = &options,
-                                         .keeper = &b->keeper.keeper,
+                                         .memfd_store = &b->memfd_store.memfd_store,
                                          .extra = &b->extra};
 
     if (mf_session_new(&args, why, sizeof(why), ret) == 0)

@@ -28,7 +28,7 @@ struct mf_bench {
     struct mf_device *device;
     struct mf_family_plugins plugins;
     struct mf_family_set extra; /* of plugins */
-    struct mf_local_keeper keeper;
+    struct mf_local_memfd_store memfd_store;
 };
 int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o);
 void mf_bench_close(struct mf_bench *b);

@@ -14,7 +14,7 @@
 
 enum mf_exit {
     MF_EXIT_OK = 0,
-    MF_EXIT_FAILED = 1,    /* done, but something in it failed: a goal, a row */
+    MF_EXIT_FAILED = 1,    /* done, but something in it failed: a task, a row */
     MF_EXIT_USAGE = 2,     /* wrong usage, or the coordinator refused the input */
     MF_EXIT_UNREACHED = 3, /* no coordinator there, or it broke off */
 };

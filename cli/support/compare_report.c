@@ -80,7 +80,7 @@ void mf_compare_print_row(const struct mf_compared *c)
     } else {
         for (enum mf_side i = 0; i < MF_SIDES; i++)
             mf_us(c->us[i], us[i]);
-        mf_say(interval, sizeof(interval), "%+.1f%% to %+.1f%%", 100 * change->low, 100 * change->high);
+        mf_format(interval, sizeof(interval), "%+.1f%% to %+.1f%%", 100 * change->low, 100 * change->high);
         printf("%-44s %11s %11s %+7.1f%% %20s %6lld\n", brief, us[MF_SIDE_OLD], us[MF_SIDE_NEW],
                100 * change->mid, interval, (long long)c->rounds);
     }

@@ -81,7 +81,7 @@ static void split_name(const char *name, char plain[MF_COMPAT_NAME_MAX], int32_t
     size_t len = strlen(name), digits = len;
     int64_t number = 0;
 
-    mf_say(plain, MF_COMPAT_NAME_MAX, "%s", name);
+    mf_format(plain, MF_COMPAT_NAME_MAX, "%s", name);
     while (digits > 0 && isdigit((unsigned char)name[digits - 1]))
         digits--;
     if (digits < len && digits >= 3 && strncmp(name + digits - 3, "_sk", 3) == 0 &&
@@ -108,7 +108,7 @@ static size_t pair(const struct list *l, struct mf_compat_row *rows)
             if (two->stage != MF_COMPAT_STAGE2 || two->block_m != one->block_m || two->v2 != one->v2)
                 continue;
             set_first(&rows[n], one);
-            mf_say(rows[n].kernel2, sizeof(rows[n].kernel2), "%s", two->name);
+            mf_format(rows[n].kernel2, sizeof(rows[n].kernel2), "%s", two->name);
             rows[n].us2 = two->us;
             rows[n++].err2 = two->err;
         }

@@ -113,7 +113,7 @@ static int set_err(struct row *r, const char *text)
     size_t len = strlen(text);
     bool percent = len > 0 && text[len - 1] == '%';
 
-    mf_say(number, sizeof(number), "%.*s", (int)(len - percent), text);
+    mf_format(number, sizeof(number), "%.*s", (int)(len - percent), text);
     int e = mf_parse_double(number, &r->candidate.err);
     if (e == 0 && percent)
         r->candidate.err /= 100;
@@ -181,15 +181,17 @@ static int read_header(const struct mf_csv *csv, struct places *p, char why[MF_R
             missing = mf_shape_columns[i];
     }
     if (missing)
-        mf_say(why, MF_REASON_MAX, "line %" PRId64 ": there is no column %s; this is no table of candidates",
-               csv->line, missing);
+        mf_format(why, MF_REASON_MAX,
+                  "line %" PRId64 ": there is no column %s; this is no table of candidates", csv->line,
+                  missing);
     return missing ? -EBADMSG : 0;
 }
 
 static int refuse(const struct mf_csv *csv, const char *column, const char *text, const char *what,
                   char why[MF_REASON_MAX])
 {
-    mf_say(why, MF_REASON_MAX, "line %" PRId64 ": %s '%.60s': %s is expected", csv->line, column, text, what);
+    mf_format(why, MF_REASON_MAX, "line %" PRId64 ": %s '%.60s': %s is expected", csv->line, column, text,
+              what);
     return -EBADMSG;
 }
 
@@ -218,7 +220,7 @@ static int read_row(const struct mf_csv *csv, const struct places *p, struct row
         return refuse(csv, "cu_num", cell(csv, p->own[2]), "80, 256 or 304, where no column gfx says more,",
                       why);
     if (!r->class.gfx[0])
-        mf_say(r->class.gfx, sizeof(r->class.gfx), "%s", gfx);
+        mf_format(r->class.gfx, sizeof(r->class.gfx), "%s", gfx);
     if (p->own[N_COLUMNS - 1] < 0)
         r->candidate.fused = mf_compat_name_is_fused(r->candidate.name);
     return 0;
@@ -234,7 +236,7 @@ int mf_compat_table_read(const char *text, size_t len, struct mf_compat_table *r
     int r;
 
     mf_csv_init(&csv, text, len, &MF_CSV_LIMITS_DEFAULT);
-    mf_say(why, MF_REASON_MAX, "it is empty");
+    mf_format(why, MF_REASON_MAX, "it is empty");
     while ((r = mf_csv_next(&csv)) > 0) {
         r = first ? read_header(&csv, &places, why) : read_row(&csv, &places, &row, why);
         if (r == 0 && !first)
@@ -244,7 +246,7 @@ int mf_compat_table_read(const char *text, size_t len, struct mf_compat_table *r
         first = false;
     }
     if (r < 0)
-        mf_say(why, MF_REASON_MAX, "line %" PRId64 ": %s", csv.line, csv.why);
+        mf_format(why, MF_REASON_MAX, "line %" PRId64 ": %s", csv.line, csv.why);
     if (r < 0 || first)
         return -EBADMSG;
     *ret = t;

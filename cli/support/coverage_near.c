@@ -28,8 +28,8 @@ void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_cla
 {
     char text[MF_DEVICE_CLASS_TEXT_MAX];
 
-    mf_say(row, MF_NEAR_VALUE_MAX, "%s", "");
-    mf_say(key, MF_NEAR_VALUE_MAX, "%s", "");
+    mf_format(row, MF_NEAR_VALUE_MAX, "%s", "");
+    mf_format(key, MF_NEAR_VALUE_MAX, "%s", "");
     if (i <= MF_SHAPE_N_COLUMNS) {
         (void)mf_shape_get(&n->row->shape, mf_near_name(i), row, MF_NEAR_VALUE_MAX);
         (void)mf_shape_get(&n->key, mf_near_name(i), key, MF_NEAR_VALUE_MAX);
@@ -37,13 +37,13 @@ void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_cla
         without_prefix(key);
     } else if (1u << i == MF_NEAR_CLASS) {
         mf_device_class_print(&n->row->class, text);
-        mf_say(row, MF_NEAR_VALUE_MAX, "%s", text);
+        mf_format(row, MF_NEAR_VALUE_MAX, "%s", text);
         mf_device_class_print(class, text);
-        mf_say(key, MF_NEAR_VALUE_MAX, "%s", text);
+        mf_format(key, MF_NEAR_VALUE_MAX, "%s", text);
     } else if (1u << i == MF_NEAR_TAG) {
-        mf_say(row, MF_NEAR_VALUE_MAX, "%s", n->row->tag);
+        mf_format(row, MF_NEAR_VALUE_MAX, "%s", n->row->tag);
     } else {
-        mf_say(row, MF_NEAR_VALUE_MAX, "dead");
+        mf_format(row, MF_NEAR_VALUE_MAX, "dead");
     }
 }
 

@@ -59,9 +59,9 @@ static void add_meaning(const struct mf_coverage_near *n, const char *before, st
 static void print_range(int64_t first, int64_t last, char buf[RANGE_MAX])
 {
     if (last > first)
-        mf_say(buf, RANGE_MAX, "%" PRId64 "..%" PRId64, first, last);
+        mf_format(buf, RANGE_MAX, "%" PRId64 "..%" PRId64, first, last);
     else
-        mf_say(buf, RANGE_MAX, "%" PRId64, first);
+        mf_format(buf, RANGE_MAX, "%" PRId64, first);
 }
 
 static const char *file_of(const struct mf_table *table)

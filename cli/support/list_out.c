@@ -16,7 +16,7 @@ void mf_moment(int64_t ms, char buf[MF_MOMENT_MAX])
     struct tm tm;
 
     if (ms <= 0 || !localtime_r(&seconds, &tm) || strftime(buf, MF_MOMENT_MAX, "%Y-%m-%d %H:%M", &tm) == 0)
-        mf_say(buf, MF_MOMENT_MAX, "-");
+        mf_format(buf, MF_MOMENT_MAX, "-");
 }
 
 void mf_list_print(const struct mf_list_table *t, const cJSON *items)

@@ -67,11 +67,11 @@ static bool is_path(const char *text, char *path, size_t cap)
 {
     struct stat st;
 
-    mf_say(path, cap, "%s", text);
+    mf_format(path, cap, "%s", text);
     if (stat(text, &st) != 0)
         return false;
     if (S_ISDIR(st.st_mode))
-        mf_say(path, cap, "%s/config.json", text);
+        mf_format(path, cap, "%s/config.json", text);
     return true;
 }
 

@@ -11,7 +11,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-MF_NAMES_DEFINE(mf_goal, MF_GOAL_, MF_GOAL_MAP)
+MF_NAMES_DEFINE(mf_task, MF_TASK_, MF_TASK_MAP)
 
 /* Enumerating a shape is a moment; the race takes about as long as a fifth of its probes. */
 #define FRACTION_PROBING 0.02
@@ -21,7 +21,7 @@ MF_NAMES_DEFINE(mf_goal, MF_GOAL_, MF_GOAL_MAP)
 
 void mf_progress_release(struct mf_progress *p)
 {
-    free(p->goals);
+    free(p->tasks);
     free(p->groups);
     *p = (struct mf_progress)MF_PROGRESS_INIT;
 }
@@ -29,22 +29,22 @@ void mf_progress_release(struct mf_progress *p)
 void mf_progress_set_batch(struct mf_progress *p, const cJSON *batch)
 {
     p->batch = mf_api_i64(batch, "id", p->batch);
-    mf_say(p->state, sizeof(p->state), "%s", mf_api_text(batch, "state", p->state));
+    mf_format(p->state, sizeof(p->state), "%s", mf_api_text(batch, "state", p->state));
     p->eta_s = mf_api_double(batch, "eta_s", -1);
 }
 
 static int by_id(const void *a, const void *b)
 {
-    int64_t x = ((const struct mf_goal_progress *)a)->id, y = ((const struct mf_goal_progress *)b)->id;
+    int64_t x = ((const struct mf_task_progress *)a)->id, y = ((const struct mf_task_progress *)b)->id;
 
     return (x > y) - (x < y);
 }
 
-static struct mf_goal_progress *find_goal(const struct mf_progress *p, int64_t id)
+static struct mf_task_progress *find_task(const struct mf_progress *p, int64_t id)
 {
-    const struct mf_goal_progress key = {.id = id};
+    const struct mf_task_progress key = {.id = id};
 
-    return p->n_goals > 0 ? bsearch(&key, p->goals, p->n_goals, sizeof(key), by_id) : NULL;
+    return p->n_tasks > 0 ? bsearch(&key, p->tasks, p->n_tasks, sizeof(key), by_id) : NULL;
 }
 
 static size_t group_of(struct mf_progress *p, const char *class, const char *title)
@@ -57,36 +57,36 @@ static size_t group_of(struct mf_progress *p, const char *class, const char *tit
             return i;
     }
     g = &p->groups[p->n_groups];
-    mf_say(g->class, sizeof(g->class), "%s", class);
-    mf_say(g->title, sizeof(g->title), "%s", title);
+    mf_format(g->class, sizeof(g->class), "%s", class);
+    mf_format(g->title, sizeof(g->title), "%s", title);
     return p->n_groups++;
 }
 
 /* The members that an item and an event share. */
-static void take_state(struct mf_goal_progress *g, const cJSON *json)
+static void take_state(struct mf_task_progress *g, const cJSON *json)
 {
-    (void)mf_goal_parse(mf_api_text(json, "state", ""), &g->state);
+    (void)mf_task_parse(mf_api_text(json, "state", ""), &g->state);
     g->steps = mf_api_i64(json, "steps", g->steps);
     g->measured = mf_api_i64(json, "measured", g->measured);
     g->us = mf_api_double(json, "us", g->us);
-    mf_say(g->reason, sizeof(g->reason), "%s", mf_api_text(json, "reason", g->reason));
-    mf_say(g->decision, sizeof(g->decision), "%s", mf_api_text(json, "decision", g->decision));
+    mf_format(g->reason, sizeof(g->reason), "%s", mf_api_text(json, "reason", g->reason));
+    mf_format(g->decision, sizeof(g->decision), "%s", mf_api_text(json, "decision", g->decision));
 }
 
-int mf_progress_set_goals(struct mf_progress *p, const cJSON *goals)
+int mf_progress_set_tasks(struct mf_progress *p, const cJSON *tasks)
 {
     struct mf_progress next = *p;
     const cJSON *item;
-    size_t n = (size_t)cJSON_GetArraySize(goals);
+    size_t n = (size_t)cJSON_GetArraySize(tasks);
 
-    next.n_goals = next.n_groups = 0;
-    next.goals = calloc(n + 1, sizeof(*next.goals));
+    next.n_tasks = next.n_groups = 0;
+    next.tasks = calloc(n + 1, sizeof(*next.tasks));
     next.groups = calloc(n + 1, sizeof(*next.groups));
-    if (!next.goals || !next.groups)
+    if (!next.tasks || !next.groups)
         goto fail;
-    cJSON_ArrayForEach (item, goals) {
-        struct mf_goal_progress *g = &next.goals[next.n_goals];
-        const struct mf_goal_progress *before;
+    cJSON_ArrayForEach (item, tasks) {
+        struct mf_task_progress *g = &next.tasks[next.n_tasks];
+        const struct mf_task_progress *before;
         char title[MF_SHAPE_BRIEF_MAX];
         struct mf_shape shape;
 
@@ -97,39 +97,39 @@ int mf_progress_set_goals(struct mf_progress *p, const cJSON *goals)
         g->group = group_of(&next, mf_api_text(item, "class", ""), title);
         g->token = shape.token;
         take_state(g, item);
-        before = find_goal(p, g->id);
+        before = find_task(p, g->id);
         g->told = before && before->told;
-        next.n_goals++;
+        next.n_tasks++;
     }
-    qsort(next.goals, next.n_goals, sizeof(*next.goals), by_id);
-    free(p->goals);
+    qsort(next.tasks, next.n_tasks, sizeof(*next.tasks), by_id);
+    free(p->tasks);
     free(p->groups);
     *p = next;
     return 0;
 fail:
-    free(next.goals);
+    free(next.tasks);
     free(next.groups);
-    return next.goals && next.groups ? -EINVAL : -ENOMEM;
+    return next.tasks && next.groups ? -EINVAL : -ENOMEM;
 }
 
 void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *data)
 {
-    struct mf_goal_progress *g;
+    struct mf_task_progress *g;
 
     if (!strcmp(kind, "batch")) {
         if (mf_api_i64(data, "batch", p->batch) == p->batch)
-            mf_say(p->state, sizeof(p->state), "%s", mf_api_text(data, "state", p->state));
+            mf_format(p->state, sizeof(p->state), "%s", mf_api_text(data, "state", p->state));
         return;
     }
-    g = find_goal(p, mf_api_i64(data, "goal", 0));
+    g = find_task(p, mf_api_i64(data, "task", 0));
     if (!g)
         return;
-    if (!strcmp(kind, "goal"))
+    if (!strcmp(kind, "task"))
         take_state(g, data);
     else if (!strcmp(kind, "config"))
         g->us = mf_api_double(data, "us", g->us);
     else if (!strcmp(kind, "promotion"))
-        mf_say(g->decision, sizeof(g->decision), "%s", mf_api_text(data, "decision", g->decision));
+        mf_format(g->decision, sizeof(g->decision), "%s", mf_api_text(data, "decision", g->decision));
 }
 
 bool mf_progress_ended(const struct mf_progress *p)
@@ -137,12 +137,12 @@ bool mf_progress_ended(const struct mf_progress *p)
     return !strcmp(p->state, "done") || !strcmp(p->state, "cancelled");
 }
 
-size_t mf_progress_count(const struct mf_progress *p, enum mf_goal state)
+size_t mf_progress_count(const struct mf_progress *p, enum mf_task state)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < p->n_goals; i++)
-        n += p->goals[i].state == state;
+    for (size_t i = 0; i < p->n_tasks; i++)
+        n += p->tasks[i].state == state;
     return n;
 }
 
@@ -150,56 +150,56 @@ int64_t mf_progress_measured(const struct mf_progress *p)
 {
     int64_t n = 0;
 
-    for (size_t i = 0; i < p->n_goals; i++)
-        n += p->goals[i].measured;
+    for (size_t i = 0; i < p->n_tasks; i++)
+        n += p->tasks[i].measured;
     return n;
 }
 
-static bool goal_ended(const struct mf_goal_progress *g)
+static bool task_ended(const struct mf_task_progress *g)
 {
-    return g->state == MF_GOAL_DONE || g->state == MF_GOAL_FAILED || g->state == MF_GOAL_CANCELLED;
+    return g->state == MF_TASK_DONE || g->state == MF_TASK_FAILED || g->state == MF_TASK_CANCELLED;
 }
 
-double mf_goal_fraction(const struct mf_goal_progress *g)
+double mf_task_fraction(const struct mf_task_progress *g)
 {
     switch (g->state) {
-    case MF_GOAL_WAITING:
-    case MF_GOAL_ENUMERATING:
+    case MF_TASK_WAITING:
+    case MF_TASK_ENUMERATING:
         return 0;
-    case MF_GOAL_PROBING:
+    case MF_TASK_PROBING:
         if (g->steps < 1)
             return FRACTION_PROBING;
         return FRACTION_PROBING +
                (FRACTION_RACING - FRACTION_PROBING) * MF_MIN((double)g->measured / (double)g->steps, 1.0);
-    case MF_GOAL_RANKING:
-    case MF_GOAL_RACING:
-    case MF_GOAL_COMPARING:
+    case MF_TASK_RANKING:
+    case MF_TASK_RACING:
+    case MF_TASK_COMPARING:
         return FRACTION_RACING;
-    case MF_GOAL_DONE:
-    case MF_GOAL_FAILED:
-    case MF_GOAL_CANCELLED:
-    case MF_GOAL_N_:
+    case MF_TASK_DONE:
+    case MF_TASK_FAILED:
+    case MF_TASK_CANCELLED:
+    case MF_TASK_N_:
         break;
     }
     return 1;
 }
 
 struct sums {
-    size_t goals, ended, failed;
+    size_t tasks, ended, failed;
     int64_t steps, measured;
-    double fraction;      /* sum over the goals */
-    enum mf_goal busiest; /* the furthest state of a goal that has not ended */
+    double fraction;      /* sum over the tasks */
+    enum mf_task busiest; /* the furthest state of a task that has not ended */
 };
 
-static void add_goal(struct sums *s, const struct mf_goal_progress *g)
+static void add_task(struct sums *s, const struct mf_task_progress *g)
 {
-    s->goals++;
-    s->ended += goal_ended(g);
-    s->failed += g->state == MF_GOAL_FAILED;
+    s->tasks++;
+    s->ended += task_ended(g);
+    s->failed += g->state == MF_TASK_FAILED;
     s->steps += g->steps;
     s->measured += g->measured;
-    s->fraction += mf_goal_fraction(g);
-    if (!goal_ended(g))
+    s->fraction += mf_task_fraction(g);
+    if (!task_ended(g))
         s->busiest = MF_MAX(s->busiest, g->state);
 }
 
@@ -228,16 +228,16 @@ static void draw_line(struct mf_buf *out, const char *title, const struct page *
 {
     _cleanup_(mf_buf_release) struct mf_buf line;
     int bar = MF_MIN(MF_MAX(page->columns - page->title_width - 45, 8), 40);
-    double fraction = s->goals > 0 ? s->fraction / (double)s->goals : 0;
+    double fraction = s->tasks > 0 ? s->fraction / (double)s->tasks : 0;
 
     mf_buf_init(&line, 4096);
     (void)mf_buf_addf(&line, "%s%*s ", title, page->title_width - (int)mf_text_width(title), "");
     mf_bar(&line, fraction, bar, page->utf8);
-    (void)mf_buf_addf(&line, " %3.0f%%  %zu/%zu", fraction * 100, s->ended, s->goals);
+    (void)mf_buf_addf(&line, " %3.0f%%  %zu/%zu", fraction * 100, s->ended, s->tasks);
     if (s->steps > 0)
         (void)mf_buf_addf(&line, "  %" PRId64 "/%" PRId64 " steps", s->measured, s->steps);
-    if (s->ended < s->goals)
-        (void)mf_buf_addf(&line, "  %s", mf_goal_name(s->busiest));
+    if (s->ended < s->tasks)
+        (void)mf_buf_addf(&line, "  %s", mf_task_name(s->busiest));
     if (s->failed > 0)
         (void)mf_buf_addf(&line, "  %zu failed", s->failed);
     add_line(out, line.data, page->columns);
@@ -247,7 +247,7 @@ static void group_title(const struct mf_progress *p, size_t i, bool with_class, 
 {
     const struct mf_progress_group *g = &p->groups[i];
 
-    mf_say(title, cap, "%s%s%s", with_class ? g->class : "", with_class ? " " : "", g->title);
+    mf_format(title, cap, "%s%s%s", with_class ? g->class : "", with_class ? " " : "", g->title);
 }
 
 /* The groups with each one's sums, as many as there is room for: what has ended gives way first. */
@@ -258,10 +258,10 @@ static size_t draw_groups(const struct mf_progress *p, const struct sums *sums, 
     char title[TITLE_MAX];
 
     for (size_t i = 0; i < p->n_groups; i++)
-        open += sums[i].ended < sums[i].goals;
+        open += sums[i].ended < sums[i].tasks;
     ended_room = room > open ? room - open : 0;
     for (size_t i = 0; i < p->n_groups && drawn < room; i++) {
-        if (sums[i].ended == sums[i].goals) {
+        if (sums[i].ended == sums[i].tasks) {
             if (ended_room == 0)
                 continue;
             ended_room--;
@@ -282,9 +282,9 @@ size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, 
 
     if (!sums)
         return 0;
-    for (size_t i = 0; i < p->n_goals; i++) {
-        add_goal(&sums[p->goals[i].group], &p->goals[i]);
-        add_goal(&sums[p->n_groups], &p->goals[i]);
+    for (size_t i = 0; i < p->n_tasks; i++) {
+        add_task(&sums[p->tasks[i].group], &p->tasks[i]);
+        add_task(&sums[p->n_groups], &p->tasks[i]);
     }
     for (size_t i = 1; i < p->n_groups; i++)
         page.with_class |= strcmp(p->groups[i].class, p->groups[0].class) != 0;
@@ -294,27 +294,27 @@ size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, 
     }
     drawn = draw_groups(p, sums, &page, lines > 1 ? lines - 1 : 0, out);
     mf_duration(p->eta_s, eta);
-    mf_say(title, sizeof(title), "batch %" PRId64, p->batch);
+    mf_format(title, sizeof(title), "batch %" PRId64, p->batch);
     if (p->eta_s >= 0 && !mf_progress_ended(p))
-        mf_say(title, sizeof(title), "batch %" PRId64 " (%s to go)", p->batch, eta);
+        mf_format(title, sizeof(title), "batch %" PRId64 " (%s to go)", p->batch, eta);
     draw_line(out, title, &page, &sums[p->n_groups]);
     return drawn + 1;
 }
 
 void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out)
 {
-    for (size_t i = 0; i < p->n_goals; i++) {
-        struct mf_goal_progress *g = &p->goals[i];
+    for (size_t i = 0; i < p->n_tasks; i++) {
+        struct mf_task_progress *g = &p->tasks[i];
         const struct mf_progress_group *group = &p->groups[g->group];
         char us[MF_US_MAX];
 
-        if (g->told || !goal_ended(g) || (g->state == MF_GOAL_DONE && !(g->us > 0)))
+        if (g->told || !task_ended(g) || (g->state == MF_TASK_DONE && !(g->us > 0)))
             continue;
         g->told = true;
-        (void)mf_buf_addf(out, "goal %" PRId64 "  %s  T%" PRId64 " %s: %s", g->id, group->class, g->token,
-                          group->title, mf_goal_name(g->state));
+        (void)mf_buf_addf(out, "task %" PRId64 "  %s  T%" PRId64 " %s: %s", g->id, group->class, g->token,
+                          group->title, mf_task_name(g->state));
         mf_us(g->us, us);
-        if (g->state == MF_GOAL_DONE)
+        if (g->state == MF_TASK_DONE)
             (void)mf_buf_addf(out, ", %s%s%s", us, g->decision[0] ? ", " : "", g->decision);
         else if (g->reason[0])
             (void)mf_buf_addf(out, ": %s", g->reason);
@@ -329,8 +329,8 @@ static void add_decisions(const struct mf_progress *p, struct mf_buf *out)
 
     for (size_t i = 0; i < MF_ARRAY_LEN(decisions); i++) {
         size_t n = 0;
-        for (size_t k = 0; k < p->n_goals; k++)
-            n += !strcmp(p->goals[k].decision, decisions[i]);
+        for (size_t k = 0; k < p->n_tasks; k++)
+            n += !strcmp(p->tasks[k].decision, decisions[i]);
         if (n > 0)
             (void)mf_buf_addf(out, ", %zu %s", n, decisions[i]);
     }
@@ -341,12 +341,12 @@ void mf_progress_summary(const struct mf_progress *p, struct mf_buf *out)
     struct sums s = {0};
     char eta[MF_DURATION_MAX];
 
-    for (size_t i = 0; i < p->n_goals; i++)
-        add_goal(&s, &p->goals[i]);
+    for (size_t i = 0; i < p->n_tasks; i++)
+        add_task(&s, &p->tasks[i]);
 
-    (void)mf_buf_addf(out, "batch %" PRId64 "%s%s: %zu of %zu goals", p->batch,
+    (void)mf_buf_addf(out, "batch %" PRId64 "%s%s: %zu of %zu tasks", p->batch,
                       mf_progress_ended(p) ? " " : "", mf_progress_ended(p) ? p->state : "", s.ended,
-                      s.goals);
+                      s.tasks);
     if (s.failed > 0)
         (void)mf_buf_addf(out, ", %zu failed", s.failed);
     (void)mf_buf_addf(out, ", %" PRId64 " of %" PRId64 " steps", s.measured, s.steps);

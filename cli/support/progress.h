@@ -1,4 +1,4 @@
-/* The progress of a batch: its goals, gathered by device class and layer model, and the lines that show them.
+/* The progress of a batch: its tasks, gathered by device class and layer model, and the lines that show them.
  * Filled from lists of the API and kept up by its events; prints to a buffer only. */
 #pragma once
 
@@ -12,20 +12,20 @@
 #include "common/base/names.h"
 #include "common/moe/device_class.h"
 
-/* The states of goals, as schema/ has them. */
+/* The states of tasks, as schema/ has them. */
 /* clang-format off */
-#define MF_GOAL_MAP(X, P)                                                              \
+#define MF_TASK_MAP(X, P)                                                              \
     X(P, WAITING, "waiting") X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") \
     X(P, RANKING, "ranking") X(P, RACING, "racing") X(P, COMPARING, "comparing")        \
     X(P, DONE, "done") X(P, FAILED, "failed") X(P, CANCELLED, "cancelled")
 /* clang-format on */
-MF_NAMES_DECLARE(mf_goal, MF_GOAL_, MF_GOAL_MAP);
+MF_NAMES_DECLARE(mf_task, MF_TASK_, MF_TASK_MAP);
 
-struct mf_goal_progress {
+struct mf_task_progress {
     int64_t id;
     size_t group;
     int64_t token;
-    enum mf_goal state;
+    enum mf_task state;
     int64_t steps, measured;
     double us;         /* of the winner; 0 while there is none */
     char reason[160];  /* of failed and waiting */
@@ -42,8 +42,8 @@ struct mf_progress {
     int64_t batch;
     char state[16]; /* of the batch: open, done, cancelled */
     double eta_s;   /* negative: unknown */
-    struct mf_goal_progress *goals;
-    size_t n_goals;
+    struct mf_task_progress *tasks;
+    size_t n_tasks;
     struct mf_progress_group *groups;
     size_t n_groups;
 };
@@ -55,25 +55,25 @@ struct mf_progress {
 void mf_progress_release(struct mf_progress *p);
 /* Takes over the answer of GET batches/{id}. */
 void mf_progress_set_batch(struct mf_progress *p, const cJSON *batch);
-/* Takes over the items of GET batches/{id}/goals; what was told stays told. -ENOMEM, -EINVAL for an item that is
- * no goal. */
-int mf_progress_set_goals(struct mf_progress *p, const cJSON *goals);
+/* Takes over the items of GET batches/{id}/tasks; what was told stays told. -ENOMEM, -EINVAL for an item that is
+ * no task. */
+int mf_progress_set_tasks(struct mf_progress *p, const cJSON *tasks);
 /* An event of the stream; kinds that say nothing of progress are passed over. */
 void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *data);
 bool mf_progress_ended(const struct mf_progress *p);
-/* Goals in that state. */
-size_t mf_progress_count(const struct mf_progress *p, enum mf_goal state);
+/* Tasks in that state. */
+size_t mf_progress_count(const struct mf_progress *p, enum mf_task state);
 
-/* Steps measured, over all goals. */
+/* Steps measured, over all tasks. */
 int64_t mf_progress_measured(const struct mf_progress *p);
 
-/* How far a goal is, 0 to 1: probing counts by its steps. */
-double mf_goal_fraction(const struct mf_goal_progress *g);
+/* How far a task is, 0 to 1: probing counts by its steps. */
+double mf_task_fraction(const struct mf_task_progress *g);
 /* One line a group and one for the whole, each at most `columns` wide; at most `lines`, groups that have ended
  * being left out first. Returns the number of lines. */
 size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, bool utf8,
                         struct mf_buf *out);
-/* A line for each goal that ended since the last call. */
+/* A line for each task that ended since the last call. */
 void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out);
-/* "batch 7: 12 of 42 goals, 1 failed, 1834 of 5210 steps, 1:40 min to go" */
+/* "batch 7: 12 of 42 tasks, 1 failed, 1834 of 5210 steps, 1:40 min to go" */
 void mf_progress_summary(const struct mf_progress *p, struct mf_buf *out);

@@ -34,18 +34,19 @@ static int set_item(struct mf_shape_pattern *p, int position, char *item, char *
         column = column_index(item);
     }
     if (column < 0) {
-        mf_say(why, why_cap,
-               "'%s' is no column; the columns are token, model_dim, inter_dim, expert, topk, act_type, "
-               "dtype, q_dtype_a, q_dtype_w, q_type, use_g1u1, doweight_stage1, form",
-               item);
+        mf_format(why, why_cap,
+                  "'%s' is no column; the columns are token, model_dim, inter_dim, expert, topk, act_type, "
+                  "dtype, q_dtype_a, q_dtype_w, q_type, use_g1u1, doweight_stage1, form",
+                  item);
         return -EINVAL;
     }
     if (column >= N_COLUMNS) {
-        mf_say(why, why_cap, "more than twelve values and a form");
+        mf_format(why, why_cap, "more than twelve values and a form");
         return -EINVAL;
     }
     if (mf_shape_set(&p->shape, column_name(column), value, &reason) < 0) {
-        mf_say(why, why_cap, "%s: '%s' is no value of it; expected %s", column_name(column), value, reason);
+        mf_format(why, why_cap, "%s: '%s' is no value of it; expected %s", column_name(column), value,
+                  reason);
         return -EINVAL;
     }
     p->set[column] = true;
@@ -63,13 +64,13 @@ int mf_shape_pattern_parse(const char *text, struct mf_shape_pattern *ret, char 
         char item[96];
 
         if (len >= sizeof(item)) {
-            mf_say(why, why_cap, "a value is longer than any column's");
+            mf_format(why, why_cap, "a value is longer than any column's");
             return -EINVAL;
         }
         memcpy(item, at, len);
         item[len] = '\0';
         if (named && !strchr(item, '=')) {
-            mf_say(why, why_cap, "'%s': either column=value pairs or a whole row of twelve values", item);
+            mf_format(why, why_cap, "'%s': either column=value pairs or a whole row of twelve values", item);
             return -EINVAL;
         }
         if (set_item(&p, position, item, why, why_cap) < 0)
@@ -81,8 +82,9 @@ int mf_shape_pattern_parse(const char *text, struct mf_shape_pattern *ret, char 
     if (!named && position == MF_SHAPE_N_COLUMNS - 1)
         p.set[MF_SHAPE_N_COLUMNS] = true; /* a whole row of twelve has no form */
     else if (!named && position != MF_SHAPE_N_COLUMNS) {
-        mf_say(why, why_cap, "%d values; a whole row has twelve (or name columns: token=4,q_type=per_Token)",
-               position + 1);
+        mf_format(why, why_cap,
+                  "%d values; a whole row has twelve (or name columns: token=4,q_type=per_Token)",
+                  position + 1);
         return -EINVAL;
     }
     *ret = p;
@@ -139,19 +141,19 @@ void mf_shape_brief_layer_model(const struct mf_shape *s, char buf[MF_SHAPE_BRIE
     char quant[96], act[32] = "", form[MF_SHAPE_FORM_MAX] = "";
 
     if (s->q_type == MF_QTYPE_NO)
-        mf_say(quant, sizeof(quant), "%s", brief_dtype(s->dtype));
+        mf_format(quant, sizeof(quant), "%s", brief_dtype(s->dtype));
     else if (s->q_dtype_a == s->q_dtype_w)
-        mf_say(quant, sizeof(quant), "%s %s", brief_dtype(s->q_dtype_w),
-               behind_dot(mf_qtype_name(s->q_type)));
+        mf_format(quant, sizeof(quant), "%s %s", brief_dtype(s->q_dtype_w),
+                  behind_dot(mf_qtype_name(s->q_type)));
     else
-        mf_say(quant, sizeof(quant), "a:%s w:%s %s", brief_dtype(s->q_dtype_a), brief_dtype(s->q_dtype_w),
-               behind_dot(mf_qtype_name(s->q_type)));
+        mf_format(quant, sizeof(quant), "a:%s w:%s %s", brief_dtype(s->q_dtype_a), brief_dtype(s->q_dtype_w),
+                  behind_dot(mf_qtype_name(s->q_type)));
     if (s->act_type != MF_ACT_SILU)
-        mf_say(act, sizeof(act), " %s", behind_dot(mf_act_name(s->act_type)));
+        mf_format(act, sizeof(act), " %s", behind_dot(mf_act_name(s->act_type)));
     (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
-    mf_say(buf, MF_SHAPE_BRIEF_MAX, "H%" PRId32 " I%" PRId32 " E%" PRId32 " k%" PRId32 " %s%s%s%s%s%s",
-           s->model_dim, s->inter_dim, s->expert, s->topk, quant, act, s->use_g1u1 ? "" : " g1u0",
-           s->doweight_stage1 ? " dw1" : "", form[0] ? " " : "", form);
+    mf_format(buf, MF_SHAPE_BRIEF_MAX, "H%" PRId32 " I%" PRId32 " E%" PRId32 " k%" PRId32 " %s%s%s%s%s%s",
+              s->model_dim, s->inter_dim, s->expert, s->topk, quant, act, s->use_g1u1 ? "" : " g1u0",
+              s->doweight_stage1 ? " dw1" : "", form[0] ? " " : "", form);
 }
 
 void mf_shape_brief(const struct mf_shape *shape, char buf[MF_SHAPE_BRIEF_MAX])
@@ -159,5 +161,5 @@ void mf_shape_brief(const struct mf_shape *shape, char buf[MF_SHAPE_BRIEF_MAX])
     char model[MF_SHAPE_BRIEF_MAX];
 
     mf_shape_brief_layer_model(shape, model);
-    mf_say(buf, MF_SHAPE_BRIEF_MAX, "T%" PRId64 " %s", shape->token, model);
+    mf_format(buf, MF_SHAPE_BRIEF_MAX, "T%" PRId64 " %s", shape->token, model);
 }

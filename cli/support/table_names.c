@@ -22,24 +22,24 @@ static bool step_is_wrong(const char *text, size_t len, struct mf_check_name *re
     char family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
 
     if (mf_step_name_split(text, len, family, step) < 0) {
-        mf_say(ret->reason, sizeof(ret->reason),
-               "pipeline holds '%.*s', which is no family:step; export the row again",
-               (int)MF_MIN(len, EXCERPT), text);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "pipeline holds '%.*s', which is no family:step; export the row again",
+                  (int)MF_MIN(len, EXCERPT), text);
         return is_wrong(ret, MF_PROBLEM_KERNEL, "pipeline");
     }
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1) ||
         (strcmp(family, "aiter") == 0 && !mf_aiter_name_parse(step))) {
-        mf_say(ret->reason, sizeof(ret->reason),
-               "pipeline holds '%.*s', and family %s has no kernel of such a name; tune the shape again",
-               EXCERPT, step, family);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "pipeline holds '%.*s', and family %s has no kernel of such a name; tune the shape again",
+                  EXCERPT, step, family);
         return is_wrong(ret, MF_PROBLEM_KERNEL, "pipeline");
     }
     if (mf_family_find(NULL, family))
         return false;
-    mf_say(ret->reason, sizeof(ret->reason),
-           "pipeline holds a step of family '%s', which this build has not: libfmoe passes over the row "
-           "unless a shared object or a runner brings that family",
-           family);
+    mf_format(ret->reason, sizeof(ret->reason),
+              "pipeline holds a step of family '%s', which this build has not: libfmoe passes over the row "
+              "unless a shared object or a runner brings that family",
+              family);
     return is_wrong(ret, MF_PROBLEM_FOREIGN, "pipeline");
 }
 
@@ -63,14 +63,14 @@ static bool kernel_is_wrong(const struct mf_table_row *row, const char *name, co
     if (mf_table_no_kernel(name))
         return false;
     if (!mf_aiter_name_parse(name))
-        mf_say(
+        mf_format(
             ret->reason, sizeof(ret->reason),
             "%s is '%.*s', a name of no family of AITER's; production falls back to its heuristic there, or "
             "throws: tune the shape again",
             column, EXCERPT, name);
     else if (mf_aiter_launch_refuses(&row->shape, name, why, sizeof(why)))
-        mf_say(ret->reason, sizeof(ret->reason), "%s is '%.*s', and %s; tune the shape again", column,
-               EXCERPT, name, why);
+        mf_format(ret->reason, sizeof(ret->reason), "%s is '%.*s', and %s; tune the shape again", column,
+                  EXCERPT, name, why);
     else
         return false;
     return is_wrong(ret, MF_PROBLEM_KERNEL, column);

@@ -46,25 +46,25 @@ void mf_duration(double seconds, char buf[MF_DURATION_MAX])
     long s = seconds > 0 ? lround(fmin(seconds, 1e9)) : 0;
 
     if (s < 100)
-        mf_say(buf, MF_DURATION_MAX, "%ld s", s);
+        mf_format(buf, MF_DURATION_MAX, "%ld s", s);
     else if (s < 6000)
-        mf_say(buf, MF_DURATION_MAX, "%ld:%02ld min", s / 60, s % 60);
+        mf_format(buf, MF_DURATION_MAX, "%ld:%02ld min", s / 60, s % 60);
     else
-        mf_say(buf, MF_DURATION_MAX, "%ld:%02ld h", s / 3600, s / 60 % 60);
+        mf_format(buf, MF_DURATION_MAX, "%ld:%02ld h", s / 3600, s / 60 % 60);
 }
 
 void mf_us(double us, char buf[MF_US_MAX])
 {
     if (!isfinite(us))
-        mf_say(buf, MF_US_MAX, "-");
+        mf_format(buf, MF_US_MAX, "-");
     else if (us < 100)
-        mf_say(buf, MF_US_MAX, "%.2f us", us);
+        mf_format(buf, MF_US_MAX, "%.2f us", us);
     else if (us < 1000)
-        mf_say(buf, MF_US_MAX, "%.1f us", us);
+        mf_format(buf, MF_US_MAX, "%.1f us", us);
     else if (us < 10000)
-        mf_say(buf, MF_US_MAX, "%.0f us", us);
+        mf_format(buf, MF_US_MAX, "%.0f us", us);
     else
-        mf_say(buf, MF_US_MAX, "%.2f ms", us / 1000);
+        mf_format(buf, MF_US_MAX, "%.2f ms", us / 1000);
 }
 
 void mf_columns_init(struct mf_columns *c, size_t n_columns)

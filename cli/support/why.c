@@ -8,7 +8,7 @@ bool mf_why_asked(const char *pattern, const char *family, const char *kernel)
 {
     char name[256];
 
-    mf_say(name, sizeof(name), "%s:%s", family, kernel);
+    mf_format(name, sizeof(name), "%s:%s", family, kernel);
     return !pattern || mf_glob(pattern, kernel) || mf_glob(pattern, name) || mf_glob(pattern, family) ||
            (strcmp(kernel, "*") != 0 && mf_glob(kernel, pattern));
 }

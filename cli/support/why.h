@@ -1,4 +1,4 @@
-/* What `moefarm why` of a farm's goal and of this machine have in common. */
+/* What `moefarm why` of a farm's task and of this machine have in common. */
 #pragma once
 
 #include <stdbool.h>

@@ -179,16 +179,16 @@ int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class 
  * otherwise the first ones. */
 void mf_tune_print_foreign(const struct mf_table *table, const struct mf_tune_list *lists, size_t n, bool all,
                            struct mf_buf *out);
-/* With --compare: the decisions of a batch's goals, one below the other. Exit code. */
-int mf_tune_compared(struct mf_cli *cli, const cJSON *goals, struct mf_buf *out);
+/* With --compare: the decisions of a batch's tasks, one below the other. Exit code. */
+int mf_tune_compared(struct mf_cli *cli, const cJSON *tasks, struct mf_buf *out);
 
-/* AITER's additive rule over what was measured of a batch's goals: -o2 is appended to, and with --compat its winners go to
+/* AITER's additive rule over what was measured of a batch's tasks: -o2 is appended to, and with --compat its winners go to
  * MF_TUNE_COMPAT_FILE of the state folder and stand beside the race's in run->compat. Exit code. */
 struct mf_tune_run;
 #define MF_TUNE_COMPAT_FILE "compat.csv"
 #define MF_TUNE_CANDIDATES_FILE \
     "candidates.csv" /* every measured candidate of the last run with --compat or -o2 */
-int mf_tune_compat(struct mf_tune_run *run, const cJSON *goals);
+int mf_tune_compat(struct mf_tune_run *run, const cJSON *tasks);
 /* The same over a recorded table, o->candidates, merged into the table at that path. Exit code. */
 int mf_tune_replay(const struct mf_tune_options *o, const char *table, const struct mf_table *tuned,
                    struct mf_tune_outcomes *outcomes);

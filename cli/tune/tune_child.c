@@ -27,14 +27,14 @@ void mf_tune_find_program(const char *name, const char *folder_built, char path[
     slash = strrchr(self, '/');
     if (slash) {
         *slash = '\0';
-        mf_say(path, MF_TUNE_PATH_MAX, "%s/%s", self, name);
+        mf_format(path, MF_TUNE_PATH_MAX, "%s/%s", self, name);
         if (access(path, X_OK) == 0)
             return;
-        mf_say(path, MF_TUNE_PATH_MAX, "%s/../%s/%s", self, folder_built, name);
+        mf_format(path, MF_TUNE_PATH_MAX, "%s/../%s/%s", self, folder_built, name);
         if (access(path, X_OK) == 0)
             return;
     }
-    mf_say(path, MF_TUNE_PATH_MAX, "%s", name);
+    mf_format(path, MF_TUNE_PATH_MAX, "%s", name);
 }
 
 /* In the child, between fork and exec. */
@@ -105,7 +105,7 @@ void mf_tune_last_line(const char *path, char line[MF_TUNE_LINE_MAX])
         n--;
     text[MF_MAX(n, 0)] = '\0';
     const char *newline = strrchr(text, '\n');
-    mf_say(line, MF_TUNE_LINE_MAX, "%s", newline ? newline + 1 : text);
+    mf_format(line, MF_TUNE_LINE_MAX, "%s", newline ? newline + 1 : text);
 }
 
 void mf_tune_child_ask_to_end(const struct mf_tune_child *c)

@@ -124,39 +124,39 @@ static void print_us(double us, char buf[MF_US_MAX])
         buf[0] = '-', buf[1] = '\0';
 }
 
-static void print_one(const cJSON *goal, struct mf_buf *out)
+static void print_one(const cJSON *task, struct mf_buf *out)
 {
-    const cJSON *promotion = mf_json_object(goal, "promotion");
+    const cJSON *promotion = mf_json_object(task, "promotion");
     const cJSON *device = cJSON_GetArrayItem(mf_json_array(promotion, "devices"), 0);
     char brief[MF_SHAPE_BRIEF_MAX] = "", old[MF_US_MAX], new[MF_US_MAX];
     struct mf_shape shape;
 
     if (!promotion)
         return;
-    if (mf_api_shape(mf_json_object(goal, "shape"), &shape) == 0)
+    if (mf_api_shape(mf_json_object(task, "shape"), &shape) == 0)
         mf_shape_brief(&shape, brief);
     print_us(mf_api_double(device, "old_us", 0), old);
     print_us(mf_api_double(device, "new_us", 0), new);
     (void)mf_buf_addf(out, "%s  %s  %s: old %s, new %s", mf_api_text(promotion, "decision", ""),
-                      mf_api_text(goal, "class", ""), brief, old, new);
+                      mf_api_text(task, "class", ""), brief, old, new);
     if (device)
         (void)mf_buf_addf(out, ", new/old - 1 in [%+.1f%%, %+.1f%%]", 100 * mf_api_double(device, "low", 0),
                           100 * mf_api_double(device, "high", 0));
     (void)mf_buf_addf(out, ": %s\n", mf_api_text(promotion, "reason", ""));
 }
 
-int mf_tune_compared(struct mf_cli *cli, const cJSON *goals, struct mf_buf *out)
+int mf_tune_compared(struct mf_cli *cli, const cJSON *tasks, struct mf_buf *out)
 {
     const cJSON *item;
 
-    cJSON_ArrayForEach (item, goals) {
-        _cleanup_(cJSON_Deletep) cJSON *goal = NULL;
+    cJSON_ArrayForEach (item, tasks) {
+        _cleanup_(cJSON_Deletep) cJSON *task = NULL;
         char path[MF_API_PATH_MAX];
-        mf_api_path(path, "/api/v1/goals/{}", mf_api_i64(item, "id", 0));
-        int code = mf_api_get(cli, path, &goal);
+        mf_api_path(path, "/api/v1/tasks/{}", mf_api_i64(item, "id", 0));
+        int code = mf_api_get(cli, path, &task);
         if (code != 0)
             return code;
-        print_one(goal, out);
+        print_one(task, out);
     }
     return 0;
 }

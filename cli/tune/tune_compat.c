@@ -58,15 +58,15 @@ static int add_step(struct mf_compat_table *t, const struct mf_device_class *cla
     struct mf_compat_candidate c = {.us = mf_api_double(step, "us", 0), .err = mf_api_double(step, "err", 0)};
     mf_ops covers;
 
-    mf_say(c.name, sizeof(c.name), "%s", mf_api_text(step, "name", ""));
+    mf_format(c.name, sizeof(c.name), "%s", mf_api_text(step, "name", ""));
     if (mf_ops_parse(mf_api_text(step, "covers", ""), &covers) < 0 ||
         !set_stage(covers, (int32_t)mf_api_i64(step, "block_m", 0), &c))
         return 0;
     return mf_compat_table_add(t, class, shape, &c);
 }
 
-/* What passed every gate of a goal. Exit code; t stays empty where the goal has nothing. */
-static int fetch_steps(struct mf_cli *cli, const cJSON *goal, struct mf_compat_table *t)
+/* What passed every gate of a task. Exit code; t stays empty where the task has nothing. */
+static int fetch_steps(struct mf_cli *cli, const cJSON *task, struct mf_compat_table *t)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = NULL;
     const cJSON *step;
@@ -75,11 +75,11 @@ static int fetch_steps(struct mf_cli *cli, const cJSON *goal, struct mf_compat_t
     char path[MF_API_PATH_MAX];
     int r = 0;
 
-    if (strcmp(mf_api_text(goal, "state", ""), "done") != 0 ||
-        mf_api_shape(mf_json_object(goal, "shape"), &shape) < 0 ||
-        mf_device_class_parse(mf_api_text(goal, "class", ""), &class) < 0)
+    if (strcmp(mf_api_text(task, "state", ""), "done") != 0 ||
+        mf_api_shape(mf_json_object(task, "shape"), &shape) < 0 ||
+        mf_device_class_parse(mf_api_text(task, "class", ""), &class) < 0)
         return 0;
-    mf_api_path(path, "/api/v1/goals/{}/steps?status=ok", mf_api_i64(goal, "id", 0));
+    mf_api_path(path, "/api/v1/tasks/{}/steps?status=ok", mf_api_i64(task, "id", 0));
     int code = mf_api_list(cli, path, &steps);
     cJSON_ArrayForEach (step, steps) {
         if (code == 0 && r == 0)
@@ -95,7 +95,7 @@ static int append(struct mf_table *table, void *data, char why[MF_REASON_MAX])
     const struct mf_table *fresh = data;
     int r = 0;
 
-    mf_say(why, MF_REASON_MAX, "out of memory");
+    mf_format(why, MF_REASON_MAX, "out of memory");
     for (size_t i = 0; i < fresh->n_rows && r == 0; i++)
         r = mf_table_add(table, &fresh->rows[i]);
     return r;
@@ -126,7 +126,7 @@ static void print_beside(const struct mf_compat_shape *s, const struct mf_compat
 
     mf_shape_brief(&s->shape, brief);
     mf_device_class_print(&s->class, class);
-    mf_say(kernels, sizeof(kernels), "%s%s%s", best->kernel1, *best->kernel2 ? " | " : "", best->kernel2);
+    mf_format(kernels, sizeof(kernels), "%s%s%s", best->kernel1, *best->kernel2 ? " | " : "", best->kernel2);
     (void)mf_buf_addf(out, "%s  %s\n  sum   ", class, brief);
     print_kernels(best, out);
     if (raced && raced->end == MF_TUNE_TUNED)
@@ -150,12 +150,12 @@ static void release_ranked(struct ranked *r)
     mf_buf_release(&r->candidates);
 }
 
-static int rank_goal(struct mf_tune_run *run, const cJSON *goal, struct ranked *ret)
+static int rank_task(struct mf_tune_run *run, const cJSON *task, struct ranked *ret)
 {
     _cleanup_(mf_compat_table_release) struct mf_compat_table t = {.n = 0};
     _cleanup_(mf_freep) struct mf_compat_row *rows = NULL;
     size_t n, best;
-    int code = fetch_steps(run->cli, goal, &t);
+    int code = fetch_steps(run->cli, task, &t);
 
     if (code != 0 || t.n == 0)
         return code;
@@ -181,7 +181,7 @@ static int keep_candidates(const struct mf_tune_run *run, const struct mf_buf *f
     char path[MF_TUNE_PATH_MAX + 32];
 
     mf_buf_init(&text, CANDIDATES_MAX);
-    mf_say(path, sizeof(path), "%s/" MF_TUNE_CANDIDATES_FILE, run->state->folder);
+    mf_format(path, sizeof(path), "%s/" MF_TUNE_CANDIDATES_FILE, run->state->folder);
     int code = access(path, F_OK) == 0 ? mf_file_read(path, &text) : 0;
     if (text.len == 0)
         mf_compat_table_print(&(struct mf_compat_table){.n = 0}, true, &text);
@@ -190,26 +190,26 @@ static int keep_candidates(const struct mf_tune_run *run, const struct mf_buf *f
     return code != 0 ? code : mf_file_write(path, text.data, text.len);
 }
 
-int mf_tune_compat(struct mf_tune_run *run, const cJSON *goals)
+int mf_tune_compat(struct mf_tune_run *run, const cJSON *tasks)
 {
     _cleanup_(release_ranked) struct ranked ranked = {.all = NULL};
     _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
     const struct mf_tune_options *o = run->options;
     char path[MF_TUNE_PATH_MAX + 32], why[MF_REASON_MAX] = "";
-    const cJSON *goal;
+    const cJSON *task;
     int code = 0;
 
     mf_buf_init(&ranked.candidates, CANDIDATES_MAX);
     if (mf_table_new("profile", true, &ranked.all) < 0 || mf_table_new("compat", true, &ranked.best) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-    cJSON_ArrayForEach (goal, goals) {
+    cJSON_ArrayForEach (task, tasks) {
         if (code == 0)
-            code = rank_goal(run, goal, &ranked);
+            code = rank_task(run, task, &ranked);
     }
     if (code == 0 && *o->profile_file && ranked.all->n_rows > 0 &&
         mf_table_file_update(o->profile_file, -1, append, ranked.all, why) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "-o2: %s: %s", o->profile_file, why);
-    mf_say(path, sizeof(path), "%s/" MF_TUNE_COMPAT_FILE, run->state->folder);
+    mf_format(path, sizeof(path), "%s/" MF_TUNE_COMPAT_FILE, run->state->folder);
     if (code == 0 && ranked.candidates.len > 0)
         code = keep_candidates(run, &ranked.candidates);
     if (code == 0 && o->compat && ranked.best->n_rows > 0)
@@ -232,15 +232,16 @@ static int replay_shape(const struct mf_compat_shape *s, double err_ratio, struc
     r = mf_compat_rank(&s->shape, s->candidates, s->n, err_ratio, &ranked, &n, &best);
     if (r == -ENOENT) {
         o->end = MF_TUNE_FAILED;
-        mf_say(o->reason, sizeof(o->reason),
-               "none of its %zu candidates has a time, an error of at most %g and a pair", s->n, err_ratio);
+        mf_format(o->reason, sizeof(o->reason),
+                  "none of its %zu candidates has a time, an error of at most %g and a pair", s->n,
+                  err_ratio);
         return 0;
     }
     if (r == 0)
         r = mf_compat_add_row(rows, s, &ranked[best], PROVENANCE);
     if (r == 0)
-        mf_say(o->kernels, sizeof(o->kernels), "%s%s%s", ranked[best].kernel1,
-               *ranked[best].kernel2 ? " | " : "", ranked[best].kernel2);
+        mf_format(o->kernels, sizeof(o->kernels), "%s%s%s", ranked[best].kernel1,
+                  *ranked[best].kernel2 ? " | " : "", ranked[best].kernel2);
     return r;
 }
 
@@ -254,7 +255,7 @@ static void note_rows(const struct mf_table *rows, const struct mf_merge_result 
         o->us = row->us;
         o->tflops = row->tflops;
         o->bw = row->bw;
-        mf_say(o->what, sizeof(o->what), "%s", mf_merged_name(result->items[i].what));
+        mf_format(o->what, sizeof(o->what), "%s", mf_merged_name(result->items[i].what));
     }
 }
 

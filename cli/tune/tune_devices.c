@@ -15,7 +15,7 @@ static bool read_device(const char *line, size_t len, struct mf_tune_device *ret
 {
     char text[256], *class;
 
-    mf_say(text, sizeof(text), "%.*s", (int)MF_MIN(len, sizeof(text) - 1), line);
+    mf_format(text, sizeof(text), "%.*s", (int)MF_MIN(len, sizeof(text) - 1), line);
     class = text + strcspn(text, " ");
     if (class == text || !*class)
         return false;
@@ -67,7 +67,7 @@ static bool read_simulated(const char *name, struct mf_tune_device *ret)
 
     if (!colon || (size_t)(colon - name - 4) >= sizeof(class))
         return false;
-    mf_say(class, sizeof(class), "%.*s", (int)(colon - name - 4), name + 4);
+    mf_format(class, sizeof(class), "%.*s", (int)(colon - name - 4), name + 4);
     return mf_device_class_parse(class, &ret->class) == 0 && mf_copy(ret->name, sizeof(ret->name), name) == 0;
 }
 
@@ -79,7 +79,7 @@ static int choose_named(const char *asked, const struct mf_tune_device *there, s
     while (*asked) {
         size_t len = strcspn(asked, ","), i = 0;
         char name[96];
-        mf_say(name, sizeof(name), "%.*s", (int)len, asked);
+        mf_format(name, sizeof(name), "%.*s", (int)len, asked);
         while (i < n_there && strcmp(there[i].name, name) != 0)
             i++;
         if (n == MF_TUNE_DEVICES_MAX)

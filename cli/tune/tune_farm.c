@@ -42,7 +42,7 @@ static int await_lock(const char *folder)
     char path[MF_TUNE_PATH_MAX + 16];
     int64_t until = mf_now_ms() + LEAVE_MS;
 
-    mf_say(path, sizeof(path), "%s/lock", folder);
+    mf_format(path, sizeof(path), "%s/lock", folder);
     _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
@@ -83,8 +83,8 @@ static int read_ports(struct mf_tune_farm *f, const char *path)
     int code = mf_file_read(path, &text);
     if (code == 0 && sscanf(text.data, "http=%d hub=%d", &http, &hub) != 2)
         code = mf_cli_fail(MF_EXIT_FAILED, "%s holds no ports", path);
-    mf_say(f->url, sizeof(f->url), "http://127.0.0.1:%d", http);
-    mf_say(f->hub, sizeof(f->hub), "tcp://127.0.0.1:%d", hub);
+    mf_format(f->url, sizeof(f->url), "http://127.0.0.1:%d", http);
+    mf_format(f->hub, sizeof(f->hub), "tcp://127.0.0.1:%d", hub);
     return code;
 }
 
@@ -93,9 +93,9 @@ static int start_daemon(struct mf_tune_farm *f)
     char path[MF_TUNE_PATH_MAX], state[MF_TUNE_PATH_MAX + 16], ports[MF_TUNE_PATH_MAX + 16];
 
     mf_tune_find_program("moefarmd", "server", path);
-    mf_say(state, sizeof(state), "%s/farm", f->folder);
-    mf_say(ports, sizeof(ports), "%s/ports", f->folder);
-    mf_say(f->daemon.log, sizeof(f->daemon.log), "%s/moefarmd.log", f->folder);
+    mf_format(state, sizeof(state), "%s/farm", f->folder);
+    mf_format(ports, sizeof(ports), "%s/ports", f->folder);
+    mf_format(f->daemon.log, sizeof(f->daemon.log), "%s/moefarmd.log", f->folder);
     if (mkdir(state, 0700) < 0 && errno != EEXIST)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", state, strerrordesc_np(errno));
     int code = await_lock(state);
@@ -121,12 +121,12 @@ static int start_worker(struct mf_tune_farm *f, struct worker *w)
     char path[MF_TUNE_PATH_MAX], spool[MF_TUNE_PATH_MAX + 16], name[100];
 
     mf_tune_find_program("moefarm-worker", "worker", path);
-    mf_say(spool, sizeof(spool), "%s/spool", f->folder);
+    mf_format(spool, sizeof(spool), "%s/spool", f->folder);
     /* The same name finds the same spool after a restart */
-    mf_say(name, sizeof(name), "tune-%.90s", w->device.name);
+    mf_format(name, sizeof(name), "tune-%.90s", w->device.name);
     for (char *p = name; *p; p++)
         *p = *p == ':' || *p == '/' ? '-' : *p;
-    mf_say(w->child.log, sizeof(w->child.log), "%s/%s.log", f->folder, name);
+    mf_format(w->child.log, sizeof(w->child.log), "%s/%s.log", f->folder, name);
     const char *argv[] = {path,      "--coordinator", f->hub, "--device", w->device.name, "--name", name,
                           "--spool", spool,           NULL,   NULL,       NULL,           NULL,     NULL};
     size_t n = 9;
@@ -148,7 +148,7 @@ int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm
 
     if (!f)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-    mf_say(f->folder, sizeof(f->folder), "%s", o->folder);
+    mf_format(f->folder, sizeof(f->folder), "%s", o->folder);
     f->families = o->families;
     f->runner = o->runner;
     code = start_daemon(f);

@@ -27,7 +27,7 @@ int mf_tune_input_name(struct mf_tune_input *in, const char *list)
             return mf_cli_fail(MF_EXIT_USAGE, "-o: at most %d files, separated by colons",
                                MF_TUNE_TABLES_MAX);
         if (len > 0)
-            mf_say(in->paths[in->n_tables++], sizeof(in->paths[0]), "%.*s", (int)len, list);
+            mf_format(in->paths[in->n_tables++], sizeof(in->paths[0]), "%.*s", (int)len, list);
         list += len + (list[len] == ':');
     }
     return 0;
@@ -107,7 +107,7 @@ static int classes_named(struct mf_tune_input *in, const char *list)
         size_t len = strcspn(list, ",");
         char text[MF_DEVICE_CLASS_TEXT_MAX];
         struct mf_device_class class;
-        mf_say(text, sizeof(text), "%.*s", (int)len, list);
+        mf_format(text, sizeof(text), "%.*s", (int)len, list);
         if (mf_device_class_parse(text, &class) < 0)
             return mf_cli_fail(MF_EXIT_USAGE, "--classes: '%s' is no device class; gfx942/304 is one", text);
         code = add_class(in, &class);

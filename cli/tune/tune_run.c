@@ -21,7 +21,7 @@ struct batch {
     int64_t id;
     bool
         refused; /* by the farm, for what it says: there is no such batch, and handed in again there would be none */
-    size_t merged; /* goals that were done when the table was last written */
+    size_t merged; /* tasks that were done when the table was last written */
     int failed;    /* exit code of a turn that could not go on */
 };
 
@@ -155,8 +155,8 @@ static int fetch_table(struct batch *b, const char *consumer, struct mf_table **
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
     char path[MF_API_PATH_MAX], why[MF_REASON_MAX] = "out of memory";
 
-    mf_say(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?batch=%" PRId64 "&consumer=%s%s", b->id,
-           consumer, b->run->options->simulated ? "&simulated=1" : "");
+    mf_format(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?batch=%" PRId64 "&consumer=%s%s", b->id,
+              consumer, b->run->options->simulated ? "&simulated=1" : "");
     mf_http_reply_init(&reply);
     int code = mf_api_send(b->run->cli, &(struct mf_http_request){.path = path}, &reply);
     if (code != 0)
@@ -202,11 +202,11 @@ static void note_merged(struct batch *b, const struct mf_table_row *row, const s
     o->us = row->us;
     o->tflops = row->tflops;
     o->bw = row->bw;
-    mf_say(o->what, sizeof(o->what), "%s", mf_merged_name(kept ? MF_MERGED_KEPT : item->what));
-    mf_say(o->reason, sizeof(o->reason), "%s", item->what == MF_MERGED_ADDED ? "" : item->reason);
-    mf_say(o->kernels, sizeof(o->kernels), "%s%s%s", row->kernel1 ? row->kernel1 : "",
-           mf_table_no_kernel(row->kernel2) ? "" : " | ",
-           mf_table_no_kernel(row->kernel2) ? "" : row->kernel2);
+    mf_format(o->what, sizeof(o->what), "%s", mf_merged_name(kept ? MF_MERGED_KEPT : item->what));
+    mf_format(o->reason, sizeof(o->reason), "%s", item->what == MF_MERGED_ADDED ? "" : item->reason);
+    mf_format(o->kernels, sizeof(o->kernels), "%s%s%s", row->kernel1 ? row->kernel1 : "",
+              mf_table_no_kernel(row->kernel2) ? "" : " | ",
+              mf_table_no_kernel(row->kernel2) ? "" : row->kernel2);
 }
 
 /* All rows of the batch that are there: those that the table has already are found to be as fast, and kept. */
@@ -232,7 +232,7 @@ static int merge(struct batch *b)
 static int turn(void *context, const struct mf_progress *progress)
 {
     struct batch *b = context;
-    size_t done = mf_progress_count(progress, MF_GOAL_DONE);
+    size_t done = mf_progress_count(progress, MF_TASK_DONE);
     int code = 0;
 
     if (interrupted) {
@@ -251,17 +251,17 @@ static int turn(void *context, const struct mf_progress *progress)
     return b->failed;
 }
 
-/* ---- what became of the goals ---- */
+/* ---- what became of the tasks ---- */
 
-static void note_goal(struct batch *b, const cJSON *goal)
+static void note_task(struct batch *b, const cJSON *task)
 {
     struct mf_device_class class;
     struct mf_shape shape;
     struct mf_tune_outcome *o;
-    const char *state = mf_api_text(goal, "state", "");
+    const char *state = mf_api_text(task, "state", "");
 
-    if (mf_api_shape(mf_json_object(goal, "shape"), &shape) < 0 ||
-        mf_device_class_parse(mf_api_text(goal, "class", ""), &class) < 0)
+    if (mf_api_shape(mf_json_object(task, "shape"), &shape) < 0 ||
+        mf_device_class_parse(mf_api_text(task, "class", ""), &class) < 0)
         return;
     o = mf_tune_outcomes_find(&b->run->outcomes, &class, &shape);
     if (!o || o->end == MF_TUNE_TUNED)
@@ -269,9 +269,9 @@ static void note_goal(struct batch *b, const cJSON *goal)
     if (strcmp(state, "failed") == 0)
         o->end = MF_TUNE_FAILED;
     if (!o->reason[0])
-        mf_say(o->reason, sizeof(o->reason), "%s", mf_api_text(goal, "reason", ""));
+        mf_format(o->reason, sizeof(o->reason), "%s", mf_api_text(task, "reason", ""));
     if (!o->reason[0] && strcmp(state, "done") != 0)
-        mf_say(o->reason, sizeof(o->reason), "%s", state);
+        mf_format(o->reason, sizeof(o->reason), "%s", state);
 }
 
 /* A row that is done and that the export leaves out. */
@@ -286,23 +286,23 @@ static void note_left_out(struct batch *b, const cJSON *item)
         return;
     o = mf_tune_outcomes_find(&b->run->outcomes, &class, &shape);
     if (o && o->end == MF_TUNE_REMAINING)
-        mf_say(o->reason, sizeof(o->reason), "%s", mf_api_text(item, "reason", ""));
+        mf_format(o->reason, sizeof(o->reason), "%s", mf_api_text(item, "reason", ""));
 }
 
-static int note_goals(struct batch *b)
+static int note_tasks(struct batch *b)
 {
-    _cleanup_(cJSON_Deletep) cJSON *goals = NULL;
-    const cJSON *goal;
+    _cleanup_(cJSON_Deletep) cJSON *tasks = NULL;
+    const cJSON *task;
     char path[MF_API_PATH_MAX];
 
-    mf_api_path(path, "/api/v1/batches/{}/goals", b->id);
-    int code = mf_api_list(b->run->cli, path, &goals);
-    cJSON_ArrayForEach (goal, goals)
-        note_goal(b, goal);
+    mf_api_path(path, "/api/v1/batches/{}/tasks", b->id);
+    int code = mf_api_list(b->run->cli, path, &tasks);
+    cJSON_ArrayForEach (task, tasks)
+        note_task(b, task);
     if (code == 0 && b->run->options->compare)
-        code = mf_tune_compared(b->run->cli, goals, b->run->compared);
+        code = mf_tune_compared(b->run->cli, tasks, b->run->compared);
     if (code == 0 && (b->run->options->compat || *b->run->options->profile_file))
-        code = mf_tune_compat(b->run, goals);
+        code = mf_tune_compat(b->run, tasks);
     return code;
 }
 
@@ -312,10 +312,10 @@ static int note_outcomes(struct batch *b)
     const cJSON *item;
     char path[MF_API_PATH_MAX];
 
-    int code = note_goals(b);
-    mf_say(path, sizeof(path), "/api/v1/export/left_out?batch=%" PRId64 "&consumer=%s%s", b->id,
-           b->run->options->for_aiter ? "aiter" : "moefarm",
-           b->run->options->simulated ? "&simulated=1" : "");
+    int code = note_tasks(b);
+    mf_format(path, sizeof(path), "/api/v1/export/left_out?batch=%" PRId64 "&consumer=%s%s", b->id,
+              b->run->options->for_aiter ? "aiter" : "moefarm",
+              b->run->options->simulated ? "&simulated=1" : "");
     if (code == 0)
         code = mf_api_list(b->run->cli, path, &items);
     cJSON_ArrayForEach (item, items)
@@ -333,7 +333,7 @@ static int follow(struct batch *b)
 
     if (b->run->interrupted) /* what came since the last turn */
         return merge(b);
-    /* That goals failed is no reason to stop; that a turn failed is, and the batch may be in the middle then */
+    /* That tasks failed is no reason to stop; that a turn failed is, and the batch may be in the middle then */
     if (b->failed != 0 || (code != MF_EXIT_OK && code != MF_EXIT_FAILED))
         return b->failed != 0 ? b->failed : code;
     code = merge(b);

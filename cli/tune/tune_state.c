@@ -44,11 +44,12 @@ static void table_path(const char *tune_file, char path[PATH_MAX])
 
     if (realpath(tune_file, path))
         return;
-    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - tune_file) + 1 : 1, slash ? tune_file : ".");
+    mf_format(folder, sizeof(folder), "%.*s", slash ? (int)(slash - tune_file) + 1 : 1,
+              slash ? tune_file : ".");
     if (realpath(folder, real))
-        mf_say(path, PATH_MAX, "%s/%s", real, slash ? slash + 1 : tune_file);
+        mf_format(path, PATH_MAX, "%s/%s", real, slash ? slash + 1 : tune_file);
     else
-        mf_say(path, PATH_MAX, "%s", tune_file);
+        mf_format(path, PATH_MAX, "%s", tune_file);
 }
 
 /* Where a folder beside the table cannot be made: the base directory specification's place for state. */
@@ -58,9 +59,9 @@ static int make_elsewhere(const char *table, char *folder, size_t cap)
     uint64_t hash = mf_hash64(table, strlen(table), MF_HASH_SEED);
 
     if (state && *state == '/')
-        mf_say(folder, cap, "%s/moefarm/tune-%016" PRIx64, state, hash);
+        mf_format(folder, cap, "%s/moefarm/tune-%016" PRIx64, state, hash);
     else if (home && *home)
-        mf_say(folder, cap, "%s/.local/state/moefarm/tune-%016" PRIx64, home, hash);
+        mf_format(folder, cap, "%s/.local/state/moefarm/tune-%016" PRIx64, home, hash);
     else
         return -EACCES;
     return make_folders(folder);
@@ -78,7 +79,7 @@ static int make_folder(const char *asked, const char *tune_file, char *folder, s
     table_path(tune_file, table);
     if (strlen(table) + sizeof(".moefarm") > cap)
         return -ENAMETOOLONG;
-    mf_say(folder, cap, "%s.moefarm", table);
+    mf_format(folder, cap, "%s.moefarm", table);
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
         return 0;
     r = -errno;
@@ -89,7 +90,7 @@ static int lock_it(struct mf_tune_state *s, const char *tune_file)
 {
     char path[MF_TUNE_PATH_MAX + 16], pid[32] = "";
 
-    mf_say(path, sizeof(path), "%s/tune.lock", s->folder);
+    mf_format(path, sizeof(path), "%s/tune.lock", s->folder);
     s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (s->lock < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
@@ -100,7 +101,7 @@ static int lock_it(struct mf_tune_state *s, const char *tune_file)
                            "another moefarm tune%s%s works on %s; wait for it to end, or give another -o",
                            *pid ? ", process " : "", pid, tune_file);
     }
-    mf_say(pid, sizeof(pid), "%ld\n", (long)getpid());
+    mf_format(pid, sizeof(pid), "%ld\n", (long)getpid());
     if (ftruncate(s->lock, 0) < 0 || pwrite(s->lock, pid, strlen(pid), 0) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
     return 0;
@@ -167,8 +168,8 @@ int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const c
         mf_tune_pending_release(&p);
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     }
-    mf_say(p.path, sizeof(p.path), "%s/" PENDING "%lld.%09ld.json", s->folder, (long long)now.tv_sec,
-           now.tv_nsec);
+    mf_format(p.path, sizeof(p.path), "%s/" PENDING "%lld.%09ld.json", s->folder, (long long)now.tv_sec,
+              now.tv_nsec);
     int code = save(&p);
     if (code != 0)
         mf_tune_pending_release(&p);
@@ -201,7 +202,7 @@ static int load(const char *path, struct mf_tune_pending *ret)
             return mf_cli_fail(MF_EXIT_FAILED, "%s: no record of a batch, remove it", path);
         }
     }
-    mf_say(p.path, sizeof(p.path), "%s", path);
+    mf_format(p.path, sizeof(p.path), "%s", path);
     *ret = p;
     return 0;
 }
@@ -232,7 +233,7 @@ int mf_tune_pending_list(const struct mf_tune_state *s, const char *farm, struct
     list = calloc((size_t)n + 1, sizeof(*list));
     for (int i = 0; i < n; i++) {
         char path[MF_TUNE_PATH_MAX + 300];
-        mf_say(path, sizeof(path), "%s/%s", s->folder, names[i]->d_name);
+        mf_format(path, sizeof(path), "%s/%s", s->folder, names[i]->d_name);
         free(names[i]);
         if (!list || code != 0 || n_list == BATCHES_MAX)
             continue;

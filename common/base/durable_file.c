@@ -40,7 +40,7 @@ static char *name_in(char *file)
 static void folder_of(const char *file, char ret[PATH_MAX])
 {
     const char *slash = strrchr(file, '/');
-    mf_say(ret, PATH_MAX, "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
+    mf_format(ret, PATH_MAX, "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
 }
 
 /* N of a file N in the folder of this process's descriptors, by whatever path; -1: it is no such file. The links in there name

@@ -28,8 +28,8 @@ int mf_fault_init(void)
     const char *n = strchr(text, ':'), *path = n ? strchr(n + 1, ':') : NULL;
     if (!path || (size_t)(n - text) >= sizeof(name) || (size_t)(path - n) > sizeof(number))
         return -EINVAL;
-    mf_say(name, sizeof(name), "%.*s", (int)(n - text), text);
-    mf_say(number, sizeof(number), "%.*s", (int)(path - n - 1), n + 1);
+    mf_format(name, sizeof(name), "%.*s", (int)(n - text), text);
+    mf_format(number, sizeof(number), "%.*s", (int)(path - n - 1), n + 1);
     if (mf_fault_parse(name, &armed) < 0 || mf_parse_i64(number, 1, INT64_MAX, &deadly) < 0)
         return -EINVAL;
     _cleanup_(mf_closep) int fd = open(path + 1, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

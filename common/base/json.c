@@ -174,6 +174,6 @@ cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value)
     if (value > -INT64_C(1000000000000000) && value < INT64_C(1000000000000000))
         return cJSON_AddNumberToObject(object, key, (double)value);
     char text[24];
-    mf_say(text, sizeof(text), "%" PRId64, value);
+    mf_format(text, sizeof(text), "%" PRId64, value);
     return cJSON_AddRawToObject(object, key, text);
 }

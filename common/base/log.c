@@ -34,8 +34,8 @@ static void print_time(int64_t wall_ms, char *buf, size_t cap)
     int day = (int)(day_of_year - (153 * march_month + 2) / 5 + 1);
     int month = (int)(march_month < 10 ? march_month + 3 : march_month - 9);
     int year = (int)(year_of_era + era * 400 + (month <= 2));
-    mf_say(buf, cap, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", year, month, day, (int)(ms / 3600000),
-           (int)(ms / 60000 % 60), (int)(ms / 1000 % 60), (int)(ms % 1000));
+    mf_format(buf, cap, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", year, month, day, (int)(ms / 3600000),
+              (int)(ms / 60000 % 60), (int)(ms / 1000 % 60), (int)(ms % 1000));
 }
 
 /* A message may quote what a peer sent: it must not look like a line of its own. */
@@ -56,14 +56,14 @@ __attribute__((format(printf, 3, 0))) static void write_line(enum mf_log_level l
     const size_t room = sizeof(line) - strlen(suffix) - sizeof(cut) - 1;
 
     print_time(mf_wall_ms(), when, sizeof(when));
-    mf_say(line, room, "%s %s %s: ", when, log_program, names[level]);
+    mf_format(line, room, "%s %s %s: ", when, log_program, names[level]);
     size_t len = strlen(line);
     int n = vsnprintf(line + len, room - len, format, args);
     bool whole = n >= 0 && (size_t)n < room - len;
     if (n < 0)
         line[len] = '\0';
     len += strlen(line + len);
-    mf_say(line + len, sizeof(line) - len, "%s%s", whole ? "" : cut, suffix);
+    mf_format(line + len, sizeof(line) - len, "%s%s", whole ? "" : cut, suffix);
     keep_on_one_line(line);
     len = strlen(line);
     line[len] = '\n';
@@ -88,9 +88,9 @@ int mf_log_errno(int r, const char *format, ...)
     char suffix[128];
     const char *text = strerrordesc_np(r < 0 ? -r : r);
     if (text)
-        mf_say(suffix, sizeof(suffix), ": %s", text);
+        mf_format(suffix, sizeof(suffix), ": %s", text);
     else
-        mf_say(suffix, sizeof(suffix), ": error %d", r);
+        mf_format(suffix, sizeof(suffix), ": error %d", r);
     va_list args;
     va_start(args, format);
     write_line(MF_LOG_ERROR, suffix, format, args);

@@ -5,7 +5,7 @@
 
 #include "common/base/cleanup.h"
 
-int mf_descriptors_raise(void)
+int mf_open_files_raise(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0)

@@ -4,4 +4,4 @@
 #define MF_DESCRIPTORS 65536 /* asked for, where the system grants them */
 
 /* Raises the limit to MF_DESCRIPTORS, or to the most that may be asked for; what is higher stays. Children inherit it. */
-int mf_descriptors_raise(void);
+int mf_open_files_raise(void);

@@ -60,12 +60,12 @@ static void print_left(const struct mf_opt *o, size_t n, char *buf, size_t cap)
 {
     size_t len = 0;
     for (size_t i = 0; i < n; i++) {
-        mf_say(buf + len, cap - len, "%s%s%s%s", i == 0 ? "  " : ", ", dashes(&o[i]),
-               shows_no(&o[i]) ? "[no-]" : "", o[i].name);
+        mf_format(buf + len, cap - len, "%s%s%s%s", i == 0 ? "  " : ", ", dashes(&o[i]),
+                  shows_no(&o[i]) ? "[no-]" : "", o[i].name);
         len += strlen(buf + len);
     }
     if (has_value(o))
-        mf_say(buf + len, cap - len, o->type == MF_OPT_OPTIONAL ? " [%s]" : " %s", argument_of(o));
+        mf_format(buf + len, cap - len, o->type == MF_OPT_OPTIONAL ? " [%s]" : " %s", argument_of(o));
 }
 
 static const char *help_of(const struct mf_opt *o, size_t n)
@@ -85,23 +85,23 @@ static void print_default(const struct mf_opt *o, char *buf, size_t cap)
         return;
     switch (o->type) {
     case MF_OPT_BOOL:
-        mf_say(buf, cap, "%s", *(const bool *)o->value ? " (default: on)" : "");
+        mf_format(buf, cap, "%s", *(const bool *)o->value ? " (default: on)" : "");
         break;
     case MF_OPT_INT: {
         /* What nobody could give means that it was not given */
         int64_t value = *(const int64_t *)o->value;
         if ((o->min == 0 && o->max == 0) || (value >= o->min && value <= o->max))
-            mf_say(buf, cap, " (default: %" PRId64 ")", value);
+            mf_format(buf, cap, " (default: %" PRId64 ")", value);
         break;
     }
     case MF_OPT_DOUBLE:
-        mf_say(buf, cap, " (default: %g)", *(const double *)o->value);
+        mf_format(buf, cap, " (default: %g)", *(const double *)o->value);
         break;
     case MF_OPT_OPTIONAL:
     case MF_OPT_TEXT: {
         const char *text = *(const char *const *)o->value;
         if (text && *text)
-            mf_say(buf, cap, " (default: %s)", text);
+            mf_format(buf, cap, " (default: %s)", text);
         break;
     }
     }
@@ -148,7 +148,7 @@ static void print_option(FILE *out, const struct mf_opt *o, size_t n, int width)
     print_left(o, n, left, sizeof(left));
     int len = (int)strlen(left);
     print_default(o, value, sizeof(value));
-    mf_say(text, sizeof(text), "%s%s", help_of(o, n), value);
+    mf_format(text, sizeof(text), "%s%s", help_of(o, n), value);
     if (*text == '\0') {
         fprintf(out, "%s\n", left);
         return;

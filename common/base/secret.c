@@ -73,7 +73,7 @@ void mf_access_token_print(int64_t id, const uint8_t secret[MF_KEY_SIZE], char t
 {
     char hex[MF_KEY_TEXT_MAX];
     mf_key_print(secret, hex);
-    mf_say(text, MF_TOKEN_TEXT_MAX, ACCESS "%" PRId64 "_%s", id, hex);
+    mf_format(text, MF_TOKEN_TEXT_MAX, ACCESS "%" PRId64 "_%s", id, hex);
 }
 
 int mf_access_token_parse(const char *text, int64_t *ret_id, uint8_t ret_secret[MF_KEY_SIZE])
@@ -86,7 +86,7 @@ int mf_access_token_parse(const char *text, int64_t *ret_id, uint8_t ret_secret[
     n = strspn(text, "0123456789");
     if (n == 0 || n >= sizeof(digits) || text[n] != '_')
         return -EINVAL;
-    mf_say(digits, sizeof(digits), "%.*s", (int)n, text);
+    mf_format(digits, sizeof(digits), "%.*s", (int)n, text);
     if (mf_parse_i64(digits, 1, INT64_MAX, ret_id) < 0)
         return -EINVAL;
     return mf_key_parse(text + n + 1, ret_secret);
@@ -98,7 +98,7 @@ void mf_enrol_token_print(const uint8_t secret[MF_KEY_SIZE], const uint8_t coord
     char mine[MF_KEY_TEXT_MAX], theirs[MF_KEY_TEXT_MAX];
     mf_key_print(secret, mine);
     mf_key_print(coordinator, theirs);
-    mf_say(text, MF_TOKEN_TEXT_MAX, ENROL "%s_%s", mine, theirs);
+    mf_format(text, MF_TOKEN_TEXT_MAX, ENROL "%s_%s", mine, theirs);
 }
 
 int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
@@ -110,7 +110,7 @@ int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
     text += strlen(ENROL);
     if (strlen(text) != 2 * (MF_KEY_TEXT_MAX - 1) + 1 || text[MF_KEY_TEXT_MAX - 1] != '_')
         return -EINVAL;
-    mf_say(secret, sizeof(secret), "%s", text);
+    mf_format(secret, sizeof(secret), "%s", text);
     int r = mf_key_parse(secret, ret_secret);
     return r < 0 ? r : mf_key_parse(text + MF_KEY_TEXT_MAX, ret_coordinator);
 }
@@ -118,7 +118,7 @@ int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
 int mf_secret_file_write(const char *path, const char *text)
 {
     char beside[PATH_MAX];
-    mf_say(beside, sizeof(beside), "%s.%ld", path, (long)getpid());
+    mf_format(beside, sizeof(beside), "%s.%ld", path, (long)getpid());
     (void)unlink(beside);
     _cleanup_(mf_closep) int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)

@@ -114,7 +114,7 @@ int mf_copy(char *dst, size_t cap, const char *src)
     return 0;
 }
 
-void mf_say(char *dst, size_t cap, const char *format, ...)
+void mf_format(char *dst, size_t cap, const char *format, ...)
 {
     if (cap == 0)
         return;

@@ -16,7 +16,7 @@ int mf_parse_bool(const char *text, bool *ret);
 /* Copies with truncation refused: -ENAMETOOLONG leaves dst empty. */
 int mf_copy(char *dst, size_t cap, const char *src);
 /* snprintf that cuts silently: for messages to people only. Always terminates. */
-void mf_say(char *dst, size_t cap, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void mf_format(char *dst, size_t cap, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Append a part at `at`, before end, and cut it silently; give where its 0 stands, for the next part. For what is printed once a
  * step, where a format costs ten times as much. */
 char *mf_append(char *at, const char *end, const char *text);

@@ -27,7 +27,7 @@ int mf_device_class_parse(const char *text, struct mf_device_class *ret)
 
 void mf_device_class_print(const struct mf_device_class *c, char buf[MF_DEVICE_CLASS_TEXT_MAX])
 {
-    mf_say(buf, MF_DEVICE_CLASS_TEXT_MAX, "%s/%d", c->gfx, c->cu_num);
+    mf_format(buf, MF_DEVICE_CLASS_TEXT_MAX, "%s/%d", c->gfx, c->cu_num);
 }
 
 bool mf_device_class_equal(const struct mf_device_class *a, const struct mf_device_class *b)

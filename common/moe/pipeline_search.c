@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BITS_WORDS      4
-#define ARTIFACTS_MAX   (64 * BITS_WORDS)
-#define STATES_MAX      (1u << 16)
-#define CONVERSIONS_MAX 6
-#define LAYOUTS_MAX     15
-#define RANKS           (MF_OP_N_ + CONVERSIONS_MAX + 1)
+#define BITS_WORDS       4
+#define TENSOR_SPECS_MAX (64 * BITS_WORDS)
+#define STATES_MAX       (1u << 16)
+#define CONVERSIONS_MAX  6
+#define LAYOUTS_MAX      15
+#define RANKS            (MF_OP_N_ + CONVERSIONS_MAX + 1)
 
-/* A set of artifacts. */
+/* A set of tensor specs. */
 struct bits {
     uint64_t w[BITS_WORDS];
 };
@@ -69,13 +69,13 @@ struct state {
 struct search {
     const struct mf_path_problem *p;
     int32_t *order; /* rank → index */
-    struct mf_artifact artifacts[ARTIFACTS_MAX];
-    int n_artifacts;
+    struct mf_tensor_spec tensor_specs[TENSOR_SPECS_MAX];
+    int n_tensor_specs;
     char layouts[LAYOUTS_MAX][MF_ORDER_MAX];
     int n_layouts;
     struct group *groups;
     size_t n_groups;
-    struct bits inputs, goal, zeroed;
+    struct bits inputs, task, zeroed;
     struct state *states;
     size_t n_states, cap_states;
     int32_t *table; /* hash → state, -1 empty */
@@ -142,16 +142,16 @@ static int compare_order(const void *a, const void *b, void *context)
     return compare_names(p->steps[*(const int32_t *)a].step, p->steps[*(const int32_t *)b].step);
 }
 
-static int intern_artifact(struct search *s, const struct mf_artifact *a)
+static int intern_tensor_spec(struct search *s, const struct mf_tensor_spec *a)
 {
-    for (int i = 0; i < s->n_artifacts; i++) {
-        if (mf_artifact_equal(&s->artifacts[i], a))
+    for (int i = 0; i < s->n_tensor_specs; i++) {
+        if (mf_tensor_spec_equal(&s->tensor_specs[i], a))
             return i;
     }
-    if (s->n_artifacts == ARTIFACTS_MAX)
+    if (s->n_tensor_specs == TENSOR_SPECS_MAX)
         return -E2BIG;
-    s->artifacts[s->n_artifacts] = *a;
-    return s->n_artifacts++;
+    s->tensor_specs[s->n_tensor_specs] = *a;
+    return s->n_tensor_specs++;
 }
 
 static int intern_layout(struct search *s, const char *order)
@@ -171,14 +171,14 @@ static int sign(struct search *s, const struct mf_step *step, struct group *ret)
 {
     *ret = (struct group){.covers = step->covers, .block_m = step->block_m};
     for (int i = 0; i < step->n_needs; i++) {
-        const struct mf_artifact *a = &step->needs[i];
-        bool weight = mf_artifact_is_weight(a);
-        int id = weight ? intern_layout(s, a->order) : intern_artifact(s, a);
+        const struct mf_tensor_spec *a = &step->needs[i];
+        bool weight = mf_tensor_spec_is_weight(a);
+        int id = weight ? intern_layout(s, a->order) : intern_tensor_spec(s, a);
         if (id < 0)
             return id;
         if (!weight) {
             bits_add(&ret->needs, id);
-            if (mf_artifact_is_input(a))
+            if (mf_tensor_spec_is_input(a))
                 bits_add(&s->inputs, id);
             continue;
         }
@@ -188,7 +188,7 @@ static int sign(struct search *s, const struct mf_step *step, struct group *ret)
         *layout = (uint8_t)id;
     }
     for (int i = 0; i < step->n_gives; i++) {
-        int id = intern_artifact(s, &step->gives[i]);
+        int id = intern_tensor_spec(s, &step->gives[i]);
         if (id < 0)
             return id;
         bits_add(&ret->gives, id);
@@ -253,12 +253,12 @@ static int make_groups(struct search *s)
         group_add(s, &s->groups[i], (int32_t)rank);
     }
     find_spare(s);
-    struct mf_artifact y = {
+    struct mf_tensor_spec y = {
         .tensor = MF_TENSOR_Y, .format = s->p->format, .scale = MF_SCALE_NONE, .order = "token"};
-    int id = intern_artifact(s, &y);
+    int id = intern_tensor_spec(s, &y);
     if (id < 0)
         return id;
-    bits_add(&s->goal, id);
+    bits_add(&s->task, id);
     return 0;
 }
 
@@ -272,7 +272,7 @@ static bool fits(const struct key *k, const struct group *g)
 /* What steps that may still follow need, and the output. */
 static struct bits wanted(const struct search *s, const struct key *k)
 {
-    struct bits b = s->goal;
+    struct bits b = s->task;
     for (size_t i = 0; i < s->n_groups; i++) {
         if (fits(k, &s->groups[i]))
             b = bits_or(b, s->groups[i].needs);
@@ -325,7 +325,7 @@ static bool follow(const struct search *s, const struct key *from, const struct 
     struct bits want = wanted(s, ret);
     ret->live = bits_and(bits_or(from->live, g->gives), want);
     /* Owed for ever: that path cannot become legal. The output itself is owed to the caller, not to a step. */
-    ret->owed = bits_less(ret->owed, s->goal);
+    ret->owed = bits_less(ret->owed, s->task);
     return bits_within(&ret->owed, &ret->live);
 }
 
@@ -471,13 +471,13 @@ static int expand(struct search *s, int32_t index)
 }
 
 /* Can the step run with what is there? */
-static bool runnable(const struct mf_step *step, const struct mf_artifact *there, int n)
+static bool runnable(const struct mf_step *step, const struct mf_tensor_spec *there, int n)
 {
     for (int i = 0; i < step->n_needs; i++) {
-        const struct mf_artifact *a = &step->needs[i];
-        bool met = mf_artifact_is_weight(a) || mf_artifact_is_input(a);
+        const struct mf_tensor_spec *a = &step->needs[i];
+        bool met = mf_tensor_spec_is_weight(a) || mf_tensor_spec_is_input(a);
         for (int j = 0; j < n && !met; j++)
-            met = mf_artifact_equal(a, &there[j]);
+            met = mf_tensor_spec_equal(a, &there[j]);
         if (!met)
             return false;
     }
@@ -487,7 +487,7 @@ static bool runnable(const struct mf_step *step, const struct mf_artifact *there
 /* Ops in the layer's order; a conversion only when nothing else can run, so that it stands before its user. */
 static void sort_to_run(const struct search *s, const struct partial *from, struct mf_path *path)
 {
-    struct mf_artifact there[MF_PATH_STEPS_MAX * MF_STEP_ARTIFACTS_MAX];
+    struct mf_tensor_spec there[MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX];
     int n_there = 0;
     bool used[MF_PATH_STEPS_MAX] = {false};
     for (path->n = 0; path->n < from->n;) {
@@ -513,7 +513,7 @@ static void sort_to_run(const struct search *s, const struct partial *from, stru
 static int collect(struct search *s, const struct state *state)
 {
     const struct key *k = &state->key;
-    if (k->covered != s->p->ops || !bits_none(&k->owed) || !bits_within(&s->goal, &k->live))
+    if (k->covered != s->p->ops || !bits_none(&k->owed) || !bits_within(&s->task, &k->live))
         return 0;
     for (int i = 0; i < state->n; i++) {
         int r = mf_array_grow(&s->found, s->n_found, &s->cap_found, sizeof(*s->found));

@@ -46,7 +46,7 @@ struct mf_path {
 };
 
 /* The `keep` cheapest of every (structure, block_m, w1, w2), all sorted by (us, names). *ret_n may be 0. The
- * caller frees *ret. -E2BIG: more distinct artifacts or states than the ceilings in pipeline_search.c allow. */
+ * caller frees *ret. -E2BIG: more distinct tensor specs or states than the ceilings in pipeline_search.c allow. */
 int mf_path_find(const struct mf_path_problem *p, struct mf_path **ret, size_t *ret_n);
 
 /* "sort+zero | gather+gemm1+act | gemm2+weight+combine": which ops go together, in the order of the layer, and which step

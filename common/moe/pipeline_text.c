@@ -39,7 +39,7 @@ int mf_pipeline_text_add(char *text, size_t cap, const char *family, const char 
 
     if (needed > cap - len)
         return -ENAMETOOLONG;
-    mf_say(text + len, cap - len, "%s%s:%s", len > 0 ? "|" : "", family, step);
+    mf_format(text + len, cap - len, "%s%s:%s", len > 0 ? "|" : "", family, step);
     return 0;
 }
 

@@ -37,11 +37,11 @@ int mf_production_shape(const struct mf_shape *asked, struct mf_shape *ret, char
     key.token = mf_token_bucket(asked->token);
     *ret = key;
     if (key.q_dtype_a != asked->q_dtype_a)
-        mf_say(why, why_cap, "production asks for q_dtype_a %s in place of %s: %s",
-               mf_dtype_name(key.q_dtype_a), mf_dtype_name(asked->q_dtype_a), rule);
+        mf_format(why, why_cap, "production asks for q_dtype_a %s in place of %s: %s",
+                  mf_dtype_name(key.q_dtype_a), mf_dtype_name(asked->q_dtype_a), rule);
     else if (key.token != asked->token)
-        mf_say(why, why_cap, "production asks for token %lld in place of %lld, the bucket that it pads to",
-               (long long)key.token, (long long)asked->token);
+        mf_format(why, why_cap, "production asks for token %lld in place of %lld, the bucket that it pads to",
+                  (long long)key.token, (long long)asked->token);
     return !mf_shape_equal(&key, asked);
 }
 

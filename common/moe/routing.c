@@ -118,7 +118,7 @@ static void print_counts(const struct mf_routing *r, char *buf)
 {
     size_t len = strlen(buf);
     for (int32_t i = 0; i < r->n_counts; i++) {
-        mf_say(buf + len, MF_ROUTING_TEXT_MAX - len, "%c%u", i > 0 ? '.' : ':', r->counts[i]);
+        mf_format(buf + len, MF_ROUTING_TEXT_MAX - len, "%c%u", i > 0 ? '.' : ':', r->counts[i]);
         len += strlen(buf + len);
     }
 }
@@ -127,18 +127,18 @@ void mf_routing_print(const struct mf_routing *r, char buf[MF_ROUTING_TEXT_MAX])
 {
     const char *kind = mf_routing_kind_name(r->kind);
     if (r->kind == MF_ROUTING_ROUTER) {
-        mf_say(buf, MF_ROUTING_TEXT_MAX, "%s:%s%s", kind, mf_router_name(r->router),
-               r->shared ? "+shared" : "");
+        mf_format(buf, MF_ROUTING_TEXT_MAX, "%s:%s%s", kind, mf_router_name(r->router),
+                  r->shared ? "+shared" : "");
         return;
     }
-    mf_say(buf, MF_ROUTING_TEXT_MAX, "%s", kind);
+    mf_format(buf, MF_ROUTING_TEXT_MAX, "%s", kind);
     if (r->kind == MF_ROUTING_RECORDED)
         print_counts(r, buf);
     if (!has_parameter(r->kind))
         return;
     /* The shortest decimal that reads back as the same number: 17 digits always do. */
     for (int digits = 1; digits <= 17; digits++) {
-        mf_say(buf, MF_ROUTING_TEXT_MAX, "%s:%.*g", kind, digits, r->parameter);
+        mf_format(buf, MF_ROUTING_TEXT_MAX, "%s:%.*g", kind, digits, r->parameter);
         double back = strtod(strchr(buf, ':') + 1, NULL);
         if (!(back < r->parameter || back > r->parameter))
             break;
@@ -157,17 +157,19 @@ static int router_fits(const struct mf_routing *r, const struct mf_shape *s, cha
 {
     int32_t experts = mf_shape_experts(s) - r->shared, topk = s->topk - r->shared;
     if (topk < 1 || topk > experts) {
-        mf_say(why, why_cap, "topk %d of %d experts leaves %d of %d for the router, the shared expert aside",
-               s->topk, mf_shape_experts(s), topk, experts);
+        mf_format(why, why_cap,
+                  "topk %d of %d experts leaves %d of %d for the router, the shared expert aside", s->topk,
+                  mf_shape_experts(s), topk, experts);
         return -EINVAL;
     }
     int32_t in_group = experts / MF_ROUTER_GROUPS;
     if (r->router == MF_ROUTER_SIGMOID_GROUPS &&
         (experts % MF_ROUTER_GROUPS != 0 || in_group < 2 || topk > in_group * MF_ROUTER_GROUPS_KEPT)) {
-        mf_say(why, why_cap,
-               "%d experts in %d groups of which %d are kept: groups have to be equal, of two or more, and "
-               "to hold topk %d",
-               experts, MF_ROUTER_GROUPS, MF_ROUTER_GROUPS_KEPT, topk);
+        mf_format(
+            why, why_cap,
+            "%d experts in %d groups of which %d are kept: groups have to be equal, of two or more, and "
+            "to hold topk %d",
+            experts, MF_ROUTER_GROUPS, MF_ROUTER_GROUPS_KEPT, topk);
         return -EINVAL;
     }
     return 0;
@@ -176,8 +178,8 @@ static int router_fits(const struct mf_routing *r, const struct mf_shape *s, cha
 int mf_routing_fits(const struct mf_routing *r, const struct mf_shape *s, char *why, size_t why_cap)
 {
     if (r->kind == MF_ROUTING_RECORDED && r->n_counts != mf_shape_experts(s)) {
-        mf_say(why, why_cap, "the recorded profile counts %d experts, ids go to %d", r->n_counts,
-               mf_shape_experts(s));
+        mf_format(why, why_cap, "the recorded profile counts %d experts, ids go to %d", r->n_counts,
+                  mf_shape_experts(s));
         return -EINVAL;
     }
     return r->kind == MF_ROUTING_ROUTER ? router_fits(r, s, why, why_cap) : 0;

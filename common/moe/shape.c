@@ -302,7 +302,7 @@ static void print_columns(const struct mf_shape *shape, size_t first, char buf[M
     char form[MF_SHAPE_FORM_MAX];
     mf_shape_form_print(shape, form, sizeof(form));
     if (form[0])
-        mf_say(buf + len, MF_SHAPE_TEXT_MAX - len, ",%s", form);
+        mf_format(buf + len, MF_SHAPE_TEXT_MAX - len, ",%s", form);
 }
 
 void mf_shape_print(const struct mf_shape *shape, char buf[MF_SHAPE_TEXT_MAX])

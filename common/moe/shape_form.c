@@ -76,7 +76,7 @@ static int set_share(struct mf_shape *s, const char *value)
     int64_t from, all;
     if (s->ep_experts > 0 || !slash)
         return -EINVAL;
-    mf_say(first, sizeof(first), "%.*s", (int)(slash - value), value);
+    mf_format(first, sizeof(first), "%.*s", (int)(slash - value), value);
     if (mf_parse_i64(first, 0, EXPERTS_MAX, &from) < 0 || mf_parse_i64(slash + 1, 2, EXPERTS_MAX, &all) < 0)
         return -EINVAL;
     s->ep_first = (int32_t)from;
@@ -136,7 +136,7 @@ int mf_shape_form_parse(const char *text, struct mf_shape *shape)
 static void print_number(float value, char *buf, size_t cap)
 {
     for (int digits = 1; digits <= 9; digits++) {
-        mf_say(buf, cap, "%.*g", digits, (double)value);
+        mf_format(buf, cap, "%.*g", digits, (double)value);
         float back = strtof(buf, NULL);
         if (!strchr(buf, 'e') && back >= value && back <= value)
             return;
@@ -154,18 +154,18 @@ static void print_part(const struct mf_shape *shape, const struct part *p, char 
         if (!(*(const float *)field > 0))
             return;
         print_number(*(const float *)field, number, sizeof(number));
-        mf_say(buf, PART_MAX, "%s:%s", p->name, number);
+        mf_format(buf, PART_MAX, "%s:%s", p->name, number);
         return;
     case FLAG:
-        mf_say(buf, PART_MAX, "%s", *(const bool *)field ? p->name : "");
+        mf_format(buf, PART_MAX, "%s", *(const bool *)field ? p->name : "");
         return;
     case GATE_UP:
         if (*(const enum mf_gate_up *)field != MF_GATE_UP_ANY)
-            mf_say(buf, PART_MAX, "%s:%s", p->name, mf_gate_up_name(*(const enum mf_gate_up *)field));
+            mf_format(buf, PART_MAX, "%s:%s", p->name, mf_gate_up_name(*(const enum mf_gate_up *)field));
         return;
     case SHARE:
         if (shape->ep_experts > 0)
-            mf_say(buf, PART_MAX, "%s:%d/%d", p->name, (int)shape->ep_first, (int)shape->ep_experts);
+            mf_format(buf, PART_MAX, "%s:%d/%d", p->name, (int)shape->ep_first, (int)shape->ep_experts);
         return;
     }
 }
@@ -177,9 +177,9 @@ void mf_shape_form_print(const struct mf_shape *shape, char *buf, size_t cap)
         size_t len = strlen(text);
         print_part(shape, &parts[i], part);
         if (part[0])
-            mf_say(text + len, sizeof(text) - len, "%s%s", len > 0 ? "+" : "", part);
+            mf_format(text + len, sizeof(text) - len, "%s%s", len > 0 ? "+" : "", part);
     }
-    mf_say(buf, cap, "%s", text);
+    mf_format(buf, cap, "%s", text);
 }
 
 static int compare_part(const void *a, const void *b, enum kind kind)

@@ -17,9 +17,9 @@ int mf_json_value_text(const cJSON *value, char *buf, size_t cap)
     if (!cJSON_IsNumber(value))
         return -EINVAL;
     if (value->valuedouble == floor(value->valuedouble) && fabs(value->valuedouble) < 9007199254740992.0)
-        mf_say(buf, cap, "%.0f", value->valuedouble);
+        mf_format(buf, cap, "%.0f", value->valuedouble);
     else
-        mf_say(buf, cap, "%.17g", value->valuedouble);
+        mf_format(buf, cap, "%.17g", value->valuedouble);
     return 0;
 }
 
@@ -48,8 +48,8 @@ static int unknown(struct reading *r, const char *member)
 {
     char why[MF_EXPECTED_MAX] = "there is no such column; a shape has ";
     for (size_t i = 0; i < MF_SHAPE_N_COLUMNS; i++)
-        mf_say(why + strlen(why), sizeof(why) - strlen(why), "%s, ", mf_shape_columns[i]);
-    mf_say(why + strlen(why), sizeof(why) - strlen(why), "and may have %s", MF_SHAPE_FORM);
+        mf_format(why + strlen(why), sizeof(why) - strlen(why), "%s, ", mf_shape_columns[i]);
+    mf_format(why + strlen(why), sizeof(why) - strlen(why), "and may have %s", MF_SHAPE_FORM);
     return problem(r, member, "unknown", why);
 }
 
@@ -65,7 +65,7 @@ static int read_member(struct reading *r, const cJSON *member, struct mf_shape *
     if (e == -ENOENT)
         return unknown(r, member->string);
     if (!is_value) {
-        mf_say(why, sizeof(why), "%s: a number, a text or a boolean is expected", member->string);
+        mf_format(why, sizeof(why), "%s: a number, a text or a boolean is expected", member->string);
         return problem(r, member->string, "type", why);
     }
     return e < 0 ? bad_value(r, member->string, "value", text, expected) : 0;
@@ -80,7 +80,7 @@ static int check_missing(struct reading *r)
         if (r->seen & 1u << i)
             continue;
         (void)mf_shape_set(&none, column, "", &expected); /* no column takes an empty text */
-        mf_say(why, sizeof(why), "%s is missing; write %s", column, expected);
+        mf_format(why, sizeof(why), "%s is missing; write %s", column, expected);
         int e = problem(r, column, "missing", why);
         if (e < 0)
             return e;

@@ -11,15 +11,15 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
-#define TEXT_MAX 8192 /* names, artifacts and numbers at their longest are less */
+#define TEXT_MAX 8192 /* names, tensor specs and numbers at their longest are less */
 
-enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, WORK, AMOUNT, GAIN, ARTIFACTS, MARK };
+enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, WORK, AMOUNT, GAIN, TENSOR_SPECS, MARK };
 
 struct field {
     const char *key, *opening; /* ",\"key\":" */
     enum field_kind kind;
     size_t offset;
-    size_t extra; /* of a NAME its capacity, of ARTIFACTS the offset of their number */
+    size_t extra; /* of a NAME its capacity, of TENSOR_SPECS the offset of their number */
 };
 
 #define AT(member)     offsetof(struct mf_step, member)
@@ -35,8 +35,8 @@ static const struct field fields[] = {
     {KEY("stage"),             STAGE,     AT(stage),             0},
     {KEY("block_m"),           COUNT,     AT(block_m),           0},
     {KEY("ksplit"),            COUNT,     AT(ksplit),            0},
-    {KEY("needs"),             ARTIFACTS, AT(needs),             AT(n_needs)},
-    {KEY("gives"),             ARTIFACTS, AT(gives),             AT(n_gives)},
+    {KEY("needs"),             TENSOR_SPECS, AT(needs),             AT(n_needs)},
+    {KEY("gives"),             TENSOR_SPECS, AT(gives),             AT(n_gives)},
     {KEY("workspace"),         SIZE,      AT(workspace_bytes),   0},
     {KEY("flops"),             WORK,      AT(flops),             0}, /* whole: a fraction of them is long to print and to read */
     {KEY("bytes"),             WORK,      AT(bytes),             0},
@@ -46,12 +46,12 @@ static const struct field fields[] = {
 };
 /* clang-format on */
 
-static void print_artifacts(struct mf_buf *b, const struct mf_artifact *artifacts, int32_t n)
+static void print_tensor_specs(struct mf_buf *b, const struct mf_tensor_spec *tensor_specs, int32_t n)
 {
     (void)mf_buf_adds(b, "[");
     for (int32_t i = 0; i < n; i++) {
-        char text[MF_ARTIFACT_TEXT_MAX];
-        mf_artifact_print(&artifacts[i], text);
+        char text[MF_TENSOR_SPEC_TEXT_MAX];
+        mf_tensor_spec_print(&tensor_specs[i], text);
         if (i > 0)
             (void)mf_buf_adds(b, ",");
         mf_json_put_text(b, text);
@@ -90,8 +90,8 @@ static void print_value(struct mf_buf *b, const struct field *f, const struct mf
     case MARK:
         (void)mf_buf_adds(b, "true");
         break;
-    case ARTIFACTS:
-        print_artifacts(b, value, *(const int32_t *)(const void *)((const char *)step + f->extra));
+    case TENSOR_SPECS:
+        print_tensor_specs(b, value, *(const int32_t *)(const void *)((const char *)step + f->extra));
         break;
     }
 }
@@ -128,14 +128,15 @@ static enum mf_stage stage_of(mf_ops covers)
     return first ? MF_STAGE_STAGE1 : second ? MF_STAGE_STAGE2 : MF_STAGE_MOVE;
 }
 
-static int read_artifacts(const cJSON *array, struct mf_artifact *artifacts, int32_t *ret_n)
+static int read_tensor_specs(const cJSON *array, struct mf_tensor_spec *tensor_specs, int32_t *ret_n)
 {
     const cJSON *item;
     int32_t n = 0;
     if (!cJSON_IsArray(array))
         return -EINVAL;
     cJSON_ArrayForEach (item, array) {
-        if (n == MF_STEP_ARTIFACTS_MAX || mf_artifact_parse(cJSON_GetStringValue(item), &artifacts[n]) < 0)
+        if (n == MF_STEP_TENSOR_SPECS_MAX ||
+            mf_tensor_spec_parse(cJSON_GetStringValue(item), &tensor_specs[n]) < 0)
             return -EINVAL;
         n++;
     }
@@ -169,8 +170,8 @@ static int read_field(const cJSON *item, const struct field *f, struct mf_step *
     void *value = (char *)step + f->offset;
     if (f->kind == COUNT || f->kind == SIZE || f->kind == WORK || f->kind == AMOUNT || f->kind == GAIN)
         return read_number(item, f->kind, value);
-    if (f->kind == ARTIFACTS)
-        return read_artifacts(item, value, (int32_t *)(void *)((char *)step + f->extra));
+    if (f->kind == TENSOR_SPECS)
+        return read_tensor_specs(item, value, (int32_t *)(void *)((char *)step + f->extra));
 
     if (f->kind == MARK) {
         *(bool *)value = cJSON_IsTrue(item);

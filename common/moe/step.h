@@ -1,7 +1,7 @@
 /* A step: one kernel (or call) that a family offers for a shape on a device class.
  *
- * It covers zero or more ops, needs some artifacts and gives others. A step that covers none only turns
- * artifacts into others, and is paid for. A step is a value; its name is unique within its family and shape,
+ * It covers zero or more ops, needs some tensor specs and gives others. A step that covers none only turns
+ * tensor specs into others, and is paid for. A step is a value; its name is unique within its family and shape,
  * and carries its parameters: production rebuilds a step from its name alone. */
 #pragma once
 
@@ -22,9 +22,9 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_stage, MF_STAGE_, MF_STAGE_MAP);
 
-#define MF_STEP_NAME_MAX      160
-#define MF_FAMILY_NAME_MAX    16
-#define MF_STEP_ARTIFACTS_MAX 8
+#define MF_STEP_NAME_MAX         160
+#define MF_FAMILY_NAME_MAX       16
+#define MF_STEP_TENSOR_SPECS_MAX 8
 
 struct mf_step {
     char name[MF_STEP_NAME_MAX]; /* [A-Za-z0-9_.-]+ */
@@ -34,8 +34,8 @@ struct mf_step {
     int32_t block_m; /* rows of an expert block; 0 when the step does not care */
     int32_t ksplit;  /* 0: none */
     int32_t n_needs, n_gives;
-    struct mf_artifact needs[MF_STEP_ARTIFACTS_MAX];
-    struct mf_artifact gives[MF_STEP_ARTIFACTS_MAX];
+    struct mf_tensor_spec needs[MF_STEP_TENSOR_SPECS_MAX];
+    struct mf_tensor_spec gives[MF_STEP_TENSOR_SPECS_MAX];
     uint64_t workspace_bytes;
     double flops; /* of this step, active experts only */
     double bytes; /* least traffic of this step, active experts only */

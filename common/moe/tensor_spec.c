@@ -9,11 +9,11 @@ MF_NAMES_DEFINE(mf_scale, MF_SCALE_, MF_SCALE_MAP)
 
 static const char zeroed_suffix[] = "+zeroed";
 
-void mf_artifact_print(const struct mf_artifact *a, char buf[MF_ARTIFACT_TEXT_MAX])
+void mf_tensor_spec_print(const struct mf_tensor_spec *a, char buf[MF_TENSOR_SPEC_TEXT_MAX])
 {
     const char *const parts[] = {mf_tensor_name(a->tensor), mf_format_name(a->format),
                                  mf_scale_name(a->scale)};
-    const char *end = buf + MF_ARTIFACT_TEXT_MAX;
+    const char *end = buf + MF_TENSOR_SPEC_TEXT_MAX;
     char *at = buf;
     for (size_t i = 0; i < MF_ARRAY_LEN(parts); i++)
         at = mf_append(mf_append(at, end, parts[i]), end, "/");
@@ -33,7 +33,7 @@ static char *cut_part(char *text)
 }
 
 /* "sorted.32", "token", "panel16": a block belongs to a sorted order and to no other. */
-static int parse_order(char *text, struct mf_artifact *a)
+static int parse_order(char *text, struct mf_tensor_spec *a)
 {
     char *dot = strchr(text, '.');
     if (dot) {
@@ -50,13 +50,13 @@ static int parse_order(char *text, struct mf_artifact *a)
     return mf_copy(a->order, sizeof(a->order), text);
 }
 
-int mf_artifact_parse(const char *text, struct mf_artifact *ret)
+int mf_tensor_spec_parse(const char *text, struct mf_tensor_spec *ret)
 {
-    char copy[MF_ARTIFACT_TEXT_MAX];
+    char copy[MF_TENSOR_SPEC_TEXT_MAX];
     if (!text || mf_copy(copy, sizeof(copy), text) < 0)
         return -EINVAL;
 
-    struct mf_artifact a = {0};
+    struct mf_tensor_spec a = {0};
     char *suffix = strchr(copy, '+');
     if (suffix) {
         if (strcmp(suffix, zeroed_suffix) != 0)
@@ -74,23 +74,23 @@ int mf_artifact_parse(const char *text, struct mf_artifact *ret)
     return 0;
 }
 
-bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b)
+bool mf_tensor_spec_equal(const struct mf_tensor_spec *a, const struct mf_tensor_spec *b)
 {
     return a->tensor == b->tensor && a->format == b->format && a->scale == b->scale && a->block == b->block &&
            a->zeroed == b->zeroed && strcmp(a->order, b->order) == 0;
 }
 
-bool mf_artifact_is_weight(const struct mf_artifact *a)
+bool mf_tensor_spec_is_weight(const struct mf_tensor_spec *a)
 {
     return a->tensor == MF_TENSOR_W1 || a->tensor == MF_TENSOR_W2;
 }
 
-bool mf_artifact_is_decoded(const struct mf_artifact *a)
+bool mf_tensor_spec_is_decoded(const struct mf_tensor_spec *a)
 {
     return a->tensor == MF_TENSOR_W1D || a->tensor == MF_TENSOR_W2D;
 }
 
-bool mf_artifact_is_input(const struct mf_artifact *a)
+bool mf_tensor_spec_is_input(const struct mf_tensor_spec *a)
 {
     /* which of the two a shape's hidden states are is for its families to know */
     bool hidden = a->tensor == MF_TENSOR_X && (a->format == MF_FORMAT_BF16 || a->format == MF_FORMAT_FP16);

@@ -1,4 +1,4 @@
-/* An artifact: a tensor between steps, as a descriptor. Two match when equal. The text form is
+/* An tensor spec: a tensor between steps, as a descriptor. Two match when equal. The text form is
  *
  *     tensor/format/scale/order          "x/bf16/none/token"  "h/fp8fn/per_token/sorted.32"
  *                                        "w1/bf16/none/panel16" (the order of a weight is its layout)
@@ -82,10 +82,10 @@ MF_NAMES_DECLARE(mf_format, MF_FORMAT_, MF_FORMAT_MAP);
 /* clang-format on */
 MF_NAMES_DECLARE(mf_scale, MF_SCALE_, MF_SCALE_MAP);
 
-#define MF_ORDER_MAX         20
-#define MF_ARTIFACT_TEXT_MAX 72
+#define MF_ORDER_MAX            20
+#define MF_TENSOR_SPEC_TEXT_MAX 72
 
-struct mf_artifact {
+struct mf_tensor_spec {
     enum mf_tensor tensor;
     enum mf_format format;
     enum mf_scale scale;
@@ -94,13 +94,13 @@ struct mf_artifact {
     bool zeroed;              /* given: it is all zeros; needed: it has to be */
 };
 
-void mf_artifact_print(const struct mf_artifact *a, char buf[MF_ARTIFACT_TEXT_MAX]);
-int mf_artifact_parse(const char *text, struct mf_artifact *ret); /* -EINVAL */
-bool mf_artifact_equal(const struct mf_artifact *a, const struct mf_artifact *b);
+void mf_tensor_spec_print(const struct mf_tensor_spec *a, char buf[MF_TENSOR_SPEC_TEXT_MAX]);
+int mf_tensor_spec_parse(const char *text, struct mf_tensor_spec *ret); /* -EINVAL */
+bool mf_tensor_spec_equal(const struct mf_tensor_spec *a, const struct mf_tensor_spec *b);
 /* Weights are stored in the layout that a pipeline wants, so they are there from the start. */
-bool mf_artifact_is_weight(const struct mf_artifact *a);
+bool mf_tensor_spec_is_weight(const struct mf_tensor_spec *a);
 /* A weight that a step has decoded. */
-bool mf_artifact_is_decoded(const struct mf_artifact *a);
+bool mf_tensor_spec_is_decoded(const struct mf_tensor_spec *a);
 /* What the caller hands in: x as bf16 or fp16, whichever the shape's dtype is, topk as index, both unscaled in token
- * order, calib, and biases. The only artifacts, weights apart, that are there before the first step. */
-bool mf_artifact_is_input(const struct mf_artifact *a);
+ * order, calib, and biases. The only tensor specs, weights apart, that are there before the first step. */
+bool mf_tensor_spec_is_input(const struct mf_tensor_spec *a);

@@ -143,7 +143,7 @@ int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_
     h->ca = access->ca;
     h->request_ms = access->request_ms > 0 ? access->request_ms : MF_HTTP_REQUEST_MS;
     if (*access->token)
-        mf_say(h->authorization, sizeof(h->authorization), "Bearer %s", access->token);
+        mf_format(h->authorization, sizeof(h->authorization), "Bearer %s", access->token);
     while (len > 0 && url[len - 1] == '/')
         len--;
     h->curl = curl_easy_init();
@@ -197,10 +197,10 @@ static int perform(struct mf_http *h)
     if (code == CURLE_OK)
         return 0;
     if (h->callback_error < 0) {
-        mf_say(h->error, sizeof(h->error), "%s: the reply is larger than this program takes", h->url.data);
+        mf_format(h->error, sizeof(h->error), "%s: the reply is larger than this program takes", h->url.data);
         return h->callback_error == -EFBIG ? -EMSGSIZE : h->callback_error;
     }
-    mf_say(h->error, sizeof(h->error), "%s: %s", h->url.data, text);
+    mf_format(h->error, sizeof(h->error), "%s: %s", h->url.data, text);
     switch ((int)code) {
     case CURLE_URL_MALFORMAT:
         return -EINVAL;
@@ -221,7 +221,7 @@ static int add_header(struct curl_slist **list, const char *name, const char *va
     char line[256];
     struct curl_slist *longer;
 
-    mf_say(line, sizeof(line), "%s: %s", name, value);
+    mf_format(line, sizeof(line), "%s: %s", name, value);
     longer = curl_slist_append(*list, line);
     if (!longer)
         return -ENOMEM;
@@ -275,7 +275,7 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
         return r;
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &ret->status);
     (void)curl_easy_getinfo(h->curl, CURLINFO_CONTENT_TYPE, &type);
-    mf_say(ret->content_type, sizeof(ret->content_type), "%s", type ? type : "");
+    mf_format(ret->content_type, sizeof(ret->content_type), "%s", type ? type : "");
     return 0;
 }
 

@@ -28,7 +28,7 @@ static const char *const shape_columns[] = {
 
 static int refuse(char why[MF_REASON_MAX], int64_t line, const char *column, const char *sentence)
 {
-    mf_say(why, MF_REASON_MAX, "line %" PRId64 ": %s: %s", line, column, sentence);
+    mf_format(why, MF_REASON_MAX, "line %" PRId64 ": %s: %s", line, column, sentence);
     return -EBADMSG;
 }
 
@@ -186,8 +186,8 @@ static enum mf_dtype dtype_on(enum mf_dtype dtype, const char *gfx)
 static int refuse_split(char why[MF_REASON_MAX], const struct mf_model *m, const char *what, int32_t size,
                         int32_t ranks)
 {
-    mf_say(why, MF_REASON_MAX, "%s: %s %" PRId32 " of %s cannot be divided over %" PRId32 " ranks", what,
-           strcmp(what, "tp") == 0 ? "inter_dim" : "expert", size, m->name, ranks);
+    mf_format(why, MF_REASON_MAX, "%s: %s %" PRId32 " of %s cannot be divided over %" PRId32 " ranks", what,
+              strcmp(what, "tp") == 0 ? "inter_dim" : "expert", size, m->name, ranks);
     return -EINVAL;
 }
 
@@ -202,9 +202,9 @@ int mf_model_layer(const struct mf_model *model, const struct mf_model_split *sp
     if (split->ep < 1 || s.expert % split->ep != 0)
         return refuse_split(why, model, "ep", s.expert, split->ep);
     if (split->fused_shared < 0 || split->fused_shared > model->shared) {
-        mf_say(why, MF_REASON_MAX,
-               "%s has %" PRId32 " shared expert%s of the routed ones' size, not %" PRId32, model->name,
-               model->shared, model->shared == 1 ? "" : "s", split->fused_shared);
+        mf_format(why, MF_REASON_MAX,
+                  "%s has %" PRId32 " shared expert%s of the routed ones' size, not %" PRId32, model->name,
+                  model->shared, model->shared == 1 ? "" : "s", split->fused_shared);
         return -EINVAL;
     }
     s.inter_dim /= split->tp;
@@ -215,7 +215,7 @@ int mf_model_layer(const struct mf_model *model, const struct mf_model_split *sp
     s.q_dtype_a = dtype_on(s.q_dtype_a, split->gfx);
     s.q_dtype_w = dtype_on(s.q_dtype_w, split->gfx);
     if (mf_shape_check(&s, &column, &expected) < 0) {
-        mf_say(why, MF_REASON_MAX, "%s of %s: %s is expected", column, model->name, expected);
+        mf_format(why, MF_REASON_MAX, "%s of %s: %s is expected", column, model->name, expected);
         return -EINVAL;
     }
     *ret = s;

@@ -50,7 +50,7 @@ static const struct { const char *text; enum mf_act act; } acts[] = {
 
 static int refuse(char why[MF_REASON_MAX], const char *member, const char *sentence)
 {
-    mf_say(why, MF_REASON_MAX, "%s: %s", member, sentence);
+    mf_format(why, MF_REASON_MAX, "%s: %s", member, sentence);
     return -EBADMSG;
 }
 
@@ -275,8 +275,8 @@ static void read_quant(const cJSON *config, const cJSON *layer, struct mf_model 
             known = methods[i].read(object, layer, &q);
     }
     if (!known)
-        mf_say(m->quant, sizeof(m->quant),
-               "quantization_config: quant_method '%s' with these members is none that is known", method);
+        mf_format(m->quant, sizeof(m->quant),
+                  "quantization_config: quant_method '%s' with these members is none that is known", method);
     m->layer.q_type = q.type;
     m->layer.q_dtype_a = q.a;
     m->layer.q_dtype_w = q.w;
@@ -393,11 +393,11 @@ int mf_model_config_read(const char *text, size_t len, const char *name, struct 
     int r;
 
     if (!cJSON_IsObject(config)) {
-        mf_say(why, MF_REASON_MAX, "is no JSON object");
+        mf_format(why, MF_REASON_MAX, "is no JSON object");
         return -EBADMSG;
     }
-    mf_say(m.name, sizeof(m.name), "%s", name);
-    mf_say(m.source, sizeof(m.source), "%s", name);
+    mf_format(m.name, sizeof(m.name), "%s", name);
+    mf_format(m.source, sizeof(m.source), "%s", name);
     r = read_layer(config, find_layer(config), &m, why);
     if (r == 0)
         *ret = m;

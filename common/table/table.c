@@ -106,7 +106,7 @@ void mf_table_key(const struct mf_table_row *row, char buf[MF_TABLE_KEY_MAX])
 {
     char shape[MF_SHAPE_TEXT_MAX];
     mf_shape_print(&row->shape, shape);
-    mf_say(buf, MF_TABLE_KEY_MAX, "%s,%d,%s", row->class.gfx, row->class.cu_num, shape);
+    mf_format(buf, MF_TABLE_KEY_MAX, "%s,%d,%s", row->class.gfx, row->class.cu_num, shape);
 }
 
 static void insert_slot(struct mf_table *t, size_t i)

@@ -136,9 +136,9 @@ static const char *place_of(const struct mf_table *from, const struct mf_table *
 {
     const char *slash = strrchr(table->name, '/');
     if (from == table)
-        mf_say(buf, PLACE_MAX, "line %" PRId64, line);
+        mf_format(buf, PLACE_MAX, "line %" PRId64, line);
     else
-        mf_say(buf, PLACE_MAX, "%.120s line %" PRId64, slash ? slash + 1 : table->name, line);
+        mf_format(buf, PLACE_MAX, "%.120s line %" PRId64, slash ? slash + 1 : table->name, line);
     return buf;
 }
 
@@ -320,7 +320,7 @@ static void check_gap(struct check *c, const struct ref *below, const struct ref
     for (int64_t t = next_bucket(below->row->shape.token); t < end; t = next_bucket(t)) {
         if (!is_asked(above->row->shape, t) || len + 16 > sizeof(missing))
             continue;
-        mf_say(missing + len, sizeof(missing) - len, "%s%" PRId64, len ? ", " : "", t);
+        mf_format(missing + len, sizeof(missing) - len, "%s%" PRId64, len ? ", " : "", t);
         len = strlen(missing);
     }
     if (len > 0)

@@ -239,14 +239,14 @@ static int check_tables(const struct mf_table *before, const struct mf_table *af
     for (size_t i = 0; i < MF_ARRAY_LEN(tables); i++) {
         if (tables[i]->op == MF_TABLE_FMOE)
             continue;
-        mf_say(why, MF_REASON_MAX, "%s is a table of another operator, whose keys have more columns",
-               tables[i]->name);
+        mf_format(why, MF_REASON_MAX, "%s is a table of another operator, whose keys have more columns",
+                  tables[i]->name);
         return -ENOTSUP;
     }
     if (before->tuned == after->tuned)
         return 0;
-    mf_say(why, MF_REASON_MAX, "%s is a tuned table and %s is not; give two of a kind",
-           before->tuned ? before->name : after->name, before->tuned ? after->name : before->name);
+    mf_format(why, MF_REASON_MAX, "%s is a tuned table and %s is not; give two of a kind",
+              before->tuned ? before->name : after->name, before->tuned ? after->name : before->name);
     return -ENOTSUP;
 }
 
@@ -276,7 +276,7 @@ int mf_table_diff(const struct mf_table *before, const struct mf_table *after, s
     int r = check_tables(before, after, why);
     if (r < 0)
         return r;
-    mf_say(why, MF_REASON_MAX, "out of memory");
+    mf_format(why, MF_REASON_MAX, "out of memory");
     _cleanup_(mf_diff_release) struct mf_diff d = {.before = before, .after = after};
     _cleanup_(mf_freep) const struct mf_table_row **a = sorted(before), **b = sorted(after);
     _cleanup_(mf_freep) const struct mf_table_row **partner = calloc(before->n_rows + 1, sizeof(*partner));

@@ -18,7 +18,7 @@
 
 static int fail(int r, const char *doing, const char *path, char why[MF_REASON_MAX])
 {
-    mf_say(why, MF_REASON_MAX, "%s %.160s: %s", doing, path, strerror(-r));
+    mf_format(why, MF_REASON_MAX, "%s %.160s: %s", doing, path, strerror(-r));
     return r;
 }
 
@@ -76,16 +76,16 @@ static void name_paths(const char *file, struct paths *p)
 {
     const char *slash = strrchr(file, '/');
     int len = slash ? (int)(slash - file) + 1 : 0;
-    mf_say(p->file, sizeof(p->file), "%s", file);
-    mf_say(p->lock, sizeof(p->lock), "%s.lock", file);
-    mf_say(p->next, sizeof(p->next), "%.*s.%s.next", len, file, file + len);
+    mf_format(p->file, sizeof(p->file), "%s", file);
+    mf_format(p->lock, sizeof(p->lock), "%s.lock", file);
+    mf_format(p->next, sizeof(p->next), "%.*s.%s.next", len, file, file + len);
 }
 
 static int find_target(const char *path, struct mf_target *ret, char why[MF_REASON_MAX])
 {
     int r = mf_target_find(path, ret);
     if (r == -EISDIR)
-        mf_say(why, MF_REASON_MAX, "%.160s is a folder; name a file in it", path);
+        mf_format(why, MF_REASON_MAX, "%.160s is a folder; name a file in it", path);
     return r < 0 && r != -EISDIR ? fail(r, "find", path, why) : r;
 }
 
@@ -97,8 +97,8 @@ static int resolve(const char *path, struct paths *p, char why[MF_REASON_MAX])
     if (r < 0)
         return r;
     if (target.is_stream) {
-        mf_say(why, MF_REASON_MAX, "%.160s is %s; a table is kept in a file", path,
-               target.is_open ? "an open descriptor" : "a device or a FIFO");
+        mf_format(why, MF_REASON_MAX, "%.160s is %s; a table is kept in a file", path,
+                  target.is_open ? "an open descriptor" : "a device or a FIFO");
         return -ENOTSUP;
     }
     name_paths(target.file, p);
@@ -189,14 +189,14 @@ static int check_folder(const struct paths *p, char why[MF_REASON_MAX])
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(p->file, '/');
-    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - p->file) + 1 : 1, slash ? p->file : ".");
+    mf_format(folder, sizeof(folder), "%.*s", slash ? (int)(slash - p->file) + 1 : 1, slash ? p->file : ".");
     if (slash && slash > p->file)
         folder[slash - p->file] = '\0';
     if (access(folder, W_OK | X_OK) == 0)
         return 0;
     if (errno != ENOENT)
         return fail(-errno, "write into", folder, why);
-    mf_say(why, MF_REASON_MAX, "the folder %.160s does not exist", folder);
+    mf_format(why, MF_REASON_MAX, "the folder %.160s does not exist", folder);
     return -ENOENT;
 }
 

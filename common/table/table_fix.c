@@ -39,27 +39,28 @@ static bool fix_spelling(const struct subject *s, char what[MF_REASON_MAX])
 {
     char cell[64] = "";
     (void)mf_shape_get(&s->row->shape, s->problem->column, cell, sizeof(cell));
-    mf_say(what, MF_REASON_MAX, "%s is written '%s'", s->problem->column, cell);
+    mf_format(what, MF_REASON_MAX, "%s is written '%s'", s->problem->column, cell);
     return true;
 }
 
 static bool fix_mixed(const struct subject *s, char what[MF_REASON_MAX])
 {
-    mf_say(what, MF_REASON_MAX, "%s is written 1 or 0 in every row", s->problem->column);
+    mf_format(what, MF_REASON_MAX, "%s is written 1 or 0 in every row", s->problem->column);
     return true;
 }
 
 static bool fix_ragged(const struct subject *s, char what[MF_REASON_MAX])
 {
     (void)s;
-    mf_say(what, MF_REASON_MAX, "the row has as many cells as the header; those that came or went are empty");
+    mf_format(what, MF_REASON_MAX,
+              "the row has as many cells as the header; those that came or went are empty");
     return true;
 }
 
 static bool fix_missing(const struct subject *s, char what[MF_REASON_MAX])
 {
-    mf_say(what, MF_REASON_MAX, "gfx is written '%s', which has %d compute units", s->row->class.gfx,
-           s->row->class.cu_num);
+    mf_format(what, MF_REASON_MAX, "gfx is written '%s', which has %d compute units", s->row->class.gfx,
+              s->row->class.cu_num);
     return true;
 }
 
@@ -67,8 +68,8 @@ static bool fix_duplicate(const struct subject *s, char what[MF_REASON_MAX])
 {
     const struct mf_table_row *twin = twin_of(s->t, s->row);
     if (twin)
-        mf_say(what, MF_REASON_MAX, "the row is gone: line %" PRId64 " says the same in every cell",
-               twin->line);
+        mf_format(what, MF_REASON_MAX, "the row is gone: line %" PRId64 " says the same in every cell",
+                  twin->line);
     return twin != NULL;
 }
 

@@ -25,7 +25,7 @@ static double bytes_of(const struct mf_shape *shape)
 static double round2(double value)
 {
     char text[400];
-    mf_say(text, sizeof(text), "%.2f", value);
+    mf_format(text, sizeof(text), "%.2f", value);
     return strtod(text, NULL);
 }
 

@@ -38,10 +38,10 @@ const char *mf_table_expected(const char *column, const char *cell, const char *
 {
     char excerpt[MF_EXCERPT_MAX];
     if (*cell)
-        mf_say(buf, MF_EXPECTED_MAX, "%s is '%s'; write %s", column, mf_table_excerpt(cell, excerpt),
-               expected);
+        mf_format(buf, MF_EXPECTED_MAX, "%s is '%s'; write %s", column, mf_table_excerpt(cell, excerpt),
+                  expected);
     else
-        mf_say(buf, MF_EXPECTED_MAX, "%s is empty; write %s", column, expected);
+        mf_format(buf, MF_EXPECTED_MAX, "%s is empty; write %s", column, expected);
     return buf;
 }
 
@@ -82,8 +82,8 @@ static int keep_header(struct mf_table_reader *rd)
         const char *name = is_nameless(rd->csv.cells[i]) ? "" : rd->csv.cells[i];
         if (*name && mf_csv_column(t->header, i, name) >= 0) {
             char buf[MF_EXCERPT_MAX];
-            mf_say(rd->why, MF_REASON_MAX, "the header names the column '%s' twice; remove one of them",
-                   mf_table_excerpt(name, buf));
+            mf_format(rd->why, MF_REASON_MAX, "the header names the column '%s' twice; remove one of them",
+                      mf_table_excerpt(name, buf));
             return -EBADMSG;
         }
         t->header[i] = (char *)mf_table_keep(t, name);
@@ -118,15 +118,15 @@ static int need(struct mf_table_reader *rd, int column, const char *name)
         return 0;
     const char *meant = mf_table_column_meant(rd, name);
     if (meant)
-        mf_say(rd->why, MF_REASON_MAX, "the header has no column '%s'; call '%s' so if that is meant", name,
-               mf_table_excerpt(meant, buf));
+        mf_format(rd->why, MF_REASON_MAX, "the header has no column '%s'; call '%s' so if that is meant",
+                  name, mf_table_excerpt(meant, buf));
     else
-        mf_say(rd->why, MF_REASON_MAX, "the header has no column '%s'; %s", name,
-               rd->t->tuned
-                   ? "a tuned table has gfx, cu_num, the twelve columns of a shape, block_m, kernelName1, "
-                     "kernelName2 and us, by these names"
-                   : "an untuned table has token, model_dim, inter_dim, expert, topk, act_type, dtype, "
-                     "q_dtype_a, q_dtype_w, q_type, use_g1u1 and doweight_stage1, by these names");
+        mf_format(rd->why, MF_REASON_MAX, "the header has no column '%s'; %s", name,
+                  rd->t->tuned
+                      ? "a tuned table has gfx, cu_num, the twelve columns of a shape, block_m, kernelName1, "
+                        "kernelName2 and us, by these names"
+                      : "an untuned table has token, model_dim, inter_dim, expert, topk, act_type, dtype, "
+                        "q_dtype_a, q_dtype_w, q_type, use_g1u1 and doweight_stage1, by these names");
     return -EBADMSG;
 }
 
@@ -174,10 +174,10 @@ int mf_table_read_header(struct mf_table_reader *rd)
 {
     int r = mf_csv_next(&rd->csv);
     if (r == 0)
-        mf_say(rd->why, MF_REASON_MAX, "the table is empty; its first line must name the columns");
+        mf_format(rd->why, MF_REASON_MAX, "the table is empty; its first line must name the columns");
     else if (r < 0)
-        mf_say(rd->why, MF_REASON_MAX, "the header in line %" PRId64 " cannot be read: %s", rd->csv.line,
-               rd->csv.why);
+        mf_format(rd->why, MF_REASON_MAX, "the header in line %" PRId64 " cannot be read: %s", rd->csv.line,
+                  rd->csv.why);
     if (r <= 0)
         return r == -ENOMEM || r == -EFBIG ? r : -EBADMSG;
     r = keep_header(rd);

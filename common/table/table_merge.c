@@ -74,8 +74,8 @@ static int check_table(const struct mf_table *t, char why[MF_REASON_MAX])
 {
     if (t->tuned && t->op == MF_TABLE_FMOE)
         return 0;
-    mf_say(why, MF_REASON_MAX, "%s is %s; only tuned fmoe tables can be merged", t->name,
-           t->op == MF_TABLE_FMOE ? "an untuned table" : "a table of another operator");
+    mf_format(why, MF_REASON_MAX, "%s is %s; only tuned fmoe tables can be merged", t->name,
+              t->op == MF_TABLE_FMOE ? "an untuned table" : "a table of another operator");
     return -ENOTSUP;
 }
 
@@ -93,12 +93,12 @@ static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_RE
             continue;
         char key[MF_TABLE_KEY_MAX];
         mf_table_key(row, key);
-        mf_say(why, MF_REASON_MAX, "%s: the row %s cannot be merged: %s", fresh->name, key, wrong);
+        mf_format(why, MF_REASON_MAX, "%s: the row %s cannot be merged: %s", fresh->name, key, wrong);
         return -EINVAL;
     }
     if (fresh->n_strays > 0)
-        mf_say(why, MF_REASON_MAX, "%s has %zu row%s that cannot be read; repair %s first", fresh->name,
-               fresh->n_strays, fresh->n_strays == 1 ? "" : "s", fresh->n_strays == 1 ? "it" : "them");
+        mf_format(why, MF_REASON_MAX, "%s has %zu row%s that cannot be read; repair %s first", fresh->name,
+                  fresh->n_strays, fresh->n_strays == 1 ? "" : "s", fresh->n_strays == 1 ? "it" : "them");
     return fresh->n_strays > 0 ? -EINVAL : 0;
 }
 
@@ -109,9 +109,9 @@ static void say_place(const struct mf_table *t, const struct mf_table_row *row, 
     size_t len = strlen(t->name);
     const char *name = len > NAME_MAX_SAID ? t->name + len - NAME_MAX_SAID : t->name;
     if (row->line > 0)
-        mf_say(buf, PLACE_MAX, "%s line %" PRId64, name, row->line);
+        mf_format(buf, PLACE_MAX, "%s line %" PRId64, name, row->line);
     else
-        mf_say(buf, PLACE_MAX, "%s row %zu", name, (size_t)(row - t->rows) + 1);
+        mf_format(buf, PLACE_MAX, "%s row %zu", name, (size_t)(row - t->rows) + 1);
 }
 
 static int refuse_clash(const struct mf_table_clash *clash, char why[MF_REASON_MAX])
@@ -121,8 +121,8 @@ static int refuse_clash(const struct mf_table_clash *clash, char why[MF_REASON_M
     say_place(clash->table_a, clash->a, a);
     say_place(clash->table_b, clash->b, b);
     /* The key comes last: a long sentence is cut there, not at the places. */
-    mf_say(why, MF_REASON_MAX,
-           "%s and %s have one key; production refuses such a set, remove one of them: %s", a, b, key);
+    mf_format(why, MF_REASON_MAX,
+              "%s and %s have one key; production refuses such a set, remove one of them: %s", a, b, key);
     return -EEXIST;
 }
 
@@ -162,17 +162,19 @@ static enum mf_merged decide_ours(const struct mf_table_row *old, const struct m
 {
     /* The two ran beside each other; the number in the table is of another day */
     if (is_promoted(row) && !same_text(old->own[MF_OWN_PIPELINE], row->own[MF_OWN_PIPELINE])) {
-        mf_say(reason, MF_REASON_MAX,
-               "promoted over the known row beside which it ran: %.4f us; the row in the table says %.4f us",
-               row->us, old->us);
+        mf_format(
+            reason, MF_REASON_MAX,
+            "promoted over the known row beside which it ran: %.4f us; the row in the table says %.4f us",
+            row->us, old->us);
         return MF_MERGED_REPLACED;
     }
     if (is_timed(old) && old->us <= row->us) {
-        mf_say(reason, MF_REASON_MAX, "the row in the table is %s: %.4f against %.4f us",
-               old->us < row->us ? "faster" : "as fast", old->us, row->us);
+        mf_format(reason, MF_REASON_MAX, "the row in the table is %s: %.4f against %.4f us",
+                  old->us < row->us ? "faster" : "as fast", old->us, row->us);
         return MF_MERGED_KEPT;
     }
-    mf_say(reason, MF_REASON_MAX, "faster than the row in the table: %.4f against %.4f us", row->us, old->us);
+    mf_format(reason, MF_REASON_MAX, "faster than the row in the table: %.4f against %.4f us", row->us,
+              old->us);
     return MF_MERGED_REPLACED;
 }
 
@@ -181,18 +183,18 @@ static enum mf_merged decide_theirs(const struct mf_table_row *old, const struct
                                     char reason[MF_REASON_MAX])
 {
     if (is_timed(row) && (!is_timed(old) || row->us < old->us)) {
-        mf_say(reason, MF_REASON_MAX,
-               is_timed(old)
-                   ? "the lower of two times that are not moefarm's, as AITER merges its files: %.4f "
-                     "against %.4f us"
-                   : "the row in the table has no time: %.4f against %.4f us",
-               row->us, old->us);
+        mf_format(reason, MF_REASON_MAX,
+                  is_timed(old)
+                      ? "the lower of two times that are not moefarm's, as AITER merges its files: %.4f "
+                        "against %.4f us"
+                      : "the row in the table has no time: %.4f against %.4f us",
+                  row->us, old->us);
         return MF_MERGED_REPLACED;
     }
-    mf_say(reason, MF_REASON_MAX,
-           is_timed(row) ? "the row in the table is as low or lower: %.4f against %.4f us"
-                         : "the new row has no time: %.4f against %.4f us in the table",
-           is_timed(row) ? old->us : row->us, is_timed(row) ? row->us : old->us);
+    mf_format(reason, MF_REASON_MAX,
+              is_timed(row) ? "the row in the table is as low or lower: %.4f against %.4f us"
+                            : "the new row has no time: %.4f against %.4f us in the table",
+              is_timed(row) ? old->us : row->us, is_timed(row) ? row->us : old->us);
     return MF_MERGED_KEPT;
 }
 
@@ -201,16 +203,17 @@ static enum mf_merged decide_foreign(const struct mf_table_row *old, const struc
 {
     const char *then = replace ? "replaced as asked" : "not replaced; ask with replace";
     if (!is_ours(row)) {
-        mf_say(reason, MF_REASON_MAX, "the row in the table is moefarm's and the new one is not: %s", then);
+        mf_format(reason, MF_REASON_MAX, "the row in the table is moefarm's and the new one is not: %s",
+                  then);
     } else if (!is_ours(old)) {
-        mf_say(reason, MF_REASON_MAX, "the row in the table is not moefarm's: %s", then);
+        mf_format(reason, MF_REASON_MAX, "the row in the table is not moefarm's: %s", then);
     } else {
         enum mf_own column = difference(old, row);
-        mf_say(reason, MF_REASON_MAX,
-               "the row in the table has %s '%.60s' and the new one '%.60s', so their times "
-               "cannot be compared: %s",
-               mf_own_name(column), old->own[column] ? old->own[column] : "",
-               row->own[column] ? row->own[column] : "", then);
+        mf_format(reason, MF_REASON_MAX,
+                  "the row in the table has %s '%.60s' and the new one '%.60s', so their times "
+                  "cannot be compared: %s",
+                  mf_own_name(column), old->own[column] ? old->own[column] : "",
+                  row->own[column] ? row->own[column] : "", then);
     }
     return replace ? MF_MERGED_REPLACED : MF_MERGED_FOREIGN;
 }
@@ -219,7 +222,7 @@ static enum mf_merged decide(const struct mf_table_row *old, const struct mf_tab
                              char reason[MF_REASON_MAX])
 {
     if (!old) {
-        mf_say(reason, MF_REASON_MAX, "the table had no row of this key");
+        mf_format(reason, MF_REASON_MAX, "the table had no row of this key");
         return MF_MERGED_ADDED;
     }
     if (!is_ours(old) && !is_ours(row))
@@ -276,7 +279,7 @@ int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
     const struct mf_merge_options none = {0};
     if (!options)
         options = &none;
-    mf_say(why, MF_REASON_MAX, "out of memory");
+    mf_format(why, MF_REASON_MAX, "out of memory");
     int r = check_table(table, why);
     if (r == 0)
         r = check_table(fresh, why);
@@ -289,8 +292,9 @@ int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
     for (size_t i = 0; i < result.n_items && r == 0; i++) {
         r = apply(table, fresh, &fresh->rows[i], result.items[i].what);
         if (r == -EINVAL)
-            mf_say(why, MF_REASON_MAX, "%s: the row %s has a cell with a comma, a quote or a line end in it",
-                   fresh->name, result.items[i].key);
+            mf_format(why, MF_REASON_MAX,
+                      "%s: the row %s has a cell with a comma, a quote or a line end in it", fresh->name,
+                      result.items[i].key);
     }
     if (r < 0)
         return r;

@@ -68,7 +68,7 @@ int mf_result_parse_number(enum mf_result column, const char *text, double *ret)
 /* Python's repr(round(value, places)): no zeros at the end, but always one digit behind the point. */
 static void print_rounded(double value, int places, char buf[MF_TABLE_NUMBER_MAX])
 {
-    mf_say(buf, MF_TABLE_NUMBER_MAX, "%.*f", places, value == 0 ? 0.0 : value); /* -0 has no place here */
+    mf_format(buf, MF_TABLE_NUMBER_MAX, "%.*f", places, value == 0 ? 0.0 : value); /* -0 has no place here */
     const char *point = strchr(buf, '.');
     if (!point)
         return;
@@ -87,7 +87,7 @@ void mf_result_print_number(enum mf_result column, double value, char buf[MF_TAB
         print_rounded(value, 2, buf);
         break;
     case PERCENT:
-        mf_say(buf, MF_TABLE_NUMBER_MAX, "%.1f%%", value * 100);
+        mf_format(buf, MF_TABLE_NUMBER_MAX, "%.1f%%", value * 100);
         break;
     case NO_NUMBER:
         buf[0] = '\0';

@@ -370,7 +370,7 @@ static int read_rows(struct mf_table_reader *rd)
     for (;;) {
         int r = mf_csv_next(&rd->csv);
         if (r == -ENOMEM || r == -EFBIG) {
-            mf_say(rd->why, MF_REASON_MAX, "line %" PRId64 ": %s", rd->csv.line, rd->csv.why);
+            mf_format(rd->why, MF_REASON_MAX, "line %" PRId64 ": %s", rd->csv.line, rd->csv.why);
             return r;
         }
         if (r == 0)
@@ -417,7 +417,7 @@ int mf_table_read_part(const char *name, const char *text, size_t len, enum mf_t
                        struct mf_table **ret, char why[MF_REASON_MAX])
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
-    mf_say(why, MF_REASON_MAX, "out of memory");
+    mf_format(why, MF_REASON_MAX, "out of memory");
     int r = mf_table_new(name, false, &t);
     if (r < 0)
         return r;

@@ -97,7 +97,7 @@ static const char *number_text(const struct mf_table_row *row, enum mf_result c,
 
 static const char *int_text(int64_t value, char scratch[SCRATCH_MAX])
 {
-    mf_say(scratch, SCRATCH_MAX, "%" PRId64, value);
+    mf_format(scratch, SCRATCH_MAX, "%" PRId64, value);
     return scratch;
 }
 
@@ -185,11 +185,11 @@ static int put(struct writer *w, struct mf_buf *out, int64_t line)
         return r;
     for (size_t i = 0; i < w->n; i++)
         if (w->cells[i] && !mf_csv_is_plain(w->cells[i]))
-            mf_say(w->why, MF_REASON_MAX,
-                   "%s, line %" PRId64
-                   ": %s has a comma, a quote, a control character or a space at its end, which "
-                   "these tables cannot hold; remove it",
-                   w->t->name, line, w->columns[i].name);
+            mf_format(w->why, MF_REASON_MAX,
+                      "%s, line %" PRId64
+                      ": %s has a comma, a quote, a control character or a space at its end, which "
+                      "these tables cannot hold; remove it",
+                      w->t->name, line, w->columns[i].name);
     return r;
 }
 
@@ -199,11 +199,11 @@ static int put_stray(struct writer *w, struct mf_buf *out, const struct mf_table
     for (size_t i = w->t->n_header; i < stray->n_cells; i++)
         surplus = surplus || *stray->cells[i];
     if (surplus) {
-        mf_say(w->why, MF_REASON_MAX,
-               "%s, line %" PRId64
-               ": the row %s, so the file cannot be rewritten without losing it; repair the "
-               "row or remove it",
-               w->t->name, stray->line, stray->cells ? "has more cells than the header" : "cannot be read");
+        mf_format(
+            w->why, MF_REASON_MAX,
+            "%s, line %" PRId64 ": the row %s, so the file cannot be rewritten without losing it; repair the "
+            "row or remove it",
+            w->t->name, stray->line, stray->cells ? "has more cells than the header" : "cannot be read");
         return -EBADMSG;
     }
     for (size_t i = 0; i < w->n; i++)
@@ -240,22 +240,22 @@ int mf_table_write(const struct mf_table *t, enum mf_table_columns columns, stru
                    char why[MF_REASON_MAX])
 {
     if (t->op != MF_TABLE_FMOE) {
-        mf_say(why, MF_REASON_MAX, "%s is a table of another operator; only fmoe tables are written",
-               t->name);
+        mf_format(why, MF_REASON_MAX, "%s is a table of another operator; only fmoe tables are written",
+                  t->name);
         return -ENOTSUP;
     }
     const size_t cap = 2 + MF_SHAPE_N_COLUMNS + MF_RESULT_N_ + 1 + MF_OWN_N_ + t->n_other;
     _cleanup_(mf_freep) struct out_column *list = calloc(cap, sizeof(*list));
     _cleanup_(mf_freep) const char **cells = calloc(cap, sizeof(*cells));
     _cleanup_(mf_freep) char(*scratch)[SCRATCH_MAX] = calloc(cap, sizeof(*scratch));
-    mf_say(why, MF_REASON_MAX, "out of memory");
+    mf_format(why, MF_REASON_MAX, "out of memory");
     if (!list || !cells || !scratch)
         return -ENOMEM;
     struct writer w = {.t = t, .columns = list, .cells = cells, .scratch = scratch, .why = why};
     choose_columns(&w, columns);
     int r = put_all(&w, out, columns);
     if (r == -EFBIG)
-        mf_say(why, MF_REASON_MAX, "%s is longer than a table may be", t->name);
+        mf_format(why, MF_REASON_MAX, "%s is longer than a table may be", t->name);
     if (r == 0)
         why[0] = '\0';
     return r;

@@ -85,7 +85,7 @@ static const char *const host_steps[MF_AITER_HOST_N_] = {
 
 void mf_aiter_host_step(enum mf_aiter_host host, int32_t block_m, char ret[MF_STEP_NAME_MAX])
 {
-    mf_say(ret, MF_STEP_NAME_MAX, block_m > 0 ? "%s_m%d" : "%s", host_steps[host], block_m);
+    mf_format(ret, MF_STEP_NAME_MAX, block_m > 0 ? "%s_m%d" : "%s", host_steps[host], block_m);
 }
 
 /* asm_moe_2stage.cu: the tile of a stage 1 kernel has to divide inter_dim, and its scales are fp32 per token or
@@ -97,11 +97,11 @@ bool mf_aiter_launch_refuses(const struct mf_shape *shape, const char *name, cha
     if (!tile || sscanf(tile, "_g1u1_%dx%d", &tile_m, &tile_n) != 2)
         return false;
     if (shape->inter_dim % tile_n != 0)
-        mf_say(why, cap, "AITER's launcher throws: inter_dim %d is no multiple of the kernel's %d columns",
-               shape->inter_dim, tile_n);
+        mf_format(why, cap, "AITER's launcher throws: inter_dim %d is no multiple of the kernel's %d columns",
+                  shape->inter_dim, tile_n);
     else if (shape->q_type == MF_QTYPE_PER_1X32)
-        mf_say(why, cap, "AITER's launcher throws: the kernel wants fp32 scales per token, not %s",
-               mf_qtype_name(shape->q_type));
+        mf_format(why, cap, "AITER's launcher throws: the kernel wants fp32 scales per token, not %s",
+                  mf_qtype_name(shape->q_type));
     else
         return false;
     return true;

@@ -48,7 +48,7 @@ static int refuse_splits(const struct fly *f, int tile_k)
     for (size_t i = 0; r >= 0 && f->fp4 && i < MF_ARRAY_LEN(k_batches); i++) {
         if (divides(s, tile_k, k_batches[i], 1))
             continue;
-        mf_say(kernel, sizeof(kernel), "%s_t*x%d*_kb%d*", f->kernels, tile_k, k_batches[i]);
+        mf_format(kernel, sizeof(kernel), "%s_t*x%d*_kb%d*", f->kernels, tile_k, k_batches[i]);
         r = f->sink->no(f->sink, "flydsl", kernel, "divisibility",
                         "model_dim %d is no multiple of %d batches of whole tiles of %d", s->model_dim,
                         k_batches[i], tile_k);
@@ -56,7 +56,7 @@ static int refuse_splits(const struct fly *f, int tile_k)
     for (size_t i = 1; r >= 0 && i < MF_ARRAY_LEN(k_waves); i++) {
         if (divides(s, tile_k, 1, k_waves[i]))
             continue;
-        mf_say(kernel, sizeof(kernel), "%s_t*x%d*_kw%d*", f->kernels, tile_k, k_waves[i]);
+        mf_format(kernel, sizeof(kernel), "%s_t*x%d*_kw%d*", f->kernels, tile_k, k_waves[i]);
         r = f->sink->no(f->sink, "flydsl", kernel, "divisibility",
                         "model_dim %d is no multiple of %d waves of whole tiles of %d", s->model_dim,
                         k_waves[i], tile_k);
@@ -79,7 +79,7 @@ static const char *number(char buf[12], const char *tag, int value, int silent)
 {
     buf[0] = '\0';
     if (value != silent)
-        mf_say(buf, 12, "_%s%d", tag, value);
+        mf_format(buf, 12, "_%s%d", tag, value);
     return buf;
 }
 
@@ -88,10 +88,10 @@ static int emit_one(const struct fly *f, const struct one *c)
     char base[MF_STEP_NAME_MAX], w[12], kb[12], xcd[12], kw[12];
     const char *quantised = f->bf16 ? "" : f->fp4 ? "_fp4" : "_fp8";
     struct mf_aiter_kernel k = {.family = "flydsl", .stage = MF_STAGE_STAGE1, .block_m = c->m};
-    mf_say(base, sizeof(base), "%s_t%dx%dx%d%s%s%s%s%s%s%s", f->kernels, c->m, c->n, c->k,
-           number(w, "w", c->waves, 1), number(kb, "kb", c->k_batch, 1), c->cached ? "_bnt0" : "",
-           c->gate ? "_go" : "", f->fp4 || f->bf16 ? "" : "_gui", number(xcd, "xcd", c->xcd, 0),
-           number(kw, "kw", c->k_wave, 1));
+    mf_format(base, sizeof(base), "%s_t%dx%dx%d%s%s%s%s%s%s%s", f->kernels, c->m, c->n, c->k,
+              number(w, "w", c->waves, 1), number(kb, "kb", c->k_batch, 1), c->cached ? "_bnt0" : "",
+              c->gate ? "_go" : "", f->fp4 || f->bf16 ? "" : "_gui", number(xcd, "xcd", c->xcd, 0),
+              number(kw, "kw", c->k_wave, 1));
     int r = c->k_batch > 1 ? 0 : mf_aiter_emit(f->sink, k, "%s", base);
     if (r < 0 || f->bf16)
         return r;
@@ -281,7 +281,7 @@ int mf_aiter_flydsl(const struct mf_aiter_layer *layer, struct mf_aiter_sink *si
     if (s->dtype != MF_DTYPE_BF16)
         return sink->no(sink, "flydsl", kernel, "dtype", "its outputs are torch.bfloat16, not %s",
                         mf_dtype_name(s->dtype));
-    mf_say(f.kernels, sizeof(f.kernels), "flydsl_moe1_a%s_w%s_bf16", f.a, f.w);
+    mf_format(f.kernels, sizeof(f.kernels), "flydsl_moe1_a%s_w%s_bf16", f.a, f.w);
     int r = emit_stage1(&f);
     if (r >= 0)
         r = emit_stage2(&f);

@@ -31,7 +31,7 @@ static int emit_stage1(const struct mf_shape *s, struct mf_aiter_sink *sink, int
         if (!is_registered(m, n, k, k_waves[i]) || s->model_dim % (k_waves[i] * k) != 0)
             continue;
         if (k_waves[i] > 1)
-            mf_say(slices, sizeof(slices), "_kw%d", k_waves[i]);
+            mf_format(slices, sizeof(slices), "_kw%d", k_waves[i]);
         for (int cached = 0; r >= 0 && cached <= 1; cached++)
             r = mf_aiter_emit(sink, kernel, "flydsl_moe1_abf16_wint4_bf16_t%dx%dx%d%s%s", m, n, k,
                               cached ? "_bnt0" : "", slices);
@@ -67,7 +67,7 @@ int mf_aiter_flydsl_int4(const struct mf_aiter_layer *layer, struct mf_aiter_sin
         for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(k_waves); i++)
             if (s->model_dim % (k_waves[i] * k) != 0) {
                 char kernel[64];
-                mf_say(kernel, sizeof(kernel), "flydsl_moe1_abf16_wint4_*x%d*_kw%d", k, k_waves[i]);
+                mf_format(kernel, sizeof(kernel), "flydsl_moe1_abf16_wint4_*x%d*_kw%d", k, k_waves[i]);
                 r = sink->no(sink, "flydsli4", kernel, "divisibility",
                              "model_dim %d is no multiple of %d waves of whole tiles of %d", s->model_dim,
                              k_waves[i], k);

@@ -41,7 +41,7 @@ void mf_code_define(struct mf_code *c, const char *format, ...)
 
 void mf_code_arch(struct mf_compiler *compiler, const char *gfx)
 {
-    mf_say(compiler->arch, sizeof(compiler->arch), "%s%s", gfx, strcmp(gfx, "sm_90") == 0 ? "a" : "");
+    mf_format(compiler->arch, sizeof(compiler->arch), "%s%s", gfx, strcmp(gfx, "sm_90") == 0 ? "a" : "");
 }
 
 bool mf_code_equal(const struct mf_code *a, const struct mf_code *b)
@@ -61,13 +61,13 @@ static void cache_folder(char path[PATH_MAX], bool *ret_is_public)
 {
     const char *own = getenv("MOEFARM_CODE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (own && *own)
-        mf_say(path, PATH_MAX, "%s", own);
+        mf_format(path, PATH_MAX, "%s", own);
     else if (xdg && *xdg)
-        mf_say(path, PATH_MAX, "%s/moefarm/code", xdg);
+        mf_format(path, PATH_MAX, "%s/moefarm/code", xdg);
     else if (home && *home)
-        mf_say(path, PATH_MAX, "%s/.cache/moefarm/code", home);
+        mf_format(path, PATH_MAX, "%s/.cache/moefarm/code", home);
     else
-        mf_say(path, PATH_MAX, "/tmp/moefarm-code-%u", (unsigned)geteuid());
+        mf_format(path, PATH_MAX, "/tmp/moefarm-code-%u", (unsigned)geteuid());
     *ret_is_public = !(own && *own) && !(xdg && *xdg) && !(home && *home);
 }
 
@@ -99,7 +99,7 @@ void mf_code_folder(char path[PATH_MAX])
     char inside[PATH_MAX];
     bool is_public;
     cache_folder(path, &is_public);
-    mf_say(inside, sizeof(inside), "%s/", path);
+    mf_format(inside, sizeof(inside), "%s/", path);
     (void)make_folders(inside); /* who writes there says what is wrong with it */
 }
 
@@ -137,7 +137,7 @@ bool mf_code_spare(const char *path, char spare[PATH_MAX])
     const char *folder = getenv(MF_CODE_SPARE_ENV), *slash = strrchr(path, '/');
     if (!folder || !*folder || !slash)
         return false;
-    mf_say(spare, PATH_MAX, "%s%s", folder, slash);
+    mf_format(spare, PATH_MAX, "%s%s", folder, slash);
     return true;
 }
 
@@ -157,7 +157,7 @@ int mf_code_room(const char *folder)
 {
     static const char some[65536];
     char path[PATH_MAX];
-    mf_say(path, sizeof(path), "%s/room.XXXXXX", folder);
+    mf_format(path, sizeof(path), "%s/room.XXXXXX", folder);
     _cleanup_(mf_closep) int fd = mkostemp(path, O_CLOEXEC);
     if (fd < 0)
         return -errno;
@@ -214,7 +214,7 @@ static int spawn(char *const *argv, char *const *env, int *ret_log, pid_t *ret_p
 
 static void say_sources(char ret[SOURCES_MAX])
 {
-    mf_say(ret, SOURCES_MAX, MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
+    mf_format(ret, SOURCES_MAX, MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
 }
 
 static int start_compile(const struct mf_compiler *compiler, const struct mf_code *c, size_t i,
@@ -224,11 +224,11 @@ static int start_compile(const struct mf_compiler *compiler, const struct mf_cod
     char sources[SOURCES_MAX];
     const char *argv[MF_CODE_DEFINES_MAX + 8] = {program,        sources,   compiler->vendor,
                                                  compiler->arch, c->source, out};
-    int r = mf_beside(COMPILER_FILE, COMPILER_FOLDER, program);
+    int r = mf_sibling_file(COMPILER_FILE, COMPILER_FOLDER, program);
     if (r < 0)
         return r;
     for (size_t d = 0; d < c->n_defines; d++) {
-        mf_say(defines[d], sizeof(defines[d]), "-D%s", c->defines[d]);
+        mf_format(defines[d], sizeof(defines[d]), "-D%s", c->defines[d]);
         argv[6 + d] = defines[d];
     }
     say_sources(sources);
@@ -281,10 +281,10 @@ static int end_child(struct child *c, bool late)
     mf_closep(&c->log);
     mf_tmpdir_remove(&c->tmpdir);
     if (late)
-        mf_say(c->why, sizeof(c->why), "the compiler was still busy after %d s", COMPILE_MS_MAX / 1000);
+        mf_format(c->why, sizeof(c->why), "the compiler was still busy after %d s", COMPILE_MS_MAX / 1000);
     else if (WIFSIGNALED(status))
-        mf_say(c->why + c->n_why, sizeof(c->why) - c->n_why, "%sthe compiler died of signal %d (%s)",
-               c->n_why ? "; " : "", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        mf_format(c->why + c->n_why, sizeof(c->why) - c->n_why, "%sthe compiler died of signal %d (%s)",
+                  c->n_why ? "; " : "", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return !late && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -ENOEXEC;
 }
 
@@ -310,8 +310,8 @@ static void wait_some(struct child *children, int *n, const struct mf_code *code
             if (r < 0 && paths)
                 paths[c->code][0] = '\0';
             if (r < 0 && whys)
-                mf_say(whys[c->code], MF_CODE_WHY_MAX, "%s",
-                       c->n_why || c->why[0] ? c->why : codes[c->code].source);
+                mf_format(whys[c->code], MF_CODE_WHY_MAX, "%s",
+                          c->n_why || c->why[0] ? c->why : codes[c->code].source);
             children[i] = children[--*n];
         }
     }
@@ -331,9 +331,9 @@ int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes
         if (whys)
             whys[i][0] = '\0';
         if (paths)
-            mf_say(paths[i], PATH_MAX, "%s", r == 0 ? path : "");
+            mf_format(paths[i], PATH_MAX, "%s", r == 0 ? path : "");
         if (r < 0 && whys)
-            mf_say(whys[i], MF_CODE_WHY_MAX, "the code cache %s: %s", path, strerror(-r));
+            mf_format(whys[i], MF_CODE_WHY_MAX, "the code cache %s: %s", path, strerror(-r));
         made += found;
         if (r < 0 || found)
             continue;
@@ -345,7 +345,7 @@ int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes
         else if (paths)
             paths[i][0] = '\0';
         if (r < 0 && whys)
-            mf_say(whys[i], MF_CODE_WHY_MAX, "starting %s: %s", COMPILER_FILE, strerror(-r));
+            mf_format(whys[i], MF_CODE_WHY_MAX, "starting %s: %s", COMPILER_FILE, strerror(-r));
     }
     while (running > 0)
         wait_some(children, &running, codes, paths, whys, &made);
@@ -355,7 +355,7 @@ int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes
 int mf_code_version(const char *vendor, char version[64], char *why, size_t why_cap)
 {
     char program[PATH_MAX];
-    int r = mf_beside(COMPILER_FILE, COMPILER_FOLDER, program);
+    int r = mf_sibling_file(COMPILER_FILE, COMPILER_FOLDER, program);
     char sources[SOURCES_MAX];
     const char *argv[] = {program, sources, "--version", vendor, NULL};
     struct child c = {.end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
@@ -363,7 +363,7 @@ int mf_code_version(const char *vendor, char version[64], char *why, size_t why_
     if (r == 0)
         r = spawn((char *const *)(uintptr_t)argv, environ, &c.log, &c.pid);
     if (r < 0) {
-        mf_say(why, why_cap, "starting %s: %s", COMPILER_FILE, strerror(-r));
+        mf_format(why, why_cap, "starting %s: %s", COMPILER_FILE, strerror(-r));
         return -ENOENT;
     }
     while (hear(&c))
@@ -371,9 +371,9 @@ int mf_code_version(const char *vendor, char version[64], char *why, size_t why_
     r = end_child(&c, false);
     c.why[strcspn(c.why, "\n")] = '\0';
     if (r < 0) {
-        mf_say(why, why_cap, "%s", c.why);
+        mf_format(why, why_cap, "%s", c.why);
         return -ENOENT;
     }
-    mf_say(version, 64, "%s", c.why);
+    mf_format(version, 64, "%s", c.why);
     return 0;
 }

@@ -242,7 +242,7 @@ int mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed
                    const struct mf_tensor_ref *out)
 {
     struct weight d = weight_of(shape, w);
-    struct mf_artifact a = mf_plain_w(shape, w, "row");
+    struct mf_tensor_spec a = mf_plain_w(shape, w, "row");
     const struct mf_codec *c = mf_codec_find(a.format, a.scale);
     if (c->scale_bytes == 0) {
         for (size_t n = 0; n < d.n; n++)
@@ -283,10 +283,10 @@ static void weight_thread(void *context, int thread, int n_threads)
 int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed,
                    const struct mf_tensor_ref *out)
 {
-    struct mf_artifact a = mf_plain_w(shape, w, "row");
+    struct mf_tensor_spec a = mf_plain_w(shape, w, "row");
     struct mf_part parts[MF_PARTS_MAX];
     struct weight_job job = {.shape = shape, .w = w, .seed = seed, .out = out};
-    job.n_parts = mf_artifact_parts(&a, shape, parts);
+    job.n_parts = mf_tensor_spec_parts(&a, shape, parts);
     if (job.n_parts < 0)
         return job.n_parts;
     for (int i = 0; i < job.n_parts; i++)
@@ -297,8 +297,8 @@ int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed
 
 int mf_data_bias(const struct mf_shape *shape, enum mf_tensor b, uint64_t seed, float *out)
 {
-    struct mf_artifact a = mf_plain_bias(b);
-    size_t n = (size_t)mf_artifact_cols(&a, shape);
+    struct mf_tensor_spec a = mf_plain_bias(b);
+    size_t n = (size_t)mf_tensor_spec_cols(&a, shape);
     _cleanup_(mf_freep) uint16_t *codes = reallocarray(NULL, n, sizeof(*codes));
     if (!codes)
         return -ENOMEM;

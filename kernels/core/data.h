@@ -28,14 +28,14 @@ void mf_data_x_row(const struct mf_shape *shape, uint64_t seed, int64_t token, u
 /* bf16 values of row n of expert e of w1 (H values) or w2 (I values), before quantisation. */
 void mf_data_w_row(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert, int64_t n,
                    uint16_t *out);
-/* One expert's weight quantised as the shape says, in `row` layout: its share of the artifact's parts, elements, scales
+/* One expert's weight quantised as the shape says, in `row` layout: its share of the tensor spec's parts, elements, scales
  * and global factor, as many as there are. -ENOMEM. */
 int mf_data_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
                    const struct mf_tensor_ref *out);
 /* A whole weight, every part, on the threads of the pool. -ENOMEM; -EINVAL for formats that make no pair. */
 int mf_data_weight(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed,
                    const struct mf_tensor_ref *out);
-/* A bias, b1 or b2, whole: the artifact's floats. -ENOMEM. */
+/* A bias, b1 or b2, whole: the tensor spec's floats. -ENOMEM. */
 int mf_data_bias(const struct mf_shape *shape, enum mf_tensor b, uint64_t seed, float *out);
 /* x bf16 [T,H], on the threads of the pool. */
 void mf_data_x(const struct mf_shape *shape, uint64_t seed, uint16_t *out);

@@ -29,10 +29,10 @@ struct mf_device_info {
     int cores;               /* threads that a step may use */
     double peak_gflops_bf16; /* measured, all cores */
     double peak_gflops_f32;
-    double peak_gflops_fp8;  /* of matrix instructions on 8-bit floats; 0: none of their own */
-    double mem_read_gbs;     /* measured, all cores, beyond every cache */
-    double gap_us;           /* what one more launch costs */
-    struct mf_halves halves; /* of a GPU's last cache */
+    double peak_gflops_fp8;     /* of matrix instructions on 8-bit floats; 0: none of their own */
+    double mem_read_gbs;        /* measured, all cores, beyond every cache */
+    double gap_us;              /* what one more launch costs */
+    struct mf_l2_halves halves; /* of a GPU's last cache */
     bool simulated;
 };
 

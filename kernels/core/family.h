@@ -54,7 +54,7 @@ struct mf_family {
      * -ENOMEM. The kernel keeps copies of what it needs. */
     int (*open)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                 const char *name, struct mf_kernel **ret);
-    /* No allocation, lock or syscall. Inputs are not written to, with one exception: an artifact that is needed
+    /* No allocation, lock or syscall. Inputs are not written to, with one exception: an tensor spec that is needed
      * zeroed and given without (an accumulation) is one buffer, the same address in needs and gives.
      * 0 or a negative errno. */
     int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
@@ -64,7 +64,7 @@ struct mf_family {
     int (*prepare)(struct mf_kernel *kernel, const struct mf_launch *launch);
     /* From here on launches are of so many tokens: 1 to those that it was opened for, with a workspace as for those. No
      * allocation, lock or syscall. Optional; NULL: a kernel serves its own count only, and is opened anew for another. */
-    void (*retoken)(struct mf_kernel *kernel, int64_t token);
+    void (*set_token_count)(struct mf_kernel *kernel, int64_t token);
     /* Does AITER run kernels of this name? Optional; NULL: none. Enumeration asks, and the step carries the answer
      * (mf_step.aiter) to whoever exports. */
     bool (*aiter_name)(const char *kernel);

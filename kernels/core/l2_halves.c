@@ -25,10 +25,10 @@ static double agreement(const uint32_t *a, const uint32_t *b, int lines)
     return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-struct mf_halves mf_halves_of(const uint32_t *cycles, int units, int lines)
+struct mf_l2_halves mf_l2_halves_of(const uint32_t *cycles, int units, int lines)
 {
-    const struct mf_halves none = {.near = 0};
-    struct mf_halves h = none;
+    const struct mf_l2_halves none = {.near = 0};
+    struct mf_l2_halves h = none;
     if (units > MF_UNITS_MAX)
         return none;
     for (int u = 0; u < units; u++) {

@@ -11,10 +11,10 @@
 
 #define MF_UNITS_MAX 256
 
-struct mf_halves {
+struct mf_l2_halves {
     uint32_t far[MF_UNITS_MAX / 32]; /* a bit for each unit: it is near to the other half than unit 0 is */
     int near; /* units that are not; 0: there are no halves, or they could not be told apart */
 };
 
 /* cycles[unit, line]: what an add of each unit to each of some lines took; 0: the unit was not measured. */
-struct mf_halves mf_halves_of(const uint32_t *cycles, int units, int lines);
+struct mf_l2_halves mf_l2_halves_of(const uint32_t *cycles, int units, int lines);

@@ -139,17 +139,17 @@ static void convert_scales(const struct mf_layout *from, const struct mf_layout 
                scales + (follow ? place_of_row(from, N, n) : n) * bytes, bytes);
 }
 
-int mf_layout_convert_weight(const struct mf_shape *shape, const struct mf_artifact *from,
-                             const struct mf_artifact *to, const struct mf_tensor_ref *expert,
+int mf_layout_convert_weight(const struct mf_shape *shape, const struct mf_tensor_spec *from,
+                             const struct mf_tensor_spec *to, const struct mf_tensor_ref *expert,
                              const struct mf_tensor_ref *ret)
 {
     struct mf_part parts[MF_PARTS_MAX];
     if (from->tensor != to->tensor || from->format != to->format || from->scale != to->scale ||
-        mf_artifact_parts(from, shape, parts) < 0 || mf_artifact_parts(to, shape, parts) < 0)
+        mf_tensor_spec_parts(from, shape, parts) < 0 || mf_tensor_spec_parts(to, shape, parts) < 0)
         return -EINVAL;
     const struct mf_layout *a = mf_layout_find(from->order), *b = mf_layout_find(to->order);
     const struct mf_codec *c = mf_codec_find(to->format, to->scale);
-    size_t N = (size_t)(parts[0].rows / shape->expert), K = (size_t)mf_artifact_cols(to, shape);
+    size_t N = (size_t)(parts[0].rows / shape->expert), K = (size_t)mf_tensor_spec_cols(to, shape);
     mf_layout_convert(a, b, c->bits, N, K, expert->part[0], ret->part[0]);
     if (c->scale_bytes > 0)
         convert_scales(a, b, c, N, K, expert->part[1], ret->part[1]);

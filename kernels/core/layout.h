@@ -54,8 +54,8 @@ void mf_layout_convert(const struct mf_layout *from, const struct mf_layout *to,
 /* One row of one expert, in `row` layout. */
 void mf_layout_row(const struct mf_layout *l, int element_bits, size_t N, size_t K, size_t n,
                    const void *elements, void *ret);
-/* Every part of one expert of the weight `from` as the artifact `to` has it: the same but for the layout. -EINVAL: it is
+/* Every part of one expert of the weight `from` as the tensor spec `to` has it: the same but for the layout. -EINVAL: it is
  * not the same weight, or the shape has no such. */
-int mf_layout_convert_weight(const struct mf_shape *shape, const struct mf_artifact *from,
-                             const struct mf_artifact *to, const struct mf_tensor_ref *expert,
+int mf_layout_convert_weight(const struct mf_shape *shape, const struct mf_tensor_spec *from,
+                             const struct mf_tensor_spec *to, const struct mf_tensor_ref *expert,
                              const struct mf_tensor_ref *ret);

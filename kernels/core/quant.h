@@ -23,7 +23,7 @@ uint16_t mf_bf16_from_float(float v);
 
 float mf_fp8_to_float(enum mf_format format, uint8_t v);
 uint8_t mf_fp8_from_float(enum mf_format format, float v);
-/* The artifact format of a dtype. -EINVAL for fp16, which no kernel has. */
+/* The tensor spec format of a dtype. -EINVAL for fp16, which no kernel has. */
 int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret);
 
 /* Whole arrays, the same bits as one by one. */

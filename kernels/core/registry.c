@@ -89,7 +89,7 @@ struct filter {
 static int refuse_gate_up(const struct filter *f, const struct mf_step *step)
 {
     for (int i = 0; i < step->n_needs && f->shape->gate_up != MF_GATE_UP_ANY; i++) {
-        const struct mf_artifact *a = &step->needs[i];
+        const struct mf_tensor_spec *a = &step->needs[i];
         const struct mf_layout *l = mf_layout_find(a->order);
         if (a->tensor != MF_TENSOR_W1 || (l && mf_layout_gate_up(l) == f->shape->gate_up))
             continue;

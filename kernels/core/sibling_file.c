@@ -37,7 +37,7 @@ static bool is_beside(char object[PATH_MAX], const char *file, const char *folde
     return false;
 }
 
-int mf_beside(const char *file, const char *folder, char path[PATH_MAX])
+int mf_sibling_file(const char *file, const char *folder, char path[PATH_MAX])
 {
     char at[PATH_MAX], program[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
@@ -46,7 +46,7 @@ int mf_beside(const char *file, const char *folder, char path[PATH_MAX])
         return -errno;
     program[n] = '\0';
     /* In a library, in somebody else's program, which may have an older version beside it */
-    if (dladdr((void *)(uintptr_t)mf_beside, &own) && own.dli_fname[0] == '/' &&
+    if (dladdr((void *)(uintptr_t)mf_sibling_file, &own) && own.dli_fname[0] == '/' &&
         realpath(own.dli_fname, at) && is_beside(at, file, folder, path))
         return 0;
     return is_beside(program, file, folder, path) ? 0 : -ENOENT;

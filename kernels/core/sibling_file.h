@@ -5,4 +5,4 @@
 
 /* The path of `file` beside this process's executable, or where it is installed for it (libexec/moefarm), or, in a build
  * tree, in `folder` beside one of the executable's folders; else likewise from the library. -ENOENT. */
-int mf_beside(const char *file, const char *folder, char path[PATH_MAX]);
+int mf_sibling_file(const char *file, const char *folder, char path[PATH_MAX]);

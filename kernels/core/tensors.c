@@ -16,12 +16,12 @@ int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m)
     return (rows + active * (block - 1) + block - 1) / block * block;
 }
 
-static bool is_sorted(const struct mf_artifact *a)
+static bool is_sorted(const struct mf_tensor_spec *a)
 {
     return strcmp(a->order, "sorted") == 0 && a->block > 0;
 }
 
-static int index_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
+static int index_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
     if (a->format != MF_FORMAT_INDEX || a->scale != MF_SCALE_NONE)
         return -EINVAL;
@@ -47,7 +47,7 @@ static int index_parts(const struct mf_artifact *a, const struct mf_shape *s, st
     return 4;
 }
 
-static const struct mf_codec *codec_of(const struct mf_artifact *a)
+static const struct mf_codec *codec_of(const struct mf_tensor_spec *a)
 {
     return mf_codec_find(a->format, a->scale);
 }
@@ -73,7 +73,7 @@ static int scale_parts(const struct mf_codec *c, int64_t n, int64_t rows, int64_
     return 3;
 }
 
-static int weight_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
+static int weight_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
     const struct mf_layout *l = mf_layout_find(a->order);
     const struct mf_codec *c = codec_of(a);
@@ -87,16 +87,16 @@ static int weight_parts(const struct mf_artifact *a, const struct mf_shape *s, s
 }
 
 /* There is one only of a weight whose codes are something else. */
-static int decoded_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
+static int decoded_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
-    struct mf_artifact w = mf_plain_w(s, mf_decoded_of(a->tensor), a->order);
+    struct mf_tensor_spec w = mf_plain_w(s, mf_decoded_of(a->tensor), a->order);
     if (a->format != MF_FORMAT_BF16 || a->scale != MF_SCALE_NONE || w.scale == MF_SCALE_NONE)
         return -EINVAL;
     return weight_parts(a, s, p);
 }
 
 /* The rows that an order of that tensor has, 0 when it has no such order. */
-static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
+static int64_t order_rows(const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     bool sorted = is_sorted(a), token = strcmp(a->order, "token") == 0, slot = strcmp(a->order, "slot") == 0;
     switch (a->tensor) {
@@ -126,7 +126,7 @@ static int64_t order_rows(const struct mf_artifact *a, const struct mf_shape *s)
     return 0;
 }
 
-int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *s)
+int64_t mf_tensor_spec_cols(const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     switch (a->tensor) {
     case MF_TENSOR_TOPK:
@@ -157,7 +157,7 @@ int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *s)
     return s->model_dim;
 }
 
-uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_value)
+uint32_t mf_part_poison(const struct mf_tensor_spec *a, int part, bool *ret_is_value)
 {
     const struct mf_codec *c = codec_of(a);
     enum mf_format format = a->format;
@@ -175,7 +175,7 @@ uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_valu
     return mf_poison(part == 1 && c && c->scale_format == MF_SCALE_BF16 ? MF_FORMAT_BF16 : MF_FORMAT_F32);
 }
 
-uint32_t mf_part_poison_word(const struct mf_artifact *a, const struct mf_part *parts, int part)
+uint32_t mf_part_poison_word(const struct mf_tensor_spec *a, const struct mf_part *parts, int part)
 {
     bool is_value;
     uint32_t poison = mf_part_poison(a, part, &is_value);
@@ -184,11 +184,11 @@ uint32_t mf_part_poison_word(const struct mf_artifact *a, const struct mf_part *
     return parts[part].element_bytes == 2 ? (poison & 0xffff) * 0x00010001u : poison;
 }
 
-static int activation_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
+static int activation_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
     bool quantised = a->tensor == MF_TENSOR_X || a->tensor == MF_TENSOR_H;
     const struct mf_codec *c = codec_of(a);
-    int64_t rows = order_rows(a, s), cols = mf_artifact_cols(a, s);
+    int64_t rows = order_rows(a, s), cols = mf_tensor_spec_cols(a, s);
     const char *name = a->tensor == MF_TENSOR_GW   ? "g"
                        : a->tensor == MF_TENSOR_ZW ? "z"
                                                    : mf_tensor_name(a->tensor);
@@ -203,17 +203,17 @@ static int activation_parts(const struct mf_artifact *a, const struct mf_shape *
     return scale_parts(c, 1, rows, cols, p);
 }
 
-static int bias_parts(const struct mf_artifact *a, const struct mf_shape *s, struct mf_part *p)
+static int bias_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
     bool there = a->tensor == MF_TENSOR_B1 ? s->has_b1 : s->has_b2;
-    if (!there || !mf_artifact_is_input(a))
+    if (!there || !mf_tensor_spec_is_input(a))
         return -EINVAL;
-    *p = (struct mf_part){mf_tensor_name(a->tensor), 4, s->expert, mf_artifact_cols(a, s)};
+    *p = (struct mf_part){mf_tensor_name(a->tensor), 4, s->expert, mf_tensor_spec_cols(a, s)};
     return 1;
 }
 
-int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
-                      struct mf_part parts[MF_PARTS_MAX])
+int mf_tensor_spec_parts(const struct mf_tensor_spec *a, const struct mf_shape *shape,
+                         struct mf_part parts[MF_PARTS_MAX])
 {
     switch (a->tensor) {
     case MF_TENSOR_TOPK:
@@ -248,15 +248,15 @@ int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
     return -EINVAL;
 }
 
-struct mf_artifact mf_gathered_from(const struct mf_artifact *sorted)
+struct mf_tensor_spec mf_gathered_from(const struct mf_tensor_spec *sorted)
 {
-    struct mf_artifact a = *sorted;
+    struct mf_tensor_spec a = *sorted;
     a.block = 0;
     (void)snprintf(a.order, sizeof(a.order), "%s", a.tensor == MF_TENSOR_X ? "token" : "slot");
     return a;
 }
 
-static void plain_format(const struct mf_shape *shape, bool weight, struct mf_artifact *a)
+static void plain_format(const struct mf_shape *shape, bool weight, struct mf_tensor_spec *a)
 {
     struct mf_codecs codecs;
     const char *why;
@@ -267,23 +267,24 @@ static void plain_format(const struct mf_shape *shape, bool weight, struct mf_ar
     a->scale = c->scale;
 }
 
-struct mf_artifact mf_plain_x(const struct mf_shape *shape)
+struct mf_tensor_spec mf_plain_x(const struct mf_shape *shape)
 {
-    struct mf_artifact a = {.tensor = MF_TENSOR_X, .order = "token"};
+    struct mf_tensor_spec a = {.tensor = MF_TENSOR_X, .order = "token"};
     plain_format(shape, false, &a);
     return a;
 }
 
-struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m)
+struct mf_tensor_spec mf_plain_h(const struct mf_shape *shape, int32_t block_m)
 {
-    struct mf_artifact a = {.tensor = MF_TENSOR_H, .order = "sorted", .block = block_m};
+    struct mf_tensor_spec a = {.tensor = MF_TENSOR_H, .order = "sorted", .block = block_m};
     plain_format(shape, false, &a);
     return a;
 }
 
-struct mf_artifact mf_plain_bias(enum mf_tensor b)
+struct mf_tensor_spec mf_plain_bias(enum mf_tensor b)
 {
-    return (struct mf_artifact){.tensor = b, .format = MF_FORMAT_F32, .scale = MF_SCALE_NONE, .order = "row"};
+    return (struct mf_tensor_spec){
+        .tensor = b, .format = MF_FORMAT_F32, .scale = MF_SCALE_NONE, .order = "row"};
 }
 
 enum mf_tensor mf_decoded_of(enum mf_tensor decoded)
@@ -291,9 +292,9 @@ enum mf_tensor mf_decoded_of(enum mf_tensor decoded)
     return decoded == MF_TENSOR_W1D ? MF_TENSOR_W1 : MF_TENSOR_W2;
 }
 
-struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout)
+struct mf_tensor_spec mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout)
 {
-    struct mf_artifact a = {.tensor = w};
+    struct mf_tensor_spec a = {.tensor = w};
     plain_format(shape, true, &a);
     (void)snprintf(a.order, sizeof(a.order), "%s", layout);
     return a;

@@ -1,4 +1,4 @@
-/* Artifacts in memory: which arrays an artifact is made of, how large, in which order.
+/* Tensor specs in memory: which arrays an tensor spec is made of, how large, in which order.
  *
  * T tokens, k topk, E experts, H, I, B block_m, P = mf_padded_rows(). Every part is 64-byte aligned.
  *   x      {x [T,H], scale, global}; sorted order: P rows in place of T
@@ -43,12 +43,12 @@ static inline int64_t mf_gemm1_cols(const struct mf_shape *shape)
     return (int64_t)shape->inter_dim * (shape->use_g1u1 ? 2 : 1);
 }
 
-/* The addresses of an artifact's parts, in the order of mf_artifact_parts. */
+/* The addresses of an tensor spec's parts, in the order of mf_tensor_spec_parts. */
 struct mf_tensor_ref {
     void *part[MF_PARTS_MAX];
 };
 
-/* Where row p of a part begins; a part that all rows share, a scale or a factor, has one row. parts: all of the artifact's. */
+/* Where row p of a part begins; a part that all rows share, a scale or a factor, has one row. parts: all of the tensor spec's. */
 static inline void *mf_part_row(const struct mf_part *parts, const struct mf_tensor_ref *ref, int part,
                                 int64_t p)
 {
@@ -60,28 +60,28 @@ static inline void *mf_part_row(const struct mf_part *parts, const struct mf_ten
  * ceil((T·k + min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
 int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m);
 
-/* Fills parts, returns their number; -EINVAL when the shape has no such artifact. */
-int mf_artifact_parts(const struct mf_artifact *a, const struct mf_shape *shape,
-                      struct mf_part parts[MF_PARTS_MAX]);
-/* Values in a row of the artifact's first part, which parts[0].cols is not for four-bit elements. */
-int64_t mf_artifact_cols(const struct mf_artifact *a, const struct mf_shape *shape);
+/* Fills parts, returns their number; -EINVAL when the shape has no such tensor spec. */
+int mf_tensor_spec_parts(const struct mf_tensor_spec *a, const struct mf_shape *shape,
+                         struct mf_part parts[MF_PARTS_MAX]);
+/* Values in a row of the tensor spec's first part, which parts[0].cols is not for four-bit elements. */
+int64_t mf_tensor_spec_cols(const struct mf_tensor_spec *a, const struct mf_shape *shape);
 /* What an element of that part holds that no kernel has written (mf_poison), and whether it could be a value all the
  * same, as every byte of a whole number is. */
-uint32_t mf_part_poison(const struct mf_artifact *a, int part, bool *ret_is_value);
+uint32_t mf_part_poison(const struct mf_tensor_spec *a, int part, bool *ret_is_value);
 /* The same four bytes long, for filling. */
-uint32_t mf_part_poison_word(const struct mf_artifact *a, const struct mf_part *parts, int part);
+uint32_t mf_part_poison_word(const struct mf_tensor_spec *a, const struct mf_part *parts, int part);
 
 /* What one in sorted order is gathered from: x from token order, the others from slot order. */
-struct mf_artifact mf_gathered_from(const struct mf_artifact *sorted);
+struct mf_tensor_spec mf_gathered_from(const struct mf_tensor_spec *sorted);
 
-/* The artifacts as the plain pipeline of a shape has them: the format in which x enters gemm1 and h enters gemm2, and
+/* The tensor specs as the plain pipeline of a shape has them: the format in which x enters gemm1 and h enters gemm2, and
  * the weights in a given layout, all by mf_codecs_of_shape. bf16 for a shape whose formats make no pair. */
-struct mf_artifact mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
-struct mf_artifact mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
-struct mf_artifact mf_plain_bias(enum mf_tensor b);                           /* b1, b2 */
+struct mf_tensor_spec mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
+struct mf_tensor_spec mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
+struct mf_tensor_spec mf_plain_bias(enum mf_tensor b);                           /* b1, b2 */
 /* Which weight a decoded one is of. */
 enum mf_tensor mf_decoded_of(enum mf_tensor decoded);
-struct mf_artifact mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
+struct mf_tensor_spec mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
 
 /* sorted_token_ids, AITER's packing. */
 static inline int32_t mf_pack_id(int32_t token, int32_t slot)

@@ -61,7 +61,7 @@ static void sweep(const char *within)
     for (const struct dirent *e; (e = readdir(d));) {
         if (strncmp(e->d_name, PREFIX, strlen(PREFIX)) != 0)
             continue;
-        mf_say(path, sizeof(path), "%s/%s", within, e->d_name);
+        mf_format(path, sizeof(path), "%s/%s", within, e->d_name);
         _cleanup_(mf_closep) int fd = open_folder(path);
         if (fd >= 0 && is_left_over(fd))
             remove_all(path);

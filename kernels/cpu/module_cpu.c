@@ -15,7 +15,7 @@ int mf_module_cpu_load(struct mf_device *d, const char *path, char *why, size_t 
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     (void)d;
     if (!handle) {
-        mf_say(why, why_cap, "%s", dlerror());
+        mf_format(why, why_cap, "%s", dlerror());
         return -ENOEXEC;
     }
     *ret = handle;

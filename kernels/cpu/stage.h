@@ -55,7 +55,7 @@ struct mf_sorted_view {
 
 struct mf_stage1_args {
     struct mf_sorted_view sorted;
-    struct mf_tensor_ref x, w; /* their artifacts' parts */
+    struct mf_tensor_ref x, w; /* their tensor specs' parts */
     uint16_t *h;               /* bf16 [P, I]: the result, or on the way to h_q */
     struct mf_tensor_ref h_q;  /* with quantise */
     const float *calib;        /* with quantise or quantise_x and a global factor: x's, h's */
@@ -86,7 +86,7 @@ void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a
  * the biases of these columns behind it, or NULL. */
 void mf_stage_activate(const struct mf_cpu_ops *ops, const struct mf_shape *shape, float *const gate_up[2],
                        const float *const bias[2], float weight, size_t n, uint16_t *h);
-/* Quantises a bf16 row of n values into row `row` of an artifact's parts, by way of `floats` (n values of room). The
+/* Quantises a bf16 row of n values into row `row` of an tensor spec's parts, by way of `floats` (n values of room). The
  * codec has scales of its own for each row; its global factor is given, and written by whoever writes row 0. */
 void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_t n, size_t row, float global,
                            float *floats, const struct mf_tensor_ref *to);

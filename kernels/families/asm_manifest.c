@@ -58,7 +58,7 @@ __attribute__((format(printf, 4, 5))) static int complain(struct mf_asm_manifest
     struct mf_asm_problem *p = &m->problems[m->n_problems++];
     va_list args;
     p->line = line;
-    mf_say(p->file, sizeof(p->file), "%s", file);
+    mf_format(p->file, sizeof(p->file), "%s", file);
     va_start(args, format);
     (void)vsnprintf(p->reason, sizeof(p->reason), format, args);
     va_end(args);
@@ -262,10 +262,10 @@ static int each_entry(struct mf_asm_manifest *m, const char *folder, const char 
     char path[PATH_CAP], inner[MF_ASM_FILE_MAX];
     struct dirent **entries = NULL;
     int r = 0;
-    mf_say(path, sizeof(path), "%s/%s/%s", folder, arch, below);
+    mf_format(path, sizeof(path), "%s/%s/%s", folder, arch, below);
     int n = scandir(path, &entries, filter, alphasort);
     for (int i = 0; i < n; i++) {
-        mf_say(inner, sizeof(inner), "%s/%s", below, entries[i]->d_name);
+        mf_format(inner, sizeof(inner), "%s/%s", below, entries[i]->d_name);
         if (r == 0 && i < FILES_MAX)
             r = visit(m, folder, arch, inner);
         free(entries[i]);
@@ -277,7 +277,7 @@ static int each_entry(struct mf_asm_manifest *m, const char *folder, const char 
 static int visit_file(struct mf_asm_manifest *m, const char *folder, const char *arch, const char *file)
 {
     char path[PATH_CAP];
-    mf_say(path, sizeof(path), "%s/%s/%s", folder, arch, file);
+    mf_format(path, sizeof(path), "%s/%s/%s", folder, arch, file);
     return add_file(m, arch, path, file);
 }
 

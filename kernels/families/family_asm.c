@@ -74,7 +74,7 @@ static bool weighting_fits(const struct mf_asm_kernel *k, const struct mf_shape 
 static bool activation_fits(const struct mf_asm_kernel *k, const struct mf_shape *s)
 {
     char folder[32];
-    mf_say(folder, sizeof(folder), "fmoe/%s/", mf_cpu_act_word(s));
+    mf_format(folder, sizeof(folder), "fmoe/%s/", mf_cpu_act_word(s));
     return k->kind == MF_ASM_ONE ? strncmp(k->file, folder, strlen(folder)) == 0
                                  : s->act_type == MF_ACT_SILU || s->act_type == MF_ACT_GELU;
 }
@@ -137,7 +137,8 @@ static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, st
         mf_refuse(ret, "flat", "flat is %d: it sorts into a buffer that the argument block does not name",
                   k->flat);
     else if (k->kind == MF_ASM_STAGE1 && rule->packs_scales)
-        mf_refuse(ret, "scale", "it writes the scales of h behind its %d columns; artifacts hold them apart",
+        mf_refuse(ret, "scale",
+                  "it writes the scales of h behind its %d columns; tensor specs hold them apart",
                   s->inter_dim);
     else
         (void)may_cover(k, s, ret);
@@ -146,9 +147,9 @@ static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, st
 
 /* ---- steps ---- */
 
-static struct mf_artifact zeroed_y(void)
+static struct mf_tensor_spec zeroed_y(void)
 {
-    struct mf_artifact y = mf_cpu_bf16(MF_TENSOR_Y, "token", 0);
+    struct mf_tensor_spec y = mf_cpu_bf16(MF_TENSOR_Y, "token", 0);
     y.zeroed = true;
     return y;
 }
@@ -217,8 +218,8 @@ static int load_manifests(const struct mf_device_info *device, const char *kind,
 static void code_path(const char *folder, const struct mf_asm_kernel *k, char path[PATH_CAP])
 {
     const char *slash = strrchr(k->file, '/');
-    mf_say(path, PATH_CAP, "%s/%s/%.*s/%s", folder, k->arch, (int)(slash ? slash - k->file : 0), k->file,
-           k->co_name);
+    mf_format(path, PATH_CAP, "%s/%s/%.*s/%s", folder, k->arch, (int)(slash ? slash - k->file : 0), k->file,
+              k->co_name);
 }
 
 static uint64_t hash_file(const char *path, uint64_t hash)
@@ -234,8 +235,8 @@ static uint64_t hash_file(const char *path, uint64_t hash)
 static uint64_t hash_kernel(const char *folder, const struct mf_asm_kernel *k, uint64_t hash)
 {
     char path[PATH_CAP], text[MF_REASON_MAX * 2];
-    mf_say(text, sizeof(text), "%s %s %s %d %d %d %d %d %d %d", k->arch, k->name, k->file, k->atm, k->vskip,
-           k->ps, k->tg_num_per_cu, k->sub_m, k->sub_n, k->flat);
+    mf_format(text, sizeof(text), "%s %s %s %d %d %d %d %d %d %d", k->arch, k->name, k->file, k->atm,
+              k->vskip, k->ps, k->tg_num_per_cu, k->sub_m, k->sub_n, k->flat);
     code_path(folder, k, path);
     return hash_file(path, mf_hash64(text, strlen(text), hash));
 }
@@ -384,9 +385,9 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 /* Elements of an expert's scales, 0 for weights that have none. */
 static int64_t scale_stride(const struct mf_shape *s, enum mf_tensor w)
 {
-    struct mf_artifact a = mf_plain_w(s, w, "row");
+    struct mf_tensor_spec a = mf_plain_w(s, w, "row");
     struct mf_part parts[MF_PARTS_MAX];
-    return mf_artifact_parts(&a, s, parts) > 1 ? parts[1].rows * parts[1].cols / s->expert : 0;
+    return mf_tensor_spec_parts(&a, s, parts) > 1 ? parts[1].rows * parts[1].cols / s->expert : 0;
 }
 
 static struct mf_asm_call call_of(const struct mf_kernel *k, const struct mf_launch *l)
@@ -444,7 +445,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
                                          one ? MF_ASM_ONE_BYTES : MF_ASM_STAGE1_BYTES);
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
 }
@@ -452,6 +453,6 @@ static void retoken(struct mf_kernel *k, int64_t token)
 #define FAMILY(kind)                                                                                         \
     {                                                                                                        \
         .api = MF_FAMILY_API, .name = "asm", .device_kind = kind, .enumerate = enumerate, .open = open_step, \
-        .launch = launch_step, .close = close_step, .retoken = retoken,                                      \
+        .launch = launch_step, .close = close_step, .set_token_count = set_token_count,                      \
     }
 const struct mf_family mf_family_asm = FAMILY("cpu"), mf_family_hip_asm = FAMILY("hip");

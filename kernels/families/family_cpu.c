@@ -203,60 +203,60 @@ struct mf_moe_sort mf_cpu_sort(const struct mf_shape *s, const struct mf_tensor_
                                 .block = block_m};
 }
 
-static struct mf_artifact make(enum mf_tensor tensor, enum mf_format format, const char *order,
-                               int32_t block_m)
+static struct mf_tensor_spec make(enum mf_tensor tensor, enum mf_format format, const char *order,
+                                  int32_t block_m)
 {
-    struct mf_artifact a = {.tensor = tensor, .format = format, .scale = MF_SCALE_NONE, .block = block_m};
+    struct mf_tensor_spec a = {.tensor = tensor, .format = format, .scale = MF_SCALE_NONE, .block = block_m};
 
     (void)snprintf(a.order, sizeof(a.order), "%s", order);
     return a;
 }
 
-struct mf_artifact mf_cpu_topk(void)
+struct mf_tensor_spec mf_cpu_topk(void)
 {
     return make(MF_TENSOR_TOPK, MF_FORMAT_INDEX, "token", 0);
 }
 
-struct mf_artifact mf_cpu_calib(void)
+struct mf_tensor_spec mf_cpu_calib(void)
 {
     return make(MF_TENSOR_CALIB, MF_FORMAT_F32, "token", 0);
 }
 
-struct mf_artifact mf_cpu_sorted(int32_t block_m)
+struct mf_tensor_spec mf_cpu_sorted(int32_t block_m)
 {
     return make(MF_TENSOR_SORTED, MF_FORMAT_INDEX, "sorted", block_m);
 }
 
-struct mf_artifact mf_cpu_aligned(int32_t block_m)
+struct mf_tensor_spec mf_cpu_aligned(int32_t block_m)
 {
     return make(MF_TENSOR_ALIGNED, MF_FORMAT_INDEX, "sorted", block_m);
 }
 
-struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m)
+struct mf_tensor_spec mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m)
 {
     return make(tensor, MF_FORMAT_BF16, order, block_m);
 }
 
-struct mf_artifact mf_cpu_decoded(enum mf_tensor w)
+struct mf_tensor_spec mf_cpu_decoded(enum mf_tensor w)
 {
     return make(w == MF_TENSOR_W1 ? MF_TENSOR_W1D : MF_TENSOR_W2D, MF_FORMAT_BF16, "panel32", 0);
 }
 
-struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m)
+struct mf_tensor_spec mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m)
 {
-    struct mf_artifact a = mf_plain_x(shape);
+    struct mf_tensor_spec a = mf_plain_x(shape);
 
     (void)snprintf(a.order, sizeof(a.order), "sorted");
     a.block = block_m;
     return a;
 }
 
-void mf_step_need(struct mf_step *s, struct mf_artifact a)
+void mf_step_need(struct mf_step *s, struct mf_tensor_spec a)
 {
     s->needs[s->n_needs++] = a;
 }
 
-void mf_step_give(struct mf_step *s, struct mf_artifact a)
+void mf_step_give(struct mf_step *s, struct mf_tensor_spec a)
 {
     s->gives[s->n_gives++] = a;
 }

@@ -1,4 +1,4 @@
-/* What the CPU families share: which shapes they know, artifacts of a shape, and counts for a step's cost. */
+/* What the CPU families share: which shapes they know, tensor specs of a shape, and counts for a step's cost. */
 #pragma once
 
 #include <stdarg.h>
@@ -58,17 +58,17 @@ double mf_cpu_slots(const struct mf_shape *shape);
 /* The sort of the shape's routes; topk NULL: to ask for its workspace. */
 struct mf_moe_sort mf_cpu_sort(const struct mf_shape *shape, const struct mf_tensor_ref *topk,
                                int32_t block_m);
-struct mf_artifact mf_cpu_topk(void);
-struct mf_artifact mf_cpu_calib(void);
-struct mf_artifact mf_cpu_sorted(int32_t block_m);
-struct mf_artifact mf_cpu_aligned(int32_t block_m);
-struct mf_artifact mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m);
+struct mf_tensor_spec mf_cpu_topk(void);
+struct mf_tensor_spec mf_cpu_calib(void);
+struct mf_tensor_spec mf_cpu_sorted(int32_t block_m);
+struct mf_tensor_spec mf_cpu_aligned(int32_t block_m);
+struct mf_tensor_spec mf_cpu_bf16(enum mf_tensor tensor, const char *order, int32_t block_m);
 /* A weight as a step of family move decodes it: bf16 in panels of 32. */
-struct mf_artifact mf_cpu_decoded(enum mf_tensor w);
-struct mf_artifact mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m);
+struct mf_tensor_spec mf_cpu_decoded(enum mf_tensor w);
+struct mf_tensor_spec mf_cpu_x_sorted(const struct mf_shape *shape, int32_t block_m);
 
-void mf_step_need(struct mf_step *s, struct mf_artifact a);
-void mf_step_give(struct mf_step *s, struct mf_artifact a);
+void mf_step_need(struct mf_step *s, struct mf_tensor_spec a);
+void mf_step_give(struct mf_step *s, struct mf_tensor_spec a);
 
 /* Rows and columns of one expert's weight. */
 void mf_cpu_weight_sizes(const struct mf_shape *shape, enum mf_tensor w, size_t *ret_n, size_t *ret_k);

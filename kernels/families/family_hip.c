@@ -137,11 +137,11 @@ bool mf_hip_reads_slices(const struct mf_device_info *device)
 
 bool mf_hip_may_slice(const struct mf_shape *s, enum mf_tensor w, struct mf_refusal *no)
 {
-    const struct mf_artifact a = mf_plain_w(s, w, mf_hip_weights_order(s, w, true));
+    const struct mf_tensor_spec a = mf_plain_w(s, w, mf_hip_weights_order(s, w, true));
     const struct mf_layout *l = mf_layout_find(a.order);
     bool first = w == MF_TENSOR_W1, in_turn = first && mf_hip_w1_layout(s)->gate_rows > 0;
     struct mf_part parts[MF_PARTS_MAX];
-    if (!in_turn && (!first || s->inter_dim % l->panel == 0) && mf_artifact_parts(&a, s, parts) > 0)
+    if (!in_turn && (!first || s->inter_dim % l->panel == 0) && mf_tensor_spec_parts(&a, s, parts) > 0)
         return true;
     mf_refuse(no, "layout",
               "%s of %s has panels of %d rows, all of gate or all of up, and %d bytes of a row in turn; "
@@ -284,9 +284,9 @@ void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *s)
     mf_code_define(c, "MF_ALPHA=%#.9gf", (double)(s->act_alpha > 0 ? s->act_alpha : 1.702f));
 }
 
-struct mf_artifact mf_hip_zeroed_y(void)
+struct mf_tensor_spec mf_hip_zeroed_y(void)
 {
-    struct mf_artifact y = mf_cpu_bf16(MF_TENSOR_Y, "token", 0);
+    struct mf_tensor_spec y = mf_cpu_bf16(MF_TENSOR_Y, "token", 0);
     y.zeroed = true;
     return y;
 }
@@ -299,13 +299,13 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
         return -ENOTSUP;
     if (device->ops->compile(device, code, 1, path, why) < 1) {
         log_warn("%s: %s", code->source, why[0]);
-        mf_say(device->words, sizeof(device->words), "%s: %s", code->source, why[0]);
+        mf_format(device->words, sizeof(device->words), "%s: %s", code->source, why[0]);
         return -ENOTSUP;
     }
     int r = device->ops->module_load(device, path[0], why[0], sizeof(why[0]), &ret->module);
     if (r < 0) {
         log_warn("%s", why[0]);
-        mf_say(device->words, sizeof(device->words), "%s", why[0]);
+        mf_format(device->words, sizeof(device->words), "%s", why[0]);
         return r == -ENOMEM ? r : -ENOTSUP;
     }
     r = device->ops->module_function(device, ret->module, code->function, &ret->function);

@@ -67,7 +67,7 @@ void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *shape);
 /* Weights in slices lie as panel128. Are there kernels for the device that read them, and is there such a w1 or w2 of the shape? */
 bool mf_hip_reads_slices(const struct mf_device_info *device);
 bool mf_hip_may_slice(const struct mf_shape *shape, enum mf_tensor w, struct mf_refusal *ret);
-/* The layout's name, as artifacts have it, and its word in names of steps, "" for row. */
+/* The layout's name, as tensor specs have it, and its word in names of steps, "" for row. */
 const char *mf_hip_weights_order(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 const char *mf_hip_weights_word(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 
@@ -81,7 +81,7 @@ void mf_hip_define_codec(struct mf_code *c, const struct mf_codec *codec);
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *shape);
 
 /* y that a step adds into. */
-struct mf_artifact mf_hip_zeroed_y(void);
+struct mf_tensor_spec mf_hip_zeroed_y(void);
 
 /* A function ready to launch. */
 struct mf_hip_function {

@@ -56,9 +56,9 @@ void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *s, cha
     char format[MF_FORMAT_WORD_MAX];
     const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, b->sliced);
     mf_cpu_format_word(s, format);
-    mf_say(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s%s", b->family->name, format,
-           mf_cpu_act_word(s), v->block_m, v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "",
-           s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1, b->zeroes ? "_zero" : "");
+    mf_format(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s%s", b->family->name, format,
+              mf_cpu_act_word(s), v->block_m, v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "",
+              s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1, b->zeroes ? "_zero" : "");
 }
 
 struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct mf_shape *s, int stage)

@@ -112,7 +112,7 @@ struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const 
                                            const struct mf_device_info *device, const struct mf_launch *l,
                                            const struct mf_hip_hopper_order *order)
 {
-    const struct mf_halves *halves = &device->halves;
+    const struct mf_l2_halves *halves = &device->halves;
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(st, s, l)};
     a.tile.columns = order->columns;
     a.tile.near = (uint32_t)(((uint64_t)halves->near << 32) / (uint64_t)device->cores);

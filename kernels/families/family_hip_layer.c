@@ -152,7 +152,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 }
 
 /* LDS stays as it was opened: the ring's slices are part of the code. */
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
 }
@@ -213,7 +213,7 @@ const struct mf_family mf_family_hip_layer = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .code = code,
     .shares = true,
 };

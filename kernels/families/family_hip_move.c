@@ -76,7 +76,7 @@ bool mf_hip_move_quantises(enum mf_hip_move_kind kind)
 
 const struct mf_codec *mf_hip_move_codec(const struct mf_shape *s)
 {
-    struct mf_artifact x = mf_plain_x(s);
+    struct mf_tensor_spec x = mf_plain_x(s);
     return mf_codec_find(x.format, x.scale);
 }
 
@@ -87,9 +87,9 @@ static void print_name(const struct mf_hip_move_config *c, const struct mf_shape
     const char *format = mf_hip_move_quantises(c->kind) || first ? mf_hip_move_codec(s)->name : "";
     char block[16] = "";
     if (has_block(c->kind))
-        mf_say(block, sizeof(block), "_m%d", c->block_m);
-    mf_say(buf, MF_STEP_NAME_MAX, "%s%s%s%s%s", kinds[c->kind].word, first ? "_quant1" : "",
-           *format ? "_" : "", format, block);
+        mf_format(block, sizeof(block), "_m%d", c->block_m);
+    mf_format(buf, MF_STEP_NAME_MAX, "%s%s%s%s%s", kinds[c->kind].word, first ? "_quant1" : "",
+              *format ? "_" : "", format, block);
 }
 
 static mf_ops covers_of(const struct mf_shape *s, enum mf_hip_move_kind kind)
@@ -403,7 +403,7 @@ const struct mf_family mf_family_hip_move = {
     .open = mf_hip_move_open,
     .launch = mf_hip_move_launch,
     .close = mf_hip_kernel_close,
-    .retoken = mf_hip_move_retoken,
+    .set_token_count = mf_hip_move_retoken,
     .code = code,
     .shares = true,
 };

@@ -151,14 +151,14 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
     const char *gate_up = c->st.stage == 1 ? mf_hip_weights_word(s, MF_TENSOR_W1, false) : "";
     mf_cpu_format_word(s, format);
     if (v->is_hopper)
-        mf_say(core, sizeof(core), "%s", v->blocks == 2 ? "b2" : "b");
+        mf_format(core, sizeof(core), "%s", v->blocks == 2 ? "b2" : "b");
     else
-        mf_say(core, sizeof(core), "k%d_s%d_%s%dx%d", v->parts * PART, v->stages,
-               machine->copies_held ? "d" : "w", v->warps_n, v->warps_m);
-    mf_say(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_%s%s%s%s%s", c->st.stage, format,
-           c->st.stage == 1 ? "_" : "", c->st.stage == 1 ? mf_cpu_act_word(s) : "", v->block_m, v->block_n,
-           core, c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
-           mf_hip_out_word(c->st.out));
+        mf_format(core, sizeof(core), "k%d_s%d_%s%dx%d", v->parts * PART, v->stages,
+                  machine->copies_held ? "d" : "w", v->warps_n, v->warps_m);
+    mf_format(buf, MF_STEP_NAME_MAX, "s%d_%s%s%s_m%d_n%d_%s%s%s%s%s", c->st.stage, format,
+              c->st.stage == 1 ? "_" : "", c->st.stage == 1 ? mf_cpu_act_word(s) : "", v->block_m, v->block_n,
+              core, c->st.stage == 1 && s->doweight_stage1 ? "_w" : "", *gate_up ? "_" : "", gate_up,
+              mf_hip_out_word(c->st.out));
 }
 
 /* Measured on an H200: its core b took half of the time of mx.hip's tiles of so many tokens, and they won nowhere. */
@@ -343,7 +343,7 @@ static int wint4_code(const struct mf_device_info *device, const struct mf_shape
     return code_for("wint4", device, shape, name, ret);
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
     k->tile_columns = mf_hip_stage_tile_columns(&k->config.st, &k->shape, &k->function.device->info);
@@ -370,18 +370,19 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->grid =
         mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
     k->grid.early = true; /* mf_begin */
-    retoken(k, shape->token);
+    set_token_count(k, shape->token);
     *ret = k;
     return 0;
 }
 
-/* Where the scales of an artifact end. */
-static const void *scales_end(const struct mf_kernel *k, const struct mf_artifact *a,
+/* Where the scales of an tensor spec end. */
+static const void *scales_end(const struct mf_kernel *k, const struct mf_tensor_spec *a,
                               const struct mf_tensor_ref *ref)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    return mf_artifact_parts(a, &k->shape, parts) > 1 ? (const char *)ref->part[1] + mf_part_bytes(&parts[1])
-                                                      : NULL;
+    return mf_tensor_spec_parts(a, &k->shape, parts) > 1
+               ? (const char *)ref->part[1] + mf_part_bytes(&parts[1])
+               : NULL;
 }
 
 static int launch_hopper(struct mf_kernel *k, const struct mf_launch *l, const struct mf_hip_mx_args *mx)
@@ -396,8 +397,10 @@ static int launch_hopper(struct mf_kernel *k, const struct mf_launch *l, const s
 static int launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_hip_stage *st = &k->config.st;
-    const struct mf_artifact x = st->stage == 1 ? mf_plain_x(&k->shape) : mf_plain_h(&k->shape, st->block_m);
-    const struct mf_artifact w = mf_plain_w(&k->shape, st->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
+    const struct mf_tensor_spec x =
+        st->stage == 1 ? mf_plain_x(&k->shape) : mf_plain_h(&k->shape, st->block_m);
+    const struct mf_tensor_spec w =
+        mf_plain_w(&k->shape, st->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2, "row");
     const struct mf_hip_mx_args a = {.tile = mf_hip_stage_args(st, &k->shape, l),
                                      .x_scale_end = scales_end(k, &x, &l->needs[0]),
                                      .w_scale_end = scales_end(k, &w, &l->needs[2])};
@@ -413,7 +416,7 @@ const struct mf_family mf_family_hip_mx = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .code = mx_code,
     .shares = true,
 };
@@ -426,7 +429,7 @@ const struct mf_family mf_family_hip_wint4 = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .code = wint4_code,
     .shares = true,
 };

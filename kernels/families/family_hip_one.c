@@ -56,9 +56,9 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
     char format[MF_FORMAT_WORD_MAX];
     const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, c->sliced);
     mf_cpu_format_word(s, format);
-    mf_say(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s%s%s", format, mf_cpu_act_word(s),
-           c->v->threads, c->v->batch, c->v->columns, c->v->batch_y, s->doweight_stage1 ? "_w" : "",
-           *w1 ? "_" : "", w1);
+    mf_format(buf, MF_STEP_NAME_MAX, "one_%s_%s_t%d_b%d_c%d_y%d%s%s%s", format, mf_cpu_act_word(s),
+              c->v->threads, c->v->batch, c->v->columns, c->v->batch_y, s->doweight_stage1 ? "_w" : "",
+              *w1 ? "_" : "", w1);
 }
 
 /* Activations of one part in LDS, with their scales. */
@@ -178,7 +178,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
     k->grid.shared = shared_bytes(&k->shape);
@@ -212,7 +212,7 @@ const struct mf_family mf_family_hip_one = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .code = code,
     .shares = true,
 };

@@ -126,7 +126,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 /* ---- launches ---- */
 
 /* LDS stays as it was opened: the ring's slices are part of the code. */
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     const struct mf_device_info *device = &k->function.device->info;
     k->shape.token = token;
@@ -154,7 +154,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->grid = mf_hip_persistent_grid(&device->info, MF_HIP_HOPPER_THREADS, 1,
                                      mf_hip_both_lds(&c, &device->info, shape));
     k->grid.early = true;
-    retoken(k, shape->token);
+    set_token_count(k, shape->token);
     *ret = k;
     return 0;
 }
@@ -194,7 +194,7 @@ const struct mf_family mf_family_hip_pair = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .code = code,
     .shares = true,
 };

@@ -82,7 +82,7 @@ static bool weighs(const struct mf_shape *s, enum kind kind)
 
 static const struct mf_codec *codec_of(const struct mf_shape *s)
 {
-    struct mf_artifact x = mf_plain_x(s);
+    struct mf_tensor_spec x = mf_plain_x(s);
     return mf_codec_find(x.format, x.scale);
 }
 
@@ -180,7 +180,7 @@ static void describe(const struct config *c, const struct mf_shape *shape,
                      const struct mf_device_info *device, struct mf_step *ret)
 {
     struct mf_step s = {.family = "permute", .stage = MF_STAGE_MOVE, .block_m = c->block_m};
-    mf_say(s.name, sizeof(s.name), "%s_m%d", kinds[c->kind].word, c->block_m);
+    mf_format(s.name, sizeof(s.name), "%s_m%d", kinds[c->kind].word, c->block_m);
     if (c->kind == ACT)
         describe_act(c, shape, &s);
     else if (kinds[c->kind].back)
@@ -399,7 +399,7 @@ static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, cons
 }
 
 /* Threads, and the routes that a block may sort, are part of the code; parts and blocks are right for fewer tokens. */
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
 }
@@ -499,7 +499,7 @@ const struct mf_family mf_family_hip_permute = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .code = code,
     .shares = true,
 };

@@ -182,21 +182,21 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
     const char *w = mf_hip_weights_word(s, weights_of(c), c->st.sliced);
     mf_cpu_format_word(s, format);
     if (v->stages)
-        mf_say(stages, sizeof(stages), "_s%d", v->stages);
+        mf_format(stages, sizeof(stages), "_s%d", v->stages);
     if (v->core == MMA || v->core == DIRECT)
-        mf_say(waves, sizeof(waves), "%s%dx%d", v->core == DIRECT ? "d" : "w", v->warps_n, v->warps_m);
+        mf_format(waves, sizeof(waves), "%s%dx%d", v->core == DIRECT ? "d" : "w", v->warps_n, v->warps_m);
     else if (v->core == GROUPS)
-        mf_say(waves, sizeof(waves), "g%d", v->warps_n / 4);
+        mf_format(waves, sizeof(waves), "g%d", v->warps_n / 4);
     else
-        mf_say(waves, sizeof(waves), "b%s%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "",
-               v->core == SWAPPED_KEPT ? "k" : "");
+        mf_format(waves, sizeof(waves), "b%s%s%s", takes_turns(v) ? "t" : "", is_swapped(v) ? "s" : "",
+                  v->core == SWAPPED_KEPT ? "k" : "");
     if (c->st.stage == 1)
-        mf_say(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s%s", format, mf_cpu_act_word(s),
-               v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *w ? "_" : "", w,
-               mf_hip_out_word(c->st.out), c->st.zeroes ? "_zero" : "");
+        mf_format(buf, MF_STEP_NAME_MAX, "s1_%s_%s_m%d_n%d%s_%s%s%s%s%s%s", format, mf_cpu_act_word(s),
+                  v->block_m, v->block_n, stages, waves, s->doweight_stage1 ? "_w" : "", *w ? "_" : "", w,
+                  mf_hip_out_word(c->st.out), c->st.zeroes ? "_zero" : "");
     else
-        mf_say(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s%s%s", format, v->block_m, v->block_n, stages,
-               waves, *w ? "_" : "", w, mf_hip_out_word(c->st.out));
+        mf_format(buf, MF_STEP_NAME_MAX, "s2_%s_m%d_n%d%s_%s%s%s%s", format, v->block_m, v->block_n, stages,
+                  waves, *w ? "_" : "", w, mf_hip_out_word(c->st.out));
 }
 
 static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_hip_format format,
@@ -391,7 +391,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
     return r;
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
     k->order = mf_hip_hopper_order_of(&k->config.st, &k->shape, &k->function.device->info, false);
@@ -418,7 +418,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &w.found, shape, w.format));
     k->grid.early = true; /* both cores begin by mf_begin */
-    retoken(k, shape->token);
+    set_token_count(k, shape->token);
     *ret = k;
     return 0;
 }
@@ -443,7 +443,7 @@ const struct mf_family mf_family_hip_tile = {
     .open = open_step,
     .launch = launch,
     .close = mf_hip_kernel_close,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .code = code,
     .shares = true,
 };

@@ -211,7 +211,7 @@ static size_t room_of(const struct config *c, size_t N, size_t K)
 }
 
 /* The weight that a step reads, wherever it comes from. */
-static struct mf_artifact weight_of(const struct config *c, const struct mf_shape *shape)
+static struct mf_tensor_spec weight_of(const struct config *c, const struct mf_shape *shape)
 {
     enum mf_tensor w = c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2;
 
@@ -475,7 +475,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return -ENOMEM;
     k->config = w.found;
     k->shape = *shape;
-    struct mf_artifact rows = mf_plain_x(shape);
+    struct mf_tensor_spec rows = mf_plain_x(shape);
     k->codec = mf_codec_find(rows.format, rows.scale);
     k->ops = mf_cpu_ops(mf_isa_best());
     sizes_of(&k->config, shape, &k->N, &k->K);
@@ -615,7 +615,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
 }
 
 /* There are primitives for every count of rows that a block of fewer tokens can have. */
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
 }
@@ -628,6 +628,6 @@ const struct mf_family mf_family_lib = {
     .open = open_step,
     .launch = launch_step,
     .close = close_step,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .shares = true,
 };

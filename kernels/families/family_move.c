@@ -588,7 +588,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
     *k = configure(*k);
@@ -608,6 +608,6 @@ const struct mf_family mf_family_move = {
     .open = open_step,
     .launch = mf_move_run,
     .close = close_step,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .shares = true,
 };

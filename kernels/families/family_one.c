@@ -52,11 +52,11 @@ static size_t take(size_t *at, size_t bytes)
     return here;
 }
 
-static void take_artifact(size_t *at, const struct mf_shape *s, struct mf_artifact a,
-                          size_t offsets[MF_PARTS_MAX])
+static void take_tensor_spec(size_t *at, const struct mf_shape *s, struct mf_tensor_spec a,
+                             size_t offsets[MF_PARTS_MAX])
 {
     struct mf_part parts[MF_PARTS_MAX];
-    int n = mf_artifact_parts(&a, s, parts);
+    int n = mf_tensor_spec_parts(&a, s, parts);
 
     for (int i = 0; i < n; i++)
         offsets[i] = take(at, (size_t)mf_part_bytes(&parts[i]));
@@ -81,8 +81,8 @@ static struct room_map map_rooms(const struct mf_kernel *k)
     struct room_map m = {0};
 
     if (mf_cpu_quantises(s)) {
-        take_artifact(&at, s, mf_plain_x(s), m.x_q);
-        take_artifact(&at, s, mf_plain_h(s, BLOCK_M), m.h_q);
+        take_tensor_spec(&at, s, mf_plain_x(s), m.x_q);
+        take_tensor_spec(&at, s, mf_plain_h(s, BLOCK_M), m.h_q);
     }
     m.h = take(&at, P * I * 2);
     m.shared_bytes = at;
@@ -392,7 +392,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return k->error;
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     const struct config c = k->config;
     struct mf_shape s = k->plan1.shape;
@@ -415,6 +415,6 @@ const struct mf_family mf_family_one = {
     .open = open_step,
     .launch = launch_step,
     .close = close_step,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
     .shares = true,
 };

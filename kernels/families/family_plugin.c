@@ -44,11 +44,11 @@ static const char *name_taken(const struct mf_family_plugins *p, const char *nam
 static int check(const struct mf_family_plugins *p, const struct mf_family *f, char *why, size_t cap)
 {
     if (!f) {
-        mf_say(why, cap, "%s returned no family", MF_FAMILY_ENTRY);
+        mf_format(why, cap, "%s returned no family", MF_FAMILY_ENTRY);
         return -EINVAL;
     }
     if (f->api != MF_FAMILY_API) {
-        mf_say(
+        mf_format(
             why, cap,
             "it is made for family api %d and this build has %d: compile it against kernels/core/family.h of "
             "this version",
@@ -56,7 +56,7 @@ static int check(const struct mf_family_plugins *p, const struct mf_family *f, c
         return -EPROTO;
     }
     if (!f->name || !mf_is_name(f->name, MF_FAMILY_NAME_MAX - 1)) {
-        mf_say(why, cap, "its name has to be 1 to %d letters, digits, _ . or -", MF_FAMILY_NAME_MAX - 1);
+        mf_format(why, cap, "its name has to be 1 to %d letters, digits, _ . or -", MF_FAMILY_NAME_MAX - 1);
         return -EINVAL;
     }
     const char *missing = !f->device_kind ? "device_kind"
@@ -66,12 +66,12 @@ static int check(const struct mf_family_plugins *p, const struct mf_family *f, c
                           : !f->close     ? "close"
                                           : NULL;
     if (missing) {
-        mf_say(why, cap, "family %s has no %s", f->name, missing);
+        mf_format(why, cap, "family %s has no %s", f->name, missing);
         return -EINVAL;
     }
     const char *taken = name_taken(p, f->name);
     if (taken) {
-        mf_say(why, cap, "%s has a family %s already", taken, f->name);
+        mf_format(why, cap, "%s has a family %s already", taken, f->name);
         return -EEXIST;
     }
     return 0;
@@ -83,7 +83,7 @@ static int load(struct mf_family_plugins *p, const char *path, void *handle, cha
     void *symbol = dlsym(handle, MF_FAMILY_ENTRY);
     entry_fn entry;
     if (!symbol) {
-        mf_say(why, cap, "it exports no %s", MF_FAMILY_ENTRY);
+        mf_format(why, cap, "it exports no %s", MF_FAMILY_ENTRY);
         return -ENOENT;
     }
     memcpy(&entry, &symbol, sizeof(entry));
@@ -93,7 +93,7 @@ static int load(struct mf_family_plugins *p, const char *path, void *handle, cha
         return r;
     r = hash_file(path, &hash);
     if (r < 0) {
-        mf_say(why, cap, "reading it: %s", strerror(-r));
+        mf_format(why, cap, "reading it: %s", strerror(-r));
         return r;
     }
     p->handles[p->n] = handle;
@@ -106,13 +106,13 @@ int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *w
 {
     char here[PATH_CAP]; /* a name without a slash would be looked for in the system's folders */
     if (p->n == MF_PLUGINS_MAX) {
-        mf_say(why, why_cap, "at most %d shared objects", MF_PLUGINS_MAX);
+        mf_format(why, why_cap, "at most %d shared objects", MF_PLUGINS_MAX);
         return -E2BIG;
     }
-    mf_say(here, sizeof(here), "%s%s", strchr(path, '/') ? "" : "./", path);
+    mf_format(here, sizeof(here), "%s%s", strchr(path, '/') ? "" : "./", path);
     void *handle = dlopen(here, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
-        mf_say(why, why_cap, "%s", dlerror());
+        mf_format(why, why_cap, "%s", dlerror());
         return -ENOEXEC;
     }
     int r = load(p, here, handle, why, why_cap);
@@ -136,18 +136,18 @@ static int await(pid_t child, char *why, size_t cap)
             (void)kill(child, SIGKILL);
             (void)waitpid(child, &status, 0);
             (void)sigprocmask(SIG_SETMASK, &before, NULL);
-            mf_say(why, cap, "loading it did not end within %d s", LOAD_LIMIT_S);
+            mf_format(why, cap, "loading it did not end within %d s", LOAD_LIMIT_S);
             return -ETIMEDOUT;
         }
     }
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     if (WIFSIGNALED(status)) {
-        mf_say(why, cap, "loading it crashes with signal %d (%s)", WTERMSIG(status),
-               strsignal(WTERMSIG(status)));
+        mf_format(why, cap, "loading it crashes with signal %d (%s)", WTERMSIG(status),
+                  strsignal(WTERMSIG(status)));
         return -EFAULT;
     }
     if (WEXITSTATUS(status) != 0) {
-        mf_say(why, cap, "loading it ends the process with exit code %d", WEXITSTATUS(status));
+        mf_format(why, cap, "loading it ends the process with exit code %d", WEXITSTATUS(status));
         return -EFAULT;
     }
     return 0;
@@ -158,7 +158,7 @@ int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path,
     /* a child by itself has the default actions: what it dies of is seen here only */
     pid_t child = fork();
     if (child < 0) {
-        mf_say(why, why_cap, "starting a process that tries it: %s", strerror(errno));
+        mf_format(why, why_cap, "starting a process that tries it: %s", strerror(errno));
         return -errno;
     }
     if (child == 0) {
@@ -185,7 +185,7 @@ void mf_family_plugins_release(struct mf_family_plugins *p)
 void mf_kernel_revision_with(uint64_t hash, char buf[MF_REVISION_MAX])
 {
     if (hash == 0)
-        mf_say(buf, MF_REVISION_MAX, "%s", mf_kernel_revision());
+        mf_format(buf, MF_REVISION_MAX, "%s", mf_kernel_revision());
     else
-        mf_say(buf, MF_REVISION_MAX, "%s-%016" PRIx64, mf_kernel_revision(), hash);
+        mf_format(buf, MF_REVISION_MAX, "%s-%016" PRIx64, mf_kernel_revision(), hash);
 }

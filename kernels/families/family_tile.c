@@ -702,7 +702,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return 0;
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     const struct config c = k->config;
     struct mf_shape s = k->plan.shape;
@@ -721,7 +721,7 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
 #define TWO_STAGE(which)                                                                                     \
     const struct mf_family mf_family_##which = {                                                              \
         .api = MF_FAMILY_API, .name = #which, .device_kind = "cpu", .enumerate = enumerate, .open = open_step, \
-        .launch = launch_step, .close = close_step, .retoken = retoken, .shares = true,                                          \
+        .launch = launch_step, .close = close_step, .set_token_count = set_token_count, .shares = true,                                          \
     }
 /* clang-format on */
 TWO_STAGE(tile);

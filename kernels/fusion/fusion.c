@@ -152,7 +152,7 @@ static void print_nodes(mf_ops ops, char buf[NODES_TEXT_MAX])
     for (int node = MF_OP_N_; node < MF_NODE_N_; node++) {
         size_t at = strlen(buf);
         if (has(ops, node))
-            mf_say(buf + at, NODES_TEXT_MAX - at, "%s%s", at ? "+" : "", name(node));
+            mf_format(buf + at, NODES_TEXT_MAX - at, "%s%s", at ? "+" : "", name(node));
     }
 }
 
@@ -182,8 +182,8 @@ static bool same(const struct pair *x, char *why, size_t cap)
 {
     char ops[NODES_TEXT_MAX];
     print_nodes(x->a & x->b, ops);
-    mf_say(why, cap, "%s would be in both: %d ops in common, 0 can be run twice", ops,
-           __builtin_popcount(x->a & x->b));
+    mf_format(why, cap, "%s would be in both: %d ops in common, 0 can be run twice", ops,
+              __builtin_popcount(x->a & x->b));
     return (x->a & x->b) != 0;
 }
 
@@ -192,7 +192,7 @@ static bool order(const struct pair *x, char *why, size_t cap)
     char first[NODES_TEXT_MAX], second[NODES_TEXT_MAX];
     print_nodes(x->b, first);
     print_nodes(x->a, second);
-    mf_say(why, cap, "%s runs before %s, not behind it: 1 dependency points the other way", first, second);
+    mf_format(why, cap, "%s runs before %s, not behind it: 1 dependency points the other way", first, second);
     return mf_graph_reaches(x->g, x->b, x->a, x->g->ops);
 }
 
@@ -203,7 +203,7 @@ static bool cycle(const struct pair *x, char *why, size_t cap)
         if (!has(outside, op) || !mf_graph_reaches(x->g, x->a, MF_OP_BIT(op), outside) ||
             !mf_graph_reaches(x->g, MF_OP_BIT(op), x->b, outside))
             continue;
-        mf_say(
+        mf_format(
             why, cap,
             "%s lies between: it needs what the first part gives and the second needs its %.0f bytes, so one "
             "kernel would wait for itself",
@@ -217,30 +217,31 @@ static bool external(const struct pair *x, char *why, size_t cap)
 {
     int t = template_of(x->g, x->a | x->b);
     bool alone = __builtin_popcount(x->a | x->b) == 1;
-    mf_say(why, cap, "%s is a vendor's call: of the %d ops asked for it holds 1",
-           t < 0 ? "this kernel" : name(t), __builtin_popcount(x->a | x->b));
+    mf_format(why, cap, "%s is a vendor's call: of the %d ops asked for it holds 1",
+              t < 0 ? "this kernel" : name(t), __builtin_popcount(x->a | x->b));
     return x->q->caps->external && !alone;
 }
 
 static bool tokens(const struct pair *x, char *why, size_t cap)
 {
-    mf_say(why, cap, "token is %lld; one kernel for both takes up to %lld", (long long)x->shape->token,
-           (long long)x->q->caps->tokens_max);
+    mf_format(why, cap, "token is %lld; one kernel for both takes up to %lld", (long long)x->shape->token,
+              (long long)x->q->caps->tokens_max);
     return x->q->caps->tokens_max > 0 && x->shape->token > x->q->caps->tokens_max;
 }
 
 static bool no_sort(const struct pair *x, char *why, size_t cap)
 {
-    mf_say(why, cap,
-           "sort makes an order of %lld slots that every block waits for; these kernels take it as an input",
-           (long long)(x->shape->token * x->shape->topk));
+    mf_format(
+        why, cap,
+        "sort makes an order of %lld slots that every block waits for; these kernels take it as an input",
+        (long long)(x->shape->token * x->shape->topk));
     return has(x->a | x->b, MF_OP_SORT) && !x->q->caps->sorts;
 }
 
 static bool two_gemms(const struct pair *x, char *why, size_t cap)
 {
     int first = template_of(x->g, x->a), second = template_of(x->g, x->b);
-    mf_say(
+    mf_format(
         why, cap,
         "gemm2 needs whole rows of %d values and a tile of gemm1 ends with %lld columns: both in one launch "
         "takes a kernel that waits for all of them",
@@ -266,7 +267,7 @@ static bool prologue(const struct pair *x, char *why, size_t cap)
     for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(x->a, op) || x->g->node[op].kind == MF_NODE_INDEX || has(x->q->caps->prologue, op))
             continue;
-        mf_say(
+        mf_format(
             why, cap,
             "%s in front of %s would run while rows of %lld values are loaded, which these kernels do not do",
             name(op), name(t), (long long)x->g->node[op].cols);
@@ -280,9 +281,9 @@ static bool single_use(const struct pair *x, char *why, size_t cap)
     int user = x->p < 0 ? -1 : other_user(x);
     if (user < 0 || x->g->node[x->p].kind == MF_NODE_INDEX)
         return false;
-    mf_say(why, cap,
-           "what %s gives (%.0f bytes) is read by %s too, and would have to be written all the same",
-           name(x->p), x->g->node[x->p].bytes, name(user));
+    mf_format(why, cap,
+              "what %s gives (%.0f bytes) is read by %s too, and would have to be written all the same",
+              name(x->p), x->g->node[x->p].bytes, name(user));
     return true;
 }
 
@@ -299,7 +300,7 @@ static bool prologue_bytes(const struct pair *x, char *why, size_t cap)
         in += has(x->g->ops, p->reads[i].buffer) ? x->g->node[p->reads[i].buffer].bytes
                                                  : 2 * (double)x->shape->token * (double)p->cols;
     double fused = in * tiles, apart = in + p->bytes + p->bytes * tiles;
-    mf_say(
+    mf_format(
         why, cap,
         "%s inside %s reads %.0f bytes for %.0f tiles of columns where apart they read %.0f: more than 1.1 "
         "times as much",
@@ -321,10 +322,11 @@ static bool epilogue(const struct pair *x, char *why, size_t cap)
     for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(behind, op) || has(x->q->caps->epilogue, op))
             continue;
-        mf_say(why, cap,
-               "%s behind %s would run on sums of %lld columns before they are stored, which these kernels "
-               "do not do",
-               name(op), name(template_of(x->g, x->a)), (long long)x->g->node[x->p].cols);
+        mf_format(
+            why, cap,
+            "%s behind %s would run on sums of %lld columns before they are stored, which these kernels "
+            "do not do",
+            name(op), name(template_of(x->g, x->a)), (long long)x->g->node[x->p].cols);
         return true;
     }
     return false;
@@ -340,9 +342,9 @@ static bool rows_match(const struct pair *x, char *why, size_t cap)
     for (int i = 0; i < c->n_reads; i++) {
         if (c->reads[i].buffer != x->p || c->reads[i].rows == x->g->node[x->p].writes)
             continue;
-        mf_say(why, cap, "%s writes rows in %s order, %s reads %lld columns of them in %s order", name(x->p),
-               spaces[x->g->node[x->p].writes], name(x->c), (long long)x->g->node[x->p].cols,
-               spaces[c->reads[i].rows]);
+        mf_format(why, cap, "%s writes rows in %s order, %s reads %lld columns of them in %s order",
+                  name(x->p), spaces[x->g->node[x->p].writes], name(x->c), (long long)x->g->node[x->p].cols,
+                  spaces[c->reads[i].rows]);
         return true;
     }
     return false;
@@ -354,8 +356,8 @@ static bool row_whole(const struct pair *x, char *why, size_t cap)
     for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(behind, op) || x->g->node[op].kind != MF_NODE_ROW)
             continue;
-        mf_say(why, cap, "%s needs the largest of a row of %lld values, a tile ends with %lld of them",
-               name(op), (long long)x->g->node[op].cols, (long long)x->q->caps->block_n);
+        mf_format(why, cap, "%s needs the largest of a row of %lld values, a tile ends with %lld of them",
+                  name(op), (long long)x->g->node[op].cols, (long long)x->q->caps->block_n);
         return true;
     }
     return false;
@@ -366,11 +368,12 @@ static bool all_rows(const struct pair *x, char *why, size_t cap)
     for (int op = 0; op < MF_NODE_N_; op++) {
         if (!has(x->b | x->a, op) || x->g->node[op].kind != MF_NODE_ALL)
             continue;
-        mf_say(why, cap,
-               "%s draws one scale from all %lld rows, and is known when the last of them is done; no other "
-               "op can "
-               "be in its kernel",
-               name(op), (long long)(x->shape->token * (op == MF_OP_QUANT2 ? x->shape->topk : 1)));
+        mf_format(
+            why, cap,
+            "%s draws one scale from all %lld rows, and is known when the last of them is done; no other "
+            "op can "
+            "be in its kernel",
+            name(op), (long long)(x->shape->token * (op == MF_OP_QUANT2 ? x->shape->topk : 1)));
         return !x->q->caps->all_rows;
     }
     return false;
@@ -380,10 +383,11 @@ static bool mutation(const struct pair *x, char *why, size_t cap)
 {
     if (x->p < 0 || x->g->node[x->c].kind != MF_NODE_SCATTER)
         return false;
-    mf_say(why, cap,
-           "%s adds %d rows into one of the output, which several tiles write: it takes a kernel that adds "
-           "atomically into zeros or owns its columns",
-           name(x->c), x->shape->topk);
+    mf_format(
+        why, cap,
+        "%s adds %d rows into one of the output, which several tiles write: it takes a kernel that adds "
+        "atomically into zeros or owns its columns",
+        name(x->c), x->shape->topk);
     return !x->q->caps->accumulates;
 }
 
@@ -392,9 +396,9 @@ static bool block_memory(const struct pair *x, char *why, size_t cap)
     if (x->p < 0 || x->q->caps->block_bytes <= 0 || x->g->node[x->p].kind == MF_NODE_FOREACH)
         return false; /* a weight is no block's rows: it passes piece by piece */
     double bytes = 4.0 * x->q->block_m * (double)x->g->node[x->p].cols;
-    mf_say(why, cap, "%d rows of %lld values between %s and %s are %.0f bytes, %.0f stay inside a kernel",
-           x->q->block_m, (long long)x->g->node[x->p].cols, name(x->p), name(x->c), bytes,
-           x->q->caps->block_bytes);
+    mf_format(why, cap, "%d rows of %lld values between %s and %s are %.0f bytes, %.0f stay inside a kernel",
+              x->q->block_m, (long long)x->g->node[x->p].cols, name(x->p), name(x->c), bytes,
+              x->q->caps->block_bytes);
     return bytes > x->q->caps->block_bytes;
 }
 
@@ -416,11 +420,11 @@ static bool lists_alike(const struct pair *x, char *why, size_t cap)
     int64_t a = list_of(x->g, x->a), b = list_of(x->g, x->b);
     if (a == 0 || b == 0)
         return false;
-    mf_say(why, cap,
-           "one is a list of %lld matrices and the other of %lld: side by side they take one length and a "
-           "kernel "
-           "that goes through more than one list",
-           (long long)a, (long long)b);
+    mf_format(why, cap,
+              "one is a list of %lld matrices and the other of %lld: side by side they take one length and a "
+              "kernel "
+              "that goes through more than one list",
+              (long long)a, (long long)b);
     return a != b || !x->q->caps->lists;
 }
 
@@ -432,7 +436,8 @@ static bool horizontal(const struct pair *x, char *why, size_t cap)
     char a[NODES_TEXT_MAX], b[NODES_TEXT_MAX];
     print_nodes(x->a, a);
     print_nodes(x->b, b);
-    mf_say(why, cap, "%s and %s have neither a result nor an input in common: 0 bytes would be saved", a, b);
+    mf_format(why, cap, "%s and %s have neither a result nor an input in common: 0 bytes would be saved", a,
+              b);
     return x->p < 0 && x->shared < 0;
 }
 

@@ -11,15 +11,15 @@ int mf_calibrate(struct mf_calibration *c, const struct mf_layer_data *batch, ch
     struct mf_reference r;
     int result = mf_reference_make(batch, &r);
     if (result < 0) {
-        mf_say(why, why_cap,
-               result == -ENOMEM ? "out of memory for a batch of %lld tokens"
-                                 : "the formats of a shape of %lld tokens make no pair",
-               (long long)batch->shape.token);
+        mf_format(why, why_cap,
+                  result == -ENOMEM ? "out of memory for a batch of %lld tokens"
+                                    : "the formats of a shape of %lld tokens make no pair",
+                  (long long)batch->shape.token);
         return result;
     }
     if (!isfinite(r.x_amax) || !isfinite(r.h_amax)) {
-        mf_say(why, why_cap, "%s of batch %lld holds a value that is not finite",
-               isfinite(r.x_amax) ? "the intermediate h" : "x", (long long)c->batches);
+        mf_format(why, why_cap, "%s of batch %lld holds a value that is not finite",
+                  isfinite(r.x_amax) ? "the intermediate h" : "x", (long long)c->batches);
         result = -EINVAL;
     } else {
         c->x_amax = MF_MAX(c->x_amax, r.x_amax);
@@ -35,10 +35,10 @@ int mf_calibration_factors(const struct mf_calibration *c, const struct mf_codec
                            float ret[2], char *why, size_t why_cap)
 {
     if (c->batches == 0 || !(margin > 0)) {
-        mf_say(why, why_cap,
-               c->batches == 0 ? "no batch was seen: calibrate with at least 1 (margin %g)"
-                               : "margin is %g; a number above 0 is expected",
-               (double)margin);
+        mf_format(why, why_cap,
+                  c->batches == 0 ? "no batch was seen: calibrate with at least 1 (margin %g)"
+                                  : "margin is %g; a number above 0 is expected",
+                  (double)margin);
         return c->batches == 0 ? -ENODATA : -EINVAL;
     }
     ret[0] = mf_codec_global(codec, c->x_amax * margin);

@@ -4,7 +4,7 @@
  *
  *     struct mf_calibration c = {0};
  *     for each warm-up batch: mf_calibrate(&c, &batch, why, sizeof(why));
- *     mf_calibration_factors(&c, codec, factors, why, sizeof(why));      the artifact `calib` */
+ *     mf_calibration_factors(&c, codec, factors, why, sizeof(why));      the tensor spec `calib` */
 #pragma once
 
 #include <stdint.h>

@@ -3,7 +3,7 @@
  * round, quantising on the way into expert order, is a step of family move.
  *
  * These two are operators and no steps: a layer takes x in 16 bits and gives y in 16 bits, and quantises x and h and nothing
- * else (common/moe/layer.h), so that no artifact between its steps is one that a later step wants decoded. They are for who exchanges
+ * else (common/moe/layer.h), so that no tensor spec between its steps is one that a later step wants decoded. They are for who exchanges
  * coded rows with other ranks before and behind the layer.
  *
  * Thread rule: a call runs on the pool and returns when it is done; nothing is allocated. */

@@ -48,9 +48,9 @@ bool mf_shuffle_legal(enum mf_shuffle s, const struct mf_shuffle_size *z, char *
     struct grain g = grain_of(s, z);
     if (g.pads || (z->rows % g.rows == 0 && z->cols % g.cols == 0))
         return true;
-    mf_say(why, why_cap,
-           "%s takes rows in multiples of %zu and columns of %zu: %zu leaves %zu and %zu leaves %zu",
-           mf_shuffle_name(s), g.rows, g.cols, z->rows, z->rows % g.rows, z->cols, z->cols % g.cols);
+    mf_format(why, why_cap,
+              "%s takes rows in multiples of %zu and columns of %zu: %zu leaves %zu and %zu leaves %zu",
+              mf_shuffle_name(s), g.rows, g.cols, z->rows, z->rows % g.rows, z->cols, z->cols % g.cols);
     return false;
 }
 

@@ -13,11 +13,11 @@
 #include "kernels/core/family.h"
 #include "kernels/core/tensors.h"
 
-/* A pipeline bound to a shape: its steps opened, the artifacts between them laid out in one arena. */
+/* A pipeline bound to a shape: its steps opened, the tensor specs between them laid out in one arena. */
 struct mf_pipeline;
 
 /* text: its steps (common/moe/pipeline_text.h), of extra's families (NULL: none) or the registry's. -EINVAL with the sentence in why: a
- * name of no family, a step that is not legal for the shape, an artifact that nothing gives, an op covered twice or not at
+ * name of no family, a step that is not legal for the shape, an tensor spec that nothing gives, an op covered twice or not at
  * all. */
 int mf_pipeline_open(struct mf_device *device, const struct mf_shape *shape,
                      const struct mf_family_set *extra, const char *text, char *why, size_t why_cap,
@@ -27,16 +27,16 @@ int mf_pipeline_open_steps(struct mf_device *device, const struct mf_shape *shap
                            const struct mf_family_set *extra, const struct mf_step *steps, size_t n,
                            char *why, size_t why_cap, struct mf_pipeline **ret);
 struct mf_pipeline *mf_pipeline_close(struct mf_pipeline *p);
-/* Bytes of arena a run needs: artifacts between steps and the largest workspace, 64-byte aligned. */
+/* Bytes of arena a run needs: tensor specs between steps and the largest workspace, 64-byte aligned. */
 size_t mf_pipeline_arena_bytes(const struct mf_pipeline *p);
 size_t mf_pipeline_n_steps(const struct mf_pipeline *p);
 const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i);
-/* The weight artifacts it wants, layout included. */
-struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w);
+/* The weight tensor specs it wants, layout included. */
+struct mf_tensor_spec mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w);
 
 /* From here on a run is of so many tokens, 1 to those that it was opened for: a table's row serves every count that pads to
  * its own. Bind again behind it. Allocates nothing. -EINVAL: other counts; -ENOTSUP: a step is of a family that serves the
- * count only that it was opened for (mf_family.retoken). */
+ * count only that it was opened for (mf_family.set_token_count). */
 int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token);
 
 struct mf_fmoe_args {

@@ -84,7 +84,7 @@ static double estimate(const struct offered *o, const struct mf_step *step)
 static bool fits_layouts(const struct offered *o, const struct mf_step *step)
 {
     for (int i = 0; i < step->n_needs; i++) {
-        const struct mf_artifact *a = &step->needs[i];
+        const struct mf_tensor_spec *a = &step->needs[i];
         const char *layout = a->tensor == MF_TENSOR_W1   ? o->layout[0]
                              : a->tensor == MF_TENSOR_W2 ? o->layout[1]
                                                          : NULL;
@@ -213,8 +213,8 @@ static int cheapest(const struct offered *o, char *why, size_t why_cap, struct m
     if (r < 0)
         return r;
     if (n == 0) {
-        mf_say(why, why_cap, "no pipeline of this build covers the layer on %s/%d", o->device->info.class.gfx,
-               o->device->info.class.cu_num);
+        mf_format(why, why_cap, "no pipeline of this build covers the layer on %s/%d",
+                  o->device->info.class.gfx, o->device->info.class.cu_num);
         return -ENOENT;
     }
     ret->names[0] = '\0';
@@ -234,13 +234,13 @@ int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, co
         .offer = {take_step, mf_offer_unheard}, .device = device, .shape = shape, .layout = {w1, w2}};
     int r = collect(&o, extra);
 
-    mf_say(why, why_cap, "%s", "");
+    mf_format(why, why_cap, "%s", "");
     if (r >= 0)
         r = f ? nearest_row(f, &o, ret) : -ENOENT;
     if (r == -ENOENT)
         r = cheapest(&o, why, why_cap, ret);
     if (r < 0 && !*why)
-        mf_say(why, why_cap, "choosing a pipeline: %s", strerror(-r));
+        mf_format(why, why_cap, "choosing a pipeline: %s", strerror(-r));
     free(o.steps);
     free(o.us);
     return r;

@@ -9,12 +9,12 @@
 #include "common/base/text.h"
 #include "common/moe/pipeline_search.h"
 
-#define ALIGN         64
-#define MAX_ARTIFACTS (2 * MF_PATH_STEPS_MAX * MF_STEP_ARTIFACTS_MAX)
+#define ALIGN            64
+#define MAX_TENSOR_SPECS (2 * MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX)
 
-/* An artifact that is alive somewhere in the pipeline. Two steps that give the same one are two of these. */
+/* An tensor spec that is alive somewhere in the pipeline. Two steps that give the same one are two of these. */
 struct slot {
-    struct mf_artifact artifact;
+    struct mf_tensor_spec tensor_spec;
     int n_parts;
     struct mf_part parts[MF_PARTS_MAX];
     size_t bytes;             /* of all parts, each aligned */
@@ -28,8 +28,8 @@ struct bound_step {
     struct mf_step step;
     const struct mf_family *family;
     struct mf_kernel *kernel;
-    int needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX]; /* slots */
-    struct mf_tensor_ref need_refs[MF_STEP_ARTIFACTS_MAX], give_refs[MF_STEP_ARTIFACTS_MAX];
+    int needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX]; /* slots */
+    struct mf_tensor_ref need_refs[MF_STEP_TENSOR_SPECS_MAX], give_refs[MF_STEP_TENSOR_SPECS_MAX];
     struct mf_launch launch;
 };
 
@@ -40,7 +40,7 @@ struct mf_pipeline {
     size_t n_steps;
     struct bound_step steps[MF_PATH_STEPS_MAX];
     size_t n_slots;
-    struct slot slots[MAX_ARTIFACTS];
+    struct slot slots[MAX_TENSOR_SPECS];
     size_t arena_bytes, workspace_offset;
 };
 
@@ -77,7 +77,7 @@ __attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer 
     va_start(args, format);
     (void)vsnprintf(reason, sizeof(reason), format, args);
     va_end(args);
-    mf_say(f->why, f->why_cap, "%s:%s is not legal for this shape (%s): %s", family, kernel, rule, reason);
+    mf_format(f->why, f->why_cap, "%s:%s is not legal for this shape (%s): %s", family, kernel, rule, reason);
     return 0;
 }
 
@@ -87,7 +87,7 @@ static int find_family(const struct mf_pipeline *p, const struct mf_family_set *
     b->family = mf_family_set_find(extra, p->device->ops->kind, name);
     if (b->family && strcmp(b->family->device_kind, p->device->ops->kind) == 0)
         return 0;
-    mf_say(why, cap, "\"%s\" is no family of a %s device", name, p->device->ops->kind);
+    mf_format(why, cap, "\"%s\" is no family of a %s device", name, p->device->ops->kind);
     return -EINVAL;
 }
 
@@ -96,7 +96,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
 {
     char family[MF_FAMILY_NAME_MAX], step_name[MF_STEP_NAME_MAX];
     if (mf_step_name_split(name, len, family, step_name) < 0) {
-        mf_say(why, cap, "\"%.*s\" is no step: write family:step", (int)len, name);
+        mf_format(why, cap, "\"%.*s\" is no step: write family:step", (int)len, name);
         return -EINVAL;
     }
     int r = find_family(p, extra, family, b, why, cap);
@@ -107,8 +107,8 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
                        .found = &b->step,
                        .why = why,
                        .why_cap = cap};
-    mf_say(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
-           p->device->info.class.gfx, p->device->info.class.cu_num);
+    mf_format(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
+              p->device->info.class.gfx, p->device->info.class.cu_num);
     r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
     if (r < 0)
         return r;
@@ -120,8 +120,8 @@ static int open_kernel(struct mf_pipeline *p, struct bound_step *b, char *why, s
     p->device->words[0] = '\0';
     int r = b->family->open(b->family, p->device, &p->shape, b->step.name, &b->kernel);
     if (r < 0)
-        mf_say(why, cap, "%s:%s does not open for this shape: %s", b->family->name, b->step.name,
-               *p->device->words ? p->device->words : strerror(-r));
+        mf_format(why, cap, "%s:%s does not open for this shape: %s", b->family->name, b->step.name,
+                  *p->device->words ? p->device->words : strerror(-r));
     return r;
 }
 
@@ -132,15 +132,15 @@ static size_t align_up(size_t n)
     return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
-static int add_slot(struct mf_pipeline *p, const struct mf_artifact *a, int first, char *why, size_t cap)
+static int add_slot(struct mf_pipeline *p, const struct mf_tensor_spec *a, int first, char *why, size_t cap)
 {
     struct slot *s = &p->slots[p->n_slots];
-    char text[MF_ARTIFACT_TEXT_MAX];
-    *s = (struct slot){.artifact = *a, .first = first, .last = first, .aliases = -1};
-    s->n_parts = mf_artifact_parts(a, &p->shape, s->parts);
+    char text[MF_TENSOR_SPEC_TEXT_MAX];
+    *s = (struct slot){.tensor_spec = *a, .first = first, .last = first, .aliases = -1};
+    s->n_parts = mf_tensor_spec_parts(a, &p->shape, s->parts);
     if (s->n_parts < 0) {
-        mf_artifact_print(a, text);
-        mf_say(why, cap, "the shape has no artifact %s", text);
+        mf_tensor_spec_print(a, text);
+        mf_format(why, cap, "the shape has no tensor spec %s", text);
         return -EINVAL;
     }
     for (int i = 0; i < s->n_parts; i++)
@@ -148,35 +148,35 @@ static int add_slot(struct mf_pipeline *p, const struct mf_artifact *a, int firs
     return (int)p->n_slots++;
 }
 
-/* The latest slot of that artifact, -1 when nothing has given it yet. */
-static int find_slot(const struct mf_pipeline *p, const struct mf_artifact *a)
+/* The latest slot of that tensor spec, -1 when nothing has given it yet. */
+static int find_slot(const struct mf_pipeline *p, const struct mf_tensor_spec *a)
 {
     for (size_t i = p->n_slots; i-- > 0;) {
-        if (mf_artifact_equal(&p->slots[i].artifact, a))
+        if (mf_tensor_spec_equal(&p->slots[i].tensor_spec, a))
             return (int)i;
     }
     return -1;
 }
 
-static bool is_accumulation(const struct mf_artifact *need, const struct mf_artifact *give)
+static bool is_accumulation(const struct mf_tensor_spec *need, const struct mf_tensor_spec *give)
 {
-    struct mf_artifact plain = *need;
+    struct mf_tensor_spec plain = *need;
     plain.zeroed = false;
-    return need->zeroed && mf_artifact_equal(&plain, give);
+    return need->zeroed && mf_tensor_spec_equal(&plain, give);
 }
 
 static int wire_needs(struct mf_pipeline *p, int at, char *why, size_t cap)
 {
     struct bound_step *b = &p->steps[at];
-    char text[MF_ARTIFACT_TEXT_MAX];
+    char text[MF_TENSOR_SPEC_TEXT_MAX];
     for (int i = 0; i < b->step.n_needs; i++) {
-        const struct mf_artifact *a = &b->step.needs[i];
+        const struct mf_tensor_spec *a = &b->step.needs[i];
         int slot = find_slot(p, a);
-        if (slot < 0 && (mf_artifact_is_input(a) || mf_artifact_is_weight(a)))
+        if (slot < 0 && (mf_tensor_spec_is_input(a) || mf_tensor_spec_is_weight(a)))
             slot = add_slot(p, a, -1, why, cap);
         else if (slot < 0) {
-            mf_artifact_print(a, text);
-            mf_say(why, cap, "%s needs %s, which nothing before it gives", b->step.name, text);
+            mf_tensor_spec_print(a, text);
+            mf_format(why, cap, "%s needs %s, which nothing before it gives", b->step.name, text);
         }
         if (slot < 0)
             return -EINVAL;
@@ -218,7 +218,7 @@ static int check_cover(struct mf_pipeline *p, char *why, size_t cap)
         mf_ops twice = covered & p->steps[i].step.covers;
         if (twice) {
             mf_ops_print(twice, text);
-            mf_say(why, cap, "%s covers %s again", p->steps[i].step.name, text);
+            mf_format(why, cap, "%s covers %s again", p->steps[i].step.name, text);
             return -EINVAL;
         }
         covered |= p->steps[i].step.covers;
@@ -226,22 +226,22 @@ static int check_cover(struct mf_pipeline *p, char *why, size_t cap)
     if (covered == all)
         return 0;
     mf_ops_print(all & ~covered ? all & ~covered : covered & ~all, text);
-    mf_say(why, cap, all & ~covered ? "no step covers %s" : "the layer has no %s", text);
+    mf_format(why, cap, all & ~covered ? "no step covers %s" : "the layer has no %s", text);
     return -EINVAL;
 }
 
-static struct mf_artifact output_of(void)
+static struct mf_tensor_spec output_of(void)
 {
-    return (struct mf_artifact){.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
+    return (struct mf_tensor_spec){.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
 }
 
 static bool is_bound_outside(const struct mf_pipeline *p, int slot)
 {
     int owner = owner_of(p, slot);
-    const struct mf_artifact y = output_of();
-    struct mf_artifact a = p->slots[slot].artifact;
+    const struct mf_tensor_spec y = output_of();
+    struct mf_tensor_spec a = p->slots[slot].tensor_spec;
     a.zeroed = false;
-    return p->slots[owner].first < 0 || mf_artifact_equal(&a, &y);
+    return p->slots[owner].first < 0 || mf_tensor_spec_equal(&a, &y);
 }
 
 /* ---- the arena ---- */
@@ -270,7 +270,7 @@ static size_t place(const struct mf_pipeline *p, const int *placed, size_t n_pla
 
 static void lay_out(struct mf_pipeline *p)
 {
-    int placed[MAX_ARTIFACTS];
+    int placed[MAX_TENSOR_SPECS];
     size_t n_placed = 0, workspace = 0;
     for (size_t i = 0; i < p->n_slots; i++) {
         struct slot *owner = &p->slots[owner_of(p, (int)i)];
@@ -294,7 +294,7 @@ static void lay_out(struct mf_pipeline *p)
 
 static int wire(struct mf_pipeline *p, char *why, size_t cap)
 {
-    const struct mf_artifact y = output_of();
+    const struct mf_tensor_spec y = output_of();
     for (size_t i = 0; i < p->n_steps; i++) {
         int r = wire_needs(p, (int)i, why, cap);
         if (r == 0)
@@ -304,7 +304,7 @@ static int wire(struct mf_pipeline *p, char *why, size_t cap)
     }
     int out = find_slot(p, &y);
     if (out < 0) {
-        mf_say(why, cap, "no step gives the layer's output, y in bf16");
+        mf_format(why, cap, "no step gives the layer's output, y in bf16");
         return -EINVAL;
     }
     return check_cover(p, why, cap);
@@ -312,15 +312,15 @@ static int wire(struct mf_pipeline *p, char *why, size_t cap)
 
 static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
 {
-    const struct mf_artifact *seen[2] = {NULL, NULL};
+    const struct mf_tensor_spec *seen[2] = {NULL, NULL};
     for (size_t i = 0; i < p->n_slots; i++) {
-        const struct mf_artifact *a = &p->slots[i].artifact;
-        if (!mf_artifact_is_weight(a))
+        const struct mf_tensor_spec *a = &p->slots[i].tensor_spec;
+        if (!mf_tensor_spec_is_weight(a))
             continue;
         int w = a->tensor == MF_TENSOR_W2;
         if (seen[w]) {
-            mf_say(why, cap, "%s is wanted in two layouts, %s and %s: it is stored once",
-                   mf_tensor_name(a->tensor), seen[w]->order, a->order);
+            mf_format(why, cap, "%s is wanted in two layouts, %s and %s: it is stored once",
+                      mf_tensor_name(a->tensor), seen[w]->order, a->order);
             return -EINVAL;
         }
         seen[w] = a;
@@ -360,12 +360,12 @@ static int open_recipe(struct mf_device *device, const struct mf_shape *shape,
                        struct mf_pipeline **ret)
 {
     if (of->n > MF_PATH_STEPS_MAX) {
-        mf_say(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", of->n, MF_PATH_STEPS_MAX);
+        mf_format(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", of->n, MF_PATH_STEPS_MAX);
         return -EINVAL;
     }
     struct mf_pipeline *p = calloc(1, sizeof(*p));
     if (!p) {
-        mf_say(why, why_cap, "out of memory");
+        mf_format(why, why_cap, "out of memory");
         return -ENOMEM;
     }
     p->device = device;
@@ -381,7 +381,7 @@ static int open_recipe(struct mf_device *device, const struct mf_shape *shape,
         return r == -ENOMEM ? r : -EINVAL;
     }
     lay_out(p);
-    mf_say(why, why_cap, "%s", "");
+    mf_format(why, why_cap, "%s", "");
     *ret = p;
     return 0;
 }
@@ -431,17 +431,17 @@ const struct mf_step *mf_pipeline_step(const struct mf_pipeline *p, size_t i)
     return &p->steps[i].step;
 }
 
-struct mf_artifact mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w)
+struct mf_tensor_spec mf_pipeline_weight(const struct mf_pipeline *p, enum mf_tensor w)
 {
     for (size_t i = 0; i < p->n_slots; i++) {
-        if (p->slots[i].artifact.tensor == w)
-            return p->slots[i].artifact;
+        if (p->slots[i].tensor_spec.tensor == w)
+            return p->slots[i].tensor_spec;
     }
     return mf_plain_w(&p->shape, w, "row");
 }
 
 /* What is none of the inputs is the output. */
-static struct mf_tensor_ref outside_ref(const struct mf_artifact *a, const struct mf_fmoe_args *args)
+static struct mf_tensor_ref outside_ref(const struct mf_tensor_spec *a, const struct mf_fmoe_args *args)
 {
     const struct mf_tensor_ref *const inputs[MF_TENSOR_N_] = {
         [MF_TENSOR_X] = &args->x,   [MF_TENSOR_TOPK] = &args->topk,   [MF_TENSOR_W1] = &args->w1,
@@ -456,15 +456,15 @@ int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token)
     if (token < 1 || token > p->most)
         return -EINVAL;
     for (size_t i = 0; i < p->n_steps; i++) {
-        if (!p->steps[i].family->retoken && token != p->shape.token)
+        if (!p->steps[i].family->set_token_count && token != p->shape.token)
             return -ENOTSUP;
     }
     p->shape.token = token;
     for (size_t i = 0; i < p->n_slots; i++)
-        (void)mf_artifact_parts(&p->slots[i].artifact, &p->shape, p->slots[i].parts);
+        (void)mf_tensor_spec_parts(&p->slots[i].tensor_spec, &p->shape, p->slots[i].parts);
     for (size_t i = 0; i < p->n_steps; i++) {
-        if (p->steps[i].family->retoken)
-            p->steps[i].family->retoken(p->steps[i].kernel, token);
+        if (p->steps[i].family->set_token_count)
+            p->steps[i].family->set_token_count(p->steps[i].kernel, token);
     }
     return 0;
 }
@@ -477,7 +477,7 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
         uint8_t *at = (uint8_t *)args->arena + owner->offset;
         s->ref = (struct mf_tensor_ref){0};
         if (is_bound_outside(p, (int)i)) {
-            s->ref = outside_ref(&s->artifact, args);
+            s->ref = outside_ref(&s->tensor_spec, args);
             continue;
         }
         for (int j = 0; j < s->n_parts; j++) {

@@ -92,7 +92,7 @@ static enum verdict judge_row(const struct mf_table_row *row, const char *device
 
 static int refuse(const char *path, int64_t line, const char *reason, char *why, size_t why_cap)
 {
-    mf_say(why, why_cap, "%s:%lld: %s", path, (long long)line, reason);
+    mf_format(why, why_cap, "%s:%lld: %s", path, (long long)line, reason);
     return -EBADMSG;
 }
 
@@ -113,11 +113,11 @@ static int refuse_clashes(const struct mf_fmoe *f, char *why, size_t why_cap)
     if (r < 0 || n == 0)
         return r;
     if (clashes[0].table_a == clashes[0].table_b)
-        mf_say(reason, sizeof(reason), "has the same key as line %lld; keep one of them",
-               (long long)clashes[0].a->line);
+        mf_format(reason, sizeof(reason), "has the same key as line %lld; keep one of them",
+                  (long long)clashes[0].a->line);
     else
-        mf_say(reason, sizeof(reason), "has the same key as %s:%lld; keep one of them",
-               clashes[0].table_a->name, (long long)clashes[0].a->line);
+        mf_format(reason, sizeof(reason), "has the same key as %s:%lld; keep one of them",
+                  clashes[0].table_a->name, (long long)clashes[0].a->line);
     return refuse(clashes[0].table_b->name, clashes[0].b->line, reason, why, why_cap);
 }
 
@@ -158,8 +158,8 @@ static int read_file(struct file *file, const char *path, char *why, size_t why_
     file->path = strdup(path);
     r = file->path ? mf_table_file_read(path, &file->table, reason) : -ENOMEM;
     if (r < 0) {
-        mf_say(why, why_cap, "%s%s%s", r == -EBADMSG ? path : "", r == -EBADMSG ? ": " : "",
-               *reason ? reason : "out of memory");
+        mf_format(why, why_cap, "%s%s%s", r == -EBADMSG ? path : "", r == -EBADMSG ? ": " : "",
+                  *reason ? reason : "out of memory");
         return r;
     }
     t = file->table;
@@ -182,7 +182,7 @@ int mf_fmoe_open(struct mf_device *device, const char *const *paths, size_t n,
     size_t n_rows = 0;
     int r;
 
-    mf_say(why, why_cap, "out of memory");
+    mf_format(why, why_cap, "out of memory");
     if (!f)
         return -ENOMEM;
     f->class = device->info.class;

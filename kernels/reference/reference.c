@@ -78,7 +78,7 @@ void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w,
 {
     const struct mf_shape *s = &data->shape;
     bool first = w == MF_TENSOR_W1;
-    struct mf_artifact a = mf_plain_w(s, w, "row");
+    struct mf_tensor_spec a = mf_plain_w(s, w, "row");
     const struct mf_codec *c = mf_codec_find(a.format, a.scale);
     size_t N = first ? (size_t)mf_gemm1_cols(s) : (size_t)s->model_dim;
     size_t K = first ? (size_t)s->model_dim : (size_t)s->inter_dim;
@@ -87,13 +87,13 @@ void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w,
                         K, out);
 }
 
-float mf_reference_global(const struct mf_reference *r, const struct mf_artifact *a)
+float mf_reference_global(const struct mf_reference *r, const struct mf_tensor_spec *a)
 {
     const struct mf_codec *c = mf_codec_find(a->format, a->scale);
     return c && c->global ? mf_codec_global(c, a->tensor == MF_TENSOR_X ? r->x_amax : r->h_amax) : 1;
 }
 
-void mf_reference_encode(const struct mf_reference *r, const struct mf_artifact *a, const float *row,
+void mf_reference_encode(const struct mf_reference *r, const struct mf_tensor_spec *a, const float *row,
                          size_t cols, void *q, void *scale)
 {
     const struct mf_codec *c = mf_codec_find(a->format, a->scale);
@@ -106,7 +106,7 @@ void mf_reference_encode(const struct mf_reference *r, const struct mf_artifact 
     }
 }
 
-void mf_reference_requantise(const struct mf_reference *r, const struct mf_artifact *a, float *row,
+void mf_reference_requantise(const struct mf_reference *r, const struct mf_tensor_spec *a, float *row,
                              size_t cols, void *scratch)
 {
     const struct mf_codec *c = mf_codec_find(a->format, a->scale);
@@ -245,7 +245,7 @@ static void quantise_x_thread(void *context, int thread, int n_threads)
 {
     struct job *j = context;
     const struct mf_shape *s = &j->data->shape;
-    struct mf_artifact a = mf_plain_x(s);
+    struct mf_tensor_spec a = mf_plain_x(s);
     size_t H = (size_t)s->model_dim;
     float *scratch = j->scratch + (size_t)thread * j->scratch_floats;
     for (int64_t t = thread; t < s->token; t += n_threads) {
@@ -413,7 +413,7 @@ static void quantise_h_thread(void *context, int thread, int n_threads)
 {
     struct job *j = context;
     const struct mf_shape *s = &j->data->shape;
-    struct mf_artifact a = mf_plain_h(s, 1);
+    struct mf_tensor_spec a = mf_plain_h(s, 1);
     size_t I = (size_t)s->inter_dim;
     float *scratch = j->scratch + (size_t)thread * j->scratch_floats;
     for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {

@@ -1,7 +1,7 @@
-/* The reference: what every artifact of a shape should hold.
+/* The reference: what every tensor spec of a shape should hold.
  *
  * Two paths. The fast one is a plain fp32 kernel on the dequantised inputs, threaded over weight rows, each dot
- * product in a fixed order of sixteen partial sums; it makes the artifacts that steps are fed and compared with. The
+ * product in a fixed order of sixteen partial sums; it makes the tensor specs that steps are fed and compared with. The
  * slow one is the same in double precision, one row at a time: the root of trust, which the fast one is tested
  * against.
  *
@@ -97,20 +97,20 @@ void mf_reference_open(const struct mf_shape *shape, bool with_z, const void *bl
                        struct mf_reference *out);
 void mf_reference_release(struct mf_reference *r);
 
-/* The decoded row that an artifact should hold, and what to multiply it by (the routing weight for gw and zw, else
+/* The decoded row that an tensor spec should hold, and what to multiply it by (the routing weight for gw and zw, else
  * 1). row is a token for x and y, a slot row t*k + j for the others. NULL: no reference for it, or z that is not here. */
 /* (Of decoded weights that is mf_reference_weight_row.) */
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
-                              const struct mf_artifact *a, int64_t row, float *ret_factor);
+                              const struct mf_tensor_spec *a, int64_t row, float *ret_factor);
 /* Is it of z, which the block does not have? */
-bool mf_reference_lacks(const struct mf_reference *r, const struct mf_artifact *a);
-/* The global factor of x or h as the artifact stores it; 1 for a codec without one. */
-float mf_reference_global(const struct mf_reference *r, const struct mf_artifact *a);
-/* A row of x or h into the artifact's codec, under the scale of all rows where the codec has only one. */
-void mf_reference_encode(const struct mf_reference *r, const struct mf_artifact *a, const float *row,
+bool mf_reference_lacks(const struct mf_reference *r, const struct mf_tensor_spec *a);
+/* The global factor of x or h as the tensor spec stores it; 1 for a codec without one. */
+float mf_reference_global(const struct mf_reference *r, const struct mf_tensor_spec *a);
+/* A row of x or h into the tensor spec's codec, under the scale of all rows where the codec has only one. */
+void mf_reference_encode(const struct mf_reference *r, const struct mf_tensor_spec *a, const float *row,
                          size_t cols, void *q, void *scale);
 /* The same and back again; scratch of 8 bytes a value and 256. */
-void mf_reference_requantise(const struct mf_reference *r, const struct mf_artifact *a, float *row,
+void mf_reference_requantise(const struct mf_reference *r, const struct mf_tensor_spec *a, float *row,
                              size_t cols, void *scratch);
 /* One row of a weight in `row` layout, decoded: K floats. */
 void mf_reference_weight_row(const struct mf_layer_data *data, enum mf_tensor w, int32_t expert, int64_t n,
@@ -132,12 +132,12 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
 int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t block_m,
                        const struct mf_tensor_ref *aligned);
 
-/* Writes the artifact's encoded bits into `to`, from the inputs and the reference: what a step that needs it is
+/* Writes the tensor spec's encoded bits into `to`, from the inputs and the reference: what a step that needs it is
  * fed. Padding rows of sorted order, and rows of slots whose expert is not here, are filled with poison (NaN), so that a
  * step which uses them is found out.
- * Weights are packed into the artifact's layout from data->w1, w2, and decoded there if it is one that a step decodes, every
+ * Weights are packed into the tensor spec's layout from data->w1, w2, and decoded there if it is one that a step decodes, every
  * expert of it. sorted is the order of a->block, NULL for
- * artifacts in token or slot order. A zeroed artifact is zeros. -EINVAL: no maker for it; -ENOMEM. */
-int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_reference *r,
-                          const struct mf_artifact *a, const struct mf_tensor_ref *sorted,
-                          const struct mf_tensor_ref *to);
+ * tensor specs in token or slot order. A zeroed tensor spec is zeros. -EINVAL: no maker for it; -ENOMEM. */
+int mf_reference_tensor_spec(const struct mf_layer_data *data, const struct mf_reference *r,
+                             const struct mf_tensor_spec *a, const struct mf_tensor_ref *sorted,
+                             const struct mf_tensor_ref *to);

@@ -33,7 +33,7 @@ static void make_h(const struct mf_layer_data *d, const struct mf_reference *r, 
         o->h[i] = s->use_g1u1 ? mf_activate(s, o->g[i], o->g[I + i]) : mf_activate_gate(s, o->g[i]);
     if (!quantise_h)
         return;
-    struct mf_artifact a = mf_plain_h(s, 1);
+    struct mf_tensor_spec a = mf_plain_h(s, 1);
     for (size_t i = 0; i < I; i++)
         o->w[i] = mf_bf16_to_float(mf_bf16_from_float((float)o->h[i]));
     mf_reference_requantise(r, &a, o->w, I, o->scratch);
@@ -75,7 +75,7 @@ int mf_reference_row_double(const struct mf_layer_data *data, const struct mf_re
     if (!x || !w || !scratch || !g || !h)
         return -ENOMEM;
     struct room o = {x, w, scratch, g, h};
-    struct mf_artifact a = mf_plain_x(s);
+    struct mf_tensor_spec a = mf_plain_x(s);
     for (int32_t i = 0; i < s->model_dim; i++) {
         x[i] = mf_bf16_to_float(data->x[token * s->model_dim + i]);
         y[i] = 0;

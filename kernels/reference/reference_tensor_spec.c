@@ -1,4 +1,4 @@
-/* The encoded bits of every artifact, from the decoded references. */
+/* The encoded bits of every tensor spec, from the decoded references. */
 #include <errno.h>
 #include <string.h>
 
@@ -84,13 +84,13 @@ int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t
     return 0;
 }
 
-static bool is_scaled(const struct mf_artifact *a)
+static bool is_scaled(const struct mf_tensor_spec *a)
 {
     return a->scale != MF_SCALE_NONE;
 }
 
 const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_reference *r,
-                              const struct mf_artifact *a, int64_t row, float *ret_factor)
+                              const struct mf_tensor_spec *a, int64_t row, float *ret_factor)
 {
     const struct mf_shape *s = &data->shape;
     *ret_factor = a->tensor == MF_TENSOR_GW || a->tensor == MF_TENSOR_ZW ? data->weights[row] : 1;
@@ -123,7 +123,7 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
     return NULL;
 }
 
-bool mf_reference_lacks(const struct mf_reference *r, const struct mf_artifact *a)
+bool mf_reference_lacks(const struct mf_reference *r, const struct mf_tensor_spec *a)
 {
     return !r->z && (a->tensor == MF_TENSOR_Z || a->tensor == MF_TENSOR_ZW);
 }
@@ -131,13 +131,13 @@ bool mf_reference_lacks(const struct mf_reference *r, const struct mf_artifact *
 struct encode_job {
     const struct mf_layer_data *data;
     const struct mf_reference *r;
-    const struct mf_artifact *a;
+    const struct mf_tensor_spec *a;
     const int32_t *sorted_ids; /* NULL: not in sorted order */
     int64_t in_use;            /* rows of sorted order */
     const struct mf_tensor_ref *to;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
-    int64_t rows, cols; /* of the artifact */
+    int64_t rows, cols; /* of the tensor spec */
     int error;
 };
 
@@ -148,7 +148,7 @@ static void plain_row(const struct encode_job *j, int64_t source, float *out)
         mf_bf16_to_floats(j->data->x + source * j->cols, (size_t)j->cols, out);
         return;
     }
-    struct mf_artifact unquantised = *j->a;
+    struct mf_tensor_spec unquantised = *j->a;
     unquantised.format = MF_FORMAT_F32;
     unquantised.scale = MF_SCALE_NONE;
     float factor;
@@ -224,7 +224,7 @@ static void encode_thread(void *context, int thread, int n_threads)
 
 struct pack_job {
     const struct mf_shape *shape;
-    const struct mf_artifact *from_a, *to_a;
+    const struct mf_tensor_spec *from_a, *to_a;
     const struct mf_tensor_ref *from, *to;
     size_t expert_bytes[MF_PARTS_MAX];
     int n_parts;
@@ -247,10 +247,10 @@ static void pack_thread(void *context, int thread, int n_threads)
     }
 }
 
-static int pack_weight(const struct mf_layer_data *d, const struct mf_artifact *a,
+static int pack_weight(const struct mf_layer_data *d, const struct mf_tensor_spec *a,
                        const struct mf_part *parts, int n_parts, const struct mf_tensor_ref *to)
 {
-    struct mf_artifact plain = mf_plain_w(&d->shape, a->tensor, "row");
+    struct mf_tensor_spec plain = mf_plain_w(&d->shape, a->tensor, "row");
     if (plain.format != a->format || plain.scale != a->scale)
         return -EINVAL;
     struct pack_job j = {
@@ -269,7 +269,7 @@ static int pack_weight(const struct mf_layer_data *d, const struct mf_artifact *
 
 struct decode_job {
     const struct mf_layer_data *data;
-    const struct mf_artifact *a;
+    const struct mf_tensor_spec *a;
     uint16_t *to;
     size_t N, K;
     int error;
@@ -295,7 +295,7 @@ static void decode_thread(void *context, int thread, int n_threads)
     }
 }
 
-static int decode_weight(const struct mf_layer_data *d, const struct mf_artifact *a,
+static int decode_weight(const struct mf_layer_data *d, const struct mf_tensor_spec *a,
                          const struct mf_part *part, const struct mf_tensor_ref *to)
 {
     const struct mf_tensor_ref *w = mf_decoded_of(a->tensor) == MF_TENSOR_W1 ? &d->w1 : &d->w2;
@@ -316,7 +316,7 @@ static int encode(struct encode_job *j, const struct mf_part *parts, int n_parts
     memcpy(j->parts, parts, (size_t)n_parts * sizeof(*parts));
     j->n_parts = n_parts;
     j->rows = parts[0].rows;
-    j->cols = mf_artifact_cols(j->a, &j->data->shape);
+    j->cols = mf_tensor_spec_cols(j->a, &j->data->shape);
     if (strcmp(j->a->order, "sorted") == 0) {
         if (!sorted)
             return -EINVAL;
@@ -330,12 +330,12 @@ static int encode(struct encode_job *j, const struct mf_part *parts, int n_parts
     return j->error;
 }
 
-int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_reference *r,
-                          const struct mf_artifact *a, const struct mf_tensor_ref *sorted,
-                          const struct mf_tensor_ref *to)
+int mf_reference_tensor_spec(const struct mf_layer_data *data, const struct mf_reference *r,
+                             const struct mf_tensor_spec *a, const struct mf_tensor_ref *sorted,
+                             const struct mf_tensor_ref *to)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    int n = mf_artifact_parts(a, &data->shape, parts);
+    int n = mf_tensor_spec_parts(a, &data->shape, parts);
     if (n < 0)
         return n;
     if (a->zeroed) {
@@ -343,16 +343,16 @@ int mf_reference_artifact(const struct mf_layer_data *data, const struct mf_refe
             memset(to->part[i], 0, (size_t)mf_part_bytes(&parts[i]));
         return 0;
     }
-    if (mf_artifact_is_weight(a))
+    if (mf_tensor_spec_is_weight(a))
         return pack_weight(data, a, parts, n, to);
-    if (mf_artifact_is_decoded(a))
+    if (mf_tensor_spec_is_decoded(a))
         return decode_weight(data, a, &parts[0], to);
     if (a->tensor == MF_TENSOR_SORTED)
         return mf_reference_sort(&data->shape, data->ids, data->weights, a->block, to);
     if (a->tensor == MF_TENSOR_ALIGNED)
         return mf_reference_align(&data->shape, data->ids, a->block, to);
     if (a->tensor == MF_TENSOR_CALIB) {
-        struct mf_artifact x = mf_plain_x(&data->shape), h = mf_plain_h(&data->shape, 1);
+        struct mf_tensor_spec x = mf_plain_x(&data->shape), h = mf_plain_h(&data->shape, 1);
         ((float *)to->part[0])[0] = mf_reference_global(r, &x);
         ((float *)to->part[0])[1] = mf_reference_global(r, &h);
         return 0;

@@ -34,7 +34,7 @@ static void describe(struct mf_device_info *info, const struct mf_device_class *
     mf_device_class_print(class, text);
     double tflops = 2.0 * class->cu_num, tbs = 0.01 * class->cu_num;
     int memory = 64;
-    mf_say(info->model, sizeof(info->model), "simulated %s", class->gfx);
+    mf_format(info->model, sizeof(info->model), "simulated %s", class->gfx);
     for (size_t i = 0; i < MF_ARRAY_LEN(parts); i++) {
         if (strcmp(parts[i].class, text) != 0)
             continue;
@@ -136,14 +136,14 @@ int mf_sim_open(const char *name, char *why, size_t why_cap, struct mf_device **
     const char *spec;
     int r = parse_name(name, &class, &spec);
     if (r < 0) {
-        mf_say(why, why_cap,
-               "'%s' is no sim device: expected sim:<class>:<ordinal>[:<spec file>], as sim:gfx942/304:0",
-               name);
+        mf_format(why, why_cap,
+                  "'%s' is no sim device: expected sim:<class>:<ordinal>[:<spec file>], as sim:gfx942/304:0",
+                  name);
         return r;
     }
     struct sim_device *s = calloc(1, sizeof(*s));
     if (!s) {
-        mf_say(why, why_cap, "out of memory");
+        mf_format(why, why_cap, "out of memory");
         return -ENOMEM;
     }
     s->device.ops = &sim_ops;

@@ -22,24 +22,24 @@ struct aiter_offer {
 };
 
 /* All of AITER's families read one shuffle of a layer's weights: pairs of any two are served from one copy. */
-static struct mf_artifact weight(const struct mf_sim_plan *p, enum mf_tensor tensor)
+static struct mf_tensor_spec weight(const struct mf_sim_plan *p, enum mf_tensor tensor)
 {
-    return mf_sim_artifact(tensor, p->format_w, p->scale_w, "shuffled", 0);
+    return mf_sim_tensor_spec(tensor, p->format_w, p->scale_w, "shuffled", 0);
 }
 
 /* v2 kernels hand each other the intermediate in an order of their own. */
-static struct mf_artifact intermediate(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k,
-                                       bool quantised)
+static struct mf_tensor_spec intermediate(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k,
+                                          bool quantised)
 {
-    struct mf_artifact h = mf_sim_h(p, k->block_m, quantised);
+    struct mf_tensor_spec h = mf_sim_h(p, k->block_m, quantised);
     if (k->flags & MF_AITER_V2)
         (void)mf_copy(h.order, sizeof(h.order), "sorted_v2");
     return h;
 }
 
-static struct mf_artifact hidden(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k)
+static struct mf_tensor_spec hidden(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k)
 {
-    struct mf_artifact x = k->flags & MF_AITER_XBF16 ? mf_sim_x_plain() : mf_sim_x(p);
+    struct mf_tensor_spec x = k->flags & MF_AITER_XBF16 ? mf_sim_x_plain() : mf_sim_x(p);
     if (k->flags & MF_AITER_PERTOKEN)
         x.scale = MF_SCALE_PER_TOKEN;
     return x;

@@ -27,7 +27,7 @@ static int offer_moves(const struct mf_sim_plan *p)
     int r = 0;
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(block_ms); i++) {
         struct mf_step sort = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_SORT), block_ms[i]);
-        mf_say(sort.name, sizeof(sort.name), "sim_sort_m%d", block_ms[i]);
+        mf_format(sort.name, sizeof(sort.name), "sim_sort_m%d", block_ms[i]);
         mf_sim_need(&sort, mf_sim_topk());
         mf_sim_give(&sort, mf_sim_sorted(block_ms[i]));
         sort.bytes = 16 * p->rows;
@@ -35,7 +35,7 @@ static int offer_moves(const struct mf_sim_plan *p)
         if (r < 0 || !p->quantised)
             continue;
         struct mf_step quant = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_QUANT2), block_ms[i]);
-        mf_say(quant.name, sizeof(quant.name), "sim_quant2_m%d", block_ms[i]);
+        mf_format(quant.name, sizeof(quant.name), "sim_quant2_m%d", block_ms[i]);
         mf_sim_need(&quant, mf_sim_h(p, block_ms[i], false));
         mf_sim_need(&quant, mf_sim_sorted(block_ms[i]));
         mf_sim_give(&quant, mf_sim_h(p, block_ms[i], true));
@@ -44,7 +44,7 @@ static int offer_moves(const struct mf_sim_plan *p)
     }
     if (r == 0 && p->quantised) {
         struct mf_step quant = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_QUANT1), 0);
-        mf_say(quant.name, sizeof(quant.name), "sim_quant1");
+        mf_format(quant.name, sizeof(quant.name), "sim_quant1");
         mf_sim_need(&quant, mf_sim_x_plain());
         mf_sim_give(&quant, mf_sim_x(p));
         quant.bytes = T * H * 3;
@@ -52,16 +52,16 @@ static int offer_moves(const struct mf_sim_plan *p)
     }
     if (r == 0) {
         struct mf_step zero = step_of(MF_STAGE_MOVE, 0, 0);
-        mf_say(zero.name, sizeof(zero.name), "sim_zero");
+        mf_format(zero.name, sizeof(zero.name), "sim_zero");
         mf_sim_give(&zero, mf_sim_y(true));
         zero.bytes = T * H * 2;
         r = p->offer->step(p->offer, &zero);
     }
     if (r == 0) {
         struct mf_step combine = step_of(MF_STAGE_MOVE, MF_OP_BIT(MF_OP_COMBINE), 0);
-        mf_say(combine.name, sizeof(combine.name), "sim_combine");
-        mf_sim_need(&combine, mf_sim_artifact(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW, MF_FORMAT_BF16,
-                                              MF_SCALE_NONE, "slot", 0));
+        mf_format(combine.name, sizeof(combine.name), "sim_combine");
+        mf_sim_need(&combine, mf_sim_tensor_spec(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW,
+                                                 MF_FORMAT_BF16, MF_SCALE_NONE, "slot", 0));
         mf_sim_give(&combine, mf_sim_y(false));
         combine.bytes = p->rows * H * 2 + T * H * 2;
         r = p->offer->step(p->offer, &combine);
@@ -85,11 +85,11 @@ static int offer_stage1(const struct mf_sim_plan *p, const struct variant *v)
     if (v->fused)
         covers |= MF_OP_BIT(MF_OP_QUANT2);
     struct mf_step step = step_of(MF_STAGE_STAGE1, covers, v->block_m);
-    mf_say(step.name, sizeof(step.name), "sim_s1_m%d_n%d_%s_v%d%s", v->block_m, v->tile_n, v->layout,
-           v->version, v->fused ? "_q" : "");
+    mf_format(step.name, sizeof(step.name), "sim_s1_m%d_n%d_%s_v%d%s", v->block_m, v->tile_n, v->layout,
+              v->version, v->fused ? "_q" : "");
     mf_sim_need(&step, mf_sim_x(p));
     mf_sim_need(&step, mf_sim_sorted(v->block_m));
-    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W1, p->format_w, p->scale_w, v->layout, 0));
+    mf_sim_need(&step, mf_sim_tensor_spec(MF_TENSOR_W1, p->format_w, p->scale_w, v->layout, 0));
     mf_sim_give(&step, mf_sim_h(p, v->block_m, v->fused));
     step.flops = 2 * p->rows * s->model_dim * p->n1;
     step.bytes = mf_sim_weight_bytes(p, p->n1, s->model_dim) +
@@ -106,18 +106,18 @@ static int offer_stage2(const struct mf_sim_plan *p, const struct variant *v)
     if (v->fused)
         covers |= MF_OP_BIT(MF_OP_COMBINE);
     struct mf_step step = step_of(MF_STAGE_STAGE2, covers, v->block_m);
-    mf_say(step.name, sizeof(step.name), "sim_s2_m%d_n%d_%s_v%d_%s", v->block_m, v->tile_n, v->layout,
-           v->version, v->fused ? "atomic" : "slot");
+    mf_format(step.name, sizeof(step.name), "sim_s2_m%d_n%d_%s_v%d_%s", v->block_m, v->tile_n, v->layout,
+              v->version, v->fused ? "atomic" : "slot");
     mf_sim_need(&step, mf_sim_h(p, v->block_m, p->quantised));
     mf_sim_need(&step, mf_sim_sorted(v->block_m));
-    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W2, p->format_w, p->scale_w, v->layout, 0));
+    mf_sim_need(&step, mf_sim_tensor_spec(MF_TENSOR_W2, p->format_w, p->scale_w, v->layout, 0));
     if (v->fused) {
         mf_sim_need(&step, mf_sim_y(true));
         mf_sim_give(&step, mf_sim_y(false));
         step.reorder_tolerance = 0.01;
     } else {
-        mf_sim_give(&step, mf_sim_artifact(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW, MF_FORMAT_BF16,
-                                           MF_SCALE_NONE, "slot", 0));
+        mf_sim_give(&step, mf_sim_tensor_spec(s->doweight_stage1 ? MF_TENSOR_Z : MF_TENSOR_ZW, MF_FORMAT_BF16,
+                                              MF_SCALE_NONE, "slot", 0));
     }
     step.flops = 2 * p->rows * s->model_dim * s->inter_dim;
     step.bytes = mf_sim_weight_bytes(p, s->model_dim, s->inter_dim) +
@@ -132,11 +132,11 @@ static int offer_one(const struct mf_sim_plan *p, int32_t block_m, bool flat)
     if (!p->quantised)
         before &= ~MF_OP_BIT(MF_OP_QUANT1);
     struct mf_step step = step_of(MF_STAGE_ONE, mf_layer_ops(s) & ~before, block_m);
-    mf_say(step.name, sizeof(step.name), "sim_one_m%d_%s", block_m, flat ? "flat" : "sorted");
+    mf_format(step.name, sizeof(step.name), "sim_one_m%d_%s", block_m, flat ? "flat" : "sorted");
     mf_sim_need(&step, mf_sim_x(p));
     mf_sim_need(&step, flat ? mf_sim_topk() : mf_sim_sorted(block_m));
-    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W1, p->format_w, p->scale_w, "panel16", 0));
-    mf_sim_need(&step, mf_sim_artifact(MF_TENSOR_W2, p->format_w, p->scale_w, "panel16", 0));
+    mf_sim_need(&step, mf_sim_tensor_spec(MF_TENSOR_W1, p->format_w, p->scale_w, "panel16", 0));
+    mf_sim_need(&step, mf_sim_tensor_spec(MF_TENSOR_W2, p->format_w, p->scale_w, "panel16", 0));
     mf_sim_give(&step, mf_sim_y(false));
     step.flops = mf_layer_flops(s);
     step.bytes = mf_layer_floor_bytes(s, (int64_t)p->active);
@@ -172,7 +172,7 @@ static int check_tile(const struct mf_sim_plan *p, int32_t block_m, int32_t tile
     const struct mf_shape *s = p->shape;
     struct mf_offer *o = p->offer;
     char kernel[48];
-    mf_say(kernel, sizeof(kernel), "sim_s?_m%d_n%d_*", block_m, tile_n);
+    mf_format(kernel, sizeof(kernel), "sim_s?_m%d_n%d_*", block_m, tile_n);
     int r = 0;
     if (s->inter_dim % tile_n != 0)
         r = o->reject(o, "sim", kernel, "divisibility",

@@ -64,53 +64,53 @@ struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const s
     return p;
 }
 
-struct mf_artifact mf_sim_artifact(enum mf_tensor tensor, enum mf_format format, enum mf_scale scale,
-                                   const char *order, int32_t block)
+struct mf_tensor_spec mf_sim_tensor_spec(enum mf_tensor tensor, enum mf_format format, enum mf_scale scale,
+                                         const char *order, int32_t block)
 {
-    struct mf_artifact a = {.tensor = tensor, .format = format, .scale = scale, .block = block};
+    struct mf_tensor_spec a = {.tensor = tensor, .format = format, .scale = scale, .block = block};
     (void)mf_copy(a.order, sizeof(a.order), order);
     return a;
 }
 
-struct mf_artifact mf_sim_x_plain(void)
+struct mf_tensor_spec mf_sim_x_plain(void)
 {
-    return mf_sim_artifact(MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0);
+    return mf_sim_tensor_spec(MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0);
 }
 
-struct mf_artifact mf_sim_x(const struct mf_sim_plan *p)
+struct mf_tensor_spec mf_sim_x(const struct mf_sim_plan *p)
 {
-    return mf_sim_artifact(MF_TENSOR_X, p->format_a, p->scale_a, "token", 0);
+    return mf_sim_tensor_spec(MF_TENSOR_X, p->format_a, p->scale_a, "token", 0);
 }
 
-struct mf_artifact mf_sim_h(const struct mf_sim_plan *p, int32_t block_m, bool quantised)
+struct mf_tensor_spec mf_sim_h(const struct mf_sim_plan *p, int32_t block_m, bool quantised)
 {
-    return quantised ? mf_sim_artifact(MF_TENSOR_H, p->format_a, p->scale_a, "sorted", block_m)
-                     : mf_sim_artifact(MF_TENSOR_H, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", block_m);
+    return quantised ? mf_sim_tensor_spec(MF_TENSOR_H, p->format_a, p->scale_a, "sorted", block_m)
+                     : mf_sim_tensor_spec(MF_TENSOR_H, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", block_m);
 }
 
-struct mf_artifact mf_sim_sorted(int32_t block_m)
+struct mf_tensor_spec mf_sim_sorted(int32_t block_m)
 {
-    return mf_sim_artifact(MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE, "sorted", block_m);
+    return mf_sim_tensor_spec(MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE, "sorted", block_m);
 }
 
-struct mf_artifact mf_sim_topk(void)
+struct mf_tensor_spec mf_sim_topk(void)
 {
-    return mf_sim_artifact(MF_TENSOR_TOPK, MF_FORMAT_INDEX, MF_SCALE_NONE, "token", 0);
+    return mf_sim_tensor_spec(MF_TENSOR_TOPK, MF_FORMAT_INDEX, MF_SCALE_NONE, "token", 0);
 }
 
-struct mf_artifact mf_sim_y(bool zeroed)
+struct mf_tensor_spec mf_sim_y(bool zeroed)
 {
-    struct mf_artifact y = mf_sim_artifact(MF_TENSOR_Y, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0);
+    struct mf_tensor_spec y = mf_sim_tensor_spec(MF_TENSOR_Y, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0);
     y.zeroed = zeroed;
     return y;
 }
 
-void mf_sim_need(struct mf_step *step, struct mf_artifact a)
+void mf_sim_need(struct mf_step *step, struct mf_tensor_spec a)
 {
     step->needs[step->n_needs++] = a;
 }
 
-void mf_sim_give(struct mf_step *step, struct mf_artifact a)
+void mf_sim_give(struct mf_step *step, struct mf_tensor_spec a)
 {
     step->gives[step->n_gives++] = a;
 }

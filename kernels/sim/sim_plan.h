@@ -1,4 +1,4 @@
-/* What a simulated step is made of: the formats that a shape's columns mean, the artifacts of its layer in them, and
+/* What a simulated step is made of: the formats that a shape's columns mean, the tensor specs of its layer in them, and
  * the sizes that steps are charged for. */
 #pragma once
 
@@ -22,17 +22,17 @@ struct mf_sim_plan {
 struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const struct mf_shape *shape,
                                     struct mf_offer *offer);
 
-struct mf_artifact mf_sim_artifact(enum mf_tensor tensor, enum mf_format format, enum mf_scale scale,
-                                   const char *order, int32_t block);
-struct mf_artifact mf_sim_x_plain(void);
-struct mf_artifact mf_sim_x(const struct mf_sim_plan *p);
-struct mf_artifact mf_sim_h(const struct mf_sim_plan *p, int32_t block_m, bool quantised);
-struct mf_artifact mf_sim_sorted(int32_t block_m);
-struct mf_artifact mf_sim_topk(void);
-struct mf_artifact mf_sim_y(bool zeroed);
+struct mf_tensor_spec mf_sim_tensor_spec(enum mf_tensor tensor, enum mf_format format, enum mf_scale scale,
+                                         const char *order, int32_t block);
+struct mf_tensor_spec mf_sim_x_plain(void);
+struct mf_tensor_spec mf_sim_x(const struct mf_sim_plan *p);
+struct mf_tensor_spec mf_sim_h(const struct mf_sim_plan *p, int32_t block_m, bool quantised);
+struct mf_tensor_spec mf_sim_sorted(int32_t block_m);
+struct mf_tensor_spec mf_sim_topk(void);
+struct mf_tensor_spec mf_sim_y(bool zeroed);
 
-void mf_sim_need(struct mf_step *step, struct mf_artifact a);
-void mf_sim_give(struct mf_step *step, struct mf_artifact a);
+void mf_sim_need(struct mf_step *step, struct mf_tensor_spec a);
+void mf_sim_give(struct mf_step *step, struct mf_tensor_spec a);
 
 double mf_sim_bytes(enum mf_dtype dtype, double elements);
 /* Weights of the active experts, once, of n columns and a depth of k. */

@@ -14,10 +14,12 @@
 /* What is the same for every entrant: x, routing of the rotation, biases. */
 static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *args)
 {
-    const struct mf_artifact x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
-    const struct mf_artifact topk = {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
-    const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
-    const struct mf_artifact b1 = mf_plain_bias(MF_TENSOR_B1), b2 = mf_plain_bias(MF_TENSOR_B2);
+    const struct mf_tensor_spec x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
+    const struct mf_tensor_spec topk = {
+        .tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
+    const struct mf_tensor_spec calib = {
+        .tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
+    const struct mf_tensor_spec b1 = mf_plain_bias(MF_TENSOR_B1), b2 = mf_plain_bias(MF_TENSOR_B2);
     int r = mf_session_input(s, &x, rotation, &args->x, NULL);
     if (r == 0)
         r = mf_session_input(s, &calib, 0, &args->calib, NULL);
@@ -33,7 +35,7 @@ static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *
 /* Inputs before the first entrant's weights, which may leave no room for them. */
 int mf_course_init(struct mf_course *c, struct mf_session *s)
 {
-    const struct mf_artifact y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
+    const struct mf_tensor_spec y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
     struct mf_fmoe_args inputs = {0};
     *c = (struct mf_course){.session = s};
     int r = find_inputs(s, 0, &inputs);
@@ -74,7 +76,7 @@ static int bind(struct mf_entrant *e, int rotation)
 
 static enum mf_status refuse_errno(int r, const char *what, char reason[MF_REASON_MAX])
 {
-    mf_say(reason, MF_REASON_MAX, "%s: %s", what, strerrordesc_np(-r));
+    mf_format(reason, MF_REASON_MAX, "%s: %s", what, strerrordesc_np(-r));
     return r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
 }
 
@@ -83,7 +85,7 @@ static int take_memory(struct mf_entrant *e)
     struct mf_session *s = e->course->session;
     int r = 0;
     for (int w = 0; w < 2 && r == 0; w++) {
-        struct mf_artifact a = mf_pipeline_weight(e->pipeline, w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2);
+        struct mf_tensor_spec a = mf_pipeline_weight(e->pipeline, w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2);
         r = mf_session_weight(s, &a, &e->measured.weights[w]);
     }
     return r < 0 ? r : mf_session_room(s, &s->arena, mf_pipeline_arena_bytes(e->pipeline) + 64);
@@ -113,9 +115,9 @@ enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct
 
 static int poison_arena(struct mf_session *s, size_t bytes)
 {
-    const struct mf_maker_fill all = {mf_region_start(&s->arena), bytes, ARENA_POISON * 0x01010101u};
+    const struct mf_device_data_fill all = {mf_region_start(&s->arena), bytes, ARENA_POISON * 0x01010101u};
     if (s->maker)
-        return mf_maker_fill(s->maker, &all, 1);
+        return mf_device_data_fill(s->maker, &all, 1);
     memset(s->arena.at, ARENA_POISON, bytes);
     return mf_region_push(&s->arena);
 }
@@ -168,9 +170,9 @@ static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us,
 static enum mf_status verify_run(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
 {
     struct mf_session *s = e->course->session;
-    bool may_be_spoiled = mf_session_may_be_spoiled(s);
+    bool inputs_unprotected = mf_session_may_be_spoiled(s);
     enum mf_status status = verify_once(e, run, ret_us, reason);
-    if (status != MF_STATUS_WRONG || !may_be_spoiled)
+    if (status != MF_STATUS_WRONG || !inputs_unprotected)
         return status;
     mf_session_phase(s->sink, MF_PHASE_DATA);
     int r = mf_session_renew(s);

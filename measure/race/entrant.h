@@ -33,7 +33,7 @@ struct mf_entrant {
 };
 /* All give MF_STATUS_OK, or what became of it and the reason. An entrant stays where it is from its init on. */
 
-/* Its weights, and room for its artifacts. The pipeline is of the session's shape and stays the caller's. */
+/* Its weights, and room for its tensor specs. The pipeline is of the session's shape and stays the caller's. */
 enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct mf_pipeline *pipeline,
                                char reason[MF_REASON_MAX]);
 /* One run through all gates: what is left unwritten anywhere, is damaged or wrong is refused. It is timed as any other. */

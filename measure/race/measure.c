@@ -18,10 +18,10 @@
 #define READ_MS       60
 #define CEILINGS_MOST 8 /* measurements of them in one session */
 
-static double weight_bytes(const struct mf_session *s, const struct mf_artifact *a)
+static double weight_bytes(const struct mf_session *s, const struct mf_tensor_spec *a)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    int n = mf_artifact_parts(a, &s->shape, parts);
+    int n = mf_tensor_spec_parts(a, &s->shape, parts);
     double bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += (double)mf_part_bytes(&parts[i]);
@@ -33,7 +33,7 @@ void mf_measured_init(struct mf_measured *m)
     m->bytes = 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(m->weights); i++) {
         if (m->weights[i])
-            m->bytes += weight_bytes(m->session, &m->weights[i]->artifact);
+            m->bytes += weight_bytes(m->session, &m->weights[i]->tensor_spec);
     }
     m->n_rotations = mf_rotation_count(&m->session->rotation, m->bytes,
                                        (double)m->session->device->info.llc_bytes, &m->cold);
@@ -136,18 +136,20 @@ static int implausible(const struct mf_measured *m, double us, double flops, cha
     const struct mf_device_info *d = &m->session->device->info;
     double peak = fmax(fmax(d->peak_gflops_bf16, d->peak_gflops_f32), d->peak_gflops_fp8);
     if (!(us > 0)) {
-        mf_say(why, cap, "implausible: its time is %.3g µs", us);
+        mf_format(why, cap, "implausible: its time is %.3g µs", us);
         return 1;
     }
     double gflops = routed_flops(m, flops) / us / 1e3, gbs = m->bytes / us / 1e3;
     if (peak > 0 && gflops > FLOPS_MARGIN * peak) {
-        mf_say(why, cap, "implausible: %.3g µs would be %.4g GFLOP/s, %.2f times the device's peak of %.4g",
-               us, gflops, gflops / peak, peak);
+        mf_format(why, cap,
+                  "implausible: %.3g µs would be %.4g GFLOP/s, %.2f times the device's peak of %.4g", us,
+                  gflops, gflops / peak, peak);
         return 1;
     }
     if (m->cold && d->mem_read_gbs > 0 && gbs > BYTES_MARGIN * d->mem_read_gbs) {
-        mf_say(why, cap, "implausible: %.3g µs would read weights at %.4g GB/s, %.2f times the memory's %.4g",
-               us, gbs, gbs / d->mem_read_gbs, d->mem_read_gbs);
+        mf_format(why, cap,
+                  "implausible: %.3g µs would read weights at %.4g GB/s, %.2f times the memory's %.4g", us,
+                  gbs, gbs / d->mem_read_gbs, d->mem_read_gbs);
         return 1;
     }
     return 0;

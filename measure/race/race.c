@@ -125,8 +125,8 @@ static void take_sample(struct race *r, size_t i, bool fresh)
     racer->status = result > 0 ? (enum mf_status)result : MF_STATUS_UNSUPPORTED;
     racer->dropped_at = r->rounds + 1;
     if (racer->reason[0] == 0)
-        mf_say(racer->reason, sizeof(racer->reason), "a run in the race ended with: %s",
-               result < 0 ? strerror(-result) : mf_status_name(racer->status));
+        mf_format(racer->reason, sizeof(racer->reason), "a run in the race ended with: %s",
+                  result < 0 ? strerror(-result) : mf_status_name(racer->status));
 }
 
 static void forget_failed(struct race *r, struct heat *h)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/base/array.h"
-#include "kernels/gpu/host/data_on_device.h"
+#include "kernels/gpu/host/device_data.h"
 
 static int add(struct mf_ahead *a, const struct mf_code *code)
 {
@@ -54,7 +54,7 @@ int mf_ahead_add_shape(struct mf_ahead *a, const char *families, size_t *ret_ste
 {
     struct offered o = {.offer = {take_step, mf_offer_unheard}};
     struct mf_code makers[MF_MAKER_CODES];
-    size_t n = mf_maker_codes(a->device, a->shape, makers);
+    size_t n = mf_device_data_codes(a->device, a->shape, makers);
     int r = mf_enumerate(a->device, a->shape, families, &o.offer);
     if (o.n > 0)
         qsort(o.steps, o.n, sizeof(*o.steps), compare);

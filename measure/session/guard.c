@@ -15,7 +15,7 @@ static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t row
 {
     const struct mf_part *p = &g->parts[part];
     bool is_value;
-    mf_poison_fill_bytes(mf_part_poison(&g->artifact, part, &is_value), p->element_bytes,
+    mf_poison_fill_bytes(mf_part_poison(&g->tensor_spec, part, &is_value), p->element_bytes,
                          (uint8_t *)g->ref.part[part] + row * p->cols * p->element_bytes,
                          (size_t)(rows * p->cols));
 }
@@ -59,12 +59,12 @@ int mf_guarded_pull_bands(struct mf_guarded *g)
 }
 
 /* maker: NULL where the host fills it. */
-static int make(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
-                struct mf_maker *maker, struct mf_guarded *ret)
+static int make(const struct mf_tensor_spec *a, const struct mf_shape *shape, struct mf_device *device,
+                struct mf_device_data *maker, struct mf_guarded *ret)
 {
-    struct mf_guarded g = {.artifact = *a, .region = MF_REGION_INIT, .maker = maker};
+    struct mf_guarded g = {.tensor_spec = *a, .region = MF_REGION_INIT, .maker = maker};
     size_t at = MF_GUARD_BYTES;
-    g.n_parts = mf_artifact_parts(a, shape, g.parts);
+    g.n_parts = mf_tensor_spec_parts(a, shape, g.parts);
     if (g.n_parts < 0)
         return g.n_parts;
     for (int i = 0; i < g.n_parts; i++) {
@@ -95,16 +95,16 @@ static int make(const struct mf_artifact *a, const struct mf_shape *shape, struc
     return 0;
 }
 
-int mf_guarded_new(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_device *device,
+int mf_guarded_new(const struct mf_tensor_spec *a, const struct mf_shape *shape, struct mf_device *device,
                    struct mf_guarded *ret)
 {
     return make(a, shape, device, NULL, ret);
 }
 
-int mf_guarded_new_there(const struct mf_artifact *a, const struct mf_shape *shape, struct mf_maker *maker,
-                         struct mf_guarded *ret)
+int mf_guarded_new_there(const struct mf_tensor_spec *a, const struct mf_shape *shape,
+                         struct mf_device_data *maker, struct mf_guarded *ret)
 {
-    return make(a, shape, mf_maker_device(maker), maker, ret);
+    return make(a, shape, mf_device_data_device(maker), maker, ret);
 }
 
 void mf_guarded_release(struct mf_guarded *g)
@@ -115,18 +115,18 @@ void mf_guarded_release(struct mf_guarded *g)
 /* On the device alone: what the host has is what it pulls. */
 static int fill_there(struct mf_guarded *g, bool zero)
 {
-    struct mf_maker_fill fills[MF_PARTS_MAX];
+    struct mf_device_data_fill fills[MF_PARTS_MAX];
     for (int i = 0; i < g->n_parts; i++) {
-        uint32_t poison = zero ? 0 : mf_part_poison_word(&g->artifact, g->parts, i);
-        fills[i] = (struct mf_maker_fill){g->seen.part[i], g->end[i] - g->start[i], poison};
+        uint32_t poison = zero ? 0 : mf_part_poison_word(&g->tensor_spec, g->parts, i);
+        fills[i] = (struct mf_device_data_fill){g->seen.part[i], g->end[i] - g->start[i], poison};
     }
     int r = mf_guarded_push_bands(g);
-    return r < 0 ? r : mf_maker_fill(g->maker, fills, (size_t)g->n_parts);
+    return r < 0 ? r : mf_device_data_fill(g->maker, fills, (size_t)g->n_parts);
 }
 
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
 {
-    bool whole = !source || g->artifact.format == MF_FORMAT_INDEX || !g->poisoned;
+    bool whole = !source || g->tensor_spec.format == MF_FORMAT_INDEX || !g->poisoned;
     if (g->maker)
         return fill_there(g, zero);
     g->poisoned |= !zero;
@@ -179,11 +179,11 @@ int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
         bool past = i > 0 && (i == g->n_parts || first - from <= to - 1 - last);
         const char *part = g->parts[past ? i - 1 : i].name;
         if (past)
-            mf_say(why, cap, "guard: %zu byte%s changed %zu bytes past the end of %s of %s", n,
-                   n == 1 ? "" : "s", first - from, part, mf_tensor_name(g->artifact.tensor));
+            mf_format(why, cap, "guard: %zu byte%s changed %zu bytes past the end of %s of %s", n,
+                      n == 1 ? "" : "s", first - from, part, mf_tensor_name(g->tensor_spec.tensor));
         else
-            mf_say(why, cap, "guard: %zu byte%s changed %zu bytes before the start of %s of %s", n,
-                   n == 1 ? "" : "s", to - 1 - last, part, mf_tensor_name(g->artifact.tensor));
+            mf_format(why, cap, "guard: %zu byte%s changed %zu bytes before the start of %s of %s", n,
+                      n == 1 ? "" : "s", to - 1 - last, part, mf_tensor_name(g->tensor_spec.tensor));
         draw_bands(g);
         (void)mf_guarded_push_bands(g);
         return 1;

@@ -86,32 +86,33 @@ void mf_kept_store_drop(struct mf_kept_store *s, const char *key)
         remove_at(s, (size_t)(item - s->items));
 }
 
-static int local_find(struct mf_keeper *keeper, const char *key, uint64_t *ret_bytes)
+static int local_find(struct mf_memfd_store *memfd_store, const char *key, uint64_t *ret_bytes)
 {
-    const struct mf_kept *item = mf_kept_store_find(&((struct mf_local_keeper *)keeper)->store, key);
+    const struct mf_kept *item = mf_kept_store_find(&((struct mf_local_memfd_store *)memfd_store)->store, key);
     if (!item)
         return -1;
     *ret_bytes = item->bytes;
     return item->fd;
 }
 
-static int local_keep(struct mf_keeper *keeper, const char *key, int fd, uint64_t bytes)
+static int local_keep(struct mf_memfd_store *memfd_store, const char *key, int fd, uint64_t bytes)
 {
-    return mf_kept_store_add(&((struct mf_local_keeper *)keeper)->store, key, fd, bytes);
+    return mf_kept_store_add(&((struct mf_local_memfd_store *)memfd_store)->store, key, fd, bytes);
 }
 
-static void local_drop(struct mf_keeper *keeper, const char *key)
+static void local_drop(struct mf_memfd_store *memfd_store, const char *key)
 {
-    mf_kept_store_drop(&((struct mf_local_keeper *)keeper)->store, key);
+    mf_kept_store_drop(&((struct mf_local_memfd_store *)memfd_store)->store, key);
 }
 
-void mf_local_keeper_init(struct mf_local_keeper *k, uint64_t max_bytes)
+void mf_local_memfd_store_init(struct mf_local_memfd_store *k, uint64_t max_bytes)
 {
-    *k = (struct mf_local_keeper){.keeper = {.find = local_find, .keep = local_keep, .drop = local_drop}};
+    *k =
+        (struct mf_local_memfd_store){.memfd_store = {.find = local_find, .keep = local_keep, .drop = local_drop}};
     mf_kept_store_init(&k->store, max_bytes);
 }
 
-void mf_local_keeper_release(struct mf_local_keeper *k)
+void mf_local_memfd_store_release(struct mf_local_memfd_store *k)
 {
     mf_kept_store_release(&k->store);
 }

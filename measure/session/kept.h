@@ -35,9 +35,9 @@ const struct mf_kept *mf_kept_store_find(struct mf_kept_store *s, const char *ke
 void mf_kept_store_drop(struct mf_kept_store *s, const char *key);
 
 /* A store of this process: what one session made the next one finds. */
-struct mf_local_keeper {
-    struct mf_keeper keeper; /* first: sessions see only this */
+struct mf_local_memfd_store {
+    struct mf_memfd_store memfd_store; /* first: sessions see only this */
     struct mf_kept_store store;
 };
-void mf_local_keeper_init(struct mf_local_keeper *k, uint64_t max_bytes);
-void mf_local_keeper_release(struct mf_local_keeper *k);
+void mf_local_memfd_store_init(struct mf_local_memfd_store *k, uint64_t max_bytes);
+void mf_local_memfd_store_release(struct mf_local_memfd_store *k);

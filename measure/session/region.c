@@ -103,7 +103,8 @@ int mf_region_new_bare(size_t bytes, struct mf_region *ret)
     return make(bytes, true, ret);
 }
 
-int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret)
+int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, const char *key,
+                   struct mf_region *ret)
 {
     struct mf_region r = {.bytes = whole_pages(bytes), .fd = fd};
     int result = mf_memory_seal(fd);
@@ -113,19 +114,19 @@ int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *k
         mf_region_release(&r);
         return result;
     }
-    int kept = keeper ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    /* A keeper without room is no failure: the memory serves this session all the same. */
+    int kept = memfd_store ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    /* A memfd_store without room is no failure: the memory serves this session all the same. */
     if (kept >= 0)
-        (void)keeper->keep(keeper, key, kept, r.bytes);
+        (void)memfd_store->keep(memfd_store, key, kept, r.bytes);
     *ret = r;
     return 0;
 }
 
-int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, struct mf_region *ret)
+int mf_region_find(struct mf_memfd_store *memfd_store, const char *key, size_t bytes, struct mf_region *ret)
 {
     struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1};
     uint64_t kept_bytes = 0;
-    int fd = keeper ? keeper->find(keeper, key, &kept_bytes) : -1;
+    int fd = memfd_store ? memfd_store->find(memfd_store, key, &kept_bytes) : -1;
     if (fd < 0 || kept_bytes != r.bytes)
         return -ENOENT;
     r.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);

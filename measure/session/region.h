@@ -26,11 +26,12 @@ struct mf_region {
 int mf_region_new(size_t bytes, struct mf_region *ret);
 /* The same for what a device writes and the host hardly ever looks at: pages come when all of it is pulled. */
 int mf_region_new_bare(size_t bytes, struct mf_region *ret);
-/* A finished file of whole pages: sealed, mapped read-only with every page present, and handed to the keeper (may be
+/* A finished file of whole pages: sealed, mapped read-only with every page present, and handed to the memfd_store (may be
  * NULL). Takes the descriptor in any case. */
-int mf_region_seal(int fd, size_t bytes, struct mf_keeper *keeper, const char *key, struct mf_region *ret);
-/* What the keeper has under the key, mapped read-only with every page present. -ENOENT: nothing of that size. */
-int mf_region_find(struct mf_keeper *keeper, const char *key, size_t bytes, struct mf_region *ret);
+int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, const char *key,
+                   struct mf_region *ret);
+/* What the memfd_store has under the key, mapped read-only with every page present. -ENOENT: nothing of that size. */
+int mf_region_find(struct mf_memfd_store *memfd_store, const char *key, size_t bytes, struct mf_region *ret);
 /* From now on a write to it is a fault: a step that writes to its input dies of it. */
 void mf_region_protect(struct mf_region *r);
 void mf_region_release(struct mf_region *r);

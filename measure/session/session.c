@@ -38,13 +38,13 @@ struct probe {
     double layout_us; /* of its kind with weights in its layout */
     double first_us;
 
-    struct mf_tensor_ref needs[MF_ROTATIONS_MAX][MF_STEP_ARTIFACTS_MAX];
-    struct mf_guarded *gives[MF_STEP_ARTIFACTS_MAX][2];
-    struct mf_tensor_ref give_refs[2][MF_STEP_ARTIFACTS_MAX];
-    const int64_t *source[MF_STEP_ARTIFACTS_MAX];
-    bool accumulates[MF_STEP_ARTIFACTS_MAX];
-    int accumulated_from[MF_STEP_ARTIFACTS_MAX]; /* the need that shares the give's memory, -1: none */
-    int run;                                     /* which outputs the next launch writes to */
+    struct mf_tensor_ref needs[MF_ROTATIONS_MAX][MF_STEP_TENSOR_SPECS_MAX];
+    struct mf_guarded *gives[MF_STEP_TENSOR_SPECS_MAX][2];
+    struct mf_tensor_ref give_refs[2][MF_STEP_TENSOR_SPECS_MAX];
+    const int64_t *source[MF_STEP_TENSOR_SPECS_MAX];
+    bool accumulates[MF_STEP_TENSOR_SPECS_MAX];
+    int accumulated_from[MF_STEP_TENSOR_SPECS_MAX]; /* the need that shares the give's memory, -1: none */
+    int run;                                        /* which outputs the next launch writes to */
     struct mf_unit_result result;
 };
 
@@ -54,14 +54,15 @@ static uint64_t kind_of(const struct mf_step *step)
 {
     uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED);
     for (int i = 0; i < step->n_needs + step->n_gives; i++) {
-        const struct mf_artifact *a = i < step->n_needs ? &step->needs[i] : &step->gives[i - step->n_needs];
+        const struct mf_tensor_spec *a =
+            i < step->n_needs ? &step->needs[i] : &step->gives[i - step->n_needs];
         int what[5] = {i < step->n_needs, (int)a->tensor, (int)a->format, (int)a->scale, a->zeroed};
         h = mf_hash64(what, sizeof(what), h);
     }
     return h;
 }
 
-static uint64_t hash_artifact(const struct mf_artifact *a, uint64_t h)
+static uint64_t hash_tensor_spec(const struct mf_tensor_spec *a, uint64_t h)
 {
     int what[5] = {(int)a->tensor, (int)a->format, (int)a->scale, a->zeroed, a->block};
     return mf_hash64(a->order, strlen(a->order), mf_hash64(what, sizeof(what), h));
@@ -72,9 +73,9 @@ static uint64_t place_of(const struct mf_step *step)
 {
     uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED + 1);
     for (int i = 0; i < step->n_needs; i++)
-        h = hash_artifact(&step->needs[i], h);
+        h = hash_tensor_spec(&step->needs[i], h);
     for (int i = 0; i < step->n_gives; i++)
-        h = hash_artifact(&step->gives[i], h);
+        h = hash_tensor_spec(&step->gives[i], h);
     return h;
 }
 
@@ -82,8 +83,8 @@ static uint64_t layout_of(const struct mf_step *step, uint64_t kind)
 {
     uint64_t h = mf_hash64(&kind, sizeof(kind), MF_HASH_SEED + 2);
     for (int i = 0; i < step->n_needs; i++) {
-        if (mf_artifact_is_weight(&step->needs[i]))
-            h = hash_artifact(&step->needs[i], h);
+        if (mf_tensor_spec_is_weight(&step->needs[i]))
+            h = hash_tensor_spec(&step->needs[i], h);
     }
     return h;
 }
@@ -143,17 +144,17 @@ static double room_us(const struct mf_session *s)
 
 /* ---- buffers ---- */
 
-static bool is_accumulation(const struct mf_artifact *need, const struct mf_artifact *give)
+static bool is_accumulation(const struct mf_tensor_spec *need, const struct mf_tensor_spec *give)
 {
-    struct mf_artifact plain = *need;
+    struct mf_tensor_spec plain = *need;
     plain.zeroed = false;
-    return need->zeroed && mf_artifact_equal(&plain, give);
+    return need->zeroed && mf_tensor_spec_equal(&plain, give);
 }
 
 static int bind_gives(struct probe *p)
 {
     for (int i = 0; i < p->step->n_gives; i++) {
-        const struct mf_artifact *a = &p->step->gives[i];
+        const struct mf_tensor_spec *a = &p->step->gives[i];
         int r = mf_session_output(p->s, a, p->gives[i]);
         if (r == 0)
             r = mf_session_source(p->s, a, &p->source[i]);
@@ -172,8 +173,8 @@ static int bind_gives(struct probe *p)
 static int bind_weights(struct probe *p)
 {
     for (int i = 0; i < p->step->n_needs; i++) {
-        const struct mf_artifact *a = &p->step->needs[i];
-        if (!mf_artifact_is_weight(a))
+        const struct mf_tensor_spec *a = &p->step->needs[i];
+        if (!mf_tensor_spec_is_weight(a))
             continue;
         int r = mf_session_weight(p->s, a, &p->measured.weights[a->tensor == MF_TENSOR_W2]);
         if (r < 0)
@@ -187,11 +188,11 @@ static int bind_weights(struct probe *p)
 static int bind_needs(struct probe *p, int rotation)
 {
     for (int i = 0; i < p->step->n_needs; i++) {
-        const struct mf_artifact *a = &p->step->needs[i];
+        const struct mf_tensor_spec *a = &p->step->needs[i];
         bool in_place = false;
         for (int g = 0; g < p->step->n_gives; g++)
             in_place |= p->accumulated_from[g] == i;
-        if (mf_artifact_is_weight(a) || in_place)
+        if (mf_tensor_spec_is_weight(a) || in_place)
             continue;
         int r = mf_session_input(p->s, a, rotation, &p->needs[rotation][i], NULL);
         if (r < 0)
@@ -236,9 +237,9 @@ static int bind_in_any_case(struct probe *p)
 }
 
 /* Of the run and the rotation in progress; needs is what it points to. */
-static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX])
+static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX])
 {
-    memcpy(needs, p->needs[p->measured.rotation], MF_STEP_ARTIFACTS_MAX * sizeof(*needs));
+    memcpy(needs, p->needs[p->measured.rotation], MF_STEP_TENSOR_SPECS_MAX * sizeof(*needs));
     for (int g = 0; g < p->step->n_gives; g++) {
         if (p->accumulated_from[g] >= 0)
             needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
@@ -250,7 +251,7 @@ static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref ne
 static int launch(void *context, int index)
 {
     struct probe *p = context;
-    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX];
+    struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX];
     const struct mf_launch l = launch_of(p, needs);
     (void)index;
     return p->family->launch(p->kernel, &l);
@@ -259,7 +260,7 @@ static int launch(void *context, int index)
 static int prepare(void *context, int index)
 {
     struct probe *p = context;
-    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX];
+    struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX];
     const struct mf_launch l = launch_of(p, needs);
     (void)index;
     return p->family->prepare ? p->family->prepare(p->kernel, &l) : 0;
@@ -276,7 +277,7 @@ static void refuse(struct probe *p, enum mf_status status, const char *reason)
 static void refuse_errno(struct probe *p, int r, const char *what)
 {
     p->result.status = r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
-    mf_say(p->result.reason, sizeof(p->result.reason), "%s: %s", what, strerror(-r));
+    mf_format(p->result.reason, sizeof(p->result.reason), "%s: %s", what, strerror(-r));
 }
 
 static struct mf_verify_input verify_input(struct probe *p, int give, int run)
@@ -306,9 +307,9 @@ static int refuse_spills(struct probe *p)
     if (p->result.use.spills <= SPILL_MAX || p->s->options.exhaustive)
         return 0;
     p->result.status = MF_STATUS_UNSUPPORTED;
-    mf_say(p->result.reason, sizeof(p->result.reason),
-           "not run: its code spills %d bytes a thread, limit %d, with %d registers in use",
-           p->result.use.spills, SPILL_MAX, p->result.use.registers);
+    mf_format(p->result.reason, sizeof(p->result.reason),
+              "not run: its code spills %d bytes a thread, limit %d, with %d registers in use",
+              p->result.use.spills, SPILL_MAX, p->result.use.registers);
     return 1;
 }
 
@@ -319,9 +320,9 @@ static void refuse_launch(struct probe *p, int r)
         return;
     }
     p->result.status = MF_STATUS_UNSUPPORTED;
-    mf_say(p->result.reason, sizeof(p->result.reason),
-           "not run: no compute unit holds a block of it, with %d registers a thread and %d bytes of LDS",
-           p->result.use.registers, p->result.use.lds);
+    mf_format(p->result.reason, sizeof(p->result.reason),
+              "not run: no compute unit holds a block of it, with %d registers a thread and %d bytes of LDS",
+              p->result.use.registers, p->result.use.lds);
 }
 
 static void take_verdict(struct probe *p, const struct mf_verdict *v)
@@ -378,7 +379,7 @@ static int verify_second(struct probe *p)
     for (int i = 0; i < p->step->n_gives; i++) {
         struct mf_verify_input first = verify_input(p, i, 0), second = verify_input(p, i, 1);
         struct mf_verdict verdict;
-        bool may_differ = p->step->reorder_tolerance > 0 || second.out->artifact.format == MF_FORMAT_INDEX;
+        bool may_differ = p->step->reorder_tolerance > 0 || second.out->tensor_spec.format == MF_FORMAT_INDEX;
         int r = verify_with(may_differ ? mf_verify : mf_verify_written, p, &second, &verdict);
         if (r == 0)
             r = mf_verify_stable(&first, p->gives[i][1], p->step->reorder_tolerance, &verdict);
@@ -450,9 +451,10 @@ static int drop_slow(struct probe *p)
     if (us <= limit * best_us)
         return 0;
     p->result.status = MF_STATUS_SLOW;
-    mf_say(p->result.reason, sizeof(p->result.reason),
-           "its %s took %.4g µs, %.2f times the best %s (%.4g µs), limit %.3g",
-           p->samples.n_all > 1 ? "better run of two" : "first run", us, us / best_us, whose, best_us, limit);
+    mf_format(p->result.reason, sizeof(p->result.reason),
+              "its %s took %.4g µs, %.2f times the best %s (%.4g µs), limit %.3g",
+              p->samples.n_all > 1 ? "better run of two" : "first run", us, us / best_us, whose, best_us,
+              limit);
     return 1;
 }
 
@@ -608,7 +610,8 @@ static int open_kernel(struct probe *p)
     p->family = mf_family_set_find(p->s->extra, p->s->device->ops->kind, p->step->family);
     if (!p->family) {
         p->result.status = MF_STATUS_UNSUPPORTED;
-        mf_say(p->result.reason, sizeof(p->result.reason), "this runner has no family %s", p->step->family);
+        mf_format(p->result.reason, sizeof(p->result.reason), "this runner has no family %s",
+                  p->step->family);
         return 1;
     }
     struct mf_device *device = p->s->device;
@@ -618,8 +621,8 @@ static int open_kernel(struct probe *p)
         return 0;
     refuse_errno(p, r, "the family did not open what it had offered");
     if (device->words[0])
-        mf_say(p->result.reason, sizeof(p->result.reason), "the family did not open what it had offered: %s",
-               device->words);
+        mf_format(p->result.reason, sizeof(p->result.reason),
+                  "the family did not open what it had offered: %s", device->words);
     return 1;
 }
 

@@ -1,6 +1,6 @@
 /* A session: one shape's data on a device inside a runner, and the two things done with it.
  *
- * Weights of the layer model are made once in sealed memory files (through the keeper), packed into each layout
+ * Weights of the layer model are made once in sealed memory files (through the memfd_store), packed into each layout
  * that a step asks for; x, routing and references are the shape's own, and the references are kept likewise. Routing is rotated over the experts so
  * that every timed call finds its weights cold: rotation r maps expert e to (e + r·stride) mod E.
  *
@@ -20,11 +20,11 @@ struct mf_session_args {
     struct mf_device *device;
     struct mf_shape shape;
     const struct mf_unit_options *options; /* copied */
-    struct mf_keeper *keeper;              /* NULL: memory lives in this process only */
+    struct mf_memfd_store *memfd_store;    /* NULL: memory lives in this process only */
     const struct mf_family_set *extra;     /* families beside the registry's, searched first; NULL: none */
     struct mf_sink *sink;                  /* told of phases while data is made; may be NULL */
 };
-/* Makes or finds the data of the shape: cheap when the keeper, or an earlier session of this process, has the
+/* Makes or finds the data of the shape: cheap when the memfd_store, or an earlier session of this process, has the
  * weights and the references. A runner keeps one session for units of the same shape and options. -EINVAL, -ENOMEM, with the
  * sentence in why. */
 int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap, struct mf_session **ret);

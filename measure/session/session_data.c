@@ -19,14 +19,14 @@
 
 /* ---- weights ---- */
 
-/* What a weight depends on: the sizes, the artifact (format, scale, layout) and the seed. */
-static void weight_key(const struct mf_session *s, const struct mf_artifact *a, char key[MF_KEPT_KEY_MAX])
+/* What a weight depends on: the sizes, the tensor spec (format, scale, layout) and the seed. */
+static void weight_key(const struct mf_session *s, const struct mf_tensor_spec *a, char key[MF_KEPT_KEY_MAX])
 {
-    char text[MF_ARTIFACT_TEXT_MAX];
-    mf_artifact_print(a, text);
-    mf_say(key, MF_KEPT_KEY_MAX, "%s/E%d.H%d.I%d.g%d/seed%llu", text, (int)s->shape.expert,
-           (int)s->shape.model_dim, (int)s->shape.inter_dim, (int)s->shape.use_g1u1,
-           (unsigned long long)s->options.seed);
+    char text[MF_TENSOR_SPEC_TEXT_MAX];
+    mf_tensor_spec_print(a, text);
+    mf_format(key, MF_KEPT_KEY_MAX, "%s/E%d.H%d.I%d.g%d/seed%llu", text, (int)s->shape.expert,
+              (int)s->shape.model_dim, (int)s->shape.inter_dim, (int)s->shape.use_g1u1,
+              (unsigned long long)s->options.seed);
 }
 
 static size_t align_page(size_t n)
@@ -48,7 +48,7 @@ static struct mf_tensor_ref weight_ref(const struct mf_part *parts, int n, uint8
  * pages that are written need not be zeroed first, which is most of what mapping and filling them costs. */
 struct weight_job {
     struct mf_session *s;
-    const struct mf_artifact *artifact;
+    const struct mf_tensor_spec *tensor_spec;
     const struct mf_part *parts;
     int n_parts, fd;
     size_t expert_bytes[MF_PARTS_MAX], at[MF_PARTS_MAX]; /* of each part: its share, and where it lies */
@@ -73,11 +73,11 @@ static int write_all(int fd, const uint8_t *from, size_t n, size_t at)
 static int make_expert(const struct weight_job *j, int32_t e, const struct mf_tensor_ref *out)
 {
     const struct mf_session *s = j->s;
-    const struct mf_artifact *a = j->artifact;
+    const struct mf_tensor_spec *a = j->tensor_spec;
     if (strcmp(a->order, "row") == 0)
         return mf_data_expert(&s->shape, a->tensor, s->options.seed, e, out);
     const struct mf_tensor_ref *plain = a->tensor == MF_TENSOR_W1 ? &s->data.w1 : &s->data.w2;
-    struct mf_artifact row = mf_plain_w(&s->shape, a->tensor, "row");
+    struct mf_tensor_spec row = mf_plain_w(&s->shape, a->tensor, "row");
     struct mf_tensor_ref from = {0};
     for (int i = 0; i < j->n_parts; i++)
         from.part[i] = (uint8_t *)plain->part[i] + (size_t)e * j->expert_bytes[i];
@@ -104,13 +104,13 @@ static void weight_thread(void *context, int thread, int n_threads)
         __atomic_store_n(&j->error, r, __ATOMIC_RELAXED);
 }
 
-/* The file of a weight that nobody has yet: made, sealed, handed to the keeper. */
-static int make_weight(struct mf_session *s, const struct mf_artifact *a, const struct mf_part *parts, int n,
-                       size_t bytes, const char *key, struct mf_region *ret)
+/* The file of a weight that nobody has yet: made, sealed, handed to the memfd_store. */
+static int make_weight(struct mf_session *s, const struct mf_tensor_spec *a, const struct mf_part *parts,
+                       int n, size_t bytes, const char *key, struct mf_region *ret)
 {
-    struct weight_job j = {.s = s, .artifact = a, .parts = parts, .n_parts = n, .fd = -1};
-    struct mf_artifact plain = mf_plain_w(&s->shape, a->tensor, a->order);
-    if (!mf_artifact_equal(&plain, a))
+    struct weight_job j = {.s = s, .tensor_spec = a, .parts = parts, .n_parts = n, .fd = -1};
+    struct mf_tensor_spec plain = mf_plain_w(&s->shape, a->tensor, a->order);
+    if (!mf_tensor_spec_equal(&plain, a))
         return -EINVAL;
     if (bytes > mf_memory_available())
         return -ENOMEM;
@@ -126,7 +126,7 @@ static int make_weight(struct mf_session *s, const struct mf_artifact *a, const 
         mf_closep(&j.fd);
         return j.error;
     }
-    return mf_region_seal(j.fd, bytes, s->keeper, key, ret);
+    return mf_region_seal(j.fd, bytes, s->memfd_store, key, ret);
 }
 
 /* As launches see it: the device's own making where it has a maker, else a file that is found or made. */
@@ -139,12 +139,12 @@ static int open_weight(struct mf_session *s, const struct mf_part *parts, int n,
         if (r < 0)
             return r;
         w->seen = weight_ref(parts, n, w->region.copy);
-        return mf_maker_weight(s->maker, &w->artifact, &w->seen);
+        return mf_device_data_weight(s->maker, &w->tensor_spec, &w->seen);
     }
-    weight_key(s, &w->artifact, key);
-    int r = mf_region_find(s->keeper, key, bytes, &w->region);
+    weight_key(s, &w->tensor_spec, key);
+    int r = mf_region_find(s->memfd_store, key, bytes, &w->region);
     if (r == -ENOENT)
-        r = make_weight(s, &w->artifact, parts, n, bytes, key, &w->region);
+        r = make_weight(s, &w->tensor_spec, parts, n, bytes, key, &w->region);
     if (r == 0)
         r = mf_region_copy(&w->region, s->device);
     if (r == 0)
@@ -163,24 +163,24 @@ static void never_used(struct mf_session_weight *w)
         w->used[i] = -1;
 }
 
-int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret)
+int mf_session_weight(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_weight **ret)
 {
     struct mf_part parts[MF_PARTS_MAX];
     size_t bytes = 0;
     for (size_t i = 0; i < s->n_weights; i++) {
-        if (mf_artifact_equal(&s->weights[i].artifact, a)) {
+        if (mf_tensor_spec_equal(&s->weights[i].tensor_spec, a)) {
             *ret = &s->weights[i];
             return 0;
         }
     }
     if (s->n_weights == MF_ARRAY_LEN(s->weights))
         return -ENOMEM;
-    int n = mf_artifact_parts(a, &s->shape, parts);
+    int n = mf_tensor_spec_parts(a, &s->shape, parts);
     if (n < 0)
         return n;
     for (int i = 0; i < n; i++)
         bytes += align_page((size_t)mf_part_bytes(&parts[i]));
-    struct mf_session_weight w = {.artifact = *a, .region = MF_REGION_INIT};
+    struct mf_session_weight w = {.tensor_spec = *a, .region = MF_REGION_INIT};
     int r = open_weight(s, parts, n, bytes, &w);
     if (r < 0) {
         mf_region_release(&w.region);
@@ -194,18 +194,18 @@ int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct 
 
 /* ---- inputs, outputs, orders ---- */
 
-static struct mf_artifact sorted_of(const struct mf_artifact *a)
+static struct mf_tensor_spec sorted_of(const struct mf_tensor_spec *a)
 {
-    return (struct mf_artifact){
+    return (struct mf_tensor_spec){
         .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = a->block};
 }
 
-static bool is_sorted(const struct mf_artifact *a)
+static bool is_sorted(const struct mf_tensor_spec *a)
 {
     return strcmp(a->order, "sorted") == 0;
 }
 
-static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+static int fill_input(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                       const struct mf_tensor_ref *to)
 {
     struct mf_tensor_ref sorted = {0};
@@ -220,18 +220,18 @@ static int fill_input(struct mf_session *s, const struct mf_artifact *a, int rot
         data.ids = ids;
     }
     if (is_sorted(a) && !is_index) {
-        struct mf_artifact order = sorted_of(a);
+        struct mf_tensor_spec order = sorted_of(a);
         struct mf_tensor_ref seen;
         int r = mf_session_input(s, &order, rotation, &seen, &sorted);
         if (r < 0)
             return r;
     }
     int r = mf_reference_lacks(&s->ref, a) ? mf_session_z(s) : 0;
-    return r < 0 ? r : mf_reference_artifact(&data, &s->ref, a, &sorted, to);
+    return r < 0 ? r : mf_reference_tensor_spec(&data, &s->ref, a, &sorted, to);
 }
 
 /* A new input that the host fills. */
-static int make_input_here(struct mf_session *s, const struct mf_artifact *a, int rotation,
+static int make_input_here(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                            struct mf_guarded *ret)
 {
     struct mf_guarded g;
@@ -256,7 +256,7 @@ enum source {
     SOURCE_ANOTHER /* the same in another order, gathered */
 };
 
-static enum source source_there(const struct mf_session *s, const struct mf_artifact *a)
+static enum source source_there(const struct mf_session *s, const struct mf_tensor_spec *a)
 {
     if (!s->maker || a->zeroed || a->format == MF_FORMAT_INDEX)
         return SOURCE_NONE;
@@ -267,18 +267,19 @@ static enum source source_there(const struct mf_session *s, const struct mf_arti
     return mf_reference_lacks(&s->ref, a) ? SOURCE_Z : SOURCE_NONE;
 }
 
-static int gather(struct mf_session *s, const struct mf_artifact *a, int rotation, const struct mf_guarded *g)
+static int gather(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
+                  const struct mf_guarded *g)
 {
-    const struct mf_artifact plain = mf_gathered_from(a), order = sorted_of(a);
+    const struct mf_tensor_spec plain = mf_gathered_from(a), order = sorted_of(a);
     struct mf_tensor_ref from, sorted;
     int r = mf_session_input(s, &plain, 0, &from, NULL);
     if (r == 0)
         r = mf_session_input(s, &order, rotation, &sorted, NULL);
-    return r < 0 ? r : mf_maker_gather(s->maker, a, &sorted, &from, &g->seen);
+    return r < 0 ? r : mf_device_data_gather(s->maker, a, &sorted, &from, &g->seen);
 }
 
 /* One that is never in the host's memory. -ENOTSUP, -ENOMEM: the host has to. */
-static int make_input_there(struct mf_session *s, const struct mf_artifact *a, int rotation,
+static int make_input_there(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                             struct mf_guarded *ret)
 {
     enum source source = source_there(s, a);
@@ -293,7 +294,7 @@ static int make_input_there(struct mf_session *s, const struct mf_artifact *a, i
     else if (source == SOURCE_X)
         r = s->device->ops->copy(s->device, g.seen.part[0], s->data.x, g.end[0] - g.start[0]);
     else
-        r = mf_maker_plain_z(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
+        r = mf_device_data_plain_z(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
     if (r == 0)
         r = mf_guarded_push_bands(&g);
     if (r == 0)
@@ -303,14 +304,14 @@ static int make_input_there(struct mf_session *s, const struct mf_artifact *a, i
     return r;
 }
 
-int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                      struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host)
 {
     /* Only what holds the routing, or is in its order, differs by rotation. */
     if (!is_sorted(a) && a->tensor != MF_TENSOR_TOPK)
         rotation = 0;
     for (size_t i = 0; i < s->n_inputs; i++) {
-        if (s->inputs[i].rotation == rotation && mf_artifact_equal(&s->inputs[i].buffer.artifact, a)) {
+        if (s->inputs[i].rotation == rotation && mf_tensor_spec_equal(&s->inputs[i].buffer.tensor_spec, a)) {
             *ret_seen = s->inputs[i].buffer.seen;
             if (ret_host)
                 *ret_host = s->inputs[i].buffer.ref;
@@ -337,17 +338,17 @@ int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rota
     return 0;
 }
 
-static int new_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret)
+static int new_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret)
 {
     return s->maker ? mf_guarded_new_there(a, &s->shape, s->maker, ret)
                     : mf_guarded_new(a, &s->shape, s->device, ret);
 }
 
-int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2])
+int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret[2])
 {
     struct mf_session_output *o = NULL;
     for (size_t i = 0; i < s->n_outputs && !o; i++) {
-        if (mf_artifact_equal(&s->outputs[i].run[0].artifact, a))
+        if (mf_tensor_spec_equal(&s->outputs[i].run[0].tensor_spec, a))
             o = &s->outputs[i];
     }
     if (!o) {
@@ -383,10 +384,11 @@ static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
 }
 
 /* Rows of a decoded weight: only those of experts with a route are anybody's. */
-static int make_decoded(const struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
+static int make_decoded(const struct mf_session *s, const struct mf_tensor_spec *a,
+                        struct mf_session_order *ret)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    int r = mf_artifact_parts(a, &s->shape, parts);
+    int r = mf_tensor_spec_parts(a, &s->shape, parts);
     if (r < 0)
         return r;
     int64_t rows = parts[0].rows, of_expert = rows / s->shape.expert;
@@ -406,13 +408,13 @@ static int make_decoded(const struct mf_session *s, const struct mf_artifact *a,
     return 0;
 }
 
-static int make_order(struct mf_session *s, const struct mf_artifact *a, struct mf_session_order *ret)
+static int make_order(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_order *ret)
 {
-    if (mf_artifact_is_decoded(a))
+    if (mf_tensor_spec_is_decoded(a))
         return make_decoded(s, a, ret);
     if (!is_sorted(a))
         return make_slots(s, ret);
-    struct mf_artifact order = sorted_of(a);
+    struct mf_tensor_spec order = sorted_of(a);
     struct mf_tensor_ref sorted, seen;
     int64_t rows = mf_padded_rows(&s->shape, a->block);
     int r = mf_session_input(s, &order, 0, &seen, &sorted);
@@ -442,12 +444,12 @@ static void release_order(struct mf_session_order *o)
     *o = (struct mf_session_order){0};
 }
 
-int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret)
+int mf_session_source(struct mf_session *s, const struct mf_tensor_spec *a, const int64_t **ret)
 {
     struct mf_session_order *o = NULL;
     *ret = NULL;
     bool partial = s->shape.ep_experts > 0 && strcmp(a->order, "slot") == 0;
-    enum mf_tensor decoded = mf_artifact_is_decoded(a) ? a->tensor : MF_TENSOR_N_;
+    enum mf_tensor decoded = mf_tensor_spec_is_decoded(a) ? a->tensor : MF_TENSOR_N_;
     if ((!is_sorted(a) && !partial && decoded == MF_TENSOR_N_) || a->format == MF_FORMAT_INDEX)
         return 0;
     for (size_t i = 0; i < s->n_orders; i++) {
@@ -471,7 +473,7 @@ int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const i
 
 bool mf_session_give_way(struct mf_session *s)
 {
-    return s->maker && mf_maker_forget(s->maker);
+    return s->maker && mf_device_data_forget(s->maker);
 }
 
 int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes)
@@ -514,7 +516,8 @@ int mf_session_renew(struct mf_session *s)
     (void)mf_session_give_way(s);
     for (size_t i = 0; i < s->n_weights && r == 0; i++) {
         struct mf_session_weight *w = &s->weights[i];
-        r = w->region.at ? mf_region_push(&w->region) : mf_maker_weight(s->maker, &w->artifact, &w->seen);
+        r = w->region.at ? mf_region_push(&w->region)
+                         : mf_device_data_weight(s->maker, &w->tensor_spec, &w->seen);
         never_used(w);
     }
     s->worn = r < 0;
@@ -525,8 +528,8 @@ void mf_session_say_renewed(char reason[MF_REASON_MAX])
 {
     char before[MF_REASON_MAX];
     memcpy(before, reason, sizeof(before));
-    mf_say(reason, MF_REASON_MAX,
-           "right on data made anew; on those of before, which a step must have written over: %s", before);
+    mf_format(reason, MF_REASON_MAX,
+              "right on data made anew; on those of before, which a step must have written over: %s", before);
 }
 
 bool mf_session_may_be_spoiled(const struct mf_session *s)
@@ -584,7 +587,7 @@ void mf_session_rest(struct mf_session *s)
 
 /* ---- a session ---- */
 
-/* What the shape may need of the host: references, z with them, and the largest artifacts. */
+/* What the shape may need of the host: references, z with them, and the largest tensor specs. */
 static double layer_bytes(const struct mf_shape *shape)
 {
     double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
@@ -595,7 +598,7 @@ static double layer_bytes(const struct mf_shape *shape)
 /* And where no device makes them, weights in two layouts. */
 static double host_weight_bytes(const struct mf_shape *shape)
 {
-    struct mf_artifact w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
+    struct mf_tensor_spec w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
     double element = mf_codec_find(w1.format, w1.scale)->bits / 8.0;
     return 2 * element * shape->expert * (double)shape->model_dim *
            ((double)mf_gemm1_cols(shape) + shape->inter_dim);
@@ -606,9 +609,9 @@ static int check_memory(double needed, char *why, size_t cap)
     double available = (double)mf_memory_available();
     if (needed <= available)
         return 0;
-    mf_say(why, cap,
-           "the shape needs about %.1f GB of memory for its data and references; %.1f GB are available",
-           needed / 1e9, available / 1e9);
+    mf_format(why, cap,
+              "the shape needs about %.1f GB of memory for its data and references; %.1f GB are available",
+              needed / 1e9, available / 1e9);
     return -ENOMEM;
 }
 
@@ -634,9 +637,9 @@ static int make_inputs(struct mf_session *s)
 
 static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *region, const float **ret)
 {
-    struct mf_artifact a = mf_plain_bias(b);
+    struct mf_tensor_spec a = mf_plain_bias(b);
     struct mf_part part[MF_PARTS_MAX];
-    if (mf_artifact_parts(&a, &s->shape, part) < 0)
+    if (mf_tensor_spec_parts(&a, &s->shape, part) < 0)
         return 0; /* the shape has none */
     int r = mf_region_new((size_t)mf_part_bytes(&part[0]), region);
     if (r == 0)
@@ -649,7 +652,7 @@ static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *r
 static int make_host_weights(struct mf_session *s, char *why, size_t cap)
 {
     struct mf_session_weight *w;
-    struct mf_artifact a = mf_plain_w(&s->shape, MF_TENSOR_W1, "row");
+    struct mf_tensor_spec a = mf_plain_w(&s->shape, MF_TENSOR_W1, "row");
     int r = check_memory(layer_bytes(&s->shape) + host_weight_bytes(&s->shape), why, cap);
     if (r == 0)
         r = mf_session_weight(s, &a, &w);
@@ -675,12 +678,12 @@ static int make_data(struct mf_session *s, char *why, size_t cap)
     if (r == 0)
         r = make_bias(s, MF_TENSOR_B2, &s->b2_region, &s->data.b2);
     if (r == 0)
-        r = mf_maker_new(s->device, &s->shape, s->options.seed, &s->maker);
+        r = mf_device_data_new(s->device, &s->shape, s->options.seed, &s->maker);
     if (r == 0) {
         r = mf_session_reference(s);
         if (r != -ENOMEM)
             return r;
-        s->maker = mf_maker_free(s->maker);
+        s->maker = mf_device_data_free(s->maker);
         r = -ENOTSUP;
     }
     if (r == -ENOTSUP)
@@ -692,33 +695,33 @@ int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap
 {
     const char *column, *sentence;
     if (mf_shape_check(&args->shape, &column, &sentence) < 0) {
-        mf_say(why, why_cap, "%s: %s", column, sentence);
+        mf_format(why, why_cap, "%s: %s", column, sentence);
         return -EINVAL;
     }
     struct mf_session *s = calloc(1, sizeof(*s));
     if (!s) {
-        mf_say(why, why_cap, "out of memory");
+        mf_format(why, why_cap, "out of memory");
         return -ENOMEM;
     }
     s->device = args->device;
     s->shape = args->shape;
     s->options = *args->options;
-    s->keeper = args->keeper;
+    s->memfd_store = args->memfd_store;
     s->extra = args->extra;
     s->sink = args->sink;
     s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->z_region = s->workspace =
         s->arena = (struct mf_region)MF_REGION_INIT;
     s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, mf_memory_available() / 4);
     mf_session_phase(s->sink, MF_PHASE_DATA);
-    mf_say(why, why_cap, "%s", "");
+    mf_format(why, why_cap, "%s", "");
     int r = make_data(s, why, why_cap);
     if (r < 0) {
         if (r == -EINVAL)
-            mf_say(why, why_cap, "no data or reference is defined for %s with %s and %s",
-                   mf_qtype_name(s->shape.q_type), mf_dtype_name(s->shape.q_dtype_a),
-                   mf_dtype_name(s->shape.q_dtype_w));
+            mf_format(why, why_cap, "no data or reference is defined for %s with %s and %s",
+                      mf_qtype_name(s->shape.q_type), mf_dtype_name(s->shape.q_dtype_a),
+                      mf_dtype_name(s->shape.q_dtype_w));
         else if (!*why)
-            mf_say(why, why_cap, "making the shape's data: %s", strerror(-r));
+            mf_format(why, why_cap, "making the shape's data: %s", strerror(-r));
         mf_session_free(s);
         return r == -EINVAL ? r : -ENOMEM;
     }
@@ -731,7 +734,7 @@ struct mf_session *mf_session_free(struct mf_session *s)
     if (!s)
         return NULL;
     drop_buffers(s);
-    s->maker = mf_maker_free(s->maker);
+    s->maker = mf_device_data_free(s->maker);
     for (size_t i = 0; i < s->n_weights; i++)
         mf_region_release(&s->weights[i].region);
     for (size_t i = 0; i < s->n_orders; i++)

@@ -2,11 +2,11 @@
  *
  * Weights and references live in sealed memory files under a key that names all that they depend on; weights that a device
  * makes itself live in its memory alone, and are made again by the next runner. Inputs of steps are made once for each
- * artifact and rotation and are read-only from then on; outputs are made twice for each artifact (run one and run two). Both
+ * tensor spec and rotation and are read-only from then on; outputs are made twice for each tensor spec (run one and run two). Both
  * are dropped between steps when they pass a quarter of the memory that was free at the start. */
 #pragma once
 
-#include "kernels/gpu/host/data_on_device.h"
+#include "kernels/gpu/host/device_data.h"
 #include "kernels/reference/reference.h"
 #include "measure/race/rotate.h"
 #include "measure/session/ahead.h"
@@ -16,7 +16,7 @@
 #define MF_SESSION_KINDS_MAX 512
 
 struct mf_session_weight {
-    struct mf_artifact artifact;
+    struct mf_tensor_spec tensor_spec;
     struct mf_region region;
     struct mf_tensor_ref ref,
         seen; /* the host's addresses, NULL where it has none, and those that launches get */
@@ -50,10 +50,10 @@ struct mf_session {
     struct mf_device *device;
     struct mf_shape shape;
     struct mf_unit_options options;
-    struct mf_keeper *keeper;
+    struct mf_memfd_store *memfd_store;
     const struct mf_family_set *extra;
     struct mf_sink *sink;
-    struct mf_maker *maker; /* of what the device makes itself; NULL: the host makes all */
+    struct mf_device_data *maker; /* of what the device makes itself; NULL: the host makes all */
 
     struct mf_region x_region, topk_region, b1_region, b2_region, ref_region, z_region;
     struct mf_layer_data data;
@@ -84,15 +84,15 @@ int mf_session_reference(struct mf_session *s);
 /* z for the host, where references that a device made have none. */
 int mf_session_z(struct mf_session *s);
 /* The weight in that layout; made, or found, and kept. The pointer is good until the session ends. */
-int mf_session_weight(struct mf_session *s, const struct mf_artifact *a, struct mf_session_weight **ret);
+int mf_session_weight(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_weight **ret);
 /* The input a step is fed in that rotation: as launches see it, and, where ret_host is given, as the host does. */
-int mf_session_input(struct mf_session *s, const struct mf_artifact *a, int rotation,
+int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
                      struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host);
 /* Output buffers for both runs; valid until the next mf_session_trim(). */
-int mf_session_output(struct mf_session *s, const struct mf_artifact *a, struct mf_guarded *ret[2]);
+int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret[2]);
 /* Rows of an output. NULL: every row is somebody's, in its own place: token order, slot order of a layer that is here whole, index
- * artifacts. */
-int mf_session_source(struct mf_session *s, const struct mf_artifact *a, const int64_t **ret);
+ * tensor specs. */
+int mf_session_source(struct mf_session *s, const struct mf_tensor_spec *a, const int64_t **ret);
 /* Gives back what the device has only kept, so that what found no room there may be tried once more: whether there was any. */
 bool mf_session_give_way(struct mf_session *s);
 /* A region that is at least so large; its contents are undefined. */

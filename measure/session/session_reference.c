@@ -13,7 +13,7 @@
 /* Whether the block has z: what a device makes leaves it there, and few steps are asked for it or held against it. */
 static bool has_z(const struct mf_session *s)
 {
-    return !s->maker || !mf_maker_keeps_z(s->maker);
+    return !s->maker || !mf_device_data_keeps_z(s->maker);
 }
 
 /* Sizes for people, and a hash of all that the values depend on: a recorded profile is longer than a key. */
@@ -24,9 +24,9 @@ static void reference_key(const struct mf_session *s, char key[MF_KEPT_KEY_MAX])
     mf_routing_print(&s->options.routing, routing);
     uint64_t h = mf_hash64(shape, strlen(shape) + 1, MF_HASH_SEED);
     h = mf_hash64(routing, strlen(routing) + 1, h);
-    mf_say(key, MF_KEPT_KEY_MAX, "reference/T%lld.H%d.I%d/%016llx/seed%llu%s", (long long)s->shape.token,
-           (int)s->shape.model_dim, (int)s->shape.inter_dim, (unsigned long long)h,
-           (unsigned long long)s->options.seed, has_z(s) ? "" : "/without-z");
+    mf_format(key, MF_KEPT_KEY_MAX, "reference/T%lld.H%d.I%d/%016llx/seed%llu%s", (long long)s->shape.token,
+              (int)s->shape.model_dim, (int)s->shape.inter_dim, (unsigned long long)h,
+              (unsigned long long)s->options.seed, has_z(s) ? "" : "/without-z");
 }
 
 static int make(struct mf_session *s, size_t bytes, const char *key)
@@ -42,7 +42,7 @@ static int make(struct mf_session *s, size_t bytes, const char *key)
     if (!at)
         r = -errno;
     else if (s->maker)
-        r = mf_maker_reference(s->maker, &s->data, at, &made);
+        r = mf_device_data_reference(s->maker, &s->data, at, &made);
     else
         r = mf_reference_make_in(&s->data, NULL, at, &made);
     /* A file that is mapped for writing cannot be sealed */
@@ -52,7 +52,7 @@ static int make(struct mf_session *s, size_t bytes, const char *key)
         mf_closep(&fd);
         return r;
     }
-    return mf_region_seal(fd, bytes, s->keeper, key, &s->ref_region);
+    return mf_region_seal(fd, bytes, s->memfd_store, key, &s->ref_region);
 }
 
 int mf_session_reference(struct mf_session *s)
@@ -64,7 +64,7 @@ int mf_session_reference(struct mf_session *s)
         return r;
     bytes = (bytes + 4095) & ~(size_t)4095; /* as regions are, in whole pages */
     reference_key(s, key);
-    r = mf_region_find(s->keeper, key, bytes, &s->ref_region);
+    r = mf_region_find(s->memfd_store, key, bytes, &s->ref_region);
     if (r == -ENOENT)
         r = make(s, bytes, key);
     if (r == 0)
@@ -81,7 +81,7 @@ int mf_session_z(struct mf_session *s)
         return -ENOMEM;
     int r = mf_region_new(bytes, &s->z_region);
     if (r == 0)
-        r = mf_maker_z(s->maker, &s->data, &s->ref, (float *)(void *)s->z_region.at);
+        r = mf_device_data_z(s->maker, &s->data, &s->ref, (float *)(void *)s->z_region.at);
     if (r < 0) {
         mf_region_release(&s->z_region);
         return r;

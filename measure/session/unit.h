@@ -80,10 +80,10 @@ struct mf_sink {
 };
 
 /* Memory that outlives a runner: sealed memory files that the worker holds. */
-struct mf_keeper {
+struct mf_memfd_store {
     /* The file kept under the key, which the caller must not close; -1 when there is none. */
-    int (*find)(struct mf_keeper *k, const char *key, uint64_t *ret_bytes);
+    int (*find)(struct mf_memfd_store *k, const char *key, uint64_t *ret_bytes);
     /* Hands a sealed file over to be kept; k takes the descriptor. */
-    int (*keep)(struct mf_keeper *k, const char *key, int fd, uint64_t bytes);
-    void (*drop)(struct mf_keeper *k, const char *key);
+    int (*keep)(struct mf_memfd_store *k, const char *key, int fd, uint64_t bytes);
+    void (*drop)(struct mf_memfd_store *k, const char *key);
 };

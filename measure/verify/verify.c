@@ -55,7 +55,7 @@ static int look_and_judge(struct pass *s, bool written_only, struct mf_verdict *
     }
     if (!refused && r != -ENOMEM)
         return r;
-    if (mf_reference_lacks(s->v->ref, &s->v->out->artifact))
+    if (mf_reference_lacks(s->v->ref, &s->v->out->tensor_spec))
         return -ENODATA;
     r = there ? mf_region_pull(&s->v->out->region) : 0;
     if (r == 0)
@@ -64,7 +64,7 @@ static int look_and_judge(struct pass *s, bool written_only, struct mf_verdict *
     if (r == 0)
         r = mf_verify_judge(s->v, s->rows, s->cols, written_only, ret);
     if (refused && r == 0)
-        (void)mf_maker_forget(s->v->out->maker);
+        (void)mf_device_data_forget(s->v->out->maker);
     return r;
 }
 
@@ -73,7 +73,7 @@ static int verify_values(const struct mf_verify_input *v, bool written_only, str
     const struct mf_guarded *g = v->out;
     if (!mf_verify_has_reference(v))
         return -EINVAL;
-    struct pass s = {.v = v, .cols = mf_artifact_cols(&g->artifact, &v->data->shape)};
+    struct pass s = {.v = v, .cols = mf_tensor_spec_cols(&g->tensor_spec, &v->data->shape)};
     s.rows = reallocarray(NULL, (size_t)g->parts[0].rows, sizeof(*s.rows));
     int r = s.rows ? look_and_judge(&s, written_only, ret) : -ENOMEM;
     free(s.rows);
@@ -89,11 +89,11 @@ static int verify(const struct mf_verify_input *v, bool written_only, struct mf_
         r = mf_guarded_check(v->out, ret->reason, sizeof(ret->reason));
     if (r != 0)
         return r;
-    if (v->out->artifact.tensor == MF_TENSOR_SORTED)
+    if (v->out->tensor_spec.tensor == MF_TENSOR_SORTED)
         return mf_verify_sorted(v, ret);
-    if (v->out->artifact.tensor == MF_TENSOR_ALIGNED)
+    if (v->out->tensor_spec.tensor == MF_TENSOR_ALIGNED)
         return mf_verify_aligned(v, ret);
-    if (v->out->artifact.tensor == MF_TENSOR_TOPK)
+    if (v->out->tensor_spec.tensor == MF_TENSOR_TOPK)
         return mf_verify_topk(v, ret);
     return verify_values(v, written_only, ret);
 }
@@ -134,7 +134,7 @@ static int compare_here(struct twice *t)
 {
     const struct mf_guarded *a = t->first->out;
     int n_threads = mf_pool_threads_for(a->parts[0].rows * a->parts[0].cols);
-    t->cols = mf_artifact_cols(&a->artifact, &t->first->data->shape);
+    t->cols = mf_tensor_spec_cols(&a->tensor_spec, &t->first->data->shape);
     t->scratch = reallocarray(NULL, 2 * (size_t)n_threads * (size_t)t->cols, sizeof(*t->scratch));
     if (!t->scratch)
         return -ENOMEM;
@@ -164,7 +164,7 @@ int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarde
 {
     const struct mf_guarded *a = first->out;
     char name[96];
-    if (a->artifact.format == MF_FORMAT_INDEX) /* each run is held against the contract, order is free */
+    if (a->tensor_spec.format == MF_FORMAT_INDEX) /* each run is held against the contract, order is free */
         return 0;
     int64_t rows = a->parts[0].rows, n = 0, at = -1;
     _cleanup_(mf_freep) double *distances = reallocarray(NULL, (size_t)rows, sizeof(*distances));
@@ -182,8 +182,8 @@ int mf_verify_stable(const struct mf_verify_input *first, const struct mf_guarde
     if (n == 0)
         return 0;
     mf_verify_name_row(first, at, first->source ? first->source[at] : at, name, sizeof(name));
-    mf_say(ret->reason, sizeof(ret->reason),
-           "unstable: a second run differs in %lld rows, first in %s, by up to %.3g; it declares %.3g",
-           (long long)n, name, worst, tolerance);
+    mf_format(ret->reason, sizeof(ret->reason),
+              "unstable: a second run differs in %lld rows, first in %s, by up to %.3g; it declares %.3g",
+              (long long)n, name, worst, tolerance);
     return 1;
 }

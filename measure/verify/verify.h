@@ -1,5 +1,5 @@
 /* The gates on one output of one run, in this order: guard bands intact; poison overwritten in every valid row;
- * outputs finite; mismatch ratio; worst expert; worst row. Index artifacts are held against their contract instead of
+ * outputs finite; mismatch ratio; worst expert; worst row. Index tensor specs are held against their contract instead of
  * the last four. Limits are in kernels/core/limits.h, where no family can loosen them:
  *
  *   row      ‖out − ref‖ / max(‖ref‖, 1/20 of the typical row norm) <= max(floor of the format,

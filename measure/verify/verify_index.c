@@ -9,7 +9,7 @@
 #include "kernels/core/quant.h"
 
 struct route {
-    int64_t row; /* of the artifact, for the sentence */
+    int64_t row; /* of the tensor spec, for the sentence */
     int32_t expert, id;
     float weight;
 };
@@ -27,13 +27,13 @@ static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, 
 {
     const struct mf_guarded *g = v->out;
     const int32_t *experts = g->ref.part[2];
-    int64_t block = g->artifact.block, at = 0;
+    int64_t block = g->tensor_spec.block, at = 0;
     for (int32_t e = 0; e < v->data->shape.expert; e++) {
         for (int64_t first = 0; first < routes[e]; first += block, at++) {
             if (experts[at] == e)
                 continue;
-            mf_say(ret->reason, sizeof(ret->reason), "sorted: block %lld is of expert %d, should be of %d",
-                   (long long)at, (int)experts[at], (int)e);
+            mf_format(ret->reason, sizeof(ret->reason), "sorted: block %lld is of expert %d, should be of %d",
+                      (long long)at, (int)experts[at], (int)e);
             return 1;
         }
     }
@@ -45,17 +45,17 @@ static int check_routes(const struct route *want, const struct route *got, int64
 {
     for (int64_t i = 0; i < n; i++) {
         if (got[i].expert != want[i].expert || got[i].id != want[i].id) {
-            mf_say(ret->reason, sizeof(ret->reason),
-                   "sorted: expert %d has id %08x (row %lld), where token %d, slot %d of expert %d is due",
-                   (int)got[i].expert, (unsigned)got[i].id, (long long)got[i].row,
-                   (int)mf_id_token(want[i].id), (int)mf_id_slot(want[i].id), (int)want[i].expert);
+            mf_format(ret->reason, sizeof(ret->reason),
+                      "sorted: expert %d has id %08x (row %lld), where token %d, slot %d of expert %d is due",
+                      (int)got[i].expert, (unsigned)got[i].id, (long long)got[i].row,
+                      (int)mf_id_token(want[i].id), (int)mf_id_slot(want[i].id), (int)want[i].expert);
             return 1;
         }
         if (memcmp(&got[i].weight, &want[i].weight, sizeof(float)) != 0) {
-            mf_say(ret->reason, sizeof(ret->reason),
-                   "sorted: row %lld (token %d, slot %d) has weight %.9g, should be %.9g",
-                   (long long)got[i].row, (int)mf_id_token(got[i].id), (int)mf_id_slot(got[i].id),
-                   (double)got[i].weight, (double)want[i].weight);
+            mf_format(ret->reason, sizeof(ret->reason),
+                      "sorted: row %lld (token %d, slot %d) has weight %.9g, should be %.9g",
+                      (long long)got[i].row, (int)mf_id_token(got[i].id), (int)mf_id_slot(got[i].id),
+                      (double)got[i].weight, (double)want[i].weight);
             return 1;
         }
     }
@@ -75,17 +75,17 @@ static int collect_routes(const struct mf_verify_input *v, int64_t in_use, struc
         if (ids[p] == pad && memcmp(&weights[p], &(float){0}, sizeof(float)) == 0)
             continue;
         if (mf_id_token(ids[p]) >= s->token || count == n) {
-            mf_say(ret->reason, sizeof(ret->reason),
-                   "sorted: row %lld has id %08x and weight %.3g; padding is %08x with 0", (long long)p,
-                   (unsigned)ids[p], (double)weights[p], (unsigned)pad);
+            mf_format(ret->reason, sizeof(ret->reason),
+                      "sorted: row %lld has id %08x and weight %.3g; padding is %08x with 0", (long long)p,
+                      (unsigned)ids[p], (double)weights[p], (unsigned)pad);
             return 1;
         }
-        got[count++] = (struct route){p, experts[p / v->out->artifact.block], ids[p], weights[p]};
+        got[count++] = (struct route){p, experts[p / v->out->tensor_spec.block], ids[p], weights[p]};
     }
     if (count == n)
         return 0;
-    mf_say(ret->reason, sizeof(ret->reason), "sorted: %lld rows hold a token, should be %lld",
-           (long long)count, (long long)n);
+    mf_format(ret->reason, sizeof(ret->reason), "sorted: %lld rows hold a token, should be %lld",
+              (long long)count, (long long)n);
     return 1;
 }
 
@@ -132,14 +132,14 @@ int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
         routes[e]++;
     }
     n = n_here;
-    int64_t in_use = rows_in_use(s, routes, v->out->artifact.block);
+    int64_t in_use = rows_in_use(s, routes, v->out->tensor_spec.block);
     if ((uint32_t)num_valid[0] == mf_poison(MF_FORMAT_INDEX)) {
-        mf_say(ret->reason, sizeof(ret->reason), "unwritten: num_valid of sorted still holds the poison");
+        mf_format(ret->reason, sizeof(ret->reason), "unwritten: num_valid of sorted still holds the poison");
         return 1;
     }
     if (num_valid[0] != in_use || num_valid[1] != s->token) {
-        mf_say(ret->reason, sizeof(ret->reason), "sorted: num_valid is {%d, %d}, should be {%lld, %lld}",
-               (int)num_valid[0], (int)num_valid[1], (long long)in_use, (long long)s->token);
+        mf_format(ret->reason, sizeof(ret->reason), "sorted: num_valid is {%d, %d}, should be {%lld, %lld}",
+                  (int)num_valid[0], (int)num_valid[1], (long long)in_use, (long long)s->token);
         return 1;
     }
     int r = check_blocks(v, routes, ret);
@@ -162,16 +162,16 @@ static int check_tails(const struct mf_verify_input *v, struct mf_verdict *ret)
     for (int64_t p = in_use; p < g->parts[0].rows; p++) {
         if (ids[p] == n)
             continue;
-        mf_say(ret->reason, sizeof(ret->reason), "aligned: row %lld of the tail has id %d, should be %lld",
-               (long long)p, (int)ids[p], (long long)n);
+        mf_format(ret->reason, sizeof(ret->reason), "aligned: row %lld of the tail has id %d, should be %lld",
+                  (long long)p, (int)ids[p], (long long)n);
         return 1;
     }
-    for (int64_t b = in_use / g->artifact.block; b < g->parts[1].rows; b++) {
+    for (int64_t b = in_use / g->tensor_spec.block; b < g->parts[1].rows; b++) {
         if (experts[b] == -1)
             continue;
-        mf_say(ret->reason, sizeof(ret->reason),
-               "aligned: block %lld of the tail is of expert %d, should be -1", (long long)b,
-               (int)experts[b]);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "aligned: block %lld of the tail is of expert %d, should be -1", (long long)b,
+                  (int)experts[b]);
         return 1;
     }
     return 0;
@@ -194,7 +194,7 @@ int mf_verify_aligned(const struct mf_verify_input *v, struct mf_verdict *ret)
         weights[p] = routed ? v->data->weights[flat[p]] : 0;
     }
     struct mf_guarded sorted = *v->out;
-    sorted.artifact.tensor = MF_TENSOR_SORTED;
+    sorted.tensor_spec.tensor = MF_TENSOR_SORTED;
     sorted.ref = (struct mf_tensor_ref){{ids, weights, v->out->ref.part[1], num_valid}};
     struct mf_verify_input as_sorted = *v;
     as_sorted.out = &sorted;
@@ -208,6 +208,6 @@ int mf_verify_topk(const struct mf_verify_input *v, struct mf_verdict *ret)
     if (memcmp(g->ref.part[0], v->data->ids, (size_t)mf_part_bytes(&g->parts[0])) == 0 &&
         memcmp(g->ref.part[1], v->data->weights, (size_t)mf_part_bytes(&g->parts[1])) == 0)
         return 0;
-    mf_say(ret->reason, sizeof(ret->reason), "topk: differs from what was handed in");
+    mf_format(ret->reason, sizeof(ret->reason), "topk: differs from what was handed in");
     return 1;
 }

@@ -1,4 +1,4 @@
-/* Index artifacts against their contract: mf_verify()'s part for sorted and topk. Of sorted, the region in use is held
+/* Index tensor specs against their contract: mf_verify()'s part for sorted and topk. Of sorted, the region in use is held
  * against AITER's moe_sorting: padded rows and tokens, experts ascending, an expert's ids as a set (their order is
  * free), the weight of each, the padding. What lies beyond is nobody's. */
 #pragma once

@@ -100,7 +100,7 @@ static double plain_error(const struct mf_verify_input *v, int64_t source)
         [MF_TENSOR_ZW] = v->ref->z_error,
         [MF_TENSOR_Y] = v->ref->y_error,
     };
-    const float *errors = of_tensor[v->out->artifact.tensor];
+    const float *errors = of_tensor[v->out->tensor_spec.tensor];
     return errors ? (double)errors[source] : 0;
 }
 
@@ -112,7 +112,7 @@ static bool is_worse(const struct mf_verify_row *a, const struct mf_verify_row *
 static struct extremes judge_rows(const struct judging *j, int64_t from, int64_t to)
 {
     struct extremes e = {.worst = -1, .least_limit = (double)INFINITY};
-    double floor = mf_row_floor(j->v->out->artifact.format);
+    double floor = mf_row_floor(j->v->out->tensor_spec.format);
     for (int64_t p = from; p < to; p++) {
         struct mf_verify_row *r = &j->rows[p];
         if (r->source < 0)
@@ -153,18 +153,18 @@ static struct extremes find_extremes(struct judging *j, int n_threads)
 void mf_verify_name_row(const struct mf_verify_input *v, int64_t p, int64_t source, char *buf, size_t cap)
 {
     const struct mf_shape *s = &v->data->shape;
-    bool by_token = v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.tensor == MF_TENSOR_Y;
+    bool by_token = v->out->tensor_spec.tensor == MF_TENSOR_X || v->out->tensor_spec.tensor == MF_TENSOR_Y;
     int64_t of_expert = v->out->parts[0].rows / s->expert;
-    if (mf_artifact_is_decoded(&v->out->artifact))
-        mf_say(buf, cap, "row %lld (expert %lld, row %lld of it)", (long long)p, (long long)(p / of_expert),
-               (long long)(p % of_expert));
+    if (mf_tensor_spec_is_decoded(&v->out->tensor_spec))
+        mf_format(buf, cap, "row %lld (expert %lld, row %lld of it)", (long long)p,
+                  (long long)(p / of_expert), (long long)(p % of_expert));
     else if (by_token && p == source)
-        mf_say(buf, cap, "row %lld", (long long)p);
+        mf_format(buf, cap, "row %lld", (long long)p);
     else if (by_token)
-        mf_say(buf, cap, "row %lld (token %lld)", (long long)p, (long long)source);
+        mf_format(buf, cap, "row %lld (token %lld)", (long long)p, (long long)source);
     else
-        mf_say(buf, cap, "row %lld (token %lld, slot %lld, expert %d)", (long long)p,
-               (long long)(source / s->topk), (long long)(source % s->topk), (int)v->data->ids[source]);
+        mf_format(buf, cap, "row %lld (token %lld, slot %lld, expert %d)", (long long)p,
+                  (long long)(source / s->topk), (long long)(source % s->topk), (int)v->data->ids[source]);
 }
 
 static int refuse_unwritten(const struct judging *j, const struct tally *t, struct mf_verdict *ret)
@@ -174,18 +174,19 @@ static int refuse_unwritten(const struct judging *j, const struct tally *t, stru
     if (t->n_unwritten == 0)
         return 0;
     const struct mf_verify_row *r = &j->rows[t->unwritten];
-    const char *tensor = mf_tensor_name(g->artifact.tensor);
+    const char *tensor = mf_tensor_name(g->tensor_spec.tensor);
     long long n = (long long)t->n_unwritten;
     mf_verify_name_row(j->v, t->unwritten, r->source, name, sizeof(name));
     if (r->unwritten == 0)
-        mf_say(ret->reason, sizeof(ret->reason),
-               "unwritten: %s of %s still holds the poison in its scale, %lld rows in all", name, tensor, n);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "unwritten: %s of %s still holds the poison in its scale, %lld rows in all", name, tensor,
+                  n);
     else if (r->unwritten == g->parts[0].cols - r->unwritten_at)
-        mf_say(ret->reason, sizeof(ret->reason),
-               "unwritten: %s of %s still holds the poison from column %u on, %lld rows in all", name, tensor,
-               r->unwritten_at, n);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "unwritten: %s of %s still holds the poison from column %u on, %lld rows in all", name,
+                  tensor, r->unwritten_at, n);
     else
-        mf_say(
+        mf_format(
             ret->reason, sizeof(ret->reason),
             "unwritten: %s of %s still holds the poison in %u elements, first in column %u, %lld rows in all",
             name, tensor, r->unwritten, r->unwritten_at, n);
@@ -199,9 +200,9 @@ static int refuse_bad(const struct judging *j, const struct tally *t, struct mf_
         return 0;
     const struct mf_verify_row *r = &j->rows[t->bad];
     mf_verify_name_row(j->v, t->bad, r->source, name, sizeof(name));
-    mf_say(ret->reason, sizeof(ret->reason),
-           "not finite: %s of %s has %u NaN or infinity, first in column %u, %lld rows in all", name,
-           mf_tensor_name(j->v->out->artifact.tensor), r->bad, r->bad_at, (long long)t->n_bad);
+    mf_format(ret->reason, sizeof(ret->reason),
+              "not finite: %s of %s has %u NaN or infinity, first in column %u, %lld rows in all", name,
+              mf_tensor_name(j->v->out->tensor_spec.tensor), r->bad, r->bad_at, (long long)t->n_bad);
     return 1;
 }
 
@@ -217,12 +218,12 @@ static int refuse_mismatch(const struct judging *j, const struct tally *t, int64
     if (ret->err <= j->v->err_ratio)
         return 0;
     if (cosine)
-        mf_say(ret->reason, sizeof(ret->reason), "cosine: the distance to the reference is %.3g, limit %.3g",
-               ret->err, j->v->err_ratio);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "cosine: the distance to the reference is %.3g, limit %.3g", ret->err, j->v->err_ratio);
     else
-        mf_say(ret->reason, sizeof(ret->reason),
-               "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%%",
-               100 * ret->err, 100 * j->v->err_ratio);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "mismatch: %.3g%% of elements differ by more than 0.01 + 0.01·|ref|, limit %.3g%%",
+                  100 * ret->err, 100 * j->v->err_ratio);
     return 1;
 }
 
@@ -259,7 +260,7 @@ static int worst_expert(const struct mf_verify_input *v, const struct by_source 
     for (int32_t e = 0; e < s->expert; e++)
         next[e + 1] += next[e];
     for (int64_t i = 0; i < n; i++) {
-        const struct by_source *row = &rows[v->out->artifact.tensor == MF_TENSOR_Y ? i / s->topk : i];
+        const struct by_source *row = &rows[v->out->tensor_spec.tensor == MF_TENSOR_Y ? i / s->topk : i];
         int32_t e = mf_shape_local(s, v->data->ids[i]);
         if (e < 0)
             continue;
@@ -277,9 +278,9 @@ static int worst_expert(const struct mf_verify_input *v, const struct by_source 
         if (error / limit <= worst)
             continue;
         worst = error / limit;
-        mf_say(ret->reason, sizeof(ret->reason),
-               "expert %d: median relative error %.3g over its %lld rows, limit %.3g", (int)e, error,
-               (long long)count, limit);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "expert %d: median relative error %.3g over its %lld rows, limit %.3g", (int)e, error,
+                  (long long)count, limit);
     }
     return worst > 1;
 }
@@ -288,8 +289,8 @@ static int refuse_expert(const struct judging *j, const struct extremes *e, stru
 {
     const struct mf_verify_input *v = j->v;
     const struct mf_shape *s = &v->data->shape;
-    if (v->out->artifact.tensor == MF_TENSOR_X || v->out->artifact.zeroed ||
-        mf_artifact_is_decoded(&v->out->artifact) || e->most_error <= EXPERT_SHARE * e->least_limit)
+    if (v->out->tensor_spec.tensor == MF_TENSOR_X || v->out->tensor_spec.zeroed ||
+        mf_tensor_spec_is_decoded(&v->out->tensor_spec) || e->most_error <= EXPERT_SHARE * e->least_limit)
         return 0;
     _cleanup_(mf_freep) struct by_source *by = calloc((size_t)(s->token * s->topk), sizeof(*by));
     if (!by)
@@ -312,8 +313,8 @@ static int refuse_row(const struct judging *j, const struct extremes *e, struct 
     if (ret->row_err <= ret->row_limit)
         return 0;
     mf_verify_name_row(j->v, e->worst, r->source, name, sizeof(name));
-    mf_say(ret->reason, sizeof(ret->reason), "row: %s of %s has relative error %.3g, limit %.3g", name,
-           mf_tensor_name(j->v->out->artifact.tensor), ret->row_err, ret->row_limit);
+    mf_format(ret->reason, sizeof(ret->reason), "row: %s of %s has relative error %.3g, limit %.3g", name,
+              mf_tensor_name(j->v->out->tensor_spec.tensor), ret->row_err, ret->row_limit);
     return 1;
 }
 

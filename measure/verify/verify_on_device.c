@@ -5,9 +5,9 @@
 
 #include "common/base/cleanup.h"
 
-static bool rows_of(const struct mf_verify_input *v, struct mf_maker_rows *ret)
+static bool rows_of(const struct mf_verify_input *v, struct mf_device_data_rows *ret)
 {
-    if (!mf_maker_rows_of(v->data, v->ref, &v->out->artifact, ret))
+    if (!mf_device_data_rows_of(v->data, v->ref, &v->out->tensor_spec, ret))
         return false;
     ret->at = v->out->seen.part[0];
     ret->source = v->source;
@@ -18,7 +18,7 @@ static bool rows_of(const struct mf_verify_input *v, struct mf_maker_rows *ret)
 
 bool mf_verify_is_there(const struct mf_verify_input *v)
 {
-    struct mf_maker_rows rows;
+    struct mf_device_data_rows rows;
     return v->out->maker && rows_of(v, &rows);
 }
 
@@ -56,13 +56,13 @@ static void take_thread(void *context, int thread, int n_threads)
 
 int mf_verify_look_there(const struct mf_verify_input *v, struct mf_verify_row *rows)
 {
-    struct mf_maker_rows there;
+    struct mf_device_data_rows there;
     if (!rows_of(v, &there))
         return -EINVAL;
     _cleanup_(mf_freep) struct mf_hip_row *seen = reallocarray(NULL, (size_t)there.rows, sizeof(*seen));
     if (!seen)
         return -ENOMEM;
-    int r = mf_maker_look(v->out->maker, &there, seen);
+    int r = mf_device_data_look(v->out->maker, &there, seen);
     struct take t = {v, seen, rows, there.rows};
     if (r == 0)
         mf_pool_run(take_thread, &t, mf_pool_threads_for(there.rows * MF_VERIFY_ROW_WORK));
@@ -72,13 +72,13 @@ int mf_verify_look_there(const struct mf_verify_input *v, struct mf_verify_row *
 int mf_verify_apart_there(const struct mf_verify_input *first, const struct mf_guarded *second,
                           double *distances)
 {
-    struct mf_maker_rows there;
+    struct mf_device_data_rows there;
     if (!rows_of(first, &there))
         return -EINVAL;
     _cleanup_(mf_freep) struct mf_hip_row *seen = reallocarray(NULL, (size_t)there.rows, sizeof(*seen));
     if (!seen)
         return -ENOMEM;
-    int r = mf_maker_apart(first->out->maker, &there, second->seen.part[0], seen);
+    int r = mf_device_data_apart(first->out->maker, &there, second->seen.part[0], seen);
     for (int64_t p = 0; p < there.rows && r == 0; p++) { /* of what is nobody's nothing was noted */
         bool same = source_of(first, p) < 0 || seen[p].mismatches == 0;
         distances[p] = same ? -1 : mf_verify_distance(seen[p].difference, seen[p].norm);

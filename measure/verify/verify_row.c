@@ -60,7 +60,7 @@ static void look_for_poison(const struct mf_guarded *g, int64_t p, struct mf_ver
 {
     for (int i = 0; i < g->n_parts; i++) {
         bool is_value;
-        uint32_t poison = mf_part_poison(&g->artifact, i, &is_value), run_at = 0;
+        uint32_t poison = mf_part_poison(&g->tensor_spec, i, &is_value), run_at = 0;
         size_t cols = (size_t)g->parts[i].cols;
         uint32_t n =
             count_poison(mf_part_row(g->parts, &g->ref, i, p), g->parts[i].element_bytes, cols, poison);
@@ -84,8 +84,8 @@ static void look_for_poison(const struct mf_guarded *g, int64_t p, struct mf_ver
 
 static void decode(const struct mf_guarded *g, int64_t p, int64_t cols, float *to)
 {
-    const struct mf_codec *c = mf_codec_find(g->artifact.format, g->artifact.scale);
-    if (g->artifact.format == MF_FORMAT_F32)
+    const struct mf_codec *c = mf_codec_find(g->tensor_spec.format, g->tensor_spec.scale);
+    if (g->tensor_spec.format == MF_FORMAT_F32)
         memcpy(to, mf_part_row(g->parts, &g->ref, 0, p), (size_t)cols * sizeof(*to));
     else
         mf_codec_decode_row(c, g->ref.part[0], g->ref.part[1], c->global ? *(const float *)g->ref.part[2] : 1,
@@ -96,13 +96,13 @@ static void decode(const struct mf_guarded *g, int64_t p, int64_t cols, float *t
 static void decode_weight(const struct mf_verify_input *v, int64_t p, int64_t cols, float *to, float *plain)
 {
     const struct mf_guarded *g = v->out;
-    const struct mf_layout *l = mf_layout_find(g->artifact.order);
+    const struct mf_layout *l = mf_layout_find(g->tensor_spec.order);
     int64_t of_expert = g->parts[0].rows / v->data->shape.expert, e = p / of_expert;
     const uint16_t *expert = (const uint16_t *)g->ref.part[0] + e * of_expert * cols;
     uint16_t *row = (uint16_t *)plain; /* until it is widened */
     mf_layout_row(l, 16, (size_t)of_expert, (size_t)cols, (size_t)(p % of_expert), expert, row);
     mf_bf16_to_floats(row, (size_t)cols, to);
-    mf_reference_weight_row(v->data, mf_decoded_of(g->artifact.tensor), (int32_t)e, p % of_expert, plain);
+    mf_reference_weight_row(v->data, mf_decoded_of(g->tensor_spec.tensor), (int32_t)e, p % of_expert, plain);
 }
 
 struct sums {
@@ -156,19 +156,19 @@ void mf_verify_row_look(const struct mf_verify_input *v, int64_t p, int64_t cols
     const struct mf_guarded *g = v->out;
     float factor = 1, *plain_x = scratch + cols;
     const float *ref = NULL;
-    if (!v->accumulates && !g->artifact.zeroed)
+    if (!v->accumulates && !g->tensor_spec.zeroed)
         look_for_poison(g, p, row);
-    if (g->artifact.tensor == MF_TENSOR_X && g->artifact.format == MF_FORMAT_BF16) {
+    if (g->tensor_spec.tensor == MF_TENSOR_X && g->tensor_spec.format == MF_FORMAT_BF16) {
         mf_bf16_to_floats(v->data->x + row->source * cols, (size_t)cols, plain_x);
         ref = plain_x;
-    } else if (!g->artifact.zeroed && !mf_artifact_is_decoded(&g->artifact)) {
-        ref = mf_reference_row(v->data, v->ref, &g->artifact, row->source, &factor);
+    } else if (!g->tensor_spec.zeroed && !mf_tensor_spec_is_decoded(&g->tensor_spec)) {
+        ref = mf_reference_row(v->data, v->ref, &g->tensor_spec, row->source, &factor);
     }
     const float *x = scratch;
-    if (mf_artifact_is_decoded(&g->artifact)) {
+    if (mf_tensor_spec_is_decoded(&g->tensor_spec)) {
         decode_weight(v, p, cols, scratch, plain_x);
         ref = plain_x;
-    } else if (g->artifact.format == MF_FORMAT_F32) {
+    } else if (g->tensor_spec.format == MF_FORMAT_F32) {
         x = mf_part_row(g->parts, &g->ref, 0, p);
     } else {
         decode(g, p, cols, scratch);
@@ -186,9 +186,9 @@ void mf_verify_row_look(const struct mf_verify_input *v, int64_t p, int64_t cols
 
 bool mf_verify_has_reference(const struct mf_verify_input *v)
 {
-    const struct mf_artifact *a = &v->out->artifact;
+    const struct mf_tensor_spec *a = &v->out->tensor_spec;
     float factor;
-    if (mf_artifact_is_decoded(a)) /* from the host's weights, if it has made them */
+    if (mf_tensor_spec_is_decoded(a)) /* from the host's weights, if it has made them */
         return (a->tensor == MF_TENSOR_W1D ? v->data->w1 : v->data->w2).part[0] != NULL;
     return a->zeroed || (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16) ||
            mf_reference_lacks(v->ref, a) || mf_reference_row(v->data, v->ref, a, 0, &factor);

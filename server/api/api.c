@@ -23,7 +23,7 @@ static int refuse_read(struct mf_request *r, int e, const char *what)
     if (e == -ENOENT)
         return mf_refuse(&r->response, 404, "there is no %s %" PRId64, what, r->path_id[0]);
     char doing[64];
-    mf_say(doing, sizeof(doing), "read %s", what);
+    mf_format(doing, sizeof(doing), "read %s", what);
     return mf_refuse_errno(&r->response, e, doing);
 }
 
@@ -68,12 +68,12 @@ static int check_word(struct mf_request *r, const char *name, const char *const 
         if (strcmp(words[i], value) == 0)
             return 0;
         size_t len = strlen(all);
-        mf_say(all + len, sizeof(all) - len, "%s%s", i ? ", " : "", words[i]);
+        mf_format(all + len, sizeof(all) - len, "%s%s", i ? ", " : "", words[i]);
     }
     return mf_refuse_at(&r->response, 400, name, "value", "%s: one of %s is expected", name, all);
 }
 
-int mf_api_goals(void *reader, struct mf_request *r)
+int mf_api_tasks(void *reader, struct mf_request *r)
 {
     static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
                                          "comparing", "done",        "failed",  "cancelled", NULL};
@@ -82,7 +82,7 @@ int mf_api_goals(void *reader, struct mf_request *r)
     if (e < 0)
         return e;
     return answer_list(
-        r, mf_read_goals(store_of(reader), r->path_id[0], mf_request_query(r, "state"), &r->page, &list),
+        r, mf_read_tasks(store_of(reader), r->path_id[0], mf_request_query(r, "state"), &r->page, &list),
         &list, "batch");
 }
 
@@ -95,9 +95,9 @@ int mf_api_shapes(void *reader, struct mf_request *r)
                        &list, "shapes");
 }
 
-int mf_api_goal(void *reader, struct mf_request *r)
+int mf_api_task(void *reader, struct mf_request *r)
 {
-    return answer_one(reader, r, mf_read_goal, "goal");
+    return answer_one(reader, r, mf_read_task, "task");
 }
 
 int mf_api_pipelines(void *reader, struct mf_request *r)
@@ -106,12 +106,12 @@ int mf_api_pipelines(void *reader, struct mf_request *r)
     return answer_list(
         r,
         mf_read_pipelines(store_of(reader), r->path_id[0], mf_request_flag(r, "finalists"), &r->page, &list),
-        &list, "goal");
+        &list, "task");
 }
 
 int mf_api_race(void *reader, struct mf_request *r)
 {
-    return answer_one(reader, r, mf_read_race, "goal");
+    return answer_one(reader, r, mf_read_race, "task");
 }
 
 int mf_api_steps(void *reader, struct mf_request *r)
@@ -129,7 +129,7 @@ int mf_api_steps(void *reader, struct mf_request *r)
         .covers = mf_request_query(r, "covers"),
     };
     return answer_list(r, mf_read_steps(store_of(reader), r->path_id[0], &filter, &r->page, &list), &list,
-                       "goal");
+                       "task");
 }
 
 int mf_api_rejections(void *reader, struct mf_request *r)
@@ -138,7 +138,7 @@ int mf_api_rejections(void *reader, struct mf_request *r)
     return answer_list(
         r,
         mf_read_rejections(store_of(reader), r->path_id[0], mf_request_query(r, "kernel"), &r->page, &list),
-        &list, "goal");
+        &list, "task");
 }
 
 int mf_api_step(void *reader, struct mf_request *r)
@@ -149,12 +149,12 @@ int mf_api_step(void *reader, struct mf_request *r)
 int mf_api_step_results(void *reader, struct mf_request *r)
 {
     struct mf_list list;
-    int64_t goal = 0;
-    const char *text = mf_request_query(r, "goal");
-    if (text && mf_parse_i64(text, 1, INT64_MAX, &goal) < 0)
-        return mf_refuse_at(&r->response, 400, "goal", "range",
-                            "goal: the number of a goal, from 1 on, is expected");
-    return answer_list(r, mf_read_step_results(store_of(reader), r->path_id[0], goal, &r->page, &list), &list,
+    int64_t task = 0;
+    const char *text = mf_request_query(r, "task");
+    if (text && mf_parse_i64(text, 1, INT64_MAX, &task) < 0)
+        return mf_refuse_at(&r->response, 400, "task", "range",
+                            "task: the number of a task, from 1 on, is expected");
+    return answer_list(r, mf_read_step_results(store_of(reader), r->path_id[0], task, &r->page, &list), &list,
                        "step");
 }
 

@@ -7,11 +7,11 @@
 int mf_api_submit_read(void *reader, struct mf_request *r); /* body → struct mf_submission in r->work */
 int mf_api_batches(void *reader, struct mf_request *r);
 int mf_api_batch(void *reader, struct mf_request *r);
-int mf_api_goals(void *reader, struct mf_request *r);
+int mf_api_tasks(void *reader, struct mf_request *r);
 int mf_api_timeline(void *reader, struct mf_request *r);
 int mf_api_events_read(void *reader, struct mf_request *r); /* what a stream missed, as text/event-stream */
 int mf_api_shapes(void *reader, struct mf_request *r);
-int mf_api_goal(void *reader, struct mf_request *r);
+int mf_api_task(void *reader, struct mf_request *r);
 int mf_api_pipelines(void *reader, struct mf_request *r);
 int mf_api_race(void *reader, struct mf_request *r);
 int mf_api_steps(void *reader, struct mf_request *r);

@@ -167,7 +167,7 @@ int mf_api_channel_csv(void *reader, struct mf_request *r)
     if (e < 0)
         return refuse_read(r, e);
     (void)mf_respond_header(p, "Moefarm-Release", "%" PRId64 " %s", release, name);
-    mf_say(p->etag, sizeof(p->etag), "\"%s\"", hash);
+    mf_format(p->etag, sizeof(p->etag), "\"%s\"", hash);
     if (mf_request_has(r, p->etag)) {
         p->status = 200; /* which becomes 304 on its way out */
         return 0;

@@ -51,7 +51,7 @@ static int add_shape_problem(void *context, const char *member, const char *code
 {
     const struct row_problems *to = context;
     char at[112];
-    mf_say(at, sizeof(at), "misses[%d].shape%s%.60s", to->index, *member ? "." : "", member);
+    mf_format(at, sizeof(at), "misses[%d].shape%s%.60s", to->index, *member ? "." : "", member);
     return add_error(to->w, at, code, why);
 }
 
@@ -60,14 +60,14 @@ static int check_members(struct work *w, const cJSON *item, int index)
 {
     char at[112];
     const cJSON *member;
-    mf_say(at, sizeof(at), "misses[%d]", index);
+    mf_format(at, sizeof(at), "misses[%d]", index);
     if (!cJSON_IsObject(item))
         return add_error(w, at, "type", "an object with shape and count is expected") < 0 ? -ENOMEM : 0;
     cJSON_ArrayForEach (member, item) {
         if (strcmp(member->string, "shape") == 0 || strcmp(member->string, "count") == 0 ||
             strcmp(member->string, "layout") == 0)
             continue;
-        mf_say(at, sizeof(at), "misses[%d].%.60s", index, member->string);
+        mf_format(at, sizeof(at), "misses[%d].%.60s", index, member->string);
         return add_error(w, at, "unknown", "shape, count and layout are expected") < 0 ? -ENOMEM : 0;
     }
     return 1;
@@ -86,7 +86,7 @@ static int read_row(struct work *w, const cJSON *item, int index)
         return r;
     const cJSON *layout = cJSON_GetObjectItemCaseSensitive(item, "layout");
     if (layout && (!cJSON_IsString(layout) || !mf_path_is_layout(layout->valuestring))) {
-        mf_say(at, sizeof(at), "misses[%d].layout", index);
+        mf_format(at, sizeof(at), "misses[%d].layout", index);
         return add_error(w, at, "value", "\"w1=LAYOUT w2=LAYOUT\" is expected");
     }
     row->layout[0] = '\0';
@@ -96,7 +96,7 @@ static int read_row(struct work *w, const cJSON *item, int index)
         w->n_rows++;
         return 0;
     }
-    mf_say(at, sizeof(at), "misses[%d].count", index);
+    mf_format(at, sizeof(at), "misses[%d].count", index);
     return add_error(w, at, "range", "a whole number from 1 to 2^53 is expected");
 }
 

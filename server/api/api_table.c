@@ -35,7 +35,7 @@ static int read_layer_model(struct mf_request *r, struct mf_table_query *q)
     struct mf_shape shape;
     if (!text)
         return 0;
-    mf_say(row, sizeof(row), "1,%s", text);
+    mf_format(row, sizeof(row), "1,%s", text);
     if (mf_shape_parse(row, &shape) < 0)
         return mf_refuse_at(&r->response, 400, "layer_model", "value",
                             "layer_model: eleven values are expected, a shape's row without its token");
@@ -107,6 +107,6 @@ int mf_table_answer(struct mf_request *r, struct mf_store *s, const char *conten
     fd = -1;
     p->status = 200;
     p->content_type = content_type;
-    mf_say(p->etag, sizeof(p->etag), "\"%s\"", sha256);
+    mf_format(p->etag, sizeof(p->etag), "\"%s\"", sha256);
     return 0;
 }

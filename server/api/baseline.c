@@ -42,7 +42,7 @@ static int check_promote(struct mf_submission_work *w, struct mf_response *p)
 static int add_error(struct mf_submission_work *w, int64_t line, const char *code, const char *message)
 {
     char at[48];
-    mf_say(at, sizeof(at), "baseline, line %lld", (long long)line);
+    mf_format(at, sizeof(at), "baseline, line %lld", (long long)line);
     return mf_submission_error(w, at, code, message);
 }
 
@@ -62,7 +62,7 @@ static int add_row(struct mf_submission_work *w, const struct mf_table_row *row,
     if (pipeline && *pipeline)
         return 0;
     char message[MF_REASON_MAX];
-    mf_say(
+    mf_format(
         message, sizeof(message),
         "it names no pipeline, only %.100s, so that nothing can be run against it: it stays, and its shape "
         "is not tuned. Tune that with promote=always to replace it",

@@ -37,7 +37,7 @@ static int leave_out(struct export *x, const char *class, const char *model, con
  * table in a spreadsheet. */
 static void cell(char *dst, size_t cap, const char *text)
 {
-    mf_say(dst, cap, "%s", text ? text : "");
+    mf_format(dst, cap, "%s", text ? text : "");
     for (char *p = dst; *p; p++)
         if (*p == ',' || *p == '"' || (unsigned char)*p < 0x20 || *p == 0x7f)
             *p = ' ';
@@ -94,13 +94,13 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     cell(t->revision, sizeof(t->revision), text_of(provenance, "revision"));
     cell(t->compiler, sizeof(t->compiler), text_of(provenance, "compiler"));
     cell(t->routing, sizeof(t->routing), text_of(provenance, "routing"));
-    mf_say(t->seed, sizeof(t->seed), "%.0f", seed);
-    mf_say(t->n, sizeof(t->n), "%lld", (long long)c->n);
-    mf_say(t->mad, sizeof(t->mad), "%.4f", c->mad);
-    mf_say(t->provenance, sizeof(t->provenance), "moefarm:%s",
-           c->promoted ? "promoted"
-           : *search   ? search
-                       : "race");
+    mf_format(t->seed, sizeof(t->seed), "%.0f", seed);
+    mf_format(t->n, sizeof(t->n), "%lld", (long long)c->n);
+    mf_format(t->mad, sizeof(t->mad), "%.4f", c->mad);
+    mf_format(t->provenance, sizeof(t->provenance), "moefarm:%s",
+              c->promoted ? "promoted"
+              : *search   ? search
+                          : "race");
     row->own[MF_OWN_PIPELINE] = t->pipeline;
     row->own[MF_OWN_LAYOUT] = t->layout;
     row->own[MF_OWN_MODEL] = t->model;
@@ -126,28 +126,30 @@ static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shap
     (void)mf_shape_get(shape, MF_SHAPE_FORM, form, sizeof(form));
     if (*form || shape->act_type == MF_ACT_GELU_TANH || shape->act_type == MF_ACT_SILU_STEP ||
         shape->q_type == MF_QTYPE_PER_1X16) {
-        mf_say(why, cap,
-               "AITER's table cannot say form '%s', %s or %s of this shape; consumer=moefarm exports it",
-               form, mf_act_name(shape->act_type), mf_qtype_name(shape->q_type));
+        mf_format(why, cap,
+                  "AITER's table cannot say form '%s', %s or %s of this shape; consumer=moefarm exports it",
+                  form, mf_act_name(shape->act_type), mf_qtype_name(shape->q_type));
         return true;
     }
     for (int i = 0; i < c->n_steps; i++) {
         if (c->steps[i].aiter)
             continue;
-        mf_say(why, cap, "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it",
-               c->steps[i].family, c->steps[i].name);
+        mf_format(why, cap,
+                  "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it",
+                  c->steps[i].family, c->steps[i].name);
         return true;
     }
     if (c->err1 > AITER_ERR_MAX || c->err2 > AITER_ERR_MAX) {
-        mf_say(why, cap,
-               "err1 %.1f%% or err2 %.1f%% is above the %.0f%% that AITER's own check of its tables allows",
-               100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
+        mf_format(
+            why, cap,
+            "err1 %.1f%% or err2 %.1f%% is above the %.0f%% that AITER's own check of its tables allows",
+            100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
         return true;
     }
     struct mf_shape key;
     char rule[MF_REASON_MAX] = "";
     if (mf_production_row(shape, &key, rule, sizeof(rule)) > 0) {
-        mf_say(why, cap, "%s; a batch with consumer=aiter tunes the key that production computes", rule);
+        mf_format(why, cap, "%s; a batch with consumer=aiter tunes the key that production computes", rule);
         return true;
     }
     return false;
@@ -160,12 +162,13 @@ static bool refuses(const struct export *x, const struct mf_export_config *c, co
     const struct mf_export_step *one, *two;
     find_stages(c, &one, &two);
     if (c->simulated && !x->options->simulated) {
-        mf_say(why, cap, "the device is simulated; simulated=1 exports it");
+        mf_format(why, cap, "the device is simulated; simulated=1 exports it");
         return true;
     }
     if (!(c->us > 0) || !one || !two) {
-        mf_say(why, cap,
-               !(c->us > 0) ? "its time is not a positive number" : "no step of its pipeline holds a GEMM");
+        mf_format(why, cap,
+                  !(c->us > 0) ? "its time is not a positive number"
+                               : "no step of its pipeline holds a GEMM");
         return true;
     }
     return x->options->consumer == MF_CONSUMER_AITER && aiter_refuses(c, shape, why, cap);
@@ -233,7 +236,7 @@ static int add_config(const struct mf_export_config *c, void *data)
 static int add_failed(const char *class, const char *row, const char *reason, void *data)
 {
     char why[MF_REASON_MAX];
-    mf_say(why, sizeof(why), "no config: %s", *reason ? reason : "the goal failed");
+    mf_format(why, sizeof(why), "no config: %s", *reason ? reason : "the task failed");
     return leave_out(data, class, NULL, row, 0, why);
 }
 

@@ -16,7 +16,7 @@ static const struct {
     {"/", "index.html", "text/html; charset=utf-8"},
     {"/page/app.js", "app.js", "text/javascript; charset=utf-8"},
     {"/page/views.js", "views.js", "text/javascript; charset=utf-8"},
-    {"/page/goal.js", "goal.js", "text/javascript; charset=utf-8"},
+    {"/page/task.js", "task.js", "text/javascript; charset=utf-8"},
     {"/page/releases.js", "releases.js", "text/javascript; charset=utf-8"},
     {"/page/plots.js", "plots.js", "text/javascript; charset=utf-8"},
     {"/page/charts.js", "charts.js", "text/javascript; charset=utf-8"},

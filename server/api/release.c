@@ -51,7 +51,7 @@ static int add_row(struct mf_release_work *w, const struct mf_export_config *c, 
                                    .names = strdup(names),
                                    .us = us,
                                    .config = c->config,
-                                   .goal = c->goal,
+                                   .task = c->task,
                                    .pipeline = c->pipeline};
     w->n_rows++;
     return row->key && row->names ? 0 : -ENOMEM;
@@ -87,7 +87,7 @@ static int add_ties(struct mf_store *s, const struct mf_export_config *c, cJSON 
 static int add_promotion(struct mf_store *s, const struct mf_export_config *c, cJSON *row)
 {
     char text[MF_EXPORT_PROMOTION_MAX];
-    int r = mf_store_export_promotion(s, c->goal, text, sizeof(text));
+    int r = mf_store_export_promotion(s, c->task, text, sizeof(text));
     return r < 0 || cJSON_AddItemToObject(row, "promotion", parse(text)) ? r : -ENOMEM;
 }
 
@@ -127,7 +127,7 @@ static cJSON *make_row(struct freezing *f, const struct mf_export_config *c, con
         cJSON_AddStringToObject(o, provenance_texts[i], text);
     }
     mf_json_add_i64(o, "batch", c->batch);
-    mf_json_add_i64(o, "goal", c->goal);
+    mf_json_add_i64(o, "task", c->task);
     mf_json_add_i64(o, "config", c->config);
     mf_json_add_i64(o, "pipeline", c->pipeline);
     return o;
@@ -198,7 +198,7 @@ static int take_missing(const char *class, const char *row, const char *reason, 
     if (!o || !cJSON_AddItemToArray(f->missing, o))
         return -ENOMEM;
     char why[MF_REASON_MAX];
-    mf_say(why, sizeof(why), "no config: %s", reason);
+    mf_format(why, sizeof(why), "no config: %s", reason);
     cJSON_AddStringToObject(o, "class", class);
     cJSON_AddNullToObject(o, "model");
     cJSON_AddStringToObject(o, "shape", row);
@@ -269,7 +269,7 @@ static int set_name(struct mf_release_work *w, const struct mf_release_wish *wis
 {
     if (wish->name)
         return mf_copy(w->name, sizeof(w->name), wish->name);
-    mf_say(w->name, sizeof(w->name), "r-%.12s", w->release.sha256);
+    mf_format(w->name, sizeof(w->name), "r-%.12s", w->release.sha256);
     return 0;
 }
 

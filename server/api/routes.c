@@ -34,7 +34,7 @@ static const struct mf_parameter submit_parameters[] = {
     {"split_k", MF_PARAM_FLAG, "0: steps that cut K are left out (default 1)"},
     {"shape_grouped", MF_PARAM_FLAG, "1: one worker measures all of a shape, while it is there (default 0)"},
     {"search", MF_PARAM_TEXT,
-     "race (default), exhaustive, or enumerate: nothing is measured, the goals say what would be tried"},
+     "race (default), exhaustive, or enumerate: nothing is measured, the tasks say what would be tried"},
     {"consumer", MF_PARAM_TEXT,
      "moefarm (default), or aiter: what is tuned of a row is the key that AITER's production computes of it"},
     {"no_fuse", MF_PARAM_TEXT,
@@ -57,13 +57,13 @@ static const struct mf_parameter events_parameters[] = {
      "resume after this event, as the header Last-Event-ID; 0: from the first one"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
-static const struct mf_parameter goals_parameters[] = {
-    {"state", MF_PARAM_TEXT, "only goals in this state"},
+static const struct mf_parameter tasks_parameters[] = {
+    {"state", MF_PARAM_TEXT, "only tasks in this state"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter shapes_parameters[] = {
     {"layer_model", MF_PARAM_TEXT, "only this layer model: the shape's row without its token"},
-    {"class", MF_PARAM_TEXT, "only goals on this device class, and shapes that have one: gfx942/304"},
+    {"class", MF_PARAM_TEXT, "only tasks on this device class, and shapes that have one: gfx942/304"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter pipelines_parameters[] = {
@@ -81,7 +81,7 @@ static const struct mf_parameter rejections_parameters[] = {
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter results_parameters[] = {
-    {"goal", MF_PARAM_INT, "only results of this goal"},
+    {"task", MF_PARAM_INT, "only results of this task"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter revive_parameters[] = {
@@ -128,13 +128,13 @@ static const struct mf_parameter move_parameters[] = {
 static const struct mf_parameter misses_parameters[] = {
     {"class", MF_PARAM_TEXT, "only those of this device class: gfx942/304"},
     {"state", MF_PARAM_TEXT,
-     "only those in this state: open, tuning, tuned, or failed (its goal failed or was cancelled)"},
+     "only those in this state: open, tuning, tuned, or failed (its task failed or was cancelled)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter submit_misses_parameters[] = {
     {"class", MF_PARAM_TEXT, "only those of this device class: gfx942/304"},
     {"min_count", MF_PARAM_INT, "only those that were missed at least so often (default 1)"},
-    {"failed", MF_PARAM_FLAG, "1: those whose goal failed or was cancelled too"},
+    {"failed", MF_PARAM_FLAG, "1: those whose task failed or was cancelled too"},
     {"priority", MF_PARAM_INT, "of the batches, 0 to 100 (default 50)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
@@ -180,8 +180,8 @@ static const struct mf_route routes[] = {
      "getBatch", "One batch: options, progress, what it waits for, weight layouts", "BatchDetail", JSON, {0}, {200}, NULL, false},
     {"POST", "/api/v1/batches/{id}/cancel", MF_ROLE_SUBMIT, WRITER(mf_api_cancel),
      "cancelBatch", "Cancel what is not done", "Done", JSON, {0}, {200, 409}, NULL, false},
-    {"GET", "/api/v1/batches/{id}/goals", MF_ROLE_READ, READER(mf_api_goals),
-     "listGoals", "Goals of a batch: its shapes, each on one device class", "Goal", JSON, {0}, {200}, goals_parameters, true},
+    {"GET", "/api/v1/batches/{id}/tasks", MF_ROLE_READ, READER(mf_api_tasks),
+     "listTasks", "Tasks of a batch: its shapes, each on one device class", "Task", JSON, {0}, {200}, tasks_parameters, true},
     {"GET", "/api/v1/batches/{id}/timeline", MF_ROLE_READ, READER(mf_api_timeline),
      "getTimeline", "How many steps a batch measured when", "Timeline", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/batches/{id}/events", MF_ROLE_READ, {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
@@ -189,16 +189,16 @@ static const struct mf_route routes[] = {
     {"GET", "/api/v1/events", MF_ROLE_READ, {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
      "followFarm", "Events of the whole farm as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
     {"GET", "/api/v1/shapes", MF_ROLE_READ, READER(mf_api_shapes),
-     "listShapes", "Every shape that was ever submitted, with its latest goals of all batches, at most 256", "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
-    {"GET", "/api/v1/goals/{id}", MF_ROLE_READ, READER(mf_api_goal),
-     "getGoal", "One goal and its config", "GoalDetail", JSON, {0}, {200}, NULL, false},
-    {"GET", "/api/v1/goals/{id}/pipelines", MF_ROLE_READ, READER(mf_api_pipelines),
-     "listPipelines", "Ranked pipelines of a goal: raced ones by measured time, then the rest by forecast", "Pipeline", JSON, {0}, {200}, pipelines_parameters, true},
-    {"GET", "/api/v1/goals/{id}/race", MF_ROLE_READ, READER(mf_api_race),
-     "getRace", "The race of a goal: every finalist's samples by round", "Race", JSON, {0}, {200}, NULL, false},
-    {"GET", "/api/v1/goals/{id}/steps", MF_ROLE_READ, READER(mf_api_steps),
-     "listSteps", "Steps that were offered for a goal, with their result", "Step", JSON, {0}, {200}, steps_parameters, true},
-    {"GET", "/api/v1/goals/{id}/rejections", MF_ROLE_READ, READER(mf_api_rejections),
+     "listShapes", "Every shape that was ever submitted, with its latest tasks of all batches, at most 256", "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
+    {"GET", "/api/v1/tasks/{id}", MF_ROLE_READ, READER(mf_api_task),
+     "getTask", "One task and its config", "TaskDetail", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/tasks/{id}/pipelines", MF_ROLE_READ, READER(mf_api_pipelines),
+     "listPipelines", "Ranked pipelines of a task: raced ones by measured time, then the rest by forecast", "Pipeline", JSON, {0}, {200}, pipelines_parameters, true},
+    {"GET", "/api/v1/tasks/{id}/race", MF_ROLE_READ, READER(mf_api_race),
+     "getRace", "The race of a task: every finalist's samples by round", "Race", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/tasks/{id}/steps", MF_ROLE_READ, READER(mf_api_steps),
+     "listSteps", "Steps that were offered for a task, with their result", "Step", JSON, {0}, {200}, steps_parameters, true},
+    {"GET", "/api/v1/tasks/{id}/rejections", MF_ROLE_READ, READER(mf_api_rejections),
      "listRejections", "Why not: rejections by the families, then steps that failed or were dropped", "Rejection", JSON, {0}, {200}, rejections_parameters, true},
     {"GET", "/api/v1/steps/{id}", MF_ROLE_READ, READER(mf_api_step),
      "getStep", "One step: what it is, of which shape and class", "StepDetail", JSON, {0}, {200}, NULL, false},
@@ -283,7 +283,7 @@ static const struct mf_route routes[] = {
     {"GET", "/", MF_ROLE_NONE, HTTP(mf_api_page), "getPage", "The status page", NULL, "text/html", {0}, {200, 304}, NULL, false},
     {"GET", "/page/app.js", MF_ROLE_NONE, HTTP(mf_api_page), "getScript", "Its script", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/views.js", MF_ROLE_NONE, HTTP(mf_api_page), "getViews", "Its views", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/goal.js", MF_ROLE_NONE, HTTP(mf_api_page), "getGoalView", "Its view of a goal", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/task.js", MF_ROLE_NONE, HTTP(mf_api_page), "getTaskView", "Its view of a task", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/releases.js", MF_ROLE_NONE, HTTP(mf_api_page), "getReleasesView", "Its view of releases", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/plots.js", MF_ROLE_NONE, HTTP(mf_api_page), "getPlots", "Its plots", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
     {"GET", "/page/charts.js", MF_ROLE_NONE, HTTP(mf_api_page), "getCharts", "Its charts", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
@@ -348,8 +348,8 @@ static bool path_match(const char *pattern, const char *path, struct mf_path_par
 static void allow_add(char *allow, size_t cap, const char *method)
 {
     size_t len = strlen(allow);
-    mf_say(allow + len, cap - len, "%s%s%s", len ? ", " : "", method,
-           strcmp(method, "GET") == 0 ? ", HEAD" : "");
+    mf_format(allow + len, cap - len, "%s%s%s", len ? ", " : "", method,
+              strcmp(method, "GET") == 0 ? ", HEAD" : "");
 }
 
 const struct mf_route *mf_route_find(const char *method, const char *path, struct mf_path_parts *ret,

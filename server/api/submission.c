@@ -311,7 +311,7 @@ static int take_production_key(struct mf_submission_work *w, struct mf_shape *sh
     if (!w->submission.options.for_aiter || mf_production_row(shape, &key, why, sizeof(why)) == 0)
         return 0;
     *shape = key;
-    mf_say(message, sizeof(message), "%s; that key is tuned", why);
+    mf_format(message, sizeof(message), "%s; that key is tuned", why);
     return add_error(w, &(struct row_error){line, at, "production_key", message});
 }
 
@@ -356,11 +356,11 @@ static int drop_duplicates(struct mf_submission_work *w, struct origin *origins,
             continue;
         }
         char at[48], message[96];
-        mf_say(at, sizeof(at), lines ? "" : "shapes[%lld]", (long long)origins[i].at);
-        mf_say(message, sizeof(message),
-               lines ? "the same shape as line %lld; it is tuned once"
-                     : "the same shape as shapes[%lld]; it is tuned once",
-               (long long)origins[kept].at);
+        mf_format(at, sizeof(at), lines ? "" : "shapes[%lld]", (long long)origins[i].at);
+        mf_format(message, sizeof(message),
+                  lines ? "the same shape as line %lld; it is tuned once"
+                        : "the same shape as shapes[%lld]; it is tuned once",
+                  (long long)origins[kept].at);
         int r = add_error(w, &(struct row_error){lines ? origins[i].at : 0, at, "duplicate", message});
         if (r < 0)
             return r;
@@ -425,7 +425,7 @@ static int add_shape_problem(void *context, const char *column, const char *code
 {
     const struct shape_problems *to = context;
     char at[96];
-    mf_say(at, sizeof(at), "shapes[%d]%s%.60s", to->index, *column ? "." : "", column);
+    mf_format(at, sizeof(at), "shapes[%d]%s%.60s", to->index, *column ? "." : "", column);
     return add_error(to->w, &(struct row_error){0, at, code, why});
 }
 
@@ -441,7 +441,7 @@ static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct
         r = mf_shape_from_json(item, &shape, add_shape_problem, &(struct shape_problems){w, index});
         if (r > 0) {
             char at[48];
-            mf_say(at, sizeof(at), "shapes[%d]", index);
+            mf_format(at, sizeof(at), "shapes[%d]", index);
             origins[w->submission.n_shapes] = (struct origin){w->submission.n_shapes, index};
             r = take_production_key(w, &shape, 0, at);
             if (r == 0)
@@ -499,9 +499,9 @@ static int array_text(const cJSON *array, char *buf, size_t cap)
                 : !cJSON_IsString(item))
             return -EINVAL;
         if (numbers)
-            mf_say(buf + len, cap - len, "%s%.0f", len > 0 ? "." : "recorded:", item->valuedouble);
+            mf_format(buf + len, cap - len, "%s%.0f", len > 0 ? "." : "recorded:", item->valuedouble);
         else
-            mf_say(buf + len, cap - len, "%s%s", len > 0 ? "," : "", item->valuestring);
+            mf_format(buf + len, cap - len, "%s%s", len > 0 ? "," : "", item->valuestring);
         len += strlen(buf + len);
         if (len + 1 >= cap)
             return -EINVAL;
@@ -514,7 +514,7 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
     const cJSON *member;
     cJSON_ArrayForEach (member, list) {
         char at[96], text[32 + 17 * MF_ROUTING_COUNTS_MAX] = "";
-        mf_say(at, sizeof(at), "options.%.60s", member->string);
+        mf_format(at, sizeof(at), "options.%.60s", member->string);
         int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
                                       : mf_json_value_text(member, text, sizeof(text));
         if (r < 0)
@@ -621,7 +621,7 @@ static int drop_unroutable(struct mf_submission_work *w)
             continue;
         }
         mf_shape_print(&w->shapes[i], text);
-        mf_say(message, sizeof(message), "%s: %s", text, why);
+        mf_format(message, sizeof(message), "%s: %s", text, why);
         int r = add_error(w, &(struct row_error){0, "options.routing", "mismatch", message});
         if (r < 0)
             return r;
@@ -638,9 +638,9 @@ static int tell_unlisted(struct mf_submission_work *w)
 
     if (w->n_errors <= MF_SUBMISSION_ERRORS_MAX)
         return 0;
-    mf_say(message, sizeof(message), "%zu more %s wrong and not listed",
-           w->n_errors - MF_SUBMISSION_ERRORS_MAX,
-           w->n_errors - MF_SUBMISSION_ERRORS_MAX == 1 ? "is" : "are");
+    mf_format(message, sizeof(message), "%zu more %s wrong and not listed",
+              w->n_errors - MF_SUBMISSION_ERRORS_MAX,
+              w->n_errors - MF_SUBMISSION_ERRORS_MAX == 1 ? "is" : "are");
     e.message = message;
     return add_to(w->errors, &e);
 }
@@ -676,8 +676,8 @@ static int check_min_effect(const struct mf_submission_work *w, bool json, struc
 static void name_by_default(struct mf_submission_work *w)
 {
     if (!w->name[0])
-        mf_say(w->name, sizeof(w->name), "%zu shape%s", w->submission.n_shapes,
-               w->submission.n_shapes == 1 ? "" : "s");
+        mf_format(w->name, sizeof(w->name), "%zu shape%s", w->submission.n_shapes,
+                  w->submission.n_shapes == 1 ? "" : "s");
 }
 
 int mf_api_submit_read(void *reader, struct mf_request *r)

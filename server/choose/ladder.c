@@ -1,10 +1,10 @@
 /* One weight layout for a layer model.
  *
- * Production stores a layer's weights once, so the layout is chosen over the whole ladder: no goal of a layer model goes on
+ * Production stores a layer's weights once, so the layout is chosen over the whole ladder: no task of a layer model goes on
  * before the last of them is probed. With layout=free each takes its own, and what that gains is recorded.
  *
  *   all are ranked ──rank──► one layout is left: each races in it, and has its config when its race ends
- *                       └──► several are nearer to each other than forecasts are true: each goal races over all of them, the
+ *                       └──► several are nearer to each other than forecasts are true: each task races over all of them, the
  *                            pipelines of each for themselves and side by side, and waits for the others
  *   all have raced ──settle──► the layout whose winners take least over the ladder is the layer model's; they are the configs
  *
@@ -32,7 +32,7 @@ struct ladder {
     size_t chosen;  /* of them; the first, while they race */
     const char *by; /* "forecast", "race", "free", "given" or "known" */
     bool pending;   /* races are to tell */
-    double free_us; /* if each goal took its own */
+    double free_us; /* if each task took its own */
 };
 
 /* ---- from forecasts ---- */
@@ -52,20 +52,20 @@ static struct mf_layout_sum *find_or_add(struct ladder *l, const char *text)
     if (sum || l->n == LAYOUTS_MAX)
         return sum;
     sum = &l->layouts[l->n++];
-    *sum = (struct mf_layout_sum){.n_goals = 0};
+    *sum = (struct mf_layout_sum){.n_tasks = 0};
     (void)mf_copy(sum->text, sizeof(sum->text), text);
     return sum;
 }
 
-static void list_layouts(struct mf_goal **goals, size_t n_goals, struct ladder *l)
+static void list_layouts(struct mf_task **tasks, size_t n_tasks, struct ladder *l)
 {
-    for (size_t g = 0; g < n_goals; g++) {
-        const struct mf_forecast *fc = goals[g]->forecast;
+    for (size_t g = 0; g < n_tasks; g++) {
+        const struct mf_forecast *fc = tasks[g]->forecast;
         for (size_t k = 0; k < fc->n_layouts; k++) {
             struct mf_layout_sum *sum = find_or_add(l, fc->layouts[k].text);
             if (!sum)
                 continue;
-            sum->n_goals++;
+            sum->n_tasks++;
             sum->us += fc->layouts[k].us;
             sum->least_us += fc->layouts[k].least_us;
             sum->most_us += fc->layouts[k].most_us;
@@ -81,13 +81,13 @@ static void put_first(struct ladder *l, size_t at)
     l->layouts[0] = first;
 }
 
-/* A layout that the weights lie in already is the only one, whether a goal has a pipeline in it or not. */
+/* A layout that the weights lie in already is the only one, whether a task has a pipeline in it or not. */
 static void pin(const char *layout, const char *by, struct ladder *l)
 {
     struct mf_layout_sum *sum = find_or_add(l, layout);
     if (!sum) {
         sum = &l->layouts[LAYOUTS_MAX - 1];
-        *sum = (struct mf_layout_sum){.n_goals = 0};
+        *sum = (struct mf_layout_sum){.n_tasks = 0};
         (void)mf_copy(sum->text, sizeof(sum->text), layout);
     }
     put_first(l, (size_t)(sum - l->layouts));
@@ -96,11 +96,11 @@ static void pin(const char *layout, const char *by, struct ladder *l)
 
 /* Where known rows stand unless they are beaten one by one (promote.h) and lie in one layout, it is that one: rows in another could
  * not stand beside those that are kept, and whoever serves them has weights in theirs. */
-static int prefer_known(struct mf_farm *f, struct mf_goal **goals, size_t n, struct ladder *l)
+static int prefer_known(struct mf_farm *f, struct mf_task **tasks, size_t n, struct ladder *l)
 {
     char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
     for (size_t i = 0; i < n; i++) {
-        int r = mf_promote_layout(f, goals[i], one);
+        int r = mf_promote_layout(f, tasks[i], one);
         if (r < 0)
             return r;
         if (r > 0 && *known && strcmp(known, one) != 0)
@@ -119,13 +119,14 @@ static void say(const struct ladder *l, size_t i, char ret[MF_REASON_MAX])
 {
     bool is_chosen = i == l->chosen;
     if (l->pending)
-        mf_say(ret, MF_REASON_MAX, "%s", l->layouts[i].raced ? "is being raced" : "is not raced");
+        mf_format(ret, MF_REASON_MAX, "%s", l->layouts[i].raced ? "is being raced" : "is not raced");
     else if (strcmp(l->by, "free") == 0)
-        mf_say(ret, MF_REASON_MAX, "is one of those that each token count chose from (layout=free)");
+        mf_format(ret, MF_REASON_MAX, "is one of those that each token count chose from (layout=free)");
     else if (strcmp(l->by, "given") == 0)
-        mf_say(ret, MF_REASON_MAX, "is %swhere the weights lie already (layout)", is_chosen ? "" : "not ");
+        mf_format(ret, MF_REASON_MAX, "is %swhere the weights lie already (layout)", is_chosen ? "" : "not ");
     else if (strcmp(l->by, "known") == 0)
-        mf_say(ret, MF_REASON_MAX, "is %sthat of the known rows (promote=improved)", is_chosen ? "" : "not ");
+        mf_format(ret, MF_REASON_MAX, "is %sthat of the known rows (promote=improved)",
+                  is_chosen ? "" : "not ");
     else
         mf_layout_say(l->layouts, l->n, i, l->chosen, ret);
 }
@@ -137,19 +138,19 @@ static void add_sum(const struct ladder *l, size_t i, cJSON *list)
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "layout", sum->text);
     cJSON_AddNumberToObject(item, "us", sum->us);
-    mf_json_add_i64(item, "goals", sum->n_goals);
+    mf_json_add_i64(item, "tasks", sum->n_tasks);
     cJSON_AddBoolToObject(item, "chosen", i == l->chosen && !l->pending && strcmp(l->by, "free") != 0);
     cJSON_AddBoolToObject(item, "raced", sum->raced);
     if (sum->n_raced > 0) {
         cJSON_AddNumberToObject(item, "raced_us", sum->raced_us);
-        mf_json_add_i64(item, "raced_goals", sum->n_raced);
+        mf_json_add_i64(item, "raced_tasks", sum->n_raced);
     }
     say(l, i, reason);
     cJSON_AddStringToObject(item, "reason", reason);
     cJSON_AddItemToArray(list, item);
 }
 
-static int record(struct mf_farm *f, const struct mf_goal *of, const struct ladder *l)
+static int record(struct mf_farm *f, const struct mf_task *of, const struct ladder *l)
 {
     const struct mf_layout_sum *chosen = &l->layouts[l->chosen];
     bool is_free = strcmp(l->by, "free") == 0;
@@ -161,7 +162,7 @@ static int record(struct mf_farm *f, const struct mf_goal *of, const struct ladd
     for (size_t i = 0; i < l->n; i++)
         add_sum(l, i, list);
     cJSON_AddNumberToObject(json, "free_us", l->free_us);
-    /* The share of the ladder's time that a layout for each goal would save, or saves */
+    /* The share of the ladder's time that a layout for each task would save, or saves */
     cJSON_AddNumberToObject(json, "free_gain", us > 0 ? fmax(0, 1 - l->free_us / us) : 0);
     _cleanup_(mf_freep) char *body = mf_json_print(json);
     if (!body)
@@ -176,7 +177,7 @@ static int record(struct mf_farm *f, const struct mf_goal *of, const struct ladd
 }
 
 /* What record() wrote while the races were going on. */
-static int read_record(struct mf_farm *f, const struct mf_goal *of, struct ladder *ret)
+static int read_record(struct mf_farm *f, const struct mf_task *of, struct ladder *ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
     const cJSON *item;
@@ -189,14 +190,14 @@ static int read_record(struct mf_farm *f, const struct mf_goal *of, struct ladde
     *ret = (struct ladder){.by = "race"};
     cJSON_ArrayForEach (item, mf_json_array(json, "layouts")) {
         const char *text;
-        int64_t n_goals = 0;
+        int64_t n_tasks = 0;
         struct mf_layout_sum *sum = mf_json_text(item, "layout", &text) == 0 ? find_or_add(ret, text) : NULL;
         if (!sum)
             return -EBADMSG;
         (void)mf_json_double(item, "us", &sum->us);
-        (void)mf_json_i64(item, "goals", 0, INT32_MAX, &n_goals);
+        (void)mf_json_i64(item, "tasks", 0, INT32_MAX, &n_tasks);
         (void)mf_json_bool(item, "raced", &sum->raced);
-        sum->n_goals = (int)n_goals;
+        sum->n_tasks = (int)n_tasks;
     }
     return 0;
 }
@@ -204,37 +205,37 @@ static int read_record(struct mf_farm *f, const struct mf_goal *of, struct ladde
 /* ---- all are ranked ---- */
 
 /* Their forecasts, made again if a restart has forgotten them. */
-static int load_goals(struct mf_farm *f, const struct mf_ids *ids, struct mf_goal **goals, size_t *ret_n)
+static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_task **tasks, size_t *ret_n)
 {
     size_t n = 0;
     for (size_t i = 0; i < ids->n; i++) {
-        struct mf_goal *g;
-        int r = mf_goal_get(f, ids->all[i], &g);
+        struct mf_task *g;
+        int r = mf_task_get(f, ids->all[i], &g);
         if (r == 0)
-            r = g->state != MF_GOAL_RANKING ? 0 : g->forecast ? 1 : mf_rank_goal(f, g);
+            r = g->state != MF_TASK_RANKING ? 0 : g->forecast ? 1 : mf_rank_task(f, g);
         if (r < 0)
             return r;
         if (r > 0)
-            goals[n++] = g;
+            tasks[n++] = g;
     }
     *ret_n = n;
     return 0;
 }
 
-static int choose(struct mf_farm *f, struct mf_goal **goals, size_t n)
+static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n)
 {
-    const struct mf_batch_options *o = &goals[0]->batch->options;
+    const struct mf_batch_options *o = &tasks[0]->batch->options;
     const char *in[MF_LAYOUTS_RACED_MAX];
     struct ladder l = {.by = "forecast"};
     size_t n_in = 1;
     int r = 0;
-    list_layouts(goals, n, &l);
+    list_layouts(tasks, n, &l);
     if (o->layout_free)
         l.by = "free";
     else if (*o->layout)
         pin(o->layout, "given", &l);
     else
-        r = prefer_known(f, goals, n, &l);
+        r = prefer_known(f, tasks, n, &l);
     if (r < 0)
         return r;
     if (strcmp(l.by, "forecast") == 0)
@@ -247,12 +248,12 @@ static int choose(struct mf_farm *f, struct mf_goal **goals, size_t n)
     if (l.pending)
         l.by = "race";
     for (size_t i = 0; i < n; i++) {
-        if (o->layout_free || mf_forecast_find(goals[i]->forecast, in[0]))
-            l.free_us += mf_forecast_best_us(goals[i]->forecast);
+        if (o->layout_free || mf_forecast_find(tasks[i]->forecast, in[0]))
+            l.free_us += mf_forecast_best_us(tasks[i]->forecast);
     }
-    r = record(f, goals[0], &l);
+    r = record(f, tasks[0], &l);
     for (size_t i = 0; r == 0 && i < n; i++)
-        r = mf_rank_race(f, goals[i], in, o->layout_free ? 0 : n_in);
+        r = mf_rank_race(f, tasks[i], in, o->layout_free ? 0 : n_in);
     return r;
 }
 
@@ -261,16 +262,16 @@ int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, cons
     struct mf_ids ids = {0};
     int64_t n_behind = 0;
     size_t n = 0;
-    /* A goal that fails here asks for its layer model to be ranked again, while that is being done */
+    /* A task that fails here asks for its layer model to be ranked again, while that is being done */
     if (f->ranking)
         return 0;
     f->ranking = true;
-    int r = mf_store_goals_of_layer(f->store, b->id, class_id, layer_model, &ids, &n_behind);
+    int r = mf_store_tasks_of_layer(f->store, b->id, class_id, layer_model, &ids, &n_behind);
     if (r == 0 && n_behind == 0 && ids.n > 0) {
-        _cleanup_(mf_freep) struct mf_goal **goals = calloc(ids.n, sizeof(struct mf_goal *));
-        r = goals ? load_goals(f, &ids, goals, &n) : -ENOMEM;
+        _cleanup_(mf_freep) struct mf_task **tasks = calloc(ids.n, sizeof(struct mf_task *));
+        r = tasks ? load_tasks(f, &ids, tasks, &n) : -ENOMEM;
         if (r == 0 && n > 0)
-            r = choose(f, goals, n);
+            r = choose(f, tasks, n);
         mf_fault_at(MF_FAULT_LAYER_RANKED);
     }
     mf_ids_release(&ids);
@@ -280,13 +281,13 @@ int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, cons
 
 /* ---- all have raced ---- */
 
-static int keep_win(struct mf_farm *f, const struct mf_goal *g, const struct mf_win *w)
+static int keep_win(struct mf_farm *f, const struct mf_task *g, const struct mf_win *w)
 {
     struct mf_pipeline p = {0};
     int r = mf_store_pipeline_get(f->store, w->pipeline, &p);
     if (r < 0)
         return r;
-    struct mf_raced_row row = {.goal = g->id,
+    struct mf_raced_row row = {.task = g->id,
                                .pipeline = w->pipeline,
                                .layout = p.layout,
                                .ties = w->ties,
@@ -298,7 +299,7 @@ static int keep_win(struct mf_farm *f, const struct mf_goal *g, const struct mf_
     return r;
 }
 
-int mf_ladder_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l, const cJSON *race)
+int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l, const cJSON *race)
 {
     int n_won = 0;
     for (int k = 0; k < l->n_groups; k++) {
@@ -352,40 +353,41 @@ static int take_win(void *context, const struct mf_raced_row *row)
     return o->win.ties && o->win.provenance ? 0 : -ENOMEM;
 }
 
-static int end_race(struct mf_farm *f, struct mf_goal *g, const char *layout)
+static int end_race(struct mf_farm *f, struct mf_task *g, const char *layout)
 {
     struct of_layout o = {.layout = layout};
     char reason[MF_REASON_MAX];
     int r = mf_store_raced_rows_each(f->store, g->id, take_win, &o);
     if (r == 0 && !o.win.pipeline) {
-        mf_say(reason, sizeof(reason),
-               "no pipeline in %s, the layout that its layer model stores its weights in, survived the race; "
-               "their results say why",
-               layout);
-        r = mf_goal_fail(f, g, reason);
+        mf_format(
+            reason, sizeof(reason),
+            "no pipeline in %s, the layout that its layer model stores its weights in, survived the race; "
+            "their results say why",
+            layout);
+        r = mf_task_fail(f, g, reason);
     } else if (r == 0) {
-        r = mf_goal_won(f, g, &o.win);
+        r = mf_task_won(f, g, &o.win);
     }
     mf_win_release(&o.win);
     return r;
 }
 
-static int settle(struct mf_farm *f, struct mf_goal **goals, size_t n)
+static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n)
 {
     struct ladder l;
-    int r = read_record(f, goals[0], &l);
+    int r = read_record(f, tasks[0], &l);
     for (size_t i = 0; r == 0 && i < n; i++) {
         struct sums s = {.ladder = &l, .least_us = INFINITY};
-        r = mf_store_raced_rows_each(f->store, goals[i]->id, add_raced, &s);
+        r = mf_store_raced_rows_each(f->store, tasks[i]->id, add_raced, &s);
         l.free_us += s.least_us;
     }
     if (r < 0)
         return r;
     l.chosen = (size_t)MF_MAX(mf_layouts_fastest(l.layouts, l.n), 0);
-    r = record(f, goals[0], &l);
+    r = record(f, tasks[0], &l);
     mf_fault_at(MF_FAULT_LAYOUT_SETTLED);
     for (size_t i = 0; r == 0 && i < n; i++)
-        r = end_race(f, goals[i], l.layouts[l.chosen].text);
+        r = end_race(f, tasks[i], l.layouts[l.chosen].text);
     return r;
 }
 
@@ -393,18 +395,18 @@ int mf_ladder_settle(struct mf_farm *f, struct mf_batch *b, int64_t class_id, co
 {
     struct mf_ids ids = {0};
     int64_t n_behind = 0;
-    /* A goal that fails here, or while the ladder is ranked, asks for it too */
+    /* A task that fails here, or while the ladder is ranked, asks for it too */
     if (f->ranking)
         return 0;
     f->ranking = true;
-    int r = mf_store_goals_raced(f->store, b->id, class_id, layer_model, &ids, &n_behind);
+    int r = mf_store_tasks_raced(f->store, b->id, class_id, layer_model, &ids, &n_behind);
     if (r == 0 && n_behind == 0 && ids.n > 0) {
-        _cleanup_(mf_freep) struct mf_goal **goals = calloc(ids.n, sizeof(struct mf_goal *));
-        r = goals ? 0 : -ENOMEM;
+        _cleanup_(mf_freep) struct mf_task **tasks = calloc(ids.n, sizeof(struct mf_task *));
+        r = tasks ? 0 : -ENOMEM;
         for (size_t i = 0; r == 0 && i < ids.n; i++)
-            r = mf_goal_get(f, ids.all[i], &goals[i]);
+            r = mf_task_get(f, ids.all[i], &tasks[i]);
         if (r == 0)
-            r = settle(f, goals, ids.n);
+            r = settle(f, tasks, ids.n);
     }
     mf_ids_release(&ids);
     f->ranking = false;

@@ -10,8 +10,8 @@
 int mf_layout_compare(const void *va, const void *vb)
 {
     const struct mf_layout_sum *a = va, *b = vb;
-    if (a->n_goals != b->n_goals)
-        return b->n_goals - a->n_goals;
+    if (a->n_tasks != b->n_tasks)
+        return b->n_tasks - a->n_tasks;
     if (a->us != b->us)
         return a->us < b->us ? -1 : 1;
     return strcmp(a->text, b->text);
@@ -22,7 +22,7 @@ size_t mf_layouts_in_question(struct mf_layout_sum *layouts, size_t n)
     size_t in = n > 0;
     for (size_t i = 1; i < n && in < MF_LAYOUTS_RACED_MAX; i++) {
         struct mf_layout_sum l = layouts[i];
-        if (l.n_goals < layouts[0].n_goals || l.least_us > layouts[0].most_us)
+        if (l.n_tasks < layouts[0].n_tasks || l.least_us > layouts[0].most_us)
             continue;
         memmove(layouts + in + 1, layouts + in, (i - in) * sizeof(l));
         layouts[in++] = l;
@@ -57,7 +57,7 @@ int mf_layouts_fastest(const struct mf_layout_sum *layouts, size_t n)
 static const char *print_us(double us, char buf[US_MAX])
 {
     char digits[32], *to = buf;
-    mf_say(digits, sizeof(digits), "%.1f", us);
+    mf_format(digits, sizeof(digits), "%.1f", us);
     size_t whole = strcspn(digits, ".");
     for (size_t i = 0; digits[i]; i++) {
         if (i > 0 && i < whole && (whole - i) % 3 == 0)
@@ -72,13 +72,13 @@ static void say_chosen(size_t n, const struct mf_layout_sum *l, char ret[MF_REAS
 {
     char us[US_MAX];
     if (l->raced)
-        mf_say(ret, MF_REASON_MAX, "won over the ladder: %s in sum at %d token counts, raced",
-               print_us(l->raced_us, us), l->n_raced);
+        mf_format(ret, MF_REASON_MAX, "won over the ladder: %s in sum at %d token counts, raced",
+                  print_us(l->raced_us, us), l->n_raced);
     else if (n > 1)
-        mf_say(ret, MF_REASON_MAX, "is the best over the ladder by forecast: %s in sum at %d token counts",
-               print_us(l->us, us), l->n_goals);
+        mf_format(ret, MF_REASON_MAX, "is the best over the ladder by forecast: %s in sum at %d token counts",
+                  print_us(l->us, us), l->n_tasks);
     else
-        mf_say(ret, MF_REASON_MAX, "is the only one");
+        mf_format(ret, MF_REASON_MAX, "is the only one");
 }
 
 void mf_layout_say(const struct mf_layout_sum *layouts, size_t n, size_t i, size_t chosen,
@@ -89,18 +89,18 @@ void mf_layout_say(const struct mf_layout_sum *layouts, size_t n, size_t i, size
     if (i == chosen)
         say_chosen(n, l, ret);
     else if (l->raced && l->n_raced < w->n_raced)
-        mf_say(ret, MF_REASON_MAX, "gave a time at %d token counts of the ladder against %d of %s, raced",
-               l->n_raced, w->n_raced, w->text);
+        mf_format(ret, MF_REASON_MAX, "gave a time at %d token counts of the ladder against %d of %s, raced",
+                  l->n_raced, w->n_raced, w->text);
     else if (l->raced)
-        mf_say(ret, MF_REASON_MAX, "%s over the ladder: %s against %s of %s, raced",
-               l->raced_us <= w->raced_us * (1 + SAME_TIME) ? "ties" : "lost", print_us(l->raced_us, mine),
-               print_us(w->raced_us, theirs), w->text);
-    else if (l->n_goals < layouts[0].n_goals)
-        mf_say(ret, MF_REASON_MAX, "has a pipeline at %d token counts of the ladder, %s at %d", l->n_goals,
-               layouts[0].text, layouts[0].n_goals);
+        mf_format(ret, MF_REASON_MAX, "%s over the ladder: %s against %s of %s, raced",
+                  l->raced_us <= w->raced_us * (1 + SAME_TIME) ? "ties" : "lost", print_us(l->raced_us, mine),
+                  print_us(w->raced_us, theirs), w->text);
+    else if (l->n_tasks < layouts[0].n_tasks)
+        mf_format(ret, MF_REASON_MAX, "has a pipeline at %d token counts of the ladder, %s at %d", l->n_tasks,
+                  layouts[0].text, layouts[0].n_tasks);
     else
-        mf_say(ret, MF_REASON_MAX, "%s: %s against %s of %s%s",
-               w->raced ? "was not raced" : "lost over the ladder", print_us(l->us, mine),
-               print_us(layouts[0].us, theirs), layouts[0].text,
-               w->raced ? " over the ladder, by forecast" : ", by forecast");
+        mf_format(ret, MF_REASON_MAX, "%s: %s against %s of %s%s",
+                  w->raced ? "was not raced" : "lost over the ladder", print_us(l->us, mine),
+                  print_us(layouts[0].us, theirs), layouts[0].text,
+                  w->raced ? " over the ladder, by forecast" : ", by forecast");
 }

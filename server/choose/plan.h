@@ -1,4 +1,4 @@
-/* Cutting a goal's steps into probe units. Pure.
+/* Cutting a task's steps into probe units. Pure.
  *
  * A unit holds steps of one block_m (steps that do not care are in units of their own), and of one set of covered ops
  * unless several small sets fit one unit; it is expected to take about target_s. Small units lose little when a

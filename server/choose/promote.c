@@ -19,7 +19,7 @@
 
 /* ---- the known row ---- */
 
-static int find_known(struct mf_farm *f, const struct mf_goal *g, struct mf_known *ret)
+static int find_known(struct mf_farm *f, const struct mf_task *g, struct mf_known *ret)
 {
     const struct mf_batch *b = g->batch;
     return b->options.has_baseline
@@ -27,7 +27,7 @@ static int find_known(struct mf_farm *f, const struct mf_goal *g, struct mf_know
                : mf_store_known_own(f->store, b->id, g->shape_id, g->class_id, g->model, ret);
 }
 
-/* The known row as a pipeline of the goal. */
+/* The known row as a pipeline of the task. */
 struct resolved {
     struct mf_path path;
     int64_t ids[MF_PATH_STEPS_MAX]; /* what the path's indices mean */
@@ -41,26 +41,27 @@ struct parts {
     size_t n;
 };
 
-/* Why a step that the goal did not measure cannot be run. 0: *ret_why is filled. */
-static int say_missing(struct mf_farm *f, const struct mf_goal *g, const char *family, const char *name,
+/* Why a step that the task did not measure cannot be run. 0: *ret_why is filled. */
+static int say_missing(struct mf_farm *f, const struct mf_task *g, const char *family, const char *name,
                        char ret_why[MF_REASON_MAX])
 {
     char reason[MF_REASON_MAX] = "no family offers it for this shape";
     int r = mf_store_step_rejected(f->store, g->id, family, name, reason);
-    mf_say(ret_why, MF_REASON_MAX, "its step %.90s:%.120s is not there any more: %s", family, name, reason);
+    mf_format(ret_why, MF_REASON_MAX, "its step %.90s:%.120s is not there any more: %s", family, name,
+              reason);
     return r < 0 ? r : 0;
 }
 
-/* 1: the step is one of the goal's that runs; 0: it is not, and why says so. */
-static int add_part(struct mf_farm *f, const struct mf_goal *g, const char *text, size_t len, struct parts *p,
+/* 1: the step is one of the task's that runs; 0: it is not, and why says so. */
+static int add_part(struct mf_farm *f, const struct mf_task *g, const char *text, size_t len, struct parts *p,
                     char why[MF_REASON_MAX])
 {
     char family[MF_FAMILY_NAME_MAX], name[MF_STEP_NAME_MAX];
     struct mf_measured_row row;
     if (p->n == MF_PATH_STEPS_MAX || mf_step_name_split(text, len, family, name) < 0) {
-        mf_say(why, MF_REASON_MAX,
-               "it is no pipeline: up to %d steps are expected as family:step, with | between them",
-               MF_PATH_STEPS_MAX);
+        mf_format(why, MF_REASON_MAX,
+                  "it is no pipeline: up to %d steps are expected as family:step, with | between them",
+                  MF_PATH_STEPS_MAX);
         return 0;
     }
     int r = mf_store_step_named(f->store, g->id, family, name, &p->ids[p->n]);
@@ -74,8 +75,8 @@ static int add_part(struct mf_farm *f, const struct mf_goal *g, const char *text
         return r;
     /* A time on its own that cannot be is no reason: the pipeline's own is what is judged */
     if (row.status != MF_STATUS_OK && row.status != MF_STATUS_SLOW && row.status != MF_STATUS_IMPLAUSIBLE) {
-        mf_say(why, MF_REASON_MAX, "its step %s:%s is %s now; its result says why", family, name,
-               mf_status_name(row.status));
+        mf_format(why, MF_REASON_MAX, "its step %s:%s is %s now; its result says why", family, name,
+                  mf_status_name(row.status));
         return 0;
     }
     p->timed[p->n].us = row.us > 0 ? row.us : 1;
@@ -83,8 +84,8 @@ static int add_part(struct mf_farm *f, const struct mf_goal *g, const char *text
     return 1;
 }
 
-/* 1: its steps make a pipeline of the goal; 0: they do not, and ret->why says why. */
-static int resolve(struct mf_farm *f, const struct mf_goal *g, const char *names, struct resolved *ret)
+/* 1: its steps make a pipeline of the task; 0: they do not, and ret->why says why. */
+static int resolve(struct mf_farm *f, const struct mf_task *g, const char *names, struct resolved *ret)
 {
     _cleanup_(mf_freep) struct parts *p = calloc(1, sizeof(*p));
     _cleanup_(mf_freep) struct mf_path *paths = NULL;
@@ -114,15 +115,15 @@ static int resolve(struct mf_farm *f, const struct mf_goal *g, const char *names
         memcpy(ret->ids, p->ids, sizeof(ret->ids));
         return 1;
     }
-    mf_say(
+    mf_format(
         ret->why, sizeof(ret->why),
         "its %zu steps are no pipeline of this layer: together they do not cover each op once, or do not fit"
-        " each other by their artifacts, block_m and weight layouts",
+        " each other by their tensor specs, block_m and weight layouts",
         p->n);
     return 0;
 }
 
-int mf_promote_layout(struct mf_farm *f, struct mf_goal *g, char ret[MF_PATH_LAYOUT_MAX])
+int mf_promote_layout(struct mf_farm *f, struct mf_task *g, char ret[MF_PATH_LAYOUT_MAX])
 {
     struct mf_known known;
     struct resolved old = {0};
@@ -138,8 +139,8 @@ int mf_promote_layout(struct mf_farm *f, struct mf_goal *g, char ret[MF_PATH_LAY
     return r;
 }
 
-/* The id of the known row among the goal's pipelines, made if need be. */
-static int store_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct resolved *old,
+/* The id of the known row among the task's pipelines, made if need be. */
+static int store_pipeline(struct mf_farm *f, const struct mf_task *g, const struct resolved *old,
                           int64_t *ret)
 {
     char structure[MF_PATH_STRUCTURE_MAX], layout[MF_PATH_LAYOUT_MAX];
@@ -153,7 +154,7 @@ static int store_pipeline(struct mf_farm *f, const struct mf_goal *g, const stru
     if (r == 0) {
         mf_path_structure(old->path.structure, structure);
         mf_path_layout(&old->path, layout);
-        struct mf_pipeline_row row = {.goal = g->id,
+        struct mf_pipeline_row row = {.task = g->id,
                                       .place = MF_KNOWN_PLACE,
                                       .steps = steps.data,
                                       .structure = structure,
@@ -169,22 +170,22 @@ static int store_pipeline(struct mf_farm *f, const struct mf_goal *g, const stru
 
 /* ---- deciding ---- */
 
-static cJSON *make_told(int64_t batch, int64_t goal, enum mf_decision decision, const char *reason)
+static cJSON *make_told(int64_t batch, int64_t task, enum mf_decision decision, const char *reason)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", batch);
-    mf_json_add_i64(body, "goal", goal);
+    mf_json_add_i64(body, "task", task);
     cJSON_AddStringToObject(body, "decision", mf_decision_name(decision));
     cJSON_AddStringToObject(body, "reason", reason);
     return body;
 }
 
-static int tell(struct mf_farm *f, const struct mf_goal *g, enum mf_decision decision, const char *reason)
+static int tell(struct mf_farm *f, const struct mf_task *g, enum mf_decision decision, const char *reason)
 {
     return mf_event_tell(f, g->batch->id, "promotion", make_told(g->batch->id, g->id, decision, reason));
 }
 
-static int decide(struct mf_farm *f, struct mf_goal *g, enum mf_decision decision, const char *reason,
+static int decide(struct mf_farm *f, struct mf_task *g, enum mf_decision decision, const char *reason,
                   const struct mf_raced *old)
 {
     int r = mf_store_promotion_decide(f->store, g->id, decision, reason, old ? old->mad : (double)NAN,
@@ -197,15 +198,15 @@ static int decide(struct mf_farm *f, struct mf_goal *g, enum mf_decision decisio
 static const char names_none[] = "the known row names no pipeline, so that nothing can be run against it: it "
                                  "stays; promote=always replaces it";
 
-/* For those who follow the goal. */
-static int tell_spared(struct mf_farm *f, int64_t batch, int64_t goal)
+/* For those who follow the task. */
+static int tell_spared(struct mf_farm *f, int64_t batch, int64_t task)
 {
-    cJSON *body = make_told(batch, goal, MF_DECISION_UNDECIDED, names_none);
+    cJSON *body = make_told(batch, task, MF_DECISION_UNDECIDED, names_none);
     int r = mf_event_tell(f, batch, "promotion", body);
-    return r < 0 ? r : mf_event_goal_ended(f, batch, goal, MF_GOAL_DONE);
+    return r < 0 ? r : mf_event_task_ended(f, batch, task, MF_TASK_DONE);
 }
 
-/* As many goals as a submission has end in one turn: they are not loaded, and nobody else has loaded them. */
+/* As many tasks as a submission has end in one turn: they are not loaded, and nobody else has loaded them. */
 int mf_promote_spare(struct mf_farm *f, int64_t batch)
 {
     struct mf_ids ids = {0};
@@ -220,7 +221,7 @@ int mf_promote_spare(struct mf_farm *f, int64_t batch)
     r = mf_batch_get(f, batch, &b);
     if (r < 0)
         return r;
-    b->open_goals = 0; /* those ended behind its back: they are counted anew */
+    b->open_tasks = 0; /* those ended behind its back: they are counted anew */
     r = mf_batch_check(f, b);
     if (r < 0)
         return r;
@@ -240,7 +241,7 @@ int mf_promote_adopted(struct mf_farm *f, int64_t class_id)
 
 /* ---- comparing ---- */
 
-static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p, double pair_us,
+static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p, double pair_us,
                     int64_t not_worker)
 {
     struct mf_buf body;
@@ -256,31 +257,31 @@ static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_promot
                     "true}}",
                     rounds);
     if (r == 0)
-        r = mf_goal_compare(f, g, body.data, not_worker);
+        r = mf_task_compare(f, g, body.data, not_worker);
     mf_buf_release(&body);
     return r;
 }
 
-/* What is said of a known row that there is; the goal is compared (1), or p has a decision. */
-static int weigh(struct mf_farm *f, struct mf_goal *g, const struct mf_known *known, struct mf_promotion *p,
+/* What is said of a known row that there is; the task is compared (1), or p has a decision. */
+static int weigh(struct mf_farm *f, struct mf_task *g, const struct mf_known *known, struct mf_promotion *p,
                  struct resolved *old, char why[MF_REASON_MAX])
 {
     struct mf_pipeline new = {0};
     char layout[MF_PATH_LAYOUT_MAX];
     p->decision = MF_DECISION_UNDECIDED;
-    mf_say(why, MF_REASON_MAX, "%s", names_none);
-    if (!*known->pipeline) /* of a goal that an earlier version began */
+    mf_format(why, MF_REASON_MAX, "%s", names_none);
+    if (!*known->pipeline) /* of a task that an earlier version began */
         return 0;
     int r = resolve(f, g, known->pipeline, old);
     p->decision = MF_DECISION_PROMOTED;
-    mf_say(why, MF_REASON_MAX, "the known row does not run: %s", old->why);
+    mf_format(why, MF_REASON_MAX, "the known row does not run: %s", old->why);
     if (r <= 0)
         return r;
     r = store_pipeline(f, g, old, &p->old);
     if (r < 0)
         return r;
     p->decision = MF_DECISION_KEPT;
-    mf_say(why, MF_REASON_MAX, "the race was won by the known row");
+    mf_format(why, MF_REASON_MAX, "the race was won by the known row");
     if (p->old == p->new)
         return 0;
     r = mf_store_pipeline_get(f->store, p->new, &new);
@@ -290,22 +291,23 @@ static int weigh(struct mf_farm *f, struct mf_goal *g, const struct mf_known *kn
     bool other = !g->batch->options.layout_free && strcmp(layout, new.layout) != 0;
     p->decision = MF_DECISION_PROMOTED;
     if (other)
-        mf_say(why, MF_REASON_MAX,
-               "the known row stores its weights as %s, and its layer model as %s: a table does not mix them",
-               layout, new.layout);
+        mf_format(
+            why, MF_REASON_MAX,
+            "the known row stores its weights as %s, and its layer model as %s: a table does not mix them",
+            layout, new.layout);
     mf_pipeline_release(&new);
     return !other;
 }
 
-int mf_promote_start(struct mf_farm *f, struct mf_goal *g)
+int mf_promote_start(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_known known = {.us = (double)NAN};
     struct resolved old = {0};
     char why[MF_REASON_MAX] = "nothing is known of this key";
     struct mf_promotion p = {
-        .goal = g->id, .least = g->batch->options.min_effect, .decision = MF_DECISION_PROMOTED};
+        .task = g->id, .least = g->batch->options.min_effect, .decision = MF_DECISION_PROMOTED};
     if (g->batch->options.promote != MF_PROMOTE_IMPROVED)
-        return mf_goal_decided(f, g);
+        return mf_task_decided(f, g);
     int r = mf_store_config_get(f->store, g->id, &p.new, &p.new_us);
     if (r == 0)
         r = find_known(f, g, &known);
@@ -326,7 +328,7 @@ int mf_promote_start(struct mf_farm *f, struct mf_goal *g)
         return add_unit(f, g, &p, 2 * p.new_us, 0);
     if (r == 0 && is_known)
         r = tell(f, g, p.decision, p.reason);
-    return r < 0 ? r : mf_goal_decided(f, g);
+    return r < 0 ? r : mf_task_decided(f, g);
 }
 
 /* "beside the known row it is FASTER on w0, -12.3% (-13.5% to -11.0%, 96 rounds)", and so on for each device. */
@@ -344,9 +346,9 @@ static int add_device(void *context, const struct mf_comparison *c)
     const struct mf_interval *i = &c->p.change;
     if (!c->judged)
         return 0;
-    mf_say(s->text + len, sizeof(s->text) - len, "%s%s on %.40s, %+.1f%% (%+.1f%% to %+.1f%%, %zu rounds)",
-           s->n ? "; " : "beside the known row it is ", mf_paired_verdict_name(c->p.verdict), c->worker_name,
-           100 * i->mid, 100 * i->low, 100 * i->high, c->n);
+    mf_format(s->text + len, sizeof(s->text) - len, "%s%s on %.40s, %+.1f%% (%+.1f%% to %+.1f%%, %zu rounds)",
+              s->n ? "; " : "beside the known row it is ", mf_paired_verdict_name(c->p.verdict),
+              c->worker_name, 100 * i->mid, 100 * i->low, 100 * i->high, c->n);
     s->n++;
     s->last = c->p.verdict;
     s->is_tie = i->low <= 0 && i->high >= 0;
@@ -354,7 +356,7 @@ static int add_device(void *context, const struct mf_comparison *c)
 }
 
 /* All devices have said FASTER, or the last one something else: then l is its lease, and old what it gave for the known row. */
-static int conclude(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p,
+static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
                     const struct mf_lease *l, const struct mf_raced *old)
 {
     struct sentence s = {.text = ""};
@@ -363,17 +365,18 @@ static int conclude(struct mf_farm *f, struct mf_goal *g, const struct mf_promot
         return r;
     size_t len = strlen(s.text);
     if (s.last == MF_PAIRED_FASTER) {
-        mf_say(s.text + len, sizeof(s.text) - len, "%s",
-               s.n == 1 ? "; no other device of its class and model is here" : "");
+        mf_format(s.text + len, sizeof(s.text) - len, "%s",
+                  s.n == 1 ? "; no other device of its class and model is here" : "");
         r = decide(f, g, MF_DECISION_PROMOTED, s.text, NULL);
-        return r < 0 ? r : mf_goal_decided(f, g);
+        return r < 0 ? r : mf_task_decided(f, g);
     }
     assert(l && old);
-    mf_say(s.text + len, sizeof(s.text) - len, "; %.3g%% less on each device was asked for", 100 * p->least);
+    mf_format(s.text + len, sizeof(s.text) - len, "; %.3g%% less on each device was asked for",
+              100 * p->least);
     r = mf_config_keep(f, g, l->worker, p->old, old->us, s.is_tie ? p->new : 0);
     if (r == 0)
         r = decide(f, g, MF_DECISION_KEPT, s.text, old);
-    return r < 0 ? r : mf_goal_decided(f, g);
+    return r < 0 ? r : mf_task_decided(f, g);
 }
 
 /* Another device may say the same. After a start one that has not come back yet counts. */
@@ -384,7 +387,7 @@ static bool may_have_second(const struct mf_farm *f, const struct mf_lease *l)
 }
 
 /* One of the two gave no time, or neither. */
-static int conclude_failed(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p,
+static int conclude_failed(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
                            const struct mf_lease *l, const struct mf_raced *old, const struct mf_raced *new)
 {
     char reason[MF_REASON_MAX];
@@ -392,29 +395,29 @@ static int conclude_failed(struct mf_farm *f, struct mf_goal *g, const struct mf
     int r = 0;
     if (new->status == MF_STATUS_OK) {
         decision = MF_DECISION_PROMOTED;
-        mf_say(reason, sizeof(reason), "the known row %s: %s",
-               old->status == MF_STATUS_WRONG ? "is wrong" : "does not run", old->reason);
+        mf_format(reason, sizeof(reason), "the known row %s: %s",
+                  old->status == MF_STATUS_WRONG ? "is wrong" : "does not run", old->reason);
     } else if (old->status == MF_STATUS_OK) {
         decision = MF_DECISION_KEPT;
-        mf_say(reason, sizeof(reason), "beside the known row the new one was %s: %s",
-               mf_status_name(new->status), new->reason);
+        mf_format(reason, sizeof(reason), "beside the known row the new one was %s: %s",
+                  mf_status_name(new->status), new->reason);
         r = mf_config_keep(f, g, l->worker, p->old, old->us, 0);
     } else {
-        mf_say(reason, sizeof(reason),
-               "beside each other neither gave a time: the known row was %s, the new one %s",
-               mf_status_name(old->status), mf_status_name(new->status));
+        mf_format(reason, sizeof(reason),
+                  "beside each other neither gave a time: the known row was %s, the new one %s",
+                  mf_status_name(old->status), mf_status_name(new->status));
     }
     if (r == 0)
         r = decide(f, g, decision, reason, decision == MF_DECISION_KEPT ? old : NULL);
-    return r < 0 ? r : mf_goal_decided(f, g);
+    return r < 0 ? r : mf_task_decided(f, g);
 }
 
-static int judge(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion *p, const struct mf_lease *l,
+static int judge(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p, const struct mf_lease *l,
                  const struct mf_raced *old, const struct mf_raced *new)
 {
     const struct mf_paired_rule rule = {.least_effect = p->least, .confidence = MF_PAIRED_CONFIDENCE};
     struct mf_comparison c = {.unit = l->unit,
-                              .goal = g->id,
+                              .task = g->id,
                               .worker = l->worker,
                               .n = MF_MIN(old->n, new->n),
                               .old_us = old->us,
@@ -442,14 +445,14 @@ static int judge(struct mf_farm *f, struct mf_goal *g, const struct mf_promotion
     return conclude(f, g, p, l, old);
 }
 
-/* Of a goal that is compared, which has one. */
-static int find_promotion(struct mf_farm *f, const struct mf_goal *g, struct mf_promotion *ret)
+/* Of a task that is compared, which has one. */
+static int find_promotion(struct mf_farm *f, const struct mf_task *g, struct mf_promotion *ret)
 {
     int r = mf_store_promotion_get(f->store, g->id, ret);
     return r == 0 ? -ENODATA : r;
 }
 
-int mf_promote_take(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l)
+int mf_promote_take(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
     struct mf_promotion p;
     struct mf_raced old = {0}, new = {0};
@@ -468,22 +471,22 @@ int mf_promote_take(struct mf_farm *f, struct mf_goal *g, const struct mf_lease 
     return r;
 }
 
-int mf_promote_alone(struct mf_farm *f, struct mf_goal *g)
+int mf_promote_alone(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_promotion p;
     int r = find_promotion(f, g, &p);
     return r < 0 ? r : conclude(f, g, &p, NULL, NULL);
 }
 
-int mf_promote_miss(struct mf_farm *f, struct mf_goal *g, const char *reason)
+int mf_promote_miss(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
     char text[MF_REASON_MAX];
-    mf_say(text, sizeof(text), "the new row was not compared with the known one: %s", reason);
+    mf_format(text, sizeof(text), "the new row was not compared with the known one: %s", reason);
     int r = decide(f, g, MF_DECISION_UNDECIDED, text, NULL);
-    return r < 0 ? r : mf_goal_decided(f, g);
+    return r < 0 ? r : mf_task_decided(f, g);
 }
 
-int mf_promote_cancel(struct mf_farm *f, struct mf_goal *g)
+int mf_promote_cancel(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_promotion p;
     int r = mf_store_promotion_get(f->store, g->id, &p);

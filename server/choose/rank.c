@@ -1,4 +1,4 @@
-/* Ranking: from a goal's measured steps to its pipelines, and from the layouts that its layer model may take (ladder.c) to finalists
+/* Ranking: from a task's measured steps to its pipelines, and from the layouts that its layer model may take (ladder.c) to finalists
  * and their race. */
 #include "server/farm/farm_private.h"
 
@@ -19,7 +19,7 @@
 #define KEPT_OF_OTHERS 3
 #define STRUCTURES_MAX 64
 
-/* ---- a goal's pipelines ---- */
+/* ---- a task's pipelines ---- */
 
 /* A step that passed every gate. */
 struct right {
@@ -59,7 +59,7 @@ static int take_measured(void *context, const struct mf_measured_row *row)
 }
 
 /* "no legal pipeline: no right step covers gemm2; of 40 steps 30 are ok, 5 wrong, 5 crash" */
-static int fail_without(struct mf_farm *f, struct mf_goal *g, const struct measured *m,
+static int fail_without(struct mf_farm *f, struct mf_task *g, const struct measured *m,
                         const struct mf_path_problem *p)
 {
     char reason[MF_REASON_MAX], ops[MF_OPS_TEXT_MAX];
@@ -75,19 +75,19 @@ static int fail_without(struct mf_farm *f, struct mf_goal *g, const struct measu
     mf_ops uncovered = mf_path_uncovered(p);
     mf_ops_print(uncovered, ops);
     if (uncovered)
-        mf_say(reason, sizeof(reason), "no legal pipeline: no right step covers %s; of %d steps: %s", ops,
-               total, counts.len ? counts.data : "none offered, see the rejections");
+        mf_format(reason, sizeof(reason), "no legal pipeline: no right step covers %s; of %d steps: %s", ops,
+                  total, counts.len ? counts.data : "none offered, see the rejections");
     else
-        mf_say(
-            reason, sizeof(reason),
-            "no legal pipeline: each op is covered, but no steps fit together by their artifacts, block_m and"
-            " weight layouts; of %d steps: %s",
-            total, counts.data);
+        mf_format(reason, sizeof(reason),
+                  "no legal pipeline: each op is covered, but no steps fit together by their tensor specs, "
+                  "block_m and"
+                  " weight layouts; of %d steps: %s",
+                  total, counts.data);
     mf_buf_release(&counts);
-    return mf_goal_fail(f, g, reason);
+    return mf_task_fail(f, g, reason);
 }
 
-static double launch_gap_us(struct mf_farm *f, const struct mf_goal *g)
+static double launch_gap_us(struct mf_farm *f, const struct mf_task *g)
 {
     _cleanup_(mf_freep) char *body = NULL;
     double gap_us = 0;
@@ -99,7 +99,7 @@ static double launch_gap_us(struct mf_farm *f, const struct mf_goal *g)
 }
 
 /* What each structure took in earlier batches against its forecasts. */
-static int correct(struct mf_farm *f, const struct mf_goal *g, struct mf_forecast *fc)
+static int correct(struct mf_farm *f, const struct mf_task *g, struct mf_forecast *fc)
 {
     struct {
         uint64_t structure;
@@ -129,7 +129,7 @@ static int correct(struct mf_farm *f, const struct mf_goal *g, struct mf_forecas
     return 0;
 }
 
-static int keep_forecast(struct mf_farm *f, struct mf_goal *g, const struct measured *m,
+static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct measured *m,
                          struct mf_path *paths, size_t n)
 {
     int64_t *ids = calloc(m->n, sizeof(*ids));
@@ -149,12 +149,12 @@ static int keep_forecast(struct mf_farm *f, struct mf_goal *g, const struct meas
         mf_forecast_free(fc);
         return r;
     }
-    mf_goal_drop_forecast(g);
+    mf_task_drop_forecast(g);
     g->forecast = fc;
     return 0;
 }
 
-static int rank(struct mf_farm *f, struct mf_goal *g, const struct measured *m)
+static int rank(struct mf_farm *f, struct mf_task *g, const struct measured *m)
 {
     struct mf_path *paths = NULL;
     size_t n_paths = 0;
@@ -173,7 +173,7 @@ static int rank(struct mf_farm *f, struct mf_goal *g, const struct measured *m)
     };
     int r = mf_path_find(&p, &paths, &n_paths);
     if (r == -E2BIG)
-        return mf_goal_fail(f, g, "its steps combine in too many ways to rank them");
+        return mf_task_fail(f, g, "its steps combine in too many ways to rank them");
     if (r == 0 && n_paths == 0) {
         free(paths);
         return fail_without(f, g, m, &p);
@@ -183,7 +183,7 @@ static int rank(struct mf_farm *f, struct mf_goal *g, const struct measured *m)
     return r < 0 ? r : 1;
 }
 
-int mf_rank_goal(struct mf_farm *f, struct mf_goal *g)
+int mf_rank_task(struct mf_farm *f, struct mf_task *g)
 {
     struct measured m = {0};
     int r = mf_store_measured_each(f->store, g->id, take_measured, &m);
@@ -200,7 +200,7 @@ static size_t layout_of(const struct mf_forecast *fc, const struct mf_ranked *ra
     return fc->layout_of[ranked->path - fc->paths];
 }
 
-static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct mf_ranked *ranked, int place,
+static int add_pipeline(struct mf_farm *f, const struct mf_task *g, const struct mf_ranked *ranked, int place,
                         int64_t *ret)
 {
     char structure[MF_PATH_STRUCTURE_MAX];
@@ -211,7 +211,7 @@ static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct
     for (int i = 0; i < ranked->path->n; i++)
         (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "", g->forecast->step_ids[ranked->path->steps[i]]);
     int r = mf_buf_adds(&steps, "]");
-    struct mf_pipeline_row row = {.goal = g->id,
+    struct mf_pipeline_row row = {.task = g->id,
                                   .place = place,
                                   .steps = steps.data,
                                   .structure = structure,
@@ -226,8 +226,8 @@ static int add_pipeline(struct mf_farm *f, const struct mf_goal *g, const struct
     return r;
 }
 
-/* The goal's paths of a layout (NULL: of all), ranked by forecast. */
-static size_t rank_layout(const struct mf_goal *g, const char *layout, size_t places, struct mf_ranked *ret)
+/* The task's paths of a layout (NULL: of all), ranked by forecast. */
+static size_t rank_layout(const struct mf_task *g, const char *layout, size_t places, struct mf_ranked *ret)
 {
     const struct mf_forecast *fc = g->forecast;
     const struct mf_forecast_layout *in = layout ? mf_forecast_find(fc, layout) : NULL;
@@ -250,7 +250,7 @@ struct field {
 };
 
 /* What a layout brings: to people, and to the field. */
-static int add_layout(struct mf_farm *f, const struct mf_goal *g, const char *layout, size_t places,
+static int add_layout(struct mf_farm *f, const struct mf_task *g, const char *layout, size_t places,
                       struct mf_ranked *ranked, struct field *field)
 {
     size_t n = rank_layout(g, layout, places, ranked), before = field->n;
@@ -272,7 +272,7 @@ static int add_layout(struct mf_farm *f, const struct mf_goal *g, const char *la
 }
 
 /* The best of each layout that does not race, for people. */
-static int add_others(struct mf_farm *f, const struct mf_goal *g, const char *const *layouts, size_t n,
+static int add_others(struct mf_farm *f, const struct mf_task *g, const char *const *layouts, size_t n,
                       struct mf_ranked *ranked)
 {
     const struct mf_forecast *fc = g->forecast;
@@ -301,7 +301,7 @@ static int add_others(struct mf_farm *f, const struct mf_goal *g, const char *co
     return r;
 }
 
-static int start_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n,
+static int start_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n,
                       const struct field *field)
 {
     struct mf_race_schedule schedule;
@@ -322,12 +322,12 @@ static int start_race(struct mf_farm *f, struct mf_goal *g, const char *const *l
     (void)mf_race_schedule_print(&schedule, &body);
     int r = mf_buf_adds(&body, "}");
     if (r == 0)
-        r = mf_goal_race(f, g, body.data);
+        r = mf_task_race(f, g, body.data);
     mf_buf_release(&body);
     return r;
 }
 
-int mf_rank_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n)
+int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n)
 {
     static const char *const any[] = {NULL};
     struct field field = {.n = 0};
@@ -342,9 +342,10 @@ int mf_rank_race(struct mf_farm *f, struct mf_goal *g, const char *const *layout
         r = add_layout(f, g, n ? layouts[k] : any[k], places / n_fields, ranked, &field);
     if (r == 0 && field.n == 0) {
         char reason[MF_REASON_MAX];
-        mf_say(reason, sizeof(reason),
-               "no legal pipeline in %s, the layout that its layer model stores its weights in", layouts[0]);
-        return mf_goal_fail(f, g, reason);
+        mf_format(reason, sizeof(reason),
+                  "no legal pipeline in %s, the layout that its layer model stores its weights in",
+                  layouts[0]);
+        return mf_task_fail(f, g, reason);
     }
     if (r == 0 && n > 0)
         r = add_others(f, g, layouts, n, ranked);

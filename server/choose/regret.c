@@ -53,13 +53,13 @@ static int take_survivor(void *context, int64_t pipeline, double us, int block_m
 
 /* The config's pipeline first; then, of those of its layout unless the weights may lie in any, the fastest of each other block_m, since that is what a routing changes most; then by
  * time. */
-static int choose(struct mf_farm *f, int64_t goal, bool of_any, struct entrant *ret, size_t *ret_n)
+static int choose(struct mf_farm *f, int64_t task, bool of_any, struct entrant *ret, size_t *ret_n)
 {
     char layout[MF_PATH_LAYOUT_MAX];
     struct rivals rivals = {.n = 0};
     struct mf_pipeline p;
     size_t n = 1;
-    int r = mf_store_config_get(f->store, goal, &ret[0].pipeline, &ret[0].us);
+    int r = mf_store_config_get(f->store, task, &ret[0].pipeline, &ret[0].us);
     if (r == 0)
         r = mf_store_pipeline_get(f->store, ret[0].pipeline, &p);
     if (r < 0)
@@ -68,7 +68,7 @@ static int choose(struct mf_farm *f, int64_t goal, bool of_any, struct entrant *
     (void)mf_copy(layout, sizeof(layout), p.layout);
     mf_pipeline_release(&p);
     rivals.winner = ret[0].pipeline;
-    r = mf_store_survivors_each(f->store, goal, of_any ? NULL : layout, take_survivor, &rivals);
+    r = mf_store_survivors_each(f->store, task, of_any ? NULL : layout, take_survivor, &rivals);
     if (r < 0)
         return r;
     qsort(rivals.of, rivals.n, sizeof(rivals.of[0]), compare);
@@ -97,7 +97,7 @@ static size_t affordable(const struct entrant *e, size_t n, double budget_s)
 
 /* ---- starting ---- */
 
-static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct entrant *e, size_t n,
+static int add_unit(struct mf_farm *f, struct mf_task *g, const struct entrant *e, size_t n,
                     const char *routing, double budget_s)
 {
     double us[RIVALS_MAX + 1];
@@ -120,7 +120,7 @@ static int add_unit(struct mf_farm *f, struct mf_goal *g, const struct entrant *
     return r;
 }
 
-int mf_regret_start(struct mf_farm *f, struct mf_goal *g)
+int mf_regret_start(struct mf_farm *f, struct mf_task *g)
 {
     const struct mf_batch_options *o = &g->batch->options;
     struct entrant entrants[RIVALS_MAX + 1];
@@ -168,7 +168,7 @@ struct outcome {
     bool tie;
 };
 
-static int write_outcome(struct mf_farm *f, int64_t goal, const struct outcome *o)
+static int write_outcome(struct mf_farm *f, int64_t task, const struct outcome *o)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "routing", o->routing);
@@ -180,10 +180,10 @@ static int write_outcome(struct mf_farm *f, int64_t goal, const struct outcome *
     cJSON_AddStringToObject(json, "status", o->status);
     cJSON_AddStringToObject(json, "reason", o->reason);
     _cleanup_(mf_freep) char *text = mf_json_print(json);
-    return text ? mf_store_config_regret(f->store, goal, text) : -ENOMEM;
+    return text ? mf_store_config_regret(f->store, task, text) : -ENOMEM;
 }
 
-int mf_regret_miss(struct mf_farm *f, const struct mf_goal *g, const char *routing, const char *reason)
+int mf_regret_miss(struct mf_farm *f, const struct mf_task *g, const char *routing, const char *reason)
 {
     return write_outcome(f, g->id,
                          &(struct outcome){.routing = routing,
@@ -219,5 +219,5 @@ int mf_regret_take(struct mf_farm *f, const struct mf_lease *l, const cJSON *rac
         o.regret = (double)NAN;
         o.reason = "the winner gave no time under this profile; its results say why";
     }
-    return write_outcome(f, l->goal->id, &o);
+    return write_outcome(f, l->task->id, &o);
 }

@@ -35,20 +35,20 @@ static int find_user(struct mf_farm *f, const uint8_t *key, char user[MF_PEER_US
     if (r == 0)
         r = mf_store_enrolment_find(f->store, hash, f->wall_ms, &token);
     if (r > 0)
-        mf_say(user, MF_PEER_USER_MAX, TOKEN_USER "%" PRId64, token);
+        mf_format(user, MF_PEER_USER_MAX, TOKEN_USER "%" PRId64, token);
     return r;
 }
 
 int mf_access_knocks(struct mf_farm *f)
 {
     struct mf_knock k;
-    while (f->zap && mf_zap_recv(f->zap, &k) > 0) {
+    while (f->zap && mf_auth_recv(f->zap, &k) > 0) {
         char user[MF_PEER_USER_MAX] = "";
         int r = find_user(f, k.key, user);
         if (r < 0)
             return r;
         f->stats.turned_away += r == 0;
-        mf_zap_answer(f->zap, &k, r > 0 ? user : NULL);
+        mf_auth_answer(f->zap, &k, r > 0 ? user : NULL);
     }
     return 0;
 }
@@ -180,7 +180,7 @@ int mf_access_first_token(struct mf_farm *f, const char *path)
         r = mf_store_commit(f->store);
     if (r < 0)
         return r;
-    mf_say(line, sizeof(line), "%s\n", text);
+    mf_format(line, sizeof(line), "%s\n", text);
     r = mf_secret_file_write(path, line);
     if (r == 0)
         log_info("the admin's token is in %s", path);

@@ -209,9 +209,9 @@ static int compare_shapes(const void *a, const void *b)
     return mf_shape_compare(a, b);
 }
 
-/* Goals in the order of layer models and tokens, as they are listed; they begin in that of mf_store_goals_waiting, in which units of
+/* Tasks in the order of layer models and tokens, as they are listed; they begin in that of mf_store_tasks_waiting, in which units of
  * one ladder are near each other, too, so that its weights are made once. */
-static int add_goals(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
+static int add_tasks(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
                      const struct mf_ids *classes)
 {
     _cleanup_(mf_freep) struct mf_shape *shapes = calloc(s->n_shapes + 1, sizeof(*shapes));
@@ -227,7 +227,7 @@ static int add_goals(struct mf_farm *f, int64_t batch, const struct mf_submissio
             r = mf_store_class_get(f->store, classes->all[c], &class);
             if (r == 0) {
                 mf_device_class_print(&class, class_text);
-                mf_say(reason, sizeof(reason), "waits for a worker of class %s", class_text);
+                mf_format(reason, sizeof(reason), "waits for a worker of class %s", class_text);
             }
         }
         for (size_t i = 0; r == 0 && i < s->n_shapes; i++) {
@@ -236,7 +236,7 @@ static int add_goals(struct mf_farm *f, int64_t batch, const struct mf_submissio
                 continue;
             r = mf_store_shape(f->store, &shapes[i], &shape);
             if (r == 0)
-                r = mf_store_goal_add(f->store, batch, shape, classes->all[c], reason);
+                r = mf_store_task_add(f->store, batch, shape, classes->all[c], reason);
         }
     }
     return r;
@@ -275,7 +275,7 @@ static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submi
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     mf_json_add_i64(json, "batch", batch);
     mf_json_add_i64(json, "shapes", (int64_t)s->n_shapes);
-    mf_json_add_i64(json, "goals", (int64_t)(s->n_shapes * n_classes));
+    mf_json_add_i64(json, "tasks", (int64_t)(s->n_shapes * n_classes));
     mf_json_add_i64(json, "undecided", n_spared);
     bool whole = add_list(json, "errors", s->errors) && add_list(json, "unknown_columns", s->unknown_columns);
     _cleanup_(mf_freep) char *text = whole ? mf_json_print(json) : NULL;
@@ -309,7 +309,7 @@ int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret
     if (r == 0)
         r = find_classes(f, &s->options, &classes);
     if (r == 0)
-        r = add_goals(f, batch, s, &classes);
+        r = add_tasks(f, batch, s, &classes);
     if (r == 0)
         r = add_known(f, batch, s, &classes);
     if (r == 0)
@@ -336,24 +336,24 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     int priority;
     int64_t created_ms;
     bool open;
-    struct mf_ids goals = {0};
+    struct mf_ids tasks = {0};
     _cleanup_(mf_freep) char *options = NULL;
     int r = mf_store_batch_get(f->store, batch, &priority, &created_ms, &options, &open);
     if (r < 0 || !open)
         return r < 0 ? r : 1;
-    /* The batch first: goals that end one by one would close it as done */
+    /* The batch first: tasks that end one by one would close it as done */
     r = end(f, batch, "cancelled");
     if (r == 0)
-        r = mf_store_goals_of_batch(f->store, batch, &goals);
-    for (size_t i = 0; r == 0 && i < goals.n; i++) {
-        struct mf_goal *g;
-        r = mf_goal_get(f, goals.all[i], &g);
+        r = mf_store_tasks_of_batch(f->store, batch, &tasks);
+    for (size_t i = 0; r == 0 && i < tasks.n; i++) {
+        struct mf_task *g;
+        r = mf_task_get(f, tasks.all[i], &g);
         if (r < 0)
             break;
         g->batch->ended = true;
-        r = mf_goal_cancel(f, g);
+        r = mf_task_cancel(f, g);
     }
-    mf_ids_release(&goals);
+    mf_ids_release(&tasks);
     return r;
 }
 
@@ -385,7 +385,7 @@ static int add_ratio(void *context, int64_t class, const char *structure, double
     if (class != s->class || strcmp(structure, s->structure) != 0)
         r = close_ratio(s);
     s->class = class;
-    mf_say(s->structure, sizeof(s->structure), "%s", structure);
+    mf_format(s->structure, sizeof(s->structure), "%s", structure);
     s->n++;
     s->sum += log_ratio;
     s->sum_squares += log_ratio * log_ratio;
@@ -398,10 +398,10 @@ int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
     int priority;
     bool open;
     _cleanup_(mf_freep) char *options = NULL;
-    if (b->open_goals > 0)
+    if (b->open_tasks > 0)
         return 0;
-    int r = mf_store_goals_open(f->store, b->id, &b->open_goals);
-    if (r < 0 || b->open_goals > 0)
+    int r = mf_store_tasks_open(f->store, b->id, &b->open_tasks);
+    if (r < 0 || b->open_tasks > 0)
         return r;
     r = mf_store_batch_get(f->store, b->id, &priority, &created_ms, &options, &open);
     b->ended = r >= 0;

@@ -1,4 +1,4 @@
-/* The config of a goal: what the race's winner becomes. */
+/* The config of a task: what the race's winner becomes. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/json.h"
@@ -17,7 +17,7 @@ struct split {
     struct mf_buf names; /* "family:step + …" */
 };
 
-static int split_pipeline(struct mf_farm *f, const struct mf_goal *g, const char *steps, struct split *ret)
+static int split_pipeline(struct mf_farm *f, const struct mf_task *g, const char *steps, struct split *ret)
 {
     const cJSON *id;
     bool first = true;
@@ -60,7 +60,7 @@ static cJSON *read_ties(const struct mf_lease *l, int group, int64_t winner, con
     return ties;
 }
 
-static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, int64_t worker, const char *method)
+static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_t worker, const char *method)
 {
     const struct mf_slot *slot = mf_slots_by_id(&f->slots, worker);
     const struct mf_batch_options *o = &g->batch->options;
@@ -77,7 +77,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_goal *g, int64_
 }
 
 /* By what its layer model's layout was chosen, and why that one: known only when it is. */
-static int add_choice(struct mf_farm *f, const struct mf_goal *g, const char *provenance, char **ret)
+static int add_choice(struct mf_farm *f, const struct mf_task *g, const char *provenance, char **ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
     const char *by = "", *reason = "";
@@ -100,12 +100,12 @@ static int add_choice(struct mf_farm *f, const struct mf_goal *g, const char *pr
     return *ret ? 0 : -ENOMEM;
 }
 
-static int tell(struct mf_farm *f, const struct mf_goal *g, const struct mf_config_row *row,
+static int tell(struct mf_farm *f, const struct mf_task *g, const struct mf_config_row *row,
                 const char *names, int n_ties)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", g->batch->id);
-    mf_json_add_i64(body, "goal", g->id);
+    mf_json_add_i64(body, "task", g->id);
     cJSON_AddNumberToObject(body, "us", row->us);
     cJSON_AddStringToObject(body, "winner", names);
     mf_json_add_i64(body, "pipeline", row->pipeline);
@@ -132,7 +132,7 @@ static const cJSON *outcome_of(const cJSON *race, int group)
     return groups ? NULL : race;
 }
 
-int mf_config_win(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int group,
+int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, int group,
                   const cJSON *race, struct mf_win *ret)
 {
     struct mf_racer_result racers[MF_FINALISTS_MAX];
@@ -173,7 +173,7 @@ int mf_config_win(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l
     return 1;
 }
 
-int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w)
+int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w)
 {
     struct mf_pipeline p = {0};
     struct split split = {0};
@@ -185,7 +185,7 @@ int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w
         r = mf_store_pipeline_get(f->store, w->pipeline, &p);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
-    struct mf_config_row row = {.goal = g->id,
+    struct mf_config_row row = {.task = g->id,
                                 .shape = g->shape_id,
                                 .class = g->class_id,
                                 .model = g->model,
@@ -206,7 +206,7 @@ int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w
     return r;
 }
 
-int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t pipeline, double us,
+int mf_config_keep(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
                    int64_t tie)
 {
     struct mf_pipeline p = {0};
@@ -214,7 +214,7 @@ int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t
     char ties[32] = "[]";
     mf_buf_init(&split.names, 16u << 10);
     if (tie)
-        mf_say(ties, sizeof(ties), "[%" PRId64 "]", tie);
+        mf_format(ties, sizeof(ties), "[%" PRId64 "]", tie);
     _cleanup_(mf_freep) char *compared = print_provenance(f, g, worker, "compare");
     _cleanup_(mf_freep) char *provenance = NULL;
     int r = compared ? add_choice(f, g, compared, &provenance) : -ENOMEM;
@@ -222,7 +222,7 @@ int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t
         r = mf_store_pipeline_get(f->store, pipeline, &p);
     if (r == 0)
         r = split_pipeline(f, g, p.steps, &split);
-    struct mf_config_row row = {.goal = g->id,
+    struct mf_config_row row = {.task = g->id,
                                 .pipeline = pipeline,
                                 .us = us,
                                 .us1 = split.all_us > 0 ? us * split.first_us / split.all_us : us,

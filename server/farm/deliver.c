@@ -6,7 +6,7 @@
  *   (unit, attempt, seq) known  nothing, acknowledged again
  *
  * Deaths: a runner that is killed from outside looks like a crash of the step that ran. So the first death of a step in a
- * goal is kept as a sample and the step goes to a unit of its own, on another worker if there is one; the second death
+ * task is kept as a sample and the step goes to a unit of its own, on another worker if there is one; the second death
  * decides, and puts the kernel in quarantine for the class. */
 #include "server/farm/farm_private.h"
 
@@ -45,7 +45,7 @@ static int again(struct mf_farm *f, struct mf_slot *slot, const struct mf_result
 }
 
 /* 1: stored; 0: it was known. */
-static int store(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m, int64_t goal,
+static int store(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m, int64_t task,
                  bool final, bool late, struct mf_result_note note, const cJSON *json)
 {
     _cleanup_(mf_freep) char *extra = NULL;
@@ -58,7 +58,7 @@ static int store(struct mf_farm *f, struct mf_slot *slot, const struct mf_result
         .seq = m->seq,
         .step = m->step,
         .pipeline = m->pipeline,
-        .goal = goal,
+        .task = task,
         .worker = slot->id,
         .status = m->status,
         .reason = m->reason,
@@ -117,13 +117,13 @@ static int tell_failure(struct mf_farm *f, const struct mf_lease *l, const struc
     if (r < 0)
         return r;
     cJSON *body = cJSON_CreateObject();
-    mf_json_add_i64(body, "batch", l->goal->batch->id);
-    mf_json_add_i64(body, "goal", l->goal->id);
+    mf_json_add_i64(body, "batch", l->task->batch->id);
+    mf_json_add_i64(body, "task", l->task->id);
     mf_json_add_i64(body, "step", m->step);
     cJSON_AddStringToObject(body, "name", row.name);
     cJSON_AddStringToObject(body, "status", mf_status_name(m->status));
     cJSON_AddStringToObject(body, "reason", m->reason);
-    return mf_event_tell(f, l->goal->batch->id, "failure", body);
+    return mf_event_tell(f, l->task->batch->id, "failure", body);
 }
 
 /* The step alone in a unit of its own, with the best times that it would have met in this one. */
@@ -139,7 +139,7 @@ static int try_again(struct mf_farm *f, const struct mf_lease *l, const struct m
     }
     int r = mf_buf_adds(&body, "}}");
     if (r == 0)
-        r = mf_unit_add(f, l->goal, MF_UNIT_PROBE, body.data, l->worker);
+        r = mf_unit_add(f, l->task, MF_UNIT_PROBE, body.data, l->worker);
     mf_buf_release(&body);
     return r;
 }
@@ -150,15 +150,15 @@ static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct 
     struct mf_step_row row;
     char reason[MF_REASON_MAX], class_text[MF_DEVICE_CLASS_TEXT_MAX];
     struct mf_device_class class;
-    mf_say(reason, sizeof(reason), "killed two runners, the second time by %s: %s", mf_status_name(m->status),
-           m->reason);
+    mf_format(reason, sizeof(reason), "killed two runners, the second time by %s: %s",
+              mf_status_name(m->status), m->reason);
     memcpy(m->reason, reason, sizeof(reason));
     m->status = MF_STATUS_QUARANTINED;
-    int r = mf_store_quarantine(f->store, item->kernel, l->goal->class_id, reason, f->wall_ms);
+    int r = mf_store_quarantine(f->store, item->kernel, l->task->class_id, reason, f->wall_ms);
     if (r == 0)
         r = mf_store_step_get(f->store, item->id, &row, NULL);
     if (r == 0)
-        r = mf_store_class_get(f->store, l->goal->class_id, &class);
+        r = mf_store_class_get(f->store, l->task->class_id, &class);
     if (r < 0)
         return r;
     mf_device_class_print(&class, class_text);
@@ -171,13 +171,13 @@ static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct 
     return mf_event_tell(f, 0, "quarantine", body);
 }
 
-/* The first death in the goal is no decision: 0. The second is: 1. */
+/* The first death in the task is no decision: 0. The second is: 1. */
 static int take_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_lease *l,
                       const struct mf_lease_item *item, struct mf_result_message *m)
 {
     int64_t n = 0;
     slot->n_deaths++;
-    int r = mf_store_strike(f->store, item->kernel, l->goal->class_id, slot->id, l->goal->id, m->status,
+    int r = mf_store_strike(f->store, item->kernel, l->task->class_id, slot->id, l->task->id, m->status,
                             m->reason, f->wall_ms, &n);
     if (r < 0)
         return r;
@@ -187,12 +187,12 @@ static int take_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_l
 
 static int end_probe(struct mf_farm *f, struct mf_lease *l, const char *reason)
 {
-    struct mf_goal *g = l->goal;
+    struct mf_task *g = l->task;
     if (l->n_left > 0)
         return mf_lease_fail(f, l, *reason ? reason : "its worker ended it early");
     int r = mf_lease_done(f, l);
     mf_lease_free(l);
-    return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
+    return r == 0 && g->open_units == 0 && g->state == MF_TASK_PROBING ? mf_task_probed(f, g) : r;
 }
 
 static int take_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l, struct mf_lease_item *item,
@@ -207,13 +207,13 @@ static int take_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
     if (r < 0)
         return r;
     bool final = r > 0;
-    r = store(f, slot, m, l->goal->id, final, false, note, json);
+    r = store(f, slot, m, l->task->id, final, false, note, json);
     if (r < 0)
         return r;
     settle(l, item, m);
     if (m->status == MF_STATUS_OK)
         mf_bests_add(&l->best, item->covers, m->us);
-    r = final ? mf_goal_measured(f, l->goal, item->covers, m->status, m->us) : 0;
+    r = final ? mf_task_measured(f, l->task, item->covers, m->status, m->us) : 0;
     if (r == 0 && m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
         r = tell_failure(f, l, m);
     return r;
@@ -252,7 +252,7 @@ int mf_deliver_given_up(struct mf_farm *f, struct mf_lease *l, const char *reaso
                                     .attempt = l->attempt,
                                     .seq = -(int64_t)i - 1,
                                     .step = item->id,
-                                    .goal = l->goal->id,
+                                    .task = l->task->id,
                                     .worker = l->worker,
                                     .status = MF_STATUS_CRASH,
                                     .reason = reason,
@@ -264,7 +264,7 @@ int mf_deliver_given_up(struct mf_farm *f, struct mf_lease *l, const char *reaso
                                     .at_ms = f->wall_ms};
         r = mf_store_result_add(f->store, &row);
         if (r > 0)
-            r = mf_goal_measured(f, l->goal, item->covers, MF_STATUS_CRASH, (double)NAN);
+            r = mf_task_measured(f, l->task, item->covers, MF_STATUS_CRASH, (double)NAN);
     }
     return r < 0 ? r : 0;
 }
@@ -289,7 +289,7 @@ static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
     }
     /* Under another routing than the batch's it decides nothing, and a comparison does not decide the race again */
     bool compares = l->kind == MF_UNIT_COMPARE;
-    int r = store(f, slot, m, l->goal->id, !l->routing && !compares, false,
+    int r = store(f, slot, m, l->task->id, !l->routing && !compares, false,
                   (struct mf_result_note){.routing = l->routing, .compares = compares}, json);
     if (r < 0)
         return r;
@@ -303,11 +303,11 @@ static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l
         return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker gave no result");
     r = mf_lease_done(f, l);
     if (r == 0 && l->routing)
-        r = mf_goal_regretted(f, l->goal, l, m->race, "no pipeline survived under this profile");
+        r = mf_task_regretted(f, l->task, l, m->race, "no pipeline survived under this profile");
     else if (r == 0 && compares)
-        r = mf_goal_compared(f, l->goal, l);
+        r = mf_task_compared(f, l->task, l);
     else if (r == 0)
-        r = mf_goal_raced(f, l->goal, l, m->race);
+        r = mf_task_raced(f, l->task, l, m->race);
     mf_lease_free(l);
     return r;
 }
@@ -335,21 +335,21 @@ static int add_rejection(struct mf_farm *f, int64_t enumeration, const cJSON *js
         mf_json_text(json, "kernel", &kernel) < 0 || mf_json_text(json, "rule", &rule) < 0 ||
         !mf_is_name(rule, 40) || mf_json_text(json, "reason", &reason) < 0)
         return refuse(ret_why, "a rejection lacks family, kernel, rule or reason");
-    mf_say(cut_kernel, sizeof(cut_kernel), "%s", kernel);
-    mf_say(cut_reason, sizeof(cut_reason), "%s", reason);
+    mf_format(cut_kernel, sizeof(cut_kernel), "%s", kernel);
+    mf_format(cut_reason, sizeof(cut_reason), "%s", reason);
     return mf_store_rejection_add(f->store, enumeration, 0, family, cut_kernel, rule, cut_reason);
 }
 
 static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_result_message *m)
 {
-    int64_t enumeration = l->goal->enumeration;
+    int64_t enumeration = l->task->enumeration;
     if (m->status != MF_STATUS_OK)
         return mf_lease_fail(f, l, m->reason);
     int r = mf_lease_done(f, l);
     mf_lease_free(l);
     if (r == 0)
         r = mf_store_enumeration_complete(f->store, enumeration);
-    return r < 0 ? r : mf_goals_enumerated(f, enumeration, NULL);
+    return r < 0 ? r : mf_tasks_enumerated(f, enumeration, NULL);
 }
 
 /* 1: one of them is refused, and those before it are written. */
@@ -397,7 +397,7 @@ static int take_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enum
 static int end_refused(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
     char reason[MF_REASON_MAX];
-    mf_say(reason, sizeof(reason), "its list of steps was refused: %s", why);
+    mf_format(reason, sizeof(reason), "its list of steps was refused: %s", why);
     int r = mf_lease_refuse(f, l, reason);
     return r < 0 ? r : 1;
 }
@@ -405,7 +405,7 @@ static int end_refused(struct mf_farm *f, struct mf_lease *l, const char *why)
 static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
                           struct mf_result_message *m, const char **ret_why)
 {
-    int r = take_list(f, slot, l->goal->enumeration, m, ret_why);
+    int r = take_list(f, slot, l->task->enumeration, m, ret_why);
     if (r > 0)
         return end_refused(f, l, *ret_why);
     if (r == 0)
@@ -436,11 +436,11 @@ static int take_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_re
     /* What an enumeration or an end without a step says late, nobody wants */
     if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
         return acknowledge(slot, m);
-    r = m->step ? mf_store_step_of_goal(f->store, row.goal, m->step)
-                : mf_store_pipeline_of_goal(f->store, row.goal, m->pipeline);
+    r = m->step ? mf_store_step_of_task(f->store, row.task, m->step)
+                : mf_store_pipeline_of_task(f->store, row.task, m->pipeline);
     if (r <= 0)
         return r < 0 ? r : refuse(ret_why, "step or pipeline is not of this unit");
-    r = store(f, slot, m, row.goal, false, true, (struct mf_result_note){0}, json);
+    r = store(f, slot, m, row.task, false, true, (struct mf_result_note){0}, json);
     if (r < 0)
         return r;
     if (r == 0)

@@ -33,11 +33,11 @@ int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *bod
 
 static void send_untold(struct mf_farm *f)
 {
-    const struct mf_event *e = &f->untold;
+    const struct mf_event *e = &f->no_completion_signal;
     if (!e->body || (f->events && mf_bus_send_event(f->events, e->id, e->batch, e->kind, e->body) == -EAGAIN))
         return;
-    free(f->untold.body);
-    f->untold = (struct mf_event){0};
+    free(f->no_completion_signal.body);
+    f->no_completion_signal = (struct mf_event){0};
 }
 
 /* Whoever sees a gap reads the table, so of events that find no room only the latest has to arrive: in a later turn. */
@@ -45,46 +45,46 @@ void mf_events_publish(struct mf_farm *f)
 {
     send_untold(f);
     for (size_t i = 0; i < f->n_told; i++) {
-        free(f->untold.body);
-        f->untold = f->told[i];
+        free(f->no_completion_signal.body);
+        f->no_completion_signal = f->told[i];
         send_untold(f);
     }
     f->n_told = 0;
 }
 
-struct told_goal {
-    int64_t batch, goal, n_steps, n_measured;
-    enum mf_goal_state state;
+struct told_task {
+    int64_t batch, task, n_steps, n_measured;
+    enum mf_task_state state;
     const char *reason;
 };
 
-static int tell_goal(struct mf_farm *f, const struct told_goal *t)
+static int tell_task(struct mf_farm *f, const struct told_task *t)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", t->batch);
-    mf_json_add_i64(body, "goal", t->goal);
-    cJSON_AddStringToObject(body, "state", mf_goal_state_name(t->state));
+    mf_json_add_i64(body, "task", t->task);
+    cJSON_AddStringToObject(body, "state", mf_task_state_name(t->state));
     mf_json_add_i64(body, "steps", t->n_steps);
     mf_json_add_i64(body, "measured", t->n_measured);
     cJSON_AddStringToObject(body, "reason", t->reason);
-    return mf_event_tell(f, t->batch, "goal", body);
+    return mf_event_tell(f, t->batch, "task", body);
 }
 
-int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason)
+int mf_event_task(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
     g->told_ms = f->now_ms;
     g->changed = false;
-    return tell_goal(f, &(struct told_goal){.batch = g->batch->id,
-                                            .goal = g->id,
+    return tell_task(f, &(struct told_task){.batch = g->batch->id,
+                                            .task = g->id,
                                             .state = g->state,
                                             .n_steps = g->n_steps,
                                             .n_measured = g->n_measured,
                                             .reason = reason});
 }
 
-int mf_event_goal_ended(struct mf_farm *f, int64_t batch, int64_t goal, enum mf_goal_state state)
+int mf_event_task_ended(struct mf_farm *f, int64_t batch, int64_t task, enum mf_task_state state)
 {
-    return tell_goal(f, &(struct told_goal){.batch = batch, .goal = goal, .state = state, .reason = ""});
+    return tell_task(f, &(struct told_task){.batch = batch, .task = task, .state = state, .reason = ""});
 }
 
 int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state)

@@ -68,14 +68,14 @@ static void read_clocks(struct mf_farm *f)
     f->wall_ms = mf_wall_ms();
 }
 
-/* Goals that were being ranked: their turn was committed before their races were planned. */
+/* Tasks that were being ranked: their turn was committed before their races were planned. */
 static int resume_ranking(struct mf_farm *f)
 {
     struct mf_ids ids = {0};
-    int r = mf_store_goals_in(f->store, MF_GOAL_RANKING, &ids);
+    int r = mf_store_tasks_in(f->store, MF_TASK_RANKING, &ids);
     for (size_t i = 0; r == 0 && i < ids.n; i++) {
-        struct mf_goal *g;
-        r = mf_goal_get(f, ids.all[i], &g);
+        struct mf_task *g;
+        r = mf_task_get(f, ids.all[i], &g);
         if (r == 0)
             r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     }
@@ -107,13 +107,13 @@ void mf_farm_forget(struct mf_farm *f)
 {
     MF_MAP_EACH(&f->leases, e)
     mf_lease_free(e->value);
-    MF_MAP_EACH(&f->goals, e)
-    mf_goal_free(e->value);
+    MF_MAP_EACH(&f->tasks, e)
+    mf_task_free(e->value);
     MF_MAP_EACH(&f->batches, e)
     mf_batch_free(e->value);
     mf_map_release(&f->leases);
     mf_map_release(&f->turns);
-    mf_map_release(&f->goals);
+    mf_map_release(&f->tasks);
     mf_map_release(&f->batches);
     mf_slots_release(&f->slots);
     for (size_t i = 0; i < f->n_told; i++)
@@ -143,15 +143,15 @@ int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm
     if (r < 0 || (r = load(f)) == -EBADMSG) {
         mf_store_refusal(options->path, r, why, why_cap);
     } else if (r < 0) {
-        mf_say(why, why_cap, "read the database %s: %s", options->path, mf_store_error(f->store));
+        mf_format(why, why_cap, "read the database %s: %s", options->path, mf_store_error(f->store));
     } else if (options->first_token && (r = mf_access_first_token(f, options->first_token)) < 0) {
-        mf_say(why, why_cap, "write the first token to %s: %s", options->first_token, strerror(-r));
-    } else if (options->keys && (r = mf_zap_new(zmq, &f->zap)) < 0) {
-        mf_say(why, why_cap, "open the socket that checks keys: %s", zmq_strerror(-r));
+        mf_format(why, why_cap, "write the first token to %s: %s", options->first_token, strerror(-r));
+    } else if (options->keys && (r = mf_auth_new(zmq, &f->zap)) < 0) {
+        mf_format(why, why_cap, "open the socket that checks keys: %s", zmq_strerror(-r));
     } else if ((r = mf_hub_new(zmq, options->endpoint, options->keys, &f->hub)) < 0) {
-        mf_say(why, why_cap, "listen for workers at %s: %s", options->endpoint, zmq_strerror(-r));
+        mf_format(why, why_cap, "listen for workers at %s: %s", options->endpoint, zmq_strerror(-r));
     } else if ((r = open_bus(f, zmq)) < 0) {
-        mf_say(why, why_cap, "open the sockets between threads: %s", zmq_strerror(-r));
+        mf_format(why, why_cap, "open the sockets between threads: %s", zmq_strerror(-r));
     }
     if (r < 0) {
         mf_farm_free(f);
@@ -173,11 +173,11 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
     }
     mf_farm_forget(f);
     mf_hub_free(f->hub);
-    mf_zap_free(f->zap); /* after the hub: see server/link/authenticate.h */
+    mf_auth_free(f->zap); /* after the hub: see server/link/authenticate.h */
     mf_store_free(f->store);
     free(f->path);
     free(f->told);
-    free(f->untold.body);
+    free(f->no_completion_signal.body);
     free(f->answers);
     free(f->touched);
     free(f);
@@ -348,13 +348,13 @@ static int turn(struct mf_farm *f)
     if (r >= 0)
         r = take_all(f, start_ns);
     if (r >= 0 && f->wake_waiting)
-        r = mf_goals_wake(f);
+        r = mf_tasks_wake(f);
     if (r >= 0)
         r = housekeep(f);
     if (r >= 0)
         r = mf_units_dispatch(f);
     if (r >= 0)
-        r = mf_goals_flush(f);
+        r = mf_tasks_flush(f);
     if (r >= 0)
         r = mf_peers_acknowledge(f);
     /* Turns that nobody waits for are many, and count for nothing */
@@ -385,7 +385,7 @@ int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)
         {.socket = mf_hub_socket(f->hub), .events = ZMQ_POLLIN},
         {.socket = f->requests, .events = ZMQ_POLLIN},
         {.fd = stop_fd, .events = ZMQ_POLLIN},
-        {.socket = f->zap ? mf_zap_socket(f->zap) : NULL, .events = ZMQ_POLLIN},
+        {.socket = f->zap ? mf_auth_socket(f->zap) : NULL, .events = ZMQ_POLLIN},
     };
     int n_items = (int)MF_ARRAY_LEN(items) - !f->zap;
     for (;;) {

@@ -41,7 +41,7 @@ struct mf_batch_options {
     int warmup;         /* runs of a candidate whose times do not count; 0: all do, the first too */
     int iters;          /* samples of the winner's fresh re-measurement; 0: the farm's own choice */
     bool no_split_k;    /* steps that cut K are none of it */
-    bool shape_grouped; /* one worker measures all of a goal, while it is there */
+    bool shape_grouped; /* one worker measures all of a task, while it is there */
     int n_regret;       /* profiles that the winner's regret is measured under; balanced and zipf:1.2 */
     struct mf_routing regret[MF_BATCH_REGRET_MAX];
     int n_classes; /* 0: every class that has a live worker at submission, or the first to come */

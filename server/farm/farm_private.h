@@ -24,8 +24,8 @@ struct mf_batch {
     struct mf_batch_options options;
     char *options_text;   /* JSON as stored */
     char *unit_options;   /* JSON as units carry it */
-    int64_t open_goals;   /* that have not ended; 0: none, or nobody counted yet */
-    int64_t n_loaded;     /* goals of it in memory */
+    int64_t open_tasks;   /* that have not ended; 0: none, or nobody counted yet */
+    int64_t n_loaded;     /* tasks of it in memory */
     bool ended;           /* none of them will be loaded again, but to be looked at */
     int64_t pinned_class; /* of which the revision below is known; 0: none */
     char pinned_revision[80];
@@ -44,11 +44,11 @@ void mf_bests_add(struct mf_bests *b, mf_ops covers, double us);
 
 struct mf_win;
 
-struct mf_goal {
+struct mf_task {
     int64_t id;
     struct mf_batch *batch;
     int64_t shape_id, class_id, enumeration, model;
-    enum mf_goal_state state;
+    enum mf_task_state state;
     struct mf_shape shape;
     char row[MF_SHAPE_TEXT_MAX];
     char layer_model[MF_SHAPE_TEXT_MAX];
@@ -58,7 +58,7 @@ struct mf_goal {
     struct mf_forecast *forecast; /* from its ranking until its layer model's layout is chosen */
     bool dirty;                   /* counters are to be written */
     bool changed;                 /* people should hear of it */
-    bool touched;                 /* in the farm's list of goals to look at when the turn ends */
+    bool touched;                 /* in the farm's list of tasks to look at when the turn ends */
     int64_t told_ms;
 };
 
@@ -78,7 +78,7 @@ struct mf_lease_item {
 struct mf_lease {
     int64_t unit, attempt, epoch;
     enum mf_unit_kind kind;
-    struct mf_goal *goal;
+    struct mf_task *task;
     int64_t worker;
     struct mf_slot *slot; /* NULL: after a start, until its worker says HELLO */
     int64_t deadline_ms;  /* monotonic */
@@ -101,18 +101,18 @@ struct mf_farm {
     struct mf_farm_options options;
     struct mf_store *store; /* NULL: it could not be opened anew */
     char *path;
-    struct mf_zap *zap; /* NULL: the hub has no keys */
+    struct mf_auth *zap; /* NULL: the hub has no keys */
     struct mf_hub *hub;
     void *requests, *replies, *events;
     int64_t epoch;
     int64_t lease_ms;
     int64_t now_ms, wall_ms; /* of this turn */
     struct mf_slots slots;
-    struct mf_map batches, goals, leases; /* by id */
+    struct mf_map batches, tasks, leases; /* by id */
     struct mf_map turns;                  /* of fair shares: unit.c */
-    struct mf_goal **touched;
+    struct mf_task **touched;
     size_t n_touched, cap_touched;
-    bool wake_waiting; /* goals that wait may go on: somebody came, or something was asked for */
+    bool wake_waiting; /* tasks that wait may go on: somebody came, or something was asked for */
     bool ranking;      /* a layer model is being ranked, or its layout chosen */
     int64_t
         alone_from_ms; /* after a start, workers have until then to come back before one counts as alone; 0: it has passed */
@@ -127,8 +127,8 @@ struct mf_farm {
     int n_failures;
     struct mf_event *told; /* of this turn, published after COMMIT */
     size_t n_told, cap_told;
-    struct mf_event untold;      /* of events that found no room, the latest; no body: none */
-    struct mf_request **answers; /* of this turn, sent after COMMIT */
+    struct mf_event no_completion_signal; /* of events that found no room, the latest; no body: none */
+    struct mf_request **answers;          /* of this turn, sent after COMMIT */
     size_t n_answers, cap_answers;
     struct mf_farm_stats stats;
     char halted[320]; /* why the store takes nothing; "": it does. See read_only.h */
@@ -148,50 +148,50 @@ int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
 /* Options as units carry them, with another routing; NULL: no memory. */
 char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);
 struct mf_batch *mf_batch_free(struct mf_batch *b);
-/* Closes it when its last goal has ended. */
+/* Closes it when its last task has ended. */
 int mf_batch_check(struct mf_farm *f, struct mf_batch *b);
-/* Frees a batch that has ended and has no goal in memory: a farm that lives for long has few open ones. */
+/* Frees a batch that has ended and has no task in memory: a farm that lives for long has few open ones. */
 void mf_batch_let_go(struct mf_farm *f, struct mf_batch *b);
 
 /* ---- task.c: see there for the states ---- */
-int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret);
-struct mf_goal *mf_goal_free(struct mf_goal *g);
-void mf_goal_drop_forecast(struct mf_goal *g);
-int mf_goals_wake(struct mf_farm *f);
+int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret);
+struct mf_task *mf_task_free(struct mf_task *g);
+void mf_task_drop_forecast(struct mf_task *g);
+int mf_tasks_wake(struct mf_farm *f);
 /* failure: why there is no enumeration; NULL: it is complete. */
-int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
-int mf_goal_probed(struct mf_farm *f, struct mf_goal *g);
-int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body);
-int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race);
+int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
+int mf_task_probed(struct mf_farm *f, struct mf_task *g);
+int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body);
+int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race);
 /* It is known which of its pipelines won. */
-int mf_goal_won(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w);
+int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
 /* The two of a comparison, which not_worker (0: none) is to leave to others. */
-int mf_goal_compare(struct mf_farm *f, struct mf_goal *g, const char *unit_body, int64_t not_worker);
-int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease);
+int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t not_worker);
+int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease);
 /* It is known which row stands. */
-int mf_goal_decided(struct mf_farm *f, struct mf_goal *g);
+int mf_task_decided(struct mf_farm *f, struct mf_task *g);
 /* A race for regret has ended; race NULL: without an outcome, for that reason. */
-int mf_goal_regretted(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
+int mf_task_regretted(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                       const char *reason);
-int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason);
-int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g);
+int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason);
+int mf_task_cancel(struct mf_farm *f, struct mf_task *g);
 /* A step got the result that decides it. */
-int mf_goal_measured(struct mf_farm *f, struct mf_goal *g, mf_ops covers, enum mf_status status, double us);
+int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum mf_status status, double us);
 /* Writes counters and tells people, at most a few times a second each; frees the ended ones. */
-int mf_goals_flush(struct mf_farm *f);
+int mf_tasks_flush(struct mf_farm *f);
 
 /* ---- rank.c ---- */
-/* Finds the goal's pipelines. 1: there are some; 0: it failed, and says why. */
-int mf_rank_goal(struct mf_farm *f, struct mf_goal *g);
+/* Finds the task's pipelines. 1: there are some; 0: it failed, and says why. */
+int mf_rank_task(struct mf_farm *f, struct mf_task *g);
 /* Stores its pipelines and races the finalists of those layouts; n 0: of all of them together. */
-int mf_rank_race(struct mf_farm *f, struct mf_goal *g, const char *const *layouts, size_t n);
+int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n);
 
 /* ---- ladder.c ---- */
-/* Finds the layouts that a layer model may take and starts its races, once no goal of it is behind. */
+/* Finds the layouts that a layer model may take and starts its races, once no task of it is behind. */
 int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
-/* A goal's race over several layouts has ended. 1; 0: no pipeline survived it. */
-int mf_ladder_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l, const cJSON *race);
-/* Chooses among the layouts that a layer model's goals have raced over, once no goal of it is behind. */
+/* A task's race over several layouts has ended. 1; 0: no pipeline survived it. */
+int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l, const cJSON *race);
+/* Chooses among the layouts that a layer model's tasks have raced over, once no task of it is behind. */
 int mf_ladder_settle(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
 
 /* ---- config.c ---- */
@@ -203,16 +203,16 @@ struct mf_win {
 };
 void mf_win_release(struct mf_win *w);
 /* The winner of a group of the lease's race. 1; 0: nobody of it survived. */
-int mf_config_win(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, int group,
+int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, int group,
                   const cJSON *race, struct mf_win *ret);
-int mf_config_write(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w);
-/* The known row takes the place of the race's winner in the goal's config: a pipeline of its, as a comparison on the worker
+int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
+/* The known row takes the place of the race's winner in the task's config: a pipeline of its, as a comparison on the worker
  * measured it. tie: a pipeline that the samples cannot tell from it; 0: none. */
-int mf_config_keep(struct mf_farm *f, struct mf_goal *g, int64_t worker, int64_t pipeline, double us,
+int mf_config_keep(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
                    int64_t tie);
 
 /* ---- unit.c: see there for the states ---- */
-int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, const char *body,
+int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
                 int64_t not_worker);
 int mf_units_load(struct mf_farm *f);
 int mf_units_dispatch(struct mf_farm *f);
@@ -269,7 +269,7 @@ int mf_misses_tune(struct mf_farm *f);
 /* Into the table now, to subscribers after COMMIT. body is printed and freed. */
 int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body);
 void mf_events_publish(struct mf_farm *f);
-int mf_event_goal(struct mf_farm *f, struct mf_goal *g, const char *reason);
-/* Of a goal that ended before anything of it was begun. */
-int mf_event_goal_ended(struct mf_farm *f, int64_t batch, int64_t goal, enum mf_goal_state state);
+int mf_event_task(struct mf_farm *f, struct mf_task *g, const char *reason);
+/* Of a task that ended before anything of it was begun. */
+int mf_event_task_ended(struct mf_farm *f, int64_t batch, int64_t task, enum mf_task_state state);
 int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state);

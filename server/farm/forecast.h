@@ -1,4 +1,4 @@
-/* A goal's pipelines before they are raced: what each takes by the sum of its steps, corrected by what earlier batches have
+/* A task's pipelines before they are raced: what each takes by the sum of its steps, corrected by what earlier batches have
  * told, and the layouts of weights that they are in. Pure. */
 #pragma once
 
@@ -36,5 +36,5 @@ struct mf_forecast *mf_forecast_free(struct mf_forecast *fc);
 int mf_forecast_sum_up(struct mf_forecast *fc);
 /* NULL: no path is in it. */
 const struct mf_forecast_layout *mf_forecast_find(const struct mf_forecast *fc, const char *layout);
-/* In the layout that serves the goal best. */
+/* In the layout that serves the task best. */
 double mf_forecast_best_us(const struct mf_forecast *fc);

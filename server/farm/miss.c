@@ -121,7 +121,7 @@ static int submit(struct gathering *g)
     if (g->n == 0)
         return 0;
     mf_device_class_print(&g->class, class);
-    mf_say(name, sizeof(name), "missed by production on %s", class);
+    mf_format(name, sizeof(name), "missed by production on %s", class);
     struct mf_submission submission = {.name = name,
                                        .idempotency_key = "",
                                        .body_hash = "",

@@ -230,7 +230,7 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
     if (r == 0)
         r = welcome(f, slot, h->running);
     if (r == 0)
-        r = mf_store_goals_adopt(f->store, class_id);
+        r = mf_store_tasks_adopt(f->store, class_id);
     if (r > 0)
         r = mf_promote_adopted(f, class_id);
     mf_slots_feed(&f->slots, class_id);
@@ -330,7 +330,7 @@ static int take_result(struct mf_farm *f, struct mf_slot *slot, const struct mf_
 static int cancel_stale(struct mf_farm *f, struct mf_slot *slot, int64_t unit, int64_t attempt)
 {
     char text[80];
-    mf_say(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", unit, attempt);
+    mf_format(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", unit, attempt);
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_CANCEL, text);
 }
 
@@ -362,7 +362,7 @@ static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_ma
         /* The first one runs, the others were fetched ahead */
         if (!slot->unit) {
             slot->unit = unit;
-            mf_say(slot->step, sizeof(slot->step), "%s", step);
+            mf_format(slot->step, sizeof(slot->step), "%s", step);
         }
     }
     if (mf_json_object(mail->json, "device")) {
@@ -453,7 +453,7 @@ int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, co
     if (r == 0)
         r = mf_store_worker_save(f->store, slot, state, f->wall_ms);
     if (r == 0)
-        r = mf_store_goals_unpin(f->store, slot->id);
+        r = mf_store_tasks_unpin(f->store, slot->id);
     if (r == 0)
         r = mf_event_worker(f, slot, state);
     mf_slots_remove(&f->slots, slot);

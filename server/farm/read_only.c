@@ -39,9 +39,9 @@ bool mf_halt(struct mf_farm *f, int r)
     if (!may_pass(r))
         return false;
     const char *error = f->store ? mf_store_error(f->store) : "";
-    mf_say(f->halted, sizeof(f->halted),
-           "the database cannot be written to (%s): nothing is taken until it can",
-           *error ? error : strerror(-r));
+    mf_format(f->halted, sizeof(f->halted),
+              "the database cannot be written to (%s): nothing is taken until it can",
+              *error ? error : strerror(-r));
     log_warn("%s; workers keep their results", f->halted);
     for (size_t i = 0; i < f->n_answers; i++) {
         refuse(f, f->answers[i]);

@@ -110,7 +110,7 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
         return refuse(ret_why, "status is none of the farm's");
     if (mf_json_text(json, "reason", &reason) == -EINVAL)
         return refuse(ret_why, "reason is no text");
-    mf_say(ret->reason, sizeof(ret->reason), "%s", reason);
+    mf_format(ret->reason, sizeof(ret->reason), "%s", reason);
     if (optional_number(json, "us", &ret->us) < 0 || optional_number(json, "mad", &ret->mad) < 0 ||
         optional_number(json, "err", &ret->err) < 0 || optional_number(json, "row_err", &ret->row_err) < 0)
         return refuse(ret_why, "us, mad, err or row_err is no finite number");
@@ -136,24 +136,25 @@ void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
     double us = m->us;
     if (!(us > 0)) {
         if (isnan(us))
-            mf_say(m->reason, sizeof(m->reason), "it says %s but gives no time", mf_status_name(m->status));
+            mf_format(m->reason, sizeof(m->reason), "it says %s but gives no time",
+                      mf_status_name(m->status));
         else
-            mf_say(m->reason, sizeof(m->reason), "it says %s with a time of %g us", mf_status_name(m->status),
-                   us);
+            mf_format(m->reason, sizeof(m->reason), "it says %s with a time of %g us",
+                      mf_status_name(m->status), us);
         m->status = MF_STATUS_IMPLAUSIBLE;
         return;
     }
     double gflops = flops / (us * 1e3), gbs = bytes / (us * 1e3);
     if (ceilings->peak_gflops > 0 && gflops > ceilings->peak_gflops * PEAK_SLACK) {
-        mf_say(m->reason, sizeof(m->reason),
-               "%.4g us for %.4g GFLOP is %.4g GFLOP/s, beyond the device's peak of %.4g GFLOP/s", us,
-               flops * 1e-9, gflops, ceilings->peak_gflops);
+        mf_format(m->reason, sizeof(m->reason),
+                  "%.4g us for %.4g GFLOP is %.4g GFLOP/s, beyond the device's peak of %.4g GFLOP/s", us,
+                  flops * 1e-9, gflops, ceilings->peak_gflops);
         m->status = MF_STATUS_IMPLAUSIBLE;
     } else if (ceilings->mem_read_gbs > 0 && bytes > CACHES_EXCEEDED * ceilings->llc_bytes &&
                gbs > ceilings->mem_read_gbs * PEAK_SLACK) {
-        mf_say(m->reason, sizeof(m->reason),
-               "%.4g us for %.4g MB is %.4g GB/s, beyond the device's memory bandwidth of %.4g GB/s", us,
-               bytes * 1e-6, gbs, ceilings->mem_read_gbs);
+        mf_format(m->reason, sizeof(m->reason),
+                  "%.4g us for %.4g MB is %.4g GB/s, beyond the device's memory bandwidth of %.4g GB/s", us,
+                  bytes * 1e-6, gbs, ceilings->mem_read_gbs);
         m->status = MF_STATUS_IMPLAUSIBLE;
     }
 }

@@ -51,7 +51,7 @@ struct mf_slot {
     int64_t seen_ms, beat_ms; /* monotonic: any message, the last BEAT */
     int credit;
     bool starved;      /* the last lease found nothing; cleared when its class gets units */
-    int64_t last_goal; /* affinity: its data are still there */
+    int64_t last_task; /* affinity: its data are still there */
     int n_leases;
     int64_t unit; /* as its last BEAT said */
     char step[160];

@@ -1,11 +1,11 @@
-/* Goals: one shape of a batch on one device class.
+/* Tasks: one shape of a batch on one device class.
  *
  *   waiting ──start──► enumerating ──probe──► probing ──probed──► ranking ──race──► racing ──raced──────────► done
  *      ├─spare─► done       │                    │                   │                 │ └─compare─► comparing ──┘
  *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────────┴► failed, cancelled
  *
  *   waiting      no worker of the class (and of the batch's kernel revision) is here
- *   enumerating  has an enumeration that is not complete; one goal of those that share it has the unit. From here a goal of
+ *   enumerating  has an enumeration that is not complete; one task of those that share it has the unit. From here a task of
  *                a batch that only asks what would be tried is done
  *   probing      every step to be measured is in a unit that is ready, leased or done
  *   ranking      each of its steps has a result that decides it; waits for the others of its layer model
@@ -15,7 +15,7 @@
  *   done         has a config, or what its batch asked for was the enumeration, or it was spared: the row that is known of its key
  *                can be compared with nothing (mf_promote_spare)
  *
- * Each arrow is one function below. A goal that has ended stays in memory until the turn ends. */
+ * Each arrow is one function below. A task that has ended stays in memory until the turn ends. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -37,15 +37,15 @@
 
 /* ---- in memory ---- */
 
-void mf_goal_drop_forecast(struct mf_goal *g)
+void mf_task_drop_forecast(struct mf_task *g)
 {
     g->forecast = mf_forecast_free(g->forecast);
 }
 
-struct mf_goal *mf_goal_free(struct mf_goal *g)
+struct mf_task *mf_task_free(struct mf_task *g)
 {
     if (g)
-        mf_goal_drop_forecast(g);
+        mf_task_drop_forecast(g);
     free(g);
     return NULL;
 }
@@ -70,10 +70,10 @@ static void remember_best(void *context, mf_ops covers, double us)
     mf_bests_add(context, covers, us);
 }
 
-static int load(struct mf_farm *f, struct mf_goal *g)
+static int load(struct mf_farm *f, struct mf_task *g)
 {
-    struct mf_goal_row row;
-    int r = mf_store_goal_get(f->store, g->id, &row);
+    struct mf_task_row row;
+    int r = mf_store_task_get(f->store, g->id, &row);
     if (r == 0)
         r = mf_batch_get(f, row.batch, &g->batch);
     if (r == 0)
@@ -96,9 +96,9 @@ static int load(struct mf_farm *f, struct mf_goal *g)
     return 0;
 }
 
-int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret)
+int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret)
 {
-    struct mf_goal *g = mf_map_get(&f->goals, (uint64_t)id);
+    struct mf_task *g = mf_map_get(&f->tasks, (uint64_t)id);
     if (!g) {
         g = calloc(1, sizeof(*g));
         if (!g)
@@ -106,9 +106,9 @@ int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret)
         g->id = id;
         int r = load(f, g);
         if (r == 0)
-            r = mf_map_put(&f->goals, (uint64_t)id, g);
+            r = mf_map_put(&f->tasks, (uint64_t)id, g);
         if (r < 0) {
-            mf_goal_free(g);
+            mf_task_free(g);
             return r;
         }
         g->batch->n_loaded++;
@@ -118,7 +118,7 @@ int mf_goal_get(struct mf_farm *f, int64_t id, struct mf_goal **ret)
 }
 
 /* It is looked at when the turn ends. */
-static int touch(struct mf_farm *f, struct mf_goal *g)
+static int touch(struct mf_farm *f, struct mf_task *g)
 {
     if (g->touched)
         return 0;
@@ -130,30 +130,30 @@ static int touch(struct mf_farm *f, struct mf_goal *g)
     return 0;
 }
 
-static int write_counters(struct mf_farm *f, struct mf_goal *g)
+static int write_counters(struct mf_farm *f, struct mf_task *g)
 {
-    int r = g->dirty ? mf_store_goal_steps(f->store, g->id, g->n_steps, g->n_measured) : 0;
+    int r = g->dirty ? mf_store_task_steps(f->store, g->id, g->n_steps, g->n_measured) : 0;
     g->dirty = false;
     return r;
 }
 
-static int enter(struct mf_farm *f, struct mf_goal *g, enum mf_goal_state state, const char *reason)
+static int enter(struct mf_farm *f, struct mf_task *g, enum mf_task_state state, const char *reason)
 {
-    assert(g->state < MF_GOAL_DONE);
+    assert(g->state < MF_TASK_DONE);
     g->state = state;
     int r = touch(f, g);
     if (r == 0)
         r = write_counters(f, g);
     if (r == 0)
-        r = mf_store_goal_state(f->store, g->id, state, reason, f->wall_ms);
-    if (r == 0 && state >= MF_GOAL_DONE && g->batch->open_goals > 0)
-        g->batch->open_goals--;
-    return r < 0 ? r : mf_event_goal(f, g, reason);
+        r = mf_store_task_state(f->store, g->id, state, reason, f->wall_ms);
+    if (r == 0 && state >= MF_TASK_DONE && g->batch->open_tasks > 0)
+        g->batch->open_tasks--;
+    return r < 0 ? r : mf_event_task(f, g, reason);
 }
 
 /* ---- waiting ─► enumerating ---- */
 
-static int add_enumerate_unit(struct mf_farm *f, struct mf_goal *g)
+static int add_enumerate_unit(struct mf_farm *f, struct mf_task *g)
 {
     int r = mf_store_enumerating_unit(f->store, g->enumeration);
     return r == 0 ? mf_unit_add(f, g, MF_UNIT_ENUMERATE, "{}", 0) : (r < 0 ? r : 0);
@@ -168,14 +168,14 @@ static int pinned_revision(struct mf_farm *f, struct mf_batch *b, int64_t class_
         r = mf_store_pinned_revision(f->store, b->id, class_id, &revision);
         if (r > 0) {
             b->pinned_class = class_id;
-            mf_say(b->pinned_revision, sizeof(b->pinned_revision), "%s", revision);
+            mf_format(b->pinned_revision, sizeof(b->pinned_revision), "%s", revision);
         }
     }
     *ret = r > 0 ? b->pinned_revision : NULL;
     return r < 0 ? r : 0;
 }
 
-static int wait_for(struct mf_farm *f, struct mf_goal *g, const char *revision)
+static int wait_for(struct mf_farm *f, struct mf_task *g, const char *revision)
 {
     char reason[240], class_text[MF_DEVICE_CLASS_TEXT_MAX];
     struct mf_device_class class;
@@ -183,15 +183,15 @@ static int wait_for(struct mf_farm *f, struct mf_goal *g, const char *revision)
     if (r < 0)
         return r;
     mf_device_class_print(&class, class_text);
-    mf_say(reason, sizeof(reason), "waits for a worker of class %s%s%s", class_text,
-           revision ? " with kernel revision " : "", revision ? revision : "");
-    r = mf_store_goal_reason(f->store, g->id, reason);
-    return r > 0 ? mf_event_goal(f, g, reason) : r;
+    mf_format(reason, sizeof(reason), "waits for a worker of class %s%s%s", class_text,
+              revision ? " with kernel revision " : "", revision ? revision : "");
+    r = mf_store_task_reason(f->store, g->id, reason);
+    return r > 0 ? mf_event_task(f, g, reason) : r;
 }
 
-static int probe(struct mf_farm *f, struct mf_goal *g);
+static int probe(struct mf_farm *f, struct mf_task *g);
 
-static int start(struct mf_farm *f, struct mf_goal *g, const char *here)
+static int start(struct mf_farm *f, struct mf_task *g, const char *here)
 {
     const char *revision;
     bool complete;
@@ -203,17 +203,17 @@ static int start(struct mf_farm *f, struct mf_goal *g, const char *here)
     r = mf_store_enumeration(f->store, g->class_id, g->shape_id, revision ? revision : here, &g->enumeration,
                              &complete);
     if (r == 0)
-        r = mf_store_goal_enumerating(f->store, g->id, g->enumeration);
+        r = mf_store_task_enumerating(f->store, g->id, g->enumeration);
     if (r < 0)
         return r;
-    g->state = MF_GOAL_ENUMERATING;
+    g->state = MF_TASK_ENUMERATING;
     if (complete)
         return probe(f, g);
-    r = mf_event_goal(f, g, "");
+    r = mf_event_task(f, g, "");
     return r < 0 ? r : add_enumerate_unit(f, g);
 }
 
-int mf_goals_wake(struct mf_farm *f)
+int mf_tasks_wake(struct mf_farm *f)
 {
     int r = 0;
     f->wake_waiting = false;
@@ -225,10 +225,10 @@ int mf_goals_wake(struct mf_farm *f)
             seen |= f->slots.all[j]->class_id == slot->class_id;
         if (seen)
             continue;
-        r = mf_store_goals_waiting(f->store, slot->class_id, &ids);
+        r = mf_store_tasks_waiting(f->store, slot->class_id, &ids);
         for (size_t j = 0; r == 0 && j < ids.n; j++) {
-            struct mf_goal *g;
-            r = mf_goal_get(f, ids.all[j], &g);
+            struct mf_task *g;
+            r = mf_task_get(f, ids.all[j], &g);
             if (r == 0)
                 r = start(f, g, slot->revision);
         }
@@ -248,7 +248,7 @@ struct barred {
 
 struct offered {
     struct mf_farm *f;
-    struct mf_goal *g;
+    struct mf_task *g;
     struct mf_step_row *steps;
     struct barred *barred; /* written as rejections after the query */
     size_t n, cap, n_barred, cap_barred;
@@ -262,17 +262,17 @@ static bool wants_elsewhere(const struct mf_batch *b, const cJSON *step, char re
     if (!*layout || mf_step_from_json(step, &s, &field) < 0)
         return false;
     for (int i = 0; i < s.n_needs; i++) {
-        const struct mf_artifact *a = &s.needs[i];
+        const struct mf_tensor_spec *a = &s.needs[i];
         char want[MF_ORDER_MAX + 4];
-        if (!mf_artifact_is_weight(a))
+        if (!mf_tensor_spec_is_weight(a))
             continue;
-        mf_say(want, sizeof(want), "%s=%s", mf_tensor_name(a->tensor), a->order);
+        mf_format(want, sizeof(want), "%s=%s", mf_tensor_name(a->tensor), a->order);
         const char *at = strstr(layout, want);
         char behind = at ? at[strlen(want)] : 'x';
         if (behind == ' ' || behind == '\0')
             continue;
-        mf_say(reason, MF_REASON_MAX, "it wants %s, the weights of batch %" PRId64 " lie in %s (layout)",
-               want, b->id, layout);
+        mf_format(reason, MF_REASON_MAX, "it wants %s, the weights of batch %" PRId64 " lie in %s (layout)",
+                  want, b->id, layout);
         return true;
     }
     return false;
@@ -299,16 +299,17 @@ static int vetoes(const struct offered *o, const struct mf_step_row *row, char r
         return 1;
     (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
     if (b->options.no_split_k && ksplit > 0) {
-        mf_say(reason, MF_REASON_MAX,
-               "it cuts K (ksplit %" PRId64 "), batch %" PRId64 " leaves that out (split_k)", ksplit, b->id);
+        mf_format(reason, MF_REASON_MAX,
+                  "it cuts K (ksplit %" PRId64 "), batch %" PRId64 " leaves that out (split_k)", ksplit,
+                  b->id);
         return 1;
     }
     (void)mf_json_double(json, "saved", &saved);
     mf_ops_print(row->covers, ops);
-    mf_say(reason, MF_REASON_MAX,
-           "%s in one kernel saves %.0f bytes of traffic a call, batch %" PRId64
-           " asks for %.0f (fuse_saves)",
-           ops, saved, b->id, b->options.fuse_saves);
+    mf_format(reason, MF_REASON_MAX,
+              "%s in one kernel saves %.0f bytes of traffic a call, batch %" PRId64
+              " asks for %.0f (fuse_saves)",
+              ops, saved, b->id, b->options.fuse_saves);
     return fuses && saved < b->options.fuse_saves;
 }
 
@@ -320,8 +321,8 @@ static bool forbids(const struct mf_batch *b, mf_ops covers, char reason[MF_REAS
         if ((covers & b->options.no_fuse[i]) != b->options.no_fuse[i])
             continue;
         mf_ops_print(b->options.no_fuse[i], ops);
-        mf_say(reason, MF_REASON_MAX, "batch %" PRId64 " has %s in its no_fuse list, entry %d of %d", b->id,
-               ops, i + 1, b->options.n_no_fuse);
+        mf_format(reason, MF_REASON_MAX, "batch %" PRId64 " has %s in its no_fuse list, entry %d of %d",
+                  b->id, ops, i + 1, b->options.n_no_fuse);
         return true;
     }
     return false;
@@ -339,7 +340,7 @@ static int take_step(void *context, const struct mf_step_row *row, const char *q
     struct barred *b = &o->barred[o->n_barred];
     char *reason = b->reason;
     if (quarantined) {
-        mf_say(reason, MF_REASON_MAX, "in quarantine: %s", quarantined);
+        mf_format(reason, MF_REASON_MAX, "in quarantine: %s", quarantined);
         rule = "quarantine";
     } else if (forbids(o->g->batch, row->covers, reason)) {
         rule = "no_fuse";
@@ -359,7 +360,7 @@ static int take_step(void *context, const struct mf_step_row *row, const char *q
     return 0;
 }
 
-static int add_probe_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_step_row *steps, size_t n)
+static int add_probe_unit(struct mf_farm *f, struct mf_task *g, const struct mf_step_row *steps, size_t n)
 {
     struct mf_buf body;
     mf_buf_init(&body, 1u << 20);
@@ -373,7 +374,7 @@ static int add_probe_unit(struct mf_farm *f, struct mf_goal *g, const struct mf_
     return r;
 }
 
-static int add_probe_units(struct mf_farm *f, struct mf_goal *g, struct offered *o)
+static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct offered *o)
 {
     struct mf_plan_options options = {.target_s = f->options.unit_s};
     for (size_t i = 0; i < f->slots.n; i++) {
@@ -393,18 +394,18 @@ static int add_probe_units(struct mf_farm *f, struct mf_goal *g, struct offered 
 }
 
 /* Its steps and its rejections are all that was asked for. */
-static int end_with_steps(struct mf_farm *f, struct mf_goal *g)
+static int end_with_steps(struct mf_farm *f, struct mf_task *g)
 {
     char reason[80];
-    mf_say(reason, sizeof(reason), "%" PRId64 " steps would be tried", g->n_steps);
-    int r = enter(f, g, MF_GOAL_DONE, reason);
+    mf_format(reason, sizeof(reason), "%" PRId64 " steps would be tried", g->n_steps);
+    int r = enter(f, g, MF_TASK_DONE, reason);
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
-static int probe(struct mf_farm *f, struct mf_goal *g)
+static int probe(struct mf_farm *f, struct mf_task *g)
 {
     struct offered o = {.f = f, .g = g};
-    assert(g->state == MF_GOAL_ENUMERATING);
+    assert(g->state == MF_TASK_ENUMERATING);
     int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, take_step, &o);
     for (size_t i = 0; r == 0 && i < o.n_barred; i++) {
         const struct barred *b = &o.barred[i];
@@ -414,27 +415,27 @@ static int probe(struct mf_farm *f, struct mf_goal *g)
     g->n_steps = (int64_t)o.n;
     g->n_measured = 0;
     if (r == 0)
-        r = mf_store_goal_steps(f->store, g->id, g->n_steps, 0);
+        r = mf_store_task_steps(f->store, g->id, g->n_steps, 0);
     if (r == 0 && o.n == 0)
-        r = mf_goal_fail(f, g, "no step is offered for it; its rejections say why");
+        r = mf_task_fail(f, g, "no step is offered for it; its rejections say why");
     else if (r == 0 && g->batch->options.search == MF_SEARCH_ENUMERATE)
         r = end_with_steps(f, g);
-    else if (r == 0 && (r = enter(f, g, MF_GOAL_PROBING, "")) == 0)
+    else if (r == 0 && (r = enter(f, g, MF_TASK_PROBING, "")) == 0)
         r = add_probe_units(f, g, &o);
     free(o.steps);
     free(o.barred);
     return r;
 }
 
-int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure)
+int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure)
 {
     struct mf_ids ids = {0};
-    int r = mf_store_goals_of_enumeration(f->store, enumeration, &ids);
+    int r = mf_store_tasks_of_enumeration(f->store, enumeration, &ids);
     for (size_t i = 0; r == 0 && i < ids.n; i++) {
-        struct mf_goal *g;
-        r = mf_goal_get(f, ids.all[i], &g);
+        struct mf_task *g;
+        r = mf_task_get(f, ids.all[i], &g);
         if (r == 0)
-            r = failure ? mf_goal_fail(f, g, failure) : probe(f, g);
+            r = failure ? mf_task_fail(f, g, failure) : probe(f, g);
     }
     mf_ids_release(&ids);
     return r;
@@ -442,7 +443,7 @@ int mf_goals_enumerated(struct mf_farm *f, int64_t enumeration, const char *fail
 
 /* ---- probing ─► ranking ─► racing ---- */
 
-int mf_goal_measured(struct mf_farm *f, struct mf_goal *g, mf_ops covers, enum mf_status status, double us)
+int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum mf_status status, double us)
 {
     g->n_measured++;
     g->dirty = g->changed = true;
@@ -451,20 +452,20 @@ int mf_goal_measured(struct mf_farm *f, struct mf_goal *g, mf_ops covers, enum m
     return touch(f, g);
 }
 
-int mf_goal_probed(struct mf_farm *f, struct mf_goal *g)
+int mf_task_probed(struct mf_farm *f, struct mf_task *g)
 {
-    assert(g->state == MF_GOAL_PROBING);
-    int r = enter(f, g, MF_GOAL_RANKING, "");
+    assert(g->state == MF_TASK_PROBING);
+    int r = enter(f, g, MF_TASK_RANKING, "");
     if (r == 0)
-        r = mf_rank_goal(f, g);
+        r = mf_rank_task(f, g);
     return r > 0 ? mf_ladder_rank(f, g->batch, g->class_id, g->layer_model) : r;
 }
 
-int mf_goal_race(struct mf_farm *f, struct mf_goal *g, const char *unit_body)
+int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body)
 {
-    assert(g->state == MF_GOAL_RANKING || g->state == MF_GOAL_RACING);
-    int r = g->state == MF_GOAL_RANKING ? enter(f, g, MF_GOAL_RACING, "") : 0;
-    mf_goal_drop_forecast(g);
+    assert(g->state == MF_TASK_RANKING || g->state == MF_TASK_RACING);
+    int r = g->state == MF_TASK_RANKING ? enter(f, g, MF_TASK_RACING, "") : 0;
+    mf_task_drop_forecast(g);
     return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_RACE, unit_body, 0);
 }
 
@@ -482,7 +483,7 @@ static bool somebody_died(const struct mf_lease *l)
 
 /* A runner that was killed from outside looks like a pipeline that crashed. So a race in which one died is run once more,
  * whole, and its first outcome decides nothing. */
-static int race_again(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *l)
+static int race_again(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
     /* A second device's word is not asked of the first */
     int64_t not_worker = l->first_worker ? l->first_worker : l->worker;
@@ -501,35 +502,35 @@ static int race_again(struct mf_farm *f, struct mf_goal *g, const struct mf_leas
 }
 
 /* When nothing of it is left to race. */
-static int end_racing(struct mf_farm *f, struct mf_goal *g)
+static int end_racing(struct mf_farm *f, struct mf_task *g)
 {
     if (g->open_units > 0)
         return 0;
-    int r = enter(f, g, MF_GOAL_DONE, "");
+    int r = enter(f, g, MF_TASK_DONE, "");
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
-int mf_goal_raced(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race)
+int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race)
 {
     struct mf_win w = {0};
-    assert(g->state == MF_GOAL_RACING);
+    assert(g->state == MF_TASK_RACING);
     if (!lease->second_try && somebody_died(lease))
         return race_again(f, g, lease);
     int r =
         lease->n_groups > 0 ? mf_ladder_raced(f, g, lease, race) : mf_config_win(f, g, lease, 0, race, &w);
     if (r == 0) {
         char reason[MF_REASON_MAX];
-        mf_say(reason, sizeof(reason), "none of the %zu finalists survived the race; their results say why",
-               lease->n);
-        return mf_goal_fail(f, g, reason);
+        mf_format(reason, sizeof(reason),
+                  "none of the %zu finalists survived the race; their results say why", lease->n);
+        return mf_task_fail(f, g, reason);
     }
     if (r > 0 && lease->n_groups == 0)
-        r = mf_goal_won(f, g, &w);
+        r = mf_task_won(f, g, &w);
     mf_win_release(&w);
     return r < 0 ? r : 0;
 }
 
-int mf_goal_won(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w)
+int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w)
 {
     int r = mf_config_write(f, g, w);
     mf_fault_at(MF_FAULT_CONFIG_STORED);
@@ -538,39 +539,39 @@ int mf_goal_won(struct mf_farm *f, struct mf_goal *g, const struct mf_win *w)
 
 /* ---- racing ─► comparing ─► done ---- */
 
-int mf_goal_compare(struct mf_farm *f, struct mf_goal *g, const char *unit_body, int64_t not_worker)
+int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t not_worker)
 {
-    assert(g->state == MF_GOAL_RACING || g->state == MF_GOAL_COMPARING);
-    int r = g->state == MF_GOAL_RACING ? enter(f, g, MF_GOAL_COMPARING, "") : 0;
+    assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING);
+    int r = g->state == MF_TASK_RACING ? enter(f, g, MF_TASK_COMPARING, "") : 0;
     return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_COMPARE, unit_body, not_worker);
 }
 
-int mf_goal_compared(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease)
+int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease)
 {
-    assert(g->state == MF_GOAL_COMPARING);
+    assert(g->state == MF_TASK_COMPARING);
     return !lease->second_try && somebody_died(lease) ? race_again(f, g, lease)
                                                       : mf_promote_take(f, g, lease);
 }
 
-int mf_goal_decided(struct mf_farm *f, struct mf_goal *g)
+int mf_task_decided(struct mf_farm *f, struct mf_task *g)
 {
     int r = mf_regret_start(f, g);
     return r < 0 ? r : end_racing(f, g);
 }
 
-int mf_goal_regretted(struct mf_farm *f, struct mf_goal *g, const struct mf_lease *lease, const cJSON *race,
+int mf_task_regretted(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
                       const char *reason)
 {
-    assert(g->state == MF_GOAL_RACING || g->state == MF_GOAL_COMPARING);
+    assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING);
     int r = race ? mf_regret_take(f, lease, race) : mf_regret_miss(f, g, lease->routing, reason);
     return r < 0 ? r : end_racing(f, g);
 }
 
 /* ---- to the other ends ---- */
 
-int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason)
+int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
-    int r = enter(f, g, MF_GOAL_FAILED, reason);
+    int r = enter(f, g, MF_TASK_FAILED, reason);
     /* The others of its layer model may have waited for it alone */
     if (r == 0)
         r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
@@ -579,18 +580,18 @@ int mf_goal_fail(struct mf_farm *f, struct mf_goal *g, const char *reason)
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
-int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g)
+int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_ids others = {0};
-    bool enumerating = g->state == MF_GOAL_ENUMERATING;
-    int r = g->state == MF_GOAL_COMPARING ? mf_promote_cancel(f, g) : 0;
+    bool enumerating = g->state == MF_TASK_ENUMERATING;
+    int r = g->state == MF_TASK_COMPARING ? mf_promote_cancel(f, g) : 0;
     if (r == 0)
-        r = enter(f, g, MF_GOAL_CANCELLED, "");
+        r = enter(f, g, MF_TASK_CANCELLED, "");
     if (r == 0)
         r = mf_store_units_cancel(f->store, g->id);
     for (size_t i = 0; r == 0 && i < f->leases.cap;) {
         struct mf_lease *l = f->leases.entries[i].value;
-        if (f->leases.entries[i].key && l->goal == g) {
+        if (f->leases.entries[i].key && l->task == g) {
             r = mf_lease_cancel(f, l);
             i = 0; /* removing moves entries */
         } else {
@@ -600,10 +601,10 @@ int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g)
     g->open_units = 0;
     /* Others may have shared its enumeration, whose unit is gone now */
     if (r == 0 && enumerating)
-        r = mf_store_goals_of_enumeration(f->store, g->enumeration, &others);
+        r = mf_store_tasks_of_enumeration(f->store, g->enumeration, &others);
     if (r == 0 && others.n > 0) {
-        struct mf_goal *other;
-        r = mf_goal_get(f, others.all[0], &other);
+        struct mf_task *other;
+        r = mf_task_get(f, others.all[0], &other);
         if (r == 0)
             r = add_enumerate_unit(f, other);
     }
@@ -613,23 +614,23 @@ int mf_goal_cancel(struct mf_farm *f, struct mf_goal *g)
 
 /* ---- once a turn ---- */
 
-/* Counters go to the store when people are told, or the goal enters another state: in between, the results themselves
+/* Counters go to the store when people are told, or the task enters another state: in between, the results themselves
  * count, and a start counts them. */
-int mf_goals_flush(struct mf_farm *f)
+int mf_tasks_flush(struct mf_farm *f)
 {
     size_t n = 0;
     for (size_t i = 0; i < f->n_touched; i++) {
-        struct mf_goal *g = f->touched[i];
+        struct mf_task *g = f->touched[i];
         bool due = f->now_ms - g->told_ms >= TOLD_EVERY_MS;
         int r = due ? write_counters(f, g) : 0;
         if (r == 0 && g->changed && due)
-            r = mf_event_goal(f, g, "");
+            r = mf_event_task(f, g, "");
         if (r < 0)
             return r;
-        if (g->state >= MF_GOAL_DONE) {
+        if (g->state >= MF_TASK_DONE) {
             struct mf_batch *b = g->batch;
-            (void)mf_map_remove(&f->goals, (uint64_t)g->id);
-            mf_goal_free(g);
+            (void)mf_map_remove(&f->tasks, (uint64_t)g->id);
+            mf_task_free(g);
             b->n_loaded--;
             mf_batch_let_go(f, b);
         } else if (g->changed || g->dirty) {

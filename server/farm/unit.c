@@ -65,7 +65,7 @@ static int set_turn(struct mf_farm *f, int64_t batch, int64_t class, int64_t tur
     return mf_map_put(&f->turns, TURN_KEY(batch, class), (void *)(uintptr_t)(turn + 1));
 }
 
-static int take_turn(struct mf_farm *f, const struct mf_goal *g, struct mf_unit_row *unit)
+static int take_turn(struct mf_farm *f, const struct mf_task *g, struct mf_unit_row *unit)
 {
     int64_t own, now;
     int r = last_turn(f, g->batch->id, g->class_id, &own);
@@ -94,12 +94,12 @@ static bool is_race(enum mf_unit_kind kind)
 
 /* ---- (none) ─► ready ---- */
 
-int mf_unit_add(struct mf_farm *f, struct mf_goal *g, enum mf_unit_kind kind, const char *body,
+int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
                 int64_t not_worker)
 {
-    /* Within a batch's priority: races give people results, enumerations show what is to be done, retries end goals */
+    /* Within a batch's priority: races give people results, enumerations show what is to be done, retries end tasks */
     int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : not_worker ? 1 : 0;
-    struct mf_unit_row row = {.goal = g->id,
+    struct mf_unit_row row = {.task = g->id,
                               .class = g->class_id,
                               .kind = kind,
                               .body = (char *)body,
@@ -157,7 +157,7 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
                            .kind = row->kind,
                            .worker = row->worker,
                            .deadline_ms = f->now_ms + f->lease_ms};
-    int r = mf_goal_get(f, row->goal, &l->goal);
+    int r = mf_task_get(f, row->task, &l->task);
     if (r == 0 && row->kind == MF_UNIT_PROBE)
         r = read_ids(body, "steps", SIZE_MAX, l);
     if (r == 0 && is_race(row->kind))
@@ -206,7 +206,7 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
         enum mf_status status;
         double us;
         int r =
-            l->attempt > 1 ? mf_store_step_decided(f->store, l->goal->id, l->unit, item.id, &status, &us) : 0;
+            l->attempt > 1 ? mf_store_step_decided(f->store, l->task->id, l->unit, item.id, &status, &us) : 0;
         if (r < 0)
             return r;
         bool decided = r > 0;
@@ -262,7 +262,7 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
  * becomes of a step does not depend on which worker was faster elsewhere, and reruns give the same table. */
 static void add_bests(const struct mf_lease *l, struct mf_buf *out)
 {
-    const struct mf_bests *b = l->slot->simulated ? &l->best : &l->goal->best;
+    const struct mf_bests *b = l->slot->simulated ? &l->best : &l->task->best;
     char covers[MF_OPS_TEXT_MAX];
     (void)mf_buf_adds(out, ",\"best_us\":{");
     for (int i = 0; i < b->n; i++) {
@@ -300,7 +300,7 @@ static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *
 {
     int r = mf_buf_adds(out, ",\"next\":[");
     if (r == 0)
-        r = mf_store_next_shapes(f->store, l->goal->class_id, NEXT_SHAPES, add_row, out);
+        r = mf_store_next_shapes(f->store, l->task->class_id, NEXT_SHAPES, add_row, out);
     return r < 0 ? r : mf_buf_adds(out, "]");
 }
 
@@ -309,15 +309,15 @@ static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct 
 {
     int r = 0;
     _cleanup_(mf_freep) char *other =
-        out && l->routing ? mf_batch_unit_options(l->goal->batch, l->routing) : NULL;
+        out && l->routing ? mf_batch_unit_options(l->task->batch, l->routing) : NULL;
     if (out && l->routing && !other)
         return -ENOMEM;
     if (out)
         (void)mf_buf_addf(out,
                           "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64
                           ",\"kind\":\"%s\",\"shape\":\"%s\",\"options\":%s",
-                          l->unit, l->attempt, l->epoch, mf_unit_kind_name(l->kind), l->goal->row,
-                          other ? other : l->goal->batch->unit_options);
+                          l->unit, l->attempt, l->epoch, mf_unit_kind_name(l->kind), l->task->row,
+                          other ? other : l->task->batch->unit_options);
     if (l->kind == MF_UNIT_PROBE) {
         if (out)
             (void)mf_buf_adds(out, ",\"steps\":[");
@@ -340,29 +340,29 @@ void mf_lease_hold(struct mf_lease *l, struct mf_slot *slot)
     l->worker = slot->id;
     slot->n_leases++;
     if (l->kind != MF_UNIT_ENUMERATE) /* for which no data are made */
-        slot->last_goal = l->goal->id;
+        slot->last_task = l->task->id;
     slot->dirty = true;
 }
 
-/* The first unit that measures pins the goal's model: times of two models are never compared. Of a batch that asks for it, also
+/* The first unit that measures pins the task's model: times of two models are never compared. Of a batch that asks for it, also
  * the worker. */
-static int pin_goal(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
+static int pin_task(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
 {
     int r = 0;
     if (l->kind == MF_UNIT_ENUMERATE)
         return 0;
-    if (l->goal->batch->options.shape_grouped)
-        r = mf_store_goal_worker(f->store, l->goal->id, slot->id);
-    if (r < 0 || l->goal->model)
+    if (l->task->batch->options.shape_grouped)
+        r = mf_store_task_worker(f->store, l->task->id, slot->id);
+    if (r < 0 || l->task->model)
         return r;
-    l->goal->model = slot->model_id;
-    return mf_store_goal_model(f->store, l->goal->id, slot->model_id);
+    l->task->model = slot->model_id;
+    return mf_store_task_model(f->store, l->task->id, slot->model_id);
 }
 
 /* What is left of a unit that is to compare on another device, when this one, which has compared, is the only one left. */
 static int leave_alone(struct mf_farm *f, struct mf_lease *l)
 {
-    struct mf_goal *g = l->goal;
+    struct mf_task *g = l->task;
     int r = mf_lease_done(f, l);
     mf_lease_free(l);
     return r < 0 ? r : mf_promote_alone(f, g);
@@ -375,7 +375,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     int r = lease_new(f, row, &l);
     if (r < 0)
         return r;
-    bool is_new_shape = slot->last_goal != row->goal;
+    bool is_new_shape = slot->last_task != row->task;
     mf_buf_init(&text, UNIT_TEXT_MAX);
     mf_lease_hold(l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
@@ -384,7 +384,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     if (r == 0 && l->first_worker == slot->id)
         return leave_alone(f, l);
     if (r == 0)
-        r = pin_goal(f, l, slot);
+        r = pin_task(f, l, slot);
     mf_fault_at(MF_FAULT_UNIT_LEASED);
     if (r == 0)
         r = fill(f, l, row->body, &text);
@@ -394,11 +394,11 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
         r = mf_buf_adds(&text, "}");
     if (r == 0 && l->kind != MF_UNIT_ENUMERATE && l->n == 0) {
         /* Every step was decided before the last attempt ended: nothing is left to do */
-        struct mf_goal *g = l->goal;
+        struct mf_task *g = l->task;
         r = mf_lease_done(f, l);
         mf_lease_free(l);
-        if (r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING)
-            r = mf_goal_probed(f, g);
+        if (r == 0 && g->open_units == 0 && g->state == MF_TASK_PROBING)
+            r = mf_task_probed(f, g);
     } else if (r == 0) {
         slot->credit--;
         r = mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_UNIT, text.data);
@@ -411,7 +411,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
 static int serve(struct mf_farm *f, struct mf_slot *slot)
 {
     bool alone = !f->alone_from_ms && mf_slots_like(&f->slots, slot) == 0;
-    for (int nearness = slot->last_goal ? MF_NEAR_GOAL : MF_NEAR_FREE; nearness < MF_NEAR_N_; nearness++) {
+    for (int nearness = slot->last_task ? MF_NEAR_TASK : MF_NEAR_FREE; nearness < MF_NEAR_N_; nearness++) {
         struct mf_unit_row row = {0};
         int r = mf_store_unit_lease(f->store, slot, (enum mf_nearness)nearness, alone, f->epoch,
                                     f->wall_ms + f->lease_ms, &row);
@@ -461,28 +461,28 @@ static void leave_books(struct mf_farm *f, struct mf_lease *l)
 int mf_lease_done(struct mf_farm *f, struct mf_lease *l)
 {
     leave_books(f, l);
-    l->goal->open_units--;
+    l->task->open_units--;
     return mf_store_unit_end(f->store, l->unit, "done");
 }
 
 static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
     char reason[MF_REASON_MAX];
-    struct mf_goal *g = l->goal;
-    mf_say(reason, sizeof(reason), "given up after %" PRId64 " attempts; the last one ended because %s",
-           l->attempt, why);
+    struct mf_task *g = l->task;
+    mf_format(reason, sizeof(reason), "given up after %" PRId64 " attempts; the last one ended because %s",
+              l->attempt, why);
     g->open_units--;
     int r = mf_store_unit_end(f->store, l->unit, "failed");
     if (r < 0)
         return r;
     switch (l->kind) {
     case MF_UNIT_ENUMERATE:
-        return mf_goals_enumerated(f, g->enumeration, reason);
+        return mf_tasks_enumerated(f, g->enumeration, reason);
     case MF_UNIT_PROBE:
         r = mf_deliver_given_up(f, l, reason);
-        return r == 0 && g->open_units == 0 && g->state == MF_GOAL_PROBING ? mf_goal_probed(f, g) : r;
+        return r == 0 && g->open_units == 0 && g->state == MF_TASK_PROBING ? mf_task_probed(f, g) : r;
     case MF_UNIT_RACE:
-        return l->routing ? mf_goal_regretted(f, g, l, NULL, reason) : mf_goal_fail(f, g, reason);
+        return l->routing ? mf_task_regretted(f, g, l, NULL, reason) : mf_task_fail(f, g, reason);
     case MF_UNIT_COMPARE:
         return mf_promote_miss(f, g, reason);
     case MF_UNIT_N_:
@@ -502,7 +502,7 @@ static int release(struct mf_farm *f, struct mf_lease *l, const char *why, int64
         return r;
     if (l->attempt >= attempts)
         return give_up(f, l, why);
-    mf_slots_feed(&f->slots, l->goal->class_id);
+    mf_slots_feed(&f->slots, l->task->class_id);
     return mf_store_unit_release(f->store, l->unit);
 }
 
@@ -538,7 +538,7 @@ static int call_off(struct mf_farm *f, const struct mf_lease *l)
     char text[80];
     if (!l->slot)
         return 0;
-    mf_say(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", l->unit, l->attempt);
+    mf_format(text, sizeof(text), "{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", l->unit, l->attempt);
     return mf_hub_post(f->hub, &l->slot->peer, MF_MESSAGE_CANCEL, text);
 }
 
@@ -600,7 +600,7 @@ static int skip_decided(struct mf_farm *f, struct mf_lease *l)
     for (size_t i = 0; i < l->n; i++) {
         struct mf_lease_item *item = &l->items[i];
         int r = item->seq ? 0
-                          : mf_store_step_decided(f->store, l->goal->id, l->unit, item->id, &item->status,
+                          : mf_store_step_decided(f->store, l->task->id, l->unit, item->id, &item->status,
                                                   &item->us);
         if (r < 0)
             return r;

@@ -25,5 +25,5 @@ int mf_events_push(struct mf_events *e, const struct mf_bus_event *event);
  * moves *cursor behind what was looked at. 0, or -ESTALE: events after *cursor are no longer in the ring. */
 int mf_events_read(const struct mf_events *e, int64_t batch, int64_t *cursor, struct mf_buf *out, size_t max);
 
-/* "id: 7\nevent: goal\ndata: {…}\n\n"; line ends within the body become spaces. */
+/* "id: 7\nevent: task\ndata: {…}\n\n"; line ends within the body become spaces. */
 int mf_event_format(struct mf_buf *out, int64_t id, const char *kind, const char *body);

@@ -189,7 +189,7 @@ static int copy_header(struct mf_exchange *x, const char *name, char *dst, size_
     const char *value = header(x->connection, name);
     if (value && mf_copy(dst, cap, value) < 0) {
         char at[64];
-        mf_say(at, sizeof(at), "header.%s", name);
+        mf_format(at, sizeof(at), "header.%s", name);
         return mf_refuse_at(&x->request->response, 400, at, "too_long", "%s: at most %zu bytes", name,
                             cap - 1);
     }

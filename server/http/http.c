@@ -96,11 +96,11 @@ static int open_listener(struct mf_http *h, char *why, size_t why_cap)
     bool loopback = false;
     int r = parse_address(text, h->options.port, &address, &len, &loopback);
     if (r < 0) {
-        mf_say(why, why_cap, "%s is no address: give one as 127.0.0.1 or ::1", text);
+        mf_format(why, why_cap, "%s is no address: give one as 127.0.0.1 or ::1", text);
         return r;
     }
     if (!loopback && (!h->gate || (!h->options.certificate && !h->options.plain))) {
-        mf_say(
+        mf_format(
             why, why_cap,
             "%s is not a loopback address: there, tokens and TLS are needed; give a certificate and its key",
             text);
@@ -112,7 +112,7 @@ static int open_listener(struct mf_http *h, char *why, size_t why_cap)
         bind(h->listen_fd, &address.any, len) < 0 || listen(h->listen_fd, 128) < 0 ||
         getsockname(h->listen_fd, &address.any, &len) < 0) {
         r = -errno;
-        mf_say(why, why_cap, "listen on %s port %d: %s", text, h->options.port, strerror(-r));
+        mf_format(why, why_cap, "listen on %s port %d: %s", text, h->options.port, strerror(-r));
         return r;
     }
     h->port = ntohs(address.any.sa_family == AF_INET ? address.v4.sin_port : address.v6.sin6_port);
@@ -133,9 +133,9 @@ __attribute__((format(printf, 2, 0))) static void daemon_log(void *cls, const ch
 /* errno is of whatever the library did last. What it says first is the reason, what follows is where it was then. */
 static int refuse_daemon(const struct mf_http *h, char *why, size_t why_cap)
 {
-    mf_say(why, why_cap, "%s%s",
-           h->tls ? "it takes a PEM certificate and the PEM key that belongs to it: " : "",
-           h->unopened[0] ? h->unopened : "libmicrohttpd does not start");
+    mf_format(why, why_cap, "%s%s",
+              h->tls ? "it takes a PEM certificate and the PEM key that belongs to it: " : "",
+              h->unopened[0] ? h->unopened : "libmicrohttpd does not start");
     return -EIO;
 }
 
@@ -278,7 +278,7 @@ int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, c
         r = -pthread_create(&h->thread, NULL, http_main, h);
     if (r < 0) {
         if (!*why)
-            mf_say(why, why_cap, "start the HTTP thread: %s", strerror(-r));
+            mf_format(why, why_cap, "start the HTTP thread: %s", strerror(-r));
         (void)mf_http_stop(h, 0);
         return r;
     }

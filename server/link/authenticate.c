@@ -14,13 +14,13 @@
 /* Frames of a request, behind the ROUTER's own: empty, version, id, domain, address, routing id, mechanism, key. */
 enum { FROM, EMPTY, REQUEST_VERSION, REQUEST_ID, DOMAIN, ADDRESS, ROUTING_ID, MECHANISM, KEY, N_FRAMES };
 
-struct mf_zap {
+struct mf_auth {
     void *socket;
 };
 
-int mf_zap_new(void *zmq, struct mf_zap **ret)
+int mf_auth_new(void *zmq, struct mf_auth **ret)
 {
-    struct mf_zap *z = calloc(1, sizeof(*z));
+    struct mf_auth *z = calloc(1, sizeof(*z));
     int zero = 0;
     if (!z)
         return -ENOMEM;
@@ -28,14 +28,14 @@ int mf_zap_new(void *zmq, struct mf_zap **ret)
     if (!z->socket || zmq_setsockopt(z->socket, ZMQ_LINGER, &zero, sizeof(zero)) < 0 ||
         zmq_bind(z->socket, ENDPOINT) < 0) {
         int r = -errno;
-        mf_zap_free(z);
+        mf_auth_free(z);
         return r;
     }
     *ret = z;
     return 0;
 }
 
-struct mf_zap *mf_zap_free(struct mf_zap *z)
+struct mf_auth *mf_auth_free(struct mf_auth *z)
 {
     if (z && z->socket)
         (void)zmq_close(z->socket);
@@ -43,7 +43,7 @@ struct mf_zap *mf_zap_free(struct mf_zap *z)
     return NULL;
 }
 
-void *mf_zap_socket(const struct mf_zap *z)
+void *mf_auth_socket(const struct mf_auth *z)
 {
     return z->socket;
 }
@@ -82,7 +82,7 @@ static bool take_frame(struct mf_knock *k, int i, zmq_msg_t *frame)
 }
 
 /* A whole message. 1: good; 0: none; -EBADMSG. */
-static int recv_one(struct mf_zap *z, struct mf_knock *k)
+static int recv_one(struct mf_auth *z, struct mf_knock *k)
 {
     bool good = true, more = true;
     int n = 0;
@@ -100,7 +100,7 @@ static int recv_one(struct mf_zap *z, struct mf_knock *k)
     return good && n == N_FRAMES ? 1 : -EBADMSG;
 }
 
-int mf_zap_recv(struct mf_zap *z, struct mf_knock *ret)
+int mf_auth_recv(struct mf_auth *z, struct mf_knock *ret)
 {
     int r;
     while ((r = recv_one(z, ret)) == -EBADMSG)
@@ -108,7 +108,7 @@ int mf_zap_recv(struct mf_zap *z, struct mf_knock *ret)
     return r;
 }
 
-void mf_zap_answer(struct mf_zap *z, const struct mf_knock *k, const char *user)
+void mf_auth_answer(struct mf_auth *z, const struct mf_knock *k, const char *user)
 {
     const struct {
         const void *data;

@@ -10,7 +10,7 @@
 
 #include "common/base/secret.h"
 
-struct mf_zap;
+struct mf_auth;
 
 struct mf_knock {
     uint8_t from[255], id[16];
@@ -18,10 +18,10 @@ struct mf_knock {
     uint8_t key[MF_KEY_SIZE]; /* that the peer has proven to hold the secret half of */
 };
 
-int mf_zap_new(void *zmq, struct mf_zap **ret);
-struct mf_zap *mf_zap_free(struct mf_zap *z);
-void *mf_zap_socket(const struct mf_zap *z);
+int mf_auth_new(void *zmq, struct mf_auth **ret);
+struct mf_auth *mf_auth_free(struct mf_auth *z);
+void *mf_auth_socket(const struct mf_auth *z);
 /* 1: one; 0: none waits. What is no request of CURVE's is dropped, and with it the peer's handshake. */
-int mf_zap_recv(struct mf_zap *z, struct mf_knock *ret);
+int mf_auth_recv(struct mf_auth *z, struct mf_knock *ret);
 /* user: what each message of the connection carries as User-Id; NULL: it is not let in. */
-void mf_zap_answer(struct mf_zap *z, const struct mf_knock *k, const char *user);
+void mf_auth_answer(struct mf_auth *z, const struct mf_knock *k, const char *user);

@@ -159,7 +159,7 @@ function follow() {
     live.classList.remove('on');
     if (source.readyState === EventSource.CLOSED && !document.getElementById('sign-in')) setTimeout(follow, 3000);
   };
-  for (const kind of ['batch', 'goal', 'config', 'worker', 'failure', 'quarantine', 'release', 'channel']) source.addEventListener(kind, (m) => onEvent(m, kind));
+  for (const kind of ['batch', 'task', 'config', 'worker', 'failure', 'quarantine', 'release', 'channel']) source.addEventListener(kind, (m) => onEvent(m, kind));
 }
 
 addEventListener('hashchange', () => { show(); main.focus({ preventScroll: true }); scrollTo(0, 0); });

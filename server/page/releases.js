@@ -43,7 +43,7 @@ function drawMisses(page) {
   if (!page.items.length) return el('p', { class: 'note', text: 'Nothing was reported. libfmoe reports what it looks up and does not find.' });
   return [table([['Missed', 'n'], ['Shape'], ['Class', 'wide'], ['State'], ['Last', 'n wide']], page.items.map((m) => el('tr', { 'data-miss': m.id },
     el('td', { class: 'n', text: String(m.count) }),
-    el('td', {}, m.goal ? el('a', { href: '#/goal/' + m.goal, text: `${m.shape.token} tokens` }) : `${m.shape.token} tokens`, el('div', { class: 'small', text: shapeName(m.shape) })),
+    el('td', {}, m.task ? el('a', { href: '#/task/' + m.task, text: `${m.shape.token} tokens` }) : `${m.shape.token} tokens`, el('div', { class: 'small', text: shapeName(m.shape) })),
     el('td', { class: 'wide', text: m.class }),
     el('td', {}, badge(m.state)),
     el('td', { class: 'n wide', text: ago(m.last_ms) })))), page.next ? el('p', { class: 'small', text: 'There are more; the API has them all.' }) : null];

@@ -37,8 +37,8 @@ int mf_store_fault(struct mf_store *s, int code)
     int error = (code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN ? errno : 0;
     if ((code & 0xff) == SQLITE_FULL)
         error = ENOSPC;
-    mf_say(s->error, sizeof(s->error), "%s%s%s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code),
-           error ? ": " : "", error ? strerrordesc_np(error) : "");
+    mf_format(s->error, sizeof(s->error), "%s%s%s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code),
+              error ? ": " : "", error ? strerrordesc_np(error) : "");
     if (error == ENOSPC || error == EROFS)
         return -error;
     switch (code & 0xff) {
@@ -108,13 +108,13 @@ static int migrate(struct mf_store *s)
     if (r == 0)
         r = read_version(s, &version);
     if (r == 0 && (version < 0 || version > mf_n_migrations)) {
-        mf_say(s->error, sizeof(s->error), "the database is of version %d, this program knows up to %d",
-               version, mf_n_migrations);
+        mf_format(s->error, sizeof(s->error), "the database is of version %d, this program knows up to %d",
+                  version, mf_n_migrations);
         r = -ENOTSUP;
     }
     for (int i = version; r == 0 && i < mf_n_migrations; i++) {
         char text[40];
-        mf_say(text, sizeof(text), "PRAGMA user_version = %d", i + 1);
+        mf_format(text, sizeof(text), "PRAGMA user_version = %d", i + 1);
         r = run_text(s, mf_migrations[i]);
         if (r == 0)
             r = run_text(s, text);

@@ -42,13 +42,13 @@ static int look_through(sqlite3 *db, char *why, size_t why_cap)
     sqlite3_stmt *q = NULL;
     if (sqlite3_exec(db, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL) != SQLITE_OK ||
         sqlite3_prepare_v2(db, "PRAGMA quick_check(1)", -1, &q, NULL) != SQLITE_OK) {
-        mf_say(why, why_cap, "read the copy: %s", sqlite3_errmsg(db));
+        mf_format(why, why_cap, "read the copy: %s", sqlite3_errmsg(db));
         return -EIO;
     }
     const char *says = sqlite3_step(q) == SQLITE_ROW ? (const char *)sqlite3_column_text(q, 0) : NULL;
     int r = says && strcmp(says, "ok") == 0 ? 0 : -EBADMSG;
     if (r < 0)
-        mf_say(why, why_cap, "the database is damaged: %s", says ? says : sqlite3_errmsg(db));
+        mf_format(why, why_cap, "the database is damaged: %s", says ? says : sqlite3_errmsg(db));
     (void)sqlite3_finalize(q);
     return r;
 }
@@ -72,7 +72,7 @@ static int copy_into(const char *path, const char *copy, char *why, size_t why_c
         r = copy_pages(from, to);
     mf_store_rollback(from);
     if (r < 0)
-        mf_say(why, why_cap, "copy %s: %s", path, to ? sqlite3_errmsg(to) : mf_store_error(from));
+        mf_format(why, why_cap, "copy %s: %s", path, to ? sqlite3_errmsg(to) : mf_store_error(from));
     else
         r = look_through(to, why, why_cap);
     (void)sqlite3_close(to);
@@ -85,7 +85,7 @@ static int publish(const char *temporary, const char *copy, int64_t *ret_bytes)
     char folder[PATH_MAX];
     struct stat st;
     const char *slash = strrchr(copy, '/');
-    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - copy) + 1 : 1, slash ? copy : ".");
+    mf_format(folder, sizeof(folder), "%.*s", slash ? (int)(slash - copy) + 1 : 1, slash ? copy : ".");
     _cleanup_(mf_closep) int file = open(temporary, O_RDONLY | O_CLOEXEC);
     _cleanup_(mf_closep) int directory = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (file < 0 || directory < 0 || fsync(file) < 0 || fstat(file, &st) < 0 || link(temporary, copy) < 0 ||
@@ -106,13 +106,13 @@ int mf_store_backup(const char *path, const char *copy, int64_t *ret_bytes, char
     if (r == 0 && fd < 0)
         r = -errno;
     if (r < 0) {
-        mf_say(why, why_cap, "%s: %s", copy, strerror(-r));
+        mf_format(why, why_cap, "%s: %s", copy, strerror(-r));
         return r;
     }
     (void)close(fd);
     r = copy_into(path, temporary, why, why_cap);
     if (r == 0 && (r = publish(temporary, copy, ret_bytes)) < 0)
-        mf_say(why, why_cap, "%s: %s", copy, strerror(-r));
+        mf_format(why, why_cap, "%s: %s", copy, strerror(-r));
     (void)unlink(temporary);
     return r;
 }

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-MF_NAMES_DEFINE(mf_goal_state, MF_GOAL_, MF_GOAL_MAP)
+MF_NAMES_DEFINE(mf_task_state, MF_TASK_, MF_TASK_MAP)
 
 void mf_ids_release(struct mf_ids *ids)
 {
@@ -110,24 +110,24 @@ int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *re
     return r < 0 ? r : 0;
 }
 
-int mf_store_goal_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason)
+int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason)
 {
     return mf_sql_write(
-        s, "INSERT INTO goal (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)", "iiIt",
+        s, "INSERT INTO task (batch, shape, class, state, reason) VALUES (?, ?, ?, 'waiting', ?)", "iiIt",
         batch, shape, class, reason);
 }
 
-int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
+int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(
         s,
         "SELECT g.batch, g.shape, g.class, g.enumeration, g.model, g.state, g.n_steps, g.n_measured,"
-        " s.row, s.layer_model FROM goal g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
-        &q, "i", goal);
+        " s.row, s.layer_model FROM task g JOIN shape s ON s.id = g.shape WHERE g.id = ?",
+        &q, "i", task);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
-    *ret = (struct mf_goal_row){
+    *ret = (struct mf_task_row){
         .batch = mf_sql_i64(q, 0),
         .shape = mf_sql_i64(q, 1),
         .class = mf_sql_i64(q, 2),
@@ -136,7 +136,7 @@ int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
         .n_steps = mf_sql_i64(q, 6),
         .n_measured = mf_sql_i64(q, 7),
     };
-    r = mf_goal_state_parse(mf_sql_text(q, 5), &ret->state);
+    r = mf_task_state_parse(mf_sql_text(q, 5), &ret->state);
     if (r == 0)
         r = mf_copy(ret->row, sizeof(ret->row), mf_sql_text(q, 8));
     if (r == 0)
@@ -144,122 +144,122 @@ int mf_store_goal_get(struct mf_store *s, int64_t goal, struct mf_goal_row *ret)
     return r;
 }
 
-int mf_store_goal_state(struct mf_store *s, int64_t goal, enum mf_goal_state state, const char *reason,
+int mf_store_task_state(struct mf_store *s, int64_t task, enum mf_task_state state, const char *reason,
                         int64_t now_ms)
 {
-    return mf_sql_write(s, "UPDATE goal SET state = ?, reason = ?, ended_ms = ? WHERE id = ?", "ttIi",
-                        mf_goal_state_name(state), reason, state >= MF_GOAL_DONE ? now_ms : (int64_t)0, goal);
+    return mf_sql_write(s, "UPDATE task SET state = ?, reason = ?, ended_ms = ? WHERE id = ?", "ttIi",
+                        mf_task_state_name(state), reason, state >= MF_TASK_DONE ? now_ms : (int64_t)0, task);
 }
 
-int mf_store_goal_reason(struct mf_store *s, int64_t goal, const char *reason)
+int mf_store_task_reason(struct mf_store *s, int64_t task, const char *reason)
 {
-    return mf_sql_run(s, "UPDATE goal SET reason = ?1 WHERE id = ?2 AND reason <> ?1", "ti", reason, goal);
+    return mf_sql_run(s, "UPDATE task SET reason = ?1 WHERE id = ?2 AND reason <> ?1", "ti", reason, task);
 }
 
-int mf_store_goal_enumerating(struct mf_store *s, int64_t goal, int64_t enumeration)
+int mf_store_task_enumerating(struct mf_store *s, int64_t task, int64_t enumeration)
 {
-    return mf_sql_write(s, "UPDATE goal SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
-                        "ii", enumeration, goal);
+    return mf_sql_write(s, "UPDATE task SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
+                        "ii", enumeration, task);
 }
 
-int mf_store_goal_steps(struct mf_store *s, int64_t goal, int64_t n_steps, int64_t n_measured)
+int mf_store_task_steps(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured)
 {
-    return mf_sql_write(s, "UPDATE goal SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", n_steps,
-                        n_measured, goal);
+    return mf_sql_write(s, "UPDATE task SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", n_steps,
+                        n_measured, task);
 }
 
-int mf_store_goal_model(struct mf_store *s, int64_t goal, int64_t model)
+int mf_store_task_model(struct mf_store *s, int64_t task, int64_t model)
 {
-    return mf_sql_write(s, "UPDATE goal SET model = ? WHERE id = ? AND model IS NULL", "ii", model, goal);
+    return mf_sql_write(s, "UPDATE task SET model = ? WHERE id = ? AND model IS NULL", "ii", model, task);
 }
 
-int mf_store_goal_worker(struct mf_store *s, int64_t goal, int64_t worker)
+int mf_store_task_worker(struct mf_store *s, int64_t task, int64_t worker)
 {
-    return mf_sql_write(s, "UPDATE goal SET worker = ? WHERE id = ? AND worker IS NULL", "ii", worker, goal);
+    return mf_sql_write(s, "UPDATE task SET worker = ? WHERE id = ? AND worker IS NULL", "ii", worker, task);
 }
 
-int mf_store_goals_unpin(struct mf_store *s, int64_t worker)
+int mf_store_tasks_unpin(struct mf_store *s, int64_t worker)
 {
-    return mf_sql_write(s, "UPDATE goal SET worker = NULL WHERE worker = ?", "i", worker);
+    return mf_sql_write(s, "UPDATE task SET worker = NULL WHERE worker = ?", "i", worker);
 }
 
-int mf_store_goals_adopt(struct mf_store *s, int64_t class)
+int mf_store_tasks_adopt(struct mf_store *s, int64_t class)
 {
-    return mf_sql_run(s, "UPDATE goal SET class = ? WHERE state = 'waiting' AND class IS NULL", "i", class);
+    return mf_sql_run(s, "UPDATE task SET class = ? WHERE state = 'waiting' AND class IS NULL", "i", class);
 }
 
-int mf_store_goals_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret)
+int mf_store_tasks_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret)
 {
     return mf_sql_ids(
         s,
-        "SELECT g.id FROM goal g JOIN shape s ON s.id = g.shape"
+        "SELECT g.id FROM task g JOIN shape s ON s.id = g.shape"
         " WHERE g.state = 'waiting' AND g.class = ? ORDER BY g.batch, s.layer_model, s.token DESC",
         ret, "i", class);
 }
 
-int mf_store_goals_in(struct mf_store *s, enum mf_goal_state state, struct mf_ids *ret)
+int mf_store_tasks_in(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret)
 {
-    return mf_sql_ids(s, "SELECT id FROM goal WHERE state = ? ORDER BY id", ret, "t",
-                      mf_goal_state_name(state));
+    return mf_sql_ids(s, "SELECT id FROM task WHERE state = ? ORDER BY id", ret, "t",
+                      mf_task_state_name(state));
 }
 
-int mf_store_goals_of_enumeration(struct mf_store *s, int64_t enumeration, struct mf_ids *ret)
+int mf_store_tasks_of_enumeration(struct mf_store *s, int64_t enumeration, struct mf_ids *ret)
 {
-    return mf_sql_ids(s, "SELECT id FROM goal WHERE enumeration = ? AND state = 'enumerating' ORDER BY id",
+    return mf_sql_ids(s, "SELECT id FROM task WHERE enumeration = ? AND state = 'enumerating' ORDER BY id",
                       ret, "i", enumeration);
 }
 
-int mf_store_goals_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret)
+int mf_store_tasks_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret)
 {
     return mf_sql_ids(s,
-                      "SELECT id FROM goal WHERE batch = ? AND state NOT IN ('done', 'failed', 'cancelled')"
+                      "SELECT id FROM task WHERE batch = ? AND state NOT IN ('done', 'failed', 'cancelled')"
                       " ORDER BY id",
                       ret, "i", batch);
 }
 
-/* CROSS: through the shapes of the layer model. Left to itself SQLite goes through all goals of the batch, at every goal of it. */
-int mf_store_goals_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+/* CROSS: through the shapes of the layer model. Left to itself SQLite goes through all tasks of the batch, at every task of it. */
+int mf_store_tasks_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                             struct mf_ids *ret, int64_t *ret_behind)
 {
     int r = mf_sql_get_i64(
         s,
-        "SELECT count(*) FROM shape s CROSS JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        "SELECT count(*) FROM shape s CROSS JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing')",
         ret_behind, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
     return mf_sql_ids(
         s,
-        "SELECT g.id FROM shape s CROSS JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        "SELECT g.id FROM shape s CROSS JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state = 'ranking' ORDER BY s.token, g.id",
         ret, "iit", batch, class, layer_model);
 }
 
-int mf_store_goals_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
+int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
                          struct mf_ids *ret, int64_t *ret_behind)
 {
     int r = mf_sql_get_i64(
         s,
-        "SELECT count(*) FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        "SELECT count(*) FROM shape s JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing')"
-        " AND NOT EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
-        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id)",
+        " AND NOT EXISTS (SELECT 1 FROM raced x WHERE x.task = g.id)"
+        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = g.id)",
         ret_behind, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
     return mf_sql_ids(
         s,
-        "SELECT g.id FROM shape s JOIN goal g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
+        "SELECT g.id FROM shape s JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state = 'racing'"
-        " AND EXISTS (SELECT 1 FROM raced x WHERE x.goal = g.id)"
-        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.goal = g.id) ORDER BY s.token, g.id",
+        " AND EXISTS (SELECT 1 FROM raced x WHERE x.task = g.id)"
+        " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = g.id) ORDER BY s.token, g.id",
         ret, "iit", batch, class, layer_model);
 }
 
-int mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret)
+int mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret)
 {
     int r = mf_sql_get_i64(s,
-                           "SELECT count(*) FROM goal WHERE batch = ?"
+                           "SELECT count(*) FROM task WHERE batch = ?"
                            " AND state NOT IN ('done', 'failed', 'cancelled')",
                            ret, "i", batch);
     return r < 0 ? r : 0;
@@ -285,7 +285,7 @@ int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, c
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
-                         "SELECT e.revision FROM goal g JOIN enumeration e ON e.id = g.enumeration"
+                         "SELECT e.revision FROM task g JOIN enumeration e ON e.id = g.enumeration"
                          " WHERE g.batch = ? AND g.class = ? LIMIT 1",
                          &q, "ii", batch, class);
     if (r <= 0)

@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Parameters 1 to 5 of each query are the filter. The batch, where there is one, is asked for by itself: its goals are found by
- * an index, however many there are beside them. A goal that ended before any device began to measure it has no model: it is
+/* Parameters 1 to 5 of each query are the filter. The batch, where there is one, is asked for by itself: its tasks are found by
+ * an index, however many there are beside them. A task that ended before any device began to measure it has no model: it is
  * missing in the table of each model of its class. */
 #define OF_ALL   " ?1 IS NULL"
 #define OF_BATCH " g.batch = ?1"
@@ -21,9 +21,9 @@
 #define FILTER_TYPES   "ItItt"
 #define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
 
-/* The config of a goal whose promotion is pending or stays undecided is nobody's row. */
-#define STANDS(goal)                                              \
-    " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.goal = " goal \
+/* The config of a task whose promotion is pending or stays undecided is nobody's row. */
+#define STANDS(task)                                              \
+    " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = " task \
     " AND x.decision IN ('pending', 'undecided'))"
 
 /* The winner's fresh samples are behind us; without them, those of its race; those of its comparison behind a row that was
@@ -32,26 +32,26 @@
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
     " coalesce(o.n, json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                       \
-    " coalesce(o.mad, (SELECT y.mad FROM raced y WHERE y.goal = q.goal AND y.pipeline = q.pipeline), "       \
-    "(SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.goal = q.goal"                        \
+    " coalesce(o.mad, (SELECT y.mad FROM raced y WHERE y.task = q.task AND y.pipeline = q.pipeline), "       \
+    "(SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.task = q.task"                        \
     "           AND x.step IS NULL AND x.pipeline IS NULL"                                                   \
     "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT "   \
-    "1), r.mad, 0), q.config, q.goal, q.pipeline, q.ties, q.regret, q.batch,"                                \
+    "1), r.mad, 0), q.config, q.task, q.pipeline, q.ties, q.regret, q.batch,"                                \
     " coalesce(o.decision = 'promoted' AND o.source <> '', 0)"                                               \
     " FROM (SELECT c.gfx AS gfx, c.cu_num AS cu_num, m.name AS model, m.simulated AS simulated, s.row AS "   \
     "row,"                                                                                                   \
     "  s.layer_model AS layer_model, s.token AS token, p.layout AS layout, f.provenance AS provenance, "     \
     "p.block_m AS block_m,"                                                                                  \
-    "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.goal AS " \
-    "goal, p.id AS pipeline, f.id AS config, f.ties AS ties, f.regret AS regret, g.batch AS batch,"          \
+    "  f.us AS us, f.us1 AS us1, f.us2 AS us2, f.err1 AS err1, f.err2 AS err2, p.steps AS steps, f.task AS " \
+    "task, p.id AS pipeline, f.id AS config, f.ties AS ties, f.regret AS regret, g.batch AS batch,"          \
     "  row_number() OVER (PARTITION BY f.class, f.model, f.shape ORDER BY f.id DESC) AS nth"                 \
-    "  FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
+    "  FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
     "c.id = f.class"                                                                                         \
     "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(             \
-        batch) " AND" STANDS("f.goal") ") q"                                                                 \
-                                       " LEFT JOIN promotion o ON o.goal = q.goal"                           \
+        batch) " AND" STANDS("f.task") ") q"                                                                 \
+                                       " LEFT JOIN promotion o ON o.task = q.task"                           \
                                        " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE "    \
-                                       "goal = q.goal AND step IS "                                          \
+                                       "task = q.task AND step IS "                                          \
                                        "NULL AND "                                                           \
                                        "final = 1 AND pipeline = q.pipeline"                                 \
                                        "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, "      \
@@ -102,7 +102,7 @@ static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_eac
         .n = mf_sql_i64(q, 14),
         .mad = mf_sql_double(q, 15),
         .config = mf_sql_i64(q, 16),
-        .goal = mf_sql_i64(q, 17),
+        .task = mf_sql_i64(q, 17),
         .pipeline = mf_sql_i64(q, 18),
         .ties = mf_sql_text(q, 19),
         .regret = mf_sql_text(q, 20),
@@ -129,33 +129,33 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     return r;
 }
 
-/* Of one model the config or the goal of another says nothing; a goal without a model speaks for each of its class. */
+/* Of one model the config or the task of another says nothing; a task without a model speaks for each of its class. */
 #define OF_MODEL(model) \
     " (?4 IS NULL OR coalesce((SELECT d.name FROM device_model d WHERE d.id = " model ") = ?4, 1))"
 #define HAS_CONFIG                                                                                \
     " EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class AND" OF_MODEL( \
-        "f.model") " AND" STANDS("f.goal") ")"
+        "f.model") " AND" STANDS("f.task") ")"
 
 #define FAILED(batch)                                                                                    \
-    "SELECT c.gfx || '/' || c.cu_num, s.row, coalesce((SELECT o.reason FROM promotion o WHERE o.goal = " \
+    "SELECT c.gfx || '/' || c.cu_num, s.row, coalesce((SELECT o.reason FROM promotion o WHERE o.task = " \
     "g.id),"                                                                                             \
-    " g.reason) FROM goal g JOIN shape s ON s.id = g.shape"                                              \
+    " g.reason) FROM task g JOIN shape s ON s.id = g.shape"                                              \
     " JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                  \
-    " WHERE (g.state = 'failed' OR g.id IN (SELECT goal FROM promotion WHERE decision = 'undecided')) "  \
-    "AND" FILTER(batch) " AND g.id = (SELECT max(x.id) FROM goal x WHERE x.shape = g.shape "             \
+    " WHERE (g.state = 'failed' OR g.id IN (SELECT task FROM promotion WHERE decision = 'undecided')) "  \
+    "AND" FILTER(batch) " AND g.id = (SELECT max(x.id) FROM task x WHERE x.shape = g.shape "             \
                         "AND x.class = g.class AND x.state IN ('done', 'failed') AND" OF_MODEL(          \
                             "x.model") ")"                                                               \
                                        " AND NOT" HAS_CONFIG                                             \
                                        " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
 
 #define MISSING(batch)                                                                                       \
-    "SELECT coalesce(c.gfx || '/' || c.cu_num, ''), s.row, 'the goal is ' || g.state || CASE g.reason WHEN " \
-    "'' THEN '' ELSE ': ' || g.reason END FROM goal g JOIN shape s ON s.id = g.shape"                        \
+    "SELECT coalesce(c.gfx || '/' || c.cu_num, ''), s.row, 'the task is ' || g.state || CASE g.reason WHEN " \
+    "'' THEN '' ELSE ': ' || g.reason END FROM task g JOIN shape s ON s.id = g.shape"                        \
     " LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model m ON m.id = g.model"                 \
     " WHERE g.state NOT IN ('done', 'failed') AND" FILTER(                                                   \
-        batch) " AND g.id = (SELECT max(x.id) FROM goal x WHERE x.shape = g.shape AND x.class IS g.class "   \
+        batch) " AND g.id = (SELECT max(x.id) FROM task x WHERE x.shape = g.shape AND x.class IS g.class "   \
                "AND" OF_MODEL("x.model") ")"                                                                 \
-                                         " AND NOT EXISTS (SELECT 1 FROM goal x WHERE x.shape = g.shape "    \
+                                         " AND NOT EXISTS (SELECT 1 FROM task x WHERE x.shape = g.shape "    \
                                          "AND x.class IS g.class AND "                                       \
                                          "x.state IN ('done', 'failed') AND" OF_MODEL(                       \
                                              "x.model") ")"                                                  \
@@ -200,22 +200,22 @@ int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_
     return r;
 }
 
-int mf_store_export_promotion(struct mf_store *s, int64_t goal, char *ret, size_t cap)
+int mf_store_export_promotion(struct mf_store *s, int64_t task, char *ret, size_t cap)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     *ret = '\0';
     int r =
         mf_sql_first(s,
                      "SELECT json_object('decision', decision, 'reason', reason, 'source', source, 'known', "
-                     "known, 'known_us', known_us, 'least', least) FROM promotion WHERE goal = ?",
-                     &q, "i", goal);
+                     "known, 'known_us', known_us, 'least', least) FROM promotion WHERE task = ?",
+                     &q, "i", task);
     return r > 0 ? mf_copy(ret, cap, mf_sql_text(q, 0)) : r;
 }
 
 #define MODELS(batch)                                                                            \
     "SELECT gfx || '/' || cu_num || ': ' || group_concat(name, ', ') FROM (SELECT DISTINCT "     \
     "c.gfx AS gfx, c.cu_num AS cu_num,"                                                          \
-    " m.name AS name FROM config f JOIN goal g ON g.id = f.goal JOIN shape s ON s.id = f.shape"  \
+    " m.name AS name FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape"  \
     " JOIN device_class c ON c.id = f.class JOIN device_model m ON m.id = f.model WHERE" FILTER( \
         batch) " AND (m.simulated = 0 OR ?6) ORDER BY 1, 2, 3) GROUP BY gfx, cu_num HAVING count(*) > 1"
 
@@ -228,7 +228,7 @@ int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *fi
                    FILTER_ARGS(filter), (int64_t)simulated);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len = strlen(ret);
-        mf_say(ret + len, cap - len, "%s%s", len ? "; " : "", mf_sql_text(q, 0));
+        mf_format(ret + len, cap - len, "%s%s", len ? "; " : "", mf_sql_text(q, 0));
     }
     return r;
 }

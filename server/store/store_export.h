@@ -28,7 +28,7 @@ struct mf_export_step {
 /* Texts live until the callback returns. */
 struct mf_export_config {
     struct mf_device_class class;
-    int64_t config, goal, pipeline, batch;         /* ids */
+    int64_t config, task, pipeline, batch;         /* ids */
     const char *model, *row, *layout, *provenance; /* provenance, ties, regret: JSON */
     const char *ties, *regret;
     bool simulated, promoted; /* promoted: over a row that was known */
@@ -45,12 +45,12 @@ typedef int (*mf_export_each)(const struct mf_export_config *c, void *data);
 int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each,
                     void *data);
 
-/* Shapes without any config that stands whose latest goal failed, or was not decided. */
+/* Shapes without any config that stands whose latest task failed, or was not decided. */
 typedef int (*mf_export_failed)(const char *class, const char *row, const char *reason, void *data);
 int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
                            void *data);
 
-/* Shapes without any config in the filters, and none of whose goals has ended as done or failed. */
+/* Shapes without any config in the filters, and none of whose tasks has ended as done or failed. */
 int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
                             void *data);
 
@@ -58,9 +58,9 @@ int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *f
 int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap);
 
 #define MF_EXPORT_PROMOTION_MAX 8192
-/* What was decided of the goal's row beside a known one: a JSON object {decision, reason, source, known, known_us, least}; "":
+/* What was decided of the task's row beside a known one: a JSON object {decision, reason, source, known, known_us, least}; "":
  * nothing was. */
-int mf_store_export_promotion(struct mf_store *s, int64_t goal, char *ret, size_t cap);
+int mf_store_export_promotion(struct mf_store *s, int64_t task, char *ret, size_t cap);
 
 /* Classes with configs of two models or more, as "gfx942/304: MI300X, MI325X; …", in ret; "" for none. */
 int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *filter, bool simulated,

@@ -22,10 +22,10 @@ int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_l
 int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret);
 /* Every row of q as an item of the array `name`, which the object gets. */
 int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name);
-/* The outcome of goal ?1's race, for mf_race_json, and who won it of the layout that was chosen; NULL: that is not known. */
-#define MF_RACE_OF_GOAL                                                                                      \
+/* The outcome of task ?1's race, for mf_race_json, and who won it of the layout that was chosen; NULL: that is not known. */
+#define MF_RACE_OF_TASK                                                                                      \
     "SELECT json_extract(r.extra, '$.race'), (SELECT coalesce(x.new, f.pipeline) FROM config f LEFT JOIN "   \
-    "promotion x ON x.goal = f.goal WHERE f.goal = ?1) FROM result r WHERE r.goal = ?1 AND r.step IS NULL "  \
+    "promotion x ON x.task = f.task WHERE f.task = ?1) FROM result r WHERE r.task = ?1 AND r.step IS NULL "  \
     "AND "                                                                                                   \
     "r.pipeline IS NULL AND r.final = 1 AND json_extract(r.extra, '$.race') IS NOT NULL ORDER BY r.id DESC " \
     "LIMIT 1"

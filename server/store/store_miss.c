@@ -10,15 +10,15 @@
 
 MF_NAMES_DEFINE(mf_miss_state, MF_MISS_, MF_MISS_MAP)
 
-/* The latest goal of m's shape on its class, and what has become of it. A goal that is done without a config enumerated only. */
+/* The latest task of m's shape on its class, and what has become of it. A task that is done without a config enumerated only. */
 #define OF_IT                                                                          \
     " JOIN shape s ON s.id = x.shape AND s.row = m.row JOIN device_class c ON c.id = " \
     "x.class AND c.gfx = m.gfx AND c.cu_num = m.cu_num"
-#define GOAL " (SELECT max(x.id) FROM goal x" OF_IT ")"
+#define TASK " (SELECT max(x.id) FROM task x" OF_IT ")"
 #define STATE                                                                                               \
     " CASE WHEN EXISTS (SELECT 1 FROM config x" OF_IT ") THEN 'tuned' ELSE coalesce((SELECT CASE g.state "  \
     "WHEN 'failed' THEN 'failed' WHEN 'cancelled' THEN 'failed' WHEN 'done' THEN 'open' ELSE 'tuning' END " \
-    "FROM goal g WHERE g.id =" GOAL "), 'open') END"
+    "FROM task g WHERE g.id =" TASK "), 'open') END"
 
 int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt)
 {
@@ -136,9 +136,9 @@ int mf_read_misses(struct mf_store *s, const struct mf_device_class *class, cons
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(
         s,
-        "SELECT id, class, row, count, sources, state, goal, first_ms, last_ms, layout FROM (SELECT m.id AS "
+        "SELECT id, class, row, count, sources, state, task, first_ms, last_ms, layout FROM (SELECT m.id AS "
         "id, m.gfx || '/' || m.cu_num AS class, m.row AS row, m.count AS count, m.n_sources AS "
-        "sources," STATE " AS state," GOAL " AS goal, m.first_ms AS first_ms, m.last_ms AS last_ms, m.layout "
+        "sources," STATE " AS state," TASK " AS task, m.first_ms AS first_ms, m.last_ms AS last_ms, m.layout "
         "AS layout FROM miss m WHERE (?1 IS NULL OR "
         "(m.gfx = ?1 AND m.cu_num = ?2)) AND (?4 = 0 OR m.count < ?5 OR (m.count = ?5 AND m.id > "
         "?6)) ORDER BY m.count DESC, m.id) WHERE ?3 IS NULL OR state = ?3 LIMIT ?7",

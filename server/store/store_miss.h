@@ -11,7 +11,7 @@
 #define MF_MISS_REPORT_ROWS 4096
 #define MF_MISS_SOURCE_MAX  128
 
-/* open ─submitted─► tuning ─its goal is done─► tuned, ─its goal failed or was cancelled─► failed */
+/* open ─submitted─► tuning ─its task is done─► tuned, ─its task failed or was cancelled─► failed */
 /* clang-format off */
 #define MF_MISS_MAP(X, P)   \
     X(P, OPEN, "open")      \
@@ -44,7 +44,7 @@ int mf_store_misses_forget_tuned(struct mf_store *s);
 struct mf_miss_filter {
     const struct mf_device_class *class; /* NULL: any */
     int64_t min_count;
-    bool failed; /* those whose goal failed or was cancelled too */
+    bool failed; /* those whose task failed or was cancelled too */
 };
 /* What is to be tuned, class by class and layout by layout, most missed first. */
 typedef int (*mf_miss_each)(const struct mf_device_class *class, const char *row, const char *layout,

@@ -27,7 +27,7 @@ static int take_known(const struct mf_sql *q, const char *where, const char *res
     if (!pipeline)
         return -ENOMEM;
     *ret = (struct mf_known){.pipeline = pipeline, .us = mf_sql_double(q, 1)};
-    mf_say(ret->source, sizeof(ret->source), "%s %lld%s", where, (long long)mf_sql_i64(q, 2), rest);
+    mf_format(ret->source, sizeof(ret->source), "%s %lld%s", where, (long long)mf_sql_i64(q, 2), rest);
     return 1;
 }
 
@@ -50,8 +50,8 @@ int mf_store_known_own(struct mf_store *s, int64_t batch, int64_t shape, int64_t
         "SELECT (SELECT group_concat(name, '|') FROM (SELECT k.family || ':' || k.name AS name"
         "  FROM pipeline p, json_each(p.steps) e CROSS JOIN step t ON t.id = e.value"
         "  JOIN kernel k ON k.id = t.kernel WHERE p.id = f.pipeline ORDER BY e.key)), f.us, g.batch"
-        " FROM config f JOIN goal g ON g.id = f.goal WHERE f.class = ? AND f.shape = ? AND f.model = ?"
-        " AND g.batch < ? AND NOT EXISTS (SELECT 1 FROM promotion x WHERE x.goal = f.goal"
+        " FROM config f JOIN task g ON g.id = f.task WHERE f.class = ? AND f.shape = ? AND f.model = ?"
+        " AND g.batch < ? AND NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = f.task"
         "  AND x.decision IN ('pending', 'undecided')) ORDER BY f.id DESC LIMIT 1",
         &q, "iiii", class, shape, model, batch);
     return r > 0 ? take_known(q, "batch", "", ret) : r;
@@ -62,19 +62,19 @@ int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, 
 {
     int r =
         mf_sql_ids(s,
-                   "INSERT INTO promotion (goal, known, known_us, source, least, decision, reason, at_ms)"
+                   "INSERT INTO promotion (task, known, known_us, source, least, decision, reason, at_ms)"
                    " SELECT g.id, '', k.us, 'line ' || k.line || ' of the baseline', json_extract(b.options,"
                    " '$.min_effect'), 'undecided', ?2, ?3 FROM known k JOIN batch b ON b.id = k.batch"
-                   " JOIN goal g ON g.batch = k.batch AND g.shape = k.shape AND g.class = k.class"
+                   " JOIN task g ON g.batch = k.batch AND g.shape = k.shape AND g.class = k.class"
                    " WHERE k.batch = ?1 AND k.pipeline = '' AND g.state = 'waiting'"
-                   " AND json_extract(b.options, '$.search') <> 'enumerate' RETURNING goal",
+                   " AND json_extract(b.options, '$.search') <> 'enumerate' RETURNING task",
                    ret, "iti", batch, reason, now_ms);
     if (r < 0 || ret->n == 0)
         return r;
     return mf_sql_write(
         s,
-        "UPDATE goal SET state = 'done', reason = '', ended_ms = ?2 WHERE batch = ?1 AND state"
-        " = 'waiting' AND id IN (SELECT goal FROM promotion)",
+        "UPDATE task SET state = 'done', reason = '', ended_ms = ?2 WHERE batch = ?1 AND state"
+        " = 'waiting' AND id IN (SELECT task FROM promotion)",
         "ii", batch, now_ms);
 }
 
@@ -82,44 +82,44 @@ int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret
 {
     return mf_sql_ids(
         s,
-        "SELECT DISTINCT g.batch FROM goal g CROSS JOIN known k ON k.batch = g.batch AND k.shape ="
+        "SELECT DISTINCT g.batch FROM task g CROSS JOIN known k ON k.batch = g.batch AND k.shape ="
         " g.shape AND k.class = g.class WHERE g.state = 'waiting' AND g.class = ? AND k.pipeline = ''",
         ret, "i", class);
 }
 
-/* ---- as a pipeline of a goal ---- */
+/* ---- as a pipeline of a task ---- */
 
-int mf_store_step_named(struct mf_store *s, int64_t goal, const char *family, const char *name, int64_t *ret)
+int mf_store_step_named(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret)
 {
     return mf_sql_get_i64(s,
-                          "SELECT t.id FROM goal g JOIN enumeration e ON e.id = g.enumeration"
+                          "SELECT t.id FROM task g JOIN enumeration e ON e.id = g.enumeration"
                           " JOIN kernel k ON k.family = ?2 AND k.revision = e.revision AND k.name = ?3"
                           " JOIN step t ON t.enumeration = e.id AND t.kernel = k.id WHERE g.id = ?1",
-                          ret, "itt", goal, family, name);
+                          ret, "itt", task, family, name);
 }
 
-int mf_store_step_rejected(struct mf_store *s, int64_t goal, const char *family, const char *name,
+int mf_store_step_rejected(struct mf_store *s, int64_t task, const char *family, const char *name,
                            char ret[MF_REASON_MAX])
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
-                         "SELECT j.reason FROM goal g JOIN rejection j ON j.enumeration = g.enumeration"
+                         "SELECT j.reason FROM task g JOIN rejection j ON j.enumeration = g.enumeration"
                          " AND (j.batch IS NULL OR j.batch = g.batch)"
                          " WHERE g.id = ?1 AND j.family = ?2 AND ?3 GLOB j.kernel ORDER BY j.id LIMIT 1",
-                         &q, "itt", goal, family, name);
+                         &q, "itt", task, family, name);
     if (r > 0)
-        mf_say(ret, MF_REASON_MAX, "%s", mf_sql_text(q, 0));
+        mf_format(ret, MF_REASON_MAX, "%s", mf_sql_text(q, 0));
     return r;
 }
 
 #define SORTED(steps) \
     "(SELECT group_concat(value) FROM (SELECT value FROM json_each(" steps ") ORDER BY value))"
 
-int mf_store_pipeline_same(struct mf_store *s, int64_t goal, const char *steps, int64_t *ret)
+int mf_store_pipeline_same(struct mf_store *s, int64_t task, const char *steps, int64_t *ret)
 {
     return mf_sql_get_i64(
-        s, "SELECT p.id FROM pipeline p WHERE p.goal = ?1 AND " SORTED("p.steps") " = " SORTED("?2"), ret,
-        "it", goal, steps);
+        s, "SELECT p.id FROM pipeline p WHERE p.task = ?1 AND " SORTED("p.steps") " = " SORTED("?2"), ret,
+        "it", task, steps);
 }
 
 /* ---- what was decided ---- */
@@ -128,20 +128,20 @@ int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int
 {
     return mf_sql_write(
         s,
-        "INSERT INTO promotion (goal, known, known_us, source, old, new, new_us, least, decision,"
+        "INSERT INTO promotion (task, known, known_us, source, old, new, new_us, least, decision,"
         " reason, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "itdtIIddtti", p->goal, p->known, p->known_us, p->source, p->old, p->new, p->new_us, p->least,
+        "itdtIIddtti", p->task, p->known, p->known_us, p->source, p->old, p->new, p->new_us, p->least,
         mf_decision_name(p->decision), p->reason, now_ms);
 }
 
-int mf_store_promotion_get(struct mf_store *s, int64_t goal, struct mf_promotion *ret)
+int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(
-        s, "SELECT old, new, known_us, new_us, least, decision FROM promotion WHERE goal = ?", &q, "i", goal);
+        s, "SELECT old, new, known_us, new_us, least, decision FROM promotion WHERE task = ?", &q, "i", task);
     if (r <= 0)
         return r;
-    *ret = (struct mf_promotion){.goal = goal,
+    *ret = (struct mf_promotion){.task = task,
                                  .old = mf_sql_i64(q, 0),
                                  .new = mf_sql_i64(q, 1),
                                  .known_us = mf_sql_double(q, 2),
@@ -151,12 +151,12 @@ int mf_store_promotion_get(struct mf_store *s, int64_t goal, struct mf_promotion
     return r < 0 ? r : 1;
 }
 
-int mf_store_promotion_decide(struct mf_store *s, int64_t goal, enum mf_decision decision, const char *reason,
+int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision decision, const char *reason,
                               double mad, int64_t n, int64_t now_ms)
 {
     return mf_sql_write(
-        s, "UPDATE promotion SET decision = ?, reason = ?, mad = ?, n = ?, at_ms = ? WHERE goal = ?",
-        "ttdIii", mf_decision_name(decision), reason, mad, n, now_ms, goal);
+        s, "UPDATE promotion SET decision = ?, reason = ?, mad = ?, n = ?, at_ms = ? WHERE task = ?",
+        "ttdIii", mf_decision_name(decision), reason, mad, n, now_ms, task);
 }
 
 void mf_raced_release(struct mf_raced *r)
@@ -180,7 +180,7 @@ int mf_store_raced_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_
     r = mf_status_parse(mf_sql_text(q, 0), &raced.status);
     if (r < 0)
         return r;
-    mf_say(raced.reason, sizeof(raced.reason), "%s", mf_sql_text(q, 1));
+    mf_format(raced.reason, sizeof(raced.reason), "%s", mf_sql_text(q, 1));
     const char *blob = mf_sql_blob(q, 4, &len);
     raced.n = len / sizeof(float);
     raced.samples = calloc(raced.n + 1, sizeof(*raced.samples));
@@ -201,27 +201,27 @@ int mf_store_comparison_add(struct mf_store *s, const struct mf_comparison *c, i
     double none = (double)NAN;
     return mf_sql_write(
         s,
-        "INSERT INTO comparison (unit, goal, worker, verdict, low, mid, high, n, old_us, new_us,"
+        "INSERT INTO comparison (unit, task, worker, verdict, low, mid, high, n, old_us, new_us,"
         " old_status, new_status, old_reason, new_reason, at_ms)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "iiitdddiddtttti", c->unit, c->goal, c->worker, c->judged ? mf_paired_verdict_name(c->p.verdict) : "",
+        "iiitdddiddtttti", c->unit, c->task, c->worker, c->judged ? mf_paired_verdict_name(c->p.verdict) : "",
         c->judged ? i->low : none, c->judged ? i->mid : none, c->judged ? i->high : none, (int64_t)c->n,
         c->old_us, c->new_us, mf_status_name(c->old_status), mf_status_name(c->new_status), c->old_reason,
         c->new_reason, now_ms);
 }
 
-int mf_store_comparisons_each(struct mf_store *s, int64_t goal, mf_comparison_fn fn, void *context)
+int mf_store_comparisons_each(struct mf_store *s, int64_t task, mf_comparison_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT c.unit, c.worker, c.verdict, c.low, c.mid, c.high, c.n, c.old_us, c.new_us,"
                    " c.old_status, c.new_status, c.old_reason, c.new_reason, w.name FROM comparison c"
-                   " JOIN worker w ON w.id = c.worker WHERE c.goal = ? ORDER BY c.unit",
-                   &q, "i", goal);
+                   " JOIN worker w ON w.id = c.worker WHERE c.task = ? ORDER BY c.unit",
+                   &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_comparison c = {
             .unit = mf_sql_i64(q, 0),
-            .goal = goal,
+            .task = task,
             .worker = mf_sql_i64(q, 1),
             .judged = *mf_sql_text(q, 2) != 0,
             .p.change = {mf_sql_double(q, 3), mf_sql_double(q, 4), mf_sql_double(q, 5)},

@@ -34,27 +34,27 @@ int mf_store_known_given(struct mf_store *s, int64_t batch, int64_t shape, int64
 int mf_store_known_own(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, int64_t model,
                        struct mf_known *ret);
 
-/* Ends the batch's goals that wait and whose row of its baseline names no pipeline: they are done, undecided for that reason. ret
+/* Ends the batch's tasks that wait and whose row of its baseline names no pipeline: they are done, undecided for that reason. ret
  * gets them. Those of a batch that measures nothing stay. */
 int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, int64_t now_ms,
                          struct mf_ids *ret);
-/* Batches that may have such goals on that class. */
+/* Batches that may have such tasks on that class. */
 int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret);
 
-/* ---- as a pipeline of a goal ---- */
+/* ---- as a pipeline of a task ---- */
 
-/* The id of that step in the goal's enumeration: 1; 0: it is not in there. */
-int mf_store_step_named(struct mf_store *s, int64_t goal, const char *family, const char *name, int64_t *ret);
-/* Why a step that is not measured is not, by the goal's rejections: 1, or 0. */
-int mf_store_step_rejected(struct mf_store *s, int64_t goal, const char *family, const char *name,
+/* The id of that step in the task's enumeration: 1; 0: it is not in there. */
+int mf_store_step_named(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret);
+/* Why a step that is not measured is not, by the task's rejections: 1, or 0. */
+int mf_store_step_rejected(struct mf_store *s, int64_t task, const char *family, const char *name,
                            char ret[MF_REASON_MAX]);
-/* The goal's pipeline of the same steps, in whatever order they run (JSON arrays of ids): 1, or 0. */
-int mf_store_pipeline_same(struct mf_store *s, int64_t goal, const char *steps, int64_t *ret);
+/* The task's pipeline of the same steps, in whatever order they run (JSON arrays of ids): 1, or 0. */
+int mf_store_pipeline_same(struct mf_store *s, int64_t task, const char *steps, int64_t *ret);
 
 /* ---- what was decided ---- */
 
 struct mf_promotion {
-    int64_t goal, old, new; /* pipelines; 0: none, of new only where nothing was measured */
+    int64_t task, old, new; /* pipelines; 0: none, of new only where nothing was measured */
     const char *known, *source;
     double known_us, new_us; /* NAN: none */
     double least;
@@ -62,10 +62,10 @@ struct mf_promotion {
     const char *reason;
 };
 int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int64_t now_ms);
-/* 1: with its numbers and its decision, texts NULL; 0: the goal has none. */
-int mf_store_promotion_get(struct mf_store *s, int64_t goal, struct mf_promotion *ret);
+/* 1: with its numbers and its decision, texts NULL; 0: the task has none. */
+int mf_store_promotion_get(struct mf_store *s, int64_t task, struct mf_promotion *ret);
 /* mad, n: of what a config that was kept has its time from; NAN and 0 otherwise. */
-int mf_store_promotion_decide(struct mf_store *s, int64_t goal, enum mf_decision decision, const char *reason,
+int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision decision, const char *reason,
                               double mad, int64_t n, int64_t now_ms);
 
 /* What one run of a race or a comparison gave for a pipeline. */
@@ -82,7 +82,7 @@ int mf_store_raced_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_
                        struct mf_raced *ret);
 
 struct mf_comparison {
-    int64_t unit, goal, worker;
+    int64_t unit, task, worker;
     bool judged; /* both gave times, and p says how they compare */
     struct mf_paired p;
     size_t n;
@@ -94,4 +94,4 @@ struct mf_comparison {
 int mf_store_comparison_add(struct mf_store *s, const struct mf_comparison *c, int64_t now_ms);
 /* In the order in which they were made; texts live during the call. */
 typedef int (*mf_comparison_fn)(void *context, const struct mf_comparison *c);
-int mf_store_comparisons_each(struct mf_store *s, int64_t goal, mf_comparison_fn fn, void *context);
+int mf_store_comparisons_each(struct mf_store *s, int64_t task, mf_comparison_fn fn, void *context);

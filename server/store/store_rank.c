@@ -11,7 +11,7 @@
 #define MEASURED                                                                                         \
     "SELECT s.id, r.status, r.us, r.mad, r.err, r.verified, s.body FROM result r JOIN step s ON s.id = " \
     "r.step"                                                                                             \
-    " WHERE r.goal = ?1 AND r.final = 1 AND "
+    " WHERE r.task = ?1 AND r.final = 1 AND "
 
 static int read_measured(const struct mf_sql *q, struct mf_measured_row *ret)
 {
@@ -26,10 +26,10 @@ static int read_measured(const struct mf_sql *q, struct mf_measured_row *ret)
     return mf_status_parse(mf_sql_text(q, 1), &ret->status);
 }
 
-int mf_store_measured_each(struct mf_store *s, int64_t goal, mf_measured_fn fn, void *context)
+int mf_store_measured_each(struct mf_store *s, int64_t task, mf_measured_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql(s, MEASURED "r.step IS NOT NULL ORDER BY r.step", &q, "i", goal);
+    int r = mf_sql(s, MEASURED "r.step IS NOT NULL ORDER BY r.step", &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_measured_row row;
         r = read_measured(q, &row);
@@ -39,11 +39,11 @@ int mf_store_measured_each(struct mf_store *s, int64_t goal, mf_measured_fn fn, 
     return r;
 }
 
-int mf_store_measured_get(struct mf_store *s, int64_t goal, int64_t step, struct mf_measured_row *ret,
+int mf_store_measured_get(struct mf_store *s, int64_t task, int64_t step, struct mf_measured_row *ret,
                           struct mf_step *ret_step)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s, MEASURED "r.step = ?2", &q, "ii", goal, step);
+    int r = mf_sql_first(s, MEASURED "r.step = ?2", &q, "ii", task, step);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     r = read_measured(q, ret);
@@ -59,9 +59,9 @@ int mf_store_pipeline_add(struct mf_store *s, const struct mf_pipeline_row *row,
 {
     int r = mf_sql_run(
         s,
-        "INSERT INTO pipeline (goal, place, steps, structure, block_m, layout, sum_us, forecast_us,"
+        "INSERT INTO pipeline (task, place, steps, structure, block_m, layout, sum_us, forecast_us,"
         " finalist) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "iittitddi", row->goal, (int64_t)row->place, row->steps, row->structure, (int64_t)row->block_m,
+        "iittitddi", row->task, (int64_t)row->place, row->steps, row->structure, (int64_t)row->block_m,
         row->layout, row->sum_us, row->forecast_us, (int64_t)row->finalist);
     if (r < 0)
         return r;
@@ -128,21 +128,21 @@ int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const
 int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row)
 {
     return mf_sql_write(s,
-                        "INSERT INTO raced (goal, layout, pipeline, us, mad, ties, provenance)"
+                        "INSERT INTO raced (task, layout, pipeline, us, mad, ties, provenance)"
                         " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                        "itiddtt", row->goal, row->layout, row->pipeline, row->us, row->mad, row->ties,
+                        "itiddtt", row->task, row->layout, row->pipeline, row->us, row->mad, row->ties,
                         row->provenance);
 }
 
-int mf_store_raced_rows_each(struct mf_store *s, int64_t goal, mf_raced_row_fn fn, void *context)
+int mf_store_raced_rows_each(struct mf_store *s, int64_t task, mf_raced_row_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT layout, pipeline, us, mad, ties, provenance FROM raced WHERE goal = ?"
+                   "SELECT layout, pipeline, us, mad, ties, provenance FROM raced WHERE task = ?"
                    " ORDER BY layout",
-                   &q, "i", goal);
+                   &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
-        const struct mf_raced_row row = {.goal = goal,
+        const struct mf_raced_row row = {.task = task,
                                          .layout = mf_sql_text(q, 0),
                                          .pipeline = mf_sql_i64(q, 1),
                                          .us = mf_sql_double(q, 2),
@@ -158,9 +158,9 @@ int mf_store_config_add(struct mf_store *s, const struct mf_config_row *row, int
 {
     return mf_sql_write(
         s,
-        "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties,"
+        "INSERT INTO config (task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties,"
         " provenance, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        "iiiiidddddtti", row->goal, row->shape, row->class, row->model, row->pipeline, row->us, row->us1,
+        "iiiiidddddtti", row->task, row->shape, row->class, row->model, row->pipeline, row->us, row->us1,
         row->us2, row->err1, row->err2, row->ties, row->provenance, now_ms);
 }
 
@@ -169,15 +169,15 @@ int mf_store_config_replace(struct mf_store *s, const struct mf_config_row *row)
     return mf_sql_write(
         s,
         "UPDATE config SET pipeline = ?, us = ?, us1 = ?, us2 = ?, err1 = ?, err2 = ?, ties = ?,"
-        " provenance = ? WHERE goal = ?",
+        " provenance = ? WHERE task = ?",
         "idddddtti", row->pipeline, row->us, row->us1, row->us2, row->err1, row->err2, row->ties,
-        row->provenance, row->goal);
+        row->provenance, row->task);
 }
 
-int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline, double *ret_us)
+int mf_store_config_get(struct mf_store *s, int64_t task, int64_t *ret_pipeline, double *ret_us)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s, "SELECT pipeline, us FROM config WHERE goal = ?", &q, "i", goal);
+    int r = mf_sql_first(s, "SELECT pipeline, us FROM config WHERE task = ?", &q, "i", task);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     *ret_pipeline = mf_sql_i64(q, 0);
@@ -185,32 +185,32 @@ int mf_store_config_get(struct mf_store *s, int64_t goal, int64_t *ret_pipeline,
     return 0;
 }
 
-int mf_store_survivors_each(struct mf_store *s, int64_t goal, const char *layout, mf_survivor_fn fn,
+int mf_store_survivors_each(struct mf_store *s, int64_t task, const char *layout, mf_survivor_fn fn,
                             void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT p.id, r.us, p.block_m FROM result r JOIN pipeline p ON p.id = r.pipeline"
-                   " WHERE r.goal = ?1 AND r.step IS NULL AND r.final = 1 AND r.status = 'ok' AND r.us > 0"
+                   " WHERE r.task = ?1 AND r.step IS NULL AND r.final = 1 AND r.status = 'ok' AND r.us > 0"
                    " AND (?2 IS NULL OR p.layout = ?2) ORDER BY r.id",
-                   &q, "it", goal, layout);
+                   &q, "it", task, layout);
     while (r >= 0 && (r = mf_sql_next(q)) > 0)
         r = fn(context, mf_sql_i64(q, 0), mf_sql_double(q, 1), (int)mf_sql_i64(q, 2));
     return r;
 }
 
-int mf_store_config_regret(struct mf_store *s, int64_t goal, const char *json)
+int mf_store_config_regret(struct mf_store *s, int64_t task, const char *json)
 {
-    return mf_sql_write(s, "UPDATE config SET regret = json_insert(regret, '$[#]', json(?2)) WHERE goal = ?1",
-                        "it", goal, json);
+    return mf_sql_write(s, "UPDATE config SET regret = json_insert(regret, '$[#]', json(?2)) WHERE task = ?1",
+                        "it", task, json);
 }
 
 int mf_store_raced_each(struct mf_store *s, int64_t batch, mf_raced_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT g.class, p.structure, r.us, p.sum_us FROM goal g JOIN pipeline p ON p.goal = g.id"
-                   " JOIN result r ON r.goal = g.id AND r.step IS NULL AND r.final = 1 AND r.pipeline = p.id"
+                   "SELECT g.class, p.structure, r.us, p.sum_us FROM task g JOIN pipeline p ON p.task = g.id"
+                   " JOIN result r ON r.task = g.id AND r.step IS NULL AND r.final = 1 AND r.pipeline = p.id"
                    " WHERE g.batch = ? AND r.status = 'ok' AND r.us > 0 AND p.sum_us > 0"
                    " ORDER BY g.class, p.structure, p.id",
                    &q, "i", batch);

@@ -1,4 +1,4 @@
-/* Batches, goals, workers, quarantine, events. Steps, pipelines and results are in store_read_steps.c. */
+/* Batches, tasks, workers, quarantine, events. Steps, pipelines and results are in store_read_steps.c. */
 #include "server/store/store_json.h"
 
 #include "common/base/clock.h"
@@ -23,7 +23,7 @@ static int take(cJSON *item, cJSON **ret)
 #define BATCH_COLUMNS                                                                               \
     "SELECT b.id AS id, b.name AS name, b.state AS state, b.priority AS priority, b.created_ms AS " \
     "created_ms,"                                                                                   \
-    " b.ended_ms AS ended_ms, count(g.id) AS goals, coalesce(sum(g.state = 'done'), 0) AS done,"    \
+    " b.ended_ms AS ended_ms, count(g.id) AS tasks, coalesce(sum(g.state = 'done'), 0) AS done,"    \
     " coalesce(sum(g.state = 'failed'), 0) AS failed, coalesce(sum(g.n_steps), 0) AS steps,"        \
     " coalesce(sum(g.n_measured), 0) AS measured"
 #define BATCH_TYPES "ittiiiiiiii"
@@ -32,7 +32,7 @@ int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_li
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   BATCH_COLUMNS " FROM batch b LEFT JOIN goal g ON g.batch = b.id"
+                   BATCH_COLUMNS " FROM batch b LEFT JOIN task g ON g.batch = b.id"
                                  " WHERE b.id < ?1 GROUP BY b.id ORDER BY b.id DESC LIMIT ?2",
                    &q, "ii", page->from ? page->id : INT64_MAX, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_rows(q, page, BATCH_TYPES, ret);
@@ -43,7 +43,7 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id)
     return mf_sql_exists(s, "SELECT id FROM batch WHERE id = ?", id);
 }
 
-/* Goals that have not begun, and those that have and whose workers are all gone: a batch keeps to the kernel revision that
+/* Tasks that have not begun, and those that have and whose workers are all gone: a batch keeps to the kernel revision that
  * it began with on a class. */
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
@@ -53,16 +53,16 @@ static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
         "WITH live AS MATERIALIZED (SELECT DISTINCT m.class AS class, w.revision AS revision, w.model AS "
         "model"
         " FROM worker w JOIN device_model m ON m.id = w.model WHERE w.state IN ('idle', 'busy'))"
-        " SELECT class, count(*) AS goals, reason FROM ("
+        " SELECT class, count(*) AS tasks, reason FROM ("
         " SELECT c.gfx AS gfx, c.cu_num AS cu, c.gfx || '/' || c.cu_num AS class, g.reason AS reason"
-        " FROM goal g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
+        " FROM task g LEFT JOIN device_class c ON c.id = g.class WHERE g.batch = ?1 AND g.state = 'waiting'"
         " UNION ALL"
         " SELECT c.gfx, c.cu_num, c.gfx || '/' || c.cu_num, 'waits for a worker of class ' || c.gfx || '/' ||"
         " c.cu_num || ' with kernel revision ' || e.revision || coalesce(' and model ' || m.name, '')"
-        " FROM goal g JOIN device_class c ON c.id = g.class JOIN enumeration e ON e.id = g.enumeration"
+        " FROM task g JOIN device_class c ON c.id = g.class JOIN enumeration e ON e.id = g.enumeration"
         " LEFT JOIN device_model m ON m.id = g.model"
         " WHERE g.batch = ?1 AND g.state IN ('enumerating', 'probing', 'racing', 'comparing')"
-        " AND EXISTS (SELECT 1 FROM unit u WHERE u.goal = g.id AND u.state = 'ready')"
+        " AND EXISTS (SELECT 1 FROM unit u WHERE u.task = g.id AND u.state = 'ready')"
         " AND NOT EXISTS (SELECT 1 FROM live l WHERE l.class = g.class AND l.revision = e.revision"
         " AND (g.model IS NULL OR l.model = g.model)))"
         " GROUP BY class, reason ORDER BY gfx, cu, reason",
@@ -104,7 +104,7 @@ static int read_eta(struct mf_store *s, int64_t id, double *ret)
         s,
         "SELECT sum(n_steps - n_measured), sum(n_steps), sum(n_steps > 0), sum(n_steps = 0 AND state <> "
         "'waiting'),"
-        " sum(state = 'waiting') FROM goal WHERE batch = ?1 AND state NOT IN ('done', 'failed', 'cancelled')",
+        " sum(state = 'waiting') FROM task WHERE batch = ?1 AND state NOT IN ('done', 'failed', 'cancelled')",
         &left, "i", id);
     if (r <= 0)
         return r;
@@ -115,7 +115,7 @@ static int read_eta(struct mf_store *s, int64_t id, double *ret)
 
     r = mf_sql_first(
         s,
-        "SELECT count(*), min(at_ms) FROM (SELECT r.at_ms FROM result r JOIN goal g ON g.id = r.goal"
+        "SELECT count(*), min(at_ms) FROM (SELECT r.at_ms FROM result r JOIN task g ON g.id = r.task"
         " WHERE r.id > (SELECT max(id) FROM result) - " ETA_WINDOW
         " AND g.batch = ?1 ORDER BY r.id DESC LIMIT " ETA_RESULTS ")",
         &q, "i", id);
@@ -133,7 +133,7 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
     int r = mf_sql_first(s,
                          BATCH_COLUMNS
                          ", b.options AS options, json_extract(b.receipt, '$.errors') AS errors"
-                         " FROM batch b LEFT JOIN goal g ON g.batch = b.id WHERE b.id = ?1 GROUP BY b.id",
+                         " FROM batch b LEFT JOIN task g ON g.batch = b.id WHERE b.id = ?1 GROUP BY b.id",
                          &q, "i", id);
     if (r < 0)
         return r;
@@ -152,19 +152,19 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
     return 0;
 }
 
-/* --- goals ------------------------------------------------------------------------------------------------ */
+/* --- tasks ------------------------------------------------------------------------------------------------ */
 
-#define GOAL_COLUMNS                                                                                         \
+#define TASK_COLUMNS                                                                                         \
     "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
     "class,"                                                                                                 \
     " m.name AS model, g.state AS state, g.reason AS reason, g.n_steps AS steps, g.n_measured AS measured,"  \
     " g.ended_ms AS ended_ms, f.us AS us, f.pipeline AS pipeline, p.structure AS structure,"                 \
     " x.decision AS decision, p.steps"                                                                       \
-    " FROM goal g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                 \
-    " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.goal = g.id LEFT JOIN pipeline p "  \
-    "ON p.id = f.pipeline LEFT JOIN promotion x ON x.goal = g.id"
-#define GOAL_TYPES "ii.tttttiiiditt."
-enum { GOAL_ROW = 2, GOAL_STEPS = 15 };
+    " FROM task g JOIN shape s ON s.id = g.shape LEFT JOIN device_class c ON c.id = g.class"                 \
+    " LEFT JOIN device_model m ON m.id = g.model LEFT JOIN config f ON f.task = g.id LEFT JOIN pipeline p "  \
+    "ON p.id = f.pipeline LEFT JOIN promotion x ON x.task = g.id"
+#define TASK_TYPES "ii.tttttiiiditt."
+enum { TASK_ROW = 2, TASK_STEPS = 15 };
 
 /* ["family:step", …] of a JSON array of step ids. */
 static cJSON *names_json(struct mf_store *s, const char *steps)
@@ -180,12 +180,12 @@ static cJSON *names_json(struct mf_store *s, const char *steps)
     return r < 0 ? NULL : MF_TAKE(list);
 }
 
-static int make_goal(struct mf_sql *q, void *store, cJSON **ret)
+static int make_task(struct mf_sql *q, void *store, cJSON **ret)
 {
-    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, GOAL_TYPES);
+    _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, TASK_TYPES);
     cJSON *winner =
-        mf_sql_null(q, GOAL_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, GOAL_STEPS));
-    if (!o || !winner || mf_shape_add(o, mf_sql_text(q, GOAL_ROW)) < 0) {
+        mf_sql_null(q, TASK_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, TASK_STEPS));
+    if (!o || !winner || mf_shape_add(o, mf_sql_text(q, TASK_ROW)) < 0) {
         cJSON_Delete(winner);
         return -ENOMEM;
     }
@@ -194,7 +194,7 @@ static int make_goal(struct mf_sql *q, void *store, cJSON **ret)
     return 0;
 }
 
-int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
+int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
                   struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -202,22 +202,22 @@ int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const st
     if (r < 0)
         return r;
     r = mf_sql(s,
-               GOAL_COLUMNS
+               TASK_COLUMNS
                " WHERE g.batch = ?1 AND (?2 IS NULL OR g.state = ?2) AND g.id > ?3 ORDER BY g.id LIMIT ?4",
                &q, "itii", batch, state, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_goal, s, ret);
+    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_task, s, ret);
 }
 
 /* Adds `config`, null when there is none. */
-static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
+static int add_config(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;
     int r = mf_sql_first(
         s,
         "SELECT pipeline AS pipeline, us AS us, us1 AS us1, us2 AS us2, err1 AS err1, err2 AS "
         "err2, ties AS ties,"
-        " regret AS regret, provenance AS provenance, at_ms AS at_ms FROM config WHERE goal = ?1",
-        &q, "i", goal);
+        " regret AS regret, provenance AS provenance, at_ms AS at_ms FROM config WHERE task = ?1",
+        &q, "i", task);
     if (r < 0)
         return r;
     cJSON *config = r > 0 ? mf_row_json(q, "idddddjjji") : cJSON_CreateNull();
@@ -225,7 +225,7 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
         return -ENOMEM;
     if (r == 0)
         return 0;
-    r = mf_sql_first(s, MF_RACE_OF_GOAL, &race, "i", goal);
+    r = mf_sql_first(s, MF_RACE_OF_TASK, &race, "i", task);
     if (r < 0)
         return r;
     cJSON *json = r > 0 ? mf_race_json(race) : NULL;
@@ -234,14 +234,14 @@ static int add_config(struct mf_store *s, int64_t goal, cJSON *o)
 }
 
 /* Adds `layout`, the choice of its layer model, null before there is one. */
-static int add_layout(struct mf_store *s, int64_t goal, cJSON *o)
+static int add_layout(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
-                         LAYOUT_COLUMNS " JOIN goal g ON g.batch = l.batch AND g.class = l.class"
+                         LAYOUT_COLUMNS " JOIN task g ON g.batch = l.batch AND g.class = l.class"
                                         " JOIN shape h ON h.id = g.shape AND h.layer_model = l.layer_model"
                                         " WHERE g.id = ?1",
-                         &q, "i", goal);
+                         &q, "i", task);
     if (r < 0)
         return r;
     cJSON *layout = r > 0 ? mf_row_json(q, LAYOUT_TYPES) : cJSON_CreateNull();
@@ -249,15 +249,15 @@ static int add_layout(struct mf_store *s, int64_t goal, cJSON *o)
 }
 
 /* Adds `promotion`, null where the batch replaces every row. */
-static int add_promotion(struct mf_store *s, int64_t goal, cJSON *o)
+static int add_promotion(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *devices = NULL;
     int r = mf_sql_first(
         s,
         "SELECT x.decision AS decision, x.reason AS reason, x.source AS source, x.known_us AS known_us,"
         " x.old AS old, x.new AS new, x.new_us AS new_us, x.least AS min_effect, x.at_ms AS at_ms, x.known,"
-        " coalesce(p.steps, '[]') FROM promotion x LEFT JOIN pipeline p ON p.id = x.new WHERE x.goal = ?1",
-        &q, "i", goal);
+        " coalesce(p.steps, '[]') FROM promotion x LEFT JOIN pipeline p ON p.id = x.new WHERE x.task = ?1",
+        &q, "i", task);
     if (r < 0)
         return r;
     cJSON *promotion = r > 0 ? mf_row_json(q, "tttdiiddi") : cJSON_CreateNull();
@@ -277,24 +277,24 @@ static int add_promotion(struct mf_store *s, int64_t goal, cJSON *o)
                " c.n AS n, c.old_us AS old_us, c.new_us AS new_us, c.old_status AS old_status,"
                " c.new_status AS new_status, c.old_reason AS old_reason, c.new_reason AS new_reason,"
                " c.unit AS unit, c.at_ms AS at_ms FROM comparison c JOIN worker w ON w.id = c.worker"
-               " WHERE c.goal = ?1 ORDER BY c.unit",
-               &devices, "i", goal);
+               " WHERE c.task = ?1 ORDER BY c.unit",
+               &devices, "i", task);
     return r < 0 ? r : mf_rows_json(devices, "ttdddiddttttii", promotion, "devices");
 }
 
-int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret)
+int mf_read_task(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *goal = NULL;
-    int r = mf_sql_first(s, GOAL_COLUMNS " WHERE g.id = ?1", &q, "i", id);
+    _cleanup_(cJSON_Deletep) cJSON *task = NULL;
+    int r = mf_sql_first(s, TASK_COLUMNS " WHERE g.id = ?1", &q, "i", id);
     if (r < 0)
         return r;
     if (r == 0)
         return -ENOENT;
-    if ((r = make_goal(q, s, &goal)) < 0 || (r = add_config(s, id, goal)) < 0 ||
-        (r = add_layout(s, id, goal)) < 0 || (r = add_promotion(s, id, goal)) < 0)
+    if ((r = make_task(q, s, &task)) < 0 || (r = add_config(s, id, task)) < 0 ||
+        (r = add_layout(s, id, task)) < 0 || (r = add_promotion(s, id, task)) < 0)
         return r;
-    *ret = MF_TAKE(goal);
+    *ret = MF_TAKE(task);
     return 0;
 }
 
@@ -347,7 +347,7 @@ static int make_quarantine(struct mf_sql *q, void *store, cJSON **ret)
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "ittttti.");
     int r = mf_sql(
         store,
-        "SELECT t.status AS status, t.reason AS reason, w.name AS worker, t.goal AS goal, t.at_ms AS at_ms"
+        "SELECT t.status AS status, t.reason AS reason, w.name AS worker, t.task AS task, t.at_ms AS at_ms"
         " FROM strike t JOIN worker w ON w.id = t.worker WHERE t.kernel = ?1 AND t.class = ?2 ORDER BY t.id "
         "LIMIT 100",
         &strikes, "ii", mf_sql_i64(q, 0), mf_sql_i64(q, 7));

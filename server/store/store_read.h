@@ -22,28 +22,28 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret);
 int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret);
 int mf_read_batch_exists(struct mf_store *s, int64_t id);
 /* state may be NULL. */
-int mf_read_goals(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
+int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
                   struct mf_list *ret);
-/* layer_model and class ("gfx942/304") may be NULL. A shape has its latest goals, at most 256 of all classes together. */
+/* layer_model and class ("gfx942/304") may be NULL. A shape has its latest tasks, at most 256 of all classes together. */
 int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *class, const struct mf_page *page,
                    struct mf_list *ret);
-int mf_read_goal(struct mf_store *s, int64_t id, cJSON **ret);
-int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
+int mf_read_task(struct mf_store *s, int64_t id, cJSON **ret);
+int mf_read_pipelines(struct mf_store *s, int64_t task, bool finalists, const struct mf_page *page,
                       struct mf_list *ret);
 int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret);
-int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret);
+int mf_read_race(struct mf_store *s, int64_t task, cJSON **ret);
 
 struct mf_step_filter {
     const char *family, *status, *covers; /* each may be NULL */
 };
-int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter,
+int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter *filter,
                   const struct mf_page *page, struct mf_list *ret);
 int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret);
 /* kernel: a glob, may be NULL. */
-int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page,
+int mf_read_rejections(struct mf_store *s, int64_t task, const char *kernel, const struct mf_page *page,
                        struct mf_list *ret);
-/* goal 0: of all goals. */
-int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const struct mf_page *page,
+/* task 0: of all tasks. */
+int mf_read_step_results(struct mf_store *s, int64_t step, int64_t task, const struct mf_page *page,
                          struct mf_list *ret);
 int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page,
                              struct mf_list *ret);

@@ -42,18 +42,18 @@ static int add_batches(struct mf_store *s, struct mf_buf *out)
     ") GROUP BY state) SELECT state, n FROM few UNION ALL"                                                 \
     " SELECT 'done', (SELECT coalesce(max(id), 0) FROM " table ") - (SELECT coalesce(sum(n), 0) FROM few)"
 
-static int add_goals(struct mf_store *s, struct mf_buf *out)
+static int add_tasks(struct mf_store *s, struct mf_buf *out)
 {
     static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
                                          "comparing", "done",        "failed",  "cancelled", NULL};
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   COUNT_BY_STATE("goal", "goal_state",
+                   COUNT_BY_STATE("task", "task_state",
                                   "'waiting', 'enumerating', 'probing', 'ranking', 'racing', 'comparing',"
                                   " 'failed', 'cancelled'"),
                    &q, "");
-    mf_metric_head(out, "moefarm_goals", MF_METRIC_GAUGE, "Goals (a shape on a device class) by state.");
-    return r < 0 ? r : add_states(out, "moefarm_goals", states, q);
+    mf_metric_head(out, "moefarm_tasks", MF_METRIC_GAUGE, "Tasks (a shape on a device class) by state.");
+    return r < 0 ? r : add_states(out, "moefarm_tasks", states, q);
 }
 
 static int add_units(struct mf_store *s, struct mf_buf *out)
@@ -124,7 +124,7 @@ int mf_read_metrics(struct mf_store *s, struct mf_buf *out)
 {
     int64_t quarantined = 0, results = 0, bytes = 0, misses = 0;
     int r;
-    if ((r = add_batches(s, out)) < 0 || (r = add_goals(s, out)) < 0 || (r = add_units(s, out)) < 0 ||
+    if ((r = add_batches(s, out)) < 0 || (r = add_tasks(s, out)) < 0 || (r = add_units(s, out)) < 0 ||
         (r = add_workers(s, out)) < 0 || (r = add_busy(s, out)) < 0 || (r = add_channels(s, out)) < 0)
         return r;
     if ((r = mf_sql_get_i64(s, "SELECT count(*) FROM quarantine", &quarantined, "")) < 0 ||

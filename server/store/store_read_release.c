@@ -55,7 +55,7 @@ static int exists(struct mf_store *s, int64_t id)
 static void add_link(cJSON *links, const char *name, const char *list, int64_t id, const char *rest)
 {
     char path[80];
-    mf_say(path, sizeof(path), "/api/v1/%s/%" PRId64 "%s", list, id, rest);
+    mf_format(path, sizeof(path), "/api/v1/%s/%" PRId64 "%s", list, id, rest);
     cJSON_AddStringToObject(links, name, path);
 }
 
@@ -67,9 +67,9 @@ static int make_row(struct mf_sql *q, void *data, cJSON **ret)
         cJSON_Delete(o);
         return -ENOMEM;
     }
-    int64_t goal = mf_sql_i64(q, 5), pipeline = mf_sql_i64(q, 6);
-    add_link(links, "goal", "goals", goal, "");
-    add_link(links, "race", "goals", goal, "/race");
+    int64_t task = mf_sql_i64(q, 5), pipeline = mf_sql_i64(q, 6);
+    add_link(links, "task", "tasks", task, "");
+    add_link(links, "race", "tasks", task, "/race");
     add_link(links, "pipeline", "pipelines", pipeline, "");
     add_link(links, "samples", "pipelines", pipeline, "/results");
     *ret = o;
@@ -83,9 +83,9 @@ int mf_read_release_rows(struct mf_store *s, int64_t id, const struct mf_page *p
     if (r < 0)
         return r;
     r = mf_sql(s,
-               "SELECT w.row AS row, w.key AS key, w.us AS us, w.names AS names, w.config AS config, w.goal "
-               "AS goal, w.pipeline AS pipeline, (SELECT coalesce(sum(length(x.samples) / 4), 0) FROM result "
-               "x WHERE x.goal = w.goal AND x.step IS NULL AND x.final = 1 AND x.pipeline = w.pipeline) AS "
+               "SELECT w.row AS row, w.key AS key, w.us AS us, w.names AS names, w.config AS config, w.task "
+               "AS task, w.pipeline AS pipeline, (SELECT coalesce(sum(length(x.samples) / 4), 0) FROM result "
+               "x WHERE x.task = w.task AND x.step IS NULL AND x.final = 1 AND x.pipeline = w.pipeline) AS "
                "samples FROM release_row w WHERE w.release = ?1 AND w.row > ?2 ORDER BY w.row LIMIT ?3",
                &q, "iii", id, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_row, NULL, ret);

@@ -6,7 +6,7 @@
 #include <errno.h>
 
 /* Of one shape, the latest, of all classes together. */
-#define GOALS_MAX 256
+#define TASKS_MAX 256
 #define SHAPE_ROW 2 /* column of its row */
 
 struct maker {
@@ -17,7 +17,7 @@ struct maker {
 static int make_shape(struct mf_sql *q, void *data, cJSON **ret)
 {
     const struct maker *m = data;
-    _cleanup_(mf_sql_donep) struct mf_sql *goals = NULL;
+    _cleanup_(mf_sql_donep) struct mf_sql *tasks = NULL;
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "it.");
     if (!o || mf_shape_add(o, mf_sql_text(q, SHAPE_ROW)) < 0)
         return -ENOMEM;
@@ -25,11 +25,11 @@ static int make_shape(struct mf_sql *q, void *data, cJSON **ret)
         m->s,
         "SELECT g.id AS id, g.batch AS batch, c.gfx || '/' || c.cu_num AS class, d.name AS model,"
         " g.state AS state, g.reason AS reason, f.us AS us, f.pipeline AS pipeline, g.ended_ms AS ended_ms"
-        " FROM goal g LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model d ON d.id = g.model"
-        " LEFT JOIN config f ON f.goal = g.id WHERE g.shape = ?1"
+        " FROM task g LEFT JOIN device_class c ON c.id = g.class LEFT JOIN device_model d ON d.id = g.model"
+        " LEFT JOIN config f ON f.task = g.id WHERE g.shape = ?1"
         " AND (?2 IS NULL OR c.gfx || '/' || c.cu_num = ?2) ORDER BY g.id DESC LIMIT ?3",
-        &goals, "iti", mf_sql_i64(q, 0), m->class, (int64_t)GOALS_MAX);
-    if (r < 0 || (r = mf_rows_json(goals, "iittttdii", o, "goals")) < 0)
+        &tasks, "iti", mf_sql_i64(q, 0), m->class, (int64_t)TASKS_MAX);
+    if (r < 0 || (r = mf_rows_json(tasks, "iittttdii", o, "tasks")) < 0)
         return r;
     *ret = MF_TAKE(o);
     return 0;
@@ -43,7 +43,7 @@ int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *clas
     int r = mf_sql(
         s,
         "SELECT h.id AS id, h.layer_model AS layer_model, h.row FROM shape h WHERE h.id > ?1"
-        " AND (?2 IS NULL OR h.layer_model = ?2) AND (?3 IS NULL OR EXISTS (SELECT 1 FROM goal g"
+        " AND (?2 IS NULL OR h.layer_model = ?2) AND (?3 IS NULL OR EXISTS (SELECT 1 FROM task g"
         " JOIN device_class c ON c.id = g.class WHERE g.shape = h.id AND c.gfx || '/' || c.cu_num = ?3))"
         " ORDER BY h.id LIMIT ?4",
         &q, "itti", page->id, layer_model, class, (int64_t)page->limit + 1);

@@ -7,15 +7,15 @@
 #include <math.h>
 #include <string.h>
 
-static int goal_exists(struct mf_store *s, int64_t id)
+static int task_exists(struct mf_store *s, int64_t id)
 {
-    return mf_sql_exists(s, "SELECT id FROM goal WHERE id = ?", id);
+    return mf_sql_exists(s, "SELECT id FROM task WHERE id = ?", id);
 }
 
 /* --- pipelines -------------------------------------------------------------------------------------------- */
 
-/* Adds names and ops: every step in order, with its time in this goal. */
-static int add_ops(struct mf_store *s, int64_t goal, const char *steps, cJSON *o)
+/* Adds names and ops: every step in order, with its time in this task. */
+static int add_ops(struct mf_store *s, int64_t task, const char *steps, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     cJSON *names = cJSON_AddArrayToObject(o, "names"), *ops = cJSON_AddArrayToObject(o, "ops");
@@ -23,9 +23,9 @@ static int add_ops(struct mf_store *s, int64_t goal, const char *steps, cJSON *o
                    "SELECT s.covers AS covers, s.id AS step, k.family || ':' || k.name AS name,"
                    " r.us AS us, r.mad AS mad FROM json_each(?1) e CROSS JOIN step s ON s.id = e.value JOIN "
                    "kernel k ON k.id = s.kernel"
-                   " LEFT JOIN result r ON r.goal = ?2 AND r.step = s.id AND r.final = 1"
+                   " LEFT JOIN result r ON r.task = ?2 AND r.step = s.id AND r.final = 1"
                    " ORDER BY e.key",
-                   &q, "ti", steps, goal);
+                   &q, "ti", steps, task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         cJSON *op = mf_row_json(q, "titdd");
         if (!op)
@@ -36,16 +36,16 @@ static int add_ops(struct mf_store *s, int64_t goal, const char *steps, cJSON *o
     return r;
 }
 
-enum { PIPELINE_GROUP = 0, PIPELINE_KEY = 7, PIPELINE_STEPS = 15, PIPELINE_GOAL = 16 };
+enum { PIPELINE_GROUP = 0, PIPELINE_KEY = 7, PIPELINE_STEPS = 15, PIPELINE_TASK = 16 };
 
 static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
 {
     /* group, id, place, structure, block_m, layout, forecast_us, key, finalist, us, mad, samples_n, dropped_at, winner, tie, steps,
-     * goal */
+     * task */
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibb.i");
     if (!o)
         return -ENOMEM;
-    int r = add_ops(store, mf_sql_i64(q, PIPELINE_GOAL), mf_sql_text(q, PIPELINE_STEPS), o);
+    int r = add_ops(store, mf_sql_i64(q, PIPELINE_TASK), mf_sql_text(q, PIPELINE_STEPS), o);
     if (r < 0)
         return r;
     *ret = MF_TAKE(o);
@@ -63,25 +63,25 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
     " coalesce(o.mad, r.mad) AS mad, coalesce(o.n, CASE WHEN r.id IS NULL THEN 0 ELSE"                       \
     " length(coalesce(r.samples, x'')) / 4 END) AS samples_n,"                                               \
     " json_extract(r.extra, '$.dropped_at') AS dropped_at, f.pipeline IS p.id AS winner,"                    \
-    " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie, p.steps AS steps, p.goal AS "  \
-    "goal"                                                                                                   \
-    " FROM pipeline p LEFT JOIN config f ON f.goal = p.goal"                                                 \
-    " LEFT JOIN promotion o ON o.goal = p.goal AND o.old = p.id AND o.n IS NOT NULL"                         \
-    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal AND step IS NULL AND "    \
+    " EXISTS (SELECT 1 FROM json_each(f.ties) t WHERE t.value = p.id) AS tie, p.steps AS steps, p.task AS "  \
+    "task"                                                                                                   \
+    " FROM pipeline p LEFT JOIN config f ON f.task = p.task"                                                 \
+    " LEFT JOIN promotion o ON o.task = p.task AND o.old = p.id AND o.n IS NOT NULL"                         \
+    " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE task = p.task AND step IS NULL AND "    \
     "final = 1 AND pipeline = p.id"                                                                          \
     "  AND us IS NOT NULL)"
 
-int mf_read_pipelines(struct mf_store *s, int64_t goal, bool finalists, const struct mf_page *page,
+int mf_read_pipelines(struct mf_store *s, int64_t task, bool finalists, const struct mf_page *page,
                       struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = goal_exists(s, goal);
+    int r = task_exists(s, task);
     if (r < 0)
         return r;
     r = mf_sql(s,
-               "SELECT * FROM (" PIPELINES " WHERE p.goal = ?1 AND p.finalist >= ?2"
+               "SELECT * FROM (" PIPELINES " WHERE p.task = ?1 AND p.finalist >= ?2"
                ") WHERE (grp, number, id) > (?3, ?4, ?5) ORDER BY grp, number, id LIMIT ?6",
-               &q, "iiidii", goal, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id,
+               &q, "iiidii", task, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id,
                (int64_t)page->limit + 1);
     return r < 0 ? r
                  : mf_list_take(q, page, &(struct mf_list_keys){PIPELINE_GROUP, PIPELINE_KEY, 1},
@@ -97,7 +97,7 @@ int mf_read_pipeline(struct mf_store *s, int64_t id, cJSON **ret)
     return r == 0 ? -ENOENT : make_pipeline(q, s, ret);
 }
 
-static int add_racers(struct mf_store *s, int64_t goal, cJSON *race)
+static int add_racers(struct mf_store *s, int64_t task, cJSON *race)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     cJSON *list = cJSON_AddArrayToObject(race, "pipelines");
@@ -106,11 +106,11 @@ static int add_racers(struct mf_store *s, int64_t goal, cJSON *race)
                    "w.name AS worker,"
                    " json_extract(r.extra, '$.dropped_at') AS dropped_at, json_extract(r.extra, '$.fresh') "
                    "AS fresh, r.samples, p.steps"
-                   " FROM pipeline p JOIN result r ON r.id = (SELECT max(id) FROM result WHERE goal = p.goal "
+                   " FROM pipeline p JOIN result r ON r.id = (SELECT max(id) FROM result WHERE task = p.task "
                    "AND step IS NULL"
                    " AND final = 1 AND pipeline = p.id) JOIN worker w ON w.id = r.worker"
-                   " WHERE p.goal = ?1 ORDER BY coalesce(r.us, 1e300), p.id LIMIT 256",
-                   &q, "i", goal);
+                   " WHERE p.task = ?1 ORDER BY coalesce(r.us, 1e300), p.id LIMIT 256",
+                   &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len;
         const void *blob = mf_sql_blob(q, 8, &len);
@@ -119,7 +119,7 @@ static int add_racers(struct mf_store *s, int64_t goal, cJSON *race)
             return -ENOMEM;
         cJSON_AddItemToArray(list, o);
         cJSON_AddItemToObject(o, "samples", mf_samples_json(blob, len));
-        int e = add_ops(s, goal, mf_sql_text(q, 9), o);
+        int e = add_ops(s, task, mf_sql_text(q, 9), o);
         if (e < 0)
             return e;
         cJSON_DeleteItemFromObjectCaseSensitive(o, "ops");
@@ -127,20 +127,20 @@ static int add_racers(struct mf_store *s, int64_t goal, cJSON *race)
     return r;
 }
 
-int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
+int mf_read_race(struct mf_store *s, int64_t task, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     _cleanup_(cJSON_Deletep) cJSON *race = NULL;
-    int r = goal_exists(s, goal);
+    int r = task_exists(s, task);
     if (r < 0)
         return r;
-    r = mf_sql_first(s, MF_RACE_OF_GOAL, &q, "i", goal);
+    r = mf_sql_first(s, MF_RACE_OF_TASK, &q, "i", task);
     if (r < 0)
         return r;
     race = r > 0 ? mf_race_json(q) : cJSON_CreateObject();
     if (!race)
         return -ENOMEM;
-    if ((r = add_racers(s, goal, race)) < 0)
+    if ((r = add_racers(s, task, race)) < 0)
         return r;
     *ret = MF_TAKE(race);
     return 0;
@@ -148,17 +148,17 @@ int mf_read_race(struct mf_store *s, int64_t goal, cJSON **ret)
 
 /* --- steps ------------------------------------------------------------------------------------------------ */
 
-/* A step with the last word on it in a goal: ?1. */
+/* A step with the last word on it in a task: ?1. */
 #define STEPS_FROM                                                                               \
-    " FROM goal g JOIN step s ON s.enumeration = g.enumeration JOIN kernel k ON k.id = s.kernel" \
-    " LEFT JOIN result r ON r.goal = g.id AND r.step = s.id AND r.final = 1"                     \
+    " FROM task g JOIN step s ON s.enumeration = g.enumeration JOIN kernel k ON k.id = s.kernel" \
+    " LEFT JOIN result r ON r.task = g.id AND r.step = s.id AND r.final = 1"                     \
     " WHERE g.id = ?1"
 
-int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter *filter,
+int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter *filter,
                   const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = goal_exists(s, goal);
+    int r = task_exists(s, task);
     if (r < 0)
         return r;
     r = mf_sql(
@@ -174,7 +174,7 @@ int mf_read_steps(struct mf_store *s, int64_t goal, const struct mf_step_filter 
         " AND s.id > ?2 AND (?3 IS NULL OR k.family = ?3) AND (?4 IS NULL OR coalesce(r.status, 'pending') = "
         "?4)"
         " AND (?5 IS NULL OR s.covers = ?5) ORDER BY s.id LIMIT ?6",
-        &q, "iittti", goal, page->id, filter->family, filter->status, filter->covers,
+        &q, "iittti", task, page->id, filter->family, filter->status, filter->covers,
         (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_rows(q, page, "ittttitiddiddditiiii", ret);
 }
@@ -213,29 +213,29 @@ static int make_rejection(struct mf_sql *q, void *data, cJSON **ret)
     return *ret ? 0 : -ENOMEM;
 }
 
-int mf_read_rejections(struct mf_store *s, int64_t goal, const char *kernel, const struct mf_page *page,
+int mf_read_rejections(struct mf_store *s, int64_t task, const char *kernel, const struct mf_page *page,
                        struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = goal_exists(s, goal);
+    int r = task_exists(s, task);
     if (r < 0)
         return r;
     r = mf_sql(s,
                "SELECT * FROM (SELECT 0 AS grp, j.id AS id, j.family AS family, j.kernel AS kernel, j.rule "
                "AS rule, j.reason AS reason,"
-               " NULL AS step FROM goal g JOIN rejection j ON j.enumeration = g.enumeration"
+               " NULL AS step FROM task g JOIN rejection j ON j.enumeration = g.enumeration"
                " AND (j.batch IS NULL OR j.batch = g.batch) WHERE g.id = ?1"
                " UNION ALL SELECT 1, s.id, k.family, k.name, r.status, r.reason, s.id" STEPS_FROM
                " AND r.status <> 'ok')"
                " WHERE (grp, id) > (?2, ?3) AND (?4 IS NULL OR kernel GLOB ?4) ORDER BY grp, id LIMIT ?5",
-               &q, "iiiti", goal, page->group, page->id, kernel, (int64_t)page->limit + 1);
+               &q, "iiiti", task, page->group, page->id, kernel, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){0, -1, 1}, make_rejection, NULL, ret);
 }
 
 /* --- results ---------------------------------------------------------------------------------------------- */
 
 #define RESULT_COLUMNS                                                                                      \
-    "SELECT r.id AS id, r.unit AS unit, r.attempt AS attempt, r.seq AS seq, r.goal AS goal, w.name AS "     \
+    "SELECT r.id AS id, r.unit AS unit, r.attempt AS attempt, r.seq AS seq, r.task AS task, w.name AS "     \
     "worker, r.status AS status,"                                                                           \
     " r.reason AS reason, r.us AS us, r.mad AS mad, r.err AS err, r.row_err AS row_err, r.verified AS "     \
     "verified, r.late AS late,"                                                                             \
@@ -255,14 +255,14 @@ static int make_result(struct mf_sql *q, void *data, cJSON **ret)
     return 0;
 }
 
-/* The indices on result begin with the goal, one for the deciding results and one for the others: a step's results are
- * found by way of the goals that share its enumeration, in two halves. */
+/* The indices on result begin with the task, one for the deciding results and one for the others: a step's results are
+ * found by way of the tasks that share its enumeration, in two halves. */
 #define STEP_RESULTS(final)                                                                                  \
-    RESULT_COLUMNS " WHERE r.goal IN (SELECT g.id FROM step t JOIN goal g ON g.enumeration = t.enumeration " \
+    RESULT_COLUMNS " WHERE r.task IN (SELECT g.id FROM step t JOIN task g ON g.enumeration = t.enumeration " \
                    "WHERE t.id = ?1"                                                                         \
                    " AND (?2 IS NULL OR g.id = ?2)) AND r.step = ?1 AND r.final = " final " AND r.id > ?3"
 
-int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const struct mf_page *page,
+int mf_read_step_results(struct mf_store *s, int64_t step, int64_t task, const struct mf_page *page,
                          struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -270,23 +270,23 @@ int mf_read_step_results(struct mf_store *s, int64_t step, int64_t goal, const s
     if (r < 0)
         return r;
     r = mf_sql(s, STEP_RESULTS("1") " UNION ALL " STEP_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q, "iIii", step,
-               goal, page->id, (int64_t)page->limit + 1);
+               task, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
 }
 
 #define PIPELINE_RESULTS(final)                                                 \
-    RESULT_COLUMNS " WHERE r.goal = ?1 AND r.step IS NULL AND r.final = " final \
+    RESULT_COLUMNS " WHERE r.task = ?1 AND r.step IS NULL AND r.final = " final \
                    " AND r.pipeline = ?2 AND r.id > ?3"
 
 int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page,
                              struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int64_t goal;
-    int r = mf_sql_get_i64(s, "SELECT goal FROM pipeline WHERE id = ?1", &goal, "i", pipeline);
+    int64_t task;
+    int r = mf_sql_get_i64(s, "SELECT task FROM pipeline WHERE id = ?1", &task, "i", pipeline);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
     r = mf_sql(s, PIPELINE_RESULTS("1") " UNION ALL " PIPELINE_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q,
-               "iiii", goal, pipeline, page->id, (int64_t)page->limit + 1);
+               "iiii", task, pipeline, page->id, (int64_t)page->limit + 1);
     return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
 }

@@ -51,7 +51,7 @@ static int check_folder(const char *path)
 {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
-    mf_say(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    mf_format(folder, sizeof(folder), "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
     return access(folder, W_OK | X_OK) < 0 && errno != ENOENT ? -errno : 0;
 }
 
@@ -61,11 +61,11 @@ static bool say_file(const char *path, char *why, size_t why_cap)
     struct stat st;
     int found = stat(path, &st);
     if (found < 0 && errno == ENOENT)
-        mf_say(why, why_cap, "%s: there is no such file; is --state the folder of a moefarmd?", path);
+        mf_format(why, why_cap, "%s: there is no such file; is --state the folder of a moefarmd?", path);
     else if (found == 0 && !S_ISREG(st.st_mode))
-        mf_say(why, why_cap, "%s is no file, and moefarmd's database is one: move it away", path);
+        mf_format(why, why_cap, "%s is no file, and moefarmd's database is one: move it away", path);
     else if (found < 0 || access(path, R_OK | W_OK) < 0)
-        mf_say(why, why_cap, "%s: %s", path, strerror(errno));
+        mf_format(why, why_cap, "%s: %s", path, strerror(errno));
     else
         return false;
     return true;
@@ -73,10 +73,11 @@ static bool say_file(const char *path, char *why, size_t why_cap)
 
 static void say_version(const char *path, int version, char *why, size_t why_cap)
 {
-    mf_say(why, why_cap, "%s: its version is %d, this program's is %d: %s", path, version, mf_n_migrations,
-           version > mf_n_migrations
-               ? "start the newer moefarmd"
-               : "it is brought up to date by starting moefarmd on it; until then use the one that wrote it");
+    mf_format(
+        why, why_cap, "%s: its version is %d, this program's is %d: %s", path, version, mf_n_migrations,
+        version > mf_n_migrations
+            ? "start the newer moefarmd"
+            : "it is brought up to date by starting moefarmd on it; until then use the one that wrote it");
 }
 
 void mf_store_refusal(const char *path, int r, char *why, size_t why_cap)
@@ -84,15 +85,15 @@ void mf_store_refusal(const char *path, int r, char *why, size_t why_cap)
     const char *reason = reason_of(r);
     int version, folder = check_folder(path);
     if (reason)
-        mf_say(why, why_cap, "%s %s", path, reason);
+        mf_format(why, why_cap, "%s %s", path, reason);
     else if (folder < 0)
-        mf_say(why, why_cap,
-               "the folder of %s cannot be written to, which reading the database takes too: %s", path,
-               strerror(-folder));
+        mf_format(why, why_cap,
+                  "the folder of %s cannot be written to, which reading the database takes too: %s", path,
+                  strerror(-folder));
     else if (say_file(path, why, why_cap))
         return;
     else if (read_version(path, &version) && version != mf_n_migrations)
         say_version(path, version, why, why_cap);
     else
-        mf_say(why, why_cap, "%s: %s", path, strerror(-r));
+        mf_format(why, why_cap, "%s: %s", path, strerror(-r));
 }

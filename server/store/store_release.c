@@ -28,9 +28,9 @@ static int add_rows(struct mf_store *s, const struct mf_release *release, int64_
         const struct mf_release_row *row = &release->rows[i];
         r = mf_sql_run(
             s,
-            "INSERT INTO release_row (release, row, key, us, names, config, goal, pipeline) VALUES (?, "
+            "INSERT INTO release_row (release, row, key, us, names, config, task, pipeline) VALUES (?, "
             "?, ?, ?, ?, ?, ?, ?)",
-            "iitdtiii", id, (int64_t)i + 1, row->key, row->us, row->names, row->config, row->goal,
+            "iitdtiii", id, (int64_t)i + 1, row->key, row->us, row->names, row->config, row->task,
             row->pipeline);
     }
     return r;

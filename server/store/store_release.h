@@ -15,7 +15,7 @@
 struct mf_release_row {
     const char *key, *names;
     double us;
-    int64_t config, goal, pipeline;
+    int64_t config, task, pipeline;
 };
 
 struct mf_release {

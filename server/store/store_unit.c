@@ -12,9 +12,9 @@ int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t
 {
     int r =
         mf_sql_run(s,
-                   "INSERT INTO unit (goal, class, kind, state, priority, body, not_worker, turn, created_ms)"
+                   "INSERT INTO unit (task, class, kind, state, priority, body, not_worker, turn, created_ms)"
                    " VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?)",
-                   "iititIii", row->goal, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority,
+                   "iititIii", row->task, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority,
                    row->body, row->not_worker, row->turn, now_ms);
     if (r < 0)
         return r;
@@ -23,13 +23,13 @@ int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t
 }
 
 #define UNIT_COLUMNS \
-    "id, goal, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state, turn"
+    "id, task, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state, turn"
 
 static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 {
     *ret = (struct mf_unit_row){
         .id = mf_sql_i64(q, 0),
-        .goal = mf_sql_i64(q, 1),
+        .task = mf_sql_i64(q, 1),
         .class = mf_sql_i64(q, 2),
         .priority = (int)mf_sql_i64(q, 4),
         .not_worker = mf_sql_i64(q, 6),
@@ -50,7 +50,7 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 int mf_store_last_turn(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret)
 {
     int r = mf_sql_get_i64(s,
-                           "SELECT coalesce(max(u.turn), 0) FROM goal g JOIN unit u ON u.goal = g.id"
+                           "SELECT coalesce(max(u.turn), 0) FROM task g JOIN unit u ON u.task = g.id"
                            " WHERE g.batch = ? AND u.class = ?",
                            ret, "ii", batch, class);
     return r < 0 ? r : 0;
@@ -64,17 +64,17 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
                           ret, "ii", class, (int64_t)priority);
 }
 
-/* A goal that one worker measures whole; but another device's word on it is not that worker's. */
+/* A task that one worker measures whole; but another device's word on it is not that worker's. */
 #define OF_OTHERS    "u.kind = 'compare' AND u.not_worker IS NOT NULL"
 #define IN_ITS_GROUP "g.worker = ?2 AND NOT (" OF_OTHERS ")"
 #define UNGROUPED    "(g.worker IS NULL OR " OF_OTHERS ")"
 
-/* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the goal it worked on. The
+/* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the task it worked on. The
  * indices are named, for the planner knows neither how many units wait nor that the scan of unit_ready or unit_free, which are
  * in the order asked for, stops at the first one that fits. */
 #define LEASE(index, nearness)                                                                           \
     "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
-    " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN goal g ON g.id = u.goal"       \
+    " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN task g ON g.id = u.task"       \
     "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
     "  WHERE u.state = 'ready' AND u.class = ?1 AND (" IN_ITS_GROUP " OR (" UNGROUPED " AND"             \
     "   (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)))"                                            \
@@ -82,21 +82,21 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
     "  ORDER BY u.priority DESC, u.turn, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
 
 #define MOST_URGENT  " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
-#define OF_LAST_GOAL " AND u.goal = ?6" MOST_URGENT
-#define OF_FREE_GOAL " AND u.busy = 0 AND ?6 IS NOT NULL" MOST_URGENT
-#define OF_ANY_GOAL  " AND ?6 IS NOT NULL"
+#define OF_LAST_TASK " AND u.task = ?6" MOST_URGENT
+#define OF_FREE_TASK " AND u.busy = 0 AND ?6 IS NOT NULL" MOST_URGENT
+#define OF_ANY_TASK  " AND ?6 IS NOT NULL"
 
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
                         int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
 {
     static const char *const leases[MF_NEAR_N_] = {
-        [MF_NEAR_GOAL] = LEASE("unit_goal", OF_LAST_GOAL),
-        [MF_NEAR_FREE] = LEASE("unit_free", OF_FREE_GOAL),
-        [MF_NEAR_ANY] = LEASE("unit_ready", OF_ANY_GOAL),
+        [MF_NEAR_TASK] = LEASE("unit_task", OF_LAST_TASK),
+        [MF_NEAR_FREE] = LEASE("unit_free", OF_FREE_TASK),
+        [MF_NEAR_ANY] = LEASE("unit_ready", OF_ANY_TASK),
     };
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s, leases[nearness], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)alone,
-                         slot->revision, slot->model_id, slot->last_goal, epoch, deadline_ms);
+                         slot->revision, slot->model_id, slot->last_task, epoch, deadline_ms);
     return r > 0 ? read_unit(q, ret) : r;
 }
 
@@ -105,10 +105,10 @@ int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t most, mf_row
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r =
         mf_sql(s,
-               "SELECT s.row FROM (SELECT id, goal, priority FROM unit INDEXED BY unit_enumerate"
+               "SELECT s.row FROM (SELECT id, task, priority FROM unit INDEXED BY unit_enumerate"
                "  WHERE state = 'ready' AND kind = 'enumerate' AND class = ?1"
                "  ORDER BY priority DESC, id LIMIT 4 * ?2) u"
-               " JOIN goal g ON g.id = u.goal JOIN shape s ON s.id = g.shape JOIN batch b ON b.id = g.batch"
+               " JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape JOIN batch b ON b.id = g.batch"
                " WHERE json_extract(b.options, '$.search') IS NOT 'enumerate'"
                " ORDER BY u.priority DESC, u.id LIMIT ?2",
                &q, "ii", class, most);
@@ -153,19 +153,19 @@ int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms)
                         deadline_ms);
 }
 
-int mf_store_units_open(struct mf_store *s, int64_t goal, int64_t *ret)
+int mf_store_units_open(struct mf_store *s, int64_t task, int64_t *ret)
 {
-    int r = mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE goal = ? AND state IN ('ready', 'leased')",
-                           ret, "i", goal);
+    int r = mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE task = ? AND state IN ('ready', 'leased')",
+                           ret, "i", task);
     return r < 0 ? r : 0;
 }
 
-int mf_store_units_cancel(struct mf_store *s, int64_t goal)
+int mf_store_units_cancel(struct mf_store *s, int64_t task)
 {
     return mf_sql_write(s,
-                        "UPDATE unit SET state = 'cancelled', deadline_ms = NULL WHERE goal = ?"
+                        "UPDATE unit SET state = 'cancelled', deadline_ms = NULL WHERE task = ?"
                         " AND state IN ('ready', 'leased')",
-                        "i", goal);
+                        "i", task);
 }
 
 int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration)
@@ -173,7 +173,7 @@ int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration)
     int64_t id;
     return mf_sql_get_i64(
         s,
-        "SELECT u.id FROM goal g JOIN unit u ON u.goal = g.id AND u.state IN ('ready', 'leased')"
+        "SELECT u.id FROM task g JOIN unit u ON u.task = g.id AND u.state IN ('ready', 'leased')"
         " WHERE g.enumeration = ? AND u.kind = 'enumerate' LIMIT 1",
         &id, "i", enumeration);
 }
@@ -287,16 +287,16 @@ int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret,
     return r;
 }
 
-int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t unit, int64_t step, enum mf_status *ret,
+int mf_store_step_decided(struct mf_store *s, int64_t task, int64_t unit, int64_t step, enum mf_status *ret,
                           double *ret_us)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r =
         mf_sql_first(s,
-                     "SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 1 UNION ALL"
-                     " SELECT status, us FROM result WHERE goal = ?1 AND step = ?2 AND final = 0 AND late = 0"
+                     "SELECT status, us FROM result WHERE task = ?1 AND step = ?2 AND final = 1 UNION ALL"
+                     " SELECT status, us FROM result WHERE task = ?1 AND step = ?2 AND final = 0 AND late = 0"
                      " AND unit = ?3 LIMIT 1",
-                     &q, "iii", goal, step, unit);
+                     &q, "iii", task, step, unit);
     if (r <= 0)
         return r;
     *ret_us = mf_sql_double(q, 1);
@@ -304,30 +304,30 @@ int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t unit, int64_
     return r < 0 ? r : 1;
 }
 
-int mf_store_step_of_goal(struct mf_store *s, int64_t goal, int64_t step)
+int mf_store_step_of_task(struct mf_store *s, int64_t task, int64_t step)
 {
     int64_t id;
     return mf_sql_get_i64(s,
-                          "SELECT s.id FROM goal g JOIN step s ON s.enumeration = g.enumeration"
+                          "SELECT s.id FROM task g JOIN step s ON s.enumeration = g.enumeration"
                           " WHERE g.id = ? AND s.id = ?",
-                          &id, "ii", goal, step);
+                          &id, "ii", task, step);
 }
 
-int mf_store_pipeline_of_goal(struct mf_store *s, int64_t goal, int64_t pipeline)
+int mf_store_pipeline_of_task(struct mf_store *s, int64_t task, int64_t pipeline)
 {
     int64_t id;
-    return mf_sql_get_i64(s, "SELECT id FROM pipeline WHERE goal = ? AND id = ?", &id, "ii", goal, pipeline);
+    return mf_sql_get_i64(s, "SELECT id FROM pipeline WHERE task = ? AND id = ?", &id, "ii", task, pipeline);
 }
 
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row)
 {
     int r = mf_sql_run(
         s,
-        "INSERT INTO result (unit, attempt, seq, step, pipeline, goal, worker, status, reason, us, mad,"
+        "INSERT INTO result (unit, attempt, seq, step, pipeline, task, worker, status, reason, us, mad,"
         " err, row_err, verified, late, final, samples, extra, at_ms)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (unit, attempt, seq) DO NOTHING",
-        "iiiIIiittddddiiibti", row->unit, row->attempt, row->seq, row->step, row->pipeline, row->goal,
+        "iiiIIiittddddiiibti", row->unit, row->attempt, row->seq, row->step, row->pipeline, row->task,
         row->worker, mf_status_name(row->status), row->reason, row->us, row->mad, row->err, row->row_err,
         (int64_t)row->verified, (int64_t)row->late, (int64_t)row->final, row->samples,
         row->n_samples * sizeof(*row->samples), row->extra, row->at_ms);
@@ -350,7 +350,7 @@ int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms,
     /* What a release was made of stays: its rows lead to their samples for ever */
     r = mf_sql_run(s,
                    "UPDATE result SET samples = NULL WHERE id > ? AND id <= ? AND samples IS NOT NULL"
-                   " AND NOT EXISTS (SELECT 1 FROM release_row w WHERE w.goal = result.goal)",
+                   " AND NOT EXISTS (SELECT 1 FROM release_row w WHERE w.task = result.task)",
                    "ii", from, to);
     if (r >= 0)
         r = mf_sql_run(s, "UPDATE farm SET samples_gone = ?", "i", to);
@@ -390,13 +390,13 @@ int mf_store_results_unmake(struct mf_store *s, int64_t unit)
     return mf_sql_write(s, "UPDATE result SET final = 0 WHERE unit = ? AND final = 1", "i", unit);
 }
 
-int mf_store_best(struct mf_store *s, int64_t goal, mf_best_fn fn, void *context)
+int mf_store_best(struct mf_store *s, int64_t task, mf_best_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
                    "SELECT s.covers, min(r.us) FROM result r JOIN step s ON s.id = r.step"
-                   " WHERE r.goal = ? AND r.final = 1 AND r.status = 'ok' GROUP BY s.covers",
-                   &q, "i", goal);
+                   " WHERE r.task = ? AND r.final = 1 AND r.status = 'ok' GROUP BY s.covers",
+                   &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         mf_ops covers;
         r = mf_ops_parse(mf_sql_text(q, 0), &covers);
@@ -406,17 +406,17 @@ int mf_store_best(struct mf_store *s, int64_t goal, mf_best_fn fn, void *context
     return r;
 }
 
-int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t worker, int64_t goal,
+int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t worker, int64_t task,
                     enum mf_status status, const char *reason, int64_t now_ms, int64_t *ret_n)
 {
     int r = mf_sql_run(s,
-                       "INSERT INTO strike (kernel, class, worker, goal, status, reason, at_ms)"
+                       "INSERT INTO strike (kernel, class, worker, task, status, reason, at_ms)"
                        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                       "iiiitti", kernel, class, worker, goal, mf_status_name(status), reason, now_ms);
+                       "iiiitti", kernel, class, worker, task, mf_status_name(status), reason, now_ms);
     if (r < 0)
         return r;
-    r = mf_sql_get_i64(s, "SELECT count(*) FROM strike WHERE kernel = ? AND class = ? AND goal = ?", ret_n,
-                       "iii", kernel, class, goal);
+    r = mf_sql_get_i64(s, "SELECT count(*) FROM strike WHERE kernel = ? AND class = ? AND task = ?", ret_n,
+                       "iii", kernel, class, task);
     return r < 0 ? r : 0;
 }
 

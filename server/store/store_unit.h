@@ -18,7 +18,7 @@
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 
 struct mf_unit_row {
-    int64_t id, goal, class;
+    int64_t id, task, class;
     enum mf_unit_kind kind;
     int priority;
     char *body;         /* heap when read; owned by whoever read it */
@@ -36,8 +36,8 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
 
 /* How narrowly a slot looks for work, nearest first. */
 enum mf_nearness {
-    MF_NEAR_GOAL, /* of the goal that it worked on last */
-    MF_NEAR_FREE, /* of a goal that nobody works on */
+    MF_NEAR_TASK, /* of the task that it worked on last */
+    MF_NEAR_FREE, /* of a task that nobody works on */
     MF_NEAR_ANY,
     MF_NEAR_N_
 };
@@ -58,9 +58,9 @@ int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret)
 int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret);
 /* Every lease lasts at least until then: after a start, workers need the time to say HELLO. */
 int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms);
-/* Ready and leased units of a goal. */
-int mf_store_units_open(struct mf_store *s, int64_t goal, int64_t *ret);
-int mf_store_units_cancel(struct mf_store *s, int64_t goal);
+/* Ready and leased units of a task. */
+int mf_store_units_open(struct mf_store *s, int64_t task, int64_t *ret);
+int mf_store_units_cancel(struct mf_store *s, int64_t task);
 /* 1 when a unit of the enumeration is open. */
 int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration);
 
@@ -90,17 +90,17 @@ int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, 
                         mf_step_fn fn, void *context);
 /* -ENOENT. *ret_body: JSON text, the caller's; NULL when not wanted. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
-/* Is the step of the unit no longer its business? 1: a result decides it for the goal, or it died in an earlier attempt of the
+/* Is the step of the unit no longer its business? 1: a result decides it for the task, or it died in an earlier attempt of the
  * unit and is in a unit of its own since; 0: it is to be measured. */
-int mf_store_step_decided(struct mf_store *s, int64_t goal, int64_t unit, int64_t step, enum mf_status *ret,
+int mf_store_step_decided(struct mf_store *s, int64_t task, int64_t unit, int64_t step, enum mf_status *ret,
                           double *ret_us);
-/* Does the step belong to what the goal enumerated, the pipeline to the goal? 1 or 0. */
-int mf_store_step_of_goal(struct mf_store *s, int64_t goal, int64_t step);
-int mf_store_pipeline_of_goal(struct mf_store *s, int64_t goal, int64_t pipeline);
+/* Does the step belong to what the task enumerated, the pipeline to the task? 1 or 0. */
+int mf_store_step_of_task(struct mf_store *s, int64_t task, int64_t step);
+int mf_store_pipeline_of_task(struct mf_store *s, int64_t task, int64_t pipeline);
 
 /* ---- results ---- */
 struct mf_result_row {
-    int64_t unit, attempt, seq, step, pipeline, goal, worker; /* step, pipeline: 0 for none */
+    int64_t unit, attempt, seq, step, pipeline, task, worker; /* step, pipeline: 0 for none */
     enum mf_status status;
     const char *reason;
     double us, mad, err, row_err; /* NAN: none */
@@ -122,13 +122,13 @@ int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, 
                              void *context);
 /* They stay as samples and decide nothing: a race that is run again. */
 int mf_store_results_unmake(struct mf_store *s, int64_t unit);
-/* The best times of a goal by covered ops. */
+/* The best times of a task by covered ops. */
 typedef void (*mf_best_fn)(void *context, mf_ops covers, double us);
-int mf_store_best(struct mf_store *s, int64_t goal, mf_best_fn fn, void *context);
+int mf_store_best(struct mf_store *s, int64_t task, mf_best_fn fn, void *context);
 
 /* ---- deaths ---- */
-/* Counts the death of a step's kernel: *ret_n within the goal, this one included. */
-int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t worker, int64_t goal,
+/* Counts the death of a step's kernel: *ret_n within the task, this one included. */
+int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t worker, int64_t task,
                     enum mf_status status, const char *reason, int64_t now_ms, int64_t *ret_n);
 int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason,
                         int64_t now_ms);

@@ -22,11 +22,11 @@ int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
                    " WHERE state IN ('idle', 'busy', 'draining')",
                    "");
     if (r >= 0)
-        r = mf_sql_run(s, "UPDATE goal SET worker = NULL WHERE worker IS NOT NULL", "");
+        r = mf_sql_run(s, "UPDATE task SET worker = NULL WHERE worker IS NOT NULL", "");
     /* Counters are written a few times a second only; the results are what counts */
     if (r >= 0)
         r = mf_sql_run(s,
-                       "UPDATE goal SET n_measured = (SELECT count(*) FROM result r WHERE r.goal = goal.id"
+                       "UPDATE task SET n_measured = (SELECT count(*) FROM result r WHERE r.task = task.id"
                        " AND r.step IS NOT NULL AND r.final = 1) WHERE state = 'probing'",
                        "");
     return r < 0 ? r : 0;
@@ -124,9 +124,9 @@ int mf_store_worker_hello(struct mf_store *s, const struct mf_worker_row *row, i
 int mf_store_worker_save(struct mf_store *s, const struct mf_slot *slot, const char *state, int64_t now_ms)
 {
     char busy[256];
-    mf_say(busy, sizeof(busy), "{\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f}",
-           mf_phase_names[0], slot->busy_s[0], mf_phase_names[1], slot->busy_s[1], mf_phase_names[2],
-           slot->busy_s[2], mf_phase_names[3], slot->busy_s[3], mf_phase_names[4], slot->busy_s[4]);
+    mf_format(busy, sizeof(busy), "{\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f,\"%s\":%.3f}",
+              mf_phase_names[0], slot->busy_s[0], mf_phase_names[1], slot->busy_s[1], mf_phase_names[2],
+              slot->busy_s[2], mf_phase_names[3], slot->busy_s[3], mf_phase_names[4], slot->busy_s[4]);
     return mf_sql_write(
         s,
         "UPDATE worker SET state = ?, unit = ?, step = ?, seen_ms = ?, busy = ?, n_results = ?,"

@@ -8,11 +8,11 @@
  *                          (known of seven of them) ends the benchmark, since it would count other work
  *   catalogue_total_s      from the first submission until the table is exported
  *   catalogue_enumerate_s  the part of it until the first result, .measure_s: from there to the last, .race_s: to the end of
- *                          the last goal, .export_s
+ *                          the last task, .export_s
  *   catalogue_results_s    results committed a second, while 5 to 95 % of the steps were measured
  *   catalogue_wait_ms_p99  a worker's runner without work between two units, while 5 to 95 % were measured; .wait_none: the share
  *                          of units that were there before they were needed
- *   catalogue_get_ms_p99   a GET (lists, goals, metrics, the page; one at a time, 50 a second) from connecting to the last byte
+ *   catalogue_get_ms_p99   a GET (lists, tasks, metrics, the page; one at a time, 50 a second) from connecting to the last byte
  *   catalogue_rss_mib      the coordinator's peak
  *   catalogue_cpu_*_us     processor time for each step, of the coordinator and of all workers with their runners: with their start,
  *                          which is much of it where many workers measure little
@@ -73,19 +73,19 @@ static const struct {
 static const char *const paths[N_PATHS] = {
     "/api/v1/workers?limit=1000",
     "/api/v1/batches/%d",
-    "/api/v1/batches/%d/goals?limit=100",
+    "/api/v1/batches/%d/tasks?limit=100",
     "/metrics",
     "/api/v1/batches/%d/timeline",
-    "/api/v1/goals/%d/steps?limit=100",
-    "/api/v1/goals/%d",
-    "/api/v1/goals/%d/pipelines",
+    "/api/v1/tasks/%d/steps?limit=100",
+    "/api/v1/tasks/%d",
+    "/api/v1/tasks/%d/pipelines",
     "/",
     "/api/v1/shapes?limit=100",
     "/healthz",
 };
 
 struct progress {
-    double goals, done, steps, measured;
+    double tasks, done, steps, measured;
 };
 
 struct bench {
@@ -142,7 +142,7 @@ static double percentile(double *values, size_t n, double share)
 
 static void log_path(const struct bench *b, int i, char path[320])
 {
-    mf_say(path, 320, "%s/worker%d.log", b->farm.folder, i);
+    mf_format(path, 320, "%s/worker%d.log", b->farm.folder, i);
 }
 
 /* One more process, of n workers, the first of them number `first` of its class. */
@@ -150,11 +150,11 @@ static void start_process(struct bench *b, const char *class, int first, int n_w
 {
     int i = b->n_processes++;
     char hub[64], device[48], spool[320], log[320], name[16], n[16];
-    mf_say(device, sizeof(device), "sim:%s:%d", class, first);
-    mf_say(hub, sizeof(hub), "tcp://127.0.0.1:%d", b->farm.hub);
-    mf_say(spool, sizeof(spool), "%s/spool%d", b->farm.folder, i);
-    mf_say(name, sizeof(name), "w%d", i);
-    mf_say(n, sizeof(n), "%d", n_workers);
+    mf_format(device, sizeof(device), "sim:%s:%d", class, first);
+    mf_format(hub, sizeof(hub), "tcp://127.0.0.1:%d", b->farm.hub);
+    mf_format(spool, sizeof(spool), "%s/spool%d", b->farm.folder, i);
+    mf_format(name, sizeof(name), "w%d", i);
+    mf_format(n, sizeof(n), "%d", n_workers);
     log_path(b, i, log);
     const char *const argv[] = {"nice",     "-n",   NICE,         WORKER,  "--coordinator", hub,
                                 "--device", device, "--families", "aiter", "--sim-workers", n,
@@ -185,7 +185,7 @@ static double peak_mib(pid_t pid)
 {
     char path[64], line[256];
     long kib;
-    mf_say(path, sizeof(path), "/proc/%d/status", (int)pid);
+    mf_format(path, sizeof(path), "/proc/%d/status", (int)pid);
     _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof(line), file)) {
         if (sscanf(line, "VmHWM: %ld kB", &kib) == 1)
@@ -225,17 +225,17 @@ static double number(const cJSON *json, const char *key)
     return value;
 }
 
-static void look(struct bench *b, int n_goals)
+static void look(struct bench *b, int n_tasks)
 {
     char path[96];
     size_t i = b->turn++, n = b->n_gets;
     const char *form = paths[i % N_PATHS];
     int id =
-        strstr(form, "goals/%d") ? 1 + (int)(i % (size_t)n_goals) : b->batches[i / N_PATHS % b->n_batches];
-    mf_say(path, sizeof(path), "%s", form);
+        strstr(form, "tasks/%d") ? 1 + (int)(i % (size_t)n_tasks) : b->batches[i / N_PATHS % b->n_batches];
+    mf_format(path, sizeof(path), "%s", form);
     const char *at = strstr(form, "%d");
     if (at)
-        mf_say(path, sizeof(path), "%.*s%d%s", (int)(at - form), form, id, at + 2);
+        mf_format(path, sizeof(path), "%.*s%d%s", (int)(at - form), form, id, at + 2);
     free(get(b, path));
     if (n == b->n_gets)
         return;
@@ -250,7 +250,7 @@ static struct progress ask_progress(struct bench *b)
     const cJSON *item;
     _cleanup_(cJSON_Deletep) cJSON *list = get_json(b, "/api/v1/batches?limit=100");
     cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
-        p.goals += number(item, "goals");
+        p.tasks += number(item, "tasks");
         p.done += number(item, "done") + number(item, "failed");
         p.steps += number(item, "steps");
         p.measured += number(item, "measured");
@@ -270,7 +270,7 @@ static int count_workers(struct bench *b)
         n += cJSON_GetArraySize(mf_json_array(list, "items"));
         more = mf_json_text(list, "next", &next) == 0;
         if (more)
-            mf_say(path, sizeof(path), "/api/v1/workers?limit=1000&cursor=%s", next);
+            mf_format(path, sizeof(path), "/api/v1/workers?limit=1000&cursor=%s", next);
     }
     return n;
 }
@@ -297,7 +297,7 @@ static void wait_workers(struct bench *b)
 static void table_name(const char *path, char name[80])
 {
     const char *from = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *to = strstr(from, "_untuned");
-    mf_say(name, 80, "%.*s", to ? (int)(to - from) : (int)strcspn(from, "."), from);
+    mf_format(name, 80, "%.*s", to ? (int)(to - from) : (int)strcspn(from, "."), from);
 }
 
 static void submit(struct bench *b, const char *table)
@@ -310,7 +310,7 @@ static void submit(struct bench *b, const char *table)
         die(table);
     (void)fread(csv, 1, (1u << 20) - 1, file);
     table_name(table, name);
-    mf_say(path, sizeof(path), "/api/v1/batches?classes=" CLASSES "&name=%s", name);
+    mf_format(path, sizeof(path), "/api/v1/batches?classes=" CLASSES "&name=%s", name);
     _cleanup_(mf_freep) char *answer = farm_process_http(&b->farm, "POST", path, "text/csv", csv, &status);
     _cleanup_(cJSON_Deletep) cJSON *json = answer ? cJSON_Parse(answer) : NULL;
     id = (int)number(json, "batch");
@@ -420,14 +420,14 @@ static struct times run(struct bench *b)
         die("out of memory");
     uint64_t start_ns = mf_now_ns(), next_ns = start_ns;
     submit_all(b);
-    for (int i = 0; t.p.goals == 0 || t.p.done < t.p.goals; i++) {
+    for (int i = 0; t.p.tasks == 0 || t.p.done < t.p.tasks; i++) {
         if (seconds(start_ns) * 1e3 > END_MS)
             die("it does not end");
         if (i % 10 == 0) {
             t.p = ask_progress(b);
             note(b, &t, seconds(start_ns));
         } else {
-            look(b, MF_MAX((int)t.p.goals, 1));
+            look(b, MF_MAX((int)t.p.tasks, 1));
         }
         next_ns += GET_MS * UINT64_C(1000000);
         if (mf_now_ns() < next_ns)
@@ -463,7 +463,7 @@ static void print(struct bench *b, struct times *t, double daemon_s)
     for (int i = 0; i < N_PATHS; i++)
         (void)fprintf(stderr, "GET %s: mean %.2f ms, worst %.1f ms of %d\n", paths[i],
                       b->path_ms[i] / MF_MAX(b->path_n[i], 1), b->path_worst_ms[i], b->path_n[i]);
-    printf("%s_goals %.0f goals\n%s_candidates %.0f steps\n", b->name, t->p.goals, b->name, t->p.steps);
+    printf("%s_tasks %.0f tasks\n%s_candidates %.0f steps\n", b->name, t->p.tasks, b->name, t->p.steps);
     printf("%s_workers %d workers\n%s_join_s %.1f s\n", b->name, CLASSES_N * b->n_workers, b->name,
            b->join_s);
     printf("%s_total_s %.1f s\n", b->name, t->end_s + t->export_s);

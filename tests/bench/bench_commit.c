@@ -223,7 +223,7 @@ static void measure(void *zmq, const char *name, int n, int window)
     farm_process_start(&p, 60000);
     memset(clients, 0, sizeof(clients));
     for (int i = 0; i < n; i++) {
-        mf_say(worker, sizeof(worker), "b%d", i);
+        mf_format(worker, sizeof(worker), "b%d", i);
         if (fake_worker_open(&clients[i].w, zmq, p.hub, worker) < 0 ||
             fake_worker_hello(&clients[i].w, "[]") < 0)
             die("connect a worker");

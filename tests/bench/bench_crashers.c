@@ -76,7 +76,7 @@ static void crashers(void)
 /* ---- death_seen_ms, next_step_ms ---- */
 
 struct target {
-    struct mf_crew *crew;
+    struct mf_runner_pool *runner_pool;
     cJSON *steps;
 };
 
@@ -85,11 +85,11 @@ static double now_ms(void)
     return (double)mf_now_ns() / 1e6;
 }
 
-static enum mf_crew_event wait_crew(struct mf_crew *c, cJSON **ret)
+static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret)
 {
     int64_t until = mf_now_ms() + WAIT_MS;
     while (mf_now_ms() < until) {
-        enum mf_crew_event event = crew_turn(c, ret, until);
+        enum mf_runner_pool_event event = runner_pool_turn(c, ret, until);
         if (event != MF_CREW_NOTHING)
             return event;
     }
@@ -97,29 +97,29 @@ static enum mf_crew_event wait_crew(struct mf_crew *c, cJSON **ret)
 }
 
 /* Messages until one of that op, which the caller owns. */
-static cJSON *hear(struct mf_crew *c, const char *op)
+static cJSON *hear(struct mf_runner_pool *c, const char *op)
 {
     for (;;) {
         cJSON *m = NULL;
-        enum mf_crew_event event = wait_crew(c, &m);
+        enum mf_runner_pool_event event = wait_crew(c, &m);
         if (event == MF_CREW_READY)
             continue;
         if (event != MF_CREW_MESSAGE)
-            die(mf_crew_why(c));
+            die(mf_runner_pool_why(c));
         if (strcmp(cJSON_GetObjectItem(m, "op")->valuestring, op) == 0)
             return m;
         cJSON_Delete(m);
     }
 }
 
-static void say(struct mf_crew *c, const cJSON *m)
+static void say(struct mf_runner_pool *c, const cJSON *m)
 {
-    if (mf_crew_send(c, m) < 0)
+    if (mf_runner_pool_send(c, m) < 0)
         die("a runner takes no message");
 }
 
 /* The first steps of the shape that have stage 2: GEMMs, so that a kill meets one. */
-static cJSON *some_steps(struct mf_crew *c)
+static cJSON *some_steps(struct mf_runner_pool *c)
 {
     cJSON *m = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" SHAPE "\"}"), *steps = cJSON_CreateArray();
     say(c, m);
@@ -150,7 +150,7 @@ static void ask_probe(struct target *t)
     cJSON *m =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" SHAPE "\",\"options\":{\"seed\":1}}");
     cJSON_AddItemToObject(m, "steps", cJSON_Duplicate(t->steps, true));
-    say(t->crew, m);
+    say(t->runner_pool, m);
     cJSON_Delete(m);
 }
 
@@ -160,33 +160,33 @@ static void kill_once(struct target *t, int signal_number, double *ret_seen, dou
 {
     cJSON *m = NULL;
     ask_probe(t);
-    cJSON_Delete(hear(t->crew, "begin"));
+    cJSON_Delete(hear(t->runner_pool, "begin"));
     double from = now_ms();
-    if (kill(mf_crew_pid(t->crew), signal_number) < 0)
+    if (kill(mf_runner_pool_pid(t->runner_pool), signal_number) < 0)
         die("the runner is gone");
-    while (wait_crew(t->crew, &m) != MF_CREW_DIED) {
+    while (wait_crew(t->runner_pool, &m) != MF_CREW_DIED) {
         cJSON_Delete(m);
         m = NULL;
     }
     *ret_seen = now_ms() - from;
-    while (wait_crew(t->crew, &m) != MF_CREW_READY)
+    while (wait_crew(t->runner_pool, &m) != MF_CREW_READY)
         die("no runner follows");
     *ret_ready = now_ms() - from;
     ask_probe(t);
-    cJSON_Delete(hear(t->crew, "begin"));
+    cJSON_Delete(hear(t->runner_pool, "begin"));
     *ret_next = now_ms() - from;
-    cJSON_Delete(hear(t->crew, "end"));
+    cJSON_Delete(hear(t->runner_pool, "end"));
 }
 
 static void deaths(const char *kind, const char *device, int signal_number)
 {
     const char *const argv[] = {WORKER, "--runner-child", "--device", device, NULL};
-    struct mf_crew_options o = {.argv = argv, .keep_bytes = UINT64_C(2) << 30, .reserve = true};
+    struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = UINT64_C(2) << 30, .reserve = true};
     struct target t = {0};
     cJSON *m = NULL;
-    if (mf_crew_new(&o, &t.crew) < 0 || wait_crew(t.crew, &m) != MF_CREW_READY)
+    if (mf_runner_pool_new(&o, &t.runner_pool) < 0 || wait_crew(t.runner_pool, &m) != MF_CREW_READY)
         die("no runner starts");
-    t.steps = some_steps(t.crew);
+    t.steps = some_steps(t.runner_pool);
     double worst_seen = 0, worst_ready = 0, worst_next = 0;
     for (int i = 0; i <= N_DEATHS; i++) {
         double seen, ready, next;
@@ -202,7 +202,7 @@ static void deaths(const char *kind, const char *device, int signal_number)
     printf("next_step_ms.%s.context %.2f ms\n", kind, worst_ready);
     printf("next_step_ms.%s.data %.2f ms\n", kind, worst_next - worst_ready);
     cJSON_Delete(t.steps);
-    mf_crew_free(t.crew);
+    mf_runner_pool_free(t.runner_pool);
 }
 
 /* The harness reports through check, so the benchmark runs as its test. */

@@ -135,20 +135,20 @@ def floor_us(shape, token, device):
     return max(moved / (device["mem_read_gbs"] * 1e3), flops / (device["peak_gflops"]["bf16"] * 1e3))
 
 
-def name_of(goal):
-    """The name and the token count of a goal's shape."""
-    row = goal["shape"]
+def name_of(task):
+    """The name and the token count of a task's shape."""
+    row = task["shape"]
     for name, shape in SHAPES.items():
         columns = dict(zip(COLUMNS.split(",")[5:10], ["", *shape[4].split(",")]))
         if (int(row["model_dim"]), int(row["inter_dim"])) == shape[:2] and row["q_type"] == columns["q_type"]:
             return name, int(row["token"])
-    sys.exit(f"bench_farm: a goal of no shape of ours: {row}")
+    sys.exit(f"bench_farm: a task of no shape of ours: {row}")
 
 
-def report_goal(farm, goal, device, pairs):
-    name, token = name_of(goal)
-    finalists = [p for p in farm.items(f"/api/v1/goals/{goal['id']}/pipelines?finalists=1") if p["us"]]
-    emit(f"e2e_over_floor.{name}.T{token}", goal["us"] / floor_us(SHAPES[name], token, device), "ratio")
+def report_task(farm, task, device, pairs):
+    name, token = name_of(task)
+    finalists = [p for p in farm.items(f"/api/v1/tasks/{task['id']}/pipelines?finalists=1") if p["us"]]
+    emit(f"e2e_over_floor.{name}.T{token}", task["us"] / floor_us(SHAPES[name], token, device), "ratio")
 
     best = {}
     for pipeline in finalists:
@@ -157,7 +157,7 @@ def report_goal(farm, goal, device, pairs):
     if len(best) == 2:
         emit(f"own_over_lib.{name}.T{token}", best[False] / best[True], "ratio")
 
-    steps = list(farm.items(f"/api/v1/goals/{goal['id']}/steps"))
+    steps = list(farm.items(f"/api/v1/tasks/{task['id']}/steps"))
     spread = {}
     for step in steps:
         if step["status"] in ("ok", "slow") and step["us"]:
@@ -178,15 +178,15 @@ def table_of(shapes):
 
 
 def tune(farm, shapes, query=""):
-    """Every goal of the shapes, tuned; the seconds it took."""
+    """Every task of the shapes, tuned; the seconds it took."""
     began = time.monotonic()
     batch = farm.submit(table_of(shapes), query)
     farm.wait(batch)
-    goals = list(farm.items(f"/api/v1/batches/{batch}/goals"))
-    for goal in goals:
-        if goal["state"] != "done":
-            sys.exit(f"bench_farm: goal {goal['id']} {goal['state']}: {goal['reason']}")
-    return goals, time.monotonic() - began
+    tasks = list(farm.items(f"/api/v1/batches/{batch}/tasks"))
+    for task in tasks:
+        if task["state"] != "done":
+            sys.exit(f"bench_farm: task {task['id']} {task['state']}: {task['reason']}")
+    return tasks, time.monotonic() - began
 
 
 def turns_over_100ms(farm):
@@ -200,15 +200,15 @@ def turns_over_100ms(farm):
 def report_farm(build, shapes):
     farm = Farm(build)
     try:
-        goals, seconds = tune(farm, shapes)
+        tasks, seconds = tune(farm, shapes)
         worker = next(farm.items("/api/v1/workers"))
         device = worker["device"]
         emit("farm_s", seconds, "s")
         emit("mem_read_gbs", device["mem_read_gbs"], "GB/s")
         emit("bf16_peak_gflops", device["peak_gflops"]["bf16"], "GFLOP/s")
         pairs = []
-        for goal in goals:
-            report_goal(farm, goal, device, pairs)
+        for task in tasks:
+            report_task(farm, task, device, pairs)
         if pairs:
             emit("sum_vs_e2e_rank_corr", sum(pairs) / len(pairs), "rho")
         for phase, share in worker["busy"].items():

@@ -39,14 +39,14 @@ static const struct {
 } lists[] = {
     {"batches", "/api/v1/batches?limit=1"},
     {"batch", "/api/v1/batches/1"},
-    {"goals", "/api/v1/batches/1/goals?limit=100"},
+    {"tasks", "/api/v1/batches/1/tasks?limit=100"},
     {"timeline", "/api/v1/batches/1/timeline"},
     {"shapes", "/api/v1/shapes?limit=20"},
-    {"goal", "/api/v1/goals/1"},
-    {"pipelines", "/api/v1/goals/1/pipelines?limit=100"},
-    {"race", "/api/v1/goals/1/race"},
-    {"steps", "/api/v1/goals/1/steps?limit=100"},
-    {"rejections", "/api/v1/goals/1/rejections"},
+    {"task", "/api/v1/tasks/1"},
+    {"pipelines", "/api/v1/tasks/1/pipelines?limit=100"},
+    {"race", "/api/v1/tasks/1/race"},
+    {"steps", "/api/v1/tasks/1/steps?limit=100"},
+    {"rejections", "/api/v1/tasks/1/rejections"},
     {"results", "/api/v1/steps/1/results?limit=20"},
     {"workers", "/api/v1/workers"},
     {"metrics", "/metrics"},
@@ -117,12 +117,12 @@ static void answer_unit(struct fake_worker *w, const cJSON *unit)
     (void)fake_worker_send(w, MF_MESSAGE_READY, "{\"credit\":2}");
 }
 
-/* Works until the batch has no goal left. */
+/* Works until the batch has no task left. */
 static void work(struct fake_worker *w, int batch)
 {
     char path[64];
     int64_t end = mf_now_ms() + TUNE_MS, look = 0;
-    mf_say(path, sizeof(path), "/api/v1/batches/%d", batch);
+    mf_format(path, sizeof(path), "/api/v1/batches/%d", batch);
     (void)fake_worker_send(w, MF_MESSAGE_READY, "{\"credit\":2}");
     for (; mf_now_ms() < end;) {
         enum mf_message type;
@@ -135,7 +135,7 @@ static void work(struct fake_worker *w, int batch)
         }
         if (mf_now_ms() < look)
             continue;
-        if (ask(path, "done") + ask(path, "failed") >= ask(path, "goals"))
+        if (ask(path, "done") + ask(path, "failed") >= ask(path, "tasks"))
             return;
         look = mf_now_ms() + 20;
     }
@@ -231,32 +231,32 @@ static int64_t number(sqlite3 *db, const char *sql)
 static const char *const copies[] = {
     "INSERT INTO batch SELECT ?1 + 1000, name, state, priority, options, NULL, body_hash, receipt,"
     " created_ms + ?1 * 1000, ended_ms + ?1 * 1000 FROM batch WHERE id = 1",
-    "INSERT INTO goal (id, batch, shape, class, state, reason, enumeration, model, n_steps, n_measured, "
+    "INSERT INTO task (id, batch, shape, class, state, reason, enumeration, model, n_steps, n_measured, "
     "ended_ms)"
     " SELECT id + ?1 * 100000, ?1 + 1000, shape, class, state, reason, enumeration, model, "
     "n_steps,"
-    " n_measured, ended_ms FROM goal WHERE batch = 1",
-    "INSERT INTO unit (id, goal, class, kind, state, priority, body, not_worker, attempt, epoch, worker, "
+    " n_measured, ended_ms FROM task WHERE batch = 1",
+    "INSERT INTO unit (id, task, class, kind, state, priority, body, not_worker, attempt, epoch, worker, "
     "deadline_ms, created_ms, turn)"
-    " SELECT id + ?1 * 100000, goal + ?1 * 100000, class, kind, state, priority, body, not_worker,"
-    " attempt, epoch, worker, deadline_ms, created_ms, turn FROM unit WHERE goal IN (SELECT id FROM goal "
+    " SELECT id + ?1 * 100000, task + ?1 * 100000, class, kind, state, priority, body, not_worker,"
+    " attempt, epoch, worker, deadline_ms, created_ms, turn FROM unit WHERE task IN (SELECT id FROM task "
     "WHERE "
     "batch = 1)",
-    "INSERT INTO pipeline SELECT id + ?1 * 100000, goal + ?1 * 100000, place, steps, structure, block_m, "
+    "INSERT INTO pipeline SELECT id + ?1 * 100000, task + ?1 * 100000, place, steps, structure, block_m, "
     "layout,"
-    " sum_us, forecast_us, finalist FROM pipeline WHERE goal IN (SELECT id FROM goal WHERE batch = 1)",
-    "INSERT INTO result (unit, attempt, seq, step, pipeline, goal, worker, status, reason, us, mad, err, "
+    " sum_us, forecast_us, finalist FROM pipeline WHERE task IN (SELECT id FROM task WHERE batch = 1)",
+    "INSERT INTO result (unit, attempt, seq, step, pipeline, task, worker, status, reason, us, mad, err, "
     "row_err,"
     " verified, late, final, samples, extra, at_ms) SELECT unit + ?1 * 100000, attempt, seq, step,"
-    " pipeline + ?1 * 100000, goal + ?1 * 100000, worker, status, reason, us, mad, err, row_err, verified, "
+    " pipeline + ?1 * 100000, task + ?1 * 100000, worker, status, reason, us, mad, err, row_err, verified, "
     "late,"
-    " final, samples, extra, at_ms + ?1 * 1000 FROM result WHERE goal IN (SELECT id FROM goal WHERE batch = "
+    " final, samples, extra, at_ms + ?1 * 1000 FROM result WHERE task IN (SELECT id FROM task WHERE batch = "
     "1)",
-    "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, provenance, "
+    "INSERT INTO config (task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, provenance, "
     "at_ms,"
-    " regret) SELECT goal + ?1 * 100000, shape, class, model, pipeline + ?1 * 100000, us, us1, us2, err1, "
+    " regret) SELECT task + ?1 * 100000, shape, class, model, pipeline + ?1 * 100000, us, us1, us2, err1, "
     "err2, '[]',"
-    " provenance, at_ms + ?1 * 1000, regret FROM config WHERE goal IN (SELECT id FROM goal WHERE batch = 1)",
+    " provenance, at_ms + ?1 * 1000, regret FROM config WHERE task IN (SELECT id FROM task WHERE batch = 1)",
 };
 
 static void copy(sqlite3 *db, int64_t k)
@@ -278,13 +278,13 @@ static double enlarge(double millions)
 {
     char path[320];
     sqlite3 *db = NULL;
-    mf_say(path, sizeof(path), "%s/state/farm.db", farm.folder);
+    mf_format(path, sizeof(path), "%s/state/farm.db", farm.folder);
     if (sqlite3_open(path, &db) != SQLITE_OK)
         die("open the database");
     run_sql(db, "PRAGMA synchronous = OFF; PRAGMA cache_size = -262144; PRAGMA wal_autocheckpoint = 20000");
     int64_t base =
-        number(db, "SELECT count(*) FROM result JOIN goal ON goal.id = result.goal WHERE batch = 1");
-    if (number(db, "SELECT max(max((SELECT max(id) FROM goal), (SELECT max(id) FROM unit)),"
+        number(db, "SELECT count(*) FROM result JOIN task ON task.id = result.task WHERE batch = 1");
+    if (number(db, "SELECT max(max((SELECT max(id) FROM task), (SELECT max(id) FROM unit)),"
                    " (SELECT max(id) FROM pipeline))") >= 100000)
         die("the small batch has too many rows to be copied");
     uint64_t from = mf_now_ns();
@@ -323,7 +323,7 @@ int main(int argc, char **argv)
     print("large_start_ms", "", small.start_ms, large.start_ms);
     for (size_t i = 0; i < N_LISTS; i++) {
         char of[40];
-        mf_say(of, sizeof(of), ".%s", lists[i].name);
+        mf_format(of, sizeof(of), ".%s", lists[i].name);
         print("large_list_ms", of, small.list_ms[i], large.list_ms[i]);
     }
     print("large_rank_ms", "", small.rank_ms, large.rank_ms);

@@ -34,12 +34,12 @@ def demo_shapes(tokens):
 
 
 def tune(farm, text):
-    """The batch, when its goal is done."""
+    """The batch, when its task is done."""
     batch = farm.submit(text)
     farm.wait(batch)
-    for goal in farm.items(f"/api/v1/batches/{batch}/goals"):
-        if goal["state"] != "done":
-            sys.exit(f"bench_libfmoe: goal {goal['id']} {goal['state']}: {goal['reason']}")
+    for task in farm.items(f"/api/v1/batches/{batch}/tasks"):
+        if task["state"] != "done":
+            sys.exit(f"bench_libfmoe: task {task['id']} {task['state']}: {task['reason']}")
     return batch
 
 

@@ -34,7 +34,7 @@
 #define SETS_MAX    64
 #define SAMPLES     9
 #define COLD_BYTES  ((size_t)400 << 20)
-#define NEEDS_MAX   MF_STEP_ARTIFACTS_MAX
+#define NEEDS_MAX   MF_STEP_TENSOR_SPECS_MAX
 #define CHAIN_MAX   8
 #define BUFFERS_MAX 2048
 
@@ -222,11 +222,11 @@ static int take_no(struct mf_offer *o, const char *family, const char *kernel, c
     return 0;
 }
 
-static struct mf_tensor_ref tensor(struct bench *b, const struct mf_artifact *a)
+static struct mf_tensor_ref tensor(struct bench *b, const struct mf_tensor_spec *a)
 {
     struct mf_part parts[MF_PARTS_MAX];
     struct mf_tensor_ref ref = {{0}};
-    int n = mf_artifact_parts(a, &b->shape, parts);
+    int n = mf_tensor_spec_parts(a, &b->shape, parts);
     for (int i = 0; i < n; i++)
         ref.part[i] = room(b, (size_t)mf_part_bytes(&parts[i]));
     return ref;
@@ -306,7 +306,7 @@ static void bench_quant(struct bench *b, int64_t token, int model_dim, enum mf_d
 {
     struct step s;
     char name[MF_STEP_NAME_MAX];
-    struct mf_artifact x;
+    struct mf_tensor_spec x;
     b->shape = shape_of(token, model_dim, dtype, q_type);
     x = mf_plain_x(&b->shape);
     (void)snprintf(name, sizeof(name), "quant1_%s", mf_codec_find(x.format, x.scale)->name);
@@ -432,7 +432,7 @@ static void bench_permute(struct bench *b, int64_t token, int model_dim)
     mf_data_x(&b->shape, 1, x);
     if (mf_data_topk(&b->shape, &routing, 1, ids, weights) < 0)
         must(NULL);
-    const struct mf_artifact x_of = mf_cpu_bf16(MF_TENSOR_X, "token", 0), topk_of = mf_cpu_topk();
+    const struct mf_tensor_spec x_of = mf_cpu_bf16(MF_TENSOR_X, "token", 0), topk_of = mf_cpu_topk();
     struct mf_tensor_ref topk = tensor(b, &topk_of);
     copy(b, topk.part[0], ids, n * 4);
     copy(b, topk.part[1], weights, n * 4);

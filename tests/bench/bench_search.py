@@ -51,12 +51,12 @@ def search(build, shapes, options, query, path):
     """Tunes the shapes, writes the table, and returns what the device was busy for and how many steps were sampled in full."""
     farm = Farm(build, *options)
     try:
-        goals, _ = tune(farm, shapes, query)
+        tasks, _ = tune(farm, shapes, query)
         with urllib.request.urlopen(farm.url + "/api/v1/export/tuned_fmoe.csv", timeout=60) as answer:
             text = answer.read().decode()
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)
-        whole = sum(step["status"] == "ok" for goal in goals for step in farm.items(f"/api/v1/goals/{goal['id']}/steps"))
+        whole = sum(step["status"] == "ok" for task in tasks for step in farm.items(f"/api/v1/tasks/{task['id']}/steps"))
         return device_seconds(farm), whole
     finally:
         farm.stop()

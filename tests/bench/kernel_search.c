@@ -79,10 +79,10 @@ static int make_layout(struct bench_weights *b, enum mf_tensor tensor, size_t l)
 {
     size_t n_layouts;
     int i = tensor == MF_TENSOR_W2;
-    struct mf_artifact row = mf_plain_w(&b->shape, tensor, "row"),
-                       a = mf_plain_w(&b->shape, tensor, mf_layouts(&n_layouts)[l].name);
+    struct mf_tensor_spec row = mf_plain_w(&b->shape, tensor, "row"),
+                          a = mf_plain_w(&b->shape, tensor, mf_layouts(&n_layouts)[l].name);
     struct mf_part *parts = b->parts[i];
-    int n = mf_artifact_parts(&a, &b->shape, parts);
+    int n = mf_tensor_spec_parts(&a, &b->shape, parts);
 
     if (n < 0)
         return 0;
@@ -215,7 +215,7 @@ static void chain_add(struct chain *c, const char *family, const char *step)
 
 static struct mf_tensor_ref weight_of(const struct search *s, const struct mf_pipeline *p, enum mf_tensor t)
 {
-    struct mf_artifact a = mf_pipeline_weight(p, t);
+    struct mf_tensor_spec a = mf_pipeline_weight(p, t);
     size_t n;
     const struct mf_layout *all = mf_layouts(&n);
 
@@ -466,7 +466,7 @@ static void note_chain(struct search *s, const struct chain *c, enum bench_kind 
     if (ret->us[kind] != 0 && t.us >= ret->us[kind])
         return;
     ret->us[kind] = t.us;
-    mf_say(ret->best[kind], sizeof(ret->best[kind]), "%s", c->text);
+    mf_format(ret->best[kind], sizeof(ret->best[kind]), "%s", c->text);
 }
 
 static void finish(struct search *s, struct kept (*best)[BENCH_N_KINDS][4][KEEP], struct bench_result *ret)

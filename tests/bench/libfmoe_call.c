@@ -44,9 +44,11 @@ static void take_parts(const void *to[3], const struct mf_tensor_ref *from)
 static int bind(struct call *c, struct mf_entrant *e, int rotation)
 {
     struct mf_session *s = e->course->session;
-    const struct mf_artifact x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
-    const struct mf_artifact topk = {.tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
-    const struct mf_artifact calib = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
+    const struct mf_tensor_spec x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
+    const struct mf_tensor_spec topk = {
+        .tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
+    const struct mf_tensor_spec calib = {
+        .tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
     struct mf_tensor_ref rx, rtopk, rcalib;
     int r = mf_session_input(s, &x, rotation, &rx, NULL);
 

@@ -51,15 +51,15 @@ async function onFixture(browser) {
   await look(browser, 'home');
 
   // Progress comes by itself.
-  await opened(browser, base + '#/batch/2', 'tr[data-goal="10"]');
+  await opened(browser, base + '#/batch/2', 'tr[data-task="10"]');
   await mark(browser);
-  const before = await browser.text('tr[data-goal="10"] .measured');
-  const width = () => browser.run('return document.querySelector(\'tr[data-goal="10"] .progress i\').style.width');
+  const before = await browser.text('tr[data-task="10"] .measured');
+  const width = () => browser.run('return document.querySelector(\'tr[data-task="10"] .progress i\').style.width');
   const widthBefore = await width();
   server.stdin.write('progress\n');
-  await until('more steps than ' + before, async () => (await browser.text('tr[data-goal="10"] .measured')) !== before);
+  await until('more steps than ' + before, async () => (await browser.text('tr[data-task="10"] .measured')) !== before);
   assert.notEqual(await width(), widthBefore);
-  assert.match(await browser.text('tr[data-goal="13"]'), /every step that covers gemm2 failed/);
+  assert.match(await browser.text('tr[data-task="13"]'), /every step that covers gemm2 failed/);
   await drawn(browser, '.timeline canvas');
   assert.match(await says(browser, '.timeline'), /^\d+ steps measured, at most \d+\.\d a second$/);
   await look(browser, 'batch');
@@ -67,8 +67,8 @@ async function onFixture(browser) {
   await until('the batch to be done', async () => /done/.test(await browser.text('.tiles')));
   assert.equal(await marked(browser), true);
 
-  // A goal: bars, ties, race, reasons, filters.
-  await opened(browser, base + '#/goal/5', '.ranked li');
+  // A task: bars, ties, race, reasons, filters.
+  await opened(browser, base + '#/task/5', '.ranked li');
   assert.match(await browser.text('.promotion'), /kept: beside the known row it is SAME on node-a-cpu0.*known from line 7 of the baseline/);
   await until('the race', async () => (await browser.count('.race canvas')) === 8);
   await drawn(browser, '.race canvas');
@@ -94,7 +94,7 @@ async function onFixture(browser) {
   assert.match(tiles, /Tie set\s*#\d+\s*30 rounds/);
   assert.match(tiles, /Under balanced\s*no regret/);
   assert.match(tiles, /Under zipf:1\.2\s*\+6\.\d+\s?%/);
-  await look(browser, 'goal');
+  await look(browser, 'task');
   // The answer to the first letter comes last: what is shown is still the answer to the whole word.
   await browser.run(`const now = window.fetch;
     window.fetch = async (url, ...rest) => {
@@ -117,12 +117,12 @@ async function onFixture(browser) {
   await browser.click('.ranked li:first-child .bar a:nth-child(2)');
   await drawn(browser, '.samples canvas');
   assert.match(await says(browser, '.samples'), /^20 samples from/);
-  assert.match(await browser.run('return location.hash'), /^#\/step\/\d+\?goal=5$/);
+  assert.match(await browser.run('return location.hash'), /^#\/step\/\d+\?task=5$/);
   assert.match(await browser.text('h1'), /^tile:tile_s1_m\d+n\d+k\d+_t2_panel16_avx512bf16$/);
   assert.match(await browser.text('.sub'), /^gather\+gemm1\+act · 16 tokens on cpu-znver4\/2 · H 2048/);
   assert.match(await browser.text('main'), /canary at 1\.00 of its calm time/);
   await look(browser, 'step');
-  await opened(browser, base + '#/goal/5', '.race canvas');
+  await opened(browser, base + '#/task/5', '.race canvas');
   await browser.click('.racegrid a .race');
   await until('the samples of a pipeline', async () => /^20 samples|^30 samples/.test((await browser.count('.samples')) ? await says(browser, '.samples') : ''));
   assert.equal(await browser.count('h1 a[href^="#/step/"]'), 4);
@@ -133,13 +133,13 @@ async function onFixture(browser) {
   assert.match(await browser.text('[data-ladder="4096"] .scroll tbody tr:nth-child(4)'), /probing/);
   await look(browser, 'shapes');
   await browser.click('[data-ladder="2048"] .scroll tbody tr:nth-child(5) a');
-  await until('the goal', async () => (await browser.run('return location.hash')) === '#/goal/5');
+  await until('the task', async () => (await browser.run('return location.hash')) === '#/task/5');
   await opened(browser, base + '#/quarantine', '.why li');
   assert.match(await browser.text('.why'), /Segmentation fault/);
   for (const path of ['releases?name=first', 'releases?name=second&batch=1', 'channels/stable/stage?release=1&reason=' + encodeURIComponent('<img src=x onerror="window.owned=true">'), 'channels/stable/approve?release=1', 'channels/stable/stage?release=2', 'channels/beta/stage?release=2', 'channels/beta/unstage?release=2&reason=early'])
     assert.equal(Math.floor((await fetch(base + 'api/v1/' + path, { method: 'POST' })).status / 100), 2, path);
-  await opened(browser, base + '#/goal/13', 'main h1');
-  await until('an end without a ranking', async () => /Nothing was ranked: the goal ended before/.test(await browser.text('main')));
+  await opened(browser, base + '#/task/13', 'main h1');
+  await until('an end without a ranking', async () => /Nothing was ranked: the task ended before/.test(await browser.text('main')));
 
   await opened(browser, base + '#/releases', 'tr[data-release="2"]');
   assert.match(await browser.text('tr[data-release="1"]'), /#1 first[^]*stable[^]*8/);
@@ -155,7 +155,7 @@ async function onHostile(browser, base, server) {
   await opened(browser, base, 'tr[data-batch]');
   server.stdin.write('hostile\n');
   await until('the hostile name', async () => /<img src=x/.test(await browser.text('main')));
-  for (const [hash, selector] of [['', 'tr[data-batch]'], ['#/batch/2', 'tr[data-goal]'], ['#/goal/5', '.why .reason'], ['#/goal/13', 'main'], ['#/step/1?goal=1', '.samples canvas'], ['#/pipeline/1', '.samples canvas'], ['#/workers', '[data-worker]'], ['#/shapes', '.ladder canvas'], ['#/quarantine', '.why li'], ['#/releases', 'tr[data-channel]']]) {
+  for (const [hash, selector] of [['', 'tr[data-batch]'], ['#/batch/2', 'tr[data-task]'], ['#/task/5', '.why .reason'], ['#/task/13', 'main'], ['#/step/1?task=1', '.samples canvas'], ['#/pipeline/1', '.samples canvas'], ['#/workers', '[data-worker]'], ['#/shapes', '.ladder canvas'], ['#/quarantine', '.why li'], ['#/releases', 'tr[data-channel]']]) {
     await opened(browser, base + hash, selector);
     if (hash !== '#/shapes') await until(`the text on ${hash}`, async () => /<img src=x onerror="window.owned=true">/.test(await browser.text('main')));
     assert.equal(await browser.count('main img, main b > *, [onerror]'), 0, `${hash} has markup of somebody's`);
@@ -169,13 +169,13 @@ async function onHostile(browser, base, server) {
 async function onPhone(base) {
   const browser = await openBrowser({ width: 390, height: 800, dark: true });
   try {
-    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-goal]'], ['goal', '#/goal/5', '.race canvas'], ['step', '#/step/1?goal=1', '.samples canvas'], ['workers', '#/workers', '[data-worker]'], ['shapes', '#/shapes', '.ladder canvas'], ['quarantine', '#/quarantine', '.why li'], ['releases', '#/releases', 'tr[data-channel]']]) {
+    for (const [name, hash, selector] of [['home', '', 'tr[data-batch]'], ['batch', '#/batch/2', 'tr[data-task]'], ['task', '#/task/5', '.race canvas'], ['step', '#/step/1?task=1', '.samples canvas'], ['workers', '#/workers', '[data-worker]'], ['shapes', '#/shapes', '.ladder canvas'], ['quarantine', '#/quarantine', '.why li'], ['releases', '#/releases', 'tr[data-channel]']]) {
       await opened(browser, base + hash, selector);
       assert.equal(await browser.run('return document.documentElement.scrollWidth'), 390, `${name} is wider than the window`);
       await look(browser, 'phone-' + name);
     }
     // A plot has the colours of the screen that it is on, also when that changes.
-    await opened(browser, base + '#/step/1?goal=1', '.samples canvas');
+    await opened(browser, base + '#/step/1?task=1', '.samples canvas');
     await drawn(browser, '.samples canvas');
     const dark = await ink(browser, '.samples canvas');
     await browser.scheme('light');
@@ -243,19 +243,19 @@ async function onFarm(browser, folder) {
   await until('the workers', async () => (await browser.count('[data-worker]')) === 2);
   assert.equal(await marked(browser), true);
 
-  await opened(browser, base + '#/batch/1', 'tr[data-goal="1"]');
+  await opened(browser, base + '#/batch/1', 'tr[data-task="1"]');
   assert.match(await browser.text('.sub'), /consumer moefarm .* regret none/);
   await drawn(browser, '.timeline canvas');
   const { steps } = await (await fetch(base + 'api/v1/batches/1')).json();
   assert.match(await says(browser, '.timeline'), new RegExp(`^${steps} steps measured`));
   assert.match(await browser.text('main'), /H 2048 · I 96 · 128 experts, top 8 · bfloat16 · Silu — sim-page\/8: weight layout/);
   assert.equal(await browser.run('document.querySelector("main").focus({ preventScroll: true }); return getComputedStyle(document.querySelector("main")).outlineStyle'), 'none');
-  await opened(browser, base + '#/goal/1', '.ranked li.winner');
+  await opened(browser, base + '#/task/1', '.ranked li.winner');
   assert.ok((await browser.count('.ranked .bar > a')) > 4);
   await drawn(browser, '.race canvas');
   assert.match(await says(browser, '.race'), /^\d\d+ rounds/);
   await until('a reason', async () => (await browser.text('.why') || '').length > 40 || (await browser.run('return [...document.querySelectorAll("section")].some((s) => /Nothing was refused/.test(s.textContent))')));
-  await look(browser, 'farm-goal');
+  await look(browser, 'farm-task');
   assert.deepEqual(await browser.complaints(), []);
 }
 

@@ -24,7 +24,7 @@ static char folder[64];
 
 static void make_folder(void)
 {
-    mf_say(folder, sizeof(folder), "/tmp/check_asm_hip.XXXXXX");
+    mf_format(folder, sizeof(folder), "/tmp/check_asm_hip.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     ck_assert_int_eq(setenv(MF_ASM_FOLDER_ENV, folder, 1), 0);
 }
@@ -40,7 +40,7 @@ static void ask(const char *gfx, const struct mf_shape *s, struct heard *h)
 {
     struct mf_device_info info = {.class = {.cu_num = 132}, .cores = 132};
 
-    mf_say(info.class.gfx, sizeof(info.class.gfx), "%s", gfx);
+    mf_format(info.class.gfx, sizeof(info.class.gfx), "%s", gfx);
     *h = (struct heard){.offer = HEARD_OFFER};
     ck_assert_int_eq(mf_enumerate(&info, s, "asm", &h->offer), 0);
 }
@@ -54,11 +54,11 @@ static void write_manifest(const char *gfx, const char *name, const char *text)
 {
     char path[PATH_MAX];
 
-    mf_say(path, sizeof(path), "%s/%s", folder, gfx);
+    mf_format(path, sizeof(path), "%s/%s", folder, gfx);
     (void)mkdir(path, 0700);
-    mf_say(path, sizeof(path), "%s/%s/fmoe_2stages", folder, gfx);
+    mf_format(path, sizeof(path), "%s/%s/fmoe_2stages", folder, gfx);
     (void)mkdir(path, 0700);
-    mf_say(path, sizeof(path), "%s/%s/fmoe_2stages/%s.csv", folder, gfx, name);
+    mf_format(path, sizeof(path), "%s/%s/fmoe_2stages/%s.csv", folder, gfx, name);
     _cleanup_(mf_fclosep) FILE *f = fopen(path, "we");
     ck_assert_ptr_nonnull(f);
     ck_assert_int_ge(fputs(text, f), 0);
@@ -111,9 +111,9 @@ static void add_kernel(struct mf_device *d, int m, int n, bool weight, char *man
     mf_code_define(&code, "MF_SUB_N=%d", n);
     mf_code_define(&code, "MF_WEIGHT=%d", weight);
     ck_assert_msg(d->ops->compile(d, &code, 1, paths, whys) == 1, "%s", whys[0]);
-    mf_say(to, sizeof(to), "%s/sm_89/fmoe_2stages/%dx%d.co", folder, m, n);
+    mf_format(to, sizeof(to), "%s/sm_89/fmoe_2stages/%dx%d.co", folder, m, n);
     ck_assert_int_eq(symlink(paths[0], to), 0);
-    mf_say(manifest + len, cap - len, "%d,%d,stage1_%dx%d,%dx%d.co\n", m, n, m, n, m, n);
+    mf_format(manifest + len, cap - len, "%d,%d,stage1_%dx%d,%dx%d.co\n", m, n, m, n, m, n);
 }
 
 START_TEST(test_contract)
@@ -164,9 +164,9 @@ START_TEST(test_script)
         ck_assert_uint_eq(h.n, MF_ARRAY_LEN(names));
         for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
             char name[64], path[PATH_MAX], head[4];
-            mf_say(name, sizeof(name), "%s%s", names[i], weight ? "_w" : "");
+            mf_format(name, sizeof(name), "%s%s", names[i], weight ? "_w" : "");
             ck_assert_ptr_nonnull(heard_of(&h, name));
-            mf_say(path, sizeof(path), "%s/sm_90/fmoe_2stages/%s.co", folder, name);
+            mf_format(path, sizeof(path), "%s/sm_90/fmoe_2stages/%s.co", folder, name);
             _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
             ck_assert_ptr_nonnull(f);
             ck_assert_uint_eq(fread(head, 1, sizeof(head), f), sizeof(head));

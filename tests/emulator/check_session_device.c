@@ -43,12 +43,12 @@ static struct mf_session *session_of(struct mf_device *d, const struct mf_shape 
     struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
     const struct mf_session_args args = {
-        .device = d, .shape = *s, .options = &options, .keeper = k ? &k->keeper : NULL};
+        .device = d, .shape = *s, .options = &options, .memfd_store = k ? &k->memfd_store : NULL};
     ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
     return session;
 }
 
-static struct mf_session_weight *weight_of(struct mf_session *session, const struct mf_artifact *a)
+static struct mf_session_weight *weight_of(struct mf_session *session, const struct mf_tensor_spec *a)
 {
     struct mf_session_weight *w = NULL;
     ck_assert_int_eq(mf_session_weight(session, a, &w), 0);
@@ -58,11 +58,11 @@ static struct mf_session_weight *weight_of(struct mf_session *session, const str
 /* The weight that launches see, element for element the host's. */
 static void check_weight(struct mf_session *session, const struct mf_shape *s, enum mf_tensor tensor)
 {
-    const struct mf_artifact row = mf_plain_w(s, tensor, "row");
+    const struct mf_tensor_spec row = mf_plain_w(s, tensor, "row");
     const struct mf_session_weight *w = weight_of(session, &row);
     struct mf_part parts[MF_PARTS_MAX];
     struct mf_tensor_ref want = {0};
-    int n = mf_artifact_parts(&row, s, parts);
+    int n = mf_tensor_spec_parts(&row, s, parts);
 
     for (int i = 0; i < n; i++)
         want.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
@@ -98,7 +98,7 @@ START_TEST(the_device_makes_all)
 {
     const struct mf_shape s = a_shape();
     struct test_keeper k;
-    keeper_init(&k);
+    memfd_store_init(&k);
     struct mf_device *d = device();
 
     struct mf_session *first = session_of(d, &s, &k);
@@ -135,8 +135,8 @@ START_TEST(the_host_has_no_pages)
     s.token = 100;
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
-    const struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
-    const struct mf_artifact x = mf_plain_x(&s);
+    const struct mf_tensor_spec z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
+    const struct mf_tensor_spec x = mf_plain_x(&s);
     for (size_t i = 0; i < 4; i++) {
         struct mf_guarded *out[2];
         ck_assert_int_eq(mf_session_output(session, i % 2 ? &x : &z, out), 0);
@@ -159,7 +159,7 @@ START_TEST(inputs_are_made_there)
     struct mf_shape s = a_shape();
     s.token = 12;
     s.expert = 64;
-    const struct mf_artifact inputs[] = {
+    const struct mf_tensor_spec inputs[] = {
         {MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0, false},
         {MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 16, false},
         {MF_TENSOR_H, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 32, false},
@@ -176,23 +176,23 @@ START_TEST(inputs_are_made_there)
     }
     for (size_t i = 0; i < session->n_inputs; i++) {
         const struct mf_guarded *g = &session->inputs[i].buffer;
-        bool is_slot = strcmp(g->artifact.order, "slot") == 0 && g->artifact.tensor == MF_TENSOR_H;
-        ck_assert_int_eq(g->region.bare, !is_slot && g->artifact.format != MF_FORMAT_INDEX);
+        bool is_slot = strcmp(g->tensor_spec.order, "slot") == 0 && g->tensor_spec.tensor == MF_TENSOR_H;
+        ck_assert_int_eq(g->region.bare, !is_slot && g->tensor_spec.format != MF_FORMAT_INDEX);
     }
     ck_assert_ptr_null(session->ref.z);
     ck_assert_int_eq(mf_session_z(session), 0);
     for (size_t i = 0; i < 2 * MF_ARRAY_LEN(inputs); i++) {
-        const struct mf_artifact *a = &inputs[i / 2];
-        const struct mf_artifact order = {MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE,
-                                          "sorted",         a->block,        false};
+        const struct mf_tensor_spec *a = &inputs[i / 2];
+        const struct mf_tensor_spec order = {MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE,
+                                             "sorted",         a->block,        false};
         struct mf_tensor_ref sorted = {0}, want = {0};
         struct mf_part parts[MF_PARTS_MAX];
-        int n = mf_artifact_parts(a, &s, parts);
+        int n = mf_tensor_spec_parts(a, &s, parts);
         if (a->block)
             ck_assert_int_eq(mf_session_input(session, &order, (int)(i % 2), &ignored, &sorted), 0);
         for (int p = 0; p < n; p++)
             want.part[p] = calloc(1, (size_t)mf_part_bytes(&parts[p]));
-        ck_assert_int_eq(mf_reference_artifact(&session->data, &session->ref, a, &sorted, &want), 0);
+        ck_assert_int_eq(mf_reference_tensor_spec(&session->data, &session->ref, a, &sorted, &want), 0);
         for (int p = 0; p < n; p++) {
             ck_assert_mem_eq(seen[i / 2][i % 2].part[p], want.part[p], (size_t)mf_part_bytes(&parts[p]));
             free(want.part[p]);
@@ -301,7 +301,7 @@ START_TEST(a_refused_z_is_the_hosts)
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
-    const struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
+    const struct mf_tensor_spec z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
     struct mf_guarded *out[2];
     struct mf_verdict verdict;
 
@@ -309,7 +309,7 @@ START_TEST(a_refused_z_is_the_hosts)
     const struct mf_verify_input v = {&session->data, &session->ref, out[0], NULL, 0, 0.05, false};
     ck_assert_int_eq(mf_guarded_poison(out[0], NULL, false), 0);
     ck_assert_int_eq(
-        mf_maker_plain_z(session->maker, &session->data, &session->ref, &z, out[0]->seen.part[0]), 0);
+        mf_device_data_plain_z(session->maker, &session->data, &session->ref, &z, out[0]->seen.part[0]), 0);
     ck_assert_int_eq(mf_verify(&v, &verdict), 0);
     ck_assert_ptr_null(session->ref.z);
     ck_assert_int_eq(mf_guarded_poison(out[0], NULL, true), 0);
@@ -350,7 +350,7 @@ START_TEST(a_spoiled_z_is_made_anew)
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
-    const struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
+    const struct mf_tensor_spec z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
     const struct mf_device_ops *const own = d->ops;
     struct mf_device_ops ops = *own;
     struct mf_guarded *out[2];
@@ -365,7 +365,8 @@ START_TEST(a_spoiled_z_is_made_anew)
     d->ops = &ops;
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(
-            mf_maker_plain_z(session->maker, &session->data, &session->ref, &z, out[0]->seen.part[0]), 0);
+            mf_device_data_plain_z(session->maker, &session->data, &session->ref, &z, out[0]->seen.part[0]),
+            0);
         spoil_z(d);
     }
     ck_assert_int_eq(mf_verify(&v, &verdict), -ENODATA);
@@ -407,7 +408,7 @@ START_TEST(a_full_device_leaves_it_to_the_host)
     d->ops = &ops;
     for (int i = 0; i < MEMORIES; i++) {
         struct test_keeper k;
-        keeper_init(&k);
+        memfd_store_init(&k);
         until_full = i;
         struct mf_session *session = session_of(d, &s, &k);
         ck_assert_int_lt(until_full, 0);
@@ -547,7 +548,7 @@ START_TEST(a_bad_step_hurts_nobody)
         if (i == 0)
             spoil(session, &session->weights[session->n_weights - 1].seen, (size_t)s.expert * 64);
         for (size_t k = 0; i == 1 && k < session->n_inputs; k++) {
-            if (session->inputs[k].buffer.artifact.tensor == MF_TENSOR_H)
+            if (session->inputs[k].buffer.tensor_spec.tensor == MF_TENSOR_H)
                 spoil(session, &session->inputs[k].buffer.seen, 64);
         }
         struct mf_unit_result r = result_of(session, "tile", "s2_", MF_TENSOR_N_);

@@ -41,9 +41,9 @@ static void fill(const struct output *o, int run)
         int64_t source = o->v.source ? o->v.source[p] : p;
         if (source < 0)
             continue;
-        const float *should = mf_reference_row(o->v.data, o->v.ref, &g->artifact, source, &factor);
+        const float *should = mf_reference_row(o->v.data, o->v.ref, &g->tensor_spec, source, &factor);
         for (size_t i = 0; i < cols; i++)
-            row[i] = g->artifact.zeroed ? 0 : should[i] * factor;
+            row[i] = g->tensor_spec.zeroed ? 0 : should[i] * factor;
         mf_bf16_from_floats(row, cols, row_of(g, p));
     }
 }
@@ -62,7 +62,7 @@ static void plant(const struct output *o, int run, enum plant what)
     const struct mf_guarded *g = o->run[run];
     const int64_t cols = g->parts[0].cols, last = last_row(o);
     bool is_value;
-    const uint16_t poison = (uint16_t)mf_part_poison(&g->artifact, 0, &is_value);
+    const uint16_t poison = (uint16_t)mf_part_poison(&g->tensor_spec, 0, &is_value);
     uint16_t *row = row_of(g, last);
     switch (what) {
     case A_NAN:
@@ -101,7 +101,7 @@ static void plant(const struct output *o, int run, enum plant what)
 
 /* So many slots of a rank's share, whose experts of other ranks leave rows that are nobody's. */
 static const struct {
-    const char *gfx, *artifact;
+    const char *gfx, *tensor_spec;
     bool share;
 } cases[] = {
     {"sm_89", "z/bf16/none/slot", false},         {"sm_89", "z/bf16/none/sorted.16", false},
@@ -118,7 +118,7 @@ static struct mf_device *device;
 static bool output_init(struct output *o, int i)
 {
     struct mf_shape s;
-    struct mf_artifact a;
+    struct mf_tensor_spec a;
     char why[MF_REASON_MAX];
     ck_assert_int_eq(
         mf_shape_parse("21,272,144,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
@@ -135,7 +135,7 @@ static bool output_init(struct output *o, int i)
         return false;
     const struct mf_session_args args = {.device = device, .shape = s, .options = &options};
     ck_assert_msg(mf_session_new(&args, why, sizeof(why), &o->session) == 0, "%s", why);
-    ck_assert_int_eq(mf_artifact_parse(cases[i].artifact, &a), 0);
+    ck_assert_int_eq(mf_tensor_spec_parse(cases[i].tensor_spec, &a), 0);
     o->without_z = o->session->ref;
     ck_assert_ptr_null(o->without_z.z);
     ck_assert_int_eq(mf_session_z(o->session), 0);
@@ -181,7 +181,7 @@ static struct said there(const struct output *o, int run)
 static struct said here(const struct output *o, int run)
 {
     struct mf_verify_input v = o->v;
-    struct mf_maker *maker = o->run[run]->maker;
+    struct mf_device_data *maker = o->run[run]->maker;
     struct said s;
     v.out = o->run[run];
     v.out->maker = NULL;
@@ -251,7 +251,7 @@ START_TEST(the_same_is_said)
         return;
     for (int i = 0; i < N_PLANTS; i++) {
         char what[64];
-        mf_say(what, sizeof(what), "%s, plant %d", cases[_i].artifact, i);
+        mf_format(what, sizeof(what), "%s, plant %d", cases[_i].tensor_spec, i);
         fill(&o, 0);
         plant(&o, 0, (enum plant)i);
         ck_assert_int_eq(mf_region_push(&o.run[0]->region), 0);
@@ -262,7 +262,7 @@ START_TEST(the_same_is_said)
         const struct said host_says = here(&o, 0);
         assert_same(&device_says, &host_says, what);
         /* zeros are zeros with another sign, and times any factor */
-        bool right = i == NOTHING || (o.v.out->artifact.zeroed && (i == A_ROW || i == AN_EXPERT));
+        bool right = i == NOTHING || (o.v.out->tensor_spec.zeroed && (i == A_ROW || i == AN_EXPERT));
         ck_assert_msg((device_says.r == 0) == right, "%s: %s", what, device_says.verdict.reason);
     }
     output_release(&o);
@@ -326,7 +326,7 @@ START_TEST(second_runs)
                     mf_bf16_from_float(mf_bf16_to_float(row_of(o.run[1], p)[c]) * seconds[i].factor);
         }
         ck_assert_int_eq(mf_region_push(&o.run[1]->region), 0);
-        struct mf_maker *maker = o.run[0]->maker;
+        struct mf_device_data *maker = o.run[0]->maker;
         device_says = host_says = (struct said){.verdict.reason = ""};
         o.run[0]->maker = NULL;
         host_says.r = mf_verify_stable(&o.v, o.run[1], seconds[i].tolerance, &host_says.verdict);
@@ -335,7 +335,7 @@ START_TEST(second_runs)
         spoil(o.run[1]);
         device_says.r = mf_verify_stable(&o.v, o.run[1], seconds[i].tolerance, &device_says.verdict);
         ck_assert_int_eq(device_says.r, seconds[i].want);
-        assert_same(&device_says, &host_says, cases[_i].artifact);
+        assert_same(&device_says, &host_says, cases[_i].tensor_spec);
     }
     output_release(&o);
 }

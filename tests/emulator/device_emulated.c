@@ -48,7 +48,7 @@ static uint64_t hash_of(const struct mf_code *c)
 
 static void path_of(const struct device *d, const struct mf_code *c, char path[PATH_MAX])
 {
-    mf_say(path, PATH_MAX, "%s/%s-%016llx.so", d->folder, c->source, (unsigned long long)hash_of(c));
+    mf_format(path, PATH_MAX, "%s/%s-%016llx.so", d->folder, c->source, (unsigned long long)hash_of(c));
 }
 
 static int start(const struct device *d, const struct mf_code *c, const char *path, pid_t *ret)
@@ -67,7 +67,7 @@ static int start(const struct device *d, const struct mf_code *c, const char *pa
 static void read_log(const char *path, char why[MF_CODE_WHY_MAX])
 {
     char log[PATH_MAX + 8];
-    mf_say(log, sizeof(log), "%s.log", path);
+    mf_format(log, sizeof(log), "%s.log", path);
     _cleanup_(mf_fclosep) FILE *f = fopen(log, "re");
     size_t n = f ? fread(why, 1, MF_CODE_WHY_MAX - 1, f) : 0;
     why[n] = '\0';
@@ -172,8 +172,8 @@ static int module_launch(struct mf_device *base, void *function, const struct mf
     };
 
     if (bytes != f->kernel->bytes) {
-        mf_say(d->why, sizeof(d->why), "%s takes %zu bytes of arguments, not %zu", f->kernel->name,
-               (size_t)f->kernel->bytes, bytes);
+        mf_format(d->why, sizeof(d->why), "%s takes %zu bytes of arguments, not %zu", f->kernel->name,
+                  (size_t)f->kernel->bytes, bytes);
         return -EINVAL;
     }
     int r = mf_emulator_run(&l, d->why, &pc);
@@ -272,11 +272,11 @@ int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf
         .ops = &ops,
         .info = {
             .class = {.cu_num = cores}, .model = MODEL, .memory_bytes = UINT64_C(1) << 30, .cores = cores}};
-    mf_say(d->base.info.class.gfx, sizeof(d->base.info.class.gfx), "%s", gfx);
+    mf_format(d->base.info.class.gfx, sizeof(d->base.info.class.gfx), "%s", gfx);
     d->flavour = flavour;
     d->seed = seed + 2; /* 0 and 1 are orders of their own */
-    mf_say(d->folder, sizeof(d->folder), "%s/moefarm-emulator-XXXXXX",
-           getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    mf_format(d->folder, sizeof(d->folder), "%s/moefarm-emulator-XXXXXX",
+              getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     int r = mkdtemp(d->folder) ? mf_object_prepare(d->folder) : -errno;
     if (r < 0) {
         free_device(&d->base);

@@ -57,8 +57,8 @@ int mf_object_prepare(const char *folder)
     char command[COMMAND_MAX];
     pid_t child;
 
-    mf_say(command, sizeof(command), "%s " FLAGS " -c -o %s/beside.o %s/tests/emulator/beside.cc",
-           MF_EMULATOR_CXX, folder, MF_SOURCE_DIR);
+    mf_format(command, sizeof(command), "%s " FLAGS " -c -o %s/beside.o %s/tests/emulator/beside.cc",
+              MF_EMULATOR_CXX, folder, MF_SOURCE_DIR);
     int r = start(command, &child);
     return r < 0 ? r : mf_object_finish(child) ? 0 : -ENOENT;
 }
@@ -69,22 +69,23 @@ int mf_object_start(const struct mf_object_build *b, const char *path, pid_t *re
 {
     char of[COMMAND_MAX / 2], command[COMMAND_MAX];
 
-    mf_say(
+    mf_format(
         of, sizeof(of),
         FLAGS
         " -DMF_EMULATOR=%u %s -DMF_EMULATOR_SOURCE='\"%s\"'%s -I%s -I%s/hopper -I%s/move -I%s/tests/emulator",
         b->flavour->wave_lanes, b->flavour->define, b->source, b->options, b->sources, b->sources, b->sources,
         MF_SOURCE_DIR);
-    mf_say(command, sizeof(command),
-           "exec 2>%s.log; kernels=$(%s %s -E -P %s/tests/emulator/unit.cc | sed -n 's/^extern \"C\" "
-           "__attribute__((visibility(\"default\"))) void.*[ )]\\([a-z_0-9]*\\)(const .*/X(\\1)/p' | tr -d "
-           "'\\n') && "
-           "%s %s -DMF_EMULATOR_KERNELS=\"$kernels\" -fsanitize=thread --param "
-           "tsan-instrument-func-entry-exit=0 -fno-extern-tls-init -c -o %s.o %s/tests/emulator/unit.cc && "
-           "%s -shared -Wl,-Bsymbolic -nodefaultlibs -o %s.part %s.o %s/beside.o -lm -lgcc -lc && mv %s.part "
-           "%s",
-           path, MF_EMULATOR_CXX, of, MF_SOURCE_DIR, MF_EMULATOR_CXX, of, path, MF_SOURCE_DIR,
-           MF_EMULATOR_CXX, path, path, b->folder, path, path);
+    mf_format(
+        command, sizeof(command),
+        "exec 2>%s.log; kernels=$(%s %s -E -P %s/tests/emulator/unit.cc | sed -n 's/^extern \"C\" "
+        "__attribute__((visibility(\"default\"))) void.*[ )]\\([a-z_0-9]*\\)(const .*/X(\\1)/p' | tr -d "
+        "'\\n') && "
+        "%s %s -DMF_EMULATOR_KERNELS=\"$kernels\" -fsanitize=thread --param "
+        "tsan-instrument-func-entry-exit=0 -fno-extern-tls-init -c -o %s.o %s/tests/emulator/unit.cc && "
+        "%s -shared -Wl,-Bsymbolic -nodefaultlibs -o %s.part %s.o %s/beside.o -lm -lgcc -lc && mv %s.part "
+        "%s",
+        path, MF_EMULATOR_CXX, of, MF_SOURCE_DIR, MF_EMULATOR_CXX, of, path, MF_SOURCE_DIR, MF_EMULATOR_CXX,
+        path, path, b->folder, path, path);
     return start(command, ret);
 }
 
@@ -127,14 +128,14 @@ static int open_object(struct mf_object *o, char *why, size_t why_cap)
 
     o->handle = dlopen(o->path, RTLD_NOW | RTLD_LOCAL);
     if (!o->handle) {
-        mf_say(why, why_cap, "%s", dlerror());
+        mf_format(why, why_cap, "%s", dlerror());
         return -ENOENT;
     }
     *(void **)&o->module.bind = dlsym(o->handle, "mf_emulator_bind");
     *(void **)&lds = dlsym(o->handle, "mf_emulator_lds");
     kernels = dlsym(o->handle, "mf_emulator_kernels");
     if (!o->module.bind || !lds || !kernels || !kernels->name) {
-        mf_say(why, why_cap, "%s is no object of kernels", o->path);
+        mf_format(why, why_cap, "%s is no object of kernels", o->path);
         return -ENOEXEC;
     }
     /* the first use of thread-local variables is what gives them a place */
@@ -150,7 +151,7 @@ int mf_object_load(const char *path, char *why, size_t why_cap, struct mf_object
 
     if (!o)
         return -ENOMEM;
-    mf_say(o->path, sizeof(o->path), "%s", path);
+    mf_format(o->path, sizeof(o->path), "%s", path);
     int r = open_object(o, why, why_cap);
     if (r < 0) {
         (void)mf_object_unload(o);
@@ -185,13 +186,13 @@ void mf_object_add_line(const struct mf_object *o, uintptr_t pc, char *why, size
 
     if (pc == 0)
         return;
-    mf_say(command, sizeof(command), "addr2line -i -s -e %s %#zx", o->path, (size_t)pc - 1);
+    mf_format(command, sizeof(command), "addr2line -i -s -e %s %#zx", o->path, (size_t)pc - 1);
     FILE *f = popen(command, "re");
     while (f && fgets(line, sizeof(line), f)) {
         size_t n = strlen(why);
         line[strcspn(line, " \n")] = '\0';
         if (strstr(line, ".hip:")) {
-            mf_say(why + n, why_cap - n, " (%s)", line);
+            mf_format(why + n, why_cap - n, " (%s)", line);
             break;
         }
     }

@@ -555,7 +555,7 @@ int main(int argc, char **argv)
 
     if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
         return EXIT_FAILURE;
-    mf_say(plan, sizeof(plan), "%s/plan", folder);
+    mf_format(plan, sizeof(plan), "%s/plan", folder);
     tcase_set_timeout(tests, 60);
     tcase_add_unchecked_fixture(tests, open_device, close_device);
     tcase_add_test(tests, says_what_it_is);

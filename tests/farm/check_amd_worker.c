@@ -95,16 +95,16 @@ END_TEST
 
 /* ---- a pipeline of several kernels, as a runner is asked for it ---- */
 
-static cJSON *hear(struct mf_crew *c)
+static cJSON *hear(struct mf_runner_pool *c)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
     while (mf_now_ms() < until) {
         cJSON *m = NULL;
-        enum mf_crew_event event = crew_turn(c, &m, until);
+        enum mf_runner_pool_event event = runner_pool_turn(c, &m, until);
         if (event == MF_CREW_MESSAGE && strcmp(mf_channel_op(m), "phase") != 0)
             return m;
         cJSON_Delete(m);
-        ck_assert_msg(event != MF_CREW_DIED, "%s", mf_crew_why(c));
+        ck_assert_msg(event != MF_CREW_DIED, "%s", mf_runner_pool_why(c));
         if (event == MF_CREW_READY)
             return NULL;
     }
@@ -121,14 +121,14 @@ static const char *const pipeline[] = {
     "combine_zw",
 };
 
-static cJSON *enumerate(struct mf_crew *c)
+static cJSON *enumerate(struct mf_runner_pool *c)
 {
     cJSON *steps = cJSON_CreateArray();
     _cleanup_(cJSON_Deletep) cJSON *ask = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" FP8_B "\"}");
 
     for (size_t i = 0; i < MF_ARRAY_LEN(pipeline); i++)
         cJSON_AddItemToArray(steps, cJSON_CreateNull());
-    ck_assert_int_eq(mf_crew_send(c, ask), 0);
+    ck_assert_int_eq(mf_runner_pool_send(c, ask), 0);
     for (;;) {
         _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
         const cJSON *step = cJSON_GetObjectItem(m, "step");
@@ -148,7 +148,7 @@ static const char *text_of(const cJSON *m)
 {
     static char text[4096];
     if (!cJSON_PrintPreallocated((cJSON *)(uintptr_t)m, text, (int)sizeof(text), false))
-        mf_say(text, sizeof(text), "a long message");
+        mf_format(text, sizeof(text), "a long message");
     return text;
 }
 
@@ -167,12 +167,12 @@ static int count_codes(void)
 
 /* Sends a unit and checks that so many results are all right, and that nothing was compiled once the first of its items had
  * begun: that item's time limit ran then. The last message before `end` is returned, which a race's outcome is. */
-static cJSON *run_unit(struct mf_crew *c, cJSON *unit, int n)
+static cJSON *run_unit(struct mf_runner_pool *c, cJSON *unit, int n)
 {
     cJSON *last = NULL;
     int results = 0, codes = 0;
 
-    ck_assert_int_eq(mf_crew_send(c, unit), 0);
+    ck_assert_int_eq(mf_runner_pool_send(c, unit), 0);
     for (;;) {
         cJSON *m = hear(c);
         const char *op = mf_channel_op(m);
@@ -198,15 +198,15 @@ static cJSON *run_unit(struct mf_crew *c, cJSON *unit, int n)
 
 static void run_pipeline(const char *const *argv, const char *sandbox)
 {
-    const struct mf_crew_options o = {.argv = argv, .keep_bytes = 64 << 20};
-    struct mf_crew *c = NULL;
+    const struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = 64 << 20};
+    struct mf_runner_pool *c = NULL;
 
     hip_release_use(6);
-    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
     while (hear(c))
         ;
-    ck_assert_str_eq(farm_text(mf_crew_described(c), "compiler"), COMPILER);
-    const char *within = farm_text(mf_crew_hello(c), "sandbox");
+    ck_assert_str_eq(farm_text(mf_runner_pool_described(c), "compiler"), COMPILER);
+    const char *within = farm_text(mf_runner_pool_hello(c), "sandbox");
     ck_assert_msg(strncmp(within, sandbox, strlen(sandbox)) == 0, "%s", within);
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c);
     /* As a worker is asked that has probed none of them: the race is the first to want their code */
@@ -228,7 +228,7 @@ static void run_pipeline(const char *const *argv, const char *sandbox)
                     "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
     cJSON_AddItemToObject(probe, "steps", MF_TAKE(steps));
     cJSON_Delete(run_unit(c, probe, (int)MF_ARRAY_LEN(pipeline)));
-    mf_crew_free(c);
+    mf_runner_pool_free(c);
 }
 
 static bool has_landlock(void)
@@ -248,7 +248,7 @@ END_TEST
 START_TEST(runs_a_pipeline_in_the_sandbox)
 {
     char scratch[64];
-    mf_say(scratch, sizeof(scratch), "%s/scratch", folder);
+    mf_format(scratch, sizeof(scratch), "%s/scratch", folder);
     ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
     run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
     run_pipeline((const char *const[]){RUNNER, "--scratch", scratch, NULL},
@@ -257,7 +257,7 @@ START_TEST(runs_a_pipeline_in_the_sandbox)
 END_TEST
 
 /* Code objects of a shape in family `one`. */
-static int codes_of(const struct mf_crew *c, const char *row)
+static int codes_of(const struct mf_runner_pool *c, const char *row)
 {
     struct mf_device_info info;
     struct mf_shape shape;
@@ -265,7 +265,7 @@ static int codes_of(const struct mf_crew *c, const char *row)
     size_t n_steps;
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
 
-    ck_assert_int_eq(mf_described_parse(mf_crew_described(c), &info, &field), 0);
+    ck_assert_int_eq(mf_device_info_parse(mf_runner_pool_described(c), &info, &field), 0);
     ck_assert_int_eq(mf_shape_parse(row, &shape), 0);
     ck_assert_int_eq(mf_ahead_add_shape(&ahead, "one", &n_steps), 0);
     ck_assert_uint_ge(n_steps, 8);
@@ -273,7 +273,7 @@ static int codes_of(const struct mf_crew *c, const char *row)
 }
 
 /* The steps that are offered for a shape, as a probe of them. */
-static cJSON *probe_of(struct mf_crew *c, const char *row)
+static cJSON *probe_of(struct mf_runner_pool *c, const char *row)
 {
     cJSON *probe =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"options\":{\"seed\":7,\"time_cap_ms\":20000}}");
@@ -282,7 +282,7 @@ static cJSON *probe_of(struct mf_crew *c, const char *row)
 
     cJSON_AddStringToObject(probe, "shape", row);
     cJSON_AddStringToObject(ask, "shape", row);
-    ck_assert_int_eq(mf_crew_send(c, ask), 0);
+    ck_assert_int_eq(mf_runner_pool_send(c, ask), 0);
     for (;;) {
         _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
         cJSON *step = cJSON_DetachItemFromObject(m, "step");
@@ -299,32 +299,32 @@ static cJSON *probe_of(struct mf_crew *c, const char *row)
 START_TEST(compiles_ahead)
 {
     static const char *const argv[] = {RUNNER, "--families", "one", "--no-sandbox", NULL};
-    const struct mf_crew_options o = {.argv = argv, .keep_bytes = 64 << 20};
-    struct mf_crew *c = NULL;
+    const struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = 64 << 20};
+    struct mf_runner_pool *c = NULL;
     char cache[64];
 
-    mf_say(cache, sizeof(cache), "%s/ahead", folder);
+    mf_format(cache, sizeof(cache), "%s/ahead", folder);
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", cache, 1), 0);
     hip_release_use(6);
-    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
     while (hear(c))
         ;
     int n = count_codes() + codes_of(c, BF16);
-    ck_assert_int_eq(mf_crew_ahead(c, BF16), 0);
+    ck_assert_int_eq(mf_runner_pool_ahead(c, BF16), 0);
     for (int64_t until = mf_now_ms() + DEADLINE_MS; count_codes() < n;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        ck_assert_int_eq(crew_turn(c, &none, mf_now_ms() + 20), MF_CREW_NOTHING);
+        ck_assert_int_eq(runner_pool_turn(c, &none, mf_now_ms() + 20), MF_CREW_NOTHING);
     }
     _cleanup_(cJSON_Deletep) cJSON *probe = probe_of(c, BF16);
-    ck_assert_int_eq(mf_crew_send(c, probe), 0);
+    ck_assert_int_eq(mf_runner_pool_send(c, probe), 0);
     for (const char *op = ""; strcmp(op, "end") != 0;) {
         _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
         op = strcmp(mf_channel_op(m), "end") == 0 ? "end" : "";
         ck_assert_str_ne(mf_channel_op(m), "error");
     }
     ck_assert_int_eq(count_codes(), n);
-    mf_crew_free(c);
+    mf_runner_pool_free(c);
 }
 END_TEST
 
@@ -355,7 +355,7 @@ static void stop_farm(void)
 static void submit(const char *shape, const char *query)
 {
     char csv[512];
-    mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, shape);
+    mf_format(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, shape);
     farm_wait_done(&farm, farm_submit(&farm, csv, query));
 }
 
@@ -364,19 +364,19 @@ static void tune(const char *shape)
     submit(shape, "&classes=" CLASS "&topk=1&regret=none");
 }
 
-static cJSON *steps_of_goal(int goal)
+static cJSON *steps_of_task(int task)
 {
     char path[64];
-    mf_say(path, sizeof(path), "/api/v1/goals/%d/steps?limit=100", goal);
+    mf_format(path, sizeof(path), "/api/v1/tasks/%d/steps?limit=100", task);
     cJSON *json = farm_get(&farm, path);
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(json, "items")), 8);
     return json;
 }
 
 /* Everything is measured: ok, or dropped for being slow beside others, which is right, too. */
-static void check_measured(int goal, const char *but)
+static void check_measured(int task, const char *but)
 {
-    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(goal);
+    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(task);
     const cJSON *step;
     int n_ok = 0, n_other = 0;
 
@@ -397,10 +397,10 @@ static void check_measured(int goal, const char *but)
 /* The config is there, and says what it is of. */
 static void check_config(void)
 {
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
-    const cJSON *config = mf_json_object(goal, "config"), *p = mf_json_object(config, "provenance");
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+    const cJSON *config = mf_json_object(task, "config"), *p = mf_json_object(config, "provenance");
 
-    ck_assert_str_eq(farm_text(goal, "state"), "done");
+    ck_assert_str_eq(farm_text(task, "state"), "done");
     ck_assert(config && p);
     ck_assert_str_eq(farm_text(p, "class"), CLASS);
     ck_assert_str_eq(farm_text(p, "model"), MODEL);
@@ -423,7 +423,7 @@ END_TEST
 static bool log_says(const char *words)
 {
     char path[96], text[32768] = "";
-    mf_say(path, sizeof(path), "%s/worker0.log", farm.folder);
+    mf_format(path, sizeof(path), "%s/worker0.log", farm.folder);
     _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
     ck_assert_ptr_nonnull(f);
     (void)fread(text, 1, sizeof(text) - 1, f);
@@ -447,17 +447,17 @@ START_TEST(looks_ahead_of_what_waits)
 {
     char csv[512];
     farm_start(&farm, 300);
-    mf_say(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, BF16);
+    mf_format(csv, sizeof(csv), "%s%s\n", FARM_CSV_HEAD, BF16);
     (void)farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none&priority=60");
-    mf_say(csv, sizeof(csv), "%s%s\n%s\n%s\n", FARM_CSV_HEAD, BF16_2, BF16_3, BF16_4);
+    mf_format(csv, sizeof(csv), "%s%s\n%s\n%s\n", FARM_CSV_HEAD, BF16_2, BF16_3, BF16_4);
     (void)farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none");
     start_worker();
     for (int64_t until = mf_now_ms() + DEADLINE_MS; !log_says("the code of " BF16_2 " is compiled ahead");) {
         ck_assert_msg(mf_now_ms() < until, "no word of the shape that waits");
         mf_sleep_ms(5);
     }
-    _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/goals/1"),
-                                   *last = farm_get(&farm, "/api/v1/goals/2");
+    _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/tasks/1"),
+                                   *last = farm_get(&farm, "/api/v1/tasks/2");
     ck_assert_str_ne(farm_text(first, "state"), "done");
     ck_assert_str_eq(farm_text(last, "state"), "enumerating");
 }
@@ -504,13 +504,13 @@ static const struct {
 /* How many results of any step have the status, and that they say why. */
 static int count_results(const char *status, const char *reason)
 {
-    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(1);
+    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(1);
     const cJSON *step, *result;
     char path[96];
     int n = 0;
 
     cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
-        mf_say(path, sizeof(path), "/api/v1/steps/%d/results?goal=1", farm_number(step, "id"));
+        mf_format(path, sizeof(path), "/api/v1/steps/%d/results?task=1", farm_number(step, "id"));
         _cleanup_(cJSON_Deletep) cJSON *results = farm_get(&farm, path);
         cJSON_ArrayForEach (result, mf_json_array(results, "items")) {
             if (strcmp(farm_text(result, "status"), status) != 0)
@@ -546,7 +546,7 @@ START_TEST(goes_on_after_a_lack_of_memory)
     hip_release_plan(plan, "refused hipMalloc 4+"); /* after those of opening the device */
     start_farm();
     tune(BF16);
-    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_goal(1);
+    _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(1);
     ck_assert_int_eq(count_results("no_memory", "Cannot allocate memory"),
                      cJSON_GetArraySize(mf_json_array(steps, "items")));
     ck_assert_int_eq(unlink(plan), 0);
@@ -566,7 +566,7 @@ static bool mount_full(const char *path)
         printf("skipped: a full disk: a mount of the test's own is refused: %s\n", strerror(errno));
         return false;
     }
-    mf_say(file, sizeof(file), "%s/filler", path);
+    mf_format(file, sizeof(file), "%s/filler", path);
     _cleanup_(mf_closep) int fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     while (write(fd, file, sizeof(file)) > 0)
         ;
@@ -580,7 +580,7 @@ START_TEST(works_without_a_cache)
     char full[64];
     bool is_full = _i == 1;
 
-    mf_say(full, sizeof(full), "%s/full", folder);
+    mf_format(full, sizeof(full), "%s/full", folder);
     if (is_full && !mount_full(full))
         return;
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", is_full ? full : "/proc/moefarm", 1), 0);
@@ -602,7 +602,7 @@ int main(void)
 
     if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
         return EXIT_FAILURE;
-    mf_say(plan, sizeof(plan), "%s/plan", folder);
+    mf_format(plan, sizeof(plan), "%s/plan", folder);
     tcase_set_timeout(list, 60);
     tcase_add_loop_test(list, lists_releases, 0, MF_ARRAY_LEN(releases));
     tcase_add_loop_test(list, says_why_none, 0, MF_ARRAY_LEN(left_out));

@@ -21,17 +21,17 @@ static void setup(void)
 {
     static const char *const programs[] = {"server/moefarmd", "worker/moefarm-worker", "cli/moefarm"};
 
-    mf_say(folder, sizeof(folder), "/tmp/check_bench_gpu.XXXXXX");
+    mf_format(folder, sizeof(folder), "/tmp/check_bench_gpu.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    mf_say(shapes, sizeof(shapes), "%s/shapes.csv", folder);
-    mf_say(state, sizeof(state), "%s/state", folder);
-    mf_say(bin, sizeof(bin), "%s/bin", folder);
+    mf_format(shapes, sizeof(shapes), "%s/shapes.csv", folder);
+    mf_format(state, sizeof(state), "%s/state", folder);
+    mf_format(bin, sizeof(bin), "%s/bin", folder);
     ck_assert_int_eq(mkdir(bin, 0700), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(programs); i++) {
         char from[512], to[256];
 
-        mf_say(from, sizeof(from), "%s/%s", MF_BINARY_DIR, programs[i]);
-        mf_say(to, sizeof(to), "%s%s", bin, strrchr(programs[i], '/'));
+        mf_format(from, sizeof(from), "%s/%s", MF_BINARY_DIR, programs[i]);
+        mf_format(to, sizeof(to), "%s%s", bin, strrchr(programs[i], '/'));
         ck_assert_int_eq(symlink(from, to), 0);
     }
     FILE *f = fopen(shapes, "we");
@@ -74,10 +74,10 @@ static struct row row_of(const struct ran *r, const char *layer, int token)
     struct row row = {0};
     char start[64];
 
-    mf_say(start, sizeof(start), "\n%s", layer);
+    mf_format(start, sizeof(start), "\n%s", layer);
     const char *at = strstr(r->text, start);
     ck_assert_msg(at != NULL, "no %s in:\n%s", layer, r->text);
-    mf_say(row.line, sizeof(row.line), "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
+    mf_format(row.line, sizeof(row.line), "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
     int n = 0, got = sscanf(row.line + strlen(layer), " bf16 %*s %d %lf %lf %lf %lf", &n, &row.floor, &row.us,
                             &row.ratio, &row.gemms);
     ck_assert_msg(got == 5 && n == token, "%s", row.line);
@@ -90,10 +90,10 @@ START_TEST(goes_on_where_it_stopped)
         BENCH("--device", "cpu:0", "--minutes", "0.2", "--", OWN_LOCK); /* no more than the end takes */
 
     assert_ended(r, 75);
-    assert_says(r, "h256-i64-e8-k2: batch 1: 1 shapes, 1 goals\n");
-    assert_says(r, "h256-i128-e8-k2: batch 2: 1 shapes, 1 goals\n");
+    assert_says(r, "h256-i64-e8-k2: batch 1: 1 shapes, 1 tasks\n");
+    assert_says(r, "h256-i128-e8-k2: batch 2: 1 shapes, 1 tasks\n");
     assert_says(r, "\nlayer ");
-    assert_says(r, "the time is up and goals are left");
+    assert_says(r, "the time is up and tasks are left");
 
     r = BENCH("--device", "cpu:0", "--", OWN_LOCK);
     assert_ended(r, 0);
@@ -126,7 +126,7 @@ static const struct {
     {{"--shapes", "/nonexistent.csv"}, "cannot read /nonexistent.csv"},
     {{"--device", "hip:nvidia:9"}, "the worker has ended"},
     {{"--device", "cpu:0", "--", "--families", "nobody", OWN_LOCK}, "--families: nobody is no family"},
-    {{"--device", "cpu:0", "--", "--families", "asm", OWN_LOCK}, NULL}, /* reaches the worker: no kernel, no goal */
+    {{"--device", "cpu:0", "--", "--families", "asm", OWN_LOCK}, NULL}, /* reaches the worker: no kernel, no task */
 };
 /* clang-format on */
 

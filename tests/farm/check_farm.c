@@ -128,7 +128,7 @@ static void come_back(struct farm *f, const cJSON *unit, int sent)
 {
     char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
     fake_unit_key(unit, key);
-    mf_say(running, sizeof(running), "[{%s}]", key);
+    mf_format(running, sizeof(running), "[{%s}]", key);
     (void)fake_worker_hello(&f->worker, running);
     _cleanup_(cJSON_Deletep) cJSON *welcome = fake_worker_await(&f->worker, MF_MESSAGE_WELCOME, LIMIT_MS);
     ck_assert_ptr_nonnull(welcome);
@@ -163,9 +163,9 @@ static void restore_backup(struct farm *f, const cJSON *unit, int sent)
 {
     char database[320], log[330], old[320], why[256] = "";
     int64_t bytes;
-    mf_say(database, sizeof(database), "%s/state/farm.db", f->process.folder);
-    mf_say(log, sizeof(log), "%s-wal", database);
-    mf_say(old, sizeof(old), "%s/old.db", f->process.folder);
+    mf_format(database, sizeof(database), "%s/state/farm.db", f->process.folder);
+    mf_format(log, sizeof(log), "%s-wal", database);
+    mf_format(old, sizeof(old), "%s/old.db", f->process.folder);
     int r = mf_store_backup(database, old, &bytes, why, sizeof(why));
     ck_assert_msg(r == 0, "%s", why);
     for (int i = sent; i < fake_unit_results(unit); i++)
@@ -260,7 +260,7 @@ static char *ask(struct farm *f, const char *sql)
 {
     char path[320];
     struct mf_store *s = NULL;
-    mf_say(path, sizeof(path), "%s/state/farm.db", f->process.folder);
+    mf_format(path, sizeof(path), "%s/state/farm.db", f->process.folder);
     ck_assert_int_eq(mf_store_open_reader(path, &s), 0);
     struct mf_sql *q = NULL;
     ck_assert_int_eq(mf_sql_dynamic(s, sql, &q), 0);
@@ -282,25 +282,25 @@ static const char configs_sql[] = "SELECT group_concat(line, '; ') FROM (SELECT 
 static const struct {
     const char *what, *sql, *expected;
 } invariants[] = {
-    {"goals without a config", "SELECT count(*) FROM goal WHERE state <> 'done'", "0"},
+    {"tasks without a config", "SELECT count(*) FROM task WHERE state <> 'done'", "0"},
     {"steps without a deciding result",
-     "SELECT count(*) FROM goal g JOIN step s ON s.enumeration = g.enumeration WHERE NOT EXISTS"
-     " (SELECT 1 FROM result r WHERE r.goal = g.id AND r.step = s.id AND r.final = 1)",
+     "SELECT count(*) FROM task g JOIN step s ON s.enumeration = g.enumeration WHERE NOT EXISTS"
+     " (SELECT 1 FROM result r WHERE r.task = g.id AND r.step = s.id AND r.final = 1)",
      "0"},
     {"steps decided twice",
-     "SELECT count(*) FROM (SELECT goal, step FROM result WHERE final = 1 AND step IS NOT NULL GROUP BY "
-     "goal, step HAVING count(*) > 1)",
+     "SELECT count(*) FROM (SELECT task, step FROM result WHERE final = 1 AND step IS NOT NULL GROUP BY "
+     "task, step HAVING count(*) > 1)",
      "0"},
     {"counters that differ from what was measured",
-     "SELECT count(*) FROM goal g WHERE n_measured <> (SELECT count(*) FROM result r WHERE r.goal = g.id AND "
+     "SELECT count(*) FROM task g WHERE n_measured <> (SELECT count(*) FROM result r WHERE r.task = g.id AND "
      "r.step IS NOT NULL"
      " AND r.final = 1) OR n_measured <> n_steps",
      "0"},
     {"late results that decide", "SELECT count(*) FROM result WHERE late = 1 AND final = 1", "0"},
     {"units left over", "SELECT count(*) FROM unit WHERE state <> 'done'", "0"},
     {"races counted twice",
-     "SELECT count(*) FROM (SELECT goal, pipeline FROM result WHERE final = 1 AND pipeline IS NOT NULL GROUP "
-     "BY goal, pipeline"
+     "SELECT count(*) FROM (SELECT task, pipeline FROM result WHERE final = 1 AND pipeline IS NOT NULL GROUP "
+     "BY task, pipeline"
      " HAVING count(*) > 1)",
      "0"},
 };
@@ -395,17 +395,17 @@ START_TEST(judges_results)
         (void)fake_worker_ready(&f.worker);
     }
     char sql[200];
-    mf_say(sql, sizeof(sql),
-           "SELECT group_concat(status || CASE WHEN reason = '' AND status <> 'ok' THEN '!' ELSE '' END) "
-           "FROM result"
-           " WHERE step = %" PRId64 " AND final = 1",
-           victim);
+    mf_format(sql, sizeof(sql),
+              "SELECT group_concat(status || CASE WHEN reason = '' AND status <> 'ok' THEN '!' ELSE '' END) "
+              "FROM result"
+              " WHERE step = %" PRId64 " AND final = 1",
+              victim);
     _cleanup_(mf_freep) char *status = ask(&f, sql);
     ck_assert_msg(strcmp(status, lie->status) == 0, "%s: %s", lie->what, status);
     _cleanup_(mf_freep) char *quarantined = ask(&f, "SELECT count(*) FROM quarantine");
     ck_assert_str_eq(quarantined, strcmp(lie->status, "quarantined") == 0 ? "1" : "0");
     _cleanup_(mf_freep) char *done =
-        ask(&f, "SELECT count(*) FROM goal WHERE state = 'done' AND n_measured = n_steps");
+        ask(&f, "SELECT count(*) FROM task WHERE state = 'done' AND n_measured = n_steps");
     ck_assert_str_eq(done, "3");
     farm_stop(&f);
 }
@@ -647,7 +647,7 @@ START_TEST(what_is_refused_leaves_nothing)
     if (halves[_i].type == MF_MESSAGE_RESULT)
         fake_unit_key(unit, key);
     else
-        mf_say(key, sizeof(key), "\"worker\":\"first\",\"instance\":\"%s\"", f.worker.instance);
+        mf_format(key, sizeof(key), "\"worker\":\"first\",\"instance\":\"%s\"", f.worker.instance);
     _cleanup_(mf_freep) char *before = ask(&f, said_sql);
     ck_assert_int_eq(fake_worker_send(&f.worker, halves[_i].type, "{%s,%s}", key, halves[_i].body), 0);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
@@ -661,7 +661,7 @@ START_TEST(what_is_refused_leaves_nothing)
 }
 END_TEST
 
-/* Of a list that comes in three parts the second is refused, and the worker drops it. What is left of it is tuned by nobody: the goals
+/* Of a list that comes in three parts the second is refused, and the worker drops it. What is left of it is tuned by nobody: the tasks
  * say why they failed, once each has been tried as often as what a worker cannot run. */
 START_TEST(a_list_without_a_part_is_none)
 {
@@ -690,8 +690,8 @@ START_TEST(a_list_without_a_part_is_none)
         ck_assert_int_eq(fake_worker_ready(&f.worker), 0);
     }
     char like[160];
-    mf_say(like, sizeof(like), "SELECT count(*) FROM goal WHERE state = 'failed' AND reason LIKE '%%%s%%'",
-           "its list of steps was refused: a rejection lacks");
+    mf_format(like, sizeof(like), "SELECT count(*) FROM task WHERE state = 'failed' AND reason LIKE '%%%s%%'",
+              "its list of steps was refused: a rejection lacks");
     _cleanup_(mf_freep) char *failed = ask(&f, like);
     ck_assert_int_eq(atoi(failed), N_SHAPES);
     farm_stop(&f);

@@ -71,37 +71,37 @@ struct told {
     long rows, tried, refused, steps;
 };
 
-static void check_rejections(int goal)
+static void check_rejections(int task)
 {
     char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/rejections?limit=100", goal);
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/rejections?limit=100", task);
     _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
     const cJSON *no = cJSON_GetArrayItem(mf_json_array(json, "items"), 0);
-    ck_assert_msg(no, "goal %d is refused without a rejection", goal);
+    ck_assert_msg(no, "task %d is refused without a rejection", task);
     ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
 }
 
-/* The goals of a batch on both classes: what would be tried, or why nothing. */
-static void count_goals(int batch, struct told *t)
+/* The tasks of a batch on both classes: what would be tried, or why nothing. */
+static void count_tasks(int batch, struct told *t)
 {
     char path[160], next[128] = "";
     do {
-        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals?limit=500%s%s", batch,
+        (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks?limit=500%s%s", batch,
                        next[0] ? "&cursor=" : "", next);
         _cleanup_(cJSON_Deletep) cJSON *page = farm_get(&farm, path);
-        const cJSON *goal;
+        const cJSON *task;
         ck_assert_ptr_nonnull(page);
-        cJSON_ArrayForEach (goal, mf_json_array(page, "items")) {
-            const char *state = farm_text(goal, "state");
-            int n = farm_number(goal, "steps");
+        cJSON_ArrayForEach (task, mf_json_array(page, "items")) {
+            const char *state = farm_text(task, "state");
+            int n = farm_number(task, "steps");
             t->rows++;
             t->steps += n;
             if (strcmp(state, "done") == 0)
                 t->tried++;
             else if (t->refused++ == 0)
-                check_rejections(farm_number(goal, "id"));
-            ck_assert_msg(n > 0 || farm_text(goal, "reason")[0], "goal %d is %s without a reason",
-                          farm_number(goal, "id"), state);
+                check_rejections(farm_number(task, "id"));
+            ck_assert_msg(n > 0 || farm_text(task, "reason")[0], "task %d is %s without a reason",
+                          farm_number(task, "id"), state);
         }
         const char *cursor = "";
         (void)mf_json_text(page, "next", &cursor);
@@ -120,8 +120,8 @@ static struct told enumerate(const struct shipped *s)
     struct told t = {0};
     int batch = submit(s->file, "&classes=" CLASSES "&search=enumerate");
     farm_wait_done(&farm, batch);
-    count_goals(batch, &t);
-    printf("%-48s %3ld goals, %3ld tried, %3ld refused, %6ld steps\n", s->file, t.rows, t.tried, t.refused,
+    count_tasks(batch, &t);
+    printf("%-48s %3ld tasks, %3ld tried, %3ld refused, %6ld steps\n", s->file, t.rows, t.tried, t.refused,
            t.steps);
     ck_assert_int_eq(t.rows, (long)(2 * s->n_rows));
     ck_assert_int_ge(t.tried, (long)s->n_rows);
@@ -230,7 +230,7 @@ static int n_left_out(const char *query)
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 
-/* Every goal of the batch is a row of the export, or is left out in words. */
+/* Every task of the batch is a row of the export, or is left out in words. */
 static void tune(const struct shipped *s, long stride)
 {
     char query[64];
@@ -239,7 +239,7 @@ static void tune(const struct shipped *s, long stride)
     _cleanup_(mf_freep) char *csv = read_shipped(s->file), *rows = thinned(csv, stride);
     int batch = farm_submit(&farm, rows, "&classes=" CLASSES "&topk=2&consumer=aiter");
     farm_wait_done(&farm, batch);
-    count_goals(batch, &t);
+    count_tasks(batch, &t);
     (void)snprintf(query, sizeof(query), "&batch=%d", batch);
     struct mf_table *none = export_for_aiter(query);
     ck_assert_uint_eq(none->n_rows, 0); /* nothing simulated, unless asked */
@@ -247,7 +247,7 @@ static void tune(const struct shipped *s, long stride)
     (void)snprintf(query, sizeof(query), "&batch=%d&simulated=1", batch);
     _cleanup_(mf_table_freep) struct mf_table *table = export_for_aiter(query);
     int out = n_left_out(query);
-    printf("%-48s %3ld goals, %3zu exported, %3d left out, %6ld steps in %.1f s\n", s->file, t.rows,
+    printf("%-48s %3ld tasks, %3zu exported, %3d left out, %6ld steps in %.1f s\n", s->file, t.rows,
            table->n_rows, out, t.steps, (double)(mf_now_ms() - began) / 1e3);
     ck_assert_int_eq((long)table->n_rows + out, t.rows);
     ck_assert_uint_gt(table->n_rows, 0);
@@ -301,7 +301,7 @@ START_TEST(every_table)
     for (size_t i = 0; i < n; i++)
         n_exported += models[i]->n_rows;
     ck_assert_uint_eq(n_exported, together->n_rows);
-    printf("%zu rows of %zu tables on two classes: %ld goals, %ld steps; %zu rows of %zu layer models "
+    printf("%zu rows of %zu tables on two classes: %ld tasks, %ld steps; %zu rows of %zu layer models "
            "exported, in "
            "%.1f s\n",
            n_rows, n_tables, all.rows, all.steps, n_exported, n, (double)(mf_now_ms() - began) / 1e3);

@@ -76,7 +76,7 @@ static int64_t make_token(struct farm *f, const char *more, struct fake_keys *re
 {
     char path[128];
     const char *text = "";
-    mf_say(path, sizeof(path), "/api/v1/tokens?role=worker&name=t%s", more);
+    mf_format(path, sizeof(path), "/api/v1/tokens?role=worker&name=t%s", more);
     _cleanup_(cJSON_Deletep) cJSON *json = call(f, "POST", path, 201);
     uint8_t secret[MF_KEY_SIZE];
     ck_assert_int_eq(mf_json_text(json, "token", &text), 0);
@@ -139,7 +139,7 @@ static int knock(struct farm *f, const struct fake_keys *keys)
     int zero = 0, limit = LIMIT_MS;
     uint16_t event = 0;
     uint8_t frame[64];
-    mf_say(endpoint, sizeof(endpoint), "inproc://knock-%p", socket);
+    mf_format(endpoint, sizeof(endpoint), "inproc://knock-%p", socket);
     ck_assert_int_eq(zmq_socket_monitor(socket, endpoint, events), 0);
     ck_assert_int_eq(zmq_connect(monitor, endpoint), 0);
     (void)zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof(zero));
@@ -149,7 +149,7 @@ static int knock(struct farm *f, const struct fake_keys *keys)
         (void)zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys->own.public, MF_KEY_SIZE);
         (void)zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->own.secret, MF_KEY_SIZE);
     }
-    mf_say(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", f->process.hub);
+    mf_format(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", f->process.hub);
     ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
     ck_assert_msg(zmq_recv(monitor, frame, sizeof(frame), 0) == 6, "the handshake does not end");
     memcpy(&event, frame, sizeof(event));
@@ -252,7 +252,7 @@ START_TEST(a_token_ends)
         ck_assert_int_eq(fake_worker_open_keys(&w, f.zmq, f.process.hub, "w", &token), 0);
         ck_assert_int_eq(fake_worker_hello(&w, "[]"), 0);
         assert_refused(&w, "unknown_key"); /* the connection is there */
-        mf_say(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
+        mf_format(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
         post(&f, path, 200);
         post(&f, path, 404);
         ck_assert_int_eq(send_enrol(&w, "w", &pair), 0);
@@ -382,8 +382,8 @@ static pid_t start_worker(struct farm *f, const char *name, const char *token)
 {
     char coordinator[64], log[320];
     pid_t parent = getpid();
-    mf_say(coordinator, sizeof(coordinator), "tcp://127.0.0.1:%d", f->process.hub);
-    mf_say(log, sizeof(log), "%s/worker.log", f->process.folder);
+    mf_format(coordinator, sizeof(coordinator), "tcp://127.0.0.1:%d", f->process.hub);
+    mf_format(log, sizeof(log), "%s/worker.log", f->process.folder);
     const char *const argv[] = {MF_BINARY_DIR "/worker/moefarm-worker",
                                 "--coordinator",
                                 coordinator,
@@ -434,7 +434,7 @@ static char *read_text(const struct farm *f, const char *name)
 {
     static char text[1 << 16];
     char path[320];
-    mf_say(path, sizeof(path), "%s/%s", f->process.folder, name);
+    mf_format(path, sizeof(path), "%s/%s", f->process.folder, name);
     FILE *file = fopen(path, "re");
     size_t n = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
     text[n] = 0;
@@ -449,9 +449,9 @@ START_TEST(programs)
     char url[64], token[320], key[320], public[MF_KEY_TEXT_MAX] = "";
     struct stat status;
     farm_start(&f);
-    mf_say(url, sizeof(url), "http://127.0.0.1:%d", f.process.http);
-    mf_say(token, sizeof(token), "%s/token", f.process.folder);
-    mf_say(key, sizeof(key), "%s/w.key", f.process.folder);
+    mf_format(url, sizeof(url), "http://127.0.0.1:%d", f.process.http);
+    mf_format(token, sizeof(token), "%s/token", f.process.folder);
+    mf_format(key, sizeof(key), "%s/w.key", f.process.folder);
     const char *const moefarm[] = {MF_BINARY_DIR "/cli/moefarm", NULL};
     struct ran made = run_program(
         moefarm, (const char *const[]){"--url", url, "token", "worker", "rack-7", "-o", token, NULL});
@@ -480,7 +480,7 @@ START_TEST(programs)
     text[strcspn(text, "_")] = 0; /* what is secret begins behind it */
     ck_assert_str_eq(text, "moefarm-enrol");
     char secret[65];
-    mf_say(secret, sizeof(secret), "%.64s", text + strlen(text) + 1);
+    mf_format(secret, sizeof(secret), "%.64s", text + strlen(text) + 1);
     worker = start_worker(&f, "w2", token);
     int code = 0;
     ck_assert_int_eq(waitpid(worker, &code, 0), worker);

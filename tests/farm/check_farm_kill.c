@@ -98,20 +98,20 @@ static void check_database(int batch, const struct farm_keys *spooled)
 {
     char path[96];
     _cleanup_(farm_keys_release) struct farm_keys found = {0};
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
-    _cleanup_(cJSON_Deletep) cJSON *goals = get_all(path);
-    const cJSON *goal, *step;
-    ck_assert_int_eq(cJSON_GetArraySize(goals), 3);
-    cJSON_ArrayForEach (goal, goals) {
-        ck_assert_str_eq(farm_text(goal, "state"), "done");
-        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps", farm_number(goal, "id"));
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = get_all(path);
+    const cJSON *task, *step;
+    ck_assert_int_eq(cJSON_GetArraySize(tasks), 3);
+    cJSON_ArrayForEach (task, tasks) {
+        ck_assert_str_eq(farm_text(task, "state"), "done");
+        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/steps", farm_number(task, "id"));
         _cleanup_(cJSON_Deletep) cJSON *steps = get_all(path);
         ck_assert_int_gt(cJSON_GetArraySize(steps), 20);
         cJSON_ArrayForEach (step, steps) {
             ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s: %s: %s", farm_text(step, "name"),
                           farm_text(step, "status"), farm_text(step, "reason"));
-            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d/results?goal=%d", farm_number(step, "id"),
-                           farm_number(goal, "id"));
+            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d/results?task=%d", farm_number(step, "id"),
+                           farm_number(task, "id"));
             collect(&found, path);
         }
     }
@@ -219,15 +219,15 @@ END_TEST
 static void check_measured_once(int batch)
 {
     char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
-    _cleanup_(cJSON_Deletep) cJSON *goals = get_all(path);
-    const cJSON *goal, *step;
-    cJSON_ArrayForEach (goal, goals) {
-        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps", farm_number(goal, "id"));
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = get_all(path);
+    const cJSON *task, *step;
+    cJSON_ArrayForEach (task, tasks) {
+        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/steps", farm_number(task, "id"));
         _cleanup_(cJSON_Deletep) cJSON *steps = get_all(path);
         cJSON_ArrayForEach (step, steps) {
-            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d/results?goal=%d", farm_number(step, "id"),
-                           farm_number(goal, "id"));
+            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d/results?task=%d", farm_number(step, "id"),
+                           farm_number(task, "id"));
             _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);
             ck_assert_int_eq(cJSON_GetArraySize(results), 1);
             const cJSON *only = cJSON_GetArrayItem(results, 0);

@@ -67,8 +67,8 @@ static double factor(const struct fake_worker *w, const cJSON *unit, const cJSON
         if (mf_json_text(step, "name", &name) < 0 || strncmp(name, "sort", 4) == 0)
             continue;
         size_t len = strlen(layout);
-        mf_say(layout + len, sizeof(layout) - len, "%s=%s", len ? " w2" : "w1",
-               name[strlen(name) - 1] == '1' ? "panel16" : "row");
+        mf_format(layout + len, sizeof(layout) - len, "%s=%s", len ? " w2" : "w1",
+                  name[strlen(name) - 1] == '1' ? "panel16" : "row");
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(truths); i++) {
         if (strcmp(truths[i].layout, layout) == 0)
@@ -103,10 +103,10 @@ static void stop(void)
 static void submit(const char *options)
 {
     char body[1200];
-    mf_say(body, sizeof(body),
-           "{\"name\":\"t\",\"csv\":\"" HEAD SHAPE("16")
-               SHAPE("64") "\",\"options\":{\"regret\":\"none\"%s}}",
-           options);
+    mf_format(body, sizeof(body),
+              "{\"name\":\"t\",\"csv\":\"" HEAD SHAPE("16")
+                  SHAPE("64") "\",\"options\":{\"regret\":\"none\"%s}}",
+              options);
     free(farm_call(&farm, "POST", "/api/v1/batches", "application/json", body, 201));
 }
 
@@ -129,11 +129,11 @@ static void work_and_race(void)
     answer_unit(unit);
 }
 
-/* Until the goal's race is in the books. */
-static void await_race(int goal)
+/* Until the task's race is in the books. */
+static void await_race(int task)
 {
     char path[60];
-    mf_say(path, sizeof(path), "/api/v1/goals/%d/race", goal);
+    mf_format(path, sizeof(path), "/api/v1/tasks/%d/race", task);
     for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
         _cleanup_(cJSON_Deletep) cJSON *race = farm_get(&farm, path);
         if (cJSON_HasObjectItem(race, "winner"))
@@ -173,7 +173,7 @@ START_TEST(races_choose)
             _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
             const cJSON *choice = mf_json_array(batch, "layouts")->child;
             ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(choice, "pending")));
-            _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/goals/1");
+            _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/tasks/1");
             ck_assert_str_eq(farm_text(first, "state"), "racing");
             ck_assert(cJSON_IsNull(cJSON_GetObjectItem(first, "config")));
             check_why(mf_json_object(first, "layout"), PR, "is not raced");
@@ -186,10 +186,10 @@ START_TEST(races_choose)
         farm_start_daemon(&farm, BEAT_MS);
         greet();
     }
-    for (int goal = 1; goal <= 2; goal++) {
-        _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_goal(&farm, goal, "done");
+    for (int task = 1; task <= 2; task++) {
+        _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_task(&farm, task, "done");
         const cJSON *config = mf_json_object(json, "config"), *choice = mf_json_object(json, "layout");
-        ck_assert_double_eq_tol(farm_double(config, "us"), goal == 1 ? 50 : 55, 0.01);
+        ck_assert_double_eq_tol(farm_double(config, "us"), task == 1 ? 50 : 55, 0.01);
         ck_assert_str_eq(farm_text(choice, "layout"), RR);
         ck_assert_str_eq(farm_text(choice, "by"), "race");
         ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(choice, "pending")));
@@ -213,15 +213,15 @@ START_TEST(races_choose)
 }
 END_TEST
 
-/* A step that is wrong in the second race takes two layouts out of it: the one that is left serves every goal. */
+/* A step that is wrong in the second race takes two layouts out of it: the one that is left serves every task. */
 START_TEST(a_layout_that_dies)
 {
     submit("");
     work_and_race();
     worker.wrong = "sne_m16_0";
     work_and_race();
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 2, "done");
-    const cJSON *choice = mf_json_object(goal, "layout");
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 2, "done");
+    const cJSON *choice = mf_json_object(task, "layout");
     /* block_m 32 still runs, 15 us slower */
     ck_assert_str_eq(farm_text(choice, "layout"), PP);
     check_why(choice, PP, "won over the ladder: 107.1 us in sum at 2 token counts, raced");
@@ -248,16 +248,16 @@ START_TEST(nothing_is_in_question)
             ck_assert(!cJSON_HasObjectItem(p, "group"));
         answer_unit(unit);
     }
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 2, "done");
-    const cJSON *choice = mf_json_object(goal, "layout");
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 2, "done");
+    const cJSON *choice = mf_json_object(task, "layout");
     ck_assert_str_eq(farm_text(choice, "by"), others[_i].by);
     ck_assert_str_eq(farm_text(choice, "layout"), others[_i].layout);
     check_why(choice, others[_i].asked, others[_i].why);
 }
 END_TEST
 
-/* A goal that fails in its race, or cannot be raced, is waited for no longer. */
-START_TEST(a_goal_that_fails)
+/* A task that fails in its race, or cannot be raced, is waited for no longer. */
+START_TEST(a_task_that_fails)
 {
     submit("");
     work_and_race();
@@ -265,9 +265,9 @@ START_TEST(a_goal_that_fails)
         _cleanup_(cJSON_Deletep) cJSON *unit = work_until_race();
         ck_assert_int_eq(fake_worker_fail(&worker, unit, "no_memory", "no room"), 0);
     }
-    cJSON_Delete(farm_wait_goal(&farm, 2, "failed"));
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
-    check_why(mf_json_object(goal, "layout"), RR,
+    cJSON_Delete(farm_wait_task(&farm, 2, "failed"));
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
+    check_why(mf_json_object(task, "layout"), RR,
               "won over the ladder: 50.0 us in sum at 1 token counts, raced");
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     ck_assert_str_eq(farm_text(batch, "state"), "done");
@@ -283,7 +283,7 @@ int main(void)
     tcase_add_loop_test(c, races_choose, 0, 3);
     tcase_add_test(c, a_layout_that_dies);
     tcase_add_loop_test(c, nothing_is_in_question, 0, MF_ARRAY_LEN(others));
-    tcase_add_test(c, a_goal_that_fails);
+    tcase_add_test(c, a_task_that_fails);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -106,7 +106,7 @@ START_TEST(what_was_missed_is_tuned)
     ck_assert_int_eq(misses("", &first), 2);
     ck_assert_int_eq(farm_number(first, "count"), 6);
     ck_assert_int_eq(farm_number(first, "sources"), 1);
-    ck_assert_int_gt(farm_number(first, "goal"), 0);
+    ck_assert_int_gt(farm_number(first, "task"), 0);
 }
 END_TEST
 

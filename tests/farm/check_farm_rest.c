@@ -49,11 +49,11 @@ static int quarantined(void)
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 
-/* How many steps of a goal have the status; each of a fault has a reason. */
-static int count(int goal, const char *status)
+/* How many steps of a task have the status; each of a fault has a reason. */
+static int count(int task, const char *status)
 {
     char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=1000&status=%s", goal, status);
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/steps?limit=1000&status=%s", task, status);
     _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
     const cJSON *step;
     cJSON_ArrayForEach (step, mf_json_array(json, "items")) {
@@ -140,7 +140,7 @@ START_TEST(bad_devices)
     (void)strncat(spec, "]}", sizeof(spec) - strlen(spec) - 1);
     start(spec);
     farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS CAP));
-    _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, "/api/v1/goals/1/steps?limit=1000");
+    _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, "/api/v1/tasks/1/steps?limit=1000");
     const cJSON *step;
     int met[MF_ARRAY_LEN(bad_steps)] = {0};
     cJSON_ArrayForEach (step, mf_json_array(steps, "items")) {
@@ -180,8 +180,8 @@ START_TEST(provenance)
     farm_wait_done(
         &farm,
         farm_submit(&farm, csv, "&classes=" CLASS "&routing=zipf:1.2&search=exhaustive&layout=free&seed=7"));
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
-    const cJSON *p = mf_json_object(mf_json_object(goal, "config"), "provenance");
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+    const cJSON *p = mf_json_object(mf_json_object(task, "config"), "provenance");
     ck_assert_ptr_nonnull(p);
     ck_assert_int_eq(farm_number(p, "seed"), 7);
     for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++)
@@ -232,9 +232,9 @@ START_TEST(regret)
         char query[96], path[48];
         (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", regrets[i].query);
         farm_wait_done(&farm, farm_submit(&farm, csv, query));
-        (void)snprintf(path, sizeof(path), "/api/v1/goals/%zu", i + 1);
-        _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, path);
-        const cJSON *config = mf_json_object(goal, "config"), *list = mf_json_array(config, "regret");
+        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%zu", i + 1);
+        _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, path);
+        const cJSON *config = mf_json_object(task, "config"), *list = mf_json_array(config, "regret");
         int n = 0;
         while (regrets[i].profiles[n]) {
             const cJSON *r = NULL;
@@ -278,7 +278,7 @@ START_TEST(topk)
         char text[96];
         (void)snprintf(text, sizeof(text), "&classes=" CLASS "&topk=%d", k[i]);
         farm_wait_done(&farm, farm_submit(&farm, csv, text));
-        (void)snprintf(text, sizeof(text), "/api/v1/goals/%zu/pipelines?limit=1000&finalists=1", i + 1);
+        (void)snprintf(text, sizeof(text), "/api/v1/tasks/%zu/pipelines?limit=1000&finalists=1", i + 1);
         _cleanup_(cJSON_Deletep) cJSON *finalists = farm_get(&farm, text);
         const cJSON *one;
         raced[i] = 0;
@@ -302,11 +302,11 @@ static const struct {
 };
 /* clang-format on */
 
-static int count_steps(int goal, const char *const ops[2], int *ret_both)
+static int count_steps(int task, const char *const ops[2], int *ret_both)
 {
     char path[96];
     int all = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/steps?limit=500&status=ok", goal);
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/steps?limit=500&status=ok", task);
     _cleanup_(cJSON_Deletep) cJSON *steps = farm_get(&farm, path);
     const cJSON *step;
     *ret_both = 0;
@@ -318,15 +318,15 @@ static int count_steps(int goal, const char *const ops[2], int *ret_both)
     return all;
 }
 
-/* The goal of a batch of one, which has measured some steps. */
-static int goal_of_batch(const char *query)
+/* The task of a batch of one, which has measured some steps. */
+static int task_of_batch(const char *query)
 {
     char path[96];
     int batch = farm_submit(&farm, csv, query);
     farm_wait_done(&farm, batch);
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
-    _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
-    return (int)farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id");
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, path);
+    return (int)farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id");
 }
 
 /* No step of the batch is one that it forbids, each such one is a rejection that says so, and another batch, which shares
@@ -337,9 +337,9 @@ START_TEST(people_forbid)
     int both, told = 0;
     start("{}");
     (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", forbidden[_i].query);
-    ck_assert_int_gt(count_steps(goal_of_batch(query), forbidden[_i].ops, &both), 0);
+    ck_assert_int_gt(count_steps(task_of_batch(query), forbidden[_i].ops, &both), 0);
     ck_assert_int_eq(both, 0);
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/1/rejections?limit=500");
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/1/rejections?limit=500");
     _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, path);
     const cJSON *no;
     cJSON_ArrayForEach (no, mf_json_array(rejections, "items")) {
@@ -347,7 +347,7 @@ START_TEST(people_forbid)
         ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
     }
     ck_assert_int_gt(told, 0);
-    ck_assert_int_gt(count_steps(goal_of_batch("&classes=" CLASS "&seed=3"), forbidden[_i].ops, &both), 0);
+    ck_assert_int_gt(count_steps(task_of_batch("&classes=" CLASS "&seed=3"), forbidden[_i].ops, &both), 0);
     ck_assert_int_gt(both, 0);
 }
 END_TEST
@@ -374,11 +374,11 @@ END_TEST
 
 /* ---- promotion ---- */
 
-/* The goal's row with another pipeline in it: the first of the ranking that the race has so much behind the winner, in its
+/* The task's row with another pipeline in it: the first of the ranking that the race has so much behind the winner, in its
  * layout. */
 static void write_baseline(const char *table, double least, double most, struct mf_buf *ret)
 {
-    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/goals/1/pipelines?limit=200");
+    _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/pipelines?limit=200");
     const cJSON *items = mf_json_array(list, "items"), *winner = cJSON_GetArrayItem(items, 0), *p, *name;
     double best = 0, us = 0;
     ck_assert_int_eq(mf_json_double(winner, "us", &best), 0);
@@ -433,7 +433,7 @@ START_TEST(a_slow_row_is_replaced)
     int batch = submit_over(baseline.data, true);
     mf_buf_release(&baseline);
     if (_i)
-        cJSON_Delete(farm_wait_goal(&farm, 2, "comparing"));
+        cJSON_Delete(farm_wait_task(&farm, 2, "comparing"));
     if (_i == 1) {
         farm_kill_daemon(&farm);
         farm_start_daemon(&farm, BEAT_MS);
@@ -441,8 +441,8 @@ START_TEST(a_slow_row_is_replaced)
     for (int place = 0; _i == 2 && place < 2; place++)
         farm_kill_runner(&farm, place);
     farm_wait_done(&farm, batch);
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/2");
-    const cJSON *promotion = mf_json_object(goal, "promotion"), *device,
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/2");
+    const cJSON *promotion = mf_json_object(task, "promotion"), *device,
                 *devices = mf_json_array(promotion, "devices");
     ck_assert_msg(strcmp(farm_text(promotion, "decision"), "promoted") == 0, "%s",
                   farm_text(promotion, "reason"));
@@ -476,9 +476,9 @@ START_TEST(a_good_row_stays)
         int batch = submit_over(again ? kept : baseline.data, false);
         farm_wait_done(&farm, batch);
         char path[48];
-        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d", batch);
-        _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, path);
-        const cJSON *promotion = mf_json_object(goal, "promotion");
+        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d", batch);
+        _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, path);
+        const cJSON *promotion = mf_json_object(task, "promotion");
         ck_assert_msg(strcmp(farm_text(promotion, "decision"), "kept") == 0, "%s",
                       farm_text(promotion, "reason"));
         char *now = farm_export(&farm, batch);

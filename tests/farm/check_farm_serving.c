@@ -68,8 +68,8 @@ static void wait_tuned(void)
         if (mf_now_ms() < end)
             continue;
         _cleanup_(cJSON_Deletep) cJSON *all = farm_get(&farm, "/api/v1/misses"),
-                                       *goals = farm_get(&farm, "/api/v1/batches/1/goals");
-        _cleanup_(mf_freep) char *misses = mf_json_print(all), *what = mf_json_print(goals);
+                                       *tasks = farm_get(&farm, "/api/v1/batches/1/tasks");
+        _cleanup_(mf_freep) char *misses = mf_json_print(all), *what = mf_json_print(tasks);
         ck_abort_msg("what was missed is not tuned: %s %s", misses, what);
     }
 }

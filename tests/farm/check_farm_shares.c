@@ -48,7 +48,7 @@ static void hand_in(struct mf_buf *csv, const char *query)
 {
     int status = 0;
     char path[80];
-    mf_say(path, sizeof(path), "/api/v1/batches?name=t%s", query);
+    mf_format(path, sizeof(path), "/api/v1/batches?name=t%s", query);
     _cleanup_(mf_freep) char *answer = farm_process_http(&farm, "POST", path, "text/csv", csv->data, &status);
     mf_buf_release(csv);
     ck_assert_msg(status == 201, "%d %s", status, answer ? answer : "");

@@ -40,7 +40,7 @@ static void read_admin(struct farm *f)
 {
     char path[320];
     struct stat status;
-    mf_say(path, sizeof(path), "%s/state/admin.token", f->process.folder);
+    mf_format(path, sizeof(path), "%s/state/admin.token", f->process.folder);
     ck_assert_int_eq(stat(path, &status), 0);
     ck_assert_int_eq((int)(status.st_mode & 0777), 0600);
     ck_assert_int_eq(mf_secret_file_read(path, f->admin, sizeof(f->admin)), 0);
@@ -64,8 +64,8 @@ static struct http_reply ask(struct farm *f, const char *method, const char *pat
                              const char *headers)
 {
     char all[512];
-    mf_say(all, sizeof(all), "%s%s%s%s", token ? "Authorization: Bearer " : "", token ? token : "",
-           token ? "\r\n" : "", headers);
+    mf_format(all, sizeof(all), "%s%s%s%s", token ? "Authorization: Bearer " : "", token ? token : "",
+              token ? "\r\n" : "", headers);
     return http_call(f->process.http, method, path, all, NULL, 0);
 }
 
@@ -85,7 +85,7 @@ static int64_t make_token(struct farm *f, const char *query, char text[MF_TOKEN_
     char path[128];
     const char *token = "";
     int64_t id = 0;
-    mf_say(path, sizeof(path), "/api/v1/tokens?%s", query);
+    mf_format(path, sizeof(path), "/api/v1/tokens?%s", query);
     struct http_reply r = ask(f, "POST", path, f->admin, "");
     ck_assert_msg(r.status == 201, "%d %s", r.status, r.body);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.body, r.len, r.len);
@@ -101,9 +101,9 @@ static void concrete(const struct mf_route *route, char *path, size_t cap)
 {
     const char *brace = strchr(route->path, '{');
     if (!brace)
-        mf_say(path, cap, "%s", route->path);
+        mf_format(path, cap, "%s", route->path);
     else
-        mf_say(path, cap, "%.*s999%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
+        mf_format(path, cap, "%.*s999%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
 }
 
 START_TEST(each_route_takes_its_role)
@@ -159,25 +159,25 @@ START_TEST(wrong_tokens)
     (void)make_token(&f, "role=read&name=q", other);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
     /* Another's secret under this number */
-    mf_say(text, sizeof(text), "moefarm_%" PRId64 "_%s", id, strrchr(other, '_') + 1);
+    mf_format(text, sizeof(text), "moefarm_%" PRId64 "_%s", id, strrchr(other, '_') + 1);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
-    mf_say(text, sizeof(text), "moefarm_999_%s", strrchr(token, '_') + 1);
+    mf_format(text, sizeof(text), "moefarm_999_%s", strrchr(token, '_') + 1);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
-    mf_say(text, sizeof(text), "%s0", token);
+    mf_format(text, sizeof(text), "%s0", token);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", "", ""), 401);
     /* Not by another scheme, nor in the address, where logs and histories keep it */
-    mf_say(text, sizeof(text), "Basic %s\r\n", token);
+    mf_format(text, sizeof(text), "Basic %s\r\n", token);
     char header[MF_TOKEN_TEXT_MAX + 40], address[MF_TOKEN_TEXT_MAX + 40];
-    mf_say(header, sizeof(header), "Authorization: %s", text);
+    mf_format(header, sizeof(header), "Authorization: %s", text);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, header), 401);
-    mf_say(address, sizeof(address), "/api/v1/batches?token=%s", token);
+    mf_format(address, sizeof(address), "/api/v1/batches?token=%s", token);
     ck_assert_int_eq(status_of(&f, "GET", address, NULL, ""), 401);
     struct http_reply r = ask(&f, "GET", "/api/v1/batches", NULL, "");
     ck_assert_str_eq(http_header(&r, "WWW-Authenticate"), "Bearer realm=\"moefarm\"");
     http_reply_free(&r);
     /* Revoked: from the next request on */
-    mf_say(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
+    mf_format(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
     ck_assert_int_eq(status_of(&f, "POST", path, f.admin, ""), 200);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 401);
@@ -204,16 +204,16 @@ START_TEST(a_browser_has_a_cookie)
     ck_assert_ptr_nonnull(strstr(set, "; HttpOnly"));
     ck_assert_ptr_nonnull(strstr(set, "; SameSite=Strict"));
     ck_assert_ptr_null(strstr(r.body, "moefarm_"));
-    mf_say(cookie, sizeof(cookie), "Cookie: %.*s\r\n", (int)strcspn(set, ";"), set);
+    mf_format(cookie, sizeof(cookie), "Cookie: %.*s\r\n", (int)strcspn(set, ";"), set);
     http_reply_free(&r);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, cookie), 200);
     /* A change: only where the browser says that our own page asks */
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, cookie), 401);
-    mf_say(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: same-origin\r\n", cookie);
+    mf_format(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: same-origin\r\n", cookie);
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 404);
-    mf_say(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: cross-site\r\n", cookie);
+    mf_format(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: cross-site\r\n", cookie);
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 403);
-    mf_say(with_origin, sizeof(with_origin), "%sOrigin: http://evil.example\r\n", cookie);
+    mf_format(with_origin, sizeof(with_origin), "%sOrigin: http://evil.example\r\n", cookie);
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 403);
     ck_assert_int_eq(status_of(&f, "GET", "/", NULL, "Cookie: moefarm=old\r\n"), 200);
     r = ask(&f, "POST", "/api/v1/session/end", NULL, "");
@@ -288,12 +288,12 @@ START_TEST(a_revoked_token_ends_its_stream)
     farm_start(&f, unbounded);
     int64_t id = make_token(&f, "role=read&name=r", token);
     int fd = http_connect(f.process.http);
-    mf_say(request, sizeof(request),
-           "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", token);
+    mf_format(request, sizeof(request),
+              "GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", token);
     http_sends(fd, request);
     struct http_stream *stream = http_stream_open(fd);
     free(http_stream_until(stream, "retry: 1000"));
-    mf_say(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
+    mf_format(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
     ck_assert_int_eq(status_of(&f, "POST", path, f.admin, ""), 200);
     ck_assert(http_stream_end(stream));
     http_stream_close(stream);
@@ -352,10 +352,10 @@ START_TEST(over_tls)
     char url[64], far[64], token[320], table[320];
     farm_process_start(&f.process, BEAT_MS);
     read_admin(&f);
-    mf_say(url, sizeof(url), "https://127.0.0.1:%d", f.process.http);
-    mf_say(far, sizeof(far), "http://farm.example:%d", f.process.http);
-    mf_say(token, sizeof(token), "%s/state/admin.token", f.process.folder);
-    mf_say(table, sizeof(table), "%s/table.csv", f.process.folder);
+    mf_format(url, sizeof(url), "https://127.0.0.1:%d", f.process.http);
+    mf_format(far, sizeof(far), "http://farm.example:%d", f.process.http);
+    mf_format(token, sizeof(token), "%s/state/admin.token", f.process.folder);
+    mf_format(table, sizeof(table), "%s/table.csv", f.process.folder);
     FILE *file = fopen(table, "we");
     ck_assert_ptr_nonnull(file);
     (void)fputs(csv, file);
@@ -459,7 +459,7 @@ START_TEST(the_first_token)
     read_admin(&f);
     ck_assert_str_eq(old, f.admin);
     (void)farm_process_kill(&f.process, SIGTERM);
-    mf_say(path, sizeof(path), "%s/state/admin.token", f.process.folder);
+    mf_format(path, sizeof(path), "%s/state/admin.token", f.process.folder);
     ck_assert_int_eq(unlink(path), 0);
     farm_process_start(&f.process, BEAT_MS);
     read_admin(&f);
@@ -470,7 +470,7 @@ START_TEST(the_first_token)
     ck_assert_ptr_null(strstr(r.body, strrchr(old, '_') + 1));
     ck_assert_ptr_null(strstr(r.body, strrchr(f.admin, '_') + 1));
     http_reply_free(&r);
-    mf_say(path, sizeof(path), "%s/log", f.process.folder);
+    mf_format(path, sizeof(path), "%s/log", f.process.folder);
     ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), 0);
     ck_assert_ptr_nonnull(strstr(text, "token"));
     ck_assert_ptr_null(strstr(text, strrchr(old, '_') + 1));

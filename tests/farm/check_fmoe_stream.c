@@ -173,7 +173,7 @@ START_TEST(kernels_that_do_not_load)
     ck_assert_int_eq(setenv("FAKE_HIP_FAULT", fault, 1), 0);
     ck_assert_msg(fmoe_open(name, tables, 1, &error, &f) == 0, "%s", error.text);
     ck_assert_int_eq(fmoe_layer_open(f, &model, &error, &l), -ENOTSUP);
-    mf_say(place, sizeof(place), "%s:2: ", tables[0]);
+    mf_format(place, sizeof(place), "%s:2: ", tables[0]);
     ck_assert_msg(strncmp(error.text, place, strlen(place)) == 0, "%s", error.text);
     ck_assert_msg(strstr(error.text, " does not open for this shape: ") != NULL, "%s", error.text);
     ck_assert_int_eq(unlink(fault), 0);

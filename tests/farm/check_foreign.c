@@ -38,22 +38,22 @@ static int tune(const char *command, const char *families, const char *csv, cons
     return batch;
 }
 
-static cJSON *goals_of(int batch)
+static cJSON *tasks_of(int batch)
 {
     char path[64];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
-    cJSON *goals = farm_get(&farm, path);
-    ck_assert_ptr_nonnull(goals);
-    return goals;
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
+    cJSON *tasks = farm_get(&farm, path);
+    ck_assert_ptr_nonnull(tasks);
+    return tasks;
 }
 
-/* The items of a list of the first goal, filtered. */
-static cJSON *first_goal_list(int batch, const char *what)
+/* The items of a list of the first task, filtered. */
+static cJSON *first_task_list(int batch, const char *what)
 {
     char path[128];
-    _cleanup_(cJSON_Deletep) cJSON *goals = goals_of(batch);
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/%s",
-                   farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id"), what);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = tasks_of(batch);
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/%s",
+                   farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id"), what);
     cJSON *list = farm_get(&farm, path);
     ck_assert_ptr_nonnull(list);
     return list;
@@ -76,7 +76,7 @@ static void write_program(const char *before, const char *run, char file[64], ch
 START_TEST(wins_a_row)
 {
     int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "");
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     ck_assert_str_eq(farm_text(step, "name"), "py_layer");
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
@@ -111,7 +111,7 @@ START_TEST(loads_are_not_timed)
     write_program(SLOW_LOADS, "0.2", file, command);
     int batch = tune(command, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "&time_cap_ms=30000");
     (void)unlink(file);
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
     ck_assert_double_lt(cJSON_GetObjectItem(step, "us")->valuedouble, 200e3);
@@ -133,8 +133,8 @@ static const struct {
 START_TEST(refuses_in_a_sentence)
 {
     int batch = tune(PYTHON, "move,python", refused[_i].csv, "");
-    _cleanup_(cJSON_Deletep) cJSON *why = first_goal_list(batch, "rejections");
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+    _cleanup_(cJSON_Deletep) cJSON *why = first_task_list(batch, "rejections");
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
     const cJSON *item;
     bool found = false;
     cJSON_ArrayForEach (item, mf_json_array(why, "items")) {
@@ -190,7 +190,7 @@ START_TEST(misbehaves)
     int batch = tune(command, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
                      strcmp(odd[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
     (void)unlink(file);
-    _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=odd");
+    _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=odd");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
     /* What killed two runners is in quarantine, and says why it was. */
@@ -198,7 +198,7 @@ START_TEST(misbehaves)
     ck_assert_msg(quarantined || strcmp(status, odd[_i].status) == 0, "%s: %s", status, reason);
     ck_assert_msg(strstr(reason, odd[_i].says) != NULL, "%s: %s", status, reason);
     /* The other steps of the unit went on. */
-    _cleanup_(cJSON_Deletep) cJSON *moves = first_goal_list(batch, "steps?family=move&status=ok");
+    _cleanup_(cJSON_Deletep) cJSON *moves = first_task_list(batch, "steps?family=move&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
 }
 END_TEST
@@ -241,7 +241,7 @@ START_TEST(options)
         int batch =
             farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, strict ? flaws[_i].strict : flaws[_i].lenient);
         farm_wait_done(&farm, batch);
-        _cleanup_(cJSON_Deletep) cJSON *steps = first_goal_list(batch, "steps?family=python");
+        _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
         const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
         const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
         /* What was silent twice is in quarantine, and says why it was. */

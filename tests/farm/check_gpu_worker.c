@@ -25,7 +25,7 @@ static char folder[64];
 
 static void setup(void)
 {
-    mf_say(folder, sizeof(folder), "/tmp/check_gpu_worker.XXXXXX");
+    mf_format(folder, sizeof(folder), "/tmp/check_gpu_worker.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
 }
@@ -44,7 +44,7 @@ static bool use_cardboard(void)
 {
     char path[PATH_MAX];
 
-    if (mf_beside("moefarm-hip-nvidia.so", "kernels", path) < 0) {
+    if (mf_sibling_file("moefarm-hip-nvidia.so", "kernels", path) < 0) {
         printf("skipped: a driver of cardboard: this build has no module for nvidia\n");
         return false;
     }
@@ -75,7 +75,7 @@ START_TEST(lists_what_is_here)
     for (const char *const *vendor = (const char *const[]){"nvidia", "amd", NULL}; *vendor; vendor++) {
         char line[64];
 
-        mf_say(line, sizeof(line), "\nhip:%s", *vendor);
+        mf_format(line, sizeof(line), "\nhip:%s", *vendor);
         assert_says(r, line);
     }
 }
@@ -122,8 +122,8 @@ END_TEST
 START_TEST(leaves_another_build_out)
 {
     char worker[PATH_MAX], module[PATH_MAX];
-    mf_say(worker, sizeof(worker), "%s/moefarm-worker", folder);
-    mf_say(module, sizeof(module), "%s/moefarm-hip-nvidia.so", folder);
+    mf_format(worker, sizeof(worker), "%s/moefarm-worker", folder);
+    mf_format(module, sizeof(module), "%s/moefarm-hip-nvidia.so", folder);
     ck_assert_int_eq(
         run_program((const char *const[]){"cp", WORKER, worker, NULL}, (const char *const[]){NULL}).code, 0);
     ck_assert_int_eq(
@@ -141,7 +141,7 @@ START_TEST(compiles_for_its_own_build)
 {
     static const char *const compile[] = {MF_BINARY_DIR "/kernels/moefarm-compile", NULL};
     char own[128];
-    mf_say(own, sizeof(own), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
+    mf_format(own, sizeof(own), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
     struct ran r =
         run_program(compile, (const char *const[]){MF_CODE_SOURCES_OPTION "0", "--version", "nvidia", NULL});
     ck_assert_int_eq(r.code, 1);
@@ -185,9 +185,10 @@ START_TEST(locks_the_gpu_itself)
                        "nowhere", "--name", "w");
 
     ck_assert_int_eq(r.code, 1);
-    mf_say(log, sizeof(log),
-           "device %s, which is GPU-6e000000-0000-0000-0000-000000000007 is held by the worker with pid %ld",
-           locks[_i].device, (long)getpid());
+    mf_format(
+        log, sizeof(log),
+        "device %s, which is GPU-6e000000-0000-0000-0000-000000000007 is held by the worker with pid %ld",
+        locks[_i].device, (long)getpid());
     assert_says(r, locks[_i].held ? log : "coordinator nowhere");
     (void)close(fd);
 }
@@ -202,7 +203,7 @@ static const char *shapes_file(const char *text)
 {
     static char path[128];
 
-    mf_say(path, sizeof(path), "%s/shapes.csv", folder);
+    mf_format(path, sizeof(path), "%s/shapes.csv", folder);
     FILE *f = fopen(path, "we");
     ck_assert_ptr_nonnull(f);
     ck_assert_int_ge(fputs(text, f), 0);
@@ -214,7 +215,7 @@ static void use_cache(const char *name)
 {
     char path[128];
 
-    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    mf_format(path, sizeof(path), "%s/%s", folder, name);
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", path, 1), 0);
 }
 
@@ -235,8 +236,8 @@ START_TEST(fills_a_cache)
     assert_says(r, "the device itself: ");
     assert_says(r, ROW ": ");
     assert_says(r, ", 0 there before, 0 failed\n");
-    mf_say(from, sizeof(from), "%s/a", folder);
-    mf_say(to, sizeof(to), "%s/b", folder);
+    mf_format(from, sizeof(from), "%s/a", folder);
+    mf_format(to, sizeof(to), "%s/b", folder);
     ck_assert_int_eq(rename(from, to), 0);
     use_cache("b");
     r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one");
@@ -278,7 +279,7 @@ START_TEST(code_that_washes_is_long)
     use_cache("a");
     struct ran r = RUN("--compile-only", "--arch", washing[_i].arch, "--shapes", shapes, "--families", "one");
     ck_assert_msg(r.code == 0, "%s", r.text);
-    mf_say(pattern, sizeof(pattern), "%s/a/%s", folder, washing[_i].objects);
+    mf_format(pattern, sizeof(pattern), "%s/a/%s", folder, washing[_i].objects);
     ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         struct stat file;

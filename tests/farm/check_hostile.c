@@ -180,14 +180,14 @@ static const char *const options[] = {"classes",  "priority", "topk",    "err_ra
 static const char *const filters[] = {
     "/api/v1/batches?cursor=",
     "/api/v1/batches?limit=",
-    "/api/v1/batches/1/goals?state=",
+    "/api/v1/batches/1/tasks?state=",
     "/api/v1/shapes?layer_model=",
     "/api/v1/shapes?class=",
-    "/api/v1/goals/1/steps?family=",
-    "/api/v1/goals/1/steps?status=",
-    "/api/v1/goals/1/steps?covers=",
-    "/api/v1/goals/1/rejections?kernel=",
-    "/api/v1/goals/1/pipelines?finalists=",
+    "/api/v1/tasks/1/steps?family=",
+    "/api/v1/tasks/1/steps?status=",
+    "/api/v1/tasks/1/steps?covers=",
+    "/api/v1/tasks/1/rejections?kernel=",
+    "/api/v1/tasks/1/pipelines?finalists=",
     "/api/v1/export/tuned_fmoe.csv?class=",
     "/api/v1/export/tuned_fmoe.csv?model=",
     "/api/v1/export/tuned_fmoe.csv?gfx=",
@@ -395,12 +395,12 @@ START_TEST(what_workers_say_of_kernels)
     ck_assert_int_eq(fake_worker_greet(&w, "[]", LIMIT_MS), 0);
     for (int i = 0; i < N_HOSTILE; i++) {
         char csv[512], path[96], key[FAKE_UNIT_KEY_MAX];
-        int status = 0, goal = i + 1;
+        int status = 0, task = i + 1;
         (void)snprintf(
             csv, sizeof(csv),
             "%s%d,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType."
             "No,1,0,\n",
-            head, goal);
+            head, task);
         expect(&f, "POST", "/api/v1/batches", "", "text/csv", csv, 201);
         ck_assert_int_eq(fake_worker_ready(&w), 0);
         _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&w, MF_MESSAGE_UNIT, LIMIT_MS);
@@ -427,7 +427,7 @@ START_TEST(what_workers_say_of_kernels)
         refuse_with(&w, again, hostile[i].text);
         _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&w, MF_MESSAGE_ACK, LIMIT_MS);
         ck_assert_ptr_nonnull(ack);
-        (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/rejections?kernel=", goal);
+        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/rejections?kernel=", task);
         _cleanup_(cJSON_Deletep) cJSON *list = ask(&f, "GET", path, "*", "", "", &status);
         const cJSON *no = cJSON_GetArrayItem(mf_json_array(list, "items"), 0);
         ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(no, "reason")), hostile[i].text);

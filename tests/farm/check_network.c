@@ -26,8 +26,8 @@
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_CSV_FP8;
 
 static struct farm farm;
-static int here, there; /* the namespaces */
-static pid_t keeper;    /* of the other one */
+static int here, there;   /* the namespaces */
+static pid_t memfd_store; /* of the other one */
 
 static int run(const char *const *argv)
 {
@@ -70,8 +70,8 @@ static int make_namespaces(void)
     int ready[2];
     if (pipe(ready) < 0 || unshare(CLONE_NEWNET) < 0)
         return -errno;
-    keeper = fork();
-    if (keeper == 0) {
+    memfd_store = fork();
+    if (memfd_store == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (unshare(CLONE_NEWNET) == 0)
             (void)!write(ready[1], "1", 1);
@@ -83,7 +83,7 @@ static int make_namespaces(void)
     (void)close(ready[1]);
     if (read(ready[0], &one, 1) != 1)
         return -EPERM;
-    (void)snprintf(path, sizeof(path), "/proc/%ld/ns/net", (long)keeper);
+    (void)snprintf(path, sizeof(path), "/proc/%ld/ns/net", (long)memfd_store);
     here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     there = open(path, O_RDONLY | O_CLOEXEC);
     route_localnet();
@@ -93,7 +93,7 @@ static int make_namespaces(void)
     ip(here, "link set lo up");
     ip(here, "addr del 127.0.0.1/8 dev lo");
     ip(here, "addr add 127.0.0.1/32 dev lo");
-    (void)snprintf(words, sizeof(words), "link add m0 type veth peer name m1 netns %ld", (long)keeper);
+    (void)snprintf(words, sizeof(words), "link add m0 type veth peer name m1 netns %ld", (long)memfd_store);
     ip(here, words);
     ip(here, "addr add " HERE "/24 dev m0");
     ip(here, "link set m0 up");
@@ -174,8 +174,8 @@ END_TEST
 static void stop(void)
 {
     farm_stop(&farm);
-    if (keeper > 0)
-        (void)kill(keeper, SIGKILL);
+    if (memfd_store > 0)
+        (void)kill(memfd_store, SIGKILL);
 }
 
 /* What is missing, NULL when nothing is. Tried in a child: the namespaces go with it. */

@@ -32,26 +32,26 @@ static void stop_farm(void)
 }
 
 /* One at a time: it goes by its arguments as long as it lives. */
-static struct mf_crew *crew_of(const char *const options[])
+static struct mf_runner_pool *runner_pool_of(const char *const options[])
 {
     static const char *argv[12] = {WORKER, "--runner-child", "--no-sandbox", "--device", "cpu:0"};
-    const struct mf_crew_options o = {.argv = argv};
-    struct mf_crew *c = NULL;
+    const struct mf_runner_pool_options o = {.argv = argv};
+    struct mf_runner_pool *c = NULL;
     int n = 5;
     while (*options)
         argv[n++] = *options++;
     argv[n] = NULL;
-    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
     return c;
 }
 
-static enum mf_crew_event wait_for(struct mf_crew *c)
+static enum mf_runner_pool_event wait_for(struct mf_runner_pool *c)
 {
-    enum mf_crew_event event = MF_CREW_NOTHING;
+    enum mf_runner_pool_event event = MF_CREW_NOTHING;
     for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_CREW_NOTHING;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        event = crew_turn(c, &none, until);
+        event = runner_pool_turn(c, &none, until);
     }
     return event;
 }
@@ -60,11 +60,11 @@ static enum mf_crew_event wait_for(struct mf_crew *c)
 static void revision_of(const char *const options[], char buf[MF_REVISION_MAX])
 {
     const char *revision = "";
-    struct mf_crew *c = crew_of(options);
+    struct mf_runner_pool *c = runner_pool_of(options);
     ck_assert_int_eq(wait_for(c), MF_CREW_READY);
-    ck_assert_int_eq(mf_json_text(mf_crew_hello(c), "revision", &revision), 0);
-    mf_say(buf, MF_REVISION_MAX, "%s", revision);
-    mf_crew_free(c);
+    ck_assert_int_eq(mf_json_text(mf_runner_pool_hello(c), "revision", &revision), 0);
+    mf_format(buf, MF_REVISION_MAX, "%s", revision);
+    mf_runner_pool_free(c);
 }
 
 static int tune(const char *families, const char *option, const char *value)
@@ -78,14 +78,14 @@ static int tune(const char *families, const char *option, const char *value)
     return batch;
 }
 
-/* A list of the first goal. */
-static cJSON *goal_list(int batch, const char *what)
+/* A list of the first task. */
+static cJSON *task_list(int batch, const char *what)
 {
     char path[128];
-    mf_say(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
-    _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
-    mf_say(path, sizeof(path), "/api/v1/goals/%d/%s",
-           farm_number(cJSON_GetArrayItem(mf_json_array(goals, "items"), 0), "id"), what);
+    mf_format(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, path);
+    mf_format(path, sizeof(path), "/api/v1/tasks/%d/%s",
+              farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id"), what);
     cJSON *list = farm_get(&farm, path);
     ck_assert_ptr_nonnull(list);
     return list;
@@ -93,7 +93,7 @@ static cJSON *goal_list(int batch, const char *what)
 
 static void must_be_ok(int batch, const char *query, const char *name)
 {
-    _cleanup_(cJSON_Deletep) cJSON *steps = goal_list(batch, query);
+    _cleanup_(cJSON_Deletep) cJSON *steps = task_list(batch, query);
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(steps, "items")) {
         if (strcmp(farm_text(item, "name"), name) != 0)
@@ -108,7 +108,7 @@ static void must_be_ok(int batch, const char *query, const char *name)
 
 static void must_say(int batch, const char *sentence)
 {
-    _cleanup_(cJSON_Deletep) cJSON *why = goal_list(batch, "rejections");
+    _cleanup_(cJSON_Deletep) cJSON *why = task_list(batch, "rejections");
     _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(why);
     ck_assert_msg(strstr(text, sentence) != NULL, "nothing says '%s': %s", sentence, text);
 }
@@ -165,12 +165,12 @@ END_TEST
 START_TEST(no_such_family)
 {
     const char *const options[] = {"--families", "move,titel", NULL};
-    struct mf_crew *c = crew_of(options);
+    struct mf_runner_pool *c = runner_pool_of(options);
     ck_assert_int_eq(wait_for(c), MF_CREW_HOPELESS);
-    ck_assert_msg(
-        strstr(mf_crew_why(c), "--families: titel is no family; of this device there are [\"move\",") != NULL,
-        "%s", mf_crew_why(c));
-    mf_crew_free(c);
+    ck_assert_msg(strstr(mf_runner_pool_why(c),
+                         "--families: titel is no family; of this device there are [\"move\",") != NULL,
+                  "%s", mf_runner_pool_why(c));
+    mf_runner_pool_free(c);
 }
 END_TEST
 
@@ -195,7 +195,7 @@ START_TEST(broken_object)
     int batch = tune("move,one,odd", "--family-so", odd[_i].file);
     must_say(batch, odd[_i].says);
     /* Everybody else went on. */
-    _cleanup_(cJSON_Deletep) cJSON *steps = goal_list(batch, "steps?family=one&status=ok");
+    _cleanup_(cJSON_Deletep) cJSON *steps = task_list(batch, "steps?family=one&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(steps, "items")), 1);
 }
 END_TEST
@@ -210,7 +210,7 @@ static void make_folder(const char *path)
 static const char *in_folder(const char *name)
 {
     static char path[256];
-    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    mf_format(path, sizeof(path), "%s/%s", folder, name);
     return path;
 }
 
@@ -241,7 +241,7 @@ static void copy_object(const char *name)
 static void make_kernels(void)
 {
     static const char *const folders[] = {"cpu", "cpu/fmoe", "cpu/fmoe/silu", "cpu/fmoe_2stages"};
-    mf_say(folder, sizeof(folder), "/tmp/check_outside.XXXXXX");
+    mf_format(folder, sizeof(folder), "/tmp/check_outside.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     for (size_t i = 0; i < MF_ARRAY_LEN(folders); i++)
         make_folder(in_folder(folders[i]));

@@ -108,7 +108,7 @@ static char *hand_in(const char *shapes, const char *baseline, const char *optio
     if (baseline) {
         _cleanup_(cJSON_Deletep) cJSON *text = NULL;
         char csv[2000];
-        mf_say(csv, sizeof(csv), "%s\n%s%s\n", BASELINE_HEAD, BASELINE_ROW, baseline);
+        mf_format(csv, sizeof(csv), "%s\n%s%s\n", BASELINE_HEAD, BASELINE_ROW, baseline);
         text = cJSON_CreateString(csv);
         _cleanup_(mf_freep) char *quoted = mf_json_print(text);
         (void)mf_buf_addf(&body, ",\"baseline\":%s", quoted);
@@ -143,12 +143,12 @@ static void work_and_answer(int i, const char *kind)
     answer_unit(i, unit);
 }
 
-static const cJSON *promotion_of(const cJSON *goal)
+static const cJSON *promotion_of(const cJSON *task)
 {
-    return mf_json_object(goal, "promotion");
+    return mf_json_object(task, "promotion");
 }
 
-/* Answers goal 1's probes, until each of its steps is measured. */
+/* Answers task 1's probes, until each of its steps is measured. */
 static void probe_all(void)
 {
     int answered = 0, measured = 0, steps = 1;
@@ -157,40 +157,40 @@ static void probe_all(void)
         answered += fake_unit_results(unit);
         answer_unit(0, unit);
         for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS; measured < answered;) {
-            _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
-            measured = farm_number(goal, "measured");
-            steps = farm_number(goal, "steps");
+            _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+            measured = farm_number(task, "measured");
+            steps = farm_number(task, "steps");
             ck_assert_int_lt(mf_now_ms(), end);
         }
     }
 }
 
-/* Until so many devices have compared in goal 1. */
+/* Until so many devices have compared in task 1. */
 static void await_devices(int n)
 {
     for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
-        _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
-        if (cJSON_GetArraySize(mf_json_array(promotion_of(goal), "devices")) >= n)
+        _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+        if (cJSON_GetArraySize(mf_json_array(promotion_of(task), "devices")) >= n)
             return;
         ck_assert_int_lt(mf_now_ms(), end);
     }
 }
 
 /* reasons: what the sentence has, up to NULL. */
-static void check_decision(const cJSON *goal, const char *decision, const char *const *reasons)
+static void check_decision(const cJSON *task, const char *decision, const char *const *reasons)
 {
-    const char *decided = farm_text(promotion_of(goal), "decision"),
-               *reason = farm_text(promotion_of(goal), "reason");
+    const char *decided = farm_text(promotion_of(task), "decision"),
+               *reason = farm_text(promotion_of(task), "reason");
     ck_assert_msg(strcmp(decided, decision) == 0, "%s, not %s: %s", decided, decision, reason);
     for (; *reasons; reasons++)
         ck_assert_msg(strstr(reason, *reasons), "'%s' is not in: %s", *reasons, reason);
 }
 #define REASONS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* The same of a goal, when it has come to that state. */
-static void check_goal(int goal, const char *state, const char *decision, const char *const *reasons)
+/* The same of a task, when it has come to that state. */
+static void check_task(int task, const char *state, const char *decision, const char *const *reasons)
 {
-    _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_goal(&farm, goal, state);
+    _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_task(&farm, task, state);
     check_decision(json, decision, reasons);
 }
 
@@ -198,14 +198,14 @@ static void check_goal(int goal, const char *state, const char *decision, const 
 static void check_export(int batch, const char *step, double expected_us)
 {
     char path[100], field[40];
-    mf_say(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=%d", batch);
+    mf_format(path, sizeof(path), "/api/v1/export/tuned_fmoe.csv?simulated=1&batch=%d", batch);
     _cleanup_(mf_freep) char *csv = get(path);
     if (!step) {
         ck_assert_msg(!strstr(csv, "gfx942,304"), "%s", csv);
         return;
     }
     ck_assert_msg(strstr(csv, step), "%s", csv);
-    mf_say(field, sizeof(field), ",%.9g,0,0,0,", expected_us);
+    mf_format(field, sizeof(field), ",%.9g,0,0,0,", expected_us);
     ck_assert_msg(strstr(csv, field), "%s is not in %s", field, csv);
 }
 
@@ -244,8 +244,8 @@ static const struct {
 static void check_merge(const char *stands, const char *decision, const char *baseline)
 {
     char csv[2000];
-    mf_say(csv, sizeof(csv), "%s,model,routing,provenance\n%s%s,m,uniform,moefarm:race\n", BASELINE_HEAD,
-           BASELINE_ROW, baseline);
+    mf_format(csv, sizeof(csv), "%s,model,routing,provenance\n%s%s,m,uniform,moefarm:race\n", BASELINE_HEAD,
+              BASELINE_ROW, baseline);
     _cleanup_(mf_freep) char *answer =
         farm_call(&farm, "POST", "/api/v1/export/merge?simulated=1&batch=1", "text/csv", csv, 200);
     bool promoted = strcmp(decision, "promoted") == 0;
@@ -272,9 +272,9 @@ START_TEST(decides)
         credit(0); /* it has credit, and does not get what is another device's */
         work_and_answer(1, "compare");
     }
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
-    check_decision(goal, cases[_i].decision, cases[_i].reasons);
-    ck_assert_str_eq(farm_text(promotion_of(goal), "source"), "line 2 of the baseline");
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
+    check_decision(task, cases[_i].decision, cases[_i].reasons);
+    ck_assert_str_eq(farm_text(promotion_of(task), "source"), "line 2 of the baseline");
     check_export(1, cases[_i].stands, cases[_i].us);
     check_merge(cases[_i].stands, cases[_i].decision, cases[_i].baseline);
     _cleanup_(mf_freep) char *left = get("/api/v1/export/left_out?simulated=1");
@@ -282,17 +282,17 @@ START_TEST(decides)
 }
 END_TEST
 
-/* Goal 1's known row is a row of AITER's: it stays, and nothing of the goal was ever measured. */
+/* Task 1's known row is a row of AITER's: it stays, and nothing of the task was ever measured. */
 static void check_spared(void)
 {
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
-    const cJSON *promotion = promotion_of(goal);
-    check_decision(goal, "undecided", REASONS("names no pipeline", "it stays"));
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
+    const cJSON *promotion = promotion_of(task);
+    check_decision(task, "undecided", REASONS("names no pipeline", "it stays"));
     ck_assert_str_eq(farm_text(promotion, "source"), "line 2 of the baseline");
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(promotion, "new")));
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(promotion, "new_us")));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(promotion, "names")), 0);
-    ck_assert_int_eq(farm_number(goal, "steps"), 0);
+    ck_assert_int_eq(farm_number(task, "steps"), 0);
     check_export(1, NULL, 0);
     check_merge(NULL, "undecided", "");
     _cleanup_(mf_freep) char *left = get("/api/v1/export/left_out?simulated=1");
@@ -319,7 +319,7 @@ START_TEST(a_row_of_somebody_elses_is_decided_at_once)
     if (_i == 0) {
         submit(NULL, "");
         work_and_answer(0, "race");
-        cJSON_Delete(farm_wait_goal(&farm, 2, "done"));
+        cJSON_Delete(farm_wait_task(&farm, 2, "done"));
         check_export(2, WINNER, 60.6);
     }
 }
@@ -330,8 +330,8 @@ START_TEST(the_rest_of_its_layer_goes_on)
 {
     _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
     work_and_answer(0, "race");
-    check_goal(2, "done", "promoted", REASONS("nothing is known"));
-    check_goal(1, "done", "undecided", REASONS("names no pipeline"));
+    check_task(2, "done", "promoted", REASONS("nothing is known"));
+    check_task(1, "done", "undecided", REASONS("names no pipeline"));
     check_export(1, WINNER, 60.6);
 }
 END_TEST
@@ -344,9 +344,9 @@ START_TEST(an_enumeration_decides_nothing)
     credit(0);
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, FARM_DEADLINE_MS);
     answer_unit(0, unit);
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
-    ck_assert_msg(strstr(farm_text(goal, "reason"), "steps would be tried"), "%s", farm_text(goal, "reason"));
-    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(goal, "promotion")));
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
+    ck_assert_msg(strstr(farm_text(task, "reason"), "steps would be tried"), "%s", farm_text(task, "reason"));
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(task, "promotion")));
 }
 END_TEST
 
@@ -356,8 +356,8 @@ START_TEST(a_kept_row_says_where_its_time_is_from)
     known_takes(20.6);
     submit(KNOWN_ROW, "");
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
-    const cJSON *config = mf_json_object(goal, "config"), *promotion = promotion_of(goal);
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
+    const cJSON *config = mf_json_object(task, "config"), *promotion = promotion_of(task);
     const cJSON *device = cJSON_GetArrayItem(mf_json_array(promotion, "devices"), 0);
     ck_assert_str_eq(farm_text(mf_json_object(config, "provenance"), "method"), "compare");
     ck_assert_double_eq_tol(farm_double(device, "mid"), 60 / 60.6 - 1, 1e-3);
@@ -376,9 +376,9 @@ START_TEST(a_row_as_fast_is_kept_as_a_tie)
     known_takes(20);
     submit(KNOWN_ROW, "");
     work_and_answer(0, "compare");
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "done");
-    check_decision(goal, "kept", REASONS("SAME on w0, +0.0%"));
-    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(mf_json_object(goal, "config"), "ties")), 1);
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
+    check_decision(task, "kept", REASONS("SAME on w0, +0.0%"));
+    ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(mf_json_object(task, "config"), "ties")), 1);
 }
 END_TEST
 
@@ -387,10 +387,10 @@ START_TEST(a_rerun_keeps_its_rows)
 {
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "race");
-    check_goal(1, "done", "promoted", REASONS("nothing is known"));
+    check_task(1, "done", "promoted", REASONS("nothing is known"));
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *two = farm_wait_goal(&farm, 2, "done");
+    _cleanup_(cJSON_Deletep) cJSON *two = farm_wait_task(&farm, 2, "done");
     check_decision(two, "kept", REASONS("won by the known row"));
     ck_assert_str_eq(farm_text(promotion_of(two), "source"), "batch 1");
     check_export(2, WINNER, 60.6);
@@ -398,16 +398,16 @@ START_TEST(a_rerun_keeps_its_rows)
     known_us[0] = 14;
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "compare");
-    check_goal(3, "done", "promoted", REASONS("FASTER on w0", "no other device"));
+    check_task(3, "done", "promoted", REASONS("FASTER on w0", "no other device"));
     known_us[0] = 20.6;
     submit(NULL, ",\"promote\":\"improved\",\"min_effect\":0.05");
     work_and_answer(0, "compare");
-    check_goal(4, "done", "kept", REASONS("SAME on w0", "5% less"));
+    check_task(4, "done", "kept", REASONS("SAME on w0", "5% less"));
     check_export(4, KNOWN, 61.206);
     /* And where every row is to be replaced, it is */
     submit(NULL, "");
     work_and_answer(0, "race");
-    _cleanup_(cJSON_Deletep) cJSON *five = farm_wait_goal(&farm, 5, "done");
+    _cleanup_(cJSON_Deletep) cJSON *five = farm_wait_task(&farm, 5, "done");
     ck_assert(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(five, "promotion")));
     check_export(5, WINNER, 60.6);
 }
@@ -421,11 +421,11 @@ START_TEST(a_second_device_that_does_not_count)
     work_and_answer(0, "compare");
     credit(0);
     if (!_i) {
-        cJSON_Delete(farm_wait_goal(&farm, 1, "comparing"));
+        cJSON_Delete(farm_wait_task(&farm, 1, "comparing"));
         check_export(1, NULL, 0); /* nobody's row yet */
         post("/api/v1/workers/2/drain");
     }
-    check_goal(1, "done", "promoted", REASONS("FASTER on w0", "no other device"));
+    check_task(1, "done", "promoted", REASONS("FASTER on w0", "no other device"));
 }
 END_TEST
 
@@ -435,12 +435,12 @@ START_TEST(a_step_that_was_timed_badly)
     known_takes(0.5); /* beyond the peak of its device */
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *race = work_until(0, "race");
-    _cleanup_(mf_freep) char *steps = get("/api/v1/goals/1/steps?status=implausible");
+    _cleanup_(mf_freep) char *steps = get("/api/v1/tasks/1/steps?status=implausible");
     ck_assert_msg(strstr(steps, KNOWN), "%s", steps);
     known_us[0] = 20.6;
     answer_unit(0, race);
     work_and_answer(0, "compare");
-    check_goal(1, "done", "kept", REASONS("SAME on w0"));
+    check_task(1, "done", "kept", REASONS("SAME on w0"));
     check_export(1, KNOWN, 61.206);
 }
 END_TEST
@@ -453,7 +453,7 @@ START_TEST(a_grouped_shape_asks_another_device_too)
     work_and_answer(0, "compare");
     credit(0);
     work_and_answer(1, "compare");
-    check_goal(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
+    check_task(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
 }
 END_TEST
 
@@ -467,7 +467,7 @@ START_TEST(a_retry_that_no_other_may_take)
     credit(1);
     answer_unit(0, unit);
     work_and_answer(0, "compare");
-    check_goal(1, "done", "promoted", REASONS("does not run"));
+    check_task(1, "done", "promoted", REASONS("does not run"));
 }
 END_TEST
 
@@ -487,7 +487,7 @@ START_TEST(a_coordinator_that_is_killed_goes_on)
     farm_kill_daemon(&farm);
     farm_start_daemon(&farm, BEAT_MS);
     fake_unit_key(unit, key);
-    mf_say(running, sizeof(running), "[{%s}]", key);
+    mf_format(running, sizeof(running), "[{%s}]", key);
     greet(_i == 1, _i < 2 ? running : "[]");
     credit(0);
     greet(_i != 1, "[]");
@@ -495,7 +495,7 @@ START_TEST(a_coordinator_that_is_killed_goes_on)
         answer_unit(_i, unit);
     if (_i != 1)
         work_and_answer(1, "compare");
-    check_goal(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
+    check_task(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
     check_export(1, WINNER, 60.6);
 }
 END_TEST
@@ -509,13 +509,13 @@ START_TEST(a_cancelled_comparison_decides_nothing)
         fake_worker_await(&workers[0], MF_MESSAGE_CANCEL, FARM_DEADLINE_MS);
     ck_assert_ptr_nonnull(cancel);
     answer_unit(0, unit); /* late: samples, no decision */
-    check_goal(1, "cancelled", "undecided", REASONS("cancelled"));
+    check_task(1, "cancelled", "undecided", REASONS("cancelled"));
     check_export(1, NULL, 0);
 }
 END_TEST
 
 /* What was decided before stands: only the races for regret are left out. */
-START_TEST(a_decision_outlives_its_goal)
+START_TEST(a_decision_outlives_its_task)
 {
     known_takes(20.6);
     submit(KNOWN_ROW, ",\"regret\":\"balanced\"");
@@ -524,7 +524,7 @@ START_TEST(a_decision_outlives_its_goal)
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, FARM_DEADLINE_MS);
     ck_assert_str_eq(farm_text(unit, "kind"), "race");
     post("/api/v1/batches/1/cancel");
-    check_goal(1, "cancelled", "kept", REASONS("SAME on w0"));
+    check_task(1, "cancelled", "kept", REASONS("SAME on w0"));
     check_export(1, KNOWN, 61.206);
 }
 END_TEST
@@ -536,7 +536,7 @@ START_TEST(a_comparison_that_cannot_be_run_decides_nothing)
         _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
         ck_assert_int_eq(fake_worker_fail(&workers[0], unit, "no_memory", "no room"), 0);
     }
-    check_goal(1, "done", "undecided", REASONS("was not compared", "no room"));
+    check_task(1, "done", "undecided", REASONS("was not compared", "no room"));
     check_export(1, NULL, 0);
 }
 END_TEST
@@ -547,7 +547,7 @@ START_TEST(the_layout_of_known_rows_stays)
 {
     submit("fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", "");
     work_and_answer(0, "race");
-    check_goal(1, "done", "kept", REASONS("won by the known row"));
+    check_task(1, "done", "kept", REASONS("won by the known row"));
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     const cJSON *layout = cJSON_GetArrayItem(mf_json_array(batch, "layouts"), 0);
     ck_assert_str_eq(farm_text(layout, "layout"), "w1=panel16 w2=panel16");
@@ -566,9 +566,9 @@ START_TEST(the_layout_of_known_rows_stays_where_it_serves_fewer)
     workers[0].n_variants = n_variants;
     work_and_answer(0, "enumerate");
     work_and_answer(0, "race");
-    check_goal(1, "done", "kept", REASONS("won by the known row"));
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 2, "failed");
-    const char *reason = farm_text(goal, "reason");
+    check_task(1, "done", "kept", REASONS("won by the known row"));
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 2, "failed");
+    const char *reason = farm_text(task, "reason");
     ck_assert_msg(strstr(reason, "no legal pipeline in w1=panel16 w2=panel16"), "%s", reason);
 }
 END_TEST
@@ -580,7 +580,7 @@ START_TEST(known_rows_in_two_layouts)
                  "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1\n" BASELINE_ROW_OF(32) KNOWN_ROW, ""));
     work_and_answer(0, "race");
     work_and_answer(0, "race");
-    check_goal(1, "done", "promoted",
+    check_task(1, "done", "promoted",
                REASONS("w1=panel16 w2=panel16", "w1=row w2=row", "a table does not mix them"));
 }
 END_TEST
@@ -590,7 +590,7 @@ START_TEST(the_layout_that_is_given_stays)
 {
     submit(NULL, ",\"layout\":\"w1=panel16 w2=panel16\"");
     work_and_answer(0, "race");
-    cJSON_Delete(farm_wait_goal(&farm, 1, "done"));
+    cJSON_Delete(farm_wait_task(&farm, 1, "done"));
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     const cJSON *layouts = mf_json_array(batch, "layouts");
     ck_assert_str_eq(farm_text(cJSON_GetArrayItem(layouts, 0), "layout"), "w1=panel16 w2=panel16");
@@ -604,10 +604,10 @@ START_TEST(a_layout_that_nothing_wants)
 {
     submit(NULL, ",\"layout\":\"w1=panel32 w2=panel32\"");
     probe_all();
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_wait_goal(&farm, 1, "failed");
-    ck_assert_msg(strstr(farm_text(goal, "reason"), "no right step covers gather+gemm1+act") != NULL, "%s",
-                  farm_text(goal, "reason"));
-    _cleanup_(mf_freep) char *why = get("/api/v1/goals/1/rejections?limit=200");
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "failed");
+    ck_assert_msg(strstr(farm_text(task, "reason"), "no right step covers gather+gemm1+act") != NULL, "%s",
+                  farm_text(task, "reason"));
+    _cleanup_(mf_freep) char *why = get("/api/v1/tasks/1/rejections?limit=200");
     ck_assert_msg(
         strstr(why, "it wants w1=panel16, the weights of batch 1 lie in w1=panel32 w2=panel32 (layout)") !=
             NULL,
@@ -637,7 +637,7 @@ int main(void)
     tcase_add_test(c, a_cancelled_comparison_decides_nothing);
     tcase_add_test(c, the_layout_that_is_given_stays);
     tcase_add_test(c, a_layout_that_nothing_wants);
-    tcase_add_test(c, a_decision_outlives_its_goal);
+    tcase_add_test(c, a_decision_outlives_its_task);
     tcase_add_test(c, a_comparison_that_cannot_be_run_decides_nothing);
     tcase_add_test(c, the_layout_of_known_rows_stays);
     tcase_add_test(c, the_layout_of_known_rows_stays_where_it_serves_fewer);

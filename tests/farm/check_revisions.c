@@ -52,12 +52,12 @@ static void revision_of(int place, char *revision, size_t cap)
     }
 }
 
-/* Every step of the goal's ranked pipelines is of the revision; how many there are. */
-static int ranks_are_of(int goal, const char *revision)
+/* Every step of the task's ranked pipelines is of the revision; how many there are. */
+static int ranks_are_of(int task, const char *revision)
 {
     char path[96];
     int n = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/pipelines?limit=5", goal);
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/pipelines?limit=5", task);
     _cleanup_(cJSON_Deletep) cJSON *ranked = farm_get(&farm, path);
     const cJSON *pipeline, *op;
     cJSON_ArrayForEach (pipeline, mf_json_array(ranked, "items")) {
@@ -85,17 +85,17 @@ static int rows_with(int batch, const char *gfx, const char *revision)
     return n;
 }
 
-static int goals_are_of(int batch, const char *class, const char *revision)
+static int tasks_are_of(int batch, const char *class, const char *revision)
 {
     char path[96];
     int n = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/goals", batch);
-    _cleanup_(cJSON_Deletep) cJSON *goals = farm_get(&farm, path);
-    const cJSON *goal;
-    cJSON_ArrayForEach (goal, mf_json_array(goals, "items")) {
-        if (strcmp(farm_text(goal, "class"), class) != 0)
+    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
+    _cleanup_(cJSON_Deletep) cJSON *tasks = farm_get(&farm, path);
+    const cJSON *task;
+    cJSON_ArrayForEach (task, mf_json_array(tasks, "items")) {
+        if (strcmp(farm_text(task, "class"), class) != 0)
             continue;
-        ck_assert_int_gt(ranks_are_of(farm_number(goal, "id"), revision), 5);
+        ck_assert_int_gt(ranks_are_of(farm_number(task, "id"), revision), 5);
         n++;
     }
     return n;
@@ -113,8 +113,8 @@ START_TEST(one_batch)
     ck_assert_str_ne(old, new);
     int batch = farm_submit(&farm, csv, "&classes=" OLD "," NEW);
     farm_wait_done(&farm, batch);
-    ck_assert_int_eq(goals_are_of(batch, OLD, old), 2);
-    ck_assert_int_eq(goals_are_of(batch, NEW, new), 2);
+    ck_assert_int_eq(tasks_are_of(batch, OLD, old), 2);
+    ck_assert_int_eq(tasks_are_of(batch, NEW, new), 2);
     ck_assert_int_eq(rows_with(batch, "gfx942,", old), 2);
     ck_assert_int_eq(rows_with(batch, "gfx950,", new), 2);
 }
@@ -161,8 +161,8 @@ START_TEST(one_class)
     await_waiting(first, old);
     start_worker(0, OLD, 0);
     farm_wait_done(&farm, first);
-    ck_assert_int_eq(goals_are_of(first, OLD, old), 2);
-    ck_assert_int_eq(goals_are_of(second, OLD, new), 2);
+    ck_assert_int_eq(tasks_are_of(first, OLD, old), 2);
+    ck_assert_int_eq(tasks_are_of(second, OLD, new), 2);
     ck_assert_int_eq(rows_with(first, "gfx942,", old), 2);
     ck_assert_int_eq(rows_with(second, "gfx942,", new), 2);
 }

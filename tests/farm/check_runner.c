@@ -148,7 +148,7 @@ START_TEST(late_worker_is_no_hang)
 }
 END_TEST
 
-/* ---- the crew, with real runners ---- */
+/* ---- the runner_pool, with real runners ---- */
 
 static char spec[96];
 
@@ -174,7 +174,7 @@ static void remove_spec(void)
 
 static char device[160];
 
-static struct mf_crew *start_crew(const char *text, bool reserve)
+static struct mf_runner_pool *start_crew(const char *text, bool reserve)
 {
     static const char *argv[8];
     int n = 0;
@@ -185,31 +185,31 @@ static struct mf_crew *start_crew(const char *text, bool reserve)
     argv[n++] = "--device";
     argv[n++] = device;
     argv[n] = NULL;
-    struct mf_crew *c = NULL;
-    struct mf_crew_options o = {.argv = argv, .keep_bytes = 1 << 20, .reserve = reserve};
-    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    struct mf_runner_pool *c = NULL;
+    struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = 1 << 20, .reserve = reserve};
+    ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
     return c;
 }
 
-static enum mf_crew_event wait_crew(struct mf_crew *c, cJSON **ret)
+static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret)
 {
     int64_t until = mf_now_ms() + DEADLINE;
     while (mf_now_ms() < until) {
-        enum mf_crew_event event = crew_turn(c, ret, until);
+        enum mf_runner_pool_event event = runner_pool_turn(c, ret, until);
         if (event != MF_CREW_NOTHING)
             return event;
     }
     ck_abort_msg("no event within %d ms", DEADLINE);
 }
 
-static void expect_ready(struct mf_crew *c)
+static void expect_ready(struct mf_runner_pool *c)
 {
     cJSON *m = NULL;
     ck_assert_int_eq(wait_crew(c, &m), MF_CREW_READY);
 }
 
 /* The next message but phases. */
-static cJSON *hear(struct mf_crew *c)
+static cJSON *hear(struct mf_runner_pool *c)
 {
     for (;;) {
         cJSON *m = NULL;
@@ -220,15 +220,15 @@ static cJSON *hear(struct mf_crew *c)
     }
 }
 
-static void say(struct mf_crew *c, const char *text)
+static void say(struct mf_runner_pool *c, const char *text)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_Parse(text);
     ck_assert_ptr_nonnull(m);
-    ck_assert_int_eq(mf_crew_send(c, m), 0);
+    ck_assert_int_eq(mf_runner_pool_send(c, m), 0);
 }
 
 /* Steps of the shape, as objects with ids from 1. */
-static cJSON *enumerate(struct mf_crew *c, int *ret_rejections)
+static cJSON *enumerate(struct mf_runner_pool *c, int *ret_rejections)
 {
     cJSON *steps = cJSON_CreateArray();
     *ret_rejections = 0;
@@ -248,7 +248,7 @@ static cJSON *enumerate(struct mf_crew *c, int *ret_rejections)
     }
 }
 
-static void ask_probe(struct mf_crew *c, const cJSON *steps, int from, int n)
+static void ask_probe(struct mf_runner_pool *c, const cJSON *steps, int from, int n)
 {
     _cleanup_(cJSON_Deletep) cJSON *m =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" SHAPE_TEXT
@@ -256,18 +256,18 @@ static void ask_probe(struct mf_crew *c, const cJSON *steps, int from, int n)
     cJSON *some = cJSON_AddArrayToObject(m, "steps");
     for (int i = from; i < from + n; i++)
         cJSON_AddItemToArray(some, cJSON_Duplicate(cJSON_GetArrayItem(steps, i), true));
-    ck_assert_int_eq(mf_crew_send(c, m), 0);
+    ck_assert_int_eq(mf_runner_pool_send(c, m), 0);
 }
 
 START_TEST(enumerates_and_probes)
 {
-    struct mf_crew *c = start_crew("{}", false);
+    struct mf_runner_pool *c = start_crew("{}", false);
     int n_rejections;
     expect_ready(c);
-    ck_assert_str_eq(cJSON_GetObjectItem(mf_crew_described(c), "class")->valuestring, "gfx942/304");
-    ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(mf_crew_described(c), "simulated")));
-    ck_assert_str_eq(cJSON_GetArrayItem(cJSON_GetObjectItem(mf_crew_hello(c), "families"), 0)->valuestring,
-                     "sim");
+    ck_assert_str_eq(cJSON_GetObjectItem(mf_runner_pool_described(c), "class")->valuestring, "gfx942/304");
+    ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(mf_runner_pool_described(c), "simulated")));
+    ck_assert_str_eq(
+        cJSON_GetArrayItem(cJSON_GetObjectItem(mf_runner_pool_hello(c), "families"), 0)->valuestring, "sim");
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
     ck_assert_int_ge(cJSON_GetArraySize(steps), 50);
     ck_assert_int_ge(n_rejections, 1);
@@ -283,7 +283,7 @@ START_TEST(enumerates_and_probes)
     }
     _cleanup_(cJSON_Deletep) cJSON *end = hear(c);
     ck_assert_str_eq(mf_channel_op(end), "end");
-    mf_crew_free(c);
+    mf_runner_pool_free(c);
     remove_spec();
 }
 END_TEST
@@ -293,7 +293,7 @@ START_TEST(samples_are_pure)
 {
     _cleanup_(mf_freep) char *first = NULL;
     for (int run = 0; run < 2; run++) {
-        struct mf_crew *c = start_crew("{}", false);
+        struct mf_runner_pool *c = start_crew("{}", false);
         int n_rejections;
         expect_ready(c);
         _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
@@ -311,7 +311,7 @@ START_TEST(samples_are_pure)
             else
                 ck_assert_str_eq(text, first);
         }
-        mf_crew_free(c);
+        mf_runner_pool_free(c);
         remove_spec();
     }
     ck_assert_ptr_nonnull(first);
@@ -341,7 +341,7 @@ START_TEST(planted_faults)
     char text[128];
     (void)snprintf(text, sizeof(text), "{\"faults\":[{\"match\":\"sim_sort_m32\",\"fault\":\"%s\"}]}",
                    faults[_i].fault);
-    struct mf_crew *c = start_crew(text, false);
+    struct mf_runner_pool *c = start_crew(text, false);
     int n_rejections;
     expect_ready(c);
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
@@ -349,9 +349,9 @@ START_TEST(planted_faults)
     _cleanup_(cJSON_Deletep) cJSON *begin = hear(c);
     ck_assert_str_eq(mf_channel_op(begin), "begin");
     /* No other fault is taken for silence, however busy this machine is */
-    mf_crew_limit(c, strcmp(faults[_i].fault, "hang") == 0 ? 300 : DEADLINE);
+    mf_runner_pool_limit(c, strcmp(faults[_i].fault, "hang") == 0 ? 300 : DEADLINE);
     cJSON *m = NULL;
-    enum mf_crew_event event;
+    enum mf_runner_pool_event event;
     while ((event = wait_crew(c, &m)) == MF_CREW_MESSAGE && strcmp(mf_channel_op(m), "result") != 0)
         cJSON_Delete(m);
     if (faults[_i].status) {
@@ -361,11 +361,11 @@ START_TEST(planted_faults)
         cJSON_Delete(m);
     } else {
         ck_assert_int_eq(event, MF_CREW_DIED);
-        ck_assert_msg(strstr(mf_crew_why(c), faults[_i].says) != NULL, "%s", mf_crew_why(c));
-        ck_assert_int_eq(mf_crew_hung(c), strcmp(faults[_i].fault, "hang") == 0);
+        ck_assert_msg(strstr(mf_runner_pool_why(c), faults[_i].says) != NULL, "%s", mf_runner_pool_why(c));
+        ck_assert_int_eq(mf_runner_pool_hung(c), strcmp(faults[_i].fault, "hang") == 0);
         expect_ready(c);
     }
-    mf_crew_free(c);
+    mf_runner_pool_free(c);
     remove_spec();
 }
 END_TEST
@@ -373,18 +373,18 @@ END_TEST
 /* The reserve steps in: what is kept goes with it, and the device is not described anew. */
 START_TEST(next_runner_goes_on)
 {
-    struct mf_crew *c =
+    struct mf_runner_pool *c =
         start_crew("{\"faults\":[{\"match\":\"sim_sort_m16\",\"fault\":\"crash\",\"first\":1}]}", true);
     int n_rejections;
     expect_ready(c);
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
     ask_probe(c, steps, 0, 1);
     cJSON *m = NULL;
-    enum mf_crew_event event;
+    enum mf_runner_pool_event event;
     while ((event = wait_crew(c, &m)) == MF_CREW_MESSAGE)
         cJSON_Delete(m);
     ck_assert_int_eq(event, MF_CREW_DIED);
-    ck_assert_int_eq(mf_crew_deaths(c), 1);
+    ck_assert_int_eq(mf_runner_pool_deaths(c), 1);
     expect_ready(c);
     /* Only the first time: the count outlives the runner that it killed. */
     ask_probe(c, steps, 0, 1);
@@ -395,7 +395,7 @@ START_TEST(next_runner_goes_on)
         if (strcmp(mf_channel_op(answer), "result") == 0)
             ck_assert_str_eq(cJSON_GetObjectItem(answer, "status")->valuestring, "ok");
     }
-    mf_crew_free(c);
+    mf_runner_pool_free(c);
     remove_spec();
 }
 END_TEST
@@ -403,11 +403,11 @@ END_TEST
 /* Those that compile nothing are not asked to. */
 START_TEST(simulated_compile_nothing_ahead)
 {
-    struct mf_crew *c = start_crew("{}", true);
-    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    struct mf_runner_pool *c = start_crew("{}", true);
+    ck_assert_int_eq(mf_runner_pool_ahead(c, SHAPE_TEXT), -ENOTSUP);
     expect_ready(c);
-    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), -ENOTSUP);
-    mf_crew_free(c);
+    ck_assert_int_eq(mf_runner_pool_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    mf_runner_pool_free(c);
     remove_spec();
 }
 END_TEST
@@ -424,22 +424,22 @@ END_TEST
 START_TEST(runner_that_compiles_ahead)
 {
     static const char *const argv[] = {"/bin/sh", "-c", COMPILES_AHEAD, NULL};
-    const struct mf_crew_options o = {.argv = argv};
-    struct mf_crew *c = NULL;
+    const struct mf_runner_pool_options o = {.argv = argv};
+    struct mf_runner_pool *c = NULL;
     int r;
 
-    ck_assert_int_eq(mf_crew_new(&o, &c), 0);
+    ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
     expect_ready(c);
-    ck_assert_int_eq(mf_crew_ahead(c, SHAPE_TEXT), 0);
-    ck_assert_int_eq(mf_crew_ahead(c, "1,2,3"), 0);
-    for (int64_t until = mf_now_ms() + DEADLINE; (r = mf_crew_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
+    ck_assert_int_eq(mf_runner_pool_ahead(c, SHAPE_TEXT), 0);
+    ck_assert_int_eq(mf_runner_pool_ahead(c, "1,2,3"), 0);
+    for (int64_t until = mf_now_ms() + DEADLINE; (r = mf_runner_pool_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
         cJSON *m = NULL;
         ck_assert_msg(mf_now_ms() < until, "it lives: %d", r);
-        ck_assert_int_eq(crew_turn(c, &m, mf_now_ms() + 20), MF_CREW_NOTHING);
+        ck_assert_int_eq(runner_pool_turn(c, &m, mf_now_ms() + 20), MF_CREW_NOTHING);
     }
-    ck_assert_int_eq(mf_crew_deaths(c), 0);
-    ck_assert_int_gt(mf_crew_pid(c), 0);
-    mf_crew_free(c);
+    ck_assert_int_eq(mf_runner_pool_deaths(c), 0);
+    ck_assert_int_gt(mf_runner_pool_pid(c), 0);
+    mf_runner_pool_free(c);
 }
 END_TEST
 
@@ -466,29 +466,29 @@ END_TEST
 START_TEST(hopeless)
 {
     static const char *const argv[] = {WORKER, "--runner-child", "--device", "sim:nonsense", NULL};
-    struct mf_crew *c = NULL;
+    struct mf_runner_pool *c = NULL;
     cJSON *m = NULL;
-    ck_assert_int_eq(mf_crew_new(&(struct mf_crew_options){.argv = argv}, &c), 0);
+    ck_assert_int_eq(mf_runner_pool_new(&(struct mf_runner_pool_options){.argv = argv}, &c), 0);
     ck_assert_int_eq(wait_crew(c, &m), MF_CREW_HOPELESS);
-    ck_assert_ptr_nonnull(strstr(mf_crew_why(c), "is no sim device"));
-    mf_crew_free(c);
+    ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "is no sim device"));
+    mf_runner_pool_free(c);
 }
 END_TEST
 
 START_TEST(dies_before_ready)
 {
     static const char *const argv[] = {"/bin/sh", "-c", "echo cannot load the driver >&2; exit 9", NULL};
-    struct mf_crew *c = NULL;
+    struct mf_runner_pool *c = NULL;
     cJSON *m = NULL;
-    enum mf_crew_event event;
+    enum mf_runner_pool_event event;
     int n = 0;
-    ck_assert_int_eq(mf_crew_new(&(struct mf_crew_options){.argv = argv}, &c), 0);
+    ck_assert_int_eq(mf_runner_pool_new(&(struct mf_runner_pool_options){.argv = argv}, &c), 0);
     while ((event = wait_crew(c, &m)) == MF_CREW_DIED)
         n++;
     ck_assert_int_eq(event, MF_CREW_HOPELESS);
     ck_assert_int_eq(n, 2);
-    ck_assert_ptr_nonnull(strstr(mf_crew_why(c), "exit code 9; stderr: cannot load the driver"));
-    mf_crew_free(c);
+    ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "exit code 9; stderr: cannot load the driver"));
+    mf_runner_pool_free(c);
 }
 END_TEST
 
@@ -503,17 +503,17 @@ int main(void)
     tcase_add_test(host, late_worker_is_no_hang);
     tcase_set_timeout(host, 60);
     suite_add_tcase(suite, host);
-    TCase *crew = tcase_create("crew");
-    tcase_add_test(crew, enumerates_and_probes);
-    tcase_add_test(crew, samples_are_pure);
-    tcase_add_loop_test(crew, planted_faults, 0, (int)MF_ARRAY_LEN(faults));
-    tcase_add_test(crew, next_runner_goes_on);
-    tcase_add_test(crew, simulated_compile_nothing_ahead);
-    tcase_add_test(crew, runner_that_compiles_ahead);
-    tcase_add_test(crew, memory_limit);
-    tcase_add_test(crew, hopeless);
-    tcase_add_test(crew, dies_before_ready);
-    tcase_set_timeout(crew, 60);
-    suite_add_tcase(suite, crew);
+    TCase *runner_pool = tcase_create("runner_pool");
+    tcase_add_test(runner_pool, enumerates_and_probes);
+    tcase_add_test(runner_pool, samples_are_pure);
+    tcase_add_loop_test(runner_pool, planted_faults, 0, (int)MF_ARRAY_LEN(faults));
+    tcase_add_test(runner_pool, next_runner_goes_on);
+    tcase_add_test(runner_pool, simulated_compile_nothing_ahead);
+    tcase_add_test(runner_pool, runner_that_compiles_ahead);
+    tcase_add_test(runner_pool, memory_limit);
+    tcase_add_test(runner_pool, hopeless);
+    tcase_add_test(runner_pool, dies_before_ready);
+    tcase_set_timeout(runner_pool, 60);
+    suite_add_tcase(suite, runner_pool);
     return mf_check_main(suite);
 }

@@ -22,7 +22,7 @@ static char base[40], folder[64], scratch[80];
 
 static void make_base(void)
 {
-    mf_say(base, sizeof(base), "/tmp/check_sandbox.XXXXXX");
+    mf_format(base, sizeof(base), "/tmp/check_sandbox.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(base));
 }
 
@@ -33,13 +33,13 @@ static void remove_base(void)
 
 static void make_folder(void)
 {
-    mf_say(folder, sizeof(folder), "%s/XXXXXX", base);
+    mf_format(folder, sizeof(folder), "%s/XXXXXX", base);
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    mf_say(scratch, sizeof(scratch), "%s/scratch", folder);
+    mf_format(scratch, sizeof(scratch), "%s/scratch", folder);
     ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", folder, 1), 0);
     char file[96];
-    mf_say(file, sizeof(file), "%s/outside.%s", base, strrchr(folder, '/') + 1);
+    mf_format(file, sizeof(file), "%s/outside.%s", base, strrchr(folder, '/') + 1);
     ck_assert_int_eq(setenv(PRYING_FILE, file, 1), 0);
 }
 
@@ -128,7 +128,7 @@ START_TEST(work_goes_on)
     ck_assert_int_ge(memory, 0);
     ck_assert_int_eq(ftruncate(memory, 4096), 0);
     /* As a foreign runner gets it */
-    mf_say(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), memory);
+    mf_format(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), memory);
     int again = open(path, O_RDWR);
     ck_assert_msg(again >= 0, "%s", strerror(errno));
     ck_assert_ptr_ne(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
@@ -144,7 +144,7 @@ START_TEST(work_goes_on)
     ck_assert_int_ge(null, 0);
     /* Its own folder, which TMPDIR names */
     ck_assert_str_eq(getenv("TMPDIR"), scratch);
-    mf_say(path, sizeof(path), "%s/file", scratch);
+    mf_format(path, sizeof(path), "%s/file", scratch);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     ck_assert_msg(fd >= 0, "%s", strerror(errno));
     ck_assert_int_eq(unlink(path), 0);
@@ -169,7 +169,7 @@ START_TEST(a_gpu_compiles)
     }
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_int_lt(WEXITSTATUS(status), 100);
-    mf_say(path, sizeof(path), "%s/code", folder);
+    mf_format(path, sizeof(path), "%s/code", folder);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     ck_assert_msg(fd >= 0, "%s", strerror(errno));
 }
@@ -178,12 +178,12 @@ END_TEST
 START_TEST(scratch_is_emptied)
 {
     char path[160], link[160];
-    mf_say(path, sizeof(path), "%s/a", scratch);
+    mf_format(path, sizeof(path), "%s/a", scratch);
     ck_assert_int_eq(mkdir(path, 0700), 0);
-    mf_say(path, sizeof(path), "%s/a/kept", folder);
-    mf_say(path, sizeof(path), "%s/kept", folder);
+    mf_format(path, sizeof(path), "%s/a/kept", folder);
+    mf_format(path, sizeof(path), "%s/kept", folder);
     ck_assert_int_ge(open(path, O_WRONLY | O_CREAT, 0600), 0);
-    mf_say(link, sizeof(link), "%s/a/link", scratch);
+    mf_format(link, sizeof(link), "%s/a/link", scratch);
     ck_assert_int_eq(symlink(folder, link), 0);
     ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
     ck_assert_int_eq(access(link, F_OK), -1);
@@ -240,7 +240,7 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* What the prying family says in the rejections of the batch's only goal, by its try's name. */
+/* What the prying family says in the rejections of the batch's only task, by its try's name. */
 static int pried(const cJSON *list, const char *name)
 {
     const cJSON *item;
@@ -269,7 +269,7 @@ START_TEST(a_prying_family)
     farm_wait_workers(&farm, 1);
     int batch = farm_submit(&farm, FARM_CSV_HEAD FARM_CSV_SMALL, "");
     farm_wait_done(&farm, batch);
-    mf_say(path, sizeof(path), "/api/v1/goals/1/rejections?limit=1000");
+    mf_format(path, sizeof(path), "/api/v1/tasks/1/rejections?limit=1000");
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, path);
     for (size_t i = 0; i < N_PRYINGS; i++) {
         int error = pried(list, pryings[i].name);
@@ -281,9 +281,9 @@ START_TEST(a_prying_family)
         ck_assert_int_eq(pried(list, "write"), 0);
         ck_assert_int_eq(pried(list, "shell"), 0);
     }
-    /* The farm has gone on: the goal has its winner. And it says how its runners are kept. */
-    _cleanup_(cJSON_Deletep) cJSON *goal = farm_get(&farm, "/api/v1/goals/1");
-    ck_assert_str_eq(farm_text(goal, "state"), "done");
+    /* The farm has gone on: the task has its winner. And it says how its runners are kept. */
+    _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
+    ck_assert_str_eq(farm_text(task, "state"), "done");
     _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");
     const char *text = farm_text(cJSON_GetArrayItem(mf_json_array(workers, "items"), 0), "sandbox");
     ck_assert_msg(strstr(text, kept ? "seccomp" : "none: --no-sandbox") != NULL, "%s", text);

@@ -21,9 +21,9 @@ static char folder[64], state[96];
 
 static void setup(void)
 {
-    mf_say(folder, sizeof(folder), "/tmp/check_start.XXXXXX");
+    mf_format(folder, sizeof(folder), "/tmp/check_start.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    mf_say(state, sizeof(state), "%s/state", folder);
+    mf_format(state, sizeof(state), "%s/state", folder);
 }
 
 static void teardown(void)
@@ -52,7 +52,7 @@ START_TEST(takes_options_only)
     char says[64];
     struct ran r = start(words[_i]);
     ck_assert_int_eq(r.code, 2);
-    mf_say(says, sizeof(says), "unexpected argument '%s'", words[_i][words[_i][1] ? 1 : 0]);
+    mf_format(says, sizeof(says), "unexpected argument '%s'", words[_i][words[_i][1] ? 1 : 0]);
     assert_says(r, says);
     ck_assert_int_lt(access(state, F_OK), 0); /* nothing was begun */
 }
@@ -73,7 +73,7 @@ static void be_newer(const char *path)
     char sql[64];
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
     ck_assert_int_eq(mf_store_open(path, &s), 0);
-    mf_say(sql, sizeof(sql), "PRAGMA user_version = %d", mf_n_migrations + 1);
+    mf_format(sql, sizeof(sql), "PRAGMA user_version = %d", mf_n_migrations + 1);
     ck_assert_int_ge(mf_sql_run(s, sql, ""), 0);
 }
 
@@ -146,8 +146,8 @@ static void check_one_sentence(struct ran r)
 START_TEST(says_what_its_database_is)
 {
     char path[128], copy[128];
-    mf_say(path, sizeof(path), "%s/farm.db", state);
-    mf_say(copy, sizeof(copy), "%s/copy.db", folder);
+    mf_format(path, sizeof(path), "%s/farm.db", state);
+    mf_format(copy, sizeof(copy), "%s/copy.db", folder);
     ck_assert_int_eq(mkdir(state, 0700), 0);
     databases[_i].make(path);
     struct ran r = start(databases[_i].backup ? (const char *const[]){"--backup", copy, NULL}
@@ -200,7 +200,7 @@ START_TEST(says_once_that_a_port_is_taken)
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, len), 0);
     ck_assert_int_eq(listen(fd, 1), 0);
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    mf_say(taken, sizeof(taken), "127.0.0.1:%d", ntohs(address.sin_port));
+    mf_format(taken, sizeof(taken), "127.0.0.1:%d", ntohs(address.sin_port));
     struct ran r = start((const char *const[]){listeners[_i], taken, NULL});
     check_one_sentence(r);
     assert_says(r, taken);

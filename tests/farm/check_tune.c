@@ -28,7 +28,7 @@ static char device[160];
 static void setup(void)
 {
     make_folder();
-    mf_say(device, sizeof(device), "sim:gfx942/304:%ld", (long)getpid() % 40000);
+    mf_format(device, sizeof(device), "sim:gfx942/304:%ld", (long)getpid() % 40000);
 }
 
 static void teardown(void)
@@ -47,9 +47,9 @@ static void replant(const char *spec)
 static void plant(const char *spec)
 {
     char plain[64];
-    mf_say(plain, sizeof(plain), "%s", device);
+    mf_format(plain, sizeof(plain), "%s", device);
     replant(spec);
-    mf_say(device, sizeof(device), "%s:%s", plain, in_folder("spec.json"));
+    mf_format(device, sizeof(device), "%s:%s", plain, in_folder("spec.json"));
 }
 
 static pid_t start_tune(const char *url, ...)
@@ -162,8 +162,8 @@ START_TEST(measures_as_told)
 {
     char two[400];
     plant("{\"step_ms\":15}");
-    mf_say(two, sizeof(two), "%s,sim:gfx942/304:%ld:%s", device, (long)getpid() % 40000 + 40000,
-           in_folder("spec.json"));
+    mf_format(two, sizeof(two), "%s,sim:gfx942/304:%ld:%s", device, (long)getpid() % 40000 + 40000,
+              in_folder("spec.json"));
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r =
         moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
@@ -180,7 +180,7 @@ START_TEST(measures_as_told)
     r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
                 "--simulated", NULL);
     assert_code(r, 0);
-    ck_assert_int_eq(ask("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL AND goal = 2"), 2);
+    ck_assert_int_eq(ask("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL AND task = 2"), 2);
 }
 END_TEST
 
@@ -249,9 +249,9 @@ END_TEST
 START_TEST(additive_rule)
 {
     static char winner[2048], profiles[160], candidates[160], replayed[160];
-    mf_say(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
-    mf_say(candidates, sizeof(candidates), "%s", in_folder("table.csv.moefarm/candidates.csv"));
-    mf_say(replayed, sizeof(replayed), "%s", in_folder("replayed.csv"));
+    mf_format(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
+    mf_format(candidates, sizeof(candidates), "%s", in_folder("table.csv.moefarm/candidates.csv"));
+    mf_format(replayed, sizeof(replayed), "%s", in_folder("replayed.csv"));
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r = moefarm("", TUNE("--compat", "-o2", profiles, NULL));
     assert_code(r, 0);
@@ -262,7 +262,7 @@ START_TEST(additive_rule)
     const char *profile = read_file(profiles);
     ck_assert_ptr_nonnull(strstr(profile, ",run_1stage,xbf16,flat,tflops,bw\n"));
     const char *best = strchr(read_file(in_folder("table.csv.moefarm/compat.csv")), '\n') + 1;
-    mf_say(winner, sizeof(winner), "%.*s", (int)strcspn(best, "\n"), best);
+    mf_format(winner, sizeof(winner), "%.*s", (int)strcspn(best, "\n"), best);
     ck_assert_msg(strstr(winner, "gfx942,304,2,2048,") == winner, "%s", winner);
 
     /* Every measured candidate is in the recorded table; that gives the same row */
@@ -282,8 +282,8 @@ END_TEST
 START_TEST(an_output_that_cannot_be_written)
 {
     static char nowhere[160], lock[160];
-    mf_say(nowhere, sizeof(nowhere), "%s", in_folder("nodir/t.csv"));
-    mf_say(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
+    mf_format(nowhere, sizeof(nowhere), "%s", in_folder("nodir/t.csv"));
+    mf_format(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     struct ran r =
         moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", nowhere, "--device", device, NULL);
@@ -308,7 +308,7 @@ static void fail_midway(const char *profiles, const char *lock, int n_before)
 {
     int status;
     char sql[128];
-    mf_say(sql, sizeof(sql), "SELECT count(*) > %d FROM goal", n_before);
+    mf_format(sql, sizeof(sql), "SELECT count(*) > %d FROM task", n_before);
     pid_t pid = start_tune("", TUNE("-o2", profiles, NULL));
     await(sql, 1);
     (void)unlink(lock);
@@ -325,9 +325,9 @@ static void fail_midway(const char *profiles, const char *lock, int n_before)
 START_TEST(a_table_that_cannot_be_written)
 {
     static char profiles[160], lock[160], profiles_lock[180];
-    mf_say(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
-    mf_say(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
-    mf_say(profiles_lock, sizeof(profiles_lock), "%s.lock", profiles);
+    mf_format(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
+    mf_format(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
+    mf_format(profiles_lock, sizeof(profiles_lock), "%s.lock", profiles);
     plant("{\"step_ms\":25,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     fail_midway(profiles, lock, 0);
@@ -429,7 +429,7 @@ START_TEST(compared)
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    mf_say(before, sizeof(before), "%s", read_file(in_folder("table.csv")));
+    mf_format(before, sizeof(before), "%s", read_file(in_folder("table.csv")));
 
     r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));
     assert_code(r, 0);
@@ -438,7 +438,7 @@ START_TEST(compared)
     ck_assert_str_eq(read_file(in_folder("table.csv")), before);
 
     /* A known row that does not run any more loses; without --update_improved the table stays */
-    mf_say(damaged, sizeof(damaged), "%s", before);
+    mf_format(damaged, sizeof(damaged), "%s", before);
     char *step = strstr(damaged, "sim:sim_");
     ck_assert_ptr_nonnull(step);
     step[4] = 'x';
@@ -478,7 +478,7 @@ START_TEST(compared_with_somebody_elses_row)
     assert_says(read_file(in_folder("table.csv")), "ck_one");
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
     ck_assert_int_eq(
-        ask("SELECT count(*) FROM unit u JOIN goal g ON g.id = u.goal JOIN shape s ON s.id = g.shape"
+        ask("SELECT count(*) FROM unit u JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape"
             " WHERE s.token = 2"),
         0);
     /* As was said: */
@@ -494,14 +494,14 @@ START_TEST(on_a_named_farm)
     struct farm farm;
     char url[64], spec[400], state[160];
     int status;
-    mf_say(spec, sizeof(spec), "%s:%s", device, in_folder("spec.json"));
+    mf_format(spec, sizeof(spec), "%s:%s", device, in_folder("spec.json"));
     replant("{\"step_ms\":15,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     farm_start(&farm, 200);
     farm_start_worker(&farm, 0, (const char *const[]){"--device", spec, NULL});
     farm_wait_workers(&farm, 1);
-    mf_say(url, sizeof(url), "http://127.0.0.1:%d", farm.http);
-    mf_say(state, sizeof(state), "%s", in_folder("state"));
+    mf_format(url, sizeof(url), "http://127.0.0.1:%d", farm.http);
+    mf_format(state, sizeof(state), "%s", in_folder("state"));
 
     pid_t pid = start_tune(url, "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"),
                            "--simulated", "--state", state, NULL);
@@ -519,12 +519,12 @@ START_TEST(on_a_named_farm)
 }
 END_TEST
 
-/* What cuts K of a goal's steps, and of its rejections, by name. */
-static int count_cutting(struct farm *f, int goal, const char *list, const char *says)
+/* What cuts K of a task's steps, and of its rejections, by name. */
+static int count_cutting(struct farm *f, int task, const char *list, const char *says)
 {
     char path[128];
     int n = 0;
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d/%s?limit=1000", goal, list);
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/%s?limit=1000", task, list);
     _cleanup_(cJSON_Deletep) cJSON *page = farm_get(f, path);
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(page, "items")) {
@@ -618,7 +618,7 @@ START_TEST(rows_come_one_by_one)
     struct ran r = moefarm("", TUNE("--batch", "1", NULL));
     assert_code(r, 0);
     char tuned[64];
-    mf_say(tuned, sizeof(tuned), "%d shapes to tune, %d are tuned already", 3 - rows, rows);
+    mf_format(tuned, sizeof(tuned), "%d shapes to tune, %d are tuned already", 3 - rows, rows);
     assert_says(r.out, tuned);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 4);
 }

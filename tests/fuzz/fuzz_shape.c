@@ -53,15 +53,15 @@ static void try_column(const char *text)
     MF_MUST(mf_shape_set(&again, column, canonical, &why) == 0 && mf_shape_equal(&shape, &again));
 }
 
-static void try_artifact(const char *text)
+static void try_tensor_spec(const char *text)
 {
-    struct mf_artifact artifact, again;
-    char printed[MF_ARTIFACT_TEXT_MAX];
-    if (mf_artifact_parse(text, &artifact) < 0)
+    struct mf_tensor_spec tensor_spec, again;
+    char printed[MF_TENSOR_SPEC_TEXT_MAX];
+    if (mf_tensor_spec_parse(text, &tensor_spec) < 0)
         return;
-    mf_artifact_print(&artifact, printed);
-    MF_MUST(mf_artifact_parse(printed, &again) == 0 && mf_artifact_equal(&artifact, &again));
-    MF_MUST(!mf_artifact_is_weight(&artifact) || !mf_artifact_is_input(&artifact));
+    mf_tensor_spec_print(&tensor_spec, printed);
+    MF_MUST(mf_tensor_spec_parse(printed, &again) == 0 && mf_tensor_spec_equal(&tensor_spec, &again));
+    MF_MUST(!mf_tensor_spec_is_weight(&tensor_spec) || !mf_tensor_spec_is_input(&tensor_spec));
 }
 
 static void try_ops(const char *text)
@@ -110,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)mf_parse_double(text, &number);
     try_shape(text);
     try_column(text);
-    try_artifact(text);
+    try_tensor_spec(text);
     try_ops(text);
     try_routing(text);
     try_device_class(text);

@@ -23,7 +23,7 @@ static char folder[64];
 
 static inline void make_folder(void)
 {
-    mf_say(folder, sizeof(folder), "/tmp/check_cli.XXXXXX");
+    mf_format(folder, sizeof(folder), "/tmp/check_cli.XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 
@@ -33,7 +33,7 @@ static inline const char *in_folder(const char *name)
     static unsigned next;
     char *p = path[next++ % 4];
 
-    mf_say(p, sizeof(path[0]), "%s/%s", folder, name);
+    mf_format(p, sizeof(path[0]), "%s/%s", folder, name);
     return p;
 }
 
@@ -87,8 +87,8 @@ static inline pid_t start_moefarm(const char *url, va_list words)
 
     for (char *word; argc < 23 && (word = va_arg(words, char *));)
         argv[argc++] = word;
-    mf_say(variable, sizeof(variable), "MOEFARM_URL=%s", url);
-    mf_say(isa, sizeof(isa), "MOEFARM_ISA=%s", own ? own : "");
+    mf_format(variable, sizeof(variable), "MOEFARM_URL=%s", url);
+    mf_format(isa, sizeof(isa), "MOEFARM_ISA=%s", own ? own : "");
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, 1, in_folder("out"), O_WRONLY | O_CREAT | O_TRUNC, 0600);

@@ -17,8 +17,8 @@ static inline void add_row(char *text, size_t cap, const char *class, const char
 {
     size_t len = strlen(text);
 
-    mf_say(text + len, cap - len,
-           "%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
-           "moefarm:race,%s\n",
-           class, shape, us, names, form);
+    mf_format(text + len, cap - len,
+              "%s,%s,8,0,1.0,a,0.0%%,0.0,None,0.0%%,%s,1,0,0,1.0,2.0,%s,w1=row,cpu,r1,gcc,zipf:1.2,3,20,0.5,"
+              "moefarm:race,%s\n",
+              class, shape, us, names, form);
 }

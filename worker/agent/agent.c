@@ -23,7 +23,7 @@ static void make_instance(char out[17])
     uint64_t bits = 0;
     if (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits))
         bits = mf_now_ns() ^ (uint64_t)getpid() << 40;
-    mf_say(out, 17, "%016llx", (unsigned long long)bits);
+    mf_format(out, 17, "%016llx", (unsigned long long)bits);
 }
 
 static int set_up(struct mf_agent *a, char *why, size_t why_cap)
@@ -34,8 +34,8 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
     uint64_t torn = 0;
     r = mf_spool_open(a->o.spool_folder, a->o.name, &a->spool, &torn);
     if (r < 0) {
-        mf_say(why, why_cap, "spool %s/%s.spool: %s", a->o.spool_folder, a->o.name,
-               r == -EBUSY ? "another worker of this name has it" : strerror(-r));
+        mf_format(why, why_cap, "spool %s/%s.spool: %s", a->o.spool_folder, a->o.name,
+                  r == -EBUSY ? "another worker of this name has it" : strerror(-r));
         return r;
     }
     if (torn > 0)
@@ -46,9 +46,9 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
     r = mf_journal_open(a->o.spool_folder, a->o.name, a->instance, &a->journal);
     if (r < 0)
         log_err(r, "%s: read the journal of an earlier run; its units will be leased anew", a->o.name);
-    struct mf_crew_options crew = {
+    struct mf_runner_pool_options runner_pool = {
         .argv = a->o.runner_argv, .keep_bytes = a->o.keep_bytes, .reserve = a->o.reserve};
-    r = mf_crew_new(&crew, &a->crew);
+    r = mf_runner_pool_new(&runner_pool, &a->runner_pool);
     a->socket = (struct mf_agent_socket){.zmq = a->o.zmq,
                                          .endpoint = a->o.coordinator,
                                          .keys = a->o.keys,
@@ -57,7 +57,7 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
     if (r == 0)
         r = mf_agent_socket_open(&a->socket);
     if (r < 0)
-        mf_say(why, why_cap, "coordinator %s: %s", a->o.coordinator, strerror(-r));
+        mf_format(why, why_cap, "coordinator %s: %s", a->o.coordinator, strerror(-r));
     return r;
 }
 
@@ -65,7 +65,7 @@ int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, st
 {
     struct mf_agent *a = calloc(1, sizeof(*a));
     if (!a) {
-        mf_say(why, why_cap, "out of memory");
+        mf_format(why, why_cap, "out of memory");
         return -ENOMEM;
     }
     a->o = *o;
@@ -95,7 +95,7 @@ struct mf_agent *mf_agent_free(struct mf_agent *a)
         return NULL;
     for (size_t i = 0; i < a->n_jobs; i++)
         mf_job_free(a->jobs[i]);
-    mf_crew_free(a->crew);
+    mf_runner_pool_free(a->runner_pool);
     mf_journal_release(&a->journal);
     mf_spool_close(a->spool);
     mf_agent_socket_close(&a->socket, 0);
@@ -107,7 +107,7 @@ struct mf_agent *mf_agent_free(struct mf_agent *a)
 
 static void end(struct mf_agent *a, int exit_code)
 {
-    mf_crew_stop(a->crew);
+    mf_runner_pool_stop(a->runner_pool);
     mf_agent_socket_close(&a->socket, BYE_LINGER_MS);
     a->state = MF_AGENT_ENDED;
     a->exit_code = exit_code;
@@ -132,7 +132,7 @@ void mf_agent_drop_job(struct mf_agent *a, size_t i)
 void mf_agent_abandon(struct mf_agent *a, size_t i)
 {
     if (a->jobs[i] == a->current) {
-        mf_crew_replace(a->crew);
+        mf_runner_pool_replace(a->runner_pool);
         a->working = false;
         mf_agent_set_phase(a, MF_PHASE_WAIT);
     }
@@ -156,21 +156,21 @@ void mf_agent_go_on(struct mf_agent *a)
     _cleanup_(cJSON_Deletep) cJSON *request = mf_job_request(a->jobs[0]);
     if (!request)
         return;
-    int r = mf_crew_send(a->crew, request);
+    int r = mf_runner_pool_send(a->runner_pool, request);
     if (r == -ENOTCONN)
         return; /* it starts when a runner is ready */
     mf_journal_begun(&a->journal, a->jobs[0]->unit, a->jobs[0]->attempt);
-    mf_comeback_asked(&a->comeback, mf_now_ns());
+    mf_recovery_time_asked(&a->recovery_time, mf_now_ns());
     log_debug("%s: its runner waited %.3f ms for unit %lld", a->o.name,
               a->idle_since_ns ? (double)(mf_now_ns() - a->idle_since_ns) * 1e-6 : 0,
               (long long)a->jobs[0]->unit);
     a->idle_since_ns = 0;
     a->working = true;
     a->current = a->jobs[0];
-    mf_crew_limit(a->crew, a->o.idle_ms);
+    mf_runner_pool_limit(a->runner_pool, a->o.idle_ms);
     mf_agent_set_phase(a, MF_PHASE_LOAD);
     if (r < 0)
-        mf_crew_kill(a->crew, strerror(-r));
+        mf_runner_pool_kill(a->runner_pool, strerror(-r));
 }
 
 /* Beyond idle_ms: data of large shapes take a small host minutes, in which its runner has nothing to say. */
@@ -180,7 +180,7 @@ static int64_t data_ms(const struct mf_job *job)
     struct mf_shape shape;
     if (mf_json_text(job->body, "shape", &row) < 0 || mf_shape_parse(row, &shape) < 0)
         return 0;
-    return mf_patience_ms(&shape, mf_cpus_allowed());
+    return mf_data_timeout_ms(&shape, mf_cpus_allowed());
 }
 
 static void take_phase(struct mf_agent *a, const cJSON *message)
@@ -192,16 +192,17 @@ static void take_phase(struct mf_agent *a, const cJSON *message)
     mf_agent_set_phase(a, phase);
     /* A step that has begun has a limit of its own */
     if (a->current && !a->current->begun)
-        mf_crew_limit(a->crew, a->o.idle_ms + (phase == MF_PHASE_DATA ? data_ms(a->current) : 0));
+        mf_runner_pool_limit(a->runner_pool,
+                             a->o.idle_ms + (phase == MF_PHASE_DATA ? data_ms(a->current) : 0));
 }
 
 /* How long the way back from a death was, once the next step has its result. */
 static void note_comeback(struct mf_agent *a, const char *op)
 {
-    struct mf_comeback_ms ms;
+    struct mf_recovery_time_ms ms;
     if (strcmp(op, "begin") == 0)
-        mf_comeback_begun(&a->comeback, mf_now_ns());
-    if (strcmp(op, "result") == 0 && mf_comeback_result(&a->comeback, mf_now_ns(), &ms))
+        mf_recovery_time_begun(&a->recovery_time, mf_now_ns());
+    if (strcmp(op, "result") == 0 && mf_recovery_time_result(&a->recovery_time, mf_now_ns(), &ms))
         log_info("%s: next step %.1f ms after its runner's death: context %.1f + data %.1f + step %.1f",
                  a->o.name, ms.context + ms.data + ms.step, ms.context, ms.data, ms.step);
 }
@@ -226,7 +227,7 @@ static void runner_message(struct mf_agent *a, cJSON *message)
     if (a->current)
         r = mf_job_message(a->current, message, &limit_ms, why, sizeof(why));
     if (r == -EPROTO) {
-        mf_crew_kill(a->crew, why);
+        mf_runner_pool_kill(a->runner_pool, why);
         return;
     }
     if (r < 0) {
@@ -234,12 +235,12 @@ static void runner_message(struct mf_agent *a, cJSON *message)
         return;
     }
     if (limit_ms > 0 || strcmp(op, "result") == 0)
-        mf_crew_limit(a->crew, limit_ms > 0 ? limit_ms : a->o.idle_ms);
+        mf_runner_pool_limit(a->runner_pool, limit_ms > 0 ? limit_ms : a->o.idle_ms);
     if (ends_request(op)) {
         a->working = false;
         a->current = NULL;
         a->idle_since_ns = mf_now_ns();
-        mf_crew_limit(a->crew, 0);
+        mf_runner_pool_limit(a->runner_pool, 0);
         mf_agent_set_phase(a, MF_PHASE_WAIT);
     }
     mf_agent_go_on(a);
@@ -250,17 +251,17 @@ static void runner_died(struct mf_agent *a)
 {
     /* One that dies before it can begin on the next job fails that job too; one that still owed an `end`, or was never ready,
      * fails none. */
-    bool owes_one = a->n_jobs > 0 && !a->working && mf_crew_was_ready(a->crew);
+    bool owes_one = a->n_jobs > 0 && !a->working && mf_runner_pool_was_ready(a->runner_pool);
     struct mf_job *job = a->current ? a->current : owes_one ? a->jobs[0] : NULL;
     if (!job || !job->begun)
-        log_info("%s: a runner died outside any step: %s", a->o.name, mf_crew_why(a->crew));
-    mf_comeback_died(&a->comeback, mf_now_ns());
+        log_info("%s: a runner died outside any step: %s", a->o.name, mf_runner_pool_why(a->runner_pool));
+    mf_recovery_time_died(&a->recovery_time, mf_now_ns());
     a->working = false;
     a->current = NULL;
     mf_agent_set_phase(a, MF_PHASE_WAIT);
     if (job) {
-        int r =
-            mf_job_died(job, mf_crew_hung(a->crew) ? MF_STATUS_HANG : MF_STATUS_CRASH, mf_crew_why(a->crew));
+        int r = mf_job_died(job, mf_runner_pool_hung(a->runner_pool) ? MF_STATUS_HANG : MF_STATUS_CRASH,
+                            mf_runner_pool_why(a->runner_pool));
         if (r < 0) {
             mf_agent_give_up(a, r);
             return;
@@ -275,7 +276,7 @@ static void runners_hopeless(struct mf_agent *a)
     if (a->state == MF_AGENT_LEAVING || a->state == MF_AGENT_ENDED)
         return;
     log_warn("%s: no runner starts on %s%s: %s", a->o.name, a->o.device,
-             a->state == MF_AGENT_STARTING ? "" : " any more", mf_crew_why(a->crew));
+             a->state == MF_AGENT_STARTING ? "" : " any more", mf_runner_pool_why(a->runner_pool));
     a->exit_code = 1;
     if (a->state == MF_AGENT_STARTING)
         end(a, a->exit_code);
@@ -285,15 +286,15 @@ static void runners_hopeless(struct mf_agent *a)
 
 static void runner_ready(struct mf_agent *a)
 {
-    mf_comeback_ready(&a->comeback, mf_now_ns());
+    mf_recovery_time_ready(&a->recovery_time, mf_now_ns());
     if (a->state == MF_AGENT_STARTING) {
         char class[64] = "?";
         const char *text;
-        if (mf_json_text(mf_crew_described(a->crew), "class", &text) == 0)
+        if (mf_json_text(mf_runner_pool_described(a->runner_pool), "class", &text) == 0)
             (void)mf_copy(class, sizeof(class), text);
         log_info("%s: %s is ready, of class %s", a->o.name, a->o.device, class);
         text = "none";
-        (void)mf_json_text(mf_crew_hello(a->crew), "sandbox", &text);
+        (void)mf_json_text(mf_runner_pool_hello(a->runner_pool), "sandbox", &text);
         if (strncmp(text, "no", 2) == 0 || strstr(text, ", no "))
             log_warn("%s: its runners are not kept within all limits of SECURITY.md: %s", a->o.name, text);
         else
@@ -308,10 +309,10 @@ static void runner_ready(struct mf_agent *a)
 
 static void turn_crew(struct mf_agent *a)
 {
-    mf_crew_turn(a->crew);
+    mf_runner_pool_turn(a->runner_pool);
     for (int i = 0; i < MF_AGENT_MESSAGES_A_TURN && a->state != MF_AGENT_ENDED; i++) {
         _cleanup_(cJSON_Deletep) cJSON *message = NULL;
-        switch (mf_crew_next(a->crew, &message)) {
+        switch (mf_runner_pool_next(a->runner_pool, &message)) {
         case MF_CREW_NOTHING:
             return;
         case MF_CREW_READY:
@@ -319,7 +320,7 @@ static void turn_crew(struct mf_agent *a)
             break;
         case MF_CREW_DESCRIBED: /* before the result that the higher ceiling lets pass */
             if (a->state == MF_AGENT_JOINED)
-                mf_agent_send_beat(a, mf_crew_described(a->crew));
+                mf_agent_send_beat(a, mf_runner_pool_described(a->runner_pool));
             break;
         case MF_CREW_MESSAGE:
             runner_message(a, message);
@@ -421,7 +422,7 @@ static void turn_time(struct mf_agent *a)
 void mf_agent_pollitems(const struct mf_agent *a, zmq_pollitem_t items[MF_AGENT_POLLITEMS])
 {
     struct pollfd fds[MF_CREW_POLLFDS];
-    mf_crew_pollfds(a->crew, fds);
+    mf_runner_pool_pollfds(a->runner_pool, fds);
     items[0] = (zmq_pollitem_t){.socket = a->socket.socket, .fd = -1, .events = ZMQ_POLLIN};
     if (a->blocked)
         items[0].events |= ZMQ_POLLOUT;
@@ -434,7 +435,7 @@ void mf_agent_pollitems(const struct mf_agent *a, zmq_pollitem_t items[MF_AGENT_
 
 int64_t mf_agent_due_ms(const struct mf_agent *a)
 {
-    int64_t due = MF_MIN(mf_crew_due_ms(a->crew), mf_spool_sync_due_ms(a->spool));
+    int64_t due = MF_MIN(mf_runner_pool_due_ms(a->runner_pool), mf_spool_sync_due_ms(a->spool));
     if (a->state == MF_AGENT_GREETING)
         due = MF_MIN(due, MF_MIN(a->hello_due_ms, a->heard_ms + a->lease_ms + 1));
     if (a->state == MF_AGENT_JOINED)
@@ -462,7 +463,7 @@ void mf_agent_stop(struct mf_agent *a, const char *reason)
     if (a->state == MF_AGENT_LEAVING || a->state == MF_AGENT_ENDED)
         return;
     bool known = a->state == MF_AGENT_JOINED;
-    mf_crew_stop(a->crew);
+    mf_runner_pool_stop(a->runner_pool);
     while (a->n_jobs > 0)
         mf_agent_drop_job(a, a->n_jobs - 1);
     a->working = false;

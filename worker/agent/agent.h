@@ -1,4 +1,4 @@
-/* One logical worker: its DEALER, its spool, its jobs and its crew of runners.
+/* One logical worker: its DEALER, its spool, its jobs and its runner_pool of runners.
  *
  *   starting ─a runner is ready─► greeting ─WELCOME─► joined ─DRAIN, stop─► leaving ─spool empty, or time is up─► ended
  *                                    ▲                   │

@@ -40,8 +40,8 @@ struct mf_agent {
     struct mf_agent_socket socket;
     struct mf_spool *spool;
     struct mf_journal journal;
-    struct mf_crew *crew;
-    struct mf_comeback comeback;
+    struct mf_runner_pool *runner_pool;
+    struct mf_recovery_time recovery_time;
     int lock_fd;
     struct mf_job *jobs[MF_AGENT_JOBS_MAX];
     size_t n_jobs;

@@ -69,8 +69,8 @@ static void refuse_unit(struct mf_agent *a, const cJSON *body, const char *why)
 static void keep_in_journal(struct mf_agent *a, const struct mf_job *job)
 {
     const char *class = "", *revision = "";
-    (void)mf_json_text(mf_crew_described(a->crew), "class", &class);
-    (void)mf_json_text(mf_crew_hello(a->crew), "revision", &revision);
+    (void)mf_json_text(mf_runner_pool_described(a->runner_pool), "class", &class);
+    (void)mf_json_text(mf_runner_pool_hello(a->runner_pool), "revision", &revision);
     mf_journal_take(&a->journal, job->body, class, revision);
 }
 
@@ -90,7 +90,7 @@ static void compile_ahead(struct mf_agent *a, const char *shape)
         if (a->ahead[i] == hash)
             return;
     }
-    if (mf_crew_ahead(a->crew, shape) < 0)
+    if (mf_runner_pool_ahead(a->runner_pool, shape) < 0)
         return;
     a->ahead[a->n_ahead++ % MF_ARRAY_LEN(a->ahead)] = hash;
     log_debug("%s: the code of %s is compiled ahead", a->o.name, shape);

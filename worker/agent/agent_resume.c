@@ -57,8 +57,8 @@ static void resume(struct mf_agent *a, struct mf_journal_unit *u)
 void mf_agent_resume(struct mf_agent *a)
 {
     const char *class = "", *revision = "";
-    (void)mf_json_text(mf_crew_described(a->crew), "class", &class);
-    (void)mf_json_text(mf_crew_hello(a->crew), "revision", &revision);
+    (void)mf_json_text(mf_runner_pool_described(a->runner_pool), "class", &class);
+    (void)mf_json_text(mf_runner_pool_hello(a->runner_pool), "revision", &revision);
     for (size_t i = 0; i < a->journal.n_found; i++) {
         struct mf_journal_unit *u = &a->journal.found[i];
         /* Another device, or other kernels, than it was leased for */

@@ -94,7 +94,8 @@ static bool add_copy(cJSON *to, const char *key, const cJSON *from)
 
 static bool fill_hello(const struct mf_agent *a, cJSON *m)
 {
-    const cJSON *hello = mf_crew_hello(a->crew), *device = mf_crew_described(a->crew);
+    const cJSON *hello = mf_runner_pool_hello(a->runner_pool),
+                *device = mf_runner_pool_described(a->runner_pool);
     static const char *const of_device[] = {"class", "model", "simulated"};
     static const char *const of_hello[] = {"revision", "families"};
     bool ok =
@@ -103,7 +104,7 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
         (!a->journal.predecessor[0] || cJSON_AddStringToObject(m, "predecessor", a->journal.predecessor)) &&
         cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
         cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
-        cJSON_AddBoolToObject(m, "compiles", mf_crew_compiles(a->crew)) && add_running(a, m) &&
+        cJSON_AddBoolToObject(m, "compiles", mf_runner_pool_compiles(a->runner_pool)) && add_running(a, m) &&
         add_spooled(a, m);
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_device); i++)
         ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));

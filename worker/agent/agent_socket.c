@@ -49,7 +49,7 @@ static int set_keys(void *socket, const struct mf_link_keys *k)
 static int watch(struct mf_agent_socket *s, void *socket)
 {
     char endpoint[64];
-    mf_say(endpoint, sizeof(endpoint), "inproc://handshakes-%p", socket);
+    mf_format(endpoint, sizeof(endpoint), "inproc://handshakes-%p", socket);
     if (zmq_socket_monitor(socket, endpoint, FAILED_EVENTS) < 0)
         return -errno;
     s->monitor = zmq_socket(s->zmq, ZMQ_PAIR);

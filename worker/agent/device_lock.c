@@ -61,11 +61,11 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
         len = (size_t)(end - device);
     int r = len < sizeof(name) ? 0 : -ENAMETOOLONG;
     if (r == 0 && known)
-        mf_say(name, sizeof(name), "hip-%s", identity);
+        mf_format(name, sizeof(name), "hip-%s", identity);
     else if (r == 0)
-        mf_say(name, sizeof(name), "%.*s", (int)len, device);
+        mf_format(name, sizeof(name), "%.*s", (int)len, device);
     if (r < 0) {
-        mf_say(why, why_cap, "the device name %.40s… is too long", device);
+        mf_format(why, why_cap, "the device name %.40s… is too long", device);
         return r;
     }
     for (char *p = name; *p; p++) {
@@ -80,19 +80,19 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
     _cleanup_(mf_closep) int fd = open_lock(path);
     if (fd < 0) {
         r = fd;
-        mf_say(why, why_cap, "cannot open the lock %s: %s; choose a folder with --lock-dir", path,
-               strerror(-r));
+        mf_format(why, why_cap, "cannot open the lock %s: %s; choose a folder with --lock-dir", path,
+                  strerror(-r));
         return r;
     }
     r = mf_lock_file(fd);
     if (r < 0) {
-        mf_say(why, why_cap,
-               "device %s%s%s is held by the worker with pid %ld (lock %s): a device takes one worker",
-               device, known ? ", which is " : "", known ? identity : "", holder_of(fd), path);
+        mf_format(why, why_cap,
+                  "device %s%s%s is held by the worker with pid %ld (lock %s): a device takes one worker",
+                  device, known ? ", which is " : "", known ? identity : "", holder_of(fd), path);
         return r;
     }
     char pid[24];
-    mf_say(pid, sizeof(pid), "%ld\n", (long)getpid());
+    mf_format(pid, sizeof(pid), "%ld\n", (long)getpid());
     /* On a full disk the lock holds all the same, and its holder has no name */
     if (ftruncate(fd, 0) == 0)
         (void)!pwrite(fd, pid, strlen(pid), 0);

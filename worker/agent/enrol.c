@@ -38,7 +38,7 @@ static int write_keys(const char *path, const struct mf_link_keys *k)
     mf_key_print(k->coordinator, coordinator);
     mf_key_print(k->own.public, public);
     mf_key_print(k->own.secret, secret);
-    mf_say(text, sizeof(text), "coordinator %s\npublic %s\nsecret %s\n", coordinator, public, secret);
+    mf_format(text, sizeof(text), "coordinator %s\npublic %s\nsecret %s\n", coordinator, public, secret);
     return mf_secret_file_write(path, text);
 }
 
@@ -74,7 +74,7 @@ static int take_answer(struct mf_agent_socket *s, char *why, size_t why_cap)
     if (type == MF_MESSAGE_ENROLLED)
         return 1;
     (void)mf_json_text(m, "reason", &reason);
-    mf_say(why, why_cap, "the coordinator refuses the enrolment: %s", reason);
+    mf_format(why, why_cap, "the coordinator refuses the enrolment: %s", reason);
     return -EACCES;
 }
 
@@ -90,15 +90,16 @@ static int ask(struct mf_agent_socket *s, const char *name, const struct mf_link
         (void)zmq_poll(&item, 1, LOOK_MS);
         r = take_answer(s, why, why_cap);
         if (r == 0 && mf_agent_socket_turned_away(s)) {
-            mf_say(why, why_cap,
-                   "%s does not let the token in: it is unknown there, expired or revoked, or is of another"
-                   " coordinator; ask for a new one",
-                   s->endpoint);
+            mf_format(
+                why, why_cap,
+                "%s does not let the token in: it is unknown there, expired or revoked, or is of another"
+                " coordinator; ask for a new one",
+                s->endpoint);
             return -EACCES;
         }
     }
     if (r == 0)
-        mf_say(why, why_cap, "nobody answers at %s", s->endpoint);
+        mf_format(why, why_cap, "nobody answers at %s", s->endpoint);
     return r == 0 ? -ETIMEDOUT : r;
 }
 
@@ -111,28 +112,29 @@ static int enrol(const struct mf_enrol *e, const char *beside, struct mf_link_ke
     struct mf_link_keys token;
     int r = mf_secret_file_read(e->token_file, text, sizeof(text));
     if (r < 0) {
-        mf_say(why, why_cap, "--enrol %s: %s", e->token_file, strerror(-r));
+        mf_format(why, why_cap, "--enrol %s: %s", e->token_file, strerror(-r));
         return r;
     }
     if (!text[0])
         return 0;
     if (mf_enrol_token_parse(text, secret, token.coordinator) < 0) {
-        mf_say(why, why_cap,
-               "--enrol %s: the file has to hold a worker's token, as `moefarm token worker NAME` prints it",
-               e->token_file);
+        mf_format(
+            why, why_cap,
+            "--enrol %s: the file has to hold a worker's token, as `moefarm token worker NAME` prints it",
+            e->token_file);
         return -EINVAL;
     }
     r = mf_key_pair_of(secret, &token.own);
     if (r == 0)
         r = new_keys(beside, token.coordinator, ret);
     if (r < 0) {
-        mf_say(why, why_cap, "make a key in %s: %s", beside, strerror(-r));
+        mf_format(why, why_cap, "make a key in %s: %s", beside, strerror(-r));
         return r;
     }
     struct mf_agent_socket s = {.zmq = e->zmq, .endpoint = e->coordinator, .keys = &token, .watch = true};
     r = mf_agent_socket_open(&s);
     if (r < 0)
-        mf_say(why, why_cap, "connect to %s: %s", e->coordinator, strerror(-r));
+        mf_format(why, why_cap, "connect to %s: %s", e->coordinator, strerror(-r));
     else
         r = ask(&s, e->name, ret, why, why_cap);
     mf_agent_socket_close(&s, 0);
@@ -142,13 +144,13 @@ static int enrol(const struct mf_enrol *e, const char *beside, struct mf_link_ke
 int mf_enrol(const struct mf_enrol *e, struct mf_link_keys *ret, char *why, size_t why_cap)
 {
     char path[PATH_MAX], beside[PATH_MAX];
-    mf_say(path, sizeof(path), "%s/%s.key", e->folder, e->name);
-    mf_say(beside, sizeof(beside), "%s/%s.key.new", e->folder, e->name);
+    mf_format(path, sizeof(path), "%s/%s.key", e->folder, e->name);
+    mf_format(beside, sizeof(beside), "%s/%s.key.new", e->folder, e->name);
     int r = read_keys(path, ret);
     if (r == 0)
         return 1;
     if (r != -ENOENT) {
-        mf_say(why, why_cap, "read the key %s: %s", path, strerror(-r));
+        mf_format(why, why_cap, "read the key %s: %s", path, strerror(-r));
         return r;
     }
     if (!e->token_file[0])
@@ -158,7 +160,7 @@ int mf_enrol(const struct mf_enrol *e, struct mf_link_keys *ret, char *why, size
         return r;
     if (rename(beside, path) < 0) {
         r = -errno;
-        mf_say(why, why_cap, "keep the key %s: %s", path, strerror(-r));
+        mf_format(why, why_cap, "keep the key %s: %s", path, strerror(-r));
         return r;
     }
     log_info("%s: enrolled at %s; the token is used up", e->name, e->coordinator);

@@ -31,7 +31,7 @@ static int read_items(struct mf_job *j, const char *list, char *why, size_t why_
     const cJSON *array = mf_json_array(j->body, list), *item;
     int n = array ? cJSON_GetArraySize(array) : 0;
     if (n < 1 || n > MF_JOB_ITEMS_MAX) {
-        mf_say(why, why_cap, "%s has to be an array of 1 to %d members", list, MF_JOB_ITEMS_MAX);
+        mf_format(why, why_cap, "%s has to be an array of 1 to %d members", list, MF_JOB_ITEMS_MAX);
         return -EINVAL;
     }
     j->items = calloc((size_t)n, sizeof(*j->items));
@@ -42,7 +42,7 @@ static int read_items(struct mf_job *j, const char *list, char *why, size_t why_
         to->name = "";
         (void)mf_json_text(item, "name", &to->name);
         if (mf_json_i64(item, "id", 0, ID_MAX, &to->id) < 0) {
-            mf_say(why, why_cap, "%s[%zu].id is missing or wrong", list, j->n_items);
+            mf_format(why, why_cap, "%s[%zu].id is missing or wrong", list, j->n_items);
             return -EINVAL;
         }
         j->n_items++;
@@ -54,11 +54,11 @@ static int read_body(struct mf_job *j, char *why, size_t why_cap)
 {
     const char *kind;
     if (read_key(j->body, j) < 0) {
-        mf_say(why, why_cap, "unit, attempt and epoch have to be numbers");
+        mf_format(why, why_cap, "unit, attempt and epoch have to be numbers");
         return -EINVAL;
     }
     if (mf_json_text(j->body, "kind", &kind) < 0 || mf_unit_kind_parse(kind, &j->kind) < 0) {
-        mf_say(why, why_cap, "kind has to be enumerate, probe, race or compare");
+        mf_format(why, why_cap, "kind has to be enumerate, probe, race or compare");
         return -EINVAL;
     }
     if (j->kind == MF_UNIT_PROBE)
@@ -78,7 +78,7 @@ int mf_job_new(cJSON *body, mf_emit_fn emit, void *context, struct mf_job **ret,
     j->body = body;
     j->emit = emit;
     j->context = context;
-    mf_say(why, why_cap, "out of memory");
+    mf_format(why, why_cap, "out of memory");
     int r = read_body(j, why, why_cap);
     if (r < 0) {
         mf_job_free(j);
@@ -277,14 +277,14 @@ static int take_result(struct mf_job *j, cJSON *message, char *why, size_t why_c
     const char *text;
     enum mf_status status;
     if (mf_json_text(message, "status", &text) < 0 || mf_status_parse(text, &status) < 0) {
-        mf_say(why, why_cap, "a result without a status");
+        mf_format(why, why_cap, "a result without a status");
         return -EPROTO;
     }
     if (is_race(j) && mf_json_object(message, "race"))
         return take_race(j, message);
     struct mf_job_item *item = item_of(j, message);
     if (!item || j->kind == MF_UNIT_ENUMERATE) {
-        mf_say(why, why_cap, "a result for nothing that was asked");
+        mf_format(why, why_cap, "a result for nothing that was asked");
         return -EPROTO;
     }
     if (is_race(j) && status == MF_STATUS_OK) {
@@ -331,7 +331,7 @@ static int take_step(struct mf_job *j, cJSON *message, char *why, size_t why_cap
     const char *field;
     struct mf_step parsed;
     if (!step || mf_step_from_json(step, &parsed, &field) < 0) {
-        mf_say(why, why_cap, "a step whose %s is missing or wrong", step ? field : "step");
+        mf_format(why, why_cap, "a step whose %s is missing or wrong", step ? field : "step");
         return -EPROTO;
     }
     return gather(j, &j->steps, &j->step_count.skip, cJSON_DetachItemViaPointer(message, step));
@@ -348,7 +348,7 @@ static int take_begin(struct mf_job *j, const cJSON *message, int64_t *ret_limit
     int64_t limit_ms;
     struct mf_job_item *item = item_of(j, message);
     if (!item || mf_json_i64(message, "limit_ms", 1, 86400000, &limit_ms) < 0) {
-        mf_say(why, why_cap, "a begin without a limit, or of nothing that was asked");
+        mf_format(why, why_cap, "a begin without a limit, or of nothing that was asked");
         return -EPROTO;
     }
     j->begun = item;
@@ -424,7 +424,7 @@ int mf_job_message(struct mf_job *j, cJSON *message, int64_t *ret_limit_ms, char
         return take_end(j);
     if (strcmp(op, "error") == 0)
         return take_error(j, message);
-    mf_say(why, why_cap, "'%s' is no message for a unit of kind %s", op, mf_unit_kind_name(j->kind));
+    mf_format(why, why_cap, "'%s' is no message for a unit of kind %s", op, mf_unit_kind_name(j->kind));
     return -EPROTO;
 }
 
@@ -441,8 +441,8 @@ int mf_job_died(struct mf_job *j, enum mf_status status, const char *reason)
             return r;
         return end_with(j, MF_STATUS_UNSUPPORTED, "no pipeline of the race survived");
     }
-    mf_say(j->reason, sizeof(j->reason), "%d runners died outside any step, the last of %s", ++j->failures,
-           reason);
+    mf_format(j->reason, sizeof(j->reason), "%d runners died outside any step, the last of %s", ++j->failures,
+              reason);
     return j->failures < MF_JOB_FAILURES_MAX ? 0 : end_with(j, status, j->reason);
 }
 

@@ -12,9 +12,9 @@ static void send_drop(void *context, const char *key)
         (void)mf_channel_send_wait(k->channel, message, -1);
 }
 
-static int keeper_keep(struct mf_keeper *keeper, const char *key, int fd, uint64_t bytes)
+static int memfd_store_keep(struct mf_memfd_store *memfd_store, const char *key, int fd, uint64_t bytes)
 {
-    struct mf_runner_keeper *k = (struct mf_runner_keeper *)keeper;
+    struct mf_runner_keeper *k = (struct mf_runner_keeper *)memfd_store;
     int r = mf_kept_store_add(&k->local.store, key, fd, bytes);
     if (r < 0)
         return r;
@@ -25,9 +25,9 @@ static int keeper_keep(struct mf_keeper *keeper, const char *key, int fd, uint64
     return mf_channel_send_wait(k->channel, message, fd);
 }
 
-static void keeper_drop(struct mf_keeper *keeper, const char *key)
+static void memfd_store_drop(struct mf_memfd_store *memfd_store, const char *key)
 {
-    struct mf_runner_keeper *k = (struct mf_runner_keeper *)keeper;
+    struct mf_runner_keeper *k = (struct mf_runner_keeper *)memfd_store;
     mf_kept_store_drop(&k->local.store, key);
     send_drop(k, key);
 }
@@ -35,14 +35,14 @@ static void keeper_drop(struct mf_keeper *keeper, const char *key)
 void mf_runner_keeper_init(struct mf_runner_keeper *k, struct mf_channel *channel, uint64_t max_bytes)
 {
     *k = (struct mf_runner_keeper){.channel = channel};
-    mf_local_keeper_init(&k->local, max_bytes);
-    k->local.keeper.keep = keeper_keep;
-    k->local.keeper.drop = keeper_drop;
+    mf_local_memfd_store_init(&k->local, max_bytes);
+    k->local.memfd_store.keep = memfd_store_keep;
+    k->local.memfd_store.drop = memfd_store_drop;
     k->local.store.evicted = send_drop;
     k->local.store.context = k;
 }
 
 void mf_runner_keeper_release(struct mf_runner_keeper *k)
 {
-    mf_local_keeper_release(&k->local);
+    mf_local_memfd_store_release(&k->local);
 }

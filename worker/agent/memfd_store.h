@@ -1,4 +1,4 @@
-/* A runner's keeper: it holds what the worker handed over (`have`), and hands over what sessions make (`keep`). The worker has a
+/* A runner's memfd_store: it holds what the worker handed over (`have`), and hands over what sessions make (`keep`). The worker has a
  * store of its own, whose files every new runner gets. */
 #pragma once
 
@@ -6,7 +6,7 @@
 #include "worker/runner/runner_wire.h"
 
 struct mf_runner_keeper {
-    struct mf_local_keeper local; /* first */
+    struct mf_local_memfd_store local; /* first */
     struct mf_channel *channel;
 };
 void mf_runner_keeper_init(struct mf_runner_keeper *k, struct mf_channel *channel, uint64_t max_bytes);

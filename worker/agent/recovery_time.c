@@ -1,35 +1,35 @@
 #include "worker/agent/recovery_time.h"
 
-void mf_comeback_died(struct mf_comeback *c, uint64_t now_ns)
+void mf_recovery_time_died(struct mf_recovery_time *c, uint64_t now_ns)
 {
-    *c = (struct mf_comeback){.died_ns = now_ns};
+    *c = (struct mf_recovery_time){.died_ns = now_ns};
 }
 
-void mf_comeback_ready(struct mf_comeback *c, uint64_t now_ns)
+void mf_recovery_time_ready(struct mf_recovery_time *c, uint64_t now_ns)
 {
     if (c->died_ns && !c->ready_ns)
         c->ready_ns = now_ns;
 }
 
-void mf_comeback_asked(struct mf_comeback *c, uint64_t now_ns)
+void mf_recovery_time_asked(struct mf_recovery_time *c, uint64_t now_ns)
 {
     if (c->ready_ns && !c->asked_ns)
         c->asked_ns = now_ns;
 }
 
-void mf_comeback_begun(struct mf_comeback *c, uint64_t now_ns)
+void mf_recovery_time_begun(struct mf_recovery_time *c, uint64_t now_ns)
 {
     if (c->asked_ns && !c->begun_ns)
         c->begun_ns = now_ns;
 }
 
-bool mf_comeback_result(struct mf_comeback *c, uint64_t now_ns, struct mf_comeback_ms *ret)
+bool mf_recovery_time_result(struct mf_recovery_time *c, uint64_t now_ns, struct mf_recovery_time_ms *ret)
 {
     if (!c->begun_ns)
         return false;
     ret->context = (double)(c->ready_ns - c->died_ns) * 1e-6;
     ret->data = (double)(c->begun_ns - c->asked_ns) * 1e-6;
     ret->step = (double)(now_ns - c->begun_ns) * 1e-6;
-    *c = (struct mf_comeback){0};
+    *c = (struct mf_recovery_time){0};
     return true;
 }

@@ -8,20 +8,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct mf_comeback {
+struct mf_recovery_time {
     uint64_t died_ns, ready_ns, asked_ns, begun_ns; /* 0: not yet */
 };
 
-void mf_comeback_died(struct mf_comeback *c, uint64_t now_ns);
+void mf_recovery_time_died(struct mf_recovery_time *c, uint64_t now_ns);
 /* A runner has opened the device. */
-void mf_comeback_ready(struct mf_comeback *c, uint64_t now_ns);
+void mf_recovery_time_ready(struct mf_recovery_time *c, uint64_t now_ns);
 /* It was given a unit. */
-void mf_comeback_asked(struct mf_comeback *c, uint64_t now_ns);
+void mf_recovery_time_asked(struct mf_recovery_time *c, uint64_t now_ns);
 /* It has the data of a step, and starts on it. */
-void mf_comeback_begun(struct mf_comeback *c, uint64_t now_ns);
+void mf_recovery_time_begun(struct mf_recovery_time *c, uint64_t now_ns);
 
-struct mf_comeback_ms {
+struct mf_recovery_time_ms {
     double context, data, step;
 };
 /* A result came. True, once, when it is the first after a death. */
-bool mf_comeback_result(struct mf_comeback *c, uint64_t now_ns, struct mf_comeback_ms *ret);
+bool mf_recovery_time_result(struct mf_recovery_time *c, uint64_t now_ns, struct mf_recovery_time_ms *ret);

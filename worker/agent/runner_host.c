@@ -60,7 +60,7 @@ static char **make_environment(char *variable)
 static int spawn(const char *const *argv, int socket_fd, int err_fd, pid_t *ret)
 {
     char variable[64];
-    mf_say(variable, sizeof(variable), "%s=%d", MF_RUNNER_FD_ENV, CHILD_FD);
+    mf_format(variable, sizeof(variable), "%s=%d", MF_RUNNER_FD_ENV, CHILD_FD);
     _cleanup_(mf_freep) char **env = make_environment(variable);
     if (!env)
         return -ENOMEM;
@@ -334,7 +334,7 @@ static void add_tail(const struct mf_runner_host *h, char *buf, size_t cap)
         n--;
     if (n == 0 || at + 16 >= cap)
         return;
-    mf_say(buf + at, cap - at, "; stderr: ");
+    mf_format(buf + at, cap - at, "; stderr: ");
     at += strlen(buf + at);
     size_t room = cap - at - 1;
     for (size_t i = n > room ? n - room : 0; i < n; i++) {
@@ -348,15 +348,15 @@ void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap)
 {
     assert(h->told);
     if (h->last_signal)
-        mf_say(buf, cap, "signal %d (%s)", h->last_signal, strsignal(h->last_signal));
+        mf_format(buf, cap, "signal %d (%s)", h->last_signal, strsignal(h->last_signal));
     else if (h->broken)
-        mf_say(buf, cap, "it broke the runner protocol (%s)", strerror(-h->broken));
+        mf_format(buf, cap, "it broke the runner protocol (%s)", strerror(-h->broken));
     else if (h->hung)
-        mf_say(buf, cap, "silent for more than %lld ms", (long long)h->limit_ms);
+        mf_format(buf, cap, "silent for more than %lld ms", (long long)h->limit_ms);
     else if (h->end.si_code == CLD_EXITED)
-        mf_say(buf, cap, "exit code %d", h->end.si_status);
+        mf_format(buf, cap, "exit code %d", h->end.si_status);
     else
-        mf_say(buf, cap, "signal %d (%s)", h->end.si_status, strsignal(h->end.si_status));
+        mf_format(buf, cap, "signal %d (%s)", h->end.si_status, strsignal(h->end.si_status));
     add_tail(h, buf, cap);
 }
 

@@ -30,8 +30,8 @@ struct place {
     cJSON *hello;
 };
 
-struct mf_crew {
-    struct mf_crew_options o;
+struct mf_runner_pool {
+    struct mf_runner_pool_options o;
     struct place working, reserve;
     struct mf_runner_host *ahead;            /* NULL: there was nothing to compile yet, or it has died */
     struct mf_runner_host *dying[DYING_MAX]; /* reported as dead, not gone yet */
@@ -45,9 +45,9 @@ struct mf_crew {
     char kill_reason[MF_REASON_MAX], why[MF_REASON_MAX];
 };
 
-int mf_crew_new(const struct mf_crew_options *o, struct mf_crew **ret)
+int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_pool **ret)
 {
-    struct mf_crew *c = calloc(1, sizeof(*c));
+    struct mf_runner_pool *c = calloc(1, sizeof(*c));
     if (!c)
         return -ENOMEM;
     c->o = *o;
@@ -63,11 +63,11 @@ static void clear(struct place *p)
     *p = (struct place){0};
 }
 
-struct mf_crew *mf_crew_free(struct mf_crew *c)
+struct mf_runner_pool *mf_runner_pool_free(struct mf_runner_pool *c)
 {
     if (!c)
         return NULL;
-    mf_crew_stop(c);
+    mf_runner_pool_stop(c);
     mf_kept_store_release(&c->kept);
     cJSON_Delete(c->hello);
     cJSON_Delete(c->described);
@@ -81,7 +81,7 @@ static void no_fds(struct pollfd *fds)
         fds[i] = (struct pollfd){.fd = -1};
 }
 
-void mf_crew_pollfds(const struct mf_crew *c, struct pollfd fds[MF_CREW_POLLFDS])
+void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF_CREW_POLLFDS])
 {
     const struct mf_runner_host *hosts[] = {c->working.host, c->reserve.host, c->ahead};
     for (size_t i = 0; i < MF_ARRAY_LEN(hosts); i++) {
@@ -93,12 +93,12 @@ void mf_crew_pollfds(const struct mf_crew *c, struct pollfd fds[MF_CREW_POLLFDS]
     }
 }
 
-static bool wants_reserve(const struct mf_crew *c)
+static bool wants_reserve(const struct mf_runner_pool *c)
 {
     return c->o.reserve && !c->stopped && !c->reserve.host && c->working.host && c->working.state == READY;
 }
 
-int64_t mf_crew_due_ms(const struct mf_crew *c)
+int64_t mf_runner_pool_due_ms(const struct mf_runner_pool *c)
 {
     int64_t due = INT64_MAX;
     if (c->working.host)
@@ -110,7 +110,7 @@ int64_t mf_crew_due_ms(const struct mf_crew *c)
     return due;
 }
 
-static int start(struct mf_crew *c, struct place *p)
+static int start(struct mf_runner_pool *c, struct place *p)
 {
     clear(p);
     int r = mf_runner_host_start(c->o.argv, &p->host);
@@ -122,7 +122,7 @@ static int start(struct mf_crew *c, struct place *p)
 _Static_assert(MF_KEPT_MAX <= MF_CHANNEL_FDS_MAX,
                "all that is kept may be on its way to a runner that does not read yet");
 
-static int hand_over_kept(struct mf_crew *c, struct mf_runner_host *host)
+static int hand_over_kept(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
     for (size_t i = 0; i < c->kept.n; i++) {
         _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("have");
@@ -136,7 +136,7 @@ static int hand_over_kept(struct mf_crew *c, struct mf_runner_host *host)
     return 0;
 }
 
-static int ask_to_describe(struct mf_crew *c, struct mf_runner_host *host)
+static int ask_to_describe(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("describe");
     if (!m)
@@ -151,13 +151,13 @@ static int ask_to_describe(struct mf_crew *c, struct mf_runner_host *host)
     return mf_runner_host_send(host, m, -1);
 }
 
-static void set_kill_reason(struct mf_crew *c, const char *reason)
+static void set_kill_reason(struct mf_runner_pool *c, const char *reason)
 {
     (void)mf_copy(c->kill_reason, sizeof(c->kill_reason), reason);
 }
 
 /* The working runner has said hello: it gets what is kept, and the first request. */
-static void greet(struct mf_crew *c)
+static void greet(struct mf_runner_pool *c)
 {
     struct place *p = &c->working;
     int r = hand_over_kept(c, p->host);
@@ -182,7 +182,7 @@ static bool can(const cJSON *hello, const char *what)
     return false;
 }
 
-static void take_hello(struct mf_crew *c, struct place *p, cJSON *message)
+static void take_hello(struct mf_runner_pool *c, struct place *p, cJSON *message)
 {
     int64_t protocol;
     const char *revision;
@@ -202,7 +202,7 @@ static void take_hello(struct mf_crew *c, struct place *p, cJSON *message)
         greet(c);
 }
 
-static void take_kept(struct mf_crew *c, const cJSON *message)
+static void take_kept(struct mf_runner_pool *c, const cJSON *message)
 {
     int fd = mf_runner_host_take_fd(c->working.host);
     const char *key;
@@ -215,21 +215,21 @@ static void take_kept(struct mf_crew *c, const cJSON *message)
         (void)mf_kept_store_add(&c->kept, key, fd, (uint64_t)bytes);
 }
 
-static void take_drop(struct mf_crew *c, const cJSON *message)
+static void take_drop(struct mf_runner_pool *c, const cJSON *message)
 {
     const char *key;
     if (mf_json_text(message, "key", &key) == 0)
         mf_kept_store_drop(&c->kept, key);
 }
 
-static enum mf_crew_event take_described(struct mf_crew *c, cJSON *message)
+static enum mf_runner_pool_event take_described(struct mf_runner_pool *c, cJSON *message)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = message;
     struct mf_device_info info;
     const char *field = "op", *reason = "no reason given";
     if (strcmp(mf_channel_op(m), "error") == 0) {
         (void)mf_json_text(m, "reason", &reason);
-        mf_say(c->why, sizeof(c->why), "%s", reason);
+        mf_format(c->why, sizeof(c->why), "%s", reason);
         c->hopeless = !c->described;
         if (c->hopeless)
             return MF_CREW_HOPELESS;
@@ -237,9 +237,9 @@ static enum mf_crew_event take_described(struct mf_crew *c, cJSON *message)
         mf_runner_host_kill(c->working.host);
         return MF_CREW_NOTHING;
     }
-    if (strcmp(mf_channel_op(m), "described") != 0 || mf_described_parse(m, &info, &field) < 0) {
+    if (strcmp(mf_channel_op(m), "described") != 0 || mf_device_info_parse(m, &info, &field) < 0) {
         char text[MF_REASON_MAX];
-        mf_say(text, sizeof(text), "its answer to describe has no good %s", field);
+        mf_format(text, sizeof(text), "its answer to describe has no good %s", field);
         set_kill_reason(c, text);
         mf_runner_host_kill(c->working.host);
         return MF_CREW_NOTHING;
@@ -256,11 +256,11 @@ static enum mf_crew_event take_described(struct mf_crew *c, cJSON *message)
 }
 
 /* Its device's ceilings, measured again and higher: the next runner is told, and whoever judges results. */
-static enum mf_crew_event take_raised(struct mf_crew *c, cJSON *message)
+static enum mf_runner_pool_event take_raised(struct mf_runner_pool *c, cJSON *message)
 {
     struct mf_device_info info;
     const char *field;
-    if (mf_described_parse(message, &info, &field) < 0) {
+    if (mf_device_info_parse(message, &info, &field) < 0) {
         cJSON_Delete(message);
         return MF_CREW_NOTHING;
     }
@@ -271,7 +271,7 @@ static enum mf_crew_event take_raised(struct mf_crew *c, cJSON *message)
 }
 
 /* A message of the working runner; *ret when it is the caller's. */
-static enum mf_crew_event take_message(struct mf_crew *c, cJSON *message, cJSON **ret)
+static enum mf_runner_pool_event take_message(struct mf_runner_pool *c, cJSON *message, cJSON **ret)
 {
     const char *op = mf_channel_op(message);
     if (c->working.state == STARTED) {
@@ -295,7 +295,7 @@ static enum mf_crew_event take_message(struct mf_crew *c, cJSON *message, cJSON 
     return MF_CREW_MESSAGE;
 }
 
-static void note_start_failure(struct mf_crew *c)
+static void note_start_failure(struct mf_runner_pool *c)
 {
     int64_t wait = RETRY_MS;
     for (int i = 1; i < c->failures && wait < RETRY_MAX_MS; i++)
@@ -306,7 +306,7 @@ static void note_start_failure(struct mf_crew *c)
 }
 
 /* The reserve steps in; without one, a new runner is started at once. */
-static void fill_working(struct mf_crew *c)
+static void fill_working(struct mf_runner_pool *c)
 {
     if (c->stopped || c->hopeless || c->working.host)
         return;
@@ -321,20 +321,20 @@ static void fill_working(struct mf_crew *c)
         return;
     int r = start(c, &c->working);
     if (r < 0) {
-        mf_say(c->why, sizeof(c->why), "cannot start %s: %s", c->o.argv[0], strerror(-r));
+        mf_format(c->why, sizeof(c->why), "cannot start %s: %s", c->o.argv[0], strerror(-r));
         note_start_failure(c);
     }
 }
 
 /* Without waiting for it; the oldest is waited for when there are too many. */
-static void let_go(struct mf_crew *c, struct mf_runner_host *host)
+static void let_go(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
     mf_runner_host_free(c->dying[DYING_MAX - 1]);
     memmove(&c->dying[1], &c->dying[0], (DYING_MAX - 1) * sizeof(c->dying[0]));
     c->dying[0] = host;
 }
 
-static void turn_dying(struct mf_crew *c)
+static void turn_dying(struct mf_runner_pool *c)
 {
     for (int i = 0; i < DYING_MAX; i++) {
         if (!c->dying[i])
@@ -347,7 +347,7 @@ static void turn_dying(struct mf_crew *c)
     }
 }
 
-static enum mf_crew_event note_death(struct mf_crew *c)
+static enum mf_runner_pool_event note_death(struct mf_runner_pool *c)
 {
     struct place *p = &c->working;
     c->hung = mf_runner_host_hung(p->host);
@@ -367,7 +367,7 @@ static enum mf_crew_event note_death(struct mf_crew *c)
     return c->hopeless ? MF_CREW_HOPELESS : MF_CREW_DIED;
 }
 
-static void turn_reserve(struct mf_crew *c)
+static void turn_reserve(struct mf_runner_pool *c)
 {
     if (wants_reserve(c) && mf_now_ms() >= c->reserve_at_ms && start(c, &c->reserve) < 0)
         c->reserve_at_ms = mf_now_ms() + RETRY_MAX_MS;
@@ -387,7 +387,7 @@ static void turn_reserve(struct mf_crew *c)
 }
 
 /* It has nothing to say but its hello. */
-static void turn_ahead(struct mf_crew *c)
+static void turn_ahead(struct mf_runner_pool *c)
 {
     enum mf_runner_event event = MF_RUNNER_MESSAGE;
     if (c->ahead)
@@ -403,7 +403,7 @@ static void turn_ahead(struct mf_crew *c)
     c->ahead_at_ms = mf_now_ms() + RETRY_MAX_MS;
 }
 
-void mf_crew_turn(struct mf_crew *c)
+void mf_runner_pool_turn(struct mf_runner_pool *c)
 {
     if (c->stopped)
         return;
@@ -415,60 +415,61 @@ void mf_crew_turn(struct mf_crew *c)
     turn_dying(c);
 }
 
-enum mf_crew_event mf_crew_next(struct mf_crew *c, cJSON **ret)
+enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **ret)
 {
     while (c->working.host && !c->hopeless) {
         cJSON *message = NULL;
         enum mf_runner_event event = mf_runner_host_next(c->working.host, &message);
         if (event == MF_RUNNER_NOTHING)
             break;
-        enum mf_crew_event out = event == MF_RUNNER_DIED ? note_death(c) : take_message(c, message, ret);
+        enum mf_runner_pool_event out =
+            event == MF_RUNNER_DIED ? note_death(c) : take_message(c, message, ret);
         if (out != MF_CREW_NOTHING)
             return out;
     }
     return c->hopeless ? MF_CREW_HOPELESS : MF_CREW_NOTHING;
 }
 
-const char *mf_crew_why(const struct mf_crew *c)
+const char *mf_runner_pool_why(const struct mf_runner_pool *c)
 {
     return c->why;
 }
 
-bool mf_crew_hung(const struct mf_crew *c)
+bool mf_runner_pool_hung(const struct mf_runner_pool *c)
 {
     return c->hung;
 }
 
-bool mf_crew_was_ready(const struct mf_crew *c)
+bool mf_runner_pool_was_ready(const struct mf_runner_pool *c)
 {
     return c->was_ready;
 }
 
-int64_t mf_crew_deaths(const struct mf_crew *c)
+int64_t mf_runner_pool_deaths(const struct mf_runner_pool *c)
 {
     return c->deaths;
 }
 
-pid_t mf_crew_pid(const struct mf_crew *c)
+pid_t mf_runner_pool_pid(const struct mf_runner_pool *c)
 {
     return c->working.host ? mf_runner_host_pid(c->working.host) : 0;
 }
 
-int mf_crew_send(struct mf_crew *c, const cJSON *message)
+int mf_runner_pool_send(struct mf_runner_pool *c, const cJSON *message)
 {
     if (!c->working.host || c->working.state != READY)
         return -ENOTCONN;
     return mf_runner_host_send(c->working.host, message, -1);
 }
 
-bool mf_crew_compiles(const struct mf_crew *c)
+bool mf_runner_pool_compiles(const struct mf_runner_pool *c)
 {
     return c->described && can(c->hello, "ahead");
 }
 
-int mf_crew_ahead(struct mf_crew *c, const char *shape)
+int mf_runner_pool_ahead(struct mf_runner_pool *c, const char *shape)
 {
-    if (c->stopped || !mf_crew_compiles(c))
+    if (c->stopped || !mf_runner_pool_compiles(c))
         return -ENOTSUP;
     if (!c->ahead && mf_now_ms() < c->ahead_at_ms)
         return -EAGAIN;
@@ -480,13 +481,13 @@ int mf_crew_ahead(struct mf_crew *c, const char *shape)
     return r < 0 ? r : mf_runner_host_send(c->ahead, m, -1);
 }
 
-void mf_crew_limit(struct mf_crew *c, int64_t limit_ms)
+void mf_runner_pool_limit(struct mf_runner_pool *c, int64_t limit_ms)
 {
     if (c->working.host)
         mf_runner_host_limit(c->working.host, limit_ms);
 }
 
-void mf_crew_kill(struct mf_crew *c, const char *reason)
+void mf_runner_pool_kill(struct mf_runner_pool *c, const char *reason)
 {
     if (!c->working.host)
         return;
@@ -494,14 +495,14 @@ void mf_crew_kill(struct mf_crew *c, const char *reason)
     mf_runner_host_kill(c->working.host);
 }
 
-void mf_crew_replace(struct mf_crew *c)
+void mf_runner_pool_replace(struct mf_runner_pool *c)
 {
     clear(&c->working);
     c->kill_reason[0] = '\0';
     fill_working(c);
 }
 
-void mf_crew_stop(struct mf_crew *c)
+void mf_runner_pool_stop(struct mf_runner_pool *c)
 {
     c->stopped = true;
     clear(&c->working);
@@ -511,12 +512,12 @@ void mf_crew_stop(struct mf_crew *c)
         c->dying[i] = mf_runner_host_free(c->dying[i]);
 }
 
-const cJSON *mf_crew_hello(const struct mf_crew *c)
+const cJSON *mf_runner_pool_hello(const struct mf_runner_pool *c)
 {
     return c->hello;
 }
 
-const cJSON *mf_crew_described(const struct mf_crew *c)
+const cJSON *mf_runner_pool_described(const struct mf_runner_pool *c)
 {
     return c->described;
 }

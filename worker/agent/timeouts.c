@@ -8,7 +8,7 @@
 #define WEIGHTS_A_MS 4e3
 #define MOST_MS      (INT64_C(2) * 3600 * 1000)
 
-int64_t mf_patience_ms(const struct mf_shape *shape, long cores)
+int64_t mf_data_timeout_ms(const struct mf_shape *shape, long cores)
 {
     /* Of one expert: w1 has gate and up, or one of them, and w2 is as large as one */
     double elements = (shape->use_g1u1 ? 3.0 : 2.0) * shape->inter_dim * shape->model_dim;

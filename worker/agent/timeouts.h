@@ -7,4 +7,4 @@
 
 /* Milliseconds beyond those of a runner that is idle, for the weights and the reference's products on a host of so many slow cores. Two
  * hours at the most. */
-int64_t mf_patience_ms(const struct mf_shape *shape, long cores);
+int64_t mf_data_timeout_ms(const struct mf_shape *shape, long cores);

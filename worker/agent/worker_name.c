@@ -16,10 +16,10 @@ void mf_worker_name(const char *host, const char *device, size_t most, char name
     char hash[HASH_LEN + 1] = "";
     assert(most < MF_WORKER_NAME_MAX && room > HASH_LEN);
     if (len > room) {
-        mf_say(hash, sizeof(hash), "-%08" PRIx32, (uint32_t)mf_hash64(host, len, MF_HASH_SEED));
+        mf_format(hash, sizeof(hash), "-%08" PRIx32, (uint32_t)mf_hash64(host, len, MF_HASH_SEED));
         len = room - HASH_LEN;
     }
-    mf_say(name, most + 1, "%.*s%s-%.*s", (int)len, host, hash, (int)device_len, device);
+    mf_format(name, most + 1, "%.*s%s-%.*s", (int)len, host, hash, (int)device_len, device);
     for (char *p = name; *p; p++) {
         if (!mf_is_name((const char[]){*p, '\0'}, 1))
             *p = '-';

@@ -37,7 +37,7 @@ static int parse_arch(const char *text, struct target *ret)
     int units = 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(known); i++)
         units = strcmp(known[i].gfx, name) == 0 ? known[i].cu_num : units;
-    mf_say(class, sizeof(class), units ? "%s/%d" : "%s", name, units);
+    mf_format(class, sizeof(class), units ? "%s/%d" : "%s", name, units);
     if (!t.compiler.vendor || mf_device_class_parse(class, &t.info.class) < 0) {
         (void)fprintf(
             stderr,

@@ -52,7 +52,7 @@ static bool is_said(const struct field *f, const void *value)
     return !f->optional || memcmp(value, &none, size) != 0;
 }
 
-int mf_described_add(cJSON *object, const struct mf_device_info *info)
+int mf_device_info_add(cJSON *object, const struct mf_device_info *info)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX];
     mf_device_class_print(&info->class, class);
@@ -106,7 +106,7 @@ static int parse_field(const cJSON *object, const struct field *f, struct mf_dev
     return -EINVAL;
 }
 
-int mf_described_parse(const cJSON *object, struct mf_device_info *ret, const char **ret_field)
+int mf_device_info_parse(const cJSON *object, struct mf_device_info *ret, const char **ret_field)
 {
     struct mf_device_info info = {0};
     const char *class;

@@ -7,6 +7,6 @@
 #include "kernels/core/device.h"
 
 /* Adds the members to an object. -ENOMEM. */
-int mf_described_add(cJSON *object, const struct mf_device_info *info);
+int mf_device_info_add(cJSON *object, const struct mf_device_info *info);
 /* -EINVAL with the member in *ret_field. */
-int mf_described_parse(const cJSON *object, struct mf_device_info *ret, const char **ret_field);
+int mf_device_info_parse(const cJSON *object, struct mf_device_info *ret, const char **ret_field);

@@ -50,7 +50,7 @@ static void ask(ask_fn fn, const char *of, struct answer *ret)
     pid_t pid = pipe(pipes) < 0 ? -1 : fork();
     if (pid < 0) {
         ret->r = -errno;
-        mf_say(ret->why, sizeof(ret->why), "starting a process: %s", strerror(errno));
+        mf_format(ret->why, sizeof(ret->why), "starting a process: %s", strerror(errno));
         return;
     }
     if (pid == 0) {
@@ -65,25 +65,25 @@ static void ask(ask_fn fn, const char *of, struct answer *ret)
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (ret->r == -ETIMEDOUT)
-        mf_say(ret->why, sizeof(ret->why), "the runtime did not answer within %d s", ASK_MS / 1000);
+        mf_format(ret->why, sizeof(ret->why), "the runtime did not answer within %d s", ASK_MS / 1000);
     else if (ret->r < 0 && !ret->why[0])
-        mf_say(ret->why, sizeof(ret->why), "the runtime took its process down with %s %d",
-               WIFSIGNALED(status) ? "signal" : "exit code",
-               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        mf_format(ret->why, sizeof(ret->why), "the runtime took its process down with %s %d",
+                  WIFSIGNALED(status) ? "signal" : "exit code",
+                  WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
-int mf_device_ask_count(const char *vendor, char *why, size_t why_cap)
+int mf_device_query_count(const char *vendor, char *why, size_t why_cap)
 {
     struct answer a;
     ask(count, vendor, &a);
-    mf_say(why, why_cap, "%s", a.why);
+    mf_format(why, why_cap, "%s", a.why);
     return a.r;
 }
 
-int mf_device_ask_identity(const char *device, char *ret, size_t cap, char *why, size_t why_cap)
+int mf_device_query_identity(const char *device, char *ret, size_t cap, char *why, size_t why_cap)
 {
     struct answer a;
     ask(identify, device, &a);
-    mf_say(why, why_cap, "%s", a.why);
+    mf_format(why, why_cap, "%s", a.why);
     return a.r < 0 ? a.r : mf_copy(ret, cap, a.text);
 }

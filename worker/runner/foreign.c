@@ -24,7 +24,7 @@
 #define STEPS_MAX 4096
 /* Sets of addresses of one kernel that are loaded at a time: of every rotation, and of a first run's own output */
 #define LOADS_MAX    (MF_ROTATIONS_MAX + 2)
-#define BUFFERS_MAX  (2 * MF_STEP_ARTIFACTS_MAX * MF_PARTS_MAX)
+#define BUFFERS_MAX  (2 * MF_STEP_TENSOR_SPECS_MAX * MF_PARTS_MAX)
 #define EXIT_FOREIGN 70 /* this runner's exit code when its foreign runner died */
 
 struct mf_foreign {
@@ -194,24 +194,24 @@ static int foreign_open(const struct mf_family *family, struct mf_device *device
     return 0;
 }
 
-/* One side's buffers as JSON, in the order of its artifacts. */
+/* One side's buffers as JSON, in the order of its tensor specs. */
 static int add_buffers(cJSON *array, const struct mf_kernel *k, const char *side,
-                       const struct mf_artifact *artifacts, int32_t n, const struct mf_tensor_ref *refs)
+                       const struct mf_tensor_spec *tensor_specs, int32_t n, const struct mf_tensor_ref *refs)
 {
     for (int32_t i = 0; i < n; i++) {
-        char text[MF_ARTIFACT_TEXT_MAX];
-        mf_artifact_print(&artifacts[i], text);
+        char text[MF_TENSOR_SPEC_TEXT_MAX];
+        mf_tensor_spec_print(&tensor_specs[i], text);
         cJSON *buffer = cJSON_CreateObject();
         if (!cJSON_AddItemToArray(array, buffer)) {
             cJSON_Delete(buffer);
             return -ENOMEM;
         }
         cJSON *parts = cJSON_AddArrayToObject(buffer, "parts");
-        if (!cJSON_AddStringToObject(buffer, "artifact", text) ||
+        if (!cJSON_AddStringToObject(buffer, "tensor_spec", text) ||
             !cJSON_AddStringToObject(buffer, "side", side) || !parts)
             return -ENOMEM;
         struct mf_part part[MF_PARTS_MAX];
-        int n_parts = mf_artifact_parts(&artifacts[i], &k->shape, part);
+        int n_parts = mf_tensor_spec_parts(&tensor_specs[i], &k->shape, part);
         if (n_parts < 0)
             return n_parts;
         for (int p = 0; p < n_parts; p++) {
@@ -221,7 +221,7 @@ static int add_buffers(cJSON *array, const struct mf_kernel *k, const char *side
             if (r < 0)
                 return r;
             char path[48];
-            mf_say(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), fd);
+            mf_format(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), fd);
             cJSON *json = cJSON_CreateObject();
             if (!cJSON_AddItemToArray(parts, json)) {
                 cJSON_Delete(json);
@@ -390,20 +390,20 @@ static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
     int64_t protocol;
     int r = mf_channel_wait(&f->channel, HELLO_MS, &hello);
     if (r <= 0) {
-        mf_say(why, why_cap, "%s", r == 0 ? "it ended before its hello" : "no hello within 30 s");
+        mf_format(why, why_cap, "%s", r == 0 ? "it ended before its hello" : "no hello within 30 s");
         return r == 0 ? -EPIPE : r;
     }
     if (!is_op(hello, "hello") || mf_json_i64(hello, "protocol", 1, 1, &protocol) < 0) {
-        mf_say(why, why_cap, "its first message has to be a hello of protocol 1");
+        mf_format(why, why_cap, "its first message has to be a hello of protocol 1");
         return -EPROTO;
     }
     if (mf_json_text(hello, "name", &name) < 0 || !mf_is_name(name, sizeof(f->name) - 1)) {
-        mf_say(why, why_cap, "its hello's name has to be 1 to %zu letters, digits, _ . or -",
-               sizeof(f->name) - 1);
+        mf_format(why, why_cap, "its hello's name has to be 1 to %zu letters, digits, _ . or -",
+                  sizeof(f->name) - 1);
         return -EINVAL;
     }
     if (mf_family_find(NULL, name)) {
-        mf_say(why, why_cap, "its name %s is that of a family of ours", name);
+        mf_format(why, why_cap, "its name %s is that of a family of ours", name);
         return -EEXIST;
     }
     (void)mf_json_text(hello, "revision", &revision);
@@ -413,7 +413,7 @@ static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
         if (cJSON_IsString(item) && strcmp(item->valuestring, "step") == 0)
             return mf_copy(f->name, sizeof(f->name), name);
     }
-    mf_say(why, why_cap, "its hello does not say can: [\"step\"]");
+    mf_format(why, why_cap, "its hello does not say can: [\"step\"]");
     return -EINVAL;
 }
 
@@ -422,11 +422,11 @@ int mf_foreign_start(const char *command, const char *device, struct mf_foreign 
 {
     struct mf_foreign *f = calloc(1, sizeof(*f));
     if (!f) {
-        mf_say(why, why_cap, "out of memory");
+        mf_format(why, why_cap, "out of memory");
         return -ENOMEM;
     }
     mf_channel_init(&f->channel, -1);
-    mf_say(f->kind, sizeof(f->kind), "%.*s", (int)strcspn(device, ":"), device);
+    mf_format(f->kind, sizeof(f->kind), "%.*s", (int)strcspn(device, ":"), device);
     int pair[2];
     int r = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 ? -errno : 0;
     if (r == 0) {
@@ -435,7 +435,7 @@ int mf_foreign_start(const char *command, const char *device, struct mf_foreign 
         (void)close(pair[1]);
     }
     if (r < 0)
-        mf_say(why, why_cap, "%s", strerror(-r));
+        mf_format(why, why_cap, "%s", strerror(-r));
     else
         r = read_hello(f, why, why_cap);
     if (r < 0) {

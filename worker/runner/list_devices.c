@@ -18,7 +18,7 @@ static void print_described(const char *name, const cJSON *described)
 {
     struct mf_device_info d;
     const char *field, *indent = "              ";
-    if (mf_described_parse(described, &d, &field) < 0) {
+    if (mf_device_info_parse(described, &d, &field) < 0) {
         printf("%-13s left out: what it says of itself lacks %s\n", name, field);
         return;
     }
@@ -40,15 +40,15 @@ static void print_described(const char *name, const cJSON *described)
 }
 
 /* Asks a runner, as a worker would: nothing of a driver gets into this process. */
-static int describe(struct mf_crew *crew)
+static int describe(struct mf_runner_pool *runner_pool)
 {
     int64_t until = mf_now_ms() + TIMEOUT_MS;
     while (mf_now_ms() < until) {
         struct pollfd fds[MF_CREW_POLLFDS];
-        mf_crew_turn(crew);
+        mf_runner_pool_turn(runner_pool);
         cJSON *message = NULL;
-        enum mf_crew_event event;
-        while ((event = mf_crew_next(crew, &message)) != MF_CREW_NOTHING) {
+        enum mf_runner_pool_event event;
+        while ((event = mf_runner_pool_next(runner_pool, &message)) != MF_CREW_NOTHING) {
             if (event == MF_CREW_READY)
                 return 0;
             if (event == MF_CREW_HOPELESS)
@@ -56,8 +56,8 @@ static int describe(struct mf_crew *crew)
             if (event == MF_CREW_MESSAGE)
                 cJSON_Delete(message);
         }
-        mf_crew_pollfds(crew, fds);
-        int64_t left = MF_MIN(mf_crew_due_ms(crew), until) - mf_now_ms();
+        mf_runner_pool_pollfds(runner_pool, fds);
+        int64_t left = MF_MIN(mf_runner_pool_due_ms(runner_pool), until) - mf_now_ms();
         (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 1));
     }
     return -ETIMEDOUT;
@@ -65,33 +65,33 @@ static int describe(struct mf_crew *crew)
 
 static void list(const char *const *argv, const char *name)
 {
-    struct mf_crew *crew = NULL;
-    struct mf_crew_options o = {.argv = argv, .keep_bytes = 1 << 20};
-    int r = mf_crew_new(&o, &crew);
+    struct mf_runner_pool *runner_pool = NULL;
+    struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = 1 << 20};
+    int r = mf_runner_pool_new(&o, &runner_pool);
     if (r == 0)
-        r = describe(crew);
+        r = describe(runner_pool);
     if (r == 0)
-        print_described(name, mf_crew_described(crew));
+        print_described(name, mf_runner_pool_described(runner_pool));
     else
         printf("%-13s left out: %s\n", name,
                r == -ETIMEDOUT ? "no answer within a minute"
-               : crew          ? mf_crew_why(crew)
+               : runner_pool   ? mf_runner_pool_why(runner_pool)
                                : "out of memory");
-    mf_crew_free(crew);
+    mf_runner_pool_free(runner_pool);
 }
 
 int mf_list_devices(const char *const *argv, char *device, size_t device_cap)
 {
     static const char *const vendors[] = {"nvidia", "amd"};
-    mf_say(device, device_cap, "cpu:0");
+    mf_format(device, device_cap, "cpu:0");
     list(argv, device);
     for (size_t i = 0; i < MF_ARRAY_LEN(vendors); i++) {
         char why[256];
-        int n = mf_device_ask_count(vendors[i], why, sizeof(why));
+        int n = mf_device_query_count(vendors[i], why, sizeof(why));
         if (n < 0)
             printf("hip:%-9s left out: %s\n", vendors[i], why);
         for (int ordinal = 0; ordinal < n; ordinal++) {
-            mf_say(device, device_cap, "hip:%s:%d", vendors[i], ordinal);
+            mf_format(device, device_cap, "hip:%s:%d", vendors[i], ordinal);
             list(argv, device);
         }
     }

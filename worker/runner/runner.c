@@ -38,7 +38,7 @@
 struct runner {
     const struct mf_runner_options *options;
     struct mf_channel channel;
-    struct mf_runner_keeper keeper;
+    struct mf_runner_keeper memfd_store;
     struct mf_runner_sink sink;
     struct mf_device *device; /* NULL until `describe` */
     char sandbox[MF_SANDBOX_TEXT_MAX];
@@ -138,7 +138,7 @@ static const char *find_unknown(const struct runner *r, char word[MF_FAMILY_NAME
         return NULL;
     for (const char *at = r->options->families; at && *at; at += *at == ',') {
         size_t len = strcspn(at, ",");
-        mf_say(word, MF_FAMILY_NAME_MAX, "%.*s", (int)len, at);
+        mf_format(word, MF_FAMILY_NAME_MAX, "%.*s", (int)len, at);
         bool known = len == 0 || (len < MF_FAMILY_NAME_MAX && mf_family_find(NULL, word));
         for (size_t i = 0; !known && i < r->extra.n; i++)
             known = strcmp(r->extra.families[i]->name, word) == 0;
@@ -209,7 +209,7 @@ static int take_have(struct runner *r, const cJSON *message)
         (void)close(fd);
         return -EPROTO;
     }
-    (void)mf_kept_store_add(&r->keeper.local.store, key, fd, (uint64_t)bytes);
+    (void)mf_kept_store_add(&r->memfd_store.local.store, key, fd, (uint64_t)bytes);
     return 0;
 }
 
@@ -226,7 +226,7 @@ static int describe(struct runner *r, const cJSON *message)
     struct mf_device_info known;
     const cJSON *json = mf_json_object(message, "known");
     const char *field;
-    if (json && mf_described_parse(json, &known, &field) < 0)
+    if (json && mf_device_info_parse(json, &known, &field) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s is missing or wrong", field);
     char word[MF_FAMILY_NAME_MAX];
     if (find_unknown(r, word))
@@ -409,7 +409,7 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
     struct mf_session_args args = {.device = r->device,
                                    .shape = q->shape,
                                    .options = &q->options,
-                                   .keeper = &r->keeper.local.keeper,
+                                   .memfd_store = &r->memfd_store.local.memfd_store,
                                    .extra = &r->extra,
                                    .sink = &r->sink.sink};
     int x = mf_session_new(&args, why, why_cap, &r->session);
@@ -464,7 +464,7 @@ static int compile_ahead(struct runner *r, const cJSON *message)
     struct mf_compiler compiler;
     struct mf_shape shape;
     size_t n_steps;
-    if (!known || mf_described_parse(known, &info, &field) < 0 || parse_shape(message, &shape) < 0 ||
+    if (!known || mf_device_info_parse(known, &info, &field) < 0 || parse_shape(message, &shape) < 0 ||
         mf_device_hip_compiler(r->options->device, &info, &compiler) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "ahead: known and shape have to be those of a GPU's");
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
@@ -479,7 +479,7 @@ static int take_drop(struct runner *r, const cJSON *message)
 {
     const char *key;
     if (mf_json_text(message, "key", &key) == 0)
-        mf_kept_store_drop(&r->keeper.local.store, key);
+        mf_kept_store_drop(&r->memfd_store.local.store, key);
     return 0;
 }
 
@@ -560,7 +560,7 @@ static int start_foreign(struct runner *r)
 static void load_plugins(struct runner *r)
 {
     char kind[16];
-    mf_say(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
+    mf_format(kind, sizeof(kind), "%.*s", (int)strcspn(r->options->device, ":"), r->options->device);
     mf_runner_plugins_load(&r->plugins, r->options->family_so, r->options->n_family_so, kind);
     for (size_t i = 0; i < r->plugins.loaded.n; i++)
         r->extra_families[r->extra.n++] = r->plugins.loaded.families[i];
@@ -632,7 +632,7 @@ int mf_runner_main(const struct mf_runner_options *o)
     r.extra.families = r.extra_families;
     prepare_last_words((int)fd);
     mf_channel_init(&r.channel, (int)fd);
-    mf_runner_keeper_init(&r.keeper, &r.channel, o->keep_bytes);
+    mf_runner_keeper_init(&r.memfd_store, &r.channel, o->keep_bytes);
     mf_runner_sink_init(&r.sink, &r.channel);
     int x = run(&r);
     mf_session_free(r.session);
@@ -640,7 +640,7 @@ int mf_runner_main(const struct mf_runner_options *o)
         mf_foreign_free(r.foreign[i]);
     mf_device_close(r.device);
     mf_runner_plugins_release(&r.plugins);
-    mf_runner_keeper_release(&r.keeper);
+    mf_runner_keeper_release(&r.memfd_store);
     mf_channel_release(&r.channel);
     if (x < 0)
         (void)fprintf(stderr, "runner: %s\n", strerror(-x));

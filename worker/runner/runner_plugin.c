@@ -19,13 +19,13 @@
 static void base_name(const char *path, char name[MF_FAMILY_NAME_MAX])
 {
     const char *slash = strrchr(path, '/');
-    mf_say(name, MF_FAMILY_NAME_MAX, "%s", slash ? slash + 1 : path);
+    mf_format(name, MF_FAMILY_NAME_MAX, "%s", slash ? slash + 1 : path);
     for (char *c = name; *c; c++) {
         if (!mf_is_name((char[]){*c, '\0'}, 1))
             *c = '_';
     }
     if (!*name)
-        mf_say(name, MF_FAMILY_NAME_MAX, "plugin");
+        mf_format(name, MF_FAMILY_NAME_MAX, "plugin");
 }
 
 void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *paths, int n,
@@ -38,12 +38,12 @@ void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *path
             const struct mf_family *f = p->loaded.families[p->loaded.n - 1];
             if (strcmp(f->device_kind, device_kind) == 0)
                 continue;
-            mf_say(why, sizeof(why), "family %s is for devices of kind %s, and this one is a %s", f->name,
-                   f->device_kind, device_kind);
+            mf_format(why, sizeof(why), "family %s is for devices of kind %s, and this one is a %s", f->name,
+                      f->device_kind, device_kind);
         }
         (void)fprintf(stderr, "family %s: %s\n", paths[i], why);
         base_name(paths[i], p->refused[p->n_refused].name);
-        mf_say(p->refused[p->n_refused++].why, MF_REASON_MAX, "%s: %s", paths[i], why);
+        mf_format(p->refused[p->n_refused++].why, MF_REASON_MAX, "%s: %s", paths[i], why);
     }
 }
 

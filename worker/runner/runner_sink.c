@@ -95,7 +95,7 @@ int mf_runner_sink_describe(struct mf_runner_sink *s, const struct mf_device_inf
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("described");
     s->device = device;
     s->told = ceilings(device);
-    return send_message(s, m, m && mf_described_add(m, device) == 0);
+    return send_message(s, m, m && mf_device_info_add(m, device) == 0);
 }
 
 static int sink_result(struct mf_sink *sink, const struct mf_unit_result *result)

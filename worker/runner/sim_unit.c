@@ -53,20 +53,20 @@ static enum mf_status judge(enum mf_sim_fault fault, char reason[MF_REASON_MAX])
 {
     switch (fault) {
     case MF_SIM_FAULT_WRONG:
-        mf_say(reason, MF_REASON_MAX, "worst row: relative error 1.0 is beyond its limit 0.01 (planted)");
+        mf_format(reason, MF_REASON_MAX, "worst row: relative error 1.0 is beyond its limit 0.01 (planted)");
         return MF_STATUS_WRONG;
     case MF_SIM_FAULT_NAN:
-        mf_say(reason, MF_REASON_MAX, "the output holds a NaN (planted)");
+        mf_format(reason, MF_REASON_MAX, "the output holds a NaN (planted)");
         return MF_STATUS_WRONG;
     case MF_SIM_FAULT_NO_MEMORY:
-        mf_say(reason, MF_REASON_MAX, "its workspace could not be allocated (planted)");
+        mf_format(reason, MF_REASON_MAX, "its workspace could not be allocated (planted)");
         return MF_STATUS_NO_MEMORY;
     case MF_SIM_FAULT_ZERO_TIME:
-        mf_say(reason, MF_REASON_MAX, "a time of 0 us (planted)");
+        mf_format(reason, MF_REASON_MAX, "a time of 0 us (planted)");
         return MF_STATUS_IMPLAUSIBLE;
     case MF_SIM_FAULT_BEYOND_PEAK:
-        mf_say(reason, MF_REASON_MAX,
-               "its time is a tenth of what the device's peak arithmetic allows (planted)");
+        mf_format(reason, MF_REASON_MAX,
+                  "its time is a tenth of what the device's peak arithmetic allows (planted)");
         return MF_STATUS_IMPLAUSIBLE;
     case MF_SIM_FAULT_NONE:
     case MF_SIM_FAULT_CRASH:
@@ -181,7 +181,7 @@ static void model_pipeline(struct sim_race *s, size_t i)
     }
     us += (double)(e->n_steps - 1) * s->device->info.gap_us;
     s->true_us[i] = us * (0.97 + 0.06 * (double)(h % 1000) / 1000);
-    mf_say(name, sizeof(name), "p%016llx", (unsigned long long)h);
+    mf_format(name, sizeof(name), "p%016llx", (unsigned long long)h);
     s->noise[i] = mf_sim_noise(s->options->seed, s->shape, name);
 }
 

@@ -121,7 +121,7 @@ static int allow_each(const struct landlock *l, const char *list)
     int r = 0;
     while (r == 0 && list && *list) {
         size_t n = strcspn(list, ":");
-        mf_say(path, sizeof(path), "%.*s", (int)MF_MIN(n, sizeof(path) - 1), list);
+        mf_format(path, sizeof(path), "%.*s", (int)MF_MIN(n, sizeof(path) - 1), list);
         r = *path ? allow(l, path, READ) : 0;
         list += n + (list[n] == ':');
     }
@@ -134,7 +134,7 @@ static int allow_around(const struct landlock *l, const char *file, uint64_t may
     char path[PATH_MAX];
     const char *slash = strrchr(file, '/');
     if (slash)
-        mf_say(path, sizeof(path), "%.*s", (int)MF_MAX(slash - file, 1), file);
+        mf_format(path, sizeof(path), "%.*s", (int)MF_MAX(slash - file, 1), file);
     return allow(l, slash ? path : ".", may);
 }
 
@@ -145,8 +145,8 @@ static int allow_program(const struct landlock *l, bool gpu)
     static const char *const modules[] = {"moefarm-hip-nvidia.so", "moefarm-hip-amd.so"};
     int r = allow(l, "/proc/self/exe", READ);
     for (size_t i = 0; r == 0 && gpu && i < MF_ARRAY_LEN(modules); i++)
-        r = mf_beside(modules[i], "kernels", path) == 0 ? allow_around(l, path, READ) : 0;
-    if (r == 0 && gpu && mf_beside("moefarm-compile", "kernels", path) == 0)
+        r = mf_sibling_file(modules[i], "kernels", path) == 0 ? allow_around(l, path, READ) : 0;
+    if (r == 0 && gpu && mf_sibling_file("moefarm-compile", "kernels", path) == 0)
         r = allow(l, path, READ | EXEC);
     if (r == 0 && gpu) {
         mf_code_folder(path);
@@ -228,7 +228,7 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
 {
     bool gpu = strncmp(s->device, "hip:", 4) == 0;
     if (s->off) {
-        mf_say(ret_text, MF_SANDBOX_TEXT_MAX, "none: --no-sandbox");
+        mf_format(ret_text, MF_SANDBOX_TEXT_MAX, "none: --no-sandbox");
         return 0;
     }
     /* CUDA's and ROCm's own caches are in the home folder otherwise, which is closed */
@@ -237,23 +237,23 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
         (void)setenv(folders[i], s->scratch, 1);
     int r = drop_privileges();
     if (r < 0) {
-        mf_say(why, why_cap, "drop privileges: %s", strerror(-r));
+        mf_format(why, why_cap, "drop privileges: %s", strerror(-r));
         return r;
     }
     int version = limit_files(s, gpu);
     if (version < 0) {
-        mf_say(why, why_cap, "limit its files by Landlock: %s", strerror(-version));
+        mf_format(why, why_cap, "limit its files by Landlock: %s", strerror(-version));
         return version;
     }
     int calls = mf_sandbox_calls(gpu, s->foreign);
     if (calls < 0 && calls != -ENOSYS) {
-        mf_say(why, why_cap, "limit its calls by seccomp: %s", strerror(-calls));
+        mf_format(why, why_cap, "limit its calls by seccomp: %s", strerror(-calls));
         return calls;
     }
     char files[32] = "no landlock in this kernel";
     if (version > 0)
-        mf_say(files, sizeof(files), "landlock %d", version);
-    mf_say(ret_text, MF_SANDBOX_TEXT_MAX, "%s, %s", files,
-           calls == 0 ? "seccomp" : "no seccomp in this kernel");
+        mf_format(files, sizeof(files), "landlock %d", version);
+    mf_format(ret_text, MF_SANDBOX_TEXT_MAX, "%s, %s", files,
+              calls == 0 ? "seccomp" : "no seccomp in this kernel");
     return 0;
 }

@@ -42,7 +42,7 @@ static bool is_there(const char *program)
     const char *path = getenv("PATH");
     for (const char *at = path ? path : ""; *at; at += strcspn(at, ":"), at += *at == ':') {
         char file[PATH_MAX];
-        mf_say(file, sizeof(file), "%.*s/%s", (int)strcspn(at, ":"), at, program);
+        mf_format(file, sizeof(file), "%.*s/%s", (int)strcspn(at, ":"), at, program);
         if (access(file, X_OK) == 0)
             return true;
     }
@@ -76,7 +76,7 @@ static int write_sources(const char *folder)
     const char *name;
     for (size_t i = 0; (name = mf_code_source_name(i)); i++) {
         char path[PATH_MAX];
-        mf_say(path, sizeof(path), "%s/%s", folder, name);
+        mf_format(path, sizeof(path), "%s/%s", folder, name);
         FILE *f = fopen(path, "we");
         if (!f)
             return -errno;
@@ -92,7 +92,7 @@ static void remove_sources(const char *folder)
     const char *name;
     for (size_t i = 0; (name = mf_code_source_name(i)); i++) {
         char path[PATH_MAX];
-        mf_say(path, sizeof(path), "%s/%s", folder, name);
+        mf_format(path, sizeof(path), "%s/%s", folder, name);
         (void)unlink(path);
     }
     (void)rmdir(folder);
@@ -116,7 +116,7 @@ static int compile(const char *program, const char *arch, const char *from, cons
                                       to,
                                       from};
     int n = 13;
-    mf_say(arch_option, sizeof(arch_option), "--offload-arch=%s", arch);
+    mf_format(arch_option, sizeof(arch_option), "--offload-arch=%s", arch);
     for (int i = 0; i < n_defines && n < ARGS_MAX; i++)
         argv[n++] = defines[i];
     return run(program, argv);
@@ -128,13 +128,13 @@ int mf_clang_compile(const char *arch, const char *source, const char *out, char
     char folder[PATH_MAX], from[PATH_MAX + 64], part[PATH_MAX];
     if (!program)
         return -ENOENT;
-    mf_say(folder, sizeof(folder), "%s/moefarm-clang.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    mf_format(folder, sizeof(folder), "%s/moefarm-clang.XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(folder)) {
         (void)fprintf(stderr, "making %s: %s\n", folder, strerror(errno));
         return -EIO;
     }
-    mf_say(from, sizeof(from), "%s/%s", folder, source);
-    mf_say(part, sizeof(part), "%s.%d", out, (int)getpid());
+    mf_format(from, sizeof(from), "%s/%s", folder, source);
+    mf_format(part, sizeof(part), "%s.%d", out, (int)getpid());
     int r = write_sources(folder);
     if (r < 0)
         (void)fprintf(stderr, "writing to %s: %s\n", folder, strerror(-r));

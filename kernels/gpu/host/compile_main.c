@@ -75,7 +75,7 @@ struct calls {
 static bool find(const struct compiler *v, const struct calls *c, const char *call, void *ret)
 {
     char name[64];
-    mf_say(name, sizeof(name), "%s%s", v->prefix, call);
+    mf_format(name, sizeof(name), "%s%s", v->prefix, call);
     void *symbol = dlsym(c->library, name);
     memcpy(ret, &symbol, sizeof(symbol));
     return symbol != NULL;
@@ -84,8 +84,8 @@ static bool find(const struct compiler *v, const struct calls *c, const char *ca
 static bool has_calls(const struct compiler *v, struct calls *c)
 {
     char get_size[32], get_code[32];
-    mf_say(get_size, sizeof(get_size), "Get%s", v->size_call);
-    mf_say(get_code, sizeof(get_code), "Get%s", v->code_call);
+    mf_format(get_size, sizeof(get_size), "Get%s", v->size_call);
+    mf_format(get_code, sizeof(get_code), "Get%s", v->code_call);
     return find(v, c, "Version", &c->version) && find(v, c, "CreateProgram", &c->create) &&
            find(v, c, "DestroyProgram", &c->destroy) && find(v, c, "CompileProgram", &c->compile) &&
            find(v, c, "GetProgramLogSize", &c->log_size) && find(v, c, "GetProgramLog", &c->log) &&
@@ -136,7 +136,7 @@ static void print_log(const struct calls *c, void *program)
 static int write_file(const char *out, const char *code, size_t n)
 {
     char part[PATH_MAX];
-    mf_say(part, sizeof(part), "%s.%d", out, (int)getpid());
+    mf_format(part, sizeof(part), "%s.%d", out, (int)getpid());
     _cleanup_(mf_closep) int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
         return -errno;
@@ -183,7 +183,7 @@ static int compile(const struct compiler *v, const struct calls *c, const char *
         names[i] = mf_code_source_name((size_t)i);
         texts[i] = mf_code_source(names[i]);
     }
-    mf_say(arch_option, sizeof(arch_option), "--gpu-architecture=%s", arch);
+    mf_format(arch_option, sizeof(arch_option), "--gpu-architecture=%s", arch);
     options[n++] = arch_option;
     for (size_t i = 0; i < MF_ARRAY_LEN(v->fixed) && v->fixed[i]; i++)
         options[n++] = v->fixed[i];

@@ -201,14 +201,14 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
     _cleanup_(mf_freep) void *image = read_file(path);
     struct mf_module *m = calloc(1, sizeof(*m));
     if (!image || !m) {
-        mf_say(why, why_cap, "%s: %s", path, image ? "out of memory" : "cannot be read");
+        mf_format(why, why_cap, "%s: %s", path, image ? "out of memory" : "cannot be read");
         free(m);
         return image ? -ENOMEM : -ENOENT;
     }
     hipError_t e = alive(d, d->c.hipModuleLoadData(&m->module, image), "loading code");
     if (e != hipSuccess) {
-        mf_say(why, why_cap, "%s is no code object of %s: %s", path, base->info.class.gfx,
-               mf_hip_words(&d->c, e));
+        mf_format(why, why_cap, "%s is no code object of %s: %s", path, base->info.class.gfx,
+                  mf_hip_words(&d->c, e));
         free(m);
         return errno_of(e) == -ENOMEM ? -ENOMEM : -ENOEXEC;
     }
@@ -442,9 +442,9 @@ static int measure_ceilings(struct hip_device *d)
 }
 
 /* Which units are near to which half of the last cache; whatever fails, it is not known. */
-static struct mf_halves find_halves(struct hip_device *d)
+static struct mf_l2_halves find_halves(struct hip_device *d)
 {
-    struct mf_halves halves = {.near = 0};
+    struct mf_l2_halves halves = {.near = 0};
     const int units = d->base.info.cores;
     const size_t n = (size_t)units * LINES * sizeof(uint32_t), lines = (size_t)LINES * LINE_STRIDE;
     /* all of its LDS for one block, so that each unit has one */
@@ -462,7 +462,7 @@ static struct mf_halves find_halves(struct hip_device *d)
         must(d, e, "telling the halves of the last cache apart");
         if (e != hipSuccess || hip_copy(&d->base, cycles, memory + lines, n) < 0)
             break;
-        halves = mf_halves_of(cycles, units, LINES);
+        halves = mf_l2_halves_of(cycles, units, LINES);
     }
     hip_release(&d->base, memory, lines + n);
     return halves;
@@ -512,7 +512,7 @@ static bool find_call(void *library, const char *name, void *ret, char *why, siz
     void *symbol = dlsym(library, name);
     memcpy(ret, &symbol, sizeof(symbol));
     if (!symbol)
-        mf_say(why, why_cap, "the runtime lacks %s", name);
+        mf_format(why, why_cap, "the runtime lacks %s", name);
     return symbol != NULL;
 }
 
@@ -525,7 +525,7 @@ static int load_calls(struct mf_hip_calls *c, char *why, size_t why_cap)
     for (size_t i = 0; i < MF_ARRAY_LEN(mf_hip_sonames) && !library; i++)
         library = dlopen(mf_hip_sonames[i], RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
-        mf_say(why, why_cap, "no runtime of %s: %s", MF_HIP_VENDOR, dlerror());
+        mf_format(why, why_cap, "no runtime of %s: %s", MF_HIP_VENDOR, dlerror());
         return -ENOENT;
     }
 #if defined(MF_HIP_NVIDIA)
@@ -555,8 +555,8 @@ static int count_with(const struct mf_hip_calls *c, char *why, size_t why_cap)
         e = c->hipGetDeviceCount(&n);
     if (e == hipSuccess && n > 0)
         return n;
-    mf_say(why, why_cap, "the runtime of %s shows no device%s%s", MF_HIP_VENDOR, e == hipSuccess ? "" : ": ",
-           e == hipSuccess ? "" : mf_hip_words(c, e));
+    mf_format(why, why_cap, "the runtime of %s shows no device%s%s", MF_HIP_VENDOR,
+              e == hipSuccess ? "" : ": ", e == hipSuccess ? "" : mf_hip_words(c, e));
     return -ENOENT;
 }
 
@@ -578,7 +578,7 @@ static int identity(int ordinal, char *ret, size_t cap, char *why, size_t why_ca
     hipError_t e = ordinal < n ? mf_hip_identity(&c, ordinal, ret, cap) : hipErrorNotFound;
     if (e == hipSuccess)
         return 0;
-    mf_say(why, why_cap, "asking who hip:%s:%d is: %s", MF_HIP_VENDOR, ordinal, mf_hip_words(&c, e));
+    mf_format(why, why_cap, "asking who hip:%s:%d is: %s", MF_HIP_VENDOR, ordinal, mf_hip_words(&c, e));
     return errno_of(e);
 }
 
@@ -621,7 +621,7 @@ static int describe(struct hip_device *d)
     info->lds_bytes = (uint64_t)d->max_shared;
     info->clock_mhz = clock / 1e3;
     info->memory_mhz = memory_clock / 1e3;
-    mf_say(info->isa, sizeof(info->isa), "%s", info->class.gfx);
+    mf_format(info->isa, sizeof(info->isa), "%s", info->class.gfx);
     return 0;
 }
 
@@ -650,7 +650,7 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
         {"mf_add_cycles", offsetof(struct hip_device, add_cycles), "sm_90"},
     };
     if (hip_compile(&d->base, &code, 1, path, whys) < 1) {
-        mf_say(why, why_cap, "%s", whys[0]);
+        mf_format(why, why_cap, "%s", whys[0]);
         return -ENOEXEC;
     }
     int r = hip_module_load(&d->base, path[0], why, why_cap, &d->own);
@@ -690,13 +690,13 @@ static int measure(struct hip_device *d, const struct mf_device_info *known, cha
 {
     int r = open_streams(d);
     if (r < 0)
-        mf_say(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, d->ordinal, strerror(-r));
+        mf_format(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, d->ordinal, strerror(-r));
     else
         r = make_own(d, why, why_cap);
     if (r == 0 && !known) {
         r = measure_ceilings(d);
         if (r < 0)
-            mf_say(why, why_cap, "measuring the device: %s", strerror(-r));
+            mf_format(why, why_cap, "measuring the device: %s", strerror(-r));
     }
     return r;
 }
@@ -706,7 +706,7 @@ static int open_device(int ordinal, const struct mf_device_opening *how, char *w
 {
     struct hip_device *d = calloc(1, sizeof(*d));
     if (!d) {
-        mf_say(why, why_cap, "out of memory");
+        mf_format(why, why_cap, "out of memory");
         return -ENOMEM;
     }
     d->base.ops = how->guest ? &guest_ops : &hip_ops;
@@ -717,18 +717,18 @@ static int open_device(int ordinal, const struct mf_device_opening *how, char *w
     if (r == 0)
         r = count_with(&d->c, why, why_cap);
     if (r >= 0 && ordinal >= r) {
-        mf_say(why, why_cap, "hip:%s:%d: the runtime shows %d device%s", MF_HIP_VENDOR, ordinal, r,
-               r == 1 ? "" : "s");
+        mf_format(why, why_cap, "hip:%s:%d: the runtime shows %d device%s", MF_HIP_VENDOR, ordinal, r,
+                  r == 1 ? "" : "s");
         r = -EINVAL;
     }
     if (r >= 0)
         r = mf_code_version(MF_HIP_VENDOR, d->compiler.version, why, why_cap);
     if (r >= 0) {
         r = describe(d);
-        mf_say(d->base.info.compiler, sizeof(d->base.info.compiler), "%s", d->compiler.version);
+        mf_format(d->base.info.compiler, sizeof(d->base.info.compiler), "%s", d->compiler.version);
         mf_code_arch(&d->compiler, d->base.info.class.gfx);
         if (r < 0)
-            mf_say(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, ordinal, strerror(-r));
+            mf_format(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, ordinal, strerror(-r));
     }
     if (r >= 0 && !how->guest)
         r = measure(d, how->known, why, why_cap);

@@ -18,16 +18,16 @@ static const char *const vendors[] = {"amd", "nvidia"};
 static int load(const char *vendor, const struct mf_hip_module **ret, char *why, size_t why_cap)
 {
     char file[64], path[PATH_MAX];
-    mf_say(file, sizeof(file), "moefarm-hip-%s.so", vendor);
-    if (mf_beside(file, "kernels", path) < 0) {
-        mf_say(why, why_cap,
-               "this build has no module for %s (%s), for want of the runtime's headers when it was made",
-               vendor, file);
+    mf_format(file, sizeof(file), "moefarm-hip-%s.so", vendor);
+    if (mf_sibling_file(file, "kernels", path) < 0) {
+        mf_format(why, why_cap,
+                  "this build has no module for %s (%s), for want of the runtime's headers when it was made",
+                  vendor, file);
         return -ENOENT;
     }
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!object) {
-        mf_say(why, why_cap, "%s", dlerror());
+        mf_format(why, why_cap, "%s", dlerror());
         return -ENOENT;
     }
     mf_hip_module_fn entry = NULL;
@@ -35,7 +35,7 @@ static int load(const char *vendor, const struct mf_hip_module **ret, char *why,
     memcpy(&entry, &symbol, sizeof(entry));
     const struct mf_hip_module *m = entry ? entry() : NULL;
     if (!m || m->api != MF_HIP_MODULE_API || strcmp(m->sources, mf_code_sources_digest) != 0) {
-        mf_say(why, why_cap, "%s is of another version of moefarm", path);
+        mf_format(why, why_cap, "%s is of another version of moefarm", path);
         (void)dlclose(object);
         return -ENOENT;
     }
@@ -75,7 +75,7 @@ static int find(const char *name, const struct mf_hip_module **ret, int *ret_ord
     const char *vendor = parse(name, ret_ordinal);
     if (vendor)
         return load(vendor, ret, why, why_cap);
-    mf_say(why, why_cap, "'%s' is no device: expected hip:amd:<ordinal> or hip:nvidia:<ordinal>", name);
+    mf_format(why, why_cap, "'%s' is no device: expected hip:amd:<ordinal> or hip:nvidia:<ordinal>", name);
     return -EINVAL;
 }
 
@@ -101,7 +101,7 @@ int mf_device_hip_compiler(const char *name, const struct mf_device_info *known,
     if (!compiler.vendor)
         return -EINVAL;
     mf_code_arch(&compiler, known->class.gfx);
-    mf_say(compiler.version, sizeof(compiler.version), "%s", known->compiler);
+    mf_format(compiler.version, sizeof(compiler.version), "%s", known->compiler);
     *ret = compiler;
     return 0;
 }

@@ -65,8 +65,8 @@ CREATE TABLE batch (
     ended_ms    INTEGER
 ) STRICT;
 
--- A goal: one shape of a batch on one device class. waiting: no worker of the class has enumerated yet.
-CREATE TABLE goal (
+-- A task: one shape of a batch on one device class. waiting: no worker of the class has enumerated yet.
+CREATE TABLE task (
     id          INTEGER PRIMARY KEY,
     batch       INTEGER NOT NULL REFERENCES batch,
     shape       INTEGER NOT NULL REFERENCES shape,
@@ -74,15 +74,15 @@ CREATE TABLE goal (
     state       TEXT NOT NULL CHECK (state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing', 'done', 'failed', 'cancelled')),
     reason      TEXT NOT NULL DEFAULT '',   -- of failed, and what waiting waits for
     enumeration INTEGER REFERENCES enumeration,
-    model       INTEGER REFERENCES device_model, -- pinned by the first probe: one model's times decide a goal
+    model       INTEGER REFERENCES device_model, -- pinned by the first probe: one model's times decide a task
     n_steps     INTEGER NOT NULL DEFAULT 0, -- steps to measure
     n_measured  INTEGER NOT NULL DEFAULT 0, -- steps with a final result
     ended_ms    INTEGER,
     UNIQUE (batch, shape, class),
     CHECK (class IS NOT NULL OR state IN ('waiting', 'cancelled'))
 ) STRICT;
-CREATE INDEX goal_enumeration ON goal (enumeration);
-CREATE INDEX goal_state ON goal (state, class);
+CREATE INDEX task_enumeration ON task (enumeration);
+CREATE INDEX task_state ON task (state, class);
 
 CREATE TABLE kernel (                   -- interned once per revision
     id          INTEGER PRIMARY KEY,
@@ -127,7 +127,7 @@ CREATE TABLE rejection (                -- why a family offers no step, in words
 -- ready, leased ─cancel─► cancelled                leased ─given up after too many attempts─► failed
 CREATE TABLE unit (
     id          INTEGER PRIMARY KEY,
-    goal        INTEGER NOT NULL REFERENCES goal,
+    task        INTEGER NOT NULL REFERENCES task,
     class       INTEGER NOT NULL REFERENCES device_class,
     kind        TEXT NOT NULL CHECK (kind IN ('enumerate', 'probe', 'race')),
     state       TEXT NOT NULL CHECK (state IN ('ready', 'leased', 'done', 'failed', 'cancelled')),
@@ -141,7 +141,7 @@ CREATE TABLE unit (
     created_ms  INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX unit_ready ON unit (state, class, priority DESC, id);
-CREATE INDEX unit_goal ON unit (goal, state, kind);
+CREATE INDEX unit_task ON unit (task, state, kind);
 
 CREATE TABLE result (
     id          INTEGER PRIMARY KEY,
@@ -150,7 +150,7 @@ CREATE TABLE result (
     seq         INTEGER NOT NULL,
     step        INTEGER REFERENCES step,
     pipeline    INTEGER REFERENCES pipeline,
-    goal        INTEGER NOT NULL,
+    task        INTEGER NOT NULL,
     worker      INTEGER NOT NULL,
     status      TEXT NOT NULL,
     reason      TEXT NOT NULL,
@@ -160,19 +160,19 @@ CREATE TABLE result (
     row_err     REAL,
     verified    INTEGER NOT NULL,
     late        INTEGER NOT NULL CHECK (late IN (0, 1)), -- of a lease that had ended: a sample, never a decision
-    final       INTEGER NOT NULL CHECK (final IN (0, 1)), -- decides its step for the goal; 0: late, or a death that was tried again
+    final       INTEGER NOT NULL CHECK (final IN (0, 1)), -- decides its step for the task; 0: late, or a death that was tried again
     samples     BLOB,                   -- little-endian float32, us
     extra       TEXT,                   -- JSON of what has no column: mode, canary, dropped_at, fresh, race
     at_ms       INTEGER NOT NULL,
     UNIQUE (unit, attempt, seq)
 ) STRICT;
--- No step is counted twice: at most one result of a goal decides it. A race's results have no step (NULLs differ).
-CREATE UNIQUE INDEX result_final ON result (goal, step) WHERE final = 1;
-CREATE INDEX result_other ON result (goal, step) WHERE final = 0;
+-- No step is counted twice: at most one result of a task decides it. A race's results have no step (NULLs differ).
+CREATE UNIQUE INDEX result_final ON result (task, step) WHERE final = 1;
+CREATE INDEX result_other ON result (task, step) WHERE final = 0;
 
 CREATE TABLE pipeline (
     id          INTEGER PRIMARY KEY,
-    goal        INTEGER NOT NULL REFERENCES goal,
+    task        INTEGER NOT NULL REFERENCES task,
     place       INTEGER NOT NULL,       -- by forecast, from 1, within its layout
     steps       TEXT NOT NULL,          -- JSON array of step ids, in order
     structure   TEXT NOT NULL,          -- "sort | gather+gemm1+act | gemm2+weight+combine"
@@ -181,7 +181,7 @@ CREATE TABLE pipeline (
     sum_us      REAL NOT NULL,          -- of its steps and a launch gap each
     forecast_us REAL NOT NULL,          -- sum_us, corrected by what its structure took in earlier batches
     finalist    INTEGER NOT NULL CHECK (finalist IN (0, 1)),
-    UNIQUE (goal, steps)
+    UNIQUE (task, steps)
 ) STRICT;
 
 CREATE TABLE layout_choice (            -- one weight layout for a layer model of a batch on a class
@@ -194,9 +194,9 @@ CREATE TABLE layout_choice (            -- one weight layout for a layer model o
     PRIMARY KEY (batch, class, layer_model)
 ) STRICT;
 
-CREATE TABLE config (                   -- the winning pipeline of a goal
+CREATE TABLE config (                   -- the winning pipeline of a task
     id          INTEGER PRIMARY KEY,
-    goal        INTEGER NOT NULL UNIQUE REFERENCES goal,
+    task        INTEGER NOT NULL UNIQUE REFERENCES task,
     shape       INTEGER NOT NULL REFERENCES shape,
     class       INTEGER NOT NULL REFERENCES device_class,
     model       INTEGER NOT NULL REFERENCES device_model,
@@ -227,7 +227,7 @@ CREATE TABLE strike (                   -- a step that killed a runner
     kernel      INTEGER NOT NULL REFERENCES kernel,
     class       INTEGER NOT NULL REFERENCES device_class,
     worker      INTEGER NOT NULL REFERENCES worker,
-    goal        INTEGER NOT NULL REFERENCES goal,
+    task        INTEGER NOT NULL REFERENCES task,
     status      TEXT NOT NULL,
     reason      TEXT NOT NULL,
     at_ms       INTEGER NOT NULL
@@ -245,7 +245,7 @@ CREATE TABLE quarantine (
 CREATE TABLE event (                    -- what SSE sends; the id is Last-Event-ID
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     batch       INTEGER,                -- NULL: of the farm
-    kind        TEXT NOT NULL,          -- batch, goal, result, worker, config, quarantine
+    kind        TEXT NOT NULL,          -- batch, task, result, worker, config, quarantine
     body        TEXT NOT NULL,
     at_ms       INTEGER NOT NULL
 ) STRICT;

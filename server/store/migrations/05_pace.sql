@@ -12,11 +12,11 @@ CREATE TABLE pace (
 
 INSERT INTO pace
     SELECT g.batch, r.at_ms / 1000, count(r.step), sum(r.step IS NOT NULL AND r.status NOT IN ('ok', 'slow')), count(r.pipeline)
-    FROM result r JOIN goal g ON g.id = r.goal WHERE r.final = 1 GROUP BY 1, 2;
+    FROM result r JOIN task g ON g.id = r.task WHERE r.final = 1 GROUP BY 1, 2;
 
 CREATE TRIGGER pace_made AFTER INSERT ON result WHEN new.final = 1 BEGIN
     INSERT INTO pace VALUES (
-        (SELECT batch FROM goal WHERE id = new.goal), new.at_ms / 1000, new.step IS NOT NULL,
+        (SELECT batch FROM task WHERE id = new.task), new.at_ms / 1000, new.step IS NOT NULL,
         new.step IS NOT NULL AND new.status NOT IN ('ok', 'slow'), new.pipeline IS NOT NULL)
     ON CONFLICT (batch, at_s) DO UPDATE SET measured = measured + excluded.measured,
         refused = refused + excluded.refused, raced = raced + excluded.raced;
@@ -26,5 +26,5 @@ CREATE TRIGGER pace_unmade AFTER UPDATE OF final ON result WHEN old.final = 1 AN
     UPDATE pace SET measured = measured - (old.step IS NOT NULL),
         refused = refused - (old.step IS NOT NULL AND old.status NOT IN ('ok', 'slow')),
         raced = raced - (old.pipeline IS NOT NULL)
-    WHERE batch = (SELECT batch FROM goal WHERE id = old.goal) AND at_s = old.at_ms / 1000;
+    WHERE batch = (SELECT batch FROM task WHERE id = old.task) AND at_s = old.at_ms / 1000;
 END;

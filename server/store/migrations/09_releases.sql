@@ -24,12 +24,12 @@ CREATE TABLE release_row (              -- where a row of it comes from
     us          REAL NOT NULL,          -- as the table has it
     names       TEXT NOT NULL,          -- of its pipeline: "family:step|…"
     config      INTEGER NOT NULL REFERENCES config,
-    goal        INTEGER NOT NULL REFERENCES goal,       -- whose raw samples are kept from then on
+    task        INTEGER NOT NULL REFERENCES task,       -- whose raw samples are kept from then on
     pipeline    INTEGER NOT NULL REFERENCES pipeline,
     PRIMARY KEY (release, row),
     UNIQUE (release, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX release_row_goal ON release_row (goal);
+CREATE INDEX release_row_task ON release_row (task);
 
 CREATE TRIGGER release_stays BEFORE UPDATE ON release BEGIN SELECT raise(ABORT, 'a release is never changed'); END;
 CREATE TRIGGER release_kept BEFORE DELETE ON release BEGIN SELECT raise(ABORT, 'a release is never deleted'); END;

@@ -1,4 +1,4 @@
--- Migration 15: a goal whose known row names no pipeline is decided before anything is measured, when there is no new row yet.
+-- Migration 15: a task whose known row names no pipeline is decided before anything is measured, when there is no new row yet.
 
 -- Only what may stand in a column changes, and no row: the text of the table is edited, and the schema is read again.
 PRAGMA writable_schema = ON;

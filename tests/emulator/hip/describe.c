@@ -57,7 +57,7 @@ CALL hipSetDevice(int ordinal)
 
 CALL hipDeviceGetName(char *name, int len, hipDevice_t device)
 {
-    mf_say(name, (size_t)len, "%s of the tests' emulator", fake_flavour()->gfx);
+    mf_format(name, (size_t)len, "%s of the tests' emulator", fake_flavour()->gfx);
     return is_device(device) ? hipSuccess : hipErrorInvalidDevice;
 }
 
@@ -69,7 +69,7 @@ CALL hipDeviceTotalMem(size_t *ret, hipDevice_t device)
 
 CALL hipDeviceGetPCIBusId(char *ret, int len, int ordinal)
 {
-    mf_say(ret, (size_t)len, "0000:%02x:00.0", 0xe0 + ordinal);
+    mf_format(ret, (size_t)len, "0000:%02x:00.0", 0xe0 + ordinal);
     return is_device(ordinal) ? hipSuccess : hipErrorInvalidDevice;
 }
 
@@ -105,8 +105,8 @@ static hipError_t fill(void *ret, size_t bytes, size_t arch_at, int ordinal)
     if (!is_device(ordinal))
         return hipErrorInvalidDevice;
     memset(ret, 0, bytes);
-    mf_say(ret, 256, "%s", "of the tests' emulator");
-    mf_say((char *)ret + arch_at, 256, "%s:sramecc+:xnack-", fake_flavour()->gfx);
+    mf_format(ret, 256, "%s", "of the tests' emulator");
+    mf_format((char *)ret + arch_at, 256, "%s:sramecc+:xnack-", fake_flavour()->gfx);
     return hipSuccess;
 }
 

@@ -56,11 +56,11 @@ CALL hipModuleLoadData(hipModule_t *ret, const void *image)
         return hipErrorOutOfMemory;
     m->file = put_into_file(image, (size_t)bytes);
     /* by a name that other processes find it by, too: one reads line numbers */
-    mf_say(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), m->file);
+    mf_format(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), m->file);
     int r = m->file < 0 ? -errno : mf_object_load(path, why, sizeof(why), &m->object);
     hipError_t e = r == 0 ? hipSuccess : r == -ENOMEM ? hipErrorOutOfMemory : hipErrorNoBinaryForGpu;
     if (r == 0) {
-        mf_say(what, sizeof(what), "load:%s", m->object->functions[0].kernel->name);
+        mf_format(what, sizeof(what), "load:%s", m->object->functions[0].kernel->name);
         e = fake_enter(what);
     }
     if (e != hipSuccess) {

@@ -35,7 +35,7 @@ CALL hiprtcVersion(int *major, int *minor)
 static bool write_text(const char *folder, const char *name, const char *text)
 {
     char path[PATH_MAX];
-    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    mf_format(path, sizeof(path), "%s/%s", folder, name);
     FILE *f = strchr(name, '/') ? NULL : fopen(path, "we");
     bool whole = f && fputs(text, f) >= 0;
     return f && fclose(f) == 0 && whole;
@@ -66,9 +66,9 @@ CALL hiprtcCreateProgram(hiprtcProgram *ret, const char *source, const char *nam
     struct _hiprtcProgram *p = calloc(1, sizeof(*p));
     if (!p)
         return HIPRTC_ERROR_OUT_OF_MEMORY;
-    mf_say(p->folder, sizeof(p->folder), "%s/fake-hiprtc-XXXXXX",
-           getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    mf_say(p->source, sizeof(p->source), "%s", name);
+    mf_format(p->folder, sizeof(p->folder), "%s/fake-hiprtc-XXXXXX",
+              getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    mf_format(p->source, sizeof(p->source), "%s", name);
     bool ok = mkdtemp(p->folder) && write_text(p->folder, name, source);
     for (int i = 0; ok && i < n; i++)
         ok = write_text(p->folder, names[i], headers[i]);
@@ -121,8 +121,8 @@ CALL hiprtcCompileProgram(hiprtcProgram p, int n, const char **options)
         return HIPRTC_ERROR_COMPILATION;
     }
     const struct mf_object_build b = {p->folder, p->folder, p->source, flavour, defines};
-    mf_say(path, sizeof(path), "%s/object", p->folder);
-    mf_say(log, sizeof(log), "%s.log", path);
+    mf_format(path, sizeof(path), "%s/object", p->folder);
+    mf_format(log, sizeof(log), "%s.log", path);
     if (mf_object_prepare(p->folder) < 0 || mf_object_start(&b, path, &child) < 0)
         return HIPRTC_ERROR_INTERNAL_ERROR;
     bool made = mf_object_finish(child);

@@ -34,9 +34,9 @@ int fake_worker_open_keys(struct fake_worker *w, void *zmq, int port, const char
     char endpoint[64];
     int linger = 0, queue = 0;
     *w = (struct fake_worker){.n_variants = 4, .class = "gfx942/304", .revision = "r1", .model = "m"};
-    mf_say(w->name, sizeof(w->name), "%s", name);
-    mf_say(w->instance, sizeof(w->instance), "i%" PRIu64, mf_now_ns());
-    mf_say(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", port);
+    mf_format(w->name, sizeof(w->name), "%s", name);
+    mf_format(w->instance, sizeof(w->instance), "i%" PRIu64, mf_now_ns());
+    mf_format(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", port);
     w->socket = zmq_socket(zmq, ZMQ_DEALER);
     if (!w->socket)
         return -errno;
@@ -157,8 +157,8 @@ void fake_unit_key(const cJSON *unit, char key[FAKE_UNIT_KEY_MAX])
     (void)mf_json_i64(unit, "unit", 1, INT64_MAX, &id);
     (void)mf_json_i64(unit, "attempt", 1, INT64_MAX, &attempt);
     (void)mf_json_i64(unit, "epoch", 1, INT64_MAX, &epoch);
-    mf_say(key, FAKE_UNIT_KEY_MAX, "\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64, id,
-           attempt, epoch);
+    mf_format(key, FAKE_UNIT_KEY_MAX, "\"unit\":%" PRId64 ",\"attempt\":%" PRId64 ",\"epoch\":%" PRId64, id,
+              attempt, epoch);
 }
 
 double fake_us(const char *name)
@@ -182,21 +182,21 @@ static void add_steps(struct fake_worker *w, struct mf_buf *b)
     static const char *const layouts[] = {"row", "panel16"};
     char name[80], needs[200], gives[80];
     for (int block_m = 16; block_m <= 32; block_m *= 2) {
-        mf_say(name, sizeof(name), "sort_m%d", block_m);
-        mf_say(gives, sizeof(gives), "\"sorted/index/none/sorted.%d\"", block_m);
+        mf_format(name, sizeof(name), "sort_m%d", block_m);
+        mf_format(gives, sizeof(gives), "\"sorted/index/none/sorted.%d\"", block_m);
         add_step(b, name, "move", "sort", block_m, "\"topk/index/none/token\"", gives);
         for (int i = 0; i < w->n_variants; i++) {
-            mf_say(name, sizeof(name), "one_m%d_%d", block_m, i);
-            mf_say(needs, sizeof(needs),
-                   "\"sorted/index/none/sorted.%d\",\"x/bf16/none/token\",\"w1/bf16/none/%s\"", block_m,
-                   layouts[i % 2]);
-            mf_say(gives, sizeof(gives), "\"h/bf16/none/sorted.%d\"", block_m);
+            mf_format(name, sizeof(name), "one_m%d_%d", block_m, i);
+            mf_format(needs, sizeof(needs),
+                      "\"sorted/index/none/sorted.%d\",\"x/bf16/none/token\",\"w1/bf16/none/%s\"", block_m,
+                      layouts[i % 2]);
+            mf_format(gives, sizeof(gives), "\"h/bf16/none/sorted.%d\"", block_m);
             name[0] = 's';
             add_step(b, name, "stage1", "gather+gemm1+act", block_m, needs, gives);
             name[0] = 't';
-            mf_say(needs, sizeof(needs),
-                   "\"sorted/index/none/sorted.%d\",\"h/bf16/none/sorted.%d\",\"w2/bf16/none/%s\"", block_m,
-                   block_m, layouts[i % 2]);
+            mf_format(needs, sizeof(needs),
+                      "\"sorted/index/none/sorted.%d\",\"h/bf16/none/sorted.%d\",\"w2/bf16/none/%s\"",
+                      block_m, block_m, layouts[i % 2]);
             add_step(b, name, "stage2", "gemm2+weight+combine", block_m, needs, "\"y/bf16/none/token\"");
         }
     }

@@ -101,22 +101,22 @@ long farm_ask(struct farm *f, const char *sql)
 static const struct {
     const char *what, *sql;
 } rules[] = {
-    {"a goal that is not done",
-     "SELECT max(id || ' is ' || state || ' ' || reason) FROM goal WHERE batch = ? AND state <> 'done'"},
-    {"a goal without one config",
-     "SELECT max(id) FROM goal g WHERE batch = ? AND (SELECT count(*) FROM config WHERE goal = g.id) <> 1"},
+    {"a task that is not done",
+     "SELECT max(id || ' is ' || state || ' ' || reason) FROM task WHERE batch = ? AND state <> 'done'"},
+    {"a task without one config",
+     "SELECT max(id) FROM task g WHERE batch = ? AND (SELECT count(*) FROM config WHERE task = g.id) <> 1"},
     /* What was in quarantine before the batch is not measured in it */
     {"a step without one result that decides it",
-     "SELECT max(g.id || ', step ' || s.id) FROM goal g JOIN step s ON s.enumeration = g.enumeration WHERE g.batch = ?"
-     " AND (SELECT count(*) FROM result r WHERE r.goal = g.id AND r.step = s.id AND r.final = 1) <> 1"
+     "SELECT max(g.id || ', step ' || s.id) FROM task g JOIN step s ON s.enumeration = g.enumeration WHERE g.batch = ?"
+     " AND (SELECT count(*) FROM result r WHERE r.task = g.id AND r.step = s.id AND r.final = 1) <> 1"
      " AND NOT EXISTS (SELECT 1 FROM quarantine q WHERE q.kernel = s.kernel AND q.class = g.class)"},
     {"a result that is not ok and does not say why",
-     "SELECT max(r.id) FROM goal g JOIN result r ON r.goal = g.id WHERE g.batch = ? AND r.status <> 'ok' AND r.reason = ''"},
+     "SELECT max(r.id) FROM task g JOIN result r ON r.task = g.id WHERE g.batch = ? AND r.status <> 'ok' AND r.reason = ''"},
     {"a unit that is still open",
-     "SELECT max(u.id || ' ' || u.state) FROM goal g JOIN unit u ON u.goal = g.id WHERE g.batch = ?"
+     "SELECT max(u.id || ' ' || u.state) FROM task g JOIN unit u ON u.task = g.id WHERE g.batch = ?"
      " AND u.state IN ('ready', 'leased')"},
     {"a count of results that is not theirs",
-     "SELECT max(id) FROM goal g WHERE batch = ? AND n_measured <> (SELECT count(*) FROM result r WHERE r.goal = g.id"
+     "SELECT max(id) FROM task g WHERE batch = ? AND n_measured <> (SELECT count(*) FROM result r WHERE r.task = g.id"
      " AND r.step IS NOT NULL AND r.final = 1)"},
 };
 /* clang-format on */

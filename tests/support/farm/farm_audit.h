@@ -24,7 +24,7 @@ void farm_wait_spools(struct farm *f);
 
 /* The database passes integrity_check and holds every one of those results. */
 void farm_check_whole(struct farm *f, const struct farm_keys *kept);
-/* That, and each goal of the batch is done and has one config, each of its steps one result that decides it, and one that is not ok says why. */
+/* That, and each task of the batch is done and has one config, each of its steps one result that decides it, and one that is not ok says why. */
 void farm_audit(struct farm *f, int batch, const struct farm_keys *kept);
 /* A number out of the database, as an SQL query of one row gives it. */
 long farm_ask(struct farm *f, const char *sql);

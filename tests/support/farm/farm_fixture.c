@@ -84,7 +84,7 @@ static int64_t add_step(struct fixture *f, int64_t enumeration, const char *fami
                         const char *covers, int block_m, const char *name)
 {
     char body[512];
-    mf_say(
+    mf_format(
         body, sizeof(body),
         "{\"name\":\"%s\",\"family\":\"%s\",\"stage\":\"%s\",\"covers\":\"%s\",\"block_m\":%d,\"ksplit\":0}",
         name, family, stage, covers, block_m);
@@ -137,7 +137,7 @@ static struct outcome pick_outcome(struct fixture *f)
     return failures[1 + (int)(uniform(f) * 3.99)];
 }
 
-static void add_result(struct fixture *f, int64_t unit, int64_t goal, int64_t step, int64_t pipeline,
+static void add_result(struct fixture *f, int64_t unit, int64_t task, int64_t step, int64_t pipeline,
                        struct outcome o, double us, int n_samples, const char *extra)
 {
     float samples[64];
@@ -146,19 +146,19 @@ static void add_result(struct fixture *f, int64_t unit, int64_t goal, int64_t st
         samples[i] = (float)(us * (0.985 + 0.05 * uniform(f) * uniform(f)));
     int64_t seq = f->next_seq++;
     run(f,
-        "INSERT INTO result (unit, attempt, seq, step, pipeline, goal, worker, status, reason, us, mad, err, "
+        "INSERT INTO result (unit, attempt, seq, step, pipeline, task, worker, status, reason, us, mad, err, "
         "row_err, verified, late, final,"
         " samples, extra, at_ms) VALUES (?, 1, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, 2, 0, 1, ?, ?, ?)",
-        "iiIIittddddbti", unit, seq, step, pipeline, goal, o.status, o.reason, timed ? us : (double)NAN,
+        "iiIIittddddbti", unit, seq, step, pipeline, task, o.status, o.reason, timed ? us : (double)NAN,
         timed ? us * 0.008 : (double)NAN, timed ? 0.0004 : (double)NAN, timed ? 0.0031 : (double)NAN, samples,
         timed ? sizeof(float) * (size_t)n_samples : (size_t)0, extra,
         f->now_ms - (seq == 1 ? 2000000 : 100000) + seq * 40); /* the first is older than its batch */
 }
 
-/* --- goals ------------------------------------------------------------------------------------------------ */
+/* --- tasks ------------------------------------------------------------------------------------------------ */
 
 #define STEPS_MAX 96
-struct goal_steps {
+struct task_steps {
     int64_t sort[3], s1[STEPS_MAX], s2[STEPS_MAX], combine[3], one;
     double sort_us, s1_us[STEPS_MAX], s2_us[STEPS_MAX], combine_us, one_us;
     bool s1_ok[STEPS_MAX], s2_ok[STEPS_MAX];
@@ -166,34 +166,34 @@ struct goal_steps {
 };
 static const int block_ms[] = {16, 32, 64};
 
-static int64_t add_unit(struct fixture *f, int64_t goal, const char *kind, const char *state)
+static int64_t add_unit(struct fixture *f, int64_t task, const char *kind, const char *state)
 {
     run(f,
-        "INSERT INTO unit (goal, class, kind, state, priority, body, attempt, created_ms) SELECT id, class, "
-        "?, ?, 50, '{}', 1, ? FROM goal WHERE id = ?",
-        "ttii", kind, state, f->now_ms, goal);
+        "INSERT INTO unit (task, class, kind, state, priority, body, attempt, created_ms) SELECT id, class, "
+        "?, ?, 50, '{}', 1, ? FROM task WHERE id = ?",
+        "ttii", kind, state, f->now_ms, task);
     return mf_store_last_id(f->s);
 }
 
-/* Steps of a goal, and results for the share `done` of them. */
-static int add_steps(struct fixture *f, int64_t goal, int64_t enumeration, int token, double done,
-                     struct goal_steps *g)
+/* Steps of a task, and results for the share `done` of them. */
+static int add_steps(struct fixture *f, int64_t task, int64_t enumeration, int token, double done,
+                     struct task_steps *g)
 {
     char name[160];
-    int64_t unit = add_unit(f, goal, "probe", done < 1 ? "leased" : "done");
+    int64_t unit = add_unit(f, task, "probe", done < 1 ? "leased" : "done");
     double base = 30 + 6.5 * token;
     int n = 0, measured = 0;
     memset(g, 0, sizeof(*g));
     g->sort_us = 1.1 + 0.02 * token;
     g->combine_us = 1.9 + 0.06 * token;
     for (int b = 0; b < 3; b++, n += 2) {
-        mf_say(name, sizeof(name), "sort_m%d", block_ms[b]);
+        mf_format(name, sizeof(name), "sort_m%d", block_ms[b]);
         g->sort[b] = add_step(f, enumeration, "move", "move", "sort", block_ms[b], name);
-        mf_say(name, sizeof(name), "combine_m%d", block_ms[b]);
+        mf_format(name, sizeof(name), "combine_m%d", block_ms[b]);
         g->combine[b] = add_step(f, enumeration, "move", "move", "weight+combine", block_ms[b], name);
-        add_result(f, unit, goal, g->sort[b], 0, (struct outcome){"ok", ""}, g->sort_us, 12,
+        add_result(f, unit, task, g->sort[b], 0, (struct outcome){"ok", ""}, g->sort_us, 12,
                    "{\"mode\":\"cold\",\"row_limit\":0.024}");
-        add_result(f, unit, goal, g->combine[b], 0, (struct outcome){"ok", ""}, g->combine_us, 12,
+        add_result(f, unit, task, g->combine[b], 0, (struct outcome){"ok", ""}, g->combine_us, 12,
                    "{\"mode\":\"cold\",\"row_limit\":0.024}");
         measured += 2;
     }
@@ -202,9 +202,9 @@ static int add_steps(struct fixture *f, int64_t goal, int64_t enumeration, int t
         double u1 = base * (1 + 1.3 * uniform(f) * uniform(f)),
                u2 = base * 0.52 * (1 + 1.2 * uniform(f) * uniform(f));
         bool measure = uniform(f) < done;
-        mf_say(name, sizeof(name), "tile_s1_m%dn%dk%d_t2_panel16_avx512bf16", m, nn, k);
+        mf_format(name, sizeof(name), "tile_s1_m%dn%dk%d_t2_panel16_avx512bf16", m, nn, k);
         g->s1[i] = add_step(f, enumeration, "tile", "stage1", "gather+gemm1+act", m, name);
-        mf_say(name, sizeof(name), "tile_s2_m%dn%dk%d_t2_panel16_avx512bf16", m, nn, k);
+        mf_format(name, sizeof(name), "tile_s2_m%dn%dk%d_t2_panel16_avx512bf16", m, nn, k);
         g->s2[i] = add_step(f, enumeration, "tile", "stage2", "gemm2", m, name);
         g->s1_us[i] = u1;
         g->s2_us[i] = u2;
@@ -214,10 +214,10 @@ static int add_steps(struct fixture *f, int64_t goal, int64_t enumeration, int t
         struct outcome o1 = pick_outcome(f), o2 = pick_outcome(f);
         g->s1_ok[i] = strcmp(o1.status, "ok") == 0;
         g->s2_ok[i] = strcmp(o2.status, "ok") == 0;
-        add_result(f, unit, goal, g->s1[i], 0, o1, u1, 20,
+        add_result(f, unit, task, g->s1[i], 0, o1, u1, 20,
                    "{\"mode\":\"cold\",\"row_limit\":0.024,\"canary\":1.002,\"registers\":168,\"spills\":0,"
                    "\"lds\":98304,\"occupancy\":2}");
-        add_result(f, unit, goal, g->s2[i], 0, o2, u2, 20,
+        add_result(f, unit, task, g->s2[i], 0, o2, u2, 20,
                    "{\"mode\":\"cold\",\"row_limit\":0.024,\"canary\":0.998}");
         measured += 2;
     }
@@ -227,46 +227,46 @@ static int add_steps(struct fixture *f, int64_t goal, int64_t enumeration, int t
                           "one_t16_avx512bf16");
         n++;
         if (done >= 1) {
-            add_result(f, unit, goal, g->one, 0, (struct outcome){"ok", ""}, g->one_us, 20,
+            add_result(f, unit, task, g->one, 0, (struct outcome){"ok", ""}, g->one_us, 20,
                        "{\"mode\":\"cold\",\"row_limit\":0.024}");
             measured++;
         }
     }
-    run(f, "UPDATE goal SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", (int64_t)n, (int64_t)measured,
-        goal);
+    run(f, "UPDATE task SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", (int64_t)n, (int64_t)measured,
+        task);
     return measured;
 }
 
-static int64_t add_goal(struct fixture *f, int64_t batch, int64_t class, int token, const char *layer,
+static int64_t add_task(struct fixture *f, int64_t batch, int64_t class, int token, const char *layer,
                         const char *state, const char *reason)
 {
     char row[MF_SHAPE_TEXT_MAX], model[MF_SHAPE_TEXT_MAX];
     int64_t shape = 0;
     struct mf_shape parsed;
-    mf_say(row, sizeof(row), "%d,%s", token, layer);
+    mf_format(row, sizeof(row), "%d,%s", token, layer);
     ck_assert_int_eq(mf_shape_parse(row, &parsed), 0);
     mf_shape_print_layer_model(&parsed, model);
     run(f, "INSERT OR IGNORE INTO shape (row, layer_model, token) VALUES (?, ?, ?)", "tti", row, model,
         (int64_t)token);
     ck_assert_int_eq(mf_sql_get_i64(f->s, "SELECT id FROM shape WHERE row = ?", &shape, "t", row), 1);
-    run(f, "INSERT INTO goal (batch, shape, class, state, reason) VALUES (?, ?, ?, ?, ?)", "iiitt", batch,
+    run(f, "INSERT INTO task (batch, shape, class, state, reason) VALUES (?, ?, ?, ?, ?)", "iiitt", batch,
         shape, class, state, reason);
     return mf_store_last_id(f->s);
 }
 
-static int64_t enumerate(struct fixture *f, int64_t goal)
+static int64_t enumerate(struct fixture *f, int64_t task)
 {
     int64_t id = 0;
     run(f,
         "INSERT OR IGNORE INTO enumeration (class, shape, revision, complete) SELECT class, shape, 'r1', 1 "
-        "FROM goal WHERE id = ?",
-        "i", goal);
+        "FROM task WHERE id = ?",
+        "i", task);
     ck_assert_int_eq(mf_sql_get_i64(f->s,
-                                    "SELECT e.id FROM enumeration e JOIN goal g ON g.class = e.class AND "
+                                    "SELECT e.id FROM enumeration e JOIN task g ON g.class = e.class AND "
                                     "g.shape = e.shape WHERE g.id = ?",
-                                    &id, "i", goal),
+                                    &id, "i", task),
                      1);
-    run(f, "UPDATE goal SET enumeration = ?, model = 1 WHERE id = ?", "ii", id, goal);
+    run(f, "UPDATE task SET enumeration = ?, model = 1 WHERE id = ?", "ii", id, task);
     add_rejections(f, id);
     return id;
 }
@@ -278,13 +278,13 @@ struct pipeline {
     double us;
 };
 
-static int64_t add_pipeline(struct fixture *f, int64_t goal, int place, const char *steps,
+static int64_t add_pipeline(struct fixture *f, int64_t task, int place, const char *steps,
                             const char *structure, int block_m, double us)
 {
     run(f,
-        "INSERT INTO pipeline (goal, place, steps, structure, block_m, layout, sum_us, forecast_us, "
+        "INSERT INTO pipeline (task, place, steps, structure, block_m, layout, sum_us, forecast_us, "
         "finalist) VALUES (?, ?, ?, ?, ?, 'w1=panel16 w2=panel16', ?, ?, ?)",
-        "iittiddi", goal, (int64_t)place, steps, structure, (int64_t)block_m, us, us, (int64_t)(place <= 8));
+        "iittiddi", task, (int64_t)place, steps, structure, (int64_t)block_m, us, us, (int64_t)(place <= 8));
     return mf_store_last_id(f->s);
 }
 
@@ -295,7 +295,7 @@ static int compare_pipelines(const void *a, const void *b)
 }
 
 /* Pairs stage 1 and 2 of one block_m; the eight cheapest race. Returns how many. */
-static int add_pipelines(struct fixture *f, int64_t goal, const struct goal_steps *g, struct pipeline *ret)
+static int add_pipelines(struct fixture *f, int64_t task, const struct task_steps *g, struct pipeline *ret)
 {
     struct candidate {
         struct pipeline p;
@@ -317,12 +317,12 @@ static int add_pipelines(struct fixture *f, int64_t goal, const struct goal_step
         const struct candidate *c = &all[k];
         int b = c->i < 0 ? 0 : c->i % 3;
         if (c->i < 0)
-            mf_say(steps, sizeof(steps), "[%lld]", (long long)g->one);
+            mf_format(steps, sizeof(steps), "[%lld]", (long long)g->one);
         else
-            mf_say(steps, sizeof(steps), "[%lld,%lld,%lld,%lld]", (long long)g->sort[b],
-                   (long long)g->s1[c->i], (long long)g->s2[c->j], (long long)g->combine[b]);
+            mf_format(steps, sizeof(steps), "[%lld,%lld,%lld,%lld]", (long long)g->sort[b],
+                      (long long)g->s1[c->i], (long long)g->s2[c->j], (long long)g->combine[b]);
         ret[k] = c->p;
-        ret[k].id = add_pipeline(f, goal, k + 1, steps,
+        ret[k].id = add_pipeline(f, task, k + 1, steps,
                                  c->i < 0 ? "sort+gather+gemm1+act+gemm2+weight+combine"
                                           : "sort | gather+gemm1+act | gemm2 | weight+combine",
                                  c->i < 0 ? 0 : block_ms[b], c->p.us);
@@ -330,67 +330,68 @@ static int add_pipelines(struct fixture *f, int64_t goal, const struct goal_step
     return n;
 }
 
-/* A goal whose known row stays: its batch promotes what is improved only. */
-#define FIXTURE_GOAL_KEPT 5
+/* A task whose known row stays: its batch promotes what is improved only. */
+#define FIXTURE_TASK_KEPT 5
 
-static void add_promotion(struct fixture *f, int64_t goal, int64_t unit, const struct pipeline *p)
+static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const struct pipeline *p)
 {
     run(f,
-        "INSERT INTO promotion (goal, known, known_us, source, old, new, new_us, least, decision, reason, "
+        "INSERT INTO promotion (task, known, known_us, source, old, new, new_us, least, decision, reason, "
         "mad, n, at_ms)"
         " VALUES (?, 'tile:a|tile:b', 71.5, 'line 7 of the baseline', ?, ?, 70.5, 0.03, 'kept',"
         " 'beside the known row it is SAME on node-a-cpu0, -1.0% (-1.4% to -0.6%, 96 rounds); 3% less on "
         "each device was"
         " asked for', NULL, NULL, ?)",
-        "iiii", goal, p[0].id, p[1].id, f->now_ms - 60000);
+        "iiii", task, p[0].id, p[1].id, f->now_ms - 60000);
     run(f,
-        "INSERT INTO comparison (unit, goal, worker, verdict, low, mid, high, n, old_us, new_us, old_status, "
+        "INSERT INTO comparison (unit, task, worker, verdict, low, mid, high, n, old_us, new_us, old_status, "
         "new_status,"
         " old_reason, new_reason, at_ms) VALUES (?, ?, 1, 'SAME', -0.014, -0.01, -0.006, 96, 71.4, 70.6, "
         "'ok', 'ok', '',"
         " '', ?)",
-        "iii", unit, goal, f->now_ms - 60000);
+        "iii", unit, task, f->now_ms - 60000);
 }
 
 /* Eight race; four are dropped after round 10; the first two cannot be told apart. */
-static void add_race(struct fixture *f, int64_t goal, const struct pipeline *p)
+static void add_race(struct fixture *f, int64_t task, const struct pipeline *p)
 {
     char extra[256];
-    int64_t unit = add_unit(f, goal, "race", "done");
+    int64_t unit = add_unit(f, task, "race", "done");
     double us = p[0].us * 1.03;
     for (int i = 0; i < 8; i++) {
         double own = i < 2 ? us * (1 + 0.001 * i) : p[i].us * 1.03 + 0.4;
         if (i < 2)
-            mf_say(extra, sizeof(extra), "{\"fresh\":[%.2f,%.2f,%.2f,%.2f]}", own * 0.998, own, own * 1.001,
-                   own * 1.004);
+            mf_format(extra, sizeof(extra), "{\"fresh\":[%.2f,%.2f,%.2f,%.2f]}", own * 0.998, own,
+                      own * 1.001, own * 1.004);
         else
-            mf_say(extra, sizeof(extra), i < 4 ? "{}" : "{\"dropped_at\":10}");
-        add_result(f, unit, goal, 0, p[i].id, (struct outcome){"ok", ""}, own, i < 4 ? 30 : 10, extra);
+            mf_format(extra, sizeof(extra), i < 4 ? "{}" : "{\"dropped_at\":10}");
+        add_result(f, unit, task, 0, p[i].id, (struct outcome){"ok", ""}, own, i < 4 ? 30 : 10, extra);
     }
-    mf_say(extra, sizeof(extra),
-           "{\"race\":{\"winner\":%lld,\"ties\":[%lld],\"us\":%.4f,\"mad\":%.4f,\"rounds\":30,\"calls\":"
-           "160,\"seed\":1,\"active_experts\":41}}",
-           (long long)p[0].id, (long long)p[1].id, us, us * 0.004);
-    add_result(f, unit, goal, 0, 0, (struct outcome){"ok", ""}, us, 0, extra);
+    mf_format(extra, sizeof(extra),
+              "{\"race\":{\"winner\":%lld,\"ties\":[%lld],\"us\":%.4f,\"mad\":%.4f,\"rounds\":30,\"calls\":"
+              "160,\"seed\":1,\"active_experts\":41}}",
+              (long long)p[0].id, (long long)p[1].id, us, us * 0.004);
+    add_result(f, unit, task, 0, 0, (struct outcome){"ok", ""}, us, 0, extra);
     char ties[64], regret[512];
-    mf_say(ties, sizeof(ties), "[%lld]",
-           (long long)p[1].id); /* as a farm has it: the winner is none of them */
-    mf_say(regret, sizeof(regret),
-           "[{\"routing\":\"balanced\",\"us\":%.4f,\"best_us\":%.4f,\"regret\":0,\"best\":%lld,\"tie\":true,"
-           "\"status\":\"ok\",\"reason\":\"\"},{\"routing\":\"zipf:1.2\",\"us\":%.4f,\"best_us\":%.4f,"
-           "\"regret\":0.0625,\"best\":%lld,\"tie\":false,\"status\":\"ok\",\"reason\":\"\"}]",
-           us, us, (long long)p[0].id, us * 0.85, us * 0.8, (long long)p[2].id);
+    mf_format(ties, sizeof(ties), "[%lld]",
+              (long long)p[1].id); /* as a farm has it: the winner is none of them */
+    mf_format(
+        regret, sizeof(regret),
+        "[{\"routing\":\"balanced\",\"us\":%.4f,\"best_us\":%.4f,\"regret\":0,\"best\":%lld,\"tie\":true,"
+        "\"status\":\"ok\",\"reason\":\"\"},{\"routing\":\"zipf:1.2\",\"us\":%.4f,\"best_us\":%.4f,"
+        "\"regret\":0.0625,\"best\":%lld,\"tie\":false,\"status\":\"ok\",\"reason\":\"\"}]",
+        us, us, (long long)p[0].id, us * 0.85, us * 0.8, (long long)p[2].id);
     run(f,
-        "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, regret, "
+        "INSERT INTO config (task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, regret, "
         "provenance, at_ms)"
         " SELECT id, shape, class, 1, ?, ?, ?, ?, 0.0004, 0.0009, ?, json(?), "
         "'{\"version\":\"0.1.0\",\"revision\":\"r1\",\"compiler\":\"gcc 12.2.0\","
         "\"worker\":\"node-a-cpu0\",\"host\":\"node-a\",\"seed\":1,\"routing\":\"uniform\",\"search\":"
-        "\"race\"}', ? FROM goal WHERE id = ?",
-        "idddttii", p[0].id, us, us * 0.64, us * 0.36, ties, regret, f->now_ms - 60000, goal);
-    run(f, "UPDATE goal SET state = 'done', ended_ms = ? WHERE id = ?", "ii", f->now_ms - 60000, goal);
-    if (goal == FIXTURE_GOAL_KEPT)
-        add_promotion(f, goal, unit, p);
+        "\"race\"}', ? FROM task WHERE id = ?",
+        "idddttii", p[0].id, us, us * 0.64, us * 0.36, ties, regret, f->now_ms - 60000, task);
+    run(f, "UPDATE task SET state = 'done', ended_ms = ? WHERE id = ?", "ii", f->now_ms - 60000, task);
+    if (task == FIXTURE_TASK_KEPT)
+        add_promotion(f, task, unit, p);
 }
 
 /* --- batches ---------------------------------------------------------------------------------------------- */
@@ -405,7 +406,7 @@ static void add_batch(struct fixture *f, const char *name, const char *state, in
                       const char *errors)
 {
     char receipt[512];
-    mf_say(receipt, sizeof(receipt), "{\"batch\":1,\"shapes\":7,\"goals\":7,\"errors\":%s}", errors);
+    mf_format(receipt, sizeof(receipt), "{\"batch\":1,\"shapes\":7,\"tasks\":7,\"errors\":%s}", errors);
     run(f,
         "INSERT INTO batch (name, state, priority, options, idempotency_key, body_hash, receipt, created_ms, "
         "ended_ms) VALUES (?, ?, 50,"
@@ -418,14 +419,14 @@ static void add_batch(struct fixture *f, const char *name, const char *state, in
 
 static void add_done_batch(struct fixture *f)
 {
-    struct goal_steps steps;
+    struct task_steps steps;
     struct pipeline pipelines[64];
     add_batch(f, "Qwen3-30B-A3B, bf16, TP8", "done", 900, 60, "[]");
     for (int token = 1; token <= 64; token *= 2) {
-        int64_t goal = add_goal(f, FIXTURE_BATCH_DONE, 1, token, QWEN30_BF16, "racing", "");
-        add_steps(f, goal, enumerate(f, goal), token, 1.1, &steps);
-        ck_assert_int_ge(add_pipelines(f, goal, &steps, pipelines), 8);
-        add_race(f, goal, pipelines);
+        int64_t task = add_task(f, FIXTURE_BATCH_DONE, 1, token, QWEN30_BF16, "racing", "");
+        add_steps(f, task, enumerate(f, task), token, 1.1, &steps);
+        ck_assert_int_ge(add_pipelines(f, task, &steps, pipelines), 8);
+        add_race(f, task, pipelines);
     }
     run(f,
         "INSERT INTO layout_choice SELECT 1, 1, layer_model, 'w1=panel16 w2=panel16', 1420.5, "
@@ -435,23 +436,23 @@ static void add_done_batch(struct fixture *f)
 
 static void add_open_batch(struct fixture *f)
 {
-    struct goal_steps steps;
+    struct task_steps steps;
     struct pipeline pipelines[64];
     add_batch(
         f, "Qwen3-235B-A22B, fp8 1x128, TP4", "open", 500, 0,
         "[{\"line\":9,\"at\":\"topk\",\"code\":\"range\",\"message\":\"topk 300 is more than expert 128\"}]");
-    int64_t goal = add_goal(f, FIXTURE_BATCH_OPEN, 1, 1, QWEN235_FP8, "racing", "");
-    add_steps(f, goal, enumerate(f, goal), 1, 1.1, &steps);
-    add_race(f, goal, (add_pipelines(f, goal, &steps, pipelines), pipelines));
-    goal = add_goal(f, FIXTURE_BATCH_OPEN, 1, 2, QWEN235_FP8, "racing", "");
-    add_steps(f, goal, enumerate(f, goal), 2, 1.1, &steps);
-    add_pipelines(f, goal, &steps, pipelines);
-    goal = add_goal(f, FIXTURE_BATCH_OPEN, 1, 4, QWEN235_FP8, "probing", "");
-    add_steps(f, goal, enumerate(f, goal), 4, 0.55, &steps);
-    goal = add_goal(f, FIXTURE_BATCH_OPEN, 1, 8, QWEN235_FP8, "probing", "");
-    add_steps(f, goal, enumerate(f, goal), 8, 0.2, &steps);
-    add_goal(f, FIXTURE_BATCH_OPEN, 1, 16, QWEN235_FP8, "enumerating", "");
-    add_goal(f, FIXTURE_BATCH_OPEN, 1, 32, QWEN235_FP8, "failed",
+    int64_t task = add_task(f, FIXTURE_BATCH_OPEN, 1, 1, QWEN235_FP8, "racing", "");
+    add_steps(f, task, enumerate(f, task), 1, 1.1, &steps);
+    add_race(f, task, (add_pipelines(f, task, &steps, pipelines), pipelines));
+    task = add_task(f, FIXTURE_BATCH_OPEN, 1, 2, QWEN235_FP8, "racing", "");
+    add_steps(f, task, enumerate(f, task), 2, 1.1, &steps);
+    add_pipelines(f, task, &steps, pipelines);
+    task = add_task(f, FIXTURE_BATCH_OPEN, 1, 4, QWEN235_FP8, "probing", "");
+    add_steps(f, task, enumerate(f, task), 4, 0.55, &steps);
+    task = add_task(f, FIXTURE_BATCH_OPEN, 1, 8, QWEN235_FP8, "probing", "");
+    add_steps(f, task, enumerate(f, task), 8, 0.2, &steps);
+    add_task(f, FIXTURE_BATCH_OPEN, 1, 16, QWEN235_FP8, "enumerating", "");
+    add_task(f, FIXTURE_BATCH_OPEN, 1, 32, QWEN235_FP8, "failed",
              "no pipeline covers the layer: every step that covers gemm2 failed (12 wrong, 3 crash)");
 }
 
@@ -459,7 +460,7 @@ static void add_quarantine(struct fixture *f)
 {
     for (int i = 0; i < 2; i++)
         run(f,
-            "INSERT INTO strike (kernel, class, worker, goal, status, reason, at_ms) SELECT id, 1, ?, 5, "
+            "INSERT INTO strike (kernel, class, worker, task, status, reason, at_ms) SELECT id, 1, ?, 5, "
             "'crash', 'its runner died of signal 11 (Segmentation fault)', ?"
             " FROM kernel WHERE name LIKE 'tile_s2_m64n16k256%'",
             "ii", (int64_t)(1 + i), f->now_ms - 90000 + i * 1000);
@@ -473,11 +474,11 @@ static void add_events(struct fixture *f)
 {
     for (int i = 1; i <= 40; i++) {
         char body[128];
-        mf_say(
+        mf_format(
             body, sizeof(body),
-            "{\"batch\":%d,\"goal\":%d,\"state\":\"probing\",\"steps\":78,\"measured\":%d,\"reason\":\"\"}",
+            "{\"batch\":%d,\"task\":%d,\"state\":\"probing\",\"steps\":78,\"measured\":%d,\"reason\":\"\"}",
             1 + i % 2, 1 + i % 7, i);
-        run(f, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, 'goal', ?, ?)", "iti",
+        run(f, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, 'task', ?, ?)", "iti",
             (int64_t)(1 + i % 2), body, f->now_ms - 40000 + i * 1000);
     }
 }
@@ -491,7 +492,7 @@ void farm_fixture_fill(struct mf_store *s, int64_t now_ms)
     add_done_batch(&f);
     add_open_batch(&f);
     add_batch(&f, "for the MI300X nodes", "open", 30, 0, "[]");
-    add_goal(&f, FIXTURE_BATCH_WAITING, 3, 4, QWEN30_BF16, "waiting",
+    add_task(&f, FIXTURE_BATCH_WAITING, 3, 4, QWEN30_BF16, "waiting",
              "no worker of the class gfx942/304 has come yet");
     add_quarantine(&f);
     add_events(&f);
@@ -504,17 +505,17 @@ void farm_fixture_second_model(struct mf_store *s)
     ck_assert_int_ge(mf_store_begin(s), 0);
     run(&f, "INSERT INTO device_model VALUES (3, 1, 'EPYC 9R45', 0, '{}')", "");
     /* one that the first model has too, the one that failed there and one that is still racing there */
-    static const int64_t goals[] = {5, 13, 9};
-    for (size_t i = 0; i < MF_ARRAY_LEN(goals); i++) {
+    static const int64_t tasks[] = {5, 13, 9};
+    for (size_t i = 0; i < MF_ARRAY_LEN(tasks); i++) {
         run(&f,
-            "INSERT INTO goal (batch, shape, class, state, model) SELECT 3 - batch, shape, class, 'done', 3 "
-            "FROM goal WHERE id = ?",
-            "i", goals[i]);
+            "INSERT INTO task (batch, shape, class, state, model) SELECT 3 - batch, shape, class, 'done', 3 "
+            "FROM task WHERE id = ?",
+            "i", tasks[i]);
         run(&f,
-            "INSERT INTO config (goal, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, "
+            "INSERT INTO config (task, shape, class, model, pipeline, us, us1, us2, err1, err2, ties, "
             "provenance, at_ms)"
             " SELECT g.id, g.shape, g.class, 3, pipeline, us * 0.9, us1 * 0.9, us2 * 0.9, err1, err2, ties, "
-            "provenance, at_ms FROM config, (SELECT * FROM goal ORDER BY id DESC LIMIT 1) g WHERE goal = 5",
+            "provenance, at_ms FROM config, (SELECT * FROM task ORDER BY id DESC LIMIT 1) g WHERE task = 5",
             "");
     }
     ck_assert_int_ge(mf_store_commit(s), 0);

@@ -199,18 +199,18 @@ char *farm_call(struct farm *f, const char *method, const char *path, const char
     return r.body;
 }
 
-cJSON *farm_wait_goal(struct farm *f, int goal, const char *state)
+cJSON *farm_wait_task(struct farm *f, int task, const char *state)
 {
     char path[64];
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%d", goal);
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d", task);
     for (;;) {
         cJSON *json = farm_get(f, path);
         const char *now = farm_text(json, "state");
         if (strcmp(now, state) == 0)
             return json;
         bool ended = strcmp(now, "done") == 0 || strcmp(now, "failed") == 0 || strcmp(now, "cancelled") == 0;
-        ck_assert_msg(!ended && mf_now_ms() < until, "goal %d is %s, not %s", goal, now, state);
+        ck_assert_msg(!ended && mf_now_ms() < until, "task %d is %s, not %s", task, now, state);
         cJSON_Delete(json);
         pause_between();
     }

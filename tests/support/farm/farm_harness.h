@@ -66,8 +66,8 @@ cJSON *farm_get(struct farm *f, const char *path);
 /* The answer's body, which is the caller's; the test fails when its status is another. type: of the body. */
 char *farm_call(struct farm *f, const char *method, const char *path, const char *type, const char *body,
                 int status);
-/* Waits until the goal is in that state, and fails at once when it has ended in another; the caller owns it. */
-cJSON *farm_wait_goal(struct farm *f, int goal, const char *state);
+/* Waits until the task is in that state, and fails at once when it has ended in another; the caller owns it. */
+cJSON *farm_wait_task(struct farm *f, int task, const char *state);
 /* Submits a CSV; the batch's id. query: "" or "&name=value…". */
 int farm_submit(struct farm *f, const char *csv, const char *query);
 /* The same, once, of a coordinator that may not be there or may be refusing for a while: 0. headers: "Name: value\r\n…". */

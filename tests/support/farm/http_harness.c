@@ -46,19 +46,20 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
     }
     mf_routing_print(&s->options.routing, routing);
     mf_shape_print(&s->shapes[0], first);
-    mf_say(f->asked, sizeof(f->asked),
-           "submit %s: %zu shapes, first %s; priority %d topk %d err_ratio %g cap %lld routing %s %s %s seed "
-           "%llu classes %d",
-           s->name, s->n_shapes, first, s->options.priority, s->options.topk, s->options.err_ratio,
-           (long long)s->options.time_cap_ms, routing, mf_search_name(s->options.search),
-           s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
-           s->options.n_classes);
+    mf_format(
+        f->asked, sizeof(f->asked),
+        "submit %s: %zu shapes, first %s; priority %d topk %d err_ratio %g cap %lld routing %s %s %s seed "
+        "%llu classes %d",
+        s->name, s->n_shapes, first, s->options.priority, s->options.topk, s->options.err_ratio,
+        (long long)s->options.time_cap_ms, routing, mf_search_name(s->options.search),
+        s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
+        s->options.n_classes);
     size_t len = strlen(f->asked);
     if (s->options.has_baseline)
-        mf_say(f->asked + len, sizeof(f->asked) - len, "; known %zu", s->n_known);
+        mf_format(f->asked + len, sizeof(f->asked) - len, "; known %zu", s->n_known);
     if (s->n_known > 0)
-        mf_say(f->asked + strlen(f->asked), sizeof(f->asked) - strlen(f->asked), ": line %lld, %s",
-               (long long)s->known[0].line, s->known[0].pipeline);
+        mf_format(f->asked + strlen(f->asked), sizeof(f->asked) - strlen(f->asked), ": line %lld, %s",
+                  (long long)s->known[0].line, s->known[0].pipeline);
     *ret = cJSON_CreateObject();
     cJSON_AddNumberToObject(*ret, "batch", 9);
     cJSON_AddNumberToObject(*ret, "shapes", (double)s->n_shapes);
@@ -73,13 +74,13 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
 
 WEAK int mf_farm_cancel(struct mf_farm *f, int64_t batch)
 {
-    mf_say(f->asked, sizeof(f->asked), "cancel %lld", (long long)batch);
+    mf_format(f->asked, sizeof(f->asked), "cancel %lld", (long long)batch);
     return batch == FIXTURE_BATCH_DONE ? 1 : batch <= FIXTURE_BATCH_WAITING ? 0 : -ENOENT;
 }
 
 WEAK int mf_farm_drain(struct mf_farm *f, int64_t worker)
 {
-    mf_say(f->asked, sizeof(f->asked), "drain %lld", (long long)worker);
+    mf_format(f->asked, sizeof(f->asked), "drain %lld", (long long)worker);
     return worker <= 5 ? 0 : -ENOENT;
 }
 
@@ -87,7 +88,7 @@ WEAK int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_devic
 {
     char text[MF_DEVICE_CLASS_TEXT_MAX];
     mf_device_class_print(class, text);
-    mf_say(f->asked, sizeof(f->asked), "revive %lld on %s", (long long)kernel, text);
+    mf_format(f->asked, sizeof(f->asked), "revive %lld on %s", (long long)kernel, text);
     return kernel < 1000 ? 0 : -ENOENT;
 }
 
@@ -95,8 +96,8 @@ WEAK int mf_farm_token_add(struct mf_farm *f, const struct mf_token_wish *wish, 
                            char ret_text[MF_TOKEN_TEXT_MAX])
 {
     static const uint8_t secret[MF_KEY_SIZE] = {1, 2, 3};
-    mf_say(f->asked, sizeof(f->asked), "token %s %s %s", mf_role_name(wish->role), wish->name,
-           wish->expires_ms ? "for a time" : "for ever");
+    mf_format(f->asked, sizeof(f->asked), "token %s %s %s", mf_role_name(wish->role), wish->name,
+              wish->expires_ms ? "for a time" : "for ever");
     *ret_id = 3;
     mf_access_token_print(3, secret, ret_text);
     return wish->role == MF_ROLE_WORKER ? -ENOTSUP : 0;
@@ -132,8 +133,8 @@ WEAK int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *rep
 {
     char first[MF_SHAPE_TEXT_MAX];
     mf_shape_print(&report->rows[0].shape, first);
-    mf_say(f->asked, sizeof(f->asked), "misses of %s on %s: %zu rows, first %lld times %s", report->source,
-           report->class.gfx, report->n_rows, (long long)report->rows[0].count, first);
+    mf_format(f->asked, sizeof(f->asked), "misses of %s on %s: %zu rows, first %lld times %s", report->source,
+              report->class.gfx, report->n_rows, (long long)report->rows[0].count, first);
     *ret = cJSON_CreateObject();
     cJSON_AddItemToObject(*ret, "errors", cJSON_Duplicate(report->errors, true));
     return 0;
@@ -142,9 +143,9 @@ WEAK int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *rep
 WEAK int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *filter, int priority,
                                cJSON **ret)
 {
-    mf_say(f->asked, sizeof(f->asked), "submit misses of %s from %lld on%s, priority %d",
-           filter->class ? filter->class->gfx : "any", (long long)filter->min_count,
-           filter->failed ? ", failed too" : "", priority);
+    mf_format(f->asked, sizeof(f->asked), "submit misses of %s from %lld on%s, priority %d",
+              filter->class ? filter->class->gfx : "any", (long long)filter->min_count,
+              filter->failed ? ", failed too" : "", priority);
     *ret = cJSON_CreateArray();
     return 0;
 }
@@ -195,16 +196,16 @@ static void publish_burst(struct http_harness *h, const char *batch_text, const 
         if (step == 0)
             ck_assert_int_ge(mf_store_begin(s), 0);
         for (int64_t i = 1; i <= n; i++) {
-            mf_say(body, sizeof(body), "{\"i\":%lld,\"filler\":\"%01000d\"}", (long long)i, 0);
+            mf_format(body, sizeof(body), "{\"i\":%lld,\"filler\":\"%01000d\"}", (long long)i, 0);
             if (step == 0) {
                 ck_assert_int_eq(
-                    mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, 'goal', ?, 0)",
+                    mf_sql_run(s, "INSERT INTO event (batch, kind, body, at_ms) VALUES (?, 'task', ?, 0)",
                                "It", batch, body),
                     1);
                 first = i == 1 ? mf_store_last_id(s) : first;
             } else {
                 /* as mf_events_publish does: of those that find no room only the last one has to arrive */
-                while (mf_bus_send_event(h->events, first + i - 1, batch, "goal", body) == -EAGAIN && i == n)
+                while (mf_bus_send_event(h->events, first + i - 1, batch, "task", body) == -EAGAIN && i == n)
                     (void)zmq_poll(&(zmq_pollitem_t){h->events, 0, ZMQ_POLLOUT, 0}, 1, 10);
             }
         }
@@ -301,7 +302,7 @@ struct http_harness *http_harness_start(const struct http_harness_options *optio
     char why[256], folder[] = "/tmp/moefarm-http-XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(folder));
     h->options = *options;
-    mf_say(h->path, sizeof(h->path), "%s/farm.db", folder);
+    mf_format(h->path, sizeof(h->path), "%s/farm.db", folder);
     fill(h);
     h->zmq = zmq_ctx_new();
     h->control = zmq_socket(h->zmq, ZMQ_PAIR);
@@ -317,7 +318,7 @@ void http_harness_event(struct http_harness *h, int64_t batch, const char *kind,
                         const char *sql)
 {
     char number[24];
-    mf_say(number, sizeof(number), "%lld", (long long)batch);
+    mf_format(number, sizeof(number), "%lld", (long long)batch);
     const char *frames[] = {number, kind, body, sql ? sql : ""};
     for (int i = 0; i < 4; i++)
         ck_assert_int_ge(zmq_send(h->control, frames[i], strlen(frames[i]), i < 3 ? ZMQ_SNDMORE : 0), 0);
@@ -338,10 +339,10 @@ static void remove_files(const char *path)
     static const char *const ends[] = {"", "-wal", "-shm"};
     char name[96];
     for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
-        mf_say(name, sizeof(name), "%s%s", path, ends[i]);
+        mf_format(name, sizeof(name), "%s%s", path, ends[i]);
         (void)unlink(name);
     }
-    mf_say(name, sizeof(name), "%.*s", (int)(strrchr(path, '/') - path), path);
+    mf_format(name, sizeof(name), "%.*s", (int)(strrchr(path, '/') - path), path);
     (void)rmdir(name);
 }
 

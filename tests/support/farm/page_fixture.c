@@ -1,7 +1,7 @@
 /* Serves the fixture's farm on a port until its input ends: for looking at the page, and for the browser test.
  *
  * Prints "port N". Each line of input is one of
- *   progress   three more steps of goal 10 are measured, and the event says so
+ *   progress   three more steps of task 10 are measured, and the event says so
  *   finish     the batch ends
  *   hostile    every text that a person or a worker may have written is markup now */
 #include "support/farm/http_harness.h"
@@ -18,7 +18,7 @@ static const char hostile[] =
     "UPDATE batch SET " MARKUP(name) ";"
     "UPDATE worker SET " MARKUP(name) "," MARKUP(host) "," MARKUP(version) "," MARKUP(step) "," MARKUP(sandbox) ";"
     "UPDATE device_model SET " MARKUP(name) ";"
-    "UPDATE goal SET " MARKUP(reason) ";"
+    "UPDATE task SET " MARKUP(reason) ";"
     "UPDATE kernel SET " MARKUP(name) ";"
     "UPDATE rejection SET " MARKUP(reason) "," MARKUP(kernel) "," MARKUP(rule) ";"
     "UPDATE result SET " MARKUP(reason) ";"
@@ -37,10 +37,10 @@ START_TEST(test_serve)
     (void)fflush(stdout);
     while (fgets(line, sizeof(line), stdin)) {
         if (strncmp(line, "progress", 8) == 0)
-            http_harness_event(h, 2, "goal",
-                               "{\"batch\":2,\"goal\":10,\"state\":\"probing\",\"steps\":79,\"measured\":60,"
+            http_harness_event(h, 2, "task",
+                               "{\"batch\":2,\"task\":10,\"state\":\"probing\",\"steps\":79,\"measured\":60,"
                                "\"reason\":\"\"}",
-                               "UPDATE goal SET n_measured = min(n_steps, n_measured + 3) WHERE id = 10");
+                               "UPDATE task SET n_measured = min(n_steps, n_measured + 3) WHERE id = 10");
         else if (strncmp(line, "hostile", 7) == 0)
             http_harness_event(
                 h, 2, "worker",

@@ -1,4 +1,4 @@
-/* A turn of a crew (worker/agent/runner_pool.h) in a test: its next event, or nothing once something has come or the time is up. */
+/* A turn of a runner_pool (worker/agent/runner_pool.h) in a test: its next event, or nothing once something has come or the time is up. */
 #pragma once
 
 #include <poll.h>
@@ -7,15 +7,16 @@
 #include "common/base/clock.h"
 #include "worker/agent/runner_pool.h"
 
-static inline enum mf_crew_event crew_turn(struct mf_crew *c, cJSON **ret, int64_t until_ms)
+static inline enum mf_runner_pool_event runner_pool_turn(struct mf_runner_pool *c, cJSON **ret,
+                                                         int64_t until_ms)
 {
     struct pollfd fds[MF_CREW_POLLFDS];
-    mf_crew_turn(c);
-    enum mf_crew_event event = mf_crew_next(c, ret);
+    mf_runner_pool_turn(c);
+    enum mf_runner_pool_event event = mf_runner_pool_next(c, ret);
     if (event != MF_CREW_NOTHING)
         return event;
-    mf_crew_pollfds(c, fds);
-    int64_t left = MF_MIN(mf_crew_due_ms(c), until_ms) - mf_now_ms();
+    mf_runner_pool_pollfds(c, fds);
+    int64_t left = MF_MIN(mf_runner_pool_due_ms(c), until_ms) - mf_now_ms();
     (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 0));
     return MF_CREW_NOTHING;
 }

@@ -62,14 +62,14 @@ const char *serving_table(const struct mf_device *device, const struct mf_shape 
 {
     static char text[1 << 16];
 
-    mf_say(text, sizeof(text), "%s", TABLE_HEADER);
+    mf_format(text, sizeof(text), "%s", TABLE_HEADER);
     for (size_t i = 0; i < n; i++) {
         struct mf_shape s = *shape;
         char class[MF_DEVICE_CLASS_TEXT_MAX + 8], row[MF_SHAPE_TEXT_MAX], us[32];
         s.token = rows[i].token;
         mf_shape_print(&s, row);
-        mf_say(us, sizeof(us), "%.4f", rows[i].us);
-        mf_say(class, sizeof(class), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
+        mf_format(us, sizeof(us), "%.4f", rows[i].us);
+        mf_format(class, sizeof(class), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
         add_row(text, sizeof(text), class, row, us, rows[i].pipeline, "");
     }
     return serving_file(text);
@@ -88,7 +88,7 @@ static int take(struct mf_offer *offer, const struct mf_step *step)
     struct offers *o = (struct offers *)offer;
 
     for (int i = 0; i < step->n_needs; i++) {
-        if (mf_artifact_is_weight(&step->needs[i]) && strcmp(step->needs[i].order, "row") != 0)
+        if (mf_tensor_spec_is_weight(&step->needs[i]) && strcmp(step->needs[i].order, "row") != 0)
             return 0;
     }
     if (o->n == o->cap) {

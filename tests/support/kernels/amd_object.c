@@ -103,7 +103,7 @@ static bool is_key(const struct item *k, const char *word)
 static void note(struct amd_kernel *k, const struct item *key, const struct item *value)
 {
     if (is_key(key, ".name") && value->kind == ITEM_TEXT)
-        mf_say(k->name, sizeof(k->name), "%.*s", (int)MF_MIN(value->n, (uint64_t)KEY_MAX), value->text);
+        mf_format(k->name, sizeof(k->name), "%.*s", (int)MF_MIN(value->n, (uint64_t)KEY_MAX), value->text);
     for (size_t i = 0; i < MF_ARRAY_LEN(numbers) && value->kind == ITEM_NUMBER; i++) {
         int n = (int)MF_MIN(value->n, (uint64_t)INT32_MAX);
         if (is_key(key, numbers[i].key))

@@ -104,10 +104,10 @@ void contract_one_core(int which)
     ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
 }
 
-/* ---- a layer and its artifacts ---- */
+/* ---- a layer and its tensor specs ---- */
 
 struct buffer {
-    struct mf_artifact a;
+    struct mf_tensor_spec a;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
     uint8_t *memory[MF_PARTS_MAX]; /* guard, part, guard */
@@ -123,10 +123,10 @@ struct layer {
     int64_t broken; /* tokens from here on have something in x that is not finite */
 };
 
-static void buffer_make(struct buffer *b, const struct mf_artifact *a, const struct mf_shape *s)
+static void buffer_make(struct buffer *b, const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     *b = (struct buffer){.a = *a};
-    b->n_parts = mf_artifact_parts(a, s, b->parts);
+    b->n_parts = mf_tensor_spec_parts(a, s, b->parts);
     ck_assert_int_gt(b->n_parts, 0);
     for (int i = 0; i < b->n_parts; i++) {
         size_t bytes = (size_t)mf_part_bytes(&b->parts[i]);
@@ -190,18 +190,18 @@ static void poison_idle(const struct buffer *b, const struct mf_layer_data *d)
     }
 }
 
-static struct buffer *artifact(struct layer *l, const struct mf_artifact *a)
+static struct buffer *tensor_spec(struct layer *l, const struct mf_tensor_spec *a)
 {
     struct buffer *sorted = NULL;
 
     for (int i = 0; i < l->n_cache; i++) {
-        if (mf_artifact_equal(&l->cache[i].a, a))
+        if (mf_tensor_spec_equal(&l->cache[i].a, a))
             return &l->cache[i];
     }
     if (a->block && a->format != MF_FORMAT_INDEX) {
-        struct mf_artifact s = {
+        struct mf_tensor_spec s = {
             .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = a->block};
-        sorted = artifact(l, &s);
+        sorted = tensor_spec(l, &s);
     }
     ck_assert_int_lt(l->n_cache, CACHE_MAX);
     struct buffer *b = &l->cache[l->n_cache++];
@@ -209,9 +209,9 @@ static struct buffer *artifact(struct layer *l, const struct mf_artifact *a)
     if (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16 && !a->block)
         memcpy(b->ref.part[0], l->data.x, (size_t)mf_part_bytes(&b->parts[0]));
     else
-        ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, a, sorted ? &sorted->ref : NULL, &b->ref),
-                         0);
-    if (mf_artifact_is_decoded(a))
+        ck_assert_int_eq(
+            mf_reference_tensor_spec(&l->data, &l->ref, a, sorted ? &sorted->ref : NULL, &b->ref), 0);
+    if (mf_tensor_spec_is_decoded(a))
         poison_idle(b, &l->data);
     return b;
 }
@@ -226,9 +226,9 @@ static void *must_alloc(size_t n, size_t size)
 
 static void make_weight(const struct mf_shape *s, enum mf_tensor w, struct mf_tensor_ref *to)
 {
-    struct mf_artifact a = mf_plain_w(s, w, "row");
+    struct mf_tensor_spec a = mf_plain_w(s, w, "row");
     struct mf_part parts[MF_PARTS_MAX];
-    int n = mf_artifact_parts(&a, s, parts);
+    int n = mf_tensor_spec_parts(&a, s, parts);
     ck_assert_int_gt(n, 0);
     for (int i = 0; i < n; i++)
         to->part[i] = must_alloc((size_t)(parts[i].rows * parts[i].cols), (size_t)parts[i].element_bytes);
@@ -237,9 +237,9 @@ static void make_weight(const struct mf_shape *s, enum mf_tensor w, struct mf_te
 
 static float *make_bias(const struct mf_shape *s, enum mf_tensor b)
 {
-    struct mf_artifact a = mf_plain_bias(b);
+    struct mf_tensor_spec a = mf_plain_bias(b);
     struct mf_part part[MF_PARTS_MAX];
-    if (mf_artifact_parts(&a, s, part) < 0)
+    if (mf_tensor_spec_parts(&a, s, part) < 0)
         return NULL;
     float *bias = must_alloc((size_t)(part[0].rows * part[0].cols), sizeof(*bias));
     ck_assert_int_eq(mf_data_bias(s, b, SEED, bias), 0);
@@ -320,14 +320,14 @@ static void decode_row(const struct layer *l, const struct buffer *b, int64_t ro
 {
     const struct mf_codec *c = mf_codec_find(b->a.format, b->a.scale);
     mf_codec_decode_row(c, b->ref.part[0], b->ref.part[1], c->global ? *(const float *)b->ref.part[2] : 1,
-                        (size_t)row, (size_t)mf_artifact_cols(&b->a, &l->data.shape), out);
+                        (size_t)row, (size_t)mf_tensor_spec_cols(&b->a, &l->data.shape), out);
 }
 
 /* A whole row's error against its size, and its worst element's. */
 static void compare_row(struct layer *l, const struct mf_step *s, const struct buffer *got,
                         const struct buffer *want, int64_t row, int64_t source)
 {
-    size_t n = (size_t)mf_artifact_cols(&got->a, &l->data.shape);
+    size_t n = (size_t)mf_tensor_spec_cols(&got->a, &l->data.shape);
     _cleanup_(mf_freep) float *a = must_alloc(n, 4), *b = must_alloc(n, 4);
     struct row_limit limit = row_limit(l->limits, s, &got->a, source);
     double error = 0, size = 0, worst = 0;
@@ -397,23 +397,23 @@ static void bring_into_order(const struct buffer *sorted, int64_t rows, int32_t 
 }
 
 /* Whose row r is; id: what sorted order has there. */
-static int64_t token_of(const struct layer *l, const struct mf_artifact *a, int64_t r, int32_t id)
+static int64_t token_of(const struct layer *l, const struct mf_tensor_spec *a, int64_t r, int32_t id)
 {
     return a->block ? mf_id_token(id) : strcmp(a->order, "slot") == 0 ? r / l->data.shape.topk : r;
 }
 
 static void compare(struct layer *l, const struct mf_step *s, const struct buffer *got)
 {
-    const struct buffer *want = artifact(l, &got->a), *sorted = NULL;
+    const struct buffer *want = tensor_spec(l, &got->a), *sorted = NULL;
     int64_t rows = got->parts[0].rows;
 
     if (got->a.block) {
-        struct mf_artifact a = {
+        struct mf_tensor_spec a = {
             .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = got->a.block};
-        sorted = artifact(l, &a);
+        sorted = tensor_spec(l, &a);
         rows = ((const int32_t *)sorted->ref.part[3])[0];
     }
-    if (mf_artifact_is_decoded(&got->a)) {
+    if (mf_tensor_spec_is_decoded(&got->a)) {
         for (int32_t e = 0; e < l->data.shape.expert; e++) {
             size_t bytes;
             const uint8_t *is = matrix_of(got, &l->data.shape, e, &bytes),
@@ -506,18 +506,18 @@ static struct mf_shape opened_as(const struct contract_run *run)
     return s;
 }
 
-/* Twice on one layer's artifacts. */
+/* Twice on one layer's tensor specs. */
 static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, struct layer *l,
                       const struct mf_family *f, const struct mf_step *s)
 {
-    struct mf_tensor_ref needs[MF_STEP_ARTIFACTS_MAX], gives[MF_STEP_ARTIFACTS_MAX];
-    struct buffer *in[MF_STEP_ARTIFACTS_MAX], out[MF_STEP_ARTIFACTS_MAX];
-    uint64_t before[MF_STEP_ARTIFACTS_MAX], first[MF_STEP_ARTIFACTS_MAX];
+    struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX];
+    struct buffer *in[MF_STEP_TENSOR_SPECS_MAX], out[MF_STEP_TENSOR_SPECS_MAX];
+    uint64_t before[MF_STEP_TENSOR_SPECS_MAX], first[MF_STEP_TENSOR_SPECS_MAX];
     size_t room = s->workspace_bytes + 64;
     _cleanup_(mf_freep) uint8_t *workspace = aligned_alloc(64, (room + 127) / 64 * 64);
 
     for (int i = 0; i < s->n_needs; i++) {
-        in[i] = artifact(l, &s->needs[i]);
+        in[i] = tensor_spec(l, &s->needs[i]);
         needs[i] = in[i]->ref;
         before[i] = hash_of(in[i]);
     }
@@ -567,8 +567,8 @@ static void check_step(const struct contract_run *run, struct layer *l, const st
 
     MUST(f->open(f, run->device, &opened, s->name, &kernel) == 0, "%s does not open", s->name);
     if (run->bucket > 0) {
-        MUST(f->retoken, "%s serves one token count only", f->name);
-        f->retoken(kernel, l->data.shape.token);
+        MUST(f->set_token_count, "%s serves one token count only", f->name);
+        f->set_token_count(kernel, l->data.shape.token);
     }
     run_twice(run, kernel, l, f, s);
     kernel = f->close(kernel);

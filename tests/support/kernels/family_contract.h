@@ -1,5 +1,5 @@
 /* What every family of the CPU has to keep, checked on every step that it offers for a shape: inputs are the
- * reference's artifacts with NaN in every row of padding, outputs lie between guards and start as poison, what comes
+ * reference's tensor specs with NaN in every row of padding, outputs lie between guards and start as poison, what comes
  * out is held against the reference row by row, inputs stay as they were, and a second run gives the same bits. */
 #pragma once
 

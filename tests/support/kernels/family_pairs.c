@@ -184,18 +184,18 @@ static void print_value(int f, int v, char text[64])
     const struct contract_format *format = &contract_formats[v];
 
     if (numbers[f])
-        mf_say(text, 64, "%s %d", factors[f], numbers[f][v]);
+        mf_format(text, 64, "%s %d", factors[f], numbers[f][v]);
     else if (f == FORMAT)
-        mf_say(text, 64, "%s, %s, %s", mf_qtype_name(format->q_type), mf_dtype_name(format->a),
-               mf_dtype_name(format->w));
+        mf_format(text, 64, "%s, %s, %s", mf_qtype_name(format->q_type), mf_dtype_name(format->a),
+                  mf_dtype_name(format->w));
     else if (f == ISA)
-        mf_say(text, 64, "isa %s", isas[v] ? isas[v] : "best");
+        mf_format(text, 64, "isa %s", isas[v] ? isas[v] : "best");
     else if (f == ACT)
-        mf_say(text, 64, "%s", mf_act_name((enum mf_act)v));
+        mf_format(text, 64, "%s", mf_act_name((enum mf_act)v));
     else if (f == LIMIT)
-        mf_say(text, 64, "limit %g", (double)limits[v]);
+        mf_format(text, 64, "limit %g", (double)limits[v]);
     else
-        mf_say(text, 64, "%s %d", factors[f], v);
+        mf_format(text, 64, "%s %d", factors[f], v);
 }
 
 static bool some_row_has(const struct covering_pair *p)

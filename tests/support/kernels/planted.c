@@ -61,21 +61,21 @@ struct mf_kernel {
     float *scratch;
 };
 
-static struct mf_artifact artifact(enum mf_tensor tensor, enum mf_format format, const char *order,
-                                   int32_t block)
+static struct mf_tensor_spec tensor_spec(enum mf_tensor tensor, enum mf_format format, const char *order,
+                                         int32_t block)
 {
-    struct mf_artifact a = {.tensor = tensor, .format = format, .block = block};
+    struct mf_tensor_spec a = {.tensor = tensor, .format = format, .block = block};
     (void)mf_copy(a.order, sizeof(a.order), order);
     return a;
 }
 
 static void describe(const struct mf_shape *s, enum kind kind, int32_t block, struct mf_step *step)
 {
-    const struct mf_artifact topk = artifact(MF_TENSOR_TOPK, MF_FORMAT_INDEX, "token", 0);
-    const struct mf_artifact sorted = artifact(MF_TENSOR_SORTED, MF_FORMAT_INDEX, "sorted", block);
-    const struct mf_artifact x = artifact(MF_TENSOR_X, MF_FORMAT_BF16, "token", 0);
-    const struct mf_artifact zw = artifact(MF_TENSOR_ZW, MF_FORMAT_F32, "slot", 0);
-    const struct mf_artifact y = artifact(MF_TENSOR_Y, MF_FORMAT_BF16, "token", 0);
+    const struct mf_tensor_spec topk = tensor_spec(MF_TENSOR_TOPK, MF_FORMAT_INDEX, "token", 0);
+    const struct mf_tensor_spec sorted = tensor_spec(MF_TENSOR_SORTED, MF_FORMAT_INDEX, "sorted", block);
+    const struct mf_tensor_spec x = tensor_spec(MF_TENSOR_X, MF_FORMAT_BF16, "token", 0);
+    const struct mf_tensor_spec zw = tensor_spec(MF_TENSOR_ZW, MF_FORMAT_F32, "slot", 0);
+    const struct mf_tensor_spec y = tensor_spec(MF_TENSOR_Y, MF_FORMAT_BF16, "token", 0);
     mf_ops quant2 = s->q_type == MF_QTYPE_NO ? 0 : MF_OP_BIT(MF_OP_QUANT2);
     mf_ops weight = MF_OP_BIT(MF_OP_WEIGHT);
     step->stage = MF_STAGE_MOVE;
@@ -136,8 +136,9 @@ static void name_step(enum kind kind, int32_t block, enum planted_fault fault, c
 {
     char suffix[32] = "";
     if (has_block(kind))
-        mf_say(suffix, sizeof(suffix), ".%d", (int)block);
-    mf_say(name, MF_STEP_NAME_MAX, "%s%s%s%s", kinds[kind], suffix, fault ? "-" : "", planted_names[fault]);
+        mf_format(suffix, sizeof(suffix), ".%d", (int)block);
+    mf_format(name, MF_STEP_NAME_MAX, "%s%s%s%s", kinds[kind], suffix, fault ? "-" : "",
+              planted_names[fault]);
 }
 
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
@@ -198,7 +199,7 @@ static struct mf_kernel *close_kernel(struct mf_kernel *k)
 
 /* ---- arithmetic ---- */
 
-static void decode_row(const struct mf_artifact *a, const struct mf_tensor_ref *t, int64_t p, size_t n,
+static void decode_row(const struct mf_tensor_spec *a, const struct mf_tensor_ref *t, int64_t p, size_t n,
                        float *to)
 {
     if (a->format == MF_FORMAT_BF16) {
@@ -211,7 +212,7 @@ static void decode_row(const struct mf_artifact *a, const struct mf_tensor_ref *
                 ((const float *)t->part[1])[(size_t)p * n_groups + i / group];
 }
 
-static void encode_row(const struct mf_artifact *a, const struct mf_tensor_ref *t, int64_t p, size_t n,
+static void encode_row(const struct mf_tensor_spec *a, const struct mf_tensor_ref *t, int64_t p, size_t n,
                        float *row)
 {
     uint16_t *bf16 = (uint16_t *)t->part[0] + (size_t)p * n;
@@ -283,7 +284,7 @@ static bool spoil(struct mf_kernel *k, bool victim, bool last, int32_t expert, f
 }
 
 /* The faults that lie in memory: done after the row was written. */
-static void spoil_memory(struct mf_kernel *k, const struct mf_artifact *a, const struct mf_tensor_ref *t,
+static void spoil_memory(struct mf_kernel *k, const struct mf_tensor_spec *a, const struct mf_tensor_ref *t,
                          int64_t p, size_t n, int64_t rows)
 {
     size_t bytes = a->format == MF_FORMAT_F32 ? 4 : a->format == MF_FORMAT_BF16 ? 2 : 1;
@@ -326,9 +327,9 @@ static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
 {
     const struct mf_shape *s = &k->shape;
     struct mf_layer_data d = {.shape = *s};
-    struct mf_artifact in = first ? mf_plain_x(s) : mf_plain_h(s, k->block);
-    struct mf_artifact out =
-        first ? mf_plain_h(s, k->block) : artifact(MF_TENSOR_ZW, MF_FORMAT_F32, "slot", 0);
+    struct mf_tensor_spec in = first ? mf_plain_x(s) : mf_plain_h(s, k->block);
+    struct mf_tensor_spec out =
+        first ? mf_plain_h(s, k->block) : tensor_spec(MF_TENSOR_ZW, MF_FORMAT_F32, "slot", 0);
     const int32_t *ids = l->needs[1].part[0], *experts = l->needs[1].part[2],
                   *num_valid = l->needs[1].part[3];
     const float *weights = l->needs[1].part[1];
@@ -429,7 +430,7 @@ static int run_sort(struct mf_kernel *k, const struct mf_launch *l)
 static int run_quant1(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_shape *s = &k->shape;
-    struct mf_artifact in = artifact(MF_TENSOR_X, MF_FORMAT_BF16, "token", 0), out = mf_plain_x(s);
+    struct mf_tensor_spec in = tensor_spec(MF_TENSOR_X, MF_FORMAT_BF16, "token", 0), out = mf_plain_x(s);
     for (int64_t t = 0; t < s->token; t++) {
         decode_row(&in, &l->needs[0], t, (size_t)s->model_dim, k->scratch);
         if (spoil(k, t == 0, t == s->token - 1, -1, k->scratch, (size_t)s->model_dim))
@@ -442,7 +443,7 @@ static int run_quant1(struct mf_kernel *k, const struct mf_launch *l)
 static int run_combine(struct mf_kernel *k, const struct mf_launch *l)
 {
     const struct mf_shape *s = &k->shape;
-    struct mf_artifact out = artifact(MF_TENSOR_Y, MF_FORMAT_BF16, "token", 0);
+    struct mf_tensor_spec out = tensor_spec(MF_TENSOR_Y, MF_FORMAT_BF16, "token", 0);
     const float *zw = l->needs[0].part[0];
     for (int64_t t = 0; t < s->token; t++) {
         memset(k->scratch, 0, (size_t)s->model_dim * sizeof(float));
@@ -477,7 +478,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return -EINVAL;
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
 }
@@ -490,7 +491,7 @@ const struct mf_family planted_family = {
     .open = open_kernel,
     .launch = launch,
     .close = close_kernel,
-    .retoken = retoken,
+    .set_token_count = set_token_count,
 };
 static const struct mf_family *const list[] = {&planted_family};
 const struct mf_family_set planted_set = {list, 1};

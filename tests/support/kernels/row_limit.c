@@ -138,7 +138,7 @@ static void move(const float *from, const double *reach, const bool *largest, si
 static void quantise_reach(const struct row_limits *l, const float *bf16, const float *want, double *reach)
 {
     size_t I = (size_t)l->data->shape.inter_dim;
-    struct mf_artifact a = mf_plain_h(&l->data->shape, 1);
+    struct mf_tensor_spec a = mf_plain_h(&l->data->shape, 1);
     const struct mf_codec *c = mf_codec_find(a.format, a.scale);
     _cleanup_(mf_freep) float *moved = calloc(I, sizeof(*moved));
     _cleanup_(mf_freep) double *farthest = calloc(I, sizeof(*farthest));
@@ -200,7 +200,7 @@ static bool rounds(const struct row_limits *l, const struct mf_step *step)
 {
     bool decoded = false;
     for (int i = 0; i < step->n_needs; i++)
-        decoded |= mf_artifact_is_decoded(&step->needs[i]);
+        decoded |= mf_tensor_spec_is_decoded(&step->needs[i]);
     return decoded || l->rounds_weights;
 }
 
@@ -236,10 +236,10 @@ static double limit_of_y(struct row_limits *l, const struct mf_step *step, int64
     return (size > 0 ? sqrt(sum) / size : 0) + TIMES * ROUND_MEAN;
 }
 
-struct row_limit row_limit(struct row_limits *l, const struct mf_step *step, const struct mf_artifact *a,
+struct row_limit row_limit(struct row_limits *l, const struct mf_step *step, const struct mf_tensor_spec *a,
                            int64_t source)
 {
-    double n = sqrt((double)mf_artifact_cols(a, &l->data->shape)), norm;
+    double n = sqrt((double)mf_tensor_spec_cols(a, &l->data->shape)), norm;
     if (a->tensor == MF_TENSOR_H)
         return limit_of_h(l, way_of(l, step), a->scale != MF_SCALE_NONE, source);
     norm = a->tensor == MF_TENSOR_Y   ? limit_of_y(l, step, source)

@@ -24,5 +24,5 @@ struct row_limits *row_limits_new(const struct mf_layer_data *data, const struct
 void row_limits_free(struct row_limits *l);
 
 /* Of a row that the step gives in g, h, z, zw or y. source: the slot row t·k + j, of y the token. */
-struct row_limit row_limit(struct row_limits *l, const struct mf_step *step, const struct mf_artifact *a,
+struct row_limit row_limit(struct row_limits *l, const struct mf_step *step, const struct mf_tensor_spec *a,
                            int64_t source);

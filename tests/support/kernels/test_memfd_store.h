@@ -1,4 +1,4 @@
-/* A keeper in memory, of tests: what it was given is found again, and how often. */
+/* A memfd_store in memory, of tests: what it was given is found again, and how often. */
 #pragma once
 
 #include <check.h>
@@ -8,16 +8,16 @@
 #include "measure/session/kept.h"
 
 struct test_keeper {
-    struct mf_keeper keeper; /* first */
+    struct mf_memfd_store memfd_store; /* first */
     char keys[16][256];
     int fds[16];
     uint64_t bytes[16];
     int n, n_found;
 };
 
-static inline int keeper_find(struct mf_keeper *keeper, const char *key, uint64_t *ret_bytes)
+static inline int memfd_store_find(struct mf_memfd_store *memfd_store, const char *key, uint64_t *ret_bytes)
 {
-    struct test_keeper *k = (struct test_keeper *)keeper;
+    struct test_keeper *k = (struct test_keeper *)memfd_store;
     for (int i = 0; i < k->n; i++) {
         if (strcmp(k->keys[i], key) == 0) {
             k->n_found++;
@@ -28,9 +28,10 @@ static inline int keeper_find(struct mf_keeper *keeper, const char *key, uint64_
     return -1;
 }
 
-static inline int keeper_keep(struct mf_keeper *keeper, const char *key, int fd, uint64_t bytes)
+static inline int memfd_store_keep(struct mf_memfd_store *memfd_store, const char *key, int fd,
+                                   uint64_t bytes)
 {
-    struct test_keeper *k = (struct test_keeper *)keeper;
+    struct test_keeper *k = (struct test_keeper *)memfd_store;
     ck_assert_int_lt(k->n, 16);
     ck_assert_int_eq(mf_copy(k->keys[k->n], sizeof(k->keys[0]), key), 0);
     k->fds[k->n] = fd;
@@ -38,13 +39,13 @@ static inline int keeper_keep(struct mf_keeper *keeper, const char *key, int fd,
     return 0;
 }
 
-static inline void keeper_drop(struct mf_keeper *keeper, const char *key)
+static inline void memfd_store_drop(struct mf_memfd_store *memfd_store, const char *key)
 {
-    (void)keeper;
+    (void)memfd_store;
     (void)key;
 }
 
-static inline void keeper_init(struct test_keeper *k)
+static inline void memfd_store_init(struct test_keeper *k)
 {
-    *k = (struct test_keeper){.keeper = {keeper_find, keeper_keep, keeper_drop}};
+    *k = (struct test_keeper){.memfd_store = {memfd_store_find, memfd_store_keep, memfd_store_drop}};
 }

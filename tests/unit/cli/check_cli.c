@@ -23,7 +23,7 @@ static const struct {
     {{"show", "1", "2"}, 2, "too many arguments"},
     {{"watch", "x"}, 2, "'x' is no batch"},
     {{"rank", "1", "--finalist"}, 2, "did you mean --finalists"},
-    {{"rank"}, 2, "give a goal's number, or --shape"},
+    {{"rank"}, 2, "give a task's number, or --shape"},
     {{"rank", "token=4,foo=1"}, 2, "'foo' is no column"},
     {{"rank", "7", "--top", "0"}, 2, "--top: '0' is not an integer from 1"},
     {{"export", "--set", "x"}, 2, "give --into FILE too"},
@@ -127,7 +127,7 @@ END_TEST
 #define KERNEL_ON(class)                                                                                             \
     "{\"kernel\":12,\"family\":\"tile\",\"name\":\"tile_s2\",\"class\":\"" class "\",\"reason\":\"killed two runners\"," \
     "\"at_ms\":1790000000000,\"strikes\":[{\"status\":\"hang\",\"reason\":\"silent for 10 s\",\"worker\":\"w1\","        \
-    "\"goal\":5,\"at_ms\":1789999940000}]}"
+    "\"task\":5,\"at_ms\":1789999940000}]}"
 #define ONE KERNEL_ON("gfx950/256")
 #define TWO KERNEL_ON("gfx942/304") "," ONE
 #define NO_ROLE "{\"detail\":\"this takes a token of role admin; this one is of role read\"}"
@@ -142,7 +142,7 @@ static const struct {
     {{LISTED("")}, {"--json"}, 0, "[]\n"},
     {{LISTED(TWO)}, {NULL}, 0,
      "    12  gfx942/304  tile:tile_s2        2026-09-21 14:13  killed two runners\n"
-     "                    hang on w1, goal 5  2026-09-21 14:12  silent for 10 s\n"
+     "                    hang on w1, task 5  2026-09-21 14:12  silent for 10 s\n"
      "    12  gfx950/256  tile:tile_s2 "},
     {{LISTED(TWO)}, {"revive", "13"}, 2, "kernel 13 is not in quarantine; moefarm quarantine lists those that are"},
     {{LISTED(TWO)}, {"revive", "12"}, 2, "kernel 12 is in quarantine on gfx942/304, gfx950/256: give --class"},
@@ -179,10 +179,10 @@ START_TEST(lists_follow_their_cursor)
          .chunked = true,
          .body = "{\"items\":[{\"id\":8,\"name\":\"b\",\"state\":\"open\",\"priority\":50,\"created_ms\":"
                  "1790000000000,"
-                 "\"goals\":42,\"done\":7,\"failed\":0,\"steps\":100,\"measured\":20}],\"next\":\"a+b/c=\"}"},
+                 "\"tasks\":42,\"done\":7,\"failed\":0,\"steps\":100,\"measured\":20}],\"next\":\"a+b/c=\"}"},
         {.request = "GET /api/v1/batches?limit=1000&cursor=a%2Bb%2Fc%3D",
          .status = 200,
-         .body = "{\"items\":[{\"id\":7,\"name\":\"first\",\"state\":\"done\",\"goals\":1,\"done\":1}],"
+         .body = "{\"items\":[{\"id\":7,\"name\":\"first\",\"state\":\"done\",\"tasks\":1,\"done\":1}],"
                  "\"next\":null}"},
     };
     struct fake_http f;
@@ -239,9 +239,9 @@ END_TEST
 
 /* ---- submit ---- */
 
-#define RECEIPT "{\"batch\":7,\"shapes\":2,\"goals\":2,\"errors\":[]}"
+#define RECEIPT "{\"batch\":7,\"shapes\":2,\"tasks\":2,\"errors\":[]}"
 #define RECEIPT_ERRORS                                                                                  \
-    "{\"batch\":7,\"shapes\":1,\"goals\":1,\"errors\":[{\"line\":3,\"at\":\"topk\",\"code\":\"range\"," \
+    "{\"batch\":7,\"shapes\":1,\"tasks\":1,\"errors\":[{\"line\":3,\"at\":\"topk\",\"code\":\"range\"," \
     "\"message\":\"topk has to be from 1 to 127\"}]}"
 
 START_TEST(submit_csv)
@@ -257,7 +257,7 @@ START_TEST(submit_csv)
                 "--err-ratio", "0.05", "--idempotency-key", "k1", NULL);
     fake_http_stop(&f);
     assert_code(r, 0);
-    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 goals\n");
+    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 tasks\n");
     assert_says(
         f.log.data,
         "POST /api/v1/batches?name=shapes.csv&classes=cpu-x%2F2%2Cgfx942%2F304&topk=4&err_ratio=0.05 HTTP");
@@ -275,7 +275,7 @@ START_TEST(submit_unknown_column)
         {.request = "POST /api/v1/batches*",
          .status = 201,
          .body =
-             "{\"batch\":7,\"shapes\":2,\"goals\":2,\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\","
+             "{\"batch\":7,\"shapes\":2,\"tasks\":2,\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\","
              "\"code\":\"unknown_column\",\"message\":\"there is no column 'act_limt'\",\"line\":1}]}"}};
     struct fake_http f;
     struct ran r;
@@ -285,7 +285,7 @@ START_TEST(submit_unknown_column)
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), NULL);
     fake_http_stop(&f);
     assert_code(r, 0);
-    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 goals\n");
+    ck_assert_str_eq(r.out, "batch 7: 2 shapes, 2 tasks\n");
     assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt'\n");
     fake_http_release(&f);
 }
@@ -317,14 +317,14 @@ START_TEST(submit_baseline)
         {.request = "POST /api/v1/batches",
          .status = 201,
          .body =
-             "{\"batch\":7,\"shapes\":2,\"goals\":2,\"undecided\":1,\"errors\":[{\"at\":\"baseline, line 2\","
+             "{\"batch\":7,\"shapes\":2,\"tasks\":2,\"undecided\":1,\"errors\":[{\"at\":\"baseline, line 2\","
              "\"code\":\"baseline\",\"message\":\"it names no pipeline\"}]}"}};
     fake_http_start(&f, foreign, 1);
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"), NULL);
     fake_http_stop(&f);
     assert_code(r, 1);
     assert_says(r.out,
-                "2 goals, 1 of them undecided: their known rows can be compared with nothing, and stay\n");
+                "2 tasks, 1 of them undecided: their known rows can be compared with nothing, and stay\n");
     assert_says(r.err, "shapes.csv: baseline, line 2: it names no pipeline\n");
     fake_http_release(&f);
     r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--baseline", "/nonexistent.csv",
@@ -428,7 +428,7 @@ END_TEST
     "\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"torch.bfloat16\",\"q_dtype_w\":\"torch.bfloat16\",\"q_"  \
     "type\":\"QuantType.No\","                                                                             \
     "\"use_g1u1\":1,\"doweight_stage1\":0}"
-#define GOAL(id, T, state, more)                                                                     \
+#define TASK(id, T, state, more)                                                                     \
     "{\"id\":" id ",\"class\":\"cpu-x/2\",\"steps\":10,\"measured\":5,\"state\":\"" state "\"," more \
     "\"shape\":" SHAPE(T) "}"
 
@@ -437,19 +437,19 @@ static const struct fake_answer watch_answers[] = {
     {.request = "GET /api/v1/batches/7",
      .status = 200,
      .body = "{\"id\":7,\"state\":\"open\",\"eta_s\":5,\"waiting\":["
-             "{\"class\":\"gfx950/256\",\"goals\":2,\"reason\":\"waits for a worker\"}]}",
+             "{\"class\":\"gfx950/256\",\"tasks\":2,\"reason\":\"waits for a worker\"}]}",
      .times = 3},
     {.request = "GET /api/v1/batches/7",
      .status = 200,
      .body = "{\"id\":7,\"state\":\"done\",\"eta_s\":null}"},
-    {.request = "GET /api/v1/batches/7/goals*",
+    {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
      .times = 3,
      .body =
-         "{\"items\":[" GOAL("1", "1", "probing", "") "," GOAL("2", "2", "probing", "") "],\"next\":null}"},
-    {.request = "GET /api/v1/batches/7/goals*",
+         "{\"items\":[" TASK("1", "1", "probing", "") "," TASK("2", "2", "probing", "") "],\"next\":null}"},
+    {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
-     .body = "{\"items\":[" GOAL("1", "1", "done", "\"us\":411.2,\"decision\":\"kept\",") "," GOAL(
+     .body = "{\"items\":[" TASK("1", "1", "done", "\"us\":411.2,\"decision\":\"kept\",") "," TASK(
          "2", "2", "failed", "\"reason\":\"why not\",") "],\"next\":null}"},
     {.request = "GET /api/v1/batches/7/events",
      .status = 200,
@@ -457,8 +457,8 @@ static const struct fake_answer watch_answers[] = {
      .times = 1,
      .cut = false,
      .chunked = true,
-     .body = ": hello\n\nevent: goal\nid: 3\ndata: "
-             "{\"batch\":7,\"goal\":1,\"state\":\"racing\",\"steps\":10,\"measured\":10}\n\n"},
+     .body = ": hello\n\nevent: task\nid: 3\ndata: "
+             "{\"batch\":7,\"task\":1,\"state\":\"racing\",\"steps\":10,\"measured\":10}\n\n"},
     {.request = "GET /api/v1/batches/7/events", .status = 503, .body = "{}", .times = 1},
     {.request = "GET /api/v1/batches/7/events",
      .status = 200,
@@ -476,12 +476,12 @@ START_TEST(watch)
     fake_http_start(&f, watch_answers, MF_ARRAY_LEN(watch_answers));
     r = moefarm(f.url, "watch", "7", NULL);
     fake_http_stop(&f);
-    assert_code(r, 1); /* goal 2 failed */
-    assert_says(r.out, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
-    assert_says(r.out, "goal 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
-    at = strstr(r.out, "waiting: 2 goals of gfx950/256: waits for a worker\n");
+    assert_code(r, 1); /* task 2 failed */
+    assert_says(r.out, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
+    assert_says(r.out, "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
+    at = strstr(r.out, "waiting: 2 tasks of gfx950/256: waits for a worker\n");
     ck_assert_msg(at && !strstr(at + 1, "waiting: "), "not said once:\n%s", r.out);
-    assert_says(r.out, "batch 7 done: 2 of 2 goals, 1 failed");
+    assert_says(r.out, "batch 7 done: 2 of 2 tasks, 1 failed");
     assert_says(r.out, ", 1 kept\n");
     ck_assert_msg(strchr(r.out, '\033') == NULL, "escapes where no terminal is:\n%s", r.out);
     at = strstr(f.log.data, "/events");
@@ -497,7 +497,7 @@ START_TEST(watch_loses_its_coordinator)
 {
     static const struct fake_answer answers[] = {
         {.request = "GET /api/v1/batches/7", .status = 200, .body = "{\"id\":7,\"state\":\"open\"}"},
-        {.request = "GET /api/v1/batches/7/goals*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
+        {.request = "GET /api/v1/batches/7/tasks*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
         {.request = "GET *", .status = 503, .body = "{}"},
     };
     struct fake_http f;
@@ -522,7 +522,7 @@ START_TEST(watch_interrupted)
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
     ck_assert_int_eq(listen(fd, 1), 0);
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    mf_say(url, sizeof(url), "http://127.0.0.1:%d", ntohs(address.sin_port));
+    mf_format(url, sizeof(url), "http://127.0.0.1:%d", ntohs(address.sin_port));
     struct ran r = moefarm_interrupted(fd, url, "watch", "7", NULL);
     assert_code(r, SIGINT);
     assert_says(r.err, "the batch goes on");
@@ -553,8 +553,8 @@ END_TEST
     "\"forecast_us\":100}],"                                                                              \
     "\"next\":null}"
 
-static const struct fake_answer goal_answers[] = {
-    {.request = "GET /api/v1/goals/1",
+static const struct fake_answer task_answers[] = {
+    {.request = "GET /api/v1/tasks/1",
      .status = 200,
      .body =
          "{\"layout\":{\"layout\":\"w1=row w2=row\",\"by\":\"race\",\"layouts\":["
@@ -571,13 +571,13 @@ static const struct fake_answer goal_answers[] = {
          "\"promotion\":{\"decision\":\"kept\",\"reason\":\"SAME on w0: -1.0%\",\"source\":\"batch 3\","
          "\"known_us\":99},"
          "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
-    {.request = "GET /api/v1/goals/1/pipelines*", .status = 200, .body = PIPELINES},
-    {.request = "GET /api/v1/goals/1/rejections*",
+    {.request = "GET /api/v1/tasks/1/pipelines*", .status = 200, .body = PIPELINES},
+    {.request = "GET /api/v1/tasks/1/rejections*",
      .status = 200,
      .body = "{\"items\":[{\"family\":\"lib\",\"kernel\":\"onednn_*\",\"rule\":\"dtype\",\"reason\":\"oneDNN "
              "has no "
              "fp8 here\"}],\"next\":null}"},
-    {.request = "GET /api/v1/goals/1/steps*",
+    {.request = "GET /api/v1/tasks/1/steps*",
      .status = 200,
      .body = "{\"items\":[{\"id\":2,\"family\":\"tile\",\"name\":\"a\",\"covers\":\"gather+gemm1\","
              "\"status\":\"ok\",\"us\":80},"
@@ -587,9 +587,9 @@ static const struct fake_answer goal_answers[] = {
              "{\"id\":4,\"family\":\"tile\",\"name\":\"c\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
              "\"us\":200,\"registers\":168,\"spills\":48,\"lds\":98304,\"occupancy\":2}],\"next\":null}"},
     /* A glob: the more exact row comes first */
-    {.request = "GET /api/v1/batches/7/goals*",
+    {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
-     .body = "{\"items\":[" GOAL("1", "4", "done", "") "," GOAL("2", "8", "done", "") "],\"next\":null}"},
+     .body = "{\"items\":[" TASK("1", "4", "done", "") "," TASK("2", "8", "done", "") "],\"next\":null}"},
     {.request = "GET /api/v1/batches?*", .status = 200, .body = "{\"items\":[{\"id\":7}],\"next\":null}"},
 };
 
@@ -598,11 +598,11 @@ START_TEST(rank)
     struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
+    fake_http_start(&f, task_answers, MF_ARRAY_LEN(task_answers));
     r = moefarm(f.url, "rank", "--shape", "token=4", "--top", "2", NULL);
     assert_code(r, 0);
     ck_assert_str_eq(
-        r.out, "goal 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
+        r.out, "task 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
                "samples cannot tell from 1 other\n"
                "  weights as w1=row w2=row, which won over the ladder: 1,200.0 us\n"
                "  kept: SAME on w0: -1.0% (known from batch 3, 99.00 us there)\n"
@@ -620,8 +620,8 @@ START_TEST(rank)
                "… and 2 more (--top)\n");
     r = moefarm(f.url, "rank", "inter_dim=96", NULL);
     assert_code(r, 2);
-    assert_says(r.err, "2 goals of batch 7 are of the shape 'inter_dim=96'; name one:");
-    assert_says(r.err, "goal 2  cpu-x/2  T8 H2048");
+    assert_says(r.err, "2 tasks of batch 7 are of the shape 'inter_dim=96'; name one:");
+    assert_says(r.err, "task 2  cpu-x/2  T8 H2048");
     r = moefarm(f.url, "rank", "token=16", NULL);
     assert_code(r, 2);
     fake_http_stop(&f);
@@ -656,7 +656,7 @@ START_TEST(why)
     struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, goal_answers, MF_ARRAY_LEN(goal_answers));
+    fake_http_start(&f, task_answers, MF_ARRAY_LEN(task_answers));
     r = moefarm(f.url, "why", "1", why_cases[_i].kernel, NULL);
     fake_http_stop(&f);
     assert_code(r, 0);
@@ -667,16 +667,16 @@ END_TEST
 
 /* What a worker or a submitter wrote reaches the terminal without what a terminal obeys: ESC, BEL, and U+009B, which is CSI. */
 static const struct fake_answer obeyed[] = {
-    {.request = "GET /api/v1/goals/1",
+    {.request = "GET /api/v1/tasks/1",
      .status = 200,
      .body = "{\"config\":null,\"id\":1,\"state\":\"failed\",\"class\":\"cpu-x/"
              "2\",\"reason\":\"\\u001b]0;owned\\u0007\",\"shape\":" SHAPE("4") "}"},
-    {.request = "GET /api/v1/goals/1/rejections*",
+    {.request = "GET /api/v1/tasks/1/rejections*",
      .status = 200,
      .body = "{\"items\":[{\"family\":\"lib\",\"kernel\":\"x\\u001b[2J\",\"rule\":\"r\",\"reason\":"
              "\"\\u009b31mred\\u007f "
              "\\u00b7\",\"step\":null}],\"next\":null}"},
-    {.request = "GET /api/v1/goals/1/*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
+    {.request = "GET /api/v1/tasks/1/*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
 };
 
 START_TEST(terminal_is_not_obeyed)

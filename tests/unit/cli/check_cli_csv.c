@@ -300,9 +300,9 @@ END_TEST
 START_TEST(merge_into_a_set)
 {
     char into[160], first[160], second[160]; /* in_folder keeps four, and the program's output takes two */
-    mf_say(into, sizeof(into), "%s", in_folder("table.csv"));
-    mf_say(first, sizeof(first), "%s", in_folder("shapes.csv"));
-    mf_say(second, sizeof(second), "%s", in_folder("other.csv"));
+    mf_format(into, sizeof(into), "%s", in_folder("table.csv"));
+    mf_format(first, sizeof(first), "%s", in_folder("shapes.csv"));
+    mf_format(second, sizeof(second), "%s", in_folder("other.csv"));
     write_file(into, TABLE(ROW("1", "51.5")));
     write_file(second, TABLE(ROW("2", "61.5")));
     write_file(first, TABLE(ROW("4", "91.5")));

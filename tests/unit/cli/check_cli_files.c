@@ -131,7 +131,7 @@ START_TEST(export_into_a_descriptor)
     write_file(in_folder("other.csv"), "before\n");
     int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND); /* the program's, too */
     ck_assert_int_ge(fd, 0);
-    mf_say(name, sizeof(name), "/dev/fd/%d", fd);
+    mf_format(name, sizeof(name), "/dev/fd/%d", fd);
     assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
     ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
     ck_assert_str_eq(found, "before\n" HEADER ROW("4", "90.0"));
@@ -157,7 +157,7 @@ START_TEST(export_into_anothers_descriptor)
     write_file(in_folder("other.csv"), "older, and longer than nothing\n");
     _cleanup_(mf_closep) int fd = open(in_folder("other.csv"), O_RDONLY | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    mf_say(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), fd);
+    mf_format(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), fd);
     assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
     ck_assert_int_gt(pread(fd, found, sizeof(found) - 1, 0), 0);
     ck_assert_str_eq(found, HEADER ROW("4", "90.0"));

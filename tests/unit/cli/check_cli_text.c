@@ -24,15 +24,15 @@ static int hear(void *context, const char *kind, const char *data)
     struct heard *h = context;
     size_t len = strlen(h->text);
 
-    mf_say(h->text + len, sizeof(h->text) - len, "[%s|%s]", kind, data);
+    mf_format(h->text + len, sizeof(h->text) - len, "[%s|%s]", kind, data);
     return strcmp(kind, "stop") == 0 ? -ECANCELED : 0;
 }
 
 static const struct sse_case {
     const char *stream, *heard, *last_id;
 } sse_cases[] = {
-    {"event: goal\nid: 4\ndata: {}\n\n", "[goal|{}]", "4"},
-    {"event:goal\r\nid:5\r\ndata:x\r\n\r\n", "[goal|x]", "5"}, /* no space, CR LF */
+    {"event: task\nid: 4\ndata: {}\n\n", "[task|{}]", "4"},
+    {"event:task\r\nid:5\r\ndata:x\r\n\r\n", "[task|x]", "5"}, /* no space, CR LF */
     {"data: a\rdata: b\r\r", "[message|a\nb]", ""},            /* CR alone, two data lines */
     {": keep-alive\n\n: again\n\ndata: a\n\n", "[message|a]", ""},
     {"id: 7\n\n", "", "7"}, /* an id without data moves the place to resume from */
@@ -262,7 +262,7 @@ END_TEST
     "\"act_type\":\"ActivationType.Silu\",\"dtype\":\"torch.bfloat16\",\"q_dtype_a\":\"torch.bfloat16\"," \
     "\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\",\"use_g1u1\":1,\"doweight_stage1\":0}"
 
-static const char goals_json[] =
+static const char tasks_json[] =
     "[{\"id\":1,\"class\":\"cpu-x/"
     "2\",\"state\":\"probing\",\"steps\":100,\"measured\":50,\"shape\":" SHAPE_JSON(
         1) "},{\"id\":2,\"class\":\"cpu-x/"
@@ -270,13 +270,13 @@ static const char goals_json[] =
 
 static void set_up(struct mf_progress *p)
 {
-    cJSON *goals = cJSON_Parse(goals_json);
+    cJSON *tasks = cJSON_Parse(tasks_json);
     cJSON *batch = cJSON_Parse("{\"id\":7,\"state\":\"open\",\"eta_s\":100}");
 
-    ck_assert_ptr_nonnull(goals);
+    ck_assert_ptr_nonnull(tasks);
     mf_progress_set_batch(p, batch);
-    ck_assert_int_eq(mf_progress_set_goals(p, goals), 0);
-    cJSON_Delete(goals);
+    ck_assert_int_eq(mf_progress_set_tasks(p, tasks), 0);
+    cJSON_Delete(tasks);
     cJSON_Delete(batch);
 }
 
@@ -297,26 +297,26 @@ START_TEST(progress_follows_events)
     mf_buf_init(&out, 65536);
     set_up(&p);
     ck_assert_uint_eq(p.n_groups, 1);
-    ck_assert_double_eq_tol(mf_goal_fraction(&p.goals[0]), 0.41, 1e-9);
-    ck_assert_double_eq_tol(mf_goal_fraction(&p.goals[1]), 0, 1e-9);
+    ck_assert_double_eq_tol(mf_task_fraction(&p.tasks[0]), 0.41, 1e-9);
+    ck_assert_double_eq_tol(mf_task_fraction(&p.tasks[1]), 0, 1e-9);
     mf_progress_summary(&p, &out);
-    ck_assert_str_eq(out.data, "batch 7: 0 of 2 goals, 50 of 100 steps, 1:40 min to go\n");
+    ck_assert_str_eq(out.data, "batch 7: 0 of 2 tasks, 50 of 100 steps, 1:40 min to go\n");
 
-    event(&p, "goal", "{\"batch\":7,\"goal\":1,\"state\":\"done\",\"steps\":100,\"measured\":100}");
-    event(&p, "goal", "{\"batch\":7,\"goal\":99,\"state\":\"done\"}"); /* a goal that nobody knows */
+    event(&p, "task", "{\"batch\":7,\"task\":1,\"state\":\"done\",\"steps\":100,\"measured\":100}");
+    event(&p, "task", "{\"batch\":7,\"task\":99,\"state\":\"done\"}"); /* a task that nobody knows */
     event(&p, "worker", "{\"worker\":1,\"state\":\"idle\"}");
     mf_buf_clear(&out);
     mf_progress_tell_ended(&p, &out);
     ck_assert_str_eq(out.data, ""); /* its time comes with the config */
-    event(&p, "config", "{\"batch\":7,\"goal\":1,\"us\":411.2,\"winner\":3,\"ties\":[]}");
-    event(&p, "goal", "{\"batch\":7,\"goal\":2,\"state\":\"failed\",\"reason\":\"no family offers it\"}");
+    event(&p, "config", "{\"batch\":7,\"task\":1,\"us\":411.2,\"winner\":3,\"ties\":[]}");
+    event(&p, "task", "{\"batch\":7,\"task\":2,\"state\":\"failed\",\"reason\":\"no family offers it\"}");
     mf_progress_tell_ended(&p, &out);
-    ck_assert_str_eq(out.data, "goal 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us\n"
-                               "goal 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: no family offers it\n");
+    ck_assert_str_eq(out.data, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us\n"
+                               "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: no family offers it\n");
     mf_buf_clear(&out);
     mf_progress_tell_ended(&p, &out);
     ck_assert_str_eq(out.data, ""); /* once */
-    ck_assert_uint_eq(mf_progress_count(&p, MF_GOAL_FAILED), 1);
+    ck_assert_uint_eq(mf_progress_count(&p, MF_TASK_FAILED), 1);
 
     ck_assert(!mf_progress_ended(&p));
     event(&p, "batch", "{\"batch\":8,\"state\":\"done\"}");
@@ -326,7 +326,7 @@ START_TEST(progress_follows_events)
 
     /* The lists are read again: what was told stays told */
     set_up(&p);
-    ck_assert(p.goals[0].told);
+    ck_assert(p.tasks[0].told);
     mf_buf_release(&out);
     mf_progress_release(&p);
 }
@@ -365,15 +365,15 @@ START_TEST(progress_leaves_out_the_ended)
     mf_buf_init(&out, 65536);
     set_up(&p);
     p.groups = reallocarray(p.groups, 3, sizeof(*p.groups));
-    p.goals = reallocarray(p.goals, 3, sizeof(*p.goals));
-    ck_assert(p.groups && p.goals);
+    p.tasks = reallocarray(p.tasks, 3, sizeof(*p.tasks));
+    ck_assert(p.groups && p.tasks);
     for (size_t i = 0; i < 3; i++) {
-        p.goals[i] = (struct mf_goal_progress){
-            .id = (int64_t)i + 1, .group = i, .state = i == 1 ? MF_GOAL_DONE : MF_GOAL_PROBING};
-        mf_say(p.groups[i].class, sizeof(p.groups[i].class), "cpu-x/2");
-        mf_say(p.groups[i].title, sizeof(p.groups[i].title), "group-%zu", i);
+        p.tasks[i] = (struct mf_task_progress){
+            .id = (int64_t)i + 1, .group = i, .state = i == 1 ? MF_TASK_DONE : MF_TASK_PROBING};
+        mf_format(p.groups[i].class, sizeof(p.groups[i].class), "cpu-x/2");
+        mf_format(p.groups[i].title, sizeof(p.groups[i].title), "group-%zu", i);
     }
-    p.n_goals = p.n_groups = 3;
+    p.n_tasks = p.n_groups = 3;
     ck_assert_uint_eq(mf_progress_draw(&p, 80, 3, false, &out), 3);
     ck_assert_ptr_nonnull(strstr(out.data, "group-0"));
     ck_assert_ptr_null(strstr(out.data, "group-1"));
@@ -390,12 +390,12 @@ END_TEST
 START_TEST(progress_refuses_rubbish)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
-    cJSON *goals = cJSON_Parse("[{\"id\":1,\"shape\":{\"token\":1}}]");
+    cJSON *tasks = cJSON_Parse("[{\"id\":1,\"shape\":{\"token\":1}}]");
 
     set_up(&p);
-    ck_assert_int_eq(mf_progress_set_goals(&p, goals), -EINVAL);
-    ck_assert_uint_eq(p.n_goals, 2); /* as it was */
-    cJSON_Delete(goals);
+    ck_assert_int_eq(mf_progress_set_tasks(&p, tasks), -EINVAL);
+    ck_assert_uint_eq(p.n_tasks, 2); /* as it was */
+    cJSON_Delete(tasks);
     mf_progress_release(&p);
 }
 END_TEST

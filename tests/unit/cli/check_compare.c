@@ -20,7 +20,7 @@ static void find_class(void)
     char why[320] = "";
 
     ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
-    mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
+    mf_format(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
     mf_device_close(device);
     make_folder();
 }
@@ -35,7 +35,7 @@ static void write_table(const char *name, const struct cell *cells)
     char text[8192] = TABLE_HEADER, shape[256];
 
     for (; cells->step; cells++) {
-        mf_say(shape, sizeof(shape), "%d,%s", cells->token, LAYER);
+        mf_format(shape, sizeof(shape), "%d,%s", cells->token, LAYER);
         add_row(text, sizeof(text), class_text, shape, "100.0", cells->step, "");
     }
     write_file(in_folder(name), text);
@@ -56,7 +56,7 @@ static const cJSON *row_of(const cJSON *all, int token)
     const cJSON *row;
     char start[16];
 
-    mf_say(start, sizeof(start), "%d,", token);
+    mf_format(start, sizeof(start), "%d,", token);
     cJSON_ArrayForEach (row, cJSON_GetObjectItem(all, "rows")) {
         const char *shape = cJSON_GetStringValue(cJSON_GetObjectItem(row, "shape"));
 

@@ -154,7 +154,7 @@ START_TEST(replay)
     print_table(cases[_i].ladders, &text);
     mf_buf_init(&names, 256);
     ck_assert_msg(mf_table_read("t.csv", text.data, text.len, &t, why) == 0, "%s", why);
-    mf_say(row, sizeof(row), "1,%s", cases[_i].asked);
+    mf_format(row, sizeof(row), "1,%s", cases[_i].asked);
     ck_assert_msg(mf_shape_parse(row, &q.layer) == 0, "%s", row);
     q.tables = (const struct mf_table *const[]){t};
     ck_assert_int_eq(mf_coverage_find(&q, &c), 0);

@@ -16,7 +16,7 @@
 #define FP8(T)                    SHAPE(T, "torch.float8_e4m3fn", "QuantType.per_Token")
 #define EP(T)                     SHAPE_OF(T, "torch.bfloat16", "QuantType.No", ",\"form\":\"ep:0/1024\"")
 
-#define GOAL(id, shape, rest) \
+#define TASK(id, shape, rest) \
     "{\"id\":" id ",\"class\":\"sm_90/132\",\"model\":\"H200\",\"shape\":" shape "," rest "}"
 
 /* The first worker has gone; another model's and another class's are none of this device. */
@@ -31,24 +31,24 @@
 
 static const struct fake_answer answers[] = {
     {.request = "GET /api/v1/workers*", .status = 200, .body = WORKERS},
-    {.request = "GET /api/v1/batches/7/goals*",
+    {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
-     .body = "{\"items\":[" GOAL("1", BF16("1"), "\"state\":\"done\",\"us\":5") "," GOAL(
+     .body = "{\"items\":[" TASK("1", BF16("1"), "\"state\":\"done\",\"us\":5") "," TASK(
          "2", BF16("16384"),
          "\"state\":\"failed\",\"us\":null,\"reason\":\"no pipeline\"") "],\"next\":null}"},
-    {.request = "GET /api/v1/batches/8/goals*",
+    {.request = "GET /api/v1/batches/8/tasks*",
      .status = 200,
      .body =
-         "{\"items\":[" GOAL("3", FP8("16384"), "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "," GOAL(
+         "{\"items\":[" TASK("3", FP8("16384"), "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "," TASK(
              "4", EP("1"), "\"state\":\"probing\",\"us\":null,\"reason\":\"\"") "],\"next\":null}"},
-    {.request = "GET /api/v1/batches/9/goals*",
+    {.request = "GET /api/v1/batches/9/tasks*",
      .status = 200,
      .body = "{\"items\":[{\"id\":9,\"class\":null,\"state\":\"waiting\",\"reason\":\"\",\"shape\":" BF16(
          "1") "}],\"next\":null}"},
-    {.request = "GET /api/v1/goals/1",
+    {.request = "GET /api/v1/tasks/1",
      .status = 200,
      .body = "{\"id\":1,\"config\":{\"race\":{\"active_experts\":7}}}"},
-    {.request = "GET /api/v1/goals/1/pipelines?finalists=1*",
+    {.request = "GET /api/v1/tasks/1/pipelines?finalists=1*",
      .status = 200,
      .body = "{\"items\":[{\"id\":3,\"us\":6,\"winner\":false,\"ops\":[{\"covers\":\"gemm1\",\"us\":9,"
              "\"name\":\"tile:no\"}]},{\"id\":4,\"us\":5,\"winner\":true,\"ops\":[{\"covers\":\"sort\","

@@ -35,15 +35,15 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     struct finder *f = (struct finder *)o;
 
     if (step->covers == f->all && !f->name[0])
-        mf_say(f->name, sizeof(f->name), "%s:%s", step->family, step->name);
+        mf_format(f->name, sizeof(f->name), "%s:%s", step->family, step->name);
     if (step->covers == f->all && strstr(step->name, "_gu16"))
-        mf_say(f->alternating, sizeof(f->alternating), "%s:%s", step->family, step->name);
+        mf_format(f->alternating, sizeof(f->alternating), "%s:%s", step->family, step->name);
     for (size_t i = 0; i < MF_ARRAY_LEN(chain_parts); i++) {
         char ops[MF_OPS_TEXT_MAX];
         mf_ops_print(step->covers, ops);
         if (!f->chain[i][0] && strcmp(ops, chain_parts[i].ops) == 0 &&
             step->gives[0].tensor == chain_parts[i].gives && (step->block_m == 8 || step->block_m == 0))
-            mf_say(f->chain[i], sizeof(f->chain[i]), "%s:%s", step->family, step->name);
+            mf_format(f->chain[i], sizeof(f->chain[i]), "%s:%s", step->family, step->name);
     }
     return 0;
 }
@@ -66,11 +66,11 @@ static void find_pipeline(void)
     ck_assert_int_eq(mf_enumerate(&device->info, &shape, NULL, &f.offer), 0);
     ck_assert_msg(f.name[0] != '\0', "no family offers the whole layer of " SHAPE);
     ck_assert_msg(f.alternating[0] != '\0', "no family offers the whole layer with gate and up alternating");
-    mf_say(pipeline, sizeof(pipeline), "%s", f.name);
-    mf_say(alternating, sizeof(alternating), "%s", f.alternating);
-    mf_say(chain, sizeof(chain), "%s|%s|%s|%s", f.chain[0], f.chain[1], f.chain[2], f.chain[3]);
-    mf_say(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
-    mf_say(model_text, sizeof(model_text), "%s", device->info.model);
+    mf_format(pipeline, sizeof(pipeline), "%s", f.name);
+    mf_format(alternating, sizeof(alternating), "%s", f.alternating);
+    mf_format(chain, sizeof(chain), "%s|%s|%s|%s", f.chain[0], f.chain[1], f.chain[2], f.chain[3]);
+    mf_format(class_text, sizeof(class_text), "%s,%d", device->info.class.gfx, device->info.class.cu_num);
+    mf_format(model_text, sizeof(model_text), "%s", device->info.model);
     mf_device_close(device);
     make_folder();
 }
@@ -181,7 +181,7 @@ START_TEST(another_class)
 {
     struct ran r;
 
-    mf_say(class_text, sizeof(class_text), "gfx942,304");
+    mf_format(class_text, sizeof(class_text), "gfx942,304");
     write_row("10.0", pipeline, "");
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     assert_code(r, 2);
@@ -200,14 +200,15 @@ START_TEST(another_model)
     write_file(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), "--json", NULL);
     assert_code(r, 0);
-    mf_say(want, sizeof(want),
-           "table.csv: 1 of 1 rows were tuned on another device model (cpu) than this one (%s)", model_text);
+    mf_format(want, sizeof(want),
+              "table.csv: 1 of 1 rows were tuned on another device model (cpu) than this one (%s)",
+              model_text);
     assert_says(r.err, want);
     assert_says(r.out, "\"model\":\t\"cpu\"");
     model = strstr(text, ",cpu,r1,");
     ck_assert_ptr_nonnull(model);
-    mf_say(want, sizeof(want), ",%s,%s", model_text, model + strlen(",cpu,"));
-    mf_say(model, sizeof(text) - (size_t)(model - text), "%s", want);
+    mf_format(want, sizeof(want), ",%s,%s", model_text, model + strlen(",cpu,"));
+    mf_format(model, sizeof(text) - (size_t)(model - text), "%s", want);
     write_file(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     assert_code(r, 0);

@@ -288,7 +288,7 @@ START_TEST(foreign_rows_are_told)
     (void)mf_buf_adds(&text, TUNED_HEAD);
     for (int i = 1; i <= 25; i++) {
         const char *of_one = BF16(1);
-        mf_say(row, sizeof(row), "gfx942,304,%d%s%s\n", i, of_one + 1, RESULT);
+        mf_format(row, sizeof(row), "gfx942,304,%d%s%s\n", i, of_one + 1, RESULT);
         (void)mf_buf_adds(&text, row);
     }
     struct mf_table *t = read_text("t", text.data);
@@ -366,7 +366,7 @@ START_TEST(summary_is_this_text)
                                       .what = "added",
                                       .kernels = "a | b"};
     o.items[1].end = MF_TUNE_FAILED;
-    mf_say(o.items[1].reason, sizeof(o.items[1].reason), "no step covers gemm1");
+    mf_format(o.items[1].reason, sizeof(o.items[1].reason), "no step covers gemm1");
     mf_tune_summary(&o, &(struct mf_tune_totals){"Interrupted", 1.5, 1, false}, &out);
     ck_assert_str_eq(out.data,
                      "============= Tuning results Summary: ==============\n"

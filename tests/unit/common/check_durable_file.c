@@ -84,8 +84,8 @@ static const struct {
 START_TEST(put_in_place)
 {
     char next[64], path[64];
-    mf_say(next, sizeof(next), "%s/next", folder);
-    mf_say(path, sizeof(path), "%s/file", folder);
+    mf_format(next, sizeof(next), "%s/next", folder);
+    mf_format(path, sizeof(path), "%s/file", folder);
     write_file(path, "old");
     write_file(next, "new");
     fails = cases[_i].fails;
@@ -111,7 +111,7 @@ static const char *at(const char *name)
     static char paths[4][64];
     static unsigned next;
     char *p = paths[next++ % 4];
-    mf_say(p, sizeof(paths[0]), "%s/%s", folder, name);
+    mf_format(p, sizeof(paths[0]), "%s/%s", folder, name);
     return p;
 }
 
@@ -201,7 +201,7 @@ START_TEST(open_descriptor)
     write_file(file, "old");
     _cleanup_(mf_closep) int fd = open(file, O_RDWR | O_APPEND | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    mf_say(path, sizeof(path), "%s/%d", descriptors[_i], fd);
+    mf_format(path, sizeof(path), "%s/%d", descriptors[_i], fd);
     ck_assert_int_eq(symlink(path, link), 0);
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(mf_target_find(i == 0 ? path : link, &t), 0);
@@ -230,7 +230,7 @@ START_TEST(no_descriptor_to_write)
     write_file(at("file"), "old");
     int fd = open(at("file"), O_RDONLY | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    mf_say(path, sizeof(path), "/dev/fd/%d", fd);
+    mf_format(path, sizeof(path), "/dev/fd/%d", fd);
     ck_assert_int_eq(mf_target_find(path, &t), 0);
     ck_assert_int_eq(mf_stream_write(&t, "new", 3), -EBADF);
     assert_file(at("file"), "old");
@@ -238,7 +238,7 @@ START_TEST(no_descriptor_to_write)
     ck_assert_int_eq(mf_target_find(path, &t), 0);
     ck_assert(!t.is_stream);
     ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
-    mf_say(path, sizeof(path), "/dev/fd/%d", ends[1]);
+    mf_format(path, sizeof(path), "/dev/fd/%d", ends[1]);
     ck_assert_int_eq(mf_target_find(path, &t), 0);
     ck_assert(t.is_stream);
     ck_assert_int_lt(t.descriptor, 0);
@@ -269,9 +269,9 @@ static void end_holder(pid_t pid)
 static void name_of(pid_t pid, bool by_thread, int fd, char ret[64])
 {
     if (by_thread)
-        mf_say(ret, 64, "/proc/%d/task/%d/fd/%d", (int)pid, (int)pid, fd);
+        mf_format(ret, 64, "/proc/%d/task/%d/fd/%d", (int)pid, (int)pid, fd);
     else
-        mf_say(ret, 64, "/proc/%d/fd/%d", (int)pid, fd);
+        mf_format(ret, 64, "/proc/%d/fd/%d", (int)pid, fd);
 }
 
 /* What another process has open is emptied and written, as by a shell's ">": the file that it has, whatever its name is by now. */

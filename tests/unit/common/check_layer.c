@@ -153,9 +153,9 @@ static const struct {
 START_TEST(expected_blocks_are_the_binomials)
 {
     char text[256];
-    mf_say(text, sizeof(text),
-           "%sActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
-           blocks[_i].shape);
+    mf_format(text, sizeof(text),
+              "%sActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+              blocks[_i].shape);
     struct mf_shape s = shape_of(text);
     double want = blocks_by_hand(&s, blocks[_i].block_m),
            is = mf_layer_expected_blocks(&s, blocks[_i].block_m);

@@ -30,7 +30,7 @@ START_TEST(shipped_models)
         ck_assert_msg(strncmp(m->source, "https://huggingface.co/", 23) == 0 &&
                           strcmp(m->source + ends, "/blob/main/config.json") == 0,
                       "%s: %s", m->name, m->source);
-        mf_say(place, sizeof(place), "%.*s", (int)(ends - 23), m->source + 23);
+        mf_format(place, sizeof(place), "%.*s", (int)(ends - 23), m->source + 23);
         ck_assert_int_eq(mf_model_find(m->name, &found), 0);
         ck_assert_msg(mf_shape_equal(&found.layer, &m->layer), "%s: another has its name", m->name);
         ck_assert_msg(mf_model_find(place, &found) == 0, "%s", place);
@@ -284,7 +284,7 @@ START_TEST(unknown_quants)
     struct mf_model m;
     char config[1024], why[MF_REASON_MAX] = "";
 
-    mf_say(config, sizeof(config), "{" BASE ", \"quantization_config\": %s}", odd_quants[_i]);
+    mf_format(config, sizeof(config), "{" BASE ", \"quantization_config\": %s}", odd_quants[_i]);
     ck_assert_msg(mf_model_config_read(config, strlen(config), "mine", &m, why) == 0, "%s", why);
     ck_assert_msg(strstr(m.quant, "quantization_config") != NULL, "%s", odd_quants[_i]);
     ck_assert_int_eq(m.layer.expert, 128);

@@ -22,7 +22,7 @@ START_TEST(raised_as_far_as_granted)
     rlim_t expect = limits[_i].expect ? MF_MIN(limits[_i].expect, hard) : MF_MIN(hard, MF_DESCRIPTORS);
     limit = (struct rlimit){.rlim_cur = MF_MIN(limits[_i].soft, hard), .rlim_max = hard};
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    ck_assert_int_eq(mf_descriptors_raise(), 0);
+    ck_assert_int_eq(mf_open_files_raise(), 0);
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     ck_assert_uint_eq(limit.rlim_cur, expect);
     ck_assert_uint_eq(limit.rlim_max, hard);

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A random layer offer: steps over runs of ops, with artifacts in two variants, and conversions between
+/* A random layer offer: steps over runs of ops, with tensor specs in two variants, and conversions between
  * these. Small enough that every order of every subset can be tried. */
 #define STEPS_MAX 18
 #define FOUND_MAX 20000
@@ -32,43 +32,45 @@ static uint32_t draw(uint32_t n)
     return (uint32_t)((seed_state >> 33) % n);
 }
 
-static struct mf_artifact artifact(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static struct mf_artifact artifact(const char *format, ...)
+static struct mf_tensor_spec tensor_spec(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static struct mf_tensor_spec tensor_spec(const char *format, ...)
 {
-    char text[MF_ARTIFACT_TEXT_MAX];
-    struct mf_artifact a;
+    char text[MF_TENSOR_SPEC_TEXT_MAX];
+    struct mf_tensor_spec a;
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
+    ck_assert_msg(mf_tensor_spec_parse(text, &a) == 0, "%s", text);
     return a;
 }
 
 /* The tensor that flows before op `op` of the line quant1 … combine, in a variant. */
-static struct mf_artifact flow(int op, int variant, int block)
+static struct mf_tensor_spec flow(int op, int variant, int block)
 {
     switch (op) {
     case MF_OP_QUANT1:
-        return artifact("x/bf16/none/token");
+        return tensor_spec("x/bf16/none/token");
     case MF_OP_GATHER:
-        return variant ? artifact("x/fp8fn/per_token/token") : artifact("x/fp8fn/per_1x128/token");
+        return variant ? tensor_spec("x/fp8fn/per_token/token") : tensor_spec("x/fp8fn/per_1x128/token");
     case MF_OP_GEMM1:
-        return variant ? artifact("x/fp8fn/per_token/sorted.%d", block)
-                       : artifact("x/fp8fn/per_1x128/sorted.%d", block);
+        return variant ? tensor_spec("x/fp8fn/per_token/sorted.%d", block)
+                       : tensor_spec("x/fp8fn/per_1x128/sorted.%d", block);
     case MF_OP_ACT:
-        return variant ? artifact("g/f32/none/sorted.%d", block) : artifact("g/bf16/none/sorted.%d", block);
+        return variant ? tensor_spec("g/f32/none/sorted.%d", block)
+                       : tensor_spec("g/bf16/none/sorted.%d", block);
     case MF_OP_QUANT2:
-        return variant ? artifact("h/f32/none/sorted.%d", block) : artifact("h/bf16/none/sorted.%d", block);
+        return variant ? tensor_spec("h/f32/none/sorted.%d", block)
+                       : tensor_spec("h/bf16/none/sorted.%d", block);
     case MF_OP_GEMM2:
-        return variant ? artifact("h/fp8fn/per_token/sorted.%d", block)
-                       : artifact("h/fp8fn/per_1x128/sorted.%d", block);
+        return variant ? tensor_spec("h/fp8fn/per_token/sorted.%d", block)
+                       : tensor_spec("h/fp8fn/per_1x128/sorted.%d", block);
     case MF_OP_WEIGHT:
-        return variant ? artifact("z/f32/none/slot") : artifact("z/bf16/none/slot");
+        return variant ? tensor_spec("z/f32/none/slot") : tensor_spec("z/bf16/none/slot");
     case MF_OP_COMBINE:
-        return variant ? artifact("zw/f32/none/slot") : artifact("zw/bf16/none/slot");
+        return variant ? tensor_spec("zw/f32/none/slot") : tensor_spec("zw/bf16/none/slot");
     default:
-        return variant ? artifact("y/f32/none/token") : artifact("y/bf16/none/token");
+        return variant ? tensor_spec("y/f32/none/token") : tensor_spec("y/bf16/none/token");
     }
 }
 
@@ -78,23 +80,23 @@ static struct mf_step random_step(int i, int from, int to)
 {
     int block = draw(2) ? 32 : 64;
     struct mf_step s = {.block_m = draw(3) ? block : 0};
-    /* A step that does not care about block_m takes and gives artifacts that have one all the same. */
+    /* A step that does not care about block_m takes and gives tensor specs that have one all the same. */
     (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
     (void)snprintf(s.family, sizeof(s.family), "%s", draw(2) ? "a" : "b");
     for (int op = from; op <= to; op++)
         s.covers |= MF_OP_BIT(op);
     s.needs[s.n_needs++] = flow(from, (int)draw(2), block);
     if (s.covers & MF_OP_BIT(MF_OP_GATHER))
-        s.needs[s.n_needs++] = artifact("sorted/index/none/sorted.%d", block);
+        s.needs[s.n_needs++] = tensor_spec("sorted/index/none/sorted.%d", block);
     if (s.covers & MF_OP_BIT(MF_OP_GEMM1))
-        s.needs[s.n_needs++] = artifact("w1/fp8fn/per_token/%s", layouts[draw(2)]);
+        s.needs[s.n_needs++] = tensor_spec("w1/fp8fn/per_token/%s", layouts[draw(2)]);
     if (s.covers & MF_OP_BIT(MF_OP_GEMM2))
-        s.needs[s.n_needs++] = artifact("w2/fp8fn/per_token/%s", layouts[draw(2)]);
+        s.needs[s.n_needs++] = tensor_spec("w2/fp8fn/per_token/%s", layouts[draw(2)]);
     if (to == MF_OP_COMBINE && draw(2)) /* adds into what another zeroed */
-        s.needs[s.n_needs++] = artifact("y/bf16/none/token+zeroed");
+        s.needs[s.n_needs++] = tensor_spec("y/bf16/none/token+zeroed");
     s.gives[s.n_gives++] = flow(to + 1, to == MF_OP_COMBINE ? draw(4) == 0 : (int)draw(2), block);
     if ((s.covers & MF_OP_BIT(MF_OP_GEMM1)) && to != MF_OP_COMBINE && draw(3) == 0)
-        s.gives[s.n_gives++] = artifact("y/bf16/none/token+zeroed");
+        s.gives[s.n_gives++] = tensor_spec("y/bf16/none/token+zeroed");
     return s;
 }
 
@@ -103,10 +105,10 @@ static struct mf_step sort_step(int i, int block)
     struct mf_step s = {
         .covers = MF_OP_BIT(MF_OP_SORT), .block_m = block, .n_needs = 1, .n_gives = 1, .family = "move"};
     (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
-    s.needs[0] = artifact("topk/index/none/token");
-    s.gives[0] = artifact("sorted/index/none/sorted.%d", block);
+    s.needs[0] = tensor_spec("topk/index/none/token");
+    s.gives[0] = tensor_spec("sorted/index/none/sorted.%d", block);
     if (draw(3) == 0)
-        s.gives[s.n_gives++] = artifact("y/bf16/none/token+zeroed");
+        s.gives[s.n_gives++] = tensor_spec("y/bf16/none/token+zeroed");
     return s;
 }
 
@@ -123,7 +125,7 @@ static struct mf_step zero_step(int i)
 {
     struct mf_step s = {.n_gives = 1, .family = "move"};
     (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
-    s.gives[0] = artifact("y/bf16/none/token+zeroed");
+    s.gives[0] = tensor_spec("y/bf16/none/token+zeroed");
     return s;
 }
 
@@ -176,14 +178,14 @@ struct exhaustive {
     int taken[STEPS_MAX];
 };
 
-static bool there(const struct exhaustive *e, int n, const struct mf_artifact *a)
+static bool there(const struct exhaustive *e, int n, const struct mf_tensor_spec *a)
 {
-    if (mf_artifact_is_input(a))
+    if (mf_tensor_spec_is_input(a))
         return true;
     for (int i = 0; i < n; i++) {
         const struct mf_step *s = &e->o->steps[e->taken[i]];
         for (int g = 0; g < s->n_gives; g++) {
-            if (mf_artifact_equal(&s->gives[g], a))
+            if (mf_tensor_spec_equal(&s->gives[g], a))
                 return true;
         }
     }
@@ -191,7 +193,7 @@ static bool there(const struct exhaustive *e, int n, const struct mf_artifact *a
 }
 
 /* Taken step i is a conversion that was the first to give it. */
-static bool converted(const struct exhaustive *e, int i, const struct mf_artifact *a)
+static bool converted(const struct exhaustive *e, int i, const struct mf_tensor_spec *a)
 {
     return !e->o->steps[e->taken[i]].covers && !there(e, i, a) && there(e, i + 1, a);
 }
@@ -203,7 +205,7 @@ static bool need_not_zero(const struct offer *o, const struct mf_step *s)
         const struct mf_step *t = &o->steps[i];
         if (t->n_gives == 1 && t->covers == s->covers && t->block_m == s->block_m &&
             t->n_needs == s->n_needs && memcmp(t->needs, s->needs, sizeof(s->needs)) == 0 &&
-            mf_artifact_equal(&t->gives[0], &s->gives[0]))
+            mf_tensor_spec_equal(&t->gives[0], &s->gives[0]))
             return true;
     }
     return false;
@@ -212,10 +214,10 @@ static bool need_not_zero(const struct offer *o, const struct mf_step *s)
 /* y that it zeroes is zeroed already, and one of the two need not have done so. */
 static bool zeroes_for_nothing(const struct exhaustive *e, int n, const struct mf_step *s)
 {
-    const struct mf_artifact zeroed = artifact("y/bf16/none/token+zeroed");
+    const struct mf_tensor_spec zeroed = tensor_spec("y/bf16/none/token+zeroed");
     bool zeroes = false, spare = need_not_zero(e->o, s);
     for (int g = 0; g < s->n_gives; g++)
-        zeroes |= mf_artifact_equal(&s->gives[g], &zeroed);
+        zeroes |= mf_tensor_spec_equal(&s->gives[g], &zeroed);
     if (!zeroes || !there(e, n, &zeroed))
         return false;
     for (int i = 0; i < n; i++)
@@ -233,14 +235,14 @@ static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
             return false;
         for (int a = 0; a < t->n_needs; a++) {
             for (int b = 0; b < s->n_needs; b++) {
-                if (mf_artifact_is_weight(&t->needs[a]) && t->needs[a].tensor == s->needs[b].tensor &&
-                    !mf_artifact_equal(&t->needs[a], &s->needs[b]))
+                if (mf_tensor_spec_is_weight(&t->needs[a]) && t->needs[a].tensor == s->needs[b].tensor &&
+                    !mf_tensor_spec_equal(&t->needs[a], &s->needs[b]))
                     return false;
             }
         }
     }
     for (int a = 0; a < s->n_needs; a++) {
-        if (!mf_artifact_is_weight(&s->needs[a]) && !there(e, n, &s->needs[a]))
+        if (!mf_tensor_spec_is_weight(&s->needs[a]) && !there(e, n, &s->needs[a]))
             return false;
     }
     bool is_new = false;
@@ -256,17 +258,17 @@ static bool agree(const struct exhaustive *e, int n, const struct mf_step *s)
 
 /* Every conversion's product is given by nothing else, and is read by a step after it or is the output; and so is y zeroed by whoever
  * need not. */
-static bool conversions_used(const struct exhaustive *e, int n, const struct mf_artifact *y)
+static bool conversions_used(const struct exhaustive *e, int n, const struct mf_tensor_spec *y)
 {
     for (int i = 0; i < n; i++) {
         const struct mf_step *s = &e->o->steps[e->taken[i]];
         for (int g = 0; g < s->n_gives; g++) {
             bool asked = converted(e, i, &s->gives[g]) || (g == 1 && need_not_zero(e->o, s));
-            bool used = !asked || mf_artifact_equal(&s->gives[g], y);
+            bool used = !asked || mf_tensor_spec_equal(&s->gives[g], y);
             for (int j = i + 1; j < n && !used; j++) {
                 const struct mf_step *t = &e->o->steps[e->taken[j]];
                 for (int a = 0; a < t->n_needs; a++)
-                    used |= mf_artifact_equal(&t->needs[a], &s->gives[g]);
+                    used |= mf_tensor_spec_equal(&t->needs[a], &s->gives[g]);
             }
             if (!used)
                 return false;
@@ -277,7 +279,7 @@ static bool conversions_used(const struct exhaustive *e, int n, const struct mf_
 
 static void try_all(struct exhaustive *e, int n, mf_ops covered, uint32_t mask)
 {
-    struct mf_artifact y = artifact("y/bf16/none/token");
+    struct mf_tensor_spec y = tensor_spec("y/bf16/none/token");
     if (covered == e->o->ops && there(e, n, &y) && conversions_used(e, n, &y)) {
         bool known = false;
         for (size_t i = 0; i < e->n; i++)
@@ -496,9 +498,9 @@ START_TEST(zeroing_is_of_the_structure)
         steps[i] = (struct mf_step){.covers = rows[i].covers, .family = "tile"};
         (void)mf_copy(steps[i].name, sizeof(steps[i].name), rows[i].name);
         for (int n = 0; n < 3 && rows[i].needs[n]; n++)
-            steps[i].needs[steps[i].n_needs++] = artifact("%s", rows[i].needs[n]);
+            steps[i].needs[steps[i].n_needs++] = tensor_spec("%s", rows[i].needs[n]);
         for (int n = 0; n < 2 && rows[i].gives[n]; n++)
-            steps[i].gives[steps[i].n_gives++] = artifact("%s", rows[i].gives[n]);
+            steps[i].gives[steps[i].n_gives++] = tensor_spec("%s", rows[i].gives[n]);
         timed[i] = (struct mf_path_step){&steps[i], rows[i].us};
     }
     const struct mf_path_problem p = {
@@ -532,16 +534,16 @@ START_TEST(large_offers_are_quick)
             struct mf_step *s = &steps[n];
             bool second = i % 2;
             *s = (struct mf_step){.family = "tile", .block_m = blocks[b], .n_gives = 1};
-            mf_say(s->name, sizeof(s->name), "k%04zu", n);
+            mf_format(s->name, sizeof(s->name), "k%04zu", n);
             s->covers = second ? MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT) | MF_OP_BIT(MF_OP_COMBINE)
                                : MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT);
-            s->needs[s->n_needs++] = artifact("sorted/index/none/sorted.%d", blocks[b]);
+            s->needs[s->n_needs++] = tensor_spec("sorted/index/none/sorted.%d", blocks[b]);
             s->needs[s->n_needs++] =
-                second ? artifact("h/bf16/none/sorted.%d", blocks[b]) : artifact("x/bf16/none/token");
+                second ? tensor_spec("h/bf16/none/sorted.%d", blocks[b]) : tensor_spec("x/bf16/none/token");
             s->needs[s->n_needs++] =
-                artifact("%s/bf16/none/%s", second ? "w2" : "w1", i & 2 ? "row" : "panel16");
+                tensor_spec("%s/bf16/none/%s", second ? "w2" : "w1", i & 2 ? "row" : "panel16");
             s->gives[0] =
-                second ? artifact("y/bf16/none/token") : artifact("h/bf16/none/sorted.%d", blocks[b]);
+                second ? tensor_spec("y/bf16/none/token") : tensor_spec("h/bf16/none/sorted.%d", blocks[b]);
         }
     }
     for (size_t i = 0; i < n; i++)

@@ -59,7 +59,7 @@ START_TEST(split)
     char text[256], family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
     size_t len = strlen(splits[_i].name);
 
-    mf_say(text, sizeof(text), "%s|two:b", splits[_i].name); /* what stands behind it is not its */
+    mf_format(text, sizeof(text), "%s|two:b", splits[_i].name); /* what stands behind it is not its */
     ck_assert_int_eq(mf_step_name_split(text, len, family, step), splits[_i].r);
     if (splits[_i].r < 0)
         return;

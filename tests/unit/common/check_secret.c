@@ -104,7 +104,7 @@ START_TEST(file_is_its_owners)
     char folder[] = "/tmp/check_secret.XXXXXX", path[64], text[8];
     struct stat status;
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    mf_say(path, sizeof(path), "%s/key", folder);
+    mf_format(path, sizeof(path), "%s/key", folder);
     ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), -ENOENT);
     ck_assert_int_eq(mf_secret_file_write(path, "one\n"), 0);
     ck_assert_int_eq(mf_secret_file_write(path, "two \n\n"), 0);

@@ -23,10 +23,10 @@ static struct mf_step full_step(void)
         .bytes = 123456789012.0,
         .reorder_tolerance = 0.0009765625,
     };
-    ck_assert_int_eq(mf_artifact_parse("x/bf16/none/token", &step.needs[0]), 0);
-    ck_assert_int_eq(mf_artifact_parse("sorted/index/none/sorted.64", &step.needs[1]), 0);
-    ck_assert_int_eq(mf_artifact_parse("w1/bf16/none/panel16", &step.needs[2]), 0);
-    ck_assert_int_eq(mf_artifact_parse("h/bf16/none/sorted.64", &step.gives[0]), 0);
+    ck_assert_int_eq(mf_tensor_spec_parse("x/bf16/none/token", &step.needs[0]), 0);
+    ck_assert_int_eq(mf_tensor_spec_parse("sorted/index/none/sorted.64", &step.needs[1]), 0);
+    ck_assert_int_eq(mf_tensor_spec_parse("w1/bf16/none/panel16", &step.needs[2]), 0);
+    ck_assert_int_eq(mf_tensor_spec_parse("h/bf16/none/sorted.64", &step.gives[0]), 0);
     return step;
 }
 
@@ -55,9 +55,9 @@ static void assert_equal(const struct mf_step *a, const struct mf_step *b)
     ck_assert_int_eq(a->n_needs, b->n_needs);
     ck_assert_int_eq(a->n_gives, b->n_gives);
     for (int i = 0; i < a->n_needs; i++)
-        ck_assert(mf_artifact_equal(&a->needs[i], &b->needs[i]));
+        ck_assert(mf_tensor_spec_equal(&a->needs[i], &b->needs[i]));
     for (int i = 0; i < a->n_gives; i++)
-        ck_assert(mf_artifact_equal(&a->gives[i], &b->gives[i]));
+        ck_assert(mf_tensor_spec_equal(&a->gives[i], &b->gives[i]));
     ck_assert_uint_eq(a->workspace_bytes, b->workspace_bytes);
     ck_assert_double_eq(a->flops, b->flops);
     ck_assert_double_eq(a->bytes, b->bytes);
@@ -96,7 +96,7 @@ START_TEST(round_trip)
 }
 END_TEST
 
-/* A step that covers nothing: no block, no artifacts, no arithmetic. */
+/* A step that covers nothing: no block, no tensor specs, no arithmetic. */
 START_TEST(emptiest_step_round_trips)
 {
     struct mf_step step = {.name = "z", .family = "move", .stage = MF_STAGE_MOVE}, back;

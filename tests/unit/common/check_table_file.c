@@ -538,7 +538,7 @@ static int may_put(const char *text, size_t len, void *data, char why[MF_REASON_
     const char *expected = data;
     if (expected ? text && strlen(expected) == len && memcmp(text, expected, len) == 0 : !text)
         return 0;
-    mf_say(why, MF_REASON_MAX, "it is another");
+    mf_format(why, MF_REASON_MAX, "it is another");
     return -EAGAIN;
 }
 

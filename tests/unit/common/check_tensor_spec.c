@@ -9,9 +9,9 @@
 /* clang-format off */
 static const struct {
     const char *text;
-    struct mf_artifact artifact;
+    struct mf_tensor_spec tensor_spec;
     bool weight, input;
-} artifacts[] = {
+} tensor_specs[] = {
     {"x/bf16/none/token",
      {MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0, false}, false, true},
     {"topk/index/none/token",
@@ -65,39 +65,40 @@ static const char *const refused[] = {
 
 START_TEST(text_round_trips)
 {
-    struct mf_artifact parsed;
-    char text[MF_ARTIFACT_TEXT_MAX];
-    mf_artifact_print(&artifacts[_i].artifact, text);
-    ck_assert_str_eq(text, artifacts[_i].text);
-    ck_assert_int_eq(mf_artifact_parse(text, &parsed), 0);
-    ck_assert(mf_artifact_equal(&parsed, &artifacts[_i].artifact));
-    ck_assert_str_eq(parsed.order, artifacts[_i].artifact.order);
-    ck_assert_int_eq(parsed.block, artifacts[_i].artifact.block);
-    ck_assert(parsed.zeroed == artifacts[_i].artifact.zeroed);
+    struct mf_tensor_spec parsed;
+    char text[MF_TENSOR_SPEC_TEXT_MAX];
+    mf_tensor_spec_print(&tensor_specs[_i].tensor_spec, text);
+    ck_assert_str_eq(text, tensor_specs[_i].text);
+    ck_assert_int_eq(mf_tensor_spec_parse(text, &parsed), 0);
+    ck_assert(mf_tensor_spec_equal(&parsed, &tensor_specs[_i].tensor_spec));
+    ck_assert_str_eq(parsed.order, tensor_specs[_i].tensor_spec.order);
+    ck_assert_int_eq(parsed.block, tensor_specs[_i].tensor_spec.block);
+    ck_assert(parsed.zeroed == tensor_specs[_i].tensor_spec.zeroed);
 }
 END_TEST
 
 START_TEST(all_differ)
 {
-    for (size_t j = 0; j < MF_ARRAY_LEN(artifacts); j++)
-        ck_assert(mf_artifact_equal(&artifacts[_i].artifact, &artifacts[j].artifact) == ((size_t)_i == j));
+    for (size_t j = 0; j < MF_ARRAY_LEN(tensor_specs); j++)
+        ck_assert(mf_tensor_spec_equal(&tensor_specs[_i].tensor_spec, &tensor_specs[j].tensor_spec) ==
+                  ((size_t)_i == j));
 }
 END_TEST
 
 START_TEST(what_is_there_before_the_first_step)
 {
-    ck_assert(mf_artifact_is_weight(&artifacts[_i].artifact) == artifacts[_i].weight);
-    ck_assert(mf_artifact_is_input(&artifacts[_i].artifact) == artifacts[_i].input);
+    ck_assert(mf_tensor_spec_is_weight(&tensor_specs[_i].tensor_spec) == tensor_specs[_i].weight);
+    ck_assert(mf_tensor_spec_is_input(&tensor_specs[_i].tensor_spec) == tensor_specs[_i].input);
 }
 END_TEST
 
 START_TEST(rubbish_is_refused)
 {
-    struct mf_artifact a = {.tensor = MF_TENSOR_Y, .block = 7};
-    ck_assert_int_eq(mf_artifact_parse(refused[_i], &a), -EINVAL);
+    struct mf_tensor_spec a = {.tensor = MF_TENSOR_Y, .block = 7};
+    ck_assert_int_eq(mf_tensor_spec_parse(refused[_i], &a), -EINVAL);
     ck_assert_int_eq(a.tensor, MF_TENSOR_Y);
     ck_assert_int_eq(a.block, 7);
-    ck_assert_int_eq(mf_artifact_parse(NULL, &a), -EINVAL);
+    ck_assert_int_eq(mf_tensor_spec_parse(NULL, &a), -EINVAL);
 }
 END_TEST
 
@@ -107,13 +108,13 @@ START_TEST(every_combination_round_trips)
     for (int t = 0; t < MF_TENSOR_N_; t++) {
         for (int f = 0; f < MF_FORMAT_N_; f++) {
             for (int s = 0; s < MF_SCALE_N_; s++) {
-                struct mf_artifact a = {
+                struct mf_tensor_spec a = {
                     (enum mf_tensor)t, (enum mf_format)f, (enum mf_scale)s, "nineteen_characters", 0, true};
-                struct mf_artifact back;
-                char text[MF_ARTIFACT_TEXT_MAX];
-                mf_artifact_print(&a, text);
-                ck_assert_int_eq(mf_artifact_parse(text, &back), 0);
-                ck_assert(mf_artifact_equal(&a, &back));
+                struct mf_tensor_spec back;
+                char text[MF_TENSOR_SPEC_TEXT_MAX];
+                mf_tensor_spec_print(&a, text);
+                ck_assert_int_eq(mf_tensor_spec_parse(text, &back), 0);
+                ck_assert(mf_tensor_spec_equal(&a, &back));
             }
         }
     }
@@ -122,11 +123,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("artifact");
-    TCase *tc = tcase_create("artifact");
-    tcase_add_loop_test(tc, text_round_trips, 0, MF_ARRAY_LEN(artifacts));
-    tcase_add_loop_test(tc, all_differ, 0, MF_ARRAY_LEN(artifacts));
-    tcase_add_loop_test(tc, what_is_there_before_the_first_step, 0, MF_ARRAY_LEN(artifacts));
+    Suite *suite = suite_create("tensor_spec");
+    TCase *tc = tcase_create("tensor_spec");
+    tcase_add_loop_test(tc, text_round_trips, 0, MF_ARRAY_LEN(tensor_specs));
+    tcase_add_loop_test(tc, all_differ, 0, MF_ARRAY_LEN(tensor_specs));
+    tcase_add_loop_test(tc, what_is_there_before_the_first_step, 0, MF_ARRAY_LEN(tensor_specs));
     tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refused));
     tcase_add_test(tc, every_combination_round_trips);
     suite_add_tcase(suite, tc);

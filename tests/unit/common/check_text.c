@@ -167,10 +167,10 @@ START_TEST(say_always_terminates)
 {
     char dst[6];
     memset(dst, 'x', sizeof(dst));
-    mf_say(dst, 5, "%d", 1234567);
+    mf_format(dst, 5, "%d", 1234567);
     ck_assert_str_eq(dst, "1234");
     ck_assert_int_eq(dst[5], 'x');
-    mf_say(dst, 0, "%d", 9);
+    mf_format(dst, 0, "%d", 9);
     ck_assert_str_eq(dst, "1234");
 }
 END_TEST

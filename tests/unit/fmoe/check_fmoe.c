@@ -155,7 +155,7 @@ static int count_step(struct mf_offer *offer, const struct mf_step *step)
     char text[MF_STEP_NAME_MAX * 2];
     size_t len;
 
-    mf_say(text, sizeof(text), "%s:%s", step->family, step->name);
+    mf_format(text, sizeof(text), "%s:%s", step->family, step->name);
     while (mf_pipeline_text_next(&at, &of, &len))
         o->n += strlen(text) == len && strncmp(of, text, len) == 0;
     return 0;
@@ -588,8 +588,8 @@ START_TEST(tells_rows_of_another_model)
     text[len] = '\0';
     while ((at = strstr(text, ",cpu,r1,")) != NULL) { /* row by row they become this device's own */
         char rest[1 << 16];
-        mf_say(rest, sizeof(rest), ",%s,r1,%s", device->info.model, at + strlen(",cpu,r1,"));
-        mf_say(at, sizeof(text) - (size_t)(at - text), "%s", rest);
+        mf_format(rest, sizeof(rest), ",%s,r1,%s", device->info.model, at + strlen(",cpu,r1,"));
+        mf_format(at, sizeof(text) - (size_t)(at - text), "%s", rest);
         mine = serving_file(text);
         ck_assert_msg(fmoe_reload(f, &mine, 1, &error) == 0, "%s", error.text);
         size_t left = rows.elsewhere - 1;

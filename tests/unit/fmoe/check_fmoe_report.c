@@ -87,7 +87,7 @@ static const char *posted(struct fake_http *farm, int n, char key[KEY_MAX])
     at = strcasestr(at, header);
     ck_assert(at && body && at < body);
     at += strlen(header);
-    mf_say(key, KEY_MAX, "%.*s", (int)strcspn(at, "\r"), at);
+    mf_format(key, KEY_MAX, "%.*s", (int)strcspn(at, "\r"), at);
     return body + 4;
 }
 
@@ -172,7 +172,7 @@ static void closed_port(char url[64], int *ret_fd)
     *ret_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(*ret_fd, (struct sockaddr *)&address, len), 0);
     ck_assert_int_eq(getsockname(*ret_fd, (struct sockaddr *)&address, &len), 0);
-    mf_say(url, 64, "http://127.0.0.1:%d", ntohs(address.sin_port));
+    mf_format(url, 64, "http://127.0.0.1:%d", ntohs(address.sin_port));
 }
 
 /* Calls go on, the end waits for nothing, and what was not in a report's hand by then is for the next farm. */

@@ -307,7 +307,7 @@ START_TEST(pick)
     struct mf_asm_wish wish = {.arch = "gfx942", .kind = MF_ASM_ONE, .vskip = 1, .block_m = 32};
     struct mf_asm_call c = call();
     char text[1024];
-    mf_say(text, sizeof(text), ONE "%s", picks[_i].rows);
+    mf_format(text, sizeof(text), ONE "%s", picks[_i].rows);
     ck_assert_int_eq(mf_asm_manifest_add(&m, "gfx942", "m.csv", text, strlen(text)), 0);
     ck_assert_uint_eq(m.n_problems, 0);
     const struct mf_asm_kernel *k = mf_asm_pick(&m, &wish, &c);

@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 #include "kernels/core/code.h"
-#include "kernels/gpu/host/data_on_device.h"
+#include "kernels/gpu/host/device_data.h"
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 #include "support/run_program.h"
@@ -47,11 +47,11 @@ START_TEST(test_place)
     ck_assert_int_eq(strncmp(first, folder, strlen(folder)), 0);
     ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
     ck_assert_str_eq(path, first);
-    mf_say(other.version, sizeof(other.version), "one 1.1");
+    mf_format(other.version, sizeof(other.version), "one 1.1");
     ck_assert_int_eq(mf_code_path(&other, &code, path), 0);
     ck_assert_str_ne(path, first);
     other = compiler;
-    mf_say(other.arch, sizeof(other.arch), "sm_80");
+    mf_format(other.arch, sizeof(other.arch), "sm_80");
     ck_assert_int_eq(mf_code_path(&other, &code, path), 0);
     ck_assert_str_ne(path, first);
     code = quant(2064);
@@ -85,7 +85,7 @@ static void write_text(const char *name, const char *text)
 {
     char path[PATH_MAX];
 
-    mf_say(path, sizeof(path), "%s/%s", folder, name);
+    mf_format(path, sizeof(path), "%s/%s", folder, name);
     FILE *f = fopen(path, "we");
     ck_assert_ptr_nonnull(f);
     ck_assert_int_ge(fputs(text, f), 0);
@@ -100,10 +100,10 @@ static void digest_of(const char *names, char ret[65])
                                  "-P",    MF_CODE_SOURCES, NULL};
     const char *const none[] = {NULL};
 
-    mf_say(out, sizeof(out), "%s/sources.c", folder);
-    mf_say(out_option, sizeof(out_option), "-DOUT=%s", out);
-    mf_say(folder_option, sizeof(folder_option), "-DFOLDER=%s", folder);
-    mf_say(files_option, sizeof(files_option), "-DFILES=%s", names);
+    mf_format(out, sizeof(out), "%s/sources.c", folder);
+    mf_format(out_option, sizeof(out_option), "-DOUT=%s", out);
+    mf_format(folder_option, sizeof(folder_option), "-DFOLDER=%s", folder);
+    mf_format(files_option, sizeof(files_option), "-DFILES=%s", names);
     struct ran r = run_program(cmake, none);
     ck_assert_msg(r.code == 0, "%s", r.text);
     FILE *f = fopen(out, "re");
@@ -184,13 +184,13 @@ START_TEST(test_makers_compile)
                        "float8_e4m3fn,QuantType.per_1x128,1,0",
                        &shape),
         0);
-    ck_assert_uint_eq(mf_maker_codes(&none, &shape, codes), 0);
-    ck_assert_uint_eq(mf_maker_codes(&device, &shape, codes),
+    ck_assert_uint_eq(mf_device_data_codes(&none, &shape, codes), 0);
+    ck_assert_uint_eq(mf_device_data_codes(&device, &shape, codes),
                       MF_MAKER_CODES - 1); /* x and weights are alike */
     shape.q_dtype_a = MF_DTYPE_BF16;
     shape.q_dtype_w = MF_DTYPE_FP4X2;
     shape.q_type = MF_QTYPE_PER_1X16;
-    ck_assert_uint_eq(mf_maker_codes(&device, &shape, codes), MF_MAKER_CODES);
+    ck_assert_uint_eq(mf_device_data_codes(&device, &shape, codes), MF_MAKER_CODES);
     if (!has_compiler(&compiler))
         return;
     ck_assert_int_eq(mf_code_make(&compiler, codes, MF_MAKER_CODES, 2, paths, whys), MF_MAKER_CODES);
@@ -208,7 +208,7 @@ START_TEST(test_failures_are_words)
         struct mf_code code = quant(2048);
         char path[1][PATH_MAX], why[1][MF_CODE_WHY_MAX];
 
-        mf_say(compiler.arch, sizeof(compiler.arch), "%s", vendors[i][1]);
+        mf_format(compiler.arch, sizeof(compiler.arch), "%s", vendors[i][1]);
         if (!has_compiler(&compiler))
             continue;
         if (mf_code_make(&compiler, &code, 1, 1, path, why) == 1) /* a newer one that knows gfx942 */
@@ -234,7 +234,7 @@ START_TEST(test_foreign_folder)
     (void)unsetenv("MOEFARM_CODE_CACHE");
     (void)unsetenv("XDG_CACHE_HOME");
     (void)unsetenv("HOME");
-    mf_say(own, sizeof(own), "/tmp/moefarm-code-%u", (unsigned)user);
+    mf_format(own, sizeof(own), "/tmp/moefarm-code-%u", (unsigned)user);
     ck_assert(mkdir(own, 0777) == 0 || errno == EEXIST);
     ck_assert_int_eq(seteuid(user), 0);
     ck_assert_int_eq(mf_code_path(&compiler, &code, path), -EPERM);
@@ -260,7 +260,7 @@ START_TEST(test_spare)
 
     ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
     ck_assert(!mf_code_spare(path, there));
-    mf_say(spare, sizeof(spare), "%s/spare", folder);
+    mf_format(spare, sizeof(spare), "%s/spare", folder);
     ck_assert_int_eq(mkdir(spare, 0700), 0);
     ck_assert_int_eq(setenv(MF_CODE_SPARE_ENV, spare, 1), 0);
     ck_assert(mf_code_spare(path, there));
@@ -296,7 +296,7 @@ START_TEST(test_without_a_status)
     ck_assert_str_eq(why_ignored, why);
     if (r < 0)
         return;
-    mf_say(compiler.arch, sizeof(compiler.arch), "%s", asked[_i][1]);
+    mf_format(compiler.arch, sizeof(compiler.arch), "%s", asked[_i][1]);
     mf_code_define(&codes[1], "MF_THREADS=none");
     ck_assert_msg(mf_code_make(&compiler, codes, 2, 2, paths, whys) == 1, "%s", whys[0]);
     ck_assert_int_eq(access(paths[0], R_OK), 0);
@@ -324,12 +324,12 @@ static int use_clang(void)
 
     write_text("clang-22", CLANG);
     write_text("begun", "");
-    mf_say(path, sizeof(path), "%s/clang-22", folder);
+    mf_format(path, sizeof(path), "%s/clang-22", folder);
     ck_assert_int_eq(chmod(path, 0700), 0);
-    mf_say(paths, sizeof(paths), "%s:%s", folder, getenv("PATH"));
+    mf_format(paths, sizeof(paths), "%s:%s", folder, getenv("PATH"));
     ck_assert_int_eq(setenv("PATH", paths, 1), 0);
     ck_assert_int_eq(setenv("CLANG_FOLDER", folder, 1), 0);
-    mf_say(path, sizeof(path), "%s/word", folder);
+    mf_format(path, sizeof(path), "%s/word", folder);
     ck_assert(mkfifo(path, 0600) == 0 || errno == EEXIST);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
@@ -342,7 +342,7 @@ static int count_begun(pid_t ret[2])
     char path[PATH_MAX];
     int n = 0, pids[2];
 
-    mf_say(path, sizeof(path), "%s/begun", folder);
+    mf_format(path, sizeof(path), "%s/begun", folder);
     _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
     ck_assert_ptr_nonnull(f);
     for (; fscanf(f, "%d %d", &pids[0], &pids[1]) == 2; n++) {
@@ -367,7 +367,7 @@ static pid_t waits_for(const char *path)
 
     if (stat(path, &st) < 0)
         return 0;
-    mf_say(end, sizeof(end), ":%llu 0 EOF", (unsigned long long)st.st_ino);
+    mf_format(end, sizeof(end), ":%llu 0 EOF", (unsigned long long)st.st_ino);
     _cleanup_(mf_fclosep) FILE *f = fopen("/proc/locks", "re");
     ck_assert_ptr_nonnull(f);
     while (fgets(line, sizeof(line), f)) {
@@ -424,7 +424,7 @@ START_TEST(test_two_of_one_code)
     int words = use_clang();
 
     ck_assert_int_eq(mf_code_path(&with_clang, &code, lock), 0);
-    mf_say(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
+    mf_format(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
     first = start_making(&code);
     wait_begun(1, pids);
     second = start_making(&code);
@@ -460,7 +460,7 @@ START_TEST(test_compiler_goes_with_its_parent)
     int words = use_clang();
 
     ck_assert_int_eq(mf_code_path(&with_clang, &code, lock), 0);
-    mf_say(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
+    mf_format(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
     maker = start_making(&code);
     wait_begun(1, pids);
     ck_assert_int_eq(kill(maker, SIGKILL), 0);
@@ -486,7 +486,7 @@ static int count_files(const char *path)
 
 static void use_tmpdir(char ret[64])
 {
-    mf_say(ret, 64, "%s/tmp", folder);
+    mf_format(ret, 64, "%s/tmp", folder);
     ck_assert(mkdir(ret, 0700) == 0 || errno == EEXIST);
     ck_assert_int_eq(setenv("TMPDIR", ret, 1), 0);
 }

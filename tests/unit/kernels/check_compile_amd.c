@@ -12,7 +12,7 @@
 #include "common/base/cpus.h"
 #include "common/base/text.h"
 #include "kernels/families/family_hip.h"
-#include "kernels/gpu/host/data_on_device.h"
+#include "kernels/gpu/host/device_data.h"
 #include "support/kernels/amd_object.h"
 #include "support/kernels/covering.h"
 #include "support/mf_check.h"
@@ -174,7 +174,7 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     if (strcmp(s->family, h->family) != 0 || strncmp(s->name, h->prefix, strlen(h->prefix)) != 0)
         return 0;
     ck_assert_int_lt(h->n, STEPS_MAX);
-    mf_say(h->names[h->n++], MF_STEP_NAME_MAX, "%s", s->name);
+    mf_format(h->names[h->n++], MF_STEP_NAME_MAX, "%s", s->name);
     return 0;
 }
 
@@ -230,7 +230,7 @@ static struct mf_grid grid_of(const struct mf_family *f, struct mf_device_info i
                               const struct mf_shape *shape, const char *name)
 {
     struct looker l = {.base = {&look_ops, info}};
-    const struct mf_tensor_ref none[MF_STEP_ARTIFACTS_MAX] = {{{NULL}}};
+    const struct mf_tensor_ref none[MF_STEP_TENSOR_SPECS_MAX] = {{{NULL}}};
     const struct mf_launch launch = {.needs = none, .gives = none};
     struct mf_kernel *k = NULL;
 
@@ -256,10 +256,10 @@ static void code_of(const struct target *target, const int *row, struct made *re
     static struct heard h;
 
     h = (struct heard){{take_step, mf_offer_unheard}, f->name, kernels[row[KERNEL]].prefix, 0, {{0}}};
-    mf_say(device.class.gfx, sizeof(device.class.gfx), "%s", target->gfx);
+    mf_format(device.class.gfx, sizeof(device.class.gfx), "%s", target->gfx);
     ck_assert_int_eq(mf_family_enumerate(f, &device, &shape, &h.offer), 0);
     ck_assert_msg(h.n > 0, "no step %s… for %s", h.prefix, target->gfx);
-    mf_say(ret->name, sizeof(ret->name), "%s", h.names[row[VARIANT] * h.n / variants_of(row[KERNEL])]);
+    mf_format(ret->name, sizeof(ret->name), "%s", h.names[row[VARIANT] * h.n / variants_of(row[KERNEL])]);
     ck_assert_int_eq(f->code(&device, &shape, ret->name, ret_code), 0);
     ret->grid = grid_of(f, device, &shape, ret->name);
 }
@@ -356,7 +356,7 @@ START_TEST(test_compiles)
     struct mf_compiler compiler = {.vendor = t->vendor};
     char why[MF_CODE_WHY_MAX];
 
-    mf_say(compiler.arch, sizeof(compiler.arch), "%s", t->gfx);
+    mf_format(compiler.arch, sizeof(compiler.arch), "%s", t->gfx);
     if (mf_code_version(t->vendor, compiler.version, why, sizeof(why)) < 0) {
         printf("skipped: %s by %s: %s\n", t->gfx, t->by, why);
         return;
@@ -393,8 +393,8 @@ START_TEST(test_makers_compile)
     char why[MF_CODE_WHY_MAX];
     size_t n = 0;
 
-    mf_say(compiler.arch, sizeof(compiler.arch), "%s", t->gfx);
-    mf_say(device.class.gfx, sizeof(device.class.gfx), "%s", t->gfx);
+    mf_format(compiler.arch, sizeof(compiler.arch), "%s", t->gfx);
+    mf_format(device.class.gfx, sizeof(device.class.gfx), "%s", t->gfx);
     if (mf_code_version(t->vendor, compiler.version, why, sizeof(why)) < 0) {
         printf("skipped: %s by %s: %s\n", t->gfx, t->by, why);
         return;
@@ -402,7 +402,7 @@ START_TEST(test_makers_compile)
     for (size_t f = 0; f < MF_ARRAY_LEN(formats); f++) {
         const int row[N_FACTORS] = {[FORMAT] = (int)f};
         const struct mf_shape shape = shape_of(row);
-        size_t more = mf_maker_codes(&device, &shape, codes + n), last = n + more;
+        size_t more = mf_device_data_codes(&device, &shape, codes + n), last = n + more;
         ck_assert_uint_gt(more, 0);
         for (size_t i = n; i < last; i++) {
             size_t j = 0;

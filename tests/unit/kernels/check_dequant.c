@@ -34,13 +34,13 @@ static const char *const isas[] = {"c", "avx2", "avx512"};
 #define EXPERTS 3
 #define SEED    7
 
-static struct mf_tensor_ref make_weight(const struct mf_shape *s, const struct mf_artifact *a,
+static struct mf_tensor_ref make_weight(const struct mf_shape *s, const struct mf_tensor_spec *a,
                                         int64_t *ret_rows)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    struct mf_artifact row = mf_plain_w(s, a->tensor, "row");
+    struct mf_tensor_spec row = mf_plain_w(s, a->tensor, "row");
     struct mf_tensor_ref plain = {0}, ref = {0};
-    int n = mf_artifact_parts(a, s, parts);
+    int n = mf_tensor_spec_parts(a, s, parts);
 
     ck_assert_int_gt(n, 0);
     for (int i = 0; i < n; i++) {
@@ -67,12 +67,12 @@ static struct mf_tensor_ref make_weight(const struct mf_shape *s, const struct m
 /* Every value of an expert in `row` layout, rounded to bf16 once. */
 static void define(const struct mf_shape *s, enum mf_tensor w, int32_t e, size_t N, size_t K, uint16_t *ret)
 {
-    struct mf_artifact row = mf_plain_w(s, w, "row");
+    struct mf_tensor_spec row = mf_plain_w(s, w, "row");
     const struct mf_codec *c = mf_codec_find(row.format, row.scale);
     _cleanup_(mf_freep) float *values = calloc(K, sizeof(*values));
     struct mf_part parts[MF_PARTS_MAX];
     struct mf_tensor_ref expert = {0};
-    int n = mf_artifact_parts(&row, s, parts);
+    int n = mf_tensor_spec_parts(&row, s, parts);
 
     ck_assert_ptr_nonnull(values);
     for (int i = 0; i < n; i++)
@@ -89,7 +89,7 @@ static void define(const struct mf_shape *s, enum mf_tensor w, int32_t e, size_t
 
 static void check(const struct mf_shape *s, enum mf_tensor w, const char *layout)
 {
-    struct mf_artifact a = mf_plain_w(s, w, layout);
+    struct mf_tensor_spec a = mf_plain_w(s, w, layout);
     struct mf_dequant d = {.ops = mf_cpu_ops(mf_isa_best()),
                            .codec = mf_codec_find(a.format, a.scale),
                            .panel = mf_layout_find(layout)->panel};
@@ -97,7 +97,7 @@ static void check(const struct mf_shape *s, enum mf_tensor w, const char *layout
 
     d.from = make_weight(s, &a, &rows);
     d.N = (size_t)rows;
-    d.K = (size_t)mf_artifact_cols(&a, s);
+    d.K = (size_t)mf_tensor_spec_cols(&a, s);
     size_t matrix = d.N * d.K;
     void *room = aligned_alloc(64, mf_dequant_room());
     uint16_t *should = calloc(matrix, sizeof(*should)), *is = calloc(matrix, sizeof(*is));

@@ -592,7 +592,7 @@ START_TEST(test_far_rows)
     char text[MF_SHAPE_TEXT_MAX];
     size_t gather = 0;
 
-    mf_say(
+    mf_format(
         text, sizeof(text),
         "%s,8192,256,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
         tokens[_i]);
@@ -619,7 +619,7 @@ START_TEST(test_buckets)
     char text[MF_SHAPE_TEXT_MAX];
 
     for (int bucket = 2; bucket <= 32768; bucket *= 2) {
-        mf_say(text, sizeof(text), "%d%s", bucket, rest);
+        mf_format(text, sizeof(text), "%d%s", bucket, rest);
         struct mf_shape shape = ask(devices[_i % 2], text, &h);
         for (size_t i = 0; i < 2 * h.n; i++) {
             const struct mf_family *f = mf_family_find("hip", h.steps[i / 2].family);

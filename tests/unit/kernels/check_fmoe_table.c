@@ -26,7 +26,7 @@ static void write_table(const char *text)
 {
     int fd;
 
-    mf_say(path, sizeof(path), "/tmp/check_fmoe_table.XXXXXX");
+    mf_format(path, sizeof(path), "/tmp/check_fmoe_table.XXXXXX");
     fd = mkstemp(path);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
@@ -131,8 +131,8 @@ START_TEST(ranks_share_rows)
 #define FORM(T, form)                                                                      \
     "sim-x,2," KEY(T) "16,0,50.0,a,0.0%,40.0,b,0.0%,90.0,0,0,0,1.0,2.0,sim:a,w1=row,some " \
                       "cpu,r1,gcc,uniform,1,20,0.5,moefarm:race," form "\n"
-    mf_say(text, sizeof(text), "%.*s,form\n%s", (int)strlen(HEADER) - 1, HEADER,
-           FORM("4", "") FORM("4", "ep:0/384") FORM("4", "ep:96/384") FORM("4", "ep:0/192"));
+    mf_format(text, sizeof(text), "%.*s,form\n%s", (int)strlen(HEADER) - 1, HEADER,
+              FORM("4", "") FORM("4", "ep:0/384") FORM("4", "ep:96/384") FORM("4", "ep:0/192"));
     write_table(text);
     ck_assert_msg(open_table(why, &f) == 0, "%s", why);
     for (size_t i = 0; i < MF_ARRAY_LEN(calls); i++) {
@@ -207,7 +207,7 @@ START_TEST(missing_file)
     struct mf_fmoe *f = NULL;
     char why[MF_REASON_MAX] = "";
 
-    mf_say(path, sizeof(path), "/nonexistent/tuned_fmoe.csv");
+    mf_format(path, sizeof(path), "/nonexistent/tuned_fmoe.csv");
     ck_assert_int_eq(open_table(why, &f), -ENOENT);
     ck_assert_msg(strstr(why, path) != NULL, "%s", why);
 }

@@ -101,11 +101,11 @@ static void make_manifests(void)
 
     ck_assert_ptr_nonnull(mkdtemp(root));
     for (size_t i = 1; i < MF_ARRAY_LEN(folders); i++) {
-        mf_say(path, sizeof(path), "%s%s", root, folders[i]);
+        mf_format(path, sizeof(path), "%s%s", root, folders[i]);
         ck_assert_int_eq(mkdir(path, 0700), 0);
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(manifests); i++) {
-        mf_say(path, sizeof(path), "%s/cpu/%s", root, manifests[i].file);
+        mf_format(path, sizeof(path), "%s/cpu/%s", root, manifests[i].file);
         FILE *f = fopen(path, "we");
         ck_assert_ptr_nonnull(f);
         ck_assert_int_ge(fputs(manifests[i].text, f), 0);
@@ -121,11 +121,11 @@ static void remove_manifests(void)
     char path[512];
 
     for (size_t i = 0; i < MF_ARRAY_LEN(manifests); i++) {
-        mf_say(path, sizeof(path), "%s/cpu/%s", root, manifests[i].file);
+        mf_format(path, sizeof(path), "%s/cpu/%s", root, manifests[i].file);
         (void)remove(path);
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(folders); i++) {
-        mf_say(path, sizeof(path), "%s%s", root, folders[i]);
+        mf_format(path, sizeof(path), "%s%s", root, folders[i]);
         (void)remove(path);
     }
 }

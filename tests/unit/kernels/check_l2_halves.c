@@ -47,7 +47,7 @@ START_TEST(told_apart)
                 u == rows[_i].idle ? 0 : (uint32_t)((is_near ? rows[_i].near : rows[_i].far) + noise);
         }
     }
-    struct mf_halves h = mf_halves_of(cycles, n, LINES);
+    struct mf_l2_halves h = mf_l2_halves_of(cycles, n, LINES);
     free(cycles);
     if (!rows[_i].known) {
         ck_assert_msg(h.near == 0, "%s: %d units are near", rows[_i].name, h.near);

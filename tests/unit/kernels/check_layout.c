@@ -148,21 +148,21 @@ START_TEST(scales_follow_their_rows)
                          .use_g1u1 = true};
     static const char *const names[] = {"gu1", "gu16_panel16", "gu32_panel32", "gu16"};
     for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
-        struct mf_artifact row = mf_plain_w(&s, MF_TENSOR_W1, "row"),
-                           a = mf_plain_w(&s, MF_TENSOR_W1, names[i]),
-                           w2 = mf_plain_w(&s, MF_TENSOR_W2, names[i]);
+        struct mf_tensor_spec row = mf_plain_w(&s, MF_TENSOR_W1, "row"),
+                              a = mf_plain_w(&s, MF_TENSOR_W1, names[i]),
+                              w2 = mf_plain_w(&s, MF_TENSOR_W2, names[i]);
         struct mf_part parts[MF_PARTS_MAX];
         struct mf_tensor_ref from = {0}, to = {0};
         const struct mf_codec *c = mf_codec_find(row.format, row.scale);
         const struct mf_layout *l = mf_layout_find(names[i]);
-        ck_assert_int_eq(mf_artifact_parts(&w2, &s, parts), -EINVAL);
+        ck_assert_int_eq(mf_tensor_spec_parts(&w2, &s, parts), -EINVAL);
         s.use_g1u1 = false;
-        ck_assert_int_eq(mf_artifact_parts(&a, &s, parts), -EINVAL);
+        ck_assert_int_eq(mf_tensor_spec_parts(&a, &s, parts), -EINVAL);
         s.use_g1u1 = true;
-        ck_assert_int_eq(mf_artifact_parts(&a, &s, parts) > 0, formats[_i].alternates);
+        ck_assert_int_eq(mf_tensor_spec_parts(&a, &s, parts) > 0, formats[_i].alternates);
         if (!formats[_i].alternates)
             continue;
-        int n = mf_artifact_parts(&row, &s, parts);
+        int n = mf_tensor_spec_parts(&row, &s, parts);
         for (int p = 0; p < n; p++) {
             from.part[p] = calloc(1, (size_t)mf_part_bytes(&parts[p]));
             to.part[p] = calloc(1, (size_t)mf_part_bytes(&parts[p]));
@@ -298,8 +298,8 @@ START_TEST(shape_says_how_w1_lies)
     ck_assert_int_eq(mf_enumerate(&info, &s, pins[_i].family, &a.offer), 0);
     for (size_t i = 0; i < n; i++) {
         if (a.offered[i])
-            mf_say(offered + strlen(offered), sizeof(offered) - strlen(offered), "%s%s",
-                   offered[0] ? " " : "", all[i].name);
+            mf_format(offered + strlen(offered), sizeof(offered) - strlen(offered), "%s%s",
+                      offered[0] ? " " : "", all[i].name);
     }
     ck_assert_str_eq(offered, pins[_i].offered);
     ck_assert_int_gt(a.refused, 0);

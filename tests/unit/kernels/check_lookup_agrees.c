@@ -94,7 +94,7 @@ static void write_tables(char paths[TABLES][64], struct mf_shape *keys)
             0);
     }
     for (int i = 0; i < TABLES; i++) {
-        mf_say(paths[i], 64, "/tmp/check_lookup_agrees.XXXXXX");
+        mf_format(paths[i], 64, "/tmp/check_lookup_agrees.XXXXXX");
         int fd = mkstemp(paths[i]);
         ck_assert_int_ge(fd, 0);
         ck_assert_int_eq(write(fd, text[i].data, text[i].len), (ssize_t)text[i].len);

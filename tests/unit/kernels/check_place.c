@@ -46,7 +46,7 @@ static void bring_weight(const struct mf_shape *s, const struct mf_pipeline *p, 
                          const int32_t *map, const uint16_t *of_layer, struct mf_tensor_ref *ret)
 {
     size_t n = (size_t)(w == MF_TENSOR_W1 ? 2 * I * H : H * I);
-    struct mf_artifact row = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(p, w);
+    struct mf_tensor_spec row = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(p, w);
     uint16_t *to = aligned_alloc(64, (size_t)s->expert * n * sizeof(*to));
     ck_assert_ptr_nonnull(to);
     for (size_t e = 0; e < ALL; e++) {

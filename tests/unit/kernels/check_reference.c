@@ -19,11 +19,11 @@ struct layer {
     float *weights, *b1, *b2;
 };
 
-static struct mf_tensor_ref new_parts(const struct mf_artifact *a, const struct mf_shape *s, int *ret_n)
+static struct mf_tensor_ref new_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, int *ret_n)
 {
     struct mf_part parts[MF_PARTS_MAX];
     struct mf_tensor_ref ref = {0};
-    *ret_n = mf_artifact_parts(a, s, parts);
+    *ret_n = mf_tensor_spec_parts(a, s, parts);
     ck_assert_int_gt(*ret_n, 0);
     for (int i = 0; i < *ret_n; i++)
         ref.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
@@ -38,7 +38,7 @@ static void free_parts(const struct mf_tensor_ref *ref)
 
 static struct mf_tensor_ref new_weight(const struct mf_shape *s, enum mf_tensor w)
 {
-    struct mf_artifact a = mf_plain_w(s, w, "row");
+    struct mf_tensor_spec a = mf_plain_w(s, w, "row");
     int n;
     struct mf_tensor_ref ref = new_parts(&a, s, &n);
     ck_assert_int_eq(mf_data_weight(s, w, 3, &ref), 0);
@@ -47,7 +47,7 @@ static struct mf_tensor_ref new_weight(const struct mf_shape *s, enum mf_tensor 
 
 static float *new_bias(const struct mf_shape *s, enum mf_tensor b)
 {
-    struct mf_artifact a = mf_plain_bias(b);
+    struct mf_tensor_spec a = mf_plain_bias(b);
     int n;
     if (!(b == MF_TENSOR_B1 ? s->has_b1 : s->has_b2))
         return NULL;
@@ -220,9 +220,9 @@ START_TEST(ranks_add_up)
         struct mf_reference r;
         size_t first = (size_t)ranks[n][0];
         for (int w = 0; w < 2; w++) {
-            struct mf_artifact a = mf_plain_w(&s, w ? MF_TENSOR_W2 : MF_TENSOR_W1, "row");
+            struct mf_tensor_spec a = mf_plain_w(&s, w ? MF_TENSOR_W2 : MF_TENSOR_W1, "row");
             struct mf_part parts[MF_PARTS_MAX];
-            int n_parts = mf_artifact_parts(&a, &s, parts);
+            int n_parts = mf_tensor_spec_parts(&a, &s, parts);
             struct mf_tensor_ref *ref = w ? &d.w2 : &d.w1;
             for (int p = 0; p < n_parts; p++)
                 ref->part[p] =
@@ -373,7 +373,7 @@ START_TEST(sort_example)
 }
 END_TEST
 
-static void decode(const struct mf_artifact *a, const struct mf_tensor_ref *t, int64_t row, int64_t cols,
+static void decode(const struct mf_tensor_spec *a, const struct mf_tensor_ref *t, int64_t row, int64_t cols,
                    float *out)
 {
     const struct mf_codec *c = mf_codec_find(a->format, a->scale);
@@ -384,24 +384,25 @@ static void decode(const struct mf_artifact *a, const struct mf_tensor_ref *t, i
                             (size_t)cols, out);
 }
 
-static const char *const artifacts[] = {
+static const char *const tensor_specs[] = {
     "g/f32/none/sorted.16", "gw/bf16/none/sorted.16", "h/bf16/none/sorted.16", "h/Q/sorted.16",
     "z/f32/none/slot",      "zw/bf16/none/slot",      "y/bf16/none/token",     "x/Q/token",
     "x/Q/sorted.16",
 };
 
-/* Each artifact decodes to its own reference row within its format's rounding, and padding rows hold NaN. */
-static void check_artifact(struct layer *l, const struct mf_artifact *a, const struct mf_tensor_ref *sorted)
+/* Each tensor spec decodes to its own reference row within its format's rounding, and padding rows hold NaN. */
+static void check_tensor_spec(struct layer *l, const struct mf_tensor_spec *a,
+                              const struct mf_tensor_ref *sorted)
 {
     struct mf_part parts[MF_PARTS_MAX];
-    int n, n_parts = mf_artifact_parts(a, &l->data.shape, parts);
+    int n, n_parts = mf_tensor_spec_parts(a, &l->data.shape, parts);
     struct mf_tensor_ref to = new_parts(a, &l->data.shape, &n);
-    int64_t cols = mf_artifact_cols(a, &l->data.shape);
+    int64_t cols = mf_tensor_spec_cols(a, &l->data.shape);
     /* padding is NaN where a row's element or scale can be */
     bool is_value;
     (void)mf_part_poison(a, 0, &is_value);
     bool shows = !is_value || (n_parts > 1 && parts[1].rows == parts[0].rows);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, a, sorted, &to), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, a, sorted, &to), 0);
     float got[300];
     for (int64_t p = 0; p < parts[0].rows; p++) {
         int64_t row = p;
@@ -427,7 +428,7 @@ static void check_artifact(struct layer *l, const struct mf_artifact *a, const s
     free_parts(&to);
 }
 
-START_TEST(artifacts_decode_to_their_reference)
+START_TEST(tensor_specs_decode_to_their_reference)
 {
     struct mf_shape s = shape_of(_i, 7);
     struct layer l;
@@ -437,19 +438,19 @@ START_TEST(artifacts_decode_to_their_reference)
     s.use_g1u1 = true;
     layer_make(&l, &s, "uniform");
     ck_assert_int_eq(mf_reference_sort(&s, l.ids, l.weights, 16, &sorted), 0);
-    for (size_t i = 0; i < MF_ARRAY_LEN(artifacts); i++) {
-        char text[MF_ARTIFACT_TEXT_MAX];
-        struct mf_artifact plain = mf_plain_x(&s), a;
-        const char *q = strchr(artifacts[i], 'Q');
+    for (size_t i = 0; i < MF_ARRAY_LEN(tensor_specs); i++) {
+        char text[MF_TENSOR_SPEC_TEXT_MAX];
+        struct mf_tensor_spec plain = mf_plain_x(&s), a;
+        const char *q = strchr(tensor_specs[i], 'Q');
         if (q && plain.scale == MF_SCALE_NONE)
             continue;
         if (q)
-            (void)snprintf(text, sizeof(text), "%.*s%s/%s%s", (int)(q - artifacts[i]), artifacts[i],
+            (void)snprintf(text, sizeof(text), "%.*s%s/%s%s", (int)(q - tensor_specs[i]), tensor_specs[i],
                            mf_format_name(plain.format), mf_scale_name(plain.scale), q + 1);
         else
-            (void)snprintf(text, sizeof(text), "%s", artifacts[i]);
-        ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
-        check_artifact(&l, &a, &sorted);
+            (void)snprintf(text, sizeof(text), "%s", tensor_specs[i]);
+        ck_assert_msg(mf_tensor_spec_parse(text, &a) == 0, "%s", text);
+        check_tensor_spec(&l, &a, &sorted);
     }
     layer_release(&l);
 }
@@ -500,7 +501,7 @@ START_TEST(a_block_is_opened_again)
 }
 END_TEST
 
-static const char *const no_artifacts[] = {
+static const char *const no_tensor_specs[] = {
     "g/bf16/none/token",        "y/bf16/none/sorted.16",   "x/fp8fn/none/token",    "w1/bf16/none/panel99",
     "sorted/f32/none/sorted.4", "y/fp8fn/per_token/token", "w1/bf16/per_token/row",
 };
@@ -509,9 +510,9 @@ START_TEST(what_no_shape_has)
 {
     struct mf_shape s = shape_of(0, 7);
     struct mf_part parts[MF_PARTS_MAX];
-    struct mf_artifact a;
-    ck_assert_msg(mf_artifact_parse(no_artifacts[_i], &a) == 0, "%s", no_artifacts[_i]);
-    ck_assert_int_eq(mf_artifact_parts(&a, &s, parts), -EINVAL);
+    struct mf_tensor_spec a;
+    ck_assert_msg(mf_tensor_spec_parse(no_tensor_specs[_i], &a) == 0, "%s", no_tensor_specs[_i]);
+    ck_assert_int_eq(mf_tensor_spec_parts(&a, &s, parts), -EINVAL);
 }
 END_TEST
 
@@ -527,8 +528,8 @@ int main(void)
     tcase_add_loop_test(t, biases_alone, 0, 2);
     tcase_add_loop_test(t, ranks_add_up, 0, N_FORMATS);
     tcase_add_test(t, sort_example);
-    tcase_add_loop_test(t, artifacts_decode_to_their_reference, 0, N_FORMATS);
-    tcase_add_loop_test(t, what_no_shape_has, 0, MF_ARRAY_LEN(no_artifacts));
+    tcase_add_loop_test(t, tensor_specs_decode_to_their_reference, 0, N_FORMATS);
+    tcase_add_loop_test(t, what_no_shape_has, 0, MF_ARRAY_LEN(no_tensor_specs));
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }

@@ -165,11 +165,11 @@ struct layer {
     struct mf_pipeline *pipeline;
 };
 
-static struct mf_tensor_ref new_parts(const struct mf_artifact *a, const struct mf_shape *s)
+static struct mf_tensor_ref new_parts(const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     struct mf_part parts[MF_PARTS_MAX];
     struct mf_tensor_ref ref = {0};
-    int n = mf_artifact_parts(a, s, parts);
+    int n = mf_tensor_spec_parts(a, s, parts);
     ck_assert_int_gt(n, 0);
     for (int i = 0; i < n; i++)
         ref.part[i] = aligned_alloc(64, ((size_t)mf_part_bytes(&parts[i]) + 63) / 64 * 64);
@@ -184,12 +184,12 @@ static void layer_make(struct layer *l, struct mf_device *d, const struct mf_lay
     l->pipeline = open_pipeline(d, s, bf16_ops);
     for (int i = 0; i < 2; i++) {
         enum mf_tensor w = i ? MF_TENSOR_W2 : MF_TENSOR_W1;
-        struct mf_artifact plain = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(l->pipeline, w);
+        struct mf_tensor_spec plain = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(l->pipeline, w);
         struct mf_tensor_ref ref = new_parts(&plain, s);
         ck_assert_int_eq(mf_data_weight(s, w, seed, &ref), 0);
         *(i ? &l->data.w2 : &l->data.w1) = ref;
         l->w[i] = new_parts(&wanted, s);
-        ck_assert_int_eq(mf_reference_artifact(&l->data, NULL, &wanted, NULL, &l->w[i]), 0);
+        ck_assert_int_eq(mf_reference_tensor_spec(&l->data, NULL, &wanted, NULL, &l->w[i]), 0);
     }
     ck_assert_int_eq(mf_reference_make(&l->data, &l->ref), 0);
 }
@@ -274,9 +274,9 @@ START_TEST(sixty_layers_hold_one_arena)
     struct mallinfo2 all = mallinfo2();
     size_t arena = mf_pipeline_arena_bytes(layers[0]),
            held = all.uordblks + all.hblkhd - one.uordblks - one.hblkhd;
-    struct mf_artifact h = mf_plain_h(&s, 16);
+    struct mf_tensor_spec h = mf_plain_h(&s, 16);
     struct mf_part parts[MF_PARTS_MAX];
-    ck_assert_int_gt(mf_artifact_parts(&h, &s, parts), 0);
+    ck_assert_int_gt(mf_tensor_spec_parts(&h, &s, parts), 0);
     ck_assert_int_ge(parts[0].rows, 8192 * 6);
     ck_assert_uint_ge(arena, (size_t)mf_part_bytes(&parts[0]));
     printf("arena %zu bytes, 59 layers more %zu bytes\n", arena, held);

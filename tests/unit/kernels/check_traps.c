@@ -27,11 +27,11 @@ struct layer {
     float *weights;
 };
 
-static struct mf_tensor_ref new_parts(const struct mf_artifact *a, const struct mf_shape *s)
+static struct mf_tensor_ref new_parts(const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     struct mf_part parts[MF_PARTS_MAX];
     struct mf_tensor_ref ref = {0};
-    int n = mf_artifact_parts(a, s, parts);
+    int n = mf_tensor_spec_parts(a, s, parts);
     ck_assert_int_gt(n, 0);
     for (int i = 0; i < n; i++)
         ref.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
@@ -63,7 +63,7 @@ static struct layer *layer_new(const struct mf_shape *s, const char *routing_tex
 {
     struct layer *l = calloc(1, sizeof(*l));
     struct mf_routing routing;
-    struct mf_artifact w1 = mf_plain_w(s, MF_TENSOR_W1, "row"), w2 = mf_plain_w(s, MF_TENSOR_W2, "row");
+    struct mf_tensor_spec w1 = mf_plain_w(s, MF_TENSOR_W1, "row"), w2 = mf_plain_w(s, MF_TENSOR_W2, "row");
     ck_assert_int_eq(mf_routing_parse(routing_text, &routing), 0);
     l->x = calloc((size_t)(s->token * s->model_dim), 2);
     l->ids = calloc((size_t)(s->token * s->topk), 4);
@@ -89,9 +89,9 @@ static void layer_free(struct layer *l)
     free(l);
 }
 
-static struct mf_artifact sorted_of(int32_t block)
+static struct mf_tensor_spec sorted_of(int32_t block)
 {
-    return (struct mf_artifact){
+    return (struct mf_tensor_spec){
         .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = block};
 }
 
@@ -159,10 +159,10 @@ static void stages_have_their_own_factors(void)
 {
     struct mf_shape s = shape_of(16, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
     struct layer *l = layer_new(&s, "uniform");
-    struct mf_artifact a = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
+    struct mf_tensor_spec a = {.tensor = MF_TENSOR_CALIB, .format = MF_FORMAT_F32, .order = "token"};
     float factors[2];
-    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, NULL, &(struct mf_tensor_ref){{factors}}),
-                     0);
+    ck_assert_int_eq(
+        mf_reference_tensor_spec(&l->data, &l->ref, &a, NULL, &(struct mf_tensor_ref){{factors}}), 0);
     ck_assert_double_eq_tol((double)factors[0] * (double)l->ref.x_amax, 2688, 0.1);
     ck_assert_double_eq_tol((double)factors[1] * (double)l->ref.h_amax, 2688, 0.1);
     ck_assert(fabsf(factors[0] - factors[1]) > 0.01f * factors[0]);
@@ -174,14 +174,14 @@ static void scales_move_with_their_rows(void)
 {
     struct mf_shape s = shape_of(200, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32);
     struct layer *l = layer_new(&s, "hot:1");
-    struct mf_artifact order = sorted_of(128), plain = mf_plain_x(&s), moved = plain;
+    struct mf_tensor_spec order = sorted_of(128), plain = mf_plain_x(&s), moved = plain;
     struct mf_tensor_ref sorted = new_parts(&order, &s), x = new_parts(&plain, &s);
     (void)strcpy(moved.order, "sorted");
     moved.block = 128;
     struct mf_tensor_ref rows = new_parts(&moved, &s);
     ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, 128, &sorted), 0);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &plain, NULL, &x), 0);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &moved, &sorted, &rows), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &plain, NULL, &x), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &moved, &sorted, &rows), 0);
     const int32_t *ids = sorted.part[0];
     int seen = 0;
     for (int32_t p = 0; p < ((int32_t *)sorted.part[3])[0]; p++) {
@@ -208,7 +208,7 @@ static void no_token_is_dropped(void)
         struct mf_shape s = shape_of(129, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
         struct layer *l = layer_new(&s, loads[i]);
         for (size_t b = 0; b < MF_ARRAY_LEN(blocks); b++) {
-            struct mf_artifact order = sorted_of(blocks[b]);
+            struct mf_tensor_spec order = sorted_of(blocks[b]);
             struct mf_tensor_ref sorted = new_parts(&order, &s);
             bool there[258] = {false};
             ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, blocks[b], &sorted), 0);
@@ -314,7 +314,7 @@ static void tail_is_garbage(void)
 {
     struct mf_shape s = shape_of(5, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
     struct layer *l = layer_new(&s, "hot:1");
-    struct mf_artifact order = sorted_of(4);
+    struct mf_tensor_spec order = sorted_of(4);
     struct mf_tensor_ref sorted = new_parts(&order, &s);
     ck_assert_int_eq(mf_reference_sort(&s, l->ids, l->weights, 4, &sorted), 0);
     int32_t used = ((int32_t *)sorted.part[3])[0], rows = (int32_t)mf_padded_rows(&s, 4);
@@ -389,12 +389,12 @@ static void sizes_beyond_32_bits(void)
                          .q_dtype_a = MF_DTYPE_BF16,
                          .q_dtype_w = MF_DTYPE_BF16,
                          .use_g1u1 = true};
-    struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
-    struct mf_artifact w = mf_plain_w(&s, MF_TENSOR_W1, "row");
+    struct mf_tensor_spec z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_BF16, .order = "slot"};
+    struct mf_tensor_spec w = mf_plain_w(&s, MF_TENSOR_W1, "row");
     struct mf_part parts[MF_PARTS_MAX];
-    ck_assert_int_eq(mf_artifact_parts(&z, &s, parts), 1);
+    ck_assert_int_eq(mf_tensor_spec_parts(&z, &s, parts), 1);
     ck_assert_int_eq(mf_part_bytes(&parts[0]), INT64_C(56000) * 8 * 7168 * 2);
-    ck_assert_int_eq(mf_artifact_parts(&w, &s, parts), 1);
+    ck_assert_int_eq(mf_tensor_spec_parts(&w, &s, parts), 1);
     ck_assert_int_eq(mf_part_bytes(&parts[0]), INT64_C(512) * 4096 * 7168 * 2);
 }
 
@@ -445,9 +445,9 @@ static void ids_are_global_weights_local(void)
     ck_assert_int_eq(mf_reference_sort(&s, ids, l->weights, 4, &sorted), 0);
     for (int b = 0; b < num_valid[0] / 4; b++)
         ck_assert(experts[b] >= 0 && experts[b] < 4);
-    struct mf_artifact z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
+    struct mf_tensor_spec z = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
     struct mf_tensor_ref to = new_parts(&z, &s);
-    ck_assert_int_eq(mf_reference_artifact(&d, &here, &z, NULL, &to), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&d, &here, &z, NULL, &to), 0);
     for (int i = 0; i < 18; i++)
         ck_assert_int_eq(isnan(((float *)to.part[0])[i * 64]) != 0, i < 3 || i == 4);
     free_parts(&to);
@@ -532,13 +532,13 @@ START_TEST(trap_elsewhere)
 {
     char path[512], defined[96], added[96];
     _cleanup_(mf_freep) char *text = calloc(1, 1u << 20);
-    mf_say(path, sizeof(path), MF_SOURCE_DIR "/tests/%s", elsewhere[_i].file);
+    mf_format(path, sizeof(path), MF_SOURCE_DIR "/tests/%s", elsewhere[_i].file);
     _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
     ck_assert(f && text);
     ck_assert_uint_gt(fread(text, 1, (1u << 20) - 1, f), 0);
     bool row = strchr(elsewhere[_i].test, '"') != NULL;
-    mf_say(defined, sizeof(defined), row ? "%s" : "START_TEST(%s)", elsewhere[_i].test);
-    mf_say(added, sizeof(added), row ? "%s" : ", %s", elsewhere[_i].test);
+    mf_format(defined, sizeof(defined), row ? "%s" : "START_TEST(%s)", elsewhere[_i].test);
+    mf_format(added, sizeof(added), row ? "%s" : ", %s", elsewhere[_i].test);
     ck_assert_msg(strstr(text, defined) && strstr(text, added), "%s: %s has no %s", elsewhere[_i].trap,
                   elsewhere[_i].file, elsewhere[_i].test);
 }

@@ -96,20 +96,20 @@ START_TEST(large_file)
 END_TEST
 
 /* What one session made the next one finds, until there is no room for it. */
-START_TEST(keeper_of_a_process)
+START_TEST(memfd_store_of_a_process)
 {
-    struct mf_local_keeper k;
+    struct mf_local_memfd_store k;
     uint64_t bytes = 0;
-    mf_local_keeper_init(&k, 4096);
-    ck_assert_int_eq(k.keeper.find(&k.keeper, "w1", &bytes), -1);
-    ck_assert_int_eq(k.keeper.keep(&k.keeper, "w1", sealed(4096), 4096), 0);
-    ck_assert_int_ge(k.keeper.find(&k.keeper, "w1", &bytes), 0);
+    mf_local_memfd_store_init(&k, 4096);
+    ck_assert_int_eq(k.memfd_store.find(&k.memfd_store, "w1", &bytes), -1);
+    ck_assert_int_eq(k.memfd_store.keep(&k.memfd_store, "w1", sealed(4096), 4096), 0);
+    ck_assert_int_ge(k.memfd_store.find(&k.memfd_store, "w1", &bytes), 0);
     ck_assert_uint_eq(bytes, 4096);
-    ck_assert_int_eq(k.keeper.keep(&k.keeper, "w2", sealed(4096), 4096), 0);
-    ck_assert_int_eq(k.keeper.find(&k.keeper, "w1", &bytes), -1);
-    k.keeper.drop(&k.keeper, "w2");
-    ck_assert_int_eq(k.keeper.find(&k.keeper, "w2", &bytes), -1);
-    mf_local_keeper_release(&k);
+    ck_assert_int_eq(k.memfd_store.keep(&k.memfd_store, "w2", sealed(4096), 4096), 0);
+    ck_assert_int_eq(k.memfd_store.find(&k.memfd_store, "w1", &bytes), -1);
+    k.memfd_store.drop(&k.memfd_store, "w2");
+    ck_assert_int_eq(k.memfd_store.find(&k.memfd_store, "w2", &bytes), -1);
+    mf_local_memfd_store_release(&k);
 }
 END_TEST
 
@@ -120,7 +120,7 @@ int main(void)
     tcase_add_test(tc, kept_by_key);
     tcase_add_test(tc, not_kept);
     tcase_add_test(tc, large_file);
-    tcase_add_test(tc, keeper_of_a_process);
+    tcase_add_test(tc, memfd_store_of_a_process);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -48,9 +48,9 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         (void)mf_copy(step.family, sizeof(step.family), f->name);
         (void)mf_copy(step.name, sizeof(step.name), oddities[i].name);
         for (int n = 0; n < 3 && oddities[i].needs[n]; n++)
-            ck_assert_int_eq(mf_artifact_parse(oddities[i].needs[n], &step.needs[step.n_needs++]), 0);
+            ck_assert_int_eq(mf_tensor_spec_parse(oddities[i].needs[n], &step.needs[step.n_needs++]), 0);
         for (int n = 0; n < 2 && oddities[i].gives[n]; n++)
-            ck_assert_int_eq(mf_artifact_parse(oddities[i].gives[n], &step.gives[step.n_gives++]), 0);
+            ck_assert_int_eq(mf_tensor_spec_parse(oddities[i].gives[n], &step.gives[step.n_gives++]), 0);
         int r = offer->step(offer, &step);
         if (r < 0)
             return r;
@@ -98,7 +98,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     return 0;
 }
 
-static void retoken(struct mf_kernel *k, int64_t token)
+static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
 }
@@ -107,7 +107,8 @@ static void retoken(struct mf_kernel *k, int64_t token)
 #define FAMILY(...) \
     {.api = MF_FAMILY_API, .enumerate = enumerate, .open = open_kernel, .launch = launch, .close = close_kernel, __VA_ARGS__}
 /* clang-format on */
-static const struct mf_family odd = FAMILY(.name = "odd", .device_kind = "cpu", .retoken = retoken),
+static const struct mf_family odd = FAMILY(.name = "odd", .device_kind = "cpu",
+                                           .set_token_count = set_token_count),
                               elsewhere = FAMILY(.name = "else", .device_kind = "gpu"),
                               fixed = FAMILY(.name = "fixed", .device_kind = "cpu");
 static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere, &fixed};
@@ -141,7 +142,7 @@ static const struct {
     {"planted:sort.4|odd:again|planted:stage1.4|planted:stage2.4|planted:combine", "again covers sort again"},
     {"planted:sort.4|planted:stage1.4|planted:stage2.4|odd:panel|planted:combine",
      "w1 is wanted in two layouts, row and panel16"},
-    {"odd:odd", "the shape has no artifact g/f32/none/token"},
+    {"odd:odd", "the shape has no tensor spec g/f32/none/token"},
     {"odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
     {"odd:zero|odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
 };
@@ -257,8 +258,8 @@ START_TEST(runs_the_layer)
     s.has_b1 = s.has_b2 = _i >= 2 * PLANTED_N_FORMATS;
     bool quantises = s.q_type != MF_QTYPE_NO;
     char text[MF_PIPELINE_TEXT_MAX], why[MF_REASON_MAX];
-    mf_say(text, sizeof(text), "%s|%s%s", chains[_i % 2].sort, quantises ? "planted:quant1|" : "",
-           chains[_i % 2].others);
+    mf_format(text, sizeof(text), "%s|%s%s", chains[_i % 2].sort, quantises ? "planted:quant1|" : "",
+              chains[_i % 2].others);
     layer_make(&l, &s);
     bucket = s;
     bucket.token = 16;
@@ -315,7 +316,7 @@ START_TEST(arena_is_shared_over_time)
     ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
     for (size_t i = 0; i < 6; i++) {
         const struct mf_step *step = mf_pipeline_step(p, i);
-        int n = mf_artifact_parts(&step->gives[0], &s, part);
+        int n = mf_tensor_spec_parts(&step->gives[0], &s, part);
         for (int j = 0; j < n; j++)
             sum += (size_t)mf_part_bytes(&part[j]);
     }
@@ -353,7 +354,7 @@ START_TEST(opens_what_was_offered)
     ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
     ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 3, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "no step gives the layer's output, y in bf16");
-    mf_say(steps[1].family, sizeof(steps[1].family), "nobody");
+    mf_format(steps[1].family, sizeof(steps[1].family), "nobody");
     ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 4, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "\"nobody\" is no family of a cpu device");
     named = mf_pipeline_close(named);

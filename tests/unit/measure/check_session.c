@@ -22,13 +22,13 @@
 
 static const struct mf_unit_options defaults = {.err_ratio = 0.1, .seed = 1, .time_cap_ms = 10000};
 
-static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s, struct mf_keeper *keeper,
-                                     const struct mf_unit_options *o)
+static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s,
+                                     struct mf_memfd_store *memfd_store, const struct mf_unit_options *o)
 {
     struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
     struct mf_session_args args = {
-        .device = d, .shape = *s, .options = o, .keeper = keeper, .extra = &planted_set};
+        .device = d, .shape = *s, .options = o, .memfd_store = memfd_store, .extra = &planted_set};
     ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
     return session;
 }
@@ -70,8 +70,8 @@ START_TEST(weights_are_kept)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
     struct test_keeper k;
-    keeper_init(&k);
-    struct mf_session *first = session_of(d, &s, &k.keeper, &defaults);
+    memfd_store_init(&k);
+    struct mf_session *first = session_of(d, &s, &k.memfd_store, &defaults);
     ck_assert_int_eq(k.n, 3); /* the references too */
     ck_assert_int_eq(k.n_found, 0);
     first = mf_session_free(first);
@@ -81,7 +81,7 @@ START_TEST(weights_are_kept)
                          F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW);
     }
     s.token = 64;
-    struct mf_session *second = session_of(d, &s, &k.keeper, &defaults);
+    struct mf_session *second = session_of(d, &s, &k.memfd_store, &defaults);
     ck_assert_int_eq(k.n, 4);
     ck_assert_int_eq(k.n_found, 2);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
@@ -90,7 +90,7 @@ START_TEST(weights_are_kept)
     second = mf_session_free(second);
     struct mf_unit_options other = defaults;
     other.seed = 2;
-    second = session_of(d, &s, &k.keeper, &other);
+    second = session_of(d, &s, &k.memfd_store, &other);
     ck_assert_int_eq(k.n, 7);
     second = mf_session_free(second);
     d->ops->free(d);
@@ -104,11 +104,11 @@ START_TEST(references_are_kept)
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
     struct test_keeper k;
-    keeper_init(&k);
-    struct mf_session *session = session_of(d, &s, &k.keeper, &defaults);
+    memfd_store_init(&k);
+    struct mf_session *session = session_of(d, &s, &k.memfd_store, &defaults);
     int n = k.n;
     session = mf_session_free(session);
-    session = session_of(d, &s, &k.keeper, &defaults);
+    session = session_of(d, &s, &k.memfd_store, &defaults);
     ck_assert_int_eq(k.n, n);
     ck_assert_int_eq(k.n_found, n);
     for (int wrong = 0; wrong < 2; wrong++) {
@@ -119,7 +119,7 @@ START_TEST(references_are_kept)
     session = mf_session_free(session);
     struct mf_unit_options other = defaults;
     ck_assert_int_eq(mf_routing_parse("zipf:1.2", &other.routing), 0);
-    session = session_of(d, &s, &k.keeper, &other);
+    session = session_of(d, &s, &k.memfd_store, &other);
     ck_assert_int_eq(k.n, n + 1); /* the weights serve, the references do not */
     session = mf_session_free(session);
     d->ops->free(d);

@@ -11,7 +11,7 @@
 
 #include "support/mf_check.h"
 
-/* ---- a layer, and its artifacts as the reference encodes them ---- */
+/* ---- a layer, and its tensor specs as the reference encodes them ---- */
 
 struct layer {
     struct mf_layer_data data;
@@ -36,7 +36,7 @@ static void make_layer(bool fp8, bool share)
     l = calloc(1, sizeof(*l));
     ck_assert_ptr_nonnull(l);
     struct mf_routing routing = {.kind = MF_ROUTING_BALANCED};
-    const struct mf_artifact sorted = {
+    const struct mf_tensor_spec sorted = {
         .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = 4};
     l->data.shape = (struct mf_shape){
         .token = 64,
@@ -86,11 +86,11 @@ static void free_layer(void)
 /* An output of the layer in guard bands that holds what the reference says. */
 static struct mf_verify_input output_in(const char *text, struct mf_guarded *out)
 {
-    struct mf_artifact a;
-    ck_assert_msg(mf_artifact_parse(text, &a) == 0, "%s", text);
+    struct mf_tensor_spec a;
+    ck_assert_msg(mf_tensor_spec_parse(text, &a) == 0, "%s", text);
     ck_assert_int_eq(mf_guarded_new(&a, &l->data.shape, NULL, out), 0);
     ck_assert_int_eq(mf_guarded_poison(out, NULL, false), 0);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &a, &l->sorted.ref, &out->ref), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &a, &l->sorted.ref, &out->ref), 0);
     bool sorted = strcmp(a.order, "sorted") == 0 && a.format != MF_FORMAT_INDEX;
     const int64_t *source =
         strcmp(a.order, "slot") == 0 && l->data.shape.ep_experts > 0 ? l->slots_here : NULL;
@@ -159,7 +159,7 @@ START_TEST(reference_passes)
 }
 END_TEST
 
-/* Whatever was poisoned and not written again is seen, in every artifact; padding rows may hold anything. */
+/* Whatever was poisoned and not written again is seen, in every tensor spec; padding rows may hold anything. */
 START_TEST(poison_is_seen)
 {
     int text = _i / 2;
@@ -167,7 +167,7 @@ START_TEST(poison_is_seen)
     struct mf_verify_input v = output_in(texts[text], &g);
     ck_assert_int_eq(mf_guarded_poison(&g, v.source, false), 0);
     ck_assert_int_eq(mf_verify(&v, &verdict), 1);
-    ck_assert_msg(strncmp(verdict.reason, "unwritten: ", 11) == 0 || g.artifact.tensor == MF_TENSOR_TOPK,
+    ck_assert_msg(strncmp(verdict.reason, "unwritten: ", 11) == 0 || g.tensor_spec.tensor == MF_TENSOR_TOPK,
                   "%s", verdict.reason);
 }
 END_TEST
@@ -323,8 +323,8 @@ START_TEST(decoded_weight_too_large)
                          .q_dtype_w = MF_DTYPE_FP8_E4M3FN,
                          .q_type = MF_QTYPE_PER_TOKEN,
                          .use_g1u1 = true};
-    struct mf_artifact a;
-    ck_assert_int_eq(mf_artifact_parse("w1d/bf16/none/panel32", &a), 0);
+    struct mf_tensor_spec a;
+    ck_assert_int_eq(mf_tensor_spec_parse("w1d/bf16/none/panel32", &a), 0);
     s.expert = (int32_t)(mf_memory_available() / (2ull * 2 * 2048 * 7168)) + 2;
     ck_assert_int_eq(mf_guarded_new(&a, &s, NULL, &g), -ENOMEM);
 }
@@ -336,7 +336,7 @@ START_TEST(decoded_weight_of_a_device)
     struct mf_verify_input v = output(true, "w1d/bf16/none/panel32");
     l->data.w1.part[0] = NULL;
     ck_assert_int_eq(mf_verify(&v, &verdict), -EINVAL);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, &l->ref, &g.artifact, NULL, &g.ref), -EINVAL);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &g.tensor_spec, NULL, &g.ref), -EINVAL);
 }
 END_TEST
 
@@ -351,7 +351,7 @@ START_TEST(accumulation)
 }
 END_TEST
 
-START_TEST(zeroed_artifact)
+START_TEST(zeroed_tensor_spec)
 {
     struct mf_verify_input v = output(false, "y/f32/none/token+zeroed");
     assert_right(&v);
@@ -371,7 +371,7 @@ static const struct {
 /* So many rows that the pool's threads share them: each finds its own, and the lowest of all is named. */
 START_TEST(second_run_of_many_rows)
 {
-    const struct mf_artifact a = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
+    const struct mf_tensor_spec a = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
     int32_t ids[2 * 512] = {0};
     const struct mf_layer_data data = {
         .shape = {.token = 512, .model_dim = 256, .inter_dim = 16, .expert = 2, .topk = 2}, .ids = ids};
@@ -565,7 +565,7 @@ int main(void)
     tcase_add_test(t, decoded_weight_of_a_device);
     tcase_add_test(t, decoded_weight_too_large);
     tcase_add_test(t, accumulation);
-    tcase_add_test(t, zeroed_artifact);
+    tcase_add_test(t, zeroed_tensor_spec);
     tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(seconds));
     tcase_add_test(t, second_run_of_many_rows);
     tcase_add_loop_test(t, aligned_contract, 0, MF_ARRAY_LEN(flaws));

@@ -24,7 +24,7 @@ static void start(void)
 {
     data.shape = (struct mf_shape){.token = ROWS, .topk = 1, .expert = 1, .model_dim = COLS};
     out = (struct mf_guarded){
-        .artifact = {MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0, false},
+        .tensor_spec = {MF_TENSOR_X, MF_FORMAT_BF16, MF_SCALE_NONE, "token", 0, false},
         .parts = {{"x", 2, ROWS, COLS}},
         .n_parts = 1,
     };
@@ -106,7 +106,7 @@ START_TEST(experts)
     ck_assert_ptr_nonnull(ids);
     data.shape.expert = 8;
     data.ids = ids;
-    out.artifact.tensor = MF_TENSOR_Y;
+    out.tensor_spec.tensor = MF_TENSOR_Y;
     for (int64_t p = 0; p < ROWS; p++)
         ids[p] = (int32_t)(p % 8);
     ck_assert_int_eq(judge(false), 0);

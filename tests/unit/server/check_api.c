@@ -307,16 +307,16 @@ END_TEST
 
 static const char *const lists[] = {
     "/api/v1/batches?",
-    "/api/v1/batches/1/goals?",
-    "/api/v1/batches/2/goals?",
+    "/api/v1/batches/1/tasks?",
+    "/api/v1/batches/2/tasks?",
     "/api/v1/shapes?",
     "/api/v1/shapes?class=cpu-znver4/2&",
-    "/api/v1/goals/5/pipelines?",
-    "/api/v1/goals/5/pipelines?finalists=1&",
-    "/api/v1/goals/5/steps?",
-    "/api/v1/goals/10/steps?status=pending&",
-    "/api/v1/goals/5/rejections?",
-    "/api/v1/goals/10/rejections?kernel=tile*&",
+    "/api/v1/tasks/5/pipelines?",
+    "/api/v1/tasks/5/pipelines?finalists=1&",
+    "/api/v1/tasks/5/steps?",
+    "/api/v1/tasks/10/steps?status=pending&",
+    "/api/v1/tasks/5/rejections?",
+    "/api/v1/tasks/10/rejections?kernel=tile*&",
     "/api/v1/steps/1/results?",
     "/api/v1/workers?",
     "/api/v1/quarantine?",
@@ -386,10 +386,10 @@ static const struct {
     {"/api/v1/batches/1", "\"eta_s\":null"},
     {"/api/v1/batches/2", "\"line\":9"},
     {"/api/v1/batches/3",
-     "{\"class\":\"gfx942/304\",\"goals\":1,\"reason\":\"no worker of the class gfx942/304 has come yet\"}"},
-    {"/api/v1/batches/2/goals?state=failed", "every step that covers gemm2 failed"},
+     "{\"class\":\"gfx942/304\",\"tasks\":1,\"reason\":\"no worker of the class gfx942/304 has come yet\"}"},
+    {"/api/v1/batches/2/tasks?state=failed", "every step that covers gemm2 failed"},
     {"/api/v1/shapes?limit=1", "{\"id\":1,\"layer_model\":\"2048,96,128,8,"},
-    {"/api/v1/shapes?limit=1", "\"goals\":[{\"id\":1,\"batch\":1,\"class\":\"cpu-znver4/2\",\"model\":\"EPYC "
+    {"/api/v1/shapes?limit=1", "\"tasks\":[{\"id\":1,\"batch\":1,\"class\":\"cpu-znver4/2\",\"model\":\"EPYC "
                                "9R14\",\"state\":\"done\""},
     {"/api/v1/shapes?class=gfx942/304", "\"state\":\"waiting\""},
     {"/api/v1/shapes?layer_model=1", "{\"items\":[],\"next\":null}"},
@@ -398,27 +398,27 @@ static const struct {
      "QuantType."
      "No,1,0&limit=1",
      "{\"id\":1,"},
-    {"/api/v1/goals/5", "\"shape\":{\"token\":16,\"model_dim\":2048"},
-    {"/api/v1/goals/5", "\"compiler\":\"gcc 12.2.0\""},
-    {"/api/v1/goals/5", "\"race\":{\"winner\":"},
-    {"/api/v1/goals/5", "\"active_experts\":41"},
-    {"/api/v1/goals/10", "\"config\":null"},
-    {"/api/v1/goals/5/pipelines?limit=1", "\"winner\":true"},
-    {"/api/v1/goals/5/rejections?kernel=onednn*", "oneDNN's matmul takes bf16"},
-    {"/api/v1/goals/5/rejections?kernel=nothing*", "{\"items\":[],\"next\":null}"},
-    {"/api/v1/goals/5/steps?covers=gemm2&family=tile&limit=1", "\"covers\":\"gemm2\""},
-    {"/api/v1/goals/5/steps?covers=gemm2&limit=1",
+    {"/api/v1/tasks/5", "\"shape\":{\"token\":16,\"model_dim\":2048"},
+    {"/api/v1/tasks/5", "\"compiler\":\"gcc 12.2.0\""},
+    {"/api/v1/tasks/5", "\"race\":{\"winner\":"},
+    {"/api/v1/tasks/5", "\"active_experts\":41"},
+    {"/api/v1/tasks/10", "\"config\":null"},
+    {"/api/v1/tasks/5/pipelines?limit=1", "\"winner\":true"},
+    {"/api/v1/tasks/5/rejections?kernel=onednn*", "oneDNN's matmul takes bf16"},
+    {"/api/v1/tasks/5/rejections?kernel=nothing*", "{\"items\":[],\"next\":null}"},
+    {"/api/v1/tasks/5/steps?covers=gemm2&family=tile&limit=1", "\"covers\":\"gemm2\""},
+    {"/api/v1/tasks/5/steps?covers=gemm2&limit=1",
      "\"registers\":null,\"spills\":null,\"lds\":null,\"occupancy\":null"},
-    {"/api/v1/goals/5/steps?covers=gather%2Bgemm1%2Bact&limit=1",
+    {"/api/v1/tasks/5/steps?covers=gather%2Bgemm1%2Bact&limit=1",
      "\"registers\":168,\"spills\":0,\"lds\":98304,\"occupancy\":2"},
     {"/api/v1/batches/1/timeline", "\"bucket_ms\":4000"}, /* 840 s in at most 240 */
     {"/api/v1/batches/3/timeline", "\"bucket_ms\":1000"},
-    {"/api/v1/pipelines/1", "\"goal\":1,"},
+    {"/api/v1/pipelines/1", "\"task\":1,"},
     {"/api/v1/steps/1",
      "\"name\":\"sort_m16\",\"revision\":\"r1\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":16,"},
     {"/api/v1/steps/1", "\"shape\":{\"token\":1,\"model_dim\":2048"},
-    {"/api/v1/steps/1/results?goal=1", "\"samples\":[1."},
-    {"/api/v1/steps/1/results?goal=2", "{\"items\":[],\"next\":null}"},
+    {"/api/v1/steps/1/results?task=1", "\"samples\":[1."},
+    {"/api/v1/steps/1/results?task=2", "{\"items\":[],\"next\":null}"},
     {"/api/v1/workers", "\"busy\":{\"timing\":0.7014"},
     {"/api/v1/quarantine", "\"strikes\":[{\"status\":\"crash\""},
 };
@@ -461,7 +461,7 @@ START_TEST(test_timeline)
         ck_assert_int_eq(sums[0], want);
         ck_assert_int_gt(sums[1], 0);
         ck_assert_int_lt(sums[1], sums[0]);
-        ck_assert_int_eq(sums[2], measured[i] == FIXTURE_BATCH_DONE ? 8 * FIXTURE_GOALS_DONE : 8);
+        ck_assert_int_eq(sums[2], measured[i] == FIXTURE_BATCH_DONE ? 8 * FIXTURE_TASKS_DONE : 8);
         cJSON_Delete(json);
     }
     http_harness_stop(h);
@@ -472,7 +472,7 @@ END_TEST
 START_TEST(test_ranking)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
-    cJSON *json = page(http_harness_port(h), "/api/v1/goals/5/pipelines?", 1000, NULL);
+    cJSON *json = page(http_harness_port(h), "/api/v1/tasks/5/pipelines?", 1000, NULL);
     const cJSON *item;
     double last = 0;
     int raced = 0, ties = 0, i = 0;

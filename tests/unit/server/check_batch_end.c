@@ -1,4 +1,4 @@
-/* When a batch ends: with the last of its goals, and without looking through all of them at each. */
+/* When a batch ends: with the last of its tasks, and without looking through all of them at each. */
 #include "server/farm/farm_private.h"
 
 #include "support/mf_check.h"
@@ -13,19 +13,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#define N_GOALS  200
+#define N_TASKS  200
 #define N_SPARED 3
 
 static char folder[64], path[100];
 static struct mf_farm farm;
-static int n_counts; /* how often a batch's goals were gone through */
+static int n_counts; /* how often a batch's tasks were gone through */
 
-int __real_mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret);
-int __wrap_mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret);
-int __wrap_mf_store_goals_open(struct mf_store *s, int64_t batch, int64_t *ret)
+int __real_mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret);
+int __wrap_mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret);
+int __wrap_mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret)
 {
     n_counts++;
-    return __real_mf_store_goals_open(s, batch, ret);
+    return __real_mf_store_tasks_open(s, batch, ret);
 }
 
 static void setup(void)
@@ -58,7 +58,7 @@ static int64_t submit(int n, int n_spared)
 {
     static const char model[] = "2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
                                 "torch.bfloat16,QuantType.No,1,0";
-    static struct mf_shape shapes[N_GOALS];
+    static struct mf_shape shapes[N_TASKS];
     struct mf_known_row known[N_SPARED];
     struct mf_submission s = {.name = "many",
                               .body_hash = "0",
@@ -99,37 +99,37 @@ static bool is_done(int64_t batch)
     return n == 1;
 }
 
-/* One open goal after the other fails. */
+/* One open task after the other fails. */
 static void fail_all(int64_t batch)
 {
     struct mf_ids ids = {0};
-    ck_assert_int_eq(mf_store_goals_of_batch(farm.store, batch, &ids), 0);
+    ck_assert_int_eq(mf_store_tasks_of_batch(farm.store, batch, &ids), 0);
     for (size_t i = 0; i < ids.n; i++) {
-        struct mf_goal *g;
-        ck_assert_msg(!is_done(batch), "done with %zu of %zu goals", i, ids.n);
-        ck_assert_int_eq(mf_goal_get(&farm, ids.all[i], &g), 0);
-        ck_assert_int_eq(mf_goal_fail(&farm, g, "no reason"), 0);
-        ck_assert_int_eq(mf_goals_flush(&farm), 0);
+        struct mf_task *g;
+        ck_assert_msg(!is_done(batch), "done with %zu of %zu tasks", i, ids.n);
+        ck_assert_int_eq(mf_task_get(&farm, ids.all[i], &g), 0);
+        ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
+        ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     }
     ck_assert(is_done(batch));
     ck_assert_uint_eq(farm.batches.n, 0); /* what has ended is not kept in memory */
     mf_ids_release(&ids);
 }
 
-/* Once when the first ends, and once when none is left: of a batch of 20,000 goals that is what its end takes, not 20,000 walks
+/* Once when the first ends, and once when none is left: of a batch of 20,000 tasks that is what its end takes, not 20,000 walks
  * over 20,000 rows. */
-START_TEST(goals_are_counted_twice)
+START_TEST(tasks_are_counted_twice)
 {
-    int64_t batch = submit(N_GOALS, 0);
+    int64_t batch = submit(N_TASKS, 0);
     fail_all(batch);
     ck_assert_int_eq(n_counts, 2);
 }
 END_TEST
 
-/* Goals that were spared ended in the store, all at once: the batch is not done without the others, nor stays open for them. */
-START_TEST(spared_goals_have_ended)
+/* Tasks that were spared ended in the store, all at once: the batch is not done without the others, nor stays open for them. */
+START_TEST(spared_tasks_have_ended)
 {
-    int64_t batch = submit(N_GOALS, N_SPARED);
+    int64_t batch = submit(N_TASKS, N_SPARED);
     ck_assert_int_eq(n_counts, 1);
     fail_all(batch);
     ck_assert_int_eq(n_counts, 2);
@@ -140,49 +140,49 @@ START_TEST(spared_goals_have_ended)
 }
 END_TEST
 
-/* Nor is one that is cancelled, once its goals are; while one of them is in memory, it is there for it. */
+/* Nor is one that is cancelled, once its tasks are; while one of them is in memory, it is there for it. */
 START_TEST(ended_batches_are_let_go)
 {
-    int64_t first = submit(N_GOALS, 0), second = submit(2, 0);
+    int64_t first = submit(N_TASKS, 0), second = submit(2, 0);
     struct mf_ids ids = {0};
-    struct mf_goal *g, *other;
-    ck_assert_int_eq(mf_store_goals_of_batch(farm.store, second, &ids), 0);
-    ck_assert_int_eq(mf_goal_get(&farm, ids.all[0], &g), 0);
+    struct mf_task *g, *other;
+    ck_assert_int_eq(mf_store_tasks_of_batch(farm.store, second, &ids), 0);
+    ck_assert_int_eq(mf_task_get(&farm, ids.all[0], &g), 0);
     ck_assert_int_eq(mf_farm_cancel(&farm, first), 0);
-    ck_assert_int_eq(mf_goals_flush(&farm), 0);
+    ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     ck_assert_uint_eq(farm.batches.n, 1);
     ck_assert_int_eq(g->batch->id, second);
-    ck_assert_int_eq(mf_goal_fail(&farm, g, "no reason"), 0);
-    ck_assert_int_eq(mf_goals_flush(&farm), 0);
+    ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
+    ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     ck_assert_uint_eq(farm.batches.n, 1); /* it is open still */
-    ck_assert_int_eq(mf_goal_get(&farm, ids.all[1], &other), 0);
-    ck_assert_int_eq(mf_goal_fail(&farm, other, "no reason"), 0);
+    ck_assert_int_eq(mf_task_get(&farm, ids.all[1], &other), 0);
+    ck_assert_int_eq(mf_task_fail(&farm, other, "no reason"), 0);
     ck_assert_uint_eq(farm.batches.n, 1);
-    ck_assert_int_eq(mf_goals_flush(&farm), 0);
+    ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     ck_assert_uint_eq(farm.batches.n, 0);
     /* Whoever looks at it later finds it */
-    ck_assert_int_eq(mf_goal_get(&farm, ids.all[1], &other), 0);
+    ck_assert_int_eq(mf_task_get(&farm, ids.all[1], &other), 0);
     ck_assert_int_eq(other->batch->id, second);
     mf_ids_release(&ids);
 }
 END_TEST
 
-/* Rows that came into force when some goals had ended already: what was counted before does not hold any more. */
-START_TEST(goals_are_spared_later)
+/* Rows that came into force when some tasks had ended already: what was counted before does not hold any more. */
+START_TEST(tasks_are_spared_later)
 {
     int64_t batch = submit(4, 0), class = 0, shape;
     struct mf_ids ids = {0};
-    struct mf_goal *g;
-    ck_assert_int_eq(mf_store_goals_of_batch(farm.store, batch, &ids), 0);
-    ck_assert_int_eq(mf_goal_get(&farm, ids.all[0], &g), 0);
-    ck_assert_int_eq(mf_goal_fail(&farm, g, "no reason"), 0);
+    struct mf_task *g;
+    ck_assert_int_eq(mf_store_tasks_of_batch(farm.store, batch, &ids), 0);
+    ck_assert_int_eq(mf_task_get(&farm, ids.all[0], &g), 0);
+    ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
     class = g->class_id;
-    ck_assert_int_eq(mf_goal_get(&farm, ids.all[1], &g), 0);
+    ck_assert_int_eq(mf_task_get(&farm, ids.all[1], &g), 0);
     shape = g->shape_id;
-    ck_assert_int_eq(mf_goal_fail(&farm, g, "no reason"), 0);
+    ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
     for (int i = 2; i < 4; i++) {
         ck_assert_int_eq(
-            mf_sql_get_i64(farm.store, "SELECT shape FROM goal WHERE id = ?", &shape, "i", ids.all[i]), 1);
+            mf_sql_get_i64(farm.store, "SELECT shape FROM task WHERE id = ?", &shape, "i", ids.all[i]), 1);
         ck_assert_int_eq(mf_store_known_add(farm.store, batch, shape, class, "", 5, i), 0);
     }
     ck_assert(!is_done(batch));
@@ -197,10 +197,10 @@ START_TEST(a_start_counts_again)
 {
     int64_t batch = submit(2, 0);
     struct mf_ids ids = {0};
-    struct mf_goal *g;
-    ck_assert_int_eq(mf_store_goals_of_batch(farm.store, batch, &ids), 0);
-    ck_assert_int_eq(mf_goal_get(&farm, ids.all[0], &g), 0);
-    ck_assert_int_eq(mf_goal_fail(&farm, g, "no reason"), 0);
+    struct mf_task *g;
+    ck_assert_int_eq(mf_store_tasks_of_batch(farm.store, batch, &ids), 0);
+    ck_assert_int_eq(mf_task_get(&farm, ids.all[0], &g), 0);
+    ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
     mf_ids_release(&ids);
     mf_farm_forget(&farm);
     fail_all(batch);
@@ -212,9 +212,9 @@ int main(void)
     Suite *suite = suite_create("batch_end");
     TCase *c = tcase_create("batch_end");
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, goals_are_counted_twice);
-    tcase_add_test(c, spared_goals_have_ended);
-    tcase_add_test(c, goals_are_spared_later);
+    tcase_add_test(c, tasks_are_counted_twice);
+    tcase_add_test(c, spared_tasks_have_ended);
+    tcase_add_test(c, tasks_are_spared_later);
     tcase_add_test(c, ended_batches_are_let_go);
     tcase_add_test(c, a_start_counts_again);
     suite_add_tcase(suite, c);

@@ -11,7 +11,7 @@
 static void tell(struct mf_farm *f, int64_t first, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        f->told[i] = (struct mf_event){.id = first + i, .batch = 1, .kind = "goal", .body = strdup("{}")};
+        f->told[i] = (struct mf_event){.id = first + i, .batch = 1, .kind = "task", .body = strdup("{}")};
     f->n_told = (size_t)n;
     mf_events_publish(f);
     ck_assert_uint_eq(f->n_told, 0);
@@ -63,11 +63,11 @@ START_TEST(full)
     ck_assert_int_le(n, 2 * ROOM);
     ck_assert_int_eq(hear_later(&f, sub, &n), 10000 + N - 1);
     ck_assert_int_eq(n, 1);
-    ck_assert_ptr_null(f.untold.body);
+    ck_assert_ptr_null(f.no_completion_signal.body);
     /* one that is new is sent in place of one that found no room */
     tell(&f, 20000, N);
     tell(&f, 21000, 1);
-    ck_assert_int_eq(f.untold.id, 21000);
+    ck_assert_int_eq(f.no_completion_signal.id, 21000);
     (void)hear(sub, &n);
     ck_assert_int_eq(hear_later(&f, sub, &n), 21000);
     ck_assert_int_eq(n, 1);

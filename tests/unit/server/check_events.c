@@ -8,7 +8,7 @@
 
 static void push(struct mf_events *e, int64_t id, int64_t batch, const char *body)
 {
-    struct mf_bus_event event = {.id = id, .batch = batch, .kind = "goal", .body = (char *)body};
+    struct mf_bus_event event = {.id = id, .batch = batch, .kind = "task", .body = (char *)body};
     (void)mf_events_push(e, &event);
 }
 
@@ -32,8 +32,8 @@ START_TEST(test_text)
     struct mf_buf out;
     mf_buf_init(&out, 1000);
     /* A line end within the data would end the event early. */
-    ck_assert_int_eq(mf_event_format(&out, 7, "goal", "{\"a\":\n\"b\r\"}"), 0);
-    ck_assert_str_eq(out.data, "id: 7\nevent: goal\ndata: {\"a\": \"b \"}\n\n");
+    ck_assert_int_eq(mf_event_format(&out, 7, "task", "{\"a\":\n\"b\r\"}"), 0);
+    ck_assert_str_eq(out.data, "id: 7\nevent: task\ndata: {\"a\": \"b \"}\n\n");
     mf_buf_release(&out);
 }
 END_TEST

@@ -29,7 +29,7 @@ static const struct {
     size_t rows;
     int left_out;
 } filters[] = {
-    {"", 8, 1}, /* seven of one batch, one of the other; one goal failed */
+    {"", 8, 1}, /* seven of one batch, one of the other; one task failed */
     {"?batch=1", 7, 0},
     {"?batch=2", 1, 1},
     {"?batch=3", 0, 0},
@@ -37,7 +37,7 @@ static const struct {
     {"?class=gfx942/304", 0, 0},
     {"?gfx=cpu-znver4", 8, 1},
     {"?gfx=gfx942", 0, 0},
-    {"?model=EPYC%209R14", 8, 1}, /* the goal failed before it had a model; its class has this one */
+    {"?model=EPYC%209R14", 8, 1}, /* the task failed before it had a model; its class has this one */
     {"?model=MI300X", 0, 0},
     {"?layer_model=2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType."
      "No,1,0",
@@ -144,7 +144,7 @@ START_TEST(test_two_models)
     ck_assert_str_eq(t->rows[0].own[MF_OWN_MODEL], "EPYC 9R45");
     ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "0");
     http_reply_free(&r);
-    /* A config of the one model does not stand for the goal that failed on the other */
+    /* A config of the one model does not stand for the task that failed on the other */
     r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?model=EPYC%209R14");
     ck_assert_int_eq(r.status, 200);
     ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "1");
@@ -228,18 +228,18 @@ END_TEST
 START_TEST(test_metrics)
 {
     static const char *const samples[] = {
-        "moefarm_goals{state=\"done\"} 8\n",
+        "moefarm_tasks{state=\"done\"} 8\n",
         "moefarm_workers{state=\"lost\"} 1\n",
         "moefarm_results_committed_total 7\n",
         "moefarm_turn_duration_seconds_bucket{le=\"0.001\"} 2\n",
         "moefarm_turn_duration_seconds_count 3\n",
         "moefarm_worker_busy_seconds_total{worker=\"node-a-cpu0\",phase=\"timing\"} 412.5\n",
-        "moefarm_http_requests_total{method=\"GET\",route=\"/api/v1/goals/{id}\",code=\"404\"} 2\n",
+        "moefarm_http_requests_total{method=\"GET\",route=\"/api/v1/tasks/{id}\",code=\"404\"} 2\n",
         "moefarm_http_requests_total{method=\"any\",route=\"none\",code=\"404\"} 1\n",
         "moefarm_quarantined_kernels 1\n",
     };
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
-    static const char *const paths[] = {"/api/v1/goals/98", "/api/v1/goals/99", "/nowhere"};
+    static const char *const paths[] = {"/api/v1/tasks/98", "/api/v1/tasks/99", "/nowhere"};
     for (size_t i = 0; i < MF_ARRAY_LEN(paths); i++) {
         struct http_reply r = http_get(http_harness_port(h), paths[i]);
         http_reply_free(&r);

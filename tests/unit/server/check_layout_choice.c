@@ -9,7 +9,7 @@
 /* a is the forecasts' first: 1,000 us, 5% off at most. */
 #define A                                                                       \
     {                                                                           \
-        .text = "a", .n_goals = 7, .us = 1000, .least_us = 952, .most_us = 1050 \
+        .text = "a", .n_tasks = 7, .us = 1000, .least_us = 952, .most_us = 1050 \
     }
 
 static const struct {
@@ -18,22 +18,22 @@ static const struct {
     const char *order; /* of all, when those in question have gone in front */
 } questions[] = {
     {{A}, 1, 1, "a"},
-    {{A, {.text = "b", .n_goals = 7, .us = 1080, .least_us = 1028}}, 2, 2, "ab"},
-    {{A, {.text = "b", .n_goals = 7, .us = 1200, .least_us = 1143}}, 2, 1, "ab"},
+    {{A, {.text = "b", .n_tasks = 7, .us = 1080, .least_us = 1028}}, 2, 2, "ab"},
+    {{A, {.text = "b", .n_tasks = 7, .us = 1200, .least_us = 1143}}, 2, 1, "ab"},
     /* One whose error is known to be large is in question from further off */
     {{A,
-      {.text = "b", .n_goals = 7, .us = 1120, .least_us = 1066},
-      {.text = "c", .n_goals = 7, .us = 1200, .least_us = 1000}},
+      {.text = "b", .n_tasks = 7, .us = 1120, .least_us = 1066},
+      {.text = "c", .n_tasks = 7, .us = 1200, .least_us = 1000}},
      3,
      2,
      "acb"},
-    /* One that leaves a goal out is not, however fast */
-    {{A, {.text = "b", .n_goals = 6, .us = 500, .least_us = 480}}, 2, 1, "ab"},
+    /* One that leaves a task out is not, however fast */
+    {{A, {.text = "b", .n_tasks = 6, .us = 500, .least_us = 480}}, 2, 1, "ab"},
     /* No more than have places */
     {{A,
-      {.text = "b", .n_goals = 7, .us = 1001, .least_us = 953},
-      {.text = "c", .n_goals = 7, .us = 1002, .least_us = 954},
-      {.text = "d", .n_goals = 7, .us = 1003, .least_us = 955}},
+      {.text = "b", .n_tasks = 7, .us = 1001, .least_us = 953},
+      {.text = "c", .n_tasks = 7, .us = 1002, .least_us = 954},
+      {.text = "d", .n_tasks = 7, .us = 1003, .least_us = 955}},
      4,
      MF_LAYOUTS_RACED_MAX,
      "abcd"},
@@ -53,7 +53,7 @@ END_TEST
 
 #define RACED(name, forecast, n, time)                                                            \
     {                                                                                             \
-        .text = name, .n_goals = 7, .us = forecast, .raced = true, .n_raced = n, .raced_us = time \
+        .text = name, .n_tasks = 7, .us = forecast, .raced = true, .n_raced = n, .raced_us = time \
     }
 
 static const struct {
@@ -63,13 +63,13 @@ static const struct {
     const char *why[3];
 } races[] = {
     /* The forecast was wrong, and the race right */
-    {{RACED("a", 1000, 7, 1234.04), RACED("b", 1080, 7, 1200), {.text = "c", .n_goals = 7, .us = 1500}},
+    {{RACED("a", 1000, 7, 1234.04), RACED("b", 1080, 7, 1200), {.text = "c", .n_tasks = 7, .us = 1500}},
      3,
      1,
      {"lost over the ladder: 1,234.0 us against 1,200.0 us of b, raced",
       "won over the ladder: 1,200.0 us in sum at 7 token counts, raced",
       "was not raced: 1,500.0 us against 1,000.0 us of a over the ladder, by forecast"}},
-    {{RACED("a", 1000, 7, 990), RACED("b", 1001, 7, 1000000.5), {.text = "c", .n_goals = 6, .us = 5}},
+    {{RACED("a", 1000, 7, 990), RACED("b", 1001, 7, 1000000.5), {.text = "c", .n_tasks = 6, .us = 5}},
      3,
      0,
      {"won over the ladder: 990.0 us in sum at 7 token counts, raced",
@@ -87,12 +87,12 @@ static const struct {
      1,
      {"ties over the ladder: 1,000.0 us against 1,000.4 us of a, raced",
       "won over the ladder: 1,000.4 us in sum at 7 token counts, raced"}},
-    {{{.text = "a", .n_goals = 7, .us = 80}, {.text = "b", .n_goals = 7, .us = 100}},
+    {{{.text = "a", .n_tasks = 7, .us = 80}, {.text = "b", .n_tasks = 7, .us = 100}},
      2,
      -1,
      {"is the best over the ladder by forecast: 80.0 us in sum at 7 token counts",
       "lost over the ladder: 100.0 us against 80.0 us of a, by forecast"}},
-    {{{.text = "a", .n_goals = 7, .us = 80}}, 1, -1, {"is the only one"}},
+    {{{.text = "a", .n_tasks = 7, .us = 80}}, 1, -1, {"is the only one"}},
 };
 
 START_TEST(fastest)

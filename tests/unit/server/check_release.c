@@ -66,7 +66,7 @@ START_TEST(freezing_twice_is_harmless)
     _cleanup_(cJSON_Deletep) cJSON *again = ask("POST", "/api/v1/releases?name=one", 200);
     ck_assert(cJSON_Compare(first, again, true));
     ck_assert_int_eq(number(first, "rows"), 8);
-    /* one goal failed, and five of the fixture's are on their way */
+    /* one task failed, and five of the fixture's are on their way */
     ck_assert_int_eq(number(first, "left_out"), 6);
     done("POST", "/api/v1/releases?name=one&batch=1", 409);
     done("POST", "/api/v1/releases?name=1one", 400);
@@ -80,7 +80,7 @@ START_TEST(freezing_twice_is_harmless)
 }
 END_TEST
 
-/* One goal failed and four are on their way on the model that is asked for; one of each is done on the other, which is no row here. */
+/* One task failed and four are on their way on the model that is asked for; one of each is done on the other, which is no row here. */
 START_TEST(what_another_model_has_is_left_out)
 {
     stop();
@@ -109,19 +109,19 @@ START_TEST(it_is_what_was_exported)
 }
 END_TEST
 
-/* Every member of a row against what the farm's own pages say of the goal, and the links against what is behind them. */
+/* Every member of a row against what the farm's own pages say of the task, and the links against what is behind them. */
 static void check_row(const cJSON *row, const cJSON *line)
 {
     char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/goals/%lld", (long long)number(row, "goal"));
-    _cleanup_(cJSON_Deletep) cJSON *goal = ask("GET", path, 200);
-    const cJSON *config = mf_json_object(goal, "config"), *links = mf_json_object(line, "links"), *link, *tie;
+    (void)snprintf(path, sizeof(path), "/api/v1/tasks/%lld", (long long)number(row, "task"));
+    _cleanup_(cJSON_Deletep) cJSON *task = ask("GET", path, 200);
+    const cJSON *config = mf_json_object(task, "config"), *links = mf_json_object(line, "links"), *link, *tie;
     double us = 0, config_us = 0;
     ck_assert_str_eq(text(row, "key"), text(line, "key"));
     ck_assert_int_eq(number(row, "config"), number(line, "config"));
     ck_assert_int_eq(number(row, "pipeline"), number(config, "pipeline"));
-    ck_assert(cJSON_Compare(mf_json_array(row, "names"), mf_json_array(goal, "winner"), true));
-    ck_assert(cJSON_Compare(mf_json_object(row, "shape"), mf_json_object(goal, "shape"), true));
+    ck_assert(cJSON_Compare(mf_json_array(row, "names"), mf_json_array(task, "winner"), true));
+    ck_assert(cJSON_Compare(mf_json_object(row, "shape"), mf_json_object(task, "shape"), true));
     ck_assert(cJSON_Compare(mf_json_array(row, "regret"), mf_json_array(config, "regret"), true));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(row, "ties")),
                      cJSON_GetArraySize(mf_json_array(config, "ties")));
@@ -245,7 +245,7 @@ END_TEST
 START_TEST(differences_by_key)
 {
     done("POST", "/api/v1/releases?name=one", 201);
-    change("UPDATE config SET us = us * 0.5 WHERE goal = 3; UPDATE config SET us = 0 WHERE goal = 4", "one");
+    change("UPDATE config SET us = us * 0.5 WHERE task = 3; UPDATE config SET us = 0 WHERE task = 4", "one");
     done("POST", "/api/v1/releases?name=two", 201);
     done("POST", "/api/v1/releases?name=three&batch=2", 201);
     _cleanup_(cJSON_Deletep) cJSON *d = ask("GET", "/api/v1/releases/2/diff", 200);
@@ -332,12 +332,12 @@ START_TEST(nothing_changes_it)
 }
 END_TEST
 
-/* A goal whose winner still races for its regret has a row, and is on its way too. */
+/* A task whose winner still races for its regret has a row, and is on its way too. */
 START_TEST(a_row_is_not_left_out_too)
 {
-    ck_assert_int_ge(mf_sql_run(store, "UPDATE goal SET state = 'racing' WHERE id = 3", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE task SET state = 'racing' WHERE id = 3", ""), 0);
     (void)freeze("one", FIXTURE_BATCH_DONE);
-    ck_assert_int_eq(count("SELECT n_rows FROM release"), FIXTURE_GOALS_DONE);
+    ck_assert_int_eq(count("SELECT n_rows FROM release"), FIXTURE_TASKS_DONE);
     ck_assert_int_eq(count("SELECT n_left_out FROM release"), 0);
 }
 END_TEST
@@ -351,9 +351,9 @@ START_TEST(a_promotion_is_told)
     ck_assert_int_ge(
         mf_sql_run(
             store,
-            "INSERT INTO promotion (goal, known, known_us, source, new, new_us, least, decision, reason,"
-            " at_ms) SELECT goal, 'a:b|c:d', 7.5, 'line 7 of the baseline', pipeline, us, 0.03, "
-            "'promoted', 'faster by 9%', 1 FROM config WHERE goal = 3",
+            "INSERT INTO promotion (task, known, known_us, source, new, new_us, least, decision, reason,"
+            " at_ms) SELECT task, 'a:b|c:d', 7.5, 'line 7 of the baseline', pipeline, us, 0.03, "
+            "'promoted', 'faster by 9%', 1 FROM config WHERE task = 3",
             ""),
         0);
     (void)freeze("one", FIXTURE_BATCH_DONE);
@@ -363,7 +363,7 @@ START_TEST(a_promotion_is_told)
     const cJSON *rows = mf_json_array(json, "rows"), *row;
     cJSON_ArrayForEach (row, rows) {
         const cJSON *told = cJSON_GetObjectItemCaseSensitive(row, "promotion");
-        if (number(row, "goal") == 3)
+        if (number(row, "task") == 3)
             ck_assert_str_eq(text(told, "reason"), "faster by 9%");
         else
             ck_assert(cJSON_IsNull(told));
@@ -376,7 +376,7 @@ END_TEST
 START_TEST(samples_behind_a_release_stay)
 {
     (void)freeze("one", FIXTURE_BATCH_DONE);
-    int64_t of_it = count("SELECT count(samples) FROM result WHERE goal IN (SELECT goal FROM release_row)");
+    int64_t of_it = count("SELECT count(samples) FROM result WHERE task IN (SELECT task FROM release_row)");
     ck_assert_int_gt(of_it, 0);
     ck_assert_int_gt(count("SELECT count(samples) FROM result"), of_it);
     while (mf_store_samples_drop(store, INT64_MAX, INT64_MAX - 1, 1000) > 0)

@@ -82,7 +82,7 @@ static void without_releases(void)
                                       "DROP TABLE miss_source",  "DROP TABLE miss",
                                       "DROP TABLE channel_move", "DROP TABLE channel",
                                       "DROP TABLE release_row",  "DROP TABLE release",
-                                      "DROP INDEX goal_worker",  "ALTER TABLE goal DROP COLUMN worker"};
+                                      "DROP INDEX task_worker",  "ALTER TABLE task DROP COLUMN worker"};
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA foreign_keys = OFF", ""), 0);
     drop_all(sql, MF_ARRAY_LEN(sql));
 }
@@ -118,7 +118,7 @@ START_TEST(migrates_an_old_database)
 {
     int64_t n = -1;
     ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE config DROP COLUMN regret", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP INDEX goal_shape", ""), 0);
+    ck_assert_int_ge(mf_sql_run(store, "DROP INDEX task_shape", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
     ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
@@ -134,7 +134,7 @@ START_TEST(migrates_an_old_database)
     ck_assert_int_eq(count(store), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(regret) FROM config", &n, ""), 1);
     ck_assert_int_eq(
-        mf_sql_get_i64(store, "SELECT count(*) FROM goal INDEXED BY goal_shape WHERE shape = 1", &n, ""), 1);
+        mf_sql_get_i64(store, "SELECT count(*) FROM task INDEXED BY task_shape WHERE shape = 1", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(token) FROM worker_key", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(sha256) FROM release", &n, ""), 1);
     ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(n_sources) FROM miss", &n, ""), 1);
@@ -162,7 +162,7 @@ static int promote_nothing(const char *decision)
 {
     return mf_sql_run(
         store,
-        "INSERT OR REPLACE INTO promotion (goal, known, source, least, decision, reason, at_ms) VALUES"
+        "INSERT OR REPLACE INTO promotion (task, known, source, least, decision, reason, at_ms) VALUES"
         " (1, '', '', 0.03, ?, '', 1)",
         "t", decision);
 }
@@ -174,7 +174,7 @@ static int move_to_nowhere(const char *move)
         "t", move);
 }
 
-/* A database as version 8 made it, with work in it: goals may be compared now and their units too, on the very connection that
+/* A database as version 8 made it, with work in it: tasks may be compared now and their units too, on the very connection that
  * migrated it, rows and references are what they were, and what never was a state is none. */
 START_TEST(a_known_row_finds_its_place_in_an_old_database)
 {
@@ -182,8 +182,8 @@ START_TEST(a_known_row_finds_its_place_in_an_old_database)
         "PRAGMA user_version = 8; PRAGMA foreign_keys = ON;"
         "INSERT INTO device_class VALUES (1, 'gfx942', 304); INSERT INTO shape VALUES (1, 'r', 'm', 4);"
         "INSERT INTO batch VALUES (1, 'b', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
-        "INSERT INTO goal (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'racing');"
-        "INSERT INTO unit (id, goal, class, kind, state, priority, body, created_ms)"
+        "INSERT INTO task (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'racing');"
+        "INSERT INTO unit (id, task, class, kind, state, priority, body, created_ms)"
         " VALUES (1, 1, 1, 'race', 'leased', 0, '{}', 1);"
         "INSERT INTO batch VALUES (12, 'c', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
         "INSERT INTO enumeration (id, class, shape, revision) VALUES (1, 1, 1, 'r');"
@@ -202,17 +202,17 @@ START_TEST(a_known_row_finds_its_place_in_an_old_database)
     for (int i = 0; i < 8; i++)
         ck_assert_int_eq(run_all(db, mf_migrations[i]), SQLITE_OK);
     ck_assert_msg(run_all(db, rows) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_ne(run_all(db, "UPDATE goal SET state = 'comparing'"), SQLITE_OK);
+    ck_assert_int_ne(run_all(db, "UPDATE task SET state = 'comparing'"), SQLITE_OK);
     ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
 
     for (int opened = 0; opened < 2; opened++) {
         ck_assert_int_eq(mf_store_open(path, &store), 0);
         (void)mf_sql_run(store, "INSERT INTO channel (name, created_ms) VALUES ('stable', 1)", "");
-        ck_assert_int_eq(mf_sql_run(store, "UPDATE goal SET state = 'comparing' WHERE id = 1", ""), 1);
+        ck_assert_int_eq(mf_sql_run(store, "UPDATE task SET state = 'comparing' WHERE id = 1", ""), 1);
         ck_assert_int_eq(mf_sql_run(store, "UPDATE unit SET kind = 'compare' WHERE id = 1", ""), 1);
-        ck_assert_int_lt(mf_sql_run(store, "UPDATE goal SET state = 'thinking' WHERE id = 1", ""), 0);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE task SET state = 'thinking' WHERE id = 1", ""), 0);
         ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET kind = 'canary' WHERE id = 1", ""), 0);
-        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET goal = 7 WHERE id = 1", ""), 0);
+        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET task = 7 WHERE id = 1", ""), 0);
         /* What is taken back before it was approved goes nowhere, and nothing else does */
         ck_assert_int_lt(move_to_nowhere("stage"), 0);
         ck_assert_int_eq(move_to_nowhere("unstage"), 1);
@@ -221,7 +221,7 @@ START_TEST(a_known_row_finds_its_place_in_an_old_database)
         ck_assert_int_eq(promote_nothing("undecided"), 1);
         ck_assert_int_lt(promote_nothing("promoted"), 0);
         ck_assert_int_eq(
-            ask("SELECT count(*) FROM goal g JOIN unit u ON u.goal = g.id WHERE g.state = 'comparing'"), 1);
+            ask("SELECT count(*) FROM task g JOIN unit u ON u.task = g.id WHERE g.state = 'comparing'"), 1);
         ck_assert_int_eq(ask("SELECT count(*) FROM pragma_foreign_key_check"), 0);
         ck_assert_int_eq(ask("SELECT integrity_check = 'ok' FROM pragma_integrity_check"), 1);
         ck_assert_int_eq(ask("SELECT count(*) FROM comparison"), 0);
@@ -383,7 +383,7 @@ END_TEST
 
 static struct mf_slot slot;
 
-/* Class, model, worker, batch, enumeration, and a goal for each of n units. */
+/* Class, model, worker, batch, enumeration, and a task for each of n units. */
 static void make_units(int n)
 {
     struct mf_device_class class = {"gfx942", 304};
@@ -406,16 +406,16 @@ static void make_units(int n)
     for (int i = 0; i < n; i++) {
         struct mf_shape shape = {.token = i + 1, .model_dim = 128, .inter_dim = 128, .expert = 8, .topk = 2};
         ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
-        ck_assert_int_eq(mf_store_goal_add(store, batch_id, shape_id, slot.class_id, ""), 0);
-        int64_t goal = mf_store_last_id(store);
+        ck_assert_int_eq(mf_store_task_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+        int64_t task = mf_store_last_id(store);
         ck_assert_int_eq(mf_store_enumeration(store, slot.class_id, shape_id, "r", &enumeration, &complete),
                          0);
         ck_assert(!complete);
-        ck_assert_int_eq(mf_store_goal_enumerating(store, goal, enumeration), 0);
+        ck_assert_int_eq(mf_store_task_enumerating(store, task, enumeration), 0);
         for (int k = 0; k < 2; k++) {
             char body[] = "{\"steps\":[1]}";
             struct mf_unit_row row = {
-                .goal = goal, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
+                .task = task, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
             ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
         }
     }
@@ -435,24 +435,24 @@ static int64_t lease(enum mf_nearness nearness, bool alone, int64_t *ret_attempt
 START_TEST(leases_near_units_first)
 {
     make_units(3);
-    slot.last_goal = 2;
-    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 3);
-    /* Goal 2 is worked on, goal 1 is not */
+    slot.last_task = 2;
+    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 3);
+    /* Task 2 is worked on, task 1 is not */
     ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 1);
     ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
     ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 0);
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
     /* A more urgent unit elsewhere goes first */
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 99 WHERE id = 6", ""), 1);
-    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 0);
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 6);
-    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 4);
+    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 4);
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
 }
 END_TEST
 
 /* Of a layer the most tokens go first: what takes longest is not what all wait for in the end, and behind it code is compiled. */
-START_TEST(long_goals_go_first)
+START_TEST(long_tasks_go_first)
 {
     static const struct {
         int64_t token;
@@ -472,10 +472,10 @@ START_TEST(long_goals_go_first)
                                      .expert = 8,
                                      .topk = 2};
             ck_assert_int_eq(mf_store_shape(store, &shape, &shape_id), 0);
-            ck_assert_int_eq(mf_store_goal_add(store, batch_id, shape_id, slot.class_id, ""), 0);
+            ck_assert_int_eq(mf_store_task_add(store, batch_id, shape_id, slot.class_id, ""), 0);
         }
     }
-    ck_assert_int_eq(mf_store_goals_waiting(store, slot.class_id, &ids), 0);
+    ck_assert_int_eq(mf_store_tasks_waiting(store, slot.class_id, &ids), 0);
     static const int64_t order[] = {3, 2, 1, 5, 4, 8, 7, 6, 10, 9};
     ck_assert_uint_eq(ids.n, MF_ARRAY_LEN(order));
     ck_assert_mem_eq(ids.all, order, sizeof(order));
@@ -483,14 +483,14 @@ START_TEST(long_goals_go_first)
 }
 END_TEST
 
-/* Ready units whose mark is not what it stands for: that another unit of the goal is leased. */
+/* Ready units whose mark is not what it stands for: that another unit of the task is leased. */
 static int64_t count_marked_wrong(void)
 {
     int64_t n = -1;
     ck_assert_int_eq(
         mf_sql_get_i64(store,
                        "SELECT count(*) FROM unit u WHERE u.state = 'ready' AND u.busy <>"
-                       " EXISTS (SELECT 1 FROM unit o WHERE o.goal = u.goal AND o.state = 'leased')",
+                       " EXISTS (SELECT 1 FROM unit o WHERE o.task = u.task AND o.state = 'leased')",
                        &n, ""),
         1);
     return n;
@@ -507,16 +507,16 @@ START_TEST(knows_which_units_are_free)
     (void)printf("seed %u\n", seed);
     for (int i = 0; i < 400; i++) {
         int what = rand_r(&seed) % 8;
-        int64_t goal = 1 + rand_r(&seed) % 5;
+        int64_t task = 1 + rand_r(&seed) % 5;
         struct mf_unit_row row = {
-            .goal = goal, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
-        slot.last_goal = goal;
+            .task = task, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
+        slot.last_task = task;
         if (what < 3)
             (void)lease((enum mf_nearness)what, true, NULL);
         else if (what == 3)
             ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
         else if (what == 4 && rand_r(&seed) % 8 == 0)
-            ck_assert_int_ge(mf_store_units_cancel(store, goal), 0);
+            ck_assert_int_ge(mf_store_units_cancel(store, task), 0);
         else if (mf_sql_get_i64(store, some, &unit, "i", (int64_t)(1 + rand_r(&seed) % 100)) > 0)
             ck_assert_int_eq(
                 what < 6 ? mf_store_unit_release(store, unit) : mf_store_unit_end(store, unit, "done"), 0);
@@ -530,8 +530,8 @@ START_TEST(migrates_units_at_work)
 {
     int64_t n = -1;
     make_units(3);
-    slot.last_goal = 2;
-    ck_assert_int_eq(lease(MF_NEAR_GOAL, true, NULL), 3);
+    slot.last_task = 2;
+    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 3);
     without_free_units();
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 16", ""), 0);
     store = mf_store_free(store);
@@ -576,7 +576,7 @@ END_TEST
 START_TEST(leases_go_by_turns)
 {
     make_units(3);
-    slot.last_goal = 3;
+    slot.last_task = 3;
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET turn = 10 - id", ""), 6);
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 9 WHERE id = 6", ""), 1);
     ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
@@ -605,7 +605,7 @@ START_TEST(leases_are_fenced)
     slot.revision[0] = 'r';
     int64_t other = 0;
     ck_assert_int_eq(mf_store_model(store, slot.class_id, "n", true, "{}", &other), 0);
-    ck_assert_int_eq(mf_store_goal_model(store, 1, other), 0);
+    ck_assert_int_eq(mf_store_task_model(store, 1, other), 0);
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
     slot.model_id = other;
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
@@ -624,7 +624,7 @@ START_TEST(results_are_counted_once)
                                 .attempt = 1,
                                 .seq = 1,
                                 .step = 1,
-                                .goal = 1,
+                                .task = 1,
                                 .worker = slot.id,
                                 .reason = "",
                                 .us = 5,
@@ -646,17 +646,17 @@ START_TEST(results_are_counted_once)
 }
 END_TEST
 
-/* A result of a step of its own, the i-th, of goal 1. */
+/* A result of a step of its own, the i-th, of task 1. */
 static struct mf_result_row row_of_new_step(int i)
 {
     struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
-    mf_say(step.name, sizeof(step.name), "k%d", i);
+    mf_format(step.name, sizeof(step.name), "k%d", i);
     ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
     return (struct mf_result_row){.unit = 1,
                                   .attempt = 1,
                                   .seq = i + 1,
                                   .step = i + 1,
-                                  .goal = 1,
+                                  .task = 1,
                                   .worker = slot.id,
                                   .reason = "",
                                   .us = 5,
@@ -755,7 +755,7 @@ START_TEST(a_death_goes_to_another_unit)
                                 .attempt = 1,
                                 .seq = 1,
                                 .step = 1,
-                                .goal = 1,
+                                .task = 1,
                                 .worker = slot.id,
                                 .reason = "x",
                                 .status = MF_STATUS_CRASH,
@@ -791,7 +791,7 @@ int main(void)
     tcase_add_test(c, a_savepoint_undoes_itself_only);
     tcase_add_test(c, failures_have_words);
     tcase_add_test(c, binds_every_kind);
-    tcase_add_test(c, long_goals_go_first);
+    tcase_add_test(c, long_tasks_go_first);
     tcase_add_test(c, leases_near_units_first);
     tcase_add_test(c, knows_which_units_are_free);
     tcase_add_test(c, migrates_units_at_work);

@@ -48,10 +48,10 @@ START_TEST(test_live)
     ck_assert_ptr_nonnull(strstr(text, "retry: 1000"));
     ck_assert_int_eq(count(text, "event: "), 0);
     free(text);
-    http_harness_event(h, 2, "goal", "{\"measured\":1}", NULL);
+    http_harness_event(h, 2, "task", "{\"measured\":1}", NULL);
     http_harness_event(h, 0, "worker", "{\"worker\":1}", NULL);
     text = http_stream_until(stream, "{\"worker\":1}");
-    ck_assert_ptr_nonnull(strstr(text, "id: 41\nevent: goal\ndata: {\"measured\":1}\n\n"));
+    ck_assert_ptr_nonnull(strstr(text, "id: 41\nevent: task\ndata: {\"measured\":1}\n\n"));
     ck_assert_ptr_nonnull(strstr(text, "id: 42\nevent: worker\n"));
     free(text);
     http_stream_close(stream);
@@ -94,12 +94,12 @@ START_TEST(test_join)
     struct http_stream *stream = NULL;
     for (int i = 1; i <= N; i++) {
         (void)snprintf(body, sizeof(body), "{\"i\":%d}", i);
-        http_harness_event(h, i % 3 ? 1 : 2, "goal", body, NULL);
+        http_harness_event(h, i % 3 ? 1 : 2, "task", body, NULL);
         if (i == N / 2)
             stream = open_stream(http_harness_port(h), "/api/v1/batches/2/events?last_event_id=40", "");
     }
     char *text = http_stream_until(stream, "{\"i\":900}");
-    ck_assert_int_eq(count(text, "event: goal"), N / 3);
+    ck_assert_int_eq(count(text, "event: task"), N / 3);
     const char *p = text;
     for (int i = 3; i <= N; i += 3) {
         (void)snprintf(body, sizeof(body), "{\"i\":%d}", i);
@@ -126,7 +126,7 @@ START_TEST(test_slow_client)
     http_reply_free(&r);
     (void)snprintf(last, sizeof(last), "{\"i\":%d,", N);
     char *text = http_stream_until(stream, last);
-    ck_assert_int_eq(count(text, "event: goal"), N);
+    ck_assert_int_eq(count(text, "event: task"), N);
     free(text);
     http_stream_close(stream);
     http_harness_stop(h);

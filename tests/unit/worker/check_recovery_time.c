@@ -18,22 +18,22 @@ static const struct {
 
 START_TEST(is_told_once)
 {
-    struct mf_comeback c = {0};
-    struct mf_comeback_ms ms = {0};
+    struct mf_recovery_time c = {0};
+    struct mf_recovery_time_ms ms = {0};
     uint64_t now = 5;
     bool told = false;
 
     for (const char *e = cases[_i].events; *e; e++, now += 10000000) {
         if (*e == 'D')
-            mf_comeback_died(&c, now);
+            mf_recovery_time_died(&c, now);
         else if (*e == 'R')
-            mf_comeback_ready(&c, now);
+            mf_recovery_time_ready(&c, now);
         else if (*e == 'A')
-            mf_comeback_asked(&c, now);
+            mf_recovery_time_asked(&c, now);
         else if (*e == 'B')
-            mf_comeback_begun(&c, now);
+            mf_recovery_time_begun(&c, now);
         else if (*e == 'E')
-            told = mf_comeback_result(&c, now, &ms);
+            told = mf_recovery_time_result(&c, now, &ms);
     }
     ck_assert(told == (cases[_i].context >= 0));
     if (!told)
@@ -46,8 +46,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("comeback");
-    TCase *tests = tcase_create("comeback");
+    Suite *suite = suite_create("recovery_time");
+    TCase *tests = tcase_create("recovery_time");
 
     tcase_add_loop_test(tests, is_told_once, 0, sizeof(cases) / sizeof(cases[0]));
     suite_add_tcase(suite, tests);

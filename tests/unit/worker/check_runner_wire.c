@@ -305,7 +305,7 @@ START_TEST(too_many_descriptors)
 }
 END_TEST
 
-/* ---- keeper ---- */
+/* ---- memfd_store ---- */
 
 static int sealed(size_t bytes)
 {
@@ -320,12 +320,12 @@ START_TEST(runner_hands_over)
     struct mf_runner_keeper k;
     uint64_t bytes = 0;
     mf_runner_keeper_init(&k, &a, 4096);
-    ck_assert_int_eq(k.local.keeper.find(&k.local.keeper, "w1", &bytes), -1);
-    ck_assert_int_eq(k.local.keeper.keep(&k.local.keeper, "w1", sealed(4096), 4096), 0);
-    ck_assert_int_ge(k.local.keeper.find(&k.local.keeper, "w1", &bytes), 0);
+    ck_assert_int_eq(k.local.memfd_store.find(&k.local.memfd_store, "w1", &bytes), -1);
+    ck_assert_int_eq(k.local.memfd_store.keep(&k.local.memfd_store, "w1", sealed(4096), 4096), 0);
+    ck_assert_int_ge(k.local.memfd_store.find(&k.local.memfd_store, "w1", &bytes), 0);
     ck_assert_uint_eq(bytes, 4096);
     /* The next one has no room beside it: the worker is told. */
-    ck_assert_int_eq(k.local.keeper.keep(&k.local.keeper, "w2", sealed(4096), 4096), 0);
+    ck_assert_int_eq(k.local.memfd_store.keep(&k.local.memfd_store, "w2", sealed(4096), 4096), 0);
     static const char *const expected[] = {"keep", "drop", "keep"};
     for (size_t i = 0; i < MF_ARRAY_LEN(expected); i++) {
         _cleanup_(cJSON_Deletep) cJSON *m = NULL;
@@ -358,9 +358,9 @@ int main(void)
     tcase_add_test(tc, too_many_descriptors);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    TCase *keeper = tcase_create("keeper");
-    tcase_add_checked_fixture(keeper, setup, teardown);
-    tcase_add_test(keeper, runner_hands_over);
-    suite_add_tcase(suite, keeper);
+    TCase *memfd_store = tcase_create("memfd_store");
+    tcase_add_checked_fixture(memfd_store, setup, teardown);
+    tcase_add_test(memfd_store, runner_hands_over);
+    suite_add_tcase(suite, memfd_store);
     return mf_check_main(suite);
 }

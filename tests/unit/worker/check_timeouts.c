@@ -26,7 +26,7 @@ START_TEST(long_enough)
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(rows[_i].row, &shape), 0);
-    int64_t ms = mf_patience_ms(&shape, rows[_i].cores);
+    int64_t ms = mf_data_timeout_ms(&shape, rows[_i].cores);
     ck_assert_msg(ms >= rows[_i].least_ms && ms <= rows[_i].most_ms, "%s: %lld ms", rows[_i].row,
                   (long long)ms);
 }

@@ -156,7 +156,7 @@ static struct mf_device *open_cardboard(void)
     char text[MF_CODE_WHY_MAX], path[PATH_MAX];
     struct mf_device *d = NULL;
 
-    if (mf_beside("moefarm-hip-nvidia.so", "kernels", path) < 0) {
+    if (mf_sibling_file("moefarm-hip-nvidia.so", "kernels", path) < 0) {
         printf("skipped: asking the runtime: this build has no module for nvidia\n");
         return NULL;
     }
@@ -296,7 +296,7 @@ static struct mf_device *launch_on_cardboard(const char *family, const char *row
     for (size_t i = 0; i < n; i++)
         needs[i].part[0] = operands + i;
     ck_assert_int_eq(f->open(f, d, ret_shape, step, &k), 0);
-    f->retoken(k, token);
+    f->set_token_count(k, token);
     ck_assert_int_eq(f->launch(k, &launch), 0);
     (void)f->close(k);
     return d;
@@ -555,7 +555,7 @@ __attribute__((visibility("default"))) int posix_spawn(pid_t *restrict pid, cons
                 char *const[], char *const[]) = dlsym(RTLD_NEXT, "posix_spawn");
     int r = real(pid, path, actions, attr, argv, env);
     char sources[128];
-    mf_say(sources, sizeof(sources), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
+    mf_format(sources, sizeof(sources), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
     if (strstr(path, "moefarm-compile"))
         all_said_sources &= argv[1] && strcmp(argv[1], sources) == 0;
     compilers += r == 0;

@@ -378,19 +378,19 @@ MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, con
     if (MF_TURNS && more)
         mf_group_arrive(GROUPS + 1 + (group + 1) % GROUPS, GROUPS * GROUP);
     if (ADDS_OWN) {
-        leave_tile<N>(a, p, mine.share, d, mine.out);
+        store_tile<N>(a, p, mine.share, d, mine.out);
         return more;
     }
     done.wait_out();
     mf_group_sync(mine.number, mine.rows.threads);
     done.count(mine.rows.me);
-    leave_tile<N>(a, p, mine.share, d, mine.out);
+    store_tile<N>(a, p, mine.share, d, mine.out);
     mf_async_fence();
     mf_group_sync(mine.number, mine.rows.threads);
     return more;
 }
 
-/* A tile's rows, as leave_tile left them, if it did not add them itself. */
+/* A tile's rows, as store_tile left them, if it did not add them itself. */
 MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_of &mine)
 {
 #if ADDS_OWN
@@ -406,7 +406,7 @@ MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_
 }
 
 /* Of whom nobody is told which tiles are made. */
-struct untold {
+struct no_completion_signal {
     static const bool counts_late = false;
     __device__ __forceinline__ void wait_out() const
     {

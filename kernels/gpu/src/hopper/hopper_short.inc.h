@@ -172,7 +172,7 @@ MF_DEVICE i32 own_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 
 /* The wave's sums, each row's to its token's of y; out: all waves'. */
 template <int N>
-MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
     const i32 lane = threadIdx.x % MF_WAVE, col = lane % OWN_LANES * 8;
     u16 *own = out + threadIdx.x / MF_WAVE * (OWN_BYTES / 2);
@@ -196,7 +196,7 @@ MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, 
 #else
 /* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
 template <int N>
-MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
     if (is_idle(a, p, share))
         return;

@@ -248,7 +248,7 @@ MF_DEVICE void leave_codes(const mf_hip_tile_args &a, const place &p, i32 share,
 
 /* The group's sums as bf16 into out[token][column]; a wave has sixteen tokens of each 64. */
 template <int N>
-MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
     typedef cut<N> cut;
     const i32 lane = threadIdx.x % MF_WAVE;

@@ -318,7 +318,7 @@ MF_DEVICE void leave(const mf_hip_tile_args &a, const place &p, i32 row, const s
 
 /* The product into out. */
 template <int N8>
-MF_DEVICE void leave_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
+MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, i32 share, product &d, u16 *out)
 {
     MF_UNROLL
     for (int q = 0; q < Q; q++) {

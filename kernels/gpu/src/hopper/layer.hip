@@ -64,7 +64,7 @@ struct multiplied {
     }
 };
 /* Counts a tile of h, once all have stored their rows. */
-struct count_tile : up::untold {
+struct count_tile : up::no_completion_signal {
     u32 *done;
     explicit __device__ __forceinline__ count_tile(u32 *counts) : done(counts) {}
     __device__ __forceinline__ void operator()(i32 block, const up::part_of &mine) const
@@ -192,6 +192,6 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __gri
         up::multiply_tiles(t1, r, outs, count_tile(a.done));
         if (down::alone) /* rows that another group has yet to store lie where this one's will */
             mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
-        down::multiply_tiles(t2, r, outs, down::untold());
+        down::multiply_tiles(t2, r, outs, down::no_completion_signal());
     }
 }

@@ -91,7 +91,7 @@ template <int N> MF_DEVICE void make_tile(const mf_hip_tile_args &a, ring &r, co
     multiply_tile<N>(a, r, p, group, d);
     mf_bulk_wait_read();
     mf_group_sync(1, GROUPS * GROUP);
-    leave_tile<N>(a, p, group, d, out);
+    store_tile<N>(a, p, group, d, out);
     mf_async_fence();
     mf_group_sync(1, GROUPS * GROUP);
 }

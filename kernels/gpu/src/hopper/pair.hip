@@ -154,6 +154,6 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1)
         up::multiply_tiles(t1, r, outs, counting{p.made, -1});
         if (down::alone) /* rows that another group has yet to store lie where this one's will */
             mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
-        down::multiply_tiles(t2, r, outs, down::untold());
+        down::multiply_tiles(t2, r, outs, down::no_completion_signal());
     }
 }

@@ -68,6 +68,6 @@ extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), 1) mf_tile_hop
         mf_copy_wait<0>();
     } else {
         mf_registers_take<MULTIPLIES>();
-        multiply_tiles(a.tile, r, outs, untold());
+        multiply_tiles(a.tile, r, outs, no_completion_signal());
     }
 }

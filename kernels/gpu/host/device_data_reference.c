@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/cleanup.h"
-#include "kernels/gpu/host/data_on_device_private.h"
+#include "kernels/gpu/host/device_data_private.h"
 
 #define WEIGHT_BYTES (UINT64_C(1) << 30) /* of decoded weights at a time, or one expert's */
 #define TEAM         16                  /* lanes of a row in mf_differences */
@@ -114,18 +114,18 @@ struct product {
     const float *bias; /* the host's; NULL: none */
 };
 
-static struct mf_maker_launch dots(const struct mf_maker *m, const struct mf_hip_dots_args *args)
+static struct mf_device_data_launch dots(const struct mf_device_data *m, const struct mf_hip_dots_args *args)
 {
-    struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_DOTS], .bytes = sizeof(*args)};
-    l.grid = mf_maker_grid(m, args->n_tiles * ((args->n + MF_DOTS_TILE - 1) / MF_DOTS_TILE));
+    struct mf_device_data_launch l = {.function = &m->functions[MF_MAKER_DOTS], .bytes = sizeof(*args)};
+    l.grid = mf_device_data_grid(m, args->n_tiles * ((args->n + MF_DOTS_TILE - 1) / MF_DOTS_TILE));
     l.args.dots = *args;
     return l;
 }
 
 /* The launches of a whole product, weights of `at_once` experts at a time. */
-static int64_t add_product(struct mf_maker *m, const struct product *p, const struct work *work,
-                           int64_t at_once, struct mf_maker_matrices *matrices, float *decoded,
-                           const struct mf_hip_dots_args *all, struct mf_maker_launch *launches)
+static int64_t add_product(struct mf_device_data *m, const struct product *p, const struct work *work,
+                           int64_t at_once, struct mf_device_data_matrices *matrices, float *decoded,
+                           const struct mf_hip_dots_args *all, struct mf_device_data_launch *launches)
 {
     const mf_i32 *numbers = matrices->numbers;
     int64_t n = 0;
@@ -133,7 +133,7 @@ static int64_t add_product(struct mf_maker *m, const struct product *p, const st
         int64_t first = work->first_tile[i];
         matrices->n = MF_MIN(at_once, work->n_experts - i);
         matrices->numbers = numbers + i;
-        n += mf_maker_add_data(m, matrices, launches + n);
+        n += mf_device_data_add_data(m, matrices, launches + n);
         launches[n - 1].args.data.out = decoded;
         for (int a = 0; a < p->n_a; a++) {
             struct mf_hip_dots_args args = *all;
@@ -147,22 +147,22 @@ static int64_t add_product(struct mf_maker *m, const struct product *p, const st
     return n;
 }
 
-static int multiply(struct mf_maker *m, const struct mf_reference_slots *slots, const struct product *p,
+static int multiply(struct mf_device_data *m, const struct mf_reference_slots *slots, const struct product *p,
                     struct room *room)
 {
     const struct mf_shape *s = &m->shape;
     const struct mf_codec *c = m->codecs.w;
     int64_t expert_bytes = p->n * p->k * (int64_t)sizeof(float);
     int64_t at_once = MF_MIN(MF_MAX((int64_t)WEIGHT_BYTES / expert_bytes, 1), (int64_t)s->expert);
-    struct mf_maker_matrices matrices = {
+    struct mf_device_data_matrices matrices = {
         .tensor = p->w, .codec = c, .n = at_once, .rows = p->n, .cols = p->k};
     struct work work;
     int r = plan(s, slots, at_once, &work);
     if (r < 0)
         return r;
     float *decoded = take(room, (size_t)(at_once * expert_bytes));
-    if (mf_maker_needs_amax(c))
-        matrices.amax = take(room, (size_t)mf_maker_groups(&matrices) * sizeof(float));
+    if (mf_device_data_needs_amax(c))
+        matrices.amax = take(room, (size_t)mf_device_data_groups(&matrices) * sizeof(float));
     matrices.numbers = take_copy(room, work.experts, (size_t)work.n_experts * sizeof(*work.experts));
     struct mf_hip_dots_args all = {
         .w = decoded,
@@ -175,13 +175,13 @@ static int multiply(struct mf_maker *m, const struct mf_reference_slots *slots, 
     if (p->bias)
         all.bias = take_copy(room, p->bias, (size_t)(s->expert * p->n) * sizeof(float));
     size_t most = (size_t)(work.n_experts / at_once + 1) * 4;
-    _cleanup_(mf_freep) struct mf_maker_launch *launches = calloc(most, sizeof(*launches));
+    _cleanup_(mf_freep) struct mf_device_data_launch *launches = calloc(most, sizeof(*launches));
     bool has_room = decoded && matrices.numbers && all.slots && all.tiles && (all.bias || !p->bias) &&
-                    (matrices.amax || !mf_maker_needs_amax(c)) && launches;
+                    (matrices.amax || !mf_device_data_needs_amax(c)) && launches;
     r = has_room ? 0 : -ENOMEM;
     if (r == 0)
-        r = mf_maker_run(m, launches,
-                         (size_t)add_product(m, p, &work, at_once, &matrices, decoded, &all, launches));
+        r = mf_device_data_run(m, launches,
+                               (size_t)add_product(m, p, &work, at_once, &matrices, decoded, &all, launches));
     release_work(&work);
     return r;
 }
@@ -190,36 +190,36 @@ static int multiply(struct mf_maker *m, const struct mf_reference_slots *slots, 
 
 struct engine {
     struct mf_reference_engine engine; /* first */
-    struct mf_maker *m;
+    struct mf_device_data *m;
 };
 
 /* The quantised x, decoded: [T,H]. */
-static int make_x(struct mf_maker *m, struct room *room, float **ret)
+static int make_x(struct mf_device_data *m, struct room *room, float **ret)
 {
-    struct mf_maker_matrices x = {.tensor = MF_TENSOR_X,
-                                  .codec = m->codecs.a,
-                                  .n = 1,
-                                  .rows = m->shape.token,
-                                  .cols = m->shape.model_dim};
-    struct mf_maker_launch launches[2];
+    struct mf_device_data_matrices x = {.tensor = MF_TENSOR_X,
+                                        .codec = m->codecs.a,
+                                        .n = 1,
+                                        .rows = m->shape.token,
+                                        .cols = m->shape.model_dim};
+    struct mf_device_data_launch launches[2];
     float *decoded = take(room, (size_t)(x.rows * x.cols) * sizeof(float));
-    if (mf_maker_needs_amax(x.codec)) {
-        x.amax = take(room, (size_t)mf_maker_groups(&x) * sizeof(float));
+    if (mf_device_data_needs_amax(x.codec)) {
+        x.amax = take(room, (size_t)mf_device_data_groups(&x) * sizeof(float));
         if (!x.amax)
             return -ENOMEM;
     }
     if (!decoded)
         return -ENOMEM;
-    int n = mf_maker_add_data(m, &x, launches);
+    int n = mf_device_data_add_data(m, &x, launches);
     launches[n - 1].args.data.out = decoded;
     *ret = decoded;
-    return mf_maker_run(m, launches, (size_t)n);
+    return mf_device_data_run(m, launches, (size_t)n);
 }
 
 static int gemm1(struct mf_reference_engine *base, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, struct mf_reference *out)
 {
-    struct mf_maker *m = ((struct engine *)base)->m;
+    struct mf_device_data *m = ((struct engine *)base)->m;
     const struct mf_shape *s = &data->shape;
     struct room room = {.device = m->device};
     size_t bytes = (size_t)(s->token * s->topk * mf_gemm1_cols(s)) * sizeof(float);
@@ -241,13 +241,13 @@ static int gemm1(struct mf_reference_engine *base, const struct mf_layer_data *d
     return r;
 }
 
-static struct mf_maker_launch sum_slots(const struct mf_maker *m, const float *z, const float *weights,
-                                        float *y)
+static struct mf_device_data_launch sum_slots(const struct mf_device_data *m, const float *z,
+                                              const float *weights, float *y)
 {
-    struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_SLOTS],
-                                .bytes = sizeof(struct mf_hip_slots_args)};
+    struct mf_device_data_launch l = {.function = &m->functions[MF_MAKER_SLOTS],
+                                      .bytes = sizeof(struct mf_hip_slots_args)};
     int64_t values = m->shape.token * m->shape.model_dim;
-    l.grid = mf_maker_grid(m, (values + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
+    l.grid = mf_device_data_grid(m, (values + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
     l.args.slots = (struct mf_hip_slots_args){.z = z,
                                               .weights = weights,
                                               .y = y,
@@ -257,12 +257,12 @@ static struct mf_maker_launch sum_slots(const struct mf_maker *m, const float *z
     return l;
 }
 
-static struct mf_maker_launch differences(const struct mf_maker *m, const float *a, const float *b,
-                                          int64_t rows, double *to)
+static struct mf_device_data_launch differences(const struct mf_device_data *m, const float *a,
+                                                const float *b, int64_t rows, double *to)
 {
-    struct mf_maker_launch l = {.function = &m->functions[MF_MAKER_DIFFERENCES],
-                                .bytes = sizeof(struct mf_hip_difference_args)};
-    l.grid = mf_maker_grid(m, (rows * TEAM + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
+    struct mf_device_data_launch l = {.function = &m->functions[MF_MAKER_DIFFERENCES],
+                                      .bytes = sizeof(struct mf_hip_difference_args)};
+    l.grid = mf_device_data_grid(m, (rows * TEAM + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
     l.args.difference =
         (struct mf_hip_difference_args){.a = a, .b = b, .out = to, .rows = rows, .cols = m->shape.model_dim};
     return l;
@@ -284,11 +284,11 @@ struct second {
     double *z_sums, *y_sums; /* NULL: h is not quantised */
 };
 
-static int sum_and_compare(struct mf_maker *m, const struct mf_layer_data *data, const struct second *o,
+static int sum_and_compare(struct mf_device_data *m, const struct mf_layer_data *data, const struct second *o,
                            struct room *room)
 {
     const struct mf_shape *s = &data->shape;
-    struct mf_maker_launch launches[4];
+    struct mf_device_data_launch launches[4];
     size_t n = 0;
     float *weights = NULL;
     if (!s->doweight_stage1) {
@@ -302,7 +302,7 @@ static int sum_and_compare(struct mf_maker *m, const struct mf_layer_data *data,
         launches[n++] = differences(m, o->z[0], o->z[1], s->token * s->topk, o->z_sums);
         launches[n++] = differences(m, o->y[0], o->y[1], s->token, o->y_sums);
     }
-    return mf_maker_run(m, launches, n);
+    return mf_device_data_run(m, launches, n);
 }
 
 static int take_second(struct room *room, const struct mf_shape *s, bool quantises, struct second *ret)
@@ -354,19 +354,19 @@ static struct product second_product(const struct mf_layer_data *data, float *z,
 }
 
 /* Keeps z of the room, as it may. */
-static void keep_z(struct mf_maker *m, struct room *room, float *z)
+static void keep_z(struct mf_device_data *m, struct room *room, float *z)
 {
     leave(room, z);
-    m->copies[m->n_copies++] = (struct mf_maker_copy){m, z, MF_MAX(z_bytes(&m->shape), 64)};
+    m->copies[m->n_copies++] = (struct mf_device_data_copy){m, z, MF_MAX(z_bytes(&m->shape), 64)};
 }
 
-bool mf_maker_keeps_z(const struct mf_maker *m)
+bool mf_device_data_keeps_z(const struct mf_device_data *m)
 {
-    return z_bytes(&m->shape) <= mf_maker_most_kept(m);
+    return z_bytes(&m->shape) <= mf_device_data_most_kept(m);
 }
 
 /* z of a reference whose h the host has. */
-static int make_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *ref,
+static int make_z(struct mf_device_data *m, const struct mf_layer_data *data, const struct mf_reference *ref,
                   struct room *room, float **ret)
 {
     const struct mf_shape *s = &data->shape;
@@ -384,17 +384,17 @@ static int make_z(struct mf_maker *m, const struct mf_layer_data *data, const st
     return r;
 }
 
-int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r,
-                   const void **ret)
+int mf_device_data_own_z(struct mf_device_data *m, const struct mf_layer_data *data,
+                         const struct mf_reference *r, const void **ret)
 {
     struct room room = {.device = m->device};
-    const void *kept = mf_maker_kept(m, m);
+    const void *kept = mf_device_data_kept(m, m);
     float *z;
     if (kept) {
         *ret = kept;
         return 0;
     }
-    if (!mf_maker_may_keep(m, z_bytes(&m->shape)))
+    if (!mf_device_data_may_keep(m, z_bytes(&m->shape)))
         return -ENOMEM;
     int made = make_z(m, data, r, &room, &z);
     if (made == 0) {
@@ -405,11 +405,12 @@ int mf_maker_own_z(struct mf_maker *m, const struct mf_layer_data *data, const s
     return made;
 }
 
-int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struct mf_reference *r, float *to)
+int mf_device_data_z(struct mf_device_data *m, const struct mf_layer_data *data, const struct mf_reference *r,
+                     float *to)
 {
     struct room room = {.device = m->device};
     float *z;
-    (void)mf_maker_forget(m);
+    (void)mf_device_data_forget(m);
     int made = make_z(m, data, r, &room, &z);
     if (made == 0)
         made = m->device->ops->copy(m->device, to, z, z_bytes(&m->shape));
@@ -420,7 +421,7 @@ int mf_maker_z(struct mf_maker *m, const struct mf_layer_data *data, const struc
 static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *data,
                  const struct mf_reference_slots *slots, const float *h_exact, struct mf_reference *out)
 {
-    struct mf_maker *m = ((struct engine *)base)->m;
+    struct mf_device_data *m = ((struct engine *)base)->m;
     const struct mf_shape *s = &data->shape;
     struct room room = {.device = m->device};
     size_t h_bytes = (size_t)(s->token * s->topk * s->inter_dim) * sizeof(float);
@@ -444,10 +445,10 @@ static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *d
     return r;
 }
 
-int mf_maker_reference(struct mf_maker *m, const struct mf_layer_data *data, void *block,
-                       struct mf_reference *out)
+int mf_device_data_reference(struct mf_device_data *m, const struct mf_layer_data *data, void *block,
+                             struct mf_reference *out)
 {
-    struct engine e = {{mf_maker_keeps_z(m), gemm1, gemm2}, m};
-    (void)mf_maker_forget(m); /* of another routing, if it has any */
+    struct engine e = {{mf_device_data_keeps_z(m), gemm1, gemm2}, m};
+    (void)mf_device_data_forget(m); /* of another routing, if it has any */
     return mf_reference_make_in(data, &e.engine, block, out);
 }

@@ -1,36 +1,36 @@
-// A goal: its ranked pipelines, its race, its steps, and why not the others; and the samples behind every number.
+// A task: its ranked pipelines, its race, its steps, and why not the others; and the samples behind every number.
 import { ago, el, legend, median, opClass, percent, stackedBar, us } from '/page/charts.js';
 import { raceRow, samplesPlot } from '/page/plots.js';
 import { badge, shapeName, tile } from '/page/views.js';
 
 const toPipeline = (id, text) => el('a', { href: '#/pipeline/' + id, text });
-const stepHref = (id, goal) => `#/step/${id}?goal=${goal}`;
+const stepHref = (id, task) => `#/step/${id}?task=${task}`;
 
 const box = (heading, extra) => (body) => el('section', {}, el('header', {}, el('h2', { text: heading }), extra || null), body);
 
-export function goalView([id], redraw) {
+export function taskView([id], redraw) {
   let limit = 12;
-  const mine = (e) => e.goal === id;
+  const mine = (e) => e.task === id;
   const status = el('select', { 'aria-label': 'status' }, ['any status', 'ok', 'pending', 'slow', 'wrong', 'implausible', 'crash', 'hang', 'no_memory', 'no_compile', 'unsupported', 'quarantined'].map((t) => el('option', { value: t === 'any status' ? '' : t, text: t })));
   const kernel = el('input', { type: 'search', placeholder: 'kernel, as tile_s1_*', 'aria-label': 'kernel name, * and ? stand for anything' });
   const steps = {
     frame: box('Steps', el('div', { class: 'filters' }, status)),
     wants: mine,
-    load: (get, getAll) => getAll(`goals/${id}/steps` + (status.value ? '?status=' + status.value : '')),
+    load: (get, getAll) => getAll(`tasks/${id}/steps` + (status.value ? '?status=' + status.value : '')),
     draw: (list) => drawSteps(list, id),
   };
   const why = {
     frame: box('Why not', el('div', { class: 'filters' }, kernel)),
     wants: mine,
-    load: (get) => get(`goals/${id}/rejections?limit=50` + (kernel.value ? '&kernel=' + encodeURIComponent(kernel.value) : '')),
+    load: (get) => get(`tasks/${id}/rejections?limit=50` + (kernel.value ? '&kernel=' + encodeURIComponent(kernel.value) : '')),
     draw: (page) => drawWhy(page, id),
   };
   status.addEventListener('change', () => redraw(steps));
   kernel.addEventListener('input', () => redraw(why));
   return [
-    { wants: mine, load: (get) => get('goals/' + id), draw: drawHead },
-    { frame: box('Ranked pipelines', el('span', { class: 'small', text: 'time by step; raced ones first, by measured time' })), wants: mine, load: async (get) => ({ goal: await get('goals/' + id), page: await get(`goals/${id}/pipelines?limit=${limit}`) }), draw: ({ goal, page }) => drawRanked(page, goal, () => { limit = Math.min(1000, limit * 4); redraw(); }) },
-    { frame: box('Race', el('span', { class: 'small', text: 'a row is a pipeline, a column a round, a dot one call of the layer' })), wants: mine, load: (get) => get(`goals/${id}/race`), draw: drawRace },
+    { wants: mine, load: (get) => get('tasks/' + id), draw: drawHead },
+    { frame: box('Ranked pipelines', el('span', { class: 'small', text: 'time by step; raced ones first, by measured time' })), wants: mine, load: async (get) => ({ task: await get('tasks/' + id), page: await get(`tasks/${id}/pipelines?limit=${limit}`) }), draw: ({ task, page }) => drawRanked(page, task, () => { limit = Math.min(1000, limit * 4); redraw(); }) },
+    { frame: box('Race', el('span', { class: 'small', text: 'a row is a pipeline, a column a round, a dot one call of the layer' })), wants: mine, load: (get) => get(`tasks/${id}/race`), draw: drawRace },
     steps,
     why,
   ];
@@ -41,7 +41,7 @@ export function goalView([id], redraw) {
 function drawHead(g) {
   const c = g.config;
   return [
-    el('p', { class: 'crumb' }, el('a', { href: '#/', text: 'Batches' }), ' / ', el('a', { href: '#/batch/' + g.batch, text: '#' + g.batch }), ' / goal ' + g.id),
+    el('p', { class: 'crumb' }, el('a', { href: '#/', text: 'Batches' }), ' / ', el('a', { href: '#/batch/' + g.batch, text: '#' + g.batch }), ' / task ' + g.id),
     el('h1', { text: `${g.shape.token} token${g.shape.token === 1 ? '' : 's'}` + (g.class ? ` on ${g.class}` : '') }),
     el('p', { class: 'sub', text: shapeName(g.shape) }),
     g.reason ? el('div', { class: 'alert' + (g.state === 'failed' ? ' bad' : '') }, el('p', { text: g.reason })) : null,
@@ -67,8 +67,8 @@ const shortName = (name) => name.split(':').slice(1).join(':') || name;
 const ended = ['done', 'failed', 'cancelled'];
 
 function drawRanked(page, g, more) {
-  const goal = g.id;
-  if (!page.items.length) return el('p', { class: 'note', text: ended.includes(g.state) ? 'Nothing was ranked: the goal ended before.' : 'Not ranked yet: that comes when its steps are measured.' });
+  const task = g.id;
+  if (!page.items.length) return el('p', { class: 'note', text: ended.includes(g.state) ? 'Nothing was ranked: the task ended before.' : 'Not ranked yet: that comes when its steps are measured.' });
   const sum = (p) => p.ops.reduce((t, o) => t + (o.us || 0), 0);
   const whole = Math.max(...page.items.map((p) => Math.max(sum(p), p.us || p.forecast_us)));
   const seen = new Map();
@@ -77,7 +77,7 @@ function drawRanked(page, g, more) {
     legend([...seen.values()]),
     el('ol', { class: 'ranked' }, page.items.map((p, i) => el('li', { class: p.winner ? 'winner' : '', 'data-pipeline': p.id },
       el('span', { class: 'place', text: String(i + 1) }),
-      stackedBar(p.ops.map((o) => ({ value: o.us || 0, cls: opClass(o.covers), text: us(o.us), href: stepHref(o.step, goal), title: `${o.covers}: ${o.name}, ${us(o.us)}` })), whole, `pipeline ${i + 1}: ` + p.ops.map((o) => `${o.covers} ${us(o.us)}`).join(', ')),
+      stackedBar(p.ops.map((o) => ({ value: o.us || 0, cls: opClass(o.covers), text: us(o.us), href: stepHref(o.step, task), title: `${o.covers}: ${o.name}, ${us(o.us)}` })), whole, `pipeline ${i + 1}: ` + p.ops.map((o) => `${o.covers} ${us(o.us)}`).join(', ')),
       el('span', { class: 'time' }, toPipeline(p.id, us(p.us !== null ? p.us : p.forecast_us)), el('small', { text: p.us !== null ? `forecast ${us(p.forecast_us)}` : 'forecast' })),
       el('span', { class: 'name' },
         p.winner ? el('span', { class: 'badge good', text: 'winner' }) : null,
@@ -119,7 +119,7 @@ function drawRace(race) {
 
 const tone = (s) => (s === 'ok' ? 'good' : s === 'pending' ? '' : s === 'slow' ? 'warn' : 'bad');
 
-function drawSteps(list, goal) {
+function drawSteps(list, task) {
   if (!list.length) return el('p', { class: 'note', text: 'None.' });
   const rows = [...list].sort((a, b) => a.covers.localeCompare(b.covers) || (a.us ?? 1e18) - (b.us ?? 1e18));
   const shown = rows.slice(0, 60);
@@ -130,21 +130,21 @@ function drawSteps(list, goal) {
       el('thead', {}, el('tr', {}, el('th', { class: 'wide', text: 'Covers' }), el('th', { text: 'Step' }), el('th', { text: 'Status' }), el('th', { class: 'n', text: 'Time' }), el('th', { class: 'n wide', text: 'To best' }), el('th', { class: 'n wide', text: 'Worst row' }))),
       el('tbody', {}, shown.map((s) => el('tr', {},
         el('td', { class: 'small wide', text: s.covers === '-' ? 'conversion' : s.covers }),
-        el('td', { class: 'mono' }, el('a', { href: stepHref(s.id, goal), text: s.name })),
+        el('td', { class: 'mono' }, el('a', { href: stepHref(s.id, task), text: s.name })),
         el('td', {}, el('span', { class: 'badge ' + tone(s.status), text: s.status, title: s.reason })),
-        el('td', { class: 'n' }, s.us === null ? '–' : el('a', { href: stepHref(s.id, goal), text: us(s.us) }), s.mad !== null ? el('div', { class: 'small', text: '± ' + us(s.mad) }) : null),
+        el('td', { class: 'n' }, s.us === null ? '–' : el('a', { href: stepHref(s.id, task), text: us(s.us) }), s.mad !== null ? el('div', { class: 'small', text: '± ' + us(s.mad) }) : null),
         el('td', { class: 'n wide', text: s.us !== null && best.has(s.covers) ? (s.us / best.get(s.covers)).toFixed(2) + '×' : '–' }),
         el('td', { class: 'n wide', text: s.row_err !== null ? s.row_err.toExponential(1) : '–' })))))),
     rows.length > shown.length || list.more ? el('p', { class: 'small', text: `The ${shown.length} first of ${rows.length}${list.more ? ' and more' : ''}; the filter narrows them, the API has them all.` }) : null,
   ];
 }
 
-function drawWhy(page, goal) {
+function drawWhy(page, task) {
   if (!page.items.length) return el('p', { class: 'note', text: 'Nothing was refused.' });
   return [
     el('ul', { class: 'why' }, page.items.map((r) => el('li', {},
       el('span', {}, el('span', { class: 'badge ' + (r.step === null ? '' : tone(r.rule)), text: r.rule })),
-      el('div', {}, el('p', { class: 'mono' }, r.step === null ? `${r.family}: ${r.kernel}` : el('a', { href: stepHref(r.step, goal), text: `${r.family}: ${r.kernel}` })), el('p', { class: 'reason', text: r.reason }))))),
+      el('div', {}, el('p', { class: 'mono' }, r.step === null ? `${r.family}: ${r.kernel}` : el('a', { href: stepHref(r.step, task), text: `${r.family}: ${r.kernel}` })), el('p', { class: 'reason', text: r.reason }))))),
     page.next ? el('p', { class: 'small', text: 'There are more: narrow the name, or ask the API.' }) : null,
   ];
 }
@@ -152,9 +152,9 @@ function drawWhy(page, goal) {
 /* --- samples ---------------------------------------------------------------------------------------------- */
 
 // A step or a pipeline: what it is, then every result of it.
-function drawResults(heading, names, about, list, goal) {
+function drawResults(heading, names, about, list, task) {
   return [
-    el('p', { class: 'crumb' }, el('a', { href: '#/', text: 'Batches' }), goal ? [' / ', el('a', { href: '#/goal/' + goal, text: 'goal ' + goal })] : null, ' / ' + heading),
+    el('p', { class: 'crumb' }, el('a', { href: '#/', text: 'Batches' }), task ? [' / ', el('a', { href: '#/task/' + task, text: 'task ' + task })] : null, ' / ' + heading),
     el('h1', { class: 'mono' }, names.flatMap((name, i) => [i ? ' › ' : null, name])),
     about.map((text) => el('p', { class: 'sub', text })),
     el('p', { class: 'sub', text: `${list.length} result${list.length === 1 ? '' : 's'}; every sample that was taken.` }),
@@ -162,23 +162,23 @@ function drawResults(heading, names, about, list, goal) {
       el('header', {}, el('h2', {}, us(r.us), r.mad !== null ? el('span', { class: 'small', text: '  ± ' + us(r.mad) }) : null), el('span', {}, r.late ? el('span', { class: 'badge warn', text: 'late: a sample, never a decision' }) : null, ' ', r.extra && r.extra.routing ? el('span', { class: 'badge', text: 'under ' + r.extra.routing }) : null, ' ', el('span', { class: 'badge ' + tone(r.status), text: r.status }))),
       r.reason ? el('p', { class: 'reason', text: r.reason }) : null,
       r.samples.length ? samplesPlot(r.samples) : null,
-      el('p', { class: 'small' }, `${r.samples.length} samples · worker ${r.worker} · unit ${r.unit}, attempt ${r.attempt}, message ${r.seq} · `, goal ? null : [el('a', { href: '#/goal/' + r.goal, text: 'goal ' + r.goal }), ' · '], ago(r.at_ms) + (r.row_err !== null ? ` · worst row ${r.row_err.toExponential(2)}` : '') + (r.err !== null ? ` · mismatch ${percent(r.err)}` : '') + (r.extra && r.extra.canary ? ` · canary at ${r.extra.canary.toFixed(2)} of its calm time` : '')),
+      el('p', { class: 'small' }, `${r.samples.length} samples · worker ${r.worker} · unit ${r.unit}, attempt ${r.attempt}, message ${r.seq} · `, task ? null : [el('a', { href: '#/task/' + r.task, text: 'task ' + r.task }), ' · '], ago(r.at_ms) + (r.row_err !== null ? ` · worst row ${r.row_err.toExponential(2)}` : '') + (r.err !== null ? ` · mismatch ${percent(r.err)}` : '') + (r.extra && r.extra.canary ? ` · canary at ${r.extra.canary.toFixed(2)} of its calm time` : '')),
       r.samples.length ? el('details', {}, el('summary', { text: 'Numbers' }), el('p', { class: 'mono', text: r.samples.join('  ') })) : null)),
   ];
 }
 
 export function stepView([id, ...rest], redraw) {
-  const goal = Number((rest.query || new URLSearchParams(location.hash.split('?')[1])).get('goal')) || 0;
-  const load = async (get, getAll) => ({ step: await get('steps/' + id), list: await getAll(`steps/${id}/results` + (goal ? '?goal=' + goal : '')) });
+  const task = Number((rest.query || new URLSearchParams(location.hash.split('?')[1])).get('task')) || 0;
+  const load = async (get, getAll) => ({ step: await get('steps/' + id), list: await getAll(`steps/${id}/results` + (task ? '?task=' + task : '')) });
   const draw = ({ step, list }) => drawResults('step ' + id, [`${step.family}:${step.name}`], [
     `${step.covers === '-' ? 'conversion' : step.covers} · ${step.shape.token} token${step.shape.token === 1 ? '' : 's'} on ${step.class} · ${shapeName(step.shape)}`,
     step.needs.length ? `needs ${step.needs.join(', ')} · gives ${step.gives.join(', ')}` : '',
-  ].filter(Boolean), list, goal);
-  return [{ load, draw, wants: (e) => e.goal === goal }];
+  ].filter(Boolean), list, task);
+  return [{ load, draw, wants: (e) => e.task === task }];
 }
 
 export function pipelineView([id]) {
   const load = async (get, getAll) => ({ pipeline: await get('pipelines/' + id), list: await getAll(`pipelines/${id}/results`) });
-  const draw = ({ pipeline: p, list }) => drawResults('pipeline ' + id, p.ops.map((o) => el('a', { href: stepHref(o.step, p.goal), text: o.name })), [`${p.structure} · block_m ${p.block_m || 'any'} · ${p.layout} · forecast ${us(p.forecast_us)}`], list, p.goal);
+  const draw = ({ pipeline: p, list }) => drawResults('pipeline ' + id, p.ops.map((o) => el('a', { href: stepHref(o.step, p.task), text: o.name })), [`${p.structure} · block_m ${p.block_m || 'any'} · ${p.layout} · forecast ${us(p.forecast_us)}`], list, p.task);
   return [{ load, draw, wants: (e) => e.kind === 'config' }];
 }

@@ -5,7 +5,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
-#include "kernels/gpu/host/data_on_device_private.h"
+#include "kernels/gpu/host/device_data_private.h"
 
 #define BLOCKS_CORE 8
 #define LDS         (48 * 1024) /* that every GPU gives a block unasked */
@@ -46,7 +46,7 @@ static bool has_small_groups(const struct mf_codec *c)
     return c->group_cols > 0 && c->group_cols < 128;
 }
 
-bool mf_maker_needs_amax(const struct mf_codec *c)
+bool mf_device_data_needs_amax(const struct mf_codec *c)
 {
     return (c->scale_bytes > 0 && c->group_rows == 0) || c->global;
 }
@@ -89,8 +89,8 @@ static struct mf_code data_code(const struct mf_device_info *d, const struct mf_
     return code;
 }
 
-size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape *shape,
-                      struct mf_code ret[MF_MAKER_CODES])
+size_t mf_device_data_codes(const struct mf_device_info *device, const struct mf_shape *shape,
+                            struct mf_code ret[MF_MAKER_CODES])
 {
     struct mf_codecs codecs;
     if (!is_known(device, shape, &codecs))
@@ -106,18 +106,18 @@ size_t mf_maker_codes(const struct mf_device_info *device, const struct mf_shape
 /* ---- launches ---- */
 
 struct run {
-    struct mf_maker *m;
-    const struct mf_maker_launch *launches;
+    struct mf_device_data *m;
+    const struct mf_device_data_launch *launches;
 };
 
 static int launch(void *context, int index)
 {
     const struct run *r = context;
-    const struct mf_maker_launch *l = &r->launches[index];
+    const struct mf_device_data_launch *l = &r->launches[index];
     return mf_hip_launch(l->function, &l->grid, &l->args, l->bytes);
 }
 
-int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, size_t n)
+int mf_device_data_run(struct mf_device_data *m, const struct mf_device_data_launch *launches, size_t n)
 {
     struct run run = {m, launches};
     struct mf_device_use *asked = m->device->use; /* about a step, not about these */
@@ -128,28 +128,29 @@ int mf_maker_run(struct mf_maker *m, const struct mf_maker_launch *launches, siz
     return r;
 }
 
-struct mf_grid mf_maker_grid(const struct mf_maker *m, int64_t work)
+struct mf_grid mf_device_data_grid(const struct mf_device_data *m, int64_t work)
 {
     int64_t blocks = MF_MIN(work, (int64_t)m->device->info.cores * BLOCKS_CORE);
     return (struct mf_grid){(uint32_t)MF_MAX(blocks, 1), 1, 1, MF_MAKER_THREADS, 0, true, false};
 }
 
-int64_t mf_maker_groups(const struct mf_maker_matrices *x)
+int64_t mf_device_data_groups(const struct mf_device_data_matrices *x)
 {
     mf_i32 rows, cols;
     group_of(x->codec, x->cols, &rows, &cols);
     return x->n * ((x->rows + rows - 1) / rows) * ((x->cols + cols - 1) / cols);
 }
 
-int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, struct mf_maker_launch *ret)
+int mf_device_data_add_data(struct mf_device_data *m, const struct mf_device_data_matrices *x,
+                            struct mf_device_data_launch *ret)
 {
     const struct mf_data_rule rule = mf_data_rule(&m->shape, x->tensor, m->seed);
-    enum mf_maker_kernel kernel = x->tensor == MF_TENSOR_X ? MF_MAKER_X : MF_MAKER_W;
-    struct mf_maker_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.data)};
+    enum mf_device_data_kernel kernel = x->tensor == MF_TENSOR_X ? MF_MAKER_X : MF_MAKER_W;
+    struct mf_device_data_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.data)};
     l.args.data = (struct mf_hip_data_args){
         .matrices = x->numbers,
         .key = rule.key,
-        .groups = mf_maker_groups(x),
+        .groups = mf_device_data_groups(x),
         .factor = rule.factor,
         .rows = (mf_i32)x->rows,
         .cols = (mf_i32)x->cols,
@@ -158,10 +159,10 @@ int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, str
         .what = MF_DATA_FLOATS,
     };
     group_of(x->codec, x->cols, &l.args.data.group_rows, &l.args.data.group_cols);
-    l.grid = mf_maker_grid(m, l.args.data.groups);
+    l.grid = mf_device_data_grid(m, l.args.data.groups);
     l.grid.shared = (uint32_t)lds_of(x->codec, x->cols);
     int n = 0;
-    if (mf_maker_needs_amax(x->codec)) {
+    if (mf_device_data_needs_amax(x->codec)) {
         l.args.data.amax = x->amax;
         ret[n] = l;
         ret[n++].args.data.what = MF_DATA_AMAX;
@@ -172,28 +173,29 @@ int mf_maker_add_data(struct mf_maker *m, const struct mf_maker_matrices *x, str
 
 /* ---- weights ---- */
 
-int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struct mf_tensor_ref *to)
+int mf_device_data_weight(struct mf_device_data *m, const struct mf_tensor_spec *a,
+                          const struct mf_tensor_ref *to)
 {
-    struct mf_artifact plain = mf_plain_w(&m->shape, a->tensor, a->order);
+    struct mf_tensor_spec plain = mf_plain_w(&m->shape, a->tensor, a->order);
     struct mf_part parts[MF_PARTS_MAX];
-    if (!mf_artifact_equal(&plain, a) || mf_artifact_parts(a, &m->shape, parts) < 0)
+    if (!mf_tensor_spec_equal(&plain, a) || mf_tensor_spec_parts(a, &m->shape, parts) < 0)
         return -EINVAL;
     const struct mf_layout *layout = mf_layout_find(a->order);
-    struct mf_maker_matrices x = {
+    struct mf_device_data_matrices x = {
         .tensor = a->tensor,
         .codec = m->codecs.w,
         .n = m->shape.expert,
         .rows = parts[0].rows / m->shape.expert,
-        .cols = mf_artifact_cols(a, &m->shape),
+        .cols = mf_tensor_spec_cols(a, &m->shape),
     };
-    size_t amax_bytes = (size_t)mf_maker_groups(&x) * sizeof(float);
-    if (mf_maker_needs_amax(x.codec)) {
+    size_t amax_bytes = (size_t)mf_device_data_groups(&x) * sizeof(float);
+    if (mf_device_data_needs_amax(x.codec)) {
         x.amax = m->device->ops->alloc(m->device, amax_bytes);
         if (!x.amax)
             return -ENOMEM;
     }
-    struct mf_maker_launch launches[2];
-    int n = mf_maker_add_data(m, &x, launches);
+    struct mf_device_data_launch launches[2];
+    int n = mf_device_data_add_data(m, &x, launches);
     struct mf_hip_data_args *last = &launches[n - 1].args.data;
     last->what = MF_DATA_CODES;
     last->panel = layout->panel;
@@ -202,7 +204,7 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
     last->out = to->part[0];
     last->scale = to->part[1];
     last->global = to->part[2];
-    int r = mf_maker_run(m, launches, (size_t)n);
+    int r = mf_device_data_run(m, launches, (size_t)n);
     if (x.amax)
         m->device->ops->release(m->device, x.amax, amax_bytes);
     return r;
@@ -210,26 +212,26 @@ int mf_maker_weight(struct mf_maker *m, const struct mf_artifact *a, const struc
 
 /* ---- filling ---- */
 
-int mf_maker_fill(struct mf_maker *m, const struct mf_maker_fill *fills, size_t n)
+int mf_device_data_fill(struct mf_device_data *m, const struct mf_device_data_fill *fills, size_t n)
 {
-    struct mf_maker_launch launches[MF_MAKER_FILLS];
+    struct mf_device_data_launch launches[MF_MAKER_FILLS];
     for (size_t i = 0; i < n; i++) {
-        struct mf_maker_launch *l = &launches[i];
-        *l =
-            (struct mf_maker_launch){.function = &m->functions[MF_MAKER_FILL], .bytes = sizeof(l->args.fill)};
+        struct mf_device_data_launch *l = &launches[i];
+        *l = (struct mf_device_data_launch){.function = &m->functions[MF_MAKER_FILL],
+                                            .bytes = sizeof(l->args.fill)};
         l->args.fill = (struct mf_hip_fill_args){
             .to = fills[i].at, .bytes = (long long)fills[i].bytes, .pattern = fills[i].pattern};
-        l->grid = mf_maker_grid(m, (int64_t)(fills[i].bytes / 16 / MF_MAKER_THREADS + 1));
+        l->grid = mf_device_data_grid(m, (int64_t)(fills[i].bytes / 16 / MF_MAKER_THREADS + 1));
     }
-    return mf_maker_run(m, launches, n);
+    return mf_device_data_run(m, launches, n);
 }
 
 /* ---- opening ---- */
 
-static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODES])
+static int open_functions(struct mf_device_data *m, struct mf_code codes[MF_MAKER_CODES])
 {
     static const struct {
-        enum mf_maker_code code;
+        enum mf_device_data_code code;
         const char *function;
     } kernels[MF_MAKER_N_] = {
         [MF_MAKER_W] = {MF_MAKER_CODE_W, "mf_data"},
@@ -246,7 +248,7 @@ static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODE
     const struct mf_hip_function *first[MF_MAKER_CODES] = {NULL};
     int r = 0;
     for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {
-        enum mf_maker_code code = kernels[i].code;
+        enum mf_device_data_code code = kernels[i].code;
         if (first[code]) {
             r = mf_hip_function_beside(first[code], kernels[i].function, &m->functions[i]);
             continue;
@@ -258,36 +260,37 @@ static int open_functions(struct mf_maker *m, struct mf_code codes[MF_MAKER_CODE
     return r;
 }
 
-int mf_maker_new(struct mf_device *device, const struct mf_shape *shape, uint64_t seed, struct mf_maker **ret)
+int mf_device_data_new(struct mf_device *device, const struct mf_shape *shape, uint64_t seed,
+                       struct mf_device_data **ret)
 {
     struct mf_codecs codecs;
     struct mf_code codes[MF_MAKER_CODES];
     if (!device->ops->own_memory || !device->ops->compile || !is_known(&device->info, shape, &codecs))
         return -ENOTSUP;
-    struct mf_maker *m = calloc(1, sizeof(*m));
+    struct mf_device_data *m = calloc(1, sizeof(*m));
     if (!m)
         return -ENOMEM;
-    *m = (struct mf_maker){.device = device, .shape = *shape, .seed = seed, .codecs = codecs};
-    size_t n = mf_maker_codes(&device->info, shape, codes);
+    *m = (struct mf_device_data){.device = device, .shape = *shape, .seed = seed, .codecs = codecs};
+    size_t n = mf_device_data_codes(&device->info, shape, codes);
     (void)device->ops->compile(device, codes, n, NULL, NULL); /* all at once; opening says what fails */
     int r = open_functions(m, codes);
     if (r < 0) {
-        (void)mf_maker_free(m);
+        (void)mf_device_data_free(m);
         return r == -ENOMEM ? r : -ENOTSUP;
     }
     *ret = m;
     return 0;
 }
 
-struct mf_device *mf_maker_device(const struct mf_maker *m)
+struct mf_device *mf_device_data_device(const struct mf_device_data *m)
 {
     return m->device;
 }
 
-struct mf_maker *mf_maker_free(struct mf_maker *m)
+struct mf_device_data *mf_device_data_free(struct mf_device_data *m)
 {
     if (m)
-        (void)mf_maker_forget(m);
+        (void)mf_device_data_forget(m);
     for (size_t i = 0; m && i < MF_ARRAY_LEN(m->functions); i++)
         mf_hip_function_close(&m->functions[i]);
     free(m);

@@ -9,7 +9,7 @@
 #include "emulator/device_emulated.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
-#include "kernels/gpu/host/data_on_device.h"
+#include "kernels/gpu/host/device_data.h"
 #include "support/mf_check.h"
 
 #define CORES 1 /* eight blocks: they take turns at the groups of a tensor */
@@ -90,10 +90,10 @@ struct parts {
     struct mf_tensor_ref ref;
 };
 
-static struct parts new_parts(struct mf_device *d, const struct mf_shape *s, const struct mf_artifact *a)
+static struct parts new_parts(struct mf_device *d, const struct mf_shape *s, const struct mf_tensor_spec *a)
 {
     struct parts p = {0};
-    p.n = mf_artifact_parts(a, s, p.parts);
+    p.n = mf_tensor_spec_parts(a, s, p.parts);
     ck_assert_int_ge(p.n, 1);
     for (int i = 0; i < p.n; i++) {
         size_t bytes = (size_t)mf_part_bytes(&p.parts[i]);
@@ -104,8 +104,8 @@ static struct parts new_parts(struct mf_device *d, const struct mf_shape *s, con
 }
 
 /* The same on the device. */
-static struct parts copied_parts(struct mf_device *d, const struct mf_shape *s, const struct mf_artifact *a,
-                                 const struct parts *from)
+static struct parts copied_parts(struct mf_device *d, const struct mf_shape *s,
+                                 const struct mf_tensor_spec *a, const struct parts *from)
 {
     struct parts p = new_parts(d, s, a);
     for (int i = 0; i < p.n; i++)
@@ -125,9 +125,9 @@ static void free_parts(struct mf_device *d, struct parts *p)
 }
 
 /* The weight as the host has it. */
-static struct parts host_weight(const struct mf_shape *s, const struct mf_artifact *a)
+static struct parts host_weight(const struct mf_shape *s, const struct mf_tensor_spec *a)
 {
-    struct mf_artifact row = mf_plain_w(s, a->tensor, "row");
+    struct mf_tensor_spec row = mf_plain_w(s, a->tensor, "row");
     struct parts plain = new_parts(NULL, s, &row), ret = new_parts(NULL, s, a);
     ck_assert_int_eq(mf_data_weight(s, a->tensor, SEED, &plain.ref), 0);
     for (int32_t e = 0; e < s->expert; e++) {
@@ -145,13 +145,13 @@ static struct parts host_weight(const struct mf_shape *s, const struct mf_artifa
 
 /* ---- weights ---- */
 
-static void check_weight(struct mf_device *d, struct mf_maker *m, const struct mf_shape *s,
-                         const struct mf_artifact *a)
+static void check_weight(struct mf_device *d, struct mf_device_data *m, const struct mf_shape *s,
+                         const struct mf_tensor_spec *a)
 {
-    char text[MF_ARTIFACT_TEXT_MAX];
+    char text[MF_TENSOR_SPEC_TEXT_MAX];
     struct parts want = host_weight(s, a), got = new_parts(d, s, a);
-    mf_artifact_print(a, text);
-    int r = mf_maker_weight(m, a, &got.ref);
+    mf_tensor_spec_print(a, text);
+    int r = mf_device_data_weight(m, a, &got.ref);
     ck_assert_msg(r == 0, "%s: %d, %s", text, r, mf_device_emulated_why(d));
     for (int i = 0; i < want.n; i++) {
         size_t bytes = (size_t)mf_part_bytes(&want.parts[i]);
@@ -171,19 +171,19 @@ START_TEST(memory_is_filled)
 {
     static const size_t sizes[] = {1, 3, 16, 31, 4096, 70001};
     const struct mf_shape s = shape_of(&cases[0].format);
-    struct mf_maker_fill fills[MF_ARRAY_LEN(sizes)];
+    struct mf_device_data_fill fills[MF_ARRAY_LEN(sizes)];
     struct mf_device *d = NULL;
-    struct mf_maker *m = NULL;
+    struct mf_device_data *m = NULL;
 
     d = open_device(_i ? "gfx942" : "sm_89");
     if (!d)
         return;
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
-        fills[i] = (struct mf_maker_fill){d->ops->alloc(d, sizes[i] + 1), sizes[i], 0xa1b2c3d4};
+        fills[i] = (struct mf_device_data_fill){d->ops->alloc(d, sizes[i] + 1), sizes[i], 0xa1b2c3d4};
         ck_assert_ptr_nonnull(fills[i].at);
     }
-    ck_assert_int_eq(mf_maker_fill(m, fills, MF_ARRAY_LEN(fills)), 0);
+    ck_assert_int_eq(mf_device_data_fill(m, fills, MF_ARRAY_LEN(fills)), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
         uint8_t *p = read_back(d, fills[i].at, sizes[i] + 1);
         for (size_t k = 0; k < sizes[i]; k++)
@@ -192,7 +192,7 @@ START_TEST(memory_is_filled)
         free(p);
         d->ops->release(d, fills[i].at, sizes[i] + 1);
     }
-    (void)mf_maker_free(m);
+    (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -203,18 +203,18 @@ START_TEST(others_are_refused)
     const struct mf_shape s = shape_of(&cases[0].format);
     const struct mf_tensor_ref to = {0};
     struct mf_device *d = NULL;
-    struct mf_maker *m = NULL;
-    struct mf_artifact a = mf_plain_w(&s, MF_TENSOR_W1, "row");
+    struct mf_device_data *m = NULL;
+    struct mf_tensor_spec a = mf_plain_w(&s, MF_TENSOR_W1, "row");
 
     d = open_device("sm_89");
     if (!d)
         return;
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), 0);
     a.format = MF_FORMAT_FP8FN;
-    ck_assert_int_eq(mf_maker_weight(m, &a, &to), -EINVAL);
+    ck_assert_int_eq(mf_device_data_weight(m, &a, &to), -EINVAL);
     a = mf_plain_w(&s, MF_TENSOR_W2, "gu1");
-    ck_assert_int_eq(mf_maker_weight(m, &a, &to), -EINVAL);
-    (void)mf_maker_free(m);
+    ck_assert_int_eq(mf_device_data_weight(m, &a, &to), -EINVAL);
+    (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -244,7 +244,7 @@ static void layer_init(struct layer *l, const struct mf_shape *s)
     mf_data_x(s, SEED, l->x);
     ck_assert_int_eq(mf_data_topk(s, &routing, SEED, l->ids, l->weights), 0);
     for (int i = 0; i < 2; i++) {
-        struct mf_artifact row = mf_plain_w(s, i ? MF_TENSOR_W2 : MF_TENSOR_W1, "row");
+        struct mf_tensor_spec row = mf_plain_w(s, i ? MF_TENSOR_W2 : MF_TENSOR_W1, "row");
         l->w[i] = new_parts(NULL, s, &row);
         ck_assert_int_eq(mf_data_weight(s, row.tensor, SEED, &l->w[i].ref), 0);
     }
@@ -267,46 +267,46 @@ static void layer_release(struct layer *l)
 }
 
 /* What steps are fed of z. */
-static void check_plain_z(struct mf_device *d, struct mf_maker *m, const struct layer *l,
+static void check_plain_z(struct mf_device *d, struct mf_device_data *m, const struct layer *l,
                           const struct mf_reference *want, const struct mf_reference *got)
 {
     static const enum mf_tensor tensors[] = {MF_TENSOR_Z, MF_TENSOR_ZW};
 
     for (size_t i = 0; i < MF_ARRAY_LEN(tensors) && l->data.shape.ep_experts == 0; i++) {
-        const struct mf_artifact a = {.tensor = tensors[i], .format = MF_FORMAT_BF16, .order = "slot"};
+        const struct mf_tensor_spec a = {.tensor = tensors[i], .format = MF_FORMAT_BF16, .order = "slot"};
         struct parts host = new_parts(NULL, &l->data.shape, &a), there = new_parts(d, &l->data.shape, &a);
         size_t bytes = (size_t)mf_part_bytes(&host.parts[0]);
-        ck_assert_int_eq(mf_reference_artifact(&l->data, want, &a, NULL, &host.ref), 0);
-        ck_assert_int_eq(mf_maker_plain_z(m, &l->data, got, &a, there.ref.part[0]), 0);
+        ck_assert_int_eq(mf_reference_tensor_spec(&l->data, want, &a, NULL, &host.ref), 0);
+        ck_assert_int_eq(mf_device_data_plain_z(m, &l->data, got, &a, there.ref.part[0]), 0);
         void *is = read_back(d, there.ref.part[0], bytes);
         ck_assert_msg(memcmp(is, host.ref.part[0], bytes) == 0, "%s differs", mf_tensor_name(a.tensor));
         free(is);
         free_parts(NULL, &host);
         free_parts(d, &there);
     }
-    const struct mf_artifact y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
-    ck_assert_int_eq(mf_maker_plain_z(m, &l->data, got, &y, NULL), -ENOTSUP);
+    const struct mf_tensor_spec y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
+    ck_assert_int_eq(mf_device_data_plain_z(m, &l->data, got, &y, NULL), -ENOTSUP);
 }
 
 #define ROTTEN 3 /* id of a row that a step has overwritten: of a token that there is not */
 
 /* What a step is fed in sorted order, gathered there from another order: rows, what they share, padding. */
-static void check_gathered(struct mf_device *d, struct mf_maker *m, const struct layer *l,
-                           const struct mf_reference *ref, struct mf_artifact a)
+static void check_gathered(struct mf_device *d, struct mf_device_data *m, const struct layer *l,
+                           const struct mf_reference *ref, struct mf_tensor_spec a)
 {
     const struct mf_shape *s = &l->data.shape;
-    const struct mf_artifact index = {MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE,
-                                      "sorted",         a.block,         false};
-    const struct mf_artifact plain = mf_gathered_from(&a);
+    const struct mf_tensor_spec index = {MF_TENSOR_SORTED, MF_FORMAT_INDEX, MF_SCALE_NONE,
+                                         "sorted",         a.block,         false};
+    const struct mf_tensor_spec plain = mf_gathered_from(&a);
     struct parts sorted = new_parts(NULL, s, &index), want = new_parts(NULL, s, &a),
                  from = new_parts(NULL, s, &plain);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, ref, &index, NULL, &sorted.ref), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, ref, &index, NULL, &sorted.ref), 0);
     ((int32_t *)sorted.ref.part[0])[ROTTEN] = mf_pack_id(0x7ffff0, 1);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, ref, &a, &sorted.ref, &want.ref), 0);
-    ck_assert_int_eq(mf_reference_artifact(&l->data, ref, &plain, NULL, &from.ref), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, ref, &a, &sorted.ref, &want.ref), 0);
+    ck_assert_int_eq(mf_reference_tensor_spec(&l->data, ref, &plain, NULL, &from.ref), 0);
     struct parts sorted_there = copied_parts(d, s, &index, &sorted),
                  from_there = copied_parts(d, s, &plain, &from), got = new_parts(d, s, &a);
-    int r = mf_maker_gather(m, &a, &sorted_there.ref, &from_there.ref, &got.ref);
+    int r = mf_device_data_gather(m, &a, &sorted_there.ref, &from_there.ref, &got.ref);
     ck_assert_msg(r == 0, "%d: %s", r, mf_device_emulated_why(d));
     for (int i = 0; i < want.n; i++) {
         size_t bytes = (size_t)mf_part_bytes(&want.parts[i]);
@@ -323,29 +323,30 @@ static void check_gathered(struct mf_device *d, struct mf_maker *m, const struct
     free_parts(d, &got);
 }
 
-static void check_gather(struct mf_device *d, struct mf_maker *m, const struct layer *l,
+static void check_gather(struct mf_device *d, struct mf_device_data *m, const struct layer *l,
                          const struct mf_reference *ref)
 {
     static const enum mf_tensor tensors[] = {MF_TENSOR_X, MF_TENSOR_G, MF_TENSOR_GW,
                                              MF_TENSOR_H, MF_TENSOR_Z, MF_TENSOR_ZW};
-    struct mf_artifact x = mf_plain_x(&l->data.shape), h = mf_plain_h(&l->data.shape, 16);
+    struct mf_tensor_spec x = mf_plain_x(&l->data.shape), h = mf_plain_h(&l->data.shape, 16);
     (void)snprintf(x.order, sizeof(x.order), "sorted");
     x.block = 16;
     check_gathered(d, m, l, ref, x);
     check_gathered(d, m, l, ref, h);
     for (size_t i = 0; i < MF_ARRAY_LEN(tensors); i++)
-        check_gathered(d, m, l, ref,
-                       (struct mf_artifact){tensors[i], MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 8, false});
-    ck_assert_int_eq(
-        mf_maker_gather(m,
-                        &(struct mf_artifact){
-                            .tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "sorted", .block = 8},
-                        NULL, NULL, NULL),
-        -EINVAL);
+        check_gathered(
+            d, m, l, ref,
+            (struct mf_tensor_spec){tensors[i], MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 8, false});
+    ck_assert_int_eq(mf_device_data_gather(
+                         m,
+                         &(struct mf_tensor_spec){
+                             .tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "sorted", .block = 8},
+                         NULL, NULL, NULL),
+                     -EINVAL);
 }
 
 /* Every array of the block, the two magnitudes before them, and z. */
-static void check_reference(struct mf_device *d, struct mf_maker *m, const struct mf_shape *s)
+static void check_reference(struct mf_device *d, struct mf_device_data *m, const struct mf_shape *s)
 {
     struct layer l;
     struct mf_reference want, got;
@@ -358,7 +359,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
     ck_assert_ptr_nonnull(block);
     memset(block, 0xff, bytes);
     l.data.w1 = l.data.w2 = (struct mf_tensor_ref){{NULL}};
-    int r = mf_maker_reference(m, &l.data, block, &got);
+    int r = mf_device_data_reference(m, &l.data, block, &got);
     ck_assert_msg(r == 0, "%d: %s", r, mf_device_emulated_why(d));
     const size_t T = (size_t)s->token, rows = T * (size_t)s->topk, H = (size_t)s->model_dim;
     ck_assert_ptr_null(got.z);
@@ -366,7 +367,7 @@ static void check_reference(struct mf_device *d, struct mf_maker *m, const struc
     check_gather(d, m, &l, &want);
     float *z = calloc(rows * H, sizeof(*z));
     ck_assert_ptr_nonnull(z);
-    ck_assert_int_eq(mf_maker_z(m, &l.data, &got, z), 0);
+    ck_assert_int_eq(mf_device_data_z(m, &l.data, &got, z), 0);
     const struct {
         const char *name;
         const float *want, *got;
@@ -401,7 +402,7 @@ START_TEST(all_is_the_hosts)
 {
     const struct mf_shape s = shape_of(&cases[_i].format);
     struct mf_device *d = NULL;
-    struct mf_maker *m = NULL;
+    struct mf_device_data *m = NULL;
     size_t n_layouts;
     int n = 0;
     const struct mf_layout *layouts = mf_layouts(&n_layouts);
@@ -409,18 +410,18 @@ START_TEST(all_is_the_hosts)
     d = open_device(cases[_i].gfx);
     if (!d)
         return;
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), 0);
     for (size_t i = 0; i < 2 * n_layouts; i++) {
         struct mf_part parts[MF_PARTS_MAX];
-        struct mf_artifact a = mf_plain_w(&s, i % 2 ? MF_TENSOR_W2 : MF_TENSOR_W1, layouts[i / 2].name);
-        if (mf_artifact_parts(&a, &s, parts) < 0)
+        struct mf_tensor_spec a = mf_plain_w(&s, i % 2 ? MF_TENSOR_W2 : MF_TENSOR_W1, layouts[i / 2].name);
+        if (mf_tensor_spec_parts(&a, &s, parts) < 0)
             continue;
         check_weight(d, m, &s, &a);
         n++;
     }
     ck_assert_int_ge(n, 4); /* row and panel16 of both at least */
     check_reference(d, m, &s);
-    (void)mf_maker_free(m);
+    (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -430,19 +431,19 @@ START_TEST(slices_are_the_hosts)
 {
     struct mf_shape s = shape_of(&cases[_i].format);
     struct mf_device *d = NULL;
-    struct mf_maker *m = NULL;
+    struct mf_device_data *m = NULL;
 
     s.model_dim = 512;
     s.inter_dim = 256;
-    const struct mf_artifact w[] = {mf_plain_w(&s, MF_TENSOR_W1, "panel128"),
-                                    mf_plain_w(&s, MF_TENSOR_W2, "panel128")};
+    const struct mf_tensor_spec w[] = {mf_plain_w(&s, MF_TENSOR_W1, "panel128"),
+                                       mf_plain_w(&s, MF_TENSOR_W2, "panel128")};
     d = open_device(cases[_i].gfx);
     if (!d)
         return;
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(w); i++)
         check_weight(d, m, &s, &w[i]);
-    (void)mf_maker_free(m);
+    (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -463,7 +464,7 @@ START_TEST(references_of_all_layers)
 {
     struct mf_shape s = shape_of(&cases[3].format);
     struct mf_device *d = NULL;
-    struct mf_maker *m = NULL;
+    struct mf_device_data *m = NULL;
 
     s.token = layers[_i].token;
     s.expert = layers[_i].expert;
@@ -477,9 +478,9 @@ START_TEST(references_of_all_layers)
     d = open_device("sm_89");
     if (!d)
         return;
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), 0);
     check_reference(d, m, &s);
-    (void)mf_maker_free(m);
+    (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -491,7 +492,7 @@ static const struct format large[] = {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO
 START_TEST(a_large_layer)
 {
     struct mf_shape s = shape_of(&large[_i]);
-    struct mf_maker *m = NULL;
+    struct mf_device_data *m = NULL;
 
     if (!getenv("MOEFARM_TEST_DEVICE")) {
         printf("skipped: a large layer: MOEFARM_TEST_DEVICE names no device\n");
@@ -505,11 +506,11 @@ START_TEST(a_large_layer)
     s.inter_dim = 640;
     s.expert = 256;
     s.topk = 8;
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), 0);
-    const struct mf_artifact row = mf_plain_w(&s, MF_TENSOR_W1, "row");
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), 0);
+    const struct mf_tensor_spec row = mf_plain_w(&s, MF_TENSOR_W1, "row");
     check_weight(d, m, &s, &row);
     check_reference(d, m, &s);
-    (void)mf_maker_free(m);
+    (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -530,11 +531,11 @@ START_TEST(the_host_makes_the_rest)
 {
     struct mf_shape s = shape_of(&hosts[_i].format);
     struct mf_device *d = NULL;
-    struct mf_maker *m = NULL;
+    struct mf_device_data *m = NULL;
 
     s.model_dim = hosts[_i].model_dim;
     ck_assert_int_eq(mf_device_emulated_open(hosts[_i].gfx, CORES, SEED, &d), 0);
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), -ENOTSUP);
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), -ENOTSUP);
     (void)mf_device_close(d);
 }
 END_TEST
@@ -543,11 +544,11 @@ START_TEST(a_cpu_has_none)
 {
     const struct mf_shape s = shape_of(&cases[0].format);
     struct mf_device *d = NULL;
-    struct mf_maker *m = NULL;
+    struct mf_device_data *m = NULL;
     char why[256];
 
     ck_assert_int_eq(mf_device_open("cpu:0", why, sizeof(why), &d), 0);
-    ck_assert_int_eq(mf_maker_new(d, &s, SEED, &m), -ENOTSUP);
+    ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), -ENOTSUP);
     (void)mf_device_close(d);
 }
 END_TEST
