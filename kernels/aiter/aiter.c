@@ -9,7 +9,7 @@
 #include "common/base/text.h"
 #include "kernels/aiter/aiter_private.h"
 
-/* The order is that of the tuner's generators. */
+/* In the order of the tuner's generators. */
 static const mf_aiter_generator generators[] = {
     mf_aiter_asm_stage1, mf_aiter_ck,          mf_aiter_cktile,  mf_aiter_flydsl,
     mf_aiter_opus,       mf_aiter_flydsl_int4, mf_aiter_asm_one,
@@ -22,18 +22,18 @@ int mf_aiter_enumerate(const struct mf_aiter_layer *layer, struct mf_aiter_sink 
     (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
     if (form[0] || !mf_aiter_act(s->act_type))
         return sink->no(sink, "aiter", "*", "form",
-                        "AITER's keys cannot say form '%s' with %s, so its tuner has no kernel for it", form,
+                        "AITER's keys cannot express form '%s' with activation %s", form,
                         mf_act_name(s->act_type));
     if (!s->use_g1u1)
         return sink->no(sink, "aiter", "*", "use_g1u1",
-                        "use_g1u1 is 0: AITER's tuner has no solution for a gate that is not fused with up");
+                        "use_g1u1 is 0; AITER's tuner has kernels for fused gate and up only");
     if (s->q_type == MF_QTYPE_PER_1X32 && strcmp(layer->gfx, "gfx950") != 0)
         return sink->no(sink, "aiter", "*", "gfx",
-                        "%s is for gfx950 only: %s has no matrix instruction with a scale for 32 elements",
+                        "%s requires gfx950; %s has no matrix instruction with a scale per 32 elements",
                         mf_qtype_name(s->q_type), layer->gfx);
     if (mf_aiter_is_fp8(s->q_dtype_a) &&
         (s->q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ) != (strcmp(layer->gfx, "gfx942") == 0))
-        return sink->no(sink, "aiter", "*", "dtype", "fp8 on %s is %s: %s belongs to another gfx", layer->gfx,
+        return sink->no(sink, "aiter", "*", "dtype", "fp8 on %s is %s; the layer has %s", layer->gfx,
                         strcmp(layer->gfx, "gfx942") == 0 ? "torch.float8_e4m3fnuz" : "torch.float8_e4m3fn",
                         mf_dtype_name(s->q_dtype_a));
     for (size_t i = 0; i < MF_ARRAY_LEN(generators); i++) {
@@ -88,8 +88,8 @@ void mf_aiter_host_step(enum mf_aiter_host host, int32_t block_m, char ret[MF_ST
     mf_format(ret, MF_STEP_NAME_MAX, block_m > 0 ? "%s_m%d" : "%s", host_steps[host], block_m);
 }
 
-/* asm_moe_2stage.cu: the tile of a stage 1 kernel has to divide inter_dim, and its scales are fp32 per token or
- * 1x128. */
+/* Checks of asm_moe_2stage.cu: the tile of a stage 1 kernel must divide inter_dim; scales are fp32 per token
+ * or 1x128. */
 bool mf_aiter_launch_refuses(const struct mf_shape *shape, const char *name, char *why, size_t cap)
 {
     int tile_m, tile_n;
@@ -97,10 +97,10 @@ bool mf_aiter_launch_refuses(const struct mf_shape *shape, const char *name, cha
     if (!tile || sscanf(tile, "_g1u1_%dx%d", &tile_m, &tile_n) != 2)
         return false;
     if (shape->inter_dim % tile_n != 0)
-        mf_format(why, cap, "AITER's launcher throws: inter_dim %d is no multiple of the kernel's %d columns",
+        mf_format(why, cap, "AITER's launcher fails: inter_dim %d is not a multiple of the tile width %d",
                   shape->inter_dim, tile_n);
     else if (shape->q_type == MF_QTYPE_PER_1X32)
-        mf_format(why, cap, "AITER's launcher throws: the kernel wants fp32 scales per token, not %s",
+        mf_format(why, cap, "AITER's launcher fails: the kernel needs fp32 scales per token, not %s",
                   mf_qtype_name(shape->q_type));
     else
         return false;

@@ -1,8 +1,8 @@
-/* Prebuilt one-stage kernels (hsa/<gfx>/fmoe/{silu,gelu}): per token, 1x128, 1x128 with bf16 activations (xbf16), and
- * FLAT ones, which need no sort.
+/* Generator of AITER's prebuilt one-stage kernels (hsa/<gfx>/fmoe/{silu,gelu}): per token, 1x128, 1x128 with
+ * bf16 activations (xbf16), and FLAT kernels, which need no sort.
  *
- * Per token the kernels are a grid of widths, each plain and persistent. For 1x128 the manifest is a list by gfx; where
- * the public manifests and the shipped tables differ in age, it is what either names. */
+ * Per-token kernels exist for each width, plain and persistent. The 1x128 kernels are a list per gfx: the
+ * union of the public manifests and the shipped tuned tables. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static const int widths[] = {128, 192, 256, 320, 384, 448, 512};
 /* clang-format off */
 static const struct listed {
     const char *gfx;
-    const char *before, *after; /* of the activation */
+    const char *before, *after; /* parts of the name around the activation */
     int m, n;
     unsigned flags;
     bool silu_only;
@@ -29,8 +29,10 @@ static const struct listed {
     {"gfx942", "blockscaleFp8_g1u1_novs", "_1tg_ps_32x256", 32, 256, 0, false},
     {"gfx942", "blockscaleFp8_g1u1_vs_ps", "_64x256",       64, 256, 0, false},
     {"gfx942", "blockscaleFp8_g1u1_vs",   "_64x256",        64, 256, 0, false},
-    {"gfx942", "a16_blockscaleFp8_g1u1_vs", "_1tg_16x128_flat_pf3", 1, 128, MF_AITER_XBF16 | MF_AITER_FLAT, true},
-    {"gfx942", "a16_blockscaleFp8_g1u1_vs", "_1tg_emsort_16x128_pf3", 16, 128, MF_AITER_XBF16 | MF_AITER_FLAT, true},
+    {"gfx942", "a16_blockscaleFp8_g1u1_vs", "_1tg_16x128_flat_pf3",    1, 128, MF_AITER_XBF16 | MF_AITER_FLAT,
+     true},
+    {"gfx942", "a16_blockscaleFp8_g1u1_vs", "_1tg_emsort_16x128_pf3", 16, 128, MF_AITER_XBF16 | MF_AITER_FLAT,
+     true},
 
     {"gfx950", "blockscaleFp8_g1u1_vs",   "_1tg_32x256",    32, 256, 0, false},
     {"gfx950", "blockscaleFp8_g1u1_novs", "_1tg_32x256",    32, 256, 0, false},
@@ -50,13 +52,13 @@ static const struct listed {
 };
 /* clang-format on */
 
-/* What a kernel that is not for a layer's width says, once a width. */
+/* Rejects the kernels of a width that does not divide inter_dim. */
 static int refuse_width(struct mf_aiter_sink *sink, const struct mf_shape *s, int n)
 {
     char kernel[48];
     (void)snprintf(kernel, sizeof(kernel), "_ZN5aiter*fmoe_bf16_*x%dE", n);
     return sink->no(sink, "asm", kernel, "divisibility",
-                    "inter_dim %d is no multiple of the kernel's %d columns", s->inter_dim, n);
+                    "inter_dim %d is not a multiple of the tile width %d", s->inter_dim, n);
 }
 
 static int emit_per_token(const struct mf_shape *s, struct mf_aiter_sink *sink)
@@ -105,27 +107,27 @@ int mf_aiter_asm_one(const struct mf_aiter_layer *layer, struct mf_aiter_sink *s
     const struct mf_shape *s = layer->shape;
     if (s->q_type != MF_QTYPE_PER_TOKEN && s->q_type != MF_QTYPE_PER_1X128)
         return sink->no(sink, "asm", kernel, "q_type",
-                        "AITER's tuner tries one-stage kernels for per_Token and per_1x128, not for %s",
+                        "AITER's one-stage kernels support per_Token and per_1x128, not %s",
                         mf_qtype_name(s->q_type));
     if ((!mf_aiter_is_fp8(s->q_dtype_a) && s->q_dtype_a != MF_DTYPE_INT8) || s->q_dtype_w != s->q_dtype_a)
         return sink->no(sink, "asm", kernel, "dtype",
-                        "its manifests are for fp8 or int8 on both sides, not %s and %s",
+                        "the manifests hold kernels with fp8 or int8 activations and weights, not %s and %s",
                         mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
     if (s->act_type != MF_ACT_SILU && s->act_type != MF_ACT_GELU)
-        return sink->no(sink, "asm", kernel, "act_type", "its manifests are for silu and gelu, not %s",
-                        mf_aiter_act(s->act_type));
+        return sink->no(sink, "asm", kernel, "act_type",
+                        "the manifests hold kernels for silu and gelu, not %s", mf_aiter_act(s->act_type));
     if (s->q_type == MF_QTYPE_PER_1X128) {
         if (s->inter_dim % 128 != 0)
             return sink->no(sink, "asm", kernel, "divisibility",
-                            "inter_dim %d is no multiple of 128, a block of its weights' scales",
+                            "inter_dim %d is not a multiple of 128, the scale block of the weights",
                             s->inter_dim);
         if (s->doweight_stage1)
             return sink->no(sink, "asm", kernel, "doweight",
-                            "its 1x128 kernels weigh the output: doweight_stage1 1 is another layer");
+                            "doweight_stage1 is 1; the 1x128 kernels apply the routing weight to the output");
         return emit_listed(layer, sink);
     }
     if (s->doweight_stage1 && s->q_dtype_a == MF_DTYPE_INT8)
         return sink->no(sink, "asm", kernel, "doweight",
-                        "no manifest has int8 kernels with doweight_stage1 1");
+                        "doweight_stage1 is 1; no manifest holds int8 kernels for it");
     return emit_per_token(s, sink);
 }

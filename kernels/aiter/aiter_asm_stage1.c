@@ -1,7 +1,8 @@
-/* Prebuilt stage 1 kernels: fmoe_stage1_bf16_pertoken{Fp8,Int8}[_blockscale][_doweight]_g1u1 (hsa/<gfx>/fmoe_2stages).
+/* Generator of AITER's prebuilt stage 1 kernels (hsa/<gfx>/fmoe_2stages):
+ * fmoe_stage1_bf16_pertoken{Fp8,Int8}[_blockscale][_doweight]_g1u1.
  *
- * The tiles are those of the manifests whose rows the tuner's block sizes reach. Kernels for 1x128 exist where a tile
- * holds whole scale blocks, and for int8 up to 256 columns. */
+ * The tiles are those of the manifests that the tuner's block sizes cover. Kernels for 1x128 exist if a tile
+ * contains whole scale blocks, kernels for int8 up to 256 columns. */
 #include "kernels/aiter/aiter_private.h"
 
 #include "common/base/cleanup.h"
@@ -9,10 +10,12 @@
 /* clang-format off */
 static const struct tile {
     int m, n;
-    const char *groups[2]; /* work groups a CU, as the name says it: of pf2, of pf3 */
+    const char *groups[2]; /* part of the name for work groups per CU: for pf2, for pf3 */
 } tiles[] = {
-    { 16,  64, {"_6tg", "_5tg"}}, { 32,  64, {"_4tg", "_4tg"}}, { 64,  64, {"_2tg", "_2tg"}}, {128,  64, {"", ""}},
-    { 16, 128, {"_4tg", "_4tg"}}, { 32, 128, {"_3tg", "_3tg"}}, { 64, 128, {"_2tg", "_2tg"}}, {128, 128, {"", ""}},
+    { 16,  64, {"_6tg", "_5tg"}}, { 32,  64, {"_4tg", "_4tg"}}, { 64,  64, {"_2tg", "_2tg"}},
+    {128,  64, {"", ""}},
+    { 16, 128, {"_4tg", "_4tg"}}, { 32, 128, {"_3tg", "_3tg"}}, { 64, 128, {"_2tg", "_2tg"}},
+    {128, 128, {"", ""}},
     { 16, 256, {"_3tg", "_2tg"}}, { 32, 256, {"_2tg", "_2tg"}}, { 64, 256, {"", ""}},
     { 16, 512, {"_2tg", ""}},     { 32, 512, {"", ""}},
 };
@@ -40,15 +43,15 @@ int mf_aiter_asm_stage1(const struct mf_aiter_layer *layer, struct mf_aiter_sink
     int r = 0;
     if (!mf_aiter_is_fp8(s->q_dtype_a) && s->q_dtype_a != MF_DTYPE_INT8)
         return sink->no(sink, "asm", kernel, "dtype",
-                        "its manifests are for fp8 and int8 activations, not %s",
+                        "the manifests hold kernels with fp8 or int8 activations, not %s",
                         mf_dtype_name(s->q_dtype_a));
     if (s->q_dtype_w != s->q_dtype_a)
         return sink->no(sink, "asm", kernel, "dtype",
-                        "its kernels read activations and weights of one format: %s and %s are two",
+                        "the kernels need activations and weights of one format, not %s and %s",
                         mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
     if (s->doweight_stage1 && s->q_dtype_a == MF_DTYPE_INT8)
         return sink->no(sink, "asm", kernel, "doweight",
-                        "no manifest has int8 kernels with doweight_stage1 1");
+                        "doweight_stage1 is 1; no manifest holds int8 kernels for it");
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(tiles); i++)
         r = emit_tile(s, &tiles[i], sink);
     return r;

@@ -1,5 +1,6 @@
-/* Composable kernel two-stage: the instance lists of gemm_moe_ck2stages_common.py whose rows of a block are at most 128,
- * by formats and, where the instruction differs, by gfx. */
+/* Generator of AITER's composable kernel two-stage kernels: the instance lists of
+ * gemm_moe_ck2stages_common.py with block_m up to 128, per format and, where the matrix instruction differs,
+ * per gfx. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <stdio.h>
@@ -13,52 +14,56 @@ struct instance {
 
 /* clang-format off */
 static const struct instance a16w16_1[] = {
-    {256, 32, 64, 128, 1, 4, 1},  {256, 32, 64, 64, 1, 4, 1},    {256, 64, 64, 128, 1, 4, 1},  {256, 64, 64, 64, 1, 4, 1},
-    {256, 128, 64, 64, 1, 4, 1},  {256, 64, 128, 128, 1, 4, 3},  {256, 64, 128, 64, 1, 4, 3},
-    {256, 128, 128, 128, 1, 4, 3}, {256, 128, 128, 64, 1, 4, 3},
+    {256, 32, 64, 128, 1, 4, 1},    {256, 32, 64, 64, 1, 4, 1},     {256, 64, 64, 128, 1, 4, 1},
+    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 1},    {256, 64, 128, 128, 1, 4, 3},
+    {256, 64, 128, 64, 1, 4, 3},    {256, 128, 128, 128, 1, 4, 3},  {256, 128, 128, 64, 1, 4, 3},
 };
 static const struct instance a16w16_2[] = {
-    {256, 32, 64, 128, 1, 4, 1},  {256, 64, 64, 128, 1, 4, 1},   {256, 128, 64, 64, 1, 4, 1},  {256, 64, 128, 128, 1, 4, 3},
-    {256, 128, 128, 64, 1, 4, 3}, {256, 32, 64, 64, 1, 4, 1},    {256, 64, 128, 64, 1, 4, 3},  {256, 64, 64, 64, 1, 4, 1},
-    {256, 128, 64, 64, 1, 4, 3},
+    {256, 32, 64, 128, 1, 4, 1},    {256, 64, 64, 128, 1, 4, 1},    {256, 128, 64, 64, 1, 4, 1},
+    {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 64, 1, 4, 3},   {256, 32, 64, 64, 1, 4, 1},
+    {256, 64, 128, 64, 1, 4, 3},    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 3},
 };
 static const struct instance a16w16_gfx950_1[] = {
-    {256, 32, 64, 128, 1, 4, 1},  {256, 32, 64, 64, 1, 4, 1},    {256, 64, 64, 128, 1, 4, 1},  {256, 64, 64, 64, 1, 4, 1},
-    {256, 128, 64, 64, 1, 4, 1},  {256, 128, 128, 64, 1, 4, 3},
+    {256, 32, 64, 128, 1, 4, 1},    {256, 32, 64, 64, 1, 4, 1},     {256, 64, 64, 128, 1, 4, 1},
+    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 1},    {256, 128, 128, 64, 1, 4, 3},
 };
 static const struct instance a16w16_gfx950_2[] = {
-    {256, 32, 128, 128, 1, 4, 1}, {256, 64, 128, 128, 1, 4, 1},  {256, 128, 128, 64, 1, 4, 1}, {256, 128, 128, 64, 1, 4, 3},
-    {256, 128, 64, 64, 1, 4, 3},  {256, 32, 64, 64, 1, 4, 1},    {256, 64, 64, 64, 1, 4, 1},   {256, 128, 64, 64, 1, 4, 1},
-    {256, 64, 128, 64, 1, 4, 1},
+    {256, 32, 128, 128, 1, 4, 1},   {256, 64, 128, 128, 1, 4, 1},   {256, 128, 128, 64, 1, 4, 1},
+    {256, 128, 128, 64, 1, 4, 3},   {256, 128, 64, 64, 1, 4, 3},    {256, 32, 64, 64, 1, 4, 1},
+    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 64, 64, 1, 4, 1},    {256, 64, 128, 64, 1, 4, 1},
 };
 static const struct instance a8w8_1[] = {
-    {128, 16, 64, 128, 1, 2, 1},  {256, 16, 128, 256, 1, 4, 1},  {256, 16, 64, 256, 1, 4, 1},  {256, 32, 64, 256, 1, 4, 1},
-    {256, 32, 64, 128, 1, 4, 1},  {256, 64, 64, 256, 1, 4, 1},   {256, 64, 64, 128, 1, 4, 1},  {256, 128, 64, 128, 1, 4, 1},
-    {256, 64, 128, 256, 1, 4, 3}, {256, 64, 128, 128, 1, 4, 3},  {256, 128, 128, 256, 1, 4, 3}, {256, 128, 128, 128, 1, 4, 3},
+    {128, 16, 64, 128, 1, 2, 1},    {256, 16, 128, 256, 1, 4, 1},   {256, 16, 64, 256, 1, 4, 1},
+    {256, 32, 64, 256, 1, 4, 1},    {256, 32, 64, 128, 1, 4, 1},    {256, 64, 64, 256, 1, 4, 1},
+    {256, 64, 64, 128, 1, 4, 1},    {256, 128, 64, 128, 1, 4, 1},   {256, 64, 128, 256, 1, 4, 3},
+    {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 256, 1, 4, 3},  {256, 128, 128, 128, 1, 4, 3},
 };
 static const struct instance a8w8_2[] = {
-    {256, 16, 128, 256, 1, 4, 1}, {128, 16, 128, 128, 1, 2, 1},  {64, 16, 64, 64, 1, 1, 1},    {256, 32, 64, 256, 1, 4, 1},
-    {256, 64, 64, 256, 1, 4, 1},  {256, 128, 64, 128, 1, 4, 1},  {256, 64, 128, 256, 1, 4, 3}, {256, 128, 128, 128, 1, 4, 3},
-    {256, 32, 64, 128, 1, 4, 1},  {256, 64, 128, 128, 1, 4, 3},  {256, 32, 64, 64, 1, 4, 1},   {256, 64, 128, 64, 1, 4, 3},
-    {256, 64, 64, 64, 1, 4, 1},   {256, 128, 128, 64, 1, 4, 3},  {256, 128, 64, 64, 1, 4, 3},
+    {256, 16, 128, 256, 1, 4, 1},   {128, 16, 128, 128, 1, 2, 1},   {64, 16, 64, 64, 1, 1, 1},
+    {256, 32, 64, 256, 1, 4, 1},    {256, 64, 64, 256, 1, 4, 1},    {256, 128, 64, 128, 1, 4, 1},
+    {256, 64, 128, 256, 1, 4, 3},   {256, 128, 128, 128, 1, 4, 3},  {256, 32, 64, 128, 1, 4, 1},
+    {256, 64, 128, 128, 1, 4, 3},   {256, 32, 64, 64, 1, 4, 1},     {256, 64, 128, 64, 1, 4, 3},
+    {256, 64, 64, 64, 1, 4, 1},     {256, 128, 128, 64, 1, 4, 3},   {256, 128, 64, 64, 1, 4, 3},
 };
 static const struct instance a8w8_gfx950_1[] = {
-    {256, 32, 64, 256, 1, 4, 1},  {256, 32, 64, 128, 1, 4, 1},   {256, 64, 64, 256, 1, 4, 1},  {256, 64, 64, 128, 1, 4, 1},
-    {256, 128, 64, 128, 1, 4, 1}, {256, 128, 128, 128, 1, 4, 3},
+    {256, 32, 64, 256, 1, 4, 1},    {256, 32, 64, 128, 1, 4, 1},    {256, 64, 64, 256, 1, 4, 1},
+    {256, 64, 64, 128, 1, 4, 1},    {256, 128, 64, 128, 1, 4, 1},   {256, 128, 128, 128, 1, 4, 3},
 };
 static const struct instance a8w8_gfx950_2[] = {
-    {256, 32, 128, 256, 1, 4, 1}, {256, 64, 128, 256, 1, 4, 1},  {256, 128, 128, 128, 1, 4, 1}, {256, 128, 128, 128, 1, 4, 3},
+    {256, 32, 128, 256, 1, 4, 1},   {256, 64, 128, 256, 1, 4, 1},   {256, 128, 128, 128, 1, 4, 1},
+    {256, 128, 128, 128, 1, 4, 3},
 };
 static const struct instance blockscale[] = {
-    {256, 16, 128, 256, 1, 4, 1}, {128, 16, 128, 128, 1, 2, 1},  {256, 32, 128, 128, 1, 4, 1}, {256, 64, 128, 128, 1, 4, 3},
-    {256, 64, 128, 128, 1, 4, 1},
+    {256, 16, 128, 256, 1, 4, 1},   {128, 16, 128, 128, 1, 2, 1},   {256, 32, 128, 128, 1, 4, 1},
+    {256, 64, 128, 128, 1, 4, 3},   {256, 64, 128, 128, 1, 4, 1},
 };
 static const struct instance a4w4_1[] = {
-    {256, 32, 128, 128, 1, 4, 3}, {256, 64, 128, 128, 1, 4, 3},  {256, 128, 128, 128, 1, 4, 3}, {64, 32, 32, 128, 1, 1, 3},
+    {256, 32, 128, 128, 1, 4, 3},   {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 128, 1, 4, 3},
+    {64, 32, 32, 128, 1, 1, 3},
 };
 static const struct instance a4w4_2[] = {
-    {256, 32, 128, 128, 1, 4, 3}, {256, 64, 128, 128, 1, 4, 3},  {256, 128, 128, 128, 1, 4, 3}, {64, 32, 32, 128, 1, 1, 1},
-    {64, 64, 128, 128, 1, 1, 3},  {64, 128, 128, 128, 1, 1, 3},
+    {256, 32, 128, 128, 1, 4, 3},   {256, 64, 128, 128, 1, 4, 3},   {256, 128, 128, 128, 1, 4, 3},
+    {64, 32, 32, 128, 1, 1, 1},     {64, 64, 128, 128, 1, 1, 3},    {64, 128, 128, 128, 1, 1, 3},
 };
 
 #define LIST(a) a, MF_ARRAY_LEN(a)
@@ -67,17 +72,23 @@ static const struct lists {
     bool gfx950;
     const struct instance *one; size_t n_one;
     const struct instance *two; size_t n_two;
-    const char *op1, *op2; /* the epilogue's name; with the routing weight where that is another one */
-    const char *weighed1, *weighed2;
+    const char *op1, *op2;           /* name of the epilogue of stage 1 and 2 */
+    const char *weighed1, *weighed2; /* the same with routing weight */
 } lists[] = {
-    {A16W16, false, LIST(a16w16_1), LIST(a16w16_2), "TypeCast", "TypeCast", "TypeCastExpertWeight", "TypeCastExpertWeight"},
-    {A16W16, true, LIST(a16w16_gfx950_1), LIST(a16w16_gfx950_2), "TypeCast", "TypeCast", "TypeCast", "TypeCast"},
-    {A8W8, false, LIST(a8w8_1), LIST(a8w8_2), "MulABScale", "MulABScaleExpertWeight", "MulABScale", "MulABScaleExpertWeight"},
-    {A8W8, true, LIST(a8w8_gfx950_1), LIST(a8w8_gfx950_2), "TypeCast", "TypeCast", "TypeCast", "TypeCast"},
-    {BLOCKSCALE, false, LIST(blockscale), LIST(blockscale), "MulABScaleExpertWeightA8W8blkscale",
-     "MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale"},
-    {A4W4, true, LIST(a4w4_1), LIST(a4w4_2), "MulABScaleShuffled", "MulABScaleExpertWeightShuffled", "MulABScaleShuffled",
-     "MulABScaleExpertWeightShuffled"},
+    {A16W16, false, LIST(a16w16_1), LIST(a16w16_2),
+     "TypeCast", "TypeCast", "TypeCastExpertWeight", "TypeCastExpertWeight"},
+    {A16W16, true, LIST(a16w16_gfx950_1), LIST(a16w16_gfx950_2),
+     "TypeCast", "TypeCast", "TypeCast", "TypeCast"},
+    {A8W8, false, LIST(a8w8_1), LIST(a8w8_2),
+     "MulABScale", "MulABScaleExpertWeight", "MulABScale", "MulABScaleExpertWeight"},
+    {A8W8, true, LIST(a8w8_gfx950_1), LIST(a8w8_gfx950_2),
+     "TypeCast", "TypeCast", "TypeCast", "TypeCast"},
+    {BLOCKSCALE, false, LIST(blockscale), LIST(blockscale),
+     "MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale",
+     "MulABScaleExpertWeightA8W8blkscale", "MulABScaleExpertWeightA8W8blkscale"},
+    {A4W4, true, LIST(a4w4_1), LIST(a4w4_2),
+     "MulABScaleShuffled", "MulABScaleExpertWeightShuffled",
+     "MulABScaleShuffled", "MulABScaleExpertWeightShuffled"},
 };
 /* clang-format on */
 
@@ -91,7 +102,7 @@ static const char *format_of(enum mf_dtype dtype)
     return words[dtype];
 }
 
-/* QuantType's number in AITER. */
+/* AITER's QuantType. */
 static int quant_of(enum mf_qtype type)
 {
     static const int numbers[MF_QTYPE_N_] = {[MF_QTYPE_PER_TENSOR] = 1,
@@ -124,7 +135,7 @@ static int emit(const struct mf_shape *s, const struct lists *l, int stage, stru
     return r;
 }
 
-/* Which lists are for the formats; -1: none. */
+/* Kind of list for the shape's formats; -1: none. */
 static int kind_of(const struct mf_shape *s)
 {
     bool bits8 = mf_aiter_is_fp8(s->q_dtype_a) || s->q_dtype_a == MF_DTYPE_INT8;
@@ -139,8 +150,8 @@ static int kind_of(const struct mf_shape *s)
                                                                                  : -1;
 }
 
-/* Stage 1 in parts of whole scale blocks of k. The tuner finds them legal and tries none: the loop that had emitted them went
- * with ROCm/aiter#2726. Its tables still have rows of them. */
+/* Split-K in stage 1, in parts of whole scale blocks. The tuner computes which splits are legal but does not
+ * emit them (ROCm/aiter#2726); the shipped tables still contain such rows. */
 static int refuse_splits(const struct mf_shape *s, struct mf_aiter_sink *sink)
 {
     char parts[32] = "";
@@ -151,10 +162,11 @@ static int refuse_splits(const struct mf_shape *s, struct mf_aiter_sink *sink)
     }
     return n == 0
                ? 0
-               : sink->no(sink, "ck", "moe_ck2stages_gemm1_*Splitk*", "tuner",
-                          "model_dim %d could be split into %s parts of whole blocks of 128: AITER's tuner "
-                          "finds so and no longer tries it",
-                          s->model_dim, parts);
+               : sink->no(
+                     sink, "ck", "moe_ck2stages_gemm1_*Splitk*", "tuner",
+                     "model_dim %d could be split into %s parts of whole blocks of 128; AITER's tuner does "
+                     "not try split-K",
+                     s->model_dim, parts);
 }
 
 int mf_aiter_ck(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
@@ -164,11 +176,10 @@ int mf_aiter_ck(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
     int kind = kind_of(s);
     if (kind < 0)
         return sink->no(sink, "ck", kernel, "dtype",
-                        "its lists have no kernel for %s activations and %s weights with %s",
+                        "the instance lists have no kernel for %s activations and %s weights with %s",
                         mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type));
     if (s->act_type != MF_ACT_SILU && s->act_type != MF_ACT_GELU)
-        return sink->no(sink, "ck", kernel, "act_type",
-                        "its first stage ends in silu or gelu: no kernel is generated with %s",
+        return sink->no(sink, "ck", kernel, "act_type", "stage 1 supports silu and gelu, not %s",
                         mf_aiter_act(s->act_type));
     bool gfx950 = strcmp(layer->gfx, "gfx950") == 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(lists); i++) {
@@ -179,6 +190,6 @@ int mf_aiter_ck(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
             r = emit(s, &lists[i], 2, sink);
         return r < 0 || kind != BLOCKSCALE || !mf_aiter_is_fp8(s->q_dtype_a) ? r : refuse_splits(s, sink);
     }
-    return sink->no(sink, "ck", kernel, "gfx", "its lists for %s weights are for another gfx than %s",
+    return sink->no(sink, "ck", kernel, "gfx", "there is no instance list for %s weights on %s",
                     mf_dtype_name(s->q_dtype_w), layer->gfx);
 }

@@ -1,8 +1,9 @@
-/* FlyDSL two-stage for 1x32, and the v2 ("layout") pairs: the registry's grid of tiles and switches, less what would
- * fault or write nothing (gen_flydsl_2stages_task and gen_flydsl_v2_2stages_task in gemm_moe_tune.py).
+/* Generator of AITER's FlyDSL two-stage kernels for 1x32 and of the v2 ("layout") pairs: the registry's
+ * combinations of tiles and switches, without those that fault or write nothing (gen_flydsl_2stages_task and
+ * gen_flydsl_v2_2stages_task in gemm_moe_tune.py).
  *
- * A stage 1 kernel that is split over k works in k_batch launch slices or k_wave waves: model_dim has to divide so that
- * each gets whole tiles, or the launch can fault the queue. */
+ * Split-K in stage 1 uses k_batch launch slices or k_wave waves. Each must get whole tiles of model_dim;
+ * otherwise the launch can fault the queue. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <errno.h>
@@ -18,28 +19,28 @@ static const int k_waves[] = {1, 2, 4};
 struct fly {
     const struct mf_shape *shape;
     struct mf_aiter_sink *sink;
-    const char *a, *w; /* as names spell them */
-    bool bf16, fp4;    /* of the activations */
-    char kernels[48];  /* what its names begin with, for reasons */
+    const char *a, *w; /* formats as spelled in names */
+    bool bf16, fp4;    /* format of the activations */
+    char kernels[48];  /* prefix of the kernel names, for rejections */
 };
 
-/* Parameters of one stage 1 kernel, as the registry has them. */
+/* Parameters of a stage 1 kernel as in the registry. */
 struct one {
     int m, n, k, waves, k_batch, xcd, k_wave;
     bool cached; /* weights are loaded through the cache: _bnt0 */
     bool gate;   /* _go */
 };
 
-/* --- stage 1 ---------------------------------------------------------------------------------------------- */
+/* --- stage 1 ---------------------------------------------------------------------------- */
 
-/* Tiles of k that a launch slice and a wave get have to be whole. */
+/* True if every launch slice and every wave gets whole tiles of K. */
 static bool divides(const struct mf_shape *s, int tile_k, int k_batch, int k_wave)
 {
     int depth = k_batch * k_wave * tile_k;
     return s->model_dim % depth == 0;
 }
 
-/* One sentence for each way of splitting that does not divide. */
+/* Rejects each split that does not divide model_dim. */
 static int refuse_splits(const struct fly *f, int tile_k)
 {
     const struct mf_shape *s = f->shape;
@@ -50,7 +51,7 @@ static int refuse_splits(const struct fly *f, int tile_k)
             continue;
         mf_format(kernel, sizeof(kernel), "%s_t*x%d*_kb%d*", f->kernels, tile_k, k_batches[i]);
         r = f->sink->no(f->sink, "flydsl", kernel, "divisibility",
-                        "model_dim %d is no multiple of %d batches of whole tiles of %d", s->model_dim,
+                        "model_dim %d is not a multiple of %d batches of tiles of %d", s->model_dim,
                         k_batches[i], tile_k);
     }
     for (size_t i = 1; r >= 0 && i < MF_ARRAY_LEN(k_waves); i++) {
@@ -58,7 +59,7 @@ static int refuse_splits(const struct fly *f, int tile_k)
             continue;
         mf_format(kernel, sizeof(kernel), "%s_t*x%d*_kw%d*", f->kernels, tile_k, k_waves[i]);
         r = f->sink->no(f->sink, "flydsl", kernel, "divisibility",
-                        "model_dim %d is no multiple of %d waves of whole tiles of %d", s->model_dim,
+                        "model_dim %d is not a multiple of %d waves with tiles of %d", s->model_dim,
                         k_waves[i], tile_k);
     }
     return r;
@@ -71,7 +72,7 @@ static bool has_k_wave(const struct fly *f, const struct one *c)
         return false;
     if (c->k_wave > 1 && !f->fp4 && !f->bf16 && n_waves < 2)
         return false;
-    /* Fewer than 16 columns a wave: the kernel writes nothing, and its NaN times fast. */
+    /* With fewer than 16 columns per wave, the kernel writes nothing and appears fast. */
     return !f->bf16 || c->n / (4 / c->k_wave) >= 16;
 }
 
@@ -156,7 +157,7 @@ static int emit_stage1(struct fly *f)
     return r;
 }
 
-/* --- stage 2 ---------------------------------------------------------------------------------------------- */
+/* --- stage 2 ---------------------------------------------------------------------------- */
 
 struct two {
     int m, n, k, block_m;
@@ -181,14 +182,15 @@ static int emit_tails(const struct fly *f, const struct two *c)
     int r = 0;
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(tails); i++)
         r = emit_two(f, c, tails[i]);
-    /* The one variant that the registry adds by hand. */
+    /* The registry adds this variant by hand. */
     if (r >= 0 && f->fp4 && c->atomic && c->m == 64 && c->n == 128 && c->k == 256)
         r = emit_two(f, c, "_persist_async_w4_cumul3");
     return r;
 }
 
-/* Tiles of the block's rows or of half of them, 16 rows at least for fp4 weights and 32 for fp8; for bf16 activations
- * finer tiles fault, 256 columns overflow the LDS, and a tile of k beyond inter_dim is read out of bounds. */
+/* Tiles have the block's rows or half of them, at least 16 for fp4 weights and 32 for fp8. With bf16
+ * activations, half tiles fault, 256 columns exceed the LDS, and a tile of K beyond inter_dim is read out of
+ * bounds. */
 static int emit_stage2(struct fly *f)
 {
     const struct mf_shape *s = f->shape;
@@ -196,7 +198,7 @@ static int emit_stage2(struct fly *f)
     int r = 0;
     if (f->bf16 && s->inter_dim % 256 != 0)
         r = f->sink->no(f->sink, "flydsl", "flydsl_moe2_abf16_*x256_*", "divisibility",
-                        "inter_dim %d is no multiple of the kernel's %d columns", s->inter_dim, 256);
+                        "inter_dim %d is not a multiple of the tile depth %d", s->inter_dim, 256);
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
         for (int half = 0; r >= 0 && half <= (f->bf16 ? 0 : 1); half++) {
             struct two c = {.block_m = block_ms[i], .m = block_ms[i] >> half};
@@ -218,7 +220,7 @@ static int emit_stage2(struct fly *f)
     return r;
 }
 
-/* --- v2, stage 2 ------------------------------------------------------------------------------------------ */
+/* --- v2, stage 2 ------------------------------------------------------------------------ */
 
 static int emit_v2_tile(const struct fly *f, const struct two *c)
 {
@@ -244,10 +246,10 @@ static int emit_v2_stage2(struct fly *f)
     int r = 0;
     if (s->doweight_stage1)
         return f->sink->no(f->sink, "flydslv2", kernel, "doweight",
-                           "its stage 2 weighs the output: doweight_stage1 1 is another layer");
+                           "doweight_stage1 is 1; stage 2 of the v2 kernels applies the routing weight");
     if (s->inter_dim % 256 != 0)
         r = f->sink->no(f->sink, "flydslv2", "flydsl_moe2_layout_*x256_*", "divisibility",
-                        "inter_dim %d is no multiple of the kernel's tile of 256", s->inter_dim);
+                        "inter_dim %d is not a multiple of the tile depth 256", s->inter_dim);
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {
         for (size_t j = 0; r >= 0 && j <= i; j++) {
             struct two c = {.block_m = block_ms[i], .m = block_ms[j]};
@@ -271,15 +273,15 @@ int mf_aiter_flydsl(const struct mf_aiter_layer *layer, struct mf_aiter_sink *si
     f.a = f.bf16 ? "bf16" : f.fp4 ? "fp4" : "fp8";
     f.w = mf_aiter_is_fp8(s->q_dtype_w) ? "fp8" : "fp4";
     if (s->q_type != MF_QTYPE_PER_1X32)
-        return sink->no(sink, "flydsl", kernel, "q_type", "its kernels are for per_1x32, not for %s",
+        return sink->no(sink, "flydsl", kernel, "q_type", "FlyDSL kernels support per_1x32, not %s",
                         mf_qtype_name(s->q_type));
     if (!(s->q_dtype_w == MF_DTYPE_FP4X2 && (fp8 || f.fp4 || f.bf16)) &&
         !(fp8 && s->q_dtype_w == s->q_dtype_a))
         return sink->no(sink, "flydsl", kernel, "dtype",
-                        "its registry has no kernel for %s activations and %s weights",
+                        "the FlyDSL registry has no kernel for %s activations and %s weights",
                         mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
     if (s->dtype != MF_DTYPE_BF16)
-        return sink->no(sink, "flydsl", kernel, "dtype", "its outputs are torch.bfloat16, not %s",
+        return sink->no(sink, "flydsl", kernel, "dtype", "FlyDSL kernels write torch.bfloat16, not %s",
                         mf_dtype_name(s->dtype));
     mf_format(f.kernels, sizeof(f.kernels), "flydsl_moe1_a%s_w%s_bf16", f.a, f.w);
     int r = emit_stage1(&f);

@@ -1,8 +1,8 @@
-/* FlyDSL with bf16 activations and int4 weights: four waves that stand side by side (columns) or one behind the other
- * (k_wave slices of k). The sort's block is the tile's rows: another one breaks correctness.
+/* Generator of AITER's FlyDSL kernels with bf16 activations and int4 weights: four waves divide the columns,
+ * or K (k_wave). The sort's block must equal the tile's rows; other sizes give wrong results.
  *
- * What AITER registers is read off the kernels in its tuned tables and off how many its tuner tried (76 of stage 1, 8 of
- * stage 2): is_registered() gives these, and is nowhere said to be the rule. */
+ * is_registered() is inferred from the kernels in AITER's tuned tables and from the number its tuner tries
+ * (76 for stage 1, 8 for stage 2). AITER does not document the rule. */
 #include "kernels/aiter/aiter_private.h"
 
 #include "common/base/cleanup.h"
@@ -13,8 +13,8 @@
 static const int tile_ms[] = {16, 32, 64, 128};
 static const int k_waves[] = {1, 2, 4};
 
-/* Fitted, see above. A wave needs 16 columns for its matrix instruction; slices of k only where the tile is flat; two tiles of activations
- * a slice fit the LDS. */
+/* Inferred, see above. A wave needs 16 columns for its matrix instruction. K is divided among waves only if
+ * the tile is at least four times as deep as wide. Two tiles of activations per wave must fit the LDS. */
 static bool is_registered(int m, int n, int k, int k_wave)
 {
     int columns = n / (4 / k_wave);
@@ -58,18 +58,18 @@ int mf_aiter_flydsl_int4(const struct mf_aiter_layer *layer, struct mf_aiter_sin
     const struct mf_shape *s = layer->shape;
     int r = 0;
     if (s->q_type != MF_QTYPE_PER_1X32 || s->q_dtype_w != MF_DTYPE_INT4 || s->q_dtype_a != MF_DTYPE_BF16)
-        return sink->no(
-            sink, "flydsli4", "flydsl_moe?_abf16_wint4_*", "dtype",
-            "it is for torch.bfloat16 activations and torch.int4 weights with per_1x32, not %s and %s "
-            "with %s",
-            mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type));
+        return sink->no(sink, "flydsli4", "flydsl_moe?_abf16_wint4_*", "dtype",
+                        "flydsli4 supports torch.bfloat16 activations and torch.int4 weights with per_1x32, "
+                        "not %s and %s "
+                        "with %s",
+                        mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type));
     for (int k = 128; r >= 0 && k <= 256; k *= 2)
         for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(k_waves); i++)
             if (s->model_dim % (k_waves[i] * k) != 0) {
                 char kernel[64];
                 mf_format(kernel, sizeof(kernel), "flydsl_moe1_abf16_wint4_*x%d*_kw%d", k, k_waves[i]);
                 r = sink->no(sink, "flydsli4", kernel, "divisibility",
-                             "model_dim %d is no multiple of %d waves of whole tiles of %d", s->model_dim,
+                             "model_dim %d is not a multiple of %d waves with tiles of %d", s->model_dim,
                              k_waves[i], k);
             }
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(tile_ms); i++)

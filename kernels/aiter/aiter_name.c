@@ -1,10 +1,10 @@
-/* The grammar of AITER's kernel names, as patterns. In a pattern
+/* Grammar of AITER's kernel names, as patterns:
  *
- *     #        is a decimal number
- *     (a|b|)   is one of the texts, the last of which is here the empty one
- *     [text]   may be missing; # stands in it too
+ *     #        a decimal number
+ *     (a|b|)   one of the alternatives; here the last one is empty
+ *     [text]   optional; may contain #
  *
- * and all else is itself. A choice is taken back when what follows does not match. */
+ * All other characters match themselves. Matching backtracks. */
 #include "kernels/aiter/aiter.h"
 
 #include <ctype.h>
@@ -15,29 +15,36 @@
 
 /* clang-format off */
 static const char *const patterns[] = {
-    /* mangled names, without their frame: stage 1, one-stage */
+    /* mangled names without "_ZN5aiter<length>" and "E" (marked by @): stage 1, one-stage */
     "@fmoe_stage1_bf16_pertoken(Fp8|Int8)(_blockscale|)(_doweight|)_g1u1_#x#[_#tg](_pf2|_pf3)",
-    "@fmoe_(bf16|fp16)_(pertokenFp8|pertokenInt8)_g1u1(_vs|_novs|)(_tkw1|)(_multix|_smf|)_(silu|gelu)[_#tg](_ps|)_#x#",
-    "@fmoe_(bf16|fp16)_blockscale(Fp8|Bf16)_g1u1(_flat|)(_vs|_novs|)(_ps|)(_pf2|_pf3|)_(silu|gelu)(_1tg|)(_ps|)_#x#",
+    "@fmoe_(bf16|fp16)_(pertokenFp8|pertokenInt8)_g1u1(_vs|_novs|)(_tkw1|)(_multix|_smf|)_(silu|gelu)[_#tg]"
+    "(_ps|)_#x#",
+    "@fmoe_(bf16|fp16)_blockscale(Fp8|Bf16)_g1u1(_flat|)(_vs|_novs|)(_ps|)(_pf2|_pf3|)_(silu|gelu)(_1tg|)"
+    "(_ps|)_#x#",
     "@fmoe_bf16_a16_blockscaleFp8_g1u1_vs_silu_1tg(_ps|_emsort|)_#x#(_flat|)(_pf3|)",
     "@fmoe_bf16_pertokenMXfp4_g1u1(_flat|)(_vs|_novs)_(silu|gelu)(_1tg|)(_ps|)_#x#",
 
-    "moe_ck2stages_gemm1_#x#x#x#_#x#_(TypeCast|MulABScale)(ExpertWeight|)(A8W8blkscale|Shuffled|)(Splitk|)_v#_Nswizzle#_"
-    "Quant#_MulRoutedWeight#_(silu|gelu|swiglu|situv2)_(B16|F8|I8|FP4X2)_(B16|F8|I8|FP4X2)_(B16|F16)",
-    "moe_ck2stages_gemm2_#x#x#x#_#x#_(TypeCast|MulABScale)(ExpertWeight|)(A8W8blkscale|Shuffled|)_v#_Nswizzle#_"
-    "Quant#_MulRoutedWeight#_(B16|F8|I8|FP4X2)_(B16|F8|I8|FP4X2)_(B16|F16)",
+    "moe_ck2stages_gemm1_#x#x#x#_#x#_(TypeCast|MulABScale)(ExpertWeight|)(A8W8blkscale|Shuffled|)(Splitk|)"
+    "_v#_Nswizzle#_Quant#_MulRoutedWeight#_(silu|gelu|swiglu|situv2)"
+    "_(B16|F8|I8|FP4X2)_(B16|F8|I8|FP4X2)_(B16|F16)",
+    "moe_ck2stages_gemm2_#x#x#x#_#x#_(TypeCast|MulABScale)(ExpertWeight|)(A8W8blkscale|Shuffled|)"
+    "_v#_Nswizzle#_Quant#_MulRoutedWeight#_(B16|F8|I8|FP4X2)_(B16|F8|I8|FP4X2)_(B16|F16)",
     "cktile_a8w4_bm#",
     "swiglu_mxfp4_bf16_cktile",
 
-    "flydsl_moe1_a(fp8|fp4|bf16)_w(fp4|fp8|int4)_(bf16|f16)_t#x#x#[_w#][_kb#](_bnt0|)(_go|)(_gui|)[_xcd#][_kw#](_fp4|_fp8|)",
+    "flydsl_moe1_a(fp8|fp4|bf16)_w(fp4|fp8|int4)_(bf16|f16)_t#x#x#[_w#][_kb#](_bnt0|)(_go|)(_gui|)[_xcd#]"
+    "[_kw#](_fp4|_fp8|)",
     "flydsl_moe2_a(fp8|fp4|bf16)_w(fp4|fp8|int4)_(bf16|f16)_t#x#x#_(atomic|reduce)(_bnt2|)[_xcd#](_persist|)"
     "(_async_w4_cumul3|)[_sbm#]",
-    "flydsl_moe2_layout_a(fp8|fp4)_w(fp4|fp8)_(bf16|f16)_t#x#x#_(atomic|reduce)(_persist|)(_nt|)[_sbm#](_bf16lds|)[_sp#]",
+    "flydsl_moe2_layout_a(fp8|fp4)_w(fp4|fp8)_(bf16|f16)_t#x#x#_(atomic|reduce)(_persist|)(_nt|)[_sbm#]"
+    "(_bf16lds|)[_sp#]",
     "flydsl_mxmoe_g1_a(4|8)w4_#x#x#(_f16in|)(_nt|)(_il|)(_fp8out|)[_xcd#]",
     "flydsl_mxmoe_g2_a(4|8)w4_#x#x#(_atomic|)(_nt|)(_f4out|)(_cshuffle|)",
 
-    "opus_moe1_afp8_wfp4_bf16_t#x#_(pair|gs)[_kw#][_qgb#][_m#](_stream|)[_k#][_bt#][_aff#][_p#](_mmajor|)(_k1lead|)_fp8",
-    "opus_moe2_(layout_|)afp8_wfp4_(atomic|fp8|bf16)_t#x#x#_sbm#[_occ#](_small|)[_cache_b#][_ws#][_rbn#][_xw#]",
+    "opus_moe1_afp8_wfp4_bf16_t#x#_(pair|gs)[_kw#][_qgb#][_m#](_stream|)[_k#][_bt#][_aff#][_p#](_mmajor|)"
+    "(_k1lead|)_fp8",
+    "opus_moe2_(layout_|)afp8_wfp4_(atomic|fp8|bf16)_t#x#x#_sbm#[_occ#](_small|)[_cache_b#][_ws#][_rbn#]"
+    "[_xw#]",
 
     "aiter_moe_sorting_m#",
     "aiter_quant_x",
@@ -46,7 +53,8 @@ static const char *const patterns[] = {
 };
 /* clang-format on */
 
-/* Texts and numbers up to a character of `stop`: where the name goes on, or NULL. *p is left at that character. */
+/* Matches text and numbers up to a character in `stop` and leaves *p there. Returns the rest of the name;
+ * NULL: no match. */
 static const char *match_plain(const char **p, const char *stop, const char *name)
 {
     for (; **p && !strchr(stop, **p); (*p)++) {
@@ -78,7 +86,8 @@ static bool match(const char *p, const char *name)
     return optional && match(close + 1, name);
 }
 
-/* What stands in "_ZN5aiter<length><name>E", which is none of ours when the length is another. */
+/* Extracts name from "_ZN5aiter<length><name>E" and prefixes '@'. False if the form or the length is
+ * wrong. */
 static bool unmangle(const char *name, char ret[MF_STEP_NAME_MAX])
 {
     static const char frame[] = "_ZN5aiter";

@@ -1,8 +1,9 @@
-/* Opus A8W4 for gfx950 (csrc/opus_moe/opus_moe_common.py, moe_stage2_a8w4_meta.py): two lists of instances, each offered
- * on the plain and on the v2 layout. A stage 2 instance says for which token counts it is tried.
+/* Generator of AITER's Opus A8W4 kernels for gfx950 (csrc/opus_moe/opus_moe_common.py,
+ * moe_stage2_a8w4_meta.py): one list of instances per stage, each offered with the plain and the v2 layout.
+ * A stage 2 instance has a range of token counts.
  *
- * Names, tiles and windows that AITER's tuned tables do not show are fitted to how many kernels its tuner tried for them: the
- * counts are its own, these names may not be. */
+ * Names, tiles and ranges that AITER's tuned tables do not show are inferred from the number of kernels its
+ * tuner tries. The counts match AITER; these names may not. */
 #include "kernels/aiter/aiter_private.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@
 
 /* clang-format off */
 static const struct first {
-    int m, k_wave, columns; /* columns of the output that a tile makes: inter_dim divides by it */
+    int m, k_wave, columns; /* columns: output columns per tile, must divide inter_dim */
     const char *name;
 } firsts[] = {
     { 16, 4,  32, "t16x384_pair_kw4_m2"},      { 16, 4,  32, "t16x384_pair_kw4_m4"},
@@ -29,7 +30,7 @@ static const struct first {
 
 static const struct second {
     int m, n;
-    int64_t from, to; /* tokens; to 0: no end */
+    int64_t from, to; /* range of token counts; to 0: unlimited */
     int32_t model_dim; /* 0: any */
     const char *name;
 } seconds[] = {
@@ -51,7 +52,7 @@ static int emit_first(const struct mf_shape *s, const struct first *c, bool v2, 
                                 .stage = MF_STAGE_STAGE1,
                                 .block_m = c->m,
                                 .flags = MF_AITER_FUSED | (v2 ? MF_AITER_V2 : 0)};
-    /* 256 is two steps of the matrix instruction, the least that one wave of a paired kernel takes. */
+    /* 256 = two steps of the matrix instruction, the minimum per wave of a paired kernel. */
     int depth = c->k_wave * 256;
     if (s->model_dim % depth == 0 && s->inter_dim % c->columns == 0)
         return mf_aiter_emit(sink, k, "opus_moe1_afp8_wfp4_bf16_%s_fp8", c->name);
@@ -60,8 +61,8 @@ static int emit_first(const struct mf_shape *s, const struct first *c, bool v2, 
     char kernel[80];
     (void)snprintf(kernel, sizeof(kernel), "opus_moe1_afp8_wfp4_bf16_%s_fp8", c->name);
     return sink->no(sink, "opus", kernel, "divisibility",
-                    "model_dim %d has to be a multiple of %d and inter_dim %d one of %d", s->model_dim, depth,
-                    s->inter_dim, c->columns);
+                    "model_dim %d must be a multiple of %d and inter_dim %d a multiple of %d", s->model_dim,
+                    depth, s->inter_dim, c->columns);
 }
 
 static int emit_second(const struct mf_shape *s, const struct second *c, bool v2, struct mf_aiter_sink *sink)
@@ -79,12 +80,14 @@ static int emit_second(const struct mf_shape *s, const struct second *c, bool v2
         return 0;
     char kernel[80];
     (void)snprintf(kernel, sizeof(kernel), "opus_moe2_afp8_wfp4_%s", c->name);
-    return in_window ? sink->no(sink, "opus", kernel, "divisibility",
-                                "model_dim %d has to be a multiple of %d, and %d for a kernel of one width",
-                                s->model_dim, c->n, c->model_dim)
-                     : sink->no(sink, "opus", kernel, "tokens",
-                                "it is tried from %lld to %lld tokens (0: no end), not for %lld",
-                                (long long)c->from, (long long)c->to, (long long)s->token);
+    return in_window
+               ? sink->no(
+                     sink, "opus", kernel, "divisibility",
+                     "model_dim %d must be a multiple of %d and equal to the kernel's model_dim %d (0: any)",
+                     s->model_dim, c->n, c->model_dim)
+               : sink->no(sink, "opus", kernel, "tokens",
+                          "AITER's tuner tries it from %lld to %lld tokens (0: unlimited), not for %lld",
+                          (long long)c->from, (long long)c->to, (long long)s->token);
 }
 
 int mf_aiter_opus(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink)
@@ -94,19 +97,20 @@ int mf_aiter_opus(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink
     int r = 0;
     if (strcmp(layer->gfx, "gfx950") != 0 || s->q_type != MF_QTYPE_PER_1X32 ||
         !mf_aiter_is_fp8(s->q_dtype_a) || s->q_dtype_w != MF_DTYPE_FP4X2)
-        return sink->no(
-            sink, "opus", kernel, "dtype",
-            "it is for fp8 activations and fp4 weights with per_1x32 on gfx950, not %s and %s with %s on %s",
-            mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type), layer->gfx);
+        return sink->no(sink, "opus", kernel, "dtype",
+                        "opus supports fp8 activations and fp4 weights with per_1x32 on gfx950, not %s and "
+                        "%s with %s on %s",
+                        mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type),
+                        layer->gfx);
     if (s->inter_dim % 128 != 0)
-        return sink->no(sink, "opus", kernel, "divisibility", "inter_dim %d is no multiple of 128",
+        return sink->no(sink, "opus", kernel, "divisibility", "inter_dim %d is not a multiple of 128",
                         s->inter_dim);
     bool act = s->act_type == MF_ACT_SILU || s->act_type == MF_ACT_SWIGLU || s->act_type == MF_ACT_SITUV2;
     if (!act || s->doweight_stage1 || s->dtype != MF_DTYPE_BF16)
         r = sink->no(
             sink, "opus", "opus_moe1_*", "epilogue",
-            "its stage 1 ends in silu, swiglu or situv2 without the routing weight, in bf16: not in %s with "
-            "doweight_stage1 %d, in %s",
+            "stage 1 supports silu, swiglu and situv2 with doweight_stage1 0 and bf16 output, not %s with "
+            "doweight_stage1 %d and %s",
             mf_aiter_act(s->act_type), s->doweight_stage1, mf_dtype_name(s->dtype));
     for (int v2 = 0; r >= 0 && v2 <= 1; v2++) {
         for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(firsts) && act && !s->doweight_stage1; i++)

@@ -1,4 +1,4 @@
-/* Between kernels/aiter/aiter.c and its generators. */
+/* Internal interface between aiter.c and the generators. */
 #pragma once
 
 #include "kernels/aiter/aiter.h"
@@ -13,18 +13,18 @@ int mf_aiter_flydsl(const struct mf_aiter_layer *layer, struct mf_aiter_sink *si
 int mf_aiter_flydsl_int4(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
 int mf_aiter_opus(const struct mf_aiter_layer *layer, struct mf_aiter_sink *sink);
 
-/* k with the name that the format makes. */
+/* Emits kernel k with the formatted name. */
 int mf_aiter_emit(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The name in the form of a mangled symbol: "_ZN5aiter<length><name>E". */
+/* The same with the name as a mangled symbol: "_ZN5aiter<length><name>E". */
 int mf_aiter_emit_mangled(struct mf_aiter_sink *sink, struct mf_aiter_kernel k, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* e4m3, in either flavour. */
+/* True for e4m3fn and e4m3fnuz. */
 static inline bool mf_aiter_is_fp8(enum mf_dtype dtype)
 {
     return dtype == MF_DTYPE_FP8_E4M3FN || dtype == MF_DTYPE_FP8_E4M3FNUZ;
 }
 
-/* "silu": how kernel names spell an activation; NULL for one that AITER does not have. */
+/* Spelling of an activation in kernel names, e.g. "silu"; NULL: AITER does not support it. */
 const char *mf_aiter_act(enum mf_act act);

@@ -94,7 +94,7 @@ static int refuse_gate_up(const struct filter *f, const struct mf_step *step)
         if (a->tensor != MF_TENSOR_W1 || (l && mf_layout_gate_up(l) == f->shape->gate_up))
             continue;
         int r = f->to->reject(f->to, f->family->name, step->name, "gate_up",
-                              "gate and up of this shape's w1 lie %s; %s wants them %s, in layout %s",
+                              "gate and up of w1 are stored %s; %s needs them %s (layout %s)",
                               mf_gate_up_name(f->shape->gate_up), step->name,
                               l ? mf_gate_up_name(mf_layout_gate_up(l)) : "in a way of its own", a->order);
         return r < 0 ? r : 1;

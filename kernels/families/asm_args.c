@@ -7,7 +7,7 @@
 
 struct block {
     unsigned char *at;
-    const char *bad; /* the first number that did not fit */
+    const char *bad; /* name of the first number that does not fit 32 bits */
 };
 
 static void put_address(struct block *b, int slot, const void *address)
@@ -24,7 +24,7 @@ static void put_number(struct block *b, int slot, const char *name, int64_t valu
     memcpy(b->at + (size_t)slot * MF_ASM_SLOT, &narrow, sizeof(narrow));
 }
 
-/* ActivationType (ROCm/aiter, aiter_enum.h); No is -1 there and has no kernels here. */
+/* ActivationType of ROCm/aiter, aiter_enum.h. No kernel uses No (-1). */
 static int64_t act_number(enum mf_act act)
 {
     static const int numbers[] = {
@@ -33,7 +33,7 @@ static int64_t act_number(enum mf_act act)
     return (uint32_t)numbers[act];
 }
 
-/* Bytes of cols elements; of four bits, two a byte. */
+/* Bytes of `cols` weight elements. */
 static int64_t weight_bytes(const struct mf_asm_call *c, int64_t cols)
 {
     return cols * c->w_bits / 8;

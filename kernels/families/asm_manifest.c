@@ -23,7 +23,7 @@ static const struct column {
     const char *name;
     size_t offset;
     int32_t least, most;
-    bool one, stage1; /* of which kind's manifests */
+    bool one, stage1; /* kinds of manifest that have the column */
 } columns[] = {
     {"atm",          offsetof(struct mf_asm_kernel, atm),           0, 16,    true,  false},
     {"vskip",        offsetof(struct mf_asm_kernel, vskip),         0, 1,     true,  false},
@@ -47,8 +47,8 @@ void mf_asm_manifest_release(struct mf_asm_manifest *m)
     *m = (struct mf_asm_manifest)MF_ASM_MANIFEST_INIT;
 }
 
-__attribute__((format(printf, 4, 5))) static int complain(struct mf_asm_manifest *m, const char *file,
-                                                          int64_t line, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static int add_problem(struct mf_asm_manifest *m, const char *file,
+                                                             int64_t line, const char *format, ...)
 {
     if (m->n_problems == PROBLEMS_MAX)
         return 0;
@@ -65,7 +65,8 @@ __attribute__((format(printf, 4, 5))) static int complain(struct mf_asm_manifest
     return 0;
 }
 
-/* Blanks comments, so that lines keep their numbers. The line of a comment that nothing closes, or 0. */
+/* Overwrites comments with spaces, which preserves line numbers. Returns the line of an unterminated
+ * comment, or 0. */
 static int64_t blank_comments(char *text, size_t len)
 {
     int64_t line = 1;
@@ -118,8 +119,8 @@ static int read_header(struct reader *r)
     r->name_at = mf_csv_column(cells, n, "knl_name");
     r->co_at = mf_csv_column(cells, n, "co_name");
     if (r->name_at < 0 || r->co_at < 0) {
-        (void)complain(r->m, r->file, r->csv.line, "the header has no column %s: this is no manifest",
-                       r->name_at < 0 ? "knl_name" : "co_name");
+        (void)add_problem(r->m, r->file, r->csv.line, "the header has no column %s: not a kernel manifest",
+                          r->name_at < 0 ? "knl_name" : "co_name");
         return -EBADMSG;
     }
     r->kind = mf_csv_column(cells, n, "tile_m") >= 0 ? MF_ASM_STAGE1 : MF_ASM_ONE;
@@ -128,7 +129,7 @@ static int read_header(struct reader *r)
     return 0;
 }
 
-/* A file beside the manifest: one name, and none that leads elsewhere. */
+/* True for a plain file name: no path separator, no leading dot. */
 static bool is_file_name(const char *text)
 {
     return mf_is_name(text, MF_ASM_FILE_MAX - 1) && text[0] != '.';
@@ -152,33 +153,33 @@ static int read_numbers(struct reader *r, struct mf_asm_kernel *k, const char **
     return 0;
 }
 
-/* 0 also for a row that became a problem. */
+/* Returns 0 also for a row that is recorded as a problem. */
 static int read_row(struct reader *r)
 {
     struct mf_asm_manifest *m = r->m;
     struct mf_asm_kernel k = {.kind = r->kind};
     const char *column = "";
     if (r->csv.n_cells != r->n_cells)
-        return complain(m, r->file, r->csv.line, "it has %zu cells and the header %zu", r->csv.n_cells,
-                        r->n_cells);
+        return add_problem(m, r->file, r->csv.line, "the row has %zu cells, the header has %zu",
+                           r->csv.n_cells, r->n_cells);
     const char *name = r->csv.cells[r->name_at], *co = r->csv.cells[r->co_at];
     if (!mf_is_name(name, sizeof(k.name) - 1))
-        return complain(m, r->file, r->csv.line,
-                        "knl_name '%.80s' has to be 1 to %zu letters, digits, _ . or -", name,
-                        sizeof(k.name) - 1);
+        return add_problem(m, r->file, r->csv.line,
+                           "knl_name '%.80s': expected 1 to %zu letters, digits, '_', '.' or '-'", name,
+                           sizeof(k.name) - 1);
     if (!is_file_name(co))
-        return complain(m, r->file, r->csv.line,
-                        "co_name '%.80s' has to be the name of a file in this folder", co);
+        return add_problem(m, r->file, r->csv.line,
+                           "co_name '%.80s': expected the name of a file in the manifest's folder", co);
     if (read_numbers(r, &k, &column) < 0)
-        return complain(m, r->file, r->csv.line, "%s: column %s is missing, or no number in its limits", name,
-                        column);
+        return add_problem(m, r->file, r->csv.line, "%s: column %s is missing, not a number or out of range",
+                           name, column);
     (void)mf_copy(k.arch, sizeof(k.arch), r->arch);
     (void)mf_copy(k.name, sizeof(k.name), name);
     (void)mf_copy(k.co_name, sizeof(k.co_name), co);
     (void)mf_copy(k.file, sizeof(k.file), r->file);
     const struct mf_asm_kernel *known = mf_asm_manifest_find(m, r->arch, name);
     if (known)
-        return complain(m, r->file, r->csv.line, "kernel %s is in %s already", name, known->file);
+        return add_problem(m, r->file, r->csv.line, "kernel %s is already listed in %s", name, known->file);
     if (m->n == KERNELS_MAX)
         return -EFBIG;
     int x = mf_array_grow(&m->kernels, m->n, &m->cap, sizeof(*m->kernels));
@@ -195,7 +196,7 @@ static int read_text(struct reader *r, const char *text, size_t len)
     mf_csv_init(&r->csv, text, len, &limits);
     while (result == 0 && (x = mf_csv_next(&r->csv)) != 0) {
         if (x < 0)
-            result = x == -ENOMEM ? x : complain(r->m, r->file, r->csv.line, "%s", r->csv.why);
+            result = x == -ENOMEM ? x : add_problem(r->m, r->file, r->csv.line, "%s", r->csv.why);
         else if (headed)
             result = read_row(r);
         else
@@ -205,7 +206,7 @@ static int read_text(struct reader *r, const char *text, size_t len)
             break;
     }
     if (!headed && result == 0)
-        result = complain(r->m, r->file, 1, "it is empty");
+        result = add_problem(r->m, r->file, 1, "the file is empty");
     mf_csv_release(&r->csv);
     return result == -EBADMSG ? 0 : result;
 }
@@ -221,7 +222,7 @@ int mf_asm_manifest_add(struct mf_asm_manifest *m, const char *arch, const char 
         memcpy(plain, text, len);
     int64_t open_at = blank_comments(plain, len);
     if (open_at > 0) {
-        int x = complain(m, file, open_at, "a comment begins here and nothing ends it");
+        int x = add_problem(m, file, open_at, "unterminated comment");
         if (x < 0)
             return x;
     }
@@ -235,10 +236,10 @@ static int add_file(struct mf_asm_manifest *m, const char *arch, const char *pat
     if (!text)
         return -ENOMEM;
     if (!f)
-        return complain(m, file, 0, "%s", strerror(errno));
+        return add_problem(m, file, 0, "%s", strerror(errno));
     size_t len = fread(text, 1, TEXT_MAX, f);
     if (ferror(f) || len == TEXT_MAX)
-        return complain(m, file, 0, "%s", ferror(f) ? "it cannot be read" : "it is larger than 4 MiB");
+        return add_problem(m, file, 0, "%s", ferror(f) ? "read error" : "the file is larger than 4 MiB");
     return mf_asm_manifest_add(m, arch, file, text, len);
 }
 
@@ -253,7 +254,7 @@ static int is_visible(const struct dirent *e)
     return e->d_name[0] != '.';
 }
 
-/* Every entry of folder/arch/below that the filter takes, in the order of their names. */
+/* Visits every entry of folder/arch/below that passes the filter, sorted by name. */
 static int each_entry(struct mf_asm_manifest *m, const char *folder, const char *arch, const char *below,
                       int (*filter)(const struct dirent *),
                       int (*visit)(struct mf_asm_manifest *m, const char *folder, const char *arch,

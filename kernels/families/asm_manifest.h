@@ -1,11 +1,13 @@
-/* The manifests that list AITER's prebuilt kernels: which code object holds which function, and how it is launched.
+/* Reader for the CSV manifests of AITER's prebuilt kernels: the code object of each function and its launch
+ * data.
  *
- * Two kinds of CSV (ROCm/aiter, hsa/<gfx>/…), told apart by their columns:
+ * There are two kinds of manifest (ROCm/aiter, hsa/<gfx>/…), distinguished by their columns:
  *     fmoe/<activation>/…csv    knl_name,co_name,atm,vskip,smf,tg_num_perCU,ps,subGU_m,subGU_n[,flat]
  *     fmoe_2stages/…csv         tile_m,tile_n,knl_name,co_name
- * Comments are cut out: from //, # or ; to the end of the line, and between slash-star and star-slash. Columns are found
- * by their names in any order; one that is missing is 0. A kernel is known by (arch, knl_name), and its code by co_name,
- * which need not be the kernel's name. A bad row costs that row only, and is kept with its file, line and reason. */
+ * Comments run from //, # or ; to the end of the line, or from slash-star to star-slash. Columns are matched
+ * by name, in any order; a missing column reads as 0. (arch, knl_name) identifies a kernel; co_name is the
+ * file of its code and may differ from the kernel's name. An invalid row is skipped and recorded with its
+ * file, line and reason. */
 #pragma once
 
 #include <stddef.h>
@@ -22,13 +24,13 @@ enum mf_asm_kind { MF_ASM_ONE, MF_ASM_STAGE1 };
 struct mf_asm_kernel {
     char arch[MF_GFX_MAX];
     char name[MF_STEP_NAME_MAX];
-    char co_name[MF_ASM_FILE_MAX]; /* a file beside the manifest */
-    char file[MF_ASM_FILE_MAX];    /* the manifest, below the folder of the architecture */
+    char co_name[MF_ASM_FILE_MAX]; /* code object, in the manifest's folder */
+    char file[MF_ASM_FILE_MAX];    /* path of the manifest below the architecture's folder */
     enum mf_asm_kind kind;
     int32_t atm, vskip, smf;
-    int32_t tg_num_per_cu; /* groups a compute unit of a persistent kernel */
-    int32_t ps;            /* persistent */
-    int32_t sub_m, sub_n;  /* subGU_m, subGU_n; of stage 1 tile_m, tile_n. Both at least 1 */
+    int32_t tg_num_per_cu; /* persistent kernels: work groups per CU */
+    int32_t ps;            /* 1: persistent */
+    int32_t sub_m, sub_n;  /* subGU_m, subGU_n; for stage 1 tile_m, tile_n. Both at least 1 */
     int32_t flat;
 };
 
@@ -49,12 +51,12 @@ struct mf_asm_manifest {
     }
 
 void mf_asm_manifest_release(struct mf_asm_manifest *m);
-/* Adds the rows of a text. -ENOMEM, -EFBIG (more kernels than a build of AITER has by far); whatever is wrong with the
- * text becomes problems. */
+/* Adds the rows of a text. Defects of the text become problems, not errors. -ENOMEM; -EFBIG: too many
+ * kernels. */
 int mf_asm_manifest_add(struct mf_asm_manifest *m, const char *arch, const char *file, const char *text,
                         size_t len);
-/* Adds every manifest of folder/arch/fmoe/<activation> and folder/arch/fmoe_2stages, by name; a folder that is not there
- * has none. A file that cannot be read is a problem. */
+/* Adds every manifest of folder/arch/fmoe/<activation> and folder/arch/fmoe_2stages, sorted by name. A
+ * missing folder counts as empty; an unreadable file becomes a problem. */
 int mf_asm_manifest_load(struct mf_asm_manifest *m, const char *folder, const char *arch);
 /* NULL: no such kernel. */
 const struct mf_asm_kernel *mf_asm_manifest_find(const struct mf_asm_manifest *m, const char *arch,

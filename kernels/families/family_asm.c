@@ -17,20 +17,20 @@
 #define PATH_CAP 1024
 
 /* clang-format off */
-/* What a word of a manifest's name says of its kernels' formats; the first that fits. */
+/* Maps a word of the manifest's path to the formats of its kernels. The first match applies. */
 static const struct rule {
     const char *word;
     enum mf_qtype q_type;
     const char *formats;
     bool fp8, int8;
-    bool packs_scales; /* of stage 1: h's scales lie behind its elements */
+    bool packs_scales; /* stage 1 appends the scales of h to its elements */
 } rules[] = {
-    {"pertokenFp8_blockscale", MF_QTYPE_PER_1X128, "fp8 on both sides", true, false, true},
-    {"blockscaleBf16", MF_QTYPE_PER_1X128, "fp8 on both sides", true, false, false},
-    {"blockscaleFp8", MF_QTYPE_PER_1X128, "fp8 on both sides", true, false, false},
-    {"pertokenFp8", MF_QTYPE_PER_TOKEN, "fp8 on both sides", true, false, false},
-    {"pertokenInt8", MF_QTYPE_PER_TOKEN, "int8 on both sides", false, true, false},
-    {"noquantBf16", MF_QTYPE_NO, "bf16 on both sides", false, false, false},
+    {"pertokenFp8_blockscale", MF_QTYPE_PER_1X128, "fp8", true, false, true},
+    {"blockscaleBf16", MF_QTYPE_PER_1X128, "fp8", true, false, false},
+    {"blockscaleFp8", MF_QTYPE_PER_1X128, "fp8", true, false, false},
+    {"pertokenFp8", MF_QTYPE_PER_TOKEN, "fp8", true, false, false},
+    {"pertokenInt8", MF_QTYPE_PER_TOKEN, "int8", false, true, false},
+    {"noquantBf16", MF_QTYPE_NO, "bf16", false, false, false},
 };
 /* clang-format on */
 
@@ -52,7 +52,7 @@ static const struct rule *rule_of(const struct mf_asm_kernel *k)
     return NULL;
 }
 
-/* Takes bf16 activations and quantises them itself. */
+/* True if the kernel reads bf16 activations and quantises them itself. */
 static bool is_xbf16(const struct mf_asm_kernel *k)
 {
     return strstr(k->file, "blockscaleBf16") || strstr(k->name, "_a16_");
@@ -88,8 +88,8 @@ static mf_ops covers_of(const struct mf_asm_kernel *k, const struct mf_shape *s)
            (s->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
 }
 
-/* One stage holds both GEMMs, quantises what a group has of h's rows as if that were all of them, and adds into the output;
- * only a flat one makes its own order. */
+/* A one-stage kernel contains both GEMMs, quantises the part of an h row that a work group holds as if it
+ * were the whole row, and accumulates into the output. Only flat kernels sort. */
 static bool may_cover(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_refusal *ret)
 {
     bool one = k->kind == MF_ASM_ONE;
@@ -114,32 +114,38 @@ static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, st
     ret->rule = NULL;
     (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
     if (!rule)
-        mf_refuse(ret, "manifest", "the name of its manifest, %s, says no formats that are known here",
-                  k->file);
+        mf_refuse(ret, "manifest", "the path of manifest %s names no known formats", k->file);
     else if (!formats_fit(rule, s))
-        mf_refuse(ret, "formats", "manifest %s is for %s, %s; the layer has %s and %s, %s", k->file,
-                  mf_qtype_name(rule->q_type), rule->formats, mf_dtype_name(s->q_dtype_a),
-                  mf_dtype_name(s->q_dtype_w), mf_qtype_name(s->q_type));
+        mf_refuse(
+            ret, "formats",
+            "manifest %s holds kernels for %s with %s activations and weights; the layer has %s with %s "
+            "activations and %s weights",
+            k->file, mf_qtype_name(rule->q_type), rule->formats, mf_qtype_name(s->q_type),
+            mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w));
     else if (!weighting_fits(k, s))
-        mf_refuse(ret, "doweight", "doweight_stage1 is %d, and manifest %s is for %d", s->doweight_stage1,
-                  k->file, !s->doweight_stage1);
+        mf_refuse(ret, "doweight", "doweight_stage1 is %d; the kernels of manifest %s require %d",
+                  s->doweight_stage1, k->file, !s->doweight_stage1);
     else if (!activation_fits(k, s))
-        mf_refuse(ret, "act_type", "the layer's activation is %s, and manifest %s is for another",
+        mf_refuse(ret, "act_type",
+                  "the layer's activation is %s, which the kernels of manifest %s do not compute",
                   mf_act_name(s->act_type), k->file);
     else if (form[0])
-        mf_refuse(ret, "form", "the layer's form is %s, and its argument block says nothing of that", form);
+        mf_refuse(ret, "form", "the layer's form is %s; the kernel's argument block cannot express it", form);
     else if (s->inter_dim % k->sub_n != 0)
-        mf_refuse(ret, "divisibility", "inter_dim %d leaves %d over its tiles of %d columns", s->inter_dim,
-                  s->inter_dim % k->sub_n, k->sub_n);
+        mf_refuse(ret, "divisibility", "inter_dim %d is not a multiple of the tile width %d (remainder %d)",
+                  s->inter_dim, k->sub_n, s->inter_dim % k->sub_n);
     else if (k->smf != 0)
-        mf_refuse(ret, "smooth", "smf is %d: it wants smoothing scales, which no layer here has", k->smf);
+        mf_refuse(ret, "smooth", "smf is %d: the kernel needs smoothing scales, which layers do not provide",
+                  k->smf);
     else if (k->flat > 1)
-        mf_refuse(ret, "flat", "flat is %d: it sorts into a buffer that the argument block does not name",
+        mf_refuse(ret, "flat",
+                  "flat is %d: the kernel sorts into a buffer that its argument block does not name",
                   k->flat);
     else if (k->kind == MF_ASM_STAGE1 && rule->packs_scales)
-        mf_refuse(ret, "scale",
-                  "it writes the scales of h behind its %d columns; tensor specs hold them apart",
-                  s->inter_dim);
+        mf_refuse(
+            ret, "scale",
+            "the kernel appends the scales of h to its %d columns; a tensor spec stores scales separately",
+            s->inter_dim);
     else
         (void)may_cover(k, s, ret);
     return ret->rule == NULL;
@@ -164,7 +170,7 @@ static void count(struct mf_step *step, const struct mf_shape *s)
     step->bytes = mf_layer_expected_active(s) * bytes + T * s->model_dim * 2;
 }
 
-/* needs: x, sorted or topk, w1; of one stage w2 and y. */
+/* needs: x, sorted or topk, w1; one-stage kernels also w2 and y. */
 static void describe(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_step *ret)
 {
     struct mf_step step = {.family = "asm", .covers = covers_of(k, s), .block_m = k->flat ? 0 : k->sub_m};
@@ -174,7 +180,7 @@ static void describe(const struct mf_asm_kernel *k, const struct mf_shape *s, st
     mf_step_need(&step, mf_plain_w(s, MF_TENSOR_W1, "row"));
     if (k->kind == MF_ASM_ONE) {
         step.stage = MF_STAGE_ONE;
-        step.reorder_tolerance = 0.01; /* groups add to y in any order */
+        step.reorder_tolerance = 0.01; /* work groups add to y in any order */
         mf_step_need(&step, mf_plain_w(s, MF_TENSOR_W2, "row"));
         mf_step_need(&step, zeroed_y());
         mf_step_give(&step, mf_cpu_bf16(MF_TENSOR_Y, "token", 0));
@@ -200,7 +206,7 @@ static bool is_cpu(const char *device_kind)
     return strcmp(device_kind, "cpu") == 0;
 }
 
-/* What folders of AMD's architectures hold is AITER's. */
+/* The folders of AMD architectures hold AITER's own kernels. */
 static bool is_aiters(const struct mf_device_info *device)
 {
     return strncmp(device->class.gfx, "gfx", 3) == 0;
@@ -231,7 +237,7 @@ static uint64_t hash_file(const char *path, uint64_t hash)
     return hash;
 }
 
-/* The fields, not the struct: it has padding. */
+/* Hashes the fields, not the struct, which has padding. */
 static uint64_t hash_kernel(const char *folder, const struct mf_asm_kernel *k, uint64_t hash)
 {
     char path[PATH_CAP], text[MF_REASON_MAX * 2];
@@ -261,7 +267,7 @@ uint64_t mf_asm_hash(const char *folder)
     return hash;
 }
 
-/* On GPUs family move zeroes y. */
+/* zeroes: also offer the step that zeroes y; on GPUs family move provides it. */
 static int offer_all(const struct mf_family *f, const struct mf_asm_manifest *m, const struct mf_shape *s,
                      bool zeroes, struct mf_offer *offer)
 {
@@ -291,21 +297,21 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
     struct mf_refusal refusal;
     if (is_aiters(device))
-        return offer->reject(
-            offer, f->name, f->name, "layout",
-            "the manifests of %s list AITER's own kernels: they read weights in tiles of 16 x 16 and "
-            "write h by token and slot, and no layout and no order here is that",
-            device->class.gfx);
+        return offer->reject(offer, f->name, f->name, "layout",
+                             "the manifests of %s list AITER's own kernels, which read weights in 16 x 16 "
+                             "tiles and write h by "
+                             "token and slot; no tensor spec has this layout and order",
+                             device->class.gfx);
     int r = load_manifests(device, f->device_kind, &m);
     if (r == -ENOENT)
         return offer->reject(offer, f->name, f->name, "folder",
-                             "no folder of prebuilt kernels was given: moefarm-worker --asm-dir FOLDER");
+                             "no folder of prebuilt kernels; start moefarm-worker with --asm-dir FOLDER");
     if (r < 0)
         ;
     else if (m.n == 0 && m.n_problems == 0)
-        r = offer->reject(offer, f->name, f->name, "folder",
-                          "%s has no manifest in %s/%s, fmoe/* or fmoe_2stages", getenv(MF_ASM_FOLDER_ENV),
-                          device->class.gfx, is_cpu(f->device_kind) ? " or cpu/" : "");
+        r = offer->reject(
+            offer, f->name, f->name, "folder", "%s has no manifest below %s/%s in fmoe/* or fmoe_2stages",
+            getenv(MF_ASM_FOLDER_ENV), device->class.gfx, is_cpu(f->device_kind) ? " or cpu/" : "");
     else if (!mf_cpu_shape_known(s, &refusal))
         r = offer->reject(offer, f->name, f->name, refusal.rule, "%s", refusal.reason);
     else
@@ -382,7 +388,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-/* Elements of an expert's scales, 0 for weights that have none. */
+/* Scales per expert; 0 for weights without scales. */
 static int64_t scale_stride(const struct mf_shape *s, enum mf_tensor w)
 {
     struct mf_tensor_spec a = mf_plain_w(s, w, "row");

@@ -7,11 +7,11 @@
 
 const int32_t mf_cpu_block_ms[MF_CPU_N_BLOCK_MS] = {8, 16, 32, 64};
 
-#define TOKEN_MAX             (1 << 24) /* of the packed id */
-#define TOPK_MAX              127       /* its slot, sign bit apart */
+#define TOKEN_MAX             (1 << 24) /* a sorted id packs the token into 24 bits */
+#define TOPK_MAX              127       /* and the slot into 7 bits */
 #define ALTERNATING_BYTES_MAX 1e9
-#define DECODED_BYTES_MAX     536870912.0 /* of weights as bf16: the layer needs room for them while it runs */
-#define DECODED_ROWS          16          /* of each expert that is read, from which on decoding may pay */
+#define DECODED_BYTES_MAX     536870912.0 /* memory limit for the bf16 copy of the weights */
+#define DECODED_ROWS          16          /* rows per active expert from which dequantising first may pay */
 
 void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...)
 {
@@ -41,7 +41,7 @@ static bool formats_known(const struct mf_shape *s, struct mf_refusal *ret)
         return false;
     }
     if (mf_codecs_of_shape(s, &codecs, &why) < 0) {
-        mf_refuse(ret, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; %s",
+        mf_refuse(ret, "q_dtype", "q_type %s with q_dtype_a %s and q_dtype_w %s is not supported: %s",
                   mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
         return false;
     }
@@ -67,7 +67,8 @@ bool mf_cpu_family_takes(const char *family, const struct mf_shape *s, struct mf
     const struct mf_codec *w = codecs_of(s).w;
     if (strcmp(family, family_of(w)) == 0)
         return true;
-    mf_refuse(ret, "q_dtype", "weights are %s under %s scales; %s has no kernels for them, %s has",
+    mf_refuse(ret, "q_dtype",
+              "weights are %s with %s scales; family %s has no kernels for them, use family %s",
               mf_format_name(w->format), mf_scale_name(w->scale), family, family_of(w));
     return false;
 }
@@ -101,14 +102,14 @@ bool mf_cpu_shape_known(const struct mf_shape *s, struct mf_refusal *ret)
         return false;
     if (!s->use_g1u1) {
         mf_refuse(ret, "use_g1u1",
-                  "use_g1u1 is 0: w1 would have %d rows of up only; the CPU kernels compute gate and up (2 x "
-                  "%d rows)",
+                  "use_g1u1 is 0, so w1 has only the %d rows of up; the CPU kernels need gate and up (2 x %d "
+                  "rows)",
                   s->inter_dim, s->inter_dim);
         return false;
     }
     if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX) {
         mf_refuse(ret, "packed_id",
-                  "token %lld with topk %d: sorted ids hold tokens below %d and slots up to %d",
+                  "token %lld with topk %d: a packed id holds token counts below %d and topk up to %d",
                   (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
         return false;
     }
@@ -153,18 +154,18 @@ bool mf_cpu_may_alternate(const struct mf_shape *s, int panel, struct mf_refusal
     if (!mf_layout_takes_scales(l, w))
         mf_refuse(
             ret, "scale",
-            "scales of %s are of %d rows of gate or of up: %s, where these alternate by %d, has no such "
+            "a scale of %s covers %d consecutive rows of gate or of up; layout %s interleaves them every %d "
             "rows",
             w->name, w->group_rows, l->name, l->gate_rows);
     else if (!mf_layout_legal(l, w->bits, 2 * (size_t)I, (size_t)H))
         mf_refuse(ret, "divisibility",
-                  "gate and up have %d rows each of %d elements; %s needs rows in multiples of %d (remainder "
-                  "%d) and elements in multiples of %d (remainder %d)",
+                  "gate and up have %d rows of %d elements each; layout %s needs a multiple of %d rows "
+                  "(remainder %d) and of %d elements (remainder %d)",
                   I, H, l->name, l->gate_rows, I % l->gate_rows, group, H % group);
     else if (bytes > ALTERNATING_BYTES_MAX)
         mf_refuse(ret, "memory",
-                  "w1 has %.0f bytes; each layout is a copy of it, and those where gate and up alternate are "
-                  "tried up to %.0f",
+                  "w1 has %.0f bytes; each layout needs a copy, and layouts that interleave gate and up are "
+                  "tried up to %.0f bytes",
                   bytes, ALTERNATING_BYTES_MAX);
     return ret->rule == NULL;
 }
@@ -237,7 +238,7 @@ struct mf_tensor_spec mf_cpu_bf16(enum mf_tensor tensor, const char *order, int3
     return make(tensor, MF_FORMAT_BF16, order, block_m);
 }
 
-struct mf_tensor_spec mf_cpu_decoded(enum mf_tensor w)
+struct mf_tensor_spec mf_cpu_dequantised(enum mf_tensor w)
 {
     return make(w == MF_TENSOR_W1 ? MF_TENSOR_W1D : MF_TENSOR_W2D, MF_FORMAT_BF16, "panel32", 0);
 }
@@ -267,7 +268,7 @@ void mf_cpu_weight_sizes(const struct mf_shape *s, enum mf_tensor w, size_t *ret
     *ret_k = w == MF_TENSOR_W1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
 }
 
-double mf_cpu_decoded_bytes(const struct mf_shape *s, mf_ops which, double experts)
+double mf_cpu_dequantised_bytes(const struct mf_shape *s, mf_ops which, double experts)
 {
     double cols = 0;
 
@@ -278,7 +279,7 @@ double mf_cpu_decoded_bytes(const struct mf_shape *s, mf_ops which, double exper
     return experts * 2 * cols * s->model_dim;
 }
 
-/* Times the average; routing is uneven. */
+/* Assumed ratio of the busiest expert's rows to the average: routing is uneven. */
 #define BUSIEST 8
 
 bool mf_cpu_block_pays(const struct mf_shape *s, const int32_t *block_ms, size_t i, struct mf_refusal *ret)
@@ -291,33 +292,35 @@ bool mf_cpu_block_pays(const struct mf_shape *s, const int32_t *block_ms, size_t
         return true;
     if (smaller >= tokens)
         mf_refuse(ret, "rows",
-                  "no expert has more rows than there are tokens, %.0f: blocks of %d hold them all", tokens,
-                  smaller);
+                  "an expert has at most one row per token, %.0f in all; blocks of %d rows already hold them",
+                  tokens, smaller);
     else if (smaller >= BUSIEST * average)
-        mf_refuse(
-            ret, "rows",
-            "an expert has %.2g rows on average: blocks of %d hold %d times as many, and %d would be padding",
-            average, smaller, BUSIEST, block_ms[i]);
+        mf_refuse(ret, "rows",
+                  "an expert has %.2g rows on average; blocks of %d already hold %d times that, so blocks of "
+                  "%d only "
+                  "add padding",
+                  average, smaller, BUSIEST, block_ms[i]);
     return ret->rule == NULL;
 }
 
-bool mf_cpu_may_decode(const struct mf_shape *s, mf_ops which, bool legal, struct mf_refusal *ret)
+bool mf_cpu_may_dequantise(const struct mf_shape *s, mf_ops which, bool legal, struct mf_refusal *ret)
 {
     double active = mf_layer_expected_active(s), rows = mf_cpu_slots(s) / active;
-    double bytes = mf_cpu_decoded_bytes(s, which, s->expert);
+    double bytes = mf_cpu_dequantised_bytes(s, which, s->expert);
 
     ret->rule = NULL;
     if (mf_isa_best() != MF_ISA_AVX512)
-        mf_refuse(ret, "isa", "the device has %s; what multiplies decoded weights takes AVX-512 (oneDNN 2.6)",
+        mf_refuse(ret, "isa", "the CPU has %s; the GEMM for dequantised weights (oneDNN 2.6) needs AVX-512",
                   mf_isa_name(mf_isa_best()));
     else if (bytes > DECODED_BYTES_MAX)
-        mf_refuse(ret, "memory", "%d experts' weights are %.0f bytes as bf16; up to %.0f are decoded",
+        mf_refuse(ret, "memory", "the weights of %d experts are %.0f bytes as bf16; the limit is %.0f bytes",
                   s->expert, bytes, DECODED_BYTES_MAX);
     else if (!legal && rows < DECODED_ROWS)
-        mf_refuse(ret, "rows",
-                  "%.1f rows for each expert that is read; weights are decoded for %d and more, below which "
-                  "%.0f bytes of bf16, written and read, cost more than decoding on the way into a GEMM",
-                  rows, DECODED_ROWS, mf_cpu_decoded_bytes(s, which, active));
+        mf_refuse(
+            ret, "rows",
+            "%.1f rows per active expert. Below %d rows, dequantising the weights to bf16 first (%.0f bytes "
+            "written and read) costs more than dequantising inside the GEMM",
+            rows, DECODED_ROWS, mf_cpu_dequantised_bytes(s, which, active));
     return ret->rule == NULL;
 }
 

@@ -9,8 +9,8 @@
 #include "common/base/text.h"
 #include "kernels/core/codec.h"
 
-#define TOKEN_MAX (1 << 24) /* of the packed id */
-#define TOPK_MAX  32        /* a lane of the combine keeps that many loads in flight */
+#define TOKEN_MAX (1 << 24) /* a sorted id packs the token into 24 bits */
+#define TOPK_MAX  32        /* a lane of the combine keeps one load per slot in flight */
 
 /* clang-format off */
 static const struct mf_hip_machine machines[] = {
@@ -38,7 +38,7 @@ const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *devi
     return NULL;
 }
 
-/* Formats that there are kernels for: of activations and of weights. */
+/* Supported pairs of activation and weight formats. */
 /* clang-format off */
 static const struct {
     enum mf_format a;
@@ -71,7 +71,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* Words that not every machine has: for 8-bit floats, which scales may be, too. */
+/* True if the device converts the format: fp8 elements, and the fp8 scales of 1x16 groups. */
 static bool has_words(const struct mf_hip_machine *machine, enum mf_format a, enum mf_scale scale)
 {
     return a == MF_FORMAT_FP8FNUZ ? machine->fnuz
@@ -83,8 +83,8 @@ static bool codecs_known(const struct mf_shape *s, struct mf_codecs *ret, struct
     const char *why;
     if (mf_codecs_of_shape(s, ret, &why) == 0)
         return true;
-    mf_refuse(no, "q_dtype", "q_type is %s with q_dtype_a %s and q_dtype_w %s; %s", mf_qtype_name(s->q_type),
-              mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
+    mf_refuse(no, "q_dtype", "q_type %s with q_dtype_a %s and q_dtype_w %s is not supported: %s",
+              mf_qtype_name(s->q_type), mf_dtype_name(s->q_dtype_a), mf_dtype_name(s->q_dtype_w), why);
     return false;
 }
 
@@ -104,10 +104,10 @@ static bool format_known(const struct mf_device_info *device, const struct mf_sh
     }
     mf_refuse(
         no, "q_dtype",
-        "activations are %s and weights %s; the kernels of %s know bf16 or mxfp4 with weights of mxfp4, bf16 "
-        "with those of bf16 or int4%s, and int8%s by token, by 1x128 or by tensor",
+        "activations are %s and weights %s; %s has kernels for bf16 or mxfp4 activations with mxfp4 weights, "
+        "bf16 with bf16 or int4%s, and int8%s with scales per token, per 1x128 or per tensor",
         c.a->name, c.w->name, device->class.gfx,
-        machine->fp8 ? ", what there is of mxfp8 and nvfp4, fp8 by token with int4" : "",
+        machine->fp8 ? ", mxfp8 and nvfp4, fp8 per token with int4" : "",
         machine->fnuz  ? ", fp8fn or fp8fnuz"
         : machine->fp8 ? " or fp8fn"
                        : "");
@@ -130,24 +130,24 @@ void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *s)
         mf_code_define(c, "MF_GATE_ROWS=%d", l->gate_rows);
 }
 
-bool mf_hip_reads_slices(const struct mf_device_info *device)
+bool mf_hip_reads_panel128(const struct mf_device_info *device)
 {
     return strcmp(device->class.gfx, "sm_90") == 0;
 }
 
-bool mf_hip_may_slice(const struct mf_shape *s, enum mf_tensor w, struct mf_refusal *no)
+bool mf_hip_may_panel128(const struct mf_shape *s, enum mf_tensor w, struct mf_refusal *no)
 {
     const struct mf_tensor_spec a = mf_plain_w(s, w, mf_hip_weights_order(s, w, true));
     const struct mf_layout *l = mf_layout_find(a.order);
-    bool first = w == MF_TENSOR_W1, in_turn = first && mf_hip_w1_layout(s)->gate_rows > 0;
+    bool first = w == MF_TENSOR_W1, interleaved = first && mf_hip_w1_layout(s)->gate_rows > 0;
     struct mf_part parts[MF_PARTS_MAX];
-    if (!in_turn && (!first || s->inter_dim % l->panel == 0) && mf_tensor_spec_parts(&a, s, parts) > 0)
+    if (!interleaved && (!first || s->inter_dim % l->panel == 0) && mf_tensor_spec_parts(&a, s, parts) > 0)
         return true;
     mf_refuse(no, "layout",
-              "%s of %s has panels of %d rows, all of gate or all of up, and %d bytes of a row in turn; "
+              "layout %s of %s needs panels of %d rows of only gate or only up, in groups of %d bytes; "
               "inter_dim is %d and model_dim %d%s",
               l->name, mf_tensor_name(w), l->panel, l->group_bytes, s->inter_dim, s->model_dim,
-              in_turn ? ", and gate and up lie in turn" : "");
+              interleaved ? ", and gate and up are interleaved" : "");
     return false;
 }
 
@@ -172,37 +172,37 @@ static bool gate_up_known(const struct mf_shape *s, struct mf_refusal *no)
     if (mf_codecs_of_shape(s, &c, &why) == 0 && mf_layout_takes_scales(l, c.w))
         return true;
     mf_refuse(no, "gate_up",
-              "gate and up of this shape's w1 lie %s; scales of %s are of %d rows of gate or of up",
+              "gate and up of w1 are stored %s; a scale of %s covers %d consecutive rows of gate or of up",
               mf_gate_up_name(s->gate_up), c.w->name, c.w->group_rows);
     return false;
 }
 
-/* Everything but the formats. */
+/* Checks everything except the formats. */
 static bool layer_known(const struct mf_device_info *device, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(device);
     ret->rule = NULL;
     if (!machine)
         mf_refuse(ret, "arch",
-                  "the device is %s; kernels are written for sm_80 and later, gfx90a, gfx942 and gfx950",
+                  "the device is %s; the kernels support sm_80 and later, gfx90a, gfx942 and gfx950",
                   device->class.gfx);
     else if (s->dtype != MF_DTYPE_BF16)
         mf_refuse(ret, "dtype", "hidden states are %s; the GPU kernels read and write torch.bfloat16 only",
                   mf_dtype_name(s->dtype));
     else if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX)
-        mf_refuse(ret, "packed_id",
-                  "token %lld with topk %d: sorted ids hold tokens below %d, the combine %d slots",
-                  (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
+        mf_refuse(
+            ret, "packed_id",
+            "token %lld with topk %d: a packed id holds token counts below %d, the combine up to %d slots",
+            (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
     else if (s->model_dim % 16 || s->inter_dim % 16)
         mf_refuse(ret, "divisibility",
-                  "model_dim %d and inter_dim %d have to be multiples of 16 (remainders %d and %d): rows are "
-                  "copied 16 "
-                  "bytes at a time",
+                  "model_dim %d and inter_dim %d must be multiples of 16 (remainders %d and %d): rows are "
+                  "copied 16 bytes at a time",
                   s->model_dim, s->inter_dim, s->model_dim % 16, s->inter_dim % 16);
     return !ret->rule;
 }
 
-/* Whether the GPU kernels know the shape, and the device. ret_format may be NULL. */
+/* True if the GPU kernels support the shape and the device. ret_format may be NULL. */
 static bool is_shape_known(const struct mf_device_info *device, const struct mf_shape *s,
                            enum mf_hip_format *ret_format, struct mf_refusal *ret)
 {
@@ -222,8 +222,8 @@ bool mf_hip_rows_known(const struct mf_device_info *device, const struct mf_shap
         return false;
     if (has_words(machine, c.a->format, c.a->scale))
         return true;
-    mf_refuse(ret, "q_dtype", "activations are %s; %s converts no float8_%s", c.a->name, device->class.gfx,
-              c.a->format == MF_FORMAT_FP8FNUZ ? "e4m3fnuz" : "e4m3fn");
+    mf_refuse(ret, "q_dtype", "activations are %s; %s has no conversion for float8_%s", c.a->name,
+              device->class.gfx, c.a->format == MF_FORMAT_FP8FNUZ ? "e4m3fnuz" : "e4m3fn");
     return false;
 }
 
@@ -236,8 +236,8 @@ bool mf_hip_family_takes(const char *family, const struct mf_device_info *device
         return false;
     if (strcmp(family, mf_cpu_family_of(s)) == 0 || mf_codecs_of_shape(s, &c, &why) < 0)
         return true;
-    mf_refuse(ret, "q_dtype", "weights are %s; on GPUs %s has no kernels for them, %s has", c.w->name, family,
-              mf_cpu_family_of(s));
+    mf_refuse(ret, "q_dtype", "weights are %s; family %s has no GPU kernels for them, use family %s",
+              c.w->name, family, mf_cpu_family_of(s));
     return false;
 }
 
@@ -260,7 +260,7 @@ void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *s)
         mf_code_define(c, "MF_FNUZ");
 }
 
-void mf_hip_define_share(struct mf_code *c, const struct mf_shape *s)
+void mf_hip_define_rank(struct mf_code *c, const struct mf_shape *s)
 {
     mf_code_define(c, "MF_E=%d", s->expert);
     if (s->ep_experts > 0)
@@ -314,7 +314,7 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
     return r;
 }
 
-int mf_hip_function_beside(const struct mf_hip_function *opened, const char *name,
+int mf_hip_function_lookup(const struct mf_hip_function *opened, const char *name,
                            struct mf_hip_function *ret)
 {
     *ret = (struct mf_hip_function){.device = opened->device};

@@ -12,20 +12,23 @@
 bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, const struct mf_shape *s,
                        enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* it has the same weights */
+    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* same weight formats as tile */
         return false;
     if (strcmp(device->class.gfx, "sm_90") != 0)
-        mf_refuse(no, "arch", "%s is written for wgmma and bulk copies of sm_90; the device is %s", family,
+        mf_refuse(no, "arch", "family %s needs WGMMA and TMA loads (sm_90); the device is %s", family,
                   device->class.gfx);
     else if (*ret_format != MF_HIP_BF16 && *ret_format != MF_HIP_FP8_BLOCK)
-        mf_refuse(no, "q_type", "h is quantised tile by tile, so its scales are of 1x128; or all is bf16");
+        mf_refuse(no, "q_type",
+                  "q_type is %s; h is quantised within one tile, which requires 1x128 scales or bf16 without "
+                  "quantisation",
+                  mf_qtype_name(s->q_type));
     else
         return !mf_hip_hopper_refuses_x(s, no);
     return false;
 }
 
-/* The i-th: all variants of weights as they are in checkpoints, then all of them in slices, then both of what zeroes y. false: there are
- * fewer. */
+/* The i-th candidate: first all variants with weights in checkpoint layout, then all with panel128, then the
+ * same two lists for the variants that zero y. false: i is out of range. */
 static bool nth(const struct mf_hip_both_family *f, enum mf_hip_format format, size_t i,
                 struct mf_hip_both *ret)
 {
@@ -69,22 +72,22 @@ struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct 
                                  b->sliced};
 }
 
-/* Bytes of LDS beside the ring. */
-static int beside_bytes(const struct mf_hip_both *b, const struct mf_shape *s)
+/* Bytes of shared memory outside the ring buffer. */
+static int extra_bytes(const struct mf_hip_both *b, const struct mf_shape *s)
 {
     const struct mf_hip_hopper core = {b->v.turns, b->v.swapped};
     const struct mf_hip_stage up = mf_hip_both_stage(b, s, 1), down = mf_hip_both_stage(b, s, 2);
-    return MF_MAX(mf_hip_hopper_out(core, &up, s), mf_hip_hopper_out(core, &down, s)) +
+    return MF_MAX(mf_hip_hopper_out_bytes(core, &up, s), mf_hip_hopper_out_bytes(core, &down, s)) +
            (b->family->lds ? b->family->lds(s, b->v.block_m) : 0) + (b->zeroes ? MF_HIP_HOPPER_ZEROS : 0);
 }
-static int slice_bytes(const struct mf_hip_both *b)
+static int stage_bytes(const struct mf_hip_both *b)
 {
-    return mf_hip_hopper_slice(b->v.block_m, b->v.block_n, b->format);
+    return mf_hip_hopper_stage_bytes(b->v.block_m, b->v.block_n, b->format);
 }
 static int stages_of(const struct mf_hip_both *b, const struct mf_device_info *device,
                      const struct mf_shape *s)
 {
-    int fits = (mf_hip_machine_of(device)->shared_block - beside_bytes(b, s)) / slice_bytes(b);
+    int fits = (mf_hip_machine_of(device)->shared_block - extra_bytes(b, s)) / stage_bytes(b);
     return MF_MIN(fits, MF_HIP_HOPPER_STAGES);
 }
 
@@ -95,25 +98,31 @@ static bool is_legal(const struct mf_hip_both *b, const struct mf_device_info *d
     const struct mf_hip_stage up = mf_hip_both_stage(b, s, 1), down = mf_hip_both_stage(b, s, 2);
     int columns = mf_hip_stage_columns(&up);
     no->rule = NULL;
-    if (b->sliced && !(mf_hip_may_slice(s, MF_TENSOR_W1, no) && mf_hip_may_slice(s, MF_TENSOR_W2, no)))
+    if (b->sliced && !(mf_hip_may_panel128(s, MF_TENSOR_W1, no) && mf_hip_may_panel128(s, MF_TENSOR_W2, no)))
         return false;
     if (v->swapped && !mf_hip_by_block(b->format))
-        mf_refuse(no, "format",
-                  "the cores bs and bts are for scales of 1x128, which they apply to a slice's sums");
+        mf_refuse(
+            no, "format",
+            "cores bs and bts require 1x128 scales, which they apply to the partial sums of each stage");
     else if (mf_hip_by_block(b->format) && columns % 128)
-        mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
-                  columns);
+        mf_refuse(no, "divisibility",
+                  "a tile has %d columns (remainder %d): groups of 128 columns must not cross tiles", columns,
+                  columns % 128);
     else if (columns > s->inter_dim || mf_hip_stage_columns(&down) > s->model_dim)
-        mf_refuse(no, "divisibility", "tiles have %d and %d columns; inter_dim is %d and model_dim %d",
-                  columns, mf_hip_stage_columns(&down), s->inter_dim, s->model_dim);
+        mf_refuse(no, "divisibility",
+                  "tiles of %d and %d columns are wider than inter_dim %d or model_dim %d", columns,
+                  mf_hip_stage_columns(&down), s->inter_dim, s->model_dim);
     else if (mf_hip_by_block(b->format) && up.halves == 2 && s->inter_dim % 128)
         mf_refuse(no, "divisibility",
-                  "inter_dim is %d: with scales of 128x128 the rows of up have to start a block of their own "
-                  "(remainder %d)",
+                  "inter_dim %d is not a multiple of 128 (remainder %d): with 128x128 scales, the rows of up "
+                  "must start a new scale block",
                   s->inter_dim, s->inter_dim % 128);
     else if (stages_of(b, device, s) < STAGES_MIN)
-        mf_refuse(no, "lds", "%d slices of %d + %d rows do not fit a block's LDS beside %d bytes", STAGES_MIN,
-                  v->block_n, v->block_m, beside_bytes(b, s));
+        mf_refuse(no, "lds",
+                  "%d stages of %d weight rows and %d token rows and %d further bytes exceed the %d bytes of "
+                  "shared memory of a block",
+                  STAGES_MIN, v->block_n, v->block_m, extra_bytes(b, s),
+                  mf_hip_machine_of(device)->shared_block);
     return !no->rule;
 }
 
@@ -138,7 +147,7 @@ int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_de
     return 0;
 }
 
-/* What hopper_both.h wants to be defined. */
+/* Defines the macros of hopper_two_stages.h. */
 static void define(struct mf_code *c, const struct mf_hip_both *b, const struct mf_device_info *device,
                    const struct mf_shape *s)
 {
@@ -146,7 +155,7 @@ static void define(struct mf_code *c, const struct mf_hip_both *b, const struct 
     mf_code_define(c, "MF_BM=%d", b->v.block_m);
     mf_code_define(c, "MF_BN=%d", b->v.block_n);
     mf_code_define(c, "MF_STAGES=%d", stages_of(b, device, s));
-    mf_code_define(c, "MF_TURNS=%d", b->v.turns);
+    mf_code_define(c, "MF_PINGPONG=%d", b->v.turns);
     mf_code_define(c, "MF_SWAP=%d", b->v.swapped);
     if (b->zeroes)
         mf_code_define(c, "MF_ZERO");
@@ -180,7 +189,7 @@ int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,
                          const struct mf_shape *s)
 {
-    return (uint32_t)(stages_of(b, device, s) * slice_bytes(b) + beside_bytes(b, s));
+    return (uint32_t)(stages_of(b, device, s) * stage_bytes(b) + extra_bytes(b, s));
 }
 
 uint64_t mf_hip_both_h(const struct mf_hip_both *b, const struct mf_shape *s, uint64_t *ret_scale)

@@ -8,38 +8,40 @@
 #include "common/moe/layer.h"
 
 #define SLICE 128
-/* Where a row of x lies is 32 bits of 16-byte pieces (find_rows of kernels/gpu/src/hopper/hopper_core.inc.h). */
+/* The offset of a row of x is a 32-bit count of 16-byte units (find_rows of hopper_core.inc.h). */
 #define GATHERED_MAX (INT64_C(16) << 32)
-/* Where waves add rows to y through LDS of their own (ADDS_OWN there): sixteen rows of 64 columns, of four waves of two groups. */
+/* ADDS_OWN of hopper_core.inc.h: each warp adds rows to y through its own shared memory. 2 warpgroups x 4
+ * warps x 16 rows of 64 bf16 columns, padded by 8. */
 #define OWN_BYTES (2 * 4 * 16 * (64 + 8) * 2)
-/* Blocks of an expert, on average, from which on their weights are shared. */
+/* Average blocks per active expert above which blocks share their weight reads. */
 #define SHARED_FROM 1.25
 #define BARRIERS \
-    (2 * MF_HIP_HOPPER_STAGES * 8 + 16 * (8 + 8) + 16) /* and the queue of tiles; what there() has seen */
+    (2 * MF_HIP_HOPPER_STAGES * 8 + 16 * (8 + 8) + 16) /* mbarriers, tile queue, state of there() */
 
-int mf_hip_hopper_slice(int block_m, int block_n, enum mf_hip_format format)
+int mf_hip_hopper_stage_bytes(int block_m, int block_n, enum mf_hip_format format)
 {
     int scales = mf_hip_by_block(format) ? block_m * 4 : 0;
     return ((block_n + block_m) * SLICE + scales + 1023) / 1024 * 1024;
 }
 
-int mf_hip_hopper_slices(const struct mf_shape *s)
+int mf_hip_hopper_k_slices(const struct mf_shape *s)
 {
     return MF_MIN((s->inter_dim + SLICE - 1) / SLICE, MF_HIP_HOPPER_SHORT + 1);
 }
 
-/* Has a group all columns of its tokens? */
+/* True if a warpgroup computes all columns of its tokens. */
 static bool has_whole_tokens(struct mf_hip_hopper core, int block_m)
 {
     return core.swapped && (core.turns || block_m >= 128);
 }
 
-/* OUT_BYTES of hopper_core.inc.h. */
-int mf_hip_hopper_out(struct mf_hip_hopper core, const struct mf_hip_stage *st, const struct mf_shape *s)
+/* Must match OUT_BYTES of hopper_core.inc.h. */
+int mf_hip_hopper_out_bytes(struct mf_hip_hopper core, const struct mf_hip_stage *st,
+                            const struct mf_shape *s)
 {
     int columns = mf_hip_stage_columns(st), bf16 = (columns + 8) * 2;
     if (st->out == MF_HIP_TO_Y && core.swapped && !core.turns && st->block_m >= 128 &&
-        mf_hip_hopper_slices(s) <= MF_HIP_HOPPER_SHORT)
+        mf_hip_hopper_k_slices(s) <= MF_HIP_HOPPER_SHORT)
         return OWN_BYTES + BARRIERS;
     if (st->out == MF_HIP_TO_HQ && has_whole_tokens(core, st->block_m))
         return (core.turns ? 2 : 1) * st->block_m * (columns + 16) + BARRIERS;
@@ -51,8 +53,7 @@ bool mf_hip_hopper_refuses_x(const struct mf_shape *s, struct mf_refusal *no)
     int64_t bytes = s->token * (int64_t)mf_cpu_row_bytes(s, s->model_dim);
     if (bytes < GATHERED_MAX)
         return false;
-    mf_refuse(no, "offsets",
-              "x is %lld bytes; a row that is gathered lies less than %lld bytes from the first",
+    mf_refuse(no, "offsets", "x has %lld bytes; the gather addresses rows up to %lld bytes from the start",
               (long long)bytes, (long long)GATHERED_MAX);
     return true;
 }
@@ -72,8 +73,8 @@ int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const 
     return device->ops->bulk_map(device, &t, ret);
 }
 
-/* Where the last cache holds all of h beside y, and halves of it have experts of their own, one: weights then are all that comes from
- * memory or from the other half. */
+/* One column at a time if the L2 cache is split into halves with separate experts and holds all of h and y:
+ * then only the weights come from HBM or from the other half. */
 static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_shape *s,
                                const struct mf_device_info *device)
 {
@@ -83,8 +84,9 @@ static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_sh
     return mf_hip_stage_tile_columns(st, s, device);
 }
 
-/* All columns of a block come first, for one column of all blocks would wait for the last of them. But for experts of several blocks,
- * which share what they read of weights while their columns are made of one block behind the other (docs/findings.md). */
+/* Processes all columns of a block before the next block: a single column of all blocks would wait for the
+ * last block of h. Exception: experts with several blocks, which share weight reads when their blocks run in
+ * succession per column. */
 static int32_t columns_of_paired(const struct mf_hip_stage *st, const struct mf_shape *s,
                                  const struct mf_device_info *device)
 {
@@ -116,7 +118,7 @@ struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const 
     struct mf_hip_bulk_args a = {.tile = mf_hip_stage_args(st, s, l)};
     a.tile.columns = order->columns;
     a.tile.near = (uint32_t)(((uint64_t)halves->near << 32) / (uint64_t)device->cores);
-    static_assert(sizeof(a.far) == sizeof(halves->far), "a bit for each unit");
+    static_assert(sizeof(a.far) == sizeof(halves->far), "one bit per SM");
     memcpy(a.far, halves->far, sizeof(a.far));
     a.likely_blocks = order->likely_blocks;
     a.n_experts = s->expert;

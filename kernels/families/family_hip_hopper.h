@@ -1,44 +1,50 @@
-/* What the host has to know of Hopper's own core (kernels/gpu/src/hopper/hopper_core.inc.h): its LDS, its order of tiles, and its tensors as
- * bulk copies see them. Shared by tile, whose stages are launches, and layer and pair, whose are not. */
+/* Host side of the Hopper core (kernels/gpu/src/hopper/hopper_core.inc.h): shared memory, tile order and TMA
+ * tensor maps. Used by tile, which launches each stage separately, and by layer and pair, which launch both
+ * at once. */
 #pragma once
 
 #include "kernels/families/family_hip_stage.h"
 
-#define MF_HIP_HOPPER_STAGES  8 /* slices of a ring, at most */
+#define MF_HIP_HOPPER_STAGES  8 /* maximum stages of the ring buffer */
 #define MF_HIP_HOPPER_THREADS 384
-#define MF_HIP_HOPPER_ZEROS   4096 /* bytes of LDS, where y is zeroed on the way */
+#define MF_HIP_HOPPER_ZEROS   4096 /* bytes of shared memory for kernels that also zero y */
 
-/* How the core's groups share tiles, and which way round they multiply (MF_TURNS, MF_SWAP). */
+/* turns: the two consumer warpgroups process alternate tiles (MF_PINGPONG) instead of sharing each tile.
+ * swapped: the rows of the product are tokens (MF_SWAP) instead of weight rows. */
 struct mf_hip_hopper {
     bool turns, swapped;
 };
 
-/* Bytes of a slice of the ring, of so many weight rows; and of what lies beside the ring: out, and barriers. */
-int mf_hip_hopper_slice(int block_m, int block_n, enum mf_hip_format format);
-int mf_hip_hopper_out(struct mf_hip_hopper core, const struct mf_hip_stage *st, const struct mf_shape *shape);
-/* Slices of stage 2's product, of 8-bit elements; any more than a group holds the product of in registers are one more. */
-int mf_hip_hopper_slices(const struct mf_shape *shape);
-#define MF_HIP_HOPPER_SHORT 4 /* that it holds */
+/* Bytes of one stage of the ring buffer; block_n: its weight rows. */
+int mf_hip_hopper_stage_bytes(int block_m, int block_n, enum mf_hip_format format);
+/* Bytes outside the ring buffer: the output tile and the mbarriers. */
+int mf_hip_hopper_out_bytes(struct mf_hip_hopper core, const struct mf_hip_stage *st,
+                            const struct mf_shape *shape);
+/* Number of 128-byte slices of K in stage 2 with 8-bit elements, at most MF_HIP_HOPPER_SHORT + 1. */
+int mf_hip_hopper_k_slices(const struct mf_shape *shape);
+#define MF_HIP_HOPPER_SHORT 4 /* slices whose product a warpgroup can hold in registers */
 
-/* true, with the reason, where rows of x lie too far apart for stage 1 to gather them. */
+/* True, with the reason, if x is too large for stage 1 to gather its rows by 32-bit offsets. */
 bool mf_hip_hopper_refuses_x(const struct mf_shape *shape, struct mf_refusal *ret);
 
-/* In which order a stage's tiles are made. columns: tile columns that are made of every block before the next. likely_blocks: of rows,
- * that stage 1 may count on before they are known; 0 where too few experts have any for a guess at whose they are. */
+/* Tile order of a stage. columns: number of tile columns processed for every row block before the next
+ * columns. likely_blocks: expected row blocks, which stage 1 uses before the actual number is known; 0 if
+ * too few experts are active to predict which ones. */
 struct mf_hip_hopper_order {
     int32_t columns, likely_blocks;
 };
-/* paired: stage 2 takes blocks of h as they are there, one after the other. */
+/* paired: stage 2 runs in the same launch and processes blocks of h as stage 1 completes them. */
 struct mf_hip_hopper_order mf_hip_hopper_order_of(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                                   const struct mf_device_info *device, bool paired);
-/* Its arguments but for maps. */
+/* Kernel arguments without the tensor maps. */
 struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                            const struct mf_device_info *device, const struct mf_launch *l,
                                            const struct mf_hip_hopper_order *order);
-/* Maps of its weights and, of stage 2, of rows of h; 0 or as bulk_map. l: the stage's launch. */
+/* Fills in the tensor maps of the weights and, for stage 2, of h. Errors as bulk_map. l: the stage's
+ * launch. */
 int mf_hip_hopper_map(const struct mf_hip_stage *st, const struct mf_shape *shape, struct mf_device *device,
                       const struct mf_launch *l, struct mf_hip_bulk_args *ret);
 
-/* Stage 2's rows of h. -ENOTSUP: the device makes no such maps. */
+/* Tensor map of h for stage 2. -ENOTSUP: the device has no tensor maps. */
 int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const struct mf_shape *shape,
                  void *h, struct mf_hip_map *ret);

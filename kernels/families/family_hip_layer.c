@@ -1,11 +1,11 @@
-/* layer on GPUs: the whole layer in one launch by Hopper's core (kernels/gpu/src/hopper/layer.hip), for tokens that matrix instructions
- * multiply. Names: family_hip_both.h. */
+/* Family layer on GPUs: the whole layer in one launch of the Hopper core (kernels/gpu/src/hopper/layer.hip),
+ * for token counts large enough for matrix instructions. family_hip_both.h describes the step names. */
 #include "common/base/cleanup.h"
 #include "kernels/families/family_hip_both.h"
 #include "kernels/families/family_hip_whole.h"
 #include "kernels/gpu/src/args.h"
 
-/* Every block sorts all of them for itself. */
+/* Every thread block sorts all slots redundantly. */
 #define SLOTS_MAX 8192
 #define ALIGN     256
 
@@ -15,7 +15,7 @@ static const struct mf_hip_both_variant variants[] = {
     {96, 128, true, false, false},  {32, 128, true, false, false},  {64, 256, true, true, false},
 };
 
-/* How many blocks of rows there are, and the expert of each. */
+/* Bytes for the number of row blocks and the expert of each. */
 static int experts_bytes(const struct mf_shape *s, int block_m)
 {
     return (int)(mf_padded_rows(s, block_m) / block_m + 2) * 4;
@@ -30,21 +30,22 @@ struct mf_kernel {
 
 /* ---- legality ---- */
 
-/* Of the shape, whatever the variant. */
+/* Checks that do not depend on the variant. */
 static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
                   enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
     if (!mf_hip_both_takes("layer", device, s, ret_format, no))
         return false;
     if (*ret_format == MF_HIP_FP8_BLOCK && s->model_dim % 128)
-        mf_refuse(no, "divisibility", "model_dim is %d; x is quantised in whole groups of 128 (remainder %d)",
+        mf_refuse(no, "divisibility",
+                  "model_dim %d is not a multiple of 128 (remainder %d): x is quantised in groups of 128",
                   s->model_dim, s->model_dim % 128);
     else if (s->token * s->topk > SLOTS_MAX)
         mf_refuse(no, "tokens_max",
-                  "token is %lld with topk %d; every block sorts all slots for itself, %d at most",
+                  "token is %lld with topk %d; every thread block sorts all slots, which is limited to %d",
                   (long long)s->token, s->topk, SLOTS_MAX);
     else if (s->expert > MF_HIP_HOPPER_THREADS)
-        mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
+        mf_refuse(no, "experts", "expert is %d; the sort uses one thread per expert, %d at most", s->expert,
                   MF_HIP_HOPPER_THREADS);
     else
         return mf_hip_whole_allowed(s, 0, no);
@@ -53,7 +54,7 @@ static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
 
 /* ---- steps ---- */
 
-/* The workspace: h, x quantised, the order, and what is counted. */
+/* Workspace sections: h, quantised x, sorted order, counters. */
 enum { H, H_SCALE, X, X_SCALE, ORDER, DONE, TAKEN, N_PLACES };
 
 static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, uint64_t ret[N_PLACES])
@@ -111,7 +112,7 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
 {
     int r = mf_hip_both_find(&both, device, s, name, ret, ret_code);
     if (r == 0)
-        mf_hip_define_share(ret_code, s);
+        mf_hip_define_rank(ret_code, s);
     return r;
 }
 
@@ -139,7 +140,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
         return r;
     k->shape = *shape;
     k->config = c;
-    /* one block an SM, so that all of them are there at once */
+    /* one block per SM: all blocks must be resident at once */
     k->grid = (struct mf_grid){(uint32_t)device->info.cores,
                                1,
                                1,
@@ -151,7 +152,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-/* LDS stays as it was opened: the ring's slices are part of the code. */
+/* Shared memory stays unchanged: the number of stages is compiled in. */
 static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;

@@ -1,13 +1,15 @@
-/* move on GPUs: sort, the quantisations and the combine.
+/* Family move on GPUs: sort, quantisation and combine.
  *
- *     sort_m16                  stable, for any routing, by several blocks; where ids are many they meet
- *     sort_zero_m16             the sort while the device zeroes y, and quantises x where groups of a row have their own scales:
- *                               sort_zero_quant1_fp8fn_128_m16; sort_quant1_fp8fn_128_m16 zeroes nothing
- *     align_m16, align_many_m16 the sort as vLLM defines it, by one block or by several that do not meet
- *     from_aligned_m16          vLLM's order into that one
- *     quant1_fp8fn_128          x;  quant2_fp8fn_128_m16  h; in every format that activations have
- *     combine_z, combine_zw     z times the routing weights and summed; weighted z summed
- *     zero_y                    y for a stage 2 that adds into it */
+ *     sort_m16                  stable sort on several blocks, which synchronise if there are many ids
+ *     sort_zero_m16             sort while other blocks zero y
+ *     sort_zero_quant1_fp8fn_128_m16   the same, and x is quantised; requires scales per group of a row
+ *     sort_quant1_fp8fn_128_m16        sort while other blocks quantise x
+ *     align_m16, align_many_m16 vLLM's sort, on one block or on several that do not synchronise
+ *     from_aligned_m16          convert vLLM's order into the order of sort
+ *     quant1_fp8fn_128          quantise x, in any activation format
+ *     quant2_fp8fn_128_m16      quantise h
+ *     combine_z, combine_zw     sum z times the routing weights; sum weighted z
+ *     zero_y                    zero y for a stage 2 that accumulates into it */
 #include <errno.h>
 #include <string.h>
 
@@ -16,17 +18,16 @@
 #include "kernels/families/family_hip_move.h"
 #include "kernels/gpu/src/args.h"
 
-#define SORT_BLOCKS  64 /* more are no faster */
-#define SORT_ASIDE   16 /* blocks that sort while others use the memory */
-#define RANKED_EACH  64 /* ids that a block places where every block ranks all, and blocks at most */
-#define RANKED_MOST  16
-#define COUNTED_EACH 256 /* the same where every block counts all: writing them takes a block longest */
-#define COUNTED_MOST 32
-#define ALIGN_FEW    1024 /* ids that one block aligns without a rival */
-#define ALIGN_BLOCKS 16   /* waves of a block, the least that any machine has */
-#define QUANT_BLOCKS_SM \
-    6 /* of a multiprocessor at once, so that registers are few enough; all are resident */
-#define NVFP4_BLOCKS_SM 4 /* the same; a group's scale is divided for, too */
+#define SORT_BLOCKS     64   /* more are no faster */
+#define SORT_ASIDE      16   /* sorting blocks while others zero y or quantise x */
+#define RANKED_EACH     64   /* few ids: every block ranks all and places this many */
+#define RANKED_MOST     16   /* and this many blocks at most */
+#define COUNTED_EACH    256  /* more ids: every block counts all and places this many */
+#define COUNTED_MOST    32   /* and this many blocks at most */
+#define ALIGN_FEW       1024 /* ids up to which only align, on one block, is tried */
+#define ALIGN_BLOCKS    16   /* warps or waves of a block: the minimum over all architectures */
+#define QUANT_BLOCKS_SM 6    /* quantising blocks per SM, all resident; limited by registers */
+#define NVFP4_BLOCKS_SM 4    /* the same for NVFP4, which also divides to get a group's scale */
 
 /* clang-format off */
 static const struct {
@@ -47,7 +48,7 @@ static const struct {
 /* clang-format on */
 
 static const int block_ms[] = {16, 32, 48, 64, 80, 96, 128};
-static const int aligned_block_ms[] = {16, 64}; /* vLLM's begin at 16 rows; the ends of a range are enough */
+static const int aligned_block_ms[] = {16, 64}; /* vLLM uses 16 rows or more; test the ends of the range */
 
 static bool has_block(enum mf_hip_move_kind kind)
 {
@@ -106,12 +107,12 @@ static mf_ops covers_of(const struct mf_shape *s, enum mf_hip_move_kind kind)
         [MF_HIP_COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : MF_OP_BIT(MF_OP_WEIGHT)),
         [MF_HIP_COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
         [MF_HIP_ZERO] = 0,
-        [MF_HIP_FROM_ALIGNED] = 0, /* only turns one order into the other */
+        [MF_HIP_FROM_ALIGNED] = 0, /* converts between orders, covers no op */
     };
     return covers[kind];
 }
 
-/* Slots of experts that are not here have no row in z. */
+/* Slots of experts on other ranks have no row in z. */
 bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s)
 {
     return s->ep_experts > 0 && (kind == MF_HIP_COMBINE || kind == MF_HIP_COMBINE_WEIGHTED);
@@ -142,11 +143,11 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     if (!mf_hip_rows_known(device, s, no))
         return false;
     if (s->expert > MF_HIP_SORT_THREADS)
-        mf_refuse(no, "experts", "expert is %d; the sort has a thread for each, %d at most", s->expert,
+        mf_refuse(no, "experts", "expert is %d; the sort uses one thread per expert, %d at most", s->expert,
                   MF_HIP_SORT_THREADS);
     else if (mf_hip_sort_shared(device, s) > (uint32_t)mf_hip_machine_of(device)->shared_block)
-        mf_refuse(no, "lds", "to sort for %d experts needs %u bytes of LDS; a block has %d", s->expert,
-                  mf_hip_sort_shared(device, s), mf_hip_machine_of(device)->shared_block);
+        mf_refuse(no, "lds", "sorting for %d experts needs %u bytes of shared memory; a block has %d",
+                  s->expert, mf_hip_sort_shared(device, s), mf_hip_machine_of(device)->shared_block);
     return !no->rule;
 }
 
@@ -155,7 +156,6 @@ int mf_hip_quant_blocks_sm(const struct mf_codec *c)
     return c->global ? NVFP4_BLOCKS_SM : QUANT_BLOCKS_SM;
 }
 
-/* Does one scale stand for all rows? Then blocks meet between looking and quantising. */
 bool mf_hip_move_is_shared(const struct mf_codec *c)
 {
     return c->scale_bytes > 0 && c->group_rows == 0;
@@ -181,7 +181,7 @@ uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_mov
 
 /* ---- steps ---- */
 
-/* Of each block that meets others, by expert. */
+/* Bytes of the counts per block and expert, if blocks synchronise. */
 static size_t counts_bytes(const struct mf_device_info *device, enum mf_hip_move_kind kind,
                            const struct mf_shape *s)
 {
@@ -190,7 +190,7 @@ static size_t counts_bytes(const struct mf_device_info *device, enum mf_hip_move
     return mf_hip_sort_blocks(device, kind, s) * (size_t)s->expert * sizeof(int32_t);
 }
 
-/* Of each block, where all rows share a scale. */
+/* Bytes of each block's maximum, if all rows share a scale. */
 static size_t largest_bytes(const struct mf_shape *s, const struct mf_device_info *device)
 {
     return mf_hip_move_is_shared(mf_hip_move_codec(s))
@@ -302,7 +302,8 @@ struct walk {
     struct mf_hip_move_config found;
 };
 
-/* Worth trying for so many ids; the others have to open, too: a table's row is for its bucket. */
+/* True if the kind is worth trying for this number of ids. The others can still be opened: a row of a tuned
+ * table applies to a range of token counts. */
 static bool is_tried(const struct mf_shape *s, enum mf_hip_move_kind kind)
 {
     int64_t ids = s->token * s->topk;
@@ -348,7 +349,7 @@ static void code_of(const struct mf_hip_move_config *c, const struct mf_shape *s
     if (mf_hip_move_orders(c->kind)) {
         mf_code_define(ret, "MF_K=%d", s->topk);
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
-        mf_hip_define_share(ret, s);
+        mf_hip_define_rank(ret, s);
         if (mf_hip_move_sorts_aside(c->kind))
             mf_code_define(ret, "MF_COLS=%d", s->model_dim);
         if (mf_hip_move_quantises_first(c->kind, s))
@@ -371,7 +372,7 @@ static void code_of(const struct mf_hip_move_config *c, const struct mf_shape *s
     mf_code_define(ret, "MF_K=%d", s->topk);
     mf_code_define(ret, "MF_WEIGHTED=%d", c->kind == MF_HIP_COMBINE && !s->doweight_stage1);
     if (mf_hip_move_skips(c->kind, s))
-        mf_hip_define_share(ret, s);
+        mf_hip_define_rank(ret, s);
 }
 
 int mf_hip_move_find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
@@ -403,7 +404,7 @@ const struct mf_family mf_family_hip_move = {
     .open = mf_hip_move_open,
     .launch = mf_hip_move_launch,
     .close = mf_hip_kernel_close,
-    .set_token_count = mf_hip_move_retoken,
+    .set_token_count = mf_hip_move_set_token_count,
     .code = code,
     .shares = true,
 };

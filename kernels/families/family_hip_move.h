@@ -1,4 +1,5 @@
-/* Family move's own on GPUs: a step as family_hip_move.c names it and family_hip_move_run.c runs it. */
+/* Family move on GPUs: interface between family_hip_move.c (steps and names) and family_hip_move_run.c
+ * (launches). */
 #pragma once
 
 #include "kernels/families/family_hip.h"
@@ -20,37 +21,38 @@ enum mf_hip_move_kind {
 
 struct mf_hip_move_config {
     enum mf_hip_move_kind kind;
-    int block_m; /* 0: none */
+    int block_m; /* 0: the kind has no expert blocks */
 };
 
 #define MF_HIP_SORT_THREADS 1024
-#define MF_HIP_MOVE_THREADS 256 /* of what does not sort */
+#define MF_HIP_MOVE_THREADS 256 /* for kinds that do not sort */
 
-/* Of the shape's activations. */
+/* Codec of the shape's activations. */
 const struct mf_codec *mf_hip_move_codec(const struct mf_shape *s);
 bool mf_hip_move_quantises(enum mf_hip_move_kind kind);
-/* Does the kind go through ids? */
+/* True for kinds that sort or align the routes. */
 bool mf_hip_move_orders(enum mf_hip_move_kind kind);
-/* Does a kind that sorts quantise x, too? Where groups of a row have their own scales. */
+/* True if a sorting kind also quantises x, which requires scales per group of a row. */
 bool mf_hip_move_quantises_first(enum mf_hip_move_kind kind, const struct mf_shape *s);
-/* Does the kind sort beside others that use the memory? */
+/* True if some blocks sort while others zero y or quantise x. */
 bool mf_hip_move_sorts_aside(enum mf_hip_move_kind kind);
-/* Blocks that sort; where they meet, and others beside them, the device holds all at once. */
+/* Number of blocks that sort. Blocks that synchronise with each other must all be resident. */
 uint32_t mf_hip_sort_blocks(const struct mf_device_info *device, enum mf_hip_move_kind kind,
                             const struct mf_shape *s);
 uint32_t mf_hip_sort_shared(const struct mf_device_info *device, const struct mf_shape *s);
-/* Blocks of a multiprocessor that quantise at once. */
+/* Resident quantising blocks per SM. */
 int mf_hip_quant_blocks_sm(const struct mf_codec *c);
-/* Does one scale stand for all rows? Then blocks meet between looking and quantising. */
+/* True if all rows share one scale. Blocks then synchronise between finding the maximum and quantising. */
 bool mf_hip_move_is_shared(const struct mf_codec *c);
-/* A combine that leaves out slots whose expert is not here. */
+/* True for a combine that skips slots whose expert is on another rank. */
 bool mf_hip_move_skips(enum mf_hip_move_kind kind, const struct mf_shape *s);
-/* The step of that name and its source. -ENOTSUP: not for the shape; -EINVAL: no such step. */
+/* Looks up a step by name and writes its source. -ENOTSUP: the shape is not supported; -EINVAL: no such
+ * step. */
 int mf_hip_move_find(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                      struct mf_hip_move_config *ret, struct mf_code *ret_code);
 
-/* mf_family.open and .launch */
+/* mf_family.open, .launch and .set_token_count */
 int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret);
 int mf_hip_move_launch(struct mf_kernel *k, const struct mf_launch *l);
-void mf_hip_move_retoken(struct mf_kernel *k, int64_t token);
+void mf_hip_move_set_token_count(struct mf_kernel *k, int64_t token);

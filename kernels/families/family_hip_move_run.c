@@ -1,4 +1,4 @@
-/* move on GPUs: steps that family_hip_move.c has named, opened and launched. */
+/* Family move on GPUs: opens and launches the steps of family_hip_move.c. */
 #include <errno.h>
 
 #include "common/base/cleanup.h"
@@ -14,7 +14,7 @@ struct mf_kernel {
     struct mf_grid grid;
 };
 
-/* Blocks that would find work, each of its threads once. */
+/* Blocks needed to give each thread one unit of work. */
 static int64_t work_of(const struct mf_hip_move_config *c, const struct mf_shape *s)
 {
     const struct mf_codec *codec = mf_hip_move_codec(s);
@@ -37,7 +37,7 @@ static struct mf_grid grid_of(const struct mf_hip_move_config *c, const struct m
     int64_t sm = mf_hip_move_quantises(c->kind) ? mf_hip_quant_blocks_sm(mf_hip_move_codec(s)) : BLOCKS_SM;
     int64_t blocks = MF_MAX(MF_MIN(work_of(c, s), device->cores * sm), 1);
     uint32_t sorters = mf_hip_sort_blocks(device, c->kind, s);
-    if (mf_hip_move_sorts_aside(c->kind)) /* a block a unit is resident */
+    if (mf_hip_move_sorts_aside(c->kind)) /* one resident block per SM */
         sorters = MF_MAX(sorters + 1, (uint32_t)device->cores);
     if (mf_hip_move_orders(c->kind))
         return (struct mf_grid){sorters, 1,   1, MF_HIP_SORT_THREADS, mf_hip_sort_shared(device, s),
@@ -60,12 +60,12 @@ int mf_hip_move_open(const struct mf_family *f, struct mf_device *device, const 
         return r;
     k->shape = *shape;
     k->config = c;
-    mf_hip_move_retoken(k, shape->token);
+    mf_hip_move_set_token_count(k, shape->token);
     *ret = k;
     return 0;
 }
 
-void mf_hip_move_retoken(struct mf_kernel *k, int64_t token)
+void mf_hip_move_set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
     k->grid = grid_of(&k->config, &k->shape, &k->function.device->info);

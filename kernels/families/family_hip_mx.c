@@ -1,15 +1,17 @@
-/* mx and wint4 on GPUs: the two stages of kernels/gpu/src/mx.hip, with weights of four bits or microscaled ones, and of
- * kernels/gpu/src/hopper/mx_hopper.hip with weights of four bits. The families differ in the weights that they take. A
- * step's name is its parameters:
+/* Families mx and wint4 on GPUs: the two stages with 4-bit or microscaled weights (kernels/gpu/src/mx.hip),
+ * and with 4-bit weights on Hopper (kernels/gpu/src/hopper/mx_hopper.hip). The families differ only in the
+ * weights they accept. Step names:
  *
- *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act into bf16 h; _w: routing weight before act;
- *                                                    _gu1, _gu16r: gate and up of w1 lie in turn
- *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw       gemm2 into z, or weighted z
- *     s1_bf16_mxfp4_silu_m64_n256_b, s2_bf16_mxfp4_m16_n256_b2_z|zw|y   Hopper's core; y: added up in y, in no order
+ *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act, writes bf16 h
+ *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw             gemm2, writes z or weighted z
+ *     s1_bf16_mxfp4_silu_m64_n256_b                        stage 1 on the Hopper core
+ *     s2_bf16_mxfp4_m16_n256_b2_z|zw|y                     stage 2 on the Hopper core; y: adds to y
  *
- * m rows of an expert block, n weight rows and k of K of a slice, s slices in the ring, w waves over weight rows x tokens. On
- * AMD (d in place of w) weights go straight from memory into the registers of the wave that multiplies them. b: two groups
- * of four waves that share a tile, and as many slices as LDS holds; b2: two such blocks on a multiprocessor. */
+ *     m16    rows per expert block                 n128   weight rows per tile
+ *     k256   elements of K per stage               s4     stages of the ring buffer
+ *     w4x1   warps over weight rows x tokens       d4x1   the same on AMD, weights loaded into registers
+ *     b, b2  two warpgroups share a tile; as many stages as fit shared memory; b2: two blocks per SM
+ *     _w     routing weight before act             _gu1, _gu16r   gate and up of w1 are interleaved */
 #include <errno.h>
 #include <string.h>
 
@@ -18,23 +20,23 @@
 #include "kernels/core/codec.h"
 #include "kernels/families/family_hip_hopper.h"
 
-#define PART    128 /* of K: kernels/gpu/src/mx.hip */
-#define QUARTER 32  /* what is copied at once of a row of weights */
-/* Of a tile of AMD's whose rows of gate and up lie in turn: below what spills on gfx90a. */
+#define PART    128 /* elements of K per part of a stage (kernels/gpu/src/mx.hip) */
+#define QUARTER 32  /* elements of a weight row per copy */
+/* Maximum block_m x block_n on AMD with interleaved gate and up; larger tiles spill registers on gfx90a. */
 #define TURNS_MAX (64 * 128)
-#define X_MAX     (INT64_C(16) << 32) /* where a row of x lies is 32 bits of 16-byte pieces */
+#define X_MAX     (INT64_C(16) << 32) /* the offset of a row of x is a 32-bit count of 16-byte units */
 
 #define STAGES_MIN 2
 #define BARRIERS   (2 * MF_HIP_HOPPER_STAGES * 8)
-#define HOPPER_X   256 /* bytes along K of a token, in a slice of Hopper's core */
+#define HOPPER_X   256 /* bytes of a token row per stage of the Hopper core */
 
 struct variant {
     int block_m, block_n;
-    int parts; /* of a slice */
+    int parts; /* per stage */
     int stages;
     int warps_n, warps_m;
-    int blocks;     /* of a unit at once; what registers allow */
-    bool is_hopper; /* mx_hopper.hip, which block_m, block_n and blocks are all of */
+    int blocks;     /* resident blocks per SM or CU; limited by registers */
+    bool is_hopper; /* mx_hopper.hip; only block_m, block_n and blocks apply */
 };
 
 #define MX(m, n, slice, ring, wn, wm, at_once)                                                    \
@@ -49,19 +51,21 @@ struct variant {
 
 /* clang-format off */
 static const struct variant variants[] = {
-    MX(16, 64, 1, 6, 2, 1, 4), MX(16, 64, 2, 4, 4, 1, 3), MX(16, 128, 1, 4, 4, 1, 4), MX(16, 128, 1, 6, 4, 1, 2),
-    MX(16, 128, 2, 3, 4, 1, 2), MX(16, 128, 2, 4, 4, 1, 2), MX(16, 256, 1, 4, 8, 1, 2), MX(16, 256, 1, 4, 4, 1, 2),
-    MX(16, 256, 1, 3, 4, 1, 3), MX(16, 256, 2, 4, 8, 1, 1), MX(32, 128, 1, 4, 4, 1, 3), MX(32, 128, 1, 6, 4, 1, 2),
-    MX(32, 256, 1, 4, 8, 1, 2), MX(32, 256, 1, 4, 4, 1, 2), MX(48, 128, 1, 4, 4, 1, 2), MX(48, 256, 1, 4, 8, 1, 1),
-    MX(64, 128, 1, 4, 4, 1, 2), MX(64, 128, 1, 3, 4, 2, 2), MX(64, 256, 1, 4, 8, 1, 1), MX(96, 128, 1, 3, 4, 2, 1),
-    MX(128, 128, 1, 3, 4, 2, 1),
+    MX(16, 64, 1, 6, 2, 1, 4),  MX(16, 64, 2, 4, 4, 1, 3),  MX(16, 128, 1, 4, 4, 1, 4),
+    MX(16, 128, 1, 6, 4, 1, 2), MX(16, 128, 2, 3, 4, 1, 2), MX(16, 128, 2, 4, 4, 1, 2),
+    MX(16, 256, 1, 4, 8, 1, 2), MX(16, 256, 1, 4, 4, 1, 2), MX(16, 256, 1, 3, 4, 1, 3),
+    MX(16, 256, 2, 4, 8, 1, 1), MX(32, 128, 1, 4, 4, 1, 3), MX(32, 128, 1, 6, 4, 1, 2),
+    MX(32, 256, 1, 4, 8, 1, 2), MX(32, 256, 1, 4, 4, 1, 2), MX(48, 128, 1, 4, 4, 1, 2),
+    MX(48, 256, 1, 4, 8, 1, 1), MX(64, 128, 1, 4, 4, 1, 2), MX(64, 128, 1, 3, 4, 2, 2),
+    MX(64, 256, 1, 4, 8, 1, 1), MX(96, 128, 1, 3, 4, 2, 1), MX(128, 128, 1, 3, 4, 2, 1),
     HOPPER(16, 128, 2), HOPPER(16, 256, 2), HOPPER(16, 256, 1), HOPPER(16, 512, 1), HOPPER(32, 256, 1),
     HOPPER(64, 256, 1), HOPPER(64, 512, 1),
 };
-/* Two slices, one that is read and one that lands. */
+/* Two stages: one is read while the other is filled. */
 static const struct variant amd_variants[] = {
-    MX(16, 64, 1, 2, 4, 1, 4),  MX(16, 128, 1, 2, 4, 1, 2), MX(16, 256, 1, 2, 4, 1, 1), MX(16, 128, 2, 2, 4, 1, 1),
-    MX(32, 64, 1, 2, 4, 1, 2),  MX(32, 128, 1, 2, 4, 1, 2), MX(64, 128, 1, 2, 4, 1, 1),
+    MX(16, 64, 1, 2, 4, 1, 4),  MX(16, 128, 1, 2, 4, 1, 2), MX(16, 256, 1, 2, 4, 1, 1),
+    MX(16, 128, 2, 2, 4, 1, 1), MX(32, 64, 1, 2, 4, 1, 2),  MX(32, 128, 1, 2, 4, 1, 2),
+    MX(64, 128, 1, 2, 4, 1, 1),
 };
 /* clang-format on */
 
@@ -95,7 +99,7 @@ static struct mf_codecs codecs_of(const struct mf_shape *s)
     return c;
 }
 
-/* Words of scales that a row has in a part of a slice: one more where rows do not begin at words. */
+/* 32-bit words of scales per row and part; one more if the scales of a row do not start on a word. */
 static int scale_words(const struct config *c, const struct mf_shape *s)
 {
     const struct mf_codec *w = codecs_of(s).w;
@@ -105,13 +109,13 @@ static int scale_words(const struct config *c, const struct mf_shape *s)
            (mf_hip_stage_length(&c->st, s) / w->group_cols * w->scale_bytes % 4 != 0);
 }
 
-static int hopper_slice(const struct config *c, const struct mf_shape *s)
+static int hopper_stage_bytes(const struct config *c, const struct mf_shape *s)
 {
     const struct variant *v = c->v;
     return (v->block_n * (MF_HIP_NARROW_BOX + scale_words(c, s) * 4) + v->block_m * HOPPER_X + 1023) / 1024 *
            1024;
 }
-static int hopper_beside(const struct config *c)
+static int hopper_extra_bytes(const struct config *c)
 {
     return c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2 + BARRIERS;
 }
@@ -120,19 +124,20 @@ static int stages_of(const struct mf_hip_machine *machine, const struct config *
     if (!c->v->is_hopper)
         return c->v->stages;
     int share = machine->shared_unit / c->v->blocks - machine->shared_extra;
-    int fit = (MF_MIN(share, machine->shared_block) - hopper_beside(c)) / hopper_slice(c, s);
+    int fit = (MF_MIN(share, machine->shared_block) - hopper_extra_bytes(c)) / hopper_stage_bytes(c, s);
     return MF_MAX(MF_MIN(fit, MF_HIP_HOPPER_STAGES), STAGES_MIN);
 }
 
-/* Of LDS: the ring, and what is there beside it, or in it. Narrow tokens are in the ring as they are, with a word of scales for
- * 16 bytes, and beside it as bf16, twice; where copies are held, in the ring as bf16 only. */
+/* Bytes of shared memory. The ring buffer holds narrow tokens unconverted, with one word of scales per 16
+ * bytes; two bf16 copies lie outside it. Where copies are staged in registers, the ring buffer holds bf16
+ * and doubles as output tile. */
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
                              const struct mf_shape *s)
 {
     const struct variant *v = c->v;
     const struct mf_codecs codecs = codecs_of(s);
     if (v->is_hopper)
-        return (uint32_t)(stages_of(machine, c, s) * hopper_slice(c, s) + hopper_beside(c));
+        return (uint32_t)(stages_of(machine, c, s) * hopper_stage_bytes(c, s) + hopper_extra_bytes(c));
     bool held = machine->copies_held, narrow = codecs.a->bits < 16 && !held;
     int weights = held ? 0 : v->block_n * PART * codecs.w->bits / 8;
     int raw = v->block_m * PART * codecs.a->bits / 128 * (codecs.a->group_cols > 0 ? 20 : 16);
@@ -161,7 +166,8 @@ static void print_name(const struct mf_hip_machine *machine, const struct config
               mf_hip_out_word(c->st.out));
 }
 
-/* Measured on an H200: its core b took half of the time of mx.hip's tiles of so many tokens, and they won nowhere. */
+/* Largest block_m of mx.hip with 4-bit weights on sm_90. Core b takes half the time for larger blocks
+ * (H200). */
 #define MX_TOKENS_MAX 32
 
 static bool is_legal(const struct config *c, const struct mf_shape *s, const struct mf_device_info *device,
@@ -176,40 +182,38 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
     no->rule = NULL;
     bool is_sm_90 = strcmp(device->class.gfx, "sm_90") == 0;
     if (c->v->is_hopper && !is_sm_90)
-        mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+        mf_refuse(no, "arch", "WGMMA requires sm_90; the device is %s", device->class.gfx);
     else if (c->v->is_hopper && codecs.w->bits != 4)
-        mf_refuse(no, "format", "the cores b and b2 have weights of four bits");
+        mf_refuse(no, "format", "weights have %d bits; cores b and b2 support 4-bit weights only",
+                  codecs.w->bits);
     else if (!c->v->is_hopper && is_sm_90 && codecs.w->bits == 4 && c->v->block_m > MX_TOKENS_MAX)
-        mf_refuse(
-            no, "slower",
-            "a block has %d tokens: with more than %d the core b multiplies weights of four bits in half "
-            "of the time",
-            c->v->block_m, MX_TOKENS_MAX);
+        mf_refuse(no, "slower",
+                  "block_m is %d; above %d tokens per block, core b takes half the time with 4-bit weights",
+                  c->v->block_m, MX_TOKENS_MAX);
     else if (c->st.out == MF_HIP_TO_Y && codecs.w->format == MF_FORMAT_INT4 && codecs.w->group_cols > 0)
         mf_refuse(
             no, "accuracy",
-            "weights are rounded under their scales, and y with each row that is added: together more than "
-            "a row of an expert may be off");
+            "int4 weights with group scales: rounding of the weights and of every addition to y together "
+            "exceed the tolerance of a row");
     else if (!c->v->is_hopper && c->st.out == MF_HIP_TO_Y)
-        mf_refuse(no, "accumulates", "rows are added to y by the cores b and b2 only");
+        mf_refuse(no, "accumulates", "only cores b and b2 can add rows to y");
     else if (mf_hip_stage_length(&c->st, s) % QUARTER)
-        mf_refuse(no, "divisibility",
-                  "the product is %d long (remainder %d): rows of weights are copied %d elements at a time",
+        mf_refuse(no, "divisibility", "K is %d (remainder %d): weight rows are copied %d elements at a time",
                   mf_hip_stage_length(&c->st, s), mf_hip_stage_length(&c->st, s) % QUARTER, QUARTER);
     else if (bytes >= X_MAX)
-        mf_refuse(no, "offsets", "the rows are %lld bytes; one lies less than %lld bytes from the first",
+        mf_refuse(no, "offsets", "the rows have %lld bytes; the kernel addresses up to %lld bytes",
                   (long long)bytes, (long long)X_MAX);
     else if (columns > mf_hip_stage_width(&c->st, s) && columns > 64)
-        mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage,
-                  mf_hip_stage_width(&c->st, s));
+        mf_refuse(no, "divisibility", "a tile has %d columns, but the output of stage %d has only %d",
+                  columns, c->st.stage, mf_hip_stage_width(&c->st, s));
     else if (machine->copies_held && c->st.stage == 1 && *mf_hip_weights_word(s, MF_TENSOR_W1, false) &&
              c->v->block_m * c->v->block_n >= TURNS_MAX)
-        mf_refuse(
-            no, "registers",
-            "gate and up lie in turn: the places of their rows leave no registers for the sums of %d x %d",
-            c->v->block_n, c->v->block_m);
+        mf_refuse(no, "registers",
+                  "gate and up are interleaved; addressing their rows leaves too few registers for %d x %d "
+                  "accumulators",
+                  c->v->block_n, c->v->block_m);
     else if (shared > (uint32_t)machine->shared_block)
-        mf_refuse(no, "lds", "%d slices need %u bytes of LDS with what is beside them; a block has %d",
+        mf_refuse(no, "lds", "%d stages and the output tile need %u bytes of shared memory; a block has %d",
                   stages_of(machine, c, s), shared, machine->shared_block);
     return !no->rule;
 }
@@ -375,7 +379,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     return 0;
 }
 
-/* Where the scales of an tensor spec end. */
+/* End of the scales of a tensor. */
 static const void *scales_end(const struct mf_kernel *k, const struct mf_tensor_spec *a,
                               const struct mf_tensor_ref *ref)
 {

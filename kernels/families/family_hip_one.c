@@ -1,7 +1,10 @@
-/* one on GPUs: the whole layer in one launch (kernels/gpu/src/one.hip), for few tokens.
+/* Family one on GPUs: the whole layer in one launch, for few tokens (kernels/gpu/src/one.hip).
  *
- *     one_bf16_silu_t512_b8_c1_y12      threads, loads of w1 in flight, columns of a wave, loads of w2 in flight;
- *                                       _p128 behind it: of weights that lie as panel128 */
+ *     one_bf16_silu_t512_b8_c1_y12[_p128]
+ *
+ *     t512   threads per block                     b8     loads of w1 in flight
+ *     c1     columns per warp                      y12    loads of w2 in flight
+ *     _p128  weights in layout panel128 */
 #include <errno.h>
 #include <string.h>
 
@@ -22,7 +25,8 @@ static const struct variant variants[] = {
     {1024, 4, 2, 6}, {256, 14, 1, 16}, {256, 16, 1, 16}, {256, 16, 4, 16},
 };
 
-/* Of waves of 64 lanes: half the loads fill a row. 1024 threads have 128 registers each, which more loads would spill. */
+/* For waves of 64 lanes, which need half as many loads per row. With 1024 threads, a thread has 128
+ * registers; more loads would spill. */
 static const struct variant wide_variants[] = {
     {256, 7, 1, 8}, {256, 8, 2, 8}, {256, 14, 4, 12}, {512, 4, 1, 4},  {512, 7, 1, 8},
     {512, 4, 2, 8}, {512, 4, 4, 8}, {1024, 2, 1, 4},  {1024, 2, 2, 4},
@@ -30,10 +34,11 @@ static const struct variant wide_variants[] = {
 
 struct config {
     const struct variant *v;
-    bool sliced; /* w1 and w2 lie as panel128 */
+    bool sliced; /* w1 and w2 are in layout panel128 */
 };
 
-/* All variants of weights as they are in checkpoints, then, where there are such, all of them in slices. false: beyond them. */
+/* The i-th candidate: all variants with weights in checkpoint layout, then, if supported, all with panel128.
+ * false: i is out of range. */
 static bool nth_config(const struct mf_device_info *device, const struct mf_shape *s, size_t i,
                        struct config *ret)
 {
@@ -41,8 +46,8 @@ static bool nth_config(const struct mf_device_info *device, const struct mf_shap
     bool wide = mf_hip_machine_of(device)->wave == 64;
     size_t n = wide ? MF_ARRAY_LEN(wide_variants) : MF_ARRAY_LEN(variants);
     *ret = (struct config){(wide ? wide_variants : variants) + i % n, i >= n};
-    return i < n || (i < 2 * n && mf_hip_reads_slices(device) && mf_hip_may_slice(s, MF_TENSOR_W1, &no) &&
-                     mf_hip_may_slice(s, MF_TENSOR_W2, &no));
+    return i < n || (i < 2 * n && mf_hip_reads_panel128(device) &&
+                     mf_hip_may_panel128(s, MF_TENSOR_W1, &no) && mf_hip_may_panel128(s, MF_TENSOR_W2, &no));
 }
 
 struct mf_kernel {
@@ -61,30 +66,31 @@ static void print_name(const struct config *c, const struct mf_shape *s, char bu
               *w1 ? "_" : "", w1);
 }
 
-/* Activations of one part in LDS, with their scales. */
+/* Shared memory for the activations of one GEMM with their scales. */
 static uint32_t shared_bytes(const struct mf_shape *s)
 {
     int64_t slots = s->token * s->topk,
             x = s->token * (s->model_dim * INT64_C(2) + (s->model_dim / 128 + 1) * 4);
     int64_t h = slots * (s->inter_dim * INT64_C(2) + (s->inter_dim / 128 + 1) * 4);
-    /* beside it a largest magnitude of each wave */
+    /* plus the maximum magnitude per warp */
     return (uint32_t)MF_MIN(MF_MAX(x, h) + 128 + 128, INT64_C(1) << 30);
 }
 
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
                      enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* it has the same weights */
+    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* same weight formats as tile */
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
     if (mf_hip_is_int8(*ret_format))
-        mf_refuse(no, "q_dtype", "activations are int8; one multiplies bf16 and 8-bit floats, in float");
+        mf_refuse(no, "q_dtype", "activations are int8; family one supports bf16 and fp8 only");
     else if (s->token > TOKENS_MAX)
-        mf_refuse(no, "tokens_max",
-                  "token is %lld; a slot's weights are read for it alone, which pays up to %d",
-                  (long long)s->token, TOKENS_MAX);
+        mf_refuse(
+            no, "tokens_max",
+            "token is %lld; the kernel reads an expert's weights once per slot, which pays up to %d tokens",
+            (long long)s->token, TOKENS_MAX);
     else if (shared_bytes(s) > shared_max)
-        mf_refuse(no, "lds", "the activations of %lld tokens need %u bytes of LDS; a block has %u",
+        mf_refuse(no, "lds", "the activations of %lld tokens need %u bytes of shared memory; a block has %u",
                   (long long)s->token, shared_bytes(s), shared_max);
     else
         return mf_hip_whole_allowed(s, TOKENS_MAX, no);
@@ -138,13 +144,13 @@ static int find(const struct mf_device_info *device, const struct mf_shape *s, c
         *ret_code = (struct mf_code){.source = "one.hip", .function = "mf_one"};
         mf_hip_whole_define(ret_code, s, format);
         if (c.sliced)
-            mf_code_define(ret_code, "MF_SLICED");
+            mf_code_define(ret_code, "MF_PANELS");
         mf_code_define(ret_code, "MF_THREADS=%d", c.v->threads);
         mf_code_define(ret_code, "MF_BATCH=%d", c.v->batch);
         mf_code_define(ret_code, "MF_BATCH_Y=%d", c.v->batch_y);
         mf_code_define(ret_code, "MF_COLS=%d", c.v->columns);
         if (s->ep_experts > 0)
-            mf_hip_define_share(ret_code, s);
+            mf_hip_define_rank(ret_code, s);
         return 0;
     }
     return -ENOTSUP;
@@ -171,7 +177,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     if (r < 0)
         return r;
     k->shape = *shape;
-    /* one block an SM, so that all of them are there at once */
+    /* one block per SM: all blocks must be resident at once */
     k->grid = (struct mf_grid){(uint32_t)device->info.cores, 1,    1,    (uint32_t)c.v->threads,
                                shared_bytes(shape),          true, false};
     *ret = k;

@@ -1,5 +1,6 @@
-/* pair on GPUs: both stages of the grouped GEMM in one launch by Hopper's core (kernels/gpu/src/hopper/pair.hip), from tokens that are sorted and
- * quantised to rows that are added to y, which is zeroed before or on the way. Names: family_hip_both.h. */
+/* Family pair on GPUs: both stages of the grouped GEMM in one launch of the Hopper core
+ * (kernels/gpu/src/hopper/pair.hip). Input: sorted, quantised tokens. Output: rows accumulated into y, which
+ * the launch or an earlier step zeroes. family_hip_both.h describes the step names. */
 #include <string.h>
 
 #include "common/base/cleanup.h"
@@ -10,7 +11,8 @@
 #include "kernels/gpu/src/args.h"
 
 #define ALIGN 256
-/* Tokens from which on y is zeroed on the way: with fewer, memory has no time for it in stage 1, but while the sort runs. */
+/* Token count from which this launch may zero y. With fewer tokens, HBM bandwidth is free during the sort,
+ * not during stage 1. */
 #define ZERO_FROM 2048
 
 static const struct mf_hip_both_variant variants[] = {
@@ -31,7 +33,7 @@ struct mf_kernel {
 
 /* ---- steps ---- */
 
-/* The workspace: h, and what is counted of its tiles. */
+/* Workspace sections: h, its scales, counters of completed tiles. */
 enum { H, H_SCALE, MADE, N_PLACES };
 
 static int64_t n_made(const struct mf_hip_both *c, const struct mf_shape *s)
@@ -49,7 +51,8 @@ static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, u
     return at;
 }
 
-/* What both stages' steps are: x, the sort, w1, w2, then biases of layers that have them, and y. */
+/* Combines the steps of both stages. needs: x, sorted, w1, w2, then b1 and b2 if the layer has them, and
+ * y. */
 static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
 {
     const struct mf_hip_stage up_stage = mf_hip_both_stage(c, shape, 1),
@@ -125,7 +128,7 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 
 /* ---- launches ---- */
 
-/* LDS stays as it was opened: the ring's slices are part of the code. */
+/* Shared memory stays unchanged: the number of stages is compiled in. */
 static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     const struct mf_device_info *device = &k->function.device->info;

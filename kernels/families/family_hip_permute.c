@@ -1,13 +1,14 @@
-/* permute on GPUs: rows into expert order and back, for GEMMs that take and leave them there. None of ours does: tile fetches
- * rows as it multiplies and leaves them by slot, so the family is enumerated where it is named.
+/* Family permute on GPUs: moves rows into expert order and back, for GEMMs that read and write expert order.
+ * The built-in GEMMs do not: family tile gathers rows itself and writes by slot. The family is enumerated
+ * only where it is named.
  *
- *     gather_m16            x, in any format, each row of expert order fetched
- *     gather_once_m16       each token's row read once and written to all of its places
- *     gather_bulk_m16       the same by Hopper's copies in bulk
- *     quant1_gather_m16     a token's row of bf16 quantised once and written to all of its places
- *     sort_gather_m16       as gather_once and the sort in one launch, for few routes
- *     act_m16               h of the sums of gate and up that a GEMM left in expert order
- *     unpermute_z_m16, unpermute_zw_m16    rows of a token fetched, times its routing weights, and summed; weighted ones summed
+ *     gather_m16            gather x, in any format, one read per row of expert order
+ *     gather_once_m16       read each token's row once, write it to all its places
+ *     gather_bulk_m16       the same with TMA copies
+ *     quant1_gather_m16     quantise each token's bf16 row once, write it to all its places
+ *     sort_gather_m16       sort and gather_once in one launch, for few routes
+ *     act_m16               apply the activation to gate and up in expert order, write h
+ *     unpermute_z_m16, unpermute_zw_m16    sum a token's rows times its routing weights; sum weighted rows
  *     unpermute_few_z_m16, unpermute_few_zw_m16    the same for few routes */
 #include <errno.h>
 #include <string.h>
@@ -18,14 +19,14 @@
 #include "kernels/gpu/src/args.h"
 
 #define THREADS     256
-#define BLOCKS_MOST 6     /* of a unit at once, of any kind */
-#define ROUTES_MAX  1024  /* that every block sorts or finds for itself sooner than blocks could meet */
-#define EXPERTS_MAX 512   /* of which a block's LDS holds counts for each wave */
-#define SORTING_MAX 512   /* threads of such a block */
-#define ROWS_MAX    16384 /* in which every block finds its routes */
+#define BLOCKS_MOST 6     /* maximum resident blocks per SM or CU, any kind */
+#define ROUTES_MAX  1024  /* up to here, sorting in every block is faster than synchronising blocks */
+#define EXPERTS_MAX 512   /* shared memory holds a count per expert and warp */
+#define SORTING_MAX 512   /* threads of a sorting block */
+#define ROWS_MAX    16384 /* rows that every block searches for its routes */
 #define BULK_WAVES  4
-#define BULK_DEPTH  4 /* as permute_hopper.hip has it, and the longest piece of a row */
-#define BULK_PIECE  4096
+#define BULK_DEPTH  4    /* copies in flight per warp, as in permute_hopper.hip */
+#define BULK_PIECE  4096 /* maximum bytes per copy */
 
 enum kind {
     GATHER,
@@ -44,19 +45,21 @@ enum kind {
 /* clang-format off */
 static const struct {
     const char *word, *source, *function;
-    bool back, weighted, few; /* weighted: z comes so */
-    bool by_map;
+    bool back, weighted, few; /* weighted: the input is weighted z */
+    bool by_map;              /* uses the inverse map: route to row */
 } kinds[N_KINDS] = {
-    [GATHER]             = {"gather",           "permute.hip",        "mf_gather",        false, false, false, false},
-    [GATHER_ONCE]        = {"gather_once",      "permute.hip",        "mf_permute",       false, false, false, true},
-    [GATHER_BULK]        = {"gather_bulk",      "permute_hopper.hip", "mf_permute_bulk",  false, false, false, true},
-    [QUANT1_GATHER]      = {"quant1_gather",    "quant_gather.hip",   "mf_quant_gather",  false, false, false, true},
-    [SORT_GATHER]        = {"sort_gather",      "permute_few.hip",    "mf_sort_permute",  false, false, true,  false},
-    [ACT]                = {"act",              "act.hip",            "mf_act",           false, false, false, false},
-    [UNPERMUTE]          = {"unpermute_z",      "permute.hip",        "mf_unpermute",     true,  false, false, true},
-    [UNPERMUTE_WEIGHTED] = {"unpermute_zw",     "permute.hip",        "mf_unpermute",     true,  true,  false, true},
-    [FEW]                = {"unpermute_few_z",  "permute_few.hip",    "mf_unpermute_few", true,  false, true,  false},
-    [FEW_WEIGHTED]       = {"unpermute_few_zw", "permute_few.hip",    "mf_unpermute_few", true,  true,  true,  false},
+    [GATHER] = {"gather", "permute.hip", "mf_gather"},
+    [GATHER_ONCE] = {"gather_once", "permute.hip", "mf_permute", .by_map = true},
+    [GATHER_BULK] = {"gather_bulk", "permute_hopper.hip", "mf_permute_bulk", .by_map = true},
+    [QUANT1_GATHER] = {"quant1_gather", "quant_gather.hip", "mf_quant_gather", .by_map = true},
+    [SORT_GATHER] = {"sort_gather", "permute_few.hip", "mf_sort_permute", .few = true},
+    [ACT] = {"act", "act.hip", "mf_act"},
+    [UNPERMUTE] = {"unpermute_z", "permute.hip", "mf_unpermute", .back = true, .by_map = true},
+    [UNPERMUTE_WEIGHTED] = {"unpermute_zw", "permute.hip", "mf_unpermute",
+        .back = true, .weighted = true, .by_map = true},
+    [FEW] = {"unpermute_few_z", "permute_few.hip", "mf_unpermute_few", .back = true, .few = true},
+    [FEW_WEIGHTED] = {"unpermute_few_zw", "permute_few.hip", "mf_unpermute_few",
+        .back = true, .weighted = true, .few = true},
 };
 /* clang-format on */
 static const int block_ms[] = {16, 32, 64, 128};
@@ -74,7 +77,7 @@ struct mf_kernel {
     int parts;
 };
 
-/* With doweight_stage1 the weight is in z already. */
+/* True if the step applies routing weights. With doweight_stage1, z already contains them. */
 static bool weighs(const struct mf_shape *s, enum kind kind)
 {
     return kinds[kind].back && !kinds[kind].weighted && !s->doweight_stage1;
@@ -86,7 +89,7 @@ static const struct mf_codec *codec_of(const struct mf_shape *s)
     return mf_codec_find(x.format, x.scale);
 }
 
-/* Of a row that is read; of act's those that are written. */
+/* Bytes of an input row; for act, of an output row. */
 static size_t row_bytes(enum kind kind, const struct mf_shape *s)
 {
     if (kind == ACT)
@@ -102,27 +105,26 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
     size_t row = row_bytes(c->kind, s);
     no->rule = NULL;
     if (kinds[c->kind].few && (routes > ROUTES_MAX || s->expert > EXPERTS_MAX))
-        mf_refuse(
-            no, "routes",
-            "%lld tokens x topk %d are %lld routes to %d experts; every block sorts for itself, %d to %d "
-            "at most",
-            (long long)s->token, s->topk, (long long)routes, s->expert, ROUTES_MAX, EXPERTS_MAX);
+        mf_refuse(no, "routes",
+                  "%lld tokens x topk %d are %lld routes to %d experts; every block sorts on its own, up to "
+                  "%d routes "
+                  "to %d experts",
+                  (long long)s->token, s->topk, (long long)routes, s->expert, ROUTES_MAX, EXPERTS_MAX);
     else if (kinds[c->kind].few && kinds[c->kind].back && rows > ROWS_MAX)
         mf_refuse(no, "rows",
-                  "%lld rows with padding to blocks of %d; every block goes through all of them, %d at most",
+                  "%lld rows with padding to blocks of %d; every block scans all rows, %d at most",
                   (long long)rows, c->block_m, ROWS_MAX);
     else if (c->kind == QUANT1_GATHER && !mf_cpu_quantises(s))
-        mf_refuse(no, "format", "activations are %s; gather has rows that are not quantised",
-                  codec_of(s)->name);
+        mf_refuse(no, "format", "activations are %s, which are not quantised; use gather", codec_of(s)->name);
     else if (kinds[c->kind].weighted && s->doweight_stage1)
-        mf_refuse(no, "doweight_stage1", "the weight is in z already; there is no other zw");
+        mf_refuse(no, "doweight_stage1",
+                  "doweight_stage1 is 1: stage 1 applies the routing weight, so there is no zw");
     else if (c->kind == GATHER_BULK && strcmp(device->class.gfx, "sm_90") != 0)
-        mf_refuse(no, "arch", "copies in bulk are instructions of sm_90; the device is %s",
-                  device->class.gfx);
+        mf_refuse(no, "arch", "TMA copies require sm_90; the device is %s", device->class.gfx);
     else if (c->kind == GATHER_BULK && row % 16 != 0)
         mf_refuse(no, "divisibility",
-                  "rows are %zu bytes (remainder of 16: %zu); they are copied by multiples of 16", row,
-                  row % 16);
+                  "rows have %zu bytes, not a multiple of 16 (remainder %zu): TMA copies units of 16 bytes",
+                  row, row % 16);
     return !no->rule;
 }
 
@@ -170,7 +172,7 @@ static void describe_act(const struct config *c, const struct mf_shape *shape, s
     s->flops = values * 8;
 }
 
-/* Row of each route; then what each block found largest. */
+/* Bytes of the map from route to row. The maximum of each block follows it in the workspace. */
 static size_t map_bytes(const struct mf_shape *s)
 {
     return ((size_t)(s->token * s->topk) * sizeof(mf_i32) + 63) / 64 * 64;
@@ -194,7 +196,7 @@ static void describe(const struct config *c, const struct mf_shape *shape,
     *ret = s;
 }
 
-/* Called for every step, and for what a kind is refused for; stops at the first value that is not 0. */
+/* Callbacks for every step and for every refused kind. A non-zero result stops the enumeration. */
 struct each {
     const struct mf_device_info *device;
     const struct mf_shape *shape;
@@ -203,8 +205,8 @@ struct each {
     void *context;
 };
 
-/* Blocks meet between passes over the rows, so an order and a scale of all rows can be made and used in one step; of the output
- * a thread owns columns. */
+/* Blocks synchronise between passes over the rows, so one step can compute an order or a scale of all rows
+ * and use it. A thread owns columns of the output, so it can accumulate. */
 static bool may_cover(const struct mf_shape *s, const struct mf_step *step, struct mf_refusal *no)
 {
     static const struct mf_fusion_caps caps = {
@@ -212,7 +214,7 @@ static bool may_cover(const struct mf_shape *s, const struct mf_step *step, stru
     return mf_cpu_may_cover(s, step->covers, step->block_m, &caps, no);
 }
 
-/* Of a kind, once: larger blocks are refused for what smaller ones are. */
+/* Reports a refusal once per kind: the reason also applies to the larger blocks. */
 static int each_block(const struct each *e, enum kind kind)
 {
     for (size_t b = 0; b < MF_ARRAY_LEN(block_ms); b++) {
@@ -276,7 +278,7 @@ static int match_name(void *context, const struct mf_step *step, const struct co
 
 /* ---- code ---- */
 
-/* Blocks of a unit at once: all slots of a chunk are in registers. */
+/* Resident blocks per SM or CU; the registers hold all slots of a chunk. */
 static int blocks_sm(const struct config *c, const struct mf_shape *s)
 {
     if (c->kind == GATHER_BULK)
@@ -294,7 +296,8 @@ static int routes_of(const struct mf_shape *s)
     return routes;
 }
 
-/* Of few routes each is one lane's to sort; summed, they leave most units without work in large blocks. */
+/* sort_gather sorts one route per thread. unpermute_few uses small blocks for few routes, to occupy more
+ * SMs. */
 static int threads_of(const struct config *c, const struct mf_shape *s)
 {
     bool least = kinds[c->kind].few && kinds[c->kind].back && s->token * s->topk <= ROUTES_MAX / 8;
@@ -333,7 +336,7 @@ static void code_of(const struct config *c, const struct mf_shape *s, struct mf_
     if (c->kind == SORT_GATHER)
         mf_code_define(ret, "MF_BLOCK_M=%d", c->block_m);
     if (c->kind == SORT_GATHER || s->ep_experts > 0)
-        mf_hip_define_share(ret, s);
+        mf_hip_define_rank(ret, s);
     if (kinds[c->kind].back)
         mf_code_define(ret, "MF_WEIGHTED=%d", weighs(s, c->kind));
     else if (c->kind == QUANT1_GATHER)
@@ -367,14 +370,14 @@ static int code(const struct mf_device_info *device, const struct mf_shape *shap
 
 /* ---- launches ---- */
 
-/* A piece of a row, as many as there are of each wave, and what they are waited for by. */
+/* Shared memory: BULK_DEPTH pieces of a row and their mbarriers per warp. */
 static uint32_t bulk_shared(const struct mf_shape *s)
 {
     size_t chunks = row_bytes(GATHER_BULK, s) / 16, pieces = (chunks * 16 + BULK_PIECE - 1) / BULK_PIECE;
     return (uint32_t)(BULK_WAVES * BULK_DEPTH * ((chunks + pieces - 1) / pieces * 16 + sizeof(uint64_t)));
 }
 
-/* Threads that share out the slots of a chunk, of those that are on the device at once. */
+/* Number of threads that divide the slots of a chunk among them, limited by the resident threads. */
 static int parts_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g)
 {
     int64_t chunks = s->token * (int64_t)(row_bytes(c->kind, s) / 16), threads = (int64_t)g->x * g->block;
@@ -384,7 +387,7 @@ static int parts_of(const struct config *c, const struct mf_shape *s, const stru
     return parts;
 }
 
-/* Of so many blocks as are resident, those that find work; what sorts has an expert for each wave, too. */
+/* Number of resident blocks that have work. sort_gather also needs one warp per expert. */
 static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, const struct mf_grid *g,
                           int parts)
 {
@@ -398,7 +401,7 @@ static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, cons
     return (uint32_t)MF_MAX(MF_MIN((int64_t)g->x, work), 1);
 }
 
-/* Threads, and the routes that a block may sort, are part of the code; parts and blocks are right for fewer tokens. */
+/* Nothing else changes: threads and routes are compiled in, and parts and blocks also suit fewer tokens. */
 static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;
@@ -445,7 +448,7 @@ static int launch_act(const struct mf_kernel *k, const struct mf_launch *l)
     return mf_hip_launch(&k->function, &k->grid, &a, sizeof(a));
 }
 
-/* Scales, and NVFP4's factor: of rows that come with them, or that are made on the way. */
+/* Scales and NVFP4's global factor: copied from the input, or computed by quant1_gather. */
 static void set_scales(const struct mf_kernel *k, const struct mf_launch *l, struct mf_hip_permute_args *a)
 {
     const struct mf_codec *codec = codec_of(&k->shape);

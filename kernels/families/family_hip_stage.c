@@ -7,10 +7,10 @@
 #include "common/moe/layer.h"
 #include "kernels/fusion/fusion.h"
 
-#define BOX   128 /* bytes of a row that one box has, but for weights of four bits */
-#define PANEL 128 /* rows of panel128, of which BOX bytes lie together */
+#define BOX   128 /* bytes per row in a TMA box, except for 4-bit weights */
+#define PANEL 128 /* rows per panel of layout panel128, which stores BOX bytes of a row contiguously */
 
-/* Of a row: what one sum that is rounded to bf16 in another order may differ by. */
+/* Relative change of a row when one bf16 addition is reordered. */
 #define ADDED_APART 0x1p-8
 
 const char *mf_hip_out_word(enum mf_hip_out out)
@@ -23,7 +23,7 @@ const char *mf_hip_out_word(enum mf_hip_out out)
     return words[out];
 }
 
-/* Does the routing weight multiply the product? */
+/* True if the stage multiplies by the routing weight. */
 static bool weighs(const struct mf_hip_stage *st, const struct mf_shape *s)
 {
     return st->stage == 1 ? s->doweight_stage1
@@ -185,7 +185,7 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
     uint64_t bytes = bits == 16 ? 2 : 1, row = (uint64_t)mf_hip_stage_length(st, s) * (uint64_t)bits / 8;
     uint64_t N = (uint64_t)mf_hip_stage_width(st, s), halves = (uint64_t)st->halves;
     int gate_rows = st->stage == 1 ? mf_hip_w1_layout(s)->gate_rows : 0;
-    uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from gate to up */
+    uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from a gate row to its up row */
     uint32_t columns = (uint32_t)mf_hip_stage_columns(st);
     struct mf_bulk_tensor t = {
         .at = w,

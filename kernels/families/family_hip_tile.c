@@ -1,16 +1,24 @@
-/* tile on GPUs: the two stages of kernels/gpu/src/tile.hip and tile_hopper.hip. A step's name is its parameters:
+/* Family tile on GPUs: the two stages of the grouped GEMM (kernels/gpu/src/tile.hip and tile_hopper.hip).
+ * Step names:
  *
- *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q][_zero]   gather+gemm1+act into bf16 h; _w: routing weight before act; _gu1,
- *                                               _gu16r: gate and up of w1 lie in turn; _q: into
- *                                               quantised h, where a tile has whole groups of 128 columns;
- *                                               _zero: and y is zeroed on the way
- *     s2_bf16_m16_n128_s5_w4x1_z|zw|y           gemm2 into z, or weighted z, or added up in y, in no order
- *     s1_bf16_silu_m32_n128_bt_p128, s2_bf16_m32_n128_bt_p128_y   the same of weights that lie as panel128 (kernels/core/layout.h)
+ *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q][_zero]   gather+gemm1+act, writes h
+ *     s2_bf16_m16_n128_s5_w4x1_z|zw|y                      gemm2, writes z, weighted z, or adds to y
+ *     s1_bf16_silu_m32_n128_bt_p128                        stage 1 with weights in layout panel128
+ *     s2_bf16_m32_n128_bt_p128_y                           stage 2 with weights in layout panel128
  *
- * m rows of an expert block, n weight rows of a tile, s slices in the ring, w waves over weight rows x tokens; in place of w:
- * g groups of four waves with Hopper's wgmma; b, bt tile_hopper.hip, with tiles that two groups share or take in turn, and
- * as many slices as LDS holds; bs, bts the same with tokens for the rows of the product, bsk bs with weights that stay in LDS for
- * blocks of tokens in a row; d waves whose weights go straight from memory into their registers (AMD). */
+ *     m16    rows per expert block                 n128   weight rows per tile
+ *     s5     stages of the ring buffer; without it, as many as fit shared memory
+ *     _w     routing weight applied before act     _gu1, _gu16r   gate and up of w1 are interleaved
+ *     _q     quantised h, in groups of 128 columns _zero  y is zeroed as well
+ *
+ * The core follows:
+ *     w4x1   warps over weight rows x tokens (tile.hip)
+ *     d4x1   the same on AMD; weights are loaded directly into registers
+ *     g2     warpgroups using WGMMA (tile.hip)
+ *     b      tile_hopper.hip, two consumer warpgroups share each tile
+ *     bt     tile_hopper.hip, the warpgroups process alternate tiles
+ *     bs, bts   b and bt with tokens as the rows of the product
+ *     bsk    bs, keeping the weights in shared memory for consecutive token tiles */
 #include <errno.h>
 #include <string.h>
 
@@ -23,55 +31,61 @@
 
 #define SLICE       128
 #define STAGES_MIN  2
-#define KEPT_BLOCKS 4    /* of tokens in a row, for which stage 2's weights stay in LDS */
-#define ZERO_FROM   1024 /* tokens; the zeroing of fewer is no time worth saving */
+#define KEPT_BLOCKS 4    /* consecutive token tiles for which stage 2 keeps its weights in shared memory */
+#define ZERO_FROM   1024 /* tokens; zeroing y for fewer takes negligible time */
 
 enum core {
-    MMA,    /* tile.hip, a wave's own matrix instruction */
-    GROUPS, /* tile.hip with Hopper's, of four waves */
-    HOPPER, /* tile_hopper.hip, two groups of four waves that share a tile; so are all up to SWAPPED_KEPT */
-    HOPPER_TURNS, /* the same, each with tiles of its own */
-    SWAPPED,      /* tile_hopper.hip with tokens for rows: scales of 1x128 only */
+    MMA,          /* w: tile.hip with MMA or MFMA */
+    GROUPS,       /* g: tile.hip with WGMMA */
+    HOPPER,       /* b; this and all up to SWAPPED_KEPT are tile_hopper.hip */
+    HOPPER_TURNS, /* bt */
+    SWAPPED,      /* bs: tokens are the rows of the product; 1x128 scales only */
     SWAPPED_TURNS,
-    SWAPPED_KEPT, /* SWAPPED whose weights stay for several blocks of tokens: stage 2 of a small inter_dim */
-    DIRECT, /* tile.hip on AMD, weights straight from memory into the registers of the wave that multiplies them */
+    SWAPPED_KEPT, /* bsk: keeps its weights for several token tiles; stage 2 with a small inter_dim */
+    DIRECT,       /* d: tile.hip on AMD, weights loaded directly into registers */
 };
 
 struct variant {
     enum core core;
     int block_m, block_n;
-    int stages; /* 0: as many as LDS holds */
+    int stages; /* 0: as many as fit shared memory */
     int warps_n, warps_m;
-    int blocks;        /* of an SM at once; what registers allow */
-    bool block_scales; /* has room for the second sums that scales of 1x128 need */
+    int blocks;        /* resident blocks per SM or CU; limited by registers */
+    bool block_scales; /* has registers for the second accumulators that 1x128 scales need */
 };
 
 /* clang-format off */
 static const struct variant variants[] = {
-    {MMA,    16,  64,  6, 2, 1, 4, true},   {MMA,    16,  64,  8, 4, 1, 3, true},   {MMA,    16,  128, 4, 4, 1, 3, true},
-    {MMA,    16,  128, 6, 4, 1, 2, true},   {MMA,    16,  256, 3, 8, 1, 2, true},   {MMA,    16,  256, 6, 8, 1, 1, true},
-    {MMA,    32,  64,  6, 4, 1, 3, true},   {MMA,    32,  128, 4, 4, 1, 2, true},   {MMA,    32,  128, 5, 4, 1, 2, true},
-    {MMA,    48,  128, 4, 4, 1, 2, true},   {MMA,    64,  128, 3, 4, 2, 2, true},   {MMA,    128, 128, 3, 4, 2, 2, true},
-    {MMA,    128, 256, 4, 4, 2, 1, false},
-    {GROUPS, 16,  128, 6, 8,  1, 2, true},  {GROUPS, 16,  256, 3, 16, 1, 2, true},  {GROUPS, 16,  256, 6, 16, 1, 1, true},
-    {GROUPS, 32,  128, 5, 8,  1, 2, true},  {GROUPS, 32,  256, 5, 16, 1, 1, true},  {GROUPS, 48,  128, 4, 8,  1, 2, true},
-    {GROUPS, 64,  128, 4, 8,  1, 2, true},  {GROUPS, 64,  256, 5, 16, 1, 1, true},  {GROUPS, 96,  128, 3, 8,  1, 2, true},
-    {GROUPS, 96,  128, 4, 8,  1, 1, true},  {GROUPS, 96,  256, 4, 16, 1, 1, true},  {GROUPS, 128, 128, 3, 8,  1, 2, true},
-    {GROUPS, 128, 128, 6, 8,  1, 1, true},  {GROUPS, 128, 256, 4, 16, 1, 1, true},
-    {HOPPER, 32,  128, 0, 12, 1, 1, true},  {HOPPER, 32,  256, 0, 12, 1, 1, true},  {HOPPER, 48,  256, 0, 12, 1, 1, true},
-    {HOPPER, 64,  128, 0, 12, 1, 1, true},  {HOPPER, 64,  256, 0, 12, 1, 1, true},  {HOPPER, 80,  256, 0, 12, 1, 1, true},
-    {HOPPER, 96,  256, 0, 12, 1, 1, true},  {HOPPER, 128, 128, 0, 12, 1, 1, true},  {HOPPER, 128, 256, 0, 12, 1, 1, true},
-    {HOPPER_TURNS, 32,  128, 0, 12, 1, 1, true},  {HOPPER_TURNS, 64,  128, 0, 12, 1, 1, true},
-    {HOPPER_TURNS, 64,  256, 0, 12, 1, 1, true},  {HOPPER_TURNS, 96,  128, 0, 12, 1, 1, true},
+    {MMA, 16, 64, 6, 2, 1, 4, true},       {MMA, 16, 64, 8, 4, 1, 3, true},
+    {MMA, 16, 128, 4, 4, 1, 3, true},      {MMA, 16, 128, 6, 4, 1, 2, true},
+    {MMA, 16, 256, 3, 8, 1, 2, true},      {MMA, 16, 256, 6, 8, 1, 1, true},
+    {MMA, 32, 64, 6, 4, 1, 3, true},       {MMA, 32, 128, 4, 4, 1, 2, true},
+    {MMA, 32, 128, 5, 4, 1, 2, true},      {MMA, 48, 128, 4, 4, 1, 2, true},
+    {MMA, 64, 128, 3, 4, 2, 2, true},      {MMA, 128, 128, 3, 4, 2, 2, true},
+    {MMA, 128, 256, 4, 4, 2, 1, false},
+    {GROUPS, 16, 128, 6, 8, 1, 2, true},   {GROUPS, 16, 256, 3, 16, 1, 2, true},
+    {GROUPS, 16, 256, 6, 16, 1, 1, true},  {GROUPS, 32, 128, 5, 8, 1, 2, true},
+    {GROUPS, 32, 256, 5, 16, 1, 1, true},  {GROUPS, 48, 128, 4, 8, 1, 2, true},
+    {GROUPS, 64, 128, 4, 8, 1, 2, true},   {GROUPS, 64, 256, 5, 16, 1, 1, true},
+    {GROUPS, 96, 128, 3, 8, 1, 2, true},   {GROUPS, 96, 128, 4, 8, 1, 1, true},
+    {GROUPS, 96, 256, 4, 16, 1, 1, true},  {GROUPS, 128, 128, 3, 8, 1, 2, true},
+    {GROUPS, 128, 128, 6, 8, 1, 1, true},  {GROUPS, 128, 256, 4, 16, 1, 1, true},
+    {HOPPER, 32, 128, 0, 12, 1, 1, true},  {HOPPER, 32, 256, 0, 12, 1, 1, true},
+    {HOPPER, 48, 256, 0, 12, 1, 1, true},  {HOPPER, 64, 128, 0, 12, 1, 1, true},
+    {HOPPER, 64, 256, 0, 12, 1, 1, true},  {HOPPER, 80, 256, 0, 12, 1, 1, true},
+    {HOPPER, 96, 256, 0, 12, 1, 1, true},  {HOPPER, 128, 128, 0, 12, 1, 1, true},
+    {HOPPER, 128, 256, 0, 12, 1, 1, true},
+    {HOPPER_TURNS, 32, 128, 0, 12, 1, 1, true}, {HOPPER_TURNS, 64, 128, 0, 12, 1, 1, true},
+    {HOPPER_TURNS, 64, 256, 0, 12, 1, 1, true}, {HOPPER_TURNS, 96, 128, 0, 12, 1, 1, true},
     {HOPPER_TURNS, 128, 128, 0, 12, 1, 1, true},
-    {SWAPPED, 64,  256, 0, 12, 1, 1, true},       {SWAPPED, 128, 128, 0, 12, 1, 1, true},
+    {SWAPPED, 64, 256, 0, 12, 1, 1, true}, {SWAPPED, 128, 128, 0, 12, 1, 1, true},
     {SWAPPED, 128, 256, 0, 12, 1, 1, true},
-    {SWAPPED_TURNS, 64, 128, 0, 12, 1, 1, true},  {SWAPPED_TURNS, 64, 256, 0, 12, 1, 1, true},
+    {SWAPPED_TURNS, 64, 128, 0, 12, 1, 1, true}, {SWAPPED_TURNS, 64, 256, 0, 12, 1, 1, true},
     {SWAPPED_KEPT, 128, 256, 0, 12, 1, 1, true},
 };
 /* clang-format on */
 
-/* AMD: two slices, one that is read and one that lands. */
+/* AMD: two stages; one is read while the other is filled. */
 #define AMD(m, n, wn, wm, at_once, how)                                                           \
     {                                                                                             \
         .block_m = m, .block_n = n, .stages = 2, .warps_n = wn, .warps_m = wm, .blocks = at_once, \
@@ -79,13 +93,14 @@ static const struct variant variants[] = {
     }
 /* clang-format off */
 static const struct variant amd_variants[] = {
-    AMD(16, 64,   4, 1, 4, DIRECT),  AMD(16, 128,  4, 1, 4, DIRECT),  AMD(16, 256,  4, 1, 2, DIRECT),  AMD(32, 64,   4, 1, 4, DIRECT),
-    AMD(32, 128,  4, 1, 3, DIRECT),  AMD(32, 256,  4, 1, 2, DIRECT),  AMD(48, 128,  4, 1, 2, DIRECT),  AMD(64, 128,  4, 1, 2, DIRECT),
-    AMD(64, 256,  8, 1, 1, DIRECT),  AMD(96, 128,  4, 1, 2, DIRECT),  AMD(128, 128, 4, 1, 1, DIRECT),
-    AMD(16, 64,   4, 1, 3, MMA), AMD(16, 128,  4, 1, 1, MMA), AMD(32, 64,   4, 1, 2, MMA), AMD(32, 128,  4, 1, 1, MMA),
-    AMD(64, 64,   2, 2, 2, MMA), AMD(64, 128,  2, 2, 1, MMA), AMD(96, 128,  2, 2, 1, MMA), AMD(128, 64,  2, 2, 1, MMA),
-    AMD(128, 128, 2, 2, 1, MMA),
-    /* of gfx950's larger LDS */
+    AMD(16, 64, 4, 1, 4, DIRECT),      AMD(16, 128, 4, 1, 4, DIRECT),     AMD(16, 256, 4, 1, 2, DIRECT),
+    AMD(32, 64, 4, 1, 4, DIRECT),      AMD(32, 128, 4, 1, 3, DIRECT),     AMD(32, 256, 4, 1, 2, DIRECT),
+    AMD(48, 128, 4, 1, 2, DIRECT),     AMD(64, 128, 4, 1, 2, DIRECT),     AMD(64, 256, 8, 1, 1, DIRECT),
+    AMD(96, 128, 4, 1, 2, DIRECT),     AMD(128, 128, 4, 1, 1, DIRECT),
+    AMD(16, 64, 4, 1, 3, MMA),         AMD(16, 128, 4, 1, 1, MMA),        AMD(32, 64, 4, 1, 2, MMA),
+    AMD(32, 128, 4, 1, 1, MMA),        AMD(64, 64, 2, 2, 2, MMA),         AMD(64, 128, 2, 2, 1, MMA),
+    AMD(96, 128, 2, 2, 1, MMA),        AMD(128, 64, 2, 2, 1, MMA),        AMD(128, 128, 2, 2, 1, MMA),
+    /* need the larger LDS of gfx950 */
     AMD(128, 256, 4, 2, 1, MMA), AMD(128, 256, 8, 1, 1, DIRECT),
 };
 /* clang-format on */
@@ -110,7 +125,7 @@ static bool takes_turns(const struct variant *v)
     return v->core == HOPPER_TURNS || v->core == SWAPPED_TURNS;
 }
 
-/* Is there a stage 1 that zeroes y, too? Where tiles are of many tokens. */
+/* True if stage 1 also exists in a form that zeroes y: Hopper cores with large token tiles. */
 static bool zeroes(const struct variant *v)
 {
     return is_hopper(v) && v->block_m >= 64;
@@ -135,38 +150,39 @@ struct mf_kernel {
 
 /* ---- legality and names ---- */
 
-/* Weight rows of a slice of the ring; others lie beside it, or come straight into registers. */
+/* Weight rows per stage of the ring buffer; 0 if weights are kept outside it or loaded directly into
+ * registers. */
 static int ring_rows(const struct variant *v)
 {
     return v->core == SWAPPED_KEPT || v->core == DIRECT ? 0 : v->block_n;
 }
-/* Of LDS: a slice of the ring, and what is there beside the ring. */
-static int slice_bytes(const struct variant *v, enum mf_hip_format format)
+/* Bytes of one stage of the ring buffer. */
+static int stage_bytes(const struct variant *v, enum mf_hip_format format)
 {
     if (is_hopper(v))
-        return mf_hip_hopper_slice(v->block_m, ring_rows(v), format);
+        return mf_hip_hopper_stage_bytes(v->block_m, ring_rows(v), format);
     int scales = mf_hip_by_block(format) ? v->block_m + 8 : 0;
     return ((ring_rows(v) + v->block_m) * SLICE + scales * 4 + 1023) / 1024 * 1024;
 }
-/* Out; and of Hopper's cores all else. */
-static int beside_bytes(const struct config *c, const struct mf_shape *s)
+/* Bytes outside the ring buffer: the output tile; for Hopper cores also mbarriers and kept weights. */
+static int extra_bytes(const struct config *c, const struct mf_shape *s)
 {
-    int kept = c->v->core == SWAPPED_KEPT ? mf_hip_hopper_slices(s) * c->v->block_n * SLICE : 0;
+    int kept = c->v->core == SWAPPED_KEPT ? mf_hip_hopper_k_slices(s) * c->v->block_n * SLICE : 0;
     if (is_hopper(c->v))
-        return mf_hip_hopper_out(hopper_of(c->v), &c->st, s) + (c->st.zeroes ? MF_HIP_HOPPER_ZEROS : 0) +
-               kept;
+        return mf_hip_hopper_out_bytes(hopper_of(c->v), &c->st, s) +
+               (c->st.zeroes ? MF_HIP_HOPPER_ZEROS : 0) + kept;
     return c->v->block_m * (mf_hip_stage_columns(&c->st) + 8) * 2;
 }
 static int stages_of(const struct mf_hip_machine *machine, const struct config *c, const struct mf_shape *s,
                      enum mf_hip_format format)
 {
-    int fits = (machine->shared_block - beside_bytes(c, s)) / slice_bytes(c->v, format);
+    int fits = (machine->shared_block - extra_bytes(c, s)) / stage_bytes(c->v, format);
     return c->v->stages ? c->v->stages : MF_MIN(fits, MF_HIP_HOPPER_STAGES);
 }
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
                              const struct mf_shape *s, enum mf_hip_format format)
 {
-    int ring = stages_of(machine, c, s, format) * slice_bytes(c->v, format), out = beside_bytes(c, s);
+    int ring = stages_of(machine, c, s, format) * stage_bytes(c->v, format), out = extra_bytes(c, s);
     return (uint32_t)(machine->copies_held ? MF_MAX(ring, out) : ring + out);
 }
 
@@ -209,49 +225,53 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, enum mf_h
     uint32_t shared = shared_bytes(machine, c, s, format);
     no->rule = NULL;
     if (v->core != MMA && v->core != DIRECT && strcmp(device->class.gfx, "sm_90") != 0)
-        mf_refuse(no, "arch", "wgmma is an instruction of sm_90; the device is %s", device->class.gfx);
+        mf_refuse(no, "arch", "WGMMA requires sm_90; the device is %s", device->class.gfx);
     else if (v->core != MMA && v->core != DIRECT && mf_hip_is_int8(format))
         mf_refuse(no, "q_dtype",
-                  "int8 is multiplied by instructions of one wave; the cores g and b multiply bf16 and 8-bit "
-                  "floats");
+                  "activations are int8; cores g and b support bf16 and fp8 only, core w supports int8");
     else if (c->st.out == MF_HIP_TO_HQ && mf_hip_is_int8(format))
-        mf_refuse(no, "q_dtype", "h leaves as bf16 or as 8-bit floats; int8 is made of it by quant2");
+        mf_refuse(no, "q_dtype", "stage 1 cannot write h as int8; write bf16 and quantise it with quant2");
     else if (is_hopper(v) && c->st.stage == 1 && mf_hip_hopper_refuses_x(s, no))
         return false;
-    else if (c->st.sliced && !mf_hip_may_slice(s, weights_of(c), no))
+    else if (c->st.sliced && !mf_hip_may_panel128(s, weights_of(c), no))
         return false;
     else if (c->st.out == MF_HIP_TO_Y && !is_hopper(v))
-        mf_refuse(no, "accumulates", "rows are added to y by the cores b, bt, bs, bts and bsk only");
+        mf_refuse(no, "accumulates", "only cores b, bt, bs, bts and bsk can add rows to y");
     else if (is_swapped(v) && !mf_hip_by_block(format))
         mf_refuse(no, "format",
-                  "the cores bs, bts and bsk are for scales of 1x128, which they apply to a slice's sums");
-    else if (v->core == SWAPPED_KEPT && mf_hip_hopper_slices(s) > MF_HIP_HOPPER_SHORT)
-        mf_refuse(no, "lds", "the core bsk keeps weights of %d slices of 128 bytes at most; inter_dim is %d",
+                  "cores bs, bts and bsk require 1x128 scales, which they apply to the partial sums of each "
+                  "stage");
+    else if (v->core == SWAPPED_KEPT && mf_hip_hopper_k_slices(s) > MF_HIP_HOPPER_SHORT)
+        mf_refuse(no, "lds", "core bsk keeps at most %d x 128 bytes of each weight row; inter_dim is %d",
                   MF_HIP_HOPPER_SHORT, s->inter_dim);
     else if (c->st.out == MF_HIP_TO_HQ && columns % 128)
-        mf_refuse(no, "divisibility", "a tile has %d columns; groups of 128 are quantised within one tile",
-                  columns);
+        mf_refuse(no, "divisibility",
+                  "a tile has %d columns (remainder %d): groups of 128 columns must not cross tiles", columns,
+                  columns % 128);
     else if (columns > n && columns > 64)
-        mf_refuse(no, "divisibility", "a tile has %d columns and stage %d only %d", columns, c->st.stage, n);
+        mf_refuse(no, "divisibility", "a tile has %d columns, but the output of stage %d has only %d",
+                  columns, c->st.stage, n);
     else if (stages_of(machine, c, s, format) < STAGES_MIN || shared > (uint32_t)machine->shared_block)
-        mf_refuse(
-            no, "lds",
-            "%d slices of %d + %d rows and %d bytes beside them do not fit the %d bytes of a block's LDS",
-            MF_MAX(v->stages, STAGES_MIN), ring_rows(v), v->block_m, beside_bytes(c, s),
-            machine->shared_block);
+        mf_refuse(no, "lds",
+                  "%d stages of %d weight rows and %d token rows and %d further bytes exceed the %d bytes of "
+                  "shared "
+                  "memory of a block",
+                  MF_MAX(v->stages, STAGES_MIN), ring_rows(v), v->block_m, extra_bytes(c, s),
+                  machine->shared_block);
     else if (mf_hip_by_block(format) && !v->block_scales)
-        mf_refuse(
-            no, "registers",
-            "scales of 1x128 need a second set of sums; %d x %d rows over %d waves leave no registers for it",
-            v->block_n, v->block_m, v->warps_n * v->warps_m);
+        mf_refuse(no, "registers",
+                  "1x128 scales need a second set of accumulators; a tile of %d x %d on %d warps leaves no "
+                  "registers "
+                  "for it",
+                  v->block_n, v->block_m, v->warps_n * v->warps_m);
     else if (mf_hip_by_block(format) && c->st.halves == 2 && s->inter_dim % 128)
         mf_refuse(no, "divisibility",
-                  "inter_dim is %d: with scales of 128x128 the rows of up have to start a block of their own "
-                  "(remainder "
-                  "%d)",
+                  "inter_dim %d is not a multiple of 128 (remainder %d): with 128x128 scales, the rows of up "
+                  "must start a new scale block",
                   s->inter_dim, s->inter_dim % 128);
     else if (mf_hip_by_block(format) && !is_hopper(v) && threads < v->block_m + 8)
-        mf_refuse(no, "threads", "%d threads copy %d scales of a slice, one each", threads, v->block_m + 8);
+        mf_refuse(no, "threads", "%d threads cannot copy the %d scales of a stage, one per thread", threads,
+                  v->block_m + 8);
     return !no->rule;
 }
 
@@ -265,11 +285,11 @@ struct walk {
 };
 typedef int (*each_fn)(struct walk *w, const struct config *c);
 
-/* Of a stage 1 that zeroes y, too, or not; of weights as they are in checkpoints, or in slices. */
+/* Calls f for both weight layouts (checkpoint, panel128) and, for stage 1, with and without zeroing y. */
 static int each_way(struct walk *w, struct config *c, each_fn f)
 {
     bool first = c->st.stage == 1;
-    for (int sliced = 0; sliced <= (is_hopper(c->v) && mf_hip_reads_slices(w->device)); sliced++) {
+    for (int sliced = 0; sliced <= (is_hopper(c->v) && mf_hip_reads_panel128(w->device)); sliced++) {
         for (int zero = 0; zero <= (first && zeroes(c->v)); zero++) {
             c->st.sliced = sliced;
             c->st.zeroes = zero;
@@ -364,10 +384,10 @@ static void code_of(const struct mf_hip_machine *machine, const struct config *c
     mf_code_define(ret, "MF_FORMAT=%d", (int)format);
     mf_code_define(ret, "MF_STAGES=%d", stages_of(machine, c, s, format));
     if (is_hopper(v)) {
-        mf_code_define(ret, "MF_TURNS=%d", takes_turns(v));
+        mf_code_define(ret, "MF_PINGPONG=%d", takes_turns(v));
         mf_code_define(ret, "MF_SWAP=%d", is_swapped(v));
         if (v->core == SWAPPED_KEPT)
-            mf_code_define(ret, "MF_KEPT=%d", KEPT_BLOCKS);
+            mf_code_define(ret, "MF_WEIGHT_REUSE=%d", KEPT_BLOCKS);
         if (c->st.zeroes)
             mf_code_define(ret, "MF_ZERO");
     } else {
@@ -417,7 +437,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &w.found, shape, w.format));
-    k->grid.early = true; /* both cores begin by mf_begin */
+    k->grid.early = true; /* all cores start with mf_begin */
     set_token_count(k, shape->token);
     *ret = k;
     return 0;

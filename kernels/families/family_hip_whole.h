@@ -1,15 +1,18 @@
-/* What the families share whose steps are the whole layer in one launch (one, layer), or all of it behind the sort (pair). */
+/* Helpers of the families one, layer and pair, whose steps cover the whole layer, or all of it after the
+ * sort. */
 #pragma once
 
 #include "kernels/families/family_hip.h"
 
-/* Whether the rules of fusion let one launch cover all of the shape's ops. tokens_max: 0, any. */
+/* True if the fusion rules let one launch cover all ops of the shape. tokens_max 0: unlimited. */
 bool mf_hip_whole_allowed(const struct mf_shape *shape, int64_t tokens_max, struct mf_refusal *ret);
 
-/* The step but for its name, its block_m and its workspace. sliced: w1 and w2 lie as panel128. Needs x, topk, w1, w2, then b1 and b2 of layers that have them. */
+/* The step without name, block_m and workspace. sliced: w1 and w2 are in layout panel128. needs: x, topk,
+ * w1, w2, then b1 and b2 if the layer has them. */
 struct mf_step mf_hip_whole_step(const char *family, const struct mf_shape *shape, bool sliced);
-/* b1 and b2 of a launch; NULL of layers without. */
+/* b1 or b2 of a launch; NULL if the layer has none. */
 const float *mf_hip_whole_bias(const struct mf_launch *l, const struct mf_shape *shape, enum mf_tensor b);
 
-/* MF_FORMAT, MF_H, MF_I, MF_K, MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2, and what the activation and w1's layout want. */
+/* Defines MF_FORMAT, MF_H, MF_I, MF_K, MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2, and the macros of the
+ * activation and of w1's layout. */
 void mf_hip_whole_define(struct mf_code *c, const struct mf_shape *shape, enum mf_hip_format format);

@@ -1,16 +1,17 @@
-/* oneDNN's matmul for each expert block, the yardstick on the same scoreboard. It multiplies bf16 only: weights of codes it
- * takes as a step of family move has decoded them, and rows of codes are decoded as they are brought in.
+/* Family lib: oneDNN matmul per expert block, as a vendor baseline. It multiplies bf16 only: a step of
+ * family move dequantises quantised weights first, and quantised rows are dequantised while they are
+ * gathered.
  *
- *     dnnl_s1_bf16_silu_m64_t2_p32    gather + gemm1 + act; gathering and activation are ours
- *     dnnl_g1_bf16_m64_t2_p32         gather + gemm1, into g: what step act of family move takes
- *     dnnl_s2_bf16_m64_t2_p32         gemm2, into z
- *     dnnl_s2_mxfp8_mxfp4_m64_t2_p32  the same from h in MXFP8, with w2d decoded from MXFP4
+ *     dnnl_s1_bf16_silu_m64_t2_p32    gather + gemm1 + act; gather and activation run outside oneDNN
+ *     dnnl_g1_bf16_m64_t2_p32         gather + gemm1, writes g, the input of step act of family move
+ *     dnnl_s2_bf16_m64_t2_p32         gemm2, writes z
+ *     dnnl_s2_mxfp8_mxfp4_m64_t2_p32  the same from h in MXFP8, with w2d dequantised from MXFP4
  *
- * Threads take whole blocks, each executing primitives that were made for one thread: that beats a team for each
- * of many small GEMMs, and keeps oneDNN's OpenMP threads from being made at all. A primitive for every number of
- * rows up to block_m is made when the step is opened, with a scratchpad in our workspace, so that a launch creates
- * nothing; executing still allocates a small map of arguments inside oneDNN 2.6. Panels are what oneDNN calls
- * BA16a16b2a and BA16a32b2a, when K is a multiple of 32. */
+ * Each thread processes whole blocks with single-threaded primitives: faster than a thread team per small
+ * GEMM, and oneDNN starts no OpenMP threads. Opening a step creates a primitive for every row count up to
+ * block_m, with its scratchpad in the workspace, so a launch creates nothing; execution still allocates a
+ * small argument map inside oneDNN 2.6. The panel layouts are oneDNN's BA16a16b2a and BA16a32b2a if K is a
+ * multiple of 32. */
 #include "kernels/families/family_cpu.h"
 
 #include <errno.h>
@@ -24,14 +25,14 @@
 #include "kernels/core/layout.h"
 
 #define ROWS_MAX     64
-#define COST_OF_READ 12 /* of a block's weights, in rows of arithmetic */
+#define COST_OF_READ 12 /* cost of reading a block's weights, in rows of arithmetic */
 
 struct config {
     int stage, block_m, threads, panel;
     bool plain; /* stage 1 without act */
 };
 
-/* The primitive for so many rows, and each thread's memory objects, which hold no memory of their own. */
+/* The primitive for one row count, and each thread's memory objects, which own no memory. */
 struct rows_kernel {
     dnnl_primitive_t primitive;
     dnnl_memory_t *src, *weights, *dst, *scratch; /* by thread */
@@ -40,7 +41,7 @@ struct rows_kernel {
 struct mf_kernel {
     struct config config;
     struct mf_shape shape;
-    const struct mf_codec *codec; /* of the rows that enter the GEMM; one without scales: bf16 as it is */
+    const struct mf_codec *codec; /* of the input rows; without scales: plain bf16 */
     const struct mf_cpu_ops *ops;
     size_t N, K;
     size_t scratch_bytes, room; /* room: workspace of one thread */
@@ -80,20 +81,19 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
     if (!mf_cpu_shape_known(s, ret))
         return false;
     if (mf_isa_best() != MF_ISA_AVX512) {
-        mf_refuse(ret, "isa", "the device has %s; oneDNN 2.6 multiplies bf16 with AVX-512 only",
-                  mf_isa_name(mf_isa_best()));
+        mf_refuse(ret, "isa", "the CPU has %s; bf16 in oneDNN 2.6 needs AVX-512", mf_isa_name(mf_isa_best()));
         return false;
     }
     return true;
 }
 
-/* Are the weights codes, which somebody has to decode first? */
-static bool is_coded(const struct mf_shape *s)
+/* True if the weights are quantised and must be dequantised first. */
+static bool is_quantised(const struct mf_shape *s)
 {
     return mf_plain_w(s, MF_TENSOR_W1, "row").scale != MF_SCALE_NONE;
 }
 
-/* A panel of ours is a format of oneDNN's only for whole blocks of 32 of K. */
+/* A panel layout matches a oneDNN format only if K is a multiple of 32. */
 static bool layout_fits(const struct mf_shape *s, int stage, int panel)
 {
     size_t n = stage == 1 ? (size_t)s->inter_dim : (size_t)s->model_dim;
@@ -102,9 +102,9 @@ static bool layout_fits(const struct mf_shape *s, int stage, int panel)
     return panel == 1 || (n % (size_t)panel == 0 && k % 32 == 0);
 }
 
-/* What a step can cover. Gathering and activation are loops of ours around the vendor's call of each block; behind that of
- * stage 2 there is none, so its other forms are asked for only to say why they are missing. */
-enum form { GEMM1, STAGE1, STAGE2, STAGE2_WEIGHTED, STAGE2_OUTPUT, STAGE1_CODES, STAGE2_CODES, N_FORMS };
+/* Forms of a step. Gather and activation are loops around the oneDNN call for each block. Stage 2 has no
+ * such loop after the call; its other forms are checked only to report why they are not available. */
+enum form { GEMM1, STAGE1, STAGE2, STAGE2_WEIGHTED, STAGE2_OUTPUT, STAGE1_DEQUANT, STAGE2_DEQUANT, N_FORMS };
 
 static const struct mf_fusion_caps around = {
     .prologue = MF_OP_BIT(MF_OP_GATHER),
@@ -114,7 +114,7 @@ static const struct mf_fusion_caps call_alone = {.external = true};
 
 static const struct {
     const char *kernel;
-    mf_ops ops; /* those of them that the shape has at that place */
+    mf_ops ops; /* WEIGHT is added where the shape requires it */
     const struct mf_fusion_caps *caps;
 } forms[] = {
     [GEMM1] = {"dnnl_g1", MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1), &around},
@@ -122,8 +122,8 @@ static const struct {
     [STAGE2] = {"dnnl_s2", MF_OP_BIT(MF_OP_GEMM2), &call_alone},
     [STAGE2_WEIGHTED] = {"dnnl_s2_zw", MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_WEIGHT), &call_alone},
     [STAGE2_OUTPUT] = {"dnnl_s2_y", MF_OP_BIT(MF_OP_GEMM2) | MF_OP_BIT(MF_OP_COMBINE), &call_alone},
-    [STAGE1_CODES] = {"dnnl_s1_codes", MF_OP_BIT(MF_NODE_DEQUANT_W1) | MF_OP_BIT(MF_OP_GEMM1), &around},
-    [STAGE2_CODES] = {"dnnl_s2_codes", MF_OP_BIT(MF_NODE_DEQUANT_W2) | MF_OP_BIT(MF_OP_GEMM2), &around},
+    [STAGE1_DEQUANT] = {"dnnl_s1_codes", MF_OP_BIT(MF_NODE_DEQUANT_W1) | MF_OP_BIT(MF_OP_GEMM1), &around},
+    [STAGE2_DEQUANT] = {"dnnl_s2_codes", MF_OP_BIT(MF_NODE_DEQUANT_W2) | MF_OP_BIT(MF_OP_GEMM2), &around},
 };
 
 static mf_ops covers_of(const struct mf_shape *s, enum form form)
@@ -146,12 +146,12 @@ static enum form form_of(const struct config *c)
 
 typedef int (*each_fn)(void *context, const struct config *c);
 
-/* Are the stage's weights there as bf16, or worth decoding? legal: or possible to decode. */
+/* True if the stage's weights are bf16 or worth dequantising. legal: or can be dequantised at all. */
 static bool weight_there(const struct mf_shape *s, int stage, bool legal, struct mf_refusal *ret)
 {
     mf_ops node = MF_OP_BIT(stage == 1 ? MF_NODE_DEQUANT_W1 : MF_NODE_DEQUANT_W2);
 
-    return !is_coded(s) || mf_cpu_may_decode(s, node, legal, ret);
+    return !is_quantised(s) || mf_cpu_may_dequantise(s, node, legal, ret);
 }
 
 static const int32_t block_ms[] = {16, 64};
@@ -170,7 +170,7 @@ static int each(const struct mf_shape *s, int cores, bool legal, each_fn f, void
             for (size_t b = 0; b < MF_ARRAY_LEN(block_ms); b++) {
                 struct config c = {
                     .stage = stage, .block_m = block_ms[b], .panel = panels[p], .threads = cores};
-                if (!layout_fits(s, stage, c.panel) || (is_coded(s) && c.panel != 32) ||
+                if (!layout_fits(s, stage, c.panel) || (is_quantised(s) && c.panel != 32) ||
                     !weight_there(s, stage, legal, &no) ||
                     (!legal && !mf_cpu_block_pays(s, block_ms, b, &no)))
                     continue;
@@ -197,7 +197,7 @@ static void sizes_of(const struct config *c, const struct mf_shape *s, size_t *r
     *ret_k = c->stage == 1 ? (size_t)s->model_dim : (size_t)s->inter_dim;
 }
 
-/* Made for blocks that it packs itself, the row layout needs up to this much. */
+/* Upper bound of the scratchpad: with the row layout, oneDNN packs the weights itself. */
 static size_t scratch_ceiling(const struct config *c, size_t N, size_t K)
 {
     return c->panel == 1 ? align64(K * 64 * 2 * 4 + N * 64 + 65536) : 65536;
@@ -210,12 +210,13 @@ static size_t room_of(const struct config *c, size_t N, size_t K)
     return align64(bm * K * 2) + align64(bm * N * 4) + align64(K * 4) + scratch_ceiling(c, N, K);
 }
 
-/* The weight that a step reads, wherever it comes from. */
+/* The weight tensor that a step reads. */
 static struct mf_tensor_spec weight_of(const struct config *c, const struct mf_shape *shape)
 {
     enum mf_tensor w = c->stage == 1 ? MF_TENSOR_W1 : MF_TENSOR_W2;
 
-    return is_coded(shape) ? mf_cpu_decoded(w) : mf_plain_w(shape, w, mf_cpu_layout(c->panel, false)->name);
+    return is_quantised(shape) ? mf_cpu_dequantised(w)
+                               : mf_plain_w(shape, w, mf_cpu_layout(c->panel, false)->name);
 }
 
 static void describe(const struct config *c, const struct mf_shape *shape, struct mf_step *ret)
@@ -271,19 +272,20 @@ static int offer_step(void *context, const struct config *c)
     return w->offer->step(w->offer, &step);
 }
 
-/* With doweight_stage1 z has no weight to be multiplied by. Only weights of codes could be decoded on the way. */
-static bool is_asked(const struct mf_shape *s, enum form form)
+/* True if the form is meaningful for the shape: weighted z needs routing weights in stage 2, dequantising
+ * forms need quantised weights. */
+static bool is_applicable(const struct mf_shape *s, enum form form)
 {
-    bool codes = form == STAGE1_CODES || form == STAGE2_CODES;
+    bool codes = form == STAGE1_DEQUANT || form == STAGE2_DEQUANT;
 
-    return codes ? is_coded(s) : form != STAGE2_WEIGHTED || !s->doweight_stage1;
+    return codes ? is_quantised(s) : form != STAGE2_WEIGHTED || !s->doweight_stage1;
 }
 
 static int reject_forms(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
     for (enum form form = GEMM1; form < N_FORMS; form++) {
         struct mf_refusal no;
-        if (!is_asked(s, form) || form_allowed(s, form, &no))
+        if (!is_applicable(s, form) || form_allowed(s, form, &no))
             continue;
         int r = offer->reject(offer, f->name, forms[form].kernel, no.rule, "%s", no.reason);
         if (r < 0)
@@ -309,14 +311,15 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
         }
         for (int panel = 16; panel <= 32; panel += 16) {
             char kernel[32];
-            if (layout_fits(shape, stage, panel) || (is_coded(shape) && panel != 32))
+            if (layout_fits(shape, stage, panel) || (is_quantised(shape) && panel != 32))
                 continue;
             (void)snprintf(kernel, sizeof(kernel), "dnnl_s%d_%s", stage, mf_cpu_layout(panel, false)->word);
-            int r = offer->reject(
-                offer, f->name, kernel, "divisibility",
-                "oneDNN's blocks are %d rows of 32 elements: inter_dim %d leaves %d, model_dim %d leaves %d",
-                panel, shape->inter_dim, shape->inter_dim % (stage == 1 ? panel : 32), shape->model_dim,
-                shape->model_dim % (stage == 1 ? 32 : panel));
+            int r = offer->reject(offer, f->name, kernel, "divisibility",
+                                  "oneDNN's layout has blocks of %d rows x 32 elements: inter_dim %d "
+                                  "(remainder %d) and model_dim "
+                                  "%d (remainder %d) must be multiples",
+                                  panel, shape->inter_dim, shape->inter_dim % (stage == 1 ? panel : 32),
+                                  shape->model_dim, shape->model_dim % (stage == 1 ? 32 : panel));
             if (r < 0)
                 return r;
         }
@@ -451,7 +454,7 @@ static int make_all(struct mf_kernel *k)
         return -ENOMEM;
     for (int i = 0; i < k->config.threads && r == 0; i++)
         r = error_of(dnnl_stream_create(&k->streams[i], k->engine, dnnl_stream_default_flags));
-    /* primitives are made for as many threads as are set here */
+    /* oneDNN creates primitives for the number of OpenMP threads set at creation */
     omp_set_num_threads(1);
     for (int rows = 1; rows <= most && r == 0; rows++)
         r = make_rows(k, rows);
@@ -494,7 +497,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
 
 struct room {
     uint16_t *a;
-    float *c, *row; /* row: of K values, on their way into a */
+    float *c, *row; /* row: K dequantised values, before conversion into a */
     void *scratch;
 };
 
@@ -516,20 +519,20 @@ static int multiply(const struct mf_kernel *k, int thread, int rows, const void 
     return dnnl_primitive_execute(m->primitive, k->streams[thread], 4, args) == dnnl_success ? 0 : -EIO;
 }
 
-/* The rows of a block as bf16: where they are, or in the room. */
-static const uint16_t *bring_rows(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row0,
-                                  int rows, const struct room *room)
+/* The rows of a block as bf16: in place, or gathered and dequantised into the workspace. */
+static const uint16_t *gather_rows(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row0,
+                                   int rows, const struct room *room)
 {
     const struct mf_tensor_ref *from = &k->launch->needs[0];
-    bool gathers = k->config.stage == 1, coded = k->codec->scale_bytes > 0;
+    bool gathers = k->config.stage == 1, quantised = k->codec->scale_bytes > 0;
     float global = k->codec->global ? *(const float *)from->part[2] : 1;
 
-    if (!gathers && !coded)
+    if (!gathers && !quantised)
         return (const uint16_t *)from->part[0] + row0 * k->K;
     for (int i = 0; i < rows; i++) {
         size_t at = gathers ? (size_t)mf_id_token(s->ids[row0 + (size_t)i]) : row0 + (size_t)i;
         uint16_t *to = room->a + (size_t)i * k->K;
-        if (!coded) {
+        if (!quantised) {
             memcpy(to, (const uint16_t *)from->part[0] + at * k->K, k->K * 2);
             continue;
         }
@@ -545,7 +548,7 @@ static int run_block(const struct mf_kernel *k, const struct mf_sorted_view *s, 
     const struct mf_launch *l = k->launch;
     size_t H = (size_t)k->shape.model_dim, I = (size_t)k->shape.inter_dim,
            row0 = (size_t)block * (size_t)k->config.block_m;
-    const uint16_t *a = bring_rows(k, s, row0, rows, room);
+    const uint16_t *a = gather_rows(k, s, row0, rows, room);
     bool biased = k->config.stage == 1 ? k->shape.has_b1 && !k->config.plain : k->shape.has_b2;
     const float *b = biased ? (const float *)l->needs[3].part[0] + (size_t)s->experts[block] * k->N : NULL;
     const float *const bias[2] = {b, biased ? b + I : NULL};
@@ -614,7 +617,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return k->error;
 }
 
-/* There are primitives for every count of rows that a block of fewer tokens can have. */
+/* Nothing else changes: primitives exist for every row count of fewer tokens. */
 static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;

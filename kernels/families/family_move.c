@@ -1,6 +1,6 @@
-/* Data movement and quantisation: every op of the layer that is no GEMM, each as a step of its own, and what of them
- * can be one pass: sorting, quantising and gathering. Decoding weights covers no op: it is paid for by a GEMM that reads
- * bf16 faster than another reads the codes. */
+/* Family move on CPUs: every op of the layer except the GEMMs, each as a separate step, and single passes
+ * that sort, quantise and gather. Dequantising weights covers no op of the layer; it pays if a bf16 GEMM is
+ * faster than one that reads the quantised weights. */
 #include "kernels/families/family_move.h"
 
 #include <errno.h>
@@ -13,16 +13,18 @@
 #include "kernels/ops/moe_sort.h"
 
 #define ROWS_OF_ONE \
-    64 /* up to so many one thread may beat many, as starting them costs as much as the rows */
-#define STREAM_BYTES ((int64_t)4 << 20) /* from here on rows in expert order do not stay in a core's caches */
-#define ATOMIC_REORDER \
-    0.01 /* sums of bf16 rows that a block's order decides, after quantising them once more */
+    64 /* rows up to which one thread may be faster: starting threads costs as much as the rows */
+#define STREAM_BYTES \
+    ((int64_t)4 << 20) /* from this size, rows in expert order do not stay in a core's caches */
+/* Reorder tolerance of a sort with unstable order within a block: sums of bf16 rows that were quantised once
+ * more. */
+#define ATOMIC_REORDER 0.01
 
-/* What a kind has in its name, beside its word. */
+/* Step kinds: the word in the name, and the parameters that follow it. */
 static const struct kind_info {
     const char *word;
     bool blocks, threads, sorts, gathers;
-    mf_ops decodes; /* nodes of the fusion's graph that are no ops of the layer */
+    mf_ops decodes; /* dequantisation nodes of the fusion graph, which are not ops of the layer */
 } kinds[MF_MOVE_N_] = {
     [MF_MOVE_SORT] = {"sort", .blocks = true, .sorts = true},
     [MF_MOVE_ALIGN] = {"align", .blocks = true, .sorts = true},
@@ -41,7 +43,7 @@ static const struct kind_info {
                              .decodes = MF_OP_BIT(MF_NODE_DEQUANT_W1) | MF_OP_BIT(MF_NODE_DEQUANT_W2)},
 };
 
-/* The plain way has no word of its own. */
+/* Suffix of the gather method. */
 static const char *const way_words[MF_MOVE_N_WAYS_] = {"", "_nt", "_once"};
 
 /* ---- what is legal ---- */
@@ -80,7 +82,7 @@ static mf_ops covers_of(enum mf_move_kind kind, const struct mf_shape *s)
         [MF_MOVE_SORT] = MF_OP_BIT(MF_OP_SORT),
         [MF_MOVE_ALIGN] = MF_OP_BIT(MF_OP_SORT),
         [MF_MOVE_SORT_GATHER] = MF_OP_BIT(MF_OP_SORT) | quant1 | gather,
-        [MF_MOVE_FROM_ALIGNED] = 0, /* only turns one order into the other */
+        [MF_MOVE_FROM_ALIGNED] = 0, /* converts between orders, covers no op */
         [MF_MOVE_QUANT1] = quant1,
         [MF_MOVE_GATHER] = gather,
         [MF_MOVE_QUANT1_GATHER] = quant1 | gather,
@@ -88,14 +90,15 @@ static mf_ops covers_of(enum mf_move_kind kind, const struct mf_shape *s)
         [MF_MOVE_QUANT2] = MF_OP_BIT(MF_OP_QUANT2),
         [MF_MOVE_COMBINE] = MF_OP_BIT(MF_OP_COMBINE) | (s->doweight_stage1 ? 0 : weight),
         [MF_MOVE_COMBINE_WEIGHTED] = MF_OP_BIT(MF_OP_COMBINE),
-        /* decoding weights is no op of the layer */
+        /* dequantising weights is not an op of the layer */
     };
 
     return covers[kind];
 }
 
-/* Nothing here is a GEMM. Threads meet between passes over the rows, so an order and a scale of all rows can be made and
- * used in one step; of the output a thread owns columns. What decodes weights goes through lists of matrices. */
+/* No step contains a GEMM. Threads synchronise between passes over the rows, so one step can compute an
+ * order or a scale of all rows and use it. A thread owns columns of the output. Dequantising steps process
+ * lists of matrices. */
 static bool may_cover(enum mf_move_kind kind, const struct mf_shape *s, struct mf_refusal *ret)
 {
     static const struct mf_fusion_caps caps = {
@@ -104,14 +107,14 @@ static bool may_cover(enum mf_move_kind kind, const struct mf_shape *s, struct m
     return mf_cpu_may_cover(s, covers_of(kind, s) | kinds[kind].decodes, mf_cpu_block_ms[0], &caps, ret);
 }
 
-/* Threads of a sort: one, or all where routes are many. */
+/* Threads of a sort algorithm: one, or all cores up to a limit. */
 static int sort_threads(enum mf_sort sort, int cores)
 {
     return sort == MF_SORT_SERIAL || sort == MF_SORT_ONE ? 1 : MF_MIN(cores, MF_SORT_THREADS);
 }
 
-/* Why a sort is not tried, with the numbers; false: it is. `one` is for few routes, the threaded ones for more. legal: only what
- * it cannot sort. */
+/* True, with the reason, if a sort algorithm is not tried: it cannot sort the routes or, unless `legal`, it
+ * does not pay. The threaded algorithms are for many routes. */
 static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, bool legal,
                         struct mf_refusal *ret)
 {
@@ -125,11 +128,14 @@ static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, 
     else if (legal)
         ;
     else if (sort >= MF_SORT_STAGES && routes <= MF_SORT_ONE_ROUTES)
-        mf_refuse(ret, "routes",
-                  "%lld routes; threads share a sort from %d on, below which starting them costs more",
-                  (long long)routes, MF_SORT_ONE_ROUTES + 1);
+        mf_refuse(
+            ret, "routes",
+            "%lld routes; a multi-threaded sort is tried from %d routes, below that starting the threads "
+            "costs more than it saves",
+            (long long)routes, MF_SORT_ONE_ROUTES + 1);
     else if (sort >= MF_SORT_STAGES && cores < 2)
-        mf_refuse(ret, "cores", "1 core; %s is the serial sort with more passes then", mf_sort_name(sort));
+        mf_refuse(ret, "cores", "with 1 core, %s is the serial sort with additional passes",
+                  mf_sort_name(sort));
     return ret->rule != NULL;
 }
 
@@ -139,10 +145,11 @@ static bool refuse_way(enum mf_move_way way, const struct mf_shape *s, struct mf
 
     ret->rule = NULL;
     if (way != MF_MOVE_ROWS && bytes < STREAM_BYTES)
-        mf_refuse(ret, "bytes",
-                  "%lld bytes of rows; they are written around the caches from %lld on, below which the "
-                  "GEMM finds them there",
-                  (long long)bytes, (long long)STREAM_BYTES);
+        mf_refuse(
+            ret, "bytes",
+            "the rows have %lld bytes; non-temporal stores are tried from %lld bytes, below that the GEMM "
+            "reads the rows from the cache",
+            (long long)bytes, (long long)STREAM_BYTES);
     return ret->rule != NULL;
 }
 
@@ -157,7 +164,8 @@ int mf_move_decodes(enum mf_move_kind kind, enum mf_tensor ret[2])
     return n;
 }
 
-/* The codes lie in panels of so many rows, the values in panels of 32. */
+/* True if the weights can be stored in panels of `panel` rows and, dequantised, in panels of
+ * MF_DEQUANT_ROWS. */
 static bool panels_fit(enum mf_move_kind kind, const struct mf_shape *s, int panel, struct mf_refusal *ret)
 {
     enum mf_tensor w[2];
@@ -169,10 +177,11 @@ static bool panels_fit(enum mf_move_kind kind, const struct mf_shape *s, int pan
         mf_cpu_weight_sizes(s, w[i], &N, &K);
         if (!mf_layout_legal(mf_cpu_layout(MF_DEQUANT_ROWS, false), 16, N, K) || K % 32 != 0 ||
             !mf_layout_legal(mf_cpu_layout(panel, false), bits, N, K))
-            mf_refuse(ret, "divisibility",
-                      "%s has %zu rows of %zu elements of %d bits; values lie in panels of %d rows of 32 "
-                      "elements, codes in panels of %d of %d",
-                      mf_tensor_name(w[i]), N, K, bits, MF_DEQUANT_ROWS, panel, panel > 1 ? 32 / bits : 1);
+            mf_refuse(
+                ret, "divisibility",
+                "%s has %zu rows of %zu %d-bit elements; the bf16 panels need multiples of %d rows and 32 "
+                "elements, the quantised panels multiples of %d rows and %d elements",
+                mf_tensor_name(w[i]), N, K, bits, MF_DEQUANT_ROWS, panel, panel > 1 ? 32 / bits : 1);
     }
     return ret->rule == NULL;
 }
@@ -184,7 +193,7 @@ static size_t whole_lines(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* A row as floats, and a quantising thread's largest magnitude behind them. */
+/* Workspace of a thread: one row as floats, followed by the maximum magnitude of its rows. */
 static size_t thread_bytes(enum mf_move_kind kind, const struct mf_shape *s)
 {
     size_t H = (size_t)s->model_dim, I = (size_t)s->inter_dim, n = 0;
@@ -203,7 +212,7 @@ bool mf_move_skips(const struct mf_kernel *k)
     return k->shape.ep_experts > 0 && (k->kind == MF_MOVE_COMBINE || k->kind == MF_MOVE_COMBINE_WEIGHTED);
 }
 
-/* Does the kind go by the inverse map? */
+/* True if the step uses the inverse map, from route to row. */
 static bool goes_by_map(const struct mf_kernel *k)
 {
     return mf_move_skips(k) || k->kind == MF_MOVE_QUANT1_GATHER || k->kind == MF_MOVE_SORT_GATHER ||
@@ -229,7 +238,8 @@ static struct mf_kernel configure(struct mf_kernel k)
     return k;
 }
 
-/* "sort_stable_m16_t2", "gather_once_m16_t2", "quant1_t2", "dequant_w1_p32_t2". Sorts of one thread do not say so. */
+/* "sort_stable_m16_t2", "gather_once_m16_t2", "quant1_t2", "dequant_w1_p32_t2". Single-threaded sorts have
+ * no _t1. */
 static void print_name(const struct mf_kernel *k, char buf[MF_STEP_NAME_MAX])
 {
     const struct kind_info *i = &kinds[k->kind];
@@ -264,7 +274,7 @@ static void describe_sort(const struct mf_kernel *k, struct mf_step *s)
     s->reorder_tolerance = k->sort == MF_SORT_SCATTER ? ATOMIC_REORDER : 0;
 }
 
-/* x on its way into expert order, from what it is there. */
+/* Steps that gather x into expert order; fused ones also quantise. */
 static void describe_gather(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
@@ -313,7 +323,7 @@ static void describe_combine(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
     double slots = mf_cpu_slots(shape), H = shape->model_dim;
-    /* with doweight_stage1 the weight is in z already */
+    /* with doweight_stage1, z already contains the weights */
     bool weighs = k->kind == MF_MOVE_COMBINE && !shape->doweight_stage1;
     bool plain = k->kind == MF_MOVE_COMBINE;
 
@@ -334,11 +344,11 @@ static void describe_decoding(const struct mf_kernel *k, struct mf_step *s)
 
     for (int i = 0; i < n; i++) {
         mf_step_need(s, mf_plain_w(shape, w[i], mf_cpu_layout(k->panel, false)->name));
-        mf_step_give(s, mf_cpu_decoded(w[i]));
+        mf_step_give(s, mf_cpu_dequantised(w[i]));
         s->bytes += experts * mf_cpu_expert_bytes(shape, w[i]);
     }
     mf_step_need(s, mf_cpu_topk());
-    s->bytes += mf_cpu_decoded_bytes(shape, kinds[k->kind].decodes, experts);
+    s->bytes += mf_cpu_dequantised_bytes(shape, kinds[k->kind].decodes, experts);
 }
 
 static void describe(const struct mf_kernel *k, struct mf_step *ret)
@@ -383,19 +393,20 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 
 /* ---- enumerating ---- */
 
-/* Called for every step of the shape, and for what a variant is refused for; stops at the first value that is not 0. */
+/* Callbacks for every step of the shape and for every refused variant. A non-zero result stops the
+ * enumeration. */
 struct each {
     const struct mf_shape *shape;
     int cores;
-    /* Not only what is worth trying for so many tokens: a table's row is for its bucket, and for fewer tokens than it was tuned
-     * with it has to open too. */
+    /* Also enumerate steps that are not worth trying for this token count: a row of a tuned table applies to
+     * a range of token counts, so its steps must open for fewer tokens as well. */
     bool legal;
     int (*step)(struct each *e, const struct mf_kernel *k);
     int (*refused)(struct each *e, const char *kernel, const struct mf_refusal *r); /* may be NULL */
     void *context;
 };
 
-static int tell(struct each *e, const char *word, const char *variant, const struct mf_refusal *r)
+static int report_refusal(struct each *e, const char *word, const char *variant, const struct mf_refusal *r)
 {
     char kernel[64];
 
@@ -405,7 +416,7 @@ static int tell(struct each *e, const char *word, const char *variant, const str
     return e->refused(e, kernel, r);
 }
 
-/* vLLM's blocks begin at 16 rows; of what only converts to ours, the ends of that range are enough. */
+/* vLLM uses blocks of 16 rows or more; the conversion is tested at the ends of the range. */
 static bool has_block(enum mf_move_kind kind, int32_t block_m)
 {
     return (kind != MF_MOVE_ALIGN && kind != MF_MOVE_FROM_ALIGNED) || block_m == 16 || block_m == 64;
@@ -430,7 +441,7 @@ static int each_block(struct each *e, enum mf_move_kind kind, int threads, enum 
     return 0;
 }
 
-/* align is there for whoever comes from vLLM; one algorithm of each size is enough for it. */
+/* align serves callers with vLLM's order; one serial and one threaded algorithm are enough. */
 static int each_sort(struct each *e, enum mf_move_kind kind)
 {
     int r = 0;
@@ -442,7 +453,7 @@ static int each_sort(struct each *e, enum mf_move_kind kind)
             continue;
         (void)snprintf(variant, sizeof(variant), "_%s", mf_sort_name(sort));
         if (refuse_sort(sort, e->shape, e->cores, e->legal, &refusal))
-            r = tell(e, kinds[kind].word, variant, &refusal);
+            r = report_refusal(e, kinds[kind].word, variant, &refusal);
         else
             r = each_block(e, kind, sort_threads(sort, e->cores), sort, MF_MOVE_ROWS);
     }
@@ -458,28 +469,28 @@ static int each_way(struct each *e, enum mf_move_kind kind, int threads)
         struct mf_refusal refusal;
         if (e->legal || !refuse_way(way, e->shape, &refusal))
             r = each_block(e, kind, threads, MF_SORT_SERIAL, way);
-        else if (threads == e->cores) /* which the turns of a kind end with */
-            r = tell(e, kinds[kind].word, way_words[way], &refusal);
+        else if (threads == e->cores) /* the last call for a kind; reports once */
+            r = report_refusal(e, kinds[kind].word, way_words[way], &refusal);
     }
     return r;
 }
 
-/* Codes in every layout without alternation of gate and up, which oneDNN's panels do not have. */
+/* Tries every layout that does not interleave gate and up; oneDNN has no interleaved layout. */
 static int each_panel(struct each *e, enum mf_move_kind kind)
 {
     static const int panels[] = {32, 16, 1};
     struct mf_refusal no;
     int r = 0;
 
-    if (!mf_cpu_may_decode(e->shape, kinds[kind].decodes, e->legal, &no))
-        return tell(e, kinds[kind].word, "", &no);
+    if (!mf_cpu_may_dequantise(e->shape, kinds[kind].decodes, e->legal, &no))
+        return report_refusal(e, kinds[kind].word, "", &no);
     for (size_t p = 0; p < MF_ARRAY_LEN(panels) && r == 0; p++) {
         char variant[32];
         (void)snprintf(variant, sizeof(variant), "_%s", mf_cpu_layout(panels[p], false)->word);
         struct mf_kernel k = configure(
             (struct mf_kernel){.kind = kind, .shape = *e->shape, .threads = e->cores, .panel = panels[p]});
         r = panels_fit(kind, e->shape, panels[p], &no) ? e->step(e, &k)
-                                                       : tell(e, kinds[kind].word, variant, &no);
+                                                       : report_refusal(e, kinds[kind].word, variant, &no);
     }
     return r;
 }
@@ -494,7 +505,7 @@ static int each(struct each *e)
         if (!kind_applies(kind, s))
             continue;
         if (!may_cover(kind, s, &no)) {
-            r = tell(e, kinds[kind].word, "", &no);
+            r = report_refusal(e, kinds[kind].word, "", &no);
             continue;
         }
         if (kinds[kind].decodes) {
@@ -507,7 +518,7 @@ static int each(struct each *e)
             r = each_block(e, kind, 1, MF_SORT_SERIAL, MF_MOVE_ROWS);
         else
             r = each_way(e, kind, least);
-        /* one pass of many rows is for many rows: its threads are what the plain one has */
+        /* single passes are for many rows: they use the same threads as the plain steps */
         bool many_only = kind == MF_MOVE_SORT_GATHER || kind == MF_MOVE_QUANT1_GATHER;
         if (r == 0 && kinds[kind].threads && least < e->cores && (e->legal || !many_only))
             r = each_way(e, kind, e->cores);
@@ -559,7 +570,7 @@ static int match_name(struct each *e, const struct mf_kernel *k)
     return 1;
 }
 
-static bool is_our_word(const char *name)
+static bool is_kind_word(const char *name)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(kinds); i++) {
         if (strncmp(name, kinds[i].word, strlen(kinds[i].word)) == 0)
@@ -576,7 +587,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     struct mf_refusal refusal;
 
     (void)f;
-    if (!is_our_word(name))
+    if (!is_kind_word(name))
         return -EINVAL;
     if (!mf_cpu_shape_known(shape, &refusal) || each(&e) != 1)
         return -ENOTSUP;

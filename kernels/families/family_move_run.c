@@ -1,4 +1,4 @@
-/* How the steps of family move run. */
+/* Execution of the steps of family move on CPUs. */
 #include "kernels/families/family_move.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "kernels/ops/moe_sort.h"
 #include "kernels/ops/permute.h"
 
-/* Calls row(…) for this thread's share of the valid rows of sorted order. */
+/* Called for each row that each_sorted_row assigns to the thread; `room` is its context. */
 typedef void (*row_fn)(const struct mf_kernel *k, const struct mf_sorted_view *s, size_t row, void *room);
 
 static void each_sorted_row(const struct mf_kernel *k, const struct mf_sorted_view *s, row_fn f, void *room,
@@ -27,10 +27,10 @@ static void each_sorted_row(const struct mf_kernel *k, const struct mf_sorted_vi
     }
 }
 
-/* ---- rows of x: each with what it has of its own; what all rows share is copied once ---- */
+/* ---- rows of x with their scales; values shared by all rows are copied once ---- */
 
 struct rows_of_x {
-    size_t bytes, scales; /* of a row */
+    size_t bytes, scales; /* bytes per row: elements, scales */
     mf_copy_fn copy;
 };
 
@@ -86,14 +86,14 @@ static void act_row(const struct mf_kernel *k, const struct mf_sorted_view *s, s
                       (uint16_t *)l->gives[0].part[0] + row * I);
 }
 
-/* Where a thread keeps the largest magnitude of its rows. */
+/* Address of the maximum magnitude of a thread's rows. */
 static uint32_t *amax_of(const struct mf_kernel *k, int thread)
 {
     char *room = (char *)k->launch->workspace + (size_t)thread * k->thread_bytes;
     return (uint32_t *)(void *)(room + k->thread_bytes - sizeof(uint32_t));
 }
 
-/* bf16 magnitudes order as their bits do, NaN above all. */
+/* The bit patterns of bf16 magnitudes sort like their values, with NaN above all. */
 static void raise_amax(const struct mf_kernel *k, size_t row, size_t n, uint32_t *amax)
 {
     const uint16_t *from = (const uint16_t *)k->launch->needs[0].part[0] + row * n;
@@ -106,12 +106,13 @@ static void raise_amax(const struct mf_kernel *k, size_t row, size_t n, uint32_t
     *amax = top > *amax ? top : *amax;
 }
 
-/* What all rows share: the scale drawn from all threads' magnitudes, or the calibrated factor. Thread 0 writes it down. */
+/* Values shared by all rows: the scale from the maximum of all threads, or the calibrated factor. Thread 0
+ * stores them. */
 struct shared {
     float scale, global;
 };
 
-static struct shared share(const struct mf_kernel *k, int thread)
+static struct shared compute_shared(const struct mf_kernel *k, int thread)
 {
     const struct mf_codec *c = k->plan.codecs.a;
     const struct mf_launch *l = k->launch;
@@ -132,7 +133,7 @@ static struct shared share(const struct mf_kernel *k, int thread)
     return s;
 }
 
-/* Row `source` of what is quantised becomes row `row` of what is given. */
+/* Quantises row `source` of the input into row `row` of the output. */
 static void quantise_row(const struct mf_kernel *k, size_t source, size_t row, size_t n,
                          const struct shared *s, float *floats)
 {
@@ -155,8 +156,9 @@ static void amax_row(const struct mf_kernel *k, const struct mf_sorted_view *s, 
     raise_amax(k, row, (size_t)k->shape.inter_dim, room);
 }
 
-/* What the rows of x share, from this thread's share of the tokens; a barrier inside where there is such. */
-static struct shared look_at_x(const struct mf_kernel *k, int thread, int n_threads)
+/* Computes the values shared by all rows of x. With one scale for all rows, the threads find the maximum of
+ * their tokens and synchronise at a barrier. */
+static struct shared scan_x(const struct mf_kernel *k, int thread, int n_threads)
 {
     int64_t from = k->shape.token * thread / n_threads, to = k->shape.token * (thread + 1) / n_threads;
 
@@ -166,13 +168,13 @@ static struct shared look_at_x(const struct mf_kernel *k, int thread, int n_thre
             raise_amax(k, (size_t)t, (size_t)k->shape.model_dim, amax_of(k, thread));
         mf_pool_barrier();
     }
-    return share(k, thread);
+    return compute_shared(k, thread);
 }
 
 static void quant1(const struct mf_kernel *k, void *room, int thread, int n_threads)
 {
     int64_t from = k->shape.token * thread / n_threads, to = k->shape.token * (thread + 1) / n_threads;
-    struct shared all = look_at_x(k, thread, n_threads);
+    struct shared all = scan_x(k, thread, n_threads);
 
     for (int64_t t = from; t < to; t++)
         quantise_row(k, (size_t)t, (size_t)t, (size_t)k->shape.model_dim, &all, room);
@@ -199,11 +201,12 @@ static void quant2(const struct mf_kernel *k, const struct mf_sorted_view *s, vo
         each_sorted_row(k, s, amax_row, amax_of(k, thread), thread, n_threads);
         mf_pool_barrier();
     }
-    struct quant2_room r = {share(k, thread), room};
+    struct quant2_room r = {compute_shared(k, thread), room};
     each_sorted_row(k, s, quant2_row, &r, thread, n_threads);
 }
 
-/* Few tokens leave threads idle if whole rows are shared out, so columns are: any cut gives the same sums. */
+/* Divides columns, not rows, among the threads: few tokens would leave threads idle. The sums do not depend
+ * on it. */
 static void combine_columns(const struct mf_kernel *k, int thread, int n_threads)
 {
     const struct mf_launch *l = k->launch;
@@ -222,7 +225,7 @@ static void combine_columns(const struct mf_kernel *k, int thread, int n_threads
     }
 }
 
-/* ---- by the inverse map ---- */
+/* ---- inverse map ---- */
 
 static int32_t *map_of(const struct mf_kernel *k)
 {
@@ -230,7 +233,7 @@ static int32_t *map_of(const struct mf_kernel *k)
                                k->sort_bytes);
 }
 
-/* The rows of sorted order, seen from their routes. Ends in a barrier. */
+/* Builds the map from route to row of sorted order. Ends with a barrier. */
 static void invert(const struct mf_kernel *k, const struct mf_sorted_view *s, int thread, int n_threads)
 {
     int64_t n = k->shape.token * k->shape.topk, n_blocks = s->num_valid[0] / k->block_m;
@@ -250,8 +253,8 @@ static void invert(const struct mf_kernel *k, const struct mf_sorted_view *s, in
     mf_pool_barrier();
 }
 
-/* Each token of this thread's share is read once. Quantised on the way, its codes are made in its first row and copied
- * from there while they are in the first cache. */
+/* Reads each token of this thread once and writes all its rows. If `all` is set, the first row is quantised
+ * and the others are copied from it while it is in the L1 cache. */
 static void write_once(const struct mf_kernel *k, const struct shared *all, float *room, int thread,
                        int n_threads)
 {
@@ -294,7 +297,7 @@ static void gather(const struct mf_kernel *k, const struct mf_sorted_view *s, in
     mf_row_copy_fence();
 }
 
-/* The map is there already where the step has sorted. */
+/* A step that also sorts has already built the map. */
 static void quant1_gather(const struct mf_kernel *k, const struct mf_sorted_view *s, void *room, int thread,
                           int n_threads)
 {
@@ -304,12 +307,12 @@ static void quant1_gather(const struct mf_kernel *k, const struct mf_sorted_view
         write_once(k, NULL, NULL, thread, n_threads);
         return;
     }
-    struct shared all = look_at_x(k, thread, n_threads);
+    struct shared all = scan_x(k, thread, n_threads);
     write_once(k, &all, room, thread, n_threads);
 }
 
-/* Slots whose expert is not here have no row: what lies in z there is nobody's. */
-static void combine_share(const struct mf_kernel *k)
+/* Combines the slots of this rank's experts. Slots of other ranks' experts are undefined in z. */
+static void combine_local(const struct mf_kernel *k)
 {
     const struct mf_launch *l = k->launch;
     const struct mf_shape *s = &k->shape;
@@ -332,9 +335,9 @@ static void combine_share(const struct mf_kernel *k)
     mf_unpermute_rows(&u, k->threads);
 }
 
-/* ---- decoding weights ---- */
+/* ---- dequantising weights ---- */
 
-/* How many experts have a route, then which, ascending. */
+/* Writes the number of active experts, then their indices in ascending order. */
 static void list_experts(const struct mf_kernel *k, const int32_t *ids)
 {
     const struct mf_shape *s = &k->shape;
@@ -353,7 +356,7 @@ static void list_experts(const struct mf_kernel *k, const int32_t *ids)
     list[0] = n;
 }
 
-/* A thread's run of the strips of all experts that have a route. */
+/* Dequantises a thread's contiguous part of the strips of all active experts. */
 static void decode_weight(const struct mf_kernel *k, int i, enum mf_tensor w, void *room, int thread,
                           int n_threads)
 {
@@ -425,7 +428,7 @@ static void run_thread(void *context, int thread, int n_threads)
     case MF_MOVE_ALIGN:
     case MF_MOVE_FROM_ALIGNED:
     case MF_MOVE_N_:
-        break; /* run on the pool themselves */
+        break; /* they use the thread pool themselves */
     }
 }
 
@@ -466,7 +469,7 @@ static int align(const struct mf_kernel *k)
     return mf_align_blocks(k->sort, &in, k->threads, sort_room(k), &out, &why);
 }
 
-/* Flat ids into packed ones, with the weights that vLLM's kernels fetch by them. */
+/* Converts flat ids to packed ids and gathers their routing weights. */
 static void pack_aligned(const struct mf_kernel *k)
 {
     const struct mf_tensor_ref *from = &k->launch->needs[0], *to = &k->launch->gives[0];
@@ -500,7 +503,7 @@ int mf_move_run(struct mf_kernel *k, const struct mf_launch *l)
     if (k->kind == MF_MOVE_ALIGN)
         return align(k);
     if (mf_move_skips(k)) {
-        combine_share(k);
+        combine_local(k);
         return 0;
     }
     if (k->kind == MF_MOVE_FROM_ALIGNED)

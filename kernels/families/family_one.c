@@ -1,7 +1,8 @@
-/* One launch for the whole layer when tokens are few: every thread sorts for itself, as that is cheaper than
- * waiting for another, the two GEMM stages follow each other with a barrier between, and nothing but y leaves.
+/* Family one on CPUs: the whole layer in one launch, for few tokens. Every thread sorts all routes itself,
+ * which is cheaper than waiting for another thread. A barrier separates the two GEMM stages; y is the only
+ * output.
  *
- *     one_bf16_silu_n32_c256_t2_p16    n columns of a tile of stage 1, c columns of y at a time */
+ *     one_bf16_silu_n32_c256_t2_p16    n: tile columns of stage 1, c: columns of y per tile */
 #include "kernels/families/family_cpu.h"
 
 #include <errno.h>
@@ -13,14 +14,14 @@
 
 #define TOKENS_MAX 16
 #define SLOTS_MAX  1024
-#define BLOCK_M    16 /* distinct experts within a token: no expert has more rows than tokens */
+#define BLOCK_M    16 /* an expert has at most one row per token, so TOKENS_MAX rows */
 
 struct config {
     int block_n, columns, threads, panel;
-    bool alternating; /* gate and up in w1 */
+    bool alternating; /* w1 interleaves gate and up */
 };
 
-/* Workspace: what threads share, then a room for each. Offsets in bytes. */
+/* Workspace: a shared area, then one area per thread. Offsets in bytes. */
 struct room_map {
     size_t x_q[MF_PARTS_MAX], h, h_q[MF_PARTS_MAX], shared_bytes;
     size_t ids, weights, experts, num_valid, sort, stage, thread_bytes;
@@ -31,7 +32,7 @@ struct mf_kernel {
     struct mf_stage_plan plan1, plan2;
     struct room_map map;
     const struct mf_launch *launch;
-    int error; /* of the running launch; every thread would write the same */
+    int error; /* of the running launch; the same for all threads */
 };
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
@@ -212,7 +213,7 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))
         return false;
-    /* one launch without sorted order pays for few tokens, holds both GEMMs and quantises a row at a time */
+    /* sorts in every thread, which pays for few tokens; contains both GEMMs and quantises row by row */
     const struct mf_fusion_caps caps = {
         .prologue = mf_layer_ops(s),
         .epilogue = mf_layer_ops(s),
@@ -226,7 +227,7 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
     if (!mf_cpu_may_cover(s, mf_layer_ops(s), BLOCK_M, &caps, ret))
         return false;
     if (s->token * s->topk > SLOTS_MAX) {
-        mf_refuse(ret, "slots", "token x topk is %lld; one launch sorts up to %d slots in every thread",
+        mf_refuse(ret, "slots", "token x topk is %lld; every thread sorts all slots, which is limited to %d",
                   (long long)(s->token * s->topk), SLOTS_MAX);
         return false;
     }
@@ -261,11 +262,13 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     for (int panel = 16; panel <= 32; panel += 16) {
         if (layout_fits(shape, panel))
             continue;
-        int r = offer->reject(
-            offer, f->name, mf_cpu_layout(panel, false)->word, "divisibility",
-            "%s cuts rows by %d and elements by %d: inter_dim %d leaves %d and model_dim %d leaves %d",
-            mf_cpu_layout(panel, false)->name, panel, 32 / mf_cpu_weight_bits(shape), shape->inter_dim,
-            shape->inter_dim % panel, shape->model_dim, shape->model_dim % panel);
+        int r = offer->reject(offer, f->name, mf_cpu_layout(panel, false)->word, "divisibility",
+                              "layout %s needs multiples of %d rows and %d elements: inter_dim is %d "
+                              "(remainder %d) and model_dim "
+                              "%d (remainder %d)",
+                              mf_cpu_layout(panel, false)->name, panel, 32 / mf_cpu_weight_bits(shape),
+                              shape->inter_dim, shape->inter_dim % panel, shape->model_dim,
+                              shape->model_dim % panel);
         if (r < 0)
             return r;
     }
@@ -353,7 +356,7 @@ static void run_thread(void *context, int thread, int n_threads)
     if (r < 0) {
         if (thread == 0)
             k->error = r;
-        return; /* all threads do: they sort the same ids */
+        return; /* all threads return here, since they sort the same ids */
     }
     if (quantised) {
         x = at_offsets(shared, k->map.x_q);

@@ -29,7 +29,7 @@ static int hash_file(const char *path, uint64_t *hash)
     return ferror(f) ? -EIO : 0;
 }
 
-/* What the families that are there say of a new one; NULL: nothing. */
+/* The owner of an existing family of that name; NULL: the name is free. */
 static const char *name_taken(const struct mf_family_plugins *p, const char *name)
 {
     if (mf_family_find(NULL, name))
@@ -50,13 +50,14 @@ static int check(const struct mf_family_plugins *p, const struct mf_family *f, c
     if (f->api != MF_FAMILY_API) {
         mf_format(
             why, cap,
-            "it is made for family api %d and this build has %d: compile it against kernels/core/family.h of "
+            "built for family API version %d, this build has %d; recompile it with kernels/core/family.h of "
             "this version",
             f->api, MF_FAMILY_API);
         return -EPROTO;
     }
     if (!f->name || !mf_is_name(f->name, MF_FAMILY_NAME_MAX - 1)) {
-        mf_format(why, cap, "its name has to be 1 to %d letters, digits, _ . or -", MF_FAMILY_NAME_MAX - 1);
+        mf_format(why, cap, "the family name must be 1 to %d letters, digits, '_', '.' or '-'",
+                  MF_FAMILY_NAME_MAX - 1);
         return -EINVAL;
     }
     const char *missing = !f->device_kind ? "device_kind"
@@ -71,7 +72,7 @@ static int check(const struct mf_family_plugins *p, const struct mf_family *f, c
     }
     const char *taken = name_taken(p, f->name);
     if (taken) {
-        mf_format(why, cap, "%s has a family %s already", taken, f->name);
+        mf_format(why, cap, "%s already has a family %s", taken, f->name);
         return -EEXIST;
     }
     return 0;
@@ -83,7 +84,7 @@ static int load(struct mf_family_plugins *p, const char *path, void *handle, cha
     void *symbol = dlsym(handle, MF_FAMILY_ENTRY);
     entry_fn entry;
     if (!symbol) {
-        mf_format(why, cap, "it exports no %s", MF_FAMILY_ENTRY);
+        mf_format(why, cap, "the shared object does not export %s", MF_FAMILY_ENTRY);
         return -ENOENT;
     }
     memcpy(&entry, &symbol, sizeof(entry));
@@ -93,7 +94,7 @@ static int load(struct mf_family_plugins *p, const char *path, void *handle, cha
         return r;
     r = hash_file(path, &hash);
     if (r < 0) {
-        mf_format(why, cap, "reading it: %s", strerror(-r));
+        mf_format(why, cap, "cannot read the shared object: %s", strerror(-r));
         return r;
     }
     p->handles[p->n] = handle;
@@ -104,9 +105,9 @@ static int load(struct mf_family_plugins *p, const char *path, void *handle, cha
 
 int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap)
 {
-    char here[PATH_CAP]; /* a name without a slash would be looked for in the system's folders */
+    char here[PATH_CAP]; /* dlopen searches the system's folders for a name without a slash */
     if (p->n == MF_PLUGINS_MAX) {
-        mf_format(why, why_cap, "at most %d shared objects", MF_PLUGINS_MAX);
+        mf_format(why, why_cap, "at most %d shared objects can be loaded", MF_PLUGINS_MAX);
         return -E2BIG;
     }
     mf_format(here, sizeof(here), "%s%s", strchr(path, '/') ? "" : "./", path);
@@ -121,7 +122,7 @@ int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *w
     return r;
 }
 
-/* 0: it ended by itself with code 0. */
+/* Waits for the child. 0: it exited with status 0. */
 static int await(pid_t child, char *why, size_t cap)
 {
     const struct timespec limit = {.tv_sec = LOAD_LIMIT_S};
@@ -136,18 +137,18 @@ static int await(pid_t child, char *why, size_t cap)
             (void)kill(child, SIGKILL);
             (void)waitpid(child, &status, 0);
             (void)sigprocmask(SIG_SETMASK, &before, NULL);
-            mf_format(why, cap, "loading it did not end within %d s", LOAD_LIMIT_S);
+            mf_format(why, cap, "loading timed out after %d s", LOAD_LIMIT_S);
             return -ETIMEDOUT;
         }
     }
     (void)sigprocmask(SIG_SETMASK, &before, NULL);
     if (WIFSIGNALED(status)) {
-        mf_format(why, cap, "loading it crashes with signal %d (%s)", WTERMSIG(status),
+        mf_format(why, cap, "loading crashed with signal %d (%s)", WTERMSIG(status),
                   strsignal(WTERMSIG(status)));
         return -EFAULT;
     }
     if (WEXITSTATUS(status) != 0) {
-        mf_format(why, cap, "loading it ends the process with exit code %d", WEXITSTATUS(status));
+        mf_format(why, cap, "loading ended the process with exit status %d", WEXITSTATUS(status));
         return -EFAULT;
     }
     return 0;
@@ -155,10 +156,10 @@ static int await(pid_t child, char *why, size_t cap)
 
 int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap)
 {
-    /* a child by itself has the default actions: what it dies of is seen here only */
+    /* the child restores default signal actions, so a crash ends it and the parent reads the signal */
     pid_t child = fork();
     if (child < 0) {
-        mf_format(why, why_cap, "starting a process that tries it: %s", strerror(errno));
+        mf_format(why, why_cap, "cannot start a child process for loading: %s", strerror(errno));
         return -errno;
     }
     if (child == 0) {
@@ -167,7 +168,7 @@ int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path,
         static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
         for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++)
             (void)signal(signals[i], SIG_DFL);
-        (void)alarm(2 * LOAD_LIMIT_S); /* should the parent die first */
+        (void)alarm(2 * LOAD_LIMIT_S); /* in case the parent dies first */
         (void)mf_family_plugin_load(&trial, path, unused, sizeof(unused));
         _exit(0);
     }

@@ -1,15 +1,17 @@
-/* Two-stage grouped GEMM: the families tile (16- and 8-bit weights), mx (microscaled) and wint4, which differ in the
- * weights that they take. A step's name is its parameters:
+/* Two-stage grouped GEMM on CPUs: the families tile (16- and 8-bit weights), mx (microscaled weights) and
+ * wint4, which differ only in the weights they accept. Step names:
  *
- *     s1_bf16_silu_m16_n32_k512_t2_p16[_near|_hw][_sk2][_x|_a16][_w][_q]
- *                                            stage 1: gather+gemm1+act (h in bf16, or quantised with _q); _x: x is in sorted
- *                                            order already; _a16: x is bf16 and quantised here; _w: routing weight before act;
- *                                            gu1, gu16, gu32 for a layout of w1 where gate and up alternate
- *     s2_bf16_m16_n128_k192_t2_p16[_near|_hw]_z|zw|y    stage 2: into z, weighted z, or added up in y
+ *     s1_bf16_silu_m16_n32_k512_t2_p16[_near|_hw][_sk2][_x|_a16][_w][_q]   gather+gemm1+act, writes h
+ *     s2_bf16_m16_n128_k192_t2_p16[_near|_hw]_z|zw|y                       gemm2, writes z, weighted z, or y
  *
- * m rows of an expert block, n columns of a tile, k of K at a time when rows of bf16 are many, t threads, layout, sk parts of K
- * that are summed apart; weights are fetched MF_FETCH_FAR bytes ahead, MF_FETCH_NEAR with _near, by the hardware alone with
- * _hw. */
+ *     m16   rows per expert block               n32   columns per tile
+ *     k512  elements of K per pass, for blocks with many bf16 rows
+ *     t2    threads                             p16   weight layout; gu1, gu16, gu32: gate and up interleaved
+ *     sk2   split-K: parts summed separately    _x    x is already in sorted order
+ *     _a16  x is bf16 and quantised here        _w    routing weight applied before act
+ *     _q    h is quantised
+ *     _near, _hw   prefetch distance of the weights: MF_FETCH_NEAR bytes, or hardware prefetch only
+ *                  (default: MF_FETCH_FAR bytes) */
 #include "kernels/families/family_cpu.h"
 
 #include <errno.h>
@@ -35,9 +37,9 @@ static const char *const out_words[] = {
 struct config {
     int stage; /* 1, 2 */
     int block_m, block_n, block_k, threads, panel;
-    bool alternating; /* of w1: gate and up */
-    enum reach reach; /* of what is fetched ahead */
-    int ksplit;       /* 1: K is not cut */
+    bool alternating; /* w1 interleaves gate and up */
+    enum reach reach; /* prefetch distance of the weights */
+    int ksplit;       /* 1: no split-K */
     enum from from;
     enum out out;
 };
@@ -46,9 +48,9 @@ struct mf_kernel {
     const char *family;
     struct config config;
     struct mf_stage_plan plan;
-    size_t h_bytes; /* of bf16 h on the way to quantised h: the first of the workspace */
-    size_t partial; /* then of the sums of parts of K */
-    size_t room;    /* then of each thread */
+    size_t h_bytes; /* workspace: bf16 h before its quantisation */
+    size_t partial; /* then the partial sums of split-K */
+    size_t room;    /* then one area of this size per thread */
     const struct mf_launch *launch;
 };
 
@@ -95,8 +97,9 @@ static int plan_of(const struct config *c, const struct mf_shape *s, struct mf_s
 
 #define N_MAX 4
 
-/* Columns of tiles, up to `most` widths: first one narrow, which shares out well when few experts are active, and one wide, which
- * keeps more sums in registers; each divides n. -> how many */
+/* Chooses up to `most` tile widths that divide n and returns their number. The candidates start with a
+ * narrow width, which balances load when few experts are active, and a wide one, which keeps more
+ * accumulators in registers. */
 static int choose_columns(const int *candidates, size_t n_candidates, int n, int panel, int most,
                           int out[N_MAX])
 {
@@ -143,17 +146,17 @@ static int k_pieces(const struct mf_shape *s, int K, int out[2])
     out[0] = s->q_type == MF_QTYPE_PER_1X128 ? 128 : 512;
     if (out[0] > K)
         out[0] = K;
-    /* only many rows of bf16 go over K in pieces of that length */
+    /* only blocks with many bf16 rows process K in pieces */
     out[1] = K;
     return bf16 && K > out[0] ? 2 : 1;
 }
 
-/* What a step takes in and leaves: one form for each set of ops that a stage can cover. */
+/* Input and output of a step: one form for each set of ops that a stage can cover. */
 static const struct form {
     int stage;
     enum from from;
     enum out out;
-    const char *word; /* what a rejection of the form is about */
+    const char *word; /* kernel name in rejections of the form */
 } forms[] = {
     {1, FROM_X, TO_H, "s1"},        {1, FROM_X, TO_HQ, "s1_q"},        {1, FROM_SORTED, TO_H, "s1_x"},
     {1, FROM_BF16, TO_H, "s1_a16"}, {1, FROM_BF16, TO_HQ, "s1_a16_q"}, {2, FROM_X, TO_Z, "s2_z"},
@@ -173,16 +176,16 @@ static mf_ops covers_of(const struct mf_shape *s, int stage, enum from from, enu
            (out == TO_Y ? MF_OP_BIT(MF_OP_COMBINE) : 0);
 }
 
-/* Is there such a form for the shape at all? */
+/* True if the form is meaningful for the shape. */
 static bool form_exists(const struct form *f, const struct mf_shape *s)
 {
     bool quantises = f->out == TO_HQ || f->from == FROM_BF16;
     return quantises ? mf_cpu_quantises(s) : f->out != TO_ZW || !s->doweight_stage1;
 }
 
-/* Rows are brought in once for all tiles that a thread has of a block, and threads meet between gemm1 and quant2, so whole
- * rows are at hand; for the output a thread owns columns and adds all slots of a token. What a thread quantises of x it
- * keeps, in a room for so many tokens. */
+/* A thread gathers the rows of a block once for all its tiles, and threads synchronise between gemm1 and
+ * quant2, so whole rows are available. A thread owns columns of the output and adds all slots of a token. It
+ * keeps the rows of x that it quantises in a buffer, which limits the token count. */
 static bool form_allowed(const struct form *f, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct mf_fusion_caps caps = {
@@ -197,7 +200,7 @@ static bool form_allowed(const struct form *f, const struct mf_shape *s, struct 
     return mf_cpu_may_cover(s, covers_of(s, f->stage, f->from, f->out), mf_cpu_block_ms[0], &caps, ret);
 }
 
-/* By index into forms: those that the shape has and the rules of fusion allow. */
+/* Bit i: the shape has forms[i] and the fusion rules allow it. */
 typedef unsigned form_set;
 
 static form_set allowed_forms(const struct mf_shape *s)
@@ -210,8 +213,8 @@ static form_set allowed_forms(const struct mf_shape *s)
     return allowed;
 }
 
-/* The forms of a stage with x as the layer has it. z and zw cost the same but for one multiplication a row, so zw is offered in one
- * layout only. */
+/* Calls f for the forms of a stage that read x as the layer provides it. zw costs one multiplication per row
+ * more than z, so it is offered in one layout only. */
 static int each_form(form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0;
@@ -226,14 +229,14 @@ static int each_form(form_set allowed, struct config c, each_fn f, void *context
     return r;
 }
 
-/* Blocks of so few rows that a weight is read as fast as memory gives it: how far ahead it is fetched decides, and where threads
- * share out the columns. Pieces of K are all the same then. */
+/* True if blocks have so few rows that memory bandwidth limits the step. Then the prefetch distance and the
+ * division of columns among threads matter, and the length of the pieces of K does not. */
 static bool streams_weights(const struct config *c)
 {
     return c->block_m == mf_cpu_block_ms[0];
 }
 
-/* Every reach, where steps differ by it. */
+/* Calls f for every prefetch distance, or only for FAR if the distance makes no difference. */
 static int each_reach(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
 {
     struct mf_stage_plan plan;
@@ -246,7 +249,8 @@ static int each_reach(const struct mf_shape *s, form_set allowed, struct config 
     return r;
 }
 
-/* Each step costs tuning time, so that where stages have more forms, or blocks more rows, there are fewer widths. */
+/* Number of tile widths to try. It is lower where there are more forms or larger blocks, to bound the tuning
+ * time. */
 static int most_widths(const struct mf_shape *s, const struct config *c)
 {
     if (!streams_weights(c))
@@ -256,7 +260,7 @@ static int most_widths(const struct mf_shape *s, const struct config *c)
     return c->stage == 1 ? N_MAX : 3;
 }
 
-/* One configuration, if its form is allowed. */
+/* Calls f for one configuration if its form is allowed. */
 static int in_form(form_set allowed, const struct config *c, each_fn f, void *context)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(forms); i++) {
@@ -267,7 +271,7 @@ static int in_form(form_set allowed, const struct config *c, each_fn f, void *co
     return 0;
 }
 
-/* Parts of K, as AITER's split-K kernels have them: 2 to 8, all alike and each a multiple of a block of scales. */
+/* Split-K as in AITER's kernels: 2 to 8 equal parts, each a multiple of a scale block. */
 #define KSPLIT_MAX 8
 
 static bool ksplit_legal(const struct mf_shape *s, int ksplit)
@@ -275,14 +279,14 @@ static bool ksplit_legal(const struct mf_shape *s, int ksplit)
     return s->model_dim % ksplit == 0 && s->model_dim / ksplit % MF_SPLIT_K == 0;
 }
 
-/* Tiles that each thread gets of the experts that are active on average. */
+/* Expected tiles per thread. */
 static double tiles_of_thread(const struct mf_shape *s, int block_n, int threads)
 {
     return mf_layer_expected_active(s) * ((s->inter_dim + block_n - 1) / block_n) / threads;
 }
 
-/* Cutting K shares work out that tiles of columns alone share badly; where there are enough of them, or a weight is read
- * for several rows, adding up the parts is a loss. */
+/* Split-K improves the load balance if there are few tiles. With enough tiles, or if a weight is read for
+ * several rows, the cost of adding the parts outweighs it. */
 #define TILES_ENOUGH 4
 
 static bool ksplit_pays(const struct mf_shape *s, int block_n, int threads)
@@ -303,7 +307,7 @@ static int each_split(const struct mf_shape *s, form_set allowed, struct config 
     return r;
 }
 
-/* Few tokens fill small blocks. */
+/* Steps that quantise x. They are for few tokens, so only for the two smallest blocks. */
 static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0;
@@ -314,8 +318,8 @@ static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *co
     return r;
 }
 
-/* x in bf16, K in parts, x in sorted order and one thread: each step costs tuning time, so that these are kept for few
- * parameters. */
+/* Further variants: bf16 x, split-K, x in sorted order, one thread. Only for few parameters, to bound the
+ * tuning time. */
 static int each_further(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0, cores = c.threads;
@@ -335,8 +339,8 @@ static int each_further(const struct mf_shape *s, form_set allowed, struct confi
     return r == 0 ? in_form(allowed, &c, f, context) : r;
 }
 
-/* Every width and length of pieces of K with all threads; further steps of the first width and the last length, or any length
- * that is legal. */
+/* Calls f for every tile width and length of the pieces of K with all threads. Further variants use the
+ * first width and the last length, or with `legal` every length. */
 static int each_of_panel(const struct mf_shape *s, int cores, bool legal, form_set allowed, struct config c,
                          each_fn f, void *context)
 {
@@ -365,7 +369,7 @@ static int each_of_panel(const struct mf_shape *s, int cores, bool legal, form_s
     return r;
 }
 
-/* legal: all that can be, whether they pay or not. */
+/* legal: include configurations that do not pay. */
 static int each(const struct mf_shape *s, int cores, int stage, bool legal, each_fn f, void *context)
 {
     static const int panels[] = {16, 32, 1};
@@ -484,7 +488,7 @@ static int offer_step(void *context, const struct config *c)
     return w->offer->step(w->offer, &step);
 }
 
-/* One sentence for each layout that does not fit a stage. */
+/* Rejects each layout that does not fit a stage. */
 static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
     for (int stage = 1; stage <= 2; stage++) {
@@ -495,12 +499,12 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
             if (layout_fits(s, stage, panel))
                 continue;
             (void)snprintf(kernel, sizeof(kernel), "s%d_%s", stage, mf_cpu_layout(panel, false)->word);
-            int r = offer->reject(
-                offer, f->name, kernel, "divisibility",
-                "w%d has %d rows%s of %d elements; %s needs rows in multiples of %d (remainder %d) and "
-                "elements in multiples of %d (remainder %d)",
-                stage, n, stage == 1 ? " each of gate and up" : "", k, mf_cpu_layout(panel, false)->name,
-                panel, n % panel, group, k % group);
+            int r = offer->reject(offer, f->name, kernel, "divisibility",
+                                  "w%d has %d rows%s of %d elements; layout %s needs a multiple of %d rows "
+                                  "(remainder %d) and of "
+                                  "%d elements (remainder %d)",
+                                  stage, n, stage == 1 ? " each of gate and up" : "", k,
+                                  mf_cpu_layout(panel, false)->name, panel, n % panel, group, k % group);
             if (r < 0)
                 return r;
         }
@@ -508,7 +512,7 @@ static int reject_layouts(const struct mf_family *f, const struct mf_shape *s, s
     return 0;
 }
 
-/* One sentence for each form that the rules of fusion refuse. */
+/* Rejects each form that the fusion rules refuse. */
 static int reject_forms(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(forms); i++) {
@@ -522,7 +526,7 @@ static int reject_forms(const struct mf_family *f, const struct mf_shape *s, str
     return 0;
 }
 
-/* One sentence for each width of a tile that does not divide the columns of its stage. */
+/* Rejects each tile width that does not divide the columns of its stage. */
 static int reject_widths(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
     for (int stage = 1; stage <= 2; stage++) {
@@ -534,9 +538,8 @@ static int reject_widths(const struct mf_family *f, const struct mf_shape *s, st
                 continue;
             (void)snprintf(kernel, sizeof(kernel), "s%d_n%d", stage, widths.candidates[i]);
             int r = offer->reject(offer, f->name, kernel, "divisibility",
-                                  "block_n is %d and %s is %d: a tile must divide the columns of stage %d "
-                                  "(remainder %d)",
-                                  widths.candidates[i], stage == 1 ? "inter_dim" : "model_dim", n, stage,
+                                  "%s %d is not a multiple of block_n %d (remainder %d)",
+                                  stage == 1 ? "inter_dim" : "model_dim", n, widths.candidates[i],
                                   n % widths.candidates[i]);
             if (r < 0)
                 return r;
@@ -545,7 +548,7 @@ static int reject_widths(const struct mf_family *f, const struct mf_shape *s, st
     return 0;
 }
 
-/* One sentence for why K is not cut, or one for each number of parts that does not divide it. */
+/* Rejects split-K as a whole if it does not pay, otherwise each number of parts that does not divide K. */
 static int reject_splits(const struct mf_family *f, const struct mf_shape *s, int threads,
                          struct mf_offer *offer)
 {
@@ -554,32 +557,33 @@ static int reject_splits(const struct mf_family *f, const struct mf_shape *s, in
 
     if (!layout_fits(s, 1, 16) ||
         choose_columns(widths.candidates, widths.n, s->inter_dim, 16, 1, columns) == 0)
-        return 0; /* said already */
+        return 0; /* reported as a layout or width */
     if (mf_cpu_slots(s) > s->expert)
-        return offer->reject(
-            offer, f->name, "s1_sk", "ksplit",
-            "%.0f routes over %d experts: a weight is read for several rows of x, and adding up "
-            "parts of K would cost as many again",
-            mf_cpu_slots(s), s->expert);
+        return offer->reject(offer, f->name, "s1_sk", "ksplit",
+                             "split-K does not pay for %.0f routes over %d experts: weights are read for "
+                             "several rows, and every "
+                             "row would need its parts of K added",
+                             mf_cpu_slots(s), s->expert);
     if (!ksplit_pays(s, columns[0], threads))
         return offer->reject(
             offer, f->name, "s1_sk", "ksplit",
-            "each of %d threads has %.1f tiles of %d columns; from %d on they share the work "
-            "evenly without parts of K",
+            "each of %d threads has %.1f tiles of %d columns; from %d tiles per thread the load is balanced "
+            "without split-K",
             threads, tiles_of_thread(s, columns[0], threads), columns[0], TILES_ENOUGH);
     for (int n = 2; n <= KSPLIT_MAX && r == 0; n++) {
         char kernel[32];
         (void)snprintf(kernel, sizeof(kernel), "s1_sk%d", n);
         if (!ksplit_legal(s, n))
-            r = offer->reject(offer, f->name, kernel, "divisibility",
-                              "model_dim is %d: in %d parts it leaves %d, and a part of %d leaves %d over "
-                              "blocks of %d",
-                              H, n, H % n, H / n, H / n % MF_SPLIT_K, MF_SPLIT_K);
+            r = offer->reject(
+                offer, f->name, kernel, "divisibility",
+                "model_dim %d cannot be split into %d parts (remainder %d) of whole blocks of %d "
+                "(a part of %d has remainder %d)",
+                H, n, H % n, MF_SPLIT_K, H / n, H / n % MF_SPLIT_K);
     }
     return r;
 }
 
-/* One sentence for each block_m that is not worth trying. */
+/* Rejects each block_m that is not worth trying. */
 static int reject_blocks(const struct mf_family *f, const struct mf_shape *s, struct mf_offer *offer)
 {
     int r = 0;
@@ -718,10 +722,11 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
 }
 
 /* clang-format off */
-#define TWO_STAGE(which)                                                                                     \
-    const struct mf_family mf_family_##which = {                                                              \
-        .api = MF_FAMILY_API, .name = #which, .device_kind = "cpu", .enumerate = enumerate, .open = open_step, \
-        .launch = launch_step, .close = close_step, .set_token_count = set_token_count, .shares = true,                                          \
+#define TWO_STAGE(which)                                                                                \
+    const struct mf_family mf_family_##which = {                                                        \
+        .api = MF_FAMILY_API, .name = #which, .device_kind = "cpu", .enumerate = enumerate,             \
+        .open = open_step, .launch = launch_step, .close = close_step,                                  \
+        .set_token_count = set_token_count, .shares = true,                                             \
     }
 /* clang-format on */
 TWO_STAGE(tile);

@@ -1,4 +1,5 @@
-# cmake -DOUT=code_sources.c "-DFILES=/path/a;/path/b" -P code_sources.cmake: files as strings of a C source, by their base names.
+# Writes files as strings of a C source, named by their base names.
+#   cmake -DOUT=code_sources.c "-DFILES=/path/a;/path/b" -P code_sources.cmake
 set(text "#include \"kernels/core/code.h\"\n\n#include <string.h>\n\n")
 set(rows "")
 set(all "")

@@ -14,7 +14,8 @@ struct sim_device {
     struct mf_sim_spec spec;
 };
 
-/* Peak bf16 TFLOP/s, memory TB/s and GiB of parts by vendors' data sheets; anything else scales with its CUs. */
+/* Peak bf16 TFLOP/s, HBM TB/s and GiB from the vendors' data sheets. Other classes scale with their CU
+ * count. */
 /* clang-format off */
 static const struct part {
     const char *class, *model;
@@ -85,7 +86,7 @@ static int sim_copy(struct mf_device *d, void *to, const void *from, size_t byte
     return 0;
 }
 
-/* There is nothing to launch: a simulated step's samples come from mf_sim_sample_us. */
+/* A simulated step is never launched: mf_sim_sample_us generates its samples. */
 static int sim_time(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     (void)d;
@@ -137,7 +138,8 @@ int mf_sim_open(const char *name, char *why, size_t why_cap, struct mf_device **
     int r = parse_name(name, &class, &spec);
     if (r < 0) {
         mf_format(why, why_cap,
-                  "'%s' is no sim device: expected sim:<class>:<ordinal>[:<spec file>], as sim:gfx942/304:0",
+                  "invalid sim device '%s': expected sim:<class>:<ordinal>[:<spec file>], e.g. "
+                  "sim:gfx942/304:0",
                   name);
         return r;
     }
@@ -199,7 +201,7 @@ static uint64_t hash_of(const struct mf_shape *shape, const char *name, uint64_t
     return mf_hash64(name, strlen(name), mf_hash64(text, strlen(text), MF_HASH_SEED ^ seed));
 }
 
-/* Rows that the GEMMs really work on over rows that are there. */
+/* Ratio of rows that the GEMMs process, including padding, to actual rows. */
 static double padding_of(const struct mf_shape *shape, int32_t block_m)
 {
     double rows = (double)(shape->token * shape->topk) * mf_shape_share(shape);

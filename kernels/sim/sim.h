@@ -1,19 +1,22 @@
-/* The sim device and its families: a deterministic model of a device, for scale tests and for faults on demand.
+/* The simulated device and its families: a deterministic model for scale tests and fault injection.
  *
- * Nothing is computed. A step's true time is a function of (class, shape, step, routing): a roofline with an efficiency
- * drawn from the step's name, and padding to its block. A sample is a pure function of (seed, shape, name, index):
- * true time, log-normal noise of 2%, one in a hundred an outlier of 1.2. So any worker gives the same samples,
- * whichever runner died in between, and a rerun gives the same table.
+ * Nothing is computed. A step's true time is a function of (class, shape, step, routing): a roofline with an
+ * efficiency derived from the step's name, and padding to its block. A sample is a pure function of (seed,
+ * shape, name, index): the true time with 2% log-normal noise, and 1% outliers of factor 1.2. Any worker
+ * therefore produces the same samples, also after a runner crash, and a rerun produces the same table.
  *
- * Family sim is a space of the size and shape of AITER's; family aiter, in its place where a worker is told --families
- * aiter, is AITER's own by name (kernels/aiter/aiter.h).
+ * Family sim has a search space similar in size and structure to AITER's. Family aiter, selected by
+ * --families aiter, has AITER's own kernel names (kernels/aiter/aiter.h).
  *
- * A spec file plants faults:
+ * A spec file injects faults:
  *     {"step_ms": 50, "pipeline_ms": 0, "faults": [{"match": "sim_s1_m64_*", "fault": "crash", "first": 1}],
  *      "times": [{"match": "sim_s2_*", "factor": 0.9}]}
- * step_ms: wall time that a step really takes (0: none); pipeline_ms: one that is raced (as step_ms). A fault hits the steps whose name matches; `first`: only
- * so many times over all runners and workers with this spec (counted in files beside it); without it, always. times: what this
- * device takes of a step's true time, so that devices of a class can differ. */
+ *
+ *     step_ms       wall time of a step in ms (0: none)
+ *     pipeline_ms   wall time of a raced pipeline in ms (default: step_ms)
+ *     faults        a fault hits the steps whose name matches; `first` limits the number of hits over all
+ *                   runners and workers that use the spec file (counted in files next to it)
+ *     times         factor on the true time of matching steps, so that devices of a class can differ */
 #pragma once
 
 #include <stdint.h>
@@ -29,34 +32,34 @@
     X(P, NONE, "none")                                                         \
     X(P, CRASH, "crash")             /* SIGSEGV */                             \
     X(P, ABORT, "abort")                                                       \
-    X(P, EXIT, "exit")               /* exit code 3 in the middle of a step */ \
+    X(P, EXIT, "exit")               /* exit status 3 during a step */         \
     X(P, HANG, "hang")                                                         \
-    X(P, WRONG, "wrong")             /* a destroyed row */                     \
+    X(P, WRONG, "wrong")             /* one corrupted row */                   \
     X(P, NAN, "nan")                                                           \
     X(P, NO_MEMORY, "no_memory")                                               \
     X(P, ZERO_TIME, "zero_time")                                               \
     X(P, BEYOND_PEAK, "beyond_peak")                                           \
-    X(P, SLOW, "slow")               /* takes twenty times as long */
+    X(P, SLOW, "slow")               /* takes 20 times as long */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP);
 
 #define MF_SIM_FAULTS_MAX 256
 
-/* "sim:<class>:<ordinal>[:<spec file>]". -EINVAL with the sentence in why. */
+/* Opens "sim:<class>:<ordinal>[:<spec file>]". On failure: -errno and the reason in why. */
 int mf_sim_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);
 
 /* True time in microseconds, without noise. */
 double mf_sim_step_us(const struct mf_device_info *device, const struct mf_shape *shape,
                       const struct mf_step *step);
-/* What the noise of something named (a step, a pipeline) is drawn by: made once for all its samples, since it goes over the
- * shape's text. */
+/* Noise seed of a named step or pipeline. Compute it once for all samples: it hashes the shape's text. */
 uint64_t mf_sim_noise(uint64_t seed, const struct mf_shape *shape, const char *name);
-/* Sample `index` of what has that noise and the true time us. */
+/* Sample `index` for a noise seed and a true time of `us` microseconds. */
 double mf_sim_sample_us(double us, uint64_t noise, int64_t index);
 
-/* Of a device that mf_sim_open made. The fault that hits this run of the step; counts it when it is limited. */
+/* The following calls require a device from mf_sim_open. */
+/* The fault for this run of the step; counts the hit if the fault is limited. */
 enum mf_sim_fault mf_sim_fault_of(struct mf_device *device, const char *step_name);
-/* What the device takes of the step's true time. */
+/* Factor of the device on the step's true time. */
 double mf_sim_factor_of(const struct mf_device *device, const char *step_name);
 int64_t mf_sim_step_ms(const struct mf_device *device);
 int64_t mf_sim_pipeline_ms(const struct mf_device *device);

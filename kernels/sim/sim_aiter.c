@@ -1,5 +1,6 @@
-/* The sim device's other space: AITER's own kernels, names included (kernels/aiter/aiter.h), as steps; in place of the space
- * of family sim where a worker is given --families aiter. Steps are named for the generator of AITER's that offers them. */
+/* Family aiter of the sim device: AITER's kernels (kernels/aiter/aiter.h) as steps, under their own names.
+ * --families aiter selects it in place of family sim. The family of a step is the AITER generator that
+ * offers it. */
 
 #include <errno.h>
 #include <stdarg.h>
@@ -21,13 +22,13 @@ struct aiter_offer {
     size_t n_kernels;
 };
 
-/* All of AITER's families read one shuffle of a layer's weights: pairs of any two are served from one copy. */
+/* All AITER families read the same pre-shuffled weights, so any two stages share one copy. */
 static struct mf_tensor_spec weight(const struct mf_sim_plan *p, enum mf_tensor tensor)
 {
     return mf_sim_tensor_spec(tensor, p->format_w, p->scale_w, "shuffled", 0);
 }
 
-/* v2 kernels hand each other the intermediate in an order of their own. */
+/* h; v2 kernels use their own order. */
 static struct mf_tensor_spec intermediate(const struct mf_sim_plan *p, const struct mf_aiter_kernel *k,
                                           bool quantised)
 {
@@ -101,7 +102,7 @@ static void make_one(const struct mf_sim_plan *p, const struct mf_aiter_kernel *
     give_output(step, k->flags);
     step->flops = mf_layer_flops(s);
     step->bytes = mf_layer_floor_bytes(s, (int64_t)p->active);
-    /* A FLAT kernel takes its tokens one by one, so that none reads a weight that another has read. */
+    /* A FLAT kernel processes tokens one by one and does not share weight reads between them. */
     if (k->flags & MF_AITER_FLAT && k->block_m == 0)
         step->bytes += mf_sim_weight_bytes(p, p->n1 + s->inter_dim, s->model_dim) * (p->rows / p->active - 1);
 }
@@ -136,7 +137,7 @@ __attribute__((format(printf, 5, 6))) static int pass_no(struct mf_aiter_sink *s
     return o->reject(o, family, kernel, rule, "%s", reason);
 }
 
-/* --- what fused_moe() does around its kernels -------------------------------------------------------------- */
+/* --- host steps: data movement of fused_moe() around its kernels ----------------------------------- */
 
 static struct mf_step host_step(enum mf_aiter_host host, mf_ops covers, int32_t block_m, double bytes)
 {
@@ -145,7 +146,7 @@ static struct mf_step host_step(enum mf_aiter_host host, mf_ops covers, int32_t 
     return step;
 }
 
-/* moe_sorting zeroes the output on its way. */
+/* moe_sorting also zeroes the output. */
 static int offer_sort(const struct mf_sim_plan *p, int32_t block_m)
 {
     double y_bytes = 2.0 * (double)p->shape->token * p->shape->model_dim;
@@ -210,7 +211,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
     return r < 0 || o.n_kernels == 0 ? r : offer_host_steps(&plan);
 }
 
-/* A simulated step is neither opened nor launched: worker/runner/sim_unit.c. */
+/* A simulated step is neither opened nor launched (worker/runner/sim_unit.c). */
 static int open_step(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                      const char *name, struct mf_kernel **ret)
 {

@@ -1,4 +1,5 @@
-/* The family of the sim device: a space of the size and shape of AITER's for every format of its shipped tables. */
+/* Family sim of the sim device: a search space similar to AITER's, for every format of AITER's shipped
+ * tables. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -73,7 +74,7 @@ struct variant {
     int32_t block_m, tile_n;
     const char *layout;
     int version;
-    bool fused; /* stage 1: writes h quantised; stage 2: adds into y */
+    bool fused; /* stage 1: writes quantised h; stage 2: accumulates into y */
 };
 
 static int offer_stage1(const struct mf_sim_plan *p, const struct variant *v)
@@ -150,12 +151,11 @@ static int offer_ones(const struct mf_sim_plan *p)
     const struct mf_shape *s = p->shape;
     struct mf_offer *o = p->offer;
     if (s->token > 1024)
-        return o->reject(
-            o, "sim", "sim_one_*", "tokens",
-            "a one-launch layer keeps its rows on chip: %lld tokens are more than the 1024 that fit",
-            (long long)s->token);
+        return o->reject(o, "sim", "sim_one_*", "tokens",
+                         "%lld tokens exceed the 1024 tokens whose rows a one-launch kernel can keep on chip",
+                         (long long)s->token);
     if (p->format_w == MF_FORMAT_INT4)
-        return o->reject(o, "sim", "sim_one_*", "dtype", "no one-launch kernel unpacks %s weights",
+        return o->reject(o, "sim", "sim_one_*", "dtype", "no one-launch kernel supports %s weights",
                          mf_dtype_name(s->q_dtype_w));
     int r = 0;
     for (size_t i = 0; r == 0 && i < 3; i++) {
@@ -166,7 +166,7 @@ static int offer_ones(const struct mf_sim_plan *p)
     return r;
 }
 
-/* The rule and the sentence when a tile of that size is not legal; 1: it is. */
+/* Returns 1 if the tile is legal; otherwise rejects it and returns the result of reject. */
 static int check_tile(const struct mf_sim_plan *p, int32_t block_m, int32_t tile_n)
 {
     const struct mf_shape *s = p->shape;
@@ -175,14 +175,14 @@ static int check_tile(const struct mf_sim_plan *p, int32_t block_m, int32_t tile
     mf_format(kernel, sizeof(kernel), "sim_s?_m%d_n%d_*", block_m, tile_n);
     int r = 0;
     if (s->inter_dim % tile_n != 0)
-        r = o->reject(o, "sim", kernel, "divisibility",
-                      "inter_dim %d is no multiple of the tile's %d columns", s->inter_dim, tile_n);
+        r = o->reject(o, "sim", kernel, "divisibility", "inter_dim %d is not a multiple of the tile width %d",
+                      s->inter_dim, tile_n);
     else if (s->model_dim % tile_n != 0)
-        r = o->reject(o, "sim", kernel, "divisibility",
-                      "model_dim %d is no multiple of the tile's %d columns", s->model_dim, tile_n);
+        r = o->reject(o, "sim", kernel, "divisibility", "model_dim %d is not a multiple of the tile width %d",
+                      s->model_dim, tile_n);
     else if (block_m > 16 && p->rows / p->active * 32 < block_m)
         r = o->reject(o, "sim", kernel, "padding",
-                      "an expert gets %.1f rows on average: %.0f%% of a block of %d would be padding",
+                      "an expert gets %.1f rows on average, so %.0f%% of a block of %d rows would be padding",
                       p->rows / p->active, 100 - 100 * p->rows / p->active / block_m, block_m);
     else
         return 1;
@@ -211,8 +211,8 @@ static int sim_enumerate(const struct mf_family *f, const struct mf_device_info 
 {
     (void)f;
     if (shape->dtype != MF_DTYPE_BF16)
-        return offer->reject(offer, "sim", "sim_*", "dtype",
-                             "hidden states have to be torch.bfloat16, not %s", mf_dtype_name(shape->dtype));
+        return offer->reject(offer, "sim", "sim_*", "dtype", "hidden states must be torch.bfloat16, not %s",
+                             mf_dtype_name(shape->dtype));
     struct mf_sim_plan p = mf_sim_plan_make(device, shape, offer);
     int r = offer_moves(&p);
     for (size_t i = 0; r >= 0 && i < MF_ARRAY_LEN(block_ms); i++) {

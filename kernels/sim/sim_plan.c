@@ -120,7 +120,6 @@ double mf_sim_bytes(enum mf_dtype dtype, double elements)
     return elements * mf_dtype_bits(dtype) / 8;
 }
 
-/* Weights of the active experts, once. */
 double mf_sim_weight_bytes(const struct mf_sim_plan *p, double n, double k)
 {
     return mf_sim_bytes(p->format_w == MF_FORMAT_BF16 ? MF_DTYPE_BF16 : p->shape->q_dtype_w,

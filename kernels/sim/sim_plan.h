@@ -1,5 +1,5 @@
-/* What a simulated step is made of: the formats that a shape's columns mean, the tensor specs of its layer in them, and
- * the sizes that steps are charged for. */
+/* Helpers for simulated steps: formats and tensor specs of a shape, and the sizes that determine a step's
+ * cost. */
 #pragma once
 
 #include "common/moe/shape.h"
@@ -14,9 +14,9 @@ struct mf_sim_plan {
     struct mf_offer *offer;
     enum mf_format format_a, format_w;
     enum mf_scale scale_a, scale_w;
-    bool quantised;  /* x and h are turned into format_a */
-    double rows, n1; /* T·k; columns of gemm1 */
-    double active;   /* experts expected to get a token, uniform routing */
+    bool quantised;  /* x and h are quantised to format_a */
+    double rows, n1; /* T·k on this rank; columns of gemm1 */
+    double active;   /* expected active experts with uniform routing */
 };
 
 struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const struct mf_shape *shape,
@@ -35,5 +35,5 @@ void mf_sim_need(struct mf_step *step, struct mf_tensor_spec a);
 void mf_sim_give(struct mf_step *step, struct mf_tensor_spec a);
 
 double mf_sim_bytes(enum mf_dtype dtype, double elements);
-/* Weights of the active experts, once, of n columns and a depth of k. */
+/* Bytes of an n x k weight of all active experts, each read once. */
 double mf_sim_weight_bytes(const struct mf_sim_plan *p, double n, double k);

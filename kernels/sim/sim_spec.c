@@ -69,7 +69,7 @@ static int parse_times(const cJSON *times, struct mf_sim_spec *s, char *why, siz
     const cJSON *item;
     size_t n = (size_t)cJSON_GetArraySize(times);
     if (n > MF_SIM_FAULTS_MAX) {
-        mf_format(why, why_cap, "times has %zu members, more than %d", n, MF_SIM_FAULTS_MAX);
+        mf_format(why, why_cap, "times has %zu members, at most %d are allowed", n, MF_SIM_FAULTS_MAX);
         return -EINVAL;
     }
     s->times = calloc(n + 1, sizeof(*s->times));
@@ -79,8 +79,7 @@ static int parse_times(const cJSON *times, struct mf_sim_spec *s, char *why, siz
         const char *field;
         int r = parse_time(item, &s->times[s->n_times], &field);
         if (r < 0) {
-            mf_format(why, why_cap, "times[%zu].%s is missing or no value that it can have", s->n_times,
-                      field);
+            mf_format(why, why_cap, "times[%zu].%s is missing or invalid", s->n_times, field);
             return r;
         }
         s->n_times++;
@@ -92,13 +91,13 @@ static int parse_spec(const cJSON *json, struct mf_sim_spec *s, char *why, size_
 {
     int r = mf_json_i64(json, "step_ms", 0, 600000, &s->step_ms);
     if (r < 0 && r != -ENOENT) {
-        mf_format(why, why_cap, "step_ms has to be a number from 0 to 600000");
+        mf_format(why, why_cap, "step_ms: expected a number from 0 to 600000");
         return r;
     }
     s->pipeline_ms = s->step_ms;
     r = mf_json_i64(json, "pipeline_ms", 0, 600000, &s->pipeline_ms);
     if (r < 0 && r != -ENOENT) {
-        mf_format(why, why_cap, "pipeline_ms has to be a number from 0 to 600000");
+        mf_format(why, why_cap, "pipeline_ms: expected a number from 0 to 600000");
         return r;
     }
     r = parse_times(mf_json_array(json, "times"), s, why, why_cap);
@@ -109,7 +108,7 @@ static int parse_spec(const cJSON *json, struct mf_sim_spec *s, char *why, size_
         return 0;
     size_t n = (size_t)cJSON_GetArraySize(faults), i = 0;
     if (n > MF_SIM_FAULTS_MAX) {
-        mf_format(why, why_cap, "faults has %zu members, more than %d", n, MF_SIM_FAULTS_MAX);
+        mf_format(why, why_cap, "faults has %zu members, at most %d are allowed", n, MF_SIM_FAULTS_MAX);
         return -EINVAL;
     }
     s->rules = calloc(n + 1, sizeof(*s->rules));
@@ -119,7 +118,7 @@ static int parse_spec(const cJSON *json, struct mf_sim_spec *s, char *why, size_
         const char *field;
         r = parse_rule(item, &s->rules[i], &field);
         if (r < 0) {
-            mf_format(why, why_cap, "faults[%zu].%s is missing or no value that it can have", i, field);
+            mf_format(why, why_cap, "faults[%zu].%s is missing or invalid", i, field);
             return r;
         }
         i++;
@@ -139,7 +138,7 @@ int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_
     }
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, len, MF_SIM_SPEC_BYTES_MAX);
     if (!cJSON_IsObject(json)) {
-        mf_format(why, why_cap, "spec file %s is no JSON object", path);
+        mf_format(why, why_cap, "spec file %s is not a JSON object", path);
         return -EINVAL;
     }
     struct mf_sim_spec s = {0};
@@ -166,7 +165,8 @@ void mf_sim_spec_release(struct mf_sim_spec *s)
     *s = (struct mf_sim_spec){0};
 }
 
-/* The count is the size of a file beside the spec, one byte a hit, so that it outlives the runner it kills. */
+/* Counts a hit as one byte of a file next to the spec, so that the count survives the runner that the fault
+ * kills. */
 static bool count_hit(const struct mf_sim_spec *s, size_t rule)
 {
     _cleanup_(mf_freep) char *path = NULL;

@@ -1,4 +1,4 @@
-/* The spec of a sim device: which faults hit which steps. kernels/sim/sim.h has the format. */
+/* Spec file of a sim device: faults and time factors. kernels/sim/sim.h documents the format. */
 #pragma once
 
 #include "kernels/sim/sim.h"
@@ -8,7 +8,7 @@
 struct mf_sim_rule {
     char match[MF_STEP_NAME_MAX];
     enum mf_sim_fault fault;
-    int64_t first; /* 0: always */
+    int64_t first; /* maximum number of hits; 0: unlimited */
 };
 
 struct mf_sim_time {
@@ -25,10 +25,10 @@ struct mf_sim_spec {
     size_t n_times;
 };
 
-/* -errno with a sentence in why that names the member. */
+/* On failure: -errno and a reason in why that names the member. */
 int mf_sim_spec_load(const char *path, struct mf_sim_spec *ret, char *why, size_t why_cap);
 void mf_sim_spec_release(struct mf_sim_spec *s);
-/* The product of the factors of the times that match. */
+/* The product of all matching factors. */
 double mf_sim_spec_factor(const struct mf_sim_spec *s, const char *step_name);
-/* The first rule that matches and still has hits left. */
+/* The fault of the first rule that matches and has hits left. */
 enum mf_sim_fault mf_sim_spec_hit(const struct mf_sim_spec *s, const char *step_name);

@@ -153,7 +153,7 @@ await no_jobs
 await is_gone node1$name
 await is_gone node2$name
 for log in job-*.out; do
-    ! grep -v ' has ended with 0$' $log | grep ' has ended with ' || fail "a worker ended badly"
+    ! grep -v ' exited with status 0$' $log | grep ' exited with status ' || fail "a worker failed"
 done
 grep -q 'leaves: drained' job-*.out || fail "no worker was drained"
 [ "$(moefarm export --simulated | tail -n +2 | wc -l)" = 8 ] || fail "rows are missing"

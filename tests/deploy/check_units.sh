@@ -71,7 +71,7 @@ lay_out() {
         tee $units/moefarm{d,-worker@,-backup,-pull@}.service.d/log.conf >/dev/null
     printf '[Service]\nRestartSec=0\n' >$units/moefarmd.service.d/hasty.conf
     echo 'MOEFARMD_OPTIONS=--http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file /var/lib/moefarm/ports' >/etc/moefarm/moefarmd.env
-    # As docs/releases.md has it, for whoever reloads
+    # The drop-in of docs/guide.md, which reloads the serving process
     printf '[Unit]\nDefaultDependencies=no\n[Path]\nPathChanged=/var/lib/moefarm-pull/stable/tuned_fmoe.csv\n' >$units/reload.path
     printf '[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nExecStart=touch /tmp/reloaded\n' >$units/reload.service
     cat >$units/probe.service <<END
@@ -211,7 +211,7 @@ check_watchdog() {
     echo "restarted by its watchdog; the workers are back"
 }
 
-# The commands of docs/deploy.md, section 7: the state folder becomes that of another host, which has not started yet.
+# The restore commands of docs/operations.md: another host gets the state folder before its first start.
 check_move() {
     local was
     was=$(n_batches)

@@ -73,7 +73,7 @@ MF_HIDDEN void mf_add_shared(i32 *lds, i32 v)
 MF_DEVICE void mf_begin()
 {
 }
-MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
+MF_DEVICE void mf_prefetch_l2(const void *global, u32 bytes)
 {
     (void)global, (void)bytes;
 }

@@ -45,7 +45,7 @@ static bool use_cardboard(void)
     char path[PATH_MAX];
 
     if (mf_sibling_file("moefarm-hip-nvidia.so", "kernels", path) < 0) {
-        printf("skipped: a driver of cardboard: this build has no module for nvidia\n");
+        mf_check_skip("this build has no moefarm-hip-nvidia.so (NVIDIA\'s CUDA toolkit)");
         return false;
     }
     ck_assert_int_eq(setenv("LD_LIBRARY_PATH", CARDBOARD, 1), 0);
@@ -58,7 +58,7 @@ static bool has_compiler(const char *vendor)
 
     if (mf_code_version(vendor, version, why, sizeof(why)) == 0)
         return true;
-    printf("skipped: what is compiled for %s: %s\n", vendor, why);
+    mf_check_skip("no compiler for %s: %s", vendor, why);
     return false;
 }
 
@@ -337,15 +337,17 @@ int main(void)
     tcase_set_timeout(tests, 100);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, lists_what_is_here);
-    tcase_add_test(tests, lists_gpus);
     tcase_add_loop_test(tests, says_why_none, 0, MF_ARRAY_LEN(left_out));
-    tcase_add_test(tests, leaves_another_build_out);
-    tcase_add_test(tests, compiles_for_its_own_build);
-    tcase_add_loop_test(tests, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
-    tcase_add_test(tests, fills_a_cache);
-    tcase_add_loop_test(tests, code_that_washes_is_long, 0, MF_ARRAY_LEN(washing));
-    tcase_add_test(tests, tells_what_fails);
     tcase_add_loop_test(tests, refuses_wrong_options, 0, MF_ARRAY_LEN(wrong));
+    TCase *optional = mf_check_optional(suite, 100);
+    tcase_add_checked_fixture(optional, setup, teardown);
+    tcase_add_test(optional, lists_gpus);
+    tcase_add_test(optional, leaves_another_build_out);
+    tcase_add_test(optional, compiles_for_its_own_build);
+    tcase_add_loop_test(optional, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
+    tcase_add_test(optional, fills_a_cache);
+    tcase_add_loop_test(optional, code_that_washes_is_long, 0, MF_ARRAY_LEN(washing));
+    tcase_add_test(optional, tells_what_fails);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

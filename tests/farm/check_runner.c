@@ -470,7 +470,7 @@ START_TEST(hopeless)
     cJSON *m = NULL;
     ck_assert_int_eq(mf_runner_pool_new(&(struct mf_runner_pool_options){.argv = argv}, &c), 0);
     ck_assert_int_eq(wait_crew(c, &m), MF_CREW_HOPELESS);
-    ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "is no sim device"));
+    ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "invalid sim device"));
     mf_runner_pool_free(c);
 }
 END_TEST

@@ -116,9 +116,9 @@ static const struct {
 } databases[] = {
     {be_newer,   false, {"this program's is ", "start the newer moefarmd"}},
     {be_newer,   true,  {"this program's is ", "start the newer moefarmd"}},
-    {be_garbage, false, {"is damaged, or no database", "restore a backup (docs/deploy.md)"}},
-    {be_garbage, true,  {"is damaged, or no database", "restore a backup (docs/deploy.md)"}},
-    {be_damaged, false, {"is damaged, or no database", "restore a backup (docs/deploy.md)"}},
+    {be_garbage, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {be_garbage, true,  {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {be_damaged, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
     {be_folder,  false, {"is no file", "move it away"}},
     {be_folder,  true,  {"is no file", "move it away"}},
     {be_missing, true,  {"there is no such file", "--state"}},

@@ -1,4 +1,4 @@
-/* The columns of a table of shapes and of a tuned one (docs/tables.md), in order, for tests that write or expect their text. */
+/* The columns of a table of shapes and of a tuned one, in order, for tests that write or expect their text. */
 #pragma once
 
 #define SHAPE_COLUMNS                                                                           \

@@ -250,7 +250,7 @@ static int open_functions(struct mf_device_data *m, struct mf_code codes[MF_MAKE
     for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {
         enum mf_device_data_code code = kernels[i].code;
         if (first[code]) {
-            r = mf_hip_function_beside(first[code], kernels[i].function, &m->functions[i]);
+            r = mf_hip_function_lookup(first[code], kernels[i].function, &m->functions[i]);
             continue;
         }
         codes[code].function = kernels[i].function;

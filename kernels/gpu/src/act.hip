@@ -1,15 +1,15 @@
-/* h from the sums of a GEMM that leaves them in expert order: [gate | up] of MF_COLS columns each, or gate alone where
- * !MF_UP, times the routing weight where MF_WEIGHTED, and with the bias of b1 where MF_BIAS. Eight columns a thread; rows of
- * padding are neither read nor written. */
+/* Activation: computes h from a GEMM's output in expert order, [gate | up] of MF_COLS columns each, or gate
+ * alone without MF_UP. Applies the routing weight with MF_WEIGHTED and the bias b1 with MF_BIAS. Each
+ * thread processes eight columns; padding rows are neither read nor written. */
 #include "dialect.h"
 #include "args.h"
 #include "activation.h"
 #include "quantise.h"
 
-#define CHUNKS (MF_COLS / 8) /* of a row of h */
+#define CHUNKS (MF_COLS / 8) /* per row of h */
 #define HALVES (MF_UP ? 2 : 1)
 
-/* What activation sees of a half's eight columns. */
+/* Loads eight columns of gate or up, weighted and biased. */
 MF_DEVICE void finish(const mf_hip_act_args &a, i64 row, i32 half, i32 column, float (&v)[8])
 {
     const i64 at = row * HALVES * MF_COLS + half * MF_COLS + column;

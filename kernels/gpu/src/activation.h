@@ -1,7 +1,7 @@
-/* The activations, as kernels/reference/reference.h defines them; the compiled kernel knows one.
+/* Activation functions as defined by kernels/reference/reference.h; each compiled kernel contains one.
  *
- * MF_ACT      silu, gelu, … as MF_ACT_* below
- * MF_LIMIT    clamp of gate and up, 0: none        MF_ALPHA  Swiglu's factor */
+ *   MF_ACT      silu, gelu, … as MF_ACT_* below
+ *   MF_LIMIT    clamp of gate and up, 0: none        MF_ALPHA  factor of Swiglu */
 #pragma once
 
 #define MF_ACT_SILU      0
@@ -12,7 +12,7 @@
 #define MF_ACT_GELU_TANH 5
 #define MF_ACT_SILU_STEP 6
 
-/* What gate makes of itself: all there is without up. */
+/* Activation of gate alone; the whole activation if there is no up. */
 MF_DEVICE float mf_activate_gate(float gate)
 {
     const float limit = MF_LIMIT, g = limit > 0 ? fminf(gate, limit) : gate;

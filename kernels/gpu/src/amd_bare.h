@@ -1,6 +1,6 @@
-/* What HIP's headers and AMD's device library give to a kernel of this folder, for a clang that has neither: it checks that
- * the kernels compile for an architecture that the run-time compiler at hand does not know. No production code is made so,
- * and nothing here has run. */
+/* Minimal replacement for HIP's headers and AMD's device library, for a clang without them. It checks that
+ * kernels compile for an architecture that the installed hipRTC does not support. Code built with it is
+ * never run. */
 #pragma once
 
 #define __global__      __attribute__((global))
@@ -8,7 +8,7 @@
 #define __shared__      __attribute__((shared))
 #define __align__(n)    __attribute__((aligned(n)))
 #define __forceinline__ inline __attribute__((always_inline))
-/* Of a kernel: threads of a block. A second number is NVIDIA's blocks of a multiprocessor. */
+/* Launch bounds: threads per block. The second argument, blocks per SM on NVIDIA, is ignored. */
 #define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 
 struct mf_index {
@@ -44,7 +44,8 @@ MF_DEVICE float __expf(float x)
 {
     return __builtin_amdgcn_exp2f(x * 1.44269504f);
 }
-/* From exp; for small x by its series, since the difference of two neighbours of 1 has few digits. */
+/* Computed from exp; for small x by its series, because the difference of two numbers close to 1 loses
+ * digits. */
 MF_DEVICE float tanhf(float x)
 {
     const float a = fabsf(x), e = __expf(-2 * a), square = x * x;

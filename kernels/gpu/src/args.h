@@ -1,8 +1,8 @@
-/* What the host hands to the kernels of this folder: one structure a kernel, copied into the launch as it is. Read by
- * the host's C and by the kernels' C++, so fixed-width words only, pointers first, no padding between them.
+/* Kernel argument structs shared by host C and kernel C++: one struct per kernel, copied into the launch.
+ * Fixed-width types only, pointers first, no padding.
  *
- * Shapes and formats are of kernels/core/tensors.h; everything that does not change with the token count is a macro of the
- * compiled kernel instead. */
+ * Shapes and formats are those of kernels/core/tensors.h. Everything that does not depend on the token
+ * count is a macro of the compiled kernel instead. */
 #pragma once
 
 #ifndef MF_HIP_KERNEL
@@ -14,7 +14,8 @@ typedef int mf_i32;
 typedef unsigned int mf_u32;
 #endif
 
-/* Ids of a sort, at most, of which every block counts all, and of which it counts others' but by expert (sort.h). */
+/* Maximum number of ids for which every block ranks all ids, and for which it only counts other blocks' ids
+ * (sort.h). */
 #define MF_HIP_SORT_RANKED  2048
 #define MF_HIP_SORT_COUNTED 8192
 
@@ -25,55 +26,57 @@ struct mf_hip_sort_args {
     float *sorted_weights;
     mf_i32 *experts;
     mf_i32 *num_valid;
-    mf_i32 *counts; /* workspace of blocks that meet: [blocks, E] */
+    mf_i32 *counts; /* workspace for the grid barrier method: [blocks, E] */
     mf_i32 token, unused;
 };
 
-/* Rows of bf16 with what scales them; rows is the least of `rows` and, where given, num_valid[0]. */
+/* Quantises min(rows, num_valid[0]) rows of bf16; num_valid may be NULL. */
 struct mf_hip_quant_args {
     const void *x;
     void *q;
     void *scale;
     const mf_i32 *num_valid;
-    const mf_i32 *sorted_ids; /* of one scale for all rows in sorted order; or NULL */
-    mf_i32 *largest;          /* workspace of one scale for all rows: of each block */
-    const float *factor;      /* of NVFP4: calibrated, and where what was used is noted */
+    const mf_i32 *sorted_ids; /* with one scale for all rows in sorted order; else NULL */
+    mf_i32 *largest;          /* workspace for one scale of all rows: amax per block */
+    const float *factor;      /* NVFP4: calibrated global factor; factor_kept receives the factor used */
     float *factor_kept;
     mf_i32 rows, token;
 };
 
-/* Sorting, and beside it the zeroing of y (not of NULL), and the quantising of x where groups have scales. */
+/* Sorts, zeroes y (unless NULL) and quantises x (formats with group scales) in one launch. */
 struct mf_hip_sort_zero_args {
     struct mf_hip_sort_args sort;
     struct mf_hip_quant_args quant;
     void *y;
-    mf_i32 sorters, unused; /* blocks */
+    mf_i32 sorters, unused; /* blocks that sort */
 };
 
-/* Rows into expert order, or back. */
+/* Moves rows into expert order, or back. */
 struct mf_hip_permute_args {
     const void *from;
     void *to;
-    const void *from_scale; /* of rows, or of all; and of NVFP4 a factor for all */
-    void *to_scale;         /* NULL: rows have none */
+    const void *from_scale; /* scales per row or for all rows; NVFP4 also has a global factor */
+    void *to_scale;         /* NULL: no scales */
     const float *from_factor;
     float *to_factor;
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *num_valid;
-    mf_i32 *row_of;    /* workspace [T,k] */
-    mf_i32 *largest;   /* of one scale for all rows that are quantised on the way: of each block */
-    const mf_i32 *ids; /* of what sorts, too: [T,k], their weights, and the sorted order to be made */
+    mf_i32 *row_of; /* workspace [T,k] */
+    /* workspace for one scale of all rows, when rows are quantised on the way: amax per block */
+    mf_i32 *largest;
+    /* for kernels that also sort: [T,k] ids, their weights, and the sorted order to write */
+    const mf_i32 *ids;
     const float *weights;
     mf_i32 *made_ids;
     float *made_weights;
     mf_i32 *made_experts;
     mf_i32 *made_valid;
     mf_i32 rows, token;
-    mf_i32 parts, unused; /* threads that share out the slots of a chunk, a power of two */
+    mf_i32 parts, unused; /* threads that split the slots of a chunk, a power of two */
 };
 
-/* The sort by which vLLM's kernels go. */
+/* moe_align_block_size, the order of vLLM's kernels. */
 struct mf_hip_align_args {
     const mf_i32 *ids; /* [T,k] */
     mf_i32 *sorted_ids;
@@ -82,7 +85,7 @@ struct mf_hip_align_args {
     mf_i32 rows, token;
 };
 
-/* That order into ours. */
+/* Converts that order to AITER's. */
 struct mf_hip_aligned_args {
     const mf_i32 *flat;
     const mf_i32 *aligned_experts;
@@ -97,7 +100,7 @@ struct mf_hip_aligned_args {
 
 struct mf_hip_act_args {
     const void *g;     /* bf16 [P, gate and up, or gate] */
-    const float *bias; /* b1 of layers that have it */
+    const float *bias; /* b1, if the layer has it */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *experts;
@@ -106,7 +109,7 @@ struct mf_hip_act_args {
     mf_i32 rows, token;
 };
 
-/* Of plain.hip: n elements, or rows of so many chunks of 16 bytes. */
+/* plain.hip: n elements, or n rows of `chunks` 16-byte chunks. */
 struct mf_hip_plain_args {
     const void *from;
     void *to;
@@ -118,19 +121,19 @@ struct mf_hip_plain_args {
 
 struct mf_hip_combine_args {
     const void *z;        /* bf16 [T*k,H] */
-    const float *weights; /* [T,k]; not read when z is weighted */
-    const mf_i32 *ids;    /* [T,k]; read of a rank's share of the experts only */
+    const float *weights; /* [T,k]; not read if z is already weighted */
+    const mf_i32 *ids;    /* [T,k]; read only with expert parallelism */
     void *y;              /* bf16 [T,H] */
     mf_i32 token, unused;
 };
 
 struct mf_hip_tile_args {
     const void *x;        /* stage 1: x [T,H]; stage 2: h [P,I] */
-    const float *x_scale; /* by row of x */
+    const float *x_scale; /* one per row of x */
     const void *w;
     const float *w_scale;
-    const float *x_global, *w_global; /* NVFP4's factors of x, and by expert */
-    const float *bias; /* of stage 1 b1 [E, rows of w1], of stage 2 b2 [E,H]; of layers that have it */
+    const float *x_global, *w_global; /* NVFP4 global factors of x, and per expert */
+    const float *bias; /* stage 1: b1 [E, rows of w1]; stage 2: b2 [E,H]; if the layer has them */
     const mf_i32 *sorted_ids;
     const float *sorted_weights;
     const mf_i32 *experts;
@@ -138,28 +141,28 @@ struct mf_hip_tile_args {
     void *out; /* h [P,I], or z [T*k,H] */
     float *out_scale;
     mf_i32 token;
-    mf_i32 columns; /* hopper_core.inc.h: tile columns that are made of every block before the next ones */
-    mf_u32 near;    /* the device's units that are of the first half, in parts of 2^32; 0: all of them */
+    mf_i32 columns; /* hopper_core.inc.h: tile columns computed for every block before the next ones */
+    mf_u32 near;    /* fraction of SMs in L2 partition 0, times 2^32; 0: one partition */
     mf_u32 unused;
 };
 
-/* Of mx.hip: where the scales of groups end. */
+/* mx.hip: with the ends of the group scales. */
 struct mf_hip_mx_args {
     struct mf_hip_tile_args tile;
     const void *x_scale_end, *w_scale_end;
 };
 
-/* A tensor as bulk copies see it: made by the device's bulk_map, opaque. */
+/* TMA tensor map, created by the device's bulk_map; opaque. */
 struct __attribute__((aligned(128))) mf_hip_map {
     unsigned long long opaque[16];
 };
 
-/* Weights as bulk copies bring them, and where the box of a slice of a tile's begins: {slice * slice_0; 0; 0; slice * slice_3 + groups of 8
- * columns in their panel; expert * panels + panel}. A panel is 2^log_panel columns, or all. */
+/* Weights for TMA loads. The box of a K tile starts at {k_tile * slice_0; 0; 0; k_tile * slice_3 + index of
+ * the group of 8 columns in its panel; expert * panels + panel}. A panel has 2^log_panel columns, or all. */
 struct mf_hip_weights {
     struct mf_hip_map map;
     mf_i32 slice_0, slice_3;
-    mf_i32 panels; /* of an expert */
+    mf_i32 panels; /* per expert */
     mf_i32 log_panel;
 };
 
@@ -167,14 +170,14 @@ struct mf_hip_bulk_args {
     struct mf_hip_weights w;
     struct mf_hip_map x_map; /* stage 2: h as {K; row} */
     struct mf_hip_tile_args tile;
-    const void *w_scale_end; /* of groups of narrow weights */
-    void *y;                 /* zeroed by stage 1; NULL: by somebody before */
-    mf_i32 likely_blocks;    /* stage 1: of rows, that there are likely to be before that is known */
-    mf_i32 n_experts;        /* that have weights here */
-    mf_u32 far[8];           /* a bit for each unit: is it of the second half? */
+    const void *w_scale_end; /* end of the group scales of narrow weights */
+    void *y;                 /* zeroed by stage 1; NULL: already zero */
+    mf_i32 likely_blocks;    /* stage 1: expected number of expert blocks, before the sort knows it */
+    mf_i32 n_experts;        /* local experts */
+    mf_u32 far[8];           /* one bit per SM: set if the SM is in L2 partition 1 */
 };
 
-/* What pair.hip counts of h: tiles of all, and from there on of each block of rows. */
+/* Layout of pair.hip's counts: all finished tiles of h, then those of each expert block. */
 #define MF_HIP_MADE_TILES    0
 #define MF_HIP_MADE_OF_BLOCK 1
 
@@ -184,19 +187,20 @@ struct mf_hip_pair_args {
     mf_i32 n_made, unused;
 };
 
-/* Of layer.hip, which makes the sorted order, and tokens that are quantised: up, down have no sorted_*, experts, num_valid. */
+/* layer.hip sorts and quantises tokens itself, so sorted_*, experts and num_valid of up and down are
+ * unused. */
 struct mf_hip_layer_args {
     struct mf_hip_weights w1, w2;
     struct mf_hip_map h_map;
     struct mf_hip_tile_args up, down;
     const mf_i32 *ids; /* [T,k] */
     const float *weights;
-    const void *x;      /* bf16 [T,H]; up.x is the same, or what is made of it */
+    const void *x;      /* bf16 [T,H]; up.x is the same, or its quantised copy */
     mf_i32 *sorted_ids; /* [rows] */
     float *sorted_weights;
-    unsigned int *done;  /* of each expert block: tiles of h that are written */
-    unsigned int *taken; /* [2], tiles of each stage that blocks have taken beyond their first */
-    mf_i32 rows, token;  /* rows: at most, in sorted order */
+    unsigned int *done;  /* per expert block: finished tiles of h */
+    unsigned int *taken; /* [2], per stage: tiles claimed beyond each block's first */
+    mf_i32 rows, token;  /* rows: maximum number in sorted order */
 };
 
 struct mf_hip_one_args {
@@ -207,43 +211,45 @@ struct mf_hip_one_args {
     const float *w1_scale;
     const void *w2;
     const float *w2_scale;
-    const float *b1, *b2; /* [E, rows of w1] and [E,H], of layers that have them */
+    const float *b1, *b2; /* [E, rows of w1] and [E,H], if the layer has them */
     void *h;              /* workspace: bf16 [T*k,I] */
     void *y;
     mf_i32 token, unused;
 };
 
-/* What mf_data leaves of its groups: codes in a layout, the floats that they decode to in rows, or their largest magnitudes. */
+/* Output of mf_data: encoded values in a layout, the decoded floats in rows, or amax per group. */
 #define MF_DATA_CODES  0
 #define MF_DATA_FLOATS 1
 #define MF_DATA_AMAX   2
 
-/* Matrices of [rows, cols], group by group. scale and global are not wanted where they are NULL. amax is of each group: written
- * for MF_DATA_AMAX, else what all of a matrix share; NULL: each its own. */
+/* Generates matrices [rows, cols], group by group. scale and global may be NULL. amax is per group: output
+ * of MF_DATA_AMAX, otherwise the input for one scale per matrix; NULL: one scale per group. */
 struct mf_hip_data_args {
     void *out;
     void *scale;
-    float *global; /* of a matrix, of codecs that have such a factor */
+    float *global; /* per matrix, for codecs with a global factor */
     float *amax;
-    const mf_i32 *matrices; /* which of the tensor's they are; NULL: the first ones */
+    const mf_i32 *matrices; /* indices of the tensor's matrices; NULL: the first ones */
     unsigned long long key;
-    long long groups; /* of all matrices */
+    long long groups; /* total of all matrices */
     float factor;
     mf_i32 rows, cols;
-    mf_i32 group_rows, group_cols;        /* columns in multiples of 32, or all */
-    mf_i32 panel, group_words, gate_rows; /* of the layout (kernels/core/layout.h); words of four bytes */
+    mf_i32 group_rows, group_cols; /* group_cols: a multiple of 32, or all columns */
+    /* of the layout (kernels/core/layout.h); group_words in words of four bytes */
+    mf_i32 panel, group_words, gate_rows;
     mf_i32 what;
 };
 
-#define MF_DOTS_TILE 32 /* rows of a that a block multiplies at once */
+#define MF_DOTS_TILE 32 /* rows of `a` per block */
 
 /* Up to MF_DOTS_TILE slots of one expert. */
 struct mf_hip_dots_tile {
-    mf_i32 matrix, expert; /* of w, and by the layer's count */
-    mf_i32 first, n;       /* of slots */
+    mf_i32 matrix, expert; /* index in w; index among the layer's experts */
+    mf_i32 first, n;       /* range of slots */
 };
 
-/* out[slot] = a[slot / slots_of_row] · w[matrix]^T + bias[expert] for the slots of the tiles: [.., k] by [n, k] floats. */
+/* out[slot] = a[slot / slots_of_row] · w[matrix]^T + bias[expert] for the slots of the tiles; floats [..,
+ * k] by [n, k]. */
 struct mf_hip_dots_args {
     const float *a, *w;
     const float *bias; /* NULL: none */
@@ -268,42 +274,42 @@ struct mf_hip_difference_args {
     mf_i32 cols, unused;
 };
 
-/* What became of a row of bf16: elements that hold the poison, and the first; those that are not finite, and the first; those that are
- * off; squares of the difference, of what it should be, of what it is. */
+/* Statistics of a row of bf16: elements equal to the poison pattern, and the first one; non-finite
+ * elements, and the first one; mismatches; squared norms of the difference, of the expected row, and of the
+ * row. */
 struct mf_hip_row {
     double difference, norm, size;
     mf_u32 unwritten, unwritten_at, bad, bad_at, mismatches, unused;
 };
 
 struct mf_hip_rows_args {
-    const void *values; /* bf16 [rows, cols] */
-    const void *other;  /* floats [.., cols], NULL: zeros; or another run's bf16 [rows, cols] */
-    const long long
-        *source;          /* of a row, its row of the floats; < 0: it is not looked at. NULL: each its own */
-    const float *factors; /* of the floats' rows; NULL: 1 */
-    struct mf_hip_row *out; /* [rows], written of those that are looked at */
+    const void *values;      /* bf16 [rows, cols] */
+    const void *other;       /* floats [.., cols], NULL: zeros; or another run's bf16 [rows, cols] */
+    const long long *source; /* row of the floats for each row; < 0: skip the row. NULL: the same index */
+    const float *factors;    /* per row of floats; NULL: 1 */
+    struct mf_hip_row *out;  /* [rows], written for rows that are not skipped */
     long long rows;
     mf_i32 cols;     /* a multiple of 8 */
-    mf_u32 poison;   /* beyond 16 bits: none is looked for */
-    float tolerance; /* off: by more than it and as much of the value */
+    mf_u32 poison;   /* above 16 bits: disabled */
+    float tolerance; /* mismatch: |difference| > tolerance + tolerance * |value| */
     mf_i32 unused;
 };
 
-/* Of each unit so many adds to each line, one after the other. */
+/* Each SM adds to each line a number of times, one add after the other. */
 struct mf_hip_add_cycles_args {
     void *lines;
-    unsigned long long stride; /* bytes from line to line */
-    mf_u32 *cycles; /* [unit, line], the fewest that one took; of a unit that ran nothing not written */
+    unsigned long long stride; /* bytes between lines */
+    mf_u32 *cycles; /* [SM, line], minimum cycles of one add; not written for SMs without a block */
     mf_u32 n_lines, turns;
 };
 
-/* What takes the last cache's place while it is washed; bytes is a multiple of 128. */
+/* Buffer that evicts the L2 cache; bytes is a multiple of 128. */
 struct mf_hip_wash_args {
     void *at;
     unsigned long long bytes;
 };
 
-/* Rows of floats, times their factors, as bf16. */
+/* Rounds rows of floats, times their factors, to bf16. */
 struct mf_hip_round_args {
     const float *from;    /* [rows, cols] */
     const float *factors; /* [rows]; NULL: 1 */
@@ -313,15 +319,15 @@ struct mf_hip_round_args {
     mf_i32 unused;
 };
 
-/* Rows in sorted order of rows in token or slot order, whatever they hold. */
+/* Gathers rows in token or slot order into sorted order, for any element type. */
 struct mf_hip_gather_args {
     const void *from;        /* [n_from, row_bytes] */
-    void *to;                /* [rows, row_bytes], at a multiple of 16 as from is */
-    const mf_i32 *ids;       /* of sorted order; NULL: row p is row p */
-    const mf_i32 *num_valid; /* with ids */
+    void *to;                /* [rows, row_bytes], aligned to 16 like `from` */
+    const mf_i32 *ids;       /* sorted ids; NULL: identity */
+    const mf_i32 *num_valid; /* required with ids */
     long long rows, n_from, row_bytes;
-    mf_i32 topk;   /* rows of a token; 1 where from is in token order */
-    mf_u32 poison; /* four bytes, of rows that are nobody's */
+    mf_i32 topk;   /* source rows per token; 1 if `from` is in token order */
+    mf_u32 poison; /* four-byte pattern for rows without a source */
 };
 
 struct mf_hip_fill_args {

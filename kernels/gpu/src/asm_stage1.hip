@@ -1,14 +1,17 @@
-/* Stage 1 behind the argument block of AITER's prebuilt kernels (kernels/families/asm_args.h), for code objects that a manifest lists:
- * sizes come with the call, the tile is what the name says. bf16, silu or gelu, into the sorted order.
+/* Stage 1 with the kernel argument block of AITER's prebuilt kernels (kernels/families/asm_args.h), for
+ * code objects listed in a manifest. Sizes are arguments; the kernel name determines the tile. bf16, silu
+ * or gelu, output in sorted order.
  *
- *   MF_NAME             of the function, the manifest's knl_name
- *   MF_SUB_M, MF_SUB_N  tokens of an expert block, columns of a tile    MF_WEIGHT  the routing weight acts before act
+ *   MF_NAME             kernel name, the manifest's knl_name
+ *   MF_SUB_M, MF_SUB_N  tokens of an expert block, columns of a tile
+ *   MF_WEIGHT           apply the routing weight before the activation
  *
- * The grid has a block of 256 threads for each tile of columns and each expert block. As in tile.hip the weights are the rows
- * of the product, gate and up of a column in one lane's sums, and a slice is 128 bytes along K of every row; the next slice
- * waits in registers while one is multiplied.
+ * The grid has a block of 256 threads per column tile and expert block. As in tile.hip, weights are the
+ * rows of the product, gate and up of a column are in one lane's accumulators, and a K tile is 128 bytes
+ * along K of every row. The next K tile waits in registers while the current one is multiplied.
  *
- *   lds: weights [2·MF_SUB_N][128] | tokens [MF_SUB_M][128]; then, in place of the weights, out bf16 [MF_SUB_M][OUT_STRIDE] */
+ *   shared memory: weights [2·MF_SUB_N][128] | tokens [MF_SUB_M][128]; the weights are later overlaid by
+ *        out bf16 [MF_SUB_M][OUT_STRIDE] */
 #include "dialect.h"
 
 #define MF_ACT   0
@@ -16,20 +19,38 @@
 #define MF_ALPHA 0.0f
 #include "activation.h"
 
-#define THREADS    256
-#define WAVES      (THREADS / MF_WAVE)
-#define SLICE      128
-#define SLICE_K    (SLICE / 2)
-#define ROWS       (2 * MF_SUB_N)
-#define QN         (ROWS / 16 / WAVES) /* of 16 rows, of a wave */
-#define QM         (MF_SUB_M / MF_MMA_COLS)
-#define APART      MF_MMA_APART
-#define STEP       (THREADS / 8) /* rows that all threads copy at once */
-#define PASSES_W   (ROWS / STEP)
-#define PASSES_X   MF_CEIL(MF_SUB_M, STEP)
-#define OUT_STRIDE (MF_SUB_N + 8)
+#define THREADS      256
+#define WAVES        (THREADS / MF_WAVE)
+#define K_TILE_BYTES 128
+#define K_TILE       (K_TILE_BYTES / 2)
+#define ROWS         (2 * MF_SUB_N)
+#define QN           (ROWS / 16 / WAVES) /* 16-row operands per warp */
+#define QM           (MF_SUB_M / MF_MMA_COLS)
+#define APART        MF_MMA_APART
+#define STEP         (THREADS / 8) /* rows that all threads copy in one pass */
+#define PASSES_W     (ROWS / STEP)
+#define PASSES_X     MF_CEIL(MF_SUB_M, STEP)
+#define OUT_STRIDE   (MF_SUB_N + 8)
 
-enum { O, X, GU, XC, STP = 7, SEP, DIM, HIDDEN_DIM, TOKEN_CNT, XS = 13, GUS, OS, EGUS, TOPK = 19, ACTIVATION = 21, SW, SLOTS };
+enum {
+    O,
+    X,
+    GU,
+    XC,
+    STP = 7,
+    SEP,
+    DIM,
+    HIDDEN_DIM,
+    TOKEN_CNT,
+    XS = 13,
+    GUS,
+    OS,
+    EGUS,
+    TOPK = 19,
+    ACTIVATION = 21,
+    SW,
+    SLOTS
+};
 
 struct asm_slot {
     u64 value, unused;
@@ -46,23 +67,23 @@ MF_DEVICE i32 number(const asm_stage1_args &a, int slot)
     return (i32)a.at[slot].value;
 }
 
-/* Column of the tile that row r of its weights belongs to. */
+/* Column of the tile to which weight row r belongs. */
 MF_DEVICE i32 column_of(i32 r)
 {
     return (r >> (APART == 8 ? 4 : 2)) * APART + (r & (APART - 1));
 }
 MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
 {
-    return base + row * SLICE + ((chunk ^ (row & 7)) << 4);
+    return base + row * K_TILE_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
-/* What a thread brings: its chunk of some rows, and where these are; nullptr: padding. */
+/* A thread's chunk of some rows: addresses (nullptr for padding) and loaded data. */
 struct rows {
     const u8 *w[PASSES_W], *x[PASSES_X];
     mf_16b from_w[PASSES_W], from_x[PASSES_X];
 };
 
-MF_DEVICE void find(const asm_stage1_args &a, rows &r)
+MF_DEVICE void locate_rows(const asm_stage1_args &a, rows &r)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8, inter = number(a, HIDDEN_DIM);
     const i32 expert = ((const i32 *)address(a, SEP))[blockIdx.y];
@@ -75,25 +96,27 @@ MF_DEVICE void find(const asm_stage1_args &a, rows &r)
     MF_UNROLL
     for (int p = 0; p < PASSES_X; p++) {
         const i32 at = row + p * STEP;
-        const i32 token =
-            at < MF_SUB_M ? mf_id_token(((const i32 *)address(a, STP))[blockIdx.y * MF_SUB_M + at]) : 0xffffff;
-        r.x[p] = token < number(a, TOKEN_CNT) ? address(a, X) + (u64)(u32)number(a, XS) * (u32)token + chunk * 16
-                                              : nullptr;
+        const i32 token = at < MF_SUB_M
+                              ? mf_id_token(((const i32 *)address(a, STP))[blockIdx.y * MF_SUB_M + at])
+                              : 0xffffff;
+        r.x[p] = token < number(a, TOKEN_CNT)
+                     ? address(a, X) + (u64)(u32)number(a, XS) * (u32)token + chunk * 16
+                     : nullptr;
     }
 }
 
-/* Asks memory for a slice; zeros beyond the end of K and for padding. */
-MF_DEVICE void ask(const asm_stage1_args &a, rows &r, i32 slice)
+/* Loads a K tile into registers; zeros beyond the end of K and for padding. */
+MF_DEVICE void load_k_tile(const asm_stage1_args &a, rows &r, i32 k_tile)
 {
-    const bool within = slice * SLICE_K + (i32)(threadIdx.x % 8) * 8 < number(a, DIM);
+    const bool within = k_tile * K_TILE + (i32)(threadIdx.x % 8) * 8 < number(a, DIM);
     MF_UNROLL
     for (int p = 0; p < PASSES_W; p++)
-        r.from_w[p] = within ? mf_load_once(r.w[p] + slice * SLICE) : mf_16b{0, 0, 0, 0};
+        r.from_w[p] = within ? mf_load_once(r.w[p] + k_tile * K_TILE_BYTES) : mf_16b{0, 0, 0, 0};
     MF_UNROLL
     for (int p = 0; p < PASSES_X; p++)
-        r.from_x[p] = within && r.x[p] ? mf_load_once(r.x[p] + slice * SLICE) : mf_16b{0, 0, 0, 0};
+        r.from_x[p] = within && r.x[p] ? mf_load_once(r.x[p] + k_tile * K_TILE_BYTES) : mf_16b{0, 0, 0, 0};
 }
-MF_DEVICE void land(const rows &r, u8 *w, u8 *x)
+MF_DEVICE void store_k_tile(const rows &r, u8 *w, u8 *x)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
     MF_UNROLL
@@ -112,7 +135,7 @@ MF_DEVICE void multiply(u8 *w, u8 *x, i32 first_row, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
-    for (int s = 0; s < SLICE / MF_MMA_BYTES; s++) {
+    for (int s = 0; s < K_TILE_BYTES / MF_MMA_BYTES; s++) {
         const i32 chunk = s * (MF_MMA_BYTES / 16);
         MF_UNROLL
         for (int j = 0; j < QM; j++) {
@@ -137,8 +160,8 @@ MF_DEVICE float activated(float gate, float up, bool gelu)
     return (gelu ? 0.5f * gate * (1.0f + erff(gate * 0.70710678f)) : gate * mf_sigmoid(gate)) * up;
 }
 
-/* The lane's sums as bf16 into out[token][column]. */
-MF_DEVICE void leave(const asm_stage1_args &a, i32 first_row, const sums &d, u16 *out)
+/* Stores the lane's sums as bf16 into out[token][column]. */
+MF_DEVICE void store_sums(const asm_stage1_args &a, i32 first_row, const sums &d, u16 *out)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     const float *weights = (const float *)address(a, SW) + (i64)blockIdx.y * MF_SUB_M;
@@ -151,7 +174,8 @@ MF_DEVICE void leave(const asm_stage1_args &a, i32 first_row, const sums &d, u16
             MF_UNROLL
             for (int i = 0; i < QN; i++) {
                 const i32 r = first_row + i * 16 + mf_mma_row(lane) + c * MF_MMA_ROW_STEP;
-                const float h = activated(weight * d[i][j][c], weight * d[i][j][c + 2], number(a, ACTIVATION) == 1);
+                const float h =
+                    activated(weight * d[i][j][c], weight * d[i][j][c + 2], number(a, ACTIVATION) == 1);
                 out[token * OUT_STRIDE + column_of(r)] = (u16)mf_bf16_pair(h, 0.0f);
             }
         }
@@ -172,29 +196,29 @@ MF_DEVICE void store(const asm_stage1_args &a, const u16 *out)
 
 extern "C" __global__ void MF_BOUNDS(THREADS, 1) MF_NAME(const asm_stage1_args a)
 {
-    __shared__ __align__(1024) u8 w[ROWS * SLICE];
-    __shared__ __align__(1024) u8 x[MF_SUB_M * SLICE];
-    const i32 first_row = threadIdx.x / MF_WAVE * (QN * 16), slices = MF_CEIL(number(a, DIM), SLICE_K);
+    __shared__ __align__(1024) u8 w[ROWS * K_TILE_BYTES];
+    __shared__ __align__(1024) u8 x[MF_SUB_M * K_TILE_BYTES];
+    const i32 first_row = threadIdx.x / MF_WAVE * (QN * 16), k_tiles = MF_CEIL(number(a, DIM), K_TILE);
     rows r;
     sums d;
     if ((i32)blockIdx.y * MF_SUB_M >= ((const i32 *)address(a, XC))[0])
         return;
-    find(a, r);
+    locate_rows(a, r);
     MF_UNROLL
     for (int i = 0; i < QN * QM * 4; i++)
         d[i / 4 / QM][i / 4 % QM][i % 4] = 0;
-    ask(a, r, 0);
+    load_k_tile(a, r, 0);
     MF_LOOP
-    for (i32 slice = 0; slice < slices; slice++) {
+    for (i32 k_tile = 0; k_tile < k_tiles; k_tile++) {
         __syncthreads();
-        land(r, w, x);
+        store_k_tile(r, w, x);
         __syncthreads();
-        if (slice + 1 < slices)
-            ask(a, r, slice + 1);
+        if (k_tile + 1 < k_tiles)
+            load_k_tile(a, r, k_tile + 1);
         multiply(w, x, first_row, d);
     }
     __syncthreads();
-    leave(a, first_row, d, (u16 *)w);
+    store_sums(a, first_row, d, (u16 *)w);
     __syncthreads();
     store(a, (const u16 *)w);
 }

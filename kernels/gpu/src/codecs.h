@@ -1,10 +1,10 @@
-/* The codecs of kernels/core/codec.h on a GPU, the same bits: from bf16 in LDS to codes and back to the floats that they mean. The
- * compiled kernel knows one, MF_CODEC:
+/* GPU implementation of the codecs of kernels/core/codec.h, bit for bit: from bf16 in shared memory to
+ * codes and back to the decoded floats. Each compiled kernel contains one, MF_CODEC:
  *
- *   0 bf16    1 fp8, f32 scales    2 int8    7 int4 by token        scales of as much as a block makes, or of a matrix
- *   3 MXFP8   4 MXFP4   5 NVFP4    6 int4, 1x32                     scales of CODEC_GROUP columns of a row
+ *   0 bf16   1 fp8, f32 scales   2 int8   7 int4 by token   one scale per block of work, or per matrix
+ *   3 MXFP8  4 MXFP4  5 NVFP4    6 int4, 1x32               one scale per CODEC_GROUP columns of a row
  *
- * e4m3 is of AMD's bias with MF_FNUZ (1 only). */
+ * e4m3 has AMD's bias with MF_FNUZ (1 only). */
 #pragma once
 
 #include "quantise.h"
@@ -19,7 +19,7 @@ MF_DEVICE u32 bits_of(float v)
     return __builtin_bit_cast(u32, v);
 }
 
-/* Adding and taking away 1.5 * 2^23 rounds to the nearest even whole number. */
+/* Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even. */
 MF_DEVICE float whole(float v, float max)
 {
     return mf_plus(mf_plus(fminf(fmaxf(v, -max), max), 12582912.0f), -12582912.0f);
@@ -31,7 +31,7 @@ MF_DEVICE float f32_scale(float amax, float max)
     return s == 0.0f ? 1.0f : s;
 }
 
-/* One more than the exponent unless it is exact: nothing is clipped. */
+/* Rounds the exponent up unless exact, so that nothing is clipped. */
 MF_DEVICE u32 e8m0_code(float amax, float max)
 {
     const u32 u = bits_of(mf_divide(amax, max));
@@ -43,7 +43,7 @@ MF_DEVICE float e8m0_value(u32 code)
     return __uint_as_float(code == 0 ? 0x00400000u : code << 23);
 }
 
-/* Of a number >= 0, at least its smallest. */
+/* Converts v >= 0, at least the smallest subnormal. */
 MF_DEVICE u32 e4m3_code(float v)
 {
     const u32 u = bits_of(v < 0x1p-9f ? 0x1p-9f : v), c = MF_MIN(u, 0x43e00000u);
@@ -68,7 +68,7 @@ MF_DEVICE float e2m1_value(u32 code)
     return __uint_as_float(bits_of(size) | (code & 8) << 28);
 }
 
-/* ---- what a group is scaled by ---- */
+/* ---- scales of groups ---- */
 
 #if MF_CODEC == 1
 struct scaling {
@@ -81,7 +81,7 @@ struct scaling {
 #endif
 
 #if CODEC_GROUP > 0
-/* A group's scale in its own format; and what it means. */
+/* scale_code(): a group's encoded scale. scaling_of_code(): decodes it. */
 MF_DEVICE u32 scale_code(float amax, float global)
 {
 #    if MF_CODEC == 5
@@ -127,14 +127,14 @@ MF_DEVICE float scale_value(const scaling &s)
 }
 #endif
 
-/* The factor of a matrix of that largest magnitude. */
+/* Global factor of a matrix with that amax. */
 MF_DEVICE float global_of(float amax)
 {
     const float g = mf_divide(448.0f * 6.0f, amax), most = __uint_as_float(0x7f7fffffu);
     return amax > 0 ? fminf(g, most) : 1.0f;
 }
 
-/* ---- codes of two neighbours, and the floats that come back ---- */
+/* ---- encoding of two neighbours, and decoding ---- */
 
 #if MF_CODEC == 0
 MF_DEVICE u32 code_pair(u32 two, const scaling &s)

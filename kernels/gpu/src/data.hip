@@ -1,11 +1,12 @@
-/* Data of a shape as kernels/core/data.h defines it, the same bits: rows of bf16 by Philox, quantised as kernels/core/codec.h says. A block
- * makes a group after the other: of values that share a scale, where these are large groups; else as much as is convenient, with
- * a scale for every CODEC_GROUP columns of a row.
+/* Generates a shape's test data as kernels/core/data.h defines it, bit for bit: rows of bf16 from Philox,
+ * quantised as in kernels/core/codec.h. A block processes one group after the other: all values of a scale
+ * where scale groups are large, otherwise a convenient number of values with one scale per CODEC_GROUP
+ * columns of a row.
  *
- * MF_CODEC as in codecs.h. What else there is to say of a layer is an argument, so that one code object makes every tensor of
- * every layer of a format.
+ * MF_CODEC as in codecs.h. Everything else is an argument, so that one code object generates every tensor
+ * of every layer of a format.
  *
- *   lds: the group's values, bf16 [group_rows, group_cols] | scales of small groups, 16 bits each */
+ *   shared memory: the group's values, bf16 [group_rows, group_cols] | scales of small groups, u16 each */
 #include "dialect.h"
 #include "args.h"
 #include "codecs.h"
@@ -33,16 +34,16 @@ MF_DEVICE void philox(u64 key, u32 counter_low, u64 counter_high, u32 (&c)[4])
     }
 }
 
-/* The sum of four 16-bit uniforms, centred and scaled. */
+/* Sum of four 16-bit uniforms, centred and scaled. */
 MF_DEVICE float value_of(u32 a, u32 b, float factor)
 {
     return (float)((i32)((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16)) - 131070) * factor;
 }
 
 struct group {
-    i64 matrix, source; /* where it goes, and which of the tensor's it is */
+    i64 matrix, source; /* index of the output matrix; index in the tensor */
     i32 row, col, rows, cols;
-    i64 at; /* among all groups */
+    i64 at; /* index among all groups */
 };
 
 MF_DEVICE i32 groups_across(const mf_hip_data_args &a)
@@ -69,7 +70,7 @@ MF_DEVICE group group_at(const mf_hip_data_args &a, i64 at)
     return g;
 }
 
-/* One block of Philox is values k and k + 16 of 32 neighbours. */
+/* One Philox block yields values k and k + 16 of a run of 32. */
 MF_DEVICE void make_values(const mf_hip_data_args &a, const group &g, u16 *values)
 {
     const i32 runs = MF_CEIL(g.cols, 32);
@@ -119,7 +120,7 @@ MF_DEVICE float amax_of_matrix(const mf_hip_data_args &a, const group &g, float 
     return max_of_block(amax, room);
 }
 
-/* ---- where they go: kernels/core/layout.c ---- */
+/* ---- layout: kernels/core/layout.c ---- */
 
 MF_DEVICE i64 place_of_row(const mf_hip_data_args &a, i32 n)
 {
@@ -129,10 +130,10 @@ MF_DEVICE i64 place_of_row(const mf_hip_data_args &a, i32 n)
     return (i64)(i / a.gate_rows * 2 + up) * a.gate_rows + i % a.gate_rows;
 }
 
-/* What the values of a block are scaled by: all alike, or group by group. */
+/* Scales of a block's values: one for all, or one per small group. */
 struct scales {
     scaling all;
-    const u16 *codes; /* of small groups, in LDS */
+    const u16 *codes; /* scales of small groups, in shared memory */
     float global;
 };
 MF_DEVICE scaling scaling_at(const mf_hip_data_args &a, const scales &s, i32 r, i32 k)
@@ -157,8 +158,8 @@ MF_DEVICE void store_codes(const mf_hip_data_args &a, const group &g, const u16 
         MF_UNROLL
         for (int n = 0; n < IN_WORD; n += 2)
             word |= code_pair(two_values(a, values, r, k + n), by) << n * CODEC_BITS;
-        out[at / a.panel * a.panel * of_row + ((i64)(w / a.group_words) * a.panel + at % a.panel) * a.group_words +
-            w % a.group_words] = word;
+        out[at / a.panel * a.panel * of_row +
+            ((i64)(w / a.group_words) * a.panel + at % a.panel) * a.group_words + w % a.group_words] = word;
     }
 }
 
@@ -174,9 +175,10 @@ MF_DEVICE void store_floats(const mf_hip_data_args &a, const group &g, const u16
     }
 }
 
-/* Scales of single rows follow their rows; others stay. */
+/* Scales of single rows are permuted like their rows; other scales are not. */
 #if CODEC_GROUP > 0
-MF_DEVICE void make_small_scales(const mf_hip_data_args &a, const group &g, const u16 *values, float global, u16 *codes)
+MF_DEVICE void make_small_scales(const mf_hip_data_args &a, const group &g, const u16 *values, float global,
+                                 u16 *codes)
 {
     const i32 across = MF_CEIL(g.cols, CODEC_GROUP), all_across = MF_CEIL(a.cols, CODEC_GROUP);
     for (i32 i = threadIdx.x; i < g.rows * across; i += THREADS) {
@@ -185,7 +187,8 @@ MF_DEVICE void make_small_scales(const mf_hip_data_args &a, const group &g, cons
         for (i32 n = 0; n < CODEC_GROUP && k + n < g.cols; n += 2)
             amax = fmaxf(amax, mf_amax_2(two_values(a, values, r, k + n)));
         const u32 c = scale_code(amax, global);
-        const i64 at = (g.matrix * a.rows + place_of_row(a, g.row + r)) * all_across + (g.col + k) / CODEC_GROUP;
+        const i64 at =
+            (g.matrix * a.rows + place_of_row(a, g.row + r)) * all_across + (g.col + k) / CODEC_GROUP;
         codes[(r * a.group_cols + k) / CODEC_GROUP] = (u16)c;
         if (a.scale && MF_CODEC == 6)
             ((u16 *)a.scale)[at] = (u16)c;
@@ -201,7 +204,8 @@ MF_DEVICE void store_scale(const mf_hip_data_args &a, const group &g, float by)
     if (a.amax && g.row == 0 && g.col == 0)
         scale[g.matrix] = by;
     else if (!a.amax)
-        scale[(g.matrix * MF_CEIL(a.rows, a.group_rows) + place_of_row(a, g.row / a.group_rows)) * groups_across(a) +
+        scale[(g.matrix * MF_CEIL(a.rows, a.group_rows) + place_of_row(a, g.row / a.group_rows)) *
+                  groups_across(a) +
               g.col / a.group_cols] = by;
 }
 #endif

@@ -1,5 +1,5 @@
-/* The words in which every kernel of this folder is written. What differs between NVIDIA's and AMD's machines, and the
- * emulator of the tests, is behind these calls; a kernel's source names no machine. */
+/* Portable primitives for all kernels of this folder. They hide the differences between NVIDIA, AMD and the
+ * tests' emulator; kernel sources contain no vendor-specific code. */
 #pragma once
 
 #define MF_HIP_KERNEL 1
@@ -11,7 +11,7 @@ typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
 
-/* Moved as a whole: without the alignment each is stored, and read from LDS, word by word. */
+/* Loaded and stored as a whole: without the alignment the compiler would access it word by word. */
 struct alignas(16) mf_16b {
     u32 x, y, z, w;
 };
@@ -26,7 +26,7 @@ struct alignas(8) mf_8b {
 #define MF_MAX(a, b)  ((a) > (b) ? (a) : (b))
 #define MF_CEIL(a, b) (((a) + (b)-1) / (b))
 
-/* e4m3 is OCP's, of bias 7; with MF_FNUZ that of AMD's CDNA 3, of bias 8. */
+/* e4m3 is OCP's format with bias 7; with MF_FNUZ AMD's CDNA 3 format with bias 8. */
 #ifdef MF_FNUZ
 #    define MF_FP8_MAX 240.0f
 #else
@@ -60,7 +60,7 @@ MF_DEVICE float mf_bf16(u16 v)
     return __uint_as_float((u32)v << 16);
 }
 
-/* Of each half, the larger magnitude of two bf16; a NaN is above all. */
+/* Elementwise maximum of the magnitudes of two bf16; a NaN is the largest. */
 #ifndef MF_LARGER_2
 MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
 {
@@ -69,7 +69,7 @@ MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
 }
 #endif
 
-/* ---- ids of the sorted order ---- */
+/* ---- sorted ids: token in the low 24 bits, top-k slot above ---- */
 
 MF_DEVICE i32 mf_id_token(i32 id)
 {

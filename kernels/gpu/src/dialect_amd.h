@@ -1,8 +1,8 @@
-/* The dialect on AMD: waves of 64 lanes, matrix instructions (MFMA) of CDNA 2 (gfx90a) and CDNA 3 (gfx942).
+/* Primitives for AMD: waves of 64 lanes, MFMA of CDNA 2 (gfx90a) and CDNA 3 (gfx942).
  *
- * Compiled by hipRTC, which brings HIP's headers with it, or by a plain clang, for which amd_bare.h stands in for them.
- * Nothing moves from memory to LDS in the background but four bytes a lane, so copies go through registers: asked for early,
- * landing late, with the work in between. */
+ * Compiled by hipRTC, which includes HIP's headers, or by plain clang, where amd_bare.h replaces them.
+ * Asynchronous copies to LDS move only four bytes per lane, so copies are staged in registers: loads are
+ * issued early and written to LDS late, with computation in between. */
 #pragma once
 
 #if !defined(__HIPCC_RTC__) && !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H) && !defined(MF_EMULATOR)
@@ -10,14 +10,16 @@
 #endif
 
 #define MF_WAVE 64
-/* Before a loop whose turns hold many registers: clang would unroll the short ones, and then holds those of all turns. */
+/* Put before a loop whose body holds many registers: clang would unroll short loops and keep the registers
+ * of all iterations. */
 #define MF_LOOP _Pragma("unroll 1")
-/* Of a kernel: threads of a block, and blocks of a compute unit at once: waves of each of its four SIMDs. */
+/* Launch bounds: threads per block, and blocks per CU, given to the compiler as waves per SIMD (four
+ * SIMDs). */
 #define MF_BOUNDS(threads, blocks)                                \
     __attribute__((amdgpu_flat_work_group_size(threads, threads), \
                    amdgpu_waves_per_eu(MF_MAX(1, (threads) / MF_WAVE * (blocks) / 4))))
 
-/* As g++ knows them, too, which compiles this file for the emulator of the tests. */
+/* Vector types that g++, which compiles this file for the tests' emulator, also supports. */
 typedef u32 mf_u32x4 __attribute__((vector_size(16)));
 typedef float mf_f32x4 __attribute__((vector_size(16)));
 typedef i32 mf_i32x4 __attribute__((vector_size(16)));
@@ -25,7 +27,8 @@ typedef short mf_i16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x4 __attribute__((vector_size(8)));
 typedef _Float16 mf_f16x2 __attribute__((vector_size(4)));
 
-/* 128 KB of instructions, 8 bytes each, which run one behind the other: more than two compute units keep. */
+/* Executes 128 KB of straight-line code, 8 bytes per instruction: more than the instruction cache of two
+ * CUs holds. */
 MF_DEVICE float mf_run_code(float v)
 {
 #ifndef MF_EMULATOR
@@ -40,7 +43,7 @@ MF_DEVICE int mf_lane()
 {
     return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
 }
-/* The value of lane `from`; LDS's crossbar, without its memory. */
+/* Value of lane `from`; uses the LDS crossbar but no LDS memory. */
 MF_DEVICE i32 mf_shuffle(i32 v, int from)
 {
     return __builtin_amdgcn_ds_bpermute(from * 4, v);
@@ -53,7 +56,7 @@ MF_DEVICE i32 mf_shuffle_xor(i32 v, int mask)
 {
     return mf_shuffle(v, mf_lane() ^ mask);
 }
-/* Lanes that nothing lies below keep their own. */
+/* Lanes below `delta` keep their own value. */
 MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
     const int lane = mf_lane();
@@ -63,7 +66,7 @@ MF_DEVICE u64 mf_ballot(bool v)
 {
     return __builtin_amdgcn_uicmp((u32)v, 0u, 33 /* not equal */);
 }
-/* Lanes of the wave that hold the same value, this one among them; all values are below BOUND. */
+/* Mask of the lanes that hold the same value as this one; all values are below BOUND. */
 template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
     u64 same = mf_ballot(true);
@@ -78,7 +81,8 @@ MF_DEVICE int mf_popcount(u64 v)
 {
     return __builtin_popcountll(v);
 }
-/* A wave's lanes run in step and LDS keeps a wave's order: only the compiler has to be told. */
+/* The lanes of a wave run in lockstep and LDS keeps the order of a wave's accesses, so only the compiler
+ * needs a fence. */
 MF_DEVICE void mf_wave_sync()
 {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -86,18 +90,18 @@ MF_DEVICE void mf_wave_sync()
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
 
-/* Launches begin in turn here. */
+/* No programmatic dependent launch: launches run one after the other. */
 MF_DEVICE void mf_begin()
 {
 }
-MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
+MF_DEVICE void mf_prefetch_l2(const void *global, u32 bytes)
 {
     (void)global, (void)bytes;
 }
 
 /* ---- memory ---- */
 
-/* Adds to a number in LDS that other threads add to. */
+/* Atomically adds to a counter in LDS. */
 MF_DEVICE void mf_add_shared(i32 *lds, i32 v)
 {
     (void)__hip_atomic_fetch_add(lds, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
@@ -108,14 +112,14 @@ MF_DEVICE mf_16b mf_16b_of(mf_u32x4 v)
     return mf_16b{v[0], v[1], v[2], v[3]};
 }
 
-/* A pointer that may be anything costs a load that waits for LDS, too: what comes from outside is global memory. */
+/* A load through a generic pointer also waits for LDS, so kernel arguments are cast to global memory. */
 template <typename T> MF_DEVICE const __attribute__((address_space(1))) T *mf_global(const void *p)
 {
     return (const __attribute__((address_space(1))) T *)p;
 }
 
-/* What a thread holds of a copy from asking until landing. The ring that copies go through has two places: one that is
- * read, one in which the next lands. */
+/* Two-phase copies: `copy` holds a thread's data between start and finish. The ring buffer has two stages:
+ * one is read while the next copy is written to the other. */
 #define MF_COPY_HELD 1
 struct mf_copy_16 {
     mf_u32x4 bytes;
@@ -123,48 +127,48 @@ struct mf_copy_16 {
 struct mf_copy_4 {
     u32 bytes;
 };
-/* Zeros where not valid, and then nothing is read. */
-MF_DEVICE void mf_copy_ask_16(mf_copy_16 &way, void *lds, const void *global, bool valid)
+/* Zeros if not valid, and then global memory is not read. */
+MF_DEVICE void mf_copy_start_16(mf_copy_16 &copy, void *lds, const void *global, bool valid)
 {
     (void)lds;
-    way.bytes = mf_u32x4{0, 0, 0, 0};
+    copy.bytes = mf_u32x4{0, 0, 0, 0};
     if (valid)
-        way.bytes = *mf_global<mf_u32x4>(global);
+        copy.bytes = *mf_global<mf_u32x4>(global);
 }
-MF_DEVICE void mf_copy_ask_4(mf_copy_4 &way, void *lds, const void *global, bool valid)
+MF_DEVICE void mf_copy_start_4(mf_copy_4 &copy, void *lds, const void *global, bool valid)
 {
     (void)lds;
-    way.bytes = 0;
+    copy.bytes = 0;
     if (valid)
-        way.bytes = *mf_global<u32>(global);
+        copy.bytes = *mf_global<u32>(global);
 }
-/* The first bytes of a word; zeros after them, and where there are none nothing is read. */
-MF_DEVICE void mf_copy_ask_up_to_4(mf_copy_4 &way, void *lds, const void *global, i32 bytes)
+/* Copies the first bytes of a word and zero-fills the rest; with 0 bytes global memory is not read. */
+MF_DEVICE void mf_copy_start_up_to_4(mf_copy_4 &copy, void *lds, const void *global, i32 bytes)
 {
-    mf_copy_ask_4(way, lds, global, bytes >= 4);
+    mf_copy_start_4(copy, lds, global, bytes >= 4);
     for (i32 i = 0; bytes < 4 && i < bytes; i++)
-        way.bytes |= (u32)mf_global<u8>(global)[i] << 8 * i;
+        copy.bytes |= (u32)mf_global<u8>(global)[i] << 8 * i;
 }
-MF_DEVICE void mf_copy_land_16(const mf_copy_16 &way, void *lds)
+MF_DEVICE void mf_copy_finish_16(const mf_copy_16 &copy, void *lds)
 {
-    *(mf_u32x4 *)lds = way.bytes;
+    *(mf_u32x4 *)lds = copy.bytes;
 }
-MF_DEVICE void mf_copy_land_4(const mf_copy_4 &way, void *lds)
+MF_DEVICE void mf_copy_finish_4(const mf_copy_4 &copy, void *lds)
 {
-    *(u32 *)lds = way.bytes;
+    *(u32 *)lds = copy.bytes;
 }
-MF_DEVICE void mf_copy_take_16(const mf_copy_16 &way, u32 (&ret)[4])
+MF_DEVICE void mf_copy_get_16(const mf_copy_16 &copy, u32 (&ret)[4])
 {
-    ret[0] = way.bytes[0];
-    ret[1] = way.bytes[1];
-    ret[2] = way.bytes[2];
-    ret[3] = way.bytes[3];
+    ret[0] = copy.bytes[0];
+    ret[1] = copy.bytes[1];
+    ret[2] = copy.bytes[2];
+    ret[3] = copy.bytes[3];
 }
-MF_DEVICE u32 mf_copy_take_4(const mf_copy_4 &way)
+MF_DEVICE u32 mf_copy_get_4(const mf_copy_4 &copy)
 {
-    return way.bytes;
+    return copy.bytes;
 }
-/* Registers need no groups: who uses one waits for it. */
+/* No copy groups: the use of a register waits for its load. */
 MF_DEVICE void mf_copy_commit()
 {
 }
@@ -172,7 +176,7 @@ template <int N> MF_DEVICE void mf_copy_wait()
 {
 }
 
-/* 16 bytes that are read once. */
+/* Loads 16 bytes that are read only once. */
 MF_DEVICE mf_16b mf_load_once(const void *p)
 {
     return mf_16b_of(__builtin_nontemporal_load(mf_global<mf_u32x4>(p)));
@@ -180,7 +184,7 @@ MF_DEVICE mf_16b mf_load_once(const void *p)
 
 /* ---- matrix instructions ---- */
 
-/* 16 bytes of a lane, as they lie: the operands of the instructions below want no more. */
+/* Loads a lane's 16 contiguous bytes; the instructions below need no other layout. */
 MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     const mf_u32x4 v = *(const mf_u32x4 *)lds;
@@ -190,17 +194,19 @@ MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
     r[3] = v[3];
 }
 
-/* d[16x16] += a[16xK]·b[Kx16]. Lane l: a holds row l % 16 and b column l % 16, of K the l / 16-th quarter of what one
- * instruction multiplies; d rows 4·(l / 16) to that + 3 of column l % 16 (AMD's matrix instruction calculator,
- * v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16, v_mfma_f32_16x16x32_fp8_fp8 and those of int8: A[i][k] in lane i + 16·(k / 4) or
- * i + 16·(k / 8), B[k][j] in the same with j, D[i][j] in register i % 4 of lane j + 16·(i / 4)). A lane has 16 neighbouring
- * bytes of K, so several instructions take from each lane a few of them; which K goes where is the same for both operands,
- * so the product is the same. */
-#define MF_MMA_COLS  16 /* of d */
-#define MF_MMA_BYTES 64 /* of K that one load of operands takes, and the products of it multiply */
-#define MF_MMA_A     4  /* registers of a lane */
+/* d[16x16] += a[16xK]·b[Kx16]. Lane l holds row l % 16 of a and column l % 16 of b, of K the l / 16-th
+ * quarter of one instruction's range; of d rows 4·(l / 16) to that + 3 of column l % 16. (AMD's matrix
+ * instruction calculator, v_mfma_f32_16x16x16_bf16_1k, v_mfma_f32_16x16x16_f16, v_mfma_f32_16x16x32_fp8_fp8
+ * and the int8 ones: A[i][k] in lane i + 16·(k / 4) or i + 16·(k / 8), B[k][j] in the same with j, D[i][j]
+ * in register i % 4 of lane j + 16·(i / 4).) A lane has 16 contiguous bytes along K, so several
+ * instructions each take a few of them. Both operands are permuted along K alike, so the product is the
+ * same. */
+#define MF_MMA_COLS  16 /* columns of d */
+#define MF_MMA_BYTES 64 /* bytes along K per operand load, all multiplied by its products */
+#define MF_MMA_A     4  /* registers per lane */
 #define MF_MMA_B     4
-/* Sum i of a lane is of row mf_mma_row + i % 2 · ROW_STEP + i / 2 · APART and column mf_mma_col + i % 2 · COL_STEP. */
+/* A lane's accumulator i is in row mf_mma_row + i % 2 · ROW_STEP + i / 2 · APART and column mf_mma_col + i
+ * % 2 · COL_STEP. */
 #define MF_MMA_ROW_STEP 1
 #define MF_MMA_COL_STEP 0
 #define MF_MMA_APART    2
@@ -238,7 +244,8 @@ MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
     for (int i = 0; i < 4; i++)
         d[i] = sum[i];
 }
-/* int8: CDNA 2 has v_mfma_i32_16x16x16i8, of which a lane has four elements, CDNA 3 in its place v_mfma_i32_16x16x32_i8. */
+/* int8: CDNA 2 has v_mfma_i32_16x16x16i8 with four elements per lane, CDNA 3 has v_mfma_i32_16x16x32_i8
+ * instead. */
 MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     mf_i32x4 sum = {d[0], d[1], d[2], d[3]};
@@ -256,7 +263,7 @@ MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[M
     for (int i = 0; i < 4; i++)
         d[i] = sum[i];
 }
-/* CDNA 3 multiplies its own e4m3, of bias 8; of OCP's it knows nothing, those become f16. */
+/* CDNA 3 multiplies only its own e4m3 (bias 8); OCP e4m3 is converted to f16. */
 #if defined(MF_FNUZ) && defined(__gfx942__)
 #    define MF_MMA_FP8 1
 MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
@@ -274,7 +281,7 @@ MF_DEVICE void mf_mma_fp8(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
 
 /* ---- conversions ---- */
 
-/* v_perm_b32 takes bytes of its second operand by number; 12 is a zero. */
+/* v_perm_b32 selects bytes of its second operand by index; index 12 is a zero byte. */
 #define MF_SOFT_PAIR(four, half) __builtin_amdgcn_perm(0, four, (half) ? 0x0c030c02u : 0x0c010c00u)
 #include "soft.h"
 #ifdef MF_FNUZ
@@ -288,12 +295,12 @@ MF_DEVICE u32 mf_bf16_pair(float low, float high)
 {
     return mf_soft_bf16(low) | mf_soft_bf16(high) << 16;
 }
-/* A half of two bf16, moved up by so many bits. */
+/* One half of two bf16 as a float; up: left shift that moves it to the upper half. */
 MF_DEVICE float mf_half_bf16(u32 two, int up)
 {
     return __builtin_bit_cast(float, two << up & 0xffff0000u);
 }
-/* a·b + c of two bf16 each, where the result needs no rounding: made as floats, of which the upper halves are left. */
+/* a·b + c of two bf16 each; the result must be exact. Computed in floats, whose upper halves remain. */
 MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
 {
     const u32 low = __builtin_bit_cast(
@@ -302,14 +309,14 @@ MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
         __builtin_bit_cast(u32, __builtin_fmaf(mf_half_bf16(a, 0), mf_half_bf16(b, 0), mf_half_bf16(c, 0)));
     return high | low >> 16;
 }
-/* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly. */
+/* Converts bytes 2·half and 2·half + 1 of four e4m3 to f16, exactly. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
 {
     const _Float16 unit = (_Float16)(float)(1 << (15 - MF_FP8_BIAS));
     return __builtin_bit_cast(u32, __builtin_bit_cast(mf_f16x2, mf_soft_fp8_spread(four, half, MF_FP8_BIAS)) *
                                        mf_f16x2{unit, unit});
 }
-/* Halves of a lane's sixteen e4m3: eight of f16, which are two steps of the instruction. */
+/* Converts half of a lane's sixteen e4m3 to eight f16, which make two instruction steps. */
 MF_DEVICE void mf_fp8_half(const u32 (&q)[4], int half, u32 (&f)[4])
 {
     f[0] = mf_fp8_to_f16_pair(q[2 * half], 0);
@@ -344,19 +351,20 @@ MF_DEVICE float mf_sigmoid(float x)
     return __builtin_amdgcn_rcpf(1.0f + __expf(-x));
 }
 
-/* True division to nearest: what the definitions of quantisation say, and what both compilers make of it by default. */
+/* Correctly rounded division, as the quantisation formats define it and both compilers compile it by
+ * default. */
 MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
 
-/* As dialect_nvidia.h has it: a true division has no branch here. */
+/* As in dialect_nvidia.h; a true division has no branch here. */
 MF_DEVICE float mf_inverse_near(float x)
 {
     return mf_divide(1.0f, x);
 }
 
-/* Rounded each by itself: never one instruction of both. */
+/* Each operation is rounded separately: never contracted into an FMA. */
 template <typename T> MF_DEVICE T mf_times(T a, T b)
 {
 #pragma clang fp contract(off)
@@ -370,7 +378,7 @@ template <typename T> MF_DEVICE T mf_plus(T a, T b)
 
 /* ---- time ---- */
 
-/* Of a counter of 100 MHz. Where it is slower, what waits by it waits longer; nothing is measured with it. */
+/* Reads a 100 MHz counter. On GPUs with a slower one, delays take longer; nothing is timed with it. */
 MF_DEVICE u64 mf_clock_ns()
 {
     return __builtin_amdgcn_s_memrealtime() * 10;
@@ -382,8 +390,8 @@ MF_DEVICE void mf_pause()
 
 /* ---- between blocks ---- */
 
-/* Every block of a grid that is resident as a whole meets here. The counter and the generation are zero when the code
- * object is loaded; whoever comes last leaves the counter zero again. */
+/* Grid barrier for a grid that is co-resident. The counter and the generation are zero when the code object
+ * is loaded; the last block resets the counter. */
 MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
 {
     __syncthreads();
@@ -406,7 +414,7 @@ MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
     __syncthreads();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
 }
-/* 16 bytes that another block wrote before the barrier. */
+/* Load 4 or 16 bytes that another block wrote before the grid barrier. */
 MF_DEVICE i32 mf_load_shared_by_grid_4(const void *p)
 {
     return *mf_global<i32>(p);

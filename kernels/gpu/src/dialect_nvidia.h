@@ -1,18 +1,19 @@
-/* The dialect on NVIDIA: PTX of sm_80 and, for 8-bit floats, sm_89. */
+/* Primitives for NVIDIA: PTX for sm_80 and, for 8-bit floats, sm_89. */
 #pragma once
 
 #include "nvidia_plain.h"
 
-/* A launch whose grid says `early` (kernels/core/device.h) begins while the one before it still runs. mf_begin waits until that one
- * has ended and its writes are seen, and lets the launch behind begin in turn: what a kernel may touch before it is written by
- * nobody, or by a launch before the one before. */
-MF_DEVICE void mf_wait_before()
+/* Programmatic dependent launch. A launch whose grid sets `early` (kernels/core/device.h) starts while the
+ * previous one still runs. mf_begin waits until the previous launch has ended and its writes are visible,
+ * and lets the next launch start. Before mf_begin a kernel may only touch memory that the previous launch
+ * does not write. */
+MF_DEVICE void mf_pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif
 }
-MF_DEVICE void mf_let_behind()
+MF_DEVICE void mf_pdl_trigger()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
@@ -20,16 +21,17 @@ MF_DEVICE void mf_let_behind()
 }
 MF_DEVICE void mf_begin()
 {
-    mf_wait_before();
-    mf_let_behind();
+    mf_pdl_wait();
+    mf_pdl_trigger();
 }
-/* The last cache gives up a line of 128 bytes, which need not be written to memory: what is there then is anything. */
+/* Discards a 128-byte line from L2 without writing it back; its contents become undefined. */
 #define MF_FORGETS_LINES 1
-MF_DEVICE void mf_forget_line(void *global)
+MF_DEVICE void mf_discard_line(void *global)
 {
     asm volatile("discard.global.L2 [%0], 128;\n" ::"l"(global) : "memory");
 }
-/* 256 KB of instructions, 16 bytes each, which run one behind the other: more than a multiprocessor keeps. */
+/* Executes 256 KB of straight-line code, 16 bytes per instruction: more than an SM's instruction cache
+ * holds. */
 MF_DEVICE float mf_run_code(float v)
 {
 #define MF_CODE_1  "fma.rn.f32 %0, %0, %0, 0f3F800000;\n"
@@ -41,8 +43,8 @@ MF_DEVICE float mf_run_code(float v)
         asm volatile(MF_CODE_64 : "+f"(v));
     return v;
 }
-/* Asks the last cache for a run of bytes, a multiple of 16. */
-MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
+/* Prefetches a run of bytes, a multiple of 16, into L2. */
+MF_DEVICE void mf_prefetch_l2(const void *global, u32 bytes)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(global), "r"(bytes) : "memory");
@@ -51,7 +53,7 @@ MF_DEVICE void mf_ask_cache(const void *global, u32 bytes)
 #endif
 }
 
-/* Of a kernel: threads of a block, and blocks of a multiprocessor at once. */
+/* Launch bounds: threads per block, and blocks per SM. */
 #define MF_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 
 MF_DEVICE float mf_shuffle_xor(float v, int mask)
@@ -66,8 +68,8 @@ MF_DEVICE i32 mf_shuffle_up(i32 v, int delta)
 {
     return __shfl_up_sync(0xffffffffu, v, delta);
 }
-/* Lanes of the wave that hold the same value, this one among them; all values are below BOUND. By votes, a bit each: the
- * instruction that matches takes its time for each value that there is. */
+/* Mask of the lanes that hold the same value as this one; all values are below BOUND. Uses one vote per
+ * bit, because match.any takes time proportional to the number of distinct values. */
 template <u32 BOUND> MF_DEVICE u64 mf_match(u32 v)
 {
     u32 same = 0xffffffffu;
@@ -87,15 +89,15 @@ MF_DEVICE void mf_wave_sync()
     __syncwarp();
 }
 
-/* Adds to a number in LDS that other threads add to. */
+/* Atomically adds to a counter in shared memory. */
 MF_DEVICE void mf_add_shared(i32 *lds, i32 v)
 {
     (void)atomicAdd(lds, v);
 }
 
-/* ---- global memory to LDS, in the background ---- */
+/* ---- cp.async: global to shared memory ---- */
 
-/* 16 bytes; zeros where not valid, and then nothing is read. */
+/* 16 bytes; zeros if not valid, and then global memory is not read. */
 MF_DEVICE void mf_copy_async_16(void *lds, const void *global, bool valid)
 {
     asm volatile(
@@ -115,7 +117,7 @@ MF_DEVICE void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes)
                  "l"(global), "r"(bytes)
                  : "memory");
 }
-/* What was asked for since the last commit is one group; wait<N> waits until at most N groups are still on their way. */
+/* commit closes a group of copies; wait<N> waits until at most N groups are in flight. */
 MF_DEVICE void mf_copy_commit()
 {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -125,7 +127,7 @@ template <int N> MF_DEVICE void mf_copy_wait()
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* 16 bytes that are read once: not kept in the first cache, and asked for where this stands. */
+/* Loads 16 bytes that are read only once: not kept in L1. volatile, so the compiler issues the load here. */
 MF_DEVICE mf_16b mf_load_once(const void *p)
 {
     mf_16b v;
@@ -135,8 +137,8 @@ MF_DEVICE mf_16b mf_load_once(const void *p)
     return v;
 }
 
-/* Ordinary writes to LDS before it, and barriers that were made, are seen by matrix instructions of LDS and by copies in bulk
- * after it (sm_90). */
+/* Orders earlier generic-proxy writes to shared memory, and mbarrier initialisation, before later WGMMAs
+ * and bulk copies (sm_90). */
 MF_DEVICE void mf_async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
@@ -144,8 +146,8 @@ MF_DEVICE void mf_async_fence()
 
 /* ---- matrix instructions ---- */
 
-/* Four 8x8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8, and gets of each the two elements
- * 2·(l % 4) of row l / 4 (PTX ISA, ldmatrix). */
+/* Loads four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8, and
+ * gets from each matrix elements 2·(l % 4) and the next one of row l / 4 (PTX ISA, ldmatrix). */
 MF_DEVICE void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -161,9 +163,9 @@ MF_DEVICE void mf_load_matrix_2(u32 (&r)[2], const void *lds)
                  : "memory");
 }
 
-/* d[16x8] += a[16x16]·b[16x8]. Lane l, g = l / 4, t = l % 4: a holds rows g and g + 8 of columns 2t, 2t + 1 (a0, a1) and
- * of columns 2t + 8, 2t + 9 (a2, a3); b rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g; d row g of columns 2t, 2t + 1
- * (d0, d1) and row g + 8 of the same (PTX ISA, mma.m16n8k16). */
+/* d[16x8] += a[16x16]·b[16x8]. Lane l, g = l / 4, t = l % 4: a holds rows g and g + 8 of columns 2t, 2t + 1
+ * (a0, a1) and of columns 2t + 8, 2t + 9 (a2, a3); b rows 2t, 2t + 1 and 2t + 8, 2t + 9 of column g; d row
+ * g of columns 2t, 2t + 1 (d0, d1) and row g + 8 of the same columns (d2, d3) (PTX ISA, mma.m16n8k16). */
 MF_DEVICE void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -178,8 +180,9 @@ MF_DEVICE void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* d[16x8] += a[16x32]·b[32x8] of int8. As above with four elements to a register: a holds rows g and g + 8 of columns 4t to
- * 4t + 3 (a0, a1) and of those 16 on (a2, a3); b the same of column g (PTX ISA, mma.m16n8k32). */
+/* d[16x8] += a[16x32]·b[32x8] of int8. As above with four elements per register: a holds rows g and g + 8
+ * of columns 4t to 4t + 3 (a0, a1) and of the same columns + 16 (a2, a3); b the same of column g (PTX ISA,
+ * mma.m16n8k32). */
 MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -188,34 +191,35 @@ MF_DEVICE void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[M
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* wgmma (sm_90a): a group of four waves multiplies 64 rows of LDS by N rows of LDS along 32 bytes of K. Both lie as rows
- * of 128 bytes whose 16-byte chunks are at chunk ^ (row % 8), from an address that is a multiple of 1024: the layout that
- * the hardware calls a swizzle of 128 bytes. Wave w of the group gets rows 16·w + l / 4 and that + 8 of its lane l, columns
- * 8·j + 2·(l % 4) and the next, as d[j][0..1] and d[j][2..3]: the same as of mf_mma_bf16 (PTX ISA, wgmma.mma_async). */
+/* WGMMA (sm_90a): a warpgroup multiplies 64 rows by N rows in shared memory along 32 bytes of K. Both
+ * operands lie as rows of 128 bytes whose 16-byte chunks are at chunk ^ (row % 8), from an address that is
+ * a multiple of 1024: the 128-byte swizzle. Lane l of warp w gets rows 16·w + l / 4 and that + 8, columns
+ * 8·j + 2·(l % 4) and the next one, as d[j][0..1] and d[j][2..3], as with mf_mma_bf16 (PTX ISA,
+ * wgmma.mma_async). */
 #if defined(MF_WGMMA)
-MF_DEVICE u64 mf_matrix_of(const void *lds)
+MF_DEVICE u64 mf_wgmma_descriptor(const void *lds)
 {
     const u64 at = (u32)__cvta_generic_to_shared(lds);
     return ((at & 0x3ffff) >> 4) | ((u64)1 << 16) | ((u64)(1024 >> 4) << 32) | ((u64)1 << 62);
 }
-MF_DEVICE void mf_matrix_begin()
+MF_DEVICE void mf_wgmma_fence()
 {
     asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
-MF_DEVICE void mf_matrix_commit()
+MF_DEVICE void mf_wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
-/* The register is read and written here: no use of it moves to the other side. */
-MF_DEVICE void mf_matrix_hold(float &d)
+/* Compiler fence for an accumulator or operand register: no access to it moves across. */
+MF_DEVICE void mf_wgmma_fence_operand(float &d)
 {
     asm volatile("" : "+f"(d)::"memory");
 }
-MF_DEVICE void mf_matrix_hold(u32 &w)
+MF_DEVICE void mf_wgmma_fence_operand(u32 &w)
 {
     asm volatile("" : "+r"(w));
 }
-template <int N> MF_DEVICE void mf_matrix_wait()
+template <int N> MF_DEVICE void mf_wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
@@ -231,7 +235,7 @@ MF_DEVICE u32 mf_bf16_pair(float low, float high)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
-/* a·b + c of two bf16 each, where the result needs no rounding. */
+/* a·b + c of two bf16 each; the result must be exact. */
 MF_DEVICE u32 mf_bf16_fma(u32 a, u32 b, u32 c)
 {
     u32 r;
@@ -247,7 +251,7 @@ MF_DEVICE u32 mf_larger_2(u32 a, u32 b)
         : "r"(a), "r"(b));
     return r;
 }
-/* Bytes 2·half and 2·half + 1 of four e4m3 as f16, exactly. */
+/* Converts bytes 2·half and 2·half + 1 of four e4m3 to f16, exactly. */
 MF_DEVICE u32 mf_fp8_to_f16_pair(u32 four, int half)
 {
     u32 r;
@@ -276,13 +280,14 @@ MF_DEVICE float mf_f16_high(u32 two)
     return r;
 }
 
-/* True division to nearest: what the definitions of quantisation say. */
+/* Correctly rounded division, as the quantisation formats define it. */
 MF_DEVICE float mf_divide(float a, float b)
 {
     return __fdiv_rn(a, b);
 }
 
-/* By the hardware's approximations of 2^x and 1/x: a true division has a branch, and nothing is interleaved over it. */
+/* Uses the hardware's approximations of 2^x and 1/x. A true division contains a branch, across which the
+ * compiler interleaves nothing. */
 MF_DEVICE float mf_sigmoid(float x)
 {
     float e, r;
@@ -291,7 +296,8 @@ MF_DEVICE float mf_sigmoid(float x)
     return r;
 }
 
-/* 1 / x as one of the two floats that it lies between, without a true division's branch: of a normal x, whose inverse is one. Of an infinity 0. */
+/* 1 / x rounded to one of the two neighbouring floats, without the branch of a true division. x and its
+ * inverse must be normal. Infinity yields 0. */
 MF_DEVICE float mf_inverse_near(float x)
 {
     float r;
@@ -300,7 +306,7 @@ MF_DEVICE float mf_inverse_near(float x)
     return left == left ? fmaf(r, left, r) : r;
 }
 
-/* Rounded each by itself: never one instruction of both. */
+/* Each operation is rounded separately: never contracted into an FMA. */
 MF_DEVICE float mf_times(float a, float b)
 {
     return __fmul_rn(a, b);
@@ -333,9 +339,9 @@ MF_DEVICE void mf_pause()
 
 /* ---- between blocks ---- */
 
-/* Every block of a grid that is resident as a whole meets here. The counter and the generation are zero when the code
- * object is loaded; whoever comes last leaves the counter zero again. Of a block one thread arrives, for all that have met it;
- * the generation is the same for all until it has, and another one once all blocks have. */
+/* Grid barrier for a grid that is co-resident. The counter and the generation are zero when the code object
+ * is loaded; the last block resets the counter. One thread per block arrives, for all threads it has
+ * synchronised with. The generation changes when all blocks have arrived. */
 MF_DEVICE u32 mf_grid_generation(const u32 *barrier)
 {
     u32 v;
@@ -351,7 +357,7 @@ MF_DEVICE void mf_grid_count(u32 *barrier)
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(barrier + 1) : "memory");
     }
 }
-/* The same by all threads of each block. */
+/* The same, called by all threads of each block. */
 MF_DEVICE void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
 {
     __syncthreads();
@@ -368,7 +374,7 @@ MF_DEVICE void mf_grid_wait(u32 *barrier, u32 generation)
     }
     __syncthreads();
 }
-/* What another block wrote before the barrier: 4 and 16 bytes. */
+/* Load 4 or 16 bytes that another block wrote before the grid barrier. */
 MF_DEVICE i32 mf_load_shared_by_grid_4(const void *p)
 {
     i32 v;

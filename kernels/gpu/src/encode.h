@@ -1,23 +1,24 @@
-/* Groups of bf16 in the formats that kernels/core/codec.h has for activations, with the same bits.
+/* Quantises groups of bf16 to the activation formats of kernels/core/codec.h, bit for bit.
  *
- *   MF_ELEMENT  0 e4m3 (MF_FNUZ of dialect.h)   1 int8   2 e2m1, two to a byte
- *   MF_GROUP    elements under a scale: 128, 32 (its own format is e8m0), 16 (e4m3, and a factor for all), 0 a row, -1 all
- * Eight elements are what one lane encodes at once. */
+ *   MF_ELEMENT  0 e4m3 (MF_FNUZ of dialect.h)   1 int8   2 e2m1, two per byte
+ *   MF_GROUP    elements per scale: 128, 32 (e8m0 scale), 16 (e4m3 scale and a global factor), 0: a row,
+ *               -1: all rows
+ * One lane encodes eight elements at once. */
 #pragma once
 
 #include "quantise.h"
-#include "small.h"
+#include "mx_formats.h"
 
-#define CODES (MF_ELEMENT == 2 ? 4 : 8) /* bytes of eight elements */
+#define CODES (MF_ELEMENT == 2 ? 4 : 8) /* bytes per eight elements */
 
-/* What a group is divided by, as it is stored. */
+/* Scale of a group: divisor and stored code. */
 struct scaling {
     mf_divisor by;
-    float times; /* e8m0: the inverse, exact; e4m3: the factor for all */
+    float times; /* e8m0: exact inverse of the scale; e4m3: the global factor */
     u32 code;
 };
 
-/* top: two magnitudes of the group, the largest among them. factor: for all groups, where the scale is an e4m3. */
+/* top: two magnitudes, the group's largest among them. factor: global factor if scales are e4m3. */
 MF_DEVICE scaling scaling_of(u32 top, float factor)
 {
     const float amax = mf_larger_half(top);
@@ -36,7 +37,7 @@ MF_DEVICE scaling scaling_of(u32 top, float factor)
 #endif
     return s;
 }
-/* Scale `at` of all. */
+/* Stores the scale of group `at`. */
 MF_DEVICE void store_scale(const scaling &s, void *scales, i64 at)
 {
 #if MF_GROUP == 32 || MF_GROUP == 16
@@ -46,7 +47,7 @@ MF_DEVICE void store_scale(const scaling &s, void *scales, i64 at)
 #endif
 }
 
-/* Whole numbers are the last bits of a sum with 1.5 · 2^23; NaN is 0. */
+/* Adding 1.5 · 2^23 leaves the rounded integer in the low bits; NaN becomes 0. */
 MF_DEVICE u32 int8_of_4(const float *q)
 {
     u32 r = 0;

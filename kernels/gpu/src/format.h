@@ -1,5 +1,5 @@
-/* MF_FORMAT: what activations and weights are as they are multiplied, and what shares a scale: a row, 1x128 of activations and
- * 128x128 of weights, or all tokens and an expert. */
+/* MF_FORMAT: element format of activations and weights in the product, and scale granularity: per row,
+ * 1x128 blocks of activations and 128x128 blocks of weights, or per tensor and expert. */
 #pragma once
 
 #define BF16        0
@@ -14,4 +14,4 @@
 #define BY_TOKEN  (MF_FORMAT == FP8_TOKEN || MF_FORMAT == INT8_TOKEN)
 #define BY_BLOCK  (MF_FORMAT == FP8_BLOCK || MF_FORMAT == INT8_BLOCK)
 #define BY_TENSOR (MF_FORMAT == FP8_TENSOR || MF_FORMAT == INT8_TENSOR)
-#define BYTES     (MF_FORMAT == BF16 ? 2 : 1) /* of an element */
+#define BYTES     (MF_FORMAT == BF16 ? 2 : 1) /* bytes per element */

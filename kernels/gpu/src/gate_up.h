@@ -1,7 +1,8 @@
-/* How the rows of gate and of up of w1 lie: all of gate first, or MF_GATE_ROWS rows of each in turn (kernels/core/layout.h). */
+/* Row order of gate and up in w1: all gate rows first, or alternating blocks of MF_GATE_ROWS rows
+ * (kernels/core/layout.h). */
 #pragma once
 
-/* The row of gate of a column, and how many rows behind it that of up is. */
+/* mf_gate_row(): gate row of a column. MF_UP_AT: distance from a gate row to its up row. */
 MF_DEVICE i32 mf_gate_row(i32 column)
 {
 #ifdef MF_GATE_ROWS

@@ -1,6 +1,6 @@
-/* What the device module measures with: a delay in front of what is timed, an empty kernel, a reader of memory, matrix
- * instructions without memory, and the canary, which does a little of each; what washes the last cache; and adds to lines that are
- * near or far. */
+/* Measurement kernels of the device module: a delay before the timed work, an empty kernel, a memory
+ * reader, peak matrix throughput without memory traffic, the eviction of L2 and instruction caches, and
+ * atomic latency per L2 line. */
 #include "dialect.h"
 #include "args.h"
 
@@ -22,7 +22,7 @@ struct reading {
     u32 *sum;
 };
 
-/* 8 x 16 bytes of a thread in flight; the sum is stored only when it is what it never is. */
+/* 8 x 16 bytes in flight per thread. Storing the sum on an impossible value keeps the loads alive. */
 extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
 {
     const u64 stride = (u64)gridDim.x * 512 * 16;
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
         *a.sum = sum;
 }
 
-/* What a unit keeps of other kernels' code gives way to this one's. */
+/* Evicts other kernels' code from the SM's instruction cache. */
 extern "C" __global__ void __launch_bounds__(256) mf_wash_code(const mf_hip_wash_args a)
 {
     if (mf_run_code((float)a.bytes) == 1.25f) /* never */
@@ -48,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(256) mf_wash_code(const mf_hip_wash
 }
 
 #ifdef MF_FORGETS_LINES
-/* The last cache is washed by two launches. What the first one writes takes the place of all that is there, so that what others wrote is
- * put away; the second gives it up itself. Lines that are only read leave lines that were written where they are (H200). */
+/* Evicts the L2 cache in two launches. The first one fills it with dirty lines, so that earlier writes go
+ * to memory. The second one discards these lines. Reads alone would not evict dirty lines. */
 extern "C" __global__ void __launch_bounds__(512) mf_wash_fill(const mf_hip_wash_args a)
 {
     for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 16; at < a.bytes; at += (u64)gridDim.x * 512 * 16)
@@ -58,31 +58,32 @@ extern "C" __global__ void __launch_bounds__(512) mf_wash_fill(const mf_hip_wash
 extern "C" __global__ void __launch_bounds__(512) mf_wash_forget(const mf_hip_wash_args a)
 {
     for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 128; at < a.bytes; at += (u64)gridDim.x * 512 * 128)
-        mf_forget_line((u8 *)a.at + at);
+        mf_discard_line((u8 *)a.at + at);
 }
 #endif
 
 #ifdef MF_WGMMA
 #    include "dialect_hopper.h"
 
-/* How many cycles an add to each line takes of this unit, the fewest of some turns. It is done where the line is at home. There are as
- * many blocks as units; a unit of a higher number, where a process is given a part of them, is not told of. */
+/* Measures the minimum cycles of an atomic add to each line from this SM; the add runs in the L2 partition
+ * that owns the line. One block per SM. SMs with an index beyond the grid size, in a process limited to
+ * some SMs, are skipped. */
 extern "C" __global__ void mf_add_cycles(const mf_hip_add_cycles_args a)
 {
-    const u32 unit = (u32)mf_unit();
-    for (u32 line = 0; threadIdx.x == 0 && unit < gridDim.x && line < a.n_lines; line++) {
+    const u32 sm = (u32)mf_sm_id();
+    for (u32 line = 0; threadIdx.x == 0 && sm < gridDim.x && line < a.n_lines; line++) {
         u32 *p = (u32 *)((u8 *)a.lines + line * a.stride), least = ~0u;
-        for (u32 turn = 0; turn < a.turns; turn++) {
+        for (u32 iteration = 0; iteration < a.turns; iteration++) {
             const u64 start = mf_cycles();
-            if (mf_take_one(p) == ~0u) /* never; but the clock is read again only when this is known */
+            if (mf_fetch_increment(p) == ~0u) /* never; makes the second clock read wait for the result */
                 return;
             least = MF_MIN(least, (u32)(mf_cycles() - start));
         }
-        a.cycles[unit * a.n_lines + line] = least;
+        a.cycles[sm * a.n_lines + line] = least;
     }
 }
 
-#    define MULTIPLY mf_matrix_multiply<32>
+#    define MULTIPLY  mf_wgmma<32>
 #    define PEAK_ROWS (64 + 256)
 
 struct peaking {
@@ -90,7 +91,7 @@ struct peaking {
     float *sum;
 };
 
-/* 4 products of 64x256 along 32 bytes a turn for each of two groups of four waves; operands that are no zeros. */
+/* Four WGMMAs of 64x256 along 32 bytes per iteration, for each of two warpgroups; operands are not zero. */
 MF_DEVICE void peak(const peaking &a, bool fp8)
 {
     __shared__ __align__(1024) u32 lds[PEAK_ROWS * 32];
@@ -102,9 +103,9 @@ MF_DEVICE void peak(const peaking &a, bool fp8)
         d[i / 4][i % 4] = 0;
     mf_async_fence();
     __syncthreads();
-    const u64 w = mf_matrix_of(lds), x = mf_matrix_of(lds + 64 * 32);
-    for (u32 turn = 0; turn < a.turns; turn++) {
-        mf_matrix_begin();
+    const u64 w = mf_wgmma_descriptor(lds), x = mf_wgmma_descriptor(lds + 64 * 32);
+    for (u32 iteration = 0; iteration < a.turns; iteration++) {
+        mf_wgmma_fence();
         MF_UNROLL
         for (int s = 0; s < 4; s++) {
             if (fp8)
@@ -112,13 +113,13 @@ MF_DEVICE void peak(const peaking &a, bool fp8)
             else
                 MULTIPLY::bf16(d, w + 2 * s, x + 2 * s, 1);
         }
-        mf_matrix_commit();
-        mf_matrix_wait<1>();
+        mf_wgmma_commit();
+        mf_wgmma_wait<1>();
     }
-    mf_matrix_wait<0>();
+    mf_wgmma_wait<0>();
     float sum = 0;
     for (int i = 0; i < 128; i++) {
-        mf_matrix_hold(d[i / 4][i % 4]);
+        mf_wgmma_fence_operand(d[i / 4][i % 4]);
         sum += d[i / 4][i % 4];
     }
     if (sum == 1.2345f)
@@ -139,7 +140,8 @@ struct peaking {
     float *sum;
 };
 
-/* 16 products of 16 rows by MF_MMA_COLS a turn and wave, along what one load of operands holds; no zeros. */
+/* 16 products of 16 rows by MF_MMA_COLS per iteration and warp, along the K of one operand load; operands
+ * are not zero. */
 extern "C" __global__ void __launch_bounds__(256) mf_peak(const peaking a)
 {
     float d[16][4] = {};
@@ -148,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(256) mf_peak(const peaking a)
         x[i] = 0x3f803e80u + (threadIdx.x * 77 + i * 13 + a.seed) % 64 * 0x00010001u;
     for (int i = 0; i < MF_MMA_B; i++)
         y[i] = 0x3e993f00u + (threadIdx.x * 31 + i * 7) % 64 * 0x00010001u;
-    for (u32 turn = 0; turn < a.turns; turn++) {
+    for (u32 iteration = 0; iteration < a.turns; iteration++) {
         MF_UNROLL
         for (int i = 0; i < 16; i++)
             mf_mma_bf16(d[i], x, y);

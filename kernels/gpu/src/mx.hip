@@ -1,59 +1,62 @@
-/* A stage of the two-stage grouped GEMM with weights of four bits, or with a scale for each 32 elements: they stay as they are
- * on their way through LDS and become bf16 in the registers of the lane that multiplies them (narrow.h).
+/* One stage of the two-stage grouped GEMM with 4-bit weights or with group scales. Weights stay packed in
+ * shared memory and are dequantised to bf16 in the registers of the lane that multiplies them (narrow.h).
  *
- *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K under one scale: 32, 16; 0: a row's
- *   MF_X        BF16, FP8, FP4    MF_X_GROUP  the same of the tokens
- *   MF_STAGES   slices of the ring; MF_PARTS of 128 along K are a slice
- *   and what tile_parts.inc.h and tile_waves.h say
+ *   MF_W        FP4, INT4, FP8    MF_W_GROUP  elements of K per scale: 32, 16; 0: one scale per row
+ *   MF_X        BF16, FP8, FP4    MF_X_GROUP  the same for tokens
+ *   MF_STAGES   pipeline stages; a K tile is MF_PARTS parts of 128 elements
+ *   the macros of tile_parts.inc.h and tile_waves.h
  *
- * Scales of FP4 and FP8 are powers of two, or e4m3 of FP4: a weight under its scale is a bf16 without rounding, so that one
- * multiplication gives both. INT4's of a group are bf16: the sum of each group is scaled apart.
+ * Scales of FP4 and FP8 are powers of two, or e4m3 for FP4: a scaled weight is exactly a bf16, so one
+ * multiplication dequantises and scales it. INT4 group scales are bf16: the sum of each group is scaled
+ * separately.
  *
- * Of 128 along K one quarter is a lane's, or a quarter of the lanes' (MFMA). Where weights are scaled as they come, that
- * quarter is a group of 32, so a lane has one scale, or two, for its row; where sums are scaled, the lanes have eight of each
- * group, one group after the other. Either way the products take four steps of eight from each lane, and tokens lie in LDS as
- * steps want them: chunk step · 4 + quarter, the halves of pairs of rows exchanged so that lanes touch all banks.
+ * Of 128 elements along K, a lane (MFMA: a quarter of the lanes) has one quarter. Where weights are scaled,
+ * that quarter is a group of 32, so a lane has one or two scales for its row. Where sums are scaled
+ * (GROUP_SUMS), the lanes have eight elements of each group, one group after the other. Either way the
+ * products take four steps of eight elements per lane. Tokens lie in shared memory in step order: chunk
+ * step · 4 + quarter, with the halves of alternate rows exchanged to avoid bank conflicts.
  *
- *   lds: ring[MF_STAGES] of MF_PARTS x { tokens [BM], weights [BN], scales [BN] } | tokens[2] of MF_PARTS x [BM][128] of bf16,
- *        if they come narrow | out bf16 [BM][COLS + 8]
+ *   shared memory: ring[MF_STAGES] of MF_PARTS x { tokens [BM], weights [BN], scales [BN] } |
+ *        tokens[2] of MF_PARTS x [BM][128] of bf16, if they arrive narrow | out bf16 [BM][COLS + 8]
  *
- * Where copies wait in registers until they land (MF_COPY_HELD), weights do not go through the ring, and tokens only as bf16. */
+ * Where copies are staged in registers (MF_COPY_HELD), weights bypass the ring buffer, and tokens enter it
+ * as bf16. */
 #include "dialect.h"
 #include "narrow.h"
 #include "tile_waves.h"
 #include "narrow_scales.h"
 
-#define SLICE_K    (PART * MF_PARTS)
-#define SLICES     MF_CEIL(MF_D, SLICE_K)
-#define SUMS_APART (MF_W == INT4 && MF_W_GROUP > 0)
-/* Where a step needs nothing of the others, one after the other keeps registers for blocks. */
-#if SUMS_APART && !defined(MF_COPY_HELD)
+#define K_TILE     (PART * MF_PARTS)
+#define K_TILES    MF_CEIL(MF_D, K_TILE)
+#define GROUP_SUMS (MF_W == INT4 && MF_W_GROUP > 0)
+/* With GROUP_SUMS the steps are independent: not unrolling them saves registers and raises occupancy. */
+#if GROUP_SUMS && !defined(MF_COPY_HELD)
 #    define STEPS_LOOP MF_NO_UNROLL
 #else
 #    define STEPS_LOOP MF_UNROLL
 #endif
 #define W_BITS     (MF_W == FP8 ? 8 : 4)
-#define W_CHUNKS16 (W_BITS / 4)           /* chunks of 16 bytes of a quarter */
-#define ROW_W      (PART * W_BITS / 8)    /* bytes of a part */
-#define BYTES_W    (MF_D / 8 * W_BITS)    /* of a row */
+#define W_CHUNKS16 (W_BITS / 4)        /* 16-byte chunks per quarter */
+#define ROW_W      (PART * W_BITS / 8) /* row bytes of a part */
+#define BYTES_W    (MF_D / 8 * W_BITS) /* row bytes */
 #define AHEAD      (MF_STAGES - 1)
 
 #ifdef MF_COPY_HELD
-#    define RING_OF_W 0
+#    define W_STAGE_BYTES 0
 #else
-#    define RING_OF_W (MF_BN * ROW_W)
+#    define W_STAGE_BYTES (MF_BN * ROW_W)
 #endif
-#define PART_BYTES (RING_OF_X + RING_OF_W + MF_BN * SCALES_WORDS * 4)
-#define RING_BYTES (PART_BYTES * MF_PARTS)
+#define PART_BYTES  (X_STAGE_BYTES + W_STAGE_BYTES + MF_BN * SCALES_WORDS * 4)
+#define STAGE_BYTES (PART_BYTES * MF_PARTS)
 
-/* Rows of 16 that a lane has weights of, its first one, its quarter of K, and its token. */
+/* A lane's share of a 16-row MMA operand: number of rows, first row (and token), and quarter of K. */
 #if MF_MMA_COLS == 8
-#    define LANE_ROWS 2
+#    define LANE_ROWS          2
 #    define LANE_ROW(lane)     ((lane) >> 2)
-#    define LANE_QUARTER(lane) ((lane) & 3)
+#    define LANE_QUARTER(lane) ((lane)&3)
 #else
-#    define LANE_ROWS 1
-#    define LANE_ROW(lane)     ((lane) & 15)
+#    define LANE_ROWS          1
+#    define LANE_ROW(lane)     ((lane)&15)
 #    define LANE_QUARTER(lane) ((lane) >> 4)
 #endif
 
@@ -67,24 +70,24 @@
 
 MF_DEVICE u8 *weights_of(u8 *ring, i32 part)
 {
-    return tokens_of(ring, part) + RING_OF_X;
+    return tokens_of(ring, part) + X_STAGE_BYTES;
 }
 MF_DEVICE u8 *scales_of(u8 *ring, i32 part)
 {
-    return weights_of(ring, part) + RING_OF_W;
+    return weights_of(ring, part) + W_STAGE_BYTES;
 }
 
-/* Where chunk c of a row of weights is: lanes of one step touch all banks. */
-MF_DEVICE i32 place_of_w(i32 row, i32 c)
+/* Offset of chunk c of a weight row; the lanes of a step touch all banks. */
+MF_DEVICE i32 w_offset(i32 row, i32 c)
 {
 #if MF_W == FP8
     return row * ROW_W + ((((c & 1) << 2 | c >> 1) ^ ((row & 1) << 2)) << 4);
 #else
-    return row * ROW_W + ((SUMS_APART ? c ^ ((row >> 1) & 3) : c) << 4);
+    return row * ROW_W + ((GROUP_SUMS ? c ^ ((row >> 1) & 3) : c) << 4);
 #endif
 }
 
-/* Word i of the slice's scales: its row and what it is of the row's; where it lies in the ring. */
+/* Word i of the K tile's scales: its row, part and index in the row. */
 struct scale_word {
     i32 row, part, word;
 };
@@ -96,29 +99,29 @@ MF_DEVICE scale_word scale_word_of(i32 i)
     s.word = i % MF_MAX(SCALES_WORDS, 1);
     return s;
 }
-/* The first byte of a row's scales, of those of all experts. */
+/* Offset of a row's first scale byte from the start of all experts' scales. */
 MF_DEVICE i64 scale_at(const struct tile &t, i32 row)
 {
     return ((i64)t.expert * ROWS_OF_W + weight_row(t.col, row)) * SCALES_ROW;
 }
 
-/* Whether row r of a tile is one of the expert's. */
+/* Whether row r of a tile exists in the expert's weights. */
 MF_DEVICE bool has_row(i32 col, i32 r)
 {
     return MF_N % COLS == 0 || is_column(col, r);
 }
 
-/* What a thread knows of the tile that it is copying. */
-struct source {
+/* A thread's view of the tile that it copies. */
+struct tile_source {
     struct tile tile;
     bool is_there;
     struct rows_of_x x;
-    const u8 *w;                   /* its first row */
-    const u8 *scale[S_PASSES + 1]; /* its words of scales of the first slice; nullptr: none */
-    i32 slice;
+    const u8 *w;                   /* the thread's first row */
+    const u8 *scale[S_PASSES + 1]; /* its scale words of the first K tile; nullptr: none */
+    i32 k_tile;
 };
 
-/* The first weight row of a slice that a thread copies, and how far along K. */
+/* First weight row of a K tile that a thread copies. */
 MF_DEVICE i32 first_row_of_w()
 {
 #ifdef MF_COPY_HELD
@@ -128,11 +131,11 @@ MF_DEVICE i32 first_row_of_w()
 #endif
 }
 
-/* Turns to tile i; the tokens of the same expert block stay where they are. */
-MF_DEVICE void aim(struct source *s, const mf_hip_tile_args &a, i32 i, i32 end)
+/* Switches to tile i. Token addresses stay valid within an expert block. */
+MF_DEVICE void set_tile(struct tile_source *s, const mf_hip_tile_args &a, i32 i, i32 end)
 {
     const i32 before = s->is_there ? s->tile.block : -1;
-    s->slice = 0;
+    s->k_tile = 0;
     s->is_there = i < end;
     if (!s->is_there)
         return;
@@ -143,16 +146,17 @@ MF_DEVICE void aim(struct source *s, const mf_hip_tile_args &a, i32 i, i32 end)
     for (int p = 0; p < S_PASSES; p++) {
         const scale_word w = scale_word_of(threadIdx.x + p * THREADS);
         const i64 first = scale_at(s->tile, w.row) + w.part * SCALES_PART;
-        s->scale[p] = has_row(s->tile.col, w.row) ? (const u8 *)a.w_scale + (first & ~(i64)3) + w.word * 4 : nullptr;
+        s->scale[p] =
+            has_row(s->tile.col, w.row) ? (const u8 *)a.w_scale + (first & ~(i64)3) + w.word * 4 : nullptr;
     }
     if (s->tile.block != before)
         find_rows(a, s->tile.block, &s->x);
 }
 
-/* What a thread holds of a slice that is on its way; weights of one that has come. */
+/* raw: packed weights of a K tile in registers. copies: a thread's copies of a K tile in flight. */
 typedef u32 raw[MF_PARTS][QN][LANE_ROWS][4 * W_CHUNKS16];
-struct way {
-    struct way_of_x x;
+struct copies {
+    struct token_copies x;
     mf_copy_4 scale[S_PASSES + 1];
 #ifdef MF_COPY_HELD
     mf_copy_16 w[MF_PARTS][QN][W_CHUNKS16];
@@ -160,101 +164,106 @@ struct way {
 #endif
 };
 
-MF_DEVICE void copy_scales(const struct source *s, const mf_hip_mx_args &a, u8 *ring, struct way *way)
+MF_DEVICE void copy_scales(const struct tile_source *s, const mf_hip_mx_args &a, u8 *ring,
+                           struct copies *copies)
 {
     MF_UNROLL
     for (int p = 0; p < S_PASSES; p++) {
         const i32 i = threadIdx.x + p * THREADS;
         const scale_word w = scale_word_of(i);
-        const u8 *from = s->scale[p] + s->slice * (MF_PARTS * SCALES_PART);
+        const u8 *from = s->scale[p] + s->k_tile * (MF_PARTS * SCALES_PART);
         const bool there = s->scale[p] && (SCALES_END_WITHIN || from < (const u8 *)a.w_scale_end);
         if (i < S_WORDS)
-            mf_copy_ask_4(way->scale[p], scales_of(ring, w.part) + (w.row * SCALES_WORDS + w.word) * 4,
-                          there ? from : (const u8 *)a.tile.w_scale, there);
+            mf_copy_start_4(copies->scale[p], scales_of(ring, w.part) + (w.row * SCALES_WORDS + w.word) * 4,
+                            there ? from : (const u8 *)a.tile.w_scale, there);
     }
 }
 
-MF_DEVICE void copy_weights(const struct source *s, u8 *ring, struct way *way)
+MF_DEVICE void copy_weights(const struct tile_source *s, u8 *ring, struct copies *copies)
 {
     const i32 row = first_row_of_w();
-    const u8 *from = s->w + s->slice * (ROW_W * MF_PARTS);
+    const u8 *from = s->w + s->k_tile * (ROW_W * MF_PARTS);
 #ifdef MF_COPY_HELD
     const i32 quarter = LANE_QUARTER(threadIdx.x % MF_WAVE);
     MF_UNROLL
     for (int part = 0; part < MF_PARTS; part++) {
-        const i32 k = (s->slice * MF_PARTS + part) * PART;
+        const i32 k = (s->k_tile * MF_PARTS + part) * PART;
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
-            const u8 *w = from + (i64)(weight_row(0, row + i * 16) - weight_row(0, row)) * BYTES_W + part * ROW_W;
+            const u8 *w =
+                from + (i64)(weight_row(0, row + i * 16) - weight_row(0, row)) * BYTES_W + part * ROW_W;
             const bool there = has_row(s->tile.col, row + i * 16);
             MF_UNROLL
-            for (int c = 0; c < (SUMS_APART ? 0 : W_CHUNKS16); c++)
-                mf_copy_ask_16(way->w[part][i][c], nullptr, w + (quarter * W_CHUNKS16 + c) * 16,
-                               there && k + quarter * QUARTER < MF_D);
+            for (int c = 0; c < (GROUP_SUMS ? 0 : W_CHUNKS16); c++)
+                mf_copy_start_16(copies->w[part][i][c], nullptr, w + (quarter * W_CHUNKS16 + c) * 16,
+                                 there && k + quarter * QUARTER < MF_D);
             MF_UNROLL
-            for (int step = 0; step < (SUMS_APART ? 4 : 0); step++)
-                mf_copy_ask_4(way->step[part][i][step], nullptr, w + step * 16 + quarter * 4,
-                              there && k + step * QUARTER < MF_D);
+            for (int step = 0; step < (GROUP_SUMS ? 4 : 0); step++)
+                mf_copy_start_4(copies->step[part][i][step], nullptr, w + step * 16 + quarter * 4,
+                                there && k + step * QUARTER < MF_D);
         }
     }
     (void)ring;
 #else
     const i32 chunk = threadIdx.x % W_CHUNKS;
-    const bool within = MF_D % SLICE_K == 0 || s->slice * SLICE_K + chunk / W_CHUNKS16 * QUARTER < MF_D;
+    const bool within = MF_D % K_TILE == 0 || s->k_tile * K_TILE + chunk / W_CHUNKS16 * QUARTER < MF_D;
     u8 *to = weights_of(ring, chunk / (4 * W_CHUNKS16));
     MF_UNROLL
     for (int p = 0; p < W_PASSES; p++) {
         const i32 r = row + p * W_STEP;
         const i64 further = (i64)(weight_row(0, r) - weight_row(0, row)) * BYTES_W;
-        mf_copy_async_16(to + place_of_w(r, chunk % (4 * W_CHUNKS16)), from + further + chunk * 16, within && has_row(s->tile.col, r));
+        mf_copy_async_16(to + w_offset(r, chunk % (4 * W_CHUNKS16)), from + further + chunk * 16,
+                         within && has_row(s->tile.col, r));
     }
-    (void)way;
+    (void)copies;
 #endif
 }
 
-/* Asks for the next slice of the source's tile. */
-MF_DEVICE void copy_slice(const struct source *s, const mf_hip_mx_args &a, u8 *ring, struct way *way)
+/* Starts the copies of the tile's next K tile. */
+MF_DEVICE void copy_k_tile(const struct tile_source *s, const mf_hip_mx_args &a, u8 *ring,
+                           struct copies *copies)
 {
-    copy_weights(s, ring, way);
-    copy_tokens(s->x, s->slice, a, ring, &way->x);
-    copy_scales(s, a, ring, way);
+    copy_weights(s, ring, copies);
+    copy_tokens(s->x, s->k_tile, a, ring, &copies->x);
+    copy_scales(s, a, ring, copies);
 }
 
-/* The oldest slice on its way lands in its place, the tokens in theirs. */
-MF_DEVICE void land_slice(const struct way *way, u8 *ring, u8 *tokens, const struct landing &x, raw &held)
+/* Completes the oldest K tile in flight. */
+MF_DEVICE void finish_k_tile(const struct copies *copies, u8 *ring, u8 *tokens, const struct landing &x,
+                             raw &held)
 {
-    land_tokens(way->x, ring, tokens, x);
+    finish_tokens(copies->x, ring, tokens, x);
 #ifdef MF_COPY_HELD
     MF_UNROLL
     for (int i = 0; i < MF_PARTS * QN; i++) {
         MF_UNROLL
-        for (int c = 0; c < (SUMS_APART ? 0 : W_CHUNKS16); c++) {
+        for (int c = 0; c < (GROUP_SUMS ? 0 : W_CHUNKS16); c++) {
             u32 v[4];
-            mf_copy_take_16(way->w[i / QN][i % QN][c], v);
+            mf_copy_get_16(copies->w[i / QN][i % QN][c], v);
             MF_UNROLL
             for (int j = 0; j < 4; j++)
                 held[i / QN][i % QN][0][c * 4 + j] = v[j];
         }
         MF_UNROLL
-        for (int step = 0; step < (SUMS_APART ? 4 : 0); step++)
-            held[i / QN][i % QN][0][step] = mf_copy_take_4(way->step[i / QN][i % QN][step]);
+        for (int step = 0; step < (GROUP_SUMS ? 4 : 0); step++)
+            held[i / QN][i % QN][0][step] = mf_copy_get_4(copies->step[i / QN][i % QN][step]);
     }
     MF_UNROLL
     for (int p = 0; p < S_PASSES; p++) {
         const i32 i = threadIdx.x + p * THREADS;
         const scale_word w = scale_word_of(i);
         if (i < S_WORDS)
-            mf_copy_land_4(way->scale[p], scales_of(ring, w.part) + (w.row * SCALES_WORDS + w.word) * 4);
+            mf_copy_finish_4(copies->scale[p], scales_of(ring, w.part) + (w.row * SCALES_WORDS + w.word) * 4);
     }
 #else
     (void)held;
 #endif
 }
 
-/* The lane's weights of a part, as they are; steps load their own where each has a word of its own. */
+/* Loads the lane's packed weights of a part. With GROUP_SUMS each step loads its own word instead. */
 MF_DEVICE void load_weights(u8 *ring, i32 part, i32 first_row, raw &held)
 {
-#if !defined(MF_COPY_HELD) && !SUMS_APART
+#if !defined(MF_COPY_HELD) && !GROUP_SUMS
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
     for (int i = 0; i < QN * LANE_ROWS; i++) {
@@ -262,8 +271,8 @@ MF_DEVICE void load_weights(u8 *ring, i32 part, i32 first_row, raw &held)
         MF_UNROLL
         for (int c = 0; c < W_CHUNKS16; c++) {
             u32 *to = held[part][i / LANE_ROWS][i % LANE_ROWS] + c * 4;
-            const mf_16b v =
-                *(const mf_16b *)(weights_of(ring, part) + place_of_w(row, LANE_QUARTER(lane) * W_CHUNKS16 + c));
+            const mf_16b v = *(const mf_16b *)(weights_of(ring, part) +
+                                               w_offset(row, LANE_QUARTER(lane) * W_CHUNKS16 + c));
             to[0] = v.x;
             to[1] = v.y;
             to[2] = v.z;
@@ -274,35 +283,37 @@ MF_DEVICE void load_weights(u8 *ring, i32 part, i32 first_row, raw &held)
     (void)ring, (void)part, (void)first_row, (void)held;
 #endif
 }
-/* Row r of the i-th sixteen, as bf16 under its scale, if that has one of its own; of a step. */
-MF_DEVICE void weights_of_step(const raw &held, u8 *ring, i32 part, i32 first_row, int i, int r, int step, u32 factor,
-                               u32 (&ret)[4])
+/* Dequantises a step of row r of the i-th sixteen rows to bf16, scaled if the weights have scales. */
+MF_DEVICE void weights_of_step(const raw &held, u8 *ring, i32 part, i32 first_row, int i, int r, int step,
+                               u32 factor, u32 (&ret)[4])
 {
 #if MF_W == FP8
     mf_fp8_to_bf16(held[part][i][r][2 * step], held[part][i][r][2 * step + 1], factor, ret);
 #elif MF_W == FP4
     mf_fp4_to_bf16(held[part][i][r][step], factor, ret);
-#elif !defined(MF_COPY_HELD) && SUMS_APART
+#elif !defined(MF_COPY_HELD) && GROUP_SUMS
     const i32 lane = threadIdx.x % MF_WAVE, row = first_row + i * 16 + LANE_ROW(lane) + r * 8;
-    mf_int4_to_bf16(*(const u32 *)(weights_of(ring, part) + place_of_w(row, step) + LANE_QUARTER(lane) * 4), ret);
+    mf_int4_to_bf16(*(const u32 *)(weights_of(ring, part) + w_offset(row, step) + LANE_QUARTER(lane) * 4),
+                    ret);
 #else
     mf_int4_to_bf16(held[part][i][r][step], ret);
 #endif
     (void)held, (void)ring, (void)part, (void)first_row, (void)i, (void)r, (void)step, (void)factor;
 }
 
-/* Where in its first word a row's scales begin, of each row of a lane. */
-#if SUMS_APART
+/* Byte offset of a row's scales in their first word, for each row of a lane. */
+#if GROUP_SUMS
 #    define SCALED_ROWS 4
 #else
 #    define SCALED_ROWS LANE_ROWS
 #endif
 typedef i32 skews[QN][SCALED_ROWS];
-/* Row i of those of 16 from first_row on that a lane has scales for: that of its sum i, or of its weights i. */
+/* Row i among those from first_row on that a lane has scales for: the row of its accumulator i (GROUP_SUMS)
+ * or of its weights i. */
 MF_DEVICE i32 scaled_row(i32 first_row, int i)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
-#if SUMS_APART
+#if GROUP_SUMS
     return first_row + mf_mma_row(lane) + i % 2 * MF_MMA_ROW_STEP + i / 2 * APART;
 #else
     return first_row + LANE_ROW(lane) + i * 8;
@@ -317,9 +328,10 @@ MF_DEVICE void find_skews(const struct tile &t, i32 first_row, skews &ret)
     }
 }
 
-/* A part's scales for a lane: factors of its weights, by halves of its quarter, or bytes to read those of its sums from. */
+/* A lane's scales of a part: factors of its weights, by halves of its quarter; with GROUP_SUMS pointers to
+ * the scales of its sums. */
 struct scaled {
-#if SUMS_APART
+#if GROUP_SUMS
     const u8 *of[QN][SCALED_ROWS];
 #else
     u32 of[QN][SCALED_ROWS][2];
@@ -333,7 +345,7 @@ MF_DEVICE void load_scales(u8 *ring, i32 part, i32 first_row, const skews &skew,
         const int q = i / SCALED_ROWS, r = i % SCALED_ROWS;
         const u8 *scales =
             scales_of(ring, part) + scaled_row(first_row + q * 16, r) * SCALES_WORDS * 4 + skew[q][r];
-#    if SUMS_APART
+#    if GROUP_SUMS
         ret->of[q][r] = scales;
 #    else
         const i32 quarter = LANE_QUARTER(threadIdx.x % MF_WAVE);
@@ -341,7 +353,7 @@ MF_DEVICE void load_scales(u8 *ring, i32 part, i32 first_row, const skews &skew,
             factors_of_e4m3(*(const u16 *)(scales + quarter * 2), ret->of[q][r]);
         else
             ret->of[q][r][0] = ret->of[q][r][1] =
-                factor_of_power(scales[quarter], MF_W == FP8 ? FP8_AWAY : FP4_AWAY);
+                factor_of_power(scales[quarter], MF_W == FP8 ? FP8_EXPONENT_OFFSET : FP4_EXPONENT_OFFSET);
 #    endif
     }
 #else
@@ -355,7 +367,7 @@ MF_DEVICE void load_scales(u8 *ring, i32 part, i32 first_row, const skews &skew,
 #    define W_FACTOR(s, i, r, step) (s).of[i][r][(step) / 2]
 #endif
 
-/* Adds the products of 16 weight rows with eight of K from each lane, by as many instructions as that takes. */
+/* Adds the products of 16 weight rows with eight elements of K per lane; i selects one of INSTRUCTIONS. */
 #if MF_MMA_COLS == 8
 #    define INSTRUCTIONS 2
 #else
@@ -364,7 +376,8 @@ MF_DEVICE void load_scales(u8 *ring, i32 part, i32 first_row, const skews &skew,
 MF_DEVICE void multiply(float (&d)[4], const u32 (&w)[LANE_ROWS][4], const u32 (&x)[4], int i)
 {
 #if MF_MMA_COLS == 8
-    const u32 a[4] = {w[0][2 * i], w[1][2 * i], w[0][2 * i + 1], w[1][2 * i + 1]}, b[2] = {x[2 * i], x[2 * i + 1]};
+    const u32 a[4] = {w[0][2 * i], w[1][2 * i], w[0][2 * i + 1], w[1][2 * i + 1]},
+              b[2] = {x[2 * i], x[2 * i + 1]};
     mf_mma_bf16(d, a, b);
 #else
     (void)i;
@@ -372,17 +385,17 @@ MF_DEVICE void multiply(float (&d)[4], const u32 (&w)[LANE_ROWS][4], const u32 (
 #endif
 }
 
-/* A step along K, eight of it from each lane, for the first tokens. */
+/* Multiplies a step along K, eight elements per lane, with the first N columns of tokens. */
 template <int N>
-MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, const u8 *tokens, i32 part, int step,
-                             i32 first_row, i32 first_token, sums &d)
+MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, const u8 *tokens, i32 part,
+                             int step, i32 first_row, i32 first_token, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     u32 x[N][4];
     MF_UNROLL
     for (int j = 0; j < N; j++) {
         const i32 token = first_token + j * MF_MMA_COLS + LANE_ROW(lane);
-        const mf_16b v = *(const mf_16b *)(tokens + place_of_x(token, step, LANE_QUARTER(lane)));
+        const mf_16b v = *(const mf_16b *)(tokens + x_offset(token, step, LANE_QUARTER(lane)));
         x[j][0] = v.x;
         x[j][1] = v.y;
         x[j][2] = v.z;
@@ -394,8 +407,8 @@ MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, 
         const int q = i / LANE_ROWS, r = i % LANE_ROWS;
         weights_of_step(held, ring, part, first_row, q, r, step, W_FACTOR(s, q, r, step), w[q][r]);
     }
-    /* an instruction does not wait for the one before it, which adds to other sums */
-#if SUMS_APART
+    /* consecutive instructions use different accumulators, so that none waits for its predecessor */
+#if GROUP_SUMS
     MF_UNROLL
     for (int i = 0; i < QN; i++) {
         float group[N][4] = {};
@@ -418,8 +431,8 @@ MF_DEVICE void multiply_step(const raw &held, const struct scaled &s, u8 *ring, 
 }
 
 template <int N>
-MF_DEVICE void multiply_slice(raw &held, u8 *ring, const u8 *tokens, i32 first_row, i32 first_token,
-                              const skews &skew, sums &d)
+MF_DEVICE void multiply_k_tile(raw &held, u8 *ring, const u8 *tokens, i32 first_row, i32 first_token,
+                               const skews &skew, sums &d)
 {
     MF_UNROLL
     for (int part = 0; part < MF_PARTS; part++) {
@@ -428,11 +441,12 @@ MF_DEVICE void multiply_slice(raw &held, u8 *ring, const u8 *tokens, i32 first_r
         load_scales(ring, part, first_row, skew, &s);
         STEPS_LOOP
         for (int step = 0; step < 4; step++)
-            multiply_step<N>(held, s, ring, tokens + part * TOKENS_STEP, part, step, first_row, first_token, d);
+            multiply_step<N>(held, s, ring, tokens + part * TOKENS_STEP, part, step, first_row, first_token,
+                             d);
     }
 }
 
-/* What scales a whole sum: of a weight row (narrow_scales.h), and of a token. */
+/* Scale of a whole sum by its weight row (narrow_scales.h), and by its token. */
 MF_DEVICE float row_scale(const mf_hip_mx_args &a, const struct tile &t, i32 r)
 {
     return MF_W_GROUP > 0 || has_row(t.col, r) ? scale_of_row(a.tile, t.expert, weight_row(t.col, r)) : 0;
@@ -441,7 +455,8 @@ MF_DEVICE float token_scale(const mf_hip_mx_args &a, const struct tile &t, i32 t
 {
     return scale_of_token(a.tile, SCALED_BY_TOKEN ? row_of_token(a.tile, t.block, token) : 0);
 }
-MF_DEVICE void scale_whole(const mf_hip_mx_args &a, const struct tile &t, i32 first_row, i32 first_token, sums &d)
+MF_DEVICE void scale_whole(const mf_hip_mx_args &a, const struct tile &t, i32 first_row, i32 first_token,
+                           sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     float rows[QN][2][1 + MF_MMA_ROW_STEP];
@@ -466,44 +481,45 @@ MF_DEVICE void scale_whole(const mf_hip_mx_args &a, const struct tile &t, i32 fi
     }
 }
 
-/* The slices on their way, and which is next. */
-struct pipe {
+/* State of the software pipeline. */
+struct pipeline {
     u8 *ring;
-    struct source from;
-    struct way way;
-    i32 tile, end; /* that is asked for */
-    i32 asked, used;
-    bool other; /* of the two places of tokens */
+    struct tile_source from;
+    struct copies copies;
+    i32 tile, end; /* tile being loaded; end of the block's tiles */
+    i32 issued, consumed;
+    bool other; /* which of the two bf16 token buffers */
 };
-/* One more slice is on its way, or one more empty group, so that groups count slices. */
-MF_DEVICE void ask(struct pipe *p, const mf_hip_mx_args &a)
+/* Starts one more K tile, or commits an empty group, so that the number of groups equals the number of K
+ * tiles. */
+MF_DEVICE void issue(struct pipeline *p, const mf_hip_mx_args &a)
 {
     if (p->from.is_there) {
-        copy_slice(&p->from, a, p->ring + p->asked * RING_BYTES, &p->way);
-        p->asked = p->asked + 1 == MF_STAGES ? 0 : p->asked + 1;
-        if (++p->from.slice == SLICES)
-            aim(&p->from, a.tile, ++p->tile, p->end);
+        copy_k_tile(&p->from, a, p->ring + p->issued * STAGE_BYTES, &p->copies);
+        p->issued = p->issued + 1 == MF_STAGES ? 0 : p->issued + 1;
+        if (++p->from.k_tile == K_TILES)
+            set_tile(&p->from, a.tile, ++p->tile, p->end);
     }
     mf_copy_commit();
 }
-/* A tile's product with its first tokens. */
+/* Multiplies a tile by its first N columns of tokens. */
 template <int N>
-MF_DEVICE void make_tile(struct pipe *p, const mf_hip_mx_args &a, const struct landing &x, i32 first_row, i32 first_token,
-                         const skews &skew, sums &d)
+MF_DEVICE void compute_tile(struct pipeline *p, const mf_hip_mx_args &a, const struct landing &x,
+                            i32 first_row, i32 first_token, const skews &skew, sums &d)
 {
-    u8 *beside = p->ring + MF_STAGES * RING_BYTES;
+    u8 *bf16_tokens = p->ring + MF_STAGES * STAGE_BYTES;
     raw held;
     MF_LOOP
-    for (i32 slice = 0; slice < SLICES; slice++) {
-        u8 *ring = p->ring + p->used * RING_BYTES;
-        u8 *tokens = BESIDE_RING ? beside + (p->other ? BESIDE_RING / 2 : 0) : ring;
-        p->used = p->used + 1 == MF_STAGES ? 0 : p->used + 1;
+    for (i32 k_tile = 0; k_tile < K_TILES; k_tile++) {
+        u8 *ring = p->ring + p->consumed * STAGE_BYTES;
+        u8 *tokens = BF16_TOKENS_BYTES ? bf16_tokens + (p->other ? BF16_TOKENS_BYTES / 2 : 0) : ring;
+        p->consumed = p->consumed + 1 == MF_STAGES ? 0 : p->consumed + 1;
         p->other = !p->other;
         mf_copy_wait<AHEAD - 1>();
-        land_slice(&p->way, ring, tokens, x, held);
+        finish_k_tile(&p->copies, ring, tokens, x, held);
         __syncthreads();
-        ask(p, a);
-        multiply_slice<N>(held, ring, tokens, first_row, first_token, skew, d);
+        issue(p, a);
+        multiply_k_tile<N>(held, ring, tokens, first_row, first_token, skew, d);
     }
 }
 
@@ -513,28 +529,29 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_mx(const mf_hip_mx_a
     if (MF_STAGE == 1)
         mf_begin();
     const i64 n_tiles = (i64)(a.tile.num_valid[0] / MF_BM) * TILES_N;
-    /* the first blocks have one more, so that few tiles are spread over all units */
+    /* the first blocks get one more, so that few tiles are spread over all SMs */
     const i32 each = (i32)(n_tiles / gridDim.x), more = (i32)(n_tiles % gridDim.x);
     const i32 begin = (i32)blockIdx.x * each + MF_MIN((i32)blockIdx.x, more);
     const i32 end = begin + each + ((i32)blockIdx.x < more);
     const i32 wave = threadIdx.x / MF_WAVE;
     const i32 first_row = wave % MF_WARPS_N * WN, first_token = wave / MF_WARPS_N * WM;
-    u16 *out = (u16 *)(lds + (OUT_IN_RING ? 0 : MF_STAGES * RING_BYTES + BESIDE_RING));
-    struct pipe pipe;
+    u16 *out = (u16 *)(lds + (OUT_IN_RING ? 0 : MF_STAGES * STAGE_BYTES + BF16_TOKENS_BYTES));
+    struct pipeline pipeline;
     struct landing x;
     sums d;
 
-    pipe.ring = lds;
-    pipe.tile = begin;
-    pipe.end = end;
-    pipe.asked = pipe.used = 0;
-    pipe.other = false;
-    pipe.from.is_there = false;
+    pipeline.ring = lds;
+    pipeline.tile = begin;
+    pipeline.end = end;
+    pipeline.issued = pipeline.consumed = 0;
+    pipeline.other = false;
+    pipeline.from.is_there = false;
     x.block = -1;
-    begin_at(a.tile, begin / TILES_N, begin % TILES_N * COLS, begin < end, BYTES_W, AHEAD * ROW_W * MF_PARTS);
-    aim(&pipe.from, a.tile, begin, end);
+    prefetch_and_begin(a.tile, begin / TILES_N, begin % TILES_N * COLS, begin < end, BYTES_W,
+                       AHEAD * ROW_W * MF_PARTS);
+    set_tile(&pipeline.from, a.tile, begin, end);
     for (int s = 0; s < AHEAD; s++)
-        ask(&pipe, a);
+        issue(&pipeline, a);
     for (i32 i = begin; i < end; i++) {
         const struct tile t = tile_at(i, a.tile.experts);
         skews skew;
@@ -543,15 +560,15 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_mx(const mf_hip_mx_a
             find_landing(a.tile, t.block, &x);
         clear(d);
         if (TRIMS && x.tokens == QM_LEAST * MF_MMA_COLS)
-            make_tile<QM_LEAST>(&pipe, a, x, first_row, first_token, skew, d);
+            compute_tile<QM_LEAST>(&pipeline, a, x, first_row, first_token, skew, d);
         else if (TRIMS && x.tokens == QM_HALF * MF_MMA_COLS)
-            make_tile<QM_HALF>(&pipe, a, x, first_row, first_token, skew, d);
+            compute_tile<QM_HALF>(&pipeline, a, x, first_row, first_token, skew, d);
         else
-            make_tile<QM>(&pipe, a, x, first_row, first_token, skew, d);
+            compute_tile<QM>(&pipeline, a, x, first_row, first_token, skew, d);
         scale_whole(a, t, first_row, first_token, d);
         if (OUT_IN_RING)
             __syncthreads();
-        leave(a.tile, t, first_row, first_token, d, out);
+        store_sums(a.tile, t, first_row, first_token, d, out);
         __syncthreads();
         store(a.tile, t, out);
         if (OUT_IN_RING)

@@ -1,42 +1,46 @@
-/* The whole layer in one launch, for few tokens: no sort (FLAT), every slot reads the weights of its expert by itself.
+/* The whole MoE layer in one launch for few tokens, without a sort (FLAT): every slot reads its expert's
+ * weights.
  *
- * The grid is resident as a whole (one block an SM). First a wave takes one column of h of one slot: a row of gate and a
- * row of up against x. Then all blocks meet, and a wave takes MF_COLS columns of y of one token: rows of w2 of all its
- * slots against their h, weighted and added. What the second part reads first of w2 is asked for before the meeting, so
- * that memory is busy meanwhile.
+ * The grid is co-resident, one block per SM. First, each warp computes one column of h of one slot: the dot
+ * products of a gate row and an up row with x. After a grid barrier, each warp computes MF_COLS columns of
+ * y of one token: the weighted sum over its slots of rows of w2 times h. The first loads of w2 are issued
+ * before the barrier, to keep HBM busy.
  *
- *   MF_FORMAT  BF16 or one of FP8_* (format.h)      MF_H, MF_I, MF_K      MF_WEIGHT1  the routing weight acts before act
- *   MF_HALVES1  of w1: gate and up, or gate alone           MF_BIAS1, MF_BIAS2  there are b1 [E, MF_HALVES1·I], b2 [E,H]
- *   MF_SLICED  w1 and w2 lie as panel128 (kernels/core/layout.h)
- *   MF_THREADS; MF_BATCH, MF_BATCH_Y  16-byte loads that a lane has in flight, of each of gate and up, and of w2;  MF_COLS
+ *   MF_FORMAT  BF16 or one of FP8_* (format.h)      MF_H, MF_I, MF_K
+ *   MF_WEIGHT1  apply the routing weight before the activation
+ *   MF_HALVES1  2: gate and up; 1: gate alone  MF_BIAS1, MF_BIAS2  biases b1 [E, MF_HALVES1·I], b2 [E,H]
+ *   MF_PANELS  w1 and w2 have the layout panel128 (kernels/core/layout.h)
+ *   MF_THREADS, MF_COLS; MF_BATCH, MF_BATCH_Y  16-byte loads in flight per lane, of each of gate and up, and
+ *       of w2
  *
- * Activations lie in LDS as the format has them: bf16, or the fp8 values as f16 beside their scales.
+ * Activations in shared memory have the format's values: bf16, or fp8 values as f16 with separate scales.
  *
- * Slots of experts that are not here (share.h) have zeros for h, and no part in y.
+ * Slots of non-local experts (local_experts.h) get zeros for h and do not contribute to y.
  *
- *   lds: x u16 [T][H] | its scales float [T][GROUPS_H]  then, in their place,  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
+ *   shared memory: x u16 [T][H] | its scales float [T][GROUPS_H]; later, overlaid,
+ *                  h u16 [T·k][I] | scales [T·k][GROUPS_I] */
 #include "dialect.h"
 #include "args.h"
 #include "format.h"
 #include "quantise.h"
-#include "share.h"
+#include "local_experts.h"
 #include "gate_up.h"
 #include "activation.h"
 
-#define WAVES      (MF_THREADS / MF_WAVE)
-#define EACH       (16 / BYTES) /* elements of a load */
-#define GROUP(D)   (BY_BLOCK ? 128 : (D))
-#define GROUPS(D)  MF_CEIL(D, GROUP(D))
-#define ROWS_W1    (MF_HALVES1 * MF_I) /* of one expert */
-#define LOADS_H    MF_CEIL(MF_H / EACH, MF_WAVE) /* of a lane, for a row of w1 */
-#define BATCHES    MF_CEIL(LOADS_H, MF_BATCH)
-#define CHUNKS_I   (MF_I / EACH) /* of a row of w2 */
-#define LOADS_Y    MF_CEIL(MF_COLS * MF_K * CHUNKS_I, MF_WAVE)
-#define BATCHES_Y  MF_CEIL(LOADS_Y, MF_BATCH_Y)
+#define WAVES     (MF_THREADS / MF_WAVE)
+#define EACH      (16 / BYTES) /* elements per load */
+#define GROUP(D)  (BY_BLOCK ? 128 : (D))
+#define GROUPS(D) MF_CEIL(D, GROUP(D))
+#define ROWS_W1   (MF_HALVES1 * MF_I)           /* rows of one expert */
+#define LOADS_H   MF_CEIL(MF_H / EACH, MF_WAVE) /* per lane and row of w1 */
+#define BATCHES   MF_CEIL(LOADS_H, MF_BATCH)
+#define CHUNKS_I  (MF_I / EACH) /* per row of w2 */
+#define LOADS_Y   MF_CEIL(MF_COLS *MF_K *CHUNKS_I, MF_WAVE)
+#define BATCHES_Y MF_CEIL(LOADS_Y, MF_BATCH_Y)
 
 __device__ u32 mf_barrier[2];
 
-/* Sum of EACH products; x as it lies in LDS. */
+/* Adds EACH products to sum; x as stored in shared memory. */
 MF_DEVICE float dot(mf_16b w, const u16 *x, float sum)
 {
     const u32 four[4] = {w.x, w.y, w.z, w.w};
@@ -62,7 +66,7 @@ MF_DEVICE float dot(mf_16b w, const u16 *x, float sum)
 }
 
 #if BY_TENSOR
-/* The largest magnitude of n bf16, known to every thread. */
+/* amax of n bf16, returned to every thread. */
 MF_DEVICE float amax_of_all(const u16 *from, i32 n)
 {
     __shared__ float room[WAVES];
@@ -79,8 +83,9 @@ MF_DEVICE float amax_of_all(const u16 *from, i32 n)
 }
 #endif
 
-/* Rows of `cols` bf16 from memory into LDS, quantised on the way where the format is. fresh: another block wrote them. */
-MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *scales)
+/* Loads rows of `cols` bf16 into shared memory, quantised if the format is. Loads bypass L1, because
+ * another block may have written the rows. */
+MF_DEVICE void load_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *scales)
 {
 #if MF_FORMAT == BF16
     (void)scales;
@@ -88,17 +93,18 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
         ((mf_16b *)to)[i] = mf_load_shared_by_grid(from + (i64)i * 8);
 #else
     const i32 lane = threadIdx.x % MF_WAVE, group = GROUP(cols), groups = GROUPS(cols);
-#if BY_TENSOR
+#    if BY_TENSOR
     const mf_divisor d = mf_divisor_of(amax_of_all(from, rows * cols));
-#endif
+#    endif
     for (i32 g = threadIdx.x / MF_WAVE; g < rows * groups; g += WAVES) {
-        const i32 first = g / groups * cols + g % groups * group, n = MF_MIN(group, cols - g % groups * group);
-#if !BY_TENSOR
+        const i32 first = g / groups * cols + g % groups * group,
+                  n = MF_MIN(group, cols - g % groups * group);
+#    if !BY_TENSOR
         float amax = 0;
         for (i32 i = lane * 8; i < n; i += MF_WAVE * 8)
             amax = fmaxf(amax, mf_amax_8(mf_load_shared_by_grid(from + first + i)));
         const mf_divisor d = mf_divisor_of(mf_wave_max(amax));
-#endif
+#    endif
         for (i32 i = lane * 8; i < n; i += MF_WAVE * 8) {
             const mf_8b q = mf_quantise_8(mf_load_shared_by_grid(from + first + i), d);
             *(mf_16b *)(to + first + i) = mf_16b{mf_fp8_to_f16_pair(q.x, 0), mf_fp8_to_f16_pair(q.x, 1),
@@ -112,37 +118,39 @@ MF_DEVICE void take_rows(const u16 *from, i32 rows, i32 cols, u16 *to, float *sc
 
 /* ---- h ---- */
 
-#define UP_AT MF_UP_AT(MF_I) /* rows of up behind those of gate */
+#define UP_AT MF_UP_AT(MF_I) /* distance from a gate row to its up row */
 
 MF_DEVICE i32 gate_row(i32 n)
 {
     return MF_HALVES1 == 2 ? mf_gate_row(n) : n;
 }
-/* Where 16 bytes of a weight row of so many bytes lie. */
+/* Offset of a 16-byte chunk of a weight row of row_bytes bytes. */
 MF_DEVICE i64 place_of_chunk(i64 row, i32 row_bytes, i32 chunk)
 {
-#ifdef MF_SLICED
+#ifdef MF_PANELS
     return row / 128 * 128 * row_bytes + (chunk / 8 * 128 + (i32)(row % 128)) * 128 + chunk % 8 * 16;
 #else
     return row * row_bytes + chunk * 16;
 #endif
 }
 
-/* Bytes from one load of a wave to its next, along a row of w1; of panels of 128 rows each has 128 bytes in turn. */
-#ifdef MF_SLICED
+/* Stride between a warp's consecutive loads along a row of w1. A panel of 128 rows interleaves 128 bytes of
+ * each row. */
+#ifdef MF_PANELS
 #    define STRIDE_W1 (MF_WAVE * 16 * 128)
 #else
 #    define STRIDE_W1 (MF_WAVE * 16)
 #endif
-/* Where gate of column `n` starts in w1, by lane. */
+/* Start of the gate row of column `n` in w1 for this lane. */
 MF_DEVICE const u8 *row_of_w1(const mf_hip_one_args &a, i32 expert, i32 n)
 {
-    return (const u8 *)a.w1 + place_of_chunk((i64)expert * ROWS_W1 + gate_row(n), MF_H * BYTES, threadIdx.x % MF_WAVE);
+    return (const u8 *)a.w1 +
+           place_of_chunk((i64)expert * ROWS_W1 + gate_row(n), MF_H * BYTES, threadIdx.x % MF_WAVE);
 }
 
 typedef mf_16b batch[MF_HALVES1][MF_BATCH];
 
-MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
+MF_DEVICE void load_batch(const u8 *gate, i32 b, batch &v)
 {
     MF_UNROLL
     for (int i = 0; i < MF_BATCH; i++) {
@@ -155,7 +163,7 @@ MF_DEVICE void ask_batch(const u8 *gate, i32 b, batch &v)
     }
 }
 
-/* Scale of weight row `n` of w1, at element k. */
+/* Block scale of weight row `n` of w1 at element k. */
 MF_DEVICE float scale_w1(const mf_hip_one_args &a, i32 expert, i32 n, i32 k)
 {
     if (BY_BLOCK)
@@ -163,8 +171,8 @@ MF_DEVICE float scale_w1(const mf_hip_one_args &a, i32 expert, i32 n, i32 k)
     return 1.0f;
 }
 
-MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 expert, i32 n, const u16 *x, const float *xs,
-                         float (&sum)[MF_HALVES1])
+MF_DEVICE void multiply_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 expert, i32 n,
+                              const u16 *x, const float *xs, float (&sum)[MF_HALVES1])
 {
     MF_UNROLL
     for (int i = 0; i < MF_BATCH; i++) {
@@ -174,7 +182,8 @@ MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 ex
         MF_UNROLL
         for (int half = 0; half < MF_HALVES1; half++) {
             if (BY_BLOCK)
-                sum[half] += dot(v[half][i], x + k, 0.0f) * (xs[k / 128] * scale_w1(a, expert, half * MF_I + n, k));
+                sum[half] +=
+                    dot(v[half][i], x + k, 0.0f) * (xs[k / 128] * scale_w1(a, expert, half * MF_I + n, k));
             else
                 sum[half] = dot(v[half][i], x + k, sum[half]);
         }
@@ -185,12 +194,12 @@ MF_DEVICE void use_batch(const mf_hip_one_args &a, i32 b, const batch &v, i32 ex
 
 typedef mf_16b rows_of_w2[MF_BATCH_Y];
 
-/* Load i of a lane: which column, slot and chunk of the unit it is; false beyond them. In the order in which they lie: in slices a column's
- * 128 bytes are followed by the next column's. */
-MF_DEVICE bool place(int i, i32 *col, i32 *slot, i32 *chunk)
+/* Column, slot and chunk of a lane's load i within a warp's group of columns; false beyond the end. Loads
+ * follow the memory order: in panels, a column's 128 bytes are followed by the next column's. */
+MF_DEVICE bool load_position(int i, i32 *col, i32 *slot, i32 *chunk)
 {
     const i32 flat = i * MF_WAVE + (i32)threadIdx.x % MF_WAVE;
-#ifdef MF_SLICED
+#ifdef MF_PANELS
     *col = flat / 8 % MF_COLS;
     *chunk = flat / (8 * MF_COLS) % (CHUNKS_I / 8) * 8 + flat % 8;
     *slot = flat / (MF_COLS * CHUNKS_I);
@@ -202,33 +211,35 @@ MF_DEVICE bool place(int i, i32 *col, i32 *slot, i32 *chunk)
     return flat < MF_COLS * MF_K * CHUNKS_I;
 }
 
-MF_DEVICE void ask_rows(const mf_hip_one_args &a, i32 unit, i32 b, rows_of_w2 &v)
+MF_DEVICE void load_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, rows_of_w2 &v)
 {
-    const i32 token = unit / (MF_H / MF_COLS), first = unit % (MF_H / MF_COLS) * MF_COLS;
+    const i32 token = columns / (MF_H / MF_COLS), first = columns % (MF_H / MF_COLS) * MF_COLS;
     MF_UNROLL
     for (int i = 0; i < MF_BATCH_Y; i++) {
         i32 col, slot, chunk;
         v[i] = mf_16b{0, 0, 0, 0};
-        if (place(b * MF_BATCH_Y + i, &col, &slot, &chunk)) {
-            const i32 expert = mf_local(a.ids[token * MF_K + slot]);
-            if (MF_SHARE && expert < 0)
+        if (load_position(b * MF_BATCH_Y + i, &col, &slot, &chunk)) {
+            const i32 expert = mf_local_expert(a.ids[token * MF_K + slot]);
+            if (MF_EXPERT_PARALLEL && expert < 0)
                 continue;
-            v[i] = mf_load_once((const u8 *)a.w2 + place_of_chunk((i64)expert * MF_H + first + col, MF_I * BYTES, chunk));
+            v[i] = mf_load_once((const u8 *)a.w2 +
+                                place_of_chunk((i64)expert * MF_H + first + col, MF_I * BYTES, chunk));
         }
     }
 }
 
-MF_DEVICE void use_rows(const mf_hip_one_args &a, i32 unit, i32 b, const rows_of_w2 &v, const u16 *h, const float *hs,
-                        float (&sum)[MF_COLS])
+MF_DEVICE void multiply_w2_rows(const mf_hip_one_args &a, i32 columns, i32 b, const rows_of_w2 &v,
+                                const u16 *h, const float *hs, float (&sum)[MF_COLS])
 {
-    const i32 token = unit / (MF_H / MF_COLS), first = unit % (MF_H / MF_COLS) * MF_COLS;
+    const i32 token = columns / (MF_H / MF_COLS), first = columns % (MF_H / MF_COLS) * MF_COLS;
     MF_UNROLL
     for (int i = 0; i < MF_BATCH_Y; i++) {
         i32 col, slot, chunk;
-        if (!place(b * MF_BATCH_Y + i, &col, &slot, &chunk))
+        if (!load_position(b * MF_BATCH_Y + i, &col, &slot, &chunk))
             continue;
-        const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col, expert = mf_local(a.ids[row]);
-        if (MF_SHARE && expert < 0)
+        const i32 row = token * MF_K + slot, k = chunk * EACH, n = first + col,
+                  expert = mf_local_expert(a.ids[row]);
+        if (MF_EXPERT_PARALLEL && expert < 0)
             continue;
         const float weight = MF_WEIGHT1 ? 1.0f : a.weights[row];
         float s = weight;
@@ -250,13 +261,13 @@ MF_DEVICE void use_rows(const mf_hip_one_args &a, i32 unit, i32 b, const rows_of
     }
 }
 
-MF_DEVICE void store_unit(const mf_hip_one_args &a, i32 unit, const float (&sum)[MF_COLS])
+MF_DEVICE void store_columns(const mf_hip_one_args &a, i32 columns, const float (&sum)[MF_COLS])
 {
     MF_UNROLL
     for (int c = 0; c < MF_COLS; c++) {
         const float y = mf_wave_sum(sum[c]);
         if (threadIdx.x % MF_WAVE == 0)
-            ((u16 *)a.y)[(i64)unit * MF_COLS + c] = (u16)mf_bf16_pair(y, 0.0f);
+            ((u16 *)a.y)[(i64)columns * MF_COLS + c] = (u16)mf_bf16_pair(y, 0.0f);
     }
 }
 
@@ -270,13 +281,13 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
     rows_of_w2 rows;
     u32 generation;
 
-    if (wave < slots * MF_I && !(MF_SHARE && mf_local(a.ids[wave / MF_I]) < 0))
-        ask_batch(row_of_w1(a, mf_local(a.ids[wave / MF_I]), wave % MF_I), 0, v);
-    take_rows((const u16 *)a.x, a.token, MF_H, lds, xs);
+    if (wave < slots * MF_I && !(MF_EXPERT_PARALLEL && mf_local_expert(a.ids[wave / MF_I]) < 0))
+        load_batch(row_of_w1(a, mf_local_expert(a.ids[wave / MF_I]), wave % MF_I), 0, v);
+    load_rows((const u16 *)a.x, a.token, MF_H, lds, xs);
     __syncthreads();
     for (i32 u = wave; u < slots * MF_I; u += n_waves) {
-        const i32 row = u / MF_I, n = u % MF_I, expert = mf_local(a.ids[row]), token = row / MF_K;
-        if (MF_SHARE && expert < 0) {
+        const i32 row = u / MF_I, n = u % MF_I, expert = mf_local_expert(a.ids[row]), token = row / MF_K;
+        if (MF_EXPERT_PARALLEL && expert < 0) {
             if (threadIdx.x % MF_WAVE == 0)
                 ((u16 *)a.h)[u] = 0;
             continue;
@@ -286,8 +297,8 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
         MF_LOOP
         for (i32 b = 0; b < BATCHES; b++) {
             if (b > 0 || u != wave)
-                ask_batch(gate, b, v);
-            use_batch(a, b, v, expert, n, lds + token * MF_H, xs + token * GROUPS(MF_H), sum);
+                load_batch(gate, b, v);
+            multiply_batch(a, b, v, expert, n, lds + token * MF_H, xs + token * GROUPS(MF_H), sum);
         }
         MF_UNROLL
         for (int half = 0; half < MF_HALVES1; half++) {
@@ -307,20 +318,20 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_one(const mf_hip_one_args
             ((u16 *)a.h)[u] = (u16)mf_bf16_pair(h, 0.0f);
     }
     mf_grid_arrive(mf_barrier, &generation);
-    const i32 units = a.token * (MF_H / MF_COLS);
-    if (wave < units)
-        ask_rows(a, wave, 0, rows);
+    const i32 n_column_groups = a.token * (MF_H / MF_COLS);
+    if (wave < n_column_groups)
+        load_w2_rows(a, wave, 0, rows);
     mf_grid_wait(mf_barrier, generation);
-    take_rows((const u16 *)a.h, slots, MF_I, lds, hs);
+    load_rows((const u16 *)a.h, slots, MF_I, lds, hs);
     __syncthreads();
-    for (i32 u = wave; u < units; u += n_waves) {
+    for (i32 u = wave; u < n_column_groups; u += n_waves) {
         float sum[MF_COLS] = {0};
         MF_LOOP
         for (i32 b = 0; b < BATCHES_Y; b++) {
             if (b > 0 || u != wave)
-                ask_rows(a, u, b, rows);
-            use_rows(a, u, b, rows, lds, hs, sum);
+                load_w2_rows(a, u, b, rows);
+            multiply_w2_rows(a, u, b, rows, lds, hs, sum);
         }
-        store_unit(a, u, sum);
+        store_columns(a, u, sum);
     }
 }

@@ -1,35 +1,35 @@
-/* What moving rows is measured against (tests/bench/bench_moves.c): a copy, and library ops, each a launch of its own that reads
- * what the one before it wrote, in the shares that PyTorch has them (aten/src/ATen/native/cuda/Sort.cpp: a small sort is a copy
- * of the keys, a fill of the indices, and a sort of pairs). MF_THREADS threads. */
+/* Baselines for moving rows (tests/bench/bench_moves.c): a copy and library ops, each a launch that reads
+ * the previous one's output, split like PyTorch's (aten/src/ATen/native/cuda/Sort.cpp: a small sort copies
+ * the keys, fills the indices and sorts pairs). MF_THREADS threads. */
 #include "dialect.h"
 #include "args.h"
 
-#define TURNS 4
+#define UNROLL 4
 
-MF_DEVICE i64 me()
+MF_DEVICE i64 global_thread()
 {
     return (i64)blockIdx.x * MF_THREADS + threadIdx.x;
 }
-MF_DEVICE i64 all()
+MF_DEVICE i64 global_threads()
 {
     return (i64)gridDim.x * MF_THREADS;
 }
 
-/* n chunks of 16 bytes */
+/* Copies n chunks of 16 bytes. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_copy(const mf_hip_plain_args a)
 {
     mf_begin();
-    for (i64 first = me(); first < a.n; first += TURNS * all()) {
-        mf_16b v[TURNS];
+    for (i64 first = global_thread(); first < a.n; first += UNROLL * global_threads()) {
+        mf_16b v[UNROLL];
         MF_UNROLL
-        for (int t = 0; t < TURNS; t++) {
-            if (first + t * all() < a.n)
-                v[t] = mf_load_once((const mf_16b *)a.from + first + t * all());
+        for (int t = 0; t < UNROLL; t++) {
+            if (first + t * global_threads() < a.n)
+                v[t] = mf_load_once((const mf_16b *)a.from + first + t * global_threads());
         }
         MF_UNROLL
-        for (int t = 0; t < TURNS; t++) {
-            if (first + t * all() < a.n)
-                ((mf_16b *)a.to)[first + t * all()] = v[t];
+        for (int t = 0; t < UNROLL; t++) {
+            if (first + t * global_threads() < a.n)
+                ((mf_16b *)a.to)[first + t * global_threads()] = v[t];
         }
     }
 }
@@ -37,19 +37,19 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_copy(const mf_hip_pl
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_iota(const mf_hip_plain_args a)
 {
     mf_begin();
-    for (i64 i = me(); i < a.n; i += all())
+    for (i64 i = global_thread(); i < a.n; i += global_threads())
         ((i32 *)a.to)[i] = (i32)i;
 }
 
-/* Indices over k. */
+/* Integer division of indices by k. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_floor_divide(const mf_hip_plain_args a)
 {
     mf_begin();
-    for (i64 i = me(); i < a.n; i += all())
+    for (i64 i = global_thread(); i < a.n; i += global_threads())
         ((i32 *)a.to)[i] = ((const i32 *)a.from)[i] / a.k;
 }
 
-/* Keys `index` and values `to` in place by one block, stable; a.n, up to twice MF_THREADS of them. */
+/* Stable sort of keys `index` and values `to` in place by one block; a.n is at most 2 * MF_THREADS. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort_pairs(const mf_hip_plain_args a)
 {
     __shared__ u64 pair[2 * MF_THREADS];
@@ -80,11 +80,11 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort_pairs(const mf_
     }
 }
 
-/* Rows of `chunks` times 16 bytes: to[i] = from[index[i]], n of them. */
+/* to[i] = from[index[i]] for n rows of `chunks` * 16 bytes. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_index_select(const mf_hip_plain_args a)
 {
     mf_begin();
-    for (i64 at = me(); at < a.n * a.chunks; at += all()) {
+    for (i64 at = global_thread(); at < a.n * a.chunks; at += global_threads()) {
         const i64 row = at / a.chunks;
         ((mf_16b *)a.to)[at] = ((const mf_16b *)a.from)[a.index[row] * (i64)a.chunks + (at - row * a.chunks)];
     }
@@ -105,11 +105,11 @@ MF_DEVICE mf_16b narrow(const float (&x)[8])
                   mf_bf16_pair(x[6], x[7])};
 }
 
-/* Each row times its weight. */
+/* Multiplies each row by its weight. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_multiply_rows(const mf_hip_plain_args a)
 {
     mf_begin();
-    for (i64 at = me(); at < a.n * a.chunks; at += all()) {
+    for (i64 at = global_thread(); at < a.n * a.chunks; at += global_threads()) {
         float x[8];
         widen(((const mf_16b *)a.from)[at], x);
         for (int i = 0; i < 8; i++)
@@ -118,11 +118,11 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_multiply_rows(const 
     }
 }
 
-/* n sums of k rows each. */
+/* Computes n sums of k rows each. */
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sum_rows(const mf_hip_plain_args a)
 {
     mf_begin();
-    for (i64 at = me(); at < a.n * a.chunks; at += all()) {
+    for (i64 at = global_thread(); at < a.n * a.chunks; at += global_threads()) {
         const i64 row = at / a.chunks;
         float sum[8] = {0};
         for (int j = 0; j < a.k; j++) {

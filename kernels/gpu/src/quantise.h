@@ -1,12 +1,13 @@
-/* Groups of bf16 into 8-bit floats: scale = amax / 448 (240 with MF_FNUZ), 1 for a group of zeros; q = round(x / scale) by true
- * division, as kernels/core/quant.h defines it. */
+/* Quantises groups of bf16 to 8-bit floats: scale = amax / 448 (240 with MF_FNUZ), 1 for a group of zeros;
+ * q = round(x / scale) by true division, as kernels/core/quant.h defines it. */
 #pragma once
 
 #include "quotient.h"
 
-/* What divides a group. Where parts of the inverse could underflow, both sides are first multiplied by a power of two, lift; it
- * is 1 elsewhere. The division of an infinity by itself is none, and so is all that a NaN scales. Neither making one nor dividing by it
- * has a branch, over which the compiler would interleave nothing, but for a group that is zero or next to nothing. */
+/* Divisor of a group. Where parts of the inverse could underflow, both sides are first multiplied by a
+ * power of two, `lift` (otherwise 1). Infinity divided by itself is NaN, and so is everything divided by
+ * NaN. Neither creating nor applying a divisor branches (the compiler interleaves nothing across a branch),
+ * except for groups that are zero or nearly zero. */
 struct mf_divisor {
     float by, down, rest, lift;
 };
@@ -20,12 +21,12 @@ MF_DEVICE mf_divisor mf_divisor_to_scale(float s)
 {
     return mf_divisor_by(s == 0.0f ? 1.0f : s);
 }
-/* max: of the format */
+/* max: largest value of the format */
 MF_DEVICE mf_divisor mf_divisor_to(float amax, float max)
 {
     return mf_divisor_to_scale(mf_divide(amax, max));
 }
-/* amax / 448, or 240, which are e4m3s (quotient.h). */
+/* Divisor amax / 448 (or 240); both are e4m3 values (quotient.h). */
 MF_DEVICE mf_divisor mf_divisor_of(float amax)
 {
     const mf_inverse max = mf_inverse_of(MF_FP8_MAX, 1.0f / MF_FP8_MAX);
@@ -50,7 +51,7 @@ MF_DEVICE void mf_floats_of_8(const mf_16b &v, float (&x)[8])
     }
 }
 
-/* Two bf16 to two bytes. */
+/* Quantises two bf16 to two bytes. */
 MF_DEVICE u32 mf_quantise_2(u32 two, const mf_divisor &d)
 {
     float x[2] = {mf_bf16_low(two), mf_bf16_high(two)};
@@ -62,7 +63,7 @@ MF_DEVICE mf_8b mf_fp8_of_8(const float (&q)[8])
     return mf_8b{mf_fp8_pair(q[0], q[1]) | mf_fp8_pair(q[2], q[3]) << 16,
                  mf_fp8_pair(q[4], q[5]) | mf_fp8_pair(q[6], q[7]) << 16};
 }
-/* Eight bf16 to eight bytes. */
+/* Quantises eight bf16 to eight bytes. */
 MF_DEVICE mf_8b mf_quantise_8(const mf_16b &v, const mf_divisor &d)
 {
     float x[8];
@@ -71,7 +72,7 @@ MF_DEVICE mf_8b mf_quantise_8(const mf_16b &v, const mf_divisor &d)
     return mf_fp8_of_8(x);
 }
 
-/* Magnitudes of bf16, two to a word; a NaN is the largest. */
+/* Elementwise maximum of magnitudes of bf16, two per word; a NaN is the largest. */
 MF_DEVICE u32 mf_larger_8(u32 two, const mf_16b &v)
 {
     return mf_larger_2(two, mf_larger_2(mf_larger_2(v.x, v.y), mf_larger_2(v.z, v.w)));
@@ -80,7 +81,7 @@ MF_DEVICE float mf_larger_half(u32 two)
 {
     return __uint_as_float(MF_MAX(two & 0xffff, two >> 16) << 16);
 }
-/* Of a group that so many neighbouring lanes have. */
+/* Maximum over LANES neighbouring lanes. */
 template <int LANES> MF_DEVICE u32 mf_larger_of_lanes(u32 two)
 {
     MF_UNROLL
@@ -88,7 +89,7 @@ template <int LANES> MF_DEVICE u32 mf_larger_of_lanes(u32 two)
         two = mf_larger_2(two, __float_as_uint(mf_shuffle_xor(__uint_as_float(two), d)));
     return two;
 }
-/* Of a block of so many waves, which has a word of LDS for each. */
+/* Maximum over a block of N warps; room: one word of shared memory per warp. */
 template <int N> MF_DEVICE u32 mf_larger_of_block(u32 two, u32 *room)
 {
     two = mf_larger_of_lanes<MF_WAVE>(two);
@@ -108,7 +109,7 @@ MF_DEVICE float mf_amax_8(const mf_16b &v)
 {
     return mf_larger_half(mf_larger_8(0, v));
 }
-/* Of a group of 128 that sixteen lanes have. */
+/* Maximum over a group of 128 held by sixteen lanes. */
 MF_DEVICE float mf_amax_of_16_lanes(float amax)
 {
     MF_UNROLL

@@ -1,4 +1,5 @@
-/* Division of a group of bf16 by what scales them, in the words that C and C++ share. */
+/* Correctly rounded division of a group of bf16 by its scale, without a true division per element. Valid as
+ * C and C++. */
 #pragma once
 
 union mf_inverse_bits {
@@ -6,8 +7,8 @@ union mf_inverse_bits {
     unsigned u;
 };
 
-/* 1 / by as two floats: the inverse rounded down, and what that leaves over, which is not below 0. nearest: the inverse to
- * nearest. */
+/* 1 / by as two floats: the inverse rounded down, and a non-negative remainder. nearest: the inverse
+ * rounded to nearest. */
 struct mf_inverse {
     float down, rest;
 };
@@ -22,9 +23,9 @@ MF_DEVICE struct mf_inverse mf_inverse_of(float by, float nearest)
     return r;
 }
 
-/* x / by. For x a bf16 and `by` the 448th, 240th or 127th part of one that is no smaller, and for any x and `by` an e4m3, that
- * is the quotient to nearest, as long as nothing underflows (check_quotient goes through all their significands). As both
- * products have the sign of x, -0 keeps its own. */
+/* x / by. The quotient is correctly rounded if nothing underflows and either x is a bf16 and `by` is 1/448,
+ * 1/240 or 1/127 of a bf16 that is no smaller, or `by` is an e4m3 (check_quotient tests all significands).
+ * Both products have the sign of x, so -0 keeps its sign. */
 MF_DEVICE float mf_quotient_of(float x, float down, float rest)
 {
     return fmaf(x, down, x * rest);

@@ -1,8 +1,9 @@
-/* The large products of the reference (kernels/reference/reference.c), the same bits: floats, each dot product in sixteen partial sums, of
- * which number i takes the products i, i + 16, …, and which are then added in halves; product and sum rounded each by itself.
+/* GPU version of the reference's large matrix products (kernels/reference/reference.c), bit for bit. Each
+ * float dot product is sixteen partial sums: number i adds products i, i + 16, … The partial sums are then
+ * added in halves. Products and sums are rounded separately.
  *
- * Sixteen lanes are the sixteen partial sums of 8 x 8 dot products. A block multiplies 32 rows of a by 32 rows of w, along 64 of K
- * at a time; zeros beyond the end of K change no sum, since none is ever -0. */
+ * Sixteen lanes hold the sixteen partial sums of 8 x 8 dot products. A block multiplies 32 rows of a by 32
+ * rows of w, 64 elements along K at a time. Zeros beyond the end of K change no sum, because no sum is -0. */
 #include "dialect.h"
 #include "args.h"
 
@@ -10,12 +11,12 @@
 #define PARTS   16
 #define TILE    MF_DOTS_TILE
 #define STEP    64
-#define STRIDE  80 /* of a row in LDS, so that two rows side by side are in different banks */
-#define EACH    8  /* rows of a, and of w, of sixteen lanes */
+#define STRIDE  80 /* row stride in shared memory; puts adjacent rows into different banks */
+#define EACH    8  /* rows of a, and of w, per team of sixteen lanes */
 #define TEAMS   (TILE / EACH)
 #define LOADS   (TILE * STEP / 4 / THREADS)
 
-/* Where a tile's rows come from; a row that is not there is NULL. */
+/* Sources of a tile's rows; missing rows are NULL. */
 struct tile {
     const float *w;
     const i32 *slots;
@@ -37,7 +38,7 @@ MF_DEVICE tile tile_at(const mf_hip_dots_args &a, i64 at)
     return r;
 }
 
-/* Of thread t: four values from k of row t / 16, of the row that is sixteen below for each further load. */
+/* Thread t loads four values from element k on of row t / 16, and of every sixteenth row after it. */
 MF_DEVICE void load_rows(const float *const (&rows)[LOADS], i32 k, i32 K, mf_16b (&v)[LOADS])
 {
     MF_UNROLL
@@ -54,7 +55,7 @@ MF_DEVICE void store_rows(float *lds, const mf_16b (&v)[LOADS])
         *(mf_16b *)(lds + (threadIdx.x / 16 + i * (THREADS / 16)) * STRIDE + threadIdx.x % 16 * 4) = v[i];
 }
 
-/* Rows i·TEAMS + row of a, and i·TEAMS + col of w, are a team's. */
+/* A team has rows i·TEAMS + row of a, and i·TEAMS + col of w. */
 MF_DEVICE void multiply(float (&sum)[EACH][EACH], const float *a, const float *w, i32 row, i32 col, i32 part)
 {
     MF_UNROLL
@@ -74,7 +75,7 @@ MF_DEVICE void multiply(float (&sum)[EACH][EACH], const float *a, const float *w
     }
 }
 
-/* Adds the halves of N sums that lie apart by D lanes; a lane keeps one half of them. */
+/* Adds N sums across lanes D apart; each lane keeps one half of the sums. */
 template <int N, int D> MF_DEVICE void fold(float (&v)[EACH * EACH], i32 part)
 {
     const bool high = part & D;
@@ -85,9 +86,9 @@ template <int N, int D> MF_DEVICE void fold(float (&v)[EACH * EACH], i32 part)
     }
 }
 
-/* Of 64 sums, row by row, lane `part` has the four from 4·part on when all are folded. */
-MF_DEVICE void store_sums(const mf_hip_dots_args &a, const tile &t, float (&sum)[EACH][EACH], i32 row, i32 col,
-                          i32 part)
+/* Folds the 64 sums, in row order: lane `part` ends with the four from 4·part on. */
+MF_DEVICE void store_sums(const mf_hip_dots_args &a, const tile &t, float (&sum)[EACH][EACH], i32 row,
+                          i32 col, i32 part)
 {
     float v[EACH * EACH];
     MF_UNROLL
@@ -141,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_dots(const mf_hip_dots_
     }
 }
 
-/* y[t] = sum over the slots of t of z[t·k + j], times its weight; up the slots. */
+/* y[t] = sum of z[t·k + j] times its weight over the slots j, in ascending order. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_sum_slots(const mf_hip_slots_args a)
 {
     const i64 n = (i64)a.token * a.cols;
@@ -156,12 +157,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_sum_slots(const mf_hip_
     }
 }
 
-/* By row the squares of a - b, and those of b, each in sixteen partial sums as above. */
+/* Per row, the squared norms of a - b and of b, each as sixteen partial sums as above. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_differences(const mf_hip_difference_args a)
 {
     __shared__ double lds[2][THREADS];
     const i32 part = threadIdx.x % PARTS, team = threadIdx.x / PARTS;
-    for (i64 first = (i64)blockIdx.x * (THREADS / PARTS); first < a.rows; first += (i64)gridDim.x * (THREADS / PARTS)) {
+    for (i64 first = (i64)blockIdx.x * (THREADS / PARTS); first < a.rows;
+         first += (i64)gridDim.x * (THREADS / PARTS)) {
         const i64 row = first + team;
         double difference = 0, norm = 0;
         for (i32 i = part; row < a.rows && i < a.cols; i += PARTS) {

@@ -1,42 +1,45 @@
-/* A stage of the two-stage grouped GEMM for few to many tokens an expert, weights streaming through LDS once.
+/* One stage of the two-stage grouped GEMM for few to many tokens per expert, streaming the weights through
+ * shared memory once.
  *
- * The weights are the rows of the product and the tokens its columns ("swap-AB"): a tile is MF_BN rows of an expert's
- * weight times the MF_BM rows of one expert block, so few tokens waste no lanes of a 16-row instruction. The grid is
- * persistent: a block walks over a run of tiles, along one expert block before the next, and its ring of MF_STAGES slices
- * runs on from one tile into the next, so that memory never waits for an epilogue.
+ * Weights are the rows of the product and tokens its columns ("swap-AB"): a tile is MF_BN weight rows of an
+ * expert times the MF_BM rows of one expert block, so few tokens waste no lanes of a 16-row instruction.
+ * The kernel is persistent: a block processes a contiguous run of tiles, all columns of an expert block
+ * before the next block. Its ring buffer of MF_STAGES pipeline stages continues across tiles, so that loads
+ * never wait for an epilogue.
  *
- *   MF_FORMAT   what rows and weights are (format.h)
- *   MF_STAGES   slices of the ring
- *   MF_WGMMA    (Hopper) both operands straight from LDS, by groups of four waves of 64 weight rows
- *   and what tile_parts.inc.h and tile_waves.h say
+ *   MF_FORMAT   format of rows and weights (format.h)
+ *   MF_STAGES   pipeline stages
+ *   MF_WGMMA    (Hopper) WGMMA with both operands in shared memory; each warpgroup has 64 weight rows
+ *   the macros of tile_parts.inc.h and tile_waves.h
  *
- * A slice is 128 bytes along K of every row: 64 bf16 or 128 fp8. A row's eight 16-byte chunks lie at chunk ^ (row % 8),
- * so eight rows of a matrix load touch all banks.
+ * A K tile is 128 bytes along K of every row: 64 bf16 or 128 fp8. A row's eight 16-byte chunks lie at chunk
+ * ^ (row % 8), so that eight rows of a matrix load touch all banks.
  *
- *   lds: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } | out bf16 [BM][COLS + 8]
+ *   shared memory: ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM + 8] } |
+ *                  out bf16 [BM][COLS + 8]
  *
- * With MF_DIRECT the ring has no weights (tile_weights.h). Where copies wait in registers until they land (MF_COPY_HELD), the
- * ring is two slices. */
+ * With MF_DIRECT the ring holds no weights (tile_weights.h). With MF_COPY_HELD, where loads are staged in
+ * registers, the ring has two stages. */
 #include "dialect.h"
 #include "format.h"
 #include "tile_waves.h"
 
-#define SLICE      128
-#define SLICE_K    (SLICE / BYTES)
-#define SLICES     MF_CEIL(MF_D, SLICE_K)
-#define STEP       (THREADS / 8) /* rows that one pass of all threads copies */
-#define X_PASSES   MF_CEIL(MF_BM, STEP)
-#define SCALES     (BY_BLOCK ? (MF_BM + 8) * 4 : 0)
-#define RING_BYTES MF_CEIL(RING_OF_W + MF_BM * SLICE + SCALES, 1024) * 1024
-#define BLOCKS_D   MF_CEIL(MF_D, 128)
-/* Slices that are asked for ahead. Matrix instructions that run on by themselves may still read the slice before. */
+#define K_TILE_BYTES 128
+#define K_TILE       (K_TILE_BYTES / BYTES)
+#define K_TILES      MF_CEIL(MF_D, K_TILE)
+#define STEP         (THREADS / 8) /* rows that all threads copy in one pass */
+#define X_PASSES     MF_CEIL(MF_BM, STEP)
+#define SCALES       (BY_BLOCK ? (MF_BM + 8) * 4 : 0)
+#define STAGE_BYTES  MF_CEIL(W_STAGE_BYTES + MF_BM * K_TILE_BYTES + SCALES, 1024) * 1024
+#define BLOCKS_D     MF_CEIL(MF_D, 128)
+/* K tiles in flight. WGMMA is asynchronous and may still read the previous K tile. */
 #ifdef MF_WGMMA
 #    define AHEAD (MF_STAGES - 2)
 #else
 #    define AHEAD (MF_STAGES - 1)
 #endif
 
-/* What matrix instructions sum up. */
+/* Accumulators of the MMA instructions. */
 #if IS_INT8
 typedef i32 products[QN][QM][4];
 #else
@@ -45,23 +48,23 @@ typedef sums products;
 
 MF_DEVICE u8 *chunk_of(u8 *base, i32 row, i32 chunk)
 {
-    return base + row * SLICE + ((chunk ^ (row & 7)) << 4);
+    return base + row * K_TILE_BYTES + ((chunk ^ (row & 7)) << 4);
 }
 
 #include "tile_weights.h"
 
-/* What a thread knows of the tile that it is copying. */
-struct source {
+/* A thread's view of the tile that it copies. */
+struct tile_source {
     struct tile tile;
     bool is_there;
-    const u8 *w;            /* its first chunk of its first row */
-    const u8 *x[X_PASSES];  /* nullptr: padding */
-    const float *scale;     /* the one of the slice that this thread copies; nullptr: none */
-    i32 slice;
+    const u8 *w;           /* the thread's first chunk of its first row */
+    const u8 *x[X_PASSES]; /* nullptr: padding */
+    const float *scale;    /* scale of the K tile that this thread copies; nullptr: none */
+    i32 k_tile;
 };
 
-/* Scales of a slice: those of the tokens, then those of the tile's weight rows, by blocks of 128 from its first row on; of
- * up in the last four. */
+/* Scales of a K tile: of the tokens, then of the 128-row blocks of the tile's weights from its first row
+ * on; the last four are of up. */
 MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_args &a)
 {
     const i32 i = threadIdx.x, block = t.col / 128 + (i - MF_BM) % 4, up = (i - MF_BM) / 4;
@@ -75,12 +78,12 @@ MF_DEVICE const float *scale_of(const struct tile &t, const struct mf_hip_tile_a
     return a.w_scale + ((i64)t.expert * MF_CEIL(ROWS_OF_W, 128) + up * (MF_N / 128) + block) * BLOCKS_D;
 }
 
-/* Turns to tile i; the tokens of the same expert block stay where they are. */
-MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i32 end)
+/* Switches to tile i. Token addresses stay valid within an expert block. */
+MF_DEVICE void set_tile(struct tile_source *s, const struct mf_hip_tile_args &a, i32 i, i32 end)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
     const i32 before = s->is_there ? s->tile.block : -1;
-    s->slice = 0;
+    s->k_tile = 0;
     s->is_there = i < end;
     if (!s->is_there)
         return;
@@ -105,110 +108,112 @@ MF_DEVICE void aim(struct source *s, const struct mf_hip_tile_args &a, i32 i, i3
     }
 }
 
-/* What a thread holds of a slice that is on its way. */
-struct way {
-    struct way_of_w w;
+/* A thread's copies of a K tile in flight. */
+struct copies {
+    struct weight_copies w;
     mf_copy_16 x[X_PASSES];
     mf_copy_4 scale;
 };
 
-/* Asks for the next slice of the source's tile. */
-MF_DEVICE void copy_slice(const struct source *s, const struct mf_hip_tile_args &a, u8 *ring, struct way *way)
+/* Starts the copies of the tile's next K tile. */
+MF_DEVICE void copy_k_tile(const struct tile_source *s, const struct mf_hip_tile_args &a, u8 *ring,
+                           struct copies *copies)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-    const i64 along = (i64)s->slice * SLICE;
-    const bool within = s->slice * SLICE + chunk * 16 < MF_D * BYTES;
-    u8 *tokens = ring + RING_OF_W;
-    copy_weights(s->w, s->tile.col, s->slice, ring, &way->w);
+    const i64 along = (i64)s->k_tile * K_TILE_BYTES;
+    const bool within = s->k_tile * K_TILE_BYTES + chunk * 16 < MF_D * BYTES;
+    u8 *tokens = ring + W_STAGE_BYTES;
+    copy_weights(s->w, s->tile.col, s->k_tile, ring, &copies->w);
     MF_UNROLL
     for (int p = 0; p < X_PASSES; p++) {
         const i32 r = row + p * STEP;
         if (r < MF_BM)
-            mf_copy_ask_16(way->x[p], chunk_of(tokens, r, chunk), s->x[p] ? s->x[p] + along : a.x, within && s->x[p]);
+            mf_copy_start_16(copies->x[p], chunk_of(tokens, r, chunk), s->x[p] ? s->x[p] + along : a.x,
+                             within && s->x[p]);
     }
 #if BY_BLOCK
     if (threadIdx.x < MF_BM + 8)
-        mf_copy_ask_4(way->scale, tokens + MF_BM * SLICE + threadIdx.x * 4, s->scale ? s->scale + s->slice : a.w_scale,
-                      s->scale);
+        mf_copy_start_4(copies->scale, tokens + MF_BM * K_TILE_BYTES + threadIdx.x * 4,
+                        s->scale ? s->scale + s->k_tile : a.w_scale, s->scale);
 #endif
 }
 
-/* The oldest slice on its way lands in its place. */
-MF_DEVICE void land_slice(const struct way *way, u8 *ring, struct held_w *held)
+/* Completes the oldest K tile in flight: writes staged registers to its pipeline stage. */
+MF_DEVICE void finish_k_tile(const struct copies *copies, u8 *ring, struct held_weights *held)
 {
     const i32 row = threadIdx.x / 8, chunk = threadIdx.x % 8;
-    u8 *tokens = ring + RING_OF_W;
-    land_weights(&way->w, ring, held);
+    u8 *tokens = ring + W_STAGE_BYTES;
+    finish_weights(&copies->w, ring, held);
     MF_UNROLL
     for (int p = 0; p < X_PASSES; p++) {
         if (row + p * STEP < MF_BM)
-            mf_copy_land_16(way->x[p], chunk_of(tokens, row + p * STEP, chunk));
+            mf_copy_finish_16(copies->x[p], chunk_of(tokens, row + p * STEP, chunk));
     }
     if (BY_BLOCK && threadIdx.x < MF_BM + 8)
-        mf_copy_land_4(way->scale, tokens + MF_BM * SLICE + threadIdx.x * 4);
+        mf_copy_finish_4(copies->scale, tokens + MF_BM * K_TILE_BYTES + threadIdx.x * 4);
 }
 
 #ifdef MF_WGMMA
 
-MF_DEVICE void before_matrices()
+MF_DEVICE void before_mma()
 {
     mf_async_fence();
 }
-/* Sums are the hardware's from the first instruction on until a wait for the last. */
-MF_DEVICE void hold(sums &d)
+/* The tensor core owns the accumulators from the first WGMMA until the wait for the last one. */
+MF_DEVICE void fence_sums(sums &d)
 {
     MF_UNROLL
     for (int q = 0; q < QM * 4; q++)
-        mf_matrix_hold(d[0][q / 4][q % 4]);
+        mf_wgmma_fence_operand(d[0][q / 4][q % 4]);
 }
-/* At most N slices' products are still being made. */
-template <int N>
-MF_DEVICE void after_matrices(sums &d)
+/* Waits until the products of at most N K tiles are outstanding. */
+template <int N> MF_DEVICE void after_mma(sums &d)
 {
-    mf_matrix_wait<N>();
+    mf_wgmma_wait<N>();
     if (N == 0)
-        hold(d);
+        fence_sums(d);
 }
 
-/* One slice: 64 weight rows by all tokens for each group of four waves. */
-MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row, i32 first_token, sums &d)
+/* Multiplies one K tile: 64 weight rows by all tokens per warpgroup. */
+MF_DEVICE void multiply_k_tile(const struct held_weights &held, u8 *ring, i32 first_row, i32 first_token,
+                               sums &d)
 {
-    const u64 w = mf_matrix_of(ring + first_row / 64 * 64 * SLICE), x = mf_matrix_of(ring + MF_BN * SLICE);
+    const u64 w = mf_wgmma_descriptor(ring + first_row / 64 * 64 * K_TILE_BYTES),
+              x = mf_wgmma_descriptor(ring + MF_BN * K_TILE_BYTES);
     (void)held, (void)first_token;
-    hold(d);
-    mf_matrix_begin();
+    fence_sums(d);
+    mf_wgmma_fence();
     MF_UNROLL
-    for (int s = 0; s < SLICE / 32; s++) {
+    for (int s = 0; s < K_TILE_BYTES / 32; s++) {
         if (MF_FORMAT == BF16)
-            mf_matrix_multiply<QM>::bf16(d[0], w + 2 * s, x + 2 * s, 1);
+            mf_wgmma<QM>::bf16(d[0], w + 2 * s, x + 2 * s, 1);
         else
-            mf_matrix_multiply<QM>::fp8(d[0], w + 2 * s, x + 2 * s, !BY_BLOCK || s > 0);
+            mf_wgmma<QM>::fp8(d[0], w + 2 * s, x + 2 * s, !BY_BLOCK || s > 0);
     }
-    mf_matrix_commit();
+    mf_wgmma_commit();
 }
 
 #else
 
-MF_DEVICE void before_matrices()
+MF_DEVICE void before_mma()
 {
 }
-template <int N, class T>
-MF_DEVICE void after_matrices(T &d)
+template <int N, class T> MF_DEVICE void after_mma(T &d)
 {
     (void)d;
 }
 
 typedef u32 rows_of_x[QM][MF_MMA_B];
 
-/* The tokens' operands of step s along K: each lane names a row and its 16 bytes. */
+/* Loads the token operands of step s along K; each lane addresses a row's 16 bytes. */
 MF_DEVICE void load_tokens(u8 *tokens, i32 first_token, int s, rows_of_x &x)
 {
     const i32 lane = threadIdx.x % MF_WAVE, chunk = s * (MF_MMA_BYTES / 16);
-#if MF_MMA_COLS == 16
+#    if MF_MMA_COLS == 16
     MF_UNROLL
     for (int j = 0; j < QM; j++)
         mf_load_matrix_4(x[j], chunk_of(tokens, first_token + j * 16 + (lane & 15), chunk + (lane >> 4)));
-#else
+#    else
     if (QM == 1) {
         mf_load_matrix_2(x[0], chunk_of(tokens, first_token + (lane & 7), chunk + ((lane >> 3) & 1)));
         return;
@@ -223,32 +228,34 @@ MF_DEVICE void load_tokens(u8 *tokens, i32 first_token, int s, rows_of_x &x)
         x[j + 1][0] = two[2];
         x[j + 1][1] = two[3];
     }
-#endif
+#    endif
 }
 
-/* One slice: QN x QM products of 16 rows by MF_MMA_COLS tokens, along MF_MMA_BYTES of K at a time. */
-MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row, i32 first_token, products &d)
+/* Multiplies one K tile: QN x QM products of 16 rows by MF_MMA_COLS tokens, along MF_MMA_BYTES of K at a
+ * time. */
+MF_DEVICE void multiply_k_tile(const struct held_weights &held, u8 *ring, i32 first_row, i32 first_token,
+                               products &d)
 {
     MF_UNROLL
-    for (int s = 0; s < SLICE / MF_MMA_BYTES; s++) {
+    for (int s = 0; s < K_TILE_BYTES / MF_MMA_BYTES; s++) {
         rows_of_w w;
         rows_of_x x;
         load_weights(held, ring, first_row, s, w);
-        load_tokens(ring + RING_OF_W, first_token, s, x);
-#if MF_FORMAT == BF16 || IS_INT8 || defined(MF_MMA_FP8)
+        load_tokens(ring + W_STAGE_BYTES, first_token, s, x);
+#    if MF_FORMAT == BF16 || IS_INT8 || defined(MF_MMA_FP8)
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
             MF_UNROLL
             for (int j = 0; j < QM; j++)
-#    if MF_FORMAT == BF16
+#        if MF_FORMAT == BF16
                 mf_mma_bf16(d[i][j], w[i], x[j]);
-#    elif IS_INT8
+#        elif IS_INT8
                 mf_mma_s8(d[i][j], w[i], x[j]);
-#    else
+#        else
                 mf_mma_fp8(d[i][j], w[i], x[j]);
-#    endif
+#        endif
         }
-#else
+#    else
         MF_UNROLL
         for (int half = 0; half < 2; half++) {
             rows_of_w wf;
@@ -264,14 +271,14 @@ MF_DEVICE void multiply_slice(const struct held_w &held, u8 *ring, i32 first_row
                     mf_mma_f16(d[i][j], wf[i], xf);
             }
         }
-#endif
+#    endif
     }
 }
 
 #endif
 
 #if IS_INT8 && !BY_BLOCK
-MF_DEVICE void take_whole(const products &whole, sums &d)
+MF_DEVICE void convert_sums(const products &whole, sums &d)
 {
     MF_UNROLL
     for (int q = 0; q < QN * QM * 4; q++)
@@ -280,10 +287,10 @@ MF_DEVICE void take_whole(const products &whole, sums &d)
 #endif
 
 #if BY_BLOCK
-/* Adds a slice's product under its scales to the whole; zeroes it. */
+/* Adds a K tile's product times its scales to the whole sum and zeroes the product. */
 MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_token, products &part, sums &d)
 {
-    const float *scales = (const float *)(ring + RING_OF_W + MF_BM * SLICE);
+    const float *scales = (const float *)(ring + W_STAGE_BYTES + MF_BM * K_TILE_BYTES);
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
     for (int j = 0; j < QM; j++) {
@@ -292,7 +299,8 @@ MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_toke
         MF_UNROLL
         for (int i = 0; i < QN; i++) {
             const i32 r = first_row + i * 16;
-            /* 16 rows lie within one block of 128, as a tile starts at a multiple of its width, which divides or is one */
+            /* 16 rows lie within one block of 128: a tile starts at a multiple of its width, which divides
+             * 128 or is a multiple of it */
             const float *block = scales + MF_BM + (col % 128 + r / MF_HALVES) / 128;
             const float low = block[0], high = MF_HALVES == 2 ? block[4] : low;
             d[i][j][0] += (float)part[i][j][0] * (low * s0);
@@ -305,8 +313,9 @@ MF_DEVICE void add_scaled(const u8 *ring, i32 col, i32 first_row, i32 first_toke
 }
 
 #elif MF_FORMAT != BF16
-/* Scales by row, or of all tokens and of the expert, once the sum is whole. */
-MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row, i32 first_token, sums &d)
+/* Applies per-row or per-tensor scales to the whole sum. */
+MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row,
+                            i32 first_token, sums &d)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
@@ -314,7 +323,8 @@ MF_DEVICE void scale_by_row(const struct mf_hip_tile_args &a, const struct tile 
         float s[2];
         MF_UNROLL
         for (int c = 0; c < 2; c++) {
-            const i64 at = (i64)t.block * MF_BM + first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP;
+            const i64 at =
+                (i64)t.block * MF_BM + first_token + j * MF_MMA_COLS + mf_mma_col(lane) + c * MF_MMA_COL_STEP;
             const i32 token = mf_id_token(a.sorted_ids[at]);
             s[c] = token < a.token ? a.x_scale[BY_TENSOR ? 0 : MF_STAGE == 1 ? (i64)token : at] : 0;
         }
@@ -342,32 +352,35 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
     if (MF_STAGE == 1)
         mf_begin();
     const i64 n_tiles = (i64)(a.num_valid[0] / MF_BM) * TILES_N;
-    const i32 begin = (i32)(n_tiles * blockIdx.x / gridDim.x), end = (i32)(n_tiles * (blockIdx.x + 1) / gridDim.x);
+    const i32 begin = (i32)(n_tiles * blockIdx.x / gridDim.x),
+              end = (i32)(n_tiles * (blockIdx.x + 1) / gridDim.x);
     const i32 wave = threadIdx.x / MF_WAVE;
     const i32 first_row = wave % MF_WARPS_N * WN, first_token = wave / MF_WARPS_N * WM;
-    u16 *out = (u16 *)(lds + (OUT_IN_RING ? 0 : MF_STAGES * RING_BYTES));
-    struct way way;
-    struct held_w held;
-    struct source from;
-    i32 asked_tile = begin, asked = 0, used = 0;
+    u16 *out = (u16 *)(lds + (OUT_IN_RING ? 0 : MF_STAGES * STAGE_BYTES));
+    struct copies copies;
+    struct held_weights held;
+    struct tile_source from;
+    i32 issued_tile = begin, issued = 0, consumed = 0;
     sums d;
 
-    begin_at(a, begin / TILES_N, begin % TILES_N * COLS, begin < end, MF_D * BYTES, AHEAD * SLICE);
+    prefetch_and_begin(a, begin / TILES_N, begin % TILES_N * COLS, begin < end, MF_D * BYTES,
+                       AHEAD * K_TILE_BYTES);
     from.is_there = false;
-    aim(&from, a, asked_tile, end);
-    /* One more slice is on its way, or one more empty group, so that groups count slices. */
-#define ASK()                                                     \
-    do {                                                          \
-        if (from.is_there) {                                      \
-            copy_slice(&from, a, lds + asked * RING_BYTES, &way); \
-            asked = asked + 1 == MF_STAGES ? 0 : asked + 1;       \
-            if (++from.slice == SLICES)                           \
-                aim(&from, a, ++asked_tile, end);                 \
-        }                                                         \
-        mf_copy_commit();                                         \
+    set_tile(&from, a, issued_tile, end);
+    /* Starts one more K tile, or commits an empty group, so that the number of groups equals the number of
+     * K tiles. */
+#define ISSUE()                                                         \
+    do {                                                                \
+        if (from.is_there) {                                            \
+            copy_k_tile(&from, a, lds + issued * STAGE_BYTES, &copies); \
+            issued = issued + 1 == MF_STAGES ? 0 : issued + 1;          \
+            if (++from.k_tile == K_TILES)                               \
+                set_tile(&from, a, ++issued_tile, end);                 \
+        }                                                               \
+        mf_copy_commit();                                               \
     } while (0)
     for (int s = 0; s < AHEAD; s++)
-        ASK();
+        ISSUE();
     for (i32 i = begin; i < end; i++) {
         const struct tile t = tile_at(i, a.experts);
 #if BY_BLOCK
@@ -379,35 +392,35 @@ extern "C" __global__ void MF_BOUNDS(THREADS, MF_BLOCKS) mf_tile(const mf_hip_ti
 #endif
         clear(d);
         MF_LOOP
-        for (i32 slice = 0; slice < SLICES; slice++) {
+        for (i32 k_tile = 0; k_tile < K_TILES; k_tile++) {
             mf_copy_wait<AHEAD - 1>();
-            land_slice(&way, lds + used * RING_BYTES, &held);
-            before_matrices();
+            finish_k_tile(&copies, lds + consumed * STAGE_BYTES, &held);
+            before_mma();
             __syncthreads();
-            ASK();
-            u8 *ring = lds + used * RING_BYTES;
-            used = used + 1 == MF_STAGES ? 0 : used + 1;
+            ISSUE();
+            u8 *ring = lds + consumed * STAGE_BYTES;
+            consumed = consumed + 1 == MF_STAGES ? 0 : consumed + 1;
 #if BY_BLOCK
-            multiply_slice(held, ring, first_row, first_token, part);
-            after_matrices<0>(part);
+            multiply_k_tile(held, ring, first_row, first_token, part);
+            after_mma<0>(part);
             add_scaled(ring, t.col, first_row, first_token, part, d);
 #elif IS_INT8
-            multiply_slice(held, ring, first_row, first_token, whole);
+            multiply_k_tile(held, ring, first_row, first_token, whole);
 #else
-            multiply_slice(held, ring, first_row, first_token, d);
-            after_matrices<1>(d);
+            multiply_k_tile(held, ring, first_row, first_token, d);
+            after_mma<1>(d);
 #endif
         }
-        after_matrices<0>(d);
+        after_mma<0>(d);
 #if IS_INT8 && !BY_BLOCK
-        take_whole(whole, d);
+        convert_sums(whole, d);
 #endif
 #if MF_FORMAT != BF16 && !BY_BLOCK
         scale_by_row(a, t, first_row, first_token, d);
 #endif
         if (OUT_IN_RING)
             __syncthreads();
-        leave(a, t, first_row, first_token, d, out);
+        store_sums(a, t, first_row, first_token, d, out);
         __syncthreads();
         store(a, t, out);
         if (OUT_IN_RING)

@@ -1,18 +1,19 @@
-/* Cores whose waves multiply by mf_mma_* each: which rows a wave has, where its sums are, and how they leave (tile_parts.inc.h).
+/* Warp tiling and epilogue of the mainloops whose warps multiply with mf_mma_* (tile.hip, mx.hip), on top
+ * of tile_parts.inc.h.
  *
- *   MF_WARPS_N x MF_WARPS_M  waves over weight rows and tokens
+ *   MF_WARPS_N x MF_WARPS_M  warps over weight rows and tokens
  *
- * Where there are gate and up MF_MMA_APART rows of gate alternate with the rows of up that belong to them: both halves of a column meet in one
- * lane's accumulators. Where copies wait in registers until they land (MF_COPY_HELD), out lies in the ring of slices: between
- * two tiles it is empty. */
+ * With gate and up, MF_MMA_APART gate rows alternate with the matching up rows, so that both values of a
+ * column are in one lane's accumulators. Where copies are staged in registers (MF_COPY_HELD), `out`
+ * overlays the ring buffer, which is empty between tiles. */
 #pragma once
 
 #include "tile_parts.inc.h"
 
 #define WAVES   (MF_WARPS_N * MF_WARPS_M)
 #define THREADS (WAVES * MF_WAVE)
-#define WN      (MF_BN / MF_WARPS_N) /* weight rows of a wave */
-#define WM      (MF_BM / MF_WARPS_M) /* tokens of a wave */
+#define WN      (MF_BN / MF_WARPS_N) /* weight rows of a warp */
+#define WM      (MF_BM / MF_WARPS_M) /* tokens of a warp */
 #define QN      (WN / 16)
 #define QM      (WM / MF_MMA_COLS)
 #define APART   MF_MMA_APART
@@ -22,8 +23,8 @@
 #    define OUT_IN_RING 0
 #endif
 
-/* The column of the output to which row r of a tile's weights belongs, where the tile starts at col; and the weight row that
- * lies there. */
+/* column_of(): output column of weight row r of a tile that starts at col. weight_row(): the expert's
+ * weight row there. */
 MF_DEVICE i32 column_of(i32 col, i32 r)
 {
 #if MF_HALVES == 2
@@ -50,9 +51,9 @@ template <class T> MF_DEVICE void clear(T (&d)[QN][QM][4])
         d[q / 4 / QM][q / 4 % QM][q % 4] = 0;
 }
 
-/* The lane's sums as bf16 into out[token][column]. */
-MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row, i32 first_token,
-                     const sums &d, u16 *out)
+/* Stores the lane's sums as bf16 into out[token][column]. */
+MF_DEVICE void store_sums(const struct mf_hip_tile_args &a, const struct tile &t, i32 first_row,
+                          i32 first_token, const sums &d, u16 *out)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
@@ -74,7 +75,7 @@ MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32
                 const float low = finished(d[i][j][c], weight, bias_of(a, t.expert, column, false));
                 const float high =
                     finished(d[i][j][c + 2], weight, bias_of(a, t.expert, column + APART, false));
-                const u32 two = mf_bf16_pair(leaving(low), leaving(high));
+                const u32 two = mf_bf16_pair(activated(low), activated(high));
                 out[token * OUT_STRIDE + r] = (u16)two;
                 out[token * OUT_STRIDE + r + APART] = (u16)(two >> 16);
 #endif
@@ -83,7 +84,7 @@ MF_DEVICE void leave(const struct mf_hip_tile_args &a, const struct tile &t, i32
     }
 }
 
-/* out as it lies in LDS to its rows, 16 bytes at a time. */
+/* Stores `out` from shared memory to its rows, 16 bytes at a time. */
 MF_DEVICE void store(const struct mf_hip_tile_args &a, const struct tile &t, const u16 *out)
 {
 #ifdef MF_QUANT

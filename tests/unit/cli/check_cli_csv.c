@@ -48,7 +48,7 @@ static const struct {
     /* AITER's kernel of 64 columns cannot do an inter_dim that is none of them. */
     {TABLE("gfx942,304,1,7168,200,257,9,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,"
            "QuantType.per_Token,1,0," RESULT("_ZN5aiter47fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3E", "81.5") "\n"),
-     NULL, {0}, 1, "inter_dim 200 is no multiple of the kernel's 64 columns", ""},
+     NULL, {0}, 1, "inter_dim 200 is not a multiple of the tile width 64", ""},
     {TABLE_OWN(OWN("1", "51.5", "move:sort|tile:gemm_m32")), NULL, {0}, 0, "1 file, 1 row: nothing wrong\n", ""},
     {TABLE_OWN(OWN("1", "51.5", "move:sort|tile gemm")), NULL, {0}, 1, "pipeline holds 'tile gemm', which is no family:step", ""},
     {TABLE_OWN(OWN("1", "51.5", "move:sort|aiter:nothing")), NULL, {0}, 1, "family aiter has no kernel of such a name", ""},

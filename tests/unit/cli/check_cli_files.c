@@ -105,7 +105,7 @@ START_TEST(export_to_a_device)
     struct stat st;
 
     if (mknod(in_folder("table.csv"), S_IFCHR | 0600, makedev(1, 3)) < 0) {
-        printf("export_to_a_device: skipped, mknod: %s\n", strerrordesc_np(errno));
+        mf_check_skip("mknod: %s", strerrordesc_np(errno));
         return;
     }
     fake_http_start(&f, one_export, 1);
@@ -296,13 +296,15 @@ int main(void)
     tcase_add_test(tc, export_into_file);
     tcase_add_test(tc, export_through_a_link);
     tcase_add_test(tc, export_into_a_fifo);
-    tcase_add_test(tc, export_to_a_device);
     tcase_add_test(tc, export_into_a_descriptor);
     tcase_add_test(tc, export_into_anothers_descriptor);
     tcase_add_test(tc, write_to_standard_output);
     tcase_add_test(tc, export_to_a_folder);
     tcase_add_test(tc, pull_into_a_fifo);
     tcase_add_test(tc, tune_into_a_fifo);
+    TCase *optional = mf_check_optional(suite, 60);
+    tcase_add_checked_fixture(optional, make_folder, remove_folder);
+    tcase_add_test(optional, export_to_a_device);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

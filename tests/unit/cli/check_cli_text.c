@@ -306,15 +306,15 @@ START_TEST(progress_follows_events)
     event(&p, "task", "{\"batch\":7,\"task\":99,\"state\":\"done\"}"); /* a task that nobody knows */
     event(&p, "worker", "{\"worker\":1,\"state\":\"idle\"}");
     mf_buf_clear(&out);
-    mf_progress_tell_ended(&p, &out);
+    mf_progress_print_ended(&p, &out);
     ck_assert_str_eq(out.data, ""); /* its time comes with the config */
     event(&p, "config", "{\"batch\":7,\"task\":1,\"us\":411.2,\"winner\":3,\"ties\":[]}");
     event(&p, "task", "{\"batch\":7,\"task\":2,\"state\":\"failed\",\"reason\":\"no family offers it\"}");
-    mf_progress_tell_ended(&p, &out);
+    mf_progress_print_ended(&p, &out);
     ck_assert_str_eq(out.data, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us\n"
                                "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: no family offers it\n");
     mf_buf_clear(&out);
-    mf_progress_tell_ended(&p, &out);
+    mf_progress_print_ended(&p, &out);
     ck_assert_str_eq(out.data, ""); /* once */
     ck_assert_uint_eq(mf_progress_count(&p, MF_TASK_FAILED), 1);
 

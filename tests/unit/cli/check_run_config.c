@@ -105,7 +105,7 @@ static const struct {
     {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b1", "", "b1"},
     {"1000000.0", "gu", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 gate_up:tiled", "",
      "gate_up:tiled"},
-    {"1000000.0", "gu", "--rounds", "3", 1, "gate and up of this shape's w1 lie interleaved", "",
+    {"1000000.0", "gu", "--rounds", "3", 1, "gate and up of w1 are stored interleaved", "",
      "gate_up:interleaved"},
     {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:4/16", "", "ep:4/16"},
     {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 ep:8/16", "", "ep:8/16"},

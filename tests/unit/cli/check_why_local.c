@@ -17,20 +17,18 @@ static const struct {
 } cases[] = {
     {SIZES, NULL, NULL, NULL, 0, "T4 H2048 I96 E128 k8 bf16\n", "", NULL},
     {SIZES, NULL, NULL, NULL, 0,
-     "tile:s1_n64: block_n is 64 and inter_dim is 96: a tile must divide the columns of stage 1 (remainder "
-     "32) "
-     "(divisibility)\n",
+     "tile:s1_n64: inter_dim 96 is not a multiple of block_n 64 (remainder 32) (divisibility)\n",
      "", NULL},
     {SIZES, NULL, NULL, NULL, 0, "legal steps: move ", "", NULL},
     {SIZES, "move:combine_z_t*", NULL, NULL, 0, "move:combine_z_t1 covers weight+combine: legal\n", "", NULL},
-    {SIZES ",form=gate_up:tiled", "s1_*", NULL, NULL, 0, "gate and up of this shape's w1 lie tiled", "",
+    {SIZES ",form=gate_up:tiled", "s1_*", NULL, NULL, 0, "gate and up of w1 are stored tiled", "",
      NULL},
     {SIZES ",form=ep:0/256", "asm", NULL, NULL, 0,
      "asm:asm: the shape is a rank's share, experts 0 to 127 of 256; asm knows layers with all of their "
      "experts",
      "", NULL},
     {ROW, "lib", NULL, NULL, 0, "dequant_w1 in front of gemm1 would run while rows of 2048 values are loaded",
-     "", "oneDNN 2.6 multiplies bf16 with AVX-512 only (isa)"},
+     "", "bf16 in oneDNN 2.6 needs AVX-512 (isa)"},
     {ROW, "lib", "--json", NULL, 0, "\"rule\":\t\"prologue\"", "", "\"rule\":\t\"isa\""},
     {ROW, NULL, "--families", "lib", 0, "legal steps: none\n", "", NULL},
     {SIZES, "nothing", NULL, NULL, 0, "no kernel 'nothing' is offered or rejected\n", "", NULL},

@@ -312,7 +312,7 @@ static const struct {
     const char *row, *kernel, *says; /* says NULL: the launcher takes it */
 } launches[] = {
     {ROW("7168,256,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E",
-     "inter_dim 256 is no multiple of the kernel's 512"},
+     "inter_dim 256 is not a multiple of the tile width 512"},
     {ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E", NULL},
     {ROW("7168,512,256,8", "Silu", FN, FN, "per_1x32", "0"), "_ZN5aiter47fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3E",
      "scales per token"},

@@ -25,14 +25,14 @@ static const struct {
     {"subGU_n,subGU_m,co_name,knl_name\n128,32,other.co,a\n", 1, 0, ""},     /* by name; the rest is 0 */
     {"tile_m,tile_n,knl_name,co_name\n16,128,s,s.co\n", 1, 0, ""},
     {"tile_m,knl_name,co_name\n16,s,s.co\n", 0, 2, "column tile_n"},
-    {ONE "a,a.co,0,1,0,1,0,32,128,0\na,b.co,0,1,0,1,0,32,128,0\n", 1, 3, "kernel a is in m.csv already"},
+    {ONE "a,a.co,0,1,0,1,0,32,128,0\na,b.co,0,1,0,1,0,32,128,0\n", 1, 3, "kernel a is already listed in m.csv"},
     {ONE "a,../a.co,0,1,0,1,0,32,128,0\nb,b.co,0,1,0,1,0,32,128,0\n", 1, 2, "co_name '../a.co'"},
     {ONE "a,..,0,1,0,1,0,32,128,0\n", 0, 2, "co_name"},
     {ONE ",a.co,0,1,0,1,0,32,128,0\n", 0, 2, "knl_name ''"},
-    {ONE "a,a.co,0,1,0,1,0,32\n", 0, 2, "it has 8 cells and the header 10"},
+    {ONE "a,a.co,0,1,0,1,0,32\n", 0, 2, "the row has 8 cells, the header has 10"},
     {ONE "a,a.co,0,1,0,1,0,0x20,128,0\n", 0, 2, "column subGU_m"},
     {ONE "a,a.co,0,1,0,1,0,32,0,0\n", 0, 2, "column subGU_n"},
-    {ONE "a,a.co,0,1,0,1,0,32,128,0\n/* b", 1, 3, "nothing ends it"},
+    {ONE "a,a.co,0,1,0,1,0,32,128,0\n/* b", 1, 3, "unterminated comment"},
     {"x,y\n1,2\n", 0, 1, "no column knl_name"},
     {"", 0, 1, "empty"},
 };

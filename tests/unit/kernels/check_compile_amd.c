@@ -358,7 +358,7 @@ START_TEST(test_compiles)
 
     mf_format(compiler.arch, sizeof(compiler.arch), "%s", t->gfx);
     if (mf_code_version(t->vendor, compiler.version, why, sizeof(why)) < 0) {
-        printf("skipped: %s by %s: %s\n", t->gfx, t->by, why);
+        mf_check_skip("%s by %s: %s", t->gfx, t->by, why);
         return;
     }
     size_t n = choose(t, &compiler, made, codes, paths);
@@ -396,7 +396,7 @@ START_TEST(test_makers_compile)
     mf_format(compiler.arch, sizeof(compiler.arch), "%s", t->gfx);
     mf_format(device.class.gfx, sizeof(device.class.gfx), "%s", t->gfx);
     if (mf_code_version(t->vendor, compiler.version, why, sizeof(why)) < 0) {
-        printf("skipped: %s by %s: %s\n", t->gfx, t->by, why);
+        mf_check_skip("%s by %s: %s", t->gfx, t->by, why);
         return;
     }
     for (size_t f = 0; f < MF_ARRAY_LEN(formats); f++) {

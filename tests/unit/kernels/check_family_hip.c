@@ -50,7 +50,7 @@ static const struct {
 } refused[] = {
     {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype", "torch.float16", false},
     {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100", false},
-    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,gate_up:tiled", "gate_up", "scales of fp8fn_128 are of 128 rows", true},
+    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,gate_up:tiled", "gate_up", "a scale of fp8fn_128 covers 128", true},
 };
 /* clang-format on */
 
@@ -205,17 +205,17 @@ static const struct {
     {&hopper, "permute", "4096,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "sort_gather", "routes", "are 32768 routes"},
     {&hopper, "permute", "64,2048,384,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "unpermute_few_z", "rows", "24704 rows"},
     {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "quant1_gather", "format", "activations are"},
-    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "unpermute_zw", "doweight_stage1", "no other zw"},
+    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "unpermute_zw", "doweight_stage1", "there is no zw"},
     {&ampere, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "gather_bulk", "arch", "the device is sm_80"},
-    {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows are 1416 bytes"},
+    {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows have 1416 bytes"},
     {&hopper, "tile", "4096,4096,640,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "inter_dim is 640"},
-    {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_zw", "lds", "2 slices of 0 + 128 rows"},
+    {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_zw", "lds", "2 stages of 0 weight rows and 128 token rows"},
     {&hopper, "tile", "64,4096,192,128,8," PLAIN, "s1_bf16_silu_m64_n256_b_p128", "layout", "inter_dim is 192"},
     {&hopper, "layer", "64,4128,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "model_dim 4128"},
-    {&hopper, "tile", "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout", "gate and up lie in turn"},
+    {&hopper, "tile", "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout", "gate and up are interleaved"},
     {&hopper, "tile", "64,4160,256,128,8," PLAIN, "s2_bf16_m64_n256_b_p128_y", "layout", "panel128 of w2"},
     {&hopper, "layer", "64,4160,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "panel128 of w2"},
-    {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "scales of 1x128"},
+    {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "1x128 scales"},
 };
 /* clang-format on */
 
@@ -312,7 +312,7 @@ START_TEST(test_kept)
     for (size_t i = 0; i < h.n; i++)
         ck_assert(strncmp(h.steps[i].name, "s1_", 3) != 0 || strstr(h.steps[i].name, "_bsk") == NULL);
     check_ring("tile", &shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
-    ck_assert(defines(&code, "MF_KEPT=4"));
+    ck_assert(defines(&code, "MF_WEIGHT_REUSE=4"));
 }
 END_TEST
 
@@ -356,10 +356,10 @@ static const struct {
     {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
     {&hopper, "layer", "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
     {&hopper, "layer", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
-    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", NULL, "q_type", "h is quantised tile by tile"},
+    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", NULL, "q_type", "h is quantised within one tile"},
     {&hopper, "layer", "2048,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "tokens_max", "token is 2048 with topk 8"},
     {&hopper, "layer", "64,2048,768,512,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "experts", "expert is 512"},
-    {&hopper, "layer", "64,2112,256,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", NULL, "divisibility", "model_dim is 2112"},
+    {&hopper, "layer", "64,2112,256,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", NULL, "divisibility", "model_dim 2112"},
     {&ampere, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is sm_80"},
     {&cdna3, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is gfx942"},
     {&hopper, "pair", "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128", NULL, NULL},
@@ -367,8 +367,8 @@ static const struct {
     {&hopper, "pair", "16384,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "pair_bf16_silu_m96_n256_b_w", NULL, NULL},
     {&hopper, "pair", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "pair_bf16_gelu_m32_n256_b", NULL, NULL},
     {&hopper, "pair", "64,2048,768,512,8," PLAIN, "pair_bf16_silu_m32_n256_b_p128", NULL, NULL},
-    {&hopper, "pair", "1024,4096,384,128,8," TOKEN_FP8, NULL, "q_type", "h is quantised tile by tile"},
-    {&ampere, "pair", "64,2048,768,128,8," PLAIN, NULL, "arch", "pair is written for wgmma and bulk copies of sm_90; the device is sm_80"},
+    {&hopper, "pair", "1024,4096,384,128,8," TOKEN_FP8, NULL, "q_type", "h is quantised within one tile"},
+    {&ampere, "pair", "64,2048,768,128,8," PLAIN, NULL, "arch", "family pair needs WGMMA and TMA loads (sm_90); the device is sm_80"},
 };
 /* clang-format on */
 
@@ -541,7 +541,7 @@ START_TEST(test_architecture)
     (void)ask(&ampere, shapes[2], &h); /* which converts no 8-bit floats */
     ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "q_dtype");
-    ck_assert_msg(strstr(h.reason, "of bf16 or int4, and int8 by token"), "%s", h.reason);
+    ck_assert_msg(strstr(h.reason, "with bf16 or int4, and int8 with scales per token"), "%s", h.reason);
 }
 END_TEST
 

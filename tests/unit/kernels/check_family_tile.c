@@ -113,8 +113,8 @@ static const struct {
     int64_t token;
     const char *why; /* "": they are offered */
 } paddings[] = {
-    {1, "no expert has more rows than there are tokens, 1: blocks of 32 hold them all"},
-    {64, "an expert has 4 rows on average: blocks of 32 hold 8 times as many, and 64 would be padding"},
+    {1, "an expert has at most one row per token, 1 in all; blocks of 32 rows already hold them"},
+    {64, "an expert has 4 rows on average; blocks of 32 already hold 8 times that, so blocks of 64 only add padding"},
     {65, ""},
 };
 
@@ -178,8 +178,7 @@ START_TEST(test_widths)
     contract_ask("tile", &s, 2, &a);
     ck_assert_int_eq(a.rejections, 2 + 1 + LARGE_BLOCKS);
     ck_assert_str_eq(a.rule, "divisibility");
-    ck_assert_str_eq(a.reason, "block_n is 64 and inter_dim is 96: a tile must divide the columns of stage 1 "
-                               "(remainder 32)");
+    ck_assert_str_eq(a.reason, "inter_dim 96 is not a multiple of block_n 64 (remainder 32)");
 }
 END_TEST
 

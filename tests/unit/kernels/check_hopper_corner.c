@@ -1,5 +1,5 @@
-/* Where bulk copies find a slice of a tile's weights: the tensor that the host describes (mf_hip_stage_map_weights) and the corner that a
- * kernel computes (kernels/gpu/src/corner.h) give each element that a layout has there. */
+/* Tests TMA loads of weights: the host's tensor map (mf_hip_stage_map_weights) and the kernel's coordinates
+ * (kernels/gpu/src/tma_coord.h) together address every element where the layout puts it. */
 #include <stdint.h>
 
 #include "common/base/cleanup.h"
@@ -10,7 +10,7 @@
 typedef int32_t i32;
 typedef uint32_t u32;
 #define MF_DEVICE static
-#include "kernels/gpu/src/corner.h"
+#include "kernels/gpu/src/tma_coord.h"
 
 #define BF16 "ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define FP8 \
@@ -64,9 +64,9 @@ static const struct {
 };
 /* clang-format on */
 
-/* Of the box's rows of LDS, eight of gate and eight of up in turn, the one that is column c's. */
-static uint64_t element_at(const struct mf_bulk_tensor *t, const struct mf_corner *at, uint64_t k, int half,
-                           int c)
+/* Element k of column c's row in the box; eight gate rows alternate with eight up rows. */
+static uint64_t element_at(const struct mf_bulk_tensor *t, const struct mf_tma_coord *at, uint64_t k,
+                           int half, int c)
 {
     const uint64_t place[5] = {(uint64_t)at->c0 + k, (uint64_t)(at->c1 + c % 8), (uint64_t)(at->c2 + half),
                                (uint64_t)at->c3 + (uint64_t)(c / 8) % t->box[3],
@@ -105,7 +105,7 @@ START_TEST(each_element)
     for (int expert = 0; expert < s.expert; expert++) {
         for (int col = 0; col < (int)width; col += columns) {
             for (size_t slice = 0; slice < K / slice_k; slice++) {
-                const struct mf_corner at = mf_corner_of(&w, (i32)slice, col, expert);
+                const struct mf_tma_coord at = mf_tma_coord_of(&w, (i32)slice, col, expert);
                 for (int half = 0; half < st.halves; half++) {
                     for (int c = 0; c < columns; c++) {
                         for (size_t k = 0; k < slice_k; k += slice_k / 2) {

@@ -1,4 +1,5 @@
-/* The order in which the tiles of a stage are made (kernels/gpu/src/hopper/hopper_order.inc.h): each once, whoever takes how many. */
+/* Tests the tile order (kernels/gpu/src/hopper/hopper_tile_order.inc.h): every tile is processed exactly
+ * once, however many tiles each L2 partition claims. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static u32 mf_product_high(u32 a, u32 b)
 {
     return (u32)((uint64_t)a * b >> 32);
 }
-#include "kernels/gpu/src/hopper/hopper_order.inc.h"
+#include "kernels/gpu/src/hopper/hopper_tile_order.inc.h"
 
 #define HALF 0x80000000u
 

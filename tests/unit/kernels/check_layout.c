@@ -272,7 +272,7 @@ take_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     a->refused++;
     if (strcmp(rule, "gate_up") != 0)
         return 0;
-    ck_assert_ptr_nonnull(strstr(reason, "gate and up of this shape's w1 lie "));
+    ck_assert_ptr_nonnull(strstr(reason, "gate and up of w1 are stored "));
     ck_assert_ptr_nonnull(strstr(reason, kernel));
     return 0;
 }

@@ -1,4 +1,5 @@
-/* The division of kernels/gpu/src/quotient.h against true division, over every pair that quantising can bring together. */
+/* Tests the division of kernels/gpu/src/quotient.h against true division, for every pair of operands that
+ * quantisation can produce. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

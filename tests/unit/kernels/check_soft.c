@@ -1,5 +1,5 @@
-/* The conversions of kernels/gpu/src/soft.h and small.h against the definitions of kernels/core/codes.h: every code, and every float that decides
- * a rounding. */
+/* Tests the conversions of kernels/gpu/src/soft.h and mx_formats.h against the definitions of
+ * kernels/core/codes.h, for every code and every float at a rounding boundary. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 typedef uint32_t u32;
 #define MF_DEVICE static inline
-#include "kernels/gpu/src/small.h"
+#include "kernels/gpu/src/mx_formats.h"
 #include "kernels/gpu/src/soft.h"
 
 static const int biases[] = {7, 8};

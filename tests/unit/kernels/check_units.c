@@ -1,4 +1,5 @@
-/* Sums in units that follow each other, as kernels/gpu/src/hopper/hopper_short.inc.h has them, against sums of doubles. */
+/* Tests rescaled accumulation (kernels/gpu/src/rescale.h, as used by hopper/hopper_short_k.inc.h) against
+ * sums in double precision. */
 #include <math.h>
 
 #include "common/base/cleanup.h"
@@ -6,7 +7,7 @@
 
 #define MF_DEVICE       static inline
 #define MF_DIVIDE(a, b) ((a) / (b))
-#include "kernels/gpu/src/units.h"
+#include "kernels/gpu/src/rescale.h"
 
 #define LARGE 16777216.0f /* a product of 128 pairs of e4m3 is at most 1.5 times that */
 
@@ -51,7 +52,7 @@ START_TEST(follow)
     }
     for (int i = 1; i < 4; i++) {
         float next = rows[_i].of[i].unit;
-        sum *= mf_units_ratio(now, &largest, &next);
+        sum *= mf_rescale_factor(now, &largest, &next);
         sum += rows[_i].of[i].product;
         now = next;
     }

@@ -13,6 +13,7 @@
 #include "measure/race/measure.h"
 #include "measure/race/rotate.h"
 #include "measure/session/session.h"
+#include "measure/session/session_data.h"
 #include "support/kernels/planted.h"
 
 #include "support/kernels/test_memfd_store.h"
@@ -61,6 +62,36 @@ static double best_is(void *context, mf_ops covers)
     (void)covers;
     return *(double *)context;
 }
+
+/* ---- buffers ---- */
+
+/* Pointers to outputs stay valid while further outputs are added. */
+START_TEST(output_pointers_stay_valid)
+{
+    enum { N = 100 };
+    struct mf_device *d = planted_device(CLOCK_HONEST);
+    struct mf_shape s = planted_shape(0, 3);
+    struct mf_session *session = session_of(d, &s, NULL, &defaults);
+    struct mf_guarded *out[N][2], *again[2];
+    struct mf_tensor_spec a = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_F32, .order = "sorted"};
+    for (int i = 0; i < N; i++) {
+        a.block = i + 1;
+        ck_assert_int_eq(mf_session_output(session, &a, out[i]), 0);
+        /* keeps a growing array from being extended in place */
+        ck_assert_ptr_nonnull(out[i][0]->region.at);
+    }
+    for (int i = 0; i < N; i++) {
+        a.block = i + 1;
+        ck_assert_int_eq(mf_session_output(session, &a, again), 0);
+        for (int run = 0; run < 2; run++) {
+            ck_assert_ptr_eq(again[run], out[i][run]);
+            ck_assert_int_eq(out[i][run]->tensor_spec.block, i + 1);
+        }
+    }
+    session = mf_session_free(session);
+    d->ops->free(d);
+}
+END_TEST
 
 /* ---- what is kept ---- */
 
@@ -793,6 +824,7 @@ int main(void)
     Suite *s = suite_create("session");
     TCase *t = tcase_create("session");
     tcase_set_timeout(t, 60);
+    tcase_add_test(t, output_pointers_stay_valid);
     tcase_add_loop_test(t, weights_are_kept, 0, PLANTED_N_FORMATS);
     tcase_add_loop_test(t, references_are_kept, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, serves_the_same_data_only);

@@ -28,7 +28,7 @@
 typedef int32_t i32;
 typedef uint32_t u32;
 #define MF_DEVICE static
-#include "kernels/gpu/src/corner.h"
+#include "kernels/gpu/src/tma_coord.h"
 
 /* ---- the gate: the planted family, whose kernels say that they take so much ---- */
 
@@ -157,12 +157,12 @@ static struct mf_device *open_cardboard(void)
     struct mf_device *d = NULL;
 
     if (mf_sibling_file("moefarm-hip-nvidia.so", "kernels", path) < 0) {
-        printf("skipped: asking the runtime: this build has no module for nvidia\n");
+        mf_check_skip("this build has no moefarm-hip-nvidia.so (NVIDIA\'s CUDA toolkit)");
         return NULL;
     }
     ck_assert_ptr_nonnull(dlopen(MF_BINARY_DIR "/tests/fake_cuda/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL));
     if (mf_code_version("nvidia", path, text, sizeof(text)) < 0) {
-        printf("skipped: asking the runtime: %s\n", text);
+        mf_check_skip("%s", text);
         return NULL;
     }
     ck_assert_msg(mf_device_open("hip:nvidia:0", text, sizeof(text), &d) == 0, "%s", text);
@@ -450,7 +450,7 @@ START_TEST(likely_blocks_are_told)
 END_TEST
 
 /* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the
- * corner is that kernels/gpu/src/corner.h makes of what a launch brings, its bytes are those of the layout. */
+ * corner is that kernels/gpu/src/tma_coord.h makes of what a launch brings, its bytes are those of the layout. */
 static const struct {
     const char *shape, *step;
     int columns, bits;
@@ -499,7 +499,7 @@ START_TEST(a_slice_is_a_box)
     for (size_t expert = 0; expert < (size_t)s.expert; expert += (size_t)s.expert - 1) {
         for (size_t col = 0; col < I; col += columns) {
             for (size_t slice = 0; slice < K / of_slice; slice += 5) {
-                const struct mf_corner c = mf_corner_of(&args->w, (i32)slice, (i32)col, (i32)expert);
+                const struct mf_tma_coord c = mf_tma_coord_of(&args->w, (i32)slice, (i32)col, (i32)expert);
                 const size_t corner[5] = {(size_t)c.c0, (size_t)c.c1, (size_t)c.c2, (size_t)c.c3,
                                           (size_t)c.c4};
                 for (size_t i = 0; i < columns * n_halves; i++) { /* rows as they come to LDS */
@@ -625,6 +625,7 @@ int main(void)
     tcase_add_loop_test(runtime, a_row_is_brought_ahead, 0, MF_ARRAY_LEN(ahead));
     tcase_add_loop_test(runtime, likely_blocks_are_told, 0, MF_ARRAY_LEN(likely));
     tcase_add_test(runtime, compiles_where_it_may);
+    tcase_set_tags(runtime, "optional");
     suite_add_tcase(suite, runtime);
     return mf_check_main(suite);
 }

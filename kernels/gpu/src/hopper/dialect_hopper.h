@@ -1,130 +1,137 @@
-/* More words, of Hopper alone (PTX of sm_90a): copies in bulk that complete on barriers in LDS, and registers that waves hand
- * to each other. Only sources for Hopper alone know them. */
+/* Hopper-only primitives (PTX for sm_90a): mbarriers, TMA and bulk copies, register reallocation, stmatrix.
+ * Include only in Hopper sources. */
 #pragma once
 
-#include "corner.h"
+#include "tma_coord.h"
 
-/* ---- barriers in LDS: a phase ends with its last arrival and its last byte ---- */
+/* ---- mbarriers: a phase ends with its last arrival and its last expected byte ---- */
 
-MF_DEVICE u32 mf_lds_at(const void *p)
+MF_DEVICE u32 mf_shared_address(const void *p)
 {
     return (u32)__cvta_generic_to_shared(p);
 }
-MF_DEVICE void mf_barrier_init(u64 *b, i32 arrivals)
+MF_DEVICE void mf_mbarrier_init(u64 *b, i32 arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(mf_lds_at(b)), "r"(arrivals) : "memory");
-}
-MF_DEVICE void mf_barrier_arrive(u64 *b)
-{
-    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n" ::"r"(mf_lds_at(b))
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(mf_shared_address(b)), "r"(arrivals)
                  : "memory");
 }
-/* Arrives, and says how many bytes bulk copies will bring before the phase ends. */
-MF_DEVICE void mf_barrier_expect(u64 *b, i32 bytes)
+MF_DEVICE void mf_mbarrier_arrive(u64 *b)
 {
-    asm volatile(
-        "{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n" ::"r"(mf_lds_at(b)),
-        "r"(bytes)
-        : "memory");
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n" ::"r"(mf_shared_address(b))
+                 : "memory");
 }
-/* Arrives when all of this thread's mf_copy_async so far have landed. */
-MF_DEVICE void mf_barrier_arrive_copied(u64 *b)
+/* Arrives and announces the bytes that bulk copies will write before the phase ends. */
+MF_DEVICE void mf_mbarrier_arrive_expect_tx(u64 *b, i32 bytes)
 {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(mf_lds_at(b)) : "memory");
+    asm volatile("{ .reg .b64 s; mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1; }\n" ::"r"(
+                     mf_shared_address(b)),
+                 "r"(bytes)
+                 : "memory");
 }
-/* Waits for the end of the phase of that parity; the phase before the first has parity 1 and has ended. */
-MF_DEVICE void mf_barrier_wait(u64 *b, u32 parity)
+/* Arrives when all cp.async copies of this thread so far have completed. */
+MF_DEVICE void mf_mbarrier_arrive_cp_async(u64 *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(mf_shared_address(b))
+                 : "memory");
+}
+/* Waits until the phase of that parity has ended. The phase before the first one has parity 1 and counts as
+ * ended. */
+MF_DEVICE void mf_mbarrier_wait(u64 *b, u32 parity)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@!done bra again;\n"
-                 "}\n" ::"r"(mf_lds_at(b)),
+                 "}\n" ::"r"(mf_shared_address(b)),
                  "r"(parity)
                  : "memory");
 }
-/* Of `threads` threads that name the same number; 0 is __syncthreads()'s. */
-MF_DEVICE void mf_group_sync(i32 number, i32 threads)
+/* Named barrier of `threads` threads; barrier 0 is __syncthreads(). */
+MF_DEVICE void mf_named_barrier_sync(i32 barrier_id, i32 threads)
 {
-    asm volatile("bar.sync %0, %1;\n" ::"r"(number), "r"(threads) : "memory");
+    asm volatile("bar.sync %0, %1;\n" ::"r"(barrier_id), "r"(threads) : "memory");
 }
-/* Counts this thread as there and goes on. */
-MF_DEVICE void mf_group_arrive(i32 number, i32 threads)
+/* Arrives at a named barrier without waiting. */
+MF_DEVICE void mf_named_barrier_arrive(i32 barrier_id, i32 threads)
 {
-    asm volatile("bar.arrive %0, %1;\n" ::"r"(number), "r"(threads) : "memory");
+    asm volatile("bar.arrive %0, %1;\n" ::"r"(barrier_id), "r"(threads) : "memory");
 }
 
-/* ---- copies in bulk ---- */
+/* ---- TMA and bulk copies ---- */
 
-/* Asks the last cache for a box. */
-MF_DEVICE void mf_ask_cache_5(const mf_hip_map *map, const mf_corner &at)
+/* Prefetches a box of a tensor into L2. */
+MF_DEVICE void mf_tma_prefetch_5d(const mf_hip_map *map, const mf_tma_coord &at)
 {
     asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];\n" ::"l"(map),
                  "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
                  : "memory");
 }
-/* A box of a tensor to LDS; its bytes count on the barrier, zeros for what lies outside of the tensor included. once: nobody
- * reads it again, so the last cache gives it up before what others share. */
-MF_DEVICE void mf_bulk_load_5(void *lds, const mf_hip_map *map, u64 *b, const mf_corner &at, bool once)
+/* TMA load of a box into shared memory. Its bytes count on the mbarrier, including zeros for elements
+ * outside the tensor. evict_first: no other block reads the box, so L2 evicts it before shared data. */
+MF_DEVICE void mf_tma_load_5d(void *lds, const mf_hip_map *map, u64 *b, const mf_tma_coord &at,
+                              bool evict_first)
 {
-    if (once) {
-        asm volatile("{ .reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0;\n"
-                     "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                     ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], p; }\n" ::"r"(mf_lds_at(lds)),
-                     "l"(map), "r"(mf_lds_at(b)), "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
-                     : "memory");
+    if (evict_first) {
+        asm volatile(
+            "{ .reg .b64 p; createpolicy.fractional.L2::evict_first.b64 p, 1.0;\n"
+            "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+            ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6, %7}], [%2], p; }\n" ::"r"(mf_shared_address(lds)),
+            "l"(map), "r"(mf_shared_address(b)), "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
+            : "memory");
         return;
     }
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];\n" ::"r"(mf_lds_at(lds)),
-                 "l"(map), "r"(mf_lds_at(b)), "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(at.c4)
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];\n" ::"r"(mf_shared_address(lds)),
+                 "l"(map), "r"(mf_shared_address(b)), "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3),
+                 "r"(at.c4)
                  : "memory");
 }
-MF_DEVICE void mf_bulk_load_2(void *lds, const mf_hip_map *map, u64 *b, i32 c0, i32 c1)
+MF_DEVICE void mf_tma_load_2d(void *lds, const mf_hip_map *map, u64 *b, i32 c0, i32 c1)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];\n" ::"r"(mf_lds_at(lds)),
-                 "l"(map), "r"(mf_lds_at(b)), "r"(c0), "r"(c1)
+                 "[%0], [%1, {%3, %4}], [%2];\n" ::"r"(mf_shared_address(lds)),
+                 "l"(map), "r"(mf_shared_address(b)), "r"(c0), "r"(c1)
                  : "memory");
 }
-/* A run of bytes to LDS, a multiple of 16. */
+/* Bulk load of contiguous bytes, a multiple of 16. */
 MF_DEVICE void mf_bulk_load(void *lds, const void *global, i32 bytes, u64 *b)
 {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
-            mf_lds_at(lds)),
-        "l"(global), "r"(bytes), "r"(mf_lds_at(b))
+            mf_shared_address(lds)),
+        "l"(global), "r"(bytes), "r"(mf_shared_address(b))
         : "memory");
 }
-/* A run of bytes from LDS, a multiple of 16, in the background; before LDS is written again: mf_bulk_wait_read. */
+/* Asynchronous bulk store of contiguous bytes, a multiple of 16. Call mf_bulk_wait_read before overwriting
+ * the source. */
 MF_DEVICE void mf_bulk_store(void *global, const void *lds, i32 bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global),
-                 "r"(mf_lds_at(lds)), "r"(bytes)
+                 "r"(mf_shared_address(lds)), "r"(bytes)
                  : "memory");
 }
 MF_DEVICE void mf_bulk_commit()
 {
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
-/* Until what this thread stored or added in bulk is in memory. */
+/* Waits until this thread's bulk stores are complete in global memory. */
 MF_DEVICE void mf_bulk_wait()
 {
     asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
-/* But for the last N groups. */
+/* Waits until the sources of all but the last N groups have been read. */
 template <int N = 0> MF_DEVICE void mf_bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(N) : "memory");
 }
 
-/* Number of the unit that this runs on. */
-MF_DEVICE i32 mf_unit()
+/* Index of the SM that runs this thread. */
+MF_DEVICE i32 mf_sm_id()
 {
-    u32 unit;
-    asm("mov.u32 %0, %%smid;\n" : "=r"(unit));
-    return (i32)unit;
+    u32 sm;
+    asm("mov.u32 %0, %%smid;\n" : "=r"(sm));
+    return (i32)sm;
 }
 MF_DEVICE u64 mf_cycles()
 {
@@ -137,106 +144,109 @@ MF_DEVICE u32 mf_product_high(u32 a, u32 b)
 {
     return __umulhi(a, b);
 }
-/* How many were taken before this one, of a count in memory. */
-MF_DEVICE u32 mf_take_one(u32 *count)
+/* Atomic fetch-and-increment, relaxed. */
+MF_DEVICE u32 mf_fetch_increment(u32 *count)
 {
     u32 before;
     asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
     return before;
 }
-/* How many have ended before this one: what they, and whom they met, had counted by then is seen. */
-MF_DEVICE u32 mf_end_one(u32 *count)
+/* Atomic fetch-and-increment, acquire-release: makes visible what earlier callers, and threads they
+ * synchronised with, have counted. */
+MF_DEVICE u32 mf_fetch_increment_acq_rel(u32 *count)
 {
     u32 before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;\n" : "=r"(before) : "l"(count) : "memory");
     return before;
 }
 
-/* Eight bf16, at 16 bytes, are added to what is there, each rounded. */
-MF_DEVICE void mf_add_8(void *global, const mf_16b &v)
+/* Adds eight bf16 to global memory at a 16-byte address, each rounded. */
+MF_DEVICE void mf_red_add_8(void *global, const mf_16b &v)
 {
     asm volatile("red.relaxed.gpu.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};\n" ::"l"(global),
                  "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
 
-/* ---- rows that one block writes and another reads in bulk ---- */
+/* ---- global memory written by one block and read by another block's bulk copies ---- */
 
-/* What this thread wrote is seen by copies in bulk of whoever meets it. */
-MF_DEVICE void mf_written_for_bulk()
+/* Orders this thread's generic-proxy writes before bulk copies of threads that synchronise with it. */
+MF_DEVICE void mf_fence_proxy_async()
 {
     asm volatile("fence.proxy.async;\n" ::: "memory");
 }
-/* One more part of what `count` counts is in memory, written before by any thread that has met this one. */
-MF_DEVICE void mf_part_done(u32 *count)
+/* Signals that one more part counted by `count` is in memory. The part may have been written by any thread
+ * that has synchronised with this one. */
+MF_DEVICE void mf_signal_part(u32 *count)
 {
-    mf_written_for_bulk();
+    mf_fence_proxy_async();
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
 }
-/* The same of two counts, of which a part is one. */
-MF_DEVICE void mf_part_done_of_two(u32 *count, u32 *all)
+/* The same for two counts that both include the part. */
+MF_DEVICE void mf_signal_part_and_total(u32 *count, u32 *all)
 {
-    mf_written_for_bulk();
+    mf_fence_proxy_async();
     asm volatile("fence.acq_rel.gpu;\n" ::: "memory");
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(count) : "memory");
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;\n" ::"l"(all) : "memory");
 }
-/* Are so many? */
-MF_DEVICE bool mf_parts_are_there(const u32 *count, u32 parts)
+/* True if `count` has reached `parts`; acquires what they wrote. */
+MF_DEVICE bool mf_parts_ready(const u32 *count, u32 parts)
 {
     u32 v;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(v) : "l"(count) : "memory");
-    mf_written_for_bulk();
+    mf_fence_proxy_async();
     return v >= parts;
 }
-/* Until they are. */
-MF_DEVICE void mf_parts_wait(const u32 *count, u32 parts)
+/* Spins until `count` reaches `parts`. */
+MF_DEVICE void mf_wait_parts(const u32 *count, u32 parts)
 {
-    while (!mf_parts_are_there(count, parts))
+    while (!mf_parts_ready(count, parts))
         ;
 }
-/* What this thread wrote to memory is seen by whoever reads it in bulk after a barrier of the grid. */
-MF_DEVICE void mf_written_for_all()
+/* Makes this thread's writes visible to bulk copies of any block after a grid barrier. */
+MF_DEVICE void mf_publish_writes()
 {
-    mf_written_for_bulk();
+    mf_fence_proxy_async();
     __threadfence();
 }
 
 /* ---- registers and fragments ---- */
 
-/* What lane `from` of the wave has; from: modulo a wave's lanes. */
-template <typename T> MF_DEVICE T mf_of_lane(T v, i32 from)
+/* Value of lane `from` modulo the warp size. */
+template <typename T> MF_DEVICE T mf_shuffle(T v, i32 from)
 {
     return __shfl_sync(0xffffffffu, v, from);
 }
-/* A number that is the same in all lanes of a wave, as the compiler then knows: what is made of it is counted once for the wave, in
- * the registers that matrix instructions take their operands' places from. */
-MF_DEVICE i32 mf_of_wave(i32 v)
+/* Tells the compiler that a value is warp-uniform, so that derived values go to uniform registers, which
+ * WGMMA descriptors use. */
+MF_DEVICE i32 mf_warp_uniform(i32 v)
 {
-    return mf_of_lane(v, 0);
+    return mf_shuffle(v, 0);
 }
-/* A group of four waves has N registers a thread from here on. */
-template <int N> MF_DEVICE void mf_registers_give()
+/* Sets this warpgroup's registers per thread to N (setmaxnreg). */
+template <int N> MF_DEVICE void mf_registers_dealloc()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
 }
-template <int N> MF_DEVICE void mf_registers_take()
+template <int N> MF_DEVICE void mf_registers_alloc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
 }
-/* Four 8x8 matrices of 16-bit elements as mf_load_matrix_4 has them in its lanes; lane l names row l % 8 of matrix l / 8. */
-MF_DEVICE void mf_store_4(void *lds, const u32 (&r)[4])
+/* Stores four 8x8 matrices of 16-bit elements, in the register layout of mf_load_matrix_4; lane l gives the
+ * address of row l % 8 of matrix l / 8. */
+MF_DEVICE void mf_stmatrix_4(void *lds, const u32 (&r)[4])
 {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(mf_lds_at(lds)),
-        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-        : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
+                     mf_shared_address(lds)),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
-/* The same, each turned: the row that lane l names is column l % 8 of matrix l / 8. */
-MF_DEVICE void mf_store_turned_4(void *lds, const u32 (&r)[4])
+/* The same, transposed: the row whose address lane l gives is column l % 8 of matrix l / 8. */
+MF_DEVICE void mf_stmatrix_trans_4(void *lds, const u32 (&r)[4])
 {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(mf_lds_at(lds)),
-        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-        : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
+                     mf_shared_address(lds)),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }

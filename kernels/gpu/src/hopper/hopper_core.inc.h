@@ -1,130 +1,139 @@
-/* Hopper's own core of a stage of the two-stage grouped GEMM. A source includes it once for each stage that it has, in a
- * namespace of its own, with dialect_hopper.h and format.h before it.
+/* Warp-specialised mainloop of one stage of the two-stage grouped GEMM for Hopper. A source includes this
+ * file once for each stage, inside a namespace of its own, after dialect_hopper.h and format.h.
  *
- * As in tile.hip a slice is 128 bytes along K of every row, and stage 1 has eight rows of gate and the eight of up in turn.
- * Four waves bring slices, two groups of four waves multiply: they meet at barriers in LDS only, so one group's sums are
- * scaled or stored while the other's are made. Weights, and the tokens of stage 2, come as boxes of tensors in bulk; the
- * tokens of stage 1 are gathered, row by row.
+ * The thread block has one producer warpgroup and two consumer warpgroups. The producer fills a ring buffer
+ * of pipeline stages, and the consumers multiply with WGMMA. They synchronise only through mbarriers in
+ * shared memory, so one consumer warpgroup can run its epilogue while the other one multiplies. A pipeline
+ * stage holds one K tile: 128 bytes along K of every row. Weights, and the tokens of stage 2, arrive by TMA
+ * loads. Stage 1 gathers its token rows with cp.async. In stage 1, eight gate rows alternate with eight up
+ * rows, as in tile.hip.
  *
- * Tiles (with MF_KEPT: runs of them) are taken by whoever is free: some units are nearer to memory than others. So the blocks that run
- * at one time have neighbouring tiles: rows of weights that several expert blocks share, and tokens that several columns share, are
- * read while the last cache has them. Of a last cache in two halves each brings for itself what its units ask for, from the other
- * half what is at home there, and what lies between the halves carries no more than memory does; so each half's units have experts of
- * their own.
+ * The kernel is persistent. Blocks claim tiles (with MF_WEIGHT_REUSE: runs of tiles) dynamically, because
+ * some SMs have a shorter path to memory than others. Concurrent blocks then work on neighbouring tiles, so
+ * weight rows shared by several expert blocks, and tokens shared by several columns, are still in the L2
+ * cache. On GPUs whose L2 cache has two partitions, each partition also fetches a copy of lines that its
+ * SMs read from the other one, and the link between them is no faster than HBM. Each partition's SMs
+ * therefore process experts of their own.
  *
- *   MF_FORMAT, MF_STAGES  as tile.hip has them, and what tile_parts.inc.h says
- *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
- *   MF_SWAP     1: rows of the product are tokens (hopper_tokens.inc.h, hopper_short.inc.h); 0: weights (hopper_weights.inc.h)
- *   MF_TURNS    1: each group multiplies a tile of its own, turn and turn about; 0: the groups share a tile's rows
- *   MF_BOTH     1: both stages are in one launch, and share a ring
- *   MF_KEPT     as hopper_ring.h has it
+ *   MF_FORMAT, MF_STAGES  as in tile.hip; the macros of tile_parts.inc.h
+ *   MF_ADD       stage 2 adds each row to its token's row of y, which starts as zeros; the order is undefined
+ *   MF_SWAP      1: tokens are the M dimension (hopper_tokens_m.inc.h, hopper_short_k.inc.h);
+ *                0: weights are (hopper_weights_m.inc.h)
+ *   MF_PINGPONG  1: the consumer warpgroups take alternate tiles; 0: they share the rows of each tile
+ *   MF_TWO_STAGES  1: one launch runs both stages with a common ring buffer
+ *   MF_WEIGHT_REUSE  as in hopper_ring.h
  *
- *   lds: hopper_ring.h's */
+ *   shared memory: as in hopper_ring.h */
 #include "tile_parts.inc.h"
 
-#define SLICE_K  (SLICE / BYTES)
-#define SLICES   MF_CEIL(MF_D, SLICE_K)
+#define K_TILE   (K_TILE_BYTES / BYTES)
+#define K_TILES  MF_CEIL(MF_D, K_TILE)
 #define BLOCKS_D MF_CEIL(MF_D, 128)
-/* Tokens of a block that are multiplied, by eights: all, half or a quarter, where a matrix instruction has that width. */
+/* Widths of the product in units of 8 tokens: all of an expert block, about half, about a quarter. WGMMA
+ * must support the width. */
 #define QM       (MF_BM / 8)
 #define QM_HALF  (QM == 10 ? 6 : QM == 6 ? 4 : QM / 2)
 #define QM_LEAST (QM == 12 ? 6 : QM == 10 ? 4 : QM == 6 ? 2 : QM / 4)
-/* Each group writes rows of its own and meets the other only where slices are free, so that one's rows leave while the other
- * multiplies: in turn, or, in stage 2, where they have their own tokens. Stage 1's tiles are long: there a group that is ahead
- * only waits for slices that the other has not left. */
-#define ALONE (MF_TURNS || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
+/* Each consumer warpgroup writes out rows of its own and shares only the ring buffer with the other one, so
+ * that one's epilogue overlaps the other's mainloop. True for ping-pong and for stage 2 when the warpgroups
+ * have separate tokens. Tiles of stage 1 are long: a warpgroup that runs ahead would only wait for stages
+ * that the other one has not released. */
+#define OWN_EPILOGUE (MF_PINGPONG || (MF_SWAP && MF_BM >= 128 && MF_STAGE == 2))
 
-/* Stage 2's product of so few slices that it needs no sums of fp32's own. As many as units.h allows, and family_hip_hopper.h's MF_HIP_HOPPER_SHORT. */
-#define SHORT (MF_SWAP && ALONE && !MF_TURNS && SLICES <= 4)
-/* Such a product's rows of y are added by the wave that made them, through LDS of its own, some columns at a time: waves meet no other, and
- * the ring has a slice more. */
-#undef ADDS_OWN
-#if SHORT && defined(MF_ADD)
-#    define ADDS_OWN 1
+/* Stage 2 with so few K tiles that the sums need no separate fp32 accumulation. The limit of 4 follows from
+ * rescale.h and equals MF_HIP_HOPPER_SHORT of family_hip_hopper.h. */
+#define SHORT_K (MF_SWAP && OWN_EPILOGUE && !MF_PINGPONG && K_TILES <= 4)
+/* With SHORT_K each warp adds its own rows to y through a private shared memory region, WARP_OUT_COLS
+ * columns at a time. Warps need no barrier in the epilogue, and the ring buffer gets another stage. */
+#undef WARP_EPILOGUE
+#if SHORT_K && defined(MF_ADD)
+#    define WARP_EPILOGUE 1
 #else
-#    define ADDS_OWN 0
+#    define WARP_EPILOGUE 0
 #endif
-#define OWN_COLS   64 /* at a time */
-#define OWN_STRIDE (OWN_COLS + 8)
-#define OWN_BYTES  (16 * OWN_STRIDE * 2) /* of a wave */
+#define WARP_OUT_COLS   64 /* columns per pass */
+#define WARP_OUT_STRIDE (WARP_OUT_COLS + 8)
+#define WARP_OUT_BYTES  (16 * WARP_OUT_STRIDE * 2) /* of a warp */
 
-/* Where a group has all columns of its tokens it quantises them itself, and out holds codes, or bf16 of half as many rows. */
+/* A warpgroup that has all columns of its tokens quantises them in registers. `out` then holds 8-bit codes,
+ * or bf16 for half as many rows. */
 #undef OUT_BYTES
-#if defined(MF_QUANT) && MF_SWAP && (MF_TURNS || MF_BM >= 128)
+#if defined(MF_QUANT) && MF_SWAP && (MF_PINGPONG || MF_BM >= 128)
 #    define OUT_BYTES (MF_BM * CODES_STRIDE)
-#elif ADDS_OWN
-#    define OUT_BYTES (4 * GROUPS * OWN_BYTES)
+#elif WARP_EPILOGUE
+#    define OUT_BYTES (4 * CONSUMERS * WARP_OUT_BYTES)
 #else
 #    define OUT_BYTES (MF_BM * OUT_STRIDE * 2)
 #endif
-#define GATHERS      (MF_STAGE == 1)
-#define COPIES       (MF_BOTH || GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
-#define PASSES       MF_CEIL(MF_BM, GROUP / 8)
-#define SCALE_PASSES MF_CEIL(MF_BM, GROUP)
-/* Registers of a thread that brings and of one that multiplies: 64 Ki in all. */
-#define BRINGS     (GATHERS && (MF_SWAP || MF_BOTH) ? 56 : 40)
-#define MULTIPLIES (GATHERS && (MF_SWAP || MF_BOTH) ? 224 : 232)
+#define GATHERS       (MF_STAGE == 1)
+#define USES_CP_ASYNC (MF_TWO_STAGES || GATHERS || BY_BLOCK) /* all four producer warps issue copies */
+#define PASSES        MF_CEIL(MF_BM, WARPGROUP / 8)
+#define SCALE_PASSES  MF_CEIL(MF_BM, WARPGROUP)
+/* Registers per producer thread and per consumer thread; an SM has 64 Ki registers. */
+#define PRODUCER_REGS (GATHERS && (MF_SWAP || MF_TWO_STAGES) ? 56 : 40)
+#define CONSUMER_REGS (GATHERS && (MF_SWAP || MF_TWO_STAGES) ? 224 : 232)
 
 enum {
     tiles_of_block = TILES_N,
     out_bytes = OUT_BYTES,
-    brings = BRINGS,
-    multiplies = MULTIPLIES,
-    alone = ALONE,
+    producer_regs = PRODUCER_REGS,
+    consumer_regs = CONSUMER_REGS,
+    own_epilogue = OWN_EPILOGUE,
 };
 
-#if MF_KEPT && !SHORT
-#    error "MF_KEPT is for stage 2 of a few slices, with tokens as rows"
+#if MF_WEIGHT_REUSE && !SHORT_K
+#    error "MF_WEIGHT_REUSE requires stage 2 with few K tiles and tokens as the M dimension"
 #endif
 
 #include "hopper_tile.inc.h"
 
-/* ---- the waves that bring ---- */
+/* ---- producer warpgroup ---- */
 
-/* Where the rows lie that a thread gathers, in 16 bytes from x; ~0: padding. */
+/* Offsets of the rows that a thread gathers, in 16-byte units from x; ~0 for padding. */
 struct rows {
     u32 at[PASSES];
 };
 MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, rows &ret)
 {
-    const i32 me = threadIdx.x % GROUP;
+    const i32 me = threadIdx.x % WARPGROUP;
     MF_UNROLL
     for (int p = 0; p < PASSES; p++) {
-        const i32 r = me / 8 + p * (GROUP / 8);
+        const i32 r = me / 8 + p * (WARPGROUP / 8);
         const i32 token = r < MF_BM ? mf_id_token(a.sorted_ids[(i64)block * MF_BM + r]) : a.token;
         ret.at[p] = token < a.token ? (u32)token * (MF_D * BYTES / 16) + me % 8 : ~0u;
     }
 }
-MF_DEVICE void gather(const mf_hip_tile_args &a, const rows &from, i32 slice, u8 *tokens)
+MF_DEVICE void gather(const mf_hip_tile_args &a, const rows &from, i32 k_tile, u8 *tokens)
 {
-    const i32 me = threadIdx.x % GROUP, row = me / 8, chunk = me % 8;
-    const bool within = slice * SLICE + chunk * 16 < MF_D * BYTES;
-    u8 *to = tokens + row * SLICE + ((chunk ^ (row & 7)) << 4);
-    const u8 *x = (const u8 *)a.x + slice * SLICE;
+    const i32 me = threadIdx.x % WARPGROUP, row = me / 8, chunk = me % 8;
+    const bool within = k_tile * K_TILE_BYTES + chunk * 16 < MF_D * BYTES;
+    u8 *to = tokens + row * K_TILE_BYTES + ((chunk ^ (row & 7)) << 4);
+    const u8 *x = (const u8 *)a.x + k_tile * K_TILE_BYTES;
     MF_UNROLL
     for (int p = 0; p < PASSES; p++) {
         const bool there = within && from.at[p] != ~0u;
-        if (MF_BM % (GROUP / 8) == 0 || row + p * (GROUP / 8) < MF_BM)
-            mf_copy_async_16(to + p * (GROUP / 8) * SLICE, x + (there ? (u64)from.at[p] * 16 : 0), there);
+        if (MF_BM % (WARPGROUP / 8) == 0 || row + p * (WARPGROUP / 8) < MF_BM)
+            mf_copy_async_16(to + p * (WARPGROUP / 8) * K_TILE_BYTES, x + (there ? (u64)from.at[p] * 16 : 0),
+                             there);
     }
 }
-/* Each token's scale of a slice. */
-MF_DEVICE void copy_scales(const mf_hip_tile_args &a, const i64 (&from)[SCALE_PASSES], i32 slice, u8 *scales)
+/* Copies each token's scale of a K tile. */
+MF_DEVICE void copy_scales(const mf_hip_tile_args &a, const i64 (&from)[SCALE_PASSES], i32 k_tile, u8 *scales)
 {
-    const i32 me = threadIdx.x % GROUP;
+    const i32 me = threadIdx.x % WARPGROUP;
     MF_UNROLL
     for (int p = 0; p < SCALE_PASSES; p++) {
-        if (me + p * GROUP < MF_BM)
-            mf_copy_async_4(scales + (me + p * GROUP) * 4, a.x_scale + (from[p] < 0 ? 0 : from[p] + slice),
-                            from[p] >= 0);
+        if (me + p * WARPGROUP < MF_BM)
+            mf_copy_async_4(scales + (me + p * WARPGROUP) * 4,
+                            a.x_scale + (from[p] < 0 ? 0 : from[p] + k_tile), from[p] >= 0);
     }
 }
-/* Ids of the rows whose scales this thread copies. */
-MF_DEVICE void look_up_ids(const mf_hip_tile_args &a, i32 block, i32 (&ret)[SCALE_PASSES])
+/* Loads the sorted ids of the rows whose scales this thread copies. */
+MF_DEVICE void load_ids(const mf_hip_tile_args &a, i32 block, i32 (&ret)[SCALE_PASSES])
 {
     MF_UNROLL
     for (int p = 0; p < SCALE_PASSES; p++) {
-        const i32 r = threadIdx.x % GROUP + p * GROUP;
+        const i32 r = threadIdx.x % WARPGROUP + p * WARPGROUP;
         ret[p] = r < MF_BM ? a.sorted_ids[(i64)block * MF_BM + r] : a.token;
     }
 }
@@ -133,14 +142,14 @@ MF_DEVICE void find_scales(const mf_hip_tile_args &a, i32 block, const i32 (&ids
 {
     MF_UNROLL
     for (int p = 0; p < SCALE_PASSES; p++) {
-        const i64 at = (i64)block * MF_BM + threadIdx.x % GROUP + p * GROUP;
+        const i64 at = (i64)block * MF_BM + threadIdx.x % WARPGROUP + p * WARPGROUP;
         const i32 token = mf_id_token(ids[p]);
         ret[p] = token < a.token ? (GATHERS ? (i64)token : at) * BLOCKS_D : -1;
     }
 }
 
-/* Where nothing is done aside: with a slice, nor at the end. */
-struct nothing_aside {
+/* The producer has no side work. */
+struct no_side_work {
     __device__ __forceinline__ void operator()()
     {
     }
@@ -149,8 +158,8 @@ struct nothing_aside {
     }
 };
 
-/* Tokens are those of a launch that has ended. */
-struct all_there {
+/* The tokens were written by an earlier launch, so the producer need not wait for them. */
+struct no_wait {
     static const bool has_order = true;
     static __device__ __forceinline__ bool is_pending()
     {
@@ -161,26 +170,28 @@ struct all_there {
     }
 };
 
-MF_DEVICE u8 *weights_of(const ring &r, i32 slice)
+MF_DEVICE u8 *weights_of(const ring &r, i32 k_tile)
 {
-    return MF_KEPT ? r.kept + slice * WEIGHTS : slice_of(r);
+    return MF_WEIGHT_REUSE ? r.resident + k_tile * WEIGHT_BYTES : stage_of(r);
 }
 MF_DEVICE u8 *tokens_of(const ring &r)
 {
-    return slice_of(r) + (MF_KEPT ? 0 : WEIGHTS);
+    return stage_of(r) + (MF_WEIGHT_REUSE ? 0 : WEIGHT_BYTES);
 }
 
-/* A tile that is to be brought. */
-struct coming {
-    spot at;
-    mf_corner next; /* where the next slice of its weights begins */
-    bool once;      /* no other block has its weights: the last cache gives them up before tokens, h and y */
-    bool are_there; /* its weights are those of the tile before */
-    i32 ids[SCALE_PASSES]; /* look_up_ids() */
+/* A tile that the producer loads. */
+struct tile_load {
+    tile_coord at;
+    mf_tma_coord next; /* coordinate of the next K tile of weights */
+    /* no other expert block uses these weights: L2 should evict them before tokens, h and y */
+    bool evict_first;
+    bool reuses_weights;   /* the weights of the previous tile are reused */
+    i32 ids[SCALE_PASSES]; /* set by load_ids() */
 };
-/* follows: the tile is of the same run as the one before. with_ids: the order of tokens is written. What is read is asked for at once. */
-MF_DEVICE void look_up(const mf_hip_tile_args &a, const mf_hip_weights &w, const spot &at, i32 n_blocks,
-                       bool follows, bool with_ids, coming &ret)
+/* Prepares the loads of a tile and starts its global reads at once. follows: the tile belongs to the same
+ * run as the previous one. with_ids: the sorted ids are already written. */
+MF_DEVICE void begin_load(const mf_hip_tile_args &a, const mf_hip_weights &w, const tile_coord &at,
+                          i32 n_blocks, bool follows, bool with_ids, tile_load &ret)
 {
     ret.at = at;
     if (at.block < 0)
@@ -188,224 +199,239 @@ MF_DEVICE void look_up(const mf_hip_tile_args &a, const mf_hip_weights &w, const
     const i32 before = a.experts[MF_MAX(at.block - 1, 0)], expert = a.experts[at.block],
               behind = a.experts[MF_MIN(at.block + 1, n_blocks - 1)];
     if (with_ids)
-        look_up_ids(a, at.block, ret.ids);
+        load_ids(a, at.block, ret.ids);
     const bool is_first = at.block == 0 || before != expert,
                is_last = at.block + 1 == n_blocks || behind != expert;
-    ret.next = mf_corner_of(&w, 0, at.col, expert);
-    ret.once = is_first & is_last;
-    ret.are_there = follows & !is_first;
+    ret.next = mf_tma_coord_of(&w, 0, at.col, expert);
+    ret.evict_first = is_first & is_last;
+    ret.reuses_weights = follows & !is_first;
 }
 
-/* The next slice of weights into its place, once that is empty, but for those that are there. */
-MF_DEVICE void ask_weights(const mf_hip_weights &w, const ring &r, i32 slice, coming &c)
+/* Waits until the pipeline stage is empty and issues the TMA load of the next K tile of weights, unless
+ * they are reused. */
+MF_DEVICE void load_weights(const mf_hip_weights &w, const ring &r, i32 k_tile, tile_load &c)
 {
     wait_empty(r);
-    if (threadIdx.x % GROUP > 0)
+    if (threadIdx.x % WARPGROUP > 0)
         return;
     u64 *full = r.full + r.at % MF_STAGES;
-    mf_barrier_expect(full, ((c.are_there ? 0 : MF_BN) + (GATHERS ? 0 : MF_BM)) * SLICE);
-    if (c.are_there)
+    mf_mbarrier_arrive_expect_tx(full,
+                                 ((c.reuses_weights ? 0 : MF_BN) + (GATHERS ? 0 : MF_BM)) * K_TILE_BYTES);
+    if (c.reuses_weights)
         return;
-    if (MF_KEPT && MF_STAGES > SLICES && r.at >= SLICES) /* a shorter ring's place says it, too */
-        wait_left(r, SLICES);
-    mf_bulk_load_5(weights_of(r, slice), &w.map, full, c.next, c.once);
-    c.next.c0 += w.slice_0; /* step by step: of products for each slice the compiler would keep all */
+    /* with fewer stages wait_empty() implies this */
+    if (MF_WEIGHT_REUSE && MF_STAGES > K_TILES && r.at >= K_TILES)
+        wait_released(r, K_TILES);
+    mf_tma_load_5d(weights_of(r, k_tile), &w.map, full, c.next, c.evict_first);
+    /* incremental: the compiler would keep all products k_tile * w.slice_0 in registers */
+    c.next.c0 += w.slice_0;
     c.next.c3 += w.slice_3;
 }
 
-/* All slices of this block's tiles. take.ask() asks for the next run, take() then has its first tile, beyond all tiles where there is none.
- * there(block): waits until the tokens of an expert block are written, by all threads that come here; the weights of a tile's first slice
- * are on their way by then and, where tokens may not be there (is_pending()), of the first tile as many as the ring holds.
- * There::has_order: the order of tokens is written before. aside(): what else a thread that brings does with each slice. */
-template <class Take, class There, class Aside>
-MF_DEVICE void bring(const mf_hip_weights &w, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
-                     i32 n_blocks, Take &take, There &there, Aside &aside)
+/* Producer loop: loads all K tiles of this block's tiles.
+ *
+ * scheduler.request() requests the next run, and scheduler() returns its first tile, or an index beyond the
+ * last tile. ready(block) waits until the tokens of an expert block are written; all producer threads that
+ * copy call it. The weights of a tile's first K tile are in flight by then. If tokens may be missing
+ * (is_pending()), the first tile's weights fill the whole ring first. Ready::has_order: the sorted ids are
+ * already written. side_work() runs after each K tile. */
+template <class Scheduler, class Ready, class SideWork>
+MF_DEVICE void produce(const mf_hip_weights &w, const mf_hip_map &x_map, const mf_hip_tile_args &t, ring &r,
+                       i32 n_blocks, Scheduler &scheduler, Ready &ready, SideWork &side_work)
 {
-    const bool with_ids = BY_BLOCK && There::has_order;
-    const i32 me = threadIdx.x % GROUP;
+    const bool with_ids = BY_BLOCK && Ready::has_order;
+    const i32 me = threadIdx.x % WARPGROUP;
     rows row;
     i64 scale[SCALE_PASSES];
-    coming now;
-    i32 i = 0, ahead = MF_STAGES; /* i: the tile's number, which the first thread knows */
-    if (!COPIES && me > 0)
+    tile_load now;
+    i32 i = 0, ahead = MF_STAGES; /* i: tile index, known to thread 0 only */
+    if (!USES_CP_ASYNC && me > 0)
         return;
     if (me == 0) {
-        take.ask();
-        tell_tile(r, spot_of(t, n_blocks, i = take()));
+        scheduler.request();
+        publish_tile(r, tile_coord_of(t, n_blocks, i = scheduler()));
     }
-    look_up(t, w, told_tile(r), n_blocks, false, with_ids, now);
+    begin_load(t, w, wait_tile(r), n_blocks, false, with_ids, now);
     for (; now.at.block >= 0; ahead = 1) {
         const i32 block = now.at.block;
-        i32 asked;
-        bool follows = false; /* the next tile is of this run */
-        for (asked = 0; asked < (there.is_pending() ? MF_MIN(ahead, SLICES) : 1); asked++) {
+        i32 issued;
+        bool follows = false; /* the next tile belongs to the same run */
+        for (issued = 0; issued < (ready.is_pending() ? MF_MIN(ahead, K_TILES) : 1); issued++) {
             ring later = r;
-            later.at += asked;
-            ask_weights(w, later, asked, now);
+            later.at += issued;
+            load_weights(w, later, issued, now);
         }
-        there(block);
+        ready(block);
         if (GATHERS)
             find_rows(t, block, row);
         if (BY_BLOCK && !with_ids)
-            look_up_ids(t, block, now.ids);
+            load_ids(t, block, now.ids);
         if (BY_BLOCK)
             find_scales(t, block, now.ids, scale);
         r.n_tiles++;
-        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
+        for (i32 k_tile = 0; k_tile < K_TILES; k_tile++, r.at++) {
             u8 *tokens = tokens_of(r);
             u64 *full = r.full + r.at % MF_STAGES;
-            if (slice >= asked)
-                ask_weights(w, r, slice, now);
-            if (slice == 0 && me == 0) {
+            if (k_tile >= issued)
+                load_weights(w, r, k_tile, now);
+            if (k_tile == 0 && me == 0) {
                 follows = (i + 1) % RUN > 0 && block + 1 < n_blocks;
                 if (!follows)
-                    take.ask();
+                    scheduler.request();
             }
             if (!GATHERS && me == 0)
-                mf_bulk_load_2(tokens, &x_map, full, slice * SLICE_K, block * MF_BM);
+                mf_tma_load_2d(tokens, &x_map, full, k_tile * K_TILE, block * MF_BM);
             if (GATHERS)
-                gather(t, row, slice, tokens);
+                gather(t, row, k_tile, tokens);
             if (BY_BLOCK)
-                copy_scales(t, scale, slice, tokens + MF_BM * SLICE);
-            if (COPIES)
-                mf_barrier_arrive_copied(full);
-            aside();
+                copy_scales(t, scale, k_tile, tokens + MF_BM * K_TILE_BYTES);
+            if (USES_CP_ASYNC)
+                mf_mbarrier_arrive_cp_async(full);
+            side_work();
         }
         if (me == 0)
-            tell_tile(r, spot_of(t, n_blocks, i = follows ? i + 1 : take()));
-        look_up(t, w, told_tile(r), n_blocks, follows, with_ids, now);
+            publish_tile(r, tile_coord_of(t, n_blocks, i = follows ? i + 1 : scheduler()));
+        begin_load(t, w, wait_tile(r), n_blocks, follows, with_ids, now);
     }
     r.n_tiles++;
 }
 
-/* What is known of a tile before it is multiplied. */
-struct place {
+/* What a consumer knows about a tile before the mainloop. */
+struct tile_info {
     i32 block, col, expert;
-    i32 half,
-        least; /* ids behind the block's first QM_HALF, QM_LEAST eights of tokens: looked at when wanted */
-    i32 id;    /* first_id(), or own_id() */
+    /* ids of the first token beyond QM_HALF and QM_LEAST groups of 8; loaded early, tested late */
+    i32 half, least;
+    i32 id; /* first_id() or warp_row_id() */
 };
 
-/* Do the block's tokens fit QM_HALF, or QM_LEAST? Padding is at its end. */
-MF_DEVICE bool is_few(const mf_hip_tile_args &a, const place &p)
+/* Whether the block's tokens fit into QM_HALF or QM_LEAST. Padding is at the end of a block. */
+MF_DEVICE bool is_few(const mf_hip_tile_args &a, const tile_info &p)
 {
     return mf_id_token(p.half) >= a.token;
 }
-MF_DEVICE bool is_fewest(const mf_hip_tile_args &a, const place &p)
+MF_DEVICE bool is_fewest(const mf_hip_tile_args &a, const tile_info &p)
 {
     return mf_id_token(p.least) >= a.token;
 }
 
-/* Of a group that has nothing to multiply in a tile. */
-MF_DEVICE void pass_slices(ring &r)
+/* Releases all K tiles of a tile in which this warpgroup has nothing to multiply. */
+MF_DEVICE void skip_k_tiles(ring &r)
 {
     MF_NO_UNROLL
-    for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
+    for (i32 k_tile = 0; k_tile < K_TILES; k_tile++, r.at++) {
         wait_full(r);
-        leave_slice(r, 0);
+        release_stage(r, 0);
     }
 }
 
-/* Of weights' scales by slice a lane holds those of one slice of 32. Is it time for the next 32? */
-MF_DEVICE bool scales_have_ended(i32 slice)
+/* A lane holds the weight scales of one K tile of 32. True when the next 32 have to be loaded. */
+MF_DEVICE bool scales_exhausted(i32 k_tile)
 {
-    return SLICES > MF_WAVE && slice > 0 && slice % MF_WAVE == 0;
+    return K_TILES > MF_WAVE && k_tile > 0 && k_tile % MF_WAVE == 0;
 }
 
-#if SHORT
-#    include "hopper_short.inc.h"
+#if SHORT_K
+#    include "hopper_short_k.inc.h"
 #elif MF_SWAP
-#    include "hopper_tokens.inc.h"
+#    include "hopper_tokens_m.inc.h"
 #else
-#    include "hopper_weights.inc.h"
+#    include "hopper_weights_m.inc.h"
 #endif
 
-MF_DEVICE place place_of(const mf_hip_tile_args &a, const spot &t, const writers &w)
+MF_DEVICE tile_info tile_info_of(const mf_hip_tile_args &a, const tile_coord &t, const writers &w)
 {
-    place p;
+    tile_info p;
     p.block = t.block;
     p.col = t.col;
     p.expert = a.experts[p.block];
     p.half = a.sorted_ids[(i64)p.block * MF_BM + QM_HALF * 8];
     p.least = a.sorted_ids[(i64)p.block * MF_BM + QM_LEAST * 8];
-#if ADDS_OWN
-    p.id = own_id(a, p.block, w);
+#if WARP_EPILOGUE
+    p.id = warp_row_id(a, p.block, w);
 #else
     p.id = first_id(a, p.block, w);
 #endif
     return p;
 }
 
-/* A group's part of tiles, and how it meets those with whom it writes rows. */
-struct part_of {
-    i32 share, number;
+/* A consumer warpgroup's part of a tile, and the named barrier it shares with the threads that write the
+ * same rows. */
+struct tile_part {
+    i32 part_index, barrier_id;
     writers rows;
-    bool waits; /* MF_TURNS: for the other group */
+    bool waits; /* ping-pong: wait for the other warpgroup's mainloop */
     u16 *out;
 };
 
-/* tile: counts those of the block's. A group without tokens in a tile has no rows of it to store either: of a tile of few tokens it is one
- * group that works, and from tile to tile it is the other one, so that one's rows leave while the other multiplies. */
-MF_DEVICE part_of part_at(i32 group, u32 tile, u8 *outs)
+/* tile: this block's running tile count. A tile with few tokens occupies only one of two warpgroups that
+ * split the tokens. The parts alternate from tile to tile, so that one warpgroup's epilogue overlaps the
+ * other's mainloop. */
+MF_DEVICE tile_part tile_part_of(i32 group, u32 tile, u8 *outs)
 {
-    const i32 each = MF_BM / GROUPS; /* rows */
-    part_of ret;
+    const i32 each = MF_BM / CONSUMERS; /* rows */
+    tile_part ret;
     ret.waits = false;
-    ret.share = MF_TURNS ? 0 : ALONE ? group ^ (i32)(tile & 1) : group;
-    ret.number = ALONE ? 1 + group : 1;
-    ret.rows.me = ALONE ? threadIdx.x % GROUP : threadIdx.x;
-    ret.rows.threads = ALONE ? GROUP : GROUPS * GROUP;
-    ret.rows.rows = ALONE && !MF_TURNS ? each : MF_BM;
-    ret.rows.first = ALONE && !MF_TURNS ? ret.share * each : 0;
-    ret.out = (u16 *)(outs + (MF_TURNS ? group * OUT_BYTES : 0));
-    if (ALONE && !MF_TURNS && !ADDS_OWN) /* its own rows of out, whichever they are of the tile */
-        ret.out += (group - ret.share) * each * OUT_STRIDE;
+    ret.part_index = MF_PINGPONG ? 0 : OWN_EPILOGUE ? group ^ (i32)(tile & 1) : group;
+    ret.barrier_id = OWN_EPILOGUE ? 1 + group : 1;
+    ret.rows.me = OWN_EPILOGUE ? threadIdx.x % WARPGROUP : threadIdx.x;
+    ret.rows.threads = OWN_EPILOGUE ? WARPGROUP : CONSUMERS * WARPGROUP;
+    ret.rows.rows = OWN_EPILOGUE && !MF_PINGPONG ? each : MF_BM;
+    ret.rows.first = OWN_EPILOGUE && !MF_PINGPONG ? ret.part_index * each : 0;
+    ret.out = (u16 *)(outs + (MF_PINGPONG ? group * OUT_BYTES : 0));
+    /* always the same rows of out, whichever part of the tile they hold */
+    if (OWN_EPILOGUE && !MF_PINGPONG && !WARP_EPILOGUE)
+        ret.out += (group - ret.part_index) * each * OUT_STRIDE;
     return ret;
 }
 
-/* A tile's product into out; whether there is another tile after it. */
+/* Mainloop and first half of the epilogue: leaves the tile's product in `out`. Returns whether another tile
+ * follows. */
 template <int N, class Done>
-MF_DEVICE bool make_tile(const mf_hip_tile_args &a, ring &r, const place &p, const part_of &mine, Done &done)
+MF_DEVICE bool compute_tile(const mf_hip_tile_args &a, ring &r, const tile_info &p, const tile_part &mine,
+                            Done &done)
 {
-    const i32 group = mf_of_wave(threadIdx.x / GROUP);
+    const i32 group = mf_warp_uniform(threadIdx.x / WARPGROUP);
     product d;
-    /* A group may not run ahead to its slices: of a barrier only the last phase and the one before can be told apart. */
-    if (MF_TURNS && mine.waits)
-        mf_group_sync(GROUPS + 1 + group, GROUPS * GROUP);
-    multiply_tile<N>(a, r, p, mine.share, d);
+    /* A warpgroup must not run ahead to its K tiles: an mbarrier distinguishes only the current phase and
+     * the previous one. */
+    if (MF_PINGPONG && mine.waits)
+        mf_named_barrier_sync(CONSUMERS + 1 + group, CONSUMERS * WARPGROUP);
+    multiply_tile<N>(a, r, p, mine.part_index, d);
     r.n_tiles++;
-    const bool more = told_tile(r).block >= 0;
-    if (MF_TURNS && more)
-        mf_group_arrive(GROUPS + 1 + (group + 1) % GROUPS, GROUPS * GROUP);
-    if (ADDS_OWN) {
-        store_tile<N>(a, p, mine.share, d, mine.out);
+    const bool more = wait_tile(r).block >= 0;
+    if (MF_PINGPONG && more)
+        mf_named_barrier_arrive(CONSUMERS + 1 + (group + 1) % CONSUMERS, CONSUMERS * WARPGROUP);
+    if (WARP_EPILOGUE) {
+        store_tile<N>(a, p, mine.part_index, d, mine.out);
         return more;
     }
     done.wait_out();
-    mf_group_sync(mine.number, mine.rows.threads);
+    mf_named_barrier_sync(mine.barrier_id, mine.rows.threads);
     done.count(mine.rows.me);
-    store_tile<N>(a, p, mine.share, d, mine.out);
+    store_tile<N>(a, p, mine.part_index, d, mine.out);
     mf_async_fence();
-    mf_group_sync(mine.number, mine.rows.threads);
+    mf_named_barrier_sync(mine.barrier_id, mine.rows.threads);
     return more;
 }
 
-/* A tile's rows, as store_tile left them, if it did not add them itself. */
-MF_DEVICE void store_tile(const mf_hip_tile_args &a, const place &p, const part_of &mine)
+/* Second half of the epilogue: writes the tile's rows from `out` to global memory, unless the first half
+ * has added them to y. */
+MF_DEVICE void store_tile(const mf_hip_tile_args &a, const tile_info &p, const tile_part &mine)
 {
-#if ADDS_OWN
+#if WARP_EPILOGUE
     (void)a, (void)p, (void)mine;
 #elif defined(MF_QUANT)
-    if (leaves_codes(a, p))
+    if (quantises_in_registers(a, p))
         store_codes(a, p.block, p.col, (const u8 *)mine.out, mine.rows, p.id);
     else
-        store_quantised<LEFT_ROWS, ALONE ? GROUP : GROUPS * GROUP>(a, p.block, p.col, mine.out, mine.rows.me);
+        store_quantised<BF16_ROWS, OWN_EPILOGUE ? WARPGROUP : CONSUMERS * WARPGROUP>(a, p.block, p.col,
+                                                                                     mine.out, mine.rows.me);
 #else
     store(a, p.block, p.col, mine.out, mine.rows, p.id);
 #endif
 }
 
-/* Of whom nobody is told which tiles are made. */
+/* No other block waits for these tiles. */
 struct no_completion_signal {
     static const bool counts_late = false;
     __device__ __forceinline__ void wait_out() const
@@ -415,54 +441,55 @@ struct no_completion_signal {
     __device__ __forceinline__ void count(i32) const
     {
     }
-    __device__ __forceinline__ void operator()(i32, const part_of &) const
+    __device__ __forceinline__ void operator()(i32, const tile_part &) const
     {
     }
 };
 
-/* done(block, mine): of a tile whose rows are on their way or have left, by all that store them. wait_out(): by them, until out may be written again.
- * count(me): when all of them have waited so; behind the last tile, too, where it counts late. */
-template <class Done> MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, Done done)
+/* Consumer loop. done(block, mine) runs after a tile's rows are stored or in flight, in all threads that
+ * store them. done.wait_out() waits in these threads until `out` may be overwritten. done.count(me) runs
+ * when all of them have waited; with Done::counts_late also after the last tile. */
+template <class Done> MF_DEVICE void consume_tiles(const mf_hip_tile_args &a, ring &r, u8 *outs, Done done)
 {
-    const i32 group = mf_of_wave(threadIdx.x / GROUP);
-    const u32 first_slice = r.at, first_tile = r.n_tiles;
-    bool more = told_tile(r).block >= 0;
-    if (MF_TURNS && more && group > 0) {
-        r.at += SLICES;
+    const i32 group = mf_warp_uniform(threadIdx.x / WARPGROUP);
+    const u32 first_k_tile = r.at, first_tile = r.n_tiles;
+    bool more = wait_tile(r).block >= 0;
+    if (MF_PINGPONG && more && group > 0) {
+        r.at += K_TILES;
         r.n_tiles++;
-        more = told_tile(r).block >= 0;
+        more = wait_tile(r).block >= 0;
     }
-    place next;
+    tile_info next;
     if (more)
-        next = place_of(a, told_tile(r), part_at(group, r.n_tiles, outs).rows);
+        next = tile_info_of(a, wait_tile(r), tile_part_of(group, r.n_tiles, outs).rows);
     while (more) {
-        const place p = next;
-        part_of mine = part_at(group, r.n_tiles, outs);
+        const tile_info p = next;
+        tile_part mine = tile_part_of(group, r.n_tiles, outs);
         mine.waits = r.n_tiles > first_tile;
         if (TRIMS > 1 && is_fewest(a, p))
-            more = make_tile<QM_LEAST>(a, r, p, mine, done);
+            more = compute_tile<QM_LEAST>(a, r, p, mine, done);
         else if (TRIMS > 0 && is_few(a, p))
-            more = make_tile<QM_HALF>(a, r, p, mine, done);
+            more = compute_tile<QM_HALF>(a, r, p, mine, done);
         else
-            more = make_tile<QM>(a, r, p, mine, done);
-        if (!MF_TURNS && more)
-            next = place_of(a, told_tile(r), part_at(group, r.n_tiles, outs).rows);
+            more = compute_tile<QM>(a, r, p, mine, done);
+        if (!MF_PINGPONG && more)
+            next = tile_info_of(a, wait_tile(r), tile_part_of(group, r.n_tiles, outs).rows);
         store_tile(a, p, mine);
         done(p.block, mine);
-        if (MF_TURNS && more) { /* the other group's */
-            r.at += SLICES;
+        if (MF_PINGPONG && more) { /* skip the other warpgroup's tile */
+            r.at += K_TILES;
             r.n_tiles++;
-            more = told_tile(r).block >= 0;
+            more = wait_tile(r).block >= 0;
             if (more)
-                next = place_of(a, told_tile(r), mine.rows);
+                next = tile_info_of(a, wait_tile(r), mine.rows);
         }
     }
     done.wait_out();
     if (Done::counts_late) {
-        const part_of mine = part_at(group, r.n_tiles, outs);
-        mf_group_sync(mine.number, mine.rows.threads);
+        const tile_part mine = tile_part_of(group, r.n_tiles, outs);
+        mf_named_barrier_sync(mine.barrier_id, mine.rows.threads);
         done.count(mine.rows.me);
     }
-    r.at = first_slice + (r.n_tiles - first_tile) * SLICES;
+    r.at = first_k_tile + (r.n_tiles - first_tile) * K_TILES;
     r.n_tiles++;
 }

@@ -1,105 +1,112 @@
-/* What the waves of Hopper's core (hopper_core.inc.h) hand to each other in LDS: slices, from those that bring to those that multiply,
- * and which tiles they are of.
+/* Ring buffer of pipeline stages in shared memory, and the tile queue, between producer and consumer warps
+ * of the Hopper mainloop (hopper_core.inc.h).
  *
- *   MF_KEPT  weights are not the ring's: those of all slices of a tile stay in LDS for so many blocks of tokens in a row, of which those
- *            of one expert share them (stage 2 of a small inter_dim, where an expert has several blocks)
+ *   MF_WEIGHT_REUSE  0, or the number of consecutive expert blocks for which the weights of all K tiles stay
+ *                    in shared memory, outside the ring. Blocks of the same expert share them. For stage 2
+ *                    with a small inter_dim and several blocks per expert.
  *
- *   lds: with MF_KEPT { weights [BN][128] } of each slice, and none in the ring |
- *        ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } | out bf16 [BM][COLS + 8], or codes
- *        [BM][COLS + 16], a group's own with MF_TURNS, or rows of each wave's own (hopper_core.inc.h's OUT_BYTES) | full u64[MF_STAGES] | empty u64[MF_STAGES] | told u64[QUEUE] | tiles[QUEUE] */
+ *   shared memory: with MF_WEIGHT_REUSE { weights [BN][128] } per K tile, and none in the ring |
+ *                  ring[MF_STAGES] of { weights [BN][128], tokens [BM][128], scales float[BM] } |
+ *                  out bf16 [BM][COLS + 8] or codes [BM][COLS + 16], per warpgroup with MF_PINGPONG, or rows
+ *                  of each warp with WARP_EPILOGUE |
+ *                  full u64[MF_STAGES] | empty u64[MF_STAGES] | tile_full u64[TILE_QUEUE] |
+ *                  tiles[TILE_QUEUE] */
 #pragma once
 
-#ifndef MF_KEPT
-#    define MF_KEPT 0
+#ifndef MF_WEIGHT_REUSE
+#    define MF_WEIGHT_REUSE 0
 #endif
-#ifndef MF_BOTH
-#    define MF_BOTH 0
+#ifndef MF_TWO_STAGES
+#    define MF_TWO_STAGES 0
 #endif
-#define GROUP  128
-#define GROUPS 2
-#define USES   (MF_TURNS ? 4 : 4 * GROUPS) /* waves that multiply a slice */
-#ifndef RING_BYTES                         /* of a slice: mx_hopper.hip has its own */
-#    define SLICE      128
-#    define SCALES     (BY_BLOCK ? MF_BM * 4 : 0)
-#    define WEIGHTS    (MF_BN * SLICE)
-#    define RING_BYTES (MF_CEIL((MF_KEPT ? 0 : WEIGHTS) + MF_BM * SLICE + SCALES, 1024) * 1024)
+#define WARPGROUP      128
+#define CONSUMERS      2
+#define CONSUMER_WARPS (MF_PINGPONG ? 4 : 4 * CONSUMERS) /* warps that release a stage */
+#ifndef STAGE_BYTES /* of a pipeline stage; mx_hopper.hip defines its own */
+#    define K_TILE_BYTES 128
+#    define SCALES       (BY_BLOCK ? MF_BM * 4 : 0)
+#    define WEIGHT_BYTES (MF_BN * K_TILE_BYTES)
+#    define STAGE_BYTES \
+        (MF_CEIL((MF_WEIGHT_REUSE ? 0 : WEIGHT_BYTES) + MF_BM * K_TILE_BYTES + SCALES, 1024) * 1024)
 #endif
-/* More than the tiles that a ring's slices can be of, the one that is told next and the one that is stored. */
-#define QUEUE 16
+/* More than the tiles in flight: those whose K tiles fill the ring, the next published one and the one in
+ * the epilogue. */
+#define TILE_QUEUE 16
 
-/* An expert block's rows by some columns; block: -1 ends a stage. */
-struct spot {
+/* A tile: an expert block and its first column; block -1 ends a stage. */
+struct tile_coord {
     i32 block, col;
 };
 struct ring {
-    u8 *kept, *slices;
-    u64 *full, *empty, *told;
-    spot *tiles;
-    u32 at;      /* slices so far */
-    u32 n_tiles; /* so far, and one more for each end of them */
+    u8 *resident, *stages;
+    u64 *full, *empty, *tile_full;
+    tile_coord *tiles;
+    u32 at;      /* K tiles passed by this thread: stage = at % MF_STAGES, phase = at / MF_STAGES & 1 */
+    u32 n_tiles; /* tiles passed, plus one for each end marker */
 };
-/* kept: bytes of the weights that are; outs: of all outs. */
-MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 kept = 0)
+/* resident: bytes of reused weights; outs: bytes of all `out` regions. */
+MF_DEVICE ring ring_at(u8 *lds, i32 outs, i32 resident = 0)
 {
     ring r;
-    r.kept = lds;
-    r.slices = lds + kept;
-    r.full = (u64 *)(r.slices + MF_STAGES * RING_BYTES + outs);
+    r.resident = lds;
+    r.stages = lds + resident;
+    r.full = (u64 *)(r.stages + MF_STAGES * STAGE_BYTES + outs);
     r.empty = r.full + MF_STAGES;
-    r.told = r.empty + MF_STAGES;
-    r.tiles = (spot *)(r.told + QUEUE);
+    r.tile_full = r.empty + MF_STAGES;
+    r.tiles = (tile_coord *)(r.tile_full + TILE_QUEUE);
     r.at = r.n_tiles = 0;
     return r;
 }
-/* By all threads, which meet. arrivals: at a slice's barrier, that of its weights apart. */
-MF_DEVICE void begin_ring(const ring &r, i32 arrivals)
+/* Initialises the mbarriers; called by all threads, ends with __syncthreads(). arrivals: per full barrier,
+ * beyond the TMA load's. */
+MF_DEVICE void init_ring(const ring &r, i32 arrivals)
 {
     if (threadIdx.x == 0) {
         for (int s = 0; s < MF_STAGES; s++) {
-            mf_barrier_init(r.full + s, 1 + arrivals);
-            mf_barrier_init(r.empty + s, USES);
+            mf_mbarrier_init(r.full + s, 1 + arrivals);
+            mf_mbarrier_init(r.empty + s, CONSUMER_WARPS);
         }
-        for (int q = 0; q < QUEUE; q++)
-            mf_barrier_init(r.told + q, 1);
+        for (int q = 0; q < TILE_QUEUE; q++)
+            mf_mbarrier_init(r.tile_full + q, 1);
     }
     mf_async_fence();
     __syncthreads();
 }
 
-MF_DEVICE u8 *slice_of(const ring &r)
+MF_DEVICE u8 *stage_of(const ring &r)
 {
-    return r.slices + r.at % MF_STAGES * RING_BYTES;
+    return r.stages + r.at % MF_STAGES * STAGE_BYTES;
 }
 MF_DEVICE void wait_full(const ring &r)
 {
-    mf_barrier_wait(r.full + r.at % MF_STAGES, r.at / MF_STAGES & 1);
+    mf_mbarrier_wait(r.full + r.at % MF_STAGES, r.at / MF_STAGES & 1);
 }
 MF_DEVICE void wait_empty(const ring &r)
 {
-    mf_barrier_wait(r.empty + r.at % MF_STAGES, (r.at / MF_STAGES & 1) ^ 1);
+    mf_mbarrier_wait(r.empty + r.at % MF_STAGES, (r.at / MF_STAGES & 1) ^ 1);
 }
-/* Until nobody reads the slice that was brought `ago` slices ago, as many as the ring has or fewer. */
-MF_DEVICE void wait_left(const ring &r, u32 ago)
+/* Waits until the K tile loaded `ago` steps ago is released; `ago` is at most MF_STAGES. */
+MF_DEVICE void wait_released(const ring &r, u32 ago)
 {
-    mf_barrier_wait(r.empty + (r.at - ago) % MF_STAGES, (r.at - ago) / MF_STAGES & 1);
+    mf_mbarrier_wait(r.empty + (r.at - ago) % MF_STAGES, (r.at - ago) / MF_STAGES & 1);
 }
-/* The slice before the last `ago` ones is no longer read by this wave. */
-MF_DEVICE void leave_slice(const ring &r, u32 ago)
+/* This warp no longer reads the K tile `ago` steps back. */
+MF_DEVICE void release_stage(const ring &r, u32 ago)
 {
     mf_wave_sync();
     if (threadIdx.x % MF_WAVE == 0)
-        mf_barrier_arrive(r.empty + (r.at - ago) % MF_STAGES);
+        mf_mbarrier_arrive(r.empty + (r.at - ago) % MF_STAGES);
 }
 
-/* Says, by one thread, which tile is the ring's next. */
-MF_DEVICE void tell_tile(const ring &r, const spot &next)
+/* Publishes the next tile. Called by one thread. */
+MF_DEVICE void publish_tile(const ring &r, const tile_coord &next)
 {
-    r.tiles[r.n_tiles % QUEUE] = next;
-    mf_barrier_arrive(r.told + r.n_tiles % QUEUE);
+    r.tiles[r.n_tiles % TILE_QUEUE] = next;
+    mf_mbarrier_arrive(r.tile_full + r.n_tiles % TILE_QUEUE);
 }
-MF_DEVICE spot told_tile(const ring &r)
+MF_DEVICE tile_coord wait_tile(const ring &r)
 {
-    mf_barrier_wait(r.told + r.n_tiles % QUEUE, r.n_tiles / QUEUE & 1);
-    const volatile spot *t = r.tiles + r.n_tiles % QUEUE;
-    return spot{t->block, t->col};
+    mf_mbarrier_wait(r.tile_full + r.n_tiles % TILE_QUEUE, r.n_tiles / TILE_QUEUE & 1);
+    const volatile tile_coord *t = r.tiles + r.n_tiles % TILE_QUEUE;
+    return tile_coord{t->block, t->col};
 }

@@ -1,65 +1,67 @@
-/* What Hopper's cores (hopper_core.inc.h, mx_hopper.hip) share of a tile: which one it is, how its rows leave. */
+/* Tile selection and row stores shared by the Hopper mainloops (hopper_core.inc.h, mx_hopper.hip). */
 
-/* Blocks that have the same columns, one after the other. */
-#define RUN MF_MAX(MF_KEPT, 1)
+/* Consecutive expert blocks that are processed with the same columns. */
+#define RUN MF_MAX(MF_WEIGHT_REUSE, 1)
 
-#include "hopper_order.inc.h"
+#include "hopper_tile_order.inc.h"
 
 MF_DEVICE struct order order_of(const mf_hip_tile_args &a, i32 n_blocks)
 {
     return order{n_blocks, a.columns, a.near};
 }
-/* Tile i, or the end. */
-MF_DEVICE spot spot_of(const mf_hip_tile_args &a, i32 n_blocks, i32 i)
+/* Coordinate of tile i; block is -1 beyond the last tile. */
+MF_DEVICE tile_coord tile_coord_of(const mf_hip_tile_args &a, i32 n_blocks, i32 i)
 {
-    spot s = {-1, 0};
+    tile_coord s = {-1, 0};
     (void)find_tile(order_of(a, n_blocks), i, &s.block, &s.col);
     return s;
 }
 
-/* Threads that store some of a tile's rows, as one of them sees it. */
+/* A set of threads that store some of a tile's rows, as seen by one of them. */
 struct writers {
     i32 me, threads;
     i32 first, rows;
 };
-/* Rows of a wave. Copies in bulk of its lanes are begun one after the other, so all waves have as many. */
+/* Rows per warp. A warp's lanes issue bulk copies one after the other, so rows are distributed evenly over
+ * warps. */
 MF_DEVICE i32 rows_of_wave(const writers &w)
 {
     return MF_CEIL(w.rows, w.threads / MF_WAVE);
 }
-/* The wave's i-th row, which its lane i % MF_WAVE stores in its turn; -1: none. */
+/* The warp's i-th row, which lane i % MF_WAVE stores; -1 if there is none. */
 MF_DEVICE i32 nth_row(const writers &w, i32 i)
 {
     const i32 row = w.me / MF_WAVE * rows_of_wave(w) + i;
     return i < rows_of_wave(w) && row < w.rows ? w.first + row : -1;
 }
-MF_DEVICE i32 row_in_turn(const writers &w, i32 turn)
+MF_DEVICE i32 row_of_round(const writers &w, i32 round)
 {
-    return nth_row(w, turn * MF_WAVE + w.me % MF_WAVE);
+    return nth_row(w, round * MF_WAVE + w.me % MF_WAVE);
 }
-MF_DEVICE i32 turns_of(const writers &w)
+MF_DEVICE i32 rounds_of(const writers &w)
 {
     return MF_CEIL(rows_of_wave(w), MF_WAVE);
 }
-/* The id of that row; of no token where there is none. */
-MF_DEVICE i32 id_in_turn(const mf_hip_tile_args &a, i32 block, const writers &w, i32 turn)
+/* Sorted id of that row; a.token (no valid token) if there is none. */
+MF_DEVICE i32 id_of_round(const mf_hip_tile_args &a, i32 block, const writers &w, i32 round)
 {
-    const i32 row = row_in_turn(w, turn);
+    const i32 row = row_of_round(w, round);
     return row >= 0 ? a.sorted_ids[(i64)block * MF_BM + row] : a.token;
 }
-/* To be asked for before the rows are there. */
+/* Load this before the rows are ready, to hide its latency. */
 MF_DEVICE i32 first_id(const mf_hip_tile_args &a, i32 block, const writers &w)
 {
-    return id_in_turn(a, block, w, 0);
+    return id_of_round(a, block, w, 0);
 }
 
-/* store(row, at, id) for each of this thread's rows that is no padding; at: where it is in sorted order. first: first_id(). */
+/* Calls store(row, at, id) for each of this thread's rows that is not padding. at: index in sorted order.
+ * first: first_id(). */
 template <class Store>
 MF_DEVICE void store_each(const mf_hip_tile_args &a, i32 block, const writers &w, i32 first,
                           const Store &store)
 {
-    for (i32 turn = 0; turn < turns_of(w); turn++) {
-        const i32 row = row_in_turn(w, turn), id = turn == 0 ? first : id_in_turn(a, block, w, turn);
+    for (i32 round = 0; round < rounds_of(w); round++) {
+        const i32 row = row_of_round(w, round), id = round == 0 ? first : id_of_round(a, block, w, round);
         if (mf_id_token(id) < a.token)
             store(row, (i64)block * MF_BM + row, id);
     }
@@ -67,7 +69,7 @@ MF_DEVICE void store_each(const mf_hip_tile_args &a, i32 block, const writers &w
 }
 
 #ifdef MF_QUANT
-/* Rows of codes, which lie where out does. */
+/* Stores rows of 8-bit codes, which occupy the memory of `out`. */
 MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const u8 *codes, const writers &w,
                            i32 first)
 {
@@ -79,32 +81,32 @@ MF_DEVICE void store_codes(const mf_hip_tile_args &a, i32 block, i32 col, const 
 #endif
 
 #ifdef MF_ADD
-#    define ROW_LANES MF_MIN(COLS / 8, MF_WAVE) /* lanes that add a row, 16 bytes each at a time */
+#    define ROW_LANES MF_MIN(COLS / 8, MF_WAVE) /* lanes that add one row, 16 bytes each per step */
 static_assert(MF_WAVE % ROW_LANES == 0, "a wave's lanes add whole rows");
 
-/* out's rows, each to its token's of y: by a wave's lanes, since copies in bulk that add take longer beside those that bring slices
- * (docs/findings.md). */
+/* Adds each row of `out` to its token's row of y. Uses vector reductions by the lanes: bulk reductions
+ * would compete with the TMA loads. */
 MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, const writers &w,
                      i32 first)
 {
     const i32 lane = w.me % MF_WAVE, at = lane % ROW_LANES * 8;
-    for (i32 turn = 0; turn < turns_of(w); turn++) {
-        const i32 id = turn == 0 ? first : id_in_turn(a, block, w, turn),
-                  left = rows_of_wave(w) - turn * MF_WAVE;
+    for (i32 round = 0; round < rounds_of(w); round++) {
+        const i32 id = round == 0 ? first : id_of_round(a, block, w, round),
+                  left = rows_of_wave(w) - round * MF_WAVE;
         for (i32 i = 0; i < MF_MIN(left, MF_WAVE); i += MF_WAVE / ROW_LANES) {
-            const i32 n = i + lane / ROW_LANES, token = mf_id_token(mf_of_lane(id, n));
-            const i32 row = nth_row(w, turn * MF_WAVE + n);
+            const i32 n = i + lane / ROW_LANES, token = mf_id_token(mf_shuffle(id, n));
+            const i32 row = nth_row(w, round * MF_WAVE + n);
             MF_UNROLL
             for (i32 c = at; c < at + COLS; c += ROW_LANES * 8) {
                 if (token < a.token && col + c < MF_N)
-                    mf_add_8((u16 *)a.out + (i64)token * MF_N + col + c,
-                             *(const mf_16b *)(out + row * OUT_STRIDE + c));
+                    mf_red_add_8((u16 *)a.out + (i64)token * MF_N + col + c,
+                                 *(const mf_16b *)(out + row * OUT_STRIDE + c));
             }
         }
     }
 }
 #else
-/* out's rows. */
+/* Stores the rows of `out`. */
 MF_DEVICE void store(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, const writers &w,
                      i32 first)
 {

@@ -1,33 +1,35 @@
-/* The whole layer in one launch by Hopper's core (hopper_core.inc.h), for tokens that matrix instructions multiply.
+/* The whole MoE layer in one launch with the Hopper mainloop (hopper_core.inc.h), for enough tokens to use
+ * WGMMA.
  *
- * The grid is resident as a whole, a block a unit. Each block zeroes its share of y, quantises its share of x and sorts for itself,
- * so that it knows which expert each block of rows has; of the order itself it writes a share. Then its bringing waves ask for
- * weights, and for the tokens of stage 1 once all blocks have met. A tile of h that is stored is counted for its block of rows, and
- * stage 2 brings rows of h once all tiles of their block are there. So memory is asked for weights from the sort to the end, and
- * nothing but the first and the last tiles waits.
+ * The grid is cooperative, one block per SM. Each block zeroes its part of y, quantises its part of x, and
+ * sorts all ids, so that it knows the expert of each expert block; it writes only its part of the order to
+ * memory. Its producer warps then issue weight loads, and load tokens of stage 1 after a grid barrier. Each
+ * finished tile of h increments a count of its expert block, and stage 2 loads rows of h once the block's
+ * count is complete. HBM thus streams weights from the sort to the end of the kernel, and only the first
+ * and last tiles expose latency.
  *
- *   MF_E, MF_FIRST (share.h), and what hopper_both.h says
+ *   MF_E, MF_FIRST (local_experts.h); the macros of hopper_two_stages.h
  *
- *   lds: as hopper_ring.h has it, of the stage whose out is larger, then num_valid i32[2] and experts i32[rows / MF_BM];
- *        before that the sort's */
+ *   shared memory: as in hopper_ring.h, with the larger `out` of both stages, then num_valid i32[2] and
+ *        experts i32[rows / MF_BM]; the sort uses the same memory first */
 #define MF_WGMMA 1
 #include "dialect.h"
-#include "hopper_both.h"
+#include "hopper_two_stages.h"
 #define MF_BLOCK_M MF_BM
 #define MF_THREADS 384
 #include "sort.h"
 
 __device__ u32 mf_meeting[2];
 
-/* A block's first tile of a stage is that of its number, which it knows before the blocks have met. Units have no halves here: with few
- * tokens nearly all that is read is read by one. */
-struct taking {
-    u32 *taken;
+/* Tile scheduler. A block's first tile of a stage has the block's index, so that it is known before the
+ * grid barrier. L2 partitions are ignored: with few tokens nearly all data is read by one SM only. */
+struct tile_scheduler {
+    u32 *claims;
     bool first;
     i32 next;
-    __device__ __forceinline__ void ask()
+    __device__ __forceinline__ void request()
     {
-        next = first ? (i32)blockIdx.x : (i32)(gridDim.x + mf_take_one(taken));
+        next = first ? (i32)blockIdx.x : (i32)(gridDim.x + mf_fetch_increment(claims));
         first = false;
     }
     __device__ __forceinline__ i32 operator()() const
@@ -36,8 +38,8 @@ struct taking {
     }
 };
 
-/* Until x is quantised, the order written, and y and the counts zeroed. */
-struct prepared {
+/* Waits until x is quantised, the order is written, and y and the counts are zeroed. */
+struct wait_prepared {
     static const bool has_order = false;
     u32 generation;
     static __device__ __forceinline__ bool is_pending()
@@ -50,8 +52,8 @@ struct prepared {
             ;
     }
 };
-/* Until all of h that an expert block has is there. */
-struct multiplied {
+/* Waits until all tiles of h of an expert block are written. */
+struct wait_h {
     static const bool has_order = true;
     const u32 *done;
     static __device__ __forceinline__ bool is_pending()
@@ -60,33 +62,35 @@ struct multiplied {
     }
     __device__ __forceinline__ void operator()(i32 block) const
     {
-        mf_parts_wait(done + block, up::tiles_of_block);
+        mf_wait_parts(done + block, up::tiles_of_block);
     }
 };
-/* Counts a tile of h, once all have stored their rows. */
+/* Counts a tile of h after all threads have stored their rows. */
 struct count_tile : up::no_completion_signal {
     u32 *done;
-    explicit __device__ __forceinline__ count_tile(u32 *counts) : done(counts) {}
-    __device__ __forceinline__ void operator()(i32 block, const up::part_of &mine) const
+    explicit __device__ __forceinline__ count_tile(u32 *counts) : done(counts)
+    {
+    }
+    __device__ __forceinline__ void operator()(i32 block, const up::tile_part &mine) const
     {
         mf_bulk_wait();
-        mf_written_for_all();
-        mf_group_sync(mine.number, mine.rows.threads);
+        mf_publish_writes();
+        mf_named_barrier_sync(mine.barrier_id, mine.rows.threads);
         if (mine.rows.me == 0)
-            mf_part_done(done + block);
+            mf_signal_part(done + block);
     }
 };
 
-#define HELD 4 /* pieces of x that a thread has at once */
+#define HELD 4 /* 16-byte pieces of x in flight per thread */
 
-/* What the threads that multiply do before anything is multiplied: zero y and the counts, and quantise x, eight elements at a
- * time. The first loads are asked for by begin, and used while ids are on their way. */
-struct preparing {
+/* Prologue of the consumer threads: zeroes y and the counts, and quantises x, eight elements at a time.
+ * begin() issues the first loads; they are used after the sort has issued its loads of ids. */
+struct prologue {
     const mf_hip_layer_args &a;
     i32 me, threads;
     mf_16b held[HELD];
 
-    __device__ __forceinline__ void take(i64 first)
+    __device__ __forceinline__ void load(i64 first)
     {
         MF_UNROLL
         for (int c = 0; c < HELD; c++) {
@@ -96,7 +100,7 @@ struct preparing {
                 held[c] = mf_load_once((const mf_16b *)a.x + i);
         }
     }
-    /* Sixteen lanes have a group; all lanes of a wave take part in each turn. */
+    /* Sixteen lanes share a group; all lanes of a warp take part in each iteration. */
     __device__ __forceinline__ void quantise(i64 first) const
     {
         MF_UNROLL
@@ -114,10 +118,10 @@ struct preparing {
     }
     __device__ __forceinline__ void begin()
     {
-        if (threadIdx.x >= GROUP * GROUPS)
+        if (threadIdx.x >= WARPGROUP * CONSUMERS)
             return;
         if (BY_BLOCK)
-            take(me);
+            load(me);
         for (i64 i = me; i < (i64)a.token * (MF_H / 8); i += threads)
             ((mf_16b *)a.down.out)[i] = mf_16b{0, 0, 0, 0};
         for (i32 i = me; i < a.rows / MF_BM; i += threads)
@@ -127,12 +131,12 @@ struct preparing {
     }
     __device__ __forceinline__ void operator()()
     {
-        if (!BY_BLOCK || threadIdx.x >= GROUP * GROUPS)
+        if (!BY_BLOCK || threadIdx.x >= WARPGROUP * CONSUMERS)
             return;
         quantise(me);
         for (i64 first = me + (i64)HELD * threads; first - me % MF_WAVE < (i64)a.token * (MF_H / 8);
              first += (i64)HELD * threads) {
-            take(first);
+            load(first);
             quantise(first);
         }
     }
@@ -146,52 +150,55 @@ MF_DEVICE void set_order(mf_hip_tile_args &t, const mf_hip_sort_args &s)
     t.num_valid = s.num_valid;
 }
 
-extern "C" __global__ void __launch_bounds__(MF_THREADS, 1) mf_layer(const __grid_constant__ mf_hip_layer_args a)
+extern "C" __global__ void __launch_bounds__(MF_THREADS, 1)
+    mf_layer(const __grid_constant__ mf_hip_layer_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
-    u8 *outs = lds + MF_STAGES * RING_BYTES;
-    ring r = ring_at(lds, BOTH_OUTS);
+    u8 *outs = lds + MF_STAGES * STAGE_BYTES;
+    ring r = ring_at(lds, OUT_REGION_BYTES);
     mf_hip_tile_args t1 = a.up, t2 = a.down;
     mf_hip_sort_args sort;
     sort.ids = a.ids;
     sort.weights = a.weights;
     sort.sorted_ids = a.sorted_ids;
     sort.sorted_weights = a.sorted_weights;
-    sort.num_valid = (i32 *)(r.tiles + QUEUE); /* each block's own, and so are the experts */
+    sort.num_valid = (i32 *)(r.tiles + TILE_QUEUE); /* private to each block, like the experts */
     sort.experts = sort.num_valid + 2;
     sort.counts = nullptr;
     sort.token = a.token;
 
     mf_begin();
-    prepared prepared = {mf_grid_generation(mf_meeting)};
-    preparing mine = {a, (i32)(blockIdx.x * GROUP * GROUPS + threadIdx.x), (i32)gridDim.x * GROUP * GROUPS};
+    wait_prepared wait_prepared = {mf_grid_generation(mf_meeting)};
+    prologue mine = {a, (i32)(blockIdx.x * WARPGROUP * CONSUMERS + threadIdx.x),
+                     (i32)gridDim.x * WARPGROUP * CONSUMERS};
     mine.begin();
-    sort_ids(sort, (i32 *)lds, sharing{(i32)blockIdx.x, (i32)gridDim.x, RANK_ALL}, mine);
+    sort_ids(sort, (i32 *)lds, block_part{(i32)blockIdx.x, (i32)gridDim.x, RANK_ALL}, mine);
     set_order(t1, sort);
     set_order(t2, sort);
-    mf_written_for_all(); /* before memory is busy with weights, behind which it would wait */
-    begin_ring(r, GROUP);
+    mf_publish_writes(); /* before the weight loads, which would delay these writes */
+    init_ring(r, WARPGROUP);
     const i32 n_blocks = sort.num_valid[0] / MF_BM;
-    if (threadIdx.x >= GROUP * GROUPS) {
-        mf_registers_give<up::brings>();
-        up::nothing_aside up_aside;
-        down::nothing_aside down_aside;
-        taking of_up = {a.taken, true, 0}, of_down = {a.taken + 1, true, 0};
-        multiplied multiplied = {a.done};
-        up::bring(a.w1, a.w1.map, t1, r, n_blocks, of_up, prepared, up_aside);
+    if (threadIdx.x >= WARPGROUP * CONSUMERS) {
+        mf_registers_dealloc<up::producer_regs>();
+        up::no_side_work up_aside;
+        down::no_side_work down_aside;
+        tile_scheduler of_up = {a.taken, true, 0}, of_down = {a.taken + 1, true, 0};
+        wait_h wait_h = {a.done};
+        up::produce(a.w1, a.w1.map, t1, r, n_blocks, of_up, wait_prepared, up_aside);
         if ((i32)blockIdx.x >= n_blocks * up::tiles_of_block)
-            prepared(0); /* has waited for no tile of the first stage, and the counts of the second are zeroed by others, too */
-        down::bring(a.w2, a.h_map, t2, r, n_blocks, of_down, multiplied, down_aside);
+            /* no tile of stage 1 has waited yet, and other blocks zero the counts of stage 2 */
+            wait_prepared(0);
+        down::produce(a.w2, a.h_map, t2, r, n_blocks, of_down, wait_h, down_aside);
         mf_copy_commit();
         mf_copy_wait<0>();
     } else {
-        mf_registers_take<up::multiplies>();
+        mf_registers_alloc<up::consumer_regs>();
         if (threadIdx.x == 0)
             mf_grid_count(mf_meeting);
-        prepared(0);
-        up::multiply_tiles(t1, r, outs, count_tile(a.done));
-        if (down::alone) /* rows that another group has yet to store lie where this one's will */
-            mf_group_sync(2 * GROUPS + 1, GROUPS * GROUP);
-        down::multiply_tiles(t2, r, outs, down::no_completion_signal());
+        wait_prepared(0);
+        up::consume_tiles(t1, r, outs, count_tile(a.done));
+        if (down::own_epilogue) /* the other warpgroup's rows may still occupy this one's region of `out` */
+            mf_named_barrier_sync(2 * CONSUMERS + 1, CONSUMERS * WARPGROUP);
+        down::consume_tiles(t2, r, outs, down::no_completion_signal());
     }
 }

@@ -1,81 +1,84 @@
-/* A stage of mx and wint4 by Hopper's core: weights of four bits are decoded into the registers that wgmma multiplies
- * (hopper_decode.h); tokens come as bf16, or become it on their way into LDS (hopper_narrow.h).
+/* One stage of the grouped GEMM with 4-bit weights on Hopper. Weights are dequantised in registers and feed
+ * WGMMA as the register operand (hopper_w4_mma.h). Tokens arrive as bf16 or are converted on the way into
+ * shared memory (hopper_w4_producer.h).
  *
- * Four waves bring slices, two groups of four waves multiply: they meet at barriers in LDS only, so one group's sums are stored
- * while the other's are made. Weights come as boxes of tensors in bulk. The blocks that run at one time have neighbouring tiles:
- * rows of weights that several expert blocks share, and tokens that several columns share, are read while the last cache has
- * them. A block's tiles are its own from the start, where tile_hopper.hip's are taken by whoever is free (hopper_core.inc.h).
+ * A producer warpgroup fills the ring buffer by TMA loads, two consumer warpgroups multiply. They
+ * synchronise only through mbarriers and named barriers in shared memory. Concurrent blocks work on
+ * neighbouring tiles, so weight rows shared by expert blocks, and tokens shared by columns, are still in
+ * L2. Tiles are assigned statically; tile_hopper.hip assigns them dynamically (hopper_core.inc.h).
  *
- *   MF_W, MF_X  formats of weights and tokens (narrow.h), MF_STAGES, and what tile_parts.inc.h says
- *   MF_ADD      stage 2 adds each row to that of its token in y, which was zeroed; in no order
- *   MF_BLOCKS   of a unit at once
+ *   MF_W, MF_X  formats of weights and tokens (narrow.h), MF_STAGES, and the macros of tile_parts.inc.h
+ *   MF_ADD      stage 2 adds each row to its token's row of y, which starts as zeros; the order is undefined
+ *   MF_BLOCKS   blocks per SM
  *
- *   lds: ring[MF_STAGES] of { weights [BN][64], tokens [BM][256], scales } | out bf16 [BM][COLS + 8] |
- *        full u64[MF_STAGES] | empty u64[MF_STAGES] */
-#define MF_WGMMA 1
-#define MF_TURNS 0
+ *   shared memory: ring[MF_STAGES] of { weights [BN][64], tokens [BM][256], scales } |
+ *                  out bf16 [BM][COLS + 8] | full u64[MF_STAGES] | empty u64[MF_STAGES] */
+#define MF_WGMMA    1
+#define MF_PINGPONG 0
 #include "dialect.h"
 #ifndef MF_BLOCKS
 #    define MF_BLOCKS 1
 #endif
-#define BYTES     2 /* of an element of the tokens */
+#define BYTES     2 /* of a token element */
 #define BY_BLOCK  0
 #define BY_TENSOR 0
 #include "tile_parts.inc.h"
 #include "narrow.h"
 #include "narrow_scales.h"
-#define MF_FORMAT BF16
-#define W_SLICE   64
-#define X_SLICE   256
+#define MF_FORMAT   BF16
+#define W_ROW_BYTES 64
+#define X_ROW_BYTES 256
 #include "dialect_hopper.h"
 
-#define SLICE_K    (X_SLICE / BYTES)
-#define SLICES     MF_CEIL(MF_D, SLICE_K)
-#define BLOCKS_D   MF_CEIL(MF_D, 128)
-/* Tokens of a block that are multiplied, by eights: as few of these widths as hold them, where a matrix instruction has them. */
-#define QM         (MF_BM / 8)
-#define QM_HALF    (QM / 2)
+#define K_TILE   (X_ROW_BYTES / BYTES)
+#define K_TILES  MF_CEIL(MF_D, K_TILE)
+#define BLOCKS_D MF_CEIL(MF_D, 128)
+/* Widths of the product in units of 8 tokens: the smallest that holds all valid tokens of a block and that
+ * WGMMA supports. */
+#define QM            (MF_BM / 8)
+#define QM_HALF       (QM / 2)
 #define FOR_WIDTHS(X) X(6) X(4) X(2) X(1)
-#define SCALES (MF_BN * SCALES_WORDS * 4)
-#define RING_BYTES (MF_CEIL(MF_BN * W_SLICE + MF_BM * X_SLICE + SCALES, 1024) * 1024)
-#define OUT_BYTES  (MF_BM * OUT_STRIDE * 2)
-#define GATHERS    (MF_STAGE == 1)
-#define COPIES     (GATHERS || BY_BLOCK) /* all four bringing waves have something to copy */
-#define ARRIVALS (1 + 2 * GROUP) /* at a full slice: of copies, and of stores */
-#define PASSES     MF_CEIL(MF_BM, GROUP / 8)
-/* Registers of a thread that brings, that remembers so many rows or has tokens on their way, and of one that multiplies: 64 Ki
- * in all. */
+#define SCALES        (MF_BN * SCALES_WORDS * 4)
+#define STAGE_BYTES   (MF_CEIL(MF_BN * W_ROW_BYTES + MF_BM * X_ROW_BYTES + SCALES, 1024) * 1024)
+#define OUT_BYTES     (MF_BM * OUT_STRIDE * 2)
+#define GATHERS       (MF_STAGE == 1)
+#define USES_CP_ASYNC (GATHERS || BY_BLOCK) /* all four producer warps issue copies */
+/* Arrivals at a full barrier: TMA load, cp.async copies, ordinary stores. */
+#define ARRIVALS (1 + 2 * WARPGROUP)
+#define PASSES   MF_CEIL(MF_BM, WARPGROUP / 8)
+/* Registers per producer thread, which holds row offsets and tokens in flight, and per consumer thread; an
+ * SM has 64 Ki registers. */
 #if MF_BLOCKS == 2
-#    define BRINGS     64
-#    define MULTIPLIES 88
+#    define PRODUCER_REGS 64
+#    define CONSUMER_REGS 88
 #else
-#    define BRINGS     88
-#    define MULTIPLIES 208
+#    define PRODUCER_REGS 88
+#    define CONSUMER_REGS 208
 #endif
 
 #include "hopper_ring.h"
 
 #include "hopper_tile.inc.h"
 
-#include "hopper_narrow.h"
+#include "hopper_w4_producer.h"
 
-/* What is known of a tile before it is multiplied. */
-struct place {
+/* What a consumer knows about a tile before the mainloop. */
+struct tile_info {
     i32 block, col, expert;
-    i32 width; /* that holds the block's tokens: padding is at its end */
+    i32 width; /* smallest width that holds the block's tokens; padding is at the end */
 };
 
-#include "hopper_weights.inc.h"
+#include "hopper_weights_m.inc.h"
 
-MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
+MF_DEVICE tile_info tile_info_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
 {
-    const spot t = spot_of(a, n_blocks, i);
-    place p;
+    const tile_coord t = tile_coord_of(a, n_blocks, i);
+    tile_info p;
     p.block = t.block;
     p.col = t.col;
     p.expert = a.experts[p.block];
     p.width = QM;
-#define FITS(n)                                                                                        \
+#define FITS(n)                                                                                         \
     if ((n) < QM && mf_id_token(a.sorted_ids[(i64)p.block * MF_BM + MF_MIN(n, QM - 1) * 8]) >= a.token) \
         p.width = n;
     FOR_WIDTHS(FITS)
@@ -83,66 +86,68 @@ MF_DEVICE place place_of(const mf_hip_tile_args &a, i32 i, i32 n_blocks)
     return p;
 }
 
-/* A tile's product into out, by both groups of waves. */
-template <int N> MF_DEVICE void make_tile(const mf_hip_tile_args &a, ring &r, const place &p, u16 *out)
+/* Mainloop and stores into `out`, by both consumer warpgroups. */
+template <int N> MF_DEVICE void compute_tile(const mf_hip_tile_args &a, ring &r, const tile_info &p, u16 *out)
 {
-    const i32 group = mf_of_wave(threadIdx.x / GROUP);
+    const i32 group = mf_warp_uniform(threadIdx.x / WARPGROUP);
     product d;
     multiply_tile<N>(a, r, p, group, d);
     mf_bulk_wait_read();
-    mf_group_sync(1, GROUPS * GROUP);
+    mf_named_barrier_sync(1, CONSUMERS * WARPGROUP);
     store_tile<N>(a, p, group, d, out);
     mf_async_fence();
-    mf_group_sync(1, GROUPS * GROUP);
+    mf_named_barrier_sync(1, CONSUMERS * WARPGROUP);
 }
 
-MF_DEVICE void multiply_tiles(const mf_hip_tile_args &a, ring r, u16 *out, i32 n_blocks)
+MF_DEVICE void consume_tiles(const mf_hip_tile_args &a, ring r, u16 *out, i32 n_blocks)
 {
     const i32 n_tiles = n_blocks * TILES_N, stride = (i32)gridDim.x;
     i32 i = (i32)blockIdx.x;
-    const writers all = {(i32)threadIdx.x, GROUPS * GROUP, 0, MF_BM};
-    place next;
+    const writers all = {(i32)threadIdx.x, CONSUMERS * WARPGROUP, 0, MF_BM};
+    tile_info next;
     if (i < n_tiles)
-        next = place_of(a, i, n_blocks);
+        next = tile_info_of(a, i, n_blocks);
     for (; i < n_tiles; i += stride) {
-        const place p = next;
+        const tile_info p = next;
         const i32 id = first_id(a, p.block, all);
         if (i + stride < n_tiles)
-            next = place_of(a, i + stride, n_blocks);
-#define MAKE(n)                                 \
-    if (TRIMS && (n) < QM && p.width == (n))    \
-        make_tile<MF_MIN(n, QM)>(a, r, p, out); \
+            next = tile_info_of(a, i + stride, n_blocks);
+#define MAKE(n)                                    \
+    if (TRIMS && (n) < QM && p.width == (n))       \
+        compute_tile<MF_MIN(n, QM)>(a, r, p, out); \
     else
         FOR_WIDTHS(MAKE)
-        make_tile<QM>(a, r, p, out);
+        compute_tile<QM>(a, r, p, out);
 #undef MAKE
         store(a, p.block, p.col, out, all, id);
     }
     mf_bulk_wait_read();
 }
 
-extern "C" __global__ void __launch_bounds__(GROUP *(GROUPS + 1), MF_BLOCKS) mf_mx_hopper(const __grid_constant__ mf_hip_bulk_args a)
+extern "C" __global__ void __launch_bounds__(WARPGROUP *(CONSUMERS + 1), MF_BLOCKS)
+    mf_mx_hopper(const __grid_constant__ mf_hip_bulk_args a)
 {
     extern __shared__ __align__(1024) u8 lds[];
-    const ring r = ring_at(lds, OUT_BYTES); /* which tiles they are of need not be told */
+    const ring r = ring_at(lds, OUT_BYTES); /* no tile queue: tiles are assigned statically */
     if (MF_STAGE == 1)
         mf_begin();
     const i32 n_blocks = a.tile.num_valid[0] / MF_BM;
     if (threadIdx.x == 0) {
         for (int s = 0; s < MF_STAGES; s++) {
-            mf_barrier_init(r.full + s, ARRIVALS);
-            mf_barrier_init(r.empty + s, USES);
+            mf_mbarrier_init(r.full + s, ARRIVALS);
+            mf_mbarrier_init(r.empty + s, CONSUMER_WARPS);
         }
         mf_async_fence();
     }
     __syncthreads();
-    const spot first = spot_of(a.tile, n_blocks, blockIdx.x);
-    begin_at(a.tile, first.block, first.col, first.block >= 0, MF_D * W_SLICE / SLICE_K, MF_STAGES * W_SLICE);
-    if (threadIdx.x >= GROUP * GROUPS) {
-        mf_registers_give<BRINGS>();
-        bring(a, r, n_blocks);
+    const tile_coord first = tile_coord_of(a.tile, n_blocks, blockIdx.x);
+    prefetch_and_begin(a.tile, first.block, first.col, first.block >= 0, MF_D * W_ROW_BYTES / K_TILE,
+                       MF_STAGES * W_ROW_BYTES);
+    if (threadIdx.x >= WARPGROUP * CONSUMERS) {
+        mf_registers_dealloc<PRODUCER_REGS>();
+        produce(a, r, n_blocks);
     } else {
-        mf_registers_take<MULTIPLIES>();
-        multiply_tiles(a.tile, r, (u16 *)(lds + MF_STAGES * RING_BYTES), n_blocks);
+        mf_registers_alloc<CONSUMER_REGS>();
+        consume_tiles(a.tile, r, (u16 *)(lds + MF_STAGES * STAGE_BYTES), n_blocks);
     }
 }

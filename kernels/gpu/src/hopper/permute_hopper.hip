@@ -1,8 +1,8 @@
-/* Rows into expert order by Hopper's copies in bulk, where they are many: as mf_permute, but what moves is pieces of rows, each
- * read once into LDS and written from there to all of its places, while the next ones are on their way. A wave has a ring of
- * them for itself; lane j has slot j.
+/* Moves many rows into expert order with Hopper bulk copies. Like mf_permute, but each piece of a row is
+ * read once into shared memory and written from there to all of its destinations, while the next pieces are
+ * in flight. Each warp has a ring buffer of its own; lane j handles top-k slot j.
  *
- *   lds: pieces[WAVES][DEPTH][PIECE] | full u64[WAVES][DEPTH] */
+ *   shared memory: pieces[WAVES][DEPTH][PIECE] | full u64[WAVES][DEPTH] */
 #include "dialect.h"
 #include "args.h"
 #include "dialect_hopper.h"
@@ -10,9 +10,9 @@
 #include "invert.h"
 
 #define WAVES  (MF_THREADS / MF_WAVE)
-#define DEPTH  4 /* pieces of a wave */
+#define DEPTH  4 /* pieces in flight per warp */
 #define PIECES MF_CEIL(MF_ROW, 4096)
-#define PIECE  (MF_CEIL(MF_ROW / 16, PIECES) * 16) /* bytes; the last of a row may be short */
+#define PIECE  (MF_CEIL(MF_ROW / 16, PIECES) * 16) /* bytes; a row's last piece may be shorter */
 
 MF_DEVICE i32 bytes_of(i32 piece)
 {
@@ -22,16 +22,17 @@ MF_DEVICE i64 place_of(i64 row, i32 piece)
 {
     return row * MF_ROW + piece * PIECE;
 }
-MF_DEVICE void ask(const mf_hip_permute_args &a, i64 unit, u8 *to, u64 *full)
+MF_DEVICE void load_piece(const mf_hip_permute_args &a, i64 piece_index, u8 *to, u64 *full)
 {
-    const i32 piece = (i32)(unit % PIECES);
-    mf_barrier_expect(full, bytes_of(piece));
-    mf_bulk_load(to, (const u8 *)a.from + place_of(unit / PIECES, piece), bytes_of(piece), full);
+    const i32 piece = (i32)(piece_index % PIECES);
+    mf_mbarrier_arrive_expect_tx(full, bytes_of(piece));
+    mf_bulk_load(to, (const u8 *)a.from + place_of(piece_index / PIECES, piece), bytes_of(piece), full);
 }
 MF_DEVICE i32 row_of(const mf_hip_permute_args &a, i64 token)
 {
     const i32 slot = threadIdx.x % MF_WAVE;
-    return slot < MF_K ? row_or_none(a, mf_load_shared_by_grid_4(a.row_of + token * MF_K + slot), token, slot) : -1;
+    return slot < MF_K ? row_or_none(a, mf_load_shared_by_grid_4(a.row_of + token * MF_K + slot), token, slot)
+                       : -1;
 }
 
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_permute_bulk(const mf_hip_permute_args a)
@@ -41,31 +42,31 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_permute_bulk(cons
     u8 *pieces = lds + wave * DEPTH * PIECE;
     u64 *full = (u64 *)(lds + WAVES * DEPTH * PIECE) + wave * DEPTH;
     const i64 n = (i64)a.token * PIECES, stride = (i64)gridDim.x * WAVES;
-    i64 unit = (i64)wave * gridDim.x + blockIdx.x;
+    i64 piece_index = (i64)wave * gridDim.x + blockIdx.x;
     if (lane < DEPTH)
-        mf_barrier_init(full + lane, 1);
+        mf_mbarrier_init(full + lane, 1);
     mf_async_fence();
     mf_wave_sync();
     mf_begin();
     for (int s = 0; s < DEPTH && lane == 0; s++) {
-        if (unit + s * stride < n)
-            ask(a, unit + s * stride, pieces + s * PIECE, full + s);
+        if (piece_index + s * stride < n)
+            load_piece(a, piece_index + s * stride, pieces + s * PIECE, full + s);
     }
     invert(a);
-    i32 row = unit < n ? row_of(a, unit / PIECES) : -1;
-    for (u32 i = 0; unit < n; i++, unit += stride) {
+    i32 row = piece_index < n ? row_of(a, piece_index / PIECES) : -1;
+    for (u32 i = 0; piece_index < n; i++, piece_index += stride) {
         const u32 slot = i % DEPTH, before = (i - 1) % DEPTH;
-        const i32 piece = (i32)(unit % PIECES);
-        const i64 next = unit + stride, asked = unit + (DEPTH - 1) * stride;
+        const i32 piece = (i32)(piece_index % PIECES);
+        const i64 next = piece_index + stride, asked = piece_index + (DEPTH - 1) * stride;
         const i32 next_row = next < n ? row_of(a, next / PIECES) : -1;
-        mf_barrier_wait(full + slot, i / DEPTH & 1);
+        mf_mbarrier_wait(full + slot, i / DEPTH & 1);
         if (row >= 0)
             mf_bulk_store((u8 *)a.to + place_of(row, piece), pieces + slot * PIECE, bytes_of(piece));
         mf_bulk_commit();
-        mf_bulk_wait_read<1>(); /* all but what was asked for just now: the piece before has been read */
+        mf_bulk_wait_read<1>(); /* all but the last group: the previous piece has been read */
         mf_wave_sync();
         if (i > 0 && lane == 0 && asked < n)
-            ask(a, asked, pieces + before * PIECE, full + before);
+            load_piece(a, asked, pieces + before * PIECE, full + before);
         row = next_row;
     }
     mf_bulk_wait_read();

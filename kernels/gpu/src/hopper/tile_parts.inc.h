@@ -1,15 +1,16 @@
-/* What all cores of the two-stage grouped GEMM share: how the work is cut into tiles, and the end of a tile. A core is a file
- * of its own (tile.hip, hopper_core.inc.h, mx.hip, mx_hopper.hip); these are its words whatever its weights are.
+/* Tile shape and epilogue helpers shared by all mainloops of the two-stage grouped GEMM (tile.hip,
+ * hopper_core.inc.h, mx.hip, mx_hopper.hip), independent of the weight format.
  *
  *   MF_STAGE    1: gather, gemm1, act -> h [P,I]     2: gemm2, row by row into z [T·k,H]
- *   MF_N, MF_D  columns of the output; length of the product (stage 1: I, H; stage 2: H, I)
- *   MF_K        topk        MF_WEIGHT  the routing weight multiplies the product
- *   MF_HALVES   weight rows of a column: those of gate and of up in stage 1; 1 in stage 2, and where there is no up
- *   MF_BM, MF_BN  tokens of a tile, which are one expert block; its weight rows
- *   MF_BIAS     b1 is added before the activation, behind a routing weight; b2 before one
- *   MF_QUANT    stage 1 leaves h as e4m3 with scales of 1x128: a tile has whole groups
+ *   MF_N, MF_D  columns of the output; K of the product (stage 1: I, H; stage 2: H, I)
+ *   MF_K        topk        MF_WEIGHT  multiply the product by the routing weight
+ *   MF_HALVES   weight rows per column: 2 (gate and up) in stage 1; 1 in stage 2 and without up
+ *   MF_BM, MF_BN  tokens of a tile, which are one expert block; weight rows of a tile
+ *   MF_BIAS     b1 is added before the activation and after the routing weight; b2 before the routing weight
+ *   MF_QUANT    stage 1 stores h as e4m3 with 1x128 block scales; a tile then has whole groups
  *
- * A tile ends as bf16, or as codes, in LDS, out[token][column], from where its rows are stored. */
+ * The epilogue first leaves a tile as bf16 or 8-bit codes in shared memory, out[token][column], and stores
+ * its rows from there. */
 #include "args.h"
 #include "gate_up.h"
 #include "quantise.h"
@@ -17,14 +18,14 @@
 #    include "activation.h"
 #endif
 
-#define COLS      (MF_BN / MF_HALVES) /* of the output, of one tile */
-#define ROWS_OF_W (MF_HALVES * MF_N)  /* of one expert */
+#define COLS      (MF_BN / MF_HALVES) /* output columns of a tile */
+#define ROWS_OF_W (MF_HALVES * MF_N)  /* weight rows of one expert */
 #define TILES_N   MF_CEIL(MF_N, COLS)
-/* Of rows of out: they start in different banks. */
-#define OUT_STRIDE   (COLS + 8)  /* elements of bf16 */
-#define CODES_STRIDE (COLS + 16) /* bytes of codes */
+/* Padded row strides of `out`, so that rows start in different banks. */
+#define OUT_STRIDE   (COLS + 8)  /* bf16 elements */
+#define CODES_STRIDE (COLS + 16) /* bytes */
 
-/* Tile i: its expert block and its first column. */
+/* A tile: expert block, first column, expert. */
 struct tile {
     i32 block, col, expert;
 };
@@ -38,13 +39,13 @@ MF_DEVICE struct tile tile_at(i32 i, const i32 *experts)
     return t;
 }
 
-/* The weight row of gate, or of up, of a column. */
+/* Weight row of gate or of up for an output column. */
 MF_DEVICE i32 row_of(i32 column, bool up)
 {
     return MF_HALVES == 2 ? mf_gate_row(column) + (up ? MF_UP_AT(MF_N) : 0) : column;
 }
 
-/* What is added to a column's sums of gate, or of up; nothing beyond the last column. */
+/* Bias of a column of gate or up; 0 beyond the last column. */
 MF_DEVICE float bias_of(const mf_hip_tile_args &a, i32 expert, i32 column, bool up)
 {
 #ifdef MF_BIAS
@@ -64,8 +65,8 @@ MF_DEVICE float finished(float sum, float weight, float bias)
 #endif
 }
 
-/* A column of a tile that has but one half, as it leaves. */
-MF_DEVICE float leaving(float v)
+/* Output value of a column without up. */
+MF_DEVICE float activated(float v)
 {
 #if MF_STAGE == 1
     return mf_activate_gate(v);
@@ -74,31 +75,31 @@ MF_DEVICE float leaving(float v)
 #endif
 }
 
-/* Stage 2 begins; stage 1 had to before it read the order of experts. That order is older than the launch before stage 2, so
- * the weights of the first tile, as many bytes of a row, are asked for while that one ends. Thread r asks
- * for its row r. */
-MF_DEVICE void begin_at(const mf_hip_tile_args &a, i32 block, i32 col, bool is_there, i32 row_bytes,
-                        i32 ahead)
+/* Starts stage 2: prefetches the first tile's weights into L2, then waits for the preceding launch
+ * (mf_begin). The order of experts was written before that launch, so it can be read early. Thread r
+ * prefetches weight row r. Stage 1 has already called mf_begin, because it needs the order. */
+MF_DEVICE void prefetch_and_begin(const mf_hip_tile_args &a, i32 block, i32 col, bool is_there, i32 row_bytes,
+                                  i32 ahead)
 {
     if (MF_STAGE == 1)
         return;
     if (is_there && threadIdx.x < MF_BN && col + (i32)threadIdx.x < MF_N)
-        mf_ask_cache((const u8 *)a.w + ((i64)a.experts[block] * MF_N + col + threadIdx.x) * row_bytes,
-                     MF_MIN(ahead, row_bytes));
+        mf_prefetch_l2((const u8 *)a.w + ((i64)a.experts[block] * MF_N + col + threadIdx.x) * row_bytes,
+                       MF_MIN(ahead, row_bytes));
     mf_begin();
 }
 
 #ifdef MF_QUANT
-/* out's first rows as e4m3 with a scale for 128: sixteen lanes have a group. The work of thread `me`. The turns are unrolled: behind a
- * loop whose end it does not know the compiler takes a wave's counters for numbers of each lane, and fetches them back before every
- * matrix instruction of the next tile (stage 1 of 128 rows by tokens: 1,850 cycles a slice for 1,710, on the H200). */
+/* Quantises the first rows of `out` to e4m3 with one scale per 128 columns; sixteen lanes share a group.
+ * `me`: thread index. The rounds are unrolled: after a loop with an unknown trip count the compiler treats
+ * warp-uniform counters as per-lane values and reads them back before every WGMMA of the next tile. */
 template <int Rows, int Threads>
 MF_DEVICE void store_quantised(const mf_hip_tile_args &a, i32 block, i32 col, const u16 *out, i32 me)
 {
     const int pieces = Rows * (COLS / 8);
     MF_UNROLL
-    for (int turn = 0; turn < MF_CEIL(pieces, Threads); turn++) {
-        const i32 i = me + turn * Threads;
+    for (int round = 0; round < MF_CEIL(pieces, Threads); round++) {
+        const i32 i = me + round * Threads;
         if (pieces % Threads > 0 && i >= pieces)
             break;
         const i32 row = i / (COLS / 8), c = i % (COLS / 8) * 8;

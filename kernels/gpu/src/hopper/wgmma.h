@@ -1,9 +1,10 @@
-/* mf_matrix_multiply<N8>: d = w · x, or d += w · x where it adds; 64 weight rows of LDS by 8 N8 rows of tokens along 32 bytes
- * of K (wgmma, dialect_nvidia.h). An instruction names every register of its result, so each width is written out, of pieces
- * that name sixteen tokens' registers in the text and in the list of operands. */
+/* mf_wgmma<N8>: d = w · x, or d += w · x if `adds`; 64 weight rows by 8·N8 token rows in shared memory
+ * along 32 bytes of K (dialect_nvidia.h). The instruction names every accumulator register, so each width
+ * is written out, assembled from pieces that name the registers of sixteen tokens in the asm text and in
+ * the operand list. */
 #pragma once
 
-/* The registers' numbers in the text: of the first eight tokens, and of each sixteen. */
+/* Operand numbers in the asm text: of the first eight tokens, and of each sixteen. */
 #define MF_NUMBERS_HALF "%0, %1, %2, %3"
 #define MF_NUMBERS_0    "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MF_NUMBERS_1  \
@@ -52,7 +53,7 @@
     MF_NUMBERS_14 ", " \
                   "%120, %121, %122, %123, %124, %125, %126, %127"
 
-/* The registers: of eight tokens, and of so many sixteens. */
+/* Accumulator operands: of eight tokens, and of multiples of sixteen. */
 #define MF_SUMS_AT(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define MF_SUMS_HALF  MF_SUMS_AT(0)
 #define MF_SUMS_0     MF_SUMS_AT(0), MF_SUMS_AT(1)
@@ -72,10 +73,11 @@
 #define MF_SUMS_14    MF_SUMS_13, MF_SUMS_AT(28), MF_SUMS_AT(29)
 #define MF_SUMS_15    MF_SUMS_14, MF_SUMS_AT(30), MF_SUMS_AT(31)
 
-template <int N8> struct mf_matrix_multiply;
+template <int N8> struct mf_wgmma;
 
-/* n: tokens; part: their registers, above; o0 to o5: the numbers of the operands behind them. */
-#define MF_MATRIX_CALL(name, types, ending, n, part, nw, nx, nadds)                           \
+/* n: tokens; part: suffix of the register lists above; nw, nx, nadds: numbers of the operands after the
+ * accumulators. */
+#define MF_WGMMA_SS(name, types, ending, n, part, nw, nx, nadds)                              \
     static __device__ __forceinline__ void name(float(*d)[4], u64 w, u64 x, int adds)         \
     {                                                                                         \
         asm volatile("{ .reg .pred p; setp.ne.b32 p, " nadds                                  \
@@ -84,9 +86,9 @@ template <int N8> struct mf_matrix_multiply;
                      : MF_SUMS_##part                                                         \
                      : "l"(w), "l"(x), "r"(adds));                                            \
     }
-/* Weights from registers: a wave has its sixteen rows as mf_mma_bf16 has them. */
-#define MF_MATRIX_HELD(n, part, w0, w1, w2, w3, nx, nadds)                                               \
-    static __device__ __forceinline__ void held(float(*d)[4], const u32 *w, u64 x, int adds)             \
+/* A operand from registers (the "RS" variant): a warp has its sixteen rows in the layout of mf_mma_bf16. */
+#define MF_WGMMA_RS(n, part, w0, w1, w2, w3, nx, nadds)                                                  \
+    static __device__ __forceinline__ void bf16_rs(float(*d)[4], const u32 *w, u64 x, int adds)          \
     {                                                                                                    \
         asm volatile("{ .reg .pred p; setp.ne.b32 p, " nadds ", 0; wgmma.mma_async.sync.aligned.m64n" #n \
                      "k16.f32.bf16.bf16 {" MF_NUMBERS_##part "}, {" w0 ", " w1 ", " w2 ", " w3 "}, " nx  \
@@ -94,22 +96,22 @@ template <int N8> struct mf_matrix_multiply;
                      : MF_SUMS_##part                                                                    \
                      : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(x), "r"(adds));                   \
     }
-#define MF_MATRIX_OF(n8, n, part, o0, o1, o2, o3, o4, o5)                            \
-    template <> struct mf_matrix_multiply<n8> {                                      \
-        MF_MATRIX_CALL(bf16, "k16.f32.bf16.bf16", "1, 1, 0, 0", n, part, o0, o1, o2) \
-        MF_MATRIX_CALL(fp8, "k32.f32.e4m3.e4m3", "1, 1", n, part, o0, o1, o2)        \
-        MF_MATRIX_HELD(n, part, o0, o1, o2, o3, o4, o5)                              \
+#define MF_WGMMA_DEFINE(n8, n, part, o0, o1, o2, o3, o4, o5)                      \
+    template <> struct mf_wgmma<n8> {                                             \
+        MF_WGMMA_SS(bf16, "k16.f32.bf16.bf16", "1, 1, 0, 0", n, part, o0, o1, o2) \
+        MF_WGMMA_SS(fp8, "k32.f32.e4m3.e4m3", "1, 1", n, part, o0, o1, o2)        \
+        MF_WGMMA_RS(n, part, o0, o1, o2, o3, o4, o5)                              \
     };
-MF_MATRIX_OF(1, 8, HALF, "%4", "%5", "%6", "%7", "%8", "%9")
-MF_MATRIX_OF(2, 16, 0, "%8", "%9", "%10", "%11", "%12", "%13")
-MF_MATRIX_OF(4, 32, 1, "%16", "%17", "%18", "%19", "%20", "%21")
-MF_MATRIX_OF(6, 48, 2, "%24", "%25", "%26", "%27", "%28", "%29")
-MF_MATRIX_OF(8, 64, 3, "%32", "%33", "%34", "%35", "%36", "%37")
-MF_MATRIX_OF(10, 80, 4, "%40", "%41", "%42", "%43", "%44", "%45")
-MF_MATRIX_OF(12, 96, 5, "%48", "%49", "%50", "%51", "%52", "%53")
-MF_MATRIX_OF(16, 128, 7, "%64", "%65", "%66", "%67", "%68", "%69")
-MF_MATRIX_OF(32, 256, 15, "%128", "%129", "%130", "%131", "%132", "%133")
+MF_WGMMA_DEFINE(1, 8, HALF, "%4", "%5", "%6", "%7", "%8", "%9")
+MF_WGMMA_DEFINE(2, 16, 0, "%8", "%9", "%10", "%11", "%12", "%13")
+MF_WGMMA_DEFINE(4, 32, 1, "%16", "%17", "%18", "%19", "%20", "%21")
+MF_WGMMA_DEFINE(6, 48, 2, "%24", "%25", "%26", "%27", "%28", "%29")
+MF_WGMMA_DEFINE(8, 64, 3, "%32", "%33", "%34", "%35", "%36", "%37")
+MF_WGMMA_DEFINE(10, 80, 4, "%40", "%41", "%42", "%43", "%44", "%45")
+MF_WGMMA_DEFINE(12, 96, 5, "%48", "%49", "%50", "%51", "%52", "%53")
+MF_WGMMA_DEFINE(16, 128, 7, "%64", "%65", "%66", "%67", "%68", "%69")
+MF_WGMMA_DEFINE(32, 256, 15, "%128", "%129", "%130", "%131", "%132", "%133")
 
-#undef MF_MATRIX_OF
-#undef MF_MATRIX_HELD
-#undef MF_MATRIX_CALL
+#undef MF_WGMMA_DEFINE
+#undef MF_WGMMA_RS
+#undef MF_WGMMA_SS

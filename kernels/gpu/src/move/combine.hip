@@ -1,9 +1,9 @@
-/* y[t] = sum over the slots of t of z[t·k + j], times the routing weight where MF_WEIGHTED. A thread has eight columns of
- * one token and asks for all its slots at once; the sum goes up the slots, so every run gives the same bits. Slots of experts
- * that are not here (share.h) have no row: theirs is never read. */
+/* Combine: y[t] = sum over the slots j of z[t·k + j], times the routing weight with MF_WEIGHTED. A thread
+ * processes eight columns of one token and loads all slots at once. The sum is in slot order, so results
+ * are reproducible. Slots of non-local experts (local_experts.h) have no row and are not read. */
 #include "dialect.h"
 #include "args.h"
-#include "share.h"
+#include "local_experts.h"
 
 MF_DEVICE void add(float (&sum)[8], mf_16b v, float w)
 {
@@ -27,8 +27,9 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_combine(const mf_hip
         mf_16b v[MF_K];
         MF_UNROLL
         for (int j = 0; j < MF_K; j++)
-            v[j] = MF_SHARE && mf_local(a.ids[token * MF_K + j]) < 0 ? mf_16b{0, 0, 0, 0}
-                                                                     : mf_load_once(z + (i64)j * MF_COLS);
+            v[j] = MF_EXPERT_PARALLEL && mf_local_expert(a.ids[token * MF_K + j]) < 0
+                       ? mf_16b{0, 0, 0, 0}
+                       : mf_load_once(z + (i64)j * MF_COLS);
         MF_UNROLL
         for (int j = 0; j < MF_K; j++)
             add(sum, v[j], MF_WEIGHTED ? a.weights[token * MF_K + j] : 1.0f);

@@ -1,30 +1,31 @@
-/* Ids counted by expert, the waves of a block each a run of them: what sorts and aligns begins so. MF_E experts, at most
- * MF_THREADS; what is no expert's here (share.h), and what lies beyond the end, is MF_E. */
+/* Counts ids by expert, a run of ids per warp: the first step of sort.h and align.hip. MF_E experts, at
+ * most MF_THREADS. Ids of non-local experts (local_experts.h) and positions beyond the end count as MF_E. */
 #pragma once
 
 #include "scan.h"
-#include "share.h"
+#include "local_experts.h"
 
-#define AT_ONCE 8 /* loads in flight of a thread */
+#define LOADS_IN_FLIGHT 8 /* loads in flight per thread */
 
-/* Ids that a lane has at once: N of its wave's run, a wave's width apart. */
-template <int N> struct turn {
-    i32 first; /* the lane's own first */
+/* A lane's batch of N ids of its warp's run, a warp's width apart. */
+template <int N> struct id_batch {
+    i32 first; /* index of the lane's first id */
     u32 expert[N];
-    i32 rank[N]; /* among the expert's of what was counted */
+    i32 rank[N]; /* rank among the expert's ids counted so far */
 };
 
-/* Asks for the turn's ids. */
-template <int N> MF_DEVICE void take_ids(const i32 *ids, i32 to, turn<N> &t)
+/* Starts loading the batch's ids. */
+template <int N> MF_DEVICE void load_ids(const i32 *ids, i32 to, id_batch<N> &t)
 {
     MF_UNROLL
     for (int c = 0; c < N; c++)
-        t.expert[c] =
-            t.first + c * MF_WAVE < to ? MF_MIN((u32)mf_local(ids[t.first + c * MF_WAVE]), (u32)MF_E) : MF_E;
+        t.expert[c] = t.first + c * MF_WAVE < to
+                          ? MF_MIN((u32)mf_local_expert(ids[t.first + c * MF_WAVE]), (u32)MF_E)
+                          : MF_E;
 }
 
-/* Counts them on top of `count`, which holds the wave's experts. */
-template <int N> MF_DEVICE void count_turn(i32 to, i32 *count, turn<N> &t)
+/* Adds the batch to `count`, the warp's ids per expert. */
+template <int N> MF_DEVICE void count_batch(i32 to, i32 *count, id_batch<N> &t)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
     MF_UNROLL
@@ -42,7 +43,8 @@ template <int N> MF_DEVICE void count_turn(i32 to, i32 *count, turn<N> &t)
     }
 }
 
-/* Thread e has expert e: where each wave's share of it begins within the block's, and how many the block has. */
+/* Thread e scans expert e: `count` becomes the start of each warp's ids within the block's. Returns the
+ * block's total. */
 MF_DEVICE i32 scan_waves(i32 *count)
 {
     i32 c[WAVES], rows = 0;
@@ -59,10 +61,10 @@ MF_DEVICE i32 scan_waves(i32 *count)
     return rows;
 }
 
-/* Which expert each block of rows has: a share of it. */
-MF_DEVICE void place_experts(i32 *experts, const i32 *begin, const i32 *total, i32 share, i32 shares)
+/* Writes part `part` of n_parts of the experts array: the expert of each expert block. */
+MF_DEVICE void place_experts(i32 *experts, const i32 *begin, const i32 *total, i32 part, i32 n_parts)
 {
-    for (i32 e = share * MF_THREADS + threadIdx.x; e < MF_E; e += shares * MF_THREADS) {
+    for (i32 e = part * MF_THREADS + threadIdx.x; e < MF_E; e += n_parts * MF_THREADS) {
         for (i32 b = 0; b < MF_CEIL(total[e], MF_BLOCK_M); b++)
             experts[begin[e] / MF_BLOCK_M + b] = e;
     }

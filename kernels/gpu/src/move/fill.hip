@@ -1,4 +1,4 @@
-/* Memory filled with four bytes over and over; it begins at a multiple of sixteen. */
+/* Fills memory with a repeated four-byte pattern; the start is aligned to 16 bytes. */
 #include "dialect.h"
 #include "args.h"
 

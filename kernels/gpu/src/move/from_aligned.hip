@@ -1,18 +1,18 @@
-/* vLLM's order of experts into AITER's (common/moe/tensor_spec.h): flat ids into packed ones, with the weights that vLLM's kernels
- * fetch by them. */
+/* Converts vLLM's order of experts to AITER's (common/moe/tensor_spec.h): flat ids to packed ids, and the
+ * weights that vLLM's kernels look up by flat id. */
 #include "dialect.h"
 #include "args.h"
 
 extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_from_aligned(const mf_hip_aligned_args a)
 {
-    const i32 routes = a.token * MF_K, me = (i32)(blockIdx.x * MF_THREADS + threadIdx.x);
+    const i32 routes = a.token * MF_K, global_thread = (i32)(blockIdx.x * MF_THREADS + threadIdx.x);
     mf_begin();
     const i32 end = *a.num_post_pad;
-    if (me == 0) {
+    if (global_thread == 0) {
         a.num_valid[0] = end;
         a.num_valid[1] = a.token;
     }
-    for (i32 i = me; i < end; i += (i32)gridDim.x * MF_THREADS) {
+    for (i32 i = global_thread; i < end; i += (i32)gridDim.x * MF_THREADS) {
         const i32 flat = a.flat[i];
         const bool pads = flat >= routes;
         a.sorted_ids[i] = pads ? MF_K << 24 | a.token : flat % MF_K << 24 | flat / MF_K;

@@ -1,16 +1,17 @@
-/* Where the rows of each route lie, by the sorted ids: blocks of MF_THREADS make it together in a.row_of and meet. */
+/* Inverts the sorted ids: a.row_of[token * K + slot] becomes the row of a route. All blocks write it
+ * together and then pass a grid barrier. */
 #pragma once
 
-#include "share.h"
+#include "local_experts.h"
 
 __device__ u32 mf_barrier[2];
 
-/* What lies behind the rows in use is fetched beside their number, and not looked at. */
+/* Ids beyond num_valid are loaded together with num_valid, to save latency, and ignored. */
 MF_DEVICE void invert(const mf_hip_permute_args &a)
 {
     u32 generation = 0;
     const i32 used = a.num_valid[0];
-    for (i64 row = me(); row < a.rows; row += all()) {
+    for (i64 row = global_thread(); row < a.rows; row += global_threads()) {
         const i32 id = a.sorted_ids[row];
         if (row < used && mf_id_token(id) < a.token)
             a.row_of[(i64)mf_id_token(id) * MF_K + mf_id_slot(id)] = (i32)row;
@@ -19,14 +20,15 @@ MF_DEVICE void invert(const mf_hip_permute_args &a)
     mf_grid_wait(mf_barrier, generation);
 }
 
-/* Only routes of a rank's share may be without a row; what lay there is none then unless the row is the route's. */
+/* Row of a route, or -1. Only with expert parallelism may a route have no row. a.row_of then holds stale
+ * data, which is valid only if the row's id is the route's. */
 MF_DEVICE i32 row_or_none(const mf_hip_permute_args &a, i32 row, i64 token, int slot)
 {
-    if ((u32)row >= (u32)(MF_SHARE ? used_rows(a) : a.rows))
+    if ((u32)row >= (u32)(MF_EXPERT_PARALLEL ? used_rows(a) : a.rows))
         return -1;
-    return MF_SHARE && a.sorted_ids[row] != (slot << 24 | (i32)token) ? -1 : row;
+    return MF_EXPERT_PARALLEL && a.sorted_ids[row] != (slot << 24 | (i32)token) ? -1 : row;
 }
-/* -1: the route has none. */
+/* Loads the rows of a token's routes; -1 for routes without a row. */
 MF_DEVICE void rows_of(const mf_hip_permute_args &a, i64 token, i32 (&rows)[MF_K])
 {
     const i32 *from = a.row_of + token * MF_K;

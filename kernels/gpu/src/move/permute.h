@@ -1,8 +1,8 @@
-/* What the kernels share that bring rows into expert order and back: a row is MF_ROW bytes, MF_CHUNK of them a thread's at a
- * time. K is MF_K. Rows of padding are neither read nor written. */
+/* Helpers for moving rows into expert order and back. A row is MF_ROW bytes, and a thread moves MF_CHUNK
+ * bytes at a time. K is MF_K. Padding rows are neither read nor written. */
 #pragma once
 
-#define CHUNKS (MF_ROW / MF_CHUNK) /* of a row */
+#define CHUNKS (MF_ROW / MF_CHUNK) /* per row */
 
 #if MF_CHUNK == 16
 typedef mf_16b chunk;
@@ -22,11 +22,11 @@ MF_DEVICE i32 used_rows(const mf_hip_permute_args &a)
 {
     return MF_MIN(a.rows, a.num_valid[0]);
 }
-MF_DEVICE i64 me()
+MF_DEVICE i64 global_thread()
 {
     return (i64)blockIdx.x * MF_THREADS + threadIdx.x;
 }
-MF_DEVICE i64 all()
+MF_DEVICE i64 global_threads()
 {
     return (i64)gridDim.x * MF_THREADS;
 }
@@ -36,28 +36,28 @@ typedef u32 scale_part;
 #else
 typedef u8 scale_part;
 #endif
-/* What scales all rows. */
-MF_DEVICE void keep_shared(const mf_hip_permute_args &a)
+/* Copies the scale of all rows, and the global factor. */
+MF_DEVICE void copy_shared_scales(const mf_hip_permute_args &a)
 {
 #ifndef MF_SCALES
-    if (a.to_scale && me() == 0)
+    if (a.to_scale && global_thread() == 0)
         *(u32 *)a.to_scale = *(const u32 *)a.from_scale;
 #endif
-    if (a.to_factor && me() == 0)
+    if (a.to_factor && global_thread() == 0)
         *a.to_factor = *a.from_factor;
 }
-/* And each, MF_SCALES bytes of it. */
+/* Gathers the MF_SCALES bytes of scales of each row, and copies the shared ones. */
 MF_DEVICE void gather_scales(const mf_hip_permute_args &a)
 {
 #ifdef MF_SCALES
     const i32 parts = MF_SCALES / sizeof(scale_part);
     const i64 n = (i64)used_rows(a) * parts;
-    for (i64 at = me(); at < n; at += all()) {
+    for (i64 at = global_thread(); at < n; at += global_threads()) {
         const i64 row = at / parts, token = mf_id_token(a.sorted_ids[row]);
         if (token < a.token)
             ((scale_part *)a.to_scale)[at] =
                 ((const scale_part *)a.from_scale)[token * parts + (at - row * parts)];
     }
 #endif
-    keep_shared(a);
+    copy_shared_scales(a);
 }

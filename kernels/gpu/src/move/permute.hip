@@ -1,39 +1,41 @@
-/* Rows into expert order and back, where they are many (permute.h).
+/* Moves many rows into expert order and back (permute.h).
  *
- *   mf_gather     each row of expert order fetches its token's: reads are repeated, so x should stay in the last cache
- *   mf_permute    each token's row is read once and written to all of its places, as memory is what takes longest then
- *   mf_unpermute  y[t] = sum over the slots of t of their rows, times their routing weights where MF_WEIGHTED, slots upwards,
- *                 in floats, so that every run gives the same bits
+ *   mf_gather     each row in expert order loads its token's row; x is read repeatedly and should fit into L2
+ *   mf_permute    each token's row is read once and written to all of its destinations, for memory-bound
+ *                 sizes
+ *   mf_unpermute  y[t] = sum of the rows of the slots of t, times their routing weights with MF_WEIGHTED,
+ *                 in slot order and in floats, so results are reproducible
  *
- * The last two go by the inverse of the sorted ids: blocks make it together, meet, and use it; all have to be resident. Where
- * the rows lie is asked for a turn ahead: it may be in memory again by then, behind all that was written. A route of a rank's
- * share that has no row leaves in a.row_of what lay there, so that an entry counts only where the row's id says the same. */
+ * The last two use the inverse of the sorted ids, which all blocks compute before a grid barrier; the grid
+ * must be co-resident. Row indices are loaded one iteration ahead, because writes may have evicted them
+ * from L2. With expert parallelism a route without a row leaves stale data in a.row_of, so an entry counts
+ * only if the row's id matches. */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
 #include "invert.h"
 
-#define TURNS 4 /* chunks of a thread in flight */
+#define UNROLL 4 /* chunks in flight per thread */
 
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_gather(const mf_hip_permute_args a)
 {
     mf_begin();
     const i64 n = (i64)used_rows(a) * CHUNKS;
-    for (i64 first = me(); first < n; first += TURNS * all()) {
-        chunk v[TURNS];
-        bool there[TURNS];
+    for (i64 first = global_thread(); first < n; first += UNROLL * global_threads()) {
+        chunk v[UNROLL];
+        bool there[UNROLL];
         MF_UNROLL
-        for (int t = 0; t < TURNS; t++) {
-            const i64 at = first + t * all(), row = at / CHUNKS;
+        for (int t = 0; t < UNROLL; t++) {
+            const i64 at = first + t * global_threads(), row = at / CHUNKS;
             const i64 token = at < n ? mf_id_token(a.sorted_ids[row]) : a.token;
             there[t] = token < a.token;
             if (there[t])
                 v[t] = load((const u8 *)a.from + (token * CHUNKS + (at - row * CHUNKS)) * MF_CHUNK);
         }
         MF_UNROLL
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) {
             if (there[t])
-                ((chunk *)a.to)[first + t * all()] = v[t];
+                ((chunk *)a.to)[first + t * global_threads()] = v[t];
         }
     }
     gather_scales(a);
@@ -42,7 +44,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_gather(const mf_h
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_permute(const mf_hip_permute_args a)
 {
     const i64 n = (i64)a.token * CHUNKS;
-    i64 at = me();
+    i64 at = global_thread();
     chunk v;
     i32 rows[MF_K];
     mf_begin();
@@ -52,7 +54,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_permute(const mf_
     if (at < n)
         rows_of(a, at / CHUNKS, rows);
     while (at < n) {
-        const i64 next = at + all(), column = at % CHUNKS;
+        const i64 next = at + global_threads(), column = at % CHUNKS;
         chunk next_v;
         i32 next_rows[MF_K];
         if (next < n) {
@@ -79,14 +81,14 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_permute(const mf_
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_unpermute(const mf_hip_permute_args a)
 {
     const i64 n = (i64)a.token * CHUNKS;
-    i64 at = me();
+    i64 at = global_thread();
     i32 rows[MF_K];
     mf_begin();
     invert(a);
     if (at < n)
         rows_of(a, at / CHUNKS, rows);
     while (at < n) {
-        const i64 next = at + all();
+        const i64 next = at + global_threads();
         slots s;
         i32 next_rows[MF_K];
         fetch(a, rows, at % CHUNKS, s);

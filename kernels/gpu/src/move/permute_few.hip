@@ -1,36 +1,37 @@
-/* Rows into expert order and back, where tokens are few and time is latencies: no block waits for another (permute.h).
+/* Moves few rows into expert order and back, where latency dominates: no block waits for another
+ * (permute.h).
  *
- *   mf_sort_permute   sorts, too: every block makes the order of all MF_ROUTES or fewer for itself, while the rows that it will
- *                     write are on their way. A block a unit, since sorting is what keeps it busy; the slots of a chunk are
- *                     shared out to a.parts threads until there is one for each
- *   mf_unpermute_few  as mf_unpermute; every block goes through all sorted ids for itself */
+ *   mf_sort_permute   also sorts: every block sorts all ids (at most MF_ROUTES) itself, while the rows that
+ *                     it will write are loaded. One block per SM, because sorting occupies it; a.parts
+ *                     threads split the slots of a chunk, up to one thread per slot
+ *   mf_unpermute_few  as mf_unpermute; every block inverts all sorted ids itself */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
-#include "share.h"
+#include "local_experts.h"
 
 #ifdef MF_WEIGHTED
 #    include "unpermute.h"
-#    define AT_ONCE 4 /* loads of a thread in flight, of four ids each */
+#    define LOADS_IN_FLIGHT 4 /* loads in flight per thread, four ids each */
 
-/* Row of every route; -1: none. */
+/* Finds the row of every route; -1 for none. */
 MF_DEVICE void find_rows(const mf_hip_permute_args &a, i32 *row_of)
 {
     const i32 used = a.num_valid[0];
     for (i32 i = threadIdx.x; i < a.token * MF_K; i += MF_THREADS)
         row_of[i] = -1;
     __syncthreads();
-    /* what lies behind the rows in use is fetched beside their number, and not looked at */
-    for (i32 first = 0, end = a.rows; first < end; first += 4 * MF_THREADS * AT_ONCE, end = used) {
-        mf_16b ids[AT_ONCE];
+    /* ids beyond num_valid are loaded together with num_valid and ignored */
+    for (i32 first = 0, end = a.rows; first < end; first += 4 * MF_THREADS * LOADS_IN_FLIGHT, end = used) {
+        mf_16b ids[LOADS_IN_FLIGHT];
         MF_UNROLL
-        for (int i = 0; i < AT_ONCE; i++) {
+        for (int i = 0; i < LOADS_IN_FLIGHT; i++) {
             const i32 row = first + 4 * (i * MF_THREADS + threadIdx.x);
             if (row < end)
                 ids[i] = *(const mf_16b *)(a.sorted_ids + row);
         }
         MF_UNROLL
-        for (int i = 0; i < AT_ONCE; i++) {
+        for (int i = 0; i < LOADS_IN_FLIGHT; i++) {
             const i32 row = first + 4 * (i * MF_THREADS + threadIdx.x);
             const u32 four[4] = {ids[i].x, ids[i].y, ids[i].z, ids[i].w};
             MF_UNROLL
@@ -49,7 +50,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_unpermute_few(con
     const i32 n = a.token * CHUNKS;
     mf_begin();
     find_rows(a, row_of);
-    for (i32 at = (i32)me(); at < n; at += (i32)all()) {
+    for (i32 at = (i32)global_thread(); at < n; at += (i32)global_threads()) {
         i32 rows[MF_K];
         slots s;
         MF_UNROLL
@@ -61,35 +62,35 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_unpermute_few(con
 }
 #else
 #    include "count.h"
-#    define COUNTING MF_MIN(WAVES, MF_CEIL(MF_ROUTES, MF_WAVE)) /* waves that have routes */
+#    define COUNTING MF_MIN(WAVES, MF_CEIL(MF_ROUTES, MF_WAVE)) /* warps that have routes */
 #    define ROUNDS   MF_CEIL(MF_CEIL(MF_ROUTES, MF_WAVE), COUNTING)
-#    define EXPERTS  MF_CEIL(MF_E, MF_THREADS) /* of a thread */
+#    define EXPERTS  MF_CEIL(MF_E, MF_THREADS) /* per thread */
 
 struct order {
-    i32 count[COUNTING][MF_E]; /* routes of a wave by expert, then those of lower waves */
+    i32 count[COUNTING][MF_E]; /* routes per warp and expert; after the scan, the sum over lower warps */
     i32 start[MF_E], rows[MF_E], room[WAVES], row_of[MF_ROUTES];
 };
 
-/* A lane's routes: r * MF_WAVE further on each. */
+/* A lane's first route; the others follow every MF_WAVE. */
 MF_DEVICE i32 first_route()
 {
     return (i32)(threadIdx.x / MF_WAVE) * ROUNDS * MF_WAVE + threadIdx.x % MF_WAVE;
 }
 
-/* Each wave's routes by expert, of those waves that have any. */
-MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, turn<ROUNDS> &t)
+/* Counts each warp's routes by expert, in the warps that have any. */
+MF_DEVICE void count_routes(const mf_hip_permute_args &a, order &o, id_batch<ROUNDS> &t)
 {
     const i32 wave = threadIdx.x / MF_WAVE, n = wave < COUNTING ? a.token * MF_K : 0;
     t.first = first_route();
-    take_ids(a.ids, n, t);
+    load_ids(a.ids, n, t);
     for (i32 i = threadIdx.x; i < COUNTING * MF_E; i += MF_THREADS)
         o.count[i / MF_E][i % MF_E] = 0;
     __syncthreads();
     if (wave < COUNTING)
-        count_turn(n, o.count[wave], t);
+        count_batch(n, o.count[wave], t);
 }
 
-/* Where each expert's rows begin, and each wave's among them. */
+/* Finds the first row of each expert, and of each warp's routes within the expert. */
 MF_DEVICE i32 place_experts(order &o)
 {
     i32 padded[EXPERTS], sum = 0, end;
@@ -122,8 +123,9 @@ MF_DEVICE i32 place_experts(order &o)
     return end;
 }
 
-/* The sorted order for others: an expert's blocks and padding by one wave of all, a route by one thread, that has its weight. */
-MF_DEVICE void keep_order(const mf_hip_permute_args &a, const order &o, i32 end, float weight)
+/* Writes the sorted order for later kernels: experts and padding by one warp per expert, each route by the
+ * thread that has its weight. */
+MF_DEVICE void write_order(const mf_hip_permute_args &a, const order &o, i32 end, float weight)
 {
     const i32 lane = threadIdx.x % MF_WAVE, runs = gridDim.x * WAVES;
     for (i32 e = blockIdx.x * WAVES + threadIdx.x / MF_WAVE; e < MF_E; e += runs) {
@@ -135,22 +137,24 @@ MF_DEVICE void keep_order(const mf_hip_permute_args &a, const order &o, i32 end,
             a.made_weights[at + i] = 0.0f;
         }
     }
-    for (i32 i = (i32)me(); i < a.token * MF_K; i += (i32)all()) {
+    for (i32 i = (i32)global_thread(); i < a.token * MF_K; i += (i32)global_threads()) {
         const i32 row = o.row_of[i];
         if (row >= 0) {
             a.made_ids[row] = ((i % MF_K) << 24) | (i / MF_K);
-            a.made_weights[row] = i == (i32)me() ? weight : a.weights[i];
+            a.made_weights[row] = i == (i32)global_thread() ? weight : a.weights[i];
         }
     }
-    if (me() == 0) {
+    if (global_thread() == 0) {
         a.made_valid[0] = end;
         a.made_valid[1] = a.token;
     }
 }
 
-/* A part of each token's row to its places, those that are `part` when divided by the power of two `parts`. */
+/* Writes a piece of a token's row to those of its destinations whose slot modulo `parts` (a power of two)
+ * is `part`. */
 template <typename PIECE>
-MF_DEVICE void spread(const order &o, void *to, i32 token, i32 pieces, i32 column, const PIECE &v, i32 part, i32 parts)
+MF_DEVICE void spread(const order &o, void *to, i32 token, i32 pieces, i32 column, const PIECE &v, i32 part,
+                      i32 parts)
 {
     MF_UNROLL
     for (int j = 0; j < MF_K; j++) {
@@ -166,8 +170,8 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_sort_permute(cons
 {
     __shared__ order o;
     const i32 chunks = a.token * CHUNKS, n = chunks * a.parts, routes = a.token * MF_K;
-    turn<ROUNDS> t;
-    i32 at = (i32)me();
+    id_batch<ROUNDS> t;
+    i32 at = (i32)global_thread();
     float weight = 0.0f;
     chunk v;
     mf_begin();
@@ -189,16 +193,16 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_sort_permute(cons
     while (at < n) {
         const i32 within = at % chunks;
         spread(o, a.to, within / CHUNKS, CHUNKS, within % CHUNKS, v, at / chunks, a.parts);
-        at += (i32)all();
+        at += (i32)global_threads();
         if (at < n)
             v = load((const u8 *)a.from + (i64)(at % chunks) * MF_CHUNK);
     }
-#ifdef MF_SCALES
+#    ifdef MF_SCALES
     const i32 pieces = MF_SCALES / sizeof(scale_part);
-    for (i32 i = (i32)me(); i < a.token * pieces; i += (i32)all())
+    for (i32 i = (i32)global_thread(); i < a.token * pieces; i += (i32)global_threads())
         spread(o, a.to_scale, i / pieces, pieces, i % pieces, ((const scale_part *)a.from_scale)[i], 0, 1);
-#endif
-    keep_shared(a);
-    keep_order(a, o, end, weight);
+#    endif
+    copy_shared_scales(a);
+    write_order(a, o, end, weight);
 }
 #endif

@@ -1,7 +1,8 @@
-/* Rows of MF_COLS bf16 into a format of 8 or 4 bits with their scales (encode.h).
+/* Quantises rows of MF_COLS bf16 to 8 or 4 bits with scales (encode.h).
  *
- * Groups: quant_groups.h. A row: a wave takes it where its registers hold it, otherwise a block. All rows under one scale: each
- * block leaves the largest of its share, all meet, and each sees all of them; all blocks have to be resident. */
+ * Groups: quant_groups.h. One scale per row: a warp processes a row if it fits in its registers, otherwise
+ * a block does. One scale for all rows: each block writes the amax of its rows, and after a grid barrier
+ * each block reads all of them; the grid must be co-resident. */
 #include "dialect.h"
 #include "quant_groups.h"
 
@@ -14,11 +15,12 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
     quantise_groups(a, a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows, blockIdx.x, gridDim.x);
 }
 #elif MF_GROUP == 0
-#    define LANES (ROW_CHUNKS <= 8 * MF_WAVE ? MF_WAVE : MF_THREADS) /* of a row */
-#    define HELD  MF_MIN(MF_CEIL(ROW_CHUNKS, LANES), 8)              /* chunks of a lane that stay in registers */
-#    define ROWS  (MF_THREADS / LANES)                               /* of a block at once */
+#    define LANES (ROW_CHUNKS <= 8 * MF_WAVE ? MF_WAVE : MF_THREADS) /* lanes per row */
+#    define HELD  MF_MIN(MF_CEIL(ROW_CHUNKS, LANES), 8)              /* chunks per lane kept in registers */
+#    define ROWS  (MF_THREADS / LANES)                               /* rows per block and iteration */
 
-/* Over all lanes of the row; turn: alternates, so that no block waits to write what it has yet to read. */
+/* Maximum over all lanes of a row. turn alternates between two buffers, so that one barrier per row
+ * suffices. */
 MF_DEVICE u32 larger_of_row(u32 top, u32 (*room)[WAVES], int turn)
 {
     top = mf_larger_of_lanes<MF_WAVE>(top);
@@ -68,11 +70,12 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
     }
 }
 #else
-#    define HELD 4 /* loads of a lane in flight */
+#    define HELD 4 /* loads in flight per lane */
 
 __device__ u32 mf_barrier[2];
 
-/* Rows of padding hold anything; what they become is of no use, but their size is nobody's. */
+/* False for padding rows: their contents are arbitrary and must not affect the scale. They are still
+ * encoded. */
 MF_DEVICE bool counts(const mf_hip_quant_args &a, i64 chunk)
 {
     return !a.sorted_ids || mf_id_token(a.sorted_ids[chunk / ROW_CHUNKS]) < a.token;
@@ -82,9 +85,10 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
     __shared__ u32 room[2][WAVES];
     mf_begin();
     const i64 n = (i64)(a.num_valid ? MF_MIN(a.rows, a.num_valid[0]) : a.rows) * ROW_CHUNKS;
-    const i64 stride = (i64)gridDim.x * MF_THREADS, me = (i64)blockIdx.x * MF_THREADS + threadIdx.x;
+    const i64 stride = (i64)gridDim.x * MF_THREADS,
+              global_thread = (i64)blockIdx.x * MF_THREADS + threadIdx.x;
     u32 top = 0, generation = 0;
-    for (i64 first = me; first < n; first += HELD * stride) {
+    for (i64 first = global_thread; first < n; first += HELD * stride) {
         mf_16b v[HELD];
         MF_UNROLL
         for (int i = 0; i < HELD; i++) {
@@ -105,7 +109,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
     for (i32 b = threadIdx.x; b < (i32)gridDim.x; b += MF_THREADS)
         top = mf_larger_2(top, (u32)mf_load_shared_by_grid_4(a.largest + b));
     const scaling s = scaling_of(mf_larger_of_block<WAVES>(top, room[1]), 1.0f);
-    for (i64 first = me; first < n; first += HELD * stride) {
+    for (i64 first = global_thread; first < n; first += HELD * stride) {
         mf_16b v[HELD];
         MF_UNROLL
         for (int i = 0; i < HELD; i++) {
@@ -118,7 +122,7 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant(const mf_hi
                 store_codes(a, first + i * stride, encode_8(v[i], s));
         }
     }
-    if (me == 0)
+    if (global_thread == 0)
         store_scale(s, a.scale, 0);
 }
 #endif

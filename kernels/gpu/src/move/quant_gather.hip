@@ -1,9 +1,10 @@
-/* Rows of bf16 quantised on their way into expert order: each token's is read and encoded once, and its codes and scales are
- * written to all of its places (permute.h, invert.h, encode.h). A row is MF_ROW bytes of bf16.
+/* Quantises rows of bf16 while moving them into expert order: each token's row is read and encoded once,
+ * and its codes and scales are written to all of its destinations (permute.h, invert.h, encode.h). A row is
+ * MF_ROW bytes of bf16.
  *
- * Some lanes have a group: as quant.hip has them, of a scale for a row a wave. A lane that has few chunks of a group keeps them,
- * otherwise it fetches them again to encode them. One scale for all rows: each block leaves the largest of its share before
- * they meet over the places. */
+ * A few lanes share a group as in quant.hip; with one scale per row, a warp does. A lane with few chunks of
+ * a group keeps them in registers, otherwise it reloads them for encoding. With one scale for all rows,
+ * each block writes the amax of its rows before the grid barrier of the inversion. */
 #include "dialect.h"
 #include "args.h"
 #include "permute.h"
@@ -18,26 +19,26 @@
 #    define GROUP_CHUNKS CHUNKS
 #    define LANES        MF_WAVE
 #endif
-#define GROUPS  MF_CEIL(CHUNKS, GROUP_CHUNKS) /* of a row */
-#define OF_LANE MF_CEIL(GROUP_CHUNKS, LANES)
-#define HOLDS   (OF_LANE <= 4)
-#define ALL_OF_LANE _Pragma("unroll 4") /* which is all where they are held */
+#define GROUPS      MF_CEIL(CHUNKS, GROUP_CHUNKS) /* per row */
+#define OF_LANE     MF_CEIL(GROUP_CHUNKS, LANES)
+#define HOLDS       (OF_LANE <= 4)
+#define ALL_OF_LANE _Pragma("unroll 4") /* a complete unroll when the chunks stay in registers */
 
 #if MF_GROUP < 0
-/* The largest magnitudes of this block's share, left for all. */
-MF_DEVICE void leave_largest(const mf_hip_permute_args &a)
+/* Writes the amax of this block's rows for all blocks. */
+MF_DEVICE void write_block_amax(const mf_hip_permute_args &a)
 {
     __shared__ u32 room[WAVES];
     const i64 n = (i64)a.token * CHUNKS;
     u32 top = 0;
-    for (i64 at = me(); at < n; at += all())
+    for (i64 at = global_thread(); at < n; at += global_threads())
         top = mf_larger_8(top, load((const u8 *)a.from + at * MF_CHUNK));
     top = mf_larger_of_block<WAVES>(top, room);
     if (threadIdx.x == 0)
         a.largest[blockIdx.x] = (i32)top;
 }
-/* Of all blocks, which every wave looks through for itself. */
-MF_DEVICE u32 largest_of_all(const mf_hip_permute_args &a)
+/* Maximum over all blocks; every warp reads all values. */
+MF_DEVICE u32 amax_of_grid(const mf_hip_permute_args &a)
 {
     u32 top = 0;
     for (i32 b = threadIdx.x % MF_WAVE; b < (i32)gridDim.x; b += MF_WAVE)
@@ -46,7 +47,7 @@ MF_DEVICE u32 largest_of_all(const mf_hip_permute_args &a)
 }
 #endif
 
-/* A group of a token: chunks `first` to `first + n` of its row. */
+/* A group of a token's row: chunks `first` to `first + n`. */
 struct group {
     i64 token;
     i32 index, first, n;
@@ -64,8 +65,9 @@ MF_DEVICE chunk fetch(const mf_hip_permute_args &a, const group &g, i32 i)
 {
     return load((const u8 *)a.from + (g.token * CHUNKS + g.first + i) * MF_CHUNK);
 }
-/* The codes of a chunk to all places of the row. */
-MF_DEVICE void spread(const mf_hip_permute_args &a, const group &g, const i32 (&rows)[MF_K], i32 i, const codes_of_8 &codes)
+/* Writes the codes of a chunk to all destinations of the row. */
+MF_DEVICE void spread(const mf_hip_permute_args &a, const group &g, const i32 (&rows)[MF_K], i32 i,
+                      const codes_of_8 &codes)
 {
     MF_UNROLL
     for (int j = 0; j < MF_K; j++) {
@@ -77,20 +79,20 @@ MF_DEVICE void spread(const mf_hip_permute_args &a, const group &g, const i32 (&
 extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant_gather(const mf_hip_permute_args a)
 {
     const i32 lane = threadIdx.x % LANES;
-    const i64 n = a.token * (i64)GROUPS, stride = all() / LANES;
+    const i64 n = a.token * (i64)GROUPS, stride = global_threads() / LANES;
     mf_begin();
     const float factor = MF_GROUP == 16 ? *a.from_factor : 1.0f;
 #if MF_GROUP < 0
-    leave_largest(a);
+    write_block_amax(a);
 #endif
     invert(a);
 #if MF_GROUP < 0
-    const scaling shared = scaling_of(largest_of_all(a), factor);
-    if (me() == 0)
+    const scaling shared = scaling_of(amax_of_grid(a), factor);
+    if (global_thread() == 0)
         store_scale(shared, a.to_scale, 0);
 #endif
-    /* all lanes of a wave take part in each turn */
-    for (i64 at = me() / LANES; at - threadIdx.x % MF_WAVE / LANES < n; at += stride) {
+    /* all lanes of a warp take part in each iteration */
+    for (i64 at = global_thread() / LANES; at - threadIdx.x % MF_WAVE / LANES < n; at += stride) {
         const bool there = at < n;
         const group g = group_of(there ? at : 0);
         chunk held[OF_LANE];
@@ -125,6 +127,6 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, MF_BLOCKS) mf_quant_gather(cons
         }
 #endif
     }
-    if (MF_GROUP == 16 && me() == 0)
+    if (MF_GROUP == 16 && global_thread() == 0)
         *a.to_factor = factor;
 }

@@ -1,5 +1,6 @@
-/* Groups of 128, 32 or 16 along rows of MF_COLS bf16, into a format of 8 or 4 bits with their scales (encode.h): a few lanes take
- * one, eight elements of each of their chunks; the last of a row may be short by multiples of sixteen. */
+/* Quantises groups of 128, 32 or 16 along rows of MF_COLS bf16 to 8 or 4 bits with scales (encode.h). A few
+ * lanes share a group, with chunks of eight elements each. A row's last group may be shorter, by a multiple
+ * of sixteen. */
 #pragma once
 
 #include "args.h"
@@ -17,17 +18,17 @@ MF_DEVICE void store_codes(const mf_hip_quant_args &a, i64 chunk, const codes_of
 }
 
 #if MF_GROUP > 0
-#    define CHUNKS (MF_GROUP >= 32 ? 2 : 1)   /* of a lane */
-#    define LANES  (MF_GROUP / 8 / CHUNKS)    /* of a group */
-#    define TURNS  (4 / CHUNKS)               /* groups of a lane at once: four loads in flight */
-#    define GROUPS MF_CEIL(MF_COLS, MF_GROUP) /* of a row */
-#    define SHORT  (MF_COLS % MF_GROUP != 0)
+#    define CHUNKS           (MF_GROUP >= 32 ? 2 : 1)   /* chunks per lane */
+#    define LANES            (MF_GROUP / 8 / CHUNKS)    /* lanes per group */
+#    define GROUPS_IN_FLIGHT (4 / CHUNKS)               /* groups per lane and iteration: four loads */
+#    define GROUPS           MF_CEIL(MF_COLS, MF_GROUP) /* groups per row */
+#    define HAS_SHORT_GROUP  (MF_COLS % MF_GROUP != 0)
 
-/* Where chunk c of a lane is, and whether there is one. */
+/* Index of chunk c of a lane; clears *ret_there if it does not exist. */
 MF_DEVICE i64 place_of(i64 group, int c, bool *ret_there)
 {
     const i32 lane = threadIdx.x % LANES + c * LANES;
-    if (!SHORT)
+    if (!HAS_SHORT_GROUP)
         return group * (MF_GROUP / 8) + lane;
     const i64 row = group / GROUPS;
     const i32 chunk = (i32)(group - row * GROUPS) * (MF_GROUP / 8) + lane;
@@ -35,19 +36,19 @@ MF_DEVICE i64 place_of(i64 group, int c, bool *ret_there)
     return row * ROW_CHUNKS + chunk;
 }
 
-/* The groups of `rows` rows; the work of one of so many blocks. */
+/* Quantises the groups of `rows` rows; the part of block `block` of `blocks`. */
 MF_DEVICE void quantise_groups(const mf_hip_quant_args &a, i32 rows, i32 block, i32 blocks)
 {
     const i64 n = (i64)rows * GROUPS, stride = (i64)blocks * (MF_THREADS / LANES);
     const float factor = MF_GROUP == 16 ? *a.factor : 1.0f;
     if (MF_GROUP == 16 && block == 0 && threadIdx.x == 0)
         *a.factor_kept = factor;
-    /* all lanes of a wave take part in each turn */
+    /* all lanes of a warp take part in each iteration */
     for (i64 first = (i64)block * (MF_THREADS / LANES) + threadIdx.x / LANES;
-         first - threadIdx.x % MF_WAVE / LANES < n; first += TURNS * stride) {
-        mf_16b v[TURNS][CHUNKS];
+         first - threadIdx.x % MF_WAVE / LANES < n; first += GROUPS_IN_FLIGHT * stride) {
+        mf_16b v[GROUPS_IN_FLIGHT][CHUNKS];
         MF_UNROLL
-        for (int i = 0; i < TURNS * CHUNKS; i++) {
+        for (int i = 0; i < GROUPS_IN_FLIGHT * CHUNKS; i++) {
             const i64 group = first + i / CHUNKS * stride;
             bool there = group < n;
             const i64 chunk = place_of(group, i % CHUNKS, &there);
@@ -56,7 +57,7 @@ MF_DEVICE void quantise_groups(const mf_hip_quant_args &a, i32 rows, i32 block, 
                 v[i / CHUNKS][i % CHUNKS] = mf_load_once(chunk_of(a, chunk));
         }
         MF_UNROLL
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < GROUPS_IN_FLIGHT; t++) {
             const i64 group = first + t * stride;
             u32 top = 0;
             MF_UNROLL

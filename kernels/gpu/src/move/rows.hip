@@ -1,5 +1,5 @@
-/* Rows that a step wrote, looked at where they lie (measure/verify/verify_row.h has the same for the host's memory), and rows that it is
- * fed. Teams of lanes take a row each, eight bf16 a lane at a time. */
+/* Compares, rounds and gathers candidates' rows in device memory (measure/verify/verify_row.h is the host
+ * version of the comparison). A team of lanes processes a row, eight bf16 per lane at a time. */
 #include "dialect.h"
 #include "args.h"
 
@@ -8,14 +8,14 @@
 #define TEAMS   (THREADS / TEAM)
 #define NOWHERE 0xffffffffu
 
-/* What a lane has seen of a row. */
-struct seen {
+/* A lane's statistics of a row. */
+struct row_stats {
     float difference, norm, size;
     u32 unwritten, unwritten_at, bad, bad_at, mismatches;
 };
 
-/* v should be w; bits are v's, at that column. */
-MF_DEVICE void look_at(seen &s, u32 bits, float v, float w, i32 col, const mf_hip_rows_args &a)
+/* Compares v with the expected w; bits: v's bf16 bits; col: its column. */
+MF_DEVICE void check_element(row_stats &s, u32 bits, float v, float w, i32 col, const mf_hip_rows_args &a)
 {
     const float d = mf_plus(v, -w);
     if (bits == a.poison) {
@@ -32,8 +32,8 @@ MF_DEVICE void look_at(seen &s, u32 bits, float v, float w, i32 col, const mf_hi
     s.size = mf_plus(s.size, mf_times(v, v));
 }
 
-/* v beside the same element of another run. */
-MF_DEVICE void compare(seen &s, u32 bits, u32 other)
+/* Compares an element with the same element of another run. */
+MF_DEVICE void compare(row_stats &s, u32 bits, u32 other)
 {
     const float w = mf_bf16((u16)bits), d = mf_plus(mf_bf16((u16)other), -w);
     s.mismatches += bits != other;
@@ -51,8 +51,8 @@ MF_DEVICE float float_of(const mf_16b &v, int i)
     return __uint_as_float(i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w);
 }
 
-/* Sums and first places of a team's lanes, by lane 0. All of the block come here. */
-MF_DEVICE void write_row(const seen &s, bool is_there, mf_hip_row *to)
+/* Reduces the statistics over a team and writes them from lane 0. All threads of the block must call it. */
+MF_DEVICE void write_row(const row_stats &s, bool is_there, mf_hip_row *to)
 {
     __shared__ double sums[3][THREADS];
     __shared__ u32 counts[5][THREADS];
@@ -91,13 +91,13 @@ MF_DEVICE void write_row(const seen &s, bool is_there, mf_hip_row *to)
     __syncthreads();
 }
 
-/* Rows against the rows of the reference that they come from, times their factors, or against zeros. */
+/* Compares rows with the corresponding rows of the reference, times their factors, or with zeros. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_look(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
         const i64 row = first + threadIdx.x / TEAM;
         const i64 source = row >= a.rows ? -1 : a.source ? a.source[row] : row;
-        seen s = {0.0f, 0.0f, 0.0f, 0, NOWHERE, 0, NOWHERE, 0};
+        row_stats s = {0.0f, 0.0f, 0.0f, 0, NOWHERE, 0, NOWHERE, 0};
         if (source >= 0) {
             const u16 *const values = (const u16 *)a.values + row * a.cols;
             const float *const should = a.other ? (const float *)a.other + source * a.cols : nullptr;
@@ -112,7 +112,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_look(const mf_hip_rows_
                 MF_UNROLL
                 for (int i = 0; i < 8; i++) {
                     const u32 bits = half_of(v, i);
-                    look_at(s, bits, mf_bf16((u16)bits), mf_times(float_of(w[i / 4], i % 4), factor), col + i, a);
+                    check_element(s, bits, mf_bf16((u16)bits), mf_times(float_of(w[i / 4], i % 4), factor),
+                                  col + i, a);
                 }
             }
         }
@@ -120,13 +121,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_look(const mf_hip_rows_
     }
 }
 
-/* Rows of two runs: mismatches are elements whose bits differ, difference is the other run's from this one, norm this one's. */
+/* Compares the rows of two runs: mismatches counts elements whose bits differ; difference is other run
+ * minus this one; norm is this one's. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_apart(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
         const i64 row = first + threadIdx.x / TEAM;
         const bool is_there = row < a.rows && (!a.source || a.source[row] >= 0);
-        seen s = {0.0f, 0.0f, 0.0f, 0, NOWHERE, 0, NOWHERE, 0};
+        row_stats s = {0.0f, 0.0f, 0.0f, 0, NOWHERE, 0, NOWHERE, 0};
         if (is_there) {
             const u16 *const values = (const u16 *)a.values + row * a.cols;
             const u16 *const others = (const u16 *)a.other + row * a.cols;
@@ -141,10 +143,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_apart(const mf_hip_rows
     }
 }
 
-/* What a step is fed of rows that the device has as floats: each product rounded, then bf16. */
+/* Rounds float rows to bf16 inputs of a candidate: the product with the factor is rounded first. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_round_args a)
 {
-    for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows; row += (i64)gridDim.x * TEAMS) {
+    for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows;
+         row += (i64)gridDim.x * TEAMS) {
         const float factor = a.factors ? a.factors[row] : 1.0f;
         for (i32 col = threadIdx.x % TEAM * 8; col < a.cols; col += TEAM * 8) {
             const mf_16b *const from = (const mf_16b *)(a.from + row * a.cols + col);
@@ -158,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_round(const mf_hip_roun
     }
 }
 
-/* A row in pieces of the widest type that it is whole ones of; source < 0: poison. */
+/* Copies a row with the widest type that divides it; source < 0: writes the poison pattern. */
 template <class T> MF_DEVICE void gather_row(const mf_hip_gather_args &a, i64 row, i64 source, T poison)
 {
     const i64 n = a.row_bytes / (i64)sizeof(T);
@@ -168,7 +171,8 @@ template <class T> MF_DEVICE void gather_row(const mf_hip_gather_args &a, i64 ro
         to[i] = source < 0 ? poison : from[i];
 }
 
-/* What a step is fed in sorted order, of what it is in another. A source that is none is nobody's: steps may have written to the ids. */
+/* Gathers a candidate's input into sorted order. Out-of-range sources get the poison pattern, because
+ * candidates may have overwritten the ids. */
 extern "C" __global__ void __launch_bounds__(THREADS) mf_gather(const mf_hip_gather_args a)
 {
     for (i64 row = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM; row < a.rows;

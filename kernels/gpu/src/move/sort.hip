@@ -1,4 +1,4 @@
-/* moe_sorting, a launch of its own (sort.h). */
+/* moe_sorting as a launch of its own (sort.h). */
 #include "dialect.h"
 #include "sort.h"
 
@@ -6,7 +6,8 @@ extern "C" __global__ void __launch_bounds__(MF_THREADS) mf_sort(const mf_hip_so
 {
     extern __shared__ i32 lds[];
     mf_begin();
-    nothing meanwhile;
-    sort_ids(a, lds, sharing{(i32)blockIdx.x, (i32)gridDim.x, how_to_sort<MF_THREADS>(a.token * MF_K)},
-             meanwhile);
+    no_overlap overlap;
+    sort_ids(a, lds,
+             block_part{(i32)blockIdx.x, (i32)gridDim.x, choose_sort_method<MF_THREADS>(a.token * MF_K)},
+             overlap);
 }

@@ -1,6 +1,6 @@
-/* What a layer needs before stage 1, in one launch: ids are sorted by the first blocks (sort.h) while the others quantise x
- * (quant_groups.h, where MF_GROUP is there) and zero y, where it is given. Sorting waits for memory and for itself, the others keep memory busy. There
- * are more blocks than sort, and where those meet (sort.h) all have to be resident. */
+/* Prepares stage 1 in one launch: the first blocks sort the ids (sort.h), the others quantise x
+ * (quant_groups.h, with MF_GROUP) and zero y if given. The sort is bound by latency, the rest by memory
+ * bandwidth. The grid has more blocks than sort; with GRID_SYNC all must be co-resident. */
 #include "dialect.h"
 #include "sort.h"
 #include "zero.h"
@@ -12,14 +12,14 @@ extern "C" __global__ void MF_BOUNDS(MF_THREADS, 1) mf_sort_zero(const mf_hip_so
 {
     extern __shared__ i32 lds[];
     const i32 sorters = a.sorters, other = (i32)blockIdx.x - sorters, others = (i32)gridDim.x - sorters;
-    const enum how how = how_to_sort<MF_THREADS>(a.sort.token * MF_K);
+    const enum sort_method sort_method = choose_sort_method<MF_THREADS>(a.sort.token * MF_K);
     mf_begin();
     if (other < 0) {
-        nothing meanwhile;
-        sort_ids(a.sort, lds, sharing{(i32)blockIdx.x, sorters, how}, meanwhile);
+        no_overlap overlap;
+        sort_ids(a.sort, lds, block_part{(i32)blockIdx.x, sorters, sort_method}, overlap);
         return;
     }
-    if (how == MEET && sorters > 1) { /* whose meeting counts all blocks */
+    if (sort_method == GRID_SYNC && sorters > 1) { /* the grid barrier counts all blocks */
         u32 generation;
         mf_grid_arrive(mf_sorters, &generation);
     }

@@ -1,4 +1,4 @@
-/* Eight columns of a token from the rows of its slots, all of them on their way at once. */
+/* Sums eight columns of a token over the rows of its slots, with all loads in flight at once. */
 #pragma once
 
 struct slots {

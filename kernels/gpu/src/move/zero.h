@@ -1,4 +1,5 @@
-/* MF_COLS zeros of 16 bits in each row of y: what a stage adds into. The work of one of so many blocks. */
+/* Zeroes rows of MF_COLS 16-bit elements of y, into which a stage adds. The part of block `block` of
+ * `blocks`. */
 #pragma once
 
 MF_DEVICE void zero_rows(void *y, i32 rows, i32 block, i32 blocks)

@@ -1,4 +1,4 @@
-/* What a stage adds into, zeroed (zero.h). */
+/* Zeroes y, into which a stage adds (zero.h). */
 #include "dialect.h"
 #include "args.h"
 #include "zero.h"

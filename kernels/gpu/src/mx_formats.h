@@ -1,5 +1,5 @@
-/* Formats of four bits and scales that are powers of two, by arithmetic that every machine has, in the words that C and C++
- * share: a test on the CPU goes through all that decides. */
+/* Conversions to e2m1 and e8m0 in portable arithmetic. Valid as C and C++, so that a CPU test covers every
+ * case. */
 #pragma once
 
 union mf_small {
@@ -18,8 +18,8 @@ MF_DEVICE float mf_small_float(unsigned u)
     return v.f;
 }
 
-/* To e2m1, nearest even, saturating; the code of NaN is the largest number's. A power of two 2^22 above the number's own, or
- * above 1, has the format's steps for its last bit. */
+/* Converts to e2m1, to nearest even, saturating; NaN becomes the largest magnitude. Adding a power of two
+ * 2^22 above the value's own (or above 1) makes the last fraction bit equal the format's step. */
 MF_DEVICE unsigned mf_fp4_of(float v)
 {
     const float size = fabsf(v) < 6.0f ? fabsf(v) : 6.0f;
@@ -29,14 +29,15 @@ MF_DEVICE unsigned mf_fp4_of(float v)
     return (steps + (top >> 22) - 254) | (mf_small_bits(v) >> 28 & 8);
 }
 
-/* e8m0 of a group by the bits of its largest magnitude, a bf16: the least power of two by which it is no more than the
- * format's largest number (kernels/core/quant_mx.h, up). That is 1.5 times a power of two for e2m1, 1.75 times one for e4m3. */
+/* e8m0 scale of a group, from the bits of its largest magnitude (a bf16): the smallest power of two for
+ * which the magnitude fits the format's largest value (kernels/core/quant_mx.h, rounding up). That value is
+ * 1.5 times a power of two for e2m1, 1.75 times one for e4m3. */
 MF_DEVICE unsigned mf_mx_scale_of(unsigned amax, bool fp4)
 {
     const int code = fp4 ? (int)((amax + 0x3fffffu) >> 23) - 2 : (int)((amax + 0x1fffffu) >> 23) - 8;
     return amax >= 0x7f800000u ? 0xff : amax == 0 ? 0 : code < 1 ? 1 : (unsigned)code;
 }
-/* What a group of that scale is multiplied by. */
+/* Factor that a group with that scale is multiplied by. */
 MF_DEVICE float mf_mx_factor_of(unsigned code)
 {
     return mf_small_float(code == 0xff ? 0x7fc00000u : code == 254 ? 0x00400000u : (254 - code) << 23);

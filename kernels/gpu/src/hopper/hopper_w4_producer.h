@@ -1,24 +1,26 @@
-/* The waves of mx_hopper.hip that bring weights of four bits, and tokens as bf16.
+/* Producer warpgroup of mx_hopper.hip: 4-bit weights as stored, tokens as bf16.
  *
- * A slice is 128 along K: rows of 64 bytes of weights in bulk, as they lie in memory, their scales by words, and tokens that
- * each thread loads, makes bf16, turns and puts where the matrix instructions read them. What the instruction's column 2 i + 8 c, and the
- * next, of step 2 j + h are to the product is free as long as weights and tokens agree, and is what a lane has: of the quarter
- * 32 t along K of lane t elements 8 j + 2 h + c and, four behind it, the order in which narrow.h makes weights bf16. So sixteen
- * bytes of tokens, in rows of 128 whose chunks lie at chunk ^ (row % 8), have a word of each quarter: chunk 4 j + 2 h + c. */
+ * A K tile is 128 elements: rows of 64 bytes of weights by TMA loads in their global layout, scales by
+ * 4-byte cp.async, and tokens, which each thread loads, converts to bf16, reorders and stores in the layout
+ * that WGMMA reads. The K order within a K tile is free as long as weights and tokens agree. Column 2i + 8c
+ * and the next one of WGMMA step 2j + h hold what lane t has of its quarter (32t along K): elements 8j + 2h
+ * + c and the one four after it, which is the order of narrow.h. Sixteen bytes of tokens, in rows of 128
+ * bytes whose chunks lie at chunk ^ (row % 8), hence have one word of each quarter: chunk 4j + 2h + c. */
 #pragma once
 
-#define LOADS MF_CEIL(MF_BM, 32) /* of a thread and slice, of four chunks: 32 tokens by four of j */
-/* Bytes of scales of a token's row, and of a quarter. */
+#define LOADS MF_CEIL(MF_BM, 32) /* per thread and K tile, four chunks each: 32 tokens by four values of j */
+/* Scale bytes of a token's row, and of a quarter of a K tile. */
 #define X_SCALES  (X_QUARTER * (MF_D / QUARTER))
 #define X_QUARTER (MF_X == BF16 || MF_X_GROUP == 0 ? 0 : QUARTER / MF_MAX(MF_X_GROUP, 1))
 #define S_WORDS   (MF_BN * SCALES_WORDS)
-#define S_LOADS   MF_CEIL(S_WORDS, GROUP)
+#define S_LOADS   MF_CEIL(S_WORDS, WARPGROUP)
 
-/* Of the lanes that write at once four have neighbouring tokens, and two neighbours along K: they touch all banks. */
+/* Lanes that store together have four neighbouring tokens and two neighbouring positions along K, which
+ * avoids bank conflicts. */
 MF_DEVICE i32 my_token(int p)
 {
     const i32 lane = threadIdx.x % MF_WAVE;
-    return p * 32 + threadIdx.x % GROUP / MF_WAVE * 8 + (lane >> 4) * 4 + (lane >> 1 & 3);
+    return p * 32 + threadIdx.x % WARPGROUP / MF_WAVE * 8 + (lane >> 4) * 4 + (lane >> 1 & 3);
 }
 MF_DEVICE i32 my_step()
 {
@@ -26,7 +28,7 @@ MF_DEVICE i32 my_step()
     return (lane & 1) | (lane >> 2 & 2);
 }
 
-/* The rows of x that a thread has of a block; ~0: padding. */
+/* Rows of x that a thread loads for a block; ~0 for padding. */
 struct rows {
     u32 at[LOADS];
 };
@@ -40,12 +42,12 @@ MF_DEVICE void find_rows(const mf_hip_tile_args &a, i32 block, rows &ret)
     }
 }
 
-/* Tokens on their way to a slice: eight elements of each quarter, and the quarter's scales. */
+/* Token data in flight: eight elements of each quarter and the quarter's scales. */
 struct tokens {
     u32 eight[LOADS][4][X_BITS / 4], scale[LOADS][4];
-    u32 there; /* a bit of each load */
+    u32 there; /* bit mask of loads that are not padding */
 };
-MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 slice, tokens &ret)
+MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 k_tile, tokens &ret)
 {
     ret.there = 0;
     MF_UNROLL
@@ -54,11 +56,11 @@ MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 slic
             continue;
         ret.there |= 1u << p;
         const u8 *x =
-            (const u8 *)a.x + (u64)(from.at[p] * (MF_D / 8) + slice * (PART / 8) + my_step()) * X_BITS;
-        const u8 *scales = (const u8 *)a.x_scale + (u64)from.at[p] * X_SCALES + slice * (4 * X_QUARTER);
+            (const u8 *)a.x + (u64)(from.at[p] * (MF_D / 8) + k_tile * (PART / 8) + my_step()) * X_BITS;
+        const u8 *scales = (const u8 *)a.x_scale + (u64)from.at[p] * X_SCALES + k_tile * (4 * X_QUARTER);
         MF_UNROLL
         for (int t = 0; t < 4; t++) {
-            const bool within = MF_D % PART == 0 || slice * PART + t * QUARTER < MF_D;
+            const bool within = MF_D % PART == 0 || k_tile * PART + t * QUARTER < MF_D;
             u32(&v)[X_BITS / 4] = ret.eight[p][t];
             if (!within) {
                 MF_UNROLL
@@ -85,7 +87,7 @@ MF_DEVICE void load_tokens(const mf_hip_tile_args &a, const rows &from, i32 slic
         }
     }
 }
-MF_DEVICE void put_tokens(const tokens &x, u8 *to)
+MF_DEVICE void store_tokens(const tokens &x, u8 *to)
 {
     const i32 j = my_step();
     MF_UNROLL
@@ -120,7 +122,7 @@ MF_DEVICE void put_tokens(const tokens &x, u8 *to)
     }
 }
 
-/* The weight row that is row r of a tile, of its expert's; whether there is one. */
+/* weight_row(): row of the expert's weights that is row r of a tile. has_row(): whether it exists. */
 MF_DEVICE i32 weight_row(i32 col, i32 r)
 {
     return MF_HALVES == 2 ? row_of(col + (r >> 4) * 8 + (r & 7), r & 8) : col + r;
@@ -134,7 +136,8 @@ MF_DEVICE i64 scale_at(i32 expert, i32 row)
     return ((i64)expert * ROWS_OF_W + row) * SCALES_ROW;
 }
 
-/* A thread's words of scales of the first slice, in words from the first of all; ~0: none. */
+/* Offsets of the scale words that a thread copies for the first K tile, in words from the start of all
+ * scales; ~0 for none. */
 struct scale_words {
     u32 at[S_LOADS + 1];
 };
@@ -142,33 +145,33 @@ MF_DEVICE void find_scales(i32 expert, i32 col, scale_words &ret)
 {
     MF_UNROLL
     for (int p = 0; p < S_LOADS; p++) {
-        const i32 i = threadIdx.x % GROUP + p * GROUP, row = i / MF_MAX(SCALES_WORDS, 1);
+        const i32 i = threadIdx.x % WARPGROUP + p * WARPGROUP, row = i / MF_MAX(SCALES_WORDS, 1);
         ret.at[p] = i < S_WORDS && has_row(col, row)
                         ? (u32)(scale_at(expert, weight_row(col, row)) / 4) + i % MF_MAX(SCALES_WORDS, 1)
                         : ~0u;
     }
 }
-MF_DEVICE void copy_scales(const mf_hip_bulk_args &a, const scale_words &words, i32 slice, u8 *to)
+MF_DEVICE void copy_scales(const mf_hip_bulk_args &a, const scale_words &words, i32 k_tile, u8 *to)
 {
     MF_UNROLL
     for (int p = 0; p < S_LOADS; p++) {
-        const i32 i = threadIdx.x % GROUP + p * GROUP;
-        const u8 *from = (const u8 *)a.tile.w_scale + (u64)words.at[p] * 4 + slice * SCALES_PART;
+        const i32 i = threadIdx.x % WARPGROUP + p * WARPGROUP;
+        const u8 *from = (const u8 *)a.tile.w_scale + (u64)words.at[p] * 4 + k_tile * SCALES_PART;
         const bool there = words.at[p] != ~0u && (SCALES_END_WITHIN || from < (const u8 *)a.w_scale_end);
-        if (S_WORDS % GROUP == 0 || i < S_WORDS)
+        if (S_WORDS % WARPGROUP == 0 || i < S_WORDS)
             mf_copy_async_4(to + i * 4, there ? from : (const u8 *)a.tile.w_scale, there);
     }
 }
 
-MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
+MF_DEVICE void produce(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
 {
-    const i32 me = threadIdx.x % GROUP, n_tiles = n_blocks * TILES_N;
+    const i32 me = threadIdx.x % WARPGROUP, n_tiles = n_blocks * TILES_N;
     const mf_hip_tile_args &t = a.tile;
     rows row;
     tokens x;
     if ((i32)blockIdx.x >= n_tiles)
         return;
-    spot now = spot_of(t, n_blocks, blockIdx.x);
+    tile_coord now = tile_coord_of(t, n_blocks, blockIdx.x);
     find_rows(t, now.block, row);
     load_tokens(t, row, 0, x);
     for (i32 i = blockIdx.x; i < n_tiles; i += gridDim.x) {
@@ -176,23 +179,23 @@ MF_DEVICE void bring(const mf_hip_bulk_args &a, ring r, i32 n_blocks)
         const i32 expert = t.experts[now.block], col = now.col;
         const bool is_last = i + (i32)gridDim.x >= n_tiles;
         find_scales(expert, col, words);
-        for (i32 slice = 0; slice < SLICES; slice++, r.at++) {
-            u8 *to = slice_of(r), *tokens = to + MF_BN * W_SLICE;
+        for (i32 k_tile = 0; k_tile < K_TILES; k_tile++, r.at++) {
+            u8 *to = stage_of(r), *tokens = to + MF_BN * W_ROW_BYTES;
             u64 *full = r.full + r.at % MF_STAGES;
             wait_empty(r);
             if (me == 0) {
-                mf_barrier_expect(full, MF_BN * W_SLICE);
-                mf_bulk_load_5(to, &a.w.map, full, mf_corner_of(&a.w, slice, col, expert), false);
+                mf_mbarrier_arrive_expect_tx(full, MF_BN * W_ROW_BYTES);
+                mf_tma_load_5d(to, &a.w.map, full, mf_tma_coord_of(&a.w, k_tile, col, expert), false);
             }
-            copy_scales(a, words, slice, tokens + MF_BM * X_SLICE);
-            mf_barrier_arrive_copied(full);
-            put_tokens(x, tokens);
+            copy_scales(a, words, k_tile, tokens + MF_BM * X_ROW_BYTES);
+            mf_mbarrier_arrive_cp_async(full);
+            store_tokens(x, tokens);
             mf_async_fence();
-            mf_barrier_arrive(full);
-            if (slice + 1 < SLICES) {
-                load_tokens(t, row, slice + 1, x);
+            mf_mbarrier_arrive(full);
+            if (k_tile + 1 < K_TILES) {
+                load_tokens(t, row, k_tile + 1, x);
             } else if (!is_last) {
-                now = spot_of(t, n_blocks, i + gridDim.x);
+                now = tile_coord_of(t, n_blocks, i + gridDim.x);
                 find_rows(t, now.block, row);
                 load_tokens(t, row, 0, x);
             }

@@ -1,11 +1,13 @@
-/* Hopper's core (hopper_core.inc.h) of both stages for sources that have them in one launch: up is stage 1, down is stage 2, whose rows are
- * added to y. They share a ring of slices, and h is memory that one leaves for the other.
+/* Both stages of the Hopper mainloop (hopper_core.inc.h) for kernels that run them in one launch: namespace
+ * up is stage 1, namespace down is stage 2, which adds its rows to y. They share a ring buffer, and stage 2
+ * reads h from global memory.
  *
- *   MF_H, MF_I, MF_K    MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2   as one.hip has them
- *   MF_FORMAT (bf16, or scales of 1x128), MF_STAGES, MF_BM, MF_BN, MF_TURNS, MF_SWAP   as the core has them */
+ *   MF_H, MF_I, MF_K, MF_HALVES1, MF_WEIGHT1, MF_BIAS1, MF_BIAS2  as in one.hip
+ *   MF_FORMAT (bf16, or 1x128 block scales), MF_STAGES, MF_BM, MF_BN, MF_PINGPONG, MF_SWAP  as in
+ *       hopper_core.inc.h */
 #pragma once
 
-#define MF_BOTH 1
+#define MF_TWO_STAGES 1
 #include "activation.h"
 #include "dialect_hopper.h"
 #include "format.h"
@@ -27,7 +29,7 @@
 namespace up
 {
 #include "hopper_core.inc.h"
-#include "hopper_taking.inc.h"
+#include "hopper_tile_scheduler.inc.h"
 } // namespace up
 #undef MF_STAGE
 #undef MF_N
@@ -49,8 +51,8 @@ namespace up
 namespace down
 {
 #include "hopper_core.inc.h"
-#include "hopper_taking.inc.h"
+#include "hopper_tile_scheduler.inc.h"
 } // namespace down
 
-/* Bytes of what rows leave from, of the stage that has more. */
-#define BOTH_OUTS ((MF_TURNS ? GROUPS : 1) * MF_MAX((i32)up::out_bytes, (i32)down::out_bytes))
+/* Bytes of the `out` regions, of the stage that needs more. */
+#define OUT_REGION_BYTES ((MF_PINGPONG ? CONSUMERS : 1) * MF_MAX((i32)up::out_bytes, (i32)down::out_bytes))

@@ -1,23 +1,25 @@
-/* In which order the tiles of a stage are made, where the last cache is two halves (kernels/core/l2_halves.h), or one. Blocks of rows lie by
- * expert; the first ones are of the first half's units, the others of the other's, so that an expert's weights and rows are read by one
- * half, but for that at the split, and for those with which one half helps the other at the end. Within a half some columns are made of every block before the next ones.
+/* Order of a stage's tiles for an L2 cache with one partition or two (kernels/core/l2_halves.h). Expert
+ * blocks are sorted by expert. The first ones belong to the SMs of partition 0, the others to partition 1,
+ * so an expert's weights and rows are read by one partition only. Exceptions are the expert at the split
+ * and the tiles that one partition takes over from the other at the end. Within a partition, `columns` tile
+ * columns are computed for every block before the next ones.
  *
- *   RUN      blocks that have the same columns, one after the other
- *   COLS     columns of a tile, TILES_N tiles of a row
- *   MF_CEIL, mf_product_high (of two u32 the upper half) */
+ *   RUN      consecutive blocks processed with the same columns
+ *   COLS     columns of a tile; TILES_N tiles per row of blocks
+ *   MF_CEIL, mf_product_high (upper 32 bits of a 32 x 32 bit product) */
 struct order {
     i32 n_blocks;
-    i32 columns; /* tiles of a row that are made of every block before the next */
-    u32 near;    /* the first half's units, in parts of 2^32 of all; 0: there is but one half */
+    i32 columns; /* tile columns computed for every block before the next ones */
+    u32 near;    /* partition 0's fraction of the SMs, times 2^32; 0: one partition only */
 };
 
-/* Runs of blocks that are of the first half's units. */
+/* Runs of blocks that belong to partition 0. */
 MF_DEVICE i32 first_runs(struct order o)
 {
     const i32 runs = MF_CEIL(o.n_blocks, RUN);
     return o.near == 0 ? runs : (i32)mf_product_high((u32)runs, o.near);
 }
-/* Number of the count-th run of tiles of a half; -1: it has no more. */
+/* Index of the count-th run of tiles of a partition; -1 if there are fewer. */
 MF_DEVICE i32 nth_run(struct order o, i32 half, i32 count)
 {
     const i32 all = MF_CEIL(o.n_blocks, RUN) * TILES_N, split = first_runs(o) * TILES_N;
@@ -26,7 +28,7 @@ MF_DEVICE i32 nth_run(struct order o, i32 half, i32 count)
     return count < split ? count : -1;
 }
 
-/* Tile i of all, counted by runs: false, there are fewer. Of the last run blocks may lack. */
+/* Finds tile i, counted by runs. Returns false if there are fewer tiles. The last run may be incomplete. */
 MF_DEVICE bool find_tile(struct order o, i32 i, i32 *ret_block, i32 *ret_col)
 {
     const i32 all = MF_CEIL(o.n_blocks, RUN), split = first_runs(o), second = i / RUN >= split * TILES_N;

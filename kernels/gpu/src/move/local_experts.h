@@ -1,0 +1,21 @@
+/* Mapping of global to local experts. With expert parallelism ids count the experts of all ranks; MF_E of
+ * them are local, from MF_FIRST on. */
+#pragma once
+
+#ifdef MF_FIRST
+#    define MF_EXPERT_PARALLEL 1
+#else
+#    define MF_EXPERT_PARALLEL 0
+#    define MF_FIRST           0
+#endif
+
+/* Local index of an id's expert; -1 if it is not local. */
+MF_DEVICE i32 mf_local_expert(i32 id)
+{
+#if MF_EXPERT_PARALLEL
+    const u32 e = (u32)(id - MF_FIRST);
+    return e < MF_E ? (i32)e : -1;
+#else
+    return id;
+#endif
+}
