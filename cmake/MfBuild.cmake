@@ -1,14 +1,18 @@
-# Options, dependencies, and the functions that make every component of moefarm.
+# Options, dependencies, and the functions that build every component of moefarm.
 #
-# mf_add_layer(NAME sources… USES layers…)   a static library whose include root holds its own folder and
-#                                            those of the layers below it, and nothing else: an include that
-#                                            points up does not compile.
-# mf_add_program(NAME USES layers…)          a program of main.c, its memory by jemalloc.
-# mf_add_test(NAME USES layers… [LABELS …])  one executable of NAME.c, one ctest entry.
+# mf_add_layer(NAME USES layers… LINK …)
+#     A static library. Its include root holds its own folder and those of the layers below it: an include that
+#     points up does not compile.
+# mf_sources(LAYER files…)
+#     Adds files of the calling folder to a layer.
+# mf_add_program(NAME USES layers…)
+#     A program from main.c that uses jemalloc.
+# mf_add_test(NAME USES layers… [SOURCES …] [OPTIONAL] [LABELS …])
+#     An executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: cases that
+#     may be skipped are a second entry (tests/support/mf_check.h).
 # mf_add_fuzz(NAME USES layers… [SOURCES …] PARSES files…)
-#                                            one fuzz target of tests/fuzz/NAME.c; a test runs it on the inputs
-#                                            saved in tests/fuzz/NAME/. SOURCES: of a layer that is not linked whole.
-#                                            PARSES: the files whose lines it has to reach (scripts/fuzz.sh).
+#     A fuzz target from tests/fuzz/NAME.c. A test runs it on the inputs saved in tests/fuzz/NAME/. SOURCES:
+#     files of layers it does not use. PARSES: files that the saved inputs must cover (scripts/fuzz.sh).
 
 set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
 option(MF_WERROR "treat warnings as errors" OFF)
@@ -23,7 +27,7 @@ pkg_check_modules(MHD REQUIRED IMPORTED_TARGET libmicrohttpd)
 pkg_check_modules(SQLITE REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(JEMALLOC REQUIRED IMPORTED_TARGET jemalloc)
 pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
-# Not through oneDNN's own CMake package: Debian's asks for an OpenCL development package that we have no use for.
+# oneDNN's own CMake package would need Debian's OpenCL development package.
 find_path(DNNL_INCLUDE_DIR dnnl.h REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(DNNL::dnnl UNKNOWN IMPORTED)
@@ -41,15 +45,17 @@ endif()
 target_compile_definitions(mf_build INTERFACE _GNU_SOURCE MF_VERSION="${PROJECT_VERSION}")
 if(MF_SANITIZE)
     string(REPLACE ";" "," mf_sanitize_list "${MF_SANITIZE}")
-    target_compile_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_compile_options(mf_build INTERFACE
+        -fsanitize=${mf_sanitize_list} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(mf_build INTERFACE -fsanitize=${mf_sanitize_list})
 endif()
 if(MF_FUZZ)
-    target_compile_options(mf_build INTERFACE -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping)
+    target_compile_options(mf_build INTERFACE -fsanitize=fuzzer-no-link -fprofile-instr-generate
+        -fcoverage-mapping)
     target_link_options(mf_build INTERFACE -fprofile-instr-generate)
 endif()
 
-# The include root of a layer: a folder that holds one link, named as the layer, to its sources.
+# Sets MF_ROOT to the include root of a layer: a folder with one symbolic link to the layer's sources.
 function(mf_include_root layer)
     set(root ${CMAKE_BINARY_DIR}/roots/${layer})
     file(MAKE_DIRECTORY ${root})
@@ -68,7 +74,6 @@ function(mf_add_layer layer)
     endforeach()
 endfunction()
 
-# Adds files of the calling folder to a layer.
 function(mf_sources layer)
     target_sources(mf_${layer} PRIVATE ${ARGN})
 endfunction()
@@ -78,15 +83,16 @@ function(mf_compile_flags layer flags)
     set_source_files_properties(${ARGN} TARGET_DIRECTORY mf_${layer} PROPERTIES COMPILE_OPTIONS "${flags}")
 endfunction()
 
-# Names files of the calling folder as sources of GPU kernels.
+# Adds files of the calling folder to the embedded GPU kernel sources.
 function(mf_gpu_files)
     list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ OUTPUT_VARIABLE paths)
     set_property(GLOBAL APPEND PROPERTY MF_GPU_FILES ${paths})
 endfunction()
 
-# A message's JSON is hundreds of small allocations that one thread makes and another may free: jemalloc gives a farm a fifth
-# to two fifths more results a second than the C library's malloc (docs/measurements.md). Nothing names its symbols, so the
-# linker is told to keep it. Sanitizers bring a malloc of their own.
+# A message's JSON is hundreds of small allocations that one thread makes and another frees. With jemalloc a
+# farm takes
+# 20 to 40 % more results per second than with glibc's malloc (make bench-catalogue). The program uses no
+# symbol of it, so the linker must be told to keep it. Sanitizers have a malloc of their own.
 function(mf_add_program name)
     cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
     add_executable(${name} main.c)
@@ -95,13 +101,15 @@ function(mf_add_program name)
     endforeach()
     target_link_libraries(${name} PRIVATE mf_build)
     if(NOT MF_SANITIZE)
-        target_link_libraries(${name} PRIVATE -Wl,--push-state,--no-as-needed PkgConfig::JEMALLOC -Wl,--pop-state)
+        target_link_libraries(${name} PRIVATE -Wl,--push-state,--no-as-needed PkgConfig::JEMALLOC
+            -Wl,--pop-state)
     endif()
 endfunction()
 
-# Test processes run side by side: each makes its own folders and takes port 0.
+# Tests run in parallel: each makes its own folders and uses port 0.
 function(mf_add_test name)
-    cmake_parse_arguments(ARG "SERIAL" "TIMEOUT;PARTS" "USES;LABELS;SOURCES;LINK" ${ARGN})
+    cmake_parse_arguments(ARG "SERIAL;OPTIONAL" "TIMEOUT;PARTS" "USES;LABELS;SOURCES;LINK" ${ARGN})
+    list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
     add_executable(${name} ${name}.c ${ARG_SOURCES})
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_compile_definitions(${name} PRIVATE MF_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data"
@@ -110,7 +118,7 @@ function(mf_add_test name)
         target_link_libraries(${name} PRIVATE mf_${layer})
     endforeach()
     target_link_libraries(${name} PRIVATE mf_build PkgConfig::CHECK Threads::Threads ${ARG_LINK})
-    # A program of PARTS is so many tests side by side, each told its part.
+    # PARTS: the test is split into that many entries, each run with the argument i/PARTS.
     set(tests ${name})
     if(ARG_PARTS)
         set(tests "")
@@ -121,22 +129,33 @@ function(mf_add_test name)
     else()
         add_test(NAME ${name} COMMAND ${name})
     endif()
+    # Cases that may be skipped are an entry of their own (tests/support/mf_check.h).
+    set(tag "")
+    if(ARG_OPTIONAL)
+        add_test(NAME ${name}_optional COMMAND ${name})
+        list(APPEND tests ${name}_optional)
+        set(tag ";CK_EXCLUDE_TAGS=optional")
+    endif()
     if(NOT ARG_LABELS)
         set(ARG_LABELS unit)
     endif()
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT 120)
     endif()
-    # Under a sanitizer, limits in seconds are of a program that is so much slower; libcheck multiplies its own
+    # Sanitizers slow programs down, so time limits are multiplied; libcheck multiplies its own.
     set(slower 1)
     if(MF_SANITIZE)
         set(slower 10)
     endif()
     math(EXPR limit "${ARG_TIMEOUT} * ${slower}")
-    # libcheck gives a case four seconds, which a busy machine may keep from it
-    # 77: the test says what it misses and is counted as skipped
+    # libcheck's default of four seconds per case is too short for a busy machine.
+    # 77: the test prints what it lacks and counts as skipped.
     set_tests_properties(${tests} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} SKIP_RETURN_CODE 77
-        ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${slower};CK_DEFAULT_TIMEOUT=60")
+        ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${slower};CK_DEFAULT_TIMEOUT=60${tag}")
+    if(ARG_OPTIONAL)
+        set_tests_properties(${name}_optional PROPERTIES
+            ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${slower};CK_DEFAULT_TIMEOUT=60;CK_INCLUDE_TAGS=optional")
+    endif()
     if(ARG_SERIAL)
         set_tests_properties(${tests} PROPERTIES RUN_SERIAL TRUE)
     endif()

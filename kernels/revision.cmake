@@ -1,15 +1,35 @@
-# The kernel revision: a hash of every source of this folder, made anew at each configure, which a changed or new
-# source causes.
+# The kernel revision: results of two builds are compared only when it is equal. It is a hash of the code of
+# every C, header and HIP file below kernels/: comments, white space, #include lines, file names and folders
+# do not count. Messages in string literals do. Configure makes it again when a file changes or a new one
+# appears.
 file(GLOB_RECURSE mf_kernel_files CONFIGURE_DEPENDS
-    RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/*.c ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.hip
-    ${CMAKE_CURRENT_SOURCE_DIR}/*.cmake)
-list(SORT mf_kernel_files)
+    ${CMAKE_CURRENT_SOURCE_DIR}/*.c ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/*.hip)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${mf_kernel_files})
+
+# Sets ret to a hash of FILE's code. gcc lexes the file without expanding it, which drops comments; another
+# compiler keeps them, so its builds (fuzzers) have revisions of their own.
+function(mf_hash_code file ret)
+    if(CMAKE_C_COMPILER_ID STREQUAL GNU)
+        execute_process(COMMAND ${CMAKE_C_COMPILER} -E -P -fpreprocessed -dD -w -x c ${file}
+            OUTPUT_VARIABLE code RESULT_VARIABLE failed)
+        if(failed)
+            message(FATAL_ERROR "${file}: the compiler cannot lex it, so there is no kernel revision")
+        endif()
+    else()
+        file(READ ${file} code)
+    endif()
+    string(REGEX REPLACE "# *include[^\n]*" "" code "${code}")
+    string(REGEX REPLACE "[ \t\r\n]+" "" code "${code}")
+    string(SHA256 hash "${code}")
+    set(${ret} ${hash} PARENT_SCOPE)
+endfunction()
+
 set(mf_kernel_hashes "")
 foreach(file IN LISTS mf_kernel_files)
-    file(SHA256 ${CMAKE_CURRENT_SOURCE_DIR}/${file} hash)
-    string(APPEND mf_kernel_hashes "${file} ${hash}\n")
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+    mf_hash_code(${file} hash)
+    list(APPEND mf_kernel_hashes ${hash})
 endforeach()
+list(SORT mf_kernel_hashes)
 string(SHA256 mf_kernel_revision "${mf_kernel_hashes}")
 string(SUBSTRING ${mf_kernel_revision} 0 16 mf_kernel_revision)
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/mf_kernel_revision.h

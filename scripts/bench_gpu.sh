@@ -1,23 +1,25 @@
 #!/bin/bash
-# Tunes the shapes of examples/h200.csv on one GPU, through a coordinator and a worker on loopback, and prints a table: token
-# count, floor (bytes over read bandwidth or FLOPs over peak, as this device's worker measured them), the winner's time end
-# to end, the time of its GEMMs, its name; then the share of wall time spent timing and verifying.
+# Tunes the shapes of examples/h200.csv on one GPU, through a coordinator and a worker on loopback. Prints a
+# table: token count, floor (bytes over read bandwidth or FLOPs over peak, as the worker measured them on this
+# device), the winner's end-to-end time, the time of its GEMMs, its name. Then prints the share of wall time
+# spent timing and verifying.
 #
-# Everything is kept in the state folder, and so is what was measured when the time is up: the same command again goes on
-# where it stopped, or prints the table again. Exit codes: 0 all is tuned; 75 tasks are left, run it again; 1 something failed.
-# Needs bash, coreutils and the programs moefarmd, moefarm-worker, moefarm, moefarm-compile and moefarm-hip-*.so, from a build
-# or in one folder (--bin), with the shared libraries that they want in that folder or in lib beside it.
+# The state folder keeps everything: the same command continues where the last one stopped, or prints the
+# table again. Exit status: 0 all shapes are tuned; 75 tasks are left, run it again; 1 something failed. Needs
+# bash, coreutils and moefarmd, moefarm-worker, moefarm, moefarm-compile and moefarm-hip-*.so, from a build or
+# in one folder (--bin), with their shared libraries in that folder or in lib beside it.
 #
-#   scripts/bench_gpu.sh [--device NAME] [--shape NAME[:T]]… [--shapes FILE] [--state DIR] [--bin DIR] [--minutes M]
-#                        [-- OPTION…]
+#   scripts/bench_gpu.sh [--device NAME] [--shape NAME[:T]]… [--shapes FILE] [--state DIR] [--bin DIR]
+#                        [--minutes M] [-- OPTION…]
 #
-#   --device   as moefarm-worker has it: hip:nvidia:0 (default), hip:amd:0, cpu:0
-#   --shape    one layer of the file, or one token count of it; may be given again: qwen3-30b, mixtral, deepseek-v3,
-#              qwen3-235b, and of another file h<model_dim>-i<inter_dim>-e<expert>-k<topk>
-#   --shapes   an untuned_fmoe.csv in place of examples/h200.csv, columns in its order
-#   --state    folder that is kept (default: build/bench-gpu)
-#   --minutes  at most, the table included (default: 7.5; whole or with one decimal)
-#   --         what follows goes to moefarm-worker: --families tile,move
+#   --device   device, spelled as for moefarm-worker (default: hip:nvidia:0; hip:amd:0, cpu:0)
+#   --shape    a layer of the file, or one token count of it; may be repeated: qwen3-30b, mixtral,
+#              deepseek-v3, qwen3-235b; of another file h<model_dim>-i<inter_dim>-e<expert>-k<topk>
+#   --shapes   untuned_fmoe.csv to tune, columns in its order (default: examples/h200.csv)
+#   --state    folder that keeps the state (default: build/bench-gpu)
+#   --bin      folder of the programs (default: build/dev)
+#   --minutes  time limit, the table included (default: 7.5; whole or with one decimal)
+#   --         the rest goes to moefarm-worker: --families tile,move
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 device=hip:nvidia:0
@@ -54,15 +56,15 @@ while [ $# -gt 0 ]; do
         worker_options=("$@")
         break
         ;;
-    *) fail "there is no option $1; --help lists them" ;;
+    *) fail "unknown option $1; --help lists the options" ;;
     esac
     shift 2
 done
-[[ $minutes =~ ^([0-9]+)(\.([0-9]))?$ ]] || fail "--minutes has to be a number such as 7.5, not '$minutes'"
+[[ $minutes =~ ^([0-9]+)(\.([0-9]))?$ ]] || fail "--minutes $minutes: expected a number such as 7.5"
 seconds=$((BASH_REMATCH[1] * 60 + ${BASH_REMATCH[3]:-0} * 6))
 [ -r "$file" ] || fail "cannot read $file"
 
-# A program in the folder given, or where a build puts it.
+# Prints the path of a program: in --bin, or where a build puts it.
 program() {
     local path
     for path in ${bin:+"$bin/$1"} "$root/build/dev/$2/$1" "$root/$1" "$root/bin/$1"; do
@@ -71,7 +73,7 @@ program() {
             return
         fi
     done
-    fail "there is no $1; build it (make build), or say where it is with --bin"
+    fail "$1 is missing; run make build, or name its folder with --bin"
 }
 moefarmd=$(program moefarmd server)
 moefarm_worker=$(program moefarm-worker worker)
@@ -84,7 +86,7 @@ mkdir -p "$state"
 state=$(cd "$state" && pwd)
 export MOEFARM_CODE_CACHE=${MOEFARM_CODE_CACHE:-$state/code}
 
-# ---- which shapes ----
+# ---- select the shapes ----
 
 name_of() {
     case $1 in
@@ -109,7 +111,7 @@ is_picked() {
     return 1
 }
 
-# One file, and later one batch, for each layer; those that the file has first come first.
+# One file and one batch per layer. Layers that come first in the file get the higher priority.
 declare -A rows=() priorities=()
 order=()
 header=
@@ -127,7 +129,7 @@ while IFS= read -r line || [ -n "$line" ]; do
     [ -n "${rows[$name]-}" ] || order+=("$name")
     rows[$name]+=$line$'\n'
 done <"$file"
-[ ${#order[@]} -gt 0 ] || fail "no shape of $file is picked"
+[ ${#order[@]} -gt 0 ] || fail "no shape of $file matches --shape"
 
 # ---- the farm ----
 
@@ -143,14 +145,15 @@ finish() {
 end_with finish
 
 rm -f "$state/ports"
-"$moefarmd" --state "$state/farm" --http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file "$state/ports" >"$state/moefarmd.log" 2>&1 &
+"$moefarmd" --state "$state/farm" --http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file "$state/ports" \
+    >"$state/moefarmd.log" 2>&1 &
 pids+=($!)
 daemon=$!
 http=
 hub=
 until [ -n "$http" ] && [ -n "$hub" ]; do
     kill -0 "$daemon" 2>/dev/null || fail "moefarmd did not start"
-    [ $SECONDS -lt 60 ] || fail "moefarmd did not say its ports within a minute"
+    [ $SECONDS -lt 60 ] || fail "moefarmd did not write its ports within a minute; see $state/moefarmd.log"
     sleep 0.1
     [ -s "$state/ports" ] || continue
     while IFS='= ' read -r key value; do
@@ -161,12 +164,13 @@ until [ -n "$http" ] && [ -n "$hub" ]; do
     done <"$state/ports"
 done
 export MOEFARM_URL=http://127.0.0.1:$http
-"$moefarm_worker" --coordinator "tcp://127.0.0.1:$hub" --device "$device" --name bench --spool "$state/spool" \
+"$moefarm_worker" --coordinator "tcp://127.0.0.1:$hub" --device "$device" --name bench \
+    --spool "$state/spool" \
     "${worker_options[@]}" >"$state/worker.log" 2>&1 &
 pids+=($!)
 worker=$!
 
-# The key makes a second submission of the same rows the same batch.
+# The idempotency key makes a second submission of the same rows the same batch.
 batches=()
 for name in "${order[@]}"; do
     printf '%s\n%s' "$header" "${rows[$name]}" >"$state/$name.csv"
@@ -178,11 +182,11 @@ for name in "${order[@]}"; do
     echo "$name: $receipt"
 done
 
-# ---- until it is done, or the time is up ----
+# ---- wait until all tasks are done or the time is up ----
 
 left=0
 for batch in "${batches[@]}"; do
-    remaining=$((seconds - SECONDS - 15)) # the table and the end take some
+    remaining=$((seconds - SECONDS - 15)) # reserve for the table and the shutdown
     if [ $remaining -lt 1 ]; then
         left=1
         break
@@ -194,22 +198,25 @@ for batch in "${batches[@]}"; do
     kill -0 "$daemon" 2>/dev/null || fail "moefarmd has ended"
     kill -0 "$worker" 2>/dev/null || fail "the worker has ended"
     case $code in
-    0 | 1) watch= ;; # 1: a task failed, and the table says why
+    0 | 1) watch= ;; # 1: a task failed; the table gives the reason
     124)
         watch=
         left=1
         break
         ;;
-    *) fail "watching batch $batch ended with $code" ;;
+    *) fail "moefarm watch $batch ended with exit status $code" ;;
     esac
 done
 
 echo
 "$moefarm" report "${batches[@]}"
-"$moefarm" export -o "$state/tuned_fmoe.csv" && echo "the rows are in $state/tuned_fmoe.csv: moefarm run-config $state/tuned_fmoe.csv --device $device"
+if "$moefarm" export -o "$state/tuned_fmoe.csv"; then
+    echo "tuned table: $state/tuned_fmoe.csv"
+    echo "check it: moefarm run-config $state/tuned_fmoe.csv --device $device"
+fi
 while IFS= read -r line; do
     case $line in
     *"next step "*"after its runner's death"*) echo "${line#*info: }" ;;
     esac
 done <"$state/worker.log"
-[ $left = 0 ] || { echo "the time is up and tasks are left: the same command goes on with them"; exit 75; }
+[ $left = 0 ] || { echo "time is up and tasks are left: run the same command again"; exit 75; }

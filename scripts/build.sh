@@ -1,5 +1,5 @@
 #!/bin/bash
-# Configures and builds a preset into build/PRESET; quiet unless it fails.
+# Configures and builds a preset into build/PRESET; prints errors only.
 #
 #   scripts/build.sh PRESET [target…]
 set -euo pipefail
@@ -19,6 +19,6 @@ echo "build: preset $preset into build/$preset"
 log=build/$preset/build.log
 if ! cmake --build --preset "$preset" -j"$(nproc)" "${targets[@]}" >"$log" 2>&1; then
     grep -E -A6 'error|Error ' "$log" | head -n 60 >&2 || tail -n 40 "$log" >&2
-    echo "build: failed; the whole log is $log" >&2
+    echo "build: failed; full log: $log" >&2
     exit 1
 fi

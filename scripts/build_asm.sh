@@ -1,7 +1,10 @@
 #!/bin/sh
-# Prebuilt kernels of ours for NVIDIA's GPUs, with manifests in AITER's form, for moefarm-worker --asm-dir FOLDER:
-#     build_asm.sh FOLDER [ARCH]        ARCH: sm_90, as the device's class says it
-# MOEFARM_COMPILE: the compiler of this build (moefarm-compile), which needs NVRTC and no GPU.
+# Compiles stage-1 kernels for NVIDIA GPUs ahead of time and writes manifests in AITER's format, for
+# moefarm-worker --asm-dir FOLDER. Needs NVRTC and no GPU.
+#
+#   build_asm.sh FOLDER [ARCH]     ARCH: default sm_90
+#
+# MOEFARM_COMPILE names the compiler (default: moefarm-compile).
 set -eu
 folder=${1:?build_asm.sh FOLDER [ARCH]}/${2:-sm_90}/fmoe_2stages
 compile=${MOEFARM_COMPILE:-moefarm-compile}

@@ -1,9 +1,9 @@
 #!/bin/bash
-# A farm of one machine, from shapes to a validated table: moefarmd and one CPU worker on loopback, with a state
-# folder that is thrown away. Leaves the status page up until Ctrl-C; with DEMO_ONCE=1 it ends by itself.
-# The table stays in build/demo/tuned_fmoe.csv.
+# Tunes shapes on this machine: starts moefarmd and one CPU worker on loopback, submits the shapes, shows the
+# ranking, exports the table to build/demo/tuned_fmoe.csv and runs it. The farm's state is temporary. The
+# status page stays up until Ctrl-C; DEMO_ONCE=1 ends the demo without waiting.
 #
-#   scripts/demo.sh [SHAPES]     an untuned_fmoe.csv; examples/qwen3_untuned_fmoe.csv otherwise
+#   scripts/demo.sh [SHAPES]     an untuned_fmoe.csv (default: examples/qwen3_untuned_fmoe.csv)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shapes=${1:-examples/qwen3_untuned_fmoe.csv}
@@ -13,7 +13,7 @@ table=$out/tuned_fmoe.csv
 port=${DEMO_PORT:-8080}
 . scripts/farm_end.sh
 
-say() {
+print_step() {
     printf '\n== %s\n' "$*"
 }
 
@@ -33,7 +33,7 @@ finish() {
 }
 end_with finish
 
-# Waits until a file has a line, while the process that writes it lives.
+# Waits until the file is not empty. Fails if the process that writes it ends first.
 await_line() {
     local file=$1 pid=$2 i
     for i in $(seq 200); do
@@ -49,7 +49,7 @@ port_is_free() {
 }
 
 port_is_free "$port" || port=0
-say "moefarmd and one worker, state in $state"
+print_step "start moefarmd and one worker, state in $state"
 "$build/server/moefarmd" --state "$state/farm" --http "127.0.0.1:$port" --hub 127.0.0.1:0 \
     --port-file "$state/ports" >"$state/moefarmd.log" 2>&1 &
 pids+=($!)
@@ -57,40 +57,40 @@ await_line "$state/ports" "${pids[0]}" || { echo "demo: moefarmd did not start" 
 http=$(sed -n 's/^http[= ]//p' "$state/ports")
 hub=$(sed -n 's/^hub[= ]//p' "$state/ports")
 export MOEFARM_URL=http://127.0.0.1:$http
-"$build/worker/moefarm-worker" --coordinator "tcp://127.0.0.1:$hub" --device cpu:0 --name demo --spool "$state/spool" \
-    >"$state/worker.log" 2>&1 &
+"$build/worker/moefarm-worker" --coordinator "tcp://127.0.0.1:$hub" --device cpu:0 --name demo \
+    --spool "$state/spool" >"$state/worker.log" 2>&1 &
 pids+=($!)
 moefarm=$build/cli/moefarm
 echo "status page: $MOEFARM_URL/"
 
-say "submit $shapes and watch it"
+print_step "submit $shapes and wait for the batch"
 started=$SECONDS
-# fewer finalists than by default and no regret under other routings: three minutes on two cores
+# fewer finalists than the default, no check under other routings: three minutes on two cores
 receipt=$($moefarm submit "$shapes" --name demo --topk 4 --regret none)
 echo "$receipt"
 batch=$(sed -n 's/^batch \([0-9]*\):.*/\1/p' <<<"$receipt")
 $moefarm watch "$batch"
 
 shape=$(sed -n 4p "$shapes")
-say "the ranked configs of $shape"
+print_step "the three best pipelines of $shape"
 $moefarm rank --batch "$batch" --shape "$shape" --top 3
 
-say "why not the library's kernels, for a shape in fp8?"
+print_step "why did the oneDNN kernels not win, for an fp8 shape?"
 fp8=$(grep -m1 per_Token "$shapes" || echo "$shape")
 $moefarm why --batch "$batch" "$fp8" lib | head -n 6
 
-say "the table, for the production operator: $table"
+print_step "export the table for the production operator: $table"
 $moefarm export --batch "$batch" -o "$table"
 echo "$(($(wc -l <"$table") - 1)) rows"
 
-say "run it through the production operator"
-# Twice the time is still no alarm on a machine that does other things too; a wrong result always is
+print_step "run the table with the production operator and check its times"
+# Tolerates twice the tuned time, since the machine may be busy. A wrong result always fails.
 $moefarm run-config "$table" --rounds 7 --slack 2
 
-say "done in $((SECONDS - started)) s after the build; the table is $table"
+print_step "done in $((SECONDS - started)) s after the build; the table is $table"
 [ -z "${DEMO_ONCE-}" ] || exit 0
 echo "The status page stays up: $MOEFARM_URL/   (Ctrl-C ends the demo)"
 trap 'echo; exit 0' INT
 wait -n "${pids[@]}" || true
-echo "demo: a process of the farm has ended" >&2
+echo "demo: moefarmd or the worker ended unexpectedly" >&2
 exit 1

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# How a script that starts a farm ends: sourced by scripts/demo.sh and scripts/bench_gpu.sh, which put what they start into
-# pids and call end_with. Needs bash and coreutils.
+# Stops the processes of a farm when a script ends. scripts/demo.sh and scripts/bench_gpu.sh source it, add
+# each process to pids and call end_with. Needs bash and coreutils.
 pids=()
 
-# stop_all TENTHS: SIGTERM to all, and SIGKILL to what is still there so many tenths of a second later.
+# stop_all TENTHS: sends SIGTERM to all, and SIGKILL to those that still run TENTHS tenths of a second later.
 stop_all() {
     local tenths=$1 pid i
     for pid in "${pids[@]}"; do
@@ -19,18 +19,19 @@ stop_all() {
     done
 }
 
-# tail_logs LINES LOG…: the ends of those that are there and not empty.
+# tail_logs LINES LOG…: prints the last lines of each log that is not empty.
 tail_logs() {
     local lines=$1 log
     shift
     for log in "$@"; do
         [ -s "$log" ] || continue
-        echo "--- the end of $log" >&2
+        echo "--- last lines of $log" >&2
         tail -n "$lines" "$log" >&2
     done
 }
 
-# end_with FUNCTION: it gets the exit code when the script ends, by itself or by a signal, and nothing interrupts it.
+# end_with FUNCTION: calls it once with the exit status when the script ends, also by a signal. Signals cannot
+# interrupt it.
 end_with() {
     # shellcheck disable=SC2064
     trap "end_once $1" EXIT

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Makes the Debian packages moefarm-server, moefarm-worker, moefarm-cli and libfmoe-dev of this tree, with the dependencies that
-# dpkg-shlibdeps finds, and lists them.
+# Builds the Debian packages moefarm-server, moefarm-worker, moefarm-cli and libfmoe-dev, with the
+# dependencies that dpkg-shlibdeps finds, and lists them.
 #
-#   scripts/package.sh [FOLDER]     build/packages otherwise
+#   scripts/package.sh [FOLDER]     default: build/packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-build/packages}

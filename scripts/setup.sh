@@ -1,13 +1,12 @@
 #!/bin/bash
-# Installs the packages that moefarm needs and this machine lacks, and says what and why.
-# Never installs a GPU's driver; a browser, a scheduler, and compilers for GPUs, only when asked: tests that need one skip
-# with the reason.
+# Installs the Debian packages that are missing and prints why each is needed. Never installs a GPU driver. A
+# test that lacks a program is skipped with the reason.
 #
-#   scripts/setup.sh                        what a build and its tests need
-#   scripts/setup.sh --with-browser         and what CI checks besides: Chromium, Node, promtool, clang-format
-#   scripts/setup.sh --with-fuzzers         and what the fuzzers are built and measured with: clang, llvm
-#   scripts/setup.sh --with-cluster         and what tests of several nodes need: Slurm, systemd, networks, Kubernetes' schema
-#   scripts/setup.sh --with-gpu-compilers   and what compiles the GPU kernels for AMD: hipRTC, clang 19
+#   scripts/setup.sh                        building and testing
+#   scripts/setup.sh --with-browser         also Chromium, Node, promtool and clang-format
+#   scripts/setup.sh --with-fuzzers         also clang and llvm
+#   scripts/setup.sh --with-cluster         also Slurm, systemd, iproute2 and the schema of Kubernetes
+#   scripts/setup.sh --with-gpu-compilers   also hipRTC and clang 19, which compile the GPU kernels for AMD
 set -euo pipefail
 
 # package            why
@@ -20,12 +19,12 @@ libsqlite3-dev       the database of moefarmd
 libcjson-dev         JSON
 libzmq3-dev          messages between moefarmd and its workers
 libsodium-dev        encryption of those messages
-zlib1g-dev           checksums of what a worker keeps on disk
+zlib1g-dev           checksums of worker spools
 libjemalloc-dev      malloc of moefarmd and its workers
 libcurl4-openssl-dev HTTP client of the command line
 libdnnl-dev          oneDNN, the library yardstick among the CPU kernels
 check                unit tests
-file                 tells the maker of packages what is a program
+file                 finds the programs when packages are built
 python3              the example runner in Python and its test
 '
 with_browser='
@@ -37,20 +36,20 @@ clang-format         style check
 '
 with_cluster='
 slurm-wlm            schedules the workers of a test over two nodes of this machine
-munge                by which its daemons know each other
-iproute2             gives these nodes, and farms whose network is cut, a network of their own
-systemd              checks the units, and runs them in a copy of this machine
-openssl              makes the certificate of a farm that asks for keys and tokens
-python3-kubernetes   the schema that the Kubernetes manifests are held against
+munge                authenticates the daemons of Slurm
+iproute2             network namespaces for tests with several nodes
+systemd              checks the units and runs them in a container
+openssl              makes certificates for tests with TLS
+python3-kubernetes   schema for checking the Kubernetes manifests
 '
 with_fuzzers='
 clang                builds the fuzzers
-llvm                 says which lines they reach
+llvm                 measures their coverage
 '
 with_gpu_compilers='
 libamdhip64-dev      hipRTC, which compiles the GPU kernels for gfx90a; headers of the device module for AMD
 clang-19             compiles the GPU kernels for gfx942
-lld-19               links what it makes
+lld-19               links the code objects of clang-19
 '
 
 wanted=$needed
@@ -68,13 +67,13 @@ for option in "$@"; do
 done
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    echo "setup: this machine has no apt-get; nothing is installed. The build needs what these Debian packages hold:"
+    echo "setup: no apt-get on this machine; install the contents of these Debian packages yourself:"
     sed '/^$/d; s/^/  /' <<<"$wanted"
     exit 0
 fi
 
 installed() {
-    # clang-format and clang come in versions; any that answers to the plain name will do
+    # any version of clang-format and clang will do
     case $1 in
     clang | clang-format) command -v "$1" >/dev/null && return 0 ;;
     nodejs) command -v node >/dev/null && return 0 ;;
@@ -128,7 +127,7 @@ install() {
 
 log=$(mktemp)
 have_lists || update
-# Lists that are there may be too old: their packages are gone from the mirror
+# The package lists may be out of date: update them and try again
 if ! install && ! { update && install; }; then
     tail -n 20 "$log" >&2
     echo "setup: apt-get install failed (log: $log)" >&2

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs what is missing, configures and builds a preset, runs its tests. Ends with ctest's summary.
+# Installs what is missing, configures and builds a preset, runs its tests. The last lines list each skipped
+# test with the reason.
 #
 #   scripts/test.sh PRESET [TEST_PRESET [ctest options…]]
 set -euo pipefail
@@ -14,4 +15,8 @@ fi
 
 scripts/setup.sh
 scripts/build.sh "$preset"
-exec ctest --preset "$tests" "$@" </dev/null
+report=$PWD/build/$preset/tests-$tests.xml
+status=0
+ctest --preset "$tests" --output-junit "$report" "$@" </dev/null || status=$?
+scripts/list_skips.py "$report"
+exit $status

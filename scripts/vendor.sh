@@ -1,9 +1,10 @@
 #!/bin/bash
-# The page's charting library: a package at a version, of which these files are kept in server/page/vendor with their hashes.
-# For another version change the line below, run, and take over the integrity that it prints once the package is trusted.
+# Fetches the page's charting library, whose files are kept in server/page/vendor with their hashes. To change
+# the version, edit the package below, run the script, and copy the integrity it prints once you trust the
+# package.
 #
-#   scripts/vendor.sh            fetch the package again with npm, compare its integrity, replace the files
-#   scripts/vendor.sh --check    are the files those that SHA256SUMS lists, and no others? Needs no network
+#   scripts/vendor.sh            fetch the package with npm, compare its integrity, replace the files
+#   scripts/vendor.sh --check    compare the files with SHA256SUMS; needs no network
 set -euo pipefail
 cd "$(dirname "$0")/.."
 package=uplot@1.6.32
@@ -15,10 +16,16 @@ origin="# $package $integrity"
 
 check() {
     cd "$folder"
-    sha256sum --check --strict --quiet $sums || { echo "vendor: a file in $folder is not what $sums lists: make vendor" >&2; exit 1; }
-    [ "$(head -n 1 $sums)" = "$origin" ] || { echo "vendor: $sums is not of $package, which scripts/vendor.sh names: make vendor" >&2; exit 1; }
+    sha256sum --check --strict --quiet $sums || {
+        echo "vendor: a file in $folder differs from its hash in $sums; run make vendor" >&2
+        exit 1
+    }
+    [ "$(head -n 1 $sums)" = "$origin" ] || {
+        echo "vendor: $sums is for another package than $package; run make vendor" >&2
+        exit 1
+    }
     diff <(sed -n 's/^[0-9a-f]\{64\}  //p' $sums | sort) <(ls -A | grep -vx $sums | sort) >&2 ||
-        { echo "vendor: a file of $folder is not listed in $sums, or one that is listed is missing" >&2; exit 1; }
+        { echo "vendor: the files of $folder and those that $sums lists differ" >&2; exit 1; }
 }
 
 case ${1-} in
@@ -33,13 +40,17 @@ case ${1-} in
     ;;
 esac
 
-command -v npm >/dev/null || { echo "vendor: npm is missing (Debian's package npm); only fetching the files again needs it" >&2; exit 1; }
+command -v npm >/dev/null || {
+    echo "vendor: npm is missing (Debian package npm)" >&2
+    exit 1
+}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 archive=$(npm pack --silent --pack-destination "$work" "$package")
-got=sha512-$(node -p 'crypto.createHash("sha512").update(fs.readFileSync(process.argv[1])).digest("base64")' "$work/$archive")
+digest='crypto.createHash("sha512").update(fs.readFileSync(process.argv[1])).digest("base64")'
+got=sha512-$(node -p "$digest" "$work/$archive")
 if [ "$got" != "$integrity" ]; then
-    echo "vendor: $package has the integrity $got, scripts/vendor.sh expects $integrity" >&2
+    echo "vendor: $package has integrity $got; expected $integrity" >&2
     exit 1
 fi
 tar -xzf "$work/$archive" -C "$work" "${files[@]/#/package/}"
