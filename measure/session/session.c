@@ -201,7 +201,6 @@ static int bind_needs(struct probe *p, int rotation)
     return 0;
 }
 
-/* The outputs are found first and last: making inputs may move the list that holds them. */
 static int bind(struct probe *p)
 {
     int r = bind_gives(p);
@@ -212,8 +211,6 @@ static int bind(struct probe *p)
     mf_measured_init(&p->measured);
     for (int i = 0; i < p->measured.n_rotations && r == 0; i++)
         r = bind_needs(p, i);
-    if (r == 0)
-        r = bind_gives(p);
     if (r == 0)
         r = mf_session_room(p->s, &p->s->workspace, p->step->workspace_bytes + 64);
     for (int i = 0; r == 0 && i < p->step->n_gives; i++) {

@@ -344,28 +344,40 @@ static int new_output(struct mf_session *s, const struct mf_tensor_spec *a, stru
                     : mf_guarded_new(a, &s->shape, s->device, ret);
 }
 
+/* Appends an output to the session's list, which has room for it. */
+static int add_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_output **ret)
+{
+    struct mf_session_output *made = calloc(1, sizeof(*made));
+    int r = made ? new_output(s, a, &made->run[0]) : -ENOMEM;
+    if (r < 0) {
+        free(made);
+        return r;
+    }
+    r = new_output(s, a, &made->run[1]);
+    if (r < 0) {
+        mf_guarded_release(&made->run[0]);
+        free(made);
+        return r;
+    }
+    s->buffer_bytes += made->run[0].region.bytes + made->run[1].region.bytes;
+    s->outputs[s->n_outputs++] = made;
+    *ret = made;
+    return 0;
+}
+
 int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret[2])
 {
     struct mf_session_output *o = NULL;
     for (size_t i = 0; i < s->n_outputs && !o; i++) {
-        if (mf_tensor_spec_equal(&s->outputs[i].run[0].tensor_spec, a))
-            o = &s->outputs[i];
+        if (mf_tensor_spec_equal(&s->outputs[i]->run[0].tensor_spec, a))
+            o = s->outputs[i];
     }
     if (!o) {
-        struct mf_session_output made = {0};
         int r = mf_array_grow(&s->outputs, s->n_outputs, &s->cap_outputs, sizeof(*s->outputs));
         if (r == 0)
-            r = new_output(s, a, &made.run[0]);
+            r = add_output(s, a, &o);
         if (r < 0)
             return r;
-        r = new_output(s, a, &made.run[1]);
-        if (r < 0) {
-            mf_guarded_release(&made.run[0]);
-            return r;
-        }
-        s->buffer_bytes += made.run[0].region.bytes + made.run[1].region.bytes;
-        o = &s->outputs[s->n_outputs++];
-        *o = made;
     }
     ret[0] = &o->run[0];
     ret[1] = &o->run[1];
@@ -502,8 +514,9 @@ static void drop_buffers(struct mf_session *s)
 {
     drop_inputs(s);
     for (size_t i = 0; i < s->n_outputs; i++) {
-        mf_guarded_release(&s->outputs[i].run[0]);
-        mf_guarded_release(&s->outputs[i].run[1]);
+        mf_guarded_release(&s->outputs[i]->run[0]);
+        mf_guarded_release(&s->outputs[i]->run[1]);
+        free(s->outputs[i]);
     }
     s->n_outputs = 0;
     s->buffer_bytes = 0;

@@ -65,7 +65,7 @@ struct mf_session {
 
     struct mf_session_input *inputs;
     size_t n_inputs, cap_inputs;
-    struct mf_session_output *outputs;
+    struct mf_session_output **outputs; /* each in memory of its own: callers keep pointers to them */
     size_t n_outputs, cap_outputs;
     struct mf_session_order orders[16];
     size_t n_orders;
