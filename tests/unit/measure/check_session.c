@@ -65,7 +65,7 @@ static double best_is(void *context, mf_ops covers)
 
 /* ---- buffers ---- */
 
-/* Pointers to outputs stay valid while further outputs are added. */
+/* Pointers to outputs stay valid while more outputs are made. */
 START_TEST(output_pointers_stay_valid)
 {
     enum { N = 100 };
@@ -73,20 +73,20 @@ START_TEST(output_pointers_stay_valid)
     struct mf_shape s = planted_shape(0, 3);
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_guarded *out[N][2], *again[2];
-    struct mf_tensor_spec a = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_F32, .order = "sorted"};
+    struct mf_tensor_spec a = {.tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted"};
+    void *between[N];
     for (int i = 0; i < N; i++) {
         a.block = i + 1;
         ck_assert_int_eq(mf_session_output(session, &a, out[i]), 0);
-        /* keeps a growing array from being extended in place */
-        ck_assert_ptr_nonnull(out[i][0]->region.at);
+        between[i] = malloc(4096); /* keeps a list from growing in place */
+        ck_assert_ptr_nonnull(between[i]);
     }
     for (int i = 0; i < N; i++) {
         a.block = i + 1;
         ck_assert_int_eq(mf_session_output(session, &a, again), 0);
-        for (int run = 0; run < 2; run++) {
-            ck_assert_ptr_eq(again[run], out[i][run]);
-            ck_assert_int_eq(out[i][run]->tensor_spec.block, i + 1);
-        }
+        ck_assert_ptr_eq(again[0], out[i][0]);
+        ck_assert_ptr_eq(again[1], out[i][1]);
+        free(between[i]);
     }
     session = mf_session_free(session);
     d->ops->free(d);
