@@ -287,7 +287,7 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
     code = report(cli, file, receipt);
     if (watch) {
         r = mf_watch_batch(cli, mf_api_i64(receipt, "batch", 0),
-                           &(struct mf_watch_options){.patience_s = MF_WATCH_PATIENCE_S});
+                           &(struct mf_watch_options){.patience_s = MF_WATCH_TIMEOUT_S});
         code = r != 0 ? r : code;
     }
     return code;

@@ -178,7 +178,7 @@ static int check_known(const struct tune *t)
     mf_buf_init(&out, SUMMARY_MAX);
     if (known->op != MF_TABLE_FMOE || !known->tuned)
         return mf_cli_fail(MF_EXIT_USAGE, "-o: %s: --compare expects a tuned_fmoe.csv", t->in.paths[0]);
-    mf_tune_say_unreadable(t->in.paths[0], known);
+    mf_tune_print_unreadable(t->in.paths[0], known);
     mf_tune_print_foreign(known, t->lists, t->in.n_classes, t->o.verbose, &out);
     (void)fwrite(out.data, 1, out.len, stdout);
     (void)fflush(stdout);

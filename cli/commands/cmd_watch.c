@@ -76,7 +76,7 @@ static void draw(struct watch *w, bool final)
         w->drawn = mf_progress_draw(&w->progress, size.ws_col - 1, size.ws_row - 1u, w->cli->utf8, &w->text);
     } else {
         tell_waiting(w);
-        mf_progress_tell_ended(&w->progress, &w->text);
+        mf_progress_print_ended(&w->progress, &w->text);
         if (!final && mf_now_ms() - w->summed_ms >= SUMMARY_MS &&
             mf_progress_measured(&w->progress) != w->summed) {
             w->summed_ms = mf_now_ms();
@@ -209,7 +209,7 @@ static int finish(struct watch *w)
         /* Done tasks are in the picture; what failed is said in words */
         for (size_t i = 0; i < p->n_tasks; i++)
             p->tasks[i].told = p->tasks[i].state == MF_TASK_DONE;
-        mf_progress_tell_ended(p, &w->text);
+        mf_progress_print_ended(p, &w->text);
     }
     mf_progress_summary(p, &w->text);
     (void)fwrite(w->text.data, 1, w->text.len, stdout);

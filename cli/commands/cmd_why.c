@@ -243,7 +243,7 @@ static void tell_rejections(const struct case_file *c, const char *pattern, size
     cJSON_ArrayForEach (item, c->rejections) {
         const char *family = mf_api_text(item, "family", "?"), *kernel = mf_api_text(item, "kernel", "*");
 
-        if (mf_why_asked(pattern, family, kernel) && (*n)++ < SENTENCES_MAX)
+        if (mf_why_match(pattern, family, kernel) && (*n)++ < SENTENCES_MAX)
             printf("%s:%s: %s (%s)\n", family, kernel, mf_api_text(item, "reason", ""),
                    mf_api_text(item, "rule", ""));
     }
@@ -262,7 +262,7 @@ static void tell_steps(const struct case_file *c, const char *kernel, size_t *n)
                   mf_api_text(step, "name", "?"));
         if (strcmp(mf_api_text(step, "status", ""), "ok") != 0)
             continue;
-        if (!mf_why_asked(kernel, mf_api_text(step, "family", "?"), mf_api_text(step, "name", "")))
+        if (!mf_why_match(kernel, mf_api_text(step, "family", "?"), mf_api_text(step, "name", "")))
             continue;
         p = best_pipeline(c->pipelines, name);
         if (!kernel && !(p && mf_api_double(p, "us", 0) > 0))

@@ -47,7 +47,7 @@ static int tell_step(struct mf_offer *o, const struct mf_step *step)
     char covers[MF_OPS_TEXT_MAX];
 
     count_step(l, step->family);
-    if (!l->kernel || !mf_why_asked(l->kernel, step->family, step->name))
+    if (!l->kernel || !mf_why_match(l->kernel, step->family, step->name))
         return 0;
     l->n_told++;
     if (l->json)
@@ -69,7 +69,7 @@ tell_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     char reason[MF_REASON_MAX];
     va_list args;
 
-    if (!mf_why_asked(l->kernel, family, kernel))
+    if (!mf_why_match(l->kernel, family, kernel))
         return 0;
     va_start(args, format);
     (void)vsnprintf(reason, sizeof(reason), format, args);

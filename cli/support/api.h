@@ -1,5 +1,4 @@
-/* Requests to the API with their errors told to the person: each call prints what went wrong and gives the exit
- * code, or gives 0. */
+/* Requests to the coordinator's REST API. Each call prints its own error message and returns the exit code, or 0. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -7,38 +6,39 @@
 #include "cli/support/cli.h"
 #include "common/moe/shape.h"
 
-/* A client of the farm that the options name. The caller frees it. */
+/* Makes an HTTP client for the URL, token and CA in cli. The caller frees it. */
 int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);
-/* Sends; any status but 2xx, and 304 where it was asked for, is printed: the problem's detail and each of its errors. */
+/* Sends the request. Prints the problem's detail and errors for any status except 2xx and a requested 304. */
 int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
-/* What the coordinator says, as JSON, whose texts may be anybody's: what a terminal obeys (controls but line ends and tabs, C1 too)
- * is '?' in them. NULL: it is none. The caller owns it. */
+/* Parses a reply. Strings may come from untrusted peers: control characters (C0 and C1, except newline and tab)
+ * are replaced by '?'. Returns NULL if the text is not JSON. The caller owns the result. */
 cJSON *mf_api_parse(const char *text, size_t len);
-/* GET that answers JSON. The caller owns *ret. */
+/* GET with a JSON reply. The caller owns *ret. */
 int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);
-/* GET of a list with all its pages: one array, at most MF_API_ITEMS_MAX items. */
+/* GET of a list, following all pages: one array of at most MF_API_ITEMS_MAX items. */
 #define MF_API_ITEMS_MAX 200000
 int mf_api_list(struct mf_cli *cli, const char *path, cJSON **ret_items);
 /* POST without a body. */
 int mf_api_post(struct mf_cli *cli, const char *path, cJSON **ret);
-/* A path with one number in it, at {}: "/api/v1/batches/{}/tasks". */
+/* Builds a path: replaces {} in format by id, as in "/api/v1/batches/{}/tasks". */
 #define MF_API_PATH_MAX 256
 void mf_api_path(char buf[MF_API_PATH_MAX], const char *format, int64_t id);
 
-/* Prints JSON for people and programs: indented, one newline at the end. */
+/* Prints indented JSON and one newline. */
 int mf_api_print(const cJSON *json);
 
-/* Members with what to show when they are absent. */
+/* Read a member; return `otherwise` if it is absent. */
 int64_t mf_api_i64(const cJSON *object, const char *key, int64_t otherwise);
 double mf_api_double(const cJSON *object, const char *key, double otherwise);
 const char *mf_api_text(const cJSON *object, const char *key, const char *otherwise);
-/* The shape of {12 columns}. -EINVAL when a column is absent or no value. */
+/* Parses an object with the 12 shape columns. -EINVAL if a column is absent or invalid. */
 int mf_api_shape(const cJSON *columns, struct mf_shape *ret);
 
-/* "waiting: 3 tasks of gfx942/304: waits for a worker …": what a batch's tasks wait for that nobody who is there can do, a line
- * for each reason. */
+/* Appends a line for each reason why tasks of the batch are blocked: no connected worker can run them.
+ * Example: "waiting: 3 tasks of gfx942/304: waits for a worker …". */
 void mf_api_waiting(const cJSON *batch, struct mf_buf *out);
 
-/* "  kept: SAME on w0: … (known from batch 3, 12.40 us there)": which row stands and why, a line; nothing where a task's batch
- * replaces every row. */
+/* Appends a line that says which row was kept and why:
+ * "  kept: SAME on w0: … (known from batch 3, 12.40 us there)". Appends nothing if the task's batch replaces
+ * every row. */
 void mf_api_promotion(const cJSON *task, struct mf_buf *out);

@@ -1,5 +1,5 @@
-/* A tuned table's rows on a device of this machine, for the commands that run them: opened as libfmoe opens them, and each given
- * the data that it was tuned on. Calls print what went wrong and give the exit code, or 0. */
+/* Runs the rows of a tuned table on a local device, for `run-config` and `compare`. Pipelines are opened as libfmoe opens
+ * them and get the data they were tuned on. Each call prints its own error message and returns the exit code, or 0. */
 #pragma once
 
 #include "cli/support/cli.h"
@@ -10,7 +10,7 @@
 #include "measure/session/session.h"
 
 struct mf_bench_options {
-    const char *device, *routing, *family_so; /* families by comma */
+    const char *device, *routing, *family_so; /* family_so: comma-separated list */
     int64_t seed;
     double err_ratio;
 };
@@ -19,15 +19,15 @@ struct mf_bench_options {
         .device = "cpu:0", .seed = -1, .err_ratio = 0.1 \
     }
 #define MF_BENCH_OPTS 5
-/* The options that all these commands have. */
+/* Adds the options shared by these commands. */
 void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]);
 
-/* The device, and what sessions on it leave for the next: weights that rows of one layer model share. */
+/* An open device, and weights that sessions share between rows of one layer model. */
 struct mf_bench {
     struct mf_bench_options options;
     struct mf_device *device;
     struct mf_family_plugins plugins;
-    struct mf_family_set extra; /* of plugins */
+    struct mf_family_set extra; /* the families in plugins */
     struct mf_local_memfd_store memfd_store;
 };
 int mf_bench_open(struct mf_bench *b, const struct mf_bench_options *o);
@@ -35,30 +35,30 @@ void mf_bench_close(struct mf_bench *b);
 
 struct mf_bench_row {
     struct mf_shape shape;
-    double us;         /* of the table; NAN: of none */
+    double us;         /* from the table; NAN if unknown */
     const char *names; /* "family:step|family:step" */
-    char *chosen;      /* holds the names that no table has; NULL */
-    char *refused;     /* it cannot be run: why; NULL */
-    const char *model; /* the device model that it was tuned on; "": no table says */
-    uint64_t seed;     /* of the data */
+    char *chosen;      /* owns `names` if they come from no table; or NULL */
+    char *refused;     /* why the row cannot run; NULL if it can */
+    const char *model; /* device model it was tuned on; "" if unknown */
+    uint64_t seed;     /* seed of the input data */
     struct mf_routing routing;
-    bool reachable;               /* production's look-up ends at this row */
-    struct mf_pipeline *pipeline; /* NULL: refused */
+    bool reachable;               /* the production look-up can select this row */
+    struct mf_pipeline *pipeline; /* NULL if refused */
 };
 
-/* The rows of the device's class, those of one layer model one behind the other. */
+/* The rows of the device's class. Rows of one layer model are adjacent. */
 struct mf_bench_rows {
-    struct mf_fmoe *fmoe; /* NULL: of a list of shapes */
+    struct mf_fmoe *fmoe; /* NULL if opened from a list of shapes */
     struct mf_bench_row *items;
     size_t n;
 };
-/* Rows that this build cannot serve are told of on stderr and passed over; that rows were tuned on another device model than
- * this one is told there, too. */
+/* Opens the rows of a tuned table. Skips rows that this build cannot serve and reports them on stderr. Also warns if rows
+ * were tuned on another device model. */
 int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path);
-/* The shapes of an untuned table, each with what the production operator runs where no table has a row for it
- * (mf_fmoe_fallback). Those of another device class are passed over. */
+/* Opens the shapes of an untuned table. Each gets the pipeline that the production operator runs for a shape without a
+ * tuned row (mf_fmoe_fallback). Skips shapes of other device classes. */
 int mf_bench_rows_choose(struct mf_bench_rows *r, const struct mf_bench *b, const char *path);
 void mf_bench_rows_close(struct mf_bench_rows *r);
 
-/* The row's data on the device. */
+/* Creates a session that holds the row's data on the device. */
 int mf_bench_session(const struct mf_bench_row *row, struct mf_bench *b, struct mf_session **ret);

@@ -1,25 +1,25 @@
-/* What compare prints: a line a row as it is measured, and what they come to; or all as JSON. */
+/* Prints the results of `moefarm compare`: a line per measured row and totals, or JSON. */
 #pragma once
 
 #include "cli/support/compare.h"
 
-/* What the rows come to. */
+/* Totals over all rows. */
 struct mf_compare_sum {
     size_t n[MF_PAIRED_N_]; /* by verdict */
-    size_t n_unmeasured;    /* of those that are the same: one pipeline on both sides */
+    size_t n_unmeasured;    /* of the SAME rows: both sides name one pipeline */
     size_t n_wrong;
     size_t n_alone[MF_SIDES]; /* rows whose key only that table has */
     size_t n_measured;
-    double log_sum; /* of the changes' medians, for their geometric mean */
+    double log_sum; /* sum of the logarithms of the median ratios, for the geometric mean */
 };
 void mf_compare_count(struct mf_compare_sum *sum, const struct mf_compared *c);
 
 void mf_compare_print_header(const struct mf_compare_plan *plan, const char *device);
 void mf_compare_print_row(const struct mf_compared *c);
-/* is_aa: every FASTER or SLOWER is false. */
+/* is_aa: both tables are the same, so every FASTER or SLOWER is a false positive. */
 void mf_compare_print_sum(const struct mf_compare_sum *sum, bool is_aa);
 
-/* Both NULL when out of memory. */
+/* Both return NULL if out of memory. */
 cJSON *mf_compare_row_json(const struct mf_compared *c);
 cJSON *mf_compare_sum_json(const struct mf_compare_sum *sum, const struct mf_compare_plan *plan,
                            const char *device);

@@ -1,5 +1,5 @@
-/* Which token counts of a layer a set of tuned tables serves: production's look-up, replayed over every count from 1 to the last
- * that has a bucket of its own; and which rows would have served the others, were it not for a column or two. */
+/* Finds which token counts of a layer a set of tuned tables serves. Replays production's look-up for every count from 1 to
+ * the last that has its own bucket, and finds rows that miss the key in only one or two columns. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,85 +13,83 @@
 #include "common/moe/status.h"
 #include "common/table/table.h"
 
-/* Calls with more tokens look up as this one does. */
+/* Larger token counts use the same key as this one. */
 #define MF_COVERAGE_TOKENS 131072
 
 /* clang-format off */
 #define MF_COVERED_MAP(X, P)                                                                   \
-    X(P, HIT, "hit")       /* a row of its own bucket */                                       \
-    X(P, TIER, "tier")     /* the row of the tier below, for want of one */                    \
-    X(P, RANK, "rank")     /* another rank's row, for want of one */                           \
+    X(P, HIT, "hit")       /* a row of the count's own bucket */                                       \
+    X(P, TIER, "tier")     /* no such row: the row of the tier below */                    \
+    X(P, RANK, "rank")     /* no such row: a row of another rank */                           \
     X(P, OTHER, "other")   /* AITER only: a row of another activation function */              \
     X(P, HOLE, "hole")     /* no row */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_covered, MF_COVERED_, MF_COVERED_MAP);
 
-/* Token counts one after the other that ask for one key and get one answer. */
+/* Consecutive token counts with the same key and the same result. */
 struct mf_coverage_span {
     int64_t first, last;
-    struct mf_shape key; /* what is asked first: the bucket, with the activations that the rules choose */
+    struct mf_shape key; /* the first key looked up: the bucket, with the activation format by the rules */
     enum mf_covered what;
-    const struct mf_table *table; /* NULL for a hole */
+    const struct mf_table *table; /* NULL for HOLE */
     const struct mf_table_row *row;
-    /* Of a row of another activation: the layer's own row, which AITER does not get to; NULL: there is none either. */
+    /* For OTHER: the row of the layer itself, which AITER's look-up does not reach; NULL if there is none. */
     const struct mf_table_row *own;
 };
 
-/* What a row has otherwise than the key: the columns of mf_shape_columns but token by their number, and these. Bits. */
+/* Bits for the columns in which a row differs from the key: the column numbers of mf_shape_columns except token, and these. */
 enum {
     MF_NEAR_FORM = 1u << MF_SHAPE_N_COLUMNS,
     MF_NEAR_CLASS = 2u << MF_SHAPE_N_COLUMNS,
-    MF_NEAR_TAG = 4u << MF_SHAPE_N_COLUMNS,      /* its `_tag` takes it out of the look-up */
-    MF_NEAR_SPELLING = 8u << MF_SHAPE_N_COLUMNS, /* AITER never matches its text */
+    MF_NEAR_TAG = 4u << MF_SHAPE_N_COLUMNS,      /* the row's `_tag` excludes it from the look-up */
+    MF_NEAR_SPELLING = 8u << MF_SHAPE_N_COLUMNS, /* spelled in a way that AITER never matches */
 };
 #define MF_NEAR_COLUMNS (MF_SHAPE_N_COLUMNS + 4)
-#define MF_NEAR_MOST    2 /* differences of a near miss */
+#define MF_NEAR_MOST    2 /* maximum differences of a near miss */
 
-/* Rows of one layer model and class, in one table, that differ from what is asked in the same one or two ways, and whose token
- * counts are asked for in vain. */
+/* Near misses: rows of one layer model, class and table that differ from the key in the same one or two columns, while
+ * look-ups of their token counts find no row. */
 struct mf_coverage_near {
     const struct mf_table *table;
-    const struct mf_table_row *row; /* the first of them; the others differ in token alone */
+    const struct mf_table_row *row; /* the first of them; the others differ only in token */
     int64_t last_line;
     size_t n_rows;
     unsigned differs;
-    struct mf_shape key; /* that the first is near to */
-    int64_t tokens;      /* counts that would be served if the rows had the key */
-    const char
-        *meaning; /* what the differences mean, as a sentence without its end; "": nothing that is known */
-    bool set;     /* a server may well ask as the row says: --set */
+    struct mf_shape key; /* the key that `row` nearly matches */
+    int64_t tokens;      /* token counts that would be served if the rows matched */
+    const char *meaning; /* what the differences mean, without a full stop; "" if unknown */
+    bool set;            /* a server may use the row's values: suggest --set */
 };
 
 struct mf_coverage {
-    struct mf_coverage_span *spans; /* in the order of their counts; together all of them */
+    struct mf_coverage_span *spans; /* ordered by token count; together they cover every count */
     size_t n_spans;
-    struct mf_coverage_near
-        *near; /* those that mean something first, by fewest differences, then those that would serve most */
+    struct mf_coverage_near *near; /* explained ones first, then by fewest differences, then by most tokens */
     size_t n_near;
-    int64_t tokens[MF_COVERED_N_]; /* how many counts */
+    int64_t tokens[MF_COVERED_N_]; /* number of token counts by result */
 };
 #define MF_COVERAGE_INIT ((struct mf_coverage){0})
 void mf_coverage_release(struct mf_coverage *c);
 
 struct mf_coverage_question {
-    const struct mf_table *const *tables; /* read together, in this order */
+    const struct mf_table *const *tables; /* read as one set, in this order */
     size_t n_tables;
     struct mf_device_class class;
-    struct mf_shape layer; /* its token count is passed over */
+    struct mf_shape layer; /* token is ignored */
     enum mf_lookup rules;
 };
-/* The tables have to outlive the answer. -ENOMEM. */
+/* The tables must outlive *ret. -ENOMEM. */
 int mf_coverage_find(const struct mf_coverage_question *q, struct mf_coverage *ret);
 
-/* Whether every count is served by a row of its layer. */
+/* True if a row of the layer serves every token count. */
 bool mf_coverage_complete(const struct mf_coverage *c);
-/* What a row runs: its pipeline, or its first kernel; "" where it names none. */
+/* Returns the row's pipeline or first kernel; "" if it names neither. */
 const char *mf_coverage_kernel(const struct mf_table_row *row);
 
 #define MF_NEAR_VALUE_MAX MF_SHAPE_FORM_MAX
-/* The name of difference i, 0 … MF_NEAR_COLUMNS - 1, and its text in the row and in the key or the class. */
+/* The name of difference i (0 … MF_NEAR_COLUMNS - 1), and its value in the row and in the key or class. */
 const char *mf_near_name(int i);
 void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i,
                     char row[MF_NEAR_VALUE_MAX], char key[MF_NEAR_VALUE_MAX]);
-/* Says what the differences mean: a shared expert that is fused in, another split of the ranks, … Fills in meaning and set. */
+/* Sets meaning and set: for example a fused shared expert, or another split over ranks. */
 void mf_near_explain(struct mf_coverage_near *n);

@@ -1,4 +1,4 @@
-/* A coverage for people and as JSON. */
+/* Prints a coverage report as text or JSON. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -7,7 +7,7 @@
 #include "common/base/buf.h"
 #include "common/table/model.h"
 
-/* What was asked, and what came out. */
+/* The question and its result. */
 struct mf_coverage_report {
     const struct mf_model *model;
     struct mf_model_split split;
@@ -15,8 +15,8 @@ struct mf_coverage_report {
     const struct mf_coverage *coverage;
 };
 
-/* What matters most, in a line or a few: what is not served, and when some rows are near, how they differ. */
+/* Appends a summary of a few lines: what is not served, and how near rows differ. */
 void mf_coverage_headline(const struct mf_coverage_report *r, struct mf_buf *out);
-/* At most top near misses; 0: all. */
+/* Prints at most `top` near misses; 0: all. */
 void mf_coverage_print(const struct mf_coverage_report *r, int64_t top, struct mf_buf *out);
 cJSON *mf_coverage_json(const struct mf_coverage_report *r);

@@ -1,10 +1,10 @@
-/* Whole files, for the command line. Both print what went wrong and give the exit code, or 0. */
+/* Reads and writes whole files. Both calls print their own error message and return the exit code, or 0. */
 #pragma once
 
 #include "common/base/buf.h"
 
-/* Reads a file, "-" standard input, into buf up to its ceiling. */
+/* Reads a file into buf, up to the buffer's ceiling. "-" is standard input. */
 int mf_file_read(const char *path, struct mf_buf *buf);
-/* Replaces the file whole or not at all: a file beside it, synced, renamed over it. Of a link, the file that it names; a device
- * or a FIFO is written into. "-" is standard output. */
+/* Replaces the file atomically: writes a sibling file, syncs it and renames it. Follows a symbolic link. Writes directly to
+ * a device or FIFO. "-" is standard output. */
 int mf_file_write(const char *path, const char *data, size_t len);

@@ -1,15 +1,15 @@
-/* A model as people name it on the command line, and what they say of it otherwise than its checkpoint does. */
+/* A model named on the command line, with values that override its checkpoint's. */
 #pragma once
 
 #include "cli/support/cli.h"
 #include "common/table/model.h"
 
 struct mf_model_arg {
-    const char *model; /* a shipped name, a place on the hub, a config.json or its folder */
-    const char *q_type, *q_dtype_a, *q_dtype_w, *dtype, *act_type; /* NULL: the model's own */
+    const char *model; /* a shipped name, a hub path, a config.json or its folder */
+    const char *q_type, *q_dtype_a, *q_dtype_w, *dtype, *act_type; /* NULL: use the model's */
 };
 
-/* Reads it. Gives the exit code, or 0. */
+/* Reads the model. Prints its own error message and returns the exit code, or 0. */
 int mf_model_arg_read(const struct mf_model_arg *o, struct mf_model *ret);
-/* The models that are shipped, as a table or as JSON. Gives the exit code. */
+/* Prints the shipped models as a table or JSON. Returns the exit code. */
 int mf_model_list_print(const struct mf_cli *cli);

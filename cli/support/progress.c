@@ -301,7 +301,7 @@ size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, 
     return drawn + 1;
 }
 
-void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out)
+void mf_progress_print_ended(struct mf_progress *p, struct mf_buf *out)
 {
     for (size_t i = 0; i < p->n_tasks; i++) {
         struct mf_task_progress *g = &p->tasks[i];

@@ -1,5 +1,5 @@
-/* The progress of a batch: its tasks, gathered by device class and layer model, and the lines that show them.
- * Filled from lists of the API and kept up by its events; prints to a buffer only. */
+/* Tracks the progress of a batch: its tasks, grouped by device class and layer model, and the lines that show them.
+ * Initialised from API lists, then updated by events. Prints only to buffers. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -12,7 +12,7 @@
 #include "common/base/names.h"
 #include "common/moe/device_class.h"
 
-/* The states of tasks, as schema/ has them. */
+/* Task states, as in schema.sql. */
 /* clang-format off */
 #define MF_TASK_MAP(X, P)                                                              \
     X(P, WAITING, "waiting") X(P, ENUMERATING, "enumerating") X(P, PROBING, "probing") \
@@ -27,9 +27,9 @@ struct mf_task_progress {
     int64_t token;
     enum mf_task state;
     int64_t steps, measured;
-    double us;         /* of the winner; 0 while there is none */
-    char reason[160];  /* of failed and waiting */
-    char decision[12]; /* over the known row; "" where there is none to be made */
+    double us;         /* time of the winner; 0 if none yet */
+    char reason[160];  /* reason of the states failed and waiting */
+    char decision[12]; /* comparison with the known row; "" if there is no known row */
     bool told;         /* its end was printed */
 };
 
@@ -40,8 +40,8 @@ struct mf_progress_group {
 
 struct mf_progress {
     int64_t batch;
-    char state[16]; /* of the batch: open, done, cancelled */
-    double eta_s;   /* negative: unknown */
+    char state[16]; /* open, done or cancelled */
+    double eta_s;   /* negative if unknown */
     struct mf_task_progress *tasks;
     size_t n_tasks;
     struct mf_progress_group *groups;
@@ -53,27 +53,26 @@ struct mf_progress {
     }
 
 void mf_progress_release(struct mf_progress *p);
-/* Takes over the answer of GET batches/{id}. */
+/* Applies the reply of GET batches/{id}. */
 void mf_progress_set_batch(struct mf_progress *p, const cJSON *batch);
-/* Takes over the items of GET batches/{id}/tasks; what was told stays told. -ENOMEM, -EINVAL for an item that is
- * no task. */
+/* Applies the items of GET batches/{id}/tasks; keeps which tasks were reported. -ENOMEM; -EINVAL if an item is not a task. */
 int mf_progress_set_tasks(struct mf_progress *p, const cJSON *tasks);
-/* An event of the stream; kinds that say nothing of progress are passed over. */
+/* Applies an event of the stream; ignores other kinds. */
 void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *data);
 bool mf_progress_ended(const struct mf_progress *p);
-/* Tasks in that state. */
+/* Number of tasks in that state. */
 size_t mf_progress_count(const struct mf_progress *p, enum mf_task state);
 
-/* Steps measured, over all tasks. */
+/* Number of measured steps over all tasks. */
 int64_t mf_progress_measured(const struct mf_progress *p);
 
-/* How far a task is, 0 to 1: probing counts by its steps. */
+/* Progress of a task, 0 to 1; probing counts measured steps. */
 double mf_task_fraction(const struct mf_task_progress *g);
-/* One line a group and one for the whole, each at most `columns` wide; at most `lines`, groups that have ended
- * being left out first. Returns the number of lines. */
+/* Draws a line per group and one for the batch, each at most `columns` wide and at most `lines` in all. Drops ended groups
+ * first. Returns the number of lines. */
 size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, bool utf8,
                         struct mf_buf *out);
-/* A line for each task that ended since the last call. */
-void mf_progress_tell_ended(struct mf_progress *p, struct mf_buf *out);
+/* Prints a line for each task that ended since the last call. */
+void mf_progress_print_ended(struct mf_progress *p, struct mf_buf *out);
 /* "batch 7: 12 of 42 tasks, 1 failed, 1834 of 5210 steps, 1:40 min to go" */
 void mf_progress_summary(const struct mf_progress *p, struct mf_buf *out);

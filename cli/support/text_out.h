@@ -1,4 +1,4 @@
-/* Text for people: bars, times, columns. */
+/* Formats text output: bars, durations and aligned columns. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,35 +7,34 @@
 
 #include "common/base/buf.h"
 
-/* A bar of `width` columns, filled to fraction (held within 0 and 1): eighths of blocks with utf8, "####----"
- * without. */
+/* Draws a bar of `width` columns, filled to fraction (clamped to 0 … 1): eighth blocks with utf8, otherwise "####----". */
 void mf_bar(struct mf_buf *out, double fraction, int width, bool utf8);
-/* The same without its empty part: exactly as long as it is filled, padded with spaces. */
+/* Draws only the filled part and pads it with spaces. */
 void mf_bar_plain(struct mf_buf *out, double fraction, int width, bool utf8);
 
 #define MF_DURATION_MAX 32
 /* "42 s", "3:05 min", "2:10 h". */
 void mf_duration(double seconds, char buf[MF_DURATION_MAX]);
 #define MF_US_MAX 32
-/* Microseconds with three or four figures that count: "7.31 us", "812.4 us", "12.40 ms". */
+/* Microseconds with three or four significant digits: "7.31 us", "812.4 us", "12.40 ms". */
 void mf_us(double us, char buf[MF_US_MAX]);
 
-/* A table of cells that is printed with aligned columns; a column whose every cell looks like a number is set
- * to the right. Cells are copied; errors are those of the buffer they are kept in. */
+/* A table printed with aligned columns. A column whose cells all look like numbers is right-aligned. Cells are copied; the
+ * buffer keeps any error. */
 struct mf_columns {
-    struct mf_buf cells; /* NUL-terminated, row after row */
+    struct mf_buf cells; /* NUL-terminated cells, row by row */
     size_t n_columns, n_cells;
 };
 void mf_columns_init(struct mf_columns *c, size_t n_columns);
 void mf_columns_release(struct mf_columns *c);
 void mf_columns_add(struct mf_columns *c, const char *cell);
 void mf_columns_addf(struct mf_columns *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What is not there, an empty text, an id of 0 or a time that is none, is "-". */
+/* Add "-" for an empty text, an id of 0 or a missing time. */
 void mf_columns_add_text(struct mf_columns *c, const char *text);
 void mf_columns_add_id(struct mf_columns *c, int64_t id);
 void mf_columns_add_us(struct mf_columns *c, double us);
 /* The first row is the header. */
 void mf_columns_print(const struct mf_columns *c, struct mf_buf *out);
 
-/* Columns that a text takes on a terminal: UTF-8 sequences count one. */
+/* Terminal columns of a text: each UTF-8 sequence counts as one. */
 size_t mf_text_width(const char *text);

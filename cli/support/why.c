@@ -4,7 +4,7 @@
 
 #include "common/base/text.h"
 
-bool mf_why_asked(const char *pattern, const char *family, const char *kernel)
+bool mf_why_match(const char *pattern, const char *family, const char *kernel)
 {
     char name[256];
 

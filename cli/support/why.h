@@ -1,18 +1,18 @@
-/* What `moefarm why` of a farm's task and of this machine have in common. */
+/* Shared code of `moefarm why` for a farm's task and for a local device. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "cli/support/cli.h"
 
-/* Is that the kernel that was asked about? A family's name stands for all of its kernels. A rejection may itself be
- * of a pattern, "tile_s1_m128*": it answers for each kernel that it fits; one of "*" is about its family. */
-bool mf_why_asked(const char *pattern, const char *family, const char *kernel);
+/* True if a kernel matches the kernel that the user named. A family name matches all of its kernels. `kernel` may be a
+ * rejection's pattern, "tile_s1_m128*", which matches each kernel that it covers; "*" covers the whole family. */
+bool mf_why_match(const char *pattern, const char *family, const char *kernel);
 
 struct mf_why_local {
     const char *device;   /* "cpu:0", "sim:gfx942/304:0" */
-    const char *families; /* comma list; NULL: all that need not be named */
+    const char *families; /* comma-separated list; NULL: all families enabled by default */
 };
-/* Why not here: asks this build's families about a shape on a device of this machine, without a farm. word: a shape of which
- * at least the five sizes are given; kernel may be NULL. An exit code, after a message where it is not fine. */
+/* Explains why a kernel is not a candidate, by asking this build's families about a shape on a local device, without a farm.
+ * word: a shape with at least the five sizes; kernel may be NULL. Returns the exit code. */
 int mf_why_local(struct mf_cli *cli, const struct mf_why_local *where, const char *word, const char *kernel);

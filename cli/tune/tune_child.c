@@ -108,7 +108,7 @@ void mf_tune_last_line(const char *path, char line[MF_TUNE_LINE_MAX])
     mf_format(line, MF_TUNE_LINE_MAX, "%s", newline ? newline + 1 : text);
 }
 
-void mf_tune_child_ask_to_end(const struct mf_tune_child *c)
+void mf_tune_child_terminate(const struct mf_tune_child *c)
 {
     if (c->pid > 0)
         (void)kill(c->pid, SIGTERM);

@@ -1,4 +1,4 @@
-/* Programs that moefarm tune starts, which die with it. */
+/* Child processes of `moefarm tune`. They die with it. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,22 +10,22 @@
 struct mf_tune_child {
     pid_t pid; /* 0: not running */
     char log[MF_TUNE_PATH_MAX + 160];
-    int64_t ended_ms; /* of mf_now_ms, once it has been reaped */
+    int64_t ended_ms; /* mf_now_ms when it was reaped */
 };
 
-/* Beside this one, as they are installed and as they are built; else wherever the shell would find them. */
+/* Looks next to this executable (installed and build layouts), then in PATH. */
 void mf_tune_find_program(const char *name, const char *folder_built, char path[MF_TUNE_PATH_MAX]);
-/* argv with its output to those descriptors. -1 with errno. */
+/* Starts argv with its output on those descriptors. Returns -1 with errno on failure. */
 pid_t mf_tune_spawn(char *const *argv, int out, int err);
-/* argv with its output appended to c->log. Exit code. */
+/* Starts argv with its output appended to c->log. Returns the exit code. */
 int mf_tune_child_start(struct mf_tune_child *c, char *const *argv);
-/* Has it ended? */
+/* Reaps the child if it has exited; returns true if it is not running. */
 bool mf_tune_child_reap(struct mf_tune_child *c);
-/* By SIGTERM, where it still runs. */
-void mf_tune_child_ask_to_end(const struct mf_tune_child *c);
-/* Waits for one that was asked to end, and kills it when it does not. */
+/* Sends SIGTERM if the child is running. */
+void mf_tune_child_terminate(const struct mf_tune_child *c);
+/* Waits for a child that got SIGTERM; kills it after a timeout. */
 void mf_tune_child_end(struct mf_tune_child *c);
 
 #define MF_TUNE_LINE_MAX 300
-/* The last line of a log, for people. */
+/* Reads the last line of a log. */
 void mf_tune_last_line(const char *path, char line[MF_TUNE_LINE_MAX]);

@@ -219,11 +219,11 @@ struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f)
     if (!f)
         return NULL;
     for (size_t i = 0; i < f->n; i++)
-        mf_tune_child_ask_to_end(&f->workers[i].child);
+        mf_tune_child_terminate(&f->workers[i].child);
     for (size_t i = 0; i < f->n; i++)
         mf_tune_child_end(&f->workers[i].child);
     /* Last: what a worker that stops still sends is committed */
-    mf_tune_child_ask_to_end(&f->daemon);
+    mf_tune_child_terminate(&f->daemon);
     mf_tune_child_end(&f->daemon);
     free(f);
     return NULL;

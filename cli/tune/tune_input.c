@@ -49,7 +49,7 @@ int mf_tune_input_tables(struct mf_tune_input *in)
     return 0;
 }
 
-void mf_tune_say_unreadable(const char *path, const struct mf_table *t)
+void mf_tune_print_unreadable(const char *path, const struct mf_table *t)
 {
     for (size_t i = 0; i < t->n_problems; i++) {
         const struct mf_problem *p = &t->problems[i];
@@ -80,7 +80,7 @@ int mf_tune_input_untuned(struct mf_tune_input *in, const char *path)
     /* Of a tuned table the rows' shapes and whose they are: those that its tuner could not tune are to be tuned more than any */
     if (mf_table_file_read_part(path, MF_TABLE_KEYS, &in->untuned, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
-    mf_tune_say_unreadable(path, in->untuned);
+    mf_tune_print_unreadable(path, in->untuned);
     return check_columns(path, in->untuned);
 }
 

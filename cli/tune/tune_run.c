@@ -328,7 +328,7 @@ static int note_outcomes(struct batch *b)
 /* To its end; the record goes away once nothing of it can be lost. */
 static int follow(struct batch *b)
 {
-    struct mf_watch_options watch = {.patience_s = MF_WATCH_PATIENCE_S, .turn = turn, .context = b};
+    struct mf_watch_options watch = {.patience_s = MF_WATCH_TIMEOUT_S, .turn = turn, .context = b};
     int code = mf_watch_batch(b->run->cli, b->id, &watch);
 
     if (b->run->interrupted) /* what came since the last turn */

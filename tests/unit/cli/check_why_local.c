@@ -17,12 +17,10 @@ static const struct {
 } cases[] = {
     {SIZES, NULL, NULL, NULL, 0, "T4 H2048 I96 E128 k8 bf16\n", "", NULL},
     {SIZES, NULL, NULL, NULL, 0,
-     "tile:s1_n64: inter_dim 96 is not a multiple of block_n 64 (remainder 32) (divisibility)\n",
-     "", NULL},
+     "tile:s1_n64: inter_dim 96 is not a multiple of block_n 64 (remainder 32) (divisibility)\n", "", NULL},
     {SIZES, NULL, NULL, NULL, 0, "legal steps: move ", "", NULL},
     {SIZES, "move:combine_z_t*", NULL, NULL, 0, "move:combine_z_t1 covers weight+combine: legal\n", "", NULL},
-    {SIZES ",form=gate_up:tiled", "s1_*", NULL, NULL, 0, "gate and up of w1 are stored tiled", "",
-     NULL},
+    {SIZES ",form=gate_up:tiled", "s1_*", NULL, NULL, 0, "gate and up of w1 are stored tiled", "", NULL},
     {SIZES ",form=ep:0/256", "asm", NULL, NULL, 0,
      "asm:asm: the shape is a rank's share, experts 0 to 127 of 256; asm knows layers with all of their "
      "experts",
