@@ -1,15 +1,15 @@
 # Options, dependencies, and the functions that build every component of moefarm.
 #
 # mf_add_layer(NAME USES layers… LINK …)
-#     A static library. Its include root holds its own folder and those of the layers below it: an include that
-#     points up does not compile.
+#     A static library. Its include root holds its own folder and those of the layers below it: an include
+#     that points up does not compile.
 # mf_sources(LAYER files…)
 #     Adds files of the calling folder to a layer.
 # mf_add_program(NAME USES layers…)
 #     A program from main.c that uses jemalloc.
 # mf_add_test(NAME USES layers… [SOURCES …] [OPTIONAL] [LABELS …])
-#     An executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: cases that
-#     may be skipped are a second entry (tests/support/mf_check.h).
+#     An executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: cases
+#     that may be skipped are a second entry (tests/support/mf_check.h).
 # mf_add_fuzz(NAME USES layers… [SOURCES …] PARSES files…)
 #     A fuzz target from tests/fuzz/NAME.c. A test runs it on the inputs saved in tests/fuzz/NAME/. SOURCES:
 #     files of layers it does not use. PARSES: files that the saved inputs must cover (scripts/fuzz.sh).

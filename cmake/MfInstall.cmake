@@ -1,7 +1,7 @@
 # What `cmake --install` installs, by component. `scripts/package.sh` makes a Debian package of each:
 #   server   moefarmd, its units
-#   worker   moefarm-worker, its unit, the programs and modules it starts or loads (libexec/moefarm), the kernels'
-#            sources, headers for --family-so
+#   worker   moefarm-worker, its unit, the programs and modules it starts or loads (libexec/moefarm), the
+#            kernels' sources, headers for --family-so
 #   cli      moefarm, the unit that pulls a host's table, the list of models, documentation, examples
 # Folders are relative to the prefix, so an installed tree can be moved. Units name programs without their
 # folder.
@@ -91,7 +91,7 @@ set(CPACK_DEBIAN_SERVER_DESCRIPTION
 set(CPACK_DEBIAN_WORKER_DESCRIPTION
     "The worker: measures kernels on this machine's GPUs or its CPU.")
 set(CPACK_DEBIAN_CLI_DESCRIPTION
-    "The command line: submits shapes to a farm and fetches the tuned tables. With documentation and examples.")
+    "The command line: submits shapes to a farm and fetches tuned tables. With documentation.")
 # GPU runtimes are loaded at run time where they exist, so the package does not depend on them.
 set(CPACK_DEBIAN_WORKER_PACKAGE_SUGGESTS libamdhip64-5)
 # `moefarm tune` starts a farm of its own if these are installed.

@@ -1,10 +1,12 @@
-/* A kernel family of one's own, as a shared object: the whole layer in plain loops, for small bf16 layers.
+/* A kernel family in a shared object: the whole layer in plain loops, for small bf16 layers.
  *
- *     cc -std=gnu17 -O3 -march=native -shared -fPIC -I. $(pkg-config --cflags libcjson) examples/family_plain.c -o plain.so -lm
+ *     cc -std=gnu17 -O3 -march=native -shared -fPIC -I. $(pkg-config --cflags libcjson) \
+ *         examples/family_plain.c -o plain.so -lm
  *     moefarm-worker --family-so ./plain.so
  *     moefarm run-config --family-so ./plain.so tuned_fmoe.csv
  *
- * It uses headers of this project and links none of its code. What each call has to keep is in kernels/core/family.h. */
+ * It uses headers of this project and links none of its code. The contract of each call is in
+ * kernels/core/family.h. */
 #include "kernels/core/family.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
 
     moefarm-worker --device cpu:0 --runner "python3 examples/python_runner.py" …
 
-The farm makes the data, checks the output by the same gates as any other step, and times it: docs/protocol.md,
-section 2.2. Replace `layer` by a call into your framework, and its kernels stand on the same scoreboard."""
+The farm makes the data, checks the output by the same gates as any other candidate, and times it
+(docs/protocol.md). Replace `layer` by a call into your framework to compare its kernels with all others."""
 import array, json, math, mmap, os, socket
 from operator import mul
 

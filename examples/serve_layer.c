@@ -1,6 +1,7 @@
-/* Serves a bf16 layer on the CPU, call after call, from a table that moefarm tuned; SIGHUP reads the table anew meanwhile.
+/* Serves a bf16 layer on the CPU from a tuned table. SIGHUP reloads the table while calls go on.
  *     cc serve_layer.c $(pkg-config --cflags --libs fmoe) -o serve_layer
- *     ./serve_layer tuned_fmoe.csv 2048 96 128 8 64    (model_dim, inter_dim, experts, topk, most tokens of a call) */
+ *     ./serve_layer tuned_fmoe.csv 2048 96 128 8 64
+ * The numbers are model_dim, inter_dim, experts, topk and the maximum tokens of a call. */
 #include <fmoe.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
-# cmake -DOUT=model_list.c -DFILE=models.csv -P model_list.cmake: the list of models as a string of a C source.
+# cmake -DOUT=model_list.c -DFILE=models.csv -P model_list.cmake: the list of models as a string of a C
+# source.
 file(READ ${FILE} hex HEX)
 string(REGEX REPLACE "(..)" "0x\\1," body "${hex}")
 string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "    \\1\n" body "${body}")

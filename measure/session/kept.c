@@ -88,7 +88,8 @@ void mf_kept_store_drop(struct mf_kept_store *s, const char *key)
 
 static int local_find(struct mf_memfd_store *memfd_store, const char *key, uint64_t *ret_bytes)
 {
-    const struct mf_kept *item = mf_kept_store_find(&((struct mf_local_memfd_store *)memfd_store)->store, key);
+    const struct mf_kept *item =
+        mf_kept_store_find(&((struct mf_local_memfd_store *)memfd_store)->store, key);
     if (!item)
         return -1;
     *ret_bytes = item->bytes;
@@ -107,8 +108,8 @@ static void local_drop(struct mf_memfd_store *memfd_store, const char *key)
 
 void mf_local_memfd_store_init(struct mf_local_memfd_store *k, uint64_t max_bytes)
 {
-    *k =
-        (struct mf_local_memfd_store){.memfd_store = {.find = local_find, .keep = local_keep, .drop = local_drop}};
+    *k = (struct mf_local_memfd_store){
+        .memfd_store = {.find = local_find, .keep = local_keep, .drop = local_drop}};
     mf_kept_store_init(&k->store, max_bytes);
 }
 

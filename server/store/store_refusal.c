@@ -17,7 +17,7 @@ static const struct {
     int r;
     const char *says;
 } reasons[] = {
-    {-EBADMSG, "is damaged, or no database of moefarmd's: restore a backup (docs/deploy.md)"},
+    {-EBADMSG, "is damaged or not a moefarmd database; restore a backup (docs/operations.md)"},
     {-EBUSY, "is being written to by another process: end that one first"},
     {-ENOMEM, "cannot be opened: out of memory"},
 };

@@ -6,8 +6,8 @@
  * One lane encodes eight elements at once. */
 #pragma once
 
-#include "quantise.h"
 #include "mx_formats.h"
+#include "quantise.h"
 
 #define CODES (MF_ELEMENT == 2 ? 4 : 8) /* bytes per eight elements */
 

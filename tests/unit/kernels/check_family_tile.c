@@ -114,7 +114,8 @@ static const struct {
     const char *why; /* "": they are offered */
 } paddings[] = {
     {1, "an expert has at most one row per token, 1 in all; blocks of 32 rows already hold them"},
-    {64, "an expert has 4 rows on average; blocks of 32 already hold 8 times that, so blocks of 64 only add padding"},
+    {64, "an expert has 4 rows on average; blocks of 32 already hold 8 times that, so blocks of 64 only add "
+         "padding"},
     {65, ""},
 };
 

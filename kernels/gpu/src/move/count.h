@@ -2,8 +2,8 @@
  * most MF_THREADS. Ids of non-local experts (local_experts.h) and positions beyond the end count as MF_E. */
 #pragma once
 
-#include "scan.h"
 #include "local_experts.h"
+#include "scan.h"
 
 #define LOADS_IN_FLIGHT 8 /* loads in flight per thread */
 
