@@ -9,12 +9,12 @@ __device__ u32 mf_barrier[2];
 
 MF_DEVICE void ask(mf_copy_4 &way, u32 *place, const u32 *from, bool valid)
 {
-    mf_copy_ask_4(way, place + threadIdx.x, from + threadIdx.x, valid);
+    mf_copy_start_4(way, place + threadIdx.x, from + threadIdx.x, valid);
     mf_copy_commit();
 }
 MF_DEVICE void land(const mf_copy_4 &way, u32 *place)
 {
-    mf_copy_land_4(way, place + threadIdx.x);
+    mf_copy_finish_4(way, place + threadIdx.x);
 }
 
 /* Through the ring: what comes first, what comes second, and what comes in the second's place. */
