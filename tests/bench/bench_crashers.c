@@ -90,7 +90,7 @@ static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret
     int64_t until = mf_now_ms() + WAIT_MS;
     while (mf_now_ms() < until) {
         enum mf_runner_pool_event event = runner_pool_turn(c, ret, until);
-        if (event != MF_CREW_NOTHING)
+        if (event != MF_RUNNER_POOL_NOTHING)
             return event;
     }
     die("a runner says nothing");
@@ -102,9 +102,9 @@ static cJSON *hear(struct mf_runner_pool *c, const char *op)
     for (;;) {
         cJSON *m = NULL;
         enum mf_runner_pool_event event = wait_crew(c, &m);
-        if (event == MF_CREW_READY)
+        if (event == MF_RUNNER_POOL_READY)
             continue;
-        if (event != MF_CREW_MESSAGE)
+        if (event != MF_RUNNER_POOL_MESSAGE)
             die(mf_runner_pool_why(c));
         if (strcmp(cJSON_GetObjectItem(m, "op")->valuestring, op) == 0)
             return m;
@@ -126,7 +126,7 @@ static cJSON *some_steps(struct mf_runner_pool *c)
     cJSON_Delete(m);
     for (;;) {
         m = NULL;
-        if (wait_crew(c, &m) != MF_CREW_MESSAGE)
+        if (wait_crew(c, &m) != MF_RUNNER_POOL_MESSAGE)
             die("it does not enumerate");
         const char *op = cJSON_GetObjectItem(m, "op")->valuestring;
         bool end = strcmp(op, "enumerated") == 0;
@@ -164,12 +164,12 @@ static void kill_once(struct target *t, int signal_number, double *ret_seen, dou
     double from = now_ms();
     if (kill(mf_runner_pool_pid(t->runner_pool), signal_number) < 0)
         die("the runner is gone");
-    while (wait_crew(t->runner_pool, &m) != MF_CREW_DIED) {
+    while (wait_crew(t->runner_pool, &m) != MF_RUNNER_POOL_DIED) {
         cJSON_Delete(m);
         m = NULL;
     }
     *ret_seen = now_ms() - from;
-    while (wait_crew(t->runner_pool, &m) != MF_CREW_READY)
+    while (wait_crew(t->runner_pool, &m) != MF_RUNNER_POOL_READY)
         die("no runner follows");
     *ret_ready = now_ms() - from;
     ask_probe(t);
@@ -184,7 +184,7 @@ static void deaths(const char *kind, const char *device, int signal_number)
     struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = UINT64_C(2) << 30, .reserve = true};
     struct target t = {0};
     cJSON *m = NULL;
-    if (mf_runner_pool_new(&o, &t.runner_pool) < 0 || wait_crew(t.runner_pool, &m) != MF_CREW_READY)
+    if (mf_runner_pool_new(&o, &t.runner_pool) < 0 || wait_crew(t.runner_pool, &m) != MF_RUNNER_POOL_READY)
         die("no runner starts");
     t.steps = some_steps(t.runner_pool);
     double worst_seen = 0, worst_ready = 0, worst_next = 0;

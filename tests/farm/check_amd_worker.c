@@ -101,11 +101,11 @@ static cJSON *hear(struct mf_runner_pool *c)
     while (mf_now_ms() < until) {
         cJSON *m = NULL;
         enum mf_runner_pool_event event = runner_pool_turn(c, &m, until);
-        if (event == MF_CREW_MESSAGE && strcmp(mf_channel_op(m), "phase") != 0)
+        if (event == MF_RUNNER_POOL_MESSAGE && strcmp(mf_channel_op(m), "phase") != 0)
             return m;
         cJSON_Delete(m);
-        ck_assert_msg(event != MF_CREW_DIED, "%s", mf_runner_pool_why(c));
-        if (event == MF_CREW_READY)
+        ck_assert_msg(event != MF_RUNNER_POOL_DIED, "%s", mf_runner_pool_why(c));
+        if (event == MF_RUNNER_POOL_READY)
             return NULL;
     }
     ck_abort_msg("no word within %d ms", DEADLINE_MS);
@@ -314,7 +314,7 @@ START_TEST(compiles_ahead)
     for (int64_t until = mf_now_ms() + DEADLINE_MS; count_codes() < n;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        ck_assert_int_eq(runner_pool_turn(c, &none, mf_now_ms() + 20), MF_CREW_NOTHING);
+        ck_assert_int_eq(runner_pool_turn(c, &none, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
     }
     _cleanup_(cJSON_Deletep) cJSON *probe = probe_of(c, BF16);
     ck_assert_int_eq(mf_runner_pool_send(c, probe), 0);

@@ -47,8 +47,8 @@ static struct mf_runner_pool *runner_pool_of(const char *const options[])
 
 static enum mf_runner_pool_event wait_for(struct mf_runner_pool *c)
 {
-    enum mf_runner_pool_event event = MF_CREW_NOTHING;
-    for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_CREW_NOTHING;) {
+    enum mf_runner_pool_event event = MF_RUNNER_POOL_NOTHING;
+    for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_RUNNER_POOL_NOTHING;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
         event = runner_pool_turn(c, &none, until);
@@ -61,7 +61,7 @@ static void revision_of(const char *const options[], char buf[MF_REVISION_MAX])
 {
     const char *revision = "";
     struct mf_runner_pool *c = runner_pool_of(options);
-    ck_assert_int_eq(wait_for(c), MF_CREW_READY);
+    ck_assert_int_eq(wait_for(c), MF_RUNNER_POOL_READY);
     ck_assert_int_eq(mf_json_text(mf_runner_pool_hello(c), "revision", &revision), 0);
     mf_format(buf, MF_REVISION_MAX, "%s", revision);
     mf_runner_pool_free(c);
@@ -166,7 +166,7 @@ START_TEST(no_such_family)
 {
     const char *const options[] = {"--families", "move,titel", NULL};
     struct mf_runner_pool *c = runner_pool_of(options);
-    ck_assert_int_eq(wait_for(c), MF_CREW_HOPELESS);
+    ck_assert_int_eq(wait_for(c), MF_RUNNER_POOL_HOPELESS);
     ck_assert_msg(strstr(mf_runner_pool_why(c),
                          "--families: titel is no family; of this device there are [\"move\",") != NULL,
                   "%s", mf_runner_pool_why(c));

@@ -196,7 +196,7 @@ static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret
     int64_t until = mf_now_ms() + DEADLINE;
     while (mf_now_ms() < until) {
         enum mf_runner_pool_event event = runner_pool_turn(c, ret, until);
-        if (event != MF_CREW_NOTHING)
+        if (event != MF_RUNNER_POOL_NOTHING)
             return event;
     }
     ck_abort_msg("no event within %d ms", DEADLINE);
@@ -205,7 +205,7 @@ static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret
 static void expect_ready(struct mf_runner_pool *c)
 {
     cJSON *m = NULL;
-    ck_assert_int_eq(wait_crew(c, &m), MF_CREW_READY);
+    ck_assert_int_eq(wait_crew(c, &m), MF_RUNNER_POOL_READY);
 }
 
 /* The next message but phases. */
@@ -213,7 +213,7 @@ static cJSON *hear(struct mf_runner_pool *c)
 {
     for (;;) {
         cJSON *m = NULL;
-        ck_assert_int_eq(wait_crew(c, &m), MF_CREW_MESSAGE);
+        ck_assert_int_eq(wait_crew(c, &m), MF_RUNNER_POOL_MESSAGE);
         if (strcmp(mf_channel_op(m), "phase") != 0)
             return m;
         cJSON_Delete(m);
@@ -352,15 +352,15 @@ START_TEST(planted_faults)
     mf_runner_pool_limit(c, strcmp(faults[_i].fault, "hang") == 0 ? 300 : DEADLINE);
     cJSON *m = NULL;
     enum mf_runner_pool_event event;
-    while ((event = wait_crew(c, &m)) == MF_CREW_MESSAGE && strcmp(mf_channel_op(m), "result") != 0)
+    while ((event = wait_crew(c, &m)) == MF_RUNNER_POOL_MESSAGE && strcmp(mf_channel_op(m), "result") != 0)
         cJSON_Delete(m);
     if (faults[_i].status) {
-        ck_assert_int_eq(event, MF_CREW_MESSAGE);
+        ck_assert_int_eq(event, MF_RUNNER_POOL_MESSAGE);
         ck_assert_str_eq(cJSON_GetObjectItem(m, "status")->valuestring, faults[_i].status);
         ck_assert_ptr_nonnull(strstr(cJSON_GetObjectItem(m, "reason")->valuestring, faults[_i].says));
         cJSON_Delete(m);
     } else {
-        ck_assert_int_eq(event, MF_CREW_DIED);
+        ck_assert_int_eq(event, MF_RUNNER_POOL_DIED);
         ck_assert_msg(strstr(mf_runner_pool_why(c), faults[_i].says) != NULL, "%s", mf_runner_pool_why(c));
         ck_assert_int_eq(mf_runner_pool_hung(c), strcmp(faults[_i].fault, "hang") == 0);
         expect_ready(c);
@@ -381,9 +381,9 @@ START_TEST(next_runner_goes_on)
     ask_probe(c, steps, 0, 1);
     cJSON *m = NULL;
     enum mf_runner_pool_event event;
-    while ((event = wait_crew(c, &m)) == MF_CREW_MESSAGE)
+    while ((event = wait_crew(c, &m)) == MF_RUNNER_POOL_MESSAGE)
         cJSON_Delete(m);
-    ck_assert_int_eq(event, MF_CREW_DIED);
+    ck_assert_int_eq(event, MF_RUNNER_POOL_DIED);
     ck_assert_int_eq(mf_runner_pool_deaths(c), 1);
     expect_ready(c);
     /* Only the first time: the count outlives the runner that it killed. */
@@ -435,7 +435,7 @@ START_TEST(runner_that_compiles_ahead)
     for (int64_t until = mf_now_ms() + DEADLINE; (r = mf_runner_pool_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
         cJSON *m = NULL;
         ck_assert_msg(mf_now_ms() < until, "it lives: %d", r);
-        ck_assert_int_eq(runner_pool_turn(c, &m, mf_now_ms() + 20), MF_CREW_NOTHING);
+        ck_assert_int_eq(runner_pool_turn(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
     }
     ck_assert_int_eq(mf_runner_pool_deaths(c), 0);
     ck_assert_int_gt(mf_runner_pool_pid(c), 0);
@@ -469,7 +469,7 @@ START_TEST(hopeless)
     struct mf_runner_pool *c = NULL;
     cJSON *m = NULL;
     ck_assert_int_eq(mf_runner_pool_new(&(struct mf_runner_pool_options){.argv = argv}, &c), 0);
-    ck_assert_int_eq(wait_crew(c, &m), MF_CREW_HOPELESS);
+    ck_assert_int_eq(wait_crew(c, &m), MF_RUNNER_POOL_HOPELESS);
     ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "invalid sim device"));
     mf_runner_pool_free(c);
 }
@@ -483,9 +483,9 @@ START_TEST(dies_before_ready)
     enum mf_runner_pool_event event;
     int n = 0;
     ck_assert_int_eq(mf_runner_pool_new(&(struct mf_runner_pool_options){.argv = argv}, &c), 0);
-    while ((event = wait_crew(c, &m)) == MF_CREW_DIED)
+    while ((event = wait_crew(c, &m)) == MF_RUNNER_POOL_DIED)
         n++;
-    ck_assert_int_eq(event, MF_CREW_HOPELESS);
+    ck_assert_int_eq(event, MF_RUNNER_POOL_HOPELESS);
     ck_assert_int_eq(n, 2);
     ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "exit code 9; stderr: cannot load the driver"));
     mf_runner_pool_free(c);

@@ -313,22 +313,22 @@ static void turn_crew(struct mf_agent *a)
     for (int i = 0; i < MF_AGENT_MESSAGES_A_TURN && a->state != MF_AGENT_ENDED; i++) {
         _cleanup_(cJSON_Deletep) cJSON *message = NULL;
         switch (mf_runner_pool_next(a->runner_pool, &message)) {
-        case MF_CREW_NOTHING:
+        case MF_RUNNER_POOL_NOTHING:
             return;
-        case MF_CREW_READY:
+        case MF_RUNNER_POOL_READY:
             runner_ready(a);
             break;
-        case MF_CREW_DESCRIBED: /* before the result that the higher ceiling lets pass */
+        case MF_RUNNER_POOL_DESCRIBED: /* before the result that the higher ceiling lets pass */
             if (a->state == MF_AGENT_JOINED)
                 mf_agent_send_beat(a, mf_runner_pool_described(a->runner_pool));
             break;
-        case MF_CREW_MESSAGE:
+        case MF_RUNNER_POOL_MESSAGE:
             runner_message(a, message);
             break;
-        case MF_CREW_DIED:
+        case MF_RUNNER_POOL_DIED:
             runner_died(a);
             break;
-        case MF_CREW_HOPELESS:
+        case MF_RUNNER_POOL_HOPELESS:
             runners_hopeless(a);
             return;
         }
@@ -421,12 +421,12 @@ static void turn_time(struct mf_agent *a)
 
 void mf_agent_pollitems(const struct mf_agent *a, zmq_pollitem_t items[MF_AGENT_POLLITEMS])
 {
-    struct pollfd fds[MF_CREW_POLLFDS];
+    struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
     mf_runner_pool_pollfds(a->runner_pool, fds);
     items[0] = (zmq_pollitem_t){.socket = a->socket.socket, .fd = -1, .events = ZMQ_POLLIN};
     if (a->blocked)
         items[0].events |= ZMQ_POLLOUT;
-    for (int i = 0; i < MF_CREW_POLLFDS; i++) {
+    for (int i = 0; i < MF_RUNNER_POOL_POLLFDS; i++) {
         short events =
             (short)((fds[i].events & POLLIN ? ZMQ_POLLIN : 0) | (fds[i].events & POLLOUT ? ZMQ_POLLOUT : 0));
         items[1 + i] = (zmq_pollitem_t){.fd = fds[i].fd, .events = events};

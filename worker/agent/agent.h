@@ -16,7 +16,7 @@
 
 #include "worker/agent/runner_pool.h"
 
-#define MF_AGENT_POLLITEMS (1 + MF_CREW_POLLFDS) /* the socket and its runners */
+#define MF_AGENT_POLLITEMS (1 + MF_RUNNER_POOL_POLLFDS) /* the socket and its runners */
 
 struct mf_agent;
 struct mf_link_keys;

@@ -81,7 +81,7 @@ static void no_fds(struct pollfd *fds)
         fds[i] = (struct pollfd){.fd = -1};
 }
 
-void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF_CREW_POLLFDS])
+void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF_RUNNER_POOL_POLLFDS])
 {
     const struct mf_runner_host *hosts[] = {c->working.host, c->reserve.host, c->ahead};
     for (size_t i = 0; i < MF_ARRAY_LEN(hosts); i++) {
@@ -232,17 +232,17 @@ static enum mf_runner_pool_event take_described(struct mf_runner_pool *c, cJSON 
         mf_format(c->why, sizeof(c->why), "%s", reason);
         c->hopeless = !c->described;
         if (c->hopeless)
-            return MF_CREW_HOPELESS;
+            return MF_RUNNER_POOL_HOPELESS;
         set_kill_reason(c, reason);
         mf_runner_host_kill(c->working.host);
-        return MF_CREW_NOTHING;
+        return MF_RUNNER_POOL_NOTHING;
     }
     if (strcmp(mf_channel_op(m), "described") != 0 || mf_device_info_parse(m, &info, &field) < 0) {
         char text[MF_REASON_MAX];
         mf_format(text, sizeof(text), "its answer to describe has no good %s", field);
         set_kill_reason(c, text);
         mf_runner_host_kill(c->working.host);
-        return MF_CREW_NOTHING;
+        return MF_RUNNER_POOL_NOTHING;
     }
     cJSON_DeleteItemFromObjectCaseSensitive(m, "op");
     cJSON_Delete(c->described);
@@ -252,7 +252,7 @@ static enum mf_runner_pool_event take_described(struct mf_runner_pool *c, cJSON 
     c->working.state = READY;
     c->failures = 0;
     mf_runner_host_limit(c->working.host, 0);
-    return MF_CREW_READY;
+    return MF_RUNNER_POOL_READY;
 }
 
 /* Its device's ceilings, measured again and higher: the next runner is told, and whoever judges results. */
@@ -262,12 +262,12 @@ static enum mf_runner_pool_event take_raised(struct mf_runner_pool *c, cJSON *me
     const char *field;
     if (mf_device_info_parse(message, &info, &field) < 0) {
         cJSON_Delete(message);
-        return MF_CREW_NOTHING;
+        return MF_RUNNER_POOL_NOTHING;
     }
     cJSON_DeleteItemFromObjectCaseSensitive(message, "op");
     cJSON_Delete(c->described);
     c->described = message;
-    return MF_CREW_DESCRIBED;
+    return MF_RUNNER_POOL_DESCRIBED;
 }
 
 /* A message of the working runner; *ret when it is the caller's. */
@@ -276,7 +276,7 @@ static enum mf_runner_pool_event take_message(struct mf_runner_pool *c, cJSON *m
     const char *op = mf_channel_op(message);
     if (c->working.state == STARTED) {
         take_hello(c, &c->working, message);
-        return MF_CREW_NOTHING;
+        return MF_RUNNER_POOL_NOTHING;
     }
     bool keep = strcmp(op, "keep") == 0;
     if (keep || strcmp(op, "drop") == 0) {
@@ -285,14 +285,14 @@ static enum mf_runner_pool_event take_message(struct mf_runner_pool *c, cJSON *m
         else
             take_drop(c, message);
         cJSON_Delete(message);
-        return MF_CREW_NOTHING;
+        return MF_RUNNER_POOL_NOTHING;
     }
     if (c->working.state == GREETED)
         return take_described(c, message);
     if (strcmp(op, "described") == 0)
         return take_raised(c, message);
     *ret = message;
-    return MF_CREW_MESSAGE;
+    return MF_RUNNER_POOL_MESSAGE;
 }
 
 static void note_start_failure(struct mf_runner_pool *c)
@@ -364,7 +364,7 @@ static enum mf_runner_pool_event note_death(struct mf_runner_pool *c)
     if (!c->was_ready)
         note_start_failure(c);
     fill_working(c);
-    return c->hopeless ? MF_CREW_HOPELESS : MF_CREW_DIED;
+    return c->hopeless ? MF_RUNNER_POOL_HOPELESS : MF_RUNNER_POOL_DIED;
 }
 
 static void turn_reserve(struct mf_runner_pool *c)
@@ -424,10 +424,10 @@ enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **
             break;
         enum mf_runner_pool_event out =
             event == MF_RUNNER_DIED ? note_death(c) : take_message(c, message, ret);
-        if (out != MF_CREW_NOTHING)
+        if (out != MF_RUNNER_POOL_NOTHING)
             return out;
     }
-    return c->hopeless ? MF_CREW_HOPELESS : MF_CREW_NOTHING;
+    return c->hopeless ? MF_RUNNER_POOL_HOPELESS : MF_RUNNER_POOL_NOTHING;
 }
 
 const char *mf_runner_pool_why(const struct mf_runner_pool *c)

@@ -18,7 +18,7 @@
 
 #include "worker/agent/runner_host.h"
 
-#define MF_CREW_POLLFDS (3 * MF_RUNNER_POLLFDS) /* each of its runners */
+#define MF_RUNNER_POOL_POLLFDS (3 * MF_RUNNER_POLLFDS) /* each of its runners */
 
 struct mf_runner_pool;
 
@@ -31,18 +31,18 @@ struct mf_runner_pool_options {
 int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_pool **ret);
 struct mf_runner_pool *mf_runner_pool_free(struct mf_runner_pool *c);
 
-void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF_CREW_POLLFDS]);
+void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF_RUNNER_POOL_POLLFDS]);
 int64_t mf_runner_pool_due_ms(const struct mf_runner_pool *c);
 /* After every poll; then next() until it says nothing. */
 void mf_runner_pool_turn(struct mf_runner_pool *c);
 
 enum mf_runner_pool_event {
-    MF_CREW_NOTHING,
-    MF_CREW_READY, /* a runner is described and idle */
-    MF_CREW_DESCRIBED, /* the ready one has found its device's ceilings to be higher: mf_runner_pool_described has them */
-    MF_CREW_MESSAGE, /* *ret is the caller's */
-    MF_CREW_DIED,    /* the one that was ready or on its way there; mf_runner_pool_why says why */
-    MF_CREW_HOPELESS, /* no runner gets as far as ready, or none does any more; mf_runner_pool_why says why. Ends the runner_pool */
+    MF_RUNNER_POOL_NOTHING,
+    MF_RUNNER_POOL_READY, /* a runner is described and idle */
+    MF_RUNNER_POOL_DESCRIBED, /* the ready one has found its device's ceilings to be higher: mf_runner_pool_described has them */
+    MF_RUNNER_POOL_MESSAGE, /* *ret is the caller's */
+    MF_RUNNER_POOL_DIED,    /* the one that was ready or on its way there; mf_runner_pool_why says why */
+    MF_RUNNER_POOL_HOPELESS, /* no runner gets as far as ready, or none does any more; mf_runner_pool_why says why. Ends the runner_pool */
 };
 enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **ret);
 

@@ -44,21 +44,21 @@ static int describe(struct mf_runner_pool *runner_pool)
 {
     int64_t until = mf_now_ms() + TIMEOUT_MS;
     while (mf_now_ms() < until) {
-        struct pollfd fds[MF_CREW_POLLFDS];
+        struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
         mf_runner_pool_turn(runner_pool);
         cJSON *message = NULL;
         enum mf_runner_pool_event event;
-        while ((event = mf_runner_pool_next(runner_pool, &message)) != MF_CREW_NOTHING) {
-            if (event == MF_CREW_READY)
+        while ((event = mf_runner_pool_next(runner_pool, &message)) != MF_RUNNER_POOL_NOTHING) {
+            if (event == MF_RUNNER_POOL_READY)
                 return 0;
-            if (event == MF_CREW_HOPELESS)
+            if (event == MF_RUNNER_POOL_HOPELESS)
                 return -ENODEV;
-            if (event == MF_CREW_MESSAGE)
+            if (event == MF_RUNNER_POOL_MESSAGE)
                 cJSON_Delete(message);
         }
         mf_runner_pool_pollfds(runner_pool, fds);
         int64_t left = MF_MIN(mf_runner_pool_due_ms(runner_pool), until) - mf_now_ms();
-        (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 1));
+        (void)poll(fds, MF_RUNNER_POOL_POLLFDS, (int)MF_MAX(left, 1));
     }
     return -ETIMEDOUT;
 }

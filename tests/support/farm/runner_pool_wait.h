@@ -10,13 +10,13 @@
 static inline enum mf_runner_pool_event runner_pool_turn(struct mf_runner_pool *c, cJSON **ret,
                                                          int64_t until_ms)
 {
-    struct pollfd fds[MF_CREW_POLLFDS];
+    struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
     mf_runner_pool_turn(c);
     enum mf_runner_pool_event event = mf_runner_pool_next(c, ret);
-    if (event != MF_CREW_NOTHING)
+    if (event != MF_RUNNER_POOL_NOTHING)
         return event;
     mf_runner_pool_pollfds(c, fds);
     int64_t left = MF_MIN(mf_runner_pool_due_ms(c), until_ms) - mf_now_ms();
-    (void)poll(fds, MF_CREW_POLLFDS, (int)MF_MAX(left, 0));
-    return MF_CREW_NOTHING;
+    (void)poll(fds, MF_RUNNER_POOL_POLLFDS, (int)MF_MAX(left, 0));
+    return MF_RUNNER_POOL_NOTHING;
 }
