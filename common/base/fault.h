@@ -28,18 +28,14 @@
     X(P, TURN_ANSWERED, "turn_answered")                                                                          \
     /* worker */                                                                                                  \
     X(P, HELLO_SENT, "hello_sent")                                                                                \
-    X(P, UNIT_TAKEN, "unit_taken")           /* a UNIT came, the journal knows nothing of it */                   \
-    X(P, UNIT_KEPT, "unit_kept")             /* it is in the journal */                                           \
-    X(P, RECORD_HALF, "record_half")         /* spool or journal: a record's head is written, its payload not */  \
-    X(P, RESULT_SPOOLED, "result_spooled")   /* in the spool, not in the journal */                               \
-    X(P, RESULT_KEPT, "result_kept")         /* in both, not sent */                                              \
+    X(P, UNIT_TAKEN, "unit_taken")           /* a UNIT was received */                                            \
+    X(P, RECORD_HALF, "record_half")         /* spool: a record's header is written, its payload is not */         \
+    X(P, RESULT_SPOOLED, "result_spooled")   /* in the spool, not sent */                                         \
     X(P, RESULT_SENT, "result_sent")                                                                              \
     X(P, ACK_TAKEN, "ack_taken")             /* acknowledged, still in the spool */                               \
     X(P, ACK_KEPT, "ack_kept")               /* taken out of the spool */                                         \
     X(P, SPOOL_WRITTEN, "spool_written")     /* the shorter spool lies beside the old one */                      \
     X(P, SPOOL_RENAMED, "spool_renamed")                                                                          \
-    X(P, JOURNAL_WRITTEN, "journal_written") /* the shorter journal lies beside the old one */                    \
-    X(P, JOURNAL_RENAMED, "journal_renamed")                                                                      \
     /* runner */                                                                                                  \
     X(P, STEP_OFFERED, "step_offered")       /* in an enumeration */                                              \
     X(P, STEP_BEGUN, "step_begun")           /* a step, or a pipeline of a race */                                \

@@ -39,7 +39,7 @@ int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *co
 /* ---- HELLO ---- */
 
 struct hello {
-    const char *worker, *instance, *predecessor, *host, *version, *class_text, *model, *revision, *sandbox;
+    const char *worker, *instance, *host, *version, *class_text, *model, *revision, *sandbox;
     int64_t pid;
     bool simulated, compiles;
     struct mf_device_class class;
@@ -49,13 +49,11 @@ struct hello {
 /* NULL, or the sentence. */
 static const char *read_hello(const cJSON *json, struct hello *h)
 {
-    *h = (struct hello){.predecessor = "", .host = "", .version = "", .sandbox = ""};
+    *h = (struct hello){.host = "", .version = "", .sandbox = ""};
     if (mf_json_text(json, "worker", &h->worker) < 0 || !mf_is_name(h->worker, MF_WORKER_NAME_MAX - 1))
         return "worker is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
     if (mf_json_text(json, "instance", &h->instance) < 0 || !mf_is_name(h->instance, MF_WORKER_NAME_MAX - 1))
         return "instance is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
-    if (mf_json_text(json, "predecessor", &h->predecessor) == -EINVAL)
-        return "predecessor is no text";
     if (mf_json_text(json, "class", &h->class_text) < 0 ||
         mf_device_class_parse(h->class_text, &h->class) < 0)
         return "class is missing or not of the form gfx/cu_num, as in gfx942/304";
@@ -282,12 +280,11 @@ static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf
                               "its key is of worker %s; a worker has the name that it was enrolled by",
                               keyed);
     const struct mf_slot *other = mf_slots_named(&f->slots, h.worker);
-    /* One that knows its predecessor has its files, which only one process can have: that one is gone */
-    if (other && strcmp(other->instance, h.instance) != 0 && strcmp(other->instance, h.predecessor) != 0)
+    if (other && strcmp(other->instance, h.instance) != 0)
         return mf_peer_refuse(f, &mail->peer, "name_taken", (int64_t)mail->sequence,
-                              "a worker of the name %s is here already, heard %" PRId64
-                              " ms ago; take another name or wait until it is"
-                              " silent for %" PRId64 " ms",
+                              "worker %s is already connected (last message %" PRId64
+                              " ms ago); a restarted worker is admitted once the old one has been silent"
+                              " for %" PRId64 " ms, a second worker needs another --name",
                               h.worker, f->now_ms - other->seen_ms, f->lease_ms);
     _cleanup_(mf_freep) char *body = mf_json_print(h.device);
     if (!body)

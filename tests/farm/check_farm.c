@@ -138,15 +138,17 @@ static void come_back(struct farm *f, const cJSON *unit, int sent)
         ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
 }
 
-/* The worker is killed and started again at once: it says whose successor it is, and goes on with the unit. */
+/* The worker is killed and started again at once, with no unit in hand: refused until its old lease has ended. */
 static void restart_worker(struct farm *f, const cJSON *unit, int sent)
 {
-    char predecessor[64];
-    (void)snprintf(predecessor, sizeof(predecessor), "%s", f->worker.instance);
+    (void)unit;
+    (void)sent;
     fake_worker_close(&f->worker);
     ck_assert_int_eq(fake_worker_open(&f->worker, f->zmq, f->process.hub, "first"), 0);
-    (void)snprintf(f->worker.predecessor, sizeof(f->worker.predecessor), "%s", predecessor);
-    come_back(f, unit, sent);
+    int64_t end = mf_now_ms() + LIMIT_MS;
+    while (fake_worker_greet(&f->worker, "[]", BEAT_MS) < 0)
+        ck_assert_msg(mf_now_ms() < end, "a restarted worker is not admitted");
+    ck_assert_int_eq(fake_worker_ready(&f->worker), 0);
 }
 
 /* kill -9 and start: the worker keeps its unit, sends again what may not have been acknowledged, and goes on. */
@@ -201,7 +203,7 @@ static const struct plan plans[] = {
     {"nothing", do_nothing, CALM_MS},
     {"worker lost", lose_worker, BEAT_MS},
     {"worker leaves", say_bye, CALM_MS},
-    {"worker started again", restart_worker, CALM_MS},
+    {"worker restarted", restart_worker, BEAT_MS},
     {"coordinator killed", kill_coordinator, CALM_MS},
     {"results sent twice", send_twice, CALM_MS},
     {"database restored", restore_backup, CALM_MS},
@@ -247,7 +249,7 @@ static int work(struct farm *f, const struct plan *plan, int at)
             beat(f, unit);
             plan->strike(f, unit, i + 1);
             struck = 1;
-            gone = plan->strike == lose_worker || plan->strike == say_bye;
+            gone = plan->strike == lose_worker || plan->strike == say_bye || plan->strike == restart_worker;
         }
         if (!gone)
             (void)fake_worker_ready(&f->worker);
@@ -411,25 +413,20 @@ START_TEST(judges_results)
 }
 END_TEST
 
-/* A name is taken while its worker was heard of late, except by one that knows the instance that it succeeds. */
-START_TEST(succeeds_whom_it_knows)
+/* Another process with the name of a connected worker is refused. */
+START_TEST(refuses_a_name_in_use)
 {
     struct farm f;
+    struct fake_worker other;
     const char *code;
     farm_start(&f, CALM_MS);
     join(&f, "first");
-    struct fake_worker other;
     ck_assert_int_eq(fake_worker_open(&other, f.zmq, f.process.hub, "first"), 0);
-    (void)snprintf(other.predecessor, sizeof(other.predecessor), "%s",
-                   _i == 0 ? "somebody" : f.worker.instance);
     (void)fake_worker_hello(&other, "[]");
-    _cleanup_(cJSON_Deletep) cJSON *answer =
-        fake_worker_await(&other, _i == 0 ? MF_MESSAGE_REFUSE : MF_MESSAGE_WELCOME, LIMIT_MS);
+    _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(&other, MF_MESSAGE_REFUSE, LIMIT_MS);
     ck_assert_ptr_nonnull(answer);
-    if (_i == 0) {
-        ck_assert_int_eq(mf_json_text(answer, "code", &code), 0);
-        ck_assert_str_eq(code, "name_taken");
-    }
+    ck_assert_int_eq(mf_json_text(answer, "code", &code), 0);
+    ck_assert_str_eq(code, "name_taken");
     fake_worker_close(&other);
     farm_stop(&f);
 }
@@ -720,7 +717,7 @@ int main(void)
     tcase_add_loop_test(c, equals_undisturbed, 0, (int)MF_ARRAY_LEN(plans));
     tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(lies));
     tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
-    tcase_add_loop_test(c, succeeds_whom_it_knows, 0, 2);
+    tcase_add_test(c, refuses_a_name_in_use);
     tcase_add_test(c, knows_its_own_life);
     tcase_add_test(c, a_unit_is_its_workers);
     tcase_add_test(c, a_list_without_a_part_is_none);

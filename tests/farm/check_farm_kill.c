@@ -1,41 +1,31 @@
 /* kill -9 of a runner, a worker and the coordinator in the middle of a batch: it completes, nothing measured is lost
  * or counted twice, and the table is that of an undisturbed run. Two simulated workers. */
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "support/farm/farm_audit.h"
 #include "support/mf_check.h"
-#include "worker/agent/agent_private.h"
-#include "worker/agent/record.h"
+#include "worker/agent/spool.h"
 
-#define BEAT_MS      300
-#define LONG_BEAT_MS 20000 /* its lease outlasts two starts of a worker on a busy machine */
+#define BEAT_MS 300
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_CSV_FP8;
 
 static struct farm farm;
 static char *undisturbed;
 
-static void start_slow_worker(int place, const char *spec_text)
-{
-    char device[64], spec[160];
-    (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d", place);
-    (void)snprintf(spec, sizeof(spec), "%s:%s", device, farm_file(&farm, "spec.json", spec_text));
-    const char *const args[] = {"--device", spec, NULL};
-    farm_start_worker(&farm, place, args);
-}
-
-/* Slow enough for a batch to be there still when a busy machine lets the test see how far it is. */
+/* Slow steps: the batch must still be running when a busy machine lets the test see its progress. */
 static void start_worker(int place)
 {
-    start_slow_worker(place, "{\"step_ms\":15,\"pipeline_ms\":2}");
+    static const char slow[] = "{\"step_ms\":15,\"pipeline_ms\":2}";
+    char device[64], spec[160];
+    (void)snprintf(device, sizeof(device), "sim:gfx942/304:%d", place);
+    (void)snprintf(spec, sizeof(spec), "%s:%s", device, farm_file(&farm, "spec.json", slow));
+    const char *const args[] = {"--device", spec, NULL};
+    farm_start_worker(&farm, place, args);
 }
 
 static void start_farm(void)
@@ -215,86 +205,6 @@ START_TEST(all_at_once)
 }
 END_TEST
 
-/* Every step of the batch has one result, of the first attempt, that counts. */
-static void check_measured_once(int batch)
-{
-    char path[96];
-    (void)snprintf(path, sizeof(path), "/api/v1/batches/%d/tasks", batch);
-    _cleanup_(cJSON_Deletep) cJSON *tasks = get_all(path);
-    const cJSON *task, *step;
-    cJSON_ArrayForEach (task, tasks) {
-        (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/steps", farm_number(task, "id"));
-        _cleanup_(cJSON_Deletep) cJSON *steps = get_all(path);
-        cJSON_ArrayForEach (step, steps) {
-            (void)snprintf(path, sizeof(path), "/api/v1/steps/%d/results?task=%d", farm_number(step, "id"),
-                           farm_number(task, "id"));
-            _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);
-            ck_assert_int_eq(cJSON_GetArraySize(results), 1);
-            const cJSON *only = cJSON_GetArrayItem(results, 0);
-            ck_assert_int_eq(farm_number(only, "attempt"), 1);
-            ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(only, "late")));
-            ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(only, "final")));
-        }
-    }
-}
-
-/* How many units the worker's journal says it has in hand. */
-static int in_hand(void)
-{
-    char path[128], magic[5];
-    struct stat st;
-    int n = 0;
-    (void)snprintf(path, sizeof(path), "%s/w0.units", farm.folder);
-    _cleanup_(mf_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ck_assert_int_eq(fstat(fd, &st), 0);
-    for (uint64_t at = 0;;) {
-        _cleanup_(mf_freep) char *text = NULL;
-        size_t len;
-        if (mf_record_read(fd, at, (uint64_t)st.st_size, magic, &text, &len) <= 0)
-            return n;
-        n += strncmp(text, "{\"unit\"", 7) == 0;
-        n -= strncmp(text, "{\"gone\"", 7) == 0;
-        at += MF_RECORD_HEADER + len;
-    }
-}
-
-/* With as many units as it takes, so that none is on its way to it that it never heard of: that one would be leased again. */
-static void kill_worker_that_is_full(int batch)
-{
-    for (;;) {
-        ck_assert_int_eq(kill(farm.workers[0], SIGSTOP), 0);
-        ck_assert_int_eq(waitpid(farm.workers[0], NULL, WUNTRACED), farm.workers[0]);
-        if (in_hand() == MF_AGENT_JOBS_WANTED)
-            break;
-        ck_assert_int_eq(kill(farm.workers[0], SIGCONT), 0);
-        ck_assert(farm_wait_more(&farm, batch, 1));
-    }
-    farm_kill_worker(&farm, 0);
-}
-
-/* Killed and started again within the lease, soon and again: it goes on with its units, that which waits too, and nothing is
- * measured again. */
-START_TEST(goes_on_with_its_units)
-{
-    enum { KILLS = 2 };
-    static const char slow[] = "{\"step_ms\":20}"; /* slower than its predecessor is replaced */
-    farm_start(&farm, LONG_BEAT_MS);
-    start_slow_worker(0, slow);
-    farm_wait_workers(&farm, 1);
-    int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
-    for (int kill = 0; kill < KILLS; kill++) {
-        ck_assert(farm_wait_more(&farm, batch, 4));
-        kill_worker_that_is_full(batch);
-        start_slow_worker(0, slow);
-    }
-    farm_wait_done(&farm, batch);
-    check_measured_once(batch);
-    _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
-    ck_assert_str_eq(table, undisturbed);
-    ck_assert_int_ge(farm_log_count(&farm, "worker0.log", "goes on with unit"), KILLS);
-}
-END_TEST
-
 static void stop_farm(void)
 {
     farm_stop(&farm);
@@ -308,7 +218,6 @@ int main(void)
     tcase_add_checked_fixture(tc, NULL, stop_farm);
     tcase_add_loop_test(tc, same_table, 0, (int)MF_ARRAY_LEN(runs));
     tcase_add_test(tc, all_at_once);
-    tcase_add_test(tc, goes_on_with_its_units);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

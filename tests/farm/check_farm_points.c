@@ -115,7 +115,6 @@ static bool is_met(enum mf_fault place)
         return false;
     return place >= MF_FAULT_SCHEMA_WRITTEN && place <= MF_FAULT_WORK_ENDED &&
            place != MF_FAULT_SPOOL_WRITTEN && place != MF_FAULT_SPOOL_RENAMED &&
-           place != MF_FAULT_JOURNAL_WRITTEN && place != MF_FAULT_JOURNAL_RENAMED &&
            place != MF_FAULT_CHANNEL_MOVED; /* check_farm_release dies there */
 }
 

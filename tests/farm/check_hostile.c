@@ -299,9 +299,9 @@ END_TEST
 /* A HELLO of a worker with the text in one of its members. */
 static char *hello(const char *name, const char *member, const char *text)
 {
-    const char *const members[][2] = {{"worker", name}, {"instance", name}, {"predecessor", ""},
-                                      {"host", "h"},    {"version", "0"},   {"class", "gfx942/304"},
-                                      {"model", "m"},   {"revision", "r1"}};
+    const char *const members[][2] = {{"worker", name},  {"instance", name},      {"host", "h"},
+                                      {"version", "0"},  {"class", "gfx942/304"}, {"model", "m"},
+                                      {"revision", "r1"}};
     cJSON *json = cJSON_CreateObject();
     for (size_t i = 0; i < MF_ARRAY_LEN(members); i++)
         cJSON_AddStringToObject(json, members[i][0],

@@ -111,10 +111,7 @@ static int work_until_it_fails(void)
 static void work_until_done(int last)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    char predecessor[64];
-    (void)snprintf(predecessor, sizeof(predecessor), "%s", worker.instance);
     fake_worker_close(&worker);
-    (void)snprintf(worker.predecessor, sizeof(worker.predecessor), "%s", predecessor);
     greet();
     for (int batch = 1; batch <= last; batch += is_done(batch)) {
         ck_assert_msg(mf_now_ms() < until, "batch %d does not end", batch);
@@ -174,7 +171,7 @@ static void wait_for_cut(void)
     }
 }
 
-/* The same at a worker, whose spool and journal are synced now and then: it starts with what is left of them, sends what its
+/* The same at a worker, whose spool is synced now and then: it starts with what is left of it, sends what its
  * spool has, and what is gone was not acknowledged and is measured again. */
 START_TEST(power_fails_at_a_worker)
 {

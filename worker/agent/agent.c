@@ -43,9 +43,6 @@ static int set_up(struct mf_agent *a, char *why, size_t why_cap)
                  (unsigned long long)torn);
     if (mf_spool_n(a->spool) > 0)
         log_info("%s: %zu results of an earlier run to send", a->o.name, mf_spool_n(a->spool));
-    r = mf_journal_open(a->o.spool_folder, a->o.name, a->instance, &a->journal);
-    if (r < 0)
-        log_err(r, "%s: read the journal of an earlier run; its units will be leased anew", a->o.name);
     struct mf_runner_pool_options runner_pool = {
         .argv = a->o.runner_argv, .keep_bytes = a->o.keep_bytes, .reserve = a->o.reserve};
     r = mf_runner_pool_new(&runner_pool, &a->runner_pool);
@@ -71,7 +68,7 @@ int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, st
     a->o = *o;
     a->o.silence_ms = o->silence_ms > 0 ? o->silence_ms : ANSWER_MS;
     a->o.idle_ms = o->idle_ms > 0 ? o->idle_ms : SILENCE_MS;
-    a->lock_fd = a->journal.fd = a->told_version = -1;
+    a->lock_fd = a->told_version = -1;
     a->beat_ms = MF_AGENT_BEAT_MS;
     a->lease_ms = 3 * MF_AGENT_BEAT_MS;
     a->phase = MF_PHASE_WAIT;
@@ -96,7 +93,6 @@ struct mf_agent *mf_agent_free(struct mf_agent *a)
     for (size_t i = 0; i < a->n_jobs; i++)
         mf_job_free(a->jobs[i]);
     mf_runner_pool_free(a->runner_pool);
-    mf_journal_release(&a->journal);
     mf_spool_close(a->spool);
     mf_agent_socket_close(&a->socket, 0);
     if (a->lock_fd >= 0)
@@ -119,9 +115,6 @@ void mf_agent_drop_job(struct mf_agent *a, size_t i)
 {
     if (a->jobs[i] == a->current)
         a->current = NULL;
-    int r = mf_journal_gone(&a->journal, a->jobs[i]->unit, a->jobs[i]->attempt);
-    if (r < 0)
-        log_err(r, "%s: shorten the journal", a->o.name);
     mf_job_free(a->jobs[i]);
     a->n_jobs--;
     memmove(&a->jobs[i], &a->jobs[i + 1], (a->n_jobs - i) * sizeof(a->jobs[0]));
@@ -150,8 +143,7 @@ void mf_agent_go_on(struct mf_agent *a)
 {
     while (a->n_jobs > 0 && a->jobs[0]->ended)
         mf_agent_drop_job(a, 0);
-    if (a->n_jobs == 0 || !a->welcomed || a->working || a->state == MF_AGENT_LEAVING ||
-        a->state == MF_AGENT_ENDED)
+    if (a->n_jobs == 0 || a->working || a->state == MF_AGENT_LEAVING || a->state == MF_AGENT_ENDED)
         return;
     _cleanup_(cJSON_Deletep) cJSON *request = mf_job_request(a->jobs[0]);
     if (!request)
@@ -159,7 +151,6 @@ void mf_agent_go_on(struct mf_agent *a)
     int r = mf_runner_pool_send(a->runner_pool, request);
     if (r == -ENOTCONN)
         return; /* it starts when a runner is ready */
-    mf_journal_begun(&a->journal, a->jobs[0]->unit, a->jobs[0]->attempt);
     mf_recovery_time_asked(&a->recovery_time, mf_now_ns());
     log_debug("%s: its runner waited %.3f ms for unit %lld", a->o.name,
               a->idle_since_ns ? (double)(mf_now_ns() - a->idle_since_ns) * 1e-6 : 0,
@@ -301,7 +292,6 @@ static void runner_ready(struct mf_agent *a)
             log_info("%s: its runners are kept within %s", a->o.name, text);
         a->state = MF_AGENT_GREETING;
         mf_agent_answered(a);
-        mf_agent_resume(a);
         mf_agent_send_hello(a);
     }
     mf_agent_go_on(a);

@@ -11,7 +11,6 @@
 #include "worker/agent/agent.h"
 #include "worker/agent/agent_socket.h"
 #include "worker/agent/job.h"
-#include "worker/agent/journal.h"
 #include "worker/agent/recovery_time.h"
 #include "worker/agent/runner_pool.h"
 #include "worker/agent/spool.h"
@@ -39,7 +38,6 @@ struct mf_agent {
     int exit_code;
     struct mf_agent_socket socket;
     struct mf_spool *spool;
-    struct mf_journal journal;
     struct mf_runner_pool *runner_pool;
     struct mf_recovery_time recovery_time;
     int lock_fd;
@@ -50,8 +48,7 @@ struct mf_agent {
     size_t n_ahead;                       /* shapes asked for; each takes the place of the oldest */
     bool working;                         /* the runner was given a unit and has not said end */
     bool asked;                           /* READY sent, its UNIT not here yet */
-    bool welcomed; /* once: until then nobody has said that its predecessor's units are still its own */
-    bool draining, blocked; /* blocked: the socket took no more results */
+    bool draining, blocked;               /* blocked: the socket took no more results */
     int64_t beat_ms, lease_ms;
     int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms;
     int64_t answered_ms;     /* when the coordinator last said anything, or it was first asked */
@@ -82,11 +79,6 @@ void mf_agent_send_ready(struct mf_agent *a);
 void mf_agent_send_results(struct mf_agent *a);
 /* Gets every RESULT of the jobs, and takes it; context: the agent. Durable before it is sent. */
 int mf_agent_spool_result(void *context, cJSON *result);
-
-/* ---- agent_resume.c ---- */
-
-/* Takes up what a predecessor had in hand, once a runner has said for which device and kernels. */
-void mf_agent_resume(struct mf_agent *a);
 
 /* ---- agent.c ---- */
 

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define HELLO_REFUSED_MS 2000
-#define AHEAD_MOST       16 /* shapes of one message */
+#define HELLO_REFUSED_MS 500 /* until the next HELLO after a REFUSE */
+#define AHEAD_MOST       16  /* shapes of one message */
 
 static bool is_kept(const cJSON *keep, const struct mf_job *j)
 {
@@ -38,7 +38,6 @@ static void on_welcome(struct mf_agent *a, const cJSON *m)
     if (a->state != MF_AGENT_JOINED)
         log_info("%s: joined the farm at %s", a->o.name, a->o.coordinator);
     a->state = MF_AGENT_JOINED;
-    a->welcomed = true;
     a->asked = false;
     a->beat_due_ms = mf_now_ms();
     mf_spool_resend(a->spool);
@@ -64,14 +63,6 @@ static void refuse_unit(struct mf_agent *a, const cJSON *body, const char *why)
     int r = refusal ? mf_agent_spool_result(a, refusal) : 0;
     if (r < 0)
         mf_agent_give_up(a, r);
-}
-
-static void keep_in_journal(struct mf_agent *a, const struct mf_job *job)
-{
-    const char *class = "", *revision = "";
-    (void)mf_json_text(mf_runner_pool_described(a->runner_pool), "class", &class);
-    (void)mf_json_text(mf_runner_pool_hello(a->runner_pool), "revision", &revision);
-    mf_journal_take(&a->journal, job->body, class, revision);
 }
 
 /* Will what is offered for the shape be measured? Nothing of one that is only listed, and a race wants a few. */
@@ -126,8 +117,6 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
     } else {
         mf_fault_at(MF_FAULT_UNIT_TAKEN);
         a->jobs[a->n_jobs++] = job;
-        keep_in_journal(a, job);
-        mf_fault_at(MF_FAULT_UNIT_KEPT);
         look_ahead(a, job);
         mf_agent_go_on(a);
     }

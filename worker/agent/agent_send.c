@@ -98,14 +98,12 @@ static bool fill_hello(const struct mf_agent *a, cJSON *m)
                 *device = mf_runner_pool_described(a->runner_pool);
     static const char *const of_device[] = {"class", "model", "simulated"};
     static const char *const of_hello[] = {"revision", "families"};
-    bool ok =
-        cJSON_AddStringToObject(m, "worker", a->o.name) &&
-        cJSON_AddStringToObject(m, "instance", a->instance) &&
-        (!a->journal.predecessor[0] || cJSON_AddStringToObject(m, "predecessor", a->journal.predecessor)) &&
-        cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
-        cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
-        cJSON_AddBoolToObject(m, "compiles", mf_runner_pool_compiles(a->runner_pool)) && add_running(a, m) &&
-        add_spooled(a, m);
+    bool ok = cJSON_AddStringToObject(m, "worker", a->o.name) &&
+              cJSON_AddStringToObject(m, "instance", a->instance) &&
+              cJSON_AddStringToObject(m, "host", a->host) && mf_json_add_i64(m, "pid", (int64_t)getpid()) &&
+              cJSON_AddStringToObject(m, "version", MF_VERSION) && add_copy(m, "device", device) &&
+              cJSON_AddBoolToObject(m, "compiles", mf_runner_pool_compiles(a->runner_pool)) &&
+              add_running(a, m) && add_spooled(a, m);
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_device); i++)
         ok = add_copy(m, of_device[i], cJSON_GetObjectItemCaseSensitive(device, of_device[i]));
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(of_hello); i++)
@@ -194,11 +192,6 @@ int mf_agent_spool_result(void *context, cJSON *result)
     if (r < 0)
         return r;
     mf_fault_at(MF_FAULT_RESULT_SPOOLED);
-    struct mf_journal_item item = {.seq = key.seq};
-    if (mf_json_i64(body, "step", 0, max, &item.id) < 0)
-        (void)mf_json_i64(body, "pipeline", 0, max, &item.id);
-    mf_journal_done(&a->journal, key.unit, key.attempt, item);
-    mf_fault_at(MF_FAULT_RESULT_KEPT);
     mf_agent_send_results(a);
     return 0;
 }

@@ -226,14 +226,6 @@ static void mark_done(struct mf_job *j, struct mf_job_item *item)
     j->begun = NULL;
 }
 
-void mf_job_done_before(struct mf_job *j, int64_t id, int64_t seq)
-{
-    struct mf_job_item *item = find_item(j, id);
-    j->seq = MF_MAX(j->seq, seq);
-    if (item && !item->done)
-        mark_done(j, item);
-}
-
 /* The message as a RESULT: its members move there, all but op. */
 static cJSON *as_result(cJSON *message)
 {

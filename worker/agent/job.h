@@ -65,9 +65,6 @@ struct mf_job *mf_job_free(struct mf_job *j);
 /* The one RESULT of a unit that could not be understood; NULL when not even its key could be read. */
 cJSON *mf_job_refusal(const cJSON *body, const char *why);
 
-/* A RESULT of that step or pipeline (0: of none) was given out by an earlier worker. */
-void mf_job_done_before(struct mf_job *j, int64_t item, int64_t seq);
-
 /* What a runner is asked: the unit less what is done. NULL: out of memory. Begins anew what a death interrupted. It refers to
  * members of the job's body, and has to go before the job does. */
 cJSON *mf_job_request(struct mf_job *j);

@@ -81,13 +81,13 @@ int fake_worker_hello(struct fake_worker *w, const char *running)
 {
     return fake_worker_send(
         w, MF_MESSAGE_HELLO,
-        "{\"worker\":\"%s\",\"instance\":\"%s\",\"predecessor\":\"%s\",\"host\":\"h\",\"pid\":1,\"version\":"
+        "{\"worker\":\"%s\",\"instance\":\"%s\",\"host\":\"h\",\"pid\":1,\"version\":"
         "\"0\",\"class\":\"%s\","
         "\"model\":\"%s\","
         "\"device\":{\"class\":\"%s\",\"model\":\"%s\",\"gap_us\":0.5,\"peak_gflops\":{\"bf16\":1000},\"mem_"
         "read_gbs\":100,"
         "\"llc\":1000000},\"revision\":\"%s\",\"families\":[\"fake\"],\"simulated\":true,\"running\":%s}",
-        w->name, w->instance, w->predecessor, w->class, w->model, w->class, w->model, w->revision, running);
+        w->name, w->instance, w->class, w->model, w->class, w->model, w->revision, running);
 }
 
 int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret)

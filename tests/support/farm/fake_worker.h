@@ -12,7 +12,7 @@
 
 struct fake_worker {
     void *socket;
-    char name[64], instance[64], predecessor[64]; /* predecessor: "" for none */
+    char name[64], instance[64];
     uint64_t sequence;
     int64_t epoch;                                               /* of the last WELCOME */
     int n_variants;                                              /* steps of a stage and block_m; 4 */
