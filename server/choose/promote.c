@@ -242,22 +242,22 @@ int mf_promote_adopted(struct mf_farm *f, int64_t class_id)
 /* ---- comparing ---- */
 
 static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p, double pair_us,
-                    int64_t not_worker)
+                    int64_t avoid_worker)
 {
     struct mf_buf body;
     double fit = RACES_LONG * f->options.race_s * 1e6 / pair_us;
     int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, fit));
     mf_buf_init(&body, 1024);
     (void)mf_buf_addf(&body, "{\"pipelines\":[%" PRId64 ",%" PRId64 "]", p->old, p->new);
-    if (not_worker)
-        (void)mf_buf_addf(&body, ",\"first_worker\":%" PRId64, not_worker);
+    if (avoid_worker)
+        (void)mf_buf_addf(&body, ",\"first_worker\":%" PRId64, avoid_worker);
     int r =
         mf_buf_addf(&body,
                     ",\"plan\":{\"rounds\":[{\"rounds\":%d,\"keep\":2}],\"fresh\":0,\"alpha\":0.05,\"all\":"
                     "true}}",
                     rounds);
     if (r == 0)
-        r = mf_task_compare(f, g, body.data, not_worker);
+        r = mf_task_compare(f, g, body.data, avoid_worker);
     mf_buf_release(&body);
     return r;
 }

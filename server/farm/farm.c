@@ -112,7 +112,7 @@ void mf_farm_forget(struct mf_farm *f)
     MF_MAP_EACH(&f->batches, e)
     mf_batch_free(e->value);
     mf_map_release(&f->leases);
-    mf_map_release(&f->turns);
+    mf_map_release(&f->start_tags);
     mf_map_release(&f->tasks);
     mf_map_release(&f->batches);
     mf_slots_release(&f->slots);

@@ -109,7 +109,7 @@ struct mf_farm {
     int64_t now_ms, wall_ms; /* of this turn */
     struct mf_slots slots;
     struct mf_map batches, tasks, leases; /* by id */
-    struct mf_map turns;                  /* of fair shares: unit.c */
+    struct mf_map start_tags;             /* by batch and class: unit.c */
     struct mf_task **touched;
     size_t n_touched, cap_touched;
     bool wake_waiting; /* tasks that wait may go on: somebody came, or something was asked for */
@@ -165,8 +165,8 @@ int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body);
 int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race);
 /* It is known which of its pipelines won. */
 int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
-/* The two of a comparison, which not_worker (0: none) is to leave to others. */
-int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t not_worker);
+/* The two of a comparison, which avoid_worker (0: none) is to leave to others. */
+int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t avoid_worker);
 int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease);
 /* It is known which row stands. */
 int mf_task_decided(struct mf_farm *f, struct mf_task *g);
@@ -213,7 +213,7 @@ int mf_config_keep(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t
 
 /* ---- unit.c: see there for the states ---- */
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
-                int64_t not_worker);
+                int64_t avoid_worker);
 int mf_units_load(struct mf_farm *f);
 int mf_units_dispatch(struct mf_farm *f);
 int mf_units_expire(struct mf_farm *f);

@@ -486,7 +486,7 @@ static bool somebody_died(const struct mf_lease *l)
 static int race_again(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
     /* A second device's word is not asked of the first */
-    int64_t not_worker = l->first_worker ? l->first_worker : l->worker;
+    int64_t avoid_worker = l->first_worker ? l->first_worker : l->worker;
     struct mf_unit_row row = {0};
     int r = mf_store_results_unmake(f->store, l->unit);
     if (r == 0)
@@ -498,7 +498,7 @@ static int race_again(struct mf_farm *f, struct mf_task *g, const struct mf_leas
     _cleanup_(mf_freep) char *text = body ? mf_json_print(body) : NULL;
     if (!text)
         return r < 0 ? r : -ENOMEM;
-    return mf_unit_add(f, g, l->kind, text, not_worker);
+    return mf_unit_add(f, g, l->kind, text, avoid_worker);
 }
 
 /* When nothing of it is left to race. */
@@ -539,11 +539,11 @@ int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w)
 
 /* ---- racing ─► comparing ─► done ---- */
 
-int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t not_worker)
+int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t avoid_worker)
 {
     assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING);
     int r = g->state == MF_TASK_RACING ? enter(f, g, MF_TASK_COMPARING, "") : 0;
-    return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_COMPARE, unit_body, not_worker);
+    return r < 0 ? r : mf_unit_add(f, g, MF_UNIT_COMPARE, unit_body, avoid_worker);
 }
 
 int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease)

@@ -28,7 +28,7 @@
 /* Attempts of a unit that its worker says cannot be run; one that was only interrupted has more. */
 #define FAILURES_MAX 3
 /* A class's number is small: it is never 0, so no key is */
-#define TURN_KEY(batch, class) ((uint64_t)(batch) << 20 | (uint64_t)(class))
+#define START_TAG_KEY(batch, class) ((uint64_t)(batch) << 20 | (uint64_t)(class))
 
 struct mf_lease *mf_lease_free(struct mf_lease *l)
 {
@@ -44,46 +44,46 @@ MF_DEFINE_CLEANUP(struct mf_lease *, mf_lease_free);
 
 /* ---- fair shares ----
  *
- * Batches of the same priority share a class's workers by units, which are cut to the same expected time: start-time fair
- * queueing. A batch's next unit has the turn behind its last one, but none before the least that waits: so a batch that comes
- * late starts beside the others, not behind all that they have waiting, and one that had nothing to do has saved nothing up.
- * A worker that keeps its shape takes units out of turn; they are its batch's all the same. */
+ * Batches of one priority share the workers of a class by start-time fair queueing. Units are cut to the same expected
+ * time, so a unit is the unit of cost. The start tag of a batch's next unit is one more than that of its last unit, but
+ * at least the smallest tag that is ready: a batch that arrives late starts level with the others, and an idle batch
+ * saves nothing up. A worker that stays on its shape may take units out of this order; the batch is charged for them. */
 
-/* The last turn of the batch on that class; of batch 0, the highest that the class was granted. */
-static int last_turn(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
+/* The largest start tag of the batch on that class; batch 0: the largest that was granted on the class. */
+static int last_start_tag(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
 {
-    uintptr_t known = (uintptr_t)mf_map_get(&f->turns, TURN_KEY(batch, class));
+    uintptr_t known = (uintptr_t)mf_map_get(&f->start_tags, START_TAG_KEY(batch, class));
     *ret = (int64_t)known - 1;
     if (known)
         return 0;
     *ret = 0;
-    return batch ? mf_store_last_turn(f->store, batch, class, ret) : 0;
+    return batch ? mf_store_last_start_tag(f->store, batch, class, ret) : 0;
 }
 
-static int set_turn(struct mf_farm *f, int64_t batch, int64_t class, int64_t turn)
+static int set_start_tag(struct mf_farm *f, int64_t batch, int64_t class, int64_t tag)
 {
-    return mf_map_put(&f->turns, TURN_KEY(batch, class), (void *)(uintptr_t)(turn + 1));
+    return mf_map_put(&f->start_tags, START_TAG_KEY(batch, class), (void *)(uintptr_t)(tag + 1));
 }
 
-static int take_turn(struct mf_farm *f, const struct mf_task *g, struct mf_unit_row *unit)
+static int assign_start_tag(struct mf_farm *f, const struct mf_task *g, struct mf_unit_row *unit)
 {
     int64_t own, now;
-    int r = last_turn(f, g->batch->id, g->class_id, &own);
+    int r = last_start_tag(f, g->batch->id, g->class_id, &own);
     if (r == 0)
-        r = mf_store_least_turn(f->store, g->class_id, unit->priority, &now);
-    if (r == 0) /* nobody waits */
-        r = last_turn(f, 0, g->class_id, &now);
+        r = mf_store_least_start_tag(f->store, g->class_id, unit->priority, &now);
+    if (r == 0) /* no unit is ready */
+        r = last_start_tag(f, 0, g->class_id, &now);
     if (r < 0)
         return r;
-    unit->turn = MF_MAX(own + 1, now);
-    return set_turn(f, g->batch->id, g->class_id, unit->turn);
+    unit->start_tag = MF_MAX(own + 1, now);
+    return set_start_tag(f, g->batch->id, g->class_id, unit->start_tag);
 }
 
-static int pass_turn(struct mf_farm *f, const struct mf_unit_row *row)
+static int note_granted_tag(struct mf_farm *f, const struct mf_unit_row *row)
 {
     int64_t now;
-    int r = last_turn(f, 0, row->class, &now);
-    return r < 0 ? r : set_turn(f, 0, row->class, MF_MAX(now, row->turn));
+    int r = last_start_tag(f, 0, row->class, &now);
+    return r < 0 ? r : set_start_tag(f, 0, row->class, MF_MAX(now, row->start_tag));
 }
 
 /* Whole pipelines beside each other, on one device. */
@@ -95,19 +95,19 @@ static bool is_race(enum mf_unit_kind kind)
 /* ---- (none) ─► ready ---- */
 
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
-                int64_t not_worker)
+                int64_t avoid_worker)
 {
     /* Within a batch's priority: races give people results, enumerations show what is to be done, retries end tasks */
-    int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : not_worker ? 1 : 0;
+    int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : avoid_worker ? 1 : 0;
     struct mf_unit_row row = {.task = g->id,
                               .class = g->class_id,
                               .kind = kind,
                               .body = (char *)body,
                               .priority = g->batch->priority * 4 + urgency,
-                              .not_worker = not_worker};
+                              .avoid_worker = avoid_worker};
     int64_t id;
-    /* What is urgent goes first whatever its turn, and takes none from its batch */
-    int r = urgency ? 0 : take_turn(f, g, &row);
+    /* Urgent units go first whatever their tag, and are not charged to their batch */
+    int r = urgency ? 0 : assign_start_tag(f, g, &row);
     if (r == 0)
         r = mf_store_unit_add(f->store, &row, f->wall_ms, &id);
     if (r < 0)
@@ -380,7 +380,7 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     mf_lease_hold(l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
     if (r == 0)
-        r = pass_turn(f, row);
+        r = note_granted_tag(f, row);
     if (r == 0 && l->first_worker == slot->id)
         return leave_alone(f, l);
     if (r == 0)

@@ -1,5 +1,5 @@
 #include "server/store/store.h"
-#include "server/store/migration.h"
+#include "server/store/schema.h"
 #include "server/store/store_cache.h"
 #include "server/store/store_private.h"
 #include "server/store/store_wal.h"
@@ -100,24 +100,29 @@ static int read_version(struct mf_store *s, int *ret)
     return r;
 }
 
-static int migrate(struct mf_store *s)
+int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema)
 {
     int version = 0;
     /* IMMEDIATE: of two moefarmd that start at once on a new folder, one waits */
     int r = run_text(s, "BEGIN IMMEDIATE");
     if (r == 0)
         r = read_version(s, &version);
-    if (r == 0 && (version < 0 || version > mf_n_migrations)) {
-        mf_format(s->error, sizeof(s->error), "the database is of version %d, this program knows up to %d",
-                  version, mf_n_migrations);
+    if (r == 0 && (version < 0 || version > schema->version)) {
+        mf_format(
+            s->error, sizeof(s->error),
+            "the database has schema version %d, this moefarmd knows versions up to %d: start the newer "
+            "moefarmd",
+            version, schema->version);
         r = -ENOTSUP;
     }
-    for (int i = version; r == 0 && i < mf_n_migrations; i++) {
+    if (r == 0 && version == 0)
+        r = run_text(s, schema->create);
+    for (int i = version; r == 0 && i > 0 && i < schema->version; i++)
+        r = run_text(s, schema->migrations[i - 1]);
+    if (r == 0 && version != schema->version) {
         char text[40];
-        mf_format(text, sizeof(text), "PRAGMA user_version = %d", i + 1);
-        r = run_text(s, mf_migrations[i]);
-        if (r == 0)
-            r = run_text(s, text);
+        mf_format(text, sizeof(text), "PRAGMA user_version = %d", schema->version);
+        r = run_text(s, text);
     }
     mf_fault_at(MF_FAULT_SCHEMA_WRITTEN);
     if (r == 0)
@@ -186,7 +191,7 @@ int mf_store_open(const char *path, struct mf_store **ret)
                  "PRAGMA wal_autocheckpoint = 6144; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
                  "PRAGMA journal_size_limit = 67108864");
     if (r == 0)
-        r = migrate(s);
+        r = mf_store_apply_schema(s, &mf_schema);
     if (r == 0)
         r = stretch_wal(s);
     if (r < 0)
@@ -204,7 +209,7 @@ int mf_store_open_reader(const char *path, struct mf_store **ret)
         r = run_text(s, "PRAGMA query_only = ON; PRAGMA cache_size = -16384; PRAGMA mmap_size = 268435456");
     if (r == 0)
         r = read_version(s, &version);
-    if (r == 0 && version != mf_n_migrations)
+    if (r == 0 && version != mf_schema.version)
         r = -ENOENT; /* the writer has not made the schema yet */
     if (r < 0)
         return r;

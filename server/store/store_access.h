@@ -1,4 +1,4 @@
-/* The store of who may come in: tokens and workers' keys (server/store/migrations/04_access.sql). */
+/* The store of who may come in: tokens and workers' keys (schema.sql: token, worker_key). */
 #pragma once
 
 #include "common/base/secret.h"

@@ -242,7 +242,7 @@ int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const
         s,
         "SELECT count(*) FROM shape s JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing')"
-        " AND NOT EXISTS (SELECT 1 FROM raced x WHERE x.task = g.id)"
+        " AND NOT EXISTS (SELECT 1 FROM layout_race x WHERE x.task = g.id)"
         " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = g.id)",
         ret_behind, "iit", batch, class, layer_model);
     if (r < 0)
@@ -251,7 +251,7 @@ int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const
         s,
         "SELECT g.id FROM shape s JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state = 'racing'"
-        " AND EXISTS (SELECT 1 FROM raced x WHERE x.task = g.id)"
+        " AND EXISTS (SELECT 1 FROM layout_race x WHERE x.task = g.id)"
         " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = g.id) ORDER BY s.token, g.id",
         ret, "iit", batch, class, layer_model);
 }

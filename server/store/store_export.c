@@ -32,7 +32,7 @@
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
     " coalesce(o.n, json_array_length(r.extra, '$.fresh'), length(r.samples) / 4, 0),"                       \
-    " coalesce(o.mad, (SELECT y.mad FROM raced y WHERE y.task = q.task AND y.pipeline = q.pipeline), "       \
+    " coalesce(o.mad, (SELECT y.mad FROM layout_race y WHERE y.task = q.task AND y.pipeline = q.pipeline), " \
     "(SELECT json_extract(x.extra, '$.race.mad') FROM result x WHERE x.task = q.task"                        \
     "           AND x.step IS NULL AND x.pipeline IS NULL"                                                   \
     "           AND x.final = 1 AND json_extract(x.extra, '$.race') IS NOT NULL ORDER BY x.id DESC LIMIT "   \

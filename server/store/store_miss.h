@@ -1,4 +1,4 @@
-/* The store of what production missed: look-ups of a device class that found no row (server/store/migrations/11_misses.sql). */
+/* The store of what production missed: look-ups of a device class that found no row (schema.sql: miss). */
 #pragma once
 
 #include "common/moe/device_class.h"

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+#include "server/store/schema.h"
 #include "server/store/store.h"
 
 struct mf_sql {
@@ -23,6 +24,9 @@ struct mf_sql {
 };
 
 sqlite3 *mf_store_db(struct mf_store *s);
+/* Creates the schema in an empty database, or runs the migrations that an older one lacks, in one transaction.
+ * -ENOTSUP: the database is newer; mf_store_error has the sentence. */
+int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema);
 
 /* Prepares (or takes from the cache) and binds. types, one letter a parameter:
  *   i int64_t   d double (NAN: NULL)   t const char * (NULL: NULL; not copied, must live until done)

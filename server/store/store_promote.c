@@ -16,7 +16,7 @@ int mf_store_known_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t
                        double us, int64_t line)
 {
     return mf_sql_write(s,
-                        "INSERT INTO known (batch, shape, class, pipeline, us, line)"
+                        "INSERT INTO baseline_row (batch, shape, class, pipeline, us, line)"
                         " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (batch, shape, class) DO NOTHING",
                         "iiitdi", batch, shape, class, pipeline, us, line);
 }
@@ -35,9 +35,9 @@ int mf_store_known_given(struct mf_store *s, int64_t batch, int64_t shape, int64
                          struct mf_known *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql_first(s, "SELECT pipeline, us, line FROM known WHERE batch = ? AND shape = ? AND class = ?",
-                     &q, "iii", batch, shape, class);
+    int r = mf_sql_first(
+        s, "SELECT pipeline, us, line FROM baseline_row WHERE batch = ? AND shape = ? AND class = ?", &q,
+        "iii", batch, shape, class);
     return r > 0 ? take_known(q, "line", " of the baseline", ret) : r;
 }
 
@@ -64,7 +64,7 @@ int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, 
         mf_sql_ids(s,
                    "INSERT INTO promotion (task, known, known_us, source, least, decision, reason, at_ms)"
                    " SELECT g.id, '', k.us, 'line ' || k.line || ' of the baseline', json_extract(b.options,"
-                   " '$.min_effect'), 'undecided', ?2, ?3 FROM known k JOIN batch b ON b.id = k.batch"
+                   " '$.min_effect'), 'undecided', ?2, ?3 FROM baseline_row k JOIN batch b ON b.id = k.batch"
                    " JOIN task g ON g.batch = k.batch AND g.shape = k.shape AND g.class = k.class"
                    " WHERE k.batch = ?1 AND k.pipeline = '' AND g.state = 'waiting'"
                    " AND json_extract(b.options, '$.search') <> 'enumerate' RETURNING task",
@@ -82,7 +82,7 @@ int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret
 {
     return mf_sql_ids(
         s,
-        "SELECT DISTINCT g.batch FROM task g CROSS JOIN known k ON k.batch = g.batch AND k.shape ="
+        "SELECT DISTINCT g.batch FROM task g CROSS JOIN baseline_row k ON k.batch = g.batch AND k.shape ="
         " g.shape AND k.class = g.class WHERE g.state = 'waiting' AND g.class = ? AND k.pipeline = ''",
         ret, "i", class);
 }

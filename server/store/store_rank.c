@@ -128,7 +128,7 @@ int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const
 int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row)
 {
     return mf_sql_write(s,
-                        "INSERT INTO raced (task, layout, pipeline, us, mad, ties, provenance)"
+                        "INSERT INTO layout_race (task, layout, pipeline, us, mad, ties, provenance)"
                         " VALUES (?, ?, ?, ?, ?, ?, ?)",
                         "itiddtt", row->task, row->layout, row->pipeline, row->us, row->mad, row->ties,
                         row->provenance);
@@ -138,7 +138,7 @@ int mf_store_raced_rows_each(struct mf_store *s, int64_t task, mf_raced_row_fn f
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
-                   "SELECT layout, pipeline, us, mad, ties, provenance FROM raced WHERE task = ?"
+                   "SELECT layout, pipeline, us, mad, ties, provenance FROM layout_race WHERE task = ?"
                    " ORDER BY layout",
                    &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {

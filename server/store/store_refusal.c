@@ -1,5 +1,5 @@
 #include "server/store/store_refusal.h"
-#include "server/store/migration.h"
+#include "server/store/schema.h"
 #include "server/store/store_private.h"
 
 #include "common/base/cleanup.h"
@@ -73,11 +73,10 @@ static bool say_file(const char *path, char *why, size_t why_cap)
 
 static void say_version(const char *path, int version, char *why, size_t why_cap)
 {
-    mf_format(
-        why, why_cap, "%s: its version is %d, this program's is %d: %s", path, version, mf_n_migrations,
-        version > mf_n_migrations
-            ? "start the newer moefarmd"
-            : "it is brought up to date by starting moefarmd on it; until then use the one that wrote it");
+    mf_format(why, why_cap, "%s: schema version %d, this program needs %d: %s", path, version,
+              mf_schema.version,
+              version > mf_schema.version ? "use the programs of the newer release"
+                                          : "start moefarmd of this release once, it migrates the database");
 }
 
 void mf_store_refusal(const char *path, int r, char *why, size_t why_cap)
@@ -92,7 +91,7 @@ void mf_store_refusal(const char *path, int r, char *why, size_t why_cap)
                   strerror(-folder));
     else if (say_file(path, why, why_cap))
         return;
-    else if (read_version(path, &version) && version != mf_n_migrations)
+    else if (read_version(path, &version) && version != mf_schema.version)
         say_version(path, version, why, why_cap);
     else
         mf_format(why, why_cap, "%s: %s", path, strerror(-r));

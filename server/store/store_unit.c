@@ -10,20 +10,21 @@ MF_NAMES_DEFINE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP)
 
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret)
 {
-    int r =
-        mf_sql_run(s,
-                   "INSERT INTO unit (task, class, kind, state, priority, body, not_worker, turn, created_ms)"
-                   " VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?)",
-                   "iititIii", row->task, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority,
-                   row->body, row->not_worker, row->turn, now_ms);
+    int r = mf_sql_run(
+        s,
+        "INSERT INTO unit (task, class, kind, state, priority, body, avoid_worker, start_tag, created_ms)"
+        " VALUES (?, ?, ?, 'ready', ?, ?, ?, ?, ?)",
+        "iititIii", row->task, row->class, mf_unit_kind_name(row->kind), (int64_t)row->priority, row->body,
+        row->avoid_worker, row->start_tag, now_ms);
     if (r < 0)
         return r;
     *ret = mf_store_last_id(s);
     return 0;
 }
 
-#define UNIT_COLUMNS \
-    "id, task, class, kind, priority, body, not_worker, attempt, epoch, worker, deadline_ms, state, turn"
+#define UNIT_COLUMNS                                                                                    \
+    "id, task, class, kind, priority, body, avoid_worker, attempt, epoch, worker, deadline_ms, state, " \
+    "start_tag"
 
 static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
 {
@@ -32,13 +33,13 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
         .task = mf_sql_i64(q, 1),
         .class = mf_sql_i64(q, 2),
         .priority = (int)mf_sql_i64(q, 4),
-        .not_worker = mf_sql_i64(q, 6),
+        .avoid_worker = mf_sql_i64(q, 6),
         .attempt = mf_sql_i64(q, 7),
         .epoch = mf_sql_i64(q, 8),
         .worker = mf_sql_i64(q, 9),
         .deadline_ms = mf_sql_i64(q, 10),
         .leased = strcmp(mf_sql_text(q, 11), "leased") == 0,
-        .turn = mf_sql_i64(q, 12),
+        .start_tag = mf_sql_i64(q, 12),
     };
     int r = mf_unit_kind_parse(mf_sql_text(q, 3), &ret->kind);
     if (r < 0)
@@ -47,25 +48,26 @@ static int read_unit(const struct mf_sql *q, struct mf_unit_row *ret)
     return ret->body ? 1 : -ENOMEM;
 }
 
-int mf_store_last_turn(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret)
+int mf_store_last_start_tag(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret)
 {
     int r = mf_sql_get_i64(s,
-                           "SELECT coalesce(max(u.turn), 0) FROM task g JOIN unit u ON u.task = g.id"
+                           "SELECT coalesce(max(u.start_tag), 0) FROM task g JOIN unit u ON u.task = g.id"
                            " WHERE g.batch = ? AND u.class = ?",
                            ret, "ii", batch, class);
     return r < 0 ? r : 0;
 }
 
-int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t *ret)
+int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, int64_t *ret)
 {
-    return mf_sql_get_i64(s,
-                          "SELECT turn FROM unit INDEXED BY unit_ready WHERE state = 'ready' AND class = ?"
-                          " AND priority = ? ORDER BY turn LIMIT 1",
-                          ret, "ii", class, (int64_t)priority);
+    return mf_sql_get_i64(
+        s,
+        "SELECT start_tag FROM unit INDEXED BY unit_ready WHERE state = 'ready' AND class = ?"
+        " AND priority = ? ORDER BY start_tag LIMIT 1",
+        ret, "ii", class, (int64_t)priority);
 }
 
 /* A task that one worker measures whole; but another device's word on it is not that worker's. */
-#define OF_OTHERS    "u.kind = 'compare' AND u.not_worker IS NOT NULL"
+#define OF_OTHERS    "u.kind = 'compare' AND u.avoid_worker IS NOT NULL"
 #define IN_ITS_GROUP "g.worker = ?2 AND NOT (" OF_OTHERS ")"
 #define UNGROUPED    "(g.worker IS NULL OR " OF_OTHERS ")"
 
@@ -77,9 +79,9 @@ int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t
     " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN task g ON g.id = u.task"       \
     "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
     "  WHERE u.state = 'ready' AND u.class = ?1 AND (" IN_ITS_GROUP " OR (" UNGROUPED " AND"             \
-    "   (u.not_worker IS NULL OR u.not_worker <> ?2 OR ?3)))"                                            \
+    "   (u.avoid_worker IS NULL OR u.avoid_worker <> ?2 OR ?3)))"                                        \
     "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" nearness       \
-    "  ORDER BY u.priority DESC, u.turn, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
+    "  ORDER BY u.priority DESC, u.start_tag, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
 
 #define MOST_URGENT  " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
 #define OF_LAST_TASK " AND u.task = ?6" MOST_URGENT
@@ -337,7 +339,7 @@ int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row)
 int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t most)
 {
     int64_t from = 0, to = 0;
-    int r = mf_sql_get_i64(s, "SELECT samples_gone FROM farm", &from, "");
+    int r = mf_sql_get_i64(s, "SELECT samples_dropped_through FROM farm", &from, "");
     /* Results stand in the order in which they were committed: up to the first that is too young */
     if (r > 0)
         r = mf_sql_get_i64(
@@ -353,7 +355,7 @@ int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms,
                    " AND NOT EXISTS (SELECT 1 FROM release_row w WHERE w.task = result.task)",
                    "ii", from, to);
     if (r >= 0)
-        r = mf_sql_run(s, "UPDATE farm SET samples_gone = ?", "i", to);
+        r = mf_sql_run(s, "UPDATE farm SET samples_dropped_through = ?", "i", to);
     return r < 0 ? r : (int)(to - from);
 }
 

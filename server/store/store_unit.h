@@ -21,18 +21,18 @@ struct mf_unit_row {
     int64_t id, task, class;
     enum mf_unit_kind kind;
     int priority;
-    char *body;         /* heap when read; owned by whoever read it */
-    int64_t not_worker; /* 0: none */
+    char *body;           /* heap when read; owned by whoever read it */
+    int64_t avoid_worker; /* 0: none */
     int64_t attempt, epoch, worker, deadline_ms;
-    int64_t turn; /* among equally urgent units the lowest goes first */
+    int64_t start_tag; /* start-time fair queueing: among units of one priority the lowest goes first */
     bool leased;
 };
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret);
 
-/* The last turn that a unit of the batch on that class has, 0 for none. */
-int mf_store_last_turn(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret);
-/* 1: the least turn of the class's ready units of that priority; 0: there are none. */
-int mf_store_least_turn(struct mf_store *s, int64_t class, int priority, int64_t *ret);
+/* The largest start tag of the batch's units on that class, 0 for none. */
+int mf_store_last_start_tag(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret);
+/* 1: the smallest start tag of the class's ready units of that priority; 0: there are none. */
+int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, int64_t *ret);
 
 /* How narrowly a slot looks for work, nearest first. */
 enum mf_nearness {
@@ -42,7 +42,7 @@ enum mf_nearness {
     MF_NEAR_N_
 };
 /* Leases the best ready unit that the slot may take: 1, and *ret; 0: there is none. One statement. Among units of the same
- * nearness the more urgent, then the one of the lower turn, then the older comes first; a near unit never goes before a more urgent one. */
+ * nearness the more urgent, then the one with the lower start tag, then the older comes first; a near unit never goes before a more urgent one. */
 int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
                         int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret);
 /* The shapes (rows as text) that are to be enumerated on the class next and then measured, at most `most`, the most urgent first; of

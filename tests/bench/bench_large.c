@@ -236,9 +236,9 @@ static const char *const copies[] = {
     " SELECT id + ?1 * 100000, ?1 + 1000, shape, class, state, reason, enumeration, model, "
     "n_steps,"
     " n_measured, ended_ms FROM task WHERE batch = 1",
-    "INSERT INTO unit (id, task, class, kind, state, priority, body, not_worker, attempt, epoch, worker, "
+    "INSERT INTO unit (id, task, class, kind, state, priority, body, avoid_worker, attempt, epoch, worker, "
     "deadline_ms, created_ms, turn)"
-    " SELECT id + ?1 * 100000, task + ?1 * 100000, class, kind, state, priority, body, not_worker,"
+    " SELECT id + ?1 * 100000, task + ?1 * 100000, class, kind, state, priority, body, avoid_worker,"
     " attempt, epoch, worker, deadline_ms, created_ms, turn FROM unit WHERE task IN (SELECT id FROM task "
     "WHERE "
     "batch = 1)",

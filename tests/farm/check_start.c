@@ -8,7 +8,7 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "server/store/migration.h"
+#include "server/store/schema.h"
 #include "server/store/store.h"
 #include "server/store/store_private.h"
 #include "support/mf_check.h"
@@ -73,7 +73,7 @@ static void be_newer(const char *path)
     char sql[64];
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
     ck_assert_int_eq(mf_store_open(path, &s), 0);
-    mf_format(sql, sizeof(sql), "PRAGMA user_version = %d", mf_n_migrations + 1);
+    mf_format(sql, sizeof(sql), "PRAGMA user_version = %d", mf_schema.version + 1);
     ck_assert_int_ge(mf_sql_run(s, sql, ""), 0);
 }
 
@@ -114,8 +114,8 @@ static const struct {
     bool backup;
     const char *says[2];
 } databases[] = {
-    {be_newer,   false, {"this program's is ", "start the newer moefarmd"}},
-    {be_newer,   true,  {"this program's is ", "start the newer moefarmd"}},
+    {be_newer,   false, {"this program needs ", "use the programs of the newer release"}},
+    {be_newer,   true,  {"this program needs ", "use the programs of the newer release"}},
     {be_garbage, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
     {be_garbage, true,  {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
     {be_damaged, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},

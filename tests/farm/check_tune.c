@@ -411,8 +411,8 @@ START_TEST(compared_with_what_it_looks_up)
     r = moefarm("", TUNE("--all", "--compare", "--batch", "1", NULL));
     assert_code(r, 0);
     ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 3);
-    ck_assert_int_eq(ask("SELECT count(DISTINCT batch) FROM known"), 2);
-    ck_assert_int_eq(ask("SELECT sum(line) FROM known"), 2 + 3);
+    ck_assert_int_eq(ask("SELECT count(DISTINCT batch) FROM baseline_row"), 2);
+    ck_assert_int_eq(ask("SELECT sum(line) FROM baseline_row"), 2 + 3);
     ck_assert_int_eq(ask("SELECT count(*) FROM promotion WHERE source = 'line 3 of the baseline'"), 1);
 
     ck_assert_int_eq(unlink(in_folder("table.csv")), 0);

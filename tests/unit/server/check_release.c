@@ -189,7 +189,7 @@ static void change(const char *sql, const char *mark)
 START_TEST(a_flipped_byte_is_seen)
 {
     static const char *const damage[] = {
-        "DROP TRIGGER release_stays; UPDATE release SET csv = CAST(replace(CAST(csv AS TEXT), 'sort_m16', "
+        "DROP TRIGGER release_no_update; UPDATE release SET csv = CAST(replace(CAST(csv AS TEXT), 'sort_m16', "
         "'sort_m17') AS BLOB)",
         "UPDATE release SET manifest = CAST(replace(CAST(manifest AS TEXT), 'gcc 12', 'gcc 13') AS BLOB)"};
     done("POST", "/api/v1/releases?name=one", 201);

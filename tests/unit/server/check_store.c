@@ -1,4 +1,4 @@
-#include "server/store/migration.h"
+#include "server/store/schema.h"
 #include "server/store/store_private.h"
 #include "server/store/store_unit.h"
 #include "server/store/store_worker.h"
@@ -53,11 +53,11 @@ static int add_class(const char *gfx)
     return mf_sql_run(store, "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)", "ti", gfx, (int64_t)4);
 }
 
-START_TEST(migrates_once)
+START_TEST(starts_a_new_database)
 {
     int64_t version = 0, epoch = 0;
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
-    ck_assert_int_eq(version, mf_n_migrations);
+    ck_assert_int_eq(version, mf_schema.version);
     ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
     ck_assert_int_eq(epoch, 5); /* not 1: a farm made anew in an emptied folder is another life, too */
     store = mf_store_free(store);
@@ -67,172 +67,6 @@ START_TEST(migrates_once)
     /* Whatever the clock does */
     ck_assert_int_eq(mf_store_start(store, 4, &epoch), 0);
     ck_assert_int_eq(epoch, 7);
-}
-END_TEST
-
-static void drop_all(const char *const *sql, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        ck_assert_msg(sqlite3_exec(mf_store_db(store), sql[i], NULL, NULL, NULL) == SQLITE_OK, "%s", sql[i]);
-}
-
-static void without_releases(void)
-{
-    static const char *const sql[] = {"DROP TABLE raced",        "DROP TABLE miss_report",
-                                      "DROP TABLE miss_source",  "DROP TABLE miss",
-                                      "DROP TABLE channel_move", "DROP TABLE channel",
-                                      "DROP TABLE release_row",  "DROP TABLE release",
-                                      "DROP INDEX task_worker",  "ALTER TABLE task DROP COLUMN worker"};
-    ck_assert_int_ge(mf_sql_run(store, "PRAGMA foreign_keys = OFF", ""), 0);
-    drop_all(sql, MF_ARRAY_LEN(sql));
-}
-
-static void without_promotion(void)
-{
-    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE comparison", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE promotion", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE known", ""), 0);
-}
-
-static void without_free_units(void)
-{
-    static const char *const sql[] = {"DROP TRIGGER unit_joins",   "DROP TRIGGER unit_leased",
-                                      "DROP TRIGGER unit_left",    "DROP INDEX unit_free",
-                                      "DROP INDEX unit_enumerate", "ALTER TABLE unit DROP COLUMN busy"};
-    drop_all(sql, MF_ARRAY_LEN(sql));
-}
-
-static void without_turns(void)
-{
-    without_releases();
-    without_free_units();
-    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE farm DROP COLUMN samples_gone", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP INDEX unit_ready", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE unit DROP COLUMN turn", ""), 0);
-    ck_assert_int_ge(
-        mf_sql_run(store, "CREATE INDEX unit_ready ON unit (state, class, priority DESC, id)", ""), 0);
-}
-
-/* A database of the first version has what it had, and what the later ones add. */
-START_TEST(migrates_an_old_database)
-{
-    int64_t n = -1;
-    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE config DROP COLUMN regret", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP INDEX task_shape", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE worker_key", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE token", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
-    without_promotion();
-    without_turns();
-    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 1", ""), 0);
-    ck_assert_int_eq(add_class("gfx942"), 1);
-    store = mf_store_free(store);
-    ck_assert_int_eq(mf_store_open(path, &store), 0);
-    ck_assert_int_eq(count(store), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(regret) FROM config", &n, ""), 1);
-    ck_assert_int_eq(
-        mf_sql_get_i64(store, "SELECT count(*) FROM task INDEXED BY task_shape WHERE shape = 1", &n, ""), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(token) FROM worker_key", &n, ""), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(sha256) FROM release", &n, ""), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(n_sources) FROM miss", &n, ""), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(layout) FROM raced", &n, ""), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(approval) FROM channel", &n, ""), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT count(busy) FROM unit", &n, ""), 1);
-    ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &n, ""), 1);
-    ck_assert_int_eq(n, mf_n_migrations);
-}
-END_TEST
-
-static int run_all(sqlite3 *db, const char *text)
-{
-    return sqlite3_exec(db, text, NULL, NULL, NULL);
-}
-
-static int64_t ask(const char *literal)
-{
-    int64_t n = -1;
-    ck_assert_int_eq(mf_sql_get_i64(store, literal, &n, ""), 1);
-    return n;
-}
-
-static int promote_nothing(const char *decision)
-{
-    return mf_sql_run(
-        store,
-        "INSERT OR REPLACE INTO promotion (task, known, source, least, decision, reason, at_ms) VALUES"
-        " (1, '', '', 0.03, ?, '', 1)",
-        "t", decision);
-}
-
-static int move_to_nowhere(const char *move)
-{
-    return mf_sql_run(
-        store, "INSERT INTO channel_move (channel, move, moved_by, reason, at_ms) VALUES (1, ?, '', '', 1)",
-        "t", move);
-}
-
-/* A database as version 8 made it, with work in it: tasks may be compared now and their units too, on the very connection that
- * migrated it, rows and references are what they were, and what never was a state is none. */
-START_TEST(a_known_row_finds_its_place_in_an_old_database)
-{
-    static const char rows[] =
-        "PRAGMA user_version = 8; PRAGMA foreign_keys = ON;"
-        "INSERT INTO device_class VALUES (1, 'gfx942', 304); INSERT INTO shape VALUES (1, 'r', 'm', 4);"
-        "INSERT INTO batch VALUES (1, 'b', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
-        "INSERT INTO task (id, batch, shape, class, state) VALUES (1, 1, 1, 1, 'racing');"
-        "INSERT INTO unit (id, task, class, kind, state, priority, body, created_ms)"
-        " VALUES (1, 1, 1, 'race', 'leased', 0, '{}', 1);"
-        "INSERT INTO batch VALUES (12, 'c', 'open', 50, '{}', NULL, '', '{}', 1, NULL);"
-        "INSERT INTO enumeration (id, class, shape, revision) VALUES (1, 1, 1, 'r');"
-        "INSERT INTO rejection VALUES (4, 1, 'f', 'a', 'no_fuse', 'batch 12 has gemm1+act in its no_fuse "
-        "list');"
-        "INSERT INTO rejection VALUES (5, 1, 'f', 'b', 'policy', 'it cuts K, batch 1 leaves that out "
-        "(split_k)');"
-        "INSERT INTO rejection VALUES (6, 1, 'f', 'c', 'policy', 'batch 99 is gone');"
-        "INSERT INTO rejection VALUES (7, 1, 'f', 'd', 'dtype', 'a batch 1 is no fp8')";
-    sqlite3 *db = NULL;
-    teardown();
-    (void)snprintf(folder, sizeof(folder), "/tmp/check_store.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
-    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
-    for (int i = 0; i < 8; i++)
-        ck_assert_int_eq(run_all(db, mf_migrations[i]), SQLITE_OK);
-    ck_assert_msg(run_all(db, rows) == SQLITE_OK, "%s", sqlite3_errmsg(db));
-    ck_assert_int_ne(run_all(db, "UPDATE task SET state = 'comparing'"), SQLITE_OK);
-    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
-
-    for (int opened = 0; opened < 2; opened++) {
-        ck_assert_int_eq(mf_store_open(path, &store), 0);
-        (void)mf_sql_run(store, "INSERT INTO channel (name, created_ms) VALUES ('stable', 1)", "");
-        ck_assert_int_eq(mf_sql_run(store, "UPDATE task SET state = 'comparing' WHERE id = 1", ""), 1);
-        ck_assert_int_eq(mf_sql_run(store, "UPDATE unit SET kind = 'compare' WHERE id = 1", ""), 1);
-        ck_assert_int_lt(mf_sql_run(store, "UPDATE task SET state = 'thinking' WHERE id = 1", ""), 0);
-        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET kind = 'canary' WHERE id = 1", ""), 0);
-        ck_assert_int_lt(mf_sql_run(store, "UPDATE unit SET task = 7 WHERE id = 1", ""), 0);
-        /* What is taken back before it was approved goes nowhere, and nothing else does */
-        ck_assert_int_lt(move_to_nowhere("stage"), 0);
-        ck_assert_int_eq(move_to_nowhere("unstage"), 1);
-        ck_assert_int_lt(move_to_nowhere("think"), 0);
-        /* Without a new row nothing is decided */
-        ck_assert_int_eq(promote_nothing("undecided"), 1);
-        ck_assert_int_lt(promote_nothing("promoted"), 0);
-        ck_assert_int_eq(
-            ask("SELECT count(*) FROM task g JOIN unit u ON u.task = g.id WHERE g.state = 'comparing'"), 1);
-        ck_assert_int_eq(ask("SELECT count(*) FROM pragma_foreign_key_check"), 0);
-        ck_assert_int_eq(ask("SELECT integrity_check = 'ok' FROM pragma_integrity_check"), 1);
-        ck_assert_int_eq(ask("SELECT count(*) FROM comparison"), 0);
-        /* What a batch left out is given back to it, where that can be told */
-        ck_assert_int_eq(ask("SELECT batch FROM rejection WHERE id = 4"), 12);
-        ck_assert_int_eq(ask("SELECT batch FROM rejection WHERE id = 5"), 1);
-        ck_assert_int_eq(ask("SELECT count(*) FROM rejection WHERE id IN (6, 7) AND batch IS NULL"), 2);
-        ck_assert_int_eq(ask("PRAGMA user_version"), mf_n_migrations);
-        if (opened == 0)
-            store = mf_store_free(store);
-    }
 }
 END_TEST
 
@@ -525,23 +359,6 @@ START_TEST(knows_which_units_are_free)
 }
 END_TEST
 
-/* A farm that is brought up to date in the midst of its work. */
-START_TEST(migrates_units_at_work)
-{
-    int64_t n = -1;
-    make_units(3);
-    slot.last_task = 2;
-    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 3);
-    without_free_units();
-    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 16", ""), 0);
-    store = mf_store_free(store);
-    ck_assert_int_eq(mf_store_open(path, &store), 0);
-    ck_assert_int_eq(mf_sql_get_i64(store, "SELECT id FROM unit WHERE busy = 1", &n, ""), 1);
-    ck_assert_int_eq(n, 4);
-    ck_assert_int_eq(count_marked_wrong(), 0);
-}
-END_TEST
-
 static int take_row(void *context, const char *row)
 {
     struct mf_buf *rows = context;
@@ -573,11 +390,11 @@ START_TEST(next_shapes)
 END_TEST
 
 /* Of equally urgent units the lowest turn goes first, whoever was there before. */
-START_TEST(leases_go_by_turns)
+START_TEST(leases_go_by_start_tags)
 {
     make_units(3);
     slot.last_task = 3;
-    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET turn = 10 - id", ""), 6);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET start_tag = 10 - id", ""), 6);
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 9 WHERE id = 6", ""), 1);
     ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 4);
@@ -598,7 +415,7 @@ START_TEST(leases_are_fenced)
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 2);
     /* Not for this worker while there is another, nor for another revision or model */
-    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET not_worker = ? WHERE id = 2", "i", slot.id), 1);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET avoid_worker = ? WHERE id = 2", "i", slot.id), 1);
     ck_assert_int_eq(lease(MF_NEAR_ANY, false, NULL), 0);
     slot.revision[0] = 's';
     ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
@@ -729,17 +546,6 @@ START_TEST(the_pace_is_kept)
     check_pace(3, 1, 0);
     ck_assert_int_eq(mf_store_results_unmake(store, 1), 0);
     check_pace(0, 0, 0);
-    ck_assert_int_ge(mf_sql_run(store, "UPDATE result SET final = 1 WHERE seq < 4", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_made", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TRIGGER pace_unmade", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "DROP TABLE pace", ""), 0);
-    ck_assert_int_ge(mf_sql_run(store, "ALTER TABLE worker DROP COLUMN sandbox", ""), 0);
-    without_promotion();
-    without_turns();
-    ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 4", ""), 0);
-    store = mf_store_free(store);
-    ck_assert_int_eq(mf_store_open(path, &store), 0);
-    check_pace(3, 1, 0);
 }
 END_TEST
 
@@ -779,9 +585,7 @@ int main(void)
     Suite *suite = suite_create("store");
     TCase *c = tcase_create("store");
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, migrates_once);
-    tcase_add_test(c, migrates_an_old_database);
-    tcase_add_test(c, a_known_row_finds_its_place_in_an_old_database);
+    tcase_add_test(c, starts_a_new_database);
     tcase_add_test(c, the_pace_is_kept);
     tcase_add_test(c, old_samples_are_dropped);
     tcase_add_test(c, refuses_a_newer_database);
@@ -794,8 +598,7 @@ int main(void)
     tcase_add_test(c, long_tasks_go_first);
     tcase_add_test(c, leases_near_units_first);
     tcase_add_test(c, knows_which_units_are_free);
-    tcase_add_test(c, migrates_units_at_work);
-    tcase_add_test(c, leases_go_by_turns);
+    tcase_add_test(c, leases_go_by_start_tags);
     tcase_add_test(c, next_shapes);
     tcase_add_test(c, leases_are_fenced);
     tcase_add_test(c, results_are_counted_once);

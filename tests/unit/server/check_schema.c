@@ -1,0 +1,205 @@
+/* The database schema: a new database, stored databases of earlier versions, and migrations that fail half-way. */
+#include "server/store/schema.h"
+#include "server/store/store_private.h"
+
+#include "support/mf_check.h"
+
+#include "common/base/buf.h"
+#include "common/base/cleanup.h"
+#include "common/base/text.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SCHEMA_TEXT_MAX (1u << 20)
+
+static char folder[64];
+static char path[100];
+
+static void make_folder(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/check_schema.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
+}
+
+static void remove_folder(void)
+{
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    char file[120];
+    for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
+        (void)snprintf(file, sizeof(file), "%s%s", path, ends[i]);
+        (void)unlink(file);
+    }
+    (void)rmdir(folder);
+}
+
+static int64_t ask(struct mf_store *s, const char *literal)
+{
+    int64_t n = -1;
+    ck_assert_int_eq(mf_sql_get_i64(s, literal, &n, ""), 1);
+    return n;
+}
+
+/* The text without comments and repeated white space: how SQLite stores it depends on who wrote the statement. */
+static void add_normalised(struct mf_buf *out, const char *sql)
+{
+    bool space = false;
+    for (const char *c = sql; *c; c++) {
+        if (c[0] == '-' && c[1] == '-')
+            c += strcspn(c, "\n");
+        if (!*c)
+            break;
+        if (strchr(" \t\n", *c)) {
+            space = true;
+            continue;
+        }
+        if (space)
+            (void)mf_buf_adds(out, " ");
+        space = false;
+        (void)mf_buf_addf(out, "%c", *c);
+    }
+    (void)mf_buf_adds(out, "\n");
+}
+
+/* What a schema means: columns in any order (ALTER TABLE appends them), checks, indices and triggers. */
+static char *describe(struct mf_store *s)
+{
+    static const char columns[] =
+        "SELECT m.name || '.' || c.name || ' ' || c.type || ' ' || c.\"notnull\" || ' ' || "
+        "ifnull(c.dflt_value, '-') || ' ' || c.pk FROM sqlite_schema m JOIN pragma_table_xinfo(m.name) c "
+        "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY 1";
+    static const char references[] =
+        "SELECT m.name || '.' || f.\"from\" || ' -> ' || f.\"table\" || ' ' || f.on_delete FROM "
+        "sqlite_schema m "
+        "JOIN pragma_foreign_key_list(m.name) f WHERE m.type = 'table' ORDER BY 1";
+    static const char others[] =
+        "SELECT sql FROM sqlite_schema WHERE type <> 'table' AND sql IS NOT NULL ORDER BY name";
+    const char *const queries[] = {columns, references, others};
+    struct mf_buf out;
+    mf_buf_init(&out, SCHEMA_TEXT_MAX);
+    for (size_t i = 0; i < MF_ARRAY_LEN(queries); i++) {
+        _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+        ck_assert_int_eq(mf_sql_dynamic(s, queries[i], &q), 0);
+        while (mf_sql_next(q) > 0)
+            add_normalised(&out, mf_sql_text(q, 0));
+    }
+    ck_assert_int_eq(mf_buf_error(&out), 0);
+    return out.data;
+}
+
+static char *describe_new_database(void)
+{
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    make_folder();
+    ck_assert_int_eq(mf_store_open(path, &s), 0);
+    ck_assert_int_eq(ask(s, "PRAGMA user_version"), mf_schema.version);
+    char *text = describe(s);
+    s = mf_store_free(s);
+    remove_folder();
+    return text;
+}
+
+static char *read_file(const char *name)
+{
+    FILE *f = fopen(name, "re");
+    ck_assert_msg(f != NULL, "%s", name);
+    char *text = calloc(1, SCHEMA_TEXT_MAX);
+    ck_assert_uint_lt(fread(text, 1, SCHEMA_TEXT_MAX, f), SCHEMA_TEXT_MAX);
+    ck_assert_int_eq(fclose(f), 0);
+    return text;
+}
+
+static void create_stored(const char *sql_file, int version)
+{
+    char pragma[40];
+    sqlite3 *db = NULL;
+    _cleanup_(mf_freep) char *sql = read_file(sql_file);
+    mf_format(pragma, sizeof(pragma), "PRAGMA user_version = %d", version);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s: %s", sql_file,
+                  sqlite3_errmsg(db));
+    ck_assert_int_eq(sqlite3_exec(db, pragma, NULL, NULL, NULL), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, "INSERT INTO device_class VALUES (1, 'gfx942', 304)", NULL, NULL, NULL),
+                     SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+}
+
+/* tests/data/schema/version_N.sql, migrated, must equal schema.sql; its rows stay. */
+START_TEST(stored_versions_become_the_present_one)
+{
+    glob_t found;
+    _cleanup_(mf_freep) char *expected = describe_new_database();
+    ck_assert_int_eq(glob(MF_TEST_DATA "/schema/version_*.sql", 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        int version = 0;
+        ck_assert_int_eq(sscanf(strrchr(found.gl_pathv[i], '/'), "/version_%d.sql", &version), 1);
+        _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+        make_folder();
+        create_stored(found.gl_pathv[i], version);
+        ck_assert_int_eq(mf_store_open(path, &s), 0);
+        _cleanup_(mf_freep) char *got = describe(s);
+        ck_assert_msg(strcmp(got, expected) == 0,
+                      "a migrated %s differs from schema.sql: add a migration "
+                      "(server/store/migrations/README.md). Migrated:\n%s\nschema.sql:\n%s",
+                      found.gl_pathv[i], got, expected);
+        ck_assert_int_eq(ask(s, "PRAGMA user_version"), mf_schema.version);
+        ck_assert_int_eq(ask(s, "SELECT count(*) FROM device_class"), 1);
+        s = mf_store_free(s);
+        remove_folder();
+    }
+    globfree(&found);
+}
+END_TEST
+
+static const char *const two_steps[] = {"CREATE TABLE fruit (name TEXT) STRICT",
+                                        "ALTER TABLE fruit ADD COLUMN colour TEXT NOT NULL DEFAULT ''"};
+static const char *const second_fails[] = {"CREATE TABLE fruit (name TEXT) STRICT",
+                                           "ALTER TABLE tree ADD COLUMN x"};
+
+/* clang-format off */
+static const struct {
+    const char *what;
+    int from, to;               /* user_version before; of the program */
+    const char *const *steps;
+    bool works;
+    int64_t n_columns;          /* of table fruit afterwards */
+} cases[] = {
+    {"nothing to do",     1, 1, two_steps,    true,  0},
+    {"both migrations",   1, 3, two_steps,    true,  2},
+    {"only the first",    1, 2, two_steps,    true,  1},
+    {"a failed one undoes the others", 1, 3, second_fails, false, 0},
+    {"a newer database",  4, 3, two_steps,    false, 0},
+};
+/* clang-format on */
+
+START_TEST(runs_the_missing_migrations)
+{
+    _cleanup_(mf_store_freep) struct mf_store *s = NULL;
+    const struct mf_schema schema = {cases[_i].to, "", cases[_i].steps};
+    char pragma[40];
+    make_folder();
+    ck_assert_int_eq(mf_store_open(path, &s), 0);
+    mf_format(pragma, sizeof(pragma), "PRAGMA user_version = %d", cases[_i].from);
+    ck_assert_int_eq(sqlite3_exec(mf_store_db(s), pragma, NULL, NULL, NULL), SQLITE_OK);
+    int r = mf_store_apply_schema(s, &schema);
+    ck_assert_msg((r == 0) == cases[_i].works, "%s: %d %s", cases[_i].what, r, mf_store_error(s));
+    ck_assert_int_eq(ask(s, "PRAGMA user_version"), cases[_i].works ? cases[_i].to : cases[_i].from);
+    ck_assert_int_eq(ask(s, "SELECT count(*) FROM pragma_table_xinfo('fruit')"), cases[_i].n_columns);
+    s = mf_store_free(s);
+    remove_folder();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("schema");
+    TCase *tc = tcase_create("schema");
+    tcase_add_test(tc, stored_versions_become_the_present_one);
+    tcase_add_loop_test(tc, runs_the_missing_migrations, 0, (int)MF_ARRAY_LEN(cases));
+    suite_add_tcase(suite, tc);
+    return mf_check_main(suite);
+}
