@@ -7,9 +7,10 @@
 #     Adds files of the calling folder to a layer.
 # mf_add_program(NAME USES layers…)
 #     A program from main.c that uses jemalloc.
-# mf_add_test(NAME USES layers… [SOURCES …] [OPTIONAL] [LABELS …])
+# mf_add_test(NAME USES layers… [SOURCES …] [OPTIONAL] [DRAWS] [LABELS …])
 #     An executable from NAME.c and its ctest entry. SOURCES: more files, relative to tests/. OPTIONAL: cases
-#     that may be skipped are a second entry (tests/support/mf_check.h).
+#     that may be skipped are a second entry (tests/support/mf_check.h). DRAWS: the test draws some of its
+#     cases, and a long entry NAME_all runs them all (tests/support/mf_draw.h).
 # mf_add_fuzz(NAME USES layers… [SOURCES …] PARSES files…)
 #     A fuzz target from tests/fuzz/NAME.c. A test runs it on the inputs saved in tests/fuzz/NAME/. SOURCES:
 #     files of layers it does not use. PARSES: files that the saved inputs must cover (scripts/fuzz.sh).
@@ -17,6 +18,7 @@
 set(MF_SANITIZE "" CACHE STRING "sanitizers, separated by ';': address;undefined or thread")
 option(MF_WERROR "treat warnings as errors" OFF)
 option(MF_FUZZ "build the libFuzzer targets (needs clang)" OFF)
+option(MF_SIM "build the simulated device; the tests need it" ON)
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
@@ -42,7 +44,8 @@ target_compile_options(mf_build INTERFACE
 if(MF_WERROR)
     target_compile_options(mf_build INTERFACE -Werror)
 endif()
-target_compile_definitions(mf_build INTERFACE _GNU_SOURCE MF_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(mf_build INTERFACE _GNU_SOURCE MF_VERSION="${PROJECT_VERSION}"
+    MF_SIM=$<BOOL:${MF_SIM}>)
 if(MF_SANITIZE)
     string(REPLACE ";" "," mf_sanitize_list "${MF_SANITIZE}")
     target_compile_options(mf_build INTERFACE
@@ -108,7 +111,7 @@ endfunction()
 
 # Tests run in parallel: each makes its own folders and uses port 0.
 function(mf_add_test name)
-    cmake_parse_arguments(ARG "SERIAL;OPTIONAL" "TIMEOUT;PARTS" "USES;LABELS;SOURCES;LINK" ${ARGN})
+    cmake_parse_arguments(ARG "SERIAL;OPTIONAL;DRAWS" "TIMEOUT;PARTS" "USES;LABELS;SOURCES;LINK" ${ARGN})
     list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
     add_executable(${name} ${name}.c ${ARG_SOURCES})
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
@@ -158,6 +161,12 @@ function(mf_add_test name)
     endif()
     if(ARG_SERIAL)
         set_tests_properties(${tests} PROPERTIES RUN_SERIAL TRUE)
+    endif()
+    # DRAWS: the test draws some of its cases (tests/support/mf_draw.h); a long entry runs them all.
+    if(ARG_DRAWS)
+        add_test(NAME ${name}_all COMMAND ${name})
+        set_tests_properties(${name}_all PROPERTIES LABELS long TIMEOUT 3600 SKIP_RETURN_CODE 77
+            ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${slower};CK_DEFAULT_TIMEOUT=60;MOEFARM_TEST_ALL=1")
     endif()
 endfunction()
 

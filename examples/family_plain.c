@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define STEP      "plain_layer"
-#define WORK_MOST (1ll << 24) /* multiply-adds of a layer: beyond that others are faster anyway */
+#define STEP     "plain_layer"
+#define WORK_MAX (1ll << 24) /* maximum multiply-adds of a layer; other families are faster beyond it */
 
-const struct mf_family *mf_family_entry(void); /* what is exported; all else is static */
+const struct mf_family *mf_family_entry(void); /* the only exported symbol */
 
 struct mf_kernel {
     struct mf_shape s;
@@ -32,7 +32,7 @@ static float from_bf16(uint16_t bits)
     return v.f;
 }
 
-static uint16_t to_bf16(float f) /* nearest, ties to even; the layer makes no NaN */
+static uint16_t to_bf16(float f) /* rounds to nearest, ties to even; does not handle NaN */
 {
     union {
         float f;
@@ -49,31 +49,33 @@ static float dot(const float *a, const uint16_t *b, int n)
     return sum;
 }
 
-/* NULL: it is legal; else why not, for people: the rule's name, and a sentence with the numbers. */
+/* Returns NULL if the shape is legal, otherwise the name of the rule, with a sentence and its numbers in why.
+ */
 static const char *refuse(const struct mf_shape *s, char *why, size_t cap)
 {
     long long work = (long long)s->token * s->topk * 3 * s->model_dim * s->inter_dim;
     if (s->q_type != MF_QTYPE_NO || s->dtype != MF_DTYPE_BF16 || s->q_dtype_w != MF_DTYPE_BF16) {
         (void)snprintf(why, cap,
-                       "it computes bf16 without quantisation, and the layer is quantised or another dtype");
+                       "only unquantised bf16 is supported, the layer is quantised or has another dtype");
         return "dtype";
     }
     if (s->act_type != MF_ACT_SILU || !s->use_g1u1 || s->doweight_stage1) {
         (void)snprintf(
             why, cap,
-            "it computes silu(gate) * up, weighted at the end; here activation is number %d, use_g1u1 %d and "
-            "doweight_stage1 %d",
+            "only silu(gate) * up, weighted at the end, is supported; the layer has activation number %d, "
+            "use_g1u1 %d and doweight_stage1 %d",
             (int)s->act_type, s->use_g1u1, s->doweight_stage1);
         return "form";
     }
     if (s->act_limit > 0 || s->has_b1 || s->has_b2) {
-        (void)snprintf(why, cap, "it neither clamps nor adds biases; here the limit is %g, b1 %d and b2 %d",
+        (void)snprintf(why, cap,
+                       "clamping and biases are not supported; the layer has limit %g, b1 %d and b2 %d",
                        (double)s->act_limit, s->has_b1, s->has_b2);
         return "form";
     }
-    if (work > WORK_MOST) {
-        (void)snprintf(why, cap, "%lld multiply-adds; plain loops on one thread take up to %lld", work,
-                       WORK_MOST);
+    if (work > WORK_MAX) {
+        (void)snprintf(why, cap, "%lld multiply-adds; the limit of plain loops on one thread is %lld", work,
+                       WORK_MAX);
         return "work";
     }
     return NULL;

@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""A foreign runner: one step that does a whole bf16 MoE layer in plain Python, standard library only.
+"""A foreign runner: one step that computes a whole bf16 MoE layer in plain Python, standard library only.
 
     moefarm-worker --device cpu:0 --runner "python3 examples/python_runner.py" …
 
-The farm makes the data, checks the output by the same gates as any other candidate, and times it
+The farm creates the data, verifies the output by the same gates as for any other candidate, and times it
 (docs/protocol.md). Replace `layer` by a call into your framework to compare its kernels with all others."""
 import array, json, math, mmap, os, socket
 from operator import mul
 
-NAME, STEP, MOST = "python", "py_layer", 4_000_000
-# A shape without a form has twelve of them.
+NAME, STEP, MAX_MACS = "python", "py_layer", 4_000_000
+# The last column, form, is optional.
 COLUMNS = ("token model_dim inter_dim expert topk act_type dtype q_dtype_a q_dtype_w q_type "
            "use_g1u1 doweight_stage1 form").split()
 
 
 def floats(bf16):
-    """bfloat16 is the upper half of a float."""
+    """Converts bfloat16, the upper half of a float32, to float32."""
     return array.array("f", array.array("I", (v << 16 for v in bf16)).tobytes())
 
 
 def bfloat16(values):
-    """Rounds to nearest, ties to even."""
+    """Rounds float32 to bfloat16: to nearest, ties to even."""
     bits = array.array("I", array.array("f", values).tobytes())
     return array.array("H", ((b + 0x7FFF + (b >> 16 & 1)) >> 16 for b in bits))
 
@@ -49,35 +49,35 @@ def parse(shape):
 
 
 def refuse(s):
-    """Why this shape has no step: (rule, sentence), or None."""
+    """Returns (rule, reason) if the step cannot compute this shape, else None."""
     work = 3 * s["token"] * s["topk"] * s["model_dim"] * s["inter_dim"]
     if s["q_type"] != "QuantType.No" or s["dtype"] != "torch.bfloat16":
         return "dtype", f"only unquantised torch.bfloat16, not {s['q_dtype_a']} with {s['q_type']}"
     if s["act_type"] != "ActivationType.Silu" or not s["use_g1u1"] or s["doweight_stage1"]:
         return "layer", "only Silu with use_g1u1=1 and doweight_stage1=0"
     if s.get("form"):
-        return "form", f"the layer as its twelve columns say it, without '{s['form']}'"
-    if work > MOST:
-        return "size", f"{work} multiply-adds would take minutes in plain Python; at most {MOST}"
+        return "form", f"only layers without a form, not '{s['form']}'"
+    if work > MAX_MACS:
+        return "size", f"{work} multiply-adds would take minutes in plain Python; the limit is {MAX_MACS}"
 
 
-def enumerate_steps(m, say):
+def enumerate_steps(m, send):
     s = parse(m["shape"])
-    no = refuse(s)
-    if no:
-        say(op="reject", family=NAME, kernel=STEP, rule=no[0], reason=no[1])
+    rejection = refuse(s)
+    if rejection:
+        send(op="reject", family=NAME, kernel=STEP, rule=rejection[0], reason=rejection[1])
     else:
         macs = 3 * s["token"] * s["topk"] * s["model_dim"] * s["inter_dim"]
-        say(op="step", step={
+        send(op="step", step={
             "name": STEP, "family": NAME, "stage": "one", "block_m": 0, "ksplit": 0, "workspace": 0,
             "covers": "sort+gather+gemm1+act+gemm2+weight+combine",
             "needs": ["x/bf16/none/token", "topk/index/none/token", "w1/bf16/none/row", "w2/bf16/none/row"],
             "gives": ["y/bf16/none/token"], "flops": 2 * macs, "bytes": 0, "reorder_tolerance": 0})
-    say(op="enumerated")
+    send(op="enumerated")
 
 
 def view(part, writable, kind):
-    """A part of a buffer: a window of a file, as an array of its elements."""
+    """Maps a buffer part, which is a range of a file, as an array of its elements."""
     fd = os.open(part["path"], os.O_RDWR if writable else os.O_RDONLY)
     start = part["offset"] % mmap.PAGESIZE
     window = mmap.mmap(fd, part["bytes"] + start, mmap.MAP_SHARED,
@@ -87,7 +87,7 @@ def view(part, writable, kind):
 
 
 def load(m):
-    """x, ids, weights, w1, w2, y: in the order of the step's needs and gives."""
+    """Returns the shape and the buffers x, ids, weights, w1, w2, y (order of the step's needs and gives)."""
     kinds = {"ids": "i", "weights": "f"}
     return [parse(m["shape"])] + [view(p, b["side"] == "gives", kinds.get(p["name"], "H"))
                                   for b in m["buffers"] for p in b["parts"]]
@@ -97,23 +97,23 @@ def main():
     peer = socket.socket(fileno=int(os.environ["MOEFARM_RUNNER_FD"]))
     lines, loaded = peer.makefile("r", encoding="utf-8"), {}
 
-    def say(**message):
+    def send(**message):
         peer.sendall((json.dumps(message) + "\n").encode())
 
-    say(op="hello", protocol=1, name=NAME, revision="1", families=[NAME], can=["step"])
+    send(op="hello", protocol=1, name=NAME, revision="1", families=[NAME], can=["step"])
     for line in lines:
         m = json.loads(line)
         if m["op"] == "enumerate":
-            enumerate_steps(m, say)
+            enumerate_steps(m, send)
         elif m["op"] == "load":
             loaded[m["handle"]] = load(m)
-            say(op="loaded", handle=m["handle"])
+            send(op="loaded", handle=m["handle"])
         elif m["op"] == "run":
             layer(*loaded[m["handle"]])
-            say(op="ran", handle=m["handle"])
+            send(op="ran", handle=m["handle"])
         elif m["op"] == "unload":
             loaded.pop(m["handle"], None)
-            say(op="unloaded", handle=m["handle"])
+            send(op="unloaded", handle=m["handle"])
         elif m["op"] == "stop":
             break
 

@@ -1,9 +1,9 @@
-/* One call: no allocation, no lock, no file, no waiting. */
+/* fmoe_run: no allocation, no lock, no file access, no waiting. */
 #include <errno.h>
 
 #include "fmoe/private.h"
 
-/* A CPU's threads belong to the process (kernels/core/device.h). */
+/* CPU devices of a process share one thread pool (kernels/core/device.h). */
 static atomic_flag cpu_is_used = ATOMIC_FLAG_INIT;
 
 static struct mf_tensor_ref ref_of(const void *const part[3])
@@ -25,7 +25,7 @@ static int launch(struct fmoe *f, struct mf_pipeline *p, const struct fmoe_call 
         .y.part = {c->y},
         .arena = c->workspace,
     };
-    int r = mf_pipeline_retoken(p, c->tokens);
+    int r = mf_pipeline_set_token_count(p, c->tokens);
 
     if (r < 0)
         return r;
@@ -43,8 +43,8 @@ static int serve(struct fmoe_layer *l, const struct fmoe_call *c)
         plans = atomic_load(&l->now);
         atomic_store(&l->busy, plans);
     } while (atomic_load(&l->now) != plans);
-    r = launch(l->f, plans->of[index].pipeline, c);
-    if (r == 0 && !plans->of[index].tuned) {
+    r = launch(l->f, plans->by_bucket[index].pipeline, c);
+    if (r == 0 && !plans->by_bucket[index].tuned) {
         (void)atomic_fetch_add_explicit(&l->misses[index], 1, memory_order_relaxed);
         (void)atomic_fetch_add_explicit(&l->f->misses, 1, memory_order_relaxed);
     }

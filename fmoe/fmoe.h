@@ -1,25 +1,30 @@
-/* libfmoe: a fused mixture-of-experts layer, served from the table that moefarm tuned.
+/* libfmoe: runs a fused mixture-of-experts layer with the kernels of a table that moefarm tuned.
  *
- *   fmoe_open          a table, or a set of them, for one device
- *   fmoe_layer_open    one layer model: what serves each count of tokens is decided, compiled and loaded here
- *   fmoe_run           one call: on the CPU it is done when it returns, on a GPU it is in a stream then
- *   fmoe_reload        the tables anew, while calls go on
+ *   fmoe_open          opens one device with one or more tables
+ *   fmoe_layer_open    chooses, compiles and loads a layer's kernels for every bucket of token counts
+ *   fmoe_run           runs the layer once: synchronous on the CPU, asynchronous in a stream on a GPU
+ *   fmoe_reload        replaces the tables while calls continue
  *
- * A call looks up by its bucket of tokens (the next power of two, 32768 beyond it, 131072 from there on and the tier below it
- * where that has no row), with the activation function, the type of the activations and a rank's share of the experts in the
- * key. A bucket without a row is a miss: it is served by the choice that fmoe_served names, counted, and may be reported to a
- * farm. A table that has a malformed or an ambiguous row is refused when it is read, with its line: never at a call.
+ * Look-up: the bucket of a call is its token count rounded up to a power of two. From 32769 to 131071 tokens
+ * the bucket is 32768; from 131072 on it is 131072, or 32768 if the table has no row for 131072. The key also
+ * includes the activation function, the data type of the activations and, under expert parallelism, the
+ * number of local experts. A call whose bucket has no row is a miss. libfmoe serves it with the fallback that
+ * fmoe_served names, counts it, and can report it to a moefarm coordinator. Malformed and ambiguous rows are
+ * rejected when the table is read, with file and line, and never during a call.
  *
- * A call allocates nothing, takes no lock, opens no file and waits for no device; on a GPU it may be captured in a graph and
- * replayed with other routing in the same buffers. (On the CPU, threads that sleep are woken, and oneDNN, whose kernels are family
- * lib, allocates.)
+ * A call allocates no memory, takes no lock, opens no file and does not wait for the device. On a GPU it can
+ * be captured in a graph and replayed with other routing in the same buffers. On the CPU a call wakes
+ * sleeping threads, and oneDNN (family lib) allocates memory.
  *
- * Threads: a handle and its layers serve one call at a time; who serves several streams at once opens a handle for each.
- * fmoe_reload, fmoe_drop_old, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_* may be called from other threads meanwhile, and wait for each
- * other: for a reload, as long as it compiles. Opening and closing layers may not. On the CPU all handles of a process share its threads: one call of a process at a time, and -EBUSY for
- * a second. A GPU's calling thread gets the handle's device as its current one.
+ * Threads: a handle and its layers serve one call at a time. Open one handle per concurrent stream.
+ * fmoe_reload, fmoe_drop_old, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_* may run in other threads
+ * during calls; they block each other, during a reload for as long as it compiles. fmoe_layer_open and
+ * fmoe_layer_close must not run during a call. On the CPU all handles of a process share one thread pool, so
+ * the process can run one call at a time; a concurrent call fails with -EBUSY. On a GPU, functions make the
+ * handle's device current in the calling thread.
  *
- * Functions return 0 or a negative errno; those that take a struct fmoe_error put a sentence in it. */
+ * Functions that return int return 0 or a negative errno. Those with a struct fmoe_error also write a message
+ * to it; it may be NULL. */
 #ifndef FMOE_H
 #define FMOE_H
 
@@ -34,7 +39,7 @@ extern "C" {
 #define FMOE_VERSION_MAJOR 0
 #define FMOE_VERSION_MINOR 1
 
-/* Of the library: "0.1.0". Before 1.0 a minor version is another ABI, and another soname. */
+/* Version of the library, "0.1.0". Before 1.0, each minor version has its own ABI and soname. */
 const char *fmoe_version(void);
 
 struct fmoe;
@@ -46,84 +51,94 @@ struct fmoe_error {
 
 /* ---- a handle ---- */
 
-/* device: "cpu:0", "hip:amd:0", "hip:nvidia:0", as `moefarm-worker --list-devices` names them; a GPU's primary context is used.
- * tables: n files written for consumer moefarm; n may be 0, and then everything is a miss. -EBADMSG: a row is malformed, of
- * another kind of device under this one's class, of a family that this build does not have, its key is there twice, or no row is
- * of this device's class; -ENOENT, …: a file cannot be read. On an NVIDIA GPU of sm_90 it launches a short kernel
- * on the default stream and waits for it: not while a stream is captured. */
+/* device: "cpu:0", "hip:amd:0" or "hip:nvidia:0", as listed by `moefarm-worker --list-devices`. A GPU is used
+ * through its primary context. tables: n files exported for consumer moefarm; with n = 0 every call is a
+ * miss.
+ *
+ * -EBADMSG: a row is malformed, belongs to another kind of device under this device's class, or uses a kernel
+ * family that this build lacks; two rows have the same key; or no row is for this device's class. -ENOENT and
+ * other errors: a file cannot be read. On NVIDIA sm_90 the function launches a short kernel on the default
+ * stream and waits for it: do not call it during stream capture. */
 int fmoe_open(const char *device, const char *const *tables, size_t n, struct fmoe_error *error,
               struct fmoe **ret);
-/* Waits for the device, ends the reporter, closes what layers are left. NULL is fine. */
+/* Waits for the device, stops the reporter and closes the remaining layers. f may be NULL. */
 void fmoe_close(struct fmoe *f);
 
-/* Reads tables in the place of those that serve now: all or nothing. What serves is decided, compiled and loaded for every layer
- * that is open; then each is switched, and a call that begins after this has returned is served by the new tables. As fmoe_open and
- * fmoe_layer_open; also -EXDEV: a row wants weights in another layout than the layer has, or more workspace than it was opened with. Old plans
- * stay, so that graphs which hold them can be replayed. */
+/* Replaces all tables, or none on error. Chooses, compiles and loads the kernels of every open layer first,
+ * then switches each layer. Calls that begin after the return use the new tables. Errors as for fmoe_open and
+ * fmoe_layer_open; also -EXDEV: a row needs another weight layout than the layer has, or more workspace than
+ * the layer was opened with. Old plans stay loaded so that captured graphs can still be replayed: see
+ * fmoe_drop_old. */
 int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe_error *error);
-/* Frees what reloads have left: when no graph that was captured before the last of them will be replayed. Waits for the device.
- * -EBUSY: something on the device is being captured, by whomever, which this has spoilt; nothing is freed. So it is with every
- * runtime: nobody may wait for a device while a capture is under way, in any mode. */
+/* Frees the plans that reloads replaced. Call it when no graph captured before the last reload will be
+ * replayed. Waits for the device. -EBUSY: a stream capture is active on the device; nothing is freed, and the
+ * capture is invalidated (CUDA and HIP forbid device synchronisation during any capture). */
 int fmoe_drop_old(struct fmoe *f);
 
-/* Rows of this device's class in the tables of now. Device models of one class are not equally fast (an H100 and an H200): rows of
- * another one serve all the same, but their times are that one's, and other steps may be faster here. */
+/* Rows of the current tables for this device's class. A class can contain device models of different speed
+ * (H100 and H200). Rows tuned on another model of the class are used, but their times are those of that
+ * model, and other kernels may be faster on this one. */
 struct fmoe_rows {
-    size_t n, elsewhere; /* elsewhere: those of n that say they were tuned on another device model */
-    char here[96];       /* this device's model */
-    char there[96];      /* that of the first row from elsewhere; "" for none */
+    size_t n, n_other_model; /* n_other_model: rows tuned on another device model */
+    char model[96];          /* device model of this handle */
+    char other_model[96];    /* model of the first such row; "" if there is none */
 };
 void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret);
 
 /* ---- a layer ---- */
 
-/* Spelled as in the table: "ActivationType.Silu", "torch.float8_e4m3fn", "QuantType.per_1x128". */
+/* Text members are spelled as in the table: "ActivationType.Silu", "torch.float8_e4m3fn",
+ * "QuantType.per_1x128". */
 struct fmoe_layer_model {
-    int32_t model_dim, inter_dim, experts, topk; /* experts: whose weights are here, fused shared ones too */
+    /* experts: number of local experts, including fused shared experts */
+    int32_t model_dim, inter_dim, experts, topk;
     const char *act_type;
-    const char *dtype; /* of x and y: "torch.bfloat16" */
+    const char *dtype; /* data type of x and y: "torch.bfloat16" */
     const char *q_dtype_a, *q_dtype_w, *q_type;
-    int32_t use_g1u1;        /* w1 is [E, 2I, H], gate and up; 0: [E, I, H] */
-    int32_t doweight_stage1; /* the routing weight is applied before the activation */
-    const char *form;        /* what the above cannot say: "b1+b2", "ep:0/384"; NULL or "" for nothing */
+    int32_t use_g1u1;        /* 1: w1 is [E, 2I, H], gate and up; 0: w1 is [E, I, H] */
+    int32_t doweight_stage1; /* 1: apply the routing weight before the activation */
+    const char *form;        /* further properties: "b1+b2", "ep:0/384"; NULL or "" for none */
 
-    int64_t max_tokens; /* of a call, 1 to 1048576 */
-    /* Bytes of workspace that reloads have to do with; 0: as many as the tables of now need. */
+    int64_t max_tokens; /* maximum token count of a call, 1 to 1048576 */
+    /* Workspace that later tables may use, in bytes; 0: the requirement of the current tables. */
     size_t workspace_bytes;
-    /* The layouts that w1 and w2 lie in already ("row"); NULL: as the tables say, and row where they say nothing. */
+    /* Layouts in which w1 and w2 are already stored ("row"). NULL: the layout of the table's rows; "row" if
+     * the table has no row for this layer. */
     const char *w1_layout, *w2_layout;
 };
 
-/* -EINVAL: a member is no such thing, or nothing of this build serves the layer; -EXDEV: the tables want its weights in two
- * layouts, or in another than given; -ENOTSUP: a kernel does not compile or load. */
+/* -EINVAL: a member is invalid, or this build has no kernels for the layer. -EXDEV: the tables need two
+ * layouts for one weight, or another layout than the given one. -ENOTSUP: a kernel fails to compile or to
+ * load. */
 int fmoe_layer_open(struct fmoe *f, const struct fmoe_layer_model *model, struct fmoe_error *error,
                     struct fmoe_layer **ret);
-/* Waits for the device: not while anything on it is being captured. NULL is fine. */
+/* Waits for the device; do not call it during stream capture on the device. l may be NULL. */
 void fmoe_layer_close(struct fmoe_layer *l);
 
-/* Bytes that calls of up to max_tokens need, aligned to 64; the same for as long as the layer is open. */
+/* Workspace for calls of up to max_tokens, in bytes. Constant while the layer is open. */
 size_t fmoe_workspace_bytes(const struct fmoe_layer *l);
 
-/* A weight, 1 or 2, as calls take it: all experts, elements first; with its scales, and a factor for all of it, where the
- * format has them. */
+/* Storage of weight 1 or 2 as fmoe_run expects it: elements of all experts, then, if the format has them,
+ * block scales and a global factor. */
 struct fmoe_weight {
-    const char *layout; /* "row", "panel16", …: docs/api.md */
-    size_t bytes[3];    /* of elements, scales, factor; 0: none */
+    const char *layout; /* "row", "panel16", …: see docs/api.md */
+    size_t bytes[3];    /* size of the elements, the scales and the factor; 0: absent */
 };
 int fmoe_layer_weight(const struct fmoe_layer *l, int which, struct fmoe_weight *ret);
-/* From layout row to the layer's, in host memory; from and to do not overlap. Experts in their order. */
+/* Converts weight `which` (1 or 2) from layout "row" to the layer's layout, in host memory. The experts keep
+ * their order; from and to must not overlap. */
 int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const from[3], void *const to[3]);
 
-/* What serves a call of so many tokens now. */
+/* Kernels that currently serve a given token count. */
 struct fmoe_served {
-    int tuned;           /* by a row; 0: a miss */
-    int64_t bucket;      /* the call's */
-    double us;           /* of the row; 0: none */
-    char table[256];     /* the file whose row it is, or whose row was taken in its place; "" for neither */
-    int64_t line;        /* of that row */
-    char pipeline[1024]; /* "family:step|family:step", cut where it is longer */
+    int tuned;           /* 1: a row of a table; 0: a fallback (miss) */
+    int64_t bucket;      /* bucket of the token count */
+    double us;           /* time of the row in microseconds; 0 without a row */
+    char table[256];     /* file of the row, or of the row used as a fallback; "" if no row is used */
+    int64_t line;        /* line of that row */
+    char pipeline[1024]; /* "family:step|family:step", truncated if longer */
 };
-/* -EINVAL: a count that the layer does not serve. */
+/* -EINVAL: tokens is outside 1 to max_tokens. */
 int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret);
 
 /* ---- a call ---- */
@@ -131,45 +146,50 @@ int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret);
 struct fmoe_call {
     int64_t tokens;
     const void *x; /* bf16 [tokens, model_dim] */
-    /* [tokens, topk], of all ranks' experts; -1 and what is not here contribute nothing */
+    /* [tokens, topk], global expert ids; -1 and experts that are not local contribute nothing */
     const int32_t *ids;
     const float *weights;      /* [tokens, topk] */
-    const void *w1[3], *w2[3]; /* elements, scales, factor: as fmoe_layer_weight says */
-    const float *b1, *b2;      /* of layers that have such a bias: [E, 2I] or [E, I], gate first; [E, H] */
-    const float *calib;        /* NVFP4: the activations' two factors */
-    void *y;                   /* bf16 [tokens, model_dim], written wholly */
-    void *workspace;           /* 64-byte aligned */
+    const void *w1[3], *w2[3]; /* elements, scales, factor: see fmoe_layer_weight */
+    /* biases if the layer has them: float [E, 2I] (gate first) or [E, I]; [E, H] */
+    const float *b1, *b2;
+    const float *calib; /* NVFP4 only: the two global factors of the activations */
+    void *y;            /* bf16 [tokens, model_dim], fully overwritten */
+    void *workspace;    /* 64-byte aligned */
     size_t workspace_bytes;
-    void *stream; /* of a GPU: hipStream_t or CUstream (cudaStream_t); NULL: the default stream */
+    void *stream; /* GPU: hipStream_t or CUstream (cudaStream_t); NULL: the default stream */
 };
-/* For experts of a rank that are no range (round robin, balanced by load, a mask), whose layer has the form "ep:0/ALL": expert_map
- * has the place of each of ALL experts in w1 and w2, from 0 on and in any order, or -1 (vLLM's expert_map). Rewrites ids [tokens, topk]
- * into what a call takes; in place where to is ids. In host memory. -EINVAL: no layer of a rank's, a place beyond its experts, or
- * one that two experts have; nothing is written then. */
-int fmoe_place(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
-               int32_t *to, struct fmoe_error *error);
+/* Maps expert ids for ranks whose local experts are not a contiguous range (round robin, load balancing, a
+ * mask). The layer must have the form "ep:0/ALL". expert_map has ALL entries: the position of each expert in
+ * w1 and w2 (any order, from 0), or -1 if the expert is not local, as vLLM's expert_map. Rewrites ids
+ * [tokens, topk] to the ids that fmoe_run expects; `to` may equal ids. All arrays are in host memory.
+ * -EINVAL: the layer has no such form, a position is out of range, or two experts have the same position;
+ * nothing is written. */
+int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
+                   int32_t *to, struct fmoe_error *error);
 
-/* All pointers are the device's. -EINVAL: no tokens or more than the layer was opened for, too little workspace, or one that is not
- * aligned; -EBUSY: see above; -ECANCELED: the capture that the stream is in was spoilt; -EIO: the device has failed, for good. */
+/* Runs the layer. All pointers are device pointers. -EINVAL: tokens is outside 1 to max_tokens, or the
+ * workspace is too small or misaligned. -EBUSY: see Threads above. -ECANCELED: the stream capture was
+ * invalidated. -EIO: the device has failed permanently. */
 int fmoe_run(struct fmoe_layer *l, const struct fmoe_call *call);
 
 /* ---- misses ---- */
 
-/* Calls so far that no row answered; one that is captured counts once, however often its graph is replayed. */
+/* Number of calls without a row, over all layers. A captured call counts once, not per graph replay. */
 uint64_t fmoe_n_misses(const struct fmoe *f);
-/* The misses since the last time, as a farm takes them (POST /api/v1/misses), in memory that the caller frees; *ret is NULL when
- * there were none. source: who reports, "host/pid" for NULL. */
+/* Returns the misses that no previous call has returned, as the JSON body of POST /api/v1/misses. The caller
+ * frees *ret; it is NULL if there are no misses. source: name of the reporting process; NULL: "host/pid". */
 int fmoe_misses(struct fmoe *f, const char *source, char **ret);
 
-/* Has a thread report misses to a farm each so many seconds. A report that does not get through is sent again, under the same
- * key, so that it counts once; what the farm refuses is dropped. Calls never wait for it. url: "http://farm:8080"; token_file:
- * NULL on loopback. -EALREADY: it does. */
+/* Starts a thread that reports misses to a coordinator every `seconds` seconds (1 to 86400). A failed report
+ * is retried with the same idempotency key, so it is counted once; a refused report is dropped. Calls never
+ * wait for the thread. url: "http://farm:8080". token_file: file with the access token; NULL for a
+ * coordinator on loopback. -EALREADY: the thread is running. */
 int fmoe_report_start(struct fmoe *f, const char *url, const char *token_file, int64_t seconds,
                       struct fmoe_error *error);
-/* Ends it, after one more report where the farm answers: within 20 seconds. */
+/* Stops the thread after a last report, within 20 seconds. Skips that report if the previous one failed. */
 void fmoe_report_stop(struct fmoe *f);
 struct fmoe_reported {
-    uint64_t sent, failed, refused; /* reports */
+    uint64_t sent, failed, refused; /* number of reports */
 };
 void fmoe_report_state(struct fmoe *f, struct fmoe_reported *ret);
 

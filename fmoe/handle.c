@@ -1,4 +1,4 @@
-/* A handle: its device, its tables, and the switch to others. */
+/* Handles: opens a device with its tables, and reloads the tables. */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@ static int read_tables(struct mf_device *device, const char *const *tables, size
         return fmoe_fail(error, r, "%s", why);
     if (mf_fmoe_n_foreign(*ret) > 0)
         r = fmoe_fail(error, -EBADMSG, "%s:%lld: %s", mf_fmoe_foreign_path(*ret, 0),
-                      (long long)mf_fmoe_foreign_line(*ret, 0), MF_FMOE_FOREIGN_WHY);
+                      (long long)mf_fmoe_foreign_line(*ret, 0), MF_FMOE_FOREIGN_REASON);
     else if (mf_fmoe_n_rows(*ret) == 0 && mf_fmoe_n_read(*ret) > 0)
-        r = fmoe_fail(error, -EBADMSG, "%s: no row is of this device's class, %s/%d: export with class=%s/%d",
+        r = fmoe_fail(error, -EBADMSG, "%s: no row for this device's class %s/%d: export with class=%s/%d",
                       tables[0], class->gfx, class->cu_num, class->gfx, class->cu_num);
     if (r < 0)
         *ret = mf_fmoe_close(*ret);
@@ -33,7 +33,7 @@ static int read_tables(struct mf_device *device, const char *const *tables, size
 int fmoe_open(const char *device, const char *const *tables, size_t n, struct fmoe_error *error,
               struct fmoe **ret)
 {
-    const struct mf_device_opening how = {.guest = true};
+    const struct mf_device_open_options how = {.guest = true};
     struct fmoe *f = calloc(1, sizeof(*f));
     char why[MF_REASON_MAX] = "";
     int r;
@@ -41,14 +41,15 @@ int fmoe_open(const char *device, const char *const *tables, size_t n, struct fm
     if (!f)
         return fmoe_fail(error, -ENOMEM, "out of memory");
     (void)pthread_mutex_init(&f->lock, NULL);
-    (void)pthread_mutex_init(&f->reporting, NULL);
-    r = mf_device_open_as(device, &how, why, sizeof(why), &f->device);
+    (void)pthread_mutex_init(&f->reporter_lock, NULL);
+    r = mf_device_open_with(device, &how, why, sizeof(why), &f->device);
     if (r < 0)
         r = fmoe_fail(error, r, "%s", why);
     else if (!f->device->ops->enter)
-        r = fmoe_fail(error, -EINVAL,
-                      "'%s' serves nothing: expected cpu:0, hip:amd:<ordinal> or hip:nvidia:<ordinal>",
-                      device);
+        r = fmoe_fail(
+            error, -EINVAL,
+            "device '%s' cannot serve calls: expected cpu:0, hip:amd:<ordinal> or hip:nvidia:<ordinal>",
+            device);
     else
         r = read_tables(f->device, tables, n, error, &f->table);
     if (r < 0) {
@@ -67,32 +68,32 @@ void fmoe_close(struct fmoe *f)
     while (f->layers) {
         struct fmoe_layer *l = f->layers;
         for (int i = 0; i < FMOE_BUCKETS; i++)
-            l->told[i] = atomic_load(&l->misses[i]); /* nobody will be told any more */
+            l->reported[i] = atomic_load(&l->misses[i]); /* discards unreported misses */
         if (l->closed)
-            fmoe_layer_forget(l);
+            fmoe_layer_free_if_reported(l);
         else
             fmoe_layer_close(l);
     }
     f->table = mf_fmoe_close(f->table);
     f->device = mf_device_close(f->device);
     (void)pthread_mutex_destroy(&f->lock);
-    (void)pthread_mutex_destroy(&f->reporting);
+    (void)pthread_mutex_destroy(&f->reporter_lock);
     free(f);
 }
 
 void fmoe_rows(struct fmoe *f, struct fmoe_rows *ret)
 {
-    const char *here = f->device->info.model, *there;
+    const char *model = f->device->info.model, *other;
 
     (void)pthread_mutex_lock(&f->lock);
     *ret = (struct fmoe_rows){.n = mf_fmoe_n_rows(f->table)};
-    ret->elsewhere = mf_fmoe_n_elsewhere(f->table, here, &there);
-    mf_format(ret->here, sizeof(ret->here), "%s", here);
-    mf_format(ret->there, sizeof(ret->there), "%s", there);
+    ret->n_other_model = mf_fmoe_n_other_model(f->table, model, &other);
+    mf_format(ret->model, sizeof(ret->model), "%s", model);
+    mf_format(ret->other_model, sizeof(ret->other_model), "%s", other);
     (void)pthread_mutex_unlock(&f->lock);
 }
 
-/* ---- other tables ---- */
+/* ---- reload ---- */
 
 static int make_plans(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l,
                       struct fmoe_error *error, struct plans **ret)
@@ -104,13 +105,13 @@ static int make_plans(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_l
     if (r < 0 || workspace <= l->workspace)
         return r;
     for (int i = 0; i < FMOE_BUCKETS; i++) {
-        const struct plan *p = &(*ret)->of[i];
+        const struct plan *p = &(*ret)->by_bucket[i];
         char line[24];
         mf_format(line, sizeof(line), "%lld", (long long)p->line);
         if (p->pipeline && mf_pipeline_arena_bytes(p->pipeline) == workspace)
             r = fmoe_fail(error, -EXDEV,
-                          "%s%s%s: calls of %lld tokens need %zu bytes of workspace; open the layer with "
-                          "workspace_bytes of that, it has %zu",
+                          "%s%s%s: %lld tokens need %zu bytes of workspace, the layer has %zu: open it with "
+                          "a larger workspace_bytes",
                           p->table ? p->table : "no row", p->table ? ":" : "", p->table ? line : "",
                           (long long)fmoe_bucket_at(i), workspace, l->workspace);
     }
@@ -118,7 +119,7 @@ static int make_plans(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_l
     return r;
 }
 
-static void switch_to(struct fmoe_layer *l, struct plans *fresh)
+static void switch_plans(struct fmoe_layer *l, struct plans *fresh)
 {
     struct plans *old = atomic_exchange(&l->now, fresh);
 
@@ -151,7 +152,7 @@ static int reload(struct fmoe *f, struct mf_fmoe *table, struct fmoe_error *erro
     made = 0;
     for (struct fmoe_layer *l = f->layers; l; l = l->next) {
         if (!l->closed)
-            switch_to(l, fresh[made++]);
+            switch_plans(l, fresh[made++]);
     }
     return 0;
 }
@@ -162,7 +163,7 @@ int fmoe_reload(struct fmoe *f, const char *const *tables, size_t n, struct fmoe
     int r = f->device->ops->enter(f->device);
 
     if (r < 0)
-        return fmoe_fail(error, r, "the device has failed");
+        return fmoe_fail(error, r, "the device has failed: restart the process");
     r = read_tables(f->device, tables, n, error, &table);
     if (r < 0)
         return r;
@@ -185,7 +186,7 @@ int fmoe_drop_old(struct fmoe *f)
     (void)pthread_mutex_lock(&f->lock);
     for (struct fmoe_layer *l = f->layers; l; l = l->next) {
         const struct plans *busy;
-        /* A call that is about to begin with old plans sees that they are old, and takes the others. */
+        /* A call re-reads `now` before it uses plans, so no new call can start with old plans. */
         while ((busy = atomic_load(&l->busy)) != NULL && busy != atomic_load(&l->now))
             (void)sched_yield();
     }

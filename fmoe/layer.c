@@ -1,4 +1,4 @@
-/* Layers: opened, asked about, packed for, closed. */
+/* Layers: open, query, weight conversion, close. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +6,7 @@
 
 #include "fmoe/private.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 
 static int set_number(struct mf_shape *s, const char *column, int64_t value, struct fmoe_error *error)
 {
@@ -72,7 +73,7 @@ static int read_layouts(const struct fmoe_layer_model *m, struct fmoe_layer *l, 
         if (!given[i])
             continue;
         if (!mf_layout_find(names[i]))
-            return fmoe_fail(error, -EINVAL, "w%d_layout: there is no layout '%s'", i + 1, names[i]);
+            return fmoe_fail(error, -EINVAL, "w%d_layout is '%s': unknown layout", i + 1, names[i]);
         l->weight[i] = mf_plain_w(&l->shape, fmoe_weight_tensor(i), names[i]);
     }
     return 0;
@@ -94,11 +95,11 @@ static int open_layer(struct fmoe *f, const struct fmoe_layer_model *model, stru
     l->max_tokens = model->max_tokens;
     r = f->device->ops->enter(f->device);
     if (r < 0)
-        return fmoe_fail(error, r, "the device has failed");
+        return fmoe_fail(error, r, "the device has failed: restart the process");
     r = fmoe_plans_make(f, f->table, l, given, error, &plans, &workspace);
     if (r == 0 && model->workspace_bytes > 0 && workspace > model->workspace_bytes)
-        r = fmoe_fail(error, -EINVAL, "workspace_bytes is %zu: what serves %lld tokens needs %zu",
-                      model->workspace_bytes, (long long)model->max_tokens, workspace);
+        r = fmoe_fail(error, -EINVAL, "workspace_bytes is %zu: expected 0, or at least %zu for %lld tokens",
+                      model->workspace_bytes, workspace, (long long)model->max_tokens);
     if (r < 0) {
         (void)fmoe_plans_free(plans);
         return r;
@@ -142,22 +143,23 @@ void fmoe_layer_close(struct fmoe_layer *l)
     busy = f->device->ops->sync(f->device) == -EBUSY;
     (void)pthread_mutex_lock(&f->lock);
     now = atomic_exchange(&l->now, NULL);
-    /* Of calls that may still be in a stream, because a capture forbids to wait for it, the code stays loaded for good */
+    /* During a capture the device cannot be synchronised. Calls may still be in a stream, so their code is
+     * never unloaded. */
     if (!busy) {
         (void)fmoe_plans_free(now);
         l->old = fmoe_plans_free(l->old);
     }
     l->closed = true;
-    fmoe_layer_forget(l);
+    fmoe_layer_free_if_reported(l);
     (void)pthread_mutex_unlock(&f->lock);
 }
 
-void fmoe_layer_forget(struct fmoe_layer *l)
+void fmoe_layer_free_if_reported(struct fmoe_layer *l)
 {
     if (!l->closed)
         return;
     for (int i = 0; i < FMOE_BUCKETS; i++) {
-        if (atomic_load(&l->misses[i]) != l->told[i])
+        if (atomic_load(&l->misses[i]) != l->reported[i])
             return;
     }
     for (struct fmoe_layer **at = &l->f->layers; *at; at = &(*at)->next) {
@@ -211,19 +213,19 @@ int fmoe_layer_pack(const struct fmoe_layer *l, int which, const void *const fro
     return r;
 }
 
-int fmoe_place(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
-               int32_t *to, struct fmoe_error *error)
+int fmoe_remap_ids(const struct fmoe_layer *l, const int32_t *expert_map, int64_t tokens, const int32_t *ids,
+                   int32_t *to, struct fmoe_error *error)
 {
     struct mf_shape s = l->shape;
     const char *why = "out of memory";
     int r;
 
     s.token = tokens;
-    r = mf_fmoe_place(&s, expert_map, ids, to, &why);
+    r = mf_fmoe_remap_ids(&s, expert_map, ids, to, &why);
     return r < 0 ? fmoe_fail(error, r, "%s", why) : 0;
 }
 
-/* ---- what serves ---- */
+/* ---- query ---- */
 
 int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret)
 {
@@ -233,7 +235,7 @@ int fmoe_served(struct fmoe_layer *l, int64_t tokens, struct fmoe_served *ret)
         return -EINVAL;
     (void)pthread_mutex_lock(&l->f->lock);
     *ret = (struct fmoe_served){.bucket = mf_token_bucket(tokens)};
-    p = &atomic_load(&l->now)->of[fmoe_bucket_index(ret->bucket)];
+    p = &atomic_load(&l->now)->by_bucket[fmoe_bucket_index(ret->bucket)];
     ret->tuned = p->tuned;
     ret->us = p->us;
     ret->line = p->line;

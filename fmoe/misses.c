@@ -1,4 +1,4 @@
-/* What no row answered, counted by calls and told as a farm takes it. */
+/* Counts misses, and formats them as the JSON of a report. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +10,8 @@
 #include "common/moe/shape_json.h"
 #include "fmoe/private.h"
 
-#define ROWS_MAX 4096 /* that a farm takes in one report; the others wait for the next */
+/* maximum rows the coordinator accepts per report; the rest waits for the next report */
+#define ROWS_MAX 4096
 
 uint64_t fmoe_n_misses(const struct fmoe *f)
 {
@@ -34,30 +35,30 @@ static int add_miss(cJSON *misses, const struct fmoe_layer *l, int index, uint64
     return cJSON_AddNumberToObject(item, "count", (double)count) ? 0 : -ENOMEM;
 }
 
-/* What is told now; calls go on counting meanwhile. */
-static int tell(struct fmoe *f, cJSON *misses)
+/* Adds the unreported misses. Calls continue to count meanwhile. */
+static int add_unreported(struct fmoe *f, cJSON *misses)
 {
     int r = 0, n = 0;
 
     for (struct fmoe_layer *l = f->layers; l; l = l->next) {
         for (int i = 0; i < FMOE_BUCKETS && r == 0; i++) {
-            l->telling[i] = l->told[i];
-            if (n == ROWS_MAX || atomic_load_explicit(&l->misses[i], memory_order_relaxed) == l->told[i])
+            l->reporting[i] = l->reported[i];
+            if (n == ROWS_MAX || atomic_load_explicit(&l->misses[i], memory_order_relaxed) == l->reported[i])
                 continue;
-            l->telling[i] = atomic_load_explicit(&l->misses[i], memory_order_relaxed);
-            r = add_miss(misses, l, i, l->telling[i] - l->told[i]);
+            l->reporting[i] = atomic_load_explicit(&l->misses[i], memory_order_relaxed);
+            r = add_miss(misses, l, i, l->reporting[i] - l->reported[i]);
             n++;
         }
     }
     return r;
 }
 
-static void mark_told(struct fmoe *f)
+static void mark_reported(struct fmoe *f)
 {
     for (struct fmoe_layer *l = f->layers, *next; l; l = next) {
         next = l->next;
-        memcpy(l->told, l->telling, sizeof(l->told));
-        fmoe_layer_forget(l);
+        memcpy(l->reported, l->reporting, sizeof(l->reported));
+        fmoe_layer_free_if_reported(l);
     }
 }
 
@@ -80,13 +81,13 @@ int fmoe_misses(struct fmoe *f, const char *source, char **ret)
     if (!misses)
         return -ENOMEM;
     (void)pthread_mutex_lock(&f->lock);
-    r = tell(f, misses);
+    r = add_unreported(f, misses);
     if (r == 0 && cJSON_GetArraySize(misses) > 0) {
         *ret = cJSON_PrintUnformatted(body);
         r = *ret ? 0 : -ENOMEM;
     }
     if (r == 0)
-        mark_told(f);
+        mark_reported(f);
     (void)pthread_mutex_unlock(&f->lock);
     return r;
 }

@@ -1,4 +1,5 @@
-/* What serves a layer's calls, decided once: a row's pipeline, or the choice in its place, for every bucket. */
+/* Plans: chooses and opens the pipeline of every bucket of a layer, from a row of the table or by the
+ * fallback rules. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -13,9 +14,9 @@ struct plans *fmoe_plans_free(struct plans *p)
     for (struct plans *next; p; p = next) {
         next = p->next;
         for (int i = 0; i < FMOE_BUCKETS; i++) {
-            p->of[i].pipeline = mf_pipeline_close(p->of[i].pipeline);
-            free(p->of[i].names);
-            free(p->of[i].table);
+            p->by_bucket[i].pipeline = mf_pipeline_close(p->by_bucket[i].pipeline);
+            free(p->by_bucket[i].names);
+            free(p->by_bucket[i].table);
         }
         free(p);
     }
@@ -31,8 +32,9 @@ static struct mf_shape shape_of(const struct fmoe_layer *l, int index)
     return s;
 }
 
-/* Calls of that bucket have at most so many tokens: its own count, but beyond 32768, where the next bucket is far. */
-static int64_t most_tokens(const struct fmoe_layer *l, int index)
+/* Maximum token count of calls in the bucket: the bucket itself below 32768, else the largest count that
+ * look-up assigns to it. */
+static int64_t bucket_max_tokens(const struct fmoe_layer *l, int index)
 {
     int64_t bucket = fmoe_bucket_at(index);
 
@@ -43,13 +45,13 @@ static int64_t most_tokens(const struct fmoe_layer *l, int index)
 
 /* ---- choosing ---- */
 
-static int take_row(const struct mf_fmoe *table, size_t row, bool tuned, struct plan *ret)
+static int plan_from_row(const struct mf_fmoe *table, size_t row, bool tuned, struct plan *ret)
 {
     struct mf_shape shape;
     const char *names;
 
     ret->tuned = tuned;
-    ret->table = strdup(mf_fmoe_row_place(table, row, &ret->line));
+    ret->table = strdup(mf_fmoe_row_location(table, row, &ret->line));
     (void)mf_fmoe_row(table, row, &shape, &ret->us, &names);
     if (!tuned)
         ret->us = 0;
@@ -58,8 +60,8 @@ static int take_row(const struct mf_fmoe *table, size_t row, bool tuned, struct 
     return ret->table && ret->names ? 0 : -ENOMEM;
 }
 
-static int take_choice(const struct fmoe *f, const struct mf_fmoe *table, const struct fmoe_layer *l,
-                       int index, struct fmoe_error *error, struct plan *ret)
+static int plan_from_fallback(const struct fmoe *f, const struct mf_fmoe *table, const struct fmoe_layer *l,
+                              int index, struct fmoe_error *error, struct plan *ret)
 {
     const struct mf_shape shape = shape_of(l, index);
     struct mf_fmoe_choice *choice = malloc(sizeof(*choice));
@@ -71,11 +73,10 @@ static int take_choice(const struct fmoe *f, const struct mf_fmoe *table, const 
     r = mf_fmoe_fallback(table, f->device, &shape, NULL, l->weight[0].order, l->weight[1].order, why,
                          sizeof(why), choice);
     if (r < 0)
-        r = fmoe_fail(error, r == -ENOMEM ? r : -EINVAL,
-                      "calls of %lld tokens: %s, with w1 in %s and w2 in %s", (long long)shape.token, why,
-                      l->weight[0].order, l->weight[1].order);
+        r = fmoe_fail(error, r == -ENOMEM ? r : -EINVAL, "%lld tokens: %s (w1 in layout %s, w2 in layout %s)",
+                      (long long)shape.token, why, l->weight[0].order, l->weight[1].order);
     else if (choice->row != SIZE_MAX)
-        r = take_row(table, choice->row, false, ret);
+        r = plan_from_row(table, choice->row, false, ret);
     else
         r = (ret->names = strdup(choice->names)) ? 0 : -ENOMEM;
     free(choice);
@@ -84,15 +85,15 @@ static int take_choice(const struct fmoe *f, const struct mf_fmoe *table, const 
 
 /* ---- opening ---- */
 
-/* Code of a plan's steps, at codes: -> how many have some. */
-static size_t codes_of(const struct fmoe *f, const struct fmoe_layer *l, const struct plan *p, int index,
-                       struct mf_code *codes)
+/* Lists the code objects that the plan's steps need. Returns their number. */
+static size_t list_codes(const struct fmoe *f, const struct fmoe_layer *l, const struct plan *p, int index,
+                         struct mf_code *codes)
 {
     struct mf_shape shape = shape_of(l, index);
     const char *at = p->names, *name;
     size_t len, n = 0;
 
-    shape.token = most_tokens(l, index);
+    shape.token = bucket_max_tokens(l, index);
     for (int i = 0; i < MF_PATH_STEPS_MAX && mf_pipeline_text_next(&at, &name, &len); i++) {
         char family_name[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
         const struct mf_family *family = NULL;
@@ -104,7 +105,8 @@ static size_t codes_of(const struct fmoe *f, const struct fmoe_layer *l, const s
     return n;
 }
 
-/* Code of all plans at once, in as many processes as there are processors; what does not compile says so when it is opened. */
+/* Compiles the code of all plans in parallel, one process per processor. Compile errors are reported when the
+ * plan is opened. */
 static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struct plans *p)
 {
     _cleanup_(mf_freep) struct mf_code *codes = NULL;
@@ -117,8 +119,8 @@ static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struc
     if (!codes)
         return -ENOMEM;
     for (int i = 0; i < FMOE_BUCKETS; i++) {
-        if (!p->of[i].pipeline)
-            n += codes_of(f, l, &p->of[i], i, &codes[n]);
+        if (!p->by_bucket[i].pipeline)
+            n += list_codes(f, l, &p->by_bucket[i], i, &codes[n]);
     }
     if (n == 0)
         return 0;
@@ -130,13 +132,12 @@ static int compile_ahead(struct fmoe *f, const struct fmoe_layer *l, const struc
     return 0;
 }
 
-/* "table.csv:12: …", or the choice in its place. */
+/* Names the table and line of the plan, or its token count if it has no row. */
 static int refuse(struct fmoe_error *error, int r, const struct plan *p, int64_t tokens, const char *reason)
 {
     if (p->table)
         return fmoe_fail(error, r, "%s:%lld: %s", p->table, (long long)p->line, reason);
-    return fmoe_fail(error, r, "calls of %lld tokens, for which there is no row: %s", (long long)tokens,
-                     reason);
+    return fmoe_fail(error, r, "%lld tokens (no row in the table): %s", (long long)tokens, reason);
 }
 
 static int check_layout(struct fmoe_layer *l, int which, bool *is_given, const struct plan *p, int index,
@@ -151,7 +152,7 @@ static int check_layout(struct fmoe_layer *l, int which, bool *is_given, const s
     }
     if (mf_tensor_spec_equal(&want, &l->weight[which]))
         return 0;
-    mf_format(reason, sizeof(reason), "wants %s in %s; the layer's is in %s, and it is stored once",
+    mf_format(reason, sizeof(reason), "needs %s in layout %s, but the layer stores it in layout %s",
               mf_tensor_name(fmoe_weight_tensor(which)), want.order, l->weight[which].order);
     return refuse(error, -EXDEV, p, fmoe_bucket_at(index), reason);
 }
@@ -163,7 +164,7 @@ static int open_plan(struct fmoe *f, struct fmoe_layer *l, int index, bool layou
     char why[MF_REASON_MAX] = "";
     int r;
 
-    shape.token = most_tokens(l, index);
+    shape.token = bucket_max_tokens(l, index);
     r = mf_pipeline_open(f->device, &shape, NULL, p->names, why, sizeof(why), &p->pipeline);
     if (r < 0)
         return refuse(error, r == -ENOMEM ? r : -ENOTSUP, p, shape.token, why);
@@ -172,16 +173,16 @@ static int open_plan(struct fmoe *f, struct fmoe_layer *l, int index, bool layou
     return r;
 }
 
-/* A neighbour's row that does not open for a count that nobody tuned is no reason to refuse the table: the estimate serves. */
-static int open_other(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
-                      struct fmoe_error *error, struct plan *p)
+/* Uses the estimated pipeline if the row of another shape does not open: the table itself is valid. */
+static int open_estimate(struct fmoe *f, struct fmoe_layer *l, int index, bool layout_given[2],
+                         struct fmoe_error *error, struct plan *p)
 {
     int r;
 
     free(p->names);
     free(p->table);
     *p = (struct plan){0};
-    r = take_choice(f, NULL, l, index, error, p);
+    r = plan_from_fallback(f, NULL, l, index, error, p);
     return r < 0 ? r : open_plan(f, l, index, layout_given, error, p);
 }
 
@@ -191,17 +192,17 @@ static int open_all(struct fmoe *f, struct fmoe_layer *l, bool layout_given[2], 
     int r = compile_ahead(f, l, plans);
 
     for (int i = 0; i < FMOE_BUCKETS && r == 0; i++) {
-        struct plan *p = &plans->of[i];
+        struct plan *p = &plans->by_bucket[i];
         if (!p->names || p->pipeline)
             continue;
         r = open_plan(f, l, i, layout_given, error, p);
         if (r == -ENOTSUP && !p->tuned && p->table)
-            r = open_other(f, l, i, layout_given, error, p);
+            r = open_estimate(f, l, i, layout_given, error, p);
     }
     return r;
 }
 
-/* Rows first: what they want the weights in is what the choices for the other buckets have to do with. */
+/* Opens the tuned rows first: their weight layouts limit the fallbacks of the other buckets. */
 int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
                     struct fmoe_error *error, struct plans **ret, size_t *ret_workspace)
 {
@@ -213,7 +214,7 @@ int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_lay
         size_t row;
 
         if (mf_fmoe_lookup(table, &shape, MF_LOOKUP_MOEFARM, &row) == 0)
-            r = take_row(table, row, true, &p->of[i]);
+            r = plan_from_row(table, row, true, &p->by_bucket[i]);
     }
     if (r == 0)
         r = open_all(f, l, layout_given, error, p);
@@ -223,8 +224,8 @@ int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_lay
         layout_given[w] = true;
     }
     for (int i = 0; i <= last && r == 0; i++) {
-        if (!p->of[i].names)
-            r = take_choice(f, table, l, i, error, &p->of[i]);
+        if (!p->by_bucket[i].names)
+            r = plan_from_fallback(f, table, l, i, error, &p->by_bucket[i]);
     }
     if (r == 0)
         r = open_all(f, l, layout_given, error, p);
@@ -232,7 +233,7 @@ int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_lay
         return r == -ENOMEM ? fmoe_fail(error, r, "out of memory") : r;
     *ret_workspace = 0;
     for (int i = 0; i <= last; i++)
-        *ret_workspace = MF_MAX(*ret_workspace, mf_pipeline_arena_bytes(p->of[i].pipeline));
+        *ret_workspace = MF_MAX(*ret_workspace, mf_pipeline_arena_bytes(p->by_bucket[i].pipeline));
     *ret = MF_TAKE(p);
     return 0;
 }

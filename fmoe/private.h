@@ -1,4 +1,4 @@
-/* What the files of libfmoe share. */
+/* Types and functions shared by the sources of libfmoe. */
 #pragma once
 
 #include <pthread.h>
@@ -12,55 +12,56 @@
 #define FMOE_BUCKETS    17 /* 1, 2, 4, …, 32768, 131072 */
 #define FMOE_TOKENS_MAX (INT64_C(1) << 20)
 
-/* What serves the calls of a bucket. */
+/* Kernels for the calls of one bucket. */
 struct plan {
     struct mf_pipeline *pipeline;
-    char *names;
+    char *names; /* "family:step|family:step" */
     bool tuned;
     double us;
-    char *table; /* NULL: no row stands behind it */
+    char *table; /* NULL: not from a row */
     int64_t line;
 };
 
-/* Of a layer, by bucket; those beyond its max_tokens are empty. */
+/* Plans of a layer by bucket. Buckets beyond max_tokens are empty. */
 struct plans {
-    struct plan of[FMOE_BUCKETS];
-    struct plans *next; /* of the layer's old ones */
+    struct plan by_bucket[FMOE_BUCKETS];
+    struct plans *next; /* next replaced plans of the layer */
 };
 
 struct fmoe_layer {
     struct fmoe *f;
     struct fmoe_layer *next;
-    struct mf_shape shape; /* its token count is none */
+    struct mf_shape shape; /* token is unused */
     int64_t max_tokens;
     struct mf_tensor_spec weight[2];
     size_t workspace;
-    /* A call says in busy which plans it uses, and looks again whether they are still those of now: whoever frees plans waits
-     * for that. */
+    /* Hazard pointer: a call stores the plans it uses in `busy` and re-reads `now`. Plans are freed only when
+     * they are not busy. */
     _Atomic(struct plans *) now, busy;
     struct plans *old;
     _Atomic uint64_t misses[FMOE_BUCKETS];
-    uint64_t told[FMOE_BUCKETS];    /* of misses, by fmoe_misses */
-    uint64_t telling[FMOE_BUCKETS]; /* of misses, by the fmoe_misses that runs */
-    bool closed;                    /* kept for its misses only */
+    uint64_t reported[FMOE_BUCKETS];  /* part of misses that fmoe_misses has returned */
+    uint64_t reporting[FMOE_BUCKETS]; /* value of `reported` after the current fmoe_misses succeeds */
+    bool closed;                      /* kept for its unreported misses only */
 };
 
 struct reporter;
 
 struct fmoe {
     struct mf_device *device;
-    pthread_mutex_t lock; /* of everything below, and of each layer's old and told; no call takes it */
+    /* protects the members below, and old and reported of each layer; calls do not take it */
+    pthread_mutex_t lock;
     struct mf_fmoe *table;
-    struct fmoe_layer *layers; /* closed ones stay for as long as they have misses that nobody was told of */
-    _Atomic uint64_t misses;   /* of all calls */
-    pthread_mutex_t reporting; /* of reporter; its thread takes the other lock */
-    struct reporter *reporter; /* NULL: none */
+    struct fmoe_layer *layers;     /* includes closed layers with unreported misses */
+    _Atomic uint64_t misses;       /* of all calls */
+    pthread_mutex_t reporter_lock; /* protects reporter; its thread takes `lock` */
+    struct reporter *reporter;     /* NULL: none */
 };
 
-/* r, with the sentence in error (may be NULL). */
+/* Formats the message into error (may be NULL) and returns r. */
 __attribute__((format(printf, 3, 4))) int fmoe_fail(struct fmoe_error *error, int r, const char *format, ...);
 
-/* By fmoe_layer.weight's index. */
+/* w: index into fmoe_layer.weight. */
 static inline enum mf_tensor fmoe_weight_tensor(int w)
 {
     return w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2;
@@ -74,11 +75,12 @@ static inline int64_t fmoe_bucket_at(int index)
     return index == FMOE_BUCKETS - 1 ? 131072 : INT64_C(1) << index;
 }
 
-/* Plans of the layer from the table. Where layout_given[i] is false, the table decides l->weight[i], and it is true then. -EXDEV,
- * -EINVAL, -ENOTSUP as fmoe_layer_open. *ret_workspace: what they need. */
+/* Chooses, compiles and opens the plans of a layer. For each weight with layout_given[i] false, sets
+ * l->weight[i] to the layout that the table needs, and layout_given[i] to true. Errors as for
+ * fmoe_layer_open. *ret_workspace: bytes that the plans need. */
 int fmoe_plans_make(struct fmoe *f, const struct mf_fmoe *table, struct fmoe_layer *l, bool layout_given[2],
                     struct fmoe_error *error, struct plans **ret, size_t *ret_workspace);
-/* And those behind it in its list. */
+/* Frees p and all later entries of its list. Returns NULL. */
 struct plans *fmoe_plans_free(struct plans *p);
-/* Takes a closed layer out where it has nothing more to tell. Under the lock. */
-void fmoe_layer_forget(struct fmoe_layer *l);
+/* Frees a closed layer unless it has unreported misses. The caller holds the lock. */
+void fmoe_layer_free_if_reported(struct fmoe_layer *l);

@@ -1,4 +1,4 @@
-/* The reporter: a thread that hands misses to a farm. */
+/* Reporter: a thread that sends misses to a coordinator. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,31 +13,32 @@
 #include "fmoe/private.h"
 
 #define SECONDS_MAX 86400
-#define REQUEST_MS  10000 /* whoever ends the reporter waits for one or two */
+#define REQUEST_MS  10000 /* stopping the reporter waits for one or two requests */
 
 struct reporter {
     struct fmoe *f;
     struct mf_http *http;
     pthread_t thread;
-    pthread_mutex_t lock; /* of ends and state */
+    pthread_mutex_t lock; /* protects stopping and state */
     pthread_cond_t wake;
-    bool ends;
+    bool stopping;
     struct fmoe_reported state;
     int64_t seconds;
-    char key[MF_KEY_TEXT_MAX + 24]; /* of the report in hand */
-    char name[MF_KEY_TEXT_MAX];     /* of this reporter: what makes its keys nobody else's */
+    char key[MF_KEY_TEXT_MAX + 24]; /* idempotency key of body */
+    char name[MF_KEY_TEXT_MAX];     /* random prefix of this reporter's keys */
     uint64_t number;
-    char *body; /* in hand: not acknowledged yet; NULL: none */
+    char *body; /* report that is not acknowledged yet; NULL: none */
 };
 
-enum answer { TAKEN, LATER, NEVER };
+enum answer { ACCEPTED, RETRY, REFUSED };
 
-/* Too much, too often, or from nobody that the farm knows yet, may pass; what it cannot read never will. */
+/* Rate limits, server errors and a token that the coordinator does not know yet are temporary. A malformed
+ * report never succeeds. */
 static enum answer answer_of(long status)
 {
     if (status == 200 || status == 201)
-        return TAKEN;
-    return status == 401 || status == 403 || status == 429 || status >= 500 ? LATER : NEVER;
+        return ACCEPTED;
+    return status == 401 || status == 403 || status == 429 || status >= 500 ? RETRY : REFUSED;
 }
 
 static enum answer post(struct reporter *r)
@@ -49,7 +50,7 @@ static enum answer post(struct reporter *r)
                                       .body = r->body,
                                       .body_len = strlen(r->body)};
     struct mf_http_reply reply;
-    enum answer answer = LATER;
+    enum answer answer = RETRY;
 
     mf_http_reply_init(&reply);
     if (mf_http_send(r->http, &q, &reply) == 0)
@@ -60,19 +61,19 @@ static enum answer post(struct reporter *r)
 
 static enum answer report(struct reporter *r)
 {
-    enum answer answer = TAKEN;
+    enum answer answer = ACCEPTED;
 
     if (!r->body && (fmoe_misses(r->f, NULL, &r->body) < 0 || !r->body))
-        return TAKEN;
+        return ACCEPTED;
     if (!*r->key)
         (void)snprintf(r->key, sizeof(r->key), "%s/%llu", r->name, (unsigned long long)++r->number);
     answer = post(r);
     (void)pthread_mutex_lock(&r->lock);
-    r->state.sent += answer == TAKEN;
-    r->state.failed += answer == LATER;
-    r->state.refused += answer == NEVER;
+    r->state.sent += answer == ACCEPTED;
+    r->state.failed += answer == RETRY;
+    r->state.refused += answer == REFUSED;
     (void)pthread_mutex_unlock(&r->lock);
-    if (answer != LATER) {
+    if (answer != RETRY) {
         free(r->body);
         r->body = NULL;
         r->key[0] = '\0';
@@ -80,30 +81,30 @@ static enum answer report(struct reporter *r)
     return answer;
 }
 
-/* -> true: it ends */
-static bool wait_for_turn(struct reporter *r)
+/* Returns true if the thread must stop. */
+static bool wait_interval(struct reporter *r)
 {
     struct timespec until;
-    bool ends;
+    bool stopping;
 
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)r->seconds;
     (void)pthread_mutex_lock(&r->lock);
-    while (!r->ends && pthread_cond_timedwait(&r->wake, &r->lock, &until) == 0)
+    while (!r->stopping && pthread_cond_timedwait(&r->wake, &r->lock, &until) == 0)
         ;
-    ends = r->ends;
+    stopping = r->stopping;
     (void)pthread_mutex_unlock(&r->lock);
-    return ends;
+    return stopping;
 }
 
 static void *run(void *context)
 {
     struct reporter *r = context;
-    enum answer last = TAKEN;
+    enum answer last = ACCEPTED;
 
-    while (!wait_for_turn(r))
+    while (!wait_interval(r))
         last = report(r);
-    if (last != LATER) /* a farm that did not answer is not waited for */
+    if (last != RETRY) /* do not wait for an unreachable farm again */
         (void)report(r);
     return NULL;
 }
@@ -134,17 +135,17 @@ static int start(struct fmoe *f, const char *url, const char *token_file, int64_
     if (e < 0)
         return fmoe_fail(error, e, "token_file %s: %s", token_file, strerror(-e));
     if (token_file && !*token)
-        return fmoe_fail(error, -EINVAL, "token_file %s holds no token", token_file);
+        return fmoe_fail(error, -EINVAL, "token_file %s contains no token", token_file);
     e = mf_http_new(url, &(struct mf_http_access){.token = token, .ca = "", .request_ms = REQUEST_MS},
                     &r->http);
     explicit_bzero(token, sizeof(token));
     if (e < 0)
         return fmoe_fail(error, e, "url '%s': %s", url,
-                         e == -EPERM ? "a token goes over https, or to this machine"
+                         e == -EPERM ? "a token requires https or a loopback address"
                                      : "expected http://host:port or https://host:port");
     e = mf_secret_make(name);
     if (e < 0)
-        return fmoe_fail(error, e, "no randomness for the report's keys");
+        return fmoe_fail(error, e, "cannot generate a key for reports: %s", strerror(-e));
     mf_key_print(name, r->name);
     r->f = f;
     r->seconds = seconds;
@@ -153,12 +154,12 @@ static int start(struct fmoe *f, const char *url, const char *token_file, int64_
     (void)pthread_cond_init(&r->wake, &attr);
     (void)pthread_condattr_destroy(&attr);
     (void)pthread_mutex_init(&r->lock, NULL);
-    /* a signal is for a thread of the program's */
+    /* block signals in the new thread: they are for the program's own threads */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     e = -pthread_create(&r->thread, NULL, run, r);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return e < 0 ? fmoe_fail(error, e, "starting a thread: %s", strerror(-e)) : 0;
+    return e < 0 ? fmoe_fail(error, e, "cannot start the report thread: %s", strerror(-e)) : 0;
 }
 
 int fmoe_report_start(struct fmoe *f, const char *url, const char *token_file, int64_t seconds,
@@ -173,14 +174,14 @@ int fmoe_report_start(struct fmoe *f, const char *url, const char *token_file, i
     r = calloc(1, sizeof(*r));
     if (!r)
         return fmoe_fail(error, -ENOMEM, "out of memory");
-    (void)pthread_mutex_lock(&f->reporting);
-    e = f->reporter ? fmoe_fail(error, -EALREADY, "misses are reported already")
+    (void)pthread_mutex_lock(&f->reporter_lock);
+    e = f->reporter ? fmoe_fail(error, -EALREADY, "the report thread is already running")
                     : start(f, url, token_file, seconds, error, r);
     if (e < 0)
         (void)reporter_free(r);
     else
         f->reporter = r;
-    (void)pthread_mutex_unlock(&f->reporting);
+    (void)pthread_mutex_unlock(&f->reporter_lock);
     return e;
 }
 
@@ -188,14 +189,14 @@ void fmoe_report_stop(struct fmoe *f)
 {
     struct reporter *r;
 
-    (void)pthread_mutex_lock(&f->reporting);
+    (void)pthread_mutex_lock(&f->reporter_lock);
     r = f->reporter;
     f->reporter = NULL;
-    (void)pthread_mutex_unlock(&f->reporting);
+    (void)pthread_mutex_unlock(&f->reporter_lock);
     if (!r)
         return;
     (void)pthread_mutex_lock(&r->lock);
-    r->ends = true;
+    r->stopping = true;
     (void)pthread_cond_signal(&r->wake);
     (void)pthread_mutex_unlock(&r->lock);
     (void)pthread_join(r->thread, NULL);
@@ -205,11 +206,11 @@ void fmoe_report_stop(struct fmoe *f)
 void fmoe_report_state(struct fmoe *f, struct fmoe_reported *ret)
 {
     *ret = (struct fmoe_reported){0};
-    (void)pthread_mutex_lock(&f->reporting);
+    (void)pthread_mutex_lock(&f->reporter_lock);
     if (f->reporter) {
         (void)pthread_mutex_lock(&f->reporter->lock);
         *ret = f->reporter->state;
         (void)pthread_mutex_unlock(&f->reporter->lock);
     }
-    (void)pthread_mutex_unlock(&f->reporting);
+    (void)pthread_mutex_unlock(&f->reporter_lock);
 }

@@ -34,5 +34,5 @@ string(SHA256 mf_kernel_revision "${mf_kernel_hashes}")
 string(SUBSTRING ${mf_kernel_revision} 0 16 mf_kernel_revision)
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/mf_kernel_revision.h
     CONTENT "#define MF_KERNEL_REVISION \"${mf_kernel_revision}\"\n")
-set_source_files_properties(core/registry.c PROPERTIES
+set_source_files_properties(registry.c PROPERTIES
     INCLUDE_DIRECTORIES ${CMAKE_CURRENT_BINARY_DIR}/generated)

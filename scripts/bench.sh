@@ -2,18 +2,17 @@
 # Builds and runs the benchmarks. Standard output has one figure per line: name value unit.
 # Names a benchmark that is missing or fails on standard error; the exit status is then 1.
 #
-#   scripts/bench.sh [NAME…]     default: commit crashers aa move farm search compare libfmoe
+#   scripts/bench.sh [NAME…]     default: commit crashers aa move farm compare libfmoe
 #
 # By name only:
 #   kernels     kernels without a farm around them
 #   catalogue   every untuned table of AITER through a large simulated farm
 #   workers     the same with 1,024 workers
-#   large       a database of ten million measurements
 #   chain       PyTorch's operators for bench_moves, on a GPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(commit crashers aa move farm search compare libfmoe)
+[ ${#names[@]} -gt 0 ] || names=(commit crashers aa move farm compare libfmoe)
 
 scripts/setup.sh >&2
 scripts/build.sh dev >&2

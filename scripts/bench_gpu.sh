@@ -216,7 +216,7 @@ if "$moefarm" export -o "$state/tuned_fmoe.csv"; then
 fi
 while IFS= read -r line; do
     case $line in
-    *"next step "*"after its runner's death"*) echo "${line#*info: }" ;;
+    *"recovered "*"after a runner died"*) echo "${line#*info: }" ;;
     esac
 done <"$state/worker.log"
 [ $left = 0 ] || { echo "time is up and tasks are left: run the same command again"; exit 75; }

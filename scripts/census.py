@@ -67,9 +67,9 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def includes(files: list[str]) -> dict[str, set[str]]:
-    """Modules (a .c and its .h are one) and the modules they include."""
+    """Modules and the modules they include. A .c, its .h and its _private or _internal header are one."""
     def module(path: str) -> str:
-        return re.sub(r"\.[a-z.]+$", "", path)
+        return re.sub(r"(_private|_internal)?\.[a-z.]+$", "", path)
 
     graph: dict[str, set[str]] = {module(f): set() for f in files}
     for f in files:

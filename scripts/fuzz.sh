@@ -32,7 +32,7 @@ fuzz() {
         grep -E '^Done ' "$log" | sed "s/^/fuzz: $name: /"
     else
         echo "fuzz: $name crashed:" >&2
-        grep -E 'ERROR|SUMMARY|does not hold|#[0-9]+ .* in |Test unit written' "$log" | head -n 20 >&2
+        grep -E 'ERROR|SUMMARY|check failed|#[0-9]+ .* in |Test unit written' "$log" | head -n 20 >&2
         return 1
     fi
 }

@@ -1,5 +1,5 @@
-/* moefarmd: the coordinator of a farm. The main thread is the only writer of the database; the hub (messages of workers),
- * HTTP and the readers have threads of their own. */
+/* moefarmd: the coordinator of a farm. The main thread is the only writer of the database; the hub (messages
+ * of workers), HTTP and the readers have their own threads. */
 #include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/open_files.h"
@@ -40,9 +40,13 @@ static int read_options(int argc, char **argv, struct mf_setup_options *o)
     const struct mf_opt opts[] = {
         {"state", MF_OPT_TEXT, &o->state, "DIR", "state folder with the database, created if missing", 0, 0},
         {"backup", MF_OPT_TEXT, &o->backup, "FILE",
-         "copy the database of the state folder to this new file and exit; a running moefarmd is not disturbed", 0, 0},
-        {"http", MF_OPT_TEXT, &o->http, "ADDRESS:PORT", "REST API and status page; port 0: any free port", 0, 0},
-        {"hub", MF_OPT_TEXT, &o->hub, "ADDRESS:PORT", "address that workers connect to; port 0: any free port", 0, 0},
+         "copy the database of the state folder to this new file and exit; a running moefarmd is not"
+         " disturbed",
+         0, 0},
+        {"http", MF_OPT_TEXT, &o->http, "ADDRESS:PORT",
+         "REST API and status page; port 0: any free port", 0, 0},
+        {"hub", MF_OPT_TEXT, &o->hub, "ADDRESS:PORT",
+         "address that workers connect to; port 0: any free port", 0, 0},
         {"port-file", MF_OPT_TEXT, &o->port_file, "FILE",
          "file for the bound ports, written once both are open: lines http=PORT and hub=PORT", 0, 0},
         {"keys", MF_OPT_BOOL, &o->keys, NULL,
@@ -56,15 +60,17 @@ static int read_options(int argc, char **argv, struct mf_setup_options *o)
          "allow HTTP without TLS beyond loopback, behind a proxy that terminates TLS", 0, 0},
         {"http-rate", MF_OPT_INT, &o->http_rate, "N",
          "requests per second of one token or address, if tokens are required; 0: no limit", 0, 1000000},
-        {"beat-ms", MF_OPT_INT, &o->beat_ms, "MS", "heartbeat interval of workers; a lease is three intervals",
-         10, 600000},
+        {"beat-ms", MF_OPT_INT, &o->beat_ms, "MS",
+         "heartbeat interval of workers; a lease is three intervals", 10, 600000},
         {"attempts", MF_OPT_INT, &o->attempts, "N", "leases of a work unit before it fails", 1, 1000},
         {"unit-s", MF_OPT_DOUBLE, &o->unit_s, "S", "expected duration of a probe unit in seconds", 0, 0},
-        {"race-s", MF_OPT_DOUBLE, &o->race_s, "S", "maximum duration of a race in seconds, by forecast", 0, 0},
+        {"race-s", MF_OPT_DOUBLE, &o->race_s, "S",
+         "maximum duration of a race in seconds, by forecast", 0, 0},
         {"samples-days", MF_OPT_DOUBLE, &o->samples_days, "DAYS",
          "days to keep raw samples (medians and spreads are always kept); 0: for ever", 0, 0},
         {"tune-misses", MF_OPT_INT, &o->tune_misses_s, "S",
-         "every S seconds submit a batch of shapes that production missed (POST /api/v1/misses); 0: only list them",
+         "every S seconds submit a batch of shapes that production missed (POST /api/v1/misses); 0: only list"
+         " them",
          0, 86400},
         {"readers", MF_OPT_INT, &o->readers, "N", "threads for read requests", 1, 64},
         {"log-level", MF_OPT_TEXT, &o->log_level, "LEVEL", "error, warning, info or debug", 0, 0},
@@ -91,8 +97,8 @@ static int set_log_level(const char *text)
     return log_err(-EINVAL, "--log-level %s: give error, warning, info or debug", text);
 }
 
-/* The order matters: addresses and TLS are checked before anything is written; signals are blocked before the first
- * thread starts. */
+/* The order matters: addresses and TLS are checked before anything is written; signals are blocked before the
+ * first thread starts. */
 static int start(struct mf_setup *s, const struct mf_setup_options *o)
 {
     int r = mf_setup_addresses(s, o);
@@ -122,10 +128,10 @@ static int run(const struct mf_setup_options *o)
     struct mf_setup s = MF_SETUP_INIT;
     int r = start(&s, o);
     if (r == 0) {
-        mf_notify_say(&s.notify, "READY=1");
+        mf_notify_send(&s.notify, "READY=1");
         r = mf_farm_run(s.farm, s.signal_fd, &s.notify);
         log_info(r == 0 ? "stopping on a signal" : "stopping: the database failed");
-        mf_notify_say(&s.notify, "STOPPING=1");
+        mf_notify_send(&s.notify, "STOPPING=1");
     }
     mf_setup_stop(&s);
     return r;

@@ -138,7 +138,7 @@ int mf_setup_hub_keys(struct mf_setup *s, const struct mf_setup_options *o)
         r = mf_key_parse(text, secret);
     }
     if (r == 0)
-        r = mf_key_pair_of(secret, &s->keys);
+        r = mf_key_pair_from_secret(secret, &s->keys);
     if (r < 0)
         return log_err(r, "read or make the hub's key %s", path);
     mf_key_print(s->keys.public, public);

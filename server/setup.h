@@ -43,8 +43,8 @@ struct mf_setup {
         .lock_fd = -1, .signal_fd = -1, .notify = {.fd = -1 } \
     }
 
-/* Reads both addresses. Beyond loopback, tokens, keys and TLS (or --plain-http) are required: anybody who reaches an
- * open port could run code on the workers. */
+/* Reads both addresses. Beyond loopback, tokens, keys and TLS (or --plain-http) are required: a peer that
+ * reaches an open port could run code on the workers. */
 int mf_setup_addresses(struct mf_setup *s, const struct mf_setup_options *o);
 int mf_setup_tls(struct mf_setup *s, const struct mf_setup_options *o);
 /* Connects to the service manager, if NOTIFY_SOCKET names one. */
@@ -53,7 +53,7 @@ int mf_setup_notify(struct mf_setup *s);
 int mf_setup_state(struct mf_setup *s, const struct mf_setup_options *o);
 /* The hub's key pair <state>/hub.key, made at the first start. Enrolled workers remember its public key. */
 int mf_setup_hub_keys(struct mf_setup *s, const struct mf_setup_options *o);
-/* SIGTERM and SIGINT arrive through signal_fd. Call before any thread starts: threads inherit the signal mask. */
+/* Routes SIGTERM and SIGINT to signal_fd. Call before any thread starts: threads inherit the signal mask. */
 int mf_setup_signals(struct mf_setup *s);
 int mf_setup_farm(struct mf_setup *s, const struct mf_setup_options *o);
 int mf_setup_readers(struct mf_setup *s, const struct mf_setup_options *o);

@@ -1,5 +1,5 @@
-/* moefarm-worker: one device (or several simulated ones) for a farm. With --runner-child it is a runner, which is
- * how the worker starts its own. */
+/* moefarm-worker: serves one device, or several simulated ones, to a farm. It starts its runners as the same
+ * program with --runner-child. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -33,7 +33,7 @@
 
 #define SIM_WORKERS_MAX  256
 #define ARGUMENTS_MAX    (2 * MF_RUNNER_FOREIGN_MAX + 2 * MF_RUNNER_FAMILY_SO_MAX + 20)
-#define RESERVE_MAX      4 /* agents of one process that keep a runner in reserve */
+#define RESERVE_MAX      4 /* with more agents in the process, none keeps a reserve runner */
 #define DEFAULT_KEEP_GIB 8
 
 struct settings {
@@ -43,22 +43,22 @@ struct settings {
     int n_foreign, n_family_so;
     int64_t sim_workers, keep_mib, memory_mib, parent;
     struct mf_compile_only compile;
-    const char *scratch; /* of a runner */
+    const char *scratch; /* folder of the runner, with --runner-child */
     bool list_devices, compile_only, runner_child, no_sandbox;
 };
 
-/* What one agent's strings point to. */
-struct seat {
+/* One agent and the strings that its options point to. */
+struct instance {
     struct mf_agent *agent;
     struct mf_link_keys keys;
-    char scratch[PATH_MAX]; /* of its runners */
+    char scratch[PATH_MAX]; /* folder of the runners */
     char name[MF_WORKER_NAME_MAX], device[PATH_MAX], identity[MF_DEVICE_TEXT_MAX], keep[32], memory[32],
         parent[32];
     const char *argv[ARGUMENTS_MAX];
 };
 
-/* Every value of an option that may be given again, in order; the table of options keeps only the last. */
-static int collect(const char *option, const char **values, int most, int *n, int argc, char **argv)
+/* Collects all values of a repeatable option, in order; mf_opts_parse keeps only the last. */
+static int collect(const char *option, const char **values, int max, int *n, int argc, char **argv)
 {
     size_t len = strlen(option);
     for (int i = 1; i < argc; i++) {
@@ -71,8 +71,8 @@ static int collect(const char *option, const char **values, int most, int *n, in
             value = argv[++i];
         if (!value)
             continue;
-        if (*n == most) {
-            (void)fprintf(stderr, "moefarm-worker: at most %d times %s\n", most, option);
+        if (*n == max) {
+            (void)fprintf(stderr, "moefarm-worker: %s: too many values, at most %d\n", option, max);
             return -EINVAL;
         }
         values[(*n)++] = value;
@@ -84,32 +84,53 @@ static int parse(struct settings *s, int argc, char **argv)
 {
     /* clang-format off */
     const struct mf_opt opts[] = {
-        {"coordinator",  MF_OPT_TEXT, &s->coordinator, "ENDPOINT", "where moefarmd listens for workers", 0, 0},
-        {"enrol",        MF_OPT_TEXT, &s->enrol, "FILE", "a worker's token, for a coordinator that asks for keys: used once, its key is then beside the spool", 0, 0},
-        {"device",       MF_OPT_TEXT, &s->device, "NAME", "cpu:0, hip:nvidia:<ordinal>, hip:amd:<ordinal>, or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
-        {"name",         MF_OPT_TEXT, &s->name, "NAME", "of this worker, unique in the farm (default: host and device)", 0, 0},
-        {"spool",        MF_OPT_TEXT, &s->spool, "FOLDER", "where results wait until they are acknowledged", 0, 0},
-        {"lock-dir",     MF_OPT_TEXT, &s->lock_folder, "FOLDER", "where the lock of the device is; /tmp where there is no /run/lock", 0, 0},
-        {"families",     MF_OPT_TEXT, &s->families, "LIST", "only these families, by comma", 0, 0},
-        {"runner",       MF_OPT_TEXT, &s->runner, "COMMAND", "a foreign runner beside the families; may be given again", 0, 0},
-        {"family-so",    MF_OPT_TEXT, &s->last_family_so, "FILE", "a shared object with a kernel family; may be given again", 0, 0},
-        {"asm-dir",      MF_OPT_TEXT, &s->asm_folder, "FOLDER", "of prebuilt kernels and their manifests, a folder for each architecture", 0, 0},
-        {"sim-workers",  MF_OPT_INT,  &s->sim_workers, "N", "simulated workers NAME-0 … in this process", 1, SIM_WORKERS_MAX},
-        {"keep",         MF_OPT_INT,  &s->keep_mib, "MIB", "memory held for new runners: weights and references", 0, 1 << 30},
-        {"memory",       MF_OPT_INT,  &s->memory_mib, "MIB", "limit of a runner's address space; 0: none", 0, 1 << 30},
-        {"no-sandbox",   MF_OPT_BOOL, &s->no_sandbox, NULL, "let runners do whatever this user may: for a driver that the limits of SECURITY.md break", 0, 0},
-        {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL, "say what there is on this machine, and what was left out and why", 0, 0},
-        {"compile-only", MF_OPT_BOOL, &s->compile_only, NULL, "fill the cache of code objects ($MOEFARM_CODE_CACHE) for --arch and --shapes; needs no GPU", 0, 0},
-        {"arch",         MF_OPT_TEXT, &s->compile.arch, "NAME", "of --compile-only: nvidia:<gfx>[/<compute units>], amd:<gfx>[/<compute units>]", 0, 0},
-        {"shapes",       MF_OPT_TEXT, &s->compile.shapes, "FILE", "of --compile-only: an untuned_fmoe.csv", 0, 0},
-        {"log",          MF_OPT_TEXT, &s->log_level, "LEVEL", "error, warning, info or debug", 0, 0},
-        {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "be a runner: started by a worker only", 0, 0},
-        {"scratch",      MF_OPT_TEXT, &s->scratch, "FOLDER", "of this runner alone", 0, 0},
-        {"parent",       MF_OPT_INT,  &s->parent, "PID", "of the worker that started this runner", 0, INT32_MAX},
+        {"coordinator", MF_OPT_TEXT, &s->coordinator, "ENDPOINT",
+         "address of moefarmd for workers (moefarmd --hub)", 0, 0},
+        {"enrol", MF_OPT_TEXT, &s->enrol, "FILE",
+         "enrolment token, if the coordinator requires keys; used once: the key is kept next to the spool",
+         0, 0},
+        {"device", MF_OPT_TEXT, &s->device, "NAME",
+         "cpu:0, hip:nvidia:<ordinal>, hip:amd:<ordinal> or sim:<class>:<ordinal>[:<spec file>]", 0, 0},
+        {"name", MF_OPT_TEXT, &s->name, "NAME",
+         "name of the worker, unique in the farm (default: host and device)", 0, 0},
+        {"spool", MF_OPT_TEXT, &s->spool, "DIR", "folder for results that are not acknowledged yet", 0, 0},
+        {"lock-dir", MF_OPT_TEXT, &s->lock_folder, "DIR",
+         "folder for the device lock; /tmp if /run/lock is not writable", 0, 0},
+        {"families", MF_OPT_TEXT, &s->families, "LIST",
+         "kernel families to offer, comma-separated (default: all)", 0, 0},
+        {"runner", MF_OPT_TEXT, &s->runner, "COMMAND", "command of a foreign runner (repeatable)", 0, 0},
+        {"family-so", MF_OPT_TEXT, &s->last_family_so, "FILE",
+         "shared object with a kernel family (repeatable)", 0, 0},
+        {"asm-dir", MF_OPT_TEXT, &s->asm_folder, "DIR",
+         "folder of prebuilt kernels and manifests, one subfolder per architecture", 0, 0},
+        {"sim-workers", MF_OPT_INT, &s->sim_workers, "N",
+         "number of simulated workers in this process: NAME-0, ...", 1, SIM_WORKERS_MAX},
+        {"keep", MF_OPT_INT, &s->keep_mib, "MIB",
+         "memory for weights and references kept for new runners, in MiB", 0, 1 << 30},
+        {"memory", MF_OPT_INT, &s->memory_mib, "MIB",
+         "address space limit of a runner, in MiB; 0: no limit", 0, 1 << 30},
+        {"no-sandbox", MF_OPT_BOOL, &s->no_sandbox, NULL,
+         "run runners without a sandbox, for drivers that fail under the limits of SECURITY.md", 0, 0},
+        {"list-devices", MF_OPT_BOOL, &s->list_devices, NULL,
+         "list the devices of this machine, with the reason if one cannot be used, and exit", 0, 0},
+        {"compile-only", MF_OPT_BOOL, &s->compile_only, NULL,
+         "fill the code object cache ($MOEFARM_CODE_CACHE) for --arch and --shapes and exit; needs no GPU",
+         0, 0},
+        {"arch", MF_OPT_TEXT, &s->compile.arch, "NAME",
+         "architecture for --compile-only: nvidia:<gfx>[/<compute units>] or amd:<gfx>[/<compute units>]",
+         0, 0},
+        {"shapes", MF_OPT_TEXT, &s->compile.shapes, "FILE", "untuned_fmoe.csv for --compile-only", 0, 0},
+        {"log-level", MF_OPT_TEXT, &s->log_level, "LEVEL", "log level: error, warning, info or debug", 0, 0},
+        {"runner-child", MF_OPT_BOOL, &s->runner_child, NULL, "internal: run as a runner of a worker", 0, 0},
+        {"scratch", MF_OPT_TEXT, &s->scratch, "DIR", "internal: scratch folder of the runner", 0, 0},
+        {"parent", MF_OPT_INT, &s->parent, "PID",
+         "internal: pid of the worker that started the runner", 0, INT32_MAX},
     };
     /* clang-format on */
     int rest = argc;
-    int r = mf_opts_parse("moefarm-worker [options]", opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
+    int r =
+        mf_opts_parse("moefarm-worker [options]\n\nMeasure kernels on one device for a moefarm coordinator.",
+                      opts, MF_ARRAY_LEN(opts), argc, argv, &rest);
     if (r != 0)
         return r;
     if (rest < argc) {
@@ -138,48 +159,48 @@ static int run_child(const struct settings *s)
     return mf_runner_main(&o);
 }
 
-/* The command line of a runner: this program again. */
-static void make_argv(const struct settings *s, struct seat *seat)
+/* Builds the command line of a runner: this program with --runner-child. */
+static void make_argv(const struct settings *s, struct instance *instance)
 {
     int n = 0;
-    mf_format(seat->keep, sizeof(seat->keep), "--keep=%lld", (long long)s->keep_mib);
-    mf_format(seat->memory, sizeof(seat->memory), "--memory=%lld", (long long)s->memory_mib);
-    mf_format(seat->parent, sizeof(seat->parent), "--parent=%ld", (long)getpid());
-    seat->argv[n++] = "/proc/self/exe";
-    seat->argv[n++] = "--runner-child";
-    seat->argv[n++] = seat->parent;
-    seat->argv[n++] = seat->keep;
-    seat->argv[n++] = seat->memory;
-    seat->argv[n++] = "--device";
-    seat->argv[n++] = seat->device;
+    mf_format(instance->keep, sizeof(instance->keep), "--keep=%lld", (long long)s->keep_mib);
+    mf_format(instance->memory, sizeof(instance->memory), "--memory=%lld", (long long)s->memory_mib);
+    mf_format(instance->parent, sizeof(instance->parent), "--parent=%ld", (long)getpid());
+    instance->argv[n++] = "/proc/self/exe";
+    instance->argv[n++] = "--runner-child";
+    instance->argv[n++] = instance->parent;
+    instance->argv[n++] = instance->keep;
+    instance->argv[n++] = instance->memory;
+    instance->argv[n++] = "--device";
+    instance->argv[n++] = instance->device;
     if (s->families[0]) {
-        seat->argv[n++] = "--families";
-        seat->argv[n++] = s->families;
+        instance->argv[n++] = "--families";
+        instance->argv[n++] = s->families;
     }
     for (int i = 0; i < s->n_foreign; i++) {
-        seat->argv[n++] = "--runner";
-        seat->argv[n++] = s->foreign[i];
+        instance->argv[n++] = "--runner";
+        instance->argv[n++] = s->foreign[i];
     }
     for (int i = 0; i < s->n_family_so; i++) {
-        seat->argv[n++] = "--family-so";
-        seat->argv[n++] = s->family_so[i];
+        instance->argv[n++] = "--family-so";
+        instance->argv[n++] = s->family_so[i];
     }
     if (s->asm_folder[0]) {
-        seat->argv[n++] = "--asm-dir";
-        seat->argv[n++] = s->asm_folder;
+        instance->argv[n++] = "--asm-dir";
+        instance->argv[n++] = s->asm_folder;
     }
     if (s->no_sandbox)
-        seat->argv[n++] = "--no-sandbox";
-    if (seat->scratch[0]) {
-        seat->argv[n++] = "--scratch";
-        seat->argv[n++] = seat->scratch;
+        instance->argv[n++] = "--no-sandbox";
+    if (instance->scratch[0]) {
+        instance->argv[n++] = "--scratch";
+        instance->argv[n++] = instance->scratch;
     }
-    seat->argv[n] = NULL;
+    instance->argv[n] = NULL;
 }
 
-/* ---- the loop ---- */
+/* ---- event loop ---- */
 
-/* SIGTERM and SIGINT as a descriptor; blocked before any thread of ZeroMQ starts. */
+/* Returns a signalfd for SIGTERM and SIGINT. Blocks them before ZeroMQ starts threads. */
 static int block_signals(void)
 {
     sigset_t set;
@@ -193,138 +214,139 @@ static int block_signals(void)
     return fd < 0 ? -errno : fd;
 }
 
-/* NAME-i, on the device with the ordinal counted on from the one given. */
-static int make_seat(const struct settings *s, struct seat *seat, int i)
+/* Sets name and device. With --sim-workers they are NAME-i and the ordinal of --device plus i. */
+static int set_name_and_device(const struct settings *s, struct instance *instance, int i)
 {
     if (s->sim_workers == 1) {
-        int r = mf_copy(seat->name, sizeof(seat->name), s->name);
-        return r < 0 ? r : mf_copy(seat->device, sizeof(seat->device), s->device);
+        int r = mf_copy(instance->name, sizeof(instance->name), s->name);
+        return r < 0 ? r : mf_copy(instance->device, sizeof(instance->device), s->device);
     }
     const char *class = s->device + 4, *ordinal = strchr(class, ':');
     if (strncmp(s->device, "sim:", 4) != 0 || !ordinal)
         return -EINVAL;
     char *end;
     long first = strtol(ordinal + 1, &end, 10);
-    mf_format(seat->name, sizeof(seat->name), "%s-%d", s->name, i);
-    mf_format(seat->device, sizeof(seat->device), "sim:%.*s:%ld%s", (int)(ordinal - class), class, first + i,
-              end);
+    mf_format(instance->name, sizeof(instance->name), "%s-%d", s->name, i);
+    mf_format(instance->device, sizeof(instance->device), "sim:%.*s:%ld%s", (int)(ordinal - class), class,
+              first + i, end);
     return 0;
 }
 
-/* Of a GPU. A worker whose device cannot be asked starts all the same: its runner says what is wrong with it. */
-static void identify(const struct settings *s, struct seat *seat)
+/* Reads the identity of a GPU. If that fails the worker starts anyway: its runner reports the error. */
+static void set_identity(const struct settings *s, struct instance *instance)
 {
     char why[256];
     if (strncmp(s->device, "hip:", 4) == 0 &&
-        mf_device_query_identity(s->device, seat->identity, sizeof(seat->identity), why, sizeof(why)) < 0)
-        log_warn("%s has no identity to lock it by: %s", s->device, why);
+        mf_device_query_identity(s->device, instance->identity, sizeof(instance->identity), why,
+                                 sizeof(why)) < 0)
+        log_warn("%s: cannot read the device identity, locking by name: %s", s->device, why);
 }
 
-/* Without room for code objects a worker works all the same, and compiles again what the next one could have found. */
-static void look_at_cache(const struct settings *s)
+/* Warns if the code cache is not writable. The worker runs anyway, but later workers must compile again. */
+static void check_code_cache(const struct settings *s)
 {
     char folder[PATH_MAX];
     if (strncmp(s->device, "hip:", 4) != 0)
         return;
     mf_code_folder(folder);
-    int r = mf_code_room(folder);
+    int r = mf_code_check_writable(folder);
     if (r < 0)
-        log_warn("the code cache %s takes nothing (%s): what is compiled is kept beside the spool until the "
-                 "worker starts again",
+        log_warn("code cache %s is not writable: %s; using the scratch folder next to the spool until the "
+                 "worker restarts",
                  folder, strerror(-r));
 }
 
-/* What a runner may write to, beside the spool: emptied of what runners of before left. */
-static int make_scratch(const struct settings *s, struct seat *seat)
+/* Creates the scratch folder that runners may write to, next to the spool, and empties it. */
+static int make_scratch(const struct settings *s, struct instance *instance)
 {
     if (strncmp(s->device, "sim:", 4) == 0)
         return 0;
-    mf_format(seat->scratch, sizeof(seat->scratch), "%s/%s.scratch", s->spool, seat->name);
-    int r = mf_sandbox_scratch(seat->scratch);
-    return r < 0 ? log_err(r, "make the runners' folder %s", seat->scratch) : 0;
+    mf_format(instance->scratch, sizeof(instance->scratch), "%s/%s.scratch", s->spool, instance->name);
+    int r = mf_sandbox_scratch(instance->scratch);
+    return r < 0 ? log_err(r, "cannot create the scratch folder %s", instance->scratch) : 0;
 }
 
-/* 1: it has keys; 0: it needs none. */
-static int find_keys(const struct settings *s, void *zmq, struct seat *seat)
+/* 1: keys found; 0: connect without keys. */
+static int find_keys(const struct settings *s, void *zmq, struct instance *instance)
 {
     char why[512] = "";
     const struct mf_enrol e = {.zmq = zmq,
                                .coordinator = s->coordinator,
-                               .name = seat->name,
+                               .name = instance->name,
                                .folder = s->spool,
                                .token_file = s->enrol};
-    int r = mf_enrol(&e, &seat->keys, why, sizeof(why));
+    int r = mf_enrol(&e, &instance->keys, why, sizeof(why));
     if (r < 0)
-        log_warn("%s: %s", seat->name, why);
+        log_warn("%s: %s", instance->name, why);
     return r;
 }
 
-static int start_seats(const struct settings *s, void *zmq, struct seat *seats)
+static int start_agents(const struct settings *s, void *zmq, struct instance *instances)
 {
-    identify(s, &seats[0]); /* before there are threads */
-    look_at_cache(s);
+    set_identity(s, &instances[0]); /* forks, so it must run before threads start */
+    check_code_cache(s);
     if (s->sim_workers > 1 && s->enrol[0]) {
-        log_warn("--enrol: a token brings one key in; start %lld workers, or leave --sim-workers out",
+        log_warn("--enrol: a token enrols one worker; start %lld workers, or omit --sim-workers",
                  (long long)s->sim_workers);
         return -EINVAL;
     }
     for (int i = 0; i < s->sim_workers; i++) {
         char why[512] = "";
-        int r = make_seat(s, &seats[i], i);
+        int r = set_name_and_device(s, &instances[i], i);
         if (r < 0) {
-            log_warn("--sim-workers needs --device sim:<class>:<ordinal>, not '%s'", s->device);
+            log_warn("--sim-workers requires --device sim:<class>:<ordinal>, not '%s'", s->device);
             return r;
         }
-        r = make_scratch(s, &seats[i]);
+        r = make_scratch(s, &instances[i]);
         if (r < 0)
             return r;
-        make_argv(s, &seats[i]);
-        int keys = find_keys(s, zmq, &seats[i]);
+        make_argv(s, &instances[i]);
+        int keys = find_keys(s, zmq, &instances[i]);
         if (keys < 0)
             return keys;
         struct mf_agent_options o = {
             .zmq = zmq,
             .coordinator = s->coordinator,
-            .keys = keys > 0 ? &seats[i].keys : NULL,
-            .name = seats[i].name,
-            .device = seats[i].device,
-            .identity = seats[i].identity,
+            .keys = keys > 0 ? &instances[i].keys : NULL,
+            .name = instances[i].name,
+            .device = instances[i].device,
+            .identity = instances[i].identity,
             .spool_folder = s->spool,
             .lock_folder = s->lock_folder,
-            .runner_argv = seats[i].argv,
+            .runner_argv = instances[i].argv,
             .keep_bytes = (uint64_t)s->keep_mib << 20,
             .reserve = s->sim_workers <= RESERVE_MAX,
         };
-        r = mf_agent_new(&o, why, sizeof(why), &seats[i].agent);
+        r = mf_agent_new(&o, why, sizeof(why), &instances[i].agent);
         if (r < 0) {
-            log_warn("%s: %s", seats[i].name, why);
+            log_warn("%s: %s", instances[i].name, why);
             return r;
         }
     }
     return 0;
 }
 
-static int timeout_of(const struct seat *seats, int n, const struct mf_notify *notify)
+static int timeout_of(const struct instance *instances, int n, const struct mf_notify *notify)
 {
     int64_t due = mf_notify_due_ms(notify), now = mf_now_ms();
     int code;
     for (int i = 0; i < n; i++) {
-        if (!mf_agent_ended(seats[i].agent, &code))
-            due = MF_MIN(due, mf_agent_due_ms(seats[i].agent));
+        if (!mf_agent_ended(instances[i].agent, &code))
+            due = MF_MIN(due, mf_agent_due_ms(instances[i].agent));
     }
     return due == INT64_MAX ? -1 : (int)MF_MIN(MF_MAX(due - now, 0), 60000);
 }
 
-/* Fills items with the signals and those of every agent that is not over; their number. */
-static int gather_items(const struct seat *seats, int n, int signals, zmq_pollitem_t *items)
+/* Fills items with the signalfd and those of all agents that have not ended. Returns their number. */
+static int gather_items(const struct instance *instances, int n, int signals, zmq_pollitem_t *items)
 {
     int n_items = 0, code;
     items[n_items++] = (zmq_pollitem_t){.fd = signals, .events = ZMQ_POLLIN};
     for (int i = 0; i < n; i++) {
         zmq_pollitem_t own[MF_AGENT_POLLITEMS];
-        if (mf_agent_ended(seats[i].agent, &code))
+        if (mf_agent_ended(instances[i].agent, &code))
             continue;
-        mf_agent_pollitems(seats[i].agent, own);
+        mf_agent_pollitems(instances[i].agent, own);
         for (int k = 0; k < MF_AGENT_POLLITEMS; k++) {
             if (own[k].socket || own[k].fd >= 0)
                 items[n_items++] = own[k];
@@ -333,31 +355,31 @@ static int gather_items(const struct seat *seats, int n, int signals, zmq_pollit
     return n_items;
 }
 
-static int loop(struct seat *seats, int n, int signals, struct mf_notify *notify)
+static int loop(struct instance *instances, int n, int signals, struct mf_notify *notify)
 {
     _cleanup_(mf_freep) zmq_pollitem_t *items = calloc((size_t)n * MF_AGENT_POLLITEMS + 1, sizeof(*items));
     if (!items)
         return 1;
     for (;;) {
-        int over = 0, exit_code = 0, code;
+        int n_ended = 0, exit_code = 0, code;
         for (int i = 0; i < n; i++) {
-            mf_agent_turn(seats[i].agent);
-            if (mf_agent_ended(seats[i].agent, &code)) {
-                over++;
+            mf_agent_run_once(instances[i].agent);
+            if (mf_agent_ended(instances[i].agent, &code)) {
+                n_ended++;
                 exit_code = MF_MAX(exit_code, code);
             }
         }
-        if (over == n)
+        if (n_ended == n)
             return exit_code;
-        mf_notify_turn(notify, mf_now_ms());
-        int n_items = gather_items(seats, n, signals, items);
-        if (zmq_poll(items, n_items, timeout_of(seats, n, notify)) < 0 && errno != EINTR)
+        mf_notify_watchdog(notify, mf_now_ms());
+        int n_items = gather_items(instances, n, signals, items);
+        if (zmq_poll(items, n_items, timeout_of(instances, n, notify)) < 0 && errno != EINTR)
             return 1;
         struct signalfd_siginfo info;
         if (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-            mf_notify_say(notify, "STOPPING=1");
+            mf_notify_send(notify, "STOPPING=1");
             for (int i = 0; i < n; i++)
-                mf_agent_stop(seats[i].agent, "stopped");
+                mf_agent_stop(instances[i].agent, "stopped");
         }
     }
 }
@@ -368,29 +390,29 @@ static int run_worker(const struct settings *s)
     _cleanup_(mf_notify_release) struct mf_notify notify;
     int r = mf_notify_init(&notify);
     if (r < 0)
-        log_err(r, "NOTIFY_SOCKET: give a path or @name");
+        log_err(r, "NOTIFY_SOCKET: expected a path or @name");
     if (signals < 0 || r < 0)
         return 1;
-    r = mf_open_files_raise(); /* a simulated worker has eight, and its process 256 of them */
+    r = mf_open_files_raise(); /* a simulated worker has 8 open files, and a process up to 256 workers */
     if (r < 0)
-        log_err(r, "raise the limit of open files");
+        log_err(r, "cannot raise the limit of open files");
     if (mkdir(s->spool, 0700) < 0 && errno != EEXIST) {
-        log_err(-errno, "make the spool's folder %s", s->spool);
+        log_err(-errno, "cannot create the spool folder %s", s->spool);
         return 1;
     }
-    struct seat *seats = calloc((size_t)s->sim_workers, sizeof(*seats));
+    struct instance *instances = calloc((size_t)s->sim_workers, sizeof(*instances));
     void *zmq = zmq_ctx_new();
     int code = 1;
-    if (seats && zmq) {
+    if (instances && zmq) {
         (void)zmq_ctx_set(zmq, ZMQ_MAX_SOCKETS, SIM_WORKERS_MAX * 2 + 16);
-        if (start_seats(s, zmq, seats) == 0) {
-            mf_notify_say(&notify, "READY=1");
-            code = loop(seats, (int)s->sim_workers, signals, &notify);
+        if (start_agents(s, zmq, instances) == 0) {
+            mf_notify_send(&notify, "READY=1");
+            code = loop(instances, (int)s->sim_workers, signals, &notify);
         }
         for (int i = 0; i < s->sim_workers; i++)
-            mf_agent_free(seats[i].agent);
+            mf_agent_free(instances[i].agent);
     }
-    free(seats);
+    free(instances);
     if (zmq)
         zmq_ctx_term(zmq);
     return code;
@@ -405,12 +427,12 @@ static bool parse_level(const char *text, enum mf_log_level *ret)
             return true;
         }
     }
-    (void)fprintf(stderr, "moefarm-worker: --log has to be error, warning, info or debug, not '%s'\n", text);
+    (void)fprintf(stderr, "moefarm-worker: --log-level '%s': expected error, warning, info or debug\n", text);
     return false;
 }
 
-/* Most letters of a name: "NAME-255" has to fit where there are several. */
-static size_t name_most(const struct settings *s)
+/* Maximum length of --name: with several workers "NAME-255" must fit. */
+static size_t name_max_len(const struct settings *s)
 {
     return MF_WORKER_NAME_MAX - 1 - (s->sim_workers > 1 ? strlen("-255") : 0);
 }
@@ -419,7 +441,7 @@ static void default_name(const struct settings *s, char name[MF_WORKER_NAME_MAX]
 {
     char host[HOST_NAME_MAX + 1] = "worker";
     (void)gethostname(host, sizeof(host) - 1);
-    mf_worker_name(host, s->device, name_most(s), name);
+    mf_worker_name(host, s->device, name_max_len(s), name);
 }
 
 int main(int argc, char **argv)
@@ -447,15 +469,15 @@ int main(int argc, char **argv)
         return 2;
     mf_log_init("moefarm-worker", level);
     if (mf_fault_init() < 0) {
-        log_warn("MOEFARM_FAULT: give NAME:N:FILE");
+        log_warn("MOEFARM_FAULT: expected NAME:N:FILE");
         return 2;
     }
     if (s.runner_child)
         return run_child(&s);
     if (s.list_devices) {
-        struct seat seat = {.device = ""}; /* no scratch: it writes nothing */
-        make_argv(&s, &seat);
-        return mf_list_devices(seat.argv, seat.device, sizeof(seat.device));
+        struct instance instance = {.device = ""}; /* no scratch folder: listing writes nothing */
+        make_argv(&s, &instance);
+        return mf_list_devices(instance.argv, instance.device, sizeof(instance.device));
     }
     if (s.compile_only) {
         s.compile.families = s.families;
@@ -466,10 +488,10 @@ int main(int argc, char **argv)
         default_name(&s, name);
         s.name = name;
     }
-    if (!mf_is_name(s.name, name_most(&s))) {
+    if (!mf_is_name(s.name, name_max_len(&s))) {
         (void)fprintf(stderr,
-                      "moefarm-worker: --name has to be 1 to %zu letters, digits, _ . or -%s, not '%s'\n",
-                      name_most(&s), s.sim_workers > 1 ? " with --sim-workers" : "", s.name);
+                      "moefarm-worker: --name: expected 1 to %zu letters, digits, _ . or -%s, not '%s'\n",
+                      name_max_len(&s), s.sim_workers > 1 ? " with --sim-workers" : "", s.name);
         return 2;
     }
     return run_worker(&s);

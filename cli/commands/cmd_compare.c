@@ -1,4 +1,5 @@
-/* moefarm compare: two tuned tables against each other, row by row, through the production operator on one device. */
+/* moefarm compare: compares two tuned tables row by row. Runs both with the production operator on one
+ * device. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,14 +20,14 @@ struct compare {
     int64_t seed;
     bool is_aa;
     struct mf_compare_plan plan;
-    struct mf_shape_pattern pattern; /* where a shape is given */
+    struct mf_shape_pattern pattern; /* valid if shape is set */
     struct mf_bench bench;
-    struct mf_bench_rows tables[MF_SIDES]; /* with --aa both of one file */
+    struct mf_bench_rows tables[MF_SIDES]; /* with --aa, both are read from one file */
     struct mf_compare_sum sum;
-    cJSON *rows; /* NULL: lines */
+    cJSON *rows; /* NULL: print text */
 };
 
-/* "3%" or "0.03". */
+/* Parses --min-effect: "3%" or "0.03". */
 static int read_min_effect(struct compare *c)
 {
     bool percent;
@@ -34,7 +35,7 @@ static int read_min_effect(struct compare *c)
 
     if (mf_parse_percent(c->min_effect, &value, &percent) < 0 || value < 0 ||
         (percent ? value / 100 : value) >= 1)
-        return mf_cli_fail(MF_EXIT_USAGE, "--min-effect: '%s' is no share below 1: write 3%% or 0.03",
+        return mf_cli_fail(MF_EXIT_USAGE, "--min-effect '%s': expected less than 100%%, as 3%% or 0.03",
                            c->min_effect);
     c->plan.rule.least_effect = percent ? value / 100 : value;
     return 0;
@@ -48,9 +49,10 @@ static int read_plan(struct compare *c)
     if (code != 0)
         return code;
     if (!(c->plan.rule.confidence > 0 && c->plan.rule.confidence < 1))
-        return mf_cli_fail(MF_EXIT_USAGE, "--confidence: has to lie between 0 and 1");
+        return mf_cli_fail(MF_EXIT_USAGE, "--confidence %g: expected a number above 0 and below 1",
+                           c->plan.rule.confidence);
     if (!(c->plan.seconds >= 0))
-        return mf_cli_fail(MF_EXIT_USAGE, "--seconds: has to be 0 or more");
+        return mf_cli_fail(MF_EXIT_USAGE, "--seconds %g: expected 0 or more", c->plan.seconds);
     if (c->shape && mf_shape_pattern_parse(c->shape, &c->pattern, why, sizeof(why)) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "--shape: %s", why);
     c->plan.seed = c->seed >= 0 ? (uint64_t)c->seed : mf_now_ns() / 1000 % 1000000;
@@ -81,7 +83,7 @@ static const struct mf_bench_row *find(const struct mf_bench_rows *rows, const s
     return NULL;
 }
 
-static bool is_asked(const struct compare *c, const struct mf_shape *shape)
+static bool is_selected(const struct compare *c, const struct mf_shape *shape)
 {
     return !c->shape || mf_shape_pattern_match(&c->pattern, shape);
 }
@@ -106,13 +108,13 @@ static int compare_tables(struct compare *c)
     int code = 0;
 
     for (size_t i = 0; i < old->n && code == 0; i++) {
-        if (is_asked(c, &old->items[i].shape))
+        if (is_selected(c, &old->items[i].shape))
             code = compare_row(c, i, &old->items[i]);
     }
     for (size_t i = 0; i < new->n &&code == 0; i++) {
         const struct mf_compared alone = {.row = {[MF_SIDE_NEW] = &new->items[i]}};
 
-        if (is_asked(c, &new->items[i].shape) && !find(old, &new->items[i].shape))
+        if (is_selected(c, &new->items[i].shape) && !find(old, &new->items[i].shape))
             code = report(c, &alone);
     }
     return code;
@@ -154,7 +156,7 @@ static int run(struct compare *c, const struct mf_bench_options *options, const 
         mf_compare_print_sum(&c->sum, c->is_aa);
     if (code != 0)
         return code;
-    /* Of one table against itself a SLOWER says something of this command, and nothing of the table. */
+    /* With --aa, a SLOWER verdict is a false positive of this command and does not fail the table. */
     return c->sum.n_wrong > 0 || (c->sum.n[MF_PAIRED_SLOWER] > 0 && !c->is_aa) ? MF_EXIT_FAILED : MF_EXIT_OK;
 }
 
@@ -172,47 +174,47 @@ int mf_cmd_compare(struct mf_cli *cli, const struct mf_command *self, int argc, 
          .type = MF_OPT_TEXT,
          .value = &c.shape,
          .argument = "SHAPE",
-         .help = "only rows of it: token=4,model_dim=2048,q_type=No"},
+         .help = "only rows that match these columns: token=4,model_dim=2048,q_type=No"},
         {.name = "min-effect",
          .type = MF_OPT_TEXT,
          .value = &c.min_effect,
          .argument = "X",
-         .help = "least change that counts, of the old time"},
+         .help = "minimum change of a FASTER or SLOWER row, relative to the old time"},
         {.name = "confidence",
          .type = MF_OPT_DOUBLE,
          .value = &c.plan.rule.confidence,
          .argument = "X",
-         .help = "of a row's interval, however often it is looked at"},
+         .help = "confidence of each verdict, over all looks at the row"},
         {.name = "rounds",
          .type = MF_OPT_INT,
          .value = &c.plan.rounds,
          .argument = "N",
-         .help = "a sample of each side a round; doubled while AMBIGUOUS",
+         .help = "rounds before the first look, with one sample of each side; doubled while AMBIGUOUS",
          .min = 1,
          .max = ROUNDS_MAX},
         {.name = "max-rounds",
          .type = MF_OPT_INT,
          .value = &c.plan.max_rounds,
          .argument = "N",
-         .help = "and no more than so many",
+         .help = "maximum rounds per row",
          .min = 1,
          .max = ROUNDS_MAX},
         {.name = "seconds",
          .type = MF_OPT_DOUBLE,
          .value = &c.plan.seconds,
          .argument = "S",
-         .help = "nor begun behind so many seconds of a row"},
+         .help = "time limit per row in seconds; no round starts after it"},
         {.name = "order-seed",
          .type = MF_OPT_INT,
          .value = &c.seed,
          .argument = "N",
-         .help = "of the order within the rounds; -1: by the clock",
+         .help = "seed of the order within each round; -1: taken from the clock",
          .min = -1,
          .max = INT64_C(1) << 53},
         {.name = "aa",
          .type = MF_OPT_BOOL,
          .value = &c.is_aa,
-         .help = "one TABLE against itself: how many verdicts are false"},
+         .help = "compare one TABLE with itself to count the false verdicts"},
     };
     int rest, r, code;
 
@@ -221,7 +223,7 @@ int mf_cmd_compare(struct mf_cli *cli, const struct mf_command *self, int argc, 
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if (c.is_aa != (argc - rest == 1))
-        return mf_cli_fail(MF_EXIT_USAGE, "compare: give OLD and NEW, or --aa and one table");
+        return mf_cli_fail(MF_EXIT_USAGE, "compare: expected OLD and NEW, or --aa and one TABLE");
     code = read_plan(&c);
     if (code == 0)
         code = run(&c, &options, argv[rest], argv[argc - 1]);

@@ -1,4 +1,4 @@
-/* moefarm csv: what can be done with tables where they lie, without a farm. A table of subcommands, one file each. */
+/* moefarm csv: dispatches to its subcommands, one file each. They work on local tables without a farm. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,18 +8,22 @@
 
 /* clang-format off */
 static const struct mf_command commands[] = {
-    {"csv check", "FILE ...", "what is wrong with tables that are read together, and where", mf_cmd_csv_check},
-    {"csv merge", "INTO FILE ...", "the rows of tables into one that others use too, under its lock", mf_cmd_csv_merge},
-    {"csv diff",  "OLD NEW",  "rows added, removed, changed or spelled otherwise; exit code 0, 1, or 2 for trouble", mf_cmd_csv_diff},
-    {"csv coverage", "[TABLE ...]", "what a model gets of tables, for every token count: hits, near misses, holes", mf_cmd_csv_coverage},
+    {"csv check", "FILE ...",
+     "check tables that production reads as one set; print one line per finding", mf_cmd_csv_check},
+    {"csv merge", "INTO FILE ...", "merge the rows of tables into INTO, under its lock", mf_cmd_csv_merge},
+    {"csv diff", "OLD NEW",
+     "list the rows added, removed, changed or respelled; exit code 0: equal, 1: different, 2: error",
+     mf_cmd_csv_diff},
+    {"csv coverage", "[TABLE ...]",
+     "show which token counts of a model the tables serve: hits, near misses, holes", mf_cmd_csv_coverage},
 };
 /* clang-format on */
 
 static void print_help(FILE *out, const struct mf_command *self)
 {
     fprintf(out,
-            "usage: moefarm csv COMMAND …\n\n%s\n\ncommands (moefarm csv COMMAND --help has each one's "
-            "options):\n",
+            "usage: moefarm csv COMMAND …\n\n%s\n\ncommands (moefarm csv COMMAND --help lists the options of "
+            "each):\n",
             self->help);
     for (size_t i = 0; i < MF_ARRAY_LEN(commands); i++) {
         char left[64];
@@ -42,7 +46,7 @@ int mf_cmd_csv(struct mf_cli *cli, const struct mf_command *self, int argc, char
             return commands[i].run(cli, &commands[i], argc - 1, argv + 1);
     }
     if (argc > 1)
-        return mf_cli_fail(MF_EXIT_USAGE, "csv: there is no command '%s'; moefarm csv --help lists them",
+        return mf_cli_fail(MF_EXIT_USAGE, "csv: unknown command '%s'; moefarm csv --help lists the commands",
                            name);
     print_help(stderr, self);
     return MF_EXIT_USAGE;

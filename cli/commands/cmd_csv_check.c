@@ -1,4 +1,4 @@
-/* moefarm csv check: what is wrong with tables, one line a finding, as compilers print them. */
+/* moefarm csv check: checks tables and prints one line per finding, in the format of compilers. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,26 +27,26 @@ struct options {
     int64_t lock_ms;
 };
 
-/* Repairs, in the order of the files. */
+/* The repairs of --fix, in file order. */
 struct fixes {
-    const char *file;
-    cJSON *json; /* NULL: told at once */
+    const char *file; /* the file being repaired */
+    cJSON *json;      /* NULL: print each repair at once */
     size_t n;
     bool quiet;
 };
 
-/* What was found, of the codes that are asked for. */
+/* The findings with selected codes. */
 struct findings {
     const struct mf_csv_files *files;
-    bool asked[MF_PROBLEM_N_];
+    bool selected[MF_PROBLEM_N_];
     size_t n[MF_PROBLEM_N_][2]; /* by code and severity */
     size_t n_all[2];
     size_t n_rows, n_unlisted;
 };
 
-static bool is_told(const struct findings *f, const struct mf_table *t, enum mf_problem_code code)
+static bool is_reported(const struct findings *f, const struct mf_table *t, enum mf_problem_code code)
 {
-    return f->asked[code] && mf_check_tells(t, code);
+    return f->selected[code] && mf_check_applies(t, code);
 }
 
 static const char *severity_name(enum mf_severity severity)
@@ -61,12 +61,12 @@ static int refuse_code(const char *option, const char *name)
     mf_buf_init(&list, TEXT_MAX);
     for (enum mf_problem_code code = 0; code < MF_PROBLEM_N_; code++)
         (void)mf_buf_addf(&list, "%s%s", code > 0 ? ", " : "", mf_problem_code_name(code));
-    return mf_cli_fail(MF_EXIT_USAGE, "csv check: --%s: there is no code '%s'; they are %s", option, name,
-                       mf_buf_error(&list) == 0 ? list.data : "in docs/tables.md");
+    return mf_cli_fail(MF_EXIT_USAGE, "csv check: --%s: unknown code '%s'; the codes are %s", option, name,
+                       mf_buf_error(&list) == 0 ? list.data : "in docs/guide.md");
 }
 
-/* Sets asked[] of the codes in a comma list. */
-static int mark_codes(const char *option, const char *list, bool value, bool asked[MF_PROBLEM_N_])
+/* Sets selected[] to value for the codes in a comma-separated list. */
+static int mark_codes(const char *option, const char *list, bool value, bool selected[MF_PROBLEM_N_])
 {
     for (size_t len; *list; list += len + (list[len] == ',')) {
         char name[32];
@@ -78,7 +78,7 @@ static int mark_codes(const char *option, const char *list, bool value, bool ask
         mf_format(name, sizeof(name), "%.*s", (int)MF_MIN(len, sizeof(name)), list);
         if (mf_problem_code_parse(name, &code) < 0)
             return refuse_code(option, name);
-        asked[code] = value;
+        selected[code] = value;
     }
     return 0;
 }
@@ -88,11 +88,11 @@ static int choose_codes(const struct options *o, struct findings *f)
     int code = 0;
 
     for (size_t i = 0; i < MF_PROBLEM_N_; i++)
-        f->asked[i] = !o->only;
+        f->selected[i] = !o->only;
     if (o->only)
-        code = mark_codes("only", o->only, true, f->asked);
+        code = mark_codes("only", o->only, true, f->selected);
     if (code == 0 && o->silence)
-        code = mark_codes("silence", o->silence, false, f->asked);
+        code = mark_codes("silence", o->silence, false, f->selected);
     return code;
 }
 
@@ -106,7 +106,7 @@ static void count(struct findings *f)
         for (size_t k = 0; k < t->n_problems; k++)
             n_kept[t->problems[k].code]++;
         for (enum mf_problem_code c = 0; c < MF_PROBLEM_N_; c++) {
-            if (!is_told(f, t, c))
+            if (!is_reported(f, t, c))
                 continue;
             for (enum mf_severity s = 0; s < 2; s++) {
                 f->n[c][mf_check_severity(c, s)] += t->n_of[c][s];
@@ -120,7 +120,7 @@ static void count(struct findings *f)
 
 /* ---- repairs ---- */
 
-static void tell_fix(void *data, int64_t line, enum mf_problem_code code, const char *what)
+static void report_fix(void *data, int64_t line, enum mf_problem_code code, const char *what)
 {
     struct fixes *f = data;
     cJSON *o;
@@ -143,7 +143,7 @@ static int fix_table(struct mf_table *t, void *data, char why[MF_REASON_MAX])
 {
     struct fixes *f = data;
     size_t n = 0;
-    int r = mf_table_fix(t, tell_fix, f, &n);
+    int r = mf_table_fix(t, report_fix, f, &n);
 
     f->n += n;
     if (r < 0)
@@ -151,7 +151,7 @@ static int fix_table(struct mf_table *t, void *data, char why[MF_REASON_MAX])
     return r < 0 ? r : n == 0;
 }
 
-/* Before anything is checked: what is found afterwards is what is left. */
+/* Runs before the check, which then reports only the remaining findings. */
 static int fix_files(const struct options *o, char *const *paths, size_t n, struct fixes *f)
 {
     for (size_t i = 0; i < n; i++) {
@@ -160,19 +160,19 @@ static int fix_files(const struct options *o, char *const *paths, size_t n, stru
         int r;
 
         if (access(paths[i], R_OK) < 0)
-            continue; /* told of when it is checked; a lock beside nothing would stay */
-        if (mf_table_file_is_one(paths[i], why) < 0)
+            continue; /* the check reports it; locking a missing file would leave a lock file behind */
+        if (mf_table_file_check_path(paths[i], why) < 0)
             return mf_cli_fail(MF_EXIT_USAGE, "csv check: --fix: %s", why);
         f->file = paths[i];
         r = mf_table_file_update(paths[i], (int)o->lock_ms, fix_table, f, why);
-        /* So is what is no table. */
+        /* The check also reports a file that is not a table. */
         if (r < 0 && (r != -EBADMSG || f->n > n_before))
-            return mf_cli_fail(MF_EXIT_FAILED, "csv check: %s: %s; nothing in it was fixed", paths[i], why);
+            return mf_cli_fail(MF_EXIT_FAILED, "csv check: %s: %s; the file is unchanged", paths[i], why);
     }
     return 0;
 }
 
-/* ---- for people ---- */
+/* ---- text output ---- */
 
 static void print_findings(const struct findings *f)
 {
@@ -182,7 +182,7 @@ static void print_findings(const struct findings *f)
         for (size_t k = 0; k < t->n_problems; k++) {
             const struct mf_problem *p = &t->problems[k];
 
-            if (is_told(f, t, p->code))
+            if (is_reported(f, t, p->code))
                 printf("%s:%" PRId64 ": %s: %s: %s\n", t->name, p->line,
                        severity_name(mf_check_severity(p->code, p->severity)), mf_problem_code_name(p->code),
                        p->reason);
@@ -203,7 +203,7 @@ static void print_counts(const struct findings *f)
     mf_columns_init(&c, 4);
     mf_buf_init(&out, TEXT_MAX);
     for (size_t i = 0; i < 4; i++)
-        mf_columns_add(&c, ((const char *const[]){"found", "code", "severity", "what it is"})[i]);
+        mf_columns_add(&c, ((const char *const[]){"found", "code", "severity", "meaning"})[i]);
     for (int s = MF_ERROR; s >= MF_WARNING; s--) {
         for (enum mf_problem_code code = 0; code < MF_PROBLEM_N_; code++) {
             if (f->n[code][s] == 0)
@@ -226,15 +226,15 @@ static void print_sum(const struct findings *f)
         print_counts(f);
     printf("%zu file%s, %zu row%s: ", f->files->n, plural(f->files->n), f->n_rows, plural(f->n_rows));
     if (n_errors + n_warnings == 0)
-        printf("nothing wrong\n");
+        printf("no errors, no warnings\n");
     else
         printf("%zu error%s, %zu warning%s\n", n_errors, plural(n_errors), n_warnings, plural(n_warnings));
     if (f->n_unlisted > 0)
-        printf("%zu of them are counted and not listed: the first %d of a code in a file are\n",
-               f->n_unlisted, MF_TABLE_PROBLEMS_MAX);
+        printf("%zu of them are not listed: each file lists at most %d per code\n", f->n_unlisted,
+               MF_TABLE_PROBLEMS_MAX);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON output ---- */
 
 static void add_findings(const struct findings *f, cJSON *list)
 {
@@ -245,7 +245,7 @@ static void add_findings(const struct findings *f, cJSON *list)
             const struct mf_problem *p = &t->problems[k];
             cJSON *o;
 
-            if (!is_told(f, t, p->code))
+            if (!is_reported(f, t, p->code))
                 continue;
             o = cJSON_CreateObject();
             cJSON_AddStringToObject(o, "file", t->name);
@@ -312,31 +312,30 @@ int mf_cmd_csv_check(struct mf_cli *cli, const struct mf_command *self, int argc
          .type = MF_OPT_TEXT,
          .value = &o.only,
          .argument = "CODES",
-         .help = "tell of these codes only, by comma"},
+         .help = "codes to report, comma-separated (default: all)"},
         {.name = "silence",
          .type = MF_OPT_TEXT,
          .value = &o.silence,
          .argument = "CODES",
-         .help = "do not tell of these codes, by comma"},
+         .help = "codes to suppress, comma-separated"},
         {.name = "err-ratio",
          .type = MF_OPT_DOUBLE,
          .value = &o.err_ratio,
          .argument = "X",
-         .help = "the highest err1 and err2 that is right; AITER's test of its tables allows 0.2"},
+         .help = "maximum err1 and err2; AITER's test of its tables allows 0.2"},
         {.name = "summary",
          .type = MF_OPT_BOOL,
          .value = &o.summary,
-         .help = "how many of each code, and no lines"},
+         .help = "print only the number of findings per code"},
         {.name = "fix",
          .type = MF_OPT_BOOL,
          .value = &o.fix,
-         .help = "first repair what can be without a decision, and without losing a row: the files are "
-                 "written anew"},
+         .help = "before the check, repair what needs no decision and loses no row; rewrites the files"},
         {.name = "lock-ms",
          .type = MF_OPT_INT,
          .value = &o.lock_ms,
          .argument = "MS",
-         .help = "with --fix: how long to wait for another writer",
+         .help = "with --fix: maximum wait for another writer, in ms",
          .min = 1,
          .max = 3600000},
     };

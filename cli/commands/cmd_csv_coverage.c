@@ -1,4 +1,5 @@
-/* moefarm csv coverage: what a model's layer gets of tuned tables, for every token count; no farm is asked. */
+/* moefarm csv coverage: shows which token counts of a model's layer are served by tuned tables. Needs no
+ * farm. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,12 +36,13 @@ static int read_fused(const struct options *o, const struct mf_model *m, int32_t
     else if (mf_parse_bool(o->fused, &yes) == 0)
         *ret = yes ? m->shared : 0;
     else
-        return mf_cli_fail(MF_EXIT_USAGE, "--fused-shared-experts: yes, no or a number is expected, not '%s'",
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--fused-shared-experts '%s': expected yes, no, or a number from 0 to 64",
                            o->fused);
     return 0;
 }
 
-/* --set: what a server passes otherwise, as padded sizes. */
+/* Applies --set: key columns for which the server passes other values, such as padded sizes. */
 static int apply_set(const char *text, struct mf_shape *layer)
 {
     struct mf_shape_pattern pattern;
@@ -57,13 +59,13 @@ static int apply_set(const char *text, struct mf_shape *layer)
             (void)mf_shape_set(layer, column, value, &expected);
     }
     if (mf_shape_check(layer, &column, &expected) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--set: %s: %s is expected", column, expected);
+        return mf_cli_fail(MF_EXIT_USAGE, "--set: %s: expected %s", column, expected);
     return 0;
 }
 
 /* ---- the tables ---- */
 
-/* The class that is asked for: the option's, else the only one that the tables have. */
+/* Finds the device class: that of --class, or else the only class in the tables. */
 static int find_class(const struct options *o, const struct mf_csv_files *files, struct mf_device_class *ret)
 {
     _cleanup_(mf_buf_release) struct mf_buf list;
@@ -74,9 +76,7 @@ static int find_class(const struct options *o, const struct mf_csv_files *files,
     if (o->class)
         return mf_device_class_parse(o->class, ret) == 0
                    ? 0
-                   : mf_cli_fail(MF_EXIT_USAGE,
-                                 "--class: name/compute units is expected, as gfx950/256, not '%s'",
-                                 o->class);
+                   : mf_cli_fail(MF_EXIT_USAGE, "--class '%s': expected GFX/CU, as in gfx950/256", o->class);
     for (size_t i = 0; i < files->n; i++) {
         for (size_t j = 0; j < files->tables[i]->n_rows; j++) {
             const struct mf_device_class *class = &files->tables[i]->rows[j].class;
@@ -90,22 +90,23 @@ static int find_class(const struct options *o, const struct mf_csv_files *files,
         }
     }
     if (n == 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "the tables have no rows that could be read; give --class");
+        return mf_cli_fail(MF_EXIT_USAGE, "the tables have no readable rows; give --class");
     if (n > 1)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "the tables have rows of %s; say with --class which device is asked for",
+                           "the tables have rows of several device classes (%s); choose one with --class",
                            list.data);
     *ret = *only;
     return 0;
 }
 
-/* Who reads the tables: the option's, else libfmoe for tables of pipelines and AITER for others. */
+/* Finds the look-up rules: those of --consumer, or else libfmoe's if a row has a pipeline or there is no
+ * table, else AITER's. */
 static int find_rules(const struct options *o, const struct mf_csv_files *files, enum mf_lookup *ret)
 {
     if (o->consumer)
         return mf_lookup_parse(o->consumer, ret) == 0
                    ? 0
-                   : mf_cli_fail(MF_EXIT_USAGE, "--consumer: moefarm, drop-in or aiter is expected, not '%s'",
+                   : mf_cli_fail(MF_EXIT_USAGE, "--consumer '%s': expected moefarm, drop-in or aiter",
                                  o->consumer);
     *ret = files->n > 0 ? MF_LOOKUP_AITER : MF_LOOKUP_MOEFARM;
     for (size_t i = 0; i < files->n; i++) {
@@ -118,9 +119,9 @@ static int find_rules(const struct options *o, const struct mf_csv_files *files,
     return 0;
 }
 
-/* Production reads no untuned table and no other operator's, so a folder's files can be named all at once: those are told of
- * and left away. */
-static int leave_others(struct mf_csv_files *files)
+/* Drops untuned tables and tables of other operators with a message, since production does not read them.
+ * Users can then name all files of a folder. */
+static int drop_other_tables(struct mf_csv_files *files)
 {
     size_t n = 0, given = files->n;
 
@@ -131,21 +132,19 @@ static int leave_others(struct mf_csv_files *files)
             files->tables[n++] = t;
             continue;
         }
-        fprintf(stderr, "moefarm: %s is passed over: %s\n", t->name,
+        fprintf(stderr, "moefarm: skipped %s: %s\n", t->name,
                 t->n_rows == 0 && t->n_problems > 0 ? t->problems[0].reason
-                                                    : "it is no tuned_fmoe.csv, by its header");
+                                                    : "its header is not that of a tuned_fmoe.csv");
         (void)mf_table_free(t);
     }
     files->n = n;
-    return given > 0 && n == 0
-               ? mf_cli_fail(MF_EXIT_USAGE, "csv coverage: none of the files is a tuned_fmoe.csv")
-               : 0;
+    return given > 0 && n == 0 ? mf_cli_fail(MF_EXIT_USAGE, "csv coverage: no file is a tuned_fmoe.csv") : 0;
 }
 
-/* ---- what is missing ---- */
+/* ---- missing rows ---- */
 
-/* The rows that would fill the holes, as `moefarm submit` takes them. The upper tier is served by the one below it, so only that
- * one is asked for. */
+/* Writes the rows that would fill the holes, in the format of `moefarm submit`. Omits the upper tier: the row
+ * of the lower tier serves it. */
 static int write_untuned(const struct mf_coverage_report *r, const char *path)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -161,11 +160,11 @@ static int write_untuned(const struct mf_coverage_report *r, const char *path)
         char form[MF_SHAPE_FORM_MAX] = "";
         const char *unused;
 
-        if (s->what != MF_COVERED_HOLE && (s->what != MF_COVERED_OTHER || s->own))
+        if (s->result != MF_COVERED_HOLE && (s->result != MF_COVERED_OTHER || s->own))
             continue;
         if (s->key.token == MF_COVERAGE_TOKENS)
             continue;
-        if (r->question->rules == MF_LOOKUP_AITER) /* whose tables have no such column */
+        if (r->query->rules == MF_LOOKUP_AITER) /* AITER's tables have no form column */
             (void)mf_shape_set(&row.shape, MF_SHAPE_FORM, "", &unused);
         (void)mf_shape_get(&row.shape, MF_SHAPE_FORM, form, sizeof(form));
         row.own[MF_OWN_FORM] = form;
@@ -176,28 +175,28 @@ static int write_untuned(const struct mf_coverage_report *r, const char *path)
         return mf_cli_fail(MF_EXIT_FAILED, "--untuned: %s", why);
     int code = mf_file_write(path, text.data, text.len);
     if (code == 0 && strcmp(path, "-") != 0)
-        fprintf(stderr, "moefarm: %zu row%s that are missing written to %s\n", t->n_rows,
-                t->n_rows == 1 ? "" : "s", path);
+        fprintf(stderr, "moefarm: wrote %zu missing row%s to %s\n", t->n_rows, t->n_rows == 1 ? "" : "s",
+                path);
     return code;
 }
 
 /* ---- the command ---- */
 
-static int answer(struct mf_cli *cli, const struct options *o, const struct mf_coverage_report *r)
+static int report_coverage(struct mf_cli *cli, const struct options *o, const struct mf_coverage_report *r)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = NULL;
     _cleanup_(mf_buf_release) struct mf_buf out;
     int code = 0;
 
     mf_buf_init(&out, TEXT_MAX);
-    if (r->question->n_tables == 0) /* nothing was asked but what a model needs */
+    if (r->query->n_tables == 0) /* without tables, every row of the model is missing */
         return write_untuned(r, o->untuned);
     if (cli->json) {
         json = mf_coverage_json(r);
         code = mf_api_print(json);
     } else {
         mf_coverage_print(r, o->top, &out);
-        /* Rows on standard output are for another program, so the rest is not */
+        /* If the rows go to standard output, another program reads them: print the report on stderr. */
         (void)fwrite(out.data, 1, out.len, o->untuned && strcmp(o->untuned, "-") == 0 ? stderr : stdout);
     }
     if (code == 0 && o->untuned)
@@ -213,28 +212,28 @@ static int cover(struct mf_cli *cli, const struct options *o, char *const *paths
     _cleanup_(mf_coverage_release) struct mf_coverage coverage = MF_COVERAGE_INIT;
     struct mf_model model;
     struct mf_model_split split = {.tp = (int32_t)o->tp, .ep = (int32_t)o->ep};
-    struct mf_coverage_question question = {0};
+    struct mf_coverage_query query = {0};
     char why[MF_REASON_MAX] = "";
     int code;
 
     if ((code = mf_model_arg_read(&o->model, &model)) != 0 ||
         (code = read_fused(o, &model, &split.fused_shared)) != 0 ||
-        (code = mf_csv_files_read(paths, n, &files)) != 0 || (code = leave_others(&files)) != 0 ||
-        (code = find_class(o, &files, &question.class)) != 0 ||
-        (code = find_rules(o, &files, &question.rules)) != 0)
+        (code = mf_csv_files_read(paths, n, &files)) != 0 || (code = drop_other_tables(&files)) != 0 ||
+        (code = find_class(o, &files, &query.class)) != 0 ||
+        (code = find_rules(o, &files, &query.rules)) != 0)
         return code;
-    split.gfx = question.class.gfx;
-    if (mf_model_layer(&model, &split, &question.layer, why) < 0)
+    split.gfx = query.class.gfx;
+    if (mf_model_layer(&model, &split, &query.layer, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", why);
-    code = apply_set(o->set, &question.layer);
+    code = apply_set(o->set, &query.layer);
     if (code != 0)
         return code;
-    question.tables = (const struct mf_table *const *)files.tables;
-    question.n_tables = files.n;
-    if (mf_coverage_find(&question, &coverage) < 0)
+    query.tables = (const struct mf_table *const *)files.tables;
+    query.n_tables = files.n;
+    if (mf_coverage_find(&query, &coverage) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-    const struct mf_coverage_report report = {&model, split, &question, &coverage};
-    return answer(cli, o, &report);
+    const struct mf_coverage_report report = {&model, split, &query, &coverage};
+    return report_coverage(cli, o, &report);
 }
 
 #define TEXT(name_, value_, argument_, help_)                                                             \
@@ -247,50 +246,51 @@ int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int a
     struct options o = {.fused = "no", .tp = 1, .ep = 1, .top = TOP};
     const struct mf_opt opts[] = {
         TEXT("model", &o.model.model, "MODEL",
-             "a model's name (--list-models), its place on the hub, or its config.json"),
+             "model: a name from --list-models, a path on the hub, or a config.json"),
         {.name = "tp",
          .type = MF_OPT_INT,
          .value = &o.tp,
          .argument = "N",
-         .help = "tensor parallel ranks that share each expert",
+         .help = "tensor-parallel ranks that share each expert",
          .min = 1,
          .max = 1024},
         {.name = "ep",
          .type = MF_OPT_INT,
          .value = &o.ep,
          .argument = "N",
-         .help = "expert parallel ranks that share the experts; with them tp is mostly 1",
+         .help = "expert-parallel ranks that share the experts; --tp is then usually 1",
          .min = 1,
          .max = 4096},
         TEXT("fused-shared-experts", &o.fused, "N",
-             "shared experts that the server computes as routed ones: a number, yes for all, or no"),
-        TEXT("class", &o.class, "CLASS", "of the device, as gfx950/256; the tables' own where they have one"),
-        TEXT("consumer", &o.consumer, "WHO",
-             "who reads the tables: moefarm, drop-in (libfmoe, activation types chosen as AITER does) or "
-             "aiter; by default "
-             "moefarm for tables with pipelines, else aiter"),
+             "shared experts that the server computes as routed experts: a number, yes for all, or no"),
+        TEXT("class", &o.class, "CLASS",
+             "device class, as in gfx950/256 (default: the only class in the tables)"),
+        TEXT("consumer", &o.consumer, "NAME",
+             "look-up rules: moefarm, drop-in (libfmoe with AITER's choice of activation type) or aiter "
+             "(default: moefarm for tables with pipelines, else aiter)"),
         TEXT("q-type", &o.model.q_type, "TYPE",
-             "another quantisation than the checkpoint's: per_1x128, per_Token, No, …"),
-        TEXT("q-dtype-a", &o.model.q_dtype_a, "TYPE", "of the activations; fp8 is what the device has"),
-        TEXT("q-dtype-w", &o.model.q_dtype_w, "TYPE", "of the weights"),
-        TEXT("dtype", &o.model.dtype, "TYPE", "of the hidden states"),
-        TEXT("act-type", &o.model.act_type, "TYPE", "the activation function"),
+             "quantisation type instead of the checkpoint's: per_1x128, per_Token, No, …"),
+        TEXT("q-dtype-a", &o.model.q_dtype_a, "TYPE",
+             "activation type; fp8 means the fp8 format of the device"),
+        TEXT("q-dtype-w", &o.model.q_dtype_w, "TYPE", "weight type"),
+        TEXT("dtype", &o.model.dtype, "TYPE", "type of the hidden states"),
+        TEXT("act-type", &o.model.act_type, "TYPE", "activation function"),
         TEXT("set", &o.set, "COLUMN=VALUE,…",
-             "columns of the key that the server passes otherwise, such as padded sizes: "
+             "key columns for which the server passes other values, such as padded sizes: "
              "model_dim=3072,inter_dim=3072"),
         TEXT("untuned", &o.untuned, "FILE",
-             "write the missing rows there, for moefarm submit; '-' is standard output"),
+             "output file for the missing rows, in the format of moefarm submit; '-': standard output"),
         {.name = "top",
          .type = MF_OPT_INT,
          .value = &o.top,
          .argument = "N",
-         .help = "how many near misses to show; 0: all",
+         .help = "maximum near misses to show; 0: all",
          .min = 0,
          .max = 1000000},
         {.name = "list-models",
          .type = MF_OPT_BOOL,
          .value = &o.list_models,
-         .help = "the models that are known, with their source"},
+         .help = "list the known models with their sources"},
     };
     int rest, r;
 
@@ -300,11 +300,11 @@ int mf_cmd_csv_coverage(struct mf_cli *cli, const struct mf_command *self, int a
     if (o.list_models)
         return mf_model_list_print(cli);
     if (cli->json && o.untuned && strcmp(o.untuned, "-") == 0)
-        return mf_cli_fail(MF_EXIT_USAGE,
-                           "csv coverage: --json and --untuned - both write to standard output");
+        return mf_cli_fail(
+            MF_EXIT_USAGE,
+            "csv coverage: --json and --untuned - both write to standard output; give --untuned FILE");
     if (!o.model.model || (rest == argc && !(o.untuned && o.class)))
-        return mf_cli_fail(MF_EXIT_USAGE, "csv coverage: give the tables and --model (--list-models shows "
-                                          "those that are known), or without a table --class and "
-                                          "--untuned");
+        return mf_cli_fail(MF_EXIT_USAGE, "csv coverage: give --model (--list-models prints the known ones) "
+                                          "and the tables, or --model, --class and --untuned without tables");
     return cover(cli, &o, argv + rest, (size_t)(argc - rest));
 }

@@ -1,4 +1,4 @@
-/* moefarm csv diff: what one table has otherwise than another, row by row. */
+/* moefarm csv diff: compares two tables row by row. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "common/base/text.h"
 #include "common/table/table_diff.h"
 
-/* As diff(1): 0 for none, 1 for some, 2 for trouble. */
+/* Exit codes as diff(1): 0 without differences, 1 with differences, 2 on errors. */
 enum { DIFF_NONE = MF_EXIT_OK, DIFF_SOME = MF_EXIT_FAILED, DIFF_TROUBLE = MF_EXIT_USAGE };
 
 static void key_of(const struct mf_diff_item *item, char key[MF_TABLE_KEY_MAX])
@@ -24,7 +24,7 @@ static void key_of(const struct mf_diff_item *item, char key[MF_TABLE_KEY_MAX])
         mf_shape_print(&row->shape, key);
 }
 
-/* ---- for people ---- */
+/* ---- text output ---- */
 
 struct cells {
     const struct mf_diff_item *item;
@@ -32,8 +32,8 @@ struct cells {
 };
 
 #define SHOWN_MAX 160
-/* A cell as a terminal can have it: ASCII, and cut. */
-static const char *shown(const char *text, char buf[SHOWN_MAX])
+/* Returns a cell in printable form: ASCII, truncated. */
+static const char *printable(const char *text, char buf[SHOWN_MAX])
 {
     if (!*text)
         return "(none)";
@@ -50,7 +50,7 @@ static int print_cell(void *data, const char *column, const char *before, const 
     char from[SHOWN_MAX], to[SHOWN_MAX];
     double was = c->item->before->us, is = c->item->after->us;
 
-    printf("%s %s %s -> %s", c->n++ > 0 ? "," : ":", column, shown(before, from), shown(after, to));
+    printf("%s %s %s -> %s", c->n++ > 0 ? "," : ":", column, printable(before, from), printable(after, to));
     if (strcmp(column, "us") == 0 && was > 0 && is != was)
         printf(" (%+.1f%%)", 100 * (is - was) / was);
     return 0;
@@ -73,8 +73,8 @@ static void print_item(const struct mf_diff *d, const struct mf_diff_item *item)
 static void print_strays(const struct mf_table *t)
 {
     if (t->n_strays > 0)
-        printf("%s: %zu row%s cannot be read, and %s left out; moefarm csv check says why\n", t->name,
-               t->n_strays, t->n_strays == 1 ? "" : "s", t->n_strays == 1 ? "is" : "are");
+        printf("%s: %zu unreadable row%s not compared; moefarm csv check prints the reasons\n", t->name,
+               t->n_strays, t->n_strays == 1 ? "" : "s");
 }
 
 static void print_diff(const struct mf_diff *d, bool summary)
@@ -84,13 +84,13 @@ static void print_diff(const struct mf_diff *d, bool summary)
     for (enum mf_difference what = 0; what < MF_DIFFERENCE_N_; what++)
         printf("%s%zu %s", what > 0 ? ", " : "", d->n[what], mf_difference_name(what));
     if (d->n[MF_DIFFERENCE_CHANGED] > 0)
-        printf("; of the changed %zu faster and %zu slower", d->n_faster, d->n_slower);
+        printf("; of the changed rows, %zu faster and %zu slower", d->n_faster, d->n_slower);
     printf("\n");
     print_strays(d->before);
     print_strays(d->after);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON output ---- */
 
 static int add_cell(void *data, const char *column, const char *before, const char *after)
 {
@@ -159,7 +159,7 @@ static int diff(const struct mf_cli *cli, const struct mf_table *before, const s
         return DIFF_TROUBLE;
     if (!cli->json)
         print_diff(&d, summary);
-    /* Rows that could not be read may differ or not: "no difference" would be a claim about them too. */
+    /* Unreadable rows may differ, so the tables cannot be called equal. */
     if (before->n_strays + after->n_strays > 0)
         return DIFF_TROUBLE;
     return d.n_items > 0 ? DIFF_SOME : DIFF_NONE;
@@ -172,7 +172,7 @@ int mf_cmd_csv_diff(struct mf_cli *cli, const struct mf_command *self, int argc,
         {.name = "summary",
          .type = MF_OPT_BOOL,
          .value = &summary,
-         .help = "how many rows of each kind, and no lines"},
+         .help = "print only the number of rows per kind of difference"},
     };
     _cleanup_(mf_table_freep) struct mf_table *before = NULL;
     _cleanup_(mf_table_freep) struct mf_table *after = NULL;

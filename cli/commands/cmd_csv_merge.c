@@ -1,4 +1,4 @@
-/* moefarm csv merge: the rows of tables into one that others use too, all of them or none. */
+/* moefarm csv merge: merges tables into a shared table under its lock; on an error, merges nothing. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct options {
     int64_t lock_ms;
 };
 
-/* Files are merged in their order, each into what the one before it left. */
+/* The files are merged in order, each into the result of the previous one. */
 struct merge {
     const struct options *options;
     const struct mf_merge_options *rules;
@@ -44,7 +44,7 @@ static int merge_all(struct mf_table *table, void *data, char why[MF_REASON_MAX]
     return m->n_changed == 0 ? 1 : 0;
 }
 
-/* ---- what was done ---- */
+/* ---- report ---- */
 
 static void add_json(cJSON *list, const char *file, const struct mf_merge_result *result)
 {
@@ -94,7 +94,7 @@ static int report(const struct mf_cli *cli, const struct merge *m)
         mf_merge_print(&m->results[i]);
     mf_merge_print_sum(&sum);
     if (m->options->dry_run)
-        printf("nothing was written: --dry-run\n");
+        printf("--dry-run: nothing was written\n");
     return MF_EXIT_OK;
 }
 
@@ -108,7 +108,7 @@ static int merge_files(const struct mf_cli *cli, const char *into, struct merge 
     m->results = calloc(m->files->n + 1, sizeof(*m->results));
     if (!m->results)
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
-    r = m->options->dry_run ? mf_table_file_try(into, merge_all, m, why)
+    r = m->options->dry_run ? mf_table_file_dry_run(into, merge_all, m, why)
                             : mf_table_file_update(into, (int)m->options->lock_ms, merge_all, m, why);
     if (r < 0)
         code = mf_cli_fail(MF_EXIT_FAILED, "%s: %s", into, why);
@@ -128,30 +128,31 @@ int mf_cmd_csv_merge(struct mf_cli *cli, const struct mf_command *self, int argc
          .type = MF_OPT_TEXT,
          .value = &o.set,
          .argument = "FILES",
-         .help = "the other files (comma list) that production reads with INTO; a key in two is refused"},
+         .help = "other files that production reads with INTO, comma-separated; a key in two of them is an "
+                 "error"},
         {.name = "replace",
          .type = MF_OPT_BOOL,
          .value = &o.replace,
-         .help = "rows whose times cannot be compared are replaced too"},
+         .help = "replace even rows whose times cannot be compared"},
         {.name = "dry-run",
          .type = MF_OPT_BOOL,
          .value = &o.dry_run,
-         .help = "say what would be done, and write nothing"},
+         .help = "print what would be done without writing"},
         {.name = "summary",
          .type = MF_OPT_BOOL,
          .value = &o.summary,
-         .help = "how many rows of each kind, and no lines"},
+         .help = "print only the number of rows per outcome"},
         {.name = "lock-ms",
          .type = MF_OPT_INT,
          .value = &o.lock_ms,
          .argument = "MS",
-         .help = "how long to wait for another writer",
+         .help = "maximum wait for another writer, in ms",
          .min = 1,
          .max = 3600000},
     };
     _cleanup_(mf_csv_files_release) struct mf_csv_files files = {0};
     _cleanup_(mf_merge_set_release) struct mf_merge_set set = {0};
-    struct mf_merge_options rules = {.theirs = true};
+    struct mf_merge_options rules = {.accept_foreign = true};
     struct merge m = {.options = &o, .rules = &rules, .files = &files};
     int rest, r, code;
 

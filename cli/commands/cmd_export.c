@@ -1,4 +1,4 @@
-/* moefarm export: the tuned table, printed, written to a file, or merged into one that others use too. */
+/* moefarm export: prints the tuned table, writes it to a file, or merges it into a shared one. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,11 +35,11 @@ static int merge(const struct export_options *o, const struct mf_buf *csv)
         return code;
     mf_merge_set_use(&set, &options);
     if (mf_table_read("export", csv->data, csv->len, &fresh, why) < 0)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "the export is no table: %s", why);
+        return mf_cli_fail(MF_EXIT_UNREACHED, "the coordinator's reply is not a table: %s", why);
     r = mf_table_file_merge(o->into, (int)o->lock_ms, fresh, &options, &result, why);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s%s", o->into, why,
-                           r == -EEXIST ? "" : "; the file is as it was");
+                           r == -EEXIST ? "" : "; the file is unchanged");
     mf_merge_print(&result);
     mf_merge_print_sum(&result);
     return MF_EXIT_OK;
@@ -57,8 +57,9 @@ static int fetch(struct mf_cli *cli, const struct export_options *o, struct mf_h
         return mf_cli_fail(MF_EXIT_USAGE, "export: the filters are too long");
     code = mf_api_send(cli, &(struct mf_http_request){.path = path.data}, reply);
     if (code == 0 && reply->left_out > 0)
-        fprintf(stderr, "moefarm: %" PRId64 " row%s left out; /api/v1/export/left_out says why\n",
-                reply->left_out, reply->left_out == 1 ? " is" : "s are");
+        fprintf(stderr,
+                "moefarm: %" PRId64 " row%s left out; GET /api/v1/export/left_out lists the reasons\n",
+                reply->left_out, reply->left_out == 1 ? "" : "s");
     return code;
 }
 
@@ -71,28 +72,28 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .type = MF_OPT_TEXT,
          .value = &o.output,
          .argument = "FILE",
-         .help = "write there, whole or not at all; standard output otherwise"},
+         .help = "output file, written atomically (default: standard output)"},
         {.name = "o", .type = MF_OPT_TEXT, .value = &o.output, .argument = "FILE"},
         {.name = "into",
          .type = MF_OPT_TEXT,
          .value = &o.into,
          .argument = "FILE",
-         .help = "merge into that table, under its lock; rows of others stay"},
+         .help = "table to merge into, under its lock; keeps the rows of other tools"},
         {.name = "set",
          .type = MF_OPT_TEXT,
          .value = &o.set,
          .argument = "FILES",
-         .help = "with --into: the other files (comma list) that production reads with it; a key in two is "
-                 "refused"},
+         .help = "with --into: other files that production reads with it, comma-separated; a key in two of "
+                 "them is an error"},
         {.name = "replace",
          .type = MF_OPT_BOOL,
          .value = &o.replace,
-         .help = "with --into: rows of other provenance are replaced too"},
+         .help = "with --into: replace even rows of other provenance"},
         {.name = "lock-ms",
          .type = MF_OPT_INT,
          .value = &o.lock_ms,
          .argument = "MS",
-         .help = "with --into: how long to wait for another writer",
+         .help = "with --into: maximum wait for another writer, in ms",
          .min = 1,
          .max = 3600000},
     };
@@ -108,12 +109,10 @@ int mf_cmd_export(struct mf_cli *cli, const struct mf_command *self, int argc, c
             MF_EXIT_USAGE,
             "export: --into merges into a file and --output writes a new one; give one of them");
     if (!o.into && (o.set || o.replace))
-        return mf_cli_fail(MF_EXIT_USAGE,
-                           "export: --set and --replace are about a merge; give --into FILE too");
+        return mf_cli_fail(MF_EXIT_USAGE, "export: --set and --replace require --into FILE");
     if (o.into && o.filters.consumer && strcmp(o.filters.consumer, "moefarm") != 0)
-        return mf_cli_fail(
-            MF_EXIT_USAGE,
-            "export: only rows for consumer moefarm can be merged: others carry no provenance");
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "export: --into requires --consumer moefarm: other rows have no provenance");
     code = fetch(cli, &o, &reply);
     if (code != 0)
         return code;

@@ -56,7 +56,7 @@ static void add_task(struct mf_columns *c, const cJSON *g)
     mf_columns_add(c, us > 0 ? mf_api_text(g, "structure", "") : mf_api_text(g, "reason", ""));
 }
 
-/* The submission's refused rows, what is waited for, and the weight layouts. */
+/* Prints the refused rows, the reasons why tasks wait, and the weight layouts. */
 static void print_notes(const cJSON *batch)
 {
     _cleanup_(mf_buf_release) struct mf_buf waiting;
@@ -72,16 +72,17 @@ static void print_notes(const cJSON *batch)
     cJSON_ArrayForEach (item, mf_json_array(batch, "layouts"))
         printf("layout %s for %s on %s%s\n", mf_api_text(item, "layout", "?"),
                mf_api_text(item, "layer_model", "?"), mf_api_text(item, "class", "?"),
-               cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "pending")) ? " so far: several are raced"
-               : !strcmp(mf_api_text(item, "by", ""), "race")                  ? ", by races over the ladder"
-                                                                               : "");
+               cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "pending"))
+                   ? " so far; several layouts are being raced"
+               : !strcmp(mf_api_text(item, "by", ""), "race") ? ", chosen by races over the token counts"
+                                                              : "");
 }
 
 static int parse_id(const char *command, const char *what, const char *word, int64_t *ret)
 {
     if (mf_parse_i64(word, 1, INT64_MAX, ret) == 0)
         return 0;
-    return mf_cli_fail(MF_EXIT_USAGE, "%s: '%s' is no %s; give its number", command, word, what);
+    return mf_cli_fail(MF_EXIT_USAGE, "%s: '%s' is not the number of a %s", command, word, what);
 }
 
 int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
@@ -117,8 +118,8 @@ int mf_cmd_show(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     return MF_EXIT_OK;
 }
 
-/* The share of its time that a worker measured: timing and verifying. */
-static double busy_share(const cJSON *worker)
+/* Returns the fraction of time that a worker spends timing and verifying. */
+static double measuring_fraction(const cJSON *worker)
 {
     const cJSON *busy = mf_json_object(worker, "busy");
 
@@ -138,7 +139,7 @@ static void add_worker(struct mf_columns *c, const cJSON *w)
     mf_columns_add(c, mf_api_text(w, "class", ""));
     mf_columns_add(c, mf_api_text(w, "state", ""));
     mf_columns_addf(c, "%s ago", ago);
-    mf_columns_addf(c, "%.0f%%", busy_share(w) * 100);
+    mf_columns_addf(c, "%.0f%%", measuring_fraction(w) * 100);
     mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "n_results", 0));
     mf_columns_addf(c, "%" PRId64, mf_api_i64(w, "n_deaths", 0));
     mf_columns_add(c, mf_api_text(w, "model", ""));
@@ -152,7 +153,7 @@ int mf_cmd_workers(struct mf_cli *cli, const struct mf_command *self, int argc, 
     return mf_list_command(cli, self, "/api/v1/workers", &t, argc, argv);
 }
 
-/* A worker's number, from its number or its name. */
+/* Resolves a worker's number or name to its number. */
 static int find_worker(struct mf_cli *cli, const char *word, int64_t *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *items = NULL;
@@ -170,19 +171,19 @@ static int find_worker(struct mf_cli *cli, const char *word, int64_t *ret)
             return 0;
         }
     }
-    return mf_cli_fail(MF_EXIT_USAGE, "there is no worker '%s'; moefarm workers lists them", word);
+    return mf_cli_fail(MF_EXIT_USAGE, "unknown worker '%s'; moefarm workers lists the workers", word);
 }
 
-/* POST of a word to a thing that has a number. */
+/* A command that POSTs an action on a numbered object. */
 struct action {
-    const char *what, *path_format;
-    const char *said; /* of the thing, once it is done */
-    /* By its name too; NULL: it has none but its number */
+    const char *object, *path_format;
+    const char *done_text; /* printed after the object and its number on success */
+    /* Resolves a name or a number; NULL: only a number is accepted. */
     int (*find)(struct mf_cli *cli, const char *word, int64_t *ret_id);
 };
 
-static int act(struct mf_cli *cli, const struct mf_command *self, const struct action *a, int argc,
-               char **argv)
+static int post_action(struct mf_cli *cli, const struct mf_command *self, const struct action *a, int argc,
+                       char **argv)
 {
     _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
     char path[MF_API_PATH_MAX];
@@ -192,7 +193,7 @@ static int act(struct mf_cli *cli, const struct mf_command *self, const struct a
     r = mf_cli_parse(cli, self, NULL, 0, 1, 1, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
-    code = a->find ? a->find(cli, argv[rest], &id) : parse_id(self->name, a->what, argv[rest], &id);
+    code = a->find ? a->find(cli, argv[rest], &id) : parse_id(self->name, a->object, argv[rest], &id);
     if (code != 0)
         return code;
     mf_api_path(path, a->path_format, id);
@@ -201,7 +202,7 @@ static int act(struct mf_cli *cli, const struct mf_command *self, const struct a
         return code;
     if (cli->json)
         return mf_api_print(answer);
-    printf("%s %" PRId64 " %s\n", a->what, id, a->said);
+    printf("%s %" PRId64 " %s\n", a->object, id, a->done_text);
     return MF_EXIT_OK;
 }
 
@@ -209,18 +210,18 @@ int mf_cmd_cancel(struct mf_cli *cli, const struct mf_command *self, int argc, c
 {
     const struct action a = {"batch", "/api/v1/batches/{}/cancel", "is cancelled", NULL};
 
-    return act(cli, self, &a, argc, argv);
+    return post_action(cli, self, &a, argc, argv);
 }
 
 int mf_cmd_drain(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    const struct action a = {"worker", "/api/v1/workers/{}/drain", "finishes its unit and takes no more",
-                             find_worker};
+    const struct action a = {"worker", "/api/v1/workers/{}/drain",
+                             "finishes its current unit and takes no more", find_worker};
 
-    return act(cli, self, &a, argc, argv);
+    return post_action(cli, self, &a, argc, argv);
 }
 
-static const char *const token_names[] = {"token", "role", "name", "made", "until", "used", "revoked"};
+static const char *const token_names[] = {"token", "role", "name", "created", "expires", "used", "revoked"};
 
 static void add_moment(struct mf_columns *c, const cJSON *item, const char *key)
 {
@@ -271,12 +272,12 @@ int mf_cmd_revoke_token(struct mf_cli *cli, const struct mf_command *self, int a
 {
     const struct action a = {"token", "/api/v1/tokens/{}/revoke", "is revoked", NULL};
 
-    return act(cli, self, &a, argc, argv);
+    return post_action(cli, self, &a, argc, argv);
 }
 
 int mf_cmd_revoke_key(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     const struct action a = {"key", "/api/v1/keys/{}/revoke", "is revoked", NULL};
 
-    return act(cli, self, &a, argc, argv);
+    return post_action(cli, self, &a, argc, argv);
 }

@@ -1,4 +1,4 @@
-/* moefarm misses: what production looked up and did not find, and batches of it. */
+/* moefarm misses: lists or submits the shapes that production looked up and did not find. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -41,7 +41,7 @@ static int submit(struct mf_cli *cli, const char *path)
         printf("batch %" PRId64 ": %" PRId64 " shapes on %s\n", mf_api_i64(batch, "batch", 0),
                mf_api_i64(batch, "shapes", 0), mf_api_text(batch, "class", ""));
     if (cJSON_GetArraySize(mf_json_array(answer, "batches")) == 0)
-        printf("nothing that was missed is left to tune\n");
+        printf("no misses are left to tune\n");
     return MF_EXIT_OK;
 }
 
@@ -64,19 +64,22 @@ int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .type = MF_OPT_TEXT,
          .value = &class,
          .argument = "GFX/CU",
-         .help = "of that device class"},
+         .help = "device class of the misses"},
         {.name = "state",
          .type = MF_OPT_TEXT,
          .value = &state,
          .argument = "STATE",
-         .help = "open, tuning, tuned, or failed: its task failed or was cancelled"},
-        {.name = "submit", .type = MF_OPT_BOOL, .value = &tune, .help = "tune those that are open"},
-        {.name = "failed", .type = MF_OPT_BOOL, .value = &failed, .help = "with --submit: failed ones too"},
+         .help = "state of the misses: open, tuning, tuned, or failed (the task failed or was cancelled)"},
+        {.name = "submit", .type = MF_OPT_BOOL, .value = &tune, .help = "submit the open misses"},
+        {.name = "failed",
+         .type = MF_OPT_BOOL,
+         .value = &failed,
+         .help = "with --submit: include failed misses"},
         {.name = "min-count",
          .type = MF_OPT_INT,
          .value = &min_count,
          .argument = "N",
-         .help = "with --submit: those that were missed at least so often",
+         .help = "with --submit: minimum number of misses of a shape",
          .min = 1,
          .max = INT64_C(1) << 53},
     };
@@ -88,15 +91,15 @@ int mf_cmd_misses(struct mf_cli *cli, const struct mf_command *self, int argc, c
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if (tune ? state != NULL : failed || min_count > 0)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           tune ? "misses: --state is about the list; --submit takes what is open"
-                                : "misses: --failed and --min-count are about --submit");
+                           tune ? "misses: --state filters the list; --submit always takes open misses"
+                                : "misses: --failed and --min-count require --submit");
     mf_format(number, sizeof(number), "%" PRId64, min_count);
     (void)mf_buf_adds(&path, tune ? "/api/v1/misses/submit" : "/api/v1/misses");
-    mf_http_query(&path, "class", class);
-    mf_http_query(&path, "state", state);
-    mf_http_query(&path, "failed", failed ? "1" : NULL);
-    mf_http_query(&path, "min_count", min_count > 0 ? number : NULL);
+    mf_http_add_query(&path, "class", class);
+    mf_http_add_query(&path, "state", state);
+    mf_http_add_query(&path, "failed", failed ? "1" : NULL);
+    mf_http_add_query(&path, "min_count", min_count > 0 ? number : NULL);
     if (mf_buf_error(&path) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "misses: the words are too long");
+        return mf_cli_fail(MF_EXIT_USAGE, "misses: the option values are too long");
     return tune ? submit(cli, path.data) : show(cli, path.data);
 }

@@ -1,5 +1,6 @@
-/* moefarm pull: a host's table, kept at what a channel's approved release has. Made to be run from cron: it asks with the hash
- * of what is there, and changes nothing that is no release. */
+/* moefarm pull: updates a table to the approved release of a channel. Meant for cron: it sends the hash of
+ * the file, so that an unchanged table is not sent again, and it never replaces a file that is not a release,
+ * except with --force. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,19 +15,20 @@
 #include "common/table/table_file.h"
 
 #define EXIT_CHANGED 10
-#define LINES_MAX    20 /* of what changed; the rest is counted */
+#define LINES_MAX    20 /* maximum lines per kind of change; the others are only counted */
 
 struct pull {
     const char *channel, *file;
     bool force, exit_code, quiet;
     int64_t lock_ms;
-    bool there;                      /* the file is */
-    char sha256[MF_SHA256_TEXT_MAX]; /* of what it holds */
-    int64_t old_release;             /* that it is; 0: none */
+    bool exists;                     /* the file exists */
+    char sha256[MF_SHA256_TEXT_MAX]; /* of the file's content */
+    int64_t old_release;             /* the release that the file holds; 0: none */
 };
 
-/* -ENOENT is no error: the file is made then. What is no file of its own holds nothing, and reading a FIFO may wait for ever. */
-static int look(struct pull *p)
+/* Hashes the file. A missing file is not an error: it is created later. A FIFO or device counts as missing,
+ * because reading it could block. */
+static int hash_file(struct pull *p)
 {
     _cleanup_(mf_buf_release) struct mf_buf text;
     struct mf_target target;
@@ -39,13 +41,13 @@ static int look(struct pull *p)
     r = mf_table_file_text(p->file, &text, why);
     if (r < 0 && r != -ENOENT)
         return mf_cli_fail(MF_EXIT_FAILED, "%s", why);
-    p->there = r == 0;
-    if (p->there)
+    p->exists = r == 0;
+    if (p->exists)
         mf_sha256_print(text.data, text.len, p->sha256);
     return 0;
 }
 
-/* 0: there is another table; the reply's status says 304 when there is none. */
+/* Fetches the channel's table. On success, the reply's status is 304 if the file already holds it. */
 static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply *reply)
 {
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
@@ -54,24 +56,26 @@ static int fetch(struct mf_cli *cli, const struct pull *p, struct mf_http_reply 
 
     mf_format(path, sizeof(path), "/api/v1/channels/%s/tuned_fmoe.csv", p->channel);
     mf_format(tag, sizeof(tag), "\"%s\"", p->sha256);
-    code = mf_api_send(cli, &(struct mf_http_request){.path = path, .if_none_match = p->there ? tag : NULL},
+    code = mf_api_send(cli, &(struct mf_http_request){.path = path, .if_none_match = p->exists ? tag : NULL},
                        reply);
     if (code != 0 || reply->status == 304)
         return code;
     if (!*reply->release || mf_table_read(p->channel, reply->body.data, reply->body.len, &table, why) < 0)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "%s%s: the answer is no release%s%s; is that moefarmd?",
-                           cli->url, path, *why ? ": " : "", why);
+        return mf_cli_fail(MF_EXIT_UNREACHED,
+                           "%s%s: the reply is not a release%s%s; check that the URL is moefarmd's", cli->url,
+                           path, *why ? ": " : "", why);
     return 0;
 }
 
-/* Which release the file is; one that is none is somebody's own, and stays. */
-static int recognise(struct mf_cli *cli, struct pull *p)
+/* Finds the release that the file holds. Without --force, refuses a file that is not a release: it may have
+ * local changes. */
+static int find_old_release(struct mf_cli *cli, struct pull *p)
 {
     _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
     char path[MF_RELEASE_PATH_MAX];
     int code;
 
-    if (!p->there)
+    if (!p->exists)
         return 0;
     mf_format(path, sizeof(path), "/api/v1/releases?limit=1&sha256=%s", p->sha256);
     code = mf_api_get(cli, path, &answer);
@@ -81,13 +85,13 @@ static int recognise(struct mf_cli *cli, struct pull *p)
     if (p->old_release == 0 && !p->force)
         return mf_cli_fail(
             MF_EXIT_FAILED,
-            "%s is no release of this farm: it was edited, merged into, or comes from elsewhere; "
-            "--force replaces it",
+            "%s is not a release of this farm: it was edited, merged into, or comes from another source; "
+            "replace it with --force",
             p->file);
     return 0;
 }
 
-/* What was looked at is still what is there. */
+/* Checks under the lock that the file has not changed since hash_file. */
 static int may_replace(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
 {
     const struct pull *p = data;
@@ -97,27 +101,27 @@ static int may_replace(const char *text, size_t len, void *data, char why[MF_REA
         mf_sha256_print(text, len, now);
     if (strcmp(now, p->sha256) == 0)
         return 0;
-    mf_format(why, MF_REASON_MAX, "somebody else has changed the file just now; run it again");
+    mf_format(why, MF_REASON_MAX, "another process has just changed the file; run the command again");
     return -EAGAIN;
 }
 
 static int put(struct pull *p, const struct mf_http_reply *reply)
 {
     char why[MF_REASON_MAX] = "";
-    int r =
-        mf_table_file_put(p->file, (int)p->lock_ms, reply->body.data, reply->body.len, may_replace, p, why);
+    int r = mf_table_file_replace(p->file, (int)p->lock_ms, reply->body.data, reply->body.len, may_replace, p,
+                                  why);
 
     return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "%s: %s", p->file, why) : 0;
 }
 
-static void tell(struct mf_cli *cli, const struct pull *p, const struct mf_http_reply *reply)
+static void print_change(struct mf_cli *cli, const struct pull *p, const struct mf_http_reply *reply)
 {
     _cleanup_(cJSON_Deletep) cJSON *diff = NULL;
     char path[MF_RELEASE_PATH_MAX];
     int64_t release = strtoll(reply->release, NULL, 10);
 
     printf("%s: release %s of channel %s%s\n", p->file, reply->release, p->channel,
-           p->there && !p->old_release ? ", in place of a table that was no release" : "");
+           p->exists && !p->old_release ? ", replacing a table that was not a release" : "");
     if (!p->old_release)
         return;
     mf_format(path, sizeof(path), "/api/v1/releases/%" PRId64 "/diff?against=%" PRId64, release,
@@ -129,24 +133,24 @@ static void tell(struct mf_cli *cli, const struct pull *p, const struct mf_http_
 static int pull(struct mf_cli *cli, struct pull *p)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
-    int code = look(p);
+    int code = hash_file(p);
 
     mf_http_reply_init(&reply);
     if (code == 0)
         code = fetch(cli, p, &reply);
     if (code == 0 && reply.status == 304) {
         if (!p->quiet)
-            printf("%s: release %s of channel %s already\n", p->file, reply.release, p->channel);
+            printf("%s: already at release %s of channel %s\n", p->file, reply.release, p->channel);
         return MF_EXIT_OK;
     }
     if (code == 0)
-        code = recognise(cli, p);
+        code = find_old_release(cli, p);
     if (code == 0)
         code = put(p, &reply);
     if (code != 0)
         return code;
     if (!p->quiet)
-        tell(cli, p, &reply);
+        print_change(cli, p, &reply);
     return p->exit_code ? EXIT_CHANGED : MF_EXIT_OK;
 }
 
@@ -158,22 +162,22 @@ int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, cha
          .type = MF_OPT_TEXT,
          .value = &p.file,
          .argument = "FILE",
-         .help = "the table: replaced whole or not at all, under its lock"},
+         .help = "table to update, replaced atomically under its lock"},
         {.name = "o", .type = MF_OPT_TEXT, .value = &p.file},
         {.name = "force",
          .type = MF_OPT_BOOL,
          .value = &p.force,
-         .help = "replace a file that is no release of this farm too"},
+         .help = "replace even a file that is not a release of this farm"},
         {.name = "exit-code",
          .type = MF_OPT_BOOL,
          .value = &p.exit_code,
-         .help = "end with 10 when the file was changed, so that a script may reload"},
-        {.name = "quiet", .type = MF_OPT_BOOL, .value = &p.quiet, .help = "say nothing but what went wrong"},
+         .help = "exit with 10 if the file changed, so that a script can reload it"},
+        {.name = "quiet", .type = MF_OPT_BOOL, .value = &p.quiet, .help = "print only errors"},
         {.name = "lock-ms",
          .type = MF_OPT_INT,
          .value = &p.lock_ms,
          .argument = "MS",
-         .help = "how long to wait for another writer",
+         .help = "maximum wait for another writer, in ms",
          .min = 1,
          .max = 3600000},
     };
@@ -184,8 +188,10 @@ int mf_cmd_pull(struct mf_cli *cli, const struct mf_command *self, int argc, cha
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     p.channel = argv[rest];
     if (!p.file || strcmp(p.file, "-") == 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "pull: give -o FILE: the table to keep up to date");
+        return mf_cli_fail(MF_EXIT_USAGE, "pull: -o FILE is missing; give the table to update");
     if (!mf_is_name(p.channel, MF_RELEASE_WORD_MAX))
-        return mf_cli_fail(MF_EXIT_USAGE, "pull: '%s' is no name of a channel", p.channel);
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "pull: '%s' is not a channel name: use letters, digits, '.', '_' and '-'",
+                           p.channel);
     return pull(cli, &p);
 }

@@ -1,4 +1,4 @@
-/* moefarm quarantine: the kernels that are not run any more, what each did, and the way back for one. */
+/* moefarm quarantine: lists the quarantined kernels with their strikes, and revives a kernel. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "common/base/text.h"
 
 #define LIST        "/api/v1/quarantine"
-#define CLASSES_MAX 4096 /* of the classes that one kernel is in quarantine on, as text */
+#define CLASSES_MAX 4096 /* bytes of the list of classes on which one kernel is quarantined */
 
 static const char *const names[] = {"kernel", "class", "name", "when", "reason"};
 
@@ -22,7 +22,7 @@ static void add_moment_and_reason(struct mf_columns *c, const cJSON *item)
     mf_columns_add(c, mf_api_text(item, "reason", ""));
 }
 
-/* A line for the kernel, and below its name one for each strike. */
+/* Adds a line for the kernel and a line for each of its strikes. */
 static void add_kernel(struct mf_columns *c, const cJSON *k)
 {
     const cJSON *strike;
@@ -42,12 +42,13 @@ static void add_kernel(struct mf_columns *c, const cJSON *k)
 
 static int show(struct mf_cli *cli)
 {
-    const struct mf_list_table t = {names, MF_ARRAY_LEN(names), add_kernel, "no kernel is in quarantine"};
+    const struct mf_list_table t = {names, MF_ARRAY_LEN(names), add_kernel, "no kernel is quarantined"};
 
     return mf_list_show(cli, LIST, &t);
 }
 
-/* The one quarantine of the kernel that is meant, in *ret; class NULL: its only one. */
+/* Finds the kernel's quarantine on a class. If class is NULL, the kernel must be quarantined on one class
+ * only. */
 static int choose(const cJSON *items, int64_t kernel, const char *class, const cJSON **ret)
 {
     _cleanup_(mf_buf_release) struct mf_buf classes;
@@ -66,13 +67,14 @@ static int choose(const cJSON *items, int64_t kernel, const char *class, const c
     }
     if (n == 0)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "kernel %" PRId64 " is not in quarantine; moefarm quarantine lists those that are",
+                           "kernel %" PRId64
+                           " is not quarantined; moefarm quarantine lists the quarantined kernels",
                            kernel);
     if (!found)
-        return mf_cli_fail(MF_EXIT_USAGE, "kernel %" PRId64 " is not in quarantine on '%s', but on %s",
-                           kernel, class, classes.data);
+        return mf_cli_fail(MF_EXIT_USAGE, "kernel %" PRId64 " is not quarantined on '%s', but on %s", kernel,
+                           class, classes.data);
     if (!class && n > 1)
-        return mf_cli_fail(MF_EXIT_USAGE, "kernel %" PRId64 " is in quarantine on %s: give --class", kernel,
+        return mf_cli_fail(MF_EXIT_USAGE, "kernel %" PRId64 " is quarantined on %s: give --class", kernel,
                            classes.data);
     *ret = found;
     return 0;
@@ -95,7 +97,7 @@ static int revive(struct mf_cli *cli, int64_t kernel, const char *class)
     class = mf_api_text(item, "class", "");
     mf_api_path(of_kernel, LIST "/{}/revive", kernel);
     (void)mf_buf_adds(&path, of_kernel);
-    mf_http_query(&path, "class", class);
+    mf_http_add_query(&path, "class", class);
     if (mf_buf_error(&path) < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
     code = mf_api_post(cli, path.data, &answer);
@@ -103,7 +105,7 @@ static int revive(struct mf_cli *cli, int64_t kernel, const char *class)
         return code;
     if (cli->json)
         return mf_api_print(answer);
-    printf("kernel %" PRId64 " %s:%s is not in quarantine on %s any more: submit again\n", kernel,
+    printf("kernel %" PRId64 " %s:%s is no longer quarantined on %s; submit its shapes again\n", kernel,
            mf_api_text(item, "family", ""), mf_api_text(item, "name", ""), class);
     return MF_EXIT_OK;
 }
@@ -116,7 +118,7 @@ int mf_cmd_quarantine(struct mf_cli *cli, const struct mf_command *self, int arg
          .type = MF_OPT_TEXT,
          .value = &class,
          .argument = "GFX/CU",
-         .help = "with revive: on that device class; needed where the kernel is in quarantine on several"},
+         .help = "with revive: device class; required if the kernel is quarantined on several"},
     };
     int64_t kernel;
     int rest, r;
@@ -125,14 +127,14 @@ int mf_cmd_quarantine(struct mf_cli *cli, const struct mf_command *self, int arg
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if (rest == argc)
-        return class ? mf_cli_fail(MF_EXIT_USAGE, "quarantine: --class is about revive") : show(cli);
+        return class ? mf_cli_fail(MF_EXIT_USAGE, "quarantine: --class requires revive") : show(cli);
     if (strcmp(argv[rest], "revive") != 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "quarantine: there is no action '%s'; there is revive", argv[rest]);
+        return mf_cli_fail(MF_EXIT_USAGE, "quarantine: unknown action '%s'; the only action is revive",
+                           argv[rest]);
     if (argc - rest < 2)
-        return mf_cli_fail(MF_EXIT_USAGE,
-                           "quarantine: an argument is missing; the usage is: moefarm %s [options] %s",
+        return mf_cli_fail(MF_EXIT_USAGE, "quarantine: missing argument; usage: moefarm %s [options] %s",
                            self->name, self->arguments);
     if (mf_parse_i64(argv[rest + 1], 1, INT64_MAX, &kernel) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "quarantine: '%s' is no kernel; give its number", argv[rest + 1]);
+        return mf_cli_fail(MF_EXIT_USAGE, "quarantine: '%s' is not the number of a kernel", argv[rest + 1]);
     return revive(cli, kernel, class);
 }

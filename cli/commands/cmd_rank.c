@@ -1,4 +1,4 @@
-/* moefarm rank: the pipelines of a task, best first, with their cost by op as bars. */
+/* moefarm rank: prints the pipelines of a task, best first, with their cost per op as bars. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,9 +14,10 @@
 #define TEXT_MAX  (16u << 20)
 #define BAR_WIDTH 32
 
+/* Maxima over all printed ops. */
 struct widest {
-    double us; /* of any op that is shown: the scale of all bars, so that pipelines compare */
-    size_t covers;
+    double us;     /* longest time: the common scale of all bars */
+    size_t covers; /* longest list of covered ops, in bytes */
 };
 
 static const char *covers_of(const cJSON *op)
@@ -89,7 +90,7 @@ static void add_pipeline(struct mf_buf *out, const cJSON *p, int64_t place, cons
     }
 }
 
-/* Where the weights lie, and why there. */
+/* Prints the weight layout and the reason for it. */
 static void add_layout(struct mf_buf *out, const cJSON *task)
 {
     const cJSON *choice = mf_json_object(task, "layout"), *item;
@@ -97,14 +98,14 @@ static void add_layout(struct mf_buf *out, const cJSON *task)
 
     (void)mf_json_bool(choice, "pending", &pending);
     if (pending)
-        (void)mf_buf_adds(out, "  weights: several layouts are raced over the ladder of token counts\n");
+        (void)mf_buf_adds(out, "  weights: several layouts are being raced over the token counts\n");
     cJSON_ArrayForEach (item, mf_json_array(choice, "layouts"))
         if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "chosen")))
             (void)mf_buf_addf(out, "  weights as %s, which %s\n", mf_api_text(item, "layout", "?"),
                               mf_api_text(item, "reason", ""));
 }
 
-/* What the winner loses where tokens spread otherwise. */
+/* Prints the winner's regret under other routing profiles. */
 static void add_regret(struct mf_buf *out, const cJSON *config)
 {
     const cJSON *r;
@@ -143,8 +144,7 @@ static void add_task(struct mf_buf *out, const cJSON *task)
         mf_us(mf_api_double(config, "us", NAN), us);
         (void)mf_buf_addf(out, ": %s by pipeline %" PRId64, us, mf_api_i64(config, "pipeline", 0));
         if (ties > 0)
-            (void)mf_buf_addf(out, ", which the samples cannot tell from %d other%s", ties,
-                              ties == 1 ? "" : "s");
+            (void)mf_buf_addf(out, ", statistically tied with %d other%s", ties, ties == 1 ? "" : "s");
     } else if (*mf_api_text(task, "reason", "")) {
         (void)mf_buf_addf(out, ": %s", mf_api_text(task, "reason", ""));
     }
@@ -187,22 +187,22 @@ int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, cha
          .type = MF_OPT_INT,
          .value = &batch,
          .argument = "B",
-         .help = "where --shape is looked for; the newest that has it otherwise",
+         .help = "batch in which to find --shape; 0: the newest batch with that shape",
          .min = 0,
          .max = INT64_MAX},
         {.name = "shape",
          .type = MF_OPT_TEXT,
          .value = &shape,
          .argument = "SHAPE",
-         .help = "a row of twelve values, or \"token=4,q_type=per_Token\""},
+         .help = "shape of the task: a row of twelve values, or columns as in \"token=4,q_type=per_Token\""},
         {.name = "top",
          .type = MF_OPT_INT,
          .value = &top,
          .argument = "N",
-         .help = "how many pipelines",
+         .help = "maximum pipelines to print",
          .min = 1,
          .max = 100000},
-        {.name = "finalists", .type = MF_OPT_BOOL, .value = &finalists, .help = "the raced ones only"},
+        {.name = "finalists", .type = MF_OPT_BOOL, .value = &finalists, .help = "print only raced pipelines"},
     };
     _cleanup_(cJSON_Deletep) cJSON *task = NULL;
     _cleanup_(cJSON_Deletep) cJSON *pipelines = NULL;
@@ -213,7 +213,7 @@ int mf_cmd_rank(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if ((rest < argc) == (shape != NULL))
-        return mf_cli_fail(MF_EXIT_USAGE, "rank: give a task's number, or --shape (and --batch)");
+        return mf_cli_fail(MF_EXIT_USAGE, "rank: expected either the number of a task or --shape");
     code = mf_task_arg(cli, shape ? shape : argv[rest], batch, &id);
     if (code != 0)
         return code;

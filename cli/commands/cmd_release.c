@@ -1,4 +1,5 @@
-/* moefarm release: its actions are a table; freeze, list, channels and the moves are here. */
+/* moefarm release: dispatches to its actions. Contains freeze, list, channels, stage, unstage, approve and
+ * rollback. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,14 +20,15 @@ int mf_release_find(struct mf_cli *cli, const char *word, int64_t *ret)
     if (mf_parse_i64(word, 1, INT64_MAX, ret) == 0)
         return 0;
     if (!mf_is_name(word, MF_RELEASE_WORD_MAX))
-        return mf_cli_fail(MF_EXIT_USAGE, "'%s' is no release; give its number or its name", word);
+        return mf_cli_fail(MF_EXIT_USAGE, "'%s' is not the number or name of a release", word);
     mf_format(path, sizeof(path), "/api/v1/releases?limit=1&name=%s", word);
     code = mf_api_get(cli, path, &answer);
     if (code != 0)
         return code;
     *ret = mf_api_i64(cJSON_GetArrayItem(mf_json_array(answer, "items"), 0), "id", 0);
     return *ret ? 0
-                : mf_cli_fail(MF_EXIT_USAGE, "there is no release '%s'; moefarm release list has them", word);
+                : mf_cli_fail(MF_EXIT_USAGE, "unknown release '%s'; moefarm release list lists the releases",
+                              word);
 }
 
 /* ---- freeze ---- */
@@ -42,7 +44,7 @@ static int freeze(struct mf_cli *cli, const struct mf_command *self, int argc, c
          .type = MF_OPT_TEXT,
          .value = &name,
          .argument = "NAME",
-         .help = "of the release; after its hash otherwise"},
+         .help = "name of the release (default: derived from its hash)"},
         MF_EXPORT_FILTER_OPTS(filters),
     };
     int rest, r, code;
@@ -52,7 +54,7 @@ static int freeze(struct mf_cli *cli, const struct mf_command *self, int argc, c
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     (void)mf_buf_adds(&path, "/api/v1/releases");
-    mf_http_query(&path, "name", name);
+    mf_http_add_query(&path, "name", name);
     mf_export_filters_query(&path, &filters);
     if (mf_buf_error(&path) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "release freeze: the filters are too long");
@@ -145,8 +147,8 @@ static int post_move(struct mf_cli *cli, const char *channel, const char *move, 
     mf_buf_init(&path, 8192);
     mf_format(number, sizeof(number), "%" PRId64, release);
     (void)mf_buf_addf(&path, "/api/v1/channels/%s/%s", channel, move);
-    mf_http_query(&path, "release", number);
-    mf_http_query(&path, "reason", reason);
+    mf_http_add_query(&path, "release", number);
+    mf_http_add_query(&path, "reason", reason);
     if (mf_buf_error(&path) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "release %s: the reason is too long", move);
     code = mf_api_post(cli, path.data, &answer);
@@ -158,7 +160,7 @@ static int post_move(struct mf_cli *cli, const char *channel, const char *move, 
     if (mf_api_i64(answer, "current", 0))
         printf("release %" PRId64 " is current", mf_api_i64(answer, "current", 0));
     else
-        printf("nothing is current yet");
+        printf("no release is current yet");
     if (mf_api_i64(answer, "staged", 0))
         printf(", release %" PRId64 " is staged", mf_api_i64(answer, "staged", 0));
     printf("\n");
@@ -173,7 +175,7 @@ static int parse_move(struct mf_cli *cli, const struct mf_command *self, int min
          .type = MF_OPT_TEXT,
          .value = ret_reason,
          .argument = "TEXT",
-         .help = "why; it is kept with the move"},
+         .help = "reason, stored in the channel's history"},
     };
 
     return mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), min, 2, argc, argv, ret_rest);
@@ -183,12 +185,12 @@ static int check_channel(const char *word)
 {
     return mf_is_name(word, MF_RELEASE_WORD_MAX)
                ? 0
-               : mf_cli_fail(MF_EXIT_USAGE, "'%s' is no name of a channel: letters, digits, '.', '_' and '-'",
-                             word);
+               : mf_cli_fail(MF_EXIT_USAGE,
+                             "'%s' is not a channel name: use letters, digits, '.', '_' and '-'", word);
 }
 
-/* What the channel has now, as "staged" or as "current". */
-static int find_there(struct mf_cli *cli, const char *channel, const char *as, int64_t *ret)
+/* Finds the channel's "staged" or "current" release. */
+static int find_channel_release(struct mf_cli *cli, const char *channel, const char *as, int64_t *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
     char path[MF_RELEASE_PATH_MAX];
@@ -199,11 +201,11 @@ static int find_there(struct mf_cli *cli, const char *channel, const char *as, i
     if (code != 0)
         return code;
     *ret = mf_api_i64(mf_json_object(answer, as), "id", 0);
-    return *ret ? 0 : mf_cli_fail(MF_EXIT_USAGE, "channel %s has no release that is %s", channel, as);
+    return *ret ? 0 : mf_cli_fail(MF_EXIT_USAGE, "channel %s has no %s release", channel, as);
 }
 
-/* CHANNEL RELEASE; of a move that takes something back, the release may be left out: it is what the channel has, as "staged" or
- * as "current". as: NULL for moves that take nothing back. */
+/* Moves CHANNEL RELEASE. The moves unstage and rollback may omit RELEASE: the default is the channel's
+ * "staged" or "current" release, as given by `as`. For the other moves `as` is NULL. */
 static int move(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv, const char *word,
                 const char *as)
 {
@@ -216,7 +218,7 @@ static int move(struct mf_cli *cli, const struct mf_command *self, int argc, cha
     code = check_channel(argv[rest]);
     if (code == 0)
         code = rest + 1 < argc ? mf_release_find(cli, argv[rest + 1], &release)
-                               : find_there(cli, argv[rest], as, &release);
+                               : find_channel_release(cli, argv[rest], as, &release);
     return code != 0 ? code : post_move(cli, argv[rest], word, release, reason);
 }
 
@@ -247,16 +249,23 @@ static const struct {
     const char *word;
     struct mf_command command;
 } actions[] = {
-    {"freeze",   {"release freeze",   "",                    "keep what `export` gives now, with where each row comes from", freeze}},
-    {"list",     {"release list",     "",                    "the releases, newest first", list}},
-    {"show",     {"release show",     "RELEASE",             "what a release (by number or name) holds, where it was measured, and what it leaves out", mf_release_show}},
-    {"diff",     {"release diff",     "RELEASE [OLDER]",     "what it changes of an older one, or of the one before it", mf_release_diff}},
-    {"stage",    {"release stage",    "CHANNEL RELEASE",     "put a release up for approval; the channel is made if need be", stage}},
-    {"unstage",  {"release unstage",  "CHANNEL [RELEASE]",   "take back what is staged, so that nobody approves it", unstage}},
-    {"approve",  {"release approve",  "CHANNEL RELEASE",     "have the channel give out what is staged (role admin)", approve}},
-    {"rollback", {"release rollback", "CHANNEL [RELEASE]",   "take back what the channel has, to what was approved before it (role admin)", rollback}},
-    {"channels", {"release channels", "",                    "the channels: what each has, and what is staged", channels}},
-    {"history",  {"release history",  "CHANNEL",             "its moves: when, by whom, why", mf_release_history}},
+    {"freeze", {"release freeze", "",
+     "freeze the current export as a release, with the provenance of each row", freeze}},
+    {"list", {"release list", "", "list the releases, newest first", list}},
+    {"show", {"release show", "RELEASE",
+     "show a release (number or name): its rows, devices and rows left out", mf_release_show}},
+    {"diff", {"release diff", "RELEASE [OLDER]",
+     "compare a release with an older one (default: its predecessor)", mf_release_diff}},
+    {"stage", {"release stage", "CHANNEL RELEASE",
+     "stage a release for approval; creates the channel if it does not exist", stage}},
+    {"unstage", {"release unstage", "CHANNEL [RELEASE]", "withdraw the staged release", unstage}},
+    {"approve", {"release approve", "CHANNEL RELEASE",
+     "make the staged release current (role admin)", approve}},
+    {"rollback", {"release rollback", "CHANNEL [RELEASE]",
+     "roll back to the release approved before the current one (role admin)", rollback}},
+    {"channels", {"release channels", "", "list the channels, current and staged releases", channels}},
+    {"history", {"release history", "CHANNEL",
+     "list the moves of a channel with time, author and reason", mf_release_history}},
 };
 /* clang-format on */
 
@@ -268,7 +277,7 @@ static void print_actions(FILE *out)
         mf_format(left, sizeof(left), "%s %s", actions[i].word, actions[i].command.arguments);
         fprintf(out, "  %-26s %s\n", left, actions[i].command.help);
     }
-    fprintf(out, "\nmoefarm release ACTION --help has each one's options\n");
+    fprintf(out, "\nmoefarm release ACTION --help lists the options of each\n");
 }
 
 int mf_cmd_release(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
@@ -286,6 +295,6 @@ int mf_cmd_release(struct mf_cli *cli, const struct mf_command *self, int argc, 
         print_actions(stderr);
         return MF_EXIT_USAGE;
     }
-    return mf_cli_fail(MF_EXIT_USAGE, "release: there is no action '%s'; moefarm release --help lists them",
-                       argv[1]);
+    return mf_cli_fail(MF_EXIT_USAGE,
+                       "release: unknown action '%s'; moefarm release --help lists the actions", argv[1]);
 }

@@ -99,7 +99,7 @@ int mf_release_show(struct mf_cli *cli, const struct mf_command *self, int argc,
     char path[MF_API_PATH_MAX];
     bool rows = false;
     const struct mf_opt opts[] = {
-        {.name = "rows", .type = MF_OPT_BOOL, .value = &rows, .help = "each row too, with the task it is of"},
+        {.name = "rows", .type = MF_OPT_BOOL, .value = &rows, .help = "also print each row with its task"},
     };
     int64_t id;
     int rest, r, code;
@@ -120,7 +120,8 @@ int mf_release_show(struct mf_cli *cli, const struct mf_command *self, int argc,
     if (code != 0)
         return code;
     if (!mf_json_array(release, "channels") || !mf_json_array(manifest, "left_out"))
-        return mf_cli_fail(MF_EXIT_UNREACHED, "%s: the answer is no release; is that moefarmd?", path);
+        return mf_cli_fail(MF_EXIT_UNREACHED,
+                           "%s: the reply is not a release; check that the URL is moefarmd's", path);
     print_head(release, manifest);
     print_manifest(manifest, rows);
     return MF_EXIT_OK;
@@ -128,7 +129,7 @@ int mf_release_show(struct mf_cli *cli, const struct mf_command *self, int argc,
 
 /* ---- diff ---- */
 
-static void print_sides(const cJSON *items, const char *what, int lines_max)
+static void print_rows(const cJSON *items, const char *what, int lines_max)
 {
     const cJSON *item;
     int n = 0;
@@ -169,8 +170,8 @@ void mf_release_print_diff(const cJSON *diff, int lines_max)
     const cJSON *added = mf_json_array(diff, "added"), *removed = mf_json_array(diff, "removed"),
                 *changed = mf_json_array(diff, "changed");
 
-    print_sides(added, "added", lines_max);
-    print_sides(removed, "removed", lines_max);
+    print_rows(added, "added", lines_max);
+    print_rows(removed, "removed", lines_max);
     print_changed(changed, lines_max);
     printf("%d added, %d removed, %d changed, %" PRId64 " the same\n", cJSON_GetArraySize(added),
            cJSON_GetArraySize(removed), cJSON_GetArraySize(changed), mf_api_i64(diff, "same", 0));
@@ -203,7 +204,7 @@ int mf_release_diff(struct mf_cli *cli, const struct mf_command *self, int argc,
     if (mf_api_i64(diff, "against", 0))
         printf("release %" PRId64 "\n", mf_api_i64(diff, "against", 0));
     else
-        printf("nothing: it is the first\n");
+        printf("nothing: it is the first release\n");
     mf_release_print_diff(diff, INT32_MAX);
     return MF_EXIT_OK;
 }
@@ -235,7 +236,9 @@ int mf_release_history(struct mf_cli *cli, const struct mf_command *self, int ar
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if (!mf_is_name(argv[rest], MF_RELEASE_WORD_MAX))
-        return mf_cli_fail(MF_EXIT_USAGE, "release history: '%s' is no name of a channel", argv[rest]);
+        return mf_cli_fail(
+            MF_EXIT_USAGE,
+            "release history: '%s' is not a channel name: use letters, digits, '.', '_' and '-'", argv[rest]);
     mf_format(path, sizeof(path), "/api/v1/channels/%s/history", argv[rest]);
     return mf_list_show(cli, path, &t);
 }

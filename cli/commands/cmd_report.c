@@ -1,9 +1,9 @@
-/* moefarm report: what the winners of batches cost beside the least that their device could need, and what the workers'
- * time went on.
+/* moefarm report: compares batch winners with the lower bound of their device. Prints worker time by phase.
  *
- * The floor is the larger of the bytes that a layer has to move over the device's read bandwidth and its FLOPs over the
- * device's peak for its format, both as its worker measured them. Weights are those of the experts that the race's routing asked
- * for; of as many as uniform routing has on average where the race does not say. */
+ * The lower bound ("floor") is the larger of two times: the layer's minimum memory traffic in bytes, divided
+ * by the device's read bandwidth, and its FLOPs, divided by the peak rate for the format. The worker measured
+ * both rates. The bytes include the weights of the experts that the race's routing selected. If the race does
+ * not report them, they include as many experts as uniform routing selects on average. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,16 +19,16 @@
 #define TEXT_MAX    (16u << 20)
 #define BATCHES_MAX 64
 
-/* One task as it is reported; times in µs, NAN for what there is not. */
+/* A task of the report. Times are in µs; NAN if unknown. */
 struct line {
     int64_t task;
-    const char *class, *state; /* of the task's JSON */
+    const char *class, *state; /* owned by the task's JSON */
     struct mf_shape shape;
     double floor, us, gemm;
-    struct mf_buf winner; /* "family:step + …", or why there is none */
+    struct mf_buf winner; /* "family:step + …", or why there is no winner */
 };
 
-/* The newest worker of the class and model: its ceilings are the device's. */
+/* Returns the device of the newest worker of that class and model, with its measured rates. */
 static const cJSON *device_of(const cJSON *workers, const char *class, const char *model)
 {
     const cJSON *w, *found = NULL;
@@ -41,7 +41,7 @@ static const cJSON *device_of(const cJSON *workers, const char *class, const cha
     return found;
 }
 
-/* active: experts whose weights are read; 0: as many as uniform routing has on average. */
+/* active: number of experts whose weights are read; 0: the average number under uniform routing. */
 static double floor_us(const struct mf_shape *s, const cJSON *device, int64_t active)
 {
     const cJSON *peaks = mf_json_object(device, "peak_gflops");
@@ -54,10 +54,10 @@ static double floor_us(const struct mf_shape *s, const cJSON *device, int64_t ac
         return NAN;
     if (active == 0)
         active = llround(mf_layer_expected_active(s));
-    return fmax(mf_layer_floor_bytes(s, active) / (reads * 1e3), mf_layer_flops(s) / (peak * 1e3));
+    return fmax(mf_layer_min_bytes(s, active) / (reads * 1e3), mf_layer_flops(s) / (peak * 1e3));
 }
 
-/* Names and GEMM time of the winner: the sum of its steps that multiply, as they were measured alone. */
+/* Reads the winner's names and its GEMM time: the sum over its steps with a GEMM, each measured alone. */
 static int read_winner(struct mf_cli *cli, struct line *l)
 {
     _cleanup_(cJSON_Deletep) cJSON *pipelines = NULL;
@@ -84,7 +84,7 @@ static int read_winner(struct mf_cli *cli, struct line *l)
     return code;
 }
 
-/* Experts that the routing of the task's race asked for; 0: not known. */
+/* Reads the number of experts that the routing of the task's race selected; 0 if unknown. */
 static int read_active(struct mf_cli *cli, int64_t task, int64_t *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *detail = NULL;
@@ -103,8 +103,8 @@ static int read_line(struct mf_cli *cli, const cJSON *task, const cJSON *workers
     l->floor = l->gemm = NAN;
     l->us = mf_api_double(task, "us", NAN);
     if (mf_api_shape(mf_json_object(task, "shape"), &l->shape) < 0)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "task %" PRId64 " has no shape that this program knows",
-                           l->task);
+        return mf_cli_fail(MF_EXIT_UNREACHED,
+                           "task %" PRId64 ": unknown shape format; install a newer moefarm", l->task);
     int64_t active = 0;
     int code = l->us > 0 ? read_active(cli, l->task, &active) : 0;
     if (code != 0)
@@ -117,7 +117,7 @@ static int read_line(struct mf_cli *cli, const cJSON *task, const cJSON *workers
     return 0;
 }
 
-/* ---- for people ---- */
+/* ---- text output ---- */
 
 static void add_line(struct mf_columns *c, const struct line *l)
 {
@@ -152,7 +152,7 @@ static void print_worker(const cJSON *w)
     printf("\n");
 }
 
-/* ---- for programs ---- */
+/* ---- JSON output ---- */
 
 static void add_number(cJSON *o, const char *key, double value)
 {
@@ -188,7 +188,7 @@ static int report_batch(struct mf_cli *cli, const char *word, const cJSON *worke
     int code;
 
     if (mf_parse_i64(word, 1, INT64_MAX, &id) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "report: '%s' is no batch; give its number", word);
+        return mf_cli_fail(MF_EXIT_USAGE, "report: '%s' is not the number of a batch", word);
     mf_api_path(path, "/api/v1/batches/{}/tasks", id);
     code = mf_api_list(cli, path, &tasks);
     cJSON_ArrayForEach (task, tasks) {

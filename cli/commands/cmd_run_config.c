@@ -1,8 +1,9 @@
-/* moefarm run-config: a tuned table through the production operator, here and now; or a list of shapes, by what production
- * runs without a table.
+/* moefarm run-config: runs the rows of a tuned table with the production operator on this machine. With
+ * --shapes, runs a list of shapes with the pipelines that production uses for shapes without a tuned row.
  *
- * Each row's pipeline is run on the data that it was tuned on, held against the reference by every gate that a race has
- * (measure/race/entrant.h), and timed as a race times it: routing rotated over the experts, so that weights come from memory. */
+ * Each row's pipeline runs on the data it was tuned on. It is verified by all gates of a race
+ * (measure/race/entrant.h) and timed as in a race: the routing rotates over the experts, so that weights are
+ * read from HBM or DRAM and not from a cache. */
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -19,6 +20,7 @@
 #include "common/base/stats.h"
 #include "common/base/text.h"
 #include "measure/race/entrant.h"
+#include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
 #define ROUNDS_MAX 1001
@@ -32,22 +34,22 @@ static const char *const verdict_names[] = {[VERDICT_OK] = "OK",
 
 struct run {
     struct mf_cli *cli;
-    const char *shapes; /* in the place of a table; NULL */
+    const char *shapes; /* list of shapes instead of a table; may be NULL */
     int64_t rounds;
     double slack;
     struct mf_bench bench;
     struct mf_bench_rows rows;
-    double *samples; /* of one pass */
+    double *samples; /* of one pass, in µs */
     size_t n_bad;
     cJSON *json;
 };
 
-/* What became of a row. */
+/* The result of a row. */
 struct outcome {
     const struct mf_bench_row *row;
     enum verdict verdict;
-    char reason[MF_REASON_MAX]; /* of a wrong or refused one */
-    double measured_us;         /* the best pass's median; NAN: it was not timed */
+    char reason[MF_REASON_MAX]; /* why the row is wrong or refused */
+    double measured_us;         /* lowest median of all passes; NAN if not timed */
     double err, row_err, row_limit;
 };
 
@@ -60,9 +62,9 @@ static void report_json(struct run *run, const struct outcome *o)
     cJSON_AddItemToArray(run->json, item);
     cJSON_AddStringToObject(item, "shape", shape);
     cJSON_AddStringToObject(item, "pipeline", o->row->names);
-    cJSON_AddNumberToObject(item, "us", o->row->us); /* null of no table */
+    cJSON_AddNumberToObject(item, "us", o->row->us); /* null without a table */
     cJSON_AddStringToObject(item, "model", o->row->model);
-    cJSON_AddNumberToObject(item, "measured_us", o->measured_us); /* null where it was not timed */
+    cJSON_AddNumberToObject(item, "measured_us", o->measured_us); /* null if not timed */
     cJSON_AddNumberToObject(item, "mismatch", o->err);
     cJSON_AddNumberToObject(item, "row_error", o->row_err);
     cJSON_AddNumberToObject(item, "row_limit", o->row_limit);
@@ -77,7 +79,7 @@ static void report_header(void)
            "worst row (limit)");
 }
 
-/* "-" for what is not there. */
+/* Prints a time; "-" for NAN. */
 static void time_text(double us, char buf[MF_US_MAX])
 {
     if (isnan(us))
@@ -105,7 +107,7 @@ static void report_text(const struct outcome *o)
     if (o->row->chosen)
         printf("         %s\n", o->row->chosen);
     if (!o->row->reachable)
-        printf("         production never asks for this token count: its look-up goes by powers of two\n");
+        printf("         production never looks up this token count, only powers of two\n");
     (void)fflush(stdout);
 }
 
@@ -122,8 +124,8 @@ static enum mf_status time_pass(struct run *run, struct mf_entrant *e, double *r
     return MF_STATUS_OK;
 }
 
-/* What else a machine does makes a pass slow, never fast: a row that looks slower is timed again when the machine has
- * rested, and the best pass's median counts. */
+/* Disturbances make a pass slower, never faster. A row that looks slower is timed again after a pause, and
+ * the lowest median of all passes decides. */
 static enum mf_status time_row(struct run *run, struct mf_entrant *e, struct outcome *o)
 {
     for (int pass = 0; pass < PASSES; pass++) {
@@ -131,7 +133,7 @@ static enum mf_status time_row(struct run *run, struct mf_entrant *e, struct out
         enum mf_status status;
 
         if (pass > 0)
-            mf_session_rest(e->course->session);
+            mf_session_cool_down(e->buffers->session);
         status = time_pass(run, e, &us, o->reason);
         if (status != MF_STATUS_OK)
             return status;
@@ -146,18 +148,18 @@ static enum mf_status time_row(struct run *run, struct mf_entrant *e, struct out
 static int measure_row(struct run *run, struct outcome *o)
 {
     struct mf_session *session = NULL;
-    struct mf_course course;
+    struct mf_race_buffers buffers;
     struct mf_entrant e;
     enum mf_status status;
     int code = mf_bench_session(o->row, &run->bench, &session);
 
     if (code != 0)
         return code;
-    if (mf_course_init(&course, session) < 0) {
+    if (mf_race_buffers_init(&buffers, session) < 0) {
         mf_session_free(session);
         return mf_cli_fail(MF_EXIT_FAILED, "out of memory");
     }
-    status = mf_entrant_init(&e, &course, o->row->pipeline, o->reason);
+    status = mf_entrant_init(&e, &buffers, o->row->pipeline, o->reason);
     if (status == MF_STATUS_OK)
         status = mf_entrant_verify(&e, o->reason);
     if (status == MF_STATUS_OK)
@@ -181,8 +183,8 @@ static int run_row(struct run *run, const struct mf_bench_row *row, struct outco
     return 0;
 }
 
-/* Text a row at a time, JSON in the table's order. What the machine did beside a row is over, mostly, when all the others are
- * done: those that look slower are run again then, and told of then. */
+/* Prints text row by row, JSON in table order. Rows that look slower run again after all other rows, when a
+ * disturbance has usually ended, and are printed then. */
 static int run_rows(struct run *run)
 {
     size_t n = run->rows.n;
@@ -213,9 +215,9 @@ static void report_sum(const struct run *run)
 {
     size_t n_foreign = run->rows.fmoe ? mf_fmoe_n_foreign(run->rows.fmoe) : 0;
 
-    printf("%zu rows: %zu OK, %zu not", run->rows.n, run->rows.n - run->n_bad, run->n_bad);
+    printf("%zu rows: %zu OK, %zu not OK", run->rows.n, run->rows.n - run->n_bad, run->n_bad);
     if (n_foreign > 0)
-        printf("; %zu passed over", n_foreign);
+        printf("; %zu skipped", n_foreign);
     (void)putchar('\n');
 }
 
@@ -254,19 +256,20 @@ int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int arg
          .type = MF_OPT_TEXT,
          .value = &run.shapes,
          .argument = "FILE",
-         .help = "in the place of TABLE: an untuned list, by what production runs where no row is"},
+         .help =
+             "untuned list instead of TABLE; runs the pipelines that production uses without a tuned row"},
         {.name = "rounds",
          .type = MF_OPT_INT,
          .value = &run.rounds,
          .argument = "N",
-         .help = "samples of each row; more where it looks slower",
+         .help = "samples per row; more if the row looks slower",
          .min = 1,
          .max = ROUNDS_MAX},
         {.name = "slack",
          .type = MF_OPT_DOUBLE,
          .value = &run.slack,
          .argument = "X",
-         .help = "up to X times the row's time is OK"},
+         .help = "maximum ratio of the measured time to the row's time"},
     };
     int rest, r, code;
 
@@ -275,7 +278,7 @@ int mf_cmd_run_config(struct mf_cli *cli, const struct mf_command *self, int arg
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if ((run.shapes != NULL) == (rest < argc))
-        return mf_cli_fail(MF_EXIT_USAGE, "run-config: give a TABLE, or --shapes and a list");
+        return mf_cli_fail(MF_EXIT_USAGE, "run-config: expected either TABLE or --shapes FILE");
     code = run_table(&run, &options, argv[rest]);
     mf_bench_rows_close(&run.rows);
     mf_bench_close(&run.bench);

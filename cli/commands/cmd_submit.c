@@ -1,4 +1,4 @@
-/* moefarm submit */
+/* moefarm submit: submits a file of shapes as a batch. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -9,38 +9,48 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-#define BODY_MAX        (16u << 20) /* what moefarmd takes */
+#define BODY_MAX        (16u << 20) /* moefarmd's limit */
 #define COUNTS_FILE_MAX (1u << 20)
 #define PATH_MAX_BYTES  32768 /* a recorded profile is the longest option */
 
-/* Options of a batch as the API has them. The values stay texts: the coordinator checks them and its answer
- * names the option. */
+/* A batch option of the API. Values stay text: the coordinator checks them, and its error names the option.
+ */
 struct option {
-    const char *name; /* of the API; the flag has '-' for '_' */
+    const char *name; /* in the API; the flag has '-' instead of '_' */
     const char *argument, *help;
 };
 /* clang-format off */
 static const struct option options[] = {
-    {"name",        "TEXT",     "what people call the batch; the file's name otherwise"},
-    {"classes",     "LIST",     "device classes, \"gfx942/304,cpu-znver4/2\"; all that have workers otherwise"},
-    {"priority",    "N",        "0 to 100, more is sooner; 50 otherwise"},
-    {"topk",        "N",        "finalists: the N cheapest pipelines, 1 to 64; 8 otherwise"},
-    {"err_ratio",   "X",        "AITER's mismatch ratio that is still right; 0.1 otherwise"},
-    {"time_cap_ms", "MS",       "limit of one step, 100 to 600000; 10000 otherwise"},
-    {"routing",     "PROFILE",  "uniform, balanced, zipf:1.2, hot:0.5, recorded:31.0.7, router:sigmoid_groups+shared, or @FILE of expert counts; uniform otherwise"},
-    {"regret",      "LIST",     "profiles that the winner's regret is measured under, or none; balanced,zipf:1.2 otherwise"},
-    {"no_fuse",     "LIST",     "ops that no step may cover together: gemm1+act,gemm1+gemm2"},
-    {"fuse_saves",  "BYTES",    "least traffic that a step of several ops has to save beside a kernel for each; 0 otherwise"},
-    {"warmup",      "N",        "runs of each candidate whose times do not count; 0 otherwise"},
-    {"iters",       "N",        "samples behind a winner's time, 5 to 4000; at most 20 otherwise"},
-    {"split_k",     "0|1",      "0: no steps that cut K; 1 otherwise"},
-    {"shape_grouped", "0|1",    "1: one worker measures all of a shape; 0 otherwise"},
-    {"search",      "MODE",     "race, exhaustive (every step gets every gate and sample) or enumerate (nothing is measured)"},
-    {"consumer",    "NAME",     "moefarm, or aiter: what is tuned of a row is the key that AITER's production computes of it"},
-    {"promote",     "MODE",     "always: the new row of a shape stands; improved: the known one does, unless the new one wins against it; improved with --baseline, always otherwise"},
-    {"min_effect",  "PERCENT",  "least that a new row has to win by, with --promote improved, as 3%; 3% otherwise"},
-    {"layout",      "MODE",     "common: one weight layout for a layer model; free: none held in common; \"w1=row w2=row\": that one"},
-    {"seed",        "N",        "of the data; 1 otherwise"},
+    {"name", "TEXT", "name of the batch (default: the file's name)"},
+    {"classes", "LIST", "device classes, as in gfx942/304,cpu-znver4/2 (default: all that have workers)"},
+    {"priority", "N", "priority from 0 to 100, higher is sooner (default: 50)"},
+    {"topk", "N", "finalists: the N cheapest pipelines, 1 to 64 (default: 8)"},
+    {"err_ratio", "X", "maximum mismatch ratio, defined as in AITER (default: 0.1)"},
+    {"time_cap_ms", "MS", "time limit of one step in ms, 100 to 600000 (default: 10000)"},
+    {"routing", "PROFILE",
+     "routing profile: uniform, balanced, zipf:1.2, hot:0.5, recorded:31.0.7, "
+     "router:sigmoid_groups+shared, or @FILE with the token count of each expert (default: uniform)"},
+    {"regret", "LIST",
+     "routing profiles under which the winner's regret is measured, or none (default: balanced,zipf:1.2)"},
+    {"no_fuse", "LIST", "ops that no step may fuse, as in gemm1+act,gemm1+gemm2"},
+    {"fuse_saves", "BYTES",
+     "minimum memory traffic that a fused step saves compared with separate kernels (default: 0)"},
+    {"warmup", "N", "untimed runs before the samples of each candidate (default: 0)"},
+    {"iters", "N", "samples for the winner's time, 5 to 4000 (default: at most 20)"},
+    {"split_k", "0|1", "0 excludes split-K steps (default: 1)"},
+    {"shape_grouped", "0|1", "1 measures all steps of a shape on one worker (default: 0)"},
+    {"search", "MODE",
+     "race, exhaustive (all gates and samples for every step) or enumerate (no measurement) (default: race)"},
+    {"consumer", "NAME",
+     "moefarm, or aiter: tunes the key that AITER's production computes for a row (default: moefarm)"},
+    {"promote", "MODE",
+     "always: the new row of a shape replaces the known row; improved: only if it wins against the known row "
+     "(default: improved with --baseline, else always)"},
+    {"min_effect", "PERCENT", "with --promote improved: minimum improvement of a new row (default: 3%)"},
+    {"layout", "MODE",
+     "common: one weight layout per layer model; free: any layout per shape; \"w1=row w2=row\": this layout "
+     "(default: common)"},
+    {"seed", "N", "seed of the data (default: 1)"},
 };
 /* clang-format on */
 #define N_OPTIONS MF_ARRAY_LEN(options)
@@ -52,7 +62,7 @@ static bool is_json(const struct mf_buf *body)
     return body->data[at] == '{';
 }
 
-/* A flag takes the place of the member that the file has. Numbers go as numbers, but a name is a text whatever it looks like. */
+/* Sets a member of the submission, replacing the file's. Numbers become JSON numbers, except in the name. */
 static int set_member(cJSON *submission, const char *name, const char *text)
 {
     bool is_name = strcmp(name, "name") == 0;
@@ -87,7 +97,7 @@ static int put_in_json(struct mf_buf *body, const char *baseline, const char *co
         cJSON_AddStringToObject(submission, "baseline", baseline);
     }
     if (!submission)
-        return mf_cli_fail(MF_EXIT_USAGE, "the file starts as JSON does but is none");
+        return mf_cli_fail(MF_EXIT_USAGE, "the file starts with '{' but is not valid JSON");
     for (size_t i = 0; i < N_OPTIONS; i++) {
         if (values[i] && set_member(submission, options[i].name, values[i]) < 0)
             return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
@@ -99,7 +109,7 @@ static int put_in_json(struct mf_buf *body, const char *baseline, const char *co
     return 0;
 }
 
-/* "@FILE" becomes the recorded profile of the whole numbers in the file, whatever stands between them. */
+/* Expands "@FILE" to a recorded profile of the integers in the file. Any other text separates them. */
 static int read_counts(const char **routing, struct mf_buf *text)
 {
     _cleanup_(mf_buf_release) struct mf_buf file;
@@ -116,7 +126,7 @@ static int read_counts(const char **routing, struct mf_buf *text)
         size_t len = strspn(at, digits);
         if (mf_buf_adds(text, text->len == strlen("recorded") ? ":" : ".") < 0 ||
             mf_buf_add(text, at, len) < 0)
-            return mf_cli_fail(MF_EXIT_USAGE, "%s: more counts than a profile takes", *routing + 1);
+            return mf_cli_fail(MF_EXIT_USAGE, "%s: more token counts than a profile can hold", *routing + 1);
         at += len;
         at += strcspn(at, digits);
     }
@@ -124,8 +134,9 @@ static int read_counts(const char **routing, struct mf_buf *text)
     return 0;
 }
 
-/* The API has a share where people say percent: "3%", or "3". A share would be taken for a hundredth of itself. */
-static int read_percent(const char **value, char share[32])
+/* Converts percent ("3%" or "3") to the API's fraction. Refuses numbers below 1 without '%', which could be
+ * fractions. */
+static int read_percent(const char **value, char fraction[32])
 {
     bool sign;
     double percent;
@@ -134,17 +145,17 @@ static int read_percent(const char **value, char share[32])
         return 0;
     if (mf_parse_percent(*value, &percent, &sign) < 0 || !(percent >= 0 && percent < 100))
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "--min-effect: percent from 0%% to below 100%% are expected, not '%s'", *value);
+                           "--min-effect '%s': expected a percentage of at least 0%% and below 100%%",
+                           *value);
     if (!sign && percent > 0 && percent < 1)
-        return mf_cli_fail(MF_EXIT_USAGE,
-                           "--min-effect: '%s' has no unit: write %.9g%%, or %s%% if that is meant", *value,
-                           percent * 100, *value);
-    mf_format(share, 32, "%.9g", percent / 100);
-    *value = share;
+        return mf_cli_fail(MF_EXIT_USAGE, "--min-effect '%s': ambiguous without a unit; write %.9g%% or %s%%",
+                           *value, percent * 100, *value);
+    mf_format(fraction, 32, "%.9g", percent / 100);
+    *value = fraction;
     return 0;
 }
 
-/* Sent again after a broken connection, a submission must not become two batches. */
+/* Makes an idempotency key. A repeated request with the same key creates no second batch. */
 static void make_key(char key[40])
 {
     uint64_t random[2] = {0, 0};
@@ -153,7 +164,7 @@ static void make_key(char key[40])
     mf_format(key, 40, "cli-%016" PRIx64 "%016" PRIx64, random[0], random[1]);
 }
 
-/* Sends, and once more when the connection broke: the key makes that harmless. */
+/* Sends the request, and retries once if the connection broke. The idempotency key makes this safe. */
 static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -167,7 +178,7 @@ static int send(struct mf_cli *cli, const struct mf_http_request *q, cJSON **ret
         return code;
     *ret = mf_api_parse(reply.body.data, reply.body.len);
     if (!*ret)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "the answer is no JSON; is that moefarmd?");
+        return mf_cli_fail(MF_EXIT_UNREACHED, "the reply is not JSON; check that the URL is moefarmd's");
     return 0;
 }
 
@@ -182,22 +193,22 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
 {
     const cJSON *error, *errors = mf_json_array(receipt, "errors"), *column;
     int64_t undecided = mf_api_i64(receipt, "undecided", 0);
-    char spared[120] = "";
+    char kept[120] = "";
 
     if (undecided > 0)
-        mf_format(spared, sizeof(spared),
-                  ", %" PRId64 " of them undecided: their known rows can be compared with nothing, and stay",
+        mf_format(kept, sizeof(kept),
+                  ", %" PRId64 " of them undecided: their known rows cannot be compared and are kept",
                   undecided);
     if (cli->json)
         (void)mf_api_print(receipt);
     else
         printf("batch %" PRId64 ": %" PRId64 " shapes, %" PRId64 " tasks%s\n",
                mf_api_i64(receipt, "batch", 0), mf_api_i64(receipt, "shapes", 0),
-               mf_api_i64(receipt, "tasks", 0), spared);
+               mf_api_i64(receipt, "tasks", 0), kept);
     (void)fflush(stdout);
     cJSON_ArrayForEach (column, mf_json_array(receipt, "unknown_columns")) {
         print_line(file, column);
-        fprintf(stderr, ": warning: %s\n", mf_api_text(column, "message", "an unknown column"));
+        fprintf(stderr, ": warning: %s\n", mf_api_text(column, "message", "unknown column"));
     }
     cJSON_ArrayForEach (error, errors) {
         print_line(file, error);
@@ -210,7 +221,7 @@ static int report(struct mf_cli *cli, const char *file, const cJSON *receipt)
 int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
     const char *values[N_OPTIONS] = {NULL}, *key = NULL, *baseline = NULL, *file, *slash;
-    char names[N_OPTIONS][24], random_key[40], share[32];
+    char names[N_OPTIONS][24], random_key[40], fraction[32];
     struct mf_opt opts[N_OPTIONS + 3];
     bool watch = false;
     _cleanup_(mf_buf_release) struct mf_buf body, path, counts, known;
@@ -236,16 +247,15 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
                                       .type = MF_OPT_TEXT,
                                       .value = &key,
                                       .argument = "TEXT",
-                                      .help = "the same key submits only once"};
+                                      .help = "idempotency key; the same key creates at most one batch"};
     opts[N_OPTIONS + 1] = (struct mf_opt){
-        .name = "watch", .type = MF_OPT_BOOL, .value = &watch, .help = "follow it until it ends"};
-    opts[N_OPTIONS + 2] =
-        (struct mf_opt){.name = "baseline",
-                        .type = MF_OPT_TEXT,
-                        .value = &baseline,
-                        .argument = "FILE",
-                        .help = "tuned table of what is deployed: its rows stand unless they are "
-                                "beaten"};
+        .name = "watch", .type = MF_OPT_BOOL, .value = &watch, .help = "follow the batch until it ends"};
+    opts[N_OPTIONS + 2] = (struct mf_opt){
+        .name = "baseline",
+        .type = MF_OPT_TEXT,
+        .value = &baseline,
+        .argument = "FILE",
+        .help = "tuned table that is deployed; a new row replaces one of its rows only if it wins"};
     r = mf_cli_parse(cli, self, opts, MF_ARRAY_LEN(opts), 1, 1, argc, argv, &rest);
     if (r != 0)
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
@@ -256,7 +266,7 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
         if (strcmp(options[i].name, "routing") == 0)
             code = read_counts(&values[i], &counts);
         else if (strcmp(options[i].name, "min_effect") == 0)
-            code = read_percent(&values[i], share);
+            code = read_percent(&values[i], fraction);
     }
     if (code == 0 && baseline)
         code = mf_file_read(baseline, &known);
@@ -272,7 +282,7 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
             return code;
     } else {
         for (size_t i = 0; i < N_OPTIONS; i++)
-            mf_http_query(&path, options[i].name, values[i]);
+            mf_http_add_query(&path, options[i].name, values[i]);
     }
     make_key(random_key);
     q = (struct mf_http_request){.method = "POST",
@@ -287,7 +297,7 @@ int mf_cmd_submit(struct mf_cli *cli, const struct mf_command *self, int argc, c
     code = report(cli, file, receipt);
     if (watch) {
         r = mf_watch_batch(cli, mf_api_i64(receipt, "batch", 0),
-                           &(struct mf_watch_options){.patience_s = MF_WATCH_TIMEOUT_S});
+                           &(struct mf_watch_options){.reconnect_timeout_s = MF_WATCH_TIMEOUT_S});
         code = r != 0 ? r : code;
     }
     return code;

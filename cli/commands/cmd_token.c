@@ -1,4 +1,4 @@
-/* moefarm token */
+/* moefarm token: creates a token and prints or saves it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "common/base/secret.h"
 #include "common/base/text.h"
 
-static int keep(const char *path, const char *token)
+static int save_token(const char *path, const char *token)
 {
     char line[MF_TOKEN_TEXT_MAX + 1];
     int r;
@@ -16,8 +16,8 @@ static int keep(const char *path, const char *token)
     mf_format(line, sizeof(line), "%s\n", token);
     r = mf_secret_file_write(path, line);
     if (r < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the token is made, but nobody has it: revoke it", path,
-                           strerror(-r));
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the new token is lost: revoke it and create another",
+                           path, strerror(-r));
     return MF_EXIT_OK;
 }
 
@@ -33,14 +33,14 @@ int mf_cmd_token(struct mf_cli *cli, const struct mf_command *self, int argc, ch
          .type = MF_OPT_INT,
          .value = &expires_s,
          .argument = "S",
-         .help = "seconds that it stands, 0: for ever (default: a worker's 3600, others 0)",
+         .help = "lifetime in seconds, 0: unlimited (default: 3600 for role worker, else 0)",
          .min = 0,
          .max = INT64_C(400) * 24 * 3600},
         {.name = "o",
          .type = MF_OPT_TEXT,
          .value = &into,
          .argument = "FILE",
-         .help = "write it there, mode 0600, instead of printing it"},
+         .help = "output file, created with mode 0600 (default: standard output)"},
     };
     int rest, r, code;
 
@@ -50,17 +50,17 @@ int mf_cmd_token(struct mf_cli *cli, const struct mf_command *self, int argc, ch
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     mf_format(number, sizeof(number), "%" PRId64, expires_s);
     (void)mf_buf_adds(&path, "/api/v1/tokens");
-    mf_http_query(&path, "role", argv[rest]);
-    mf_http_query(&path, "name", argv[rest + 1]);
-    mf_http_query(&path, "expires_s", expires_s >= 0 ? number : NULL);
+    mf_http_add_query(&path, "role", argv[rest]);
+    mf_http_add_query(&path, "name", argv[rest + 1]);
+    mf_http_add_query(&path, "expires_s", expires_s >= 0 ? number : NULL);
     if (mf_buf_error(&path) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "token: the words are too long");
+        return mf_cli_fail(MF_EXIT_USAGE, "token: ROLE and NAME are too long");
     code = mf_api_post(cli, path.data, &answer);
     if (code != 0)
         return code;
     token = mf_api_text(answer, "token", "");
     if (*into)
-        return keep(into, token);
+        return save_token(into, token);
     if (cli->json)
         return mf_api_print(answer);
     printf("%s\n", token);

@@ -1,4 +1,4 @@
-/* moefarm tune */
+/* moefarm tune: the command's control flow. Its parts are in cli/tune. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 struct tune {
     struct mf_tune_options o;
     struct mf_tune_input in;
-    struct mf_tune_list lists[MF_TUNE_CLASSES_MAX]; /* of the input's classes */
+    struct mf_tune_list lists[MF_TUNE_CLASSES_MAX]; /* one per device class of the input */
     struct mf_tune_state state;
     struct mf_tune_farm *farm;
     int64_t begun_ms;
@@ -33,24 +33,24 @@ static void release(struct tune *t)
 }
 MF_DEFINE_CLEANUP(struct tune *, release);
 
-/* ---- what is missing ---- */
+/* ---- shapes to tune ---- */
 
-static void say_passed_over(const struct tune *t, const struct mf_tune_list *l)
+static void print_skipped(const struct tune *t, const struct mf_tune_list *l)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX];
 
     mf_device_class_print(&l->class, class);
     printf("%s: %zu shapes to tune", class, l->n);
     if (l->n_tuned > 0)
-        printf(", %zu are tuned already", l->n_tuned);
+        printf(", %zu are already tuned", l->n_tuned);
     if (l->n_elsewhere > 0)
-        printf(", %zu are in another table than %s, which has to be the first of -o to tune them anew",
+        printf(", %zu are in other tables than %s; to tune them again, put their table first in -o",
                l->n_elsewhere, t->in.paths[0]);
     printf("\n");
     for (size_t i = 0; t->o.verbose && i < l->n_tuned; i++) {
         char shape[MF_SHAPE_BRIEF_MAX];
         mf_shape_brief(&l->tuned[i], shape);
-        printf("  tuned already: %s\n", shape);
+        printf("  already tuned: %s\n", shape);
     }
 }
 
@@ -64,14 +64,14 @@ static int make_lists(struct tune *t, struct mf_tune_outcomes *outcomes)
         r = mf_tune_list_make(t->in.untuned, (const struct mf_table *const *)t->in.tuned, t->in.n_tables,
                               &t->in.classes[i], &choice, l);
         if (r == 0)
-            say_passed_over(t, l);
+            print_skipped(t, l);
         for (size_t k = 0; k < l->n && r == 0; k++)
             r = mf_tune_outcomes_add(outcomes, &l->class, &l->shapes[k]);
     }
     return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "out of memory") : 0;
 }
 
-/* ---- the end ---- */
+/* ---- end of the run ---- */
 
 static int sort_rows(struct mf_table *table, void *data, char why[MF_REASON_MAX])
 {
@@ -85,7 +85,7 @@ static int sort_table(const struct tune *t)
     char why[MF_REASON_MAX] = "";
 
     if (t->o.sorted && mf_table_file_update(t->in.paths[0], -1, sort_rows, NULL, why) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", t->in.paths[0], why);
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is unchanged", t->in.paths[0], why);
     return 0;
 }
 
@@ -103,8 +103,8 @@ static int summarise(const struct tune *t, const struct mf_tune_run *run, int co
     mf_tune_summary(&run->outcomes, &totals, &out);
     (void)fwrite(out.data, 1, out.len, stdout);
     if (run->interrupted)
-        printf("the same command goes on where this one stopped%s\n",
-               run->farm ? "" : "; the batch goes on at the farm (moefarm batches, moefarm cancel)");
+        printf("run the same command again to continue%s\n",
+               run->farm ? "" : "; the batch continues on the farm (moefarm batches, moefarm cancel)");
     if (code != 0)
         return code;
     return mf_tune_outcomes_count(&run->outcomes, MF_TUNE_TUNED) == run->outcomes.n &&
@@ -134,15 +134,16 @@ static int start_farm(struct tune *t, struct mf_cli *cli)
     return 0;
 }
 
-/* Before it is read, which of a FIFO has no end, and before the state's folder is made beside it. */
+/* Checks that the table is a file. Runs before the table is read (reading a FIFO would not end) and before
+ * the state folder is created next to it. */
 static int check_table(const struct tune *t)
 {
     char why[MF_REASON_MAX];
 
-    return mf_table_file_is_one(t->in.paths[0], why) < 0 ? mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why) : 0;
+    return mf_table_file_check_path(t->in.paths[0], why) < 0 ? mf_cli_fail(MF_EXIT_USAGE, "-o: %s", why) : 0;
 }
 
-/* What cannot be written is said before hours of tuning, not after. */
+/* Checks that the output files are writable before hours of tuning. */
 static int check_outputs(const struct tune *t)
 {
     char why[MF_REASON_MAX];
@@ -155,7 +156,8 @@ static int check_outputs(const struct tune *t)
     return 0;
 }
 
-/* What an earlier run handed in and did not finish: its last table may be missing although no shape is. */
+/* Counts the batches that earlier runs submitted and did not finish. Their last rows may not be in the table,
+ * even if no shape is left to tune. */
 static int count_pending(const struct tune *t, const char *farm_name, size_t *ret)
 {
     struct mf_tune_pending *list = NULL;
@@ -169,7 +171,7 @@ static int count_pending(const struct tune *t, const char *farm_name, size_t *re
 
 /* ---- --compare ---- */
 
-/* What nobody can read is compared with nothing, and what nobody here can run with nothing either: both are said at once. */
+/* Reports the known rows that cannot be compared: rows that are unreadable or that this build cannot run. */
 static int check_known(const struct tune *t)
 {
     const struct mf_table *known = t->in.tuned[0];
@@ -185,8 +187,8 @@ static int check_known(const struct tune *t)
     return 0;
 }
 
-/* Without --update_improved the table stays as it is, and the rows go to a file of their own, made anew. Its name is none that
- * production's search for tables finds. */
+/* Returns the file for the new rows without --update_improved, which leaves the table unchanged. Production's
+ * search for tables does not find a file of that name. */
 static const char *candidate_file(const struct tune *t, char path[MF_TUNE_PATH_MAX + 32])
 {
     mf_format(path, MF_TUNE_PATH_MAX + 32, "%s/compare.candidate.csv", t->state.folder);
@@ -213,12 +215,12 @@ static void print_compat(const struct tune *t, const struct mf_tune_run *run)
 {
     if (!t->o.compat)
         return;
-    printf("============= Additive rule beside the race =============\n");
+    printf("============= Additive rule compared with the race =============\n");
     (void)fwrite(run->compat->data, 1, run->compat->len, stdout);
     printf("rows by the additive rule: %s/" MF_TUNE_COMPAT_FILE "\n", t->state.folder);
 }
 
-/* A recorded table instead of a farm. */
+/* Ranks a recorded table instead of running a farm. */
 static int replay(struct tune *t)
 {
     struct mf_tune_run run = {.options = &t->o, .table = t->in.paths[0]};
@@ -238,7 +240,7 @@ static int tune(struct tune *t, struct mf_cli *cli)
 {
     _cleanup_(mf_tune_outcomes_release) struct mf_tune_outcomes outcomes = {.n = 0};
     _cleanup_(mf_buf_release) struct mf_buf compared, compat;
-    char candidates[MF_TUNE_PATH_MAX + 32], candidates_of_before[MF_TUNE_PATH_MAX + 32];
+    char candidates[MF_TUNE_PATH_MAX + 32], old_candidates[MF_TUNE_PATH_MAX + 32];
     const char *farm_name = *cli->url ? cli->url : "own";
     size_t n_pending = 0;
     int code = make_lists(t, &outcomes), sorted;
@@ -274,10 +276,9 @@ static int tune(struct tune *t, struct mf_cli *cli)
         run.table = candidate_file(t, candidates);
         (void)unlink(run.table);
     }
-    mf_format(candidates_of_before, sizeof(candidates_of_before), "%s/" MF_TUNE_CANDIDATES_FILE,
-              t->state.folder);
+    mf_format(old_candidates, sizeof(old_candidates), "%s/" MF_TUNE_CANDIDATES_FILE, t->state.folder);
     if (t->o.compat || *t->o.profile_file)
-        (void)unlink(candidates_of_before);
+        (void)unlink(old_candidates);
     t->begun_ms = mf_now_ms();
     if (!*cli->url)
         code = start_farm(t, cli);
@@ -290,7 +291,8 @@ static int tune(struct tune *t, struct mf_cli *cli)
     return summarise(t, &run, code != 0 ? code : sorted);
 }
 
-/* As AITER has it: the rows of a tuned table, or without one the shapes of -i by what production runs where no row is. */
+/* Runs --run_config like AITER's tuner. With a table, runs its rows. Without one, runs the shapes of -i with
+ * the pipelines that production uses for shapes without a tuned row. */
 static int run_config(struct mf_cli *cli, const struct mf_command *self, const struct mf_tune_options *o)
 {
     char rounds[32], err_ratio[32];
@@ -353,7 +355,7 @@ int mf_cmd_tune(struct mf_cli *cli, const struct mf_command *self, int argc, cha
         code = mf_tune_input_classes(&t->in, &t->o, cli);
     if (code == 0)
         code = tune(t, cli);
-    if (t->farm) /* whose URL goes with it */
+    if (t->farm) /* the farm owns the URL and is about to be freed */
         cli->url = "";
     return code;
 }

@@ -1,4 +1,4 @@
-/* moefarm watch */
+/* moefarm watch: shows the progress of a batch until it ends. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -13,33 +13,33 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-#define DRAW_MS    200   /* between two pictures */
-#define LIST_MS    5000  /* between two readings of the lists: they are the truth, events are in between */
-#define SUMMARY_MS 10000 /* between two summaries where no terminal is */
-#define WAITING_MS 200   /* tasks that wait less than that have only just been handed in */
-#define RETRY_MS   250   /* first pause before a reconnection; doubles */
+#define DRAW_MS    200   /* between two redraws */
+#define LIST_MS    5000  /* between two reads of the lists, which correct missed events */
+#define SUMMARY_MS 10000 /* between two summaries without a terminal */
+#define WAITING_MS 200   /* tasks that wait less than this were just submitted: no message */
+#define RETRY_MS   250   /* first pause before a reconnection; doubles up to RETRY_MAX */
 #define RETRY_MAX  2000
 #define TEXT_MAX   (4u << 20)
 
-#define STREAM_ENDED (-ECANCELED) /* what the callbacks end the stream with when the batch has ended */
+#define STREAM_ENDED (-ECANCELED) /* callbacks return it to end the stream when the batch has ended */
 
 struct watch {
     struct mf_cli *cli;
     const struct mf_watch_options *options;
     struct mf_progress progress;
     struct mf_buf text;
-    struct mf_buf waiting; /* what the batch waits for, as it was last read */
-    int64_t waiting_ms;
-    bool waiting_told;
-    size_t drawn; /* lines on the terminal that the next picture goes over */
+    struct mf_buf waiting; /* why the batch waits, as last read */
+    int64_t waiting_ms;    /* when that text last changed */
+    bool waiting_printed;
+    size_t drawn; /* lines on the terminal that the next redraw overwrites */
     int64_t drawn_ms, listed_ms, summed_ms;
-    int64_t summed;   /* what the last summary counted: nothing new is not said again */
-    int failed;       /* exit code of a list that could not be read */
-    int stopped;      /* exit code of the caller's turn, which ends the watching */
-    bool list_wanted; /* right after a connection: what came before it was missed */
+    int64_t summed;   /* steps in the last summary; the same number is not printed again */
+    int failed;       /* exit code of a failed read of the lists */
+    int stopped;      /* exit code of the caller's on_tick, which ends the watch */
+    bool list_wanted; /* true after a connection: earlier events were missed */
 };
 
-/* A picture larger than the terminal could not be drawn over. */
+/* Returns the terminal's size. A drawing larger than the terminal could not be overwritten. */
 static struct winsize terminal_size(void)
 {
     struct winsize size = {0};
@@ -51,13 +51,14 @@ static struct winsize terminal_size(void)
     return size;
 }
 
-/* Once, and again when it is something else: a class that nobody has would look like a hang. */
-static void tell_waiting(struct watch *w)
+/* Prints why the batch waits, once for each new reason. Without it, a class without workers would look like a
+ * hang. */
+static void print_waiting(struct watch *w)
 {
-    if (w->waiting_told || w->waiting.len == 0 || w->listed_ms - w->waiting_ms < WAITING_MS)
+    if (w->waiting_printed || w->waiting.len == 0 || w->listed_ms - w->waiting_ms < WAITING_MS)
         return;
     (void)mf_buf_add(&w->text, w->waiting.data, w->waiting.len);
-    w->waiting_told = true;
+    w->waiting_printed = true;
 }
 
 static void draw(struct watch *w, bool final)
@@ -71,11 +72,11 @@ static void draw(struct watch *w, bool final)
     if (w->cli->to_terminal) {
         if (w->drawn > 0)
             (void)mf_buf_addf(&w->text, "\033[%zuA\r\033[J", w->drawn);
-        tell_waiting(w);
+        print_waiting(w);
         size = terminal_size();
         w->drawn = mf_progress_draw(&w->progress, size.ws_col - 1, size.ws_row - 1u, w->cli->utf8, &w->text);
     } else {
-        tell_waiting(w);
+        print_waiting(w);
         mf_progress_print_ended(&w->progress, &w->text);
         if (!final && mf_now_ms() - w->summed_ms >= SUMMARY_MS &&
             mf_progress_measured(&w->progress) != w->summed) {
@@ -88,7 +89,7 @@ static void draw(struct watch *w, bool final)
     (void)fflush(stdout);
 }
 
-static void take_waiting(struct watch *w, const cJSON *batch)
+static void update_waiting(struct watch *w, const cJSON *batch)
 {
     _cleanup_(mf_buf_release) struct mf_buf now;
 
@@ -100,7 +101,7 @@ static void take_waiting(struct watch *w, const cJSON *batch)
     if (now.len > 0)
         (void)mf_buf_add(&w->waiting, now.data, now.len);
     w->waiting_ms = mf_now_ms();
-    w->waiting_told = false;
+    w->waiting_printed = false;
 }
 
 static int read_lists(struct watch *w)
@@ -119,11 +120,11 @@ static int read_lists(struct watch *w)
     if (code != 0)
         return code;
     mf_progress_set_batch(&w->progress, batch);
-    take_waiting(w, batch);
+    update_waiting(w, batch);
     r = mf_progress_set_tasks(&w->progress, tasks);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "batch %" PRId64 ": %s", w->progress.batch,
-                           r == -EINVAL ? "a task of the list is malformed" : "out of memory");
+                           r == -EINVAL ? "malformed task in the reply" : "out of memory");
     w->listed_ms = mf_now_ms();
     w->list_wanted = false;
     return 0;
@@ -139,10 +140,10 @@ static int on_event(void *context, const char *kind, const char *text)
     return mf_progress_ended(&w->progress) ? STREAM_ENDED : 0;
 }
 
-static int take_turn(struct watch *w)
+static int call_on_tick(struct watch *w)
 {
-    if (w->options->turn)
-        w->stopped = w->options->turn(w->options->context, &w->progress);
+    if (w->options->on_tick)
+        w->stopped = w->options->on_tick(w->options->context, &w->progress);
     return w->stopped != 0 ? STREAM_ENDED : 0;
 }
 
@@ -158,10 +159,11 @@ static int on_tick(void *context)
     if (mf_progress_ended(&w->progress))
         return STREAM_ENDED;
     draw(w, false);
-    return take_turn(w);
+    return call_on_tick(w);
 }
 
-/* One connection after the other until the batch has ended. A coordinator that restarts is waited for. */
+/* Follows the event stream until the batch has ended. Reconnects, for example while the coordinator restarts.
+ */
 static int follow(struct watch *w, struct mf_http *events)
 {
     _cleanup_(mf_sse_release) struct mf_sse sse;
@@ -181,7 +183,7 @@ static int follow(struct watch *w, struct mf_http *events)
             return w->failed ? w->failed : mf_cli_fail(MF_EXIT_USAGE, "%s: HTTP status %ld", path, status);
         if (mf_progress_ended(&w->progress))
             break;
-        if (w->stopped != 0 || take_turn(w) != 0)
+        if (w->stopped != 0 || call_on_tick(w) != 0)
             return w->stopped;
         if (status == 200 && mf_now_ms() - started > RETRY_MAX) {
             lost_ms = 0;
@@ -189,7 +191,7 @@ static int follow(struct watch *w, struct mf_http *events)
         }
         if (lost_ms == 0)
             lost_ms = mf_now_ms();
-        if (mf_now_ms() - lost_ms > w->options->patience_s * 1000)
+        if (mf_now_ms() - lost_ms > w->options->reconnect_timeout_s * 1000)
             return mf_cli_fail(MF_EXIT_UNREACHED, "%s",
                                r < 0 ? mf_http_error(events) : "the event stream keeps ending");
         struct timespec pause = {.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000};
@@ -206,9 +208,9 @@ static int finish(struct watch *w)
     draw(w, true);
     mf_buf_clear(&w->text);
     if (w->cli->to_terminal) {
-        /* Done tasks are in the picture; what failed is said in words */
+        /* The drawing shows the done tasks; print the other ones as text. */
         for (size_t i = 0; i < p->n_tasks; i++)
-            p->tasks[i].told = p->tasks[i].state == MF_TASK_DONE;
+            p->tasks[i].is_printed = p->tasks[i].state == MF_TASK_DONE;
         mf_progress_print_ended(p, &w->text);
     }
     mf_progress_summary(p, &w->text);
@@ -217,12 +219,12 @@ static int finish(struct watch *w)
                                                                                      : MF_EXIT_OK;
 }
 
-/* Ctrl-C ends the watching only, which people who think of a program that tunes do not expect. The second signal, sent
- * here, is the one that ends the program, so that a shell sees why. */
-static void say_farewell(int signal)
+/* Ctrl-C ends the watch but not the batch, which may surprise users. The handler is reset (SA_RESETHAND), so
+ * the signal raised here ends the program and the shell sees the cause. */
+static void on_interrupt(int signal)
 {
     static const char text[] =
-        "\nmoefarm: stopped watching; the batch goes on (moefarm watch follows it again, "
+        "\nmoefarm: stopped watching; the batch continues (moefarm watch follows it again, "
         "moefarm cancel stops it)\n";
 
     (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
@@ -236,9 +238,9 @@ int mf_watch_batch(struct mf_cli *cli, int64_t batch, const struct mf_watch_opti
         .cli = cli, .options = options, .progress = MF_PROGRESS_INIT, .summed_ms = mf_now_ms(), .summed = -1};
     int code;
 
-    if (!options->turn)
+    if (!options->on_tick)
         (void)sigaction(SIGINT,
-                        &(struct sigaction){.sa_handler = say_farewell, .sa_flags = (int)SA_RESETHAND}, NULL);
+                        &(struct sigaction){.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND}, NULL);
     w.progress.batch = batch;
     mf_buf_init(&w.text, TEXT_MAX);
     mf_buf_init(&w.waiting, TEXT_MAX);
@@ -249,7 +251,7 @@ int mf_watch_batch(struct mf_cli *cli, int64_t batch, const struct mf_watch_opti
         draw(&w, false);
         code = follow(&w, events);
     }
-    /* The last events may have come before the last lists */
+    /* The last events may be newer than the last lists. */
     if (code == 0)
         code = read_lists(&w);
     if (code == 0)
@@ -262,12 +264,12 @@ int mf_watch_batch(struct mf_cli *cli, int64_t batch, const struct mf_watch_opti
 
 int mf_cmd_watch(struct mf_cli *cli, const struct mf_command *self, int argc, char **argv)
 {
-    int64_t batch, patience_s = 60;
-    const struct mf_opt opts[] = {{.name = "patience",
+    int64_t batch, reconnect_timeout_s = 60;
+    const struct mf_opt opts[] = {{.name = "reconnect-timeout",
                                    .type = MF_OPT_INT,
-                                   .value = &patience_s,
+                                   .value = &reconnect_timeout_s,
                                    .argument = "S",
-                                   .help = "how long to wait for a coordinator that went away",
+                                   .help = "maximum wait for an unreachable coordinator, in seconds",
                                    .min = 0,
                                    .max = 86400}};
     int rest, r;
@@ -277,7 +279,7 @@ int mf_cmd_watch(struct mf_cli *cli, const struct mf_command *self, int argc, ch
         return r < 0 ? MF_EXIT_USAGE : MF_EXIT_OK;
     if (mf_parse_i64(argv[rest], 1, INT64_MAX, &batch) < 0)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "watch: '%s' is no batch; give its number (moefarm batches lists them)",
+                           "watch: '%s' is not the number of a batch; moefarm batches lists the batches",
                            argv[rest]);
-    return mf_watch_batch(cli, batch, &(struct mf_watch_options){.patience_s = patience_s});
+    return mf_watch_batch(cli, batch, &(struct mf_watch_options){.reconnect_timeout_s = reconnect_timeout_s});
 }

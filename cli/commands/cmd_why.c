@@ -1,4 +1,4 @@
-/* moefarm why: what became of a kernel, in sentences: rejected by a rule, failed, slow, lost the race. */
+/* moefarm why: explains why a kernel was not chosen: rejected by a rule, failed, slow, or lost the race. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,12 +14,12 @@
 
 #define SENTENCES_MAX 2000
 
-/* What a task's lists say together. */
-struct case_file {
+/* A task and its lists. */
+struct task_data {
     cJSON *task, *rejections, *steps, *pipelines;
 };
 
-static void release(struct case_file *c)
+static void release(struct task_data *c)
 {
     cJSON_Delete(c->task);
     cJSON_Delete(c->rejections);
@@ -27,7 +27,7 @@ static void release(struct case_file *c)
     cJSON_Delete(c->pipelines);
 }
 
-static int read_case(struct mf_cli *cli, int64_t task, struct case_file *c)
+static int read_task_data(struct mf_cli *cli, int64_t task, struct task_data *c)
 {
     const struct {
         const char *path;
@@ -49,7 +49,7 @@ static int read_case(struct mf_cli *cli, int64_t task, struct case_file *c)
     return code;
 }
 
-/* The fastest right step that covers the same ops. */
+/* Returns the fastest correct step that covers the same ops. */
 static const cJSON *best_rival(const cJSON *steps, const cJSON *step)
 {
     const char *covers = mf_api_text(step, "covers", "");
@@ -87,8 +87,8 @@ static const cJSON *winner_of(const cJSON *pipelines)
     return NULL;
 }
 
-/* The best pipeline of the step: the winner, else of those of its layout, then of any, the fastest raced one, else the one of the
- * best place. */
+/* Returns the best pipeline with that step, in this order: the winner; pipelines in the winner's layout;
+ * other pipelines. Among those, the fastest raced one, or else the one with the lowest forecast. */
 static const cJSON *best_pipeline(const cJSON *pipelines, const char *name)
 {
     const cJSON *p, *best = NULL, *winner = winner_of(pipelines);
@@ -117,8 +117,8 @@ static const cJSON *best_pipeline(const cJSON *pipelines, const char *name)
     return best;
 }
 
-/* The race's winner where the known row was kept over it; NULL: the winner is the race's. */
-static const cJSON *not_promoted(const struct case_file *c, const cJSON *winner)
+/* Returns the race's winner if the known row was kept instead; NULL if `winner` won the race. */
+static const cJSON *not_promoted(const struct task_data *c, const cJSON *winner)
 {
     const cJSON *p, *promotion = mf_json_object(c->task, "promotion");
     int64_t id = mf_api_i64(promotion, "new", 0);
@@ -131,8 +131,8 @@ static const cJSON *not_promoted(const struct case_file *c, const cJSON *winner)
     return NULL;
 }
 
-/* True: the weights lie otherwise than the pipeline wants them, which is why it is not taken. */
-static bool tell_layout(const struct case_file *c, const cJSON *p, const cJSON *winner)
+/* If the pipeline needs another weight layout than the chosen one, prints that reason and returns true. */
+static bool print_layout_reason(const struct task_data *c, const cJSON *p, const cJSON *winner)
 {
     const cJSON *choice = mf_json_object(c->task, "layout"), *item;
     const char *layout = mf_api_text(p, "layout", "");
@@ -146,7 +146,7 @@ static bool tell_layout(const struct case_file *c, const cJSON *p, const cJSON *
         mf_us(mf_api_double(p, "us", NAN), mine);
         printf(", raced at %s,", mine);
     }
-    printf(" wants the weights as %s", layout);
+    printf(" needs the weights as %s", layout);
     cJSON_ArrayForEach (item, mf_json_array(choice, "layouts"))
         if (strcmp(mf_api_text(item, "layout", ""), layout) == 0 && *mf_api_text(item, "reason", ""))
             printf(": that layout %s", mf_api_text(item, "reason", ""));
@@ -154,8 +154,8 @@ static bool tell_layout(const struct case_file *c, const cJSON *p, const cJSON *
     return true;
 }
 
-/* How the race of the step's best pipeline went. */
-static void tell_race(const struct case_file *c, const cJSON *p)
+/* Prints the race result of the step's best pipeline. */
+static void print_race(const struct task_data *c, const cJSON *p)
 {
     const cJSON *stands = winner_of(c->pipelines), *raced = not_promoted(c, stands);
     const cJSON *winner = raced ? raced : stands;
@@ -177,7 +177,7 @@ static void tell_race(const struct case_file *c, const cJSON *p)
         printf(" It is in the winning pipeline %" PRId64 ".\n", mf_api_i64(p, "id", 0));
         return;
     }
-    if (tell_layout(c, p, winner))
+    if (print_layout_reason(c, p, winner))
         return;
     mf_us(us, mine);
     mf_us(winner_us, theirs);
@@ -192,28 +192,28 @@ static void tell_race(const struct case_file *c, const cJSON *p)
                mf_api_i64(p, "id", 0), mf_api_i64(p, "place", 0), mine);
     }
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(p, "tie")))
-        printf(", which the samples cannot tell apart; the pick among ties is by a stable rule");
+        printf(", statistically tied; a stable rule picks among ties");
     else if (dropped > 0)
         printf(", dropped in round %" PRId64, dropped);
     printf(".\n");
 }
 
-/* What its code takes of a compute unit, where that is known. */
-static void tell_use(const cJSON *step)
+/* Prints the step's registers, shared memory and occupancy, if known. */
+static void print_resources(const cJSON *step)
 {
     int64_t registers = mf_api_i64(step, "registers", 0), spills = mf_api_i64(step, "spills", 0);
 
     if (registers <= 0)
         return;
-    printf(" Its code takes %" PRId64 " registers a thread and %.1f KiB of LDS a block, ", registers,
+    printf(" It uses %" PRId64 " registers per thread and %.1f KiB of shared memory per block, ", registers,
            (double)mf_api_i64(step, "lds", 0) / 1024);
     if (spills > 0)
-        printf("spills %" PRId64 " bytes a thread, ", spills);
-    printf("%" PRId64 " blocks a compute unit.", mf_api_i64(step, "occupancy", 0));
+        printf("spills %" PRId64 " bytes per thread, ", spills);
+    printf("%" PRId64 " blocks per SM or CU.", mf_api_i64(step, "occupancy", 0));
 }
 
-/* A step that is right: how far its time was from the best, and its race. */
-static void tell_ok(const struct case_file *c, const cJSON *step, const char *name)
+/* Explains a correct step: its time, the fastest step of its kind, and its race. */
+static void print_correct_step(const struct task_data *c, const cJSON *step, const char *name)
 {
     const cJSON *rival = best_rival(c->steps, step), *p = best_pipeline(c->pipelines, name);
     double us = mf_api_double(step, "us", NAN);
@@ -229,14 +229,14 @@ static void tell_ok(const struct case_file *c, const cJSON *step, const char *na
         printf(", the fastest of its kind");
     }
     printf(".");
-    tell_use(step);
+    print_resources(step);
     if (p)
-        tell_race(c, p);
+        print_race(c, p);
     else
-        printf(" No pipeline that was kept has it.\n");
+        printf(" No stored pipeline contains it.\n");
 }
 
-static void tell_rejections(const struct case_file *c, const char *pattern, size_t *n)
+static void print_rejections(const struct task_data *c, const char *pattern, size_t *n)
 {
     const cJSON *item;
 
@@ -249,8 +249,8 @@ static void tell_rejections(const struct case_file *c, const char *pattern, size
     }
 }
 
-/* Steps that ran right and were not taken. Without a pattern only those of raced pipelines are told. */
-static void tell_steps(const struct case_file *c, const char *kernel, size_t *n)
+/* Prints the correct steps. Without a pattern, prints only those of raced pipelines. */
+static void print_correct_steps(const struct task_data *c, const char *kernel, size_t *n)
 {
     const cJSON *step;
 
@@ -268,7 +268,7 @@ static void tell_steps(const struct case_file *c, const char *kernel, size_t *n)
         if (!kernel && !(p && mf_api_double(p, "us", 0) > 0))
             continue;
         if ((*n)++ < SENTENCES_MAX)
-            tell_ok(c, step, name);
+            print_correct_step(c, step, name);
     }
 }
 
@@ -278,28 +278,29 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     bool local = false;
     int64_t batch = 0, task;
     _cleanup_(mf_buf_release) struct mf_buf promotion;
-    const struct mf_opt opts[] = {{.name = "batch",
-                                   .type = MF_OPT_INT,
-                                   .value = &batch,
-                                   .argument = "B",
-                                   .help = "where a shape is looked for; the newest that has it otherwise",
-                                   .min = 0,
-                                   .max = INT64_MAX},
-                                  {.name = "local",
-                                   .type = MF_OPT_BOOL,
-                                   .value = &local,
-                                   .help = "ask this machine's families about a SHAPE, without a farm"},
-                                  {.name = "device",
-                                   .type = MF_OPT_TEXT,
-                                   .value = &here.device,
-                                   .argument = "NAME",
-                                   .help = "of --local: cpu:0"},
-                                  {.name = "families",
-                                   .type = MF_OPT_TEXT,
-                                   .value = &here.families,
-                                   .argument = "LIST",
-                                   .help = "of --local: only these, comma-separated"}};
-    _cleanup_(release) struct case_file c = {0};
+    const struct mf_opt opts[] = {
+        {.name = "batch",
+         .type = MF_OPT_INT,
+         .value = &batch,
+         .argument = "B",
+         .help = "batch in which to find SHAPE; 0: the newest batch with that shape",
+         .min = 0,
+         .max = INT64_MAX},
+        {.name = "local",
+         .type = MF_OPT_BOOL,
+         .value = &local,
+         .help = "query the kernel families of this machine about SHAPE, without a farm"},
+        {.name = "device",
+         .type = MF_OPT_TEXT,
+         .value = &here.device,
+         .argument = "NAME",
+         .help = "with --local: device"},
+        {.name = "families",
+         .type = MF_OPT_TEXT,
+         .value = &here.families,
+         .argument = "LIST",
+         .help = "with --local: families to query, comma-separated (default: all enabled by default)"}};
+    _cleanup_(release) struct task_data c = {0};
     char brief[MF_SHAPE_BRIEF_MAX] = "?";
     const char *kernel;
     struct mf_shape shape;
@@ -316,7 +317,7 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     code = mf_task_arg(cli, argv[rest], batch, &task);
     if (code != 0)
         return code;
-    code = read_case(cli, task, &c);
+    code = read_task_data(cli, task, &c);
     if (code != 0)
         return code;
     if (cli->json)
@@ -326,10 +327,10 @@ int mf_cmd_why(struct mf_cli *cli, const struct mf_command *self, int argc, char
     printf("task %" PRId64 "  %s  %s\n", task, mf_api_text(c.task, "class", ""), brief);
     mf_api_promotion(c.task, &promotion);
     (void)fwrite(promotion.data, 1, promotion.len, stdout);
-    tell_rejections(&c, kernel, &n);
-    tell_steps(&c, kernel, &n);
+    print_rejections(&c, kernel, &n);
+    print_correct_steps(&c, kernel, &n);
     if (n > SENTENCES_MAX)
-        printf("… and %zu more; a pattern such as 'tile_s1_*' says which\n", n - SENTENCES_MAX);
+        printf("… and %zu more; narrow the list with a pattern such as 'tile_s1_*'\n", n - SENTENCES_MAX);
     if (n == 0)
         printf(kernel ? "no kernel '%s' was rejected, failed or measured\n"
                       : "nothing was rejected, failed or measured yet%s\n",

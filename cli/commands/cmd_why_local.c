@@ -1,3 +1,4 @@
+/* moefarm why --local: queries the kernel families of this build about a shape, without a farm. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,14 +18,14 @@
 MF_DEFINE_CLEANUP(struct mf_device *, mf_device_close);
 
 struct local {
-    struct mf_offer offer; /* first */
-    const char *kernel;    /* NULL: all rejections, and how many steps there are */
-    cJSON *json;           /* NULL: sentences */
-    size_t n_told;
+    struct mf_offer offer; /* must be the first member */
+    const char *kernel;    /* NULL: print all rejections and the number of legal steps */
+    cJSON *json;           /* NULL: print text */
+    size_t n_matches;
     struct {
         char name[MF_FAMILY_NAME_MAX];
         size_t n;
-    } legal[FAMILIES_MAX]; /* steps by family, in the order in which they came */
+    } legal[FAMILIES_MAX]; /* legal steps per family, in the order of the enumeration */
     size_t n_families;
 };
 
@@ -41,7 +42,7 @@ static void count_step(struct local *l, const char *family)
     l->legal[i].n++;
 }
 
-static int tell_step(struct mf_offer *o, const struct mf_step *step)
+static int on_step(struct mf_offer *o, const struct mf_step *step)
 {
     struct local *l = (struct local *)o;
     char covers[MF_OPS_TEXT_MAX];
@@ -49,9 +50,9 @@ static int tell_step(struct mf_offer *o, const struct mf_step *step)
     count_step(l, step->family);
     if (!l->kernel || !mf_why_match(l->kernel, step->family, step->name))
         return 0;
-    l->n_told++;
+    l->n_matches++;
     if (l->json)
-        return 0; /* the list is of rejections, as the API's is */
+        return 0; /* like the API, the JSON list has only rejections */
     mf_ops_print(step->covers, covers);
     printf("%s:%s covers %s: legal", step->family, step->name, covers);
     for (int i = 0; i < step->n_needs; i++) {
@@ -62,8 +63,9 @@ static int tell_step(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-__attribute__((format(printf, 5, 6))) static int
-tell_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
+__attribute__((format(printf, 5, 6))) static int on_rejection(struct mf_offer *o, const char *family,
+                                                              const char *kernel, const char *rule,
+                                                              const char *format, ...)
 {
     struct local *l = (struct local *)o;
     char reason[MF_REASON_MAX];
@@ -74,7 +76,7 @@ tell_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     va_start(args, format);
     (void)vsnprintf(reason, sizeof(reason), format, args);
     va_end(args);
-    l->n_told++;
+    l->n_matches++;
     if (!l->json) {
         printf("%s:%s: %s (%s)\n", family, kernel, reason, rule);
         return 0;
@@ -89,7 +91,7 @@ tell_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     return 0;
 }
 
-/* A whole row, or columns: what is no size has a value that most layers have. */
+/* Parses a whole row or some columns. Columns other than the sizes default to the usual values. */
 static int read_shape(const char *word, struct mf_shape *ret)
 {
     struct mf_shape_pattern p;
@@ -99,7 +101,7 @@ static int read_shape(const char *word, struct mf_shape *ret)
     if (mf_shape_pattern_parse(word, &p, why, sizeof(why)) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", why);
     const struct {
-        const char *column, *value; /* NULL: there is no usual one */
+        const char *column, *value; /* NULL: no usual value, the column is required */
     } usual[MF_SHAPE_N_COLUMNS] = {
         {"token", NULL},       {"model_dim", NULL},        {"inter_dim", NULL}, {"expert", NULL},
         {"topk", NULL},        {"act_type", "Silu"},       {"dtype", "bf16"},   {"q_dtype_a", "bf16"},
@@ -109,7 +111,7 @@ static int read_shape(const char *word, struct mf_shape *ret)
         if (p.set[i])
             continue;
         if (!usual[i].value)
-            return mf_cli_fail(MF_EXIT_USAGE, "%s is missing in '%s': --local has no batch to find it in",
+            return mf_cli_fail(MF_EXIT_USAGE, "%s is missing in '%s': --local requires the five sizes",
                                usual[i].column, word);
         (void)mf_shape_set(&p.shape, usual[i].column, usual[i].value, &reason);
     }
@@ -119,7 +121,7 @@ static int read_shape(const char *word, struct mf_shape *ret)
     return 0;
 }
 
-static void tell_legal(const struct local *l)
+static void print_legal(const struct local *l)
 {
     printf("legal steps:");
     for (size_t i = 0; i < l->n_families; i++)
@@ -129,7 +131,7 @@ static void tell_legal(const struct local *l)
 
 int mf_why_local(struct mf_cli *cli, const struct mf_why_local *where, const char *word, const char *kernel)
 {
-    struct local l = {.offer = {tell_step, tell_no}, .kernel = kernel};
+    struct local l = {.offer = {on_step, on_rejection}, .kernel = kernel};
     _cleanup_(cJSON_Deletep) cJSON *json = cli->json ? cJSON_CreateArray() : NULL;
     _cleanup_(mf_device_closep) struct mf_device *device = NULL;
     char why[MF_REASON_MAX] = "", brief[MF_SHAPE_BRIEF_MAX];
@@ -149,8 +151,8 @@ int mf_why_local(struct mf_cli *cli, const struct mf_why_local *where, const cha
     if (json)
         return mf_api_print(json);
     if (!kernel)
-        tell_legal(&l);
-    else if (l.n_told == 0)
+        print_legal(&l);
+    else if (l.n_matches == 0)
         printf("no kernel '%s' is offered or rejected\n", kernel);
     return MF_EXIT_OK;
 }

@@ -14,7 +14,7 @@
 
 #define JSON_MAX (64u << 20)
 
-/* Never an option's value: other users of the machine see those. */
+/* The token is never taken from the command line, because other users can see arguments. */
 static int read_token(const struct mf_cli *cli, char token[MF_TOKEN_TEXT_MAX])
 {
     const char *text = getenv("MOEFARM_TOKEN");
@@ -31,7 +31,7 @@ static int read_token(const struct mf_cli *cli, char token[MF_TOKEN_TEXT_MAX])
         return mf_cli_fail(MF_EXIT_USAGE, "%s: %s", *cli->token_file ? cli->token_file : "MOEFARM_TOKEN",
                            strerror(-r));
     if (*token && mf_access_token_parse(token, &id, secret) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "%s: no access token, as `moefarm token` prints it",
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: not an access token; create one with `moefarm token`",
                            *cli->token_file ? cli->token_file : "MOEFARM_TOKEN");
     return 0;
 }
@@ -51,11 +51,11 @@ int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret)
     r = mf_http_new(url_of(cli), &(struct mf_http_access){.token = token, .ca = cli->ca}, ret);
     explicit_bzero(token, sizeof(token));
     if (r == -EPERM)
-        return mf_cli_fail(MF_EXIT_USAGE, "--url: %s would have the token in the clear; give https://",
+        return mf_cli_fail(MF_EXIT_USAGE, "--url %s: would send the token unencrypted; use https://",
                            url_of(cli));
     if (r == -EINVAL)
         return mf_cli_fail(MF_EXIT_USAGE,
-                           "--url: '%s' is no URL; give https://host:port, or http:// for this machine",
+                           "--url '%s': not a URL; use https://host:port, or http:// for this machine",
                            cli->url);
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
@@ -67,7 +67,7 @@ static int connect_to(struct mf_cli *cli)
     return cli->http ? 0 : mf_api_connect(cli, &cli->http);
 }
 
-static void disarm_text(char *text)
+static void replace_controls(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p; p++) {
         if ((*p < ' ' && *p != '\n' && *p != '\t') || *p == 0x7f)
@@ -77,23 +77,23 @@ static void disarm_text(char *text)
     }
 }
 
-static void disarm(cJSON *json)
+static void sanitise(cJSON *json)
 {
     for (cJSON *item = json; item; item = item->next) {
         if (cJSON_IsString(item))
-            disarm_text(item->valuestring);
-        disarm(item->child);
+            replace_controls(item->valuestring);
+        sanitise(item->child);
     }
 }
 
 cJSON *mf_api_parse(const char *text, size_t len)
 {
     cJSON *json = mf_json_parse(text, len, JSON_MAX);
-    disarm(json);
+    sanitise(json);
     return json;
 }
 
-/* The body of an error: problem+json, or whatever a proxy in between says. */
+/* Prints an error reply. The body is problem+json, or a proxy's own text. */
 static void print_problem(const struct mf_http_reply *reply, const char *path)
 {
     _cleanup_(cJSON_Deletep) cJSON *problem = mf_api_parse(reply->body.data, reply->body.len);
@@ -103,15 +103,14 @@ static void print_problem(const struct mf_http_reply *reply, const char *path)
         (void)mf_cli_fail(0, "%s: HTTP status %ld", path, reply->status);
         return;
     }
-    const char *detail =
-        mf_api_text(problem, "detail", mf_api_text(problem, "title", "the request was refused"));
+    const char *detail = mf_api_text(problem, "detail", mf_api_text(problem, "title", "request refused"));
     (void)mf_cli_fail(0, "%s", detail);
     cJSON_ArrayForEach (error, mf_json_array(problem, "errors")) {
         int64_t line = mf_api_i64(error, "line", 0);
         const char *at = mf_api_text(error, "at", "");
 
         if (line == 0 && strcmp(mf_api_text(error, "message", ""), detail) == 0)
-            continue; /* the only one, which is said */
+            continue; /* already printed as the detail */
         if (line > 0)
             fprintf(stderr, "  line %" PRId64 ": ", line);
         else
@@ -128,7 +127,7 @@ int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_h
         return r;
     r = mf_http_send(cli->http, q, reply);
     if (r == -ECONNREFUSED)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "%s; is moefarmd running there? (--url, MOEFARM_URL)",
+        return mf_cli_fail(MF_EXIT_UNREACHED, "%s; check that moefarmd runs there (--url, MOEFARM_URL)",
                            mf_http_error(cli->http));
     if (r < 0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "%s", mf_http_error(cli->http));
@@ -136,7 +135,7 @@ int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_h
         return 0;
     print_problem(reply, q->path);
     if (reply->status == 401)
-        fprintf(stderr, "  give a token by --token-file, MOEFARM_TOKEN_FILE or MOEFARM_TOKEN\n");
+        fprintf(stderr, "  pass a token with --token-file, MOEFARM_TOKEN_FILE or MOEFARM_TOKEN\n");
     return reply->status >= 500 ? MF_EXIT_UNREACHED : MF_EXIT_USAGE;
 }
 
@@ -151,8 +150,8 @@ static int send_json(struct mf_cli *cli, const struct mf_http_request *q, cJSON 
         return r;
     *ret = mf_api_parse(reply.body.data, reply.body.len);
     if (!*ret)
-        return mf_cli_fail(MF_EXIT_UNREACHED, "%s%s: the answer is no JSON; is that moefarmd?", url_of(cli),
-                           q->path);
+        return mf_cli_fail(MF_EXIT_UNREACHED, "%s%s: the reply is not JSON; check that the URL is moefarmd's",
+                           url_of(cli), q->path);
     return 0;
 }
 
@@ -166,8 +165,8 @@ int mf_api_post(struct mf_cli *cli, const char *path, cJSON **ret)
     return send_json(cli, &(struct mf_http_request){.method = "POST", .path = path}, ret);
 }
 
-/* Moves the items of one page over. */
-static int take_page(cJSON *page, cJSON *items)
+/* Moves the items of a page to the end of items. */
+static int append_page(cJSON *page, cJSON *items)
 {
     cJSON *from = mf_json_array(page, "items");
     int n = cJSON_GetArraySize(items);
@@ -196,18 +195,18 @@ int mf_api_list(struct mf_cli *cli, const char *path, cJSON **ret_items)
 
         mf_buf_clear(&full);
         (void)mf_buf_adds(&full, path);
-        mf_http_query(&full, "limit", "1000");
-        mf_http_query(&full, "cursor", *next ? next : NULL);
+        mf_http_add_query(&full, "limit", "1000");
+        mf_http_add_query(&full, "cursor", *next ? next : NULL);
         if (!items || mf_buf_error(&full) < 0)
             return mf_cli_fail(MF_EXIT_UNREACHED, "out of memory");
         r = mf_api_get(cli, full.data, &page);
         if (r != 0)
             return r;
-        r = take_page(page, items);
+        r = append_page(page, items);
         if (r < 0)
             return mf_cli_fail(MF_EXIT_UNREACHED, "%s: %s", path,
-                               r == -EFBIG ? "the list is longer than this program takes"
-                                           : "the answer is no list");
+                               r == -EFBIG ? "the list is longer than this program can read"
+                                           : "the reply is not a list");
         mf_buf_clear(&cursor);
         next = mf_api_text(page, "next", NULL);
         if (next && (!*next || mf_buf_adds(&cursor, next) < 0))
@@ -236,25 +235,25 @@ int mf_api_print(const cJSON *json)
     return 0;
 }
 
-int64_t mf_api_i64(const cJSON *object, const char *key, int64_t otherwise)
+int64_t mf_api_i64(const cJSON *object, const char *key, int64_t fallback)
 {
-    int64_t value = otherwise;
+    int64_t value = fallback;
 
     (void)mf_json_i64(object, key, INT64_MIN, INT64_MAX, &value);
     return value;
 }
 
-double mf_api_double(const cJSON *object, const char *key, double otherwise)
+double mf_api_double(const cJSON *object, const char *key, double fallback)
 {
-    double value = otherwise;
+    double value = fallback;
 
     (void)mf_json_double(object, key, &value);
     return value;
 }
 
-const char *mf_api_text(const cJSON *object, const char *key, const char *otherwise)
+const char *mf_api_text(const cJSON *object, const char *key, const char *fallback)
 {
-    const char *value = otherwise;
+    const char *value = fallback;
 
     (void)mf_json_text(object, key, &value);
     return value;

@@ -1,4 +1,5 @@
-/* Requests to the coordinator's REST API. Each call prints its own error message and returns the exit code, or 0. */
+/* Requests to the coordinator's REST API. Each call prints its own error message and returns the exit code,
+ * or 0. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -10,8 +11,8 @@
 int mf_api_connect(const struct mf_cli *cli, struct mf_http **ret);
 /* Sends the request. Prints the problem's detail and errors for any status except 2xx and a requested 304. */
 int mf_api_send(struct mf_cli *cli, const struct mf_http_request *q, struct mf_http_reply *reply);
-/* Parses a reply. Strings may come from untrusted peers: control characters (C0 and C1, except newline and tab)
- * are replaced by '?'. Returns NULL if the text is not JSON. The caller owns the result. */
+/* Parses a reply. Strings may come from untrusted peers: control characters (C0 and C1, except newline and
+ * tab) are replaced by '?'. Returns NULL if the text is not JSON. The caller owns the result. */
 cJSON *mf_api_parse(const char *text, size_t len);
 /* GET with a JSON reply. The caller owns *ret. */
 int mf_api_get(struct mf_cli *cli, const char *path, cJSON **ret);
@@ -27,10 +28,10 @@ void mf_api_path(char buf[MF_API_PATH_MAX], const char *format, int64_t id);
 /* Prints indented JSON and one newline. */
 int mf_api_print(const cJSON *json);
 
-/* Read a member; return `otherwise` if it is absent. */
-int64_t mf_api_i64(const cJSON *object, const char *key, int64_t otherwise);
-double mf_api_double(const cJSON *object, const char *key, double otherwise);
-const char *mf_api_text(const cJSON *object, const char *key, const char *otherwise);
+/* Read a member; return `fallback` if it is absent. */
+int64_t mf_api_i64(const cJSON *object, const char *key, int64_t fallback);
+double mf_api_double(const cJSON *object, const char *key, double fallback);
+const char *mf_api_text(const cJSON *object, const char *key, const char *fallback);
 /* Parses an object with the 12 shape columns. -EINVAL if a column is absent or invalid. */
 int mf_api_shape(const cJSON *columns, struct mf_shape *ret);
 

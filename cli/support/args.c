@@ -1,4 +1,4 @@
-/* The words of a command line, in any order. */
+/* Parses command lines in which options and positional arguments may be mixed. */
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -25,18 +25,18 @@ int mf_cli_fail(enum mf_exit code, const char *format, ...)
     return (int)code;
 }
 
-/* Brings options before the other words, both in their order; "--" ends the options. */
+/* Moves options before positional arguments and keeps the order of both. "--" ends the options. */
 static int reorder(const struct mf_opt *opts, size_t n, int argc, char **argv)
 {
     _cleanup_(mf_freep) char **options = calloc((size_t)argc + 1, sizeof(*options));
-    _cleanup_(mf_freep) char **others = calloc((size_t)argc + 1, sizeof(*others));
-    int n_options = 0, n_others = 0, i;
+    _cleanup_(mf_freep) char **positionals = calloc((size_t)argc + 1, sizeof(*positionals));
+    int n_options = 0, n_positionals = 0, i;
 
-    if (!options || !others)
+    if (!options || !positionals)
         return -ENOMEM;
     for (i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (argv[i][0] != '-' || !argv[i][1]) {
-            others[n_others++] = argv[i];
+            positionals[n_positionals++] = argv[i];
             continue;
         }
         options[n_options++] = argv[i];
@@ -46,9 +46,9 @@ static int reorder(const struct mf_opt *opts, size_t n, int argc, char **argv)
     if (i < argc)
         options[n_options++] = argv[i++];
     while (i < argc)
-        others[n_others++] = argv[i++];
+        positionals[n_positionals++] = argv[i++];
     memcpy(argv + 1, options, (size_t)n_options * sizeof(*argv));
-    memcpy(argv + 1 + n_options, others, (size_t)n_others * sizeof(*argv));
+    memcpy(argv + 1 + n_options, positionals, (size_t)n_positionals * sizeof(*argv));
     return 0;
 }
 
@@ -58,20 +58,20 @@ void mf_cli_common(struct mf_cli *cli, struct mf_opt opts[MF_CLI_COMMON])
                               .type = MF_OPT_TEXT,
                               .value = &cli->url,
                               .argument = "URL",
-                              .help = "of moefarmd (MOEFARM_URL; " MF_URL_DEFAULT " otherwise)"};
-    opts[1] =
-        (struct mf_opt){.name = "token-file",
-                        .type = MF_OPT_TEXT,
-                        .value = &cli->token_file,
-                        .argument = "FILE",
-                        .help = "that holds an access token (MOEFARM_TOKEN_FILE; MOEFARM_TOKEN is one)"};
+                              .help = "URL of moefarmd (MOEFARM_URL; default: " MF_URL_DEFAULT ")"};
+    opts[1] = (struct mf_opt){
+        .name = "token-file",
+        .type = MF_OPT_TEXT,
+        .value = &cli->token_file,
+        .argument = "FILE",
+        .help = "file with an access token (MOEFARM_TOKEN_FILE; MOEFARM_TOKEN holds the token)"};
     opts[2] = (struct mf_opt){.name = "ca",
                               .type = MF_OPT_TEXT,
                               .value = &cli->ca,
                               .argument = "FILE",
-                              .help = "PEM of who vouches for moefarmd's certificate (MOEFARM_CA)"};
+                              .help = "CA certificate of moefarmd, PEM (MOEFARM_CA; default: the system's)"};
     opts[3] = (struct mf_opt){
-        .name = "json", .type = MF_OPT_BOOL, .value = &cli->json, .help = "print the API's answer as it is"};
+        .name = "json", .type = MF_OPT_BOOL, .value = &cli->json, .help = "print the API's JSON reply"};
 }
 
 int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct mf_opt *opts, size_t n,
@@ -94,9 +94,9 @@ int mf_cli_parse(struct mf_cli *cli, const struct mf_command *self, const struct
     if (r != 0)
         return r;
     if (argc - *ret_rest < min || argc - *ret_rest > max) {
-        (void)mf_cli_fail(MF_EXIT_USAGE, "%s: %s; the usage is: moefarm %s [options] %s", self->name,
-                          argc - *ret_rest < min ? "an argument is missing" : "too many arguments",
-                          self->name, self->arguments);
+        (void)mf_cli_fail(MF_EXIT_USAGE, "%s: %s; usage: moefarm %s [options] %s", self->name,
+                          argc - *ret_rest < min ? "missing argument" : "too many arguments", self->name,
+                          self->arguments);
         return -EINVAL;
     }
     return 0;

@@ -14,7 +14,7 @@
 #include "measure/session/memory.h"
 
 #define TIME_CAP_MS   10000
-#define FAMILY_SO_CAP 4096 /* of --family-so */
+#define FAMILY_SO_CAP 4096 /* maximum bytes of --family-so */
 
 void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS])
 {
@@ -22,27 +22,27 @@ void mf_bench_opts(struct mf_bench_options *o, struct mf_opt opts[MF_BENCH_OPTS]
                               .type = MF_OPT_TEXT,
                               .value = &o->device,
                               .argument = "NAME",
-                              .help = "of this machine: cpu:0, hip:nvidia:0, hip:amd:0"};
+                              .help = "local device: cpu:0, hip:nvidia:0, hip:amd:0 (default: cpu:0)"};
     opts[1] = (struct mf_opt){.name = "family-so",
                               .type = MF_OPT_TEXT,
                               .value = &o->family_so,
                               .argument = "FILES",
-                              .help = "shared objects with kernel families, by comma"};
+                              .help = "comma-separated shared objects with kernel families"};
     opts[2] = (struct mf_opt){.name = "err-ratio",
                               .type = MF_OPT_DOUBLE,
                               .value = &o->err_ratio,
                               .argument = "X",
-                              .help = "AITER's mismatch ratio that is still right"};
+                              .help = "maximum mismatch ratio (default: 0.1)"};
     opts[3] = (struct mf_opt){.name = "routing",
                               .type = MF_OPT_TEXT,
                               .value = &o->routing,
                               .argument = "PROFILE",
-                              .help = "the row's own otherwise"};
+                              .help = "routing profile (default: the row's)"};
     opts[4] = (struct mf_opt){.name = "seed",
                               .type = MF_OPT_INT,
                               .value = &o->seed,
                               .argument = "N",
-                              .help = "of the data; -1: the row's own",
+                              .help = "seed of the input data; -1: the row's (default: -1)",
                               .min = -1,
                               .max = INT64_MAX};
 }
@@ -57,7 +57,8 @@ static int load_families(struct mf_bench *b)
     char files[FAMILY_SO_CAP], why[MF_REASON_MAX] = "";
 
     if (mf_copy(files, sizeof(files), b->options.family_so ? b->options.family_so : "") < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--family-so: longer than %d bytes", FAMILY_SO_CAP);
+        return mf_cli_fail(MF_EXIT_USAGE, "--family-so: longer than %d bytes; shorten the paths",
+                           FAMILY_SO_CAP);
     for (char *at = files, *next; at && *at; at = next) {
         next = strchr(at, ',');
         if (next)
@@ -95,7 +96,7 @@ static int refuse(struct mf_bench_row *row, const char *why)
     return row->refused ? 0 : out_of_memory();
 }
 
-/* A row whose pipeline is not to be had is one that fails: the others are run. */
+/* Opens the row's pipeline. If that fails, only this row fails and the other rows run. */
 static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
 {
     char why[MF_REASON_MAX] = "";
@@ -106,7 +107,7 @@ static int open_pipeline(const struct mf_bench *b, struct mf_bench_row *row)
     return r < 0 ? refuse(row, why) : 0;
 }
 
-/* The data that the row was tuned on, unless an option says otherwise. */
+/* Uses the data that the row was tuned on, unless options override it. */
 static int read_provenance(const struct mf_bench_options *o, const struct mf_table_row *t,
                            struct mf_bench_row *row)
 {
@@ -118,7 +119,7 @@ static int read_provenance(const struct mf_bench_options *o, const struct mf_tab
     if (mf_routing_parse(routing, &row->routing) < 0)
         return mf_cli_fail(
             MF_EXIT_USAGE,
-            "'%s' is no routing profile; give --routing uniform, balanced, zipf:1.2 or hot:0.5", routing);
+            "routing profile '%s': unknown; use --routing uniform, balanced, zipf:1.2 or hot:0.5", routing);
     if (value < 0 && (!seed || mf_parse_i64(seed, 0, INT64_MAX, &value) < 0))
         value = 1;
     row->seed = (uint64_t)value;
@@ -140,7 +141,7 @@ static int read_row(struct mf_bench_rows *r, const struct mf_bench *b, const str
     return code != 0 ? code : open_pipeline(b, row);
 }
 
-/* Rows of one layer model find its weights while they are kept. */
+/* Makes rows of one layer model adjacent, so that they share the weights in the memfd store. */
 static int group_rows(struct mf_bench_rows *r)
 {
     struct mf_bench_row *grouped = calloc(r->n, sizeof(*grouped));
@@ -166,17 +167,17 @@ static int group_rows(struct mf_bench_rows *r)
     return 0;
 }
 
-static void tell_models(const struct mf_bench_rows *r, const char *path, const char *here)
+static void warn_other_model(const struct mf_bench_rows *r, const char *path, const char *device_model)
 {
-    const char *there;
-    size_t n = mf_fmoe_n_elsewhere(r->fmoe, here, &there);
+    const char *row_model;
+    size_t n = mf_fmoe_n_other_model(r->fmoe, device_model, &row_model);
 
     if (n > 0)
         (void)fprintf(
             stderr,
-            "%s: %zu of %zu rows were tuned on another device model (%s) than this one (%s): times are "
-            "that one's, and other steps may be faster here\n",
-            path, n, r->n, there, here);
+            "%s: %zu of %zu rows were tuned on another device model (%s) than this one (%s); their times are "
+            "from that model, and other steps may be faster here\n",
+            path, n, r->n, row_model, device_model);
 }
 
 int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path)
@@ -190,23 +191,23 @@ int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const 
         mf_table_file_read(path, &table, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "%s", *why ? why : "out of memory");
     for (size_t i = 0; i < mf_fmoe_n_foreign(r->fmoe); i++)
-        (void)fprintf(stderr, "%s:%lld: passed over: %s\n", path, (long long)mf_fmoe_foreign_line(r->fmoe, i),
-                      MF_FMOE_FOREIGN_WHY);
+        (void)fprintf(stderr, "%s:%lld: skipped: %s\n", path, (long long)mf_fmoe_foreign_line(r->fmoe, i),
+                      MF_FMOE_FOREIGN_REASON);
     r->n = mf_fmoe_n_rows(r->fmoe);
     if (r->n == 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class that it can run, %s/%d", path,
-                           b->device->info.class.gfx, b->device->info.class.cu_num);
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: no row of this device's class %s/%d that this build can run",
+                           path, b->device->info.class.gfx, b->device->info.class.cu_num);
     r->items = calloc(r->n, sizeof(*r->items));
     if (!r->items)
         return out_of_memory();
     for (size_t i = 0; i < r->n && code == 0; i++)
         code = read_row(r, b, table, i);
     if (code == 0)
-        tell_models(r, path, b->device->info.model);
+        warn_other_model(r, path, b->device->info.model);
     return code != 0 ? code : group_rows(r);
 }
 
-/* The choice for the bucket, as for any call that no row answers. */
+/* Chooses the pipeline for the token bucket, as libfmoe does for a call without a row. */
 static int choose(const struct mf_bench *b, struct mf_bench_row *row)
 {
     _cleanup_(mf_freep) struct mf_fmoe_choice *choice = calloc(1, sizeof(*choice));
@@ -232,7 +233,7 @@ static bool is_of_class(const struct mf_table_row *row, const struct mf_device_c
     return !row->class.gfx[0] || mf_device_class_equal(&row->class, class);
 }
 
-static int take_shape(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table_row *t)
+static int add_shape(struct mf_bench_rows *r, const struct mf_bench *b, const struct mf_table_row *t)
 {
     struct mf_bench_row *row = &r->items[r->n++];
     int code;
@@ -261,10 +262,10 @@ int mf_bench_rows_choose(struct mf_bench_rows *r, const struct mf_bench *b, cons
         return out_of_memory();
     for (size_t i = 0; i < table->n_rows && code == 0; i++) {
         if (is_of_class(&table->rows[i], &b->device->info.class))
-            code = take_shape(r, b, &table->rows[i]);
+            code = add_shape(r, b, &table->rows[i]);
     }
     if (code == 0 && r->n == 0)
-        code = mf_cli_fail(MF_EXIT_USAGE, "%s: no shape of this device's class, %s/%d", path,
+        code = mf_cli_fail(MF_EXIT_USAGE, "%s: no shape of this device's class %s/%d", path,
                            b->device->info.class.gfx, b->device->info.class.cu_num);
     return code != 0 ? code : group_rows(r);
 }

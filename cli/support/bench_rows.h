@@ -1,5 +1,6 @@
-/* Runs the rows of a tuned table on a local device, for `run-config` and `compare`. Pipelines are opened as libfmoe opens
- * them and get the data they were tuned on. Each call prints its own error message and returns the exit code, or 0. */
+/* Runs the rows of a tuned table on a local device, for `run-config` and `compare`. Pipelines are opened as
+ * libfmoe opens them and get the data they were tuned on. Each call prints its own error message and returns
+ * the exit code, or 0. */
 #pragma once
 
 #include "cli/support/cli.h"
@@ -52,11 +53,11 @@ struct mf_bench_rows {
     struct mf_bench_row *items;
     size_t n;
 };
-/* Opens the rows of a tuned table. Skips rows that this build cannot serve and reports them on stderr. Also warns if rows
- * were tuned on another device model. */
+/* Opens the rows of a tuned table. Skips rows that this build cannot serve and reports them on stderr. Also
+ * warns if rows were tuned on another device model. */
 int mf_bench_rows_open(struct mf_bench_rows *r, const struct mf_bench *b, const char *path);
-/* Opens the shapes of an untuned table. Each gets the pipeline that the production operator runs for a shape without a
- * tuned row (mf_fmoe_fallback). Skips shapes of other device classes. */
+/* Opens the shapes of an untuned table. Each gets the pipeline that the production operator runs for a shape
+ * without a tuned row (mf_fmoe_fallback). Skips shapes of other device classes. */
 int mf_bench_rows_choose(struct mf_bench_rows *r, const struct mf_bench *b, const char *path);
 void mf_bench_rows_close(struct mf_bench_rows *r);
 

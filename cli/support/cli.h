@@ -75,10 +75,10 @@ int mf_cli_fail(enum mf_exit code, const char *format, ...) __attribute__((forma
 struct mf_progress;
 #define MF_WATCH_TIMEOUT_S 60
 struct mf_watch_options {
-    int64_t patience_s; /* how long to wait for an unreachable coordinator */
-    /* Called about once a second, also while disconnected. A non-zero result ends the watch with that exit code.
-     * If set, the caller handles signals. */
-    int (*turn)(void *context, const struct mf_progress *progress);
+    int64_t reconnect_timeout_s; /* maximum time without a connection to the coordinator */
+    /* Called about once a second, also while disconnected. A non-zero result ends the watch with that exit
+     * code. If set, the caller handles signals. */
+    int (*on_tick)(void *context, const struct mf_progress *progress);
     void *context;
 };
 /* Follows a batch until it ends, for `submit --watch` and `watch`. Returns the exit code. */

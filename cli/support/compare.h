@@ -1,5 +1,6 @@
-/* Compares two pipelines of one shape on one device. Both use the same data, with weights read from HBM. Each round takes
- * one sample of each in random order; the ratio within each round decides (common/base/paired.h). */
+/* Compares two pipelines of one shape on one device. Both use the same data, with weights read from HBM. Each
+ * round takes one sample of each in random order; the ratio within each round decides (common/base/paired.h).
+ */
 #pragma once
 
 #include "cli/support/bench_rows.h"
@@ -26,7 +27,7 @@ struct mf_compared {
     int64_t rounds;      /* 0 if not measured */
 };
 
-/* Measures c; both of its rows must be set. number: the row's index, which varies the random order. Prints its own error
- * message and returns the exit code, or 0. A wrong side is reported in c, not as an error. */
+/* Measures c; both of its rows must be set. number: the row's index, which varies the random order. Prints
+ * its own error message and returns the exit code, or 0. A wrong side is reported in c, not as an error. */
 int mf_compare_rows(struct mf_bench *b, const struct mf_compare_plan *plan, size_t number,
                     struct mf_compared *c);

@@ -53,7 +53,7 @@ void mf_compare_count(struct mf_compare_sum *sum, const struct mf_compared *c)
 
 void mf_compare_print_header(const struct mf_compare_plan *plan, const char *device)
 {
-    printf("on %s; least effect %g%%, confidence %g%%, order shuffled by seed %llu\n", device,
+    printf("on %s; least effect %g%%, confidence %g%%, random order from seed %llu\n", device,
            100 * plan->rule.least_effect, 100 * plan->rule.confidence, (unsigned long long)plan->seed);
     printf("%-11s  %-44s %11s %11s %8s %20s %6s\n", "verdict", "shape", "old", "new", "change", "interval",
            "rounds");
@@ -69,7 +69,7 @@ void mf_compare_print_row(const struct mf_compared *c)
     if (is_alone(c)) {
         printf("%s\n", brief);
     } else if (c->is_same) {
-        printf("%-44s one pipeline in both tables\n", brief);
+        printf("%-44s same pipeline in both tables\n", brief);
     } else if (is_wrong(c)) {
         printf("%s\n", brief);
         for (enum mf_side i = 0; i < MF_SIDES; i++) {
@@ -107,7 +107,7 @@ void mf_compare_print_sum(const struct mf_compare_sum *sum, bool is_aa)
 
     printf("%zu rows in both: %zu SAME", n, sum->n[MF_PAIRED_SAME]);
     if (sum->n_unmeasured > 0)
-        printf(" (%zu of them one pipeline)", sum->n_unmeasured);
+        printf(" (%zu with the same pipeline)", sum->n_unmeasured);
     printf(", %zu FASTER, %zu SLOWER, %zu AMBIGUOUS, %zu WRONG", sum->n[MF_PAIRED_FASTER],
            sum->n[MF_PAIRED_SLOWER], sum->n[MF_PAIRED_AMBIGUOUS], sum->n_wrong);
     if (sum->n_alone[MF_SIDE_OLD] + sum->n_alone[MF_SIDE_NEW] > 0)
@@ -117,7 +117,7 @@ void mf_compare_print_sum(const struct mf_compare_sum *sum, bool is_aa)
         printf("new / old: geometric mean %.4f over %zu measured rows\n", geometric_mean(sum),
                sum->n_measured);
     if (is_aa && n > 0)
-        printf("A/A: %zu of %zu rows FASTER or SLOWER, all of them false: %.2f%%; %zu AMBIGUOUS: %.2f%%\n",
+        printf("A/A: %zu of %zu rows FASTER or SLOWER, all false positives: %.2f%%; %zu AMBIGUOUS: %.2f%%\n",
                n_false, n, 100.0 * (double)n_false / (double)n, sum->n[MF_PAIRED_AMBIGUOUS],
                100.0 * (double)sum->n[MF_PAIRED_AMBIGUOUS] / (double)n);
 }
@@ -168,7 +168,7 @@ cJSON *mf_compare_sum_json(const struct mf_compare_sum *sum, const struct mf_com
         cJSON_AddNumberToObject(verdicts, only_in[i], (double)sum->n_alone[i]);
     cJSON_AddStringToObject(item, "device", device);
     cJSON_AddNumberToObject(item, "measured", (double)sum->n_measured);
-    cJSON_AddNumberToObject(item, "geometric_mean", geometric_mean(sum)); /* null for none */
+    cJSON_AddNumberToObject(item, "geometric_mean", geometric_mean(sum)); /* NAN prints as null */
     cJSON_AddNumberToObject(item, "least_effect", plan->rule.least_effect);
     cJSON_AddNumberToObject(item, "confidence", plan->rule.confidence);
     cJSON_AddNumberToObject(item, "seed", (double)plan->seed);

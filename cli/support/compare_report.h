@@ -8,7 +8,7 @@ struct mf_compare_sum {
     size_t n[MF_PAIRED_N_]; /* by verdict */
     size_t n_unmeasured;    /* of the SAME rows: both sides name one pipeline */
     size_t n_wrong;
-    size_t n_alone[MF_SIDES]; /* rows whose key only that table has */
+    size_t n_alone[MF_SIDES]; /* rows with a key that the other table lacks */
     size_t n_measured;
     double log_sum; /* sum of the logarithms of the median ratios, for the geometric mean */
 };

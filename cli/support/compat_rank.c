@@ -11,10 +11,10 @@
 
 MF_NAMES_DEFINE(mf_compat, MF_COMPAT_, MF_COMPAT_MAP)
 
-/* Those that are still in, by index: the rules move them about, the candidates stay. */
-struct list {
-    const struct mf_compat_candidate *all;
-    size_t *in;
+/* Indices of the candidates that are still selected. The rules reorder the indices, not the candidates. */
+struct selection {
+    const struct mf_compat_candidate *candidates;
+    size_t *indices;
     size_t n;
 };
 
@@ -35,15 +35,15 @@ bool mf_compat_name_is_fused(const char *name)
     return len > 4 && (strcmp(name + len - 4, "_fp4") == 0 || strcmp(name + len - 4, "_fp8") == 0);
 }
 
-/* ---- 2 and 3 ---- */
+/* ---- steps 2 and 3 ---- */
 
 static int by_time(const void *va, const void *vb, void *context)
 {
-    const struct mf_compat_candidate *all = context;
+    const struct mf_compat_candidate *candidates = context;
     size_t a = *(const size_t *)va, b = *(const size_t *)vb;
 
-    if (all[a].us != all[b].us)
-        return all[a].us < all[b].us ? -1 : 1;
+    if (candidates[a].us != candidates[b].us)
+        return candidates[a].us < candidates[b].us ? -1 : 1;
     return (a > b) - (a < b);
 }
 
@@ -53,29 +53,29 @@ static bool same_kind(const struct mf_compat_candidate *a, const struct mf_compa
            a->fused == b->fused;
 }
 
-static void keep_best(struct list *l, size_t n, double err_ratio)
+static void keep_best(struct selection *l, size_t n, double err_ratio)
 {
     size_t kept = 0;
 
     for (size_t i = 0; i < n; i++) {
-        const struct mf_compat_candidate *c = &l->all[i];
+        const struct mf_compat_candidate *c = &l->candidates[i];
         if (!is_cost(c) && is_timed(c) && c->err <= err_ratio)
-            l->in[l->n++] = i;
+            l->indices[l->n++] = i;
     }
-    qsort_r(l->in, l->n, sizeof(*l->in), by_time, (void *)l->all);
+    qsort_r(l->indices, l->n, sizeof(*l->indices), by_time, (void *)l->candidates);
     for (size_t i = 0; i < l->n; i++) {
         bool known = false;
         for (size_t k = 0; k < kept; k++)
-            known |= same_kind(&l->all[l->in[i]], &l->all[l->in[k]]);
+            known |= same_kind(&l->candidates[l->indices[i]], &l->candidates[l->indices[k]]);
         if (!known)
-            l->in[kept++] = l->in[i];
+            l->indices[kept++] = l->indices[i];
     }
     l->n = kept;
 }
 
-/* ---- 1, 4 and 5 ---- */
+/* ---- steps 1, 4 and 5 ---- */
 
-/* "name_sk4" is name and 4. */
+/* Splits "name_sk4" into "name" and 4. */
 static void split_name(const char *name, char plain[MF_COMPAT_NAME_MAX], int32_t *ret_ksplit)
 {
     size_t len = strlen(name), digits = len;
@@ -97,14 +97,14 @@ static void set_first(struct mf_compat_row *row, const struct mf_compat_candidat
     split_name(c->name, row->kernel1, &row->ksplit);
 }
 
-static size_t pair(const struct list *l, struct mf_compat_row *rows)
+static size_t pair(const struct selection *l, struct mf_compat_row *rows)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < l->n; i++) {
-        const struct mf_compat_candidate *one = &l->all[l->in[i]];
+        const struct mf_compat_candidate *one = &l->candidates[l->indices[i]];
         for (size_t k = 0; one->stage == MF_COMPAT_STAGE1 && k < l->n; k++) {
-            const struct mf_compat_candidate *two = &l->all[l->in[k]];
+            const struct mf_compat_candidate *two = &l->candidates[l->indices[k]];
             if (two->stage != MF_COMPAT_STAGE2 || two->block_m != one->block_m || two->v2 != one->v2)
                 continue;
             set_first(&rows[n], one);
@@ -116,10 +116,10 @@ static size_t pair(const struct list *l, struct mf_compat_row *rows)
     return n;
 }
 
-static size_t add_ones(const struct list *l, struct mf_compat_row *rows, size_t n)
+static size_t add_one_stage(const struct selection *l, struct mf_compat_row *rows, size_t n)
 {
     for (size_t i = 0; i < l->n; i++) {
-        const struct mf_compat_candidate *c = &l->all[l->in[i]];
+        const struct mf_compat_candidate *c = &l->candidates[l->indices[i]];
         if (c->stage != MF_COMPAT_ONE && c->stage != MF_COMPAT_ONE_XBF16)
             continue;
         set_first(&rows[n], c);
@@ -130,15 +130,17 @@ static size_t add_ones(const struct list *l, struct mf_compat_row *rows, size_t 
     return n;
 }
 
-/* ---- 7 ---- */
+/* ---- step 7 ---- */
 
-/* The least of that cost for the block; one that was not measured is nothing, as AITER takes a sort that fails. */
-static double cost_of(const struct mf_compat_candidate *all, size_t n, enum mf_compat stage, int32_t block_m)
+/* Returns the lowest measured cost of that stage for the block; 0 if none was measured, like AITER for a
+ * failed sort. */
+static double cost_of(const struct mf_compat_candidate *candidates, size_t n, enum mf_compat stage,
+                      int32_t block_m)
 {
     double best = INFINITY;
 
     for (size_t i = 0; i < n; i++) {
-        const struct mf_compat_candidate *c = &all[i];
+        const struct mf_compat_candidate *c = &candidates[i];
         if (c->stage == stage && is_timed(c) && (c->block_m == 0 || c->block_m == block_m))
             best = fmin(best, c->us);
     }
@@ -163,23 +165,23 @@ static bool any_flat(const struct mf_compat_row *rows, size_t n)
     return false;
 }
 
-static void add_fairness(const struct mf_shape *shape, const struct mf_compat_candidate *all, size_t n_all,
-                         struct mf_compat_row *rows, size_t n)
+static void add_fairness(const struct mf_shape *shape, const struct mf_compat_candidate *candidates,
+                         size_t n_all, struct mf_compat_row *rows, size_t n)
 {
-    bool eight = shape->q_dtype_a == MF_DTYPE_FP8_E4M3FN || shape->q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ;
+    bool is_fp8 = shape->q_dtype_a == MF_DTYPE_FP8_E4M3FN || shape->q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ;
     bool between = shape->q_type == MF_QTYPE_PER_1X32 && shape->q_dtype_w != MF_DTYPE_INT4 &&
-                   (shape->q_dtype_a == MF_DTYPE_FP4X2 || eight);
+                   (shape->q_dtype_a == MF_DTYPE_FP4X2 || is_fp8);
     bool input = shape->q_type == MF_QTYPE_PER_1X128 && any_xbf16(rows, n);
     bool sort = any_flat(rows, n);
 
     for (size_t i = 0; i < n; i++) {
         struct mf_compat_row *row = &rows[i];
         if (between && !row->fused && !row->v2)
-            row->added += cost_of(all, n_all, MF_COMPAT_QUANT2, row->block_m);
+            row->added += cost_of(candidates, n_all, MF_COMPAT_QUANT2, row->block_m);
         if (input && !row->xbf16)
-            row->added += cost_of(all, n_all, MF_COMPAT_QUANT1, row->block_m);
+            row->added += cost_of(candidates, n_all, MF_COMPAT_QUANT1, row->block_m);
         if (sort && row->flat == 0)
-            row->added += cost_of(all, n_all, MF_COMPAT_SORT, row->block_m);
+            row->added += cost_of(candidates, n_all, MF_COMPAT_SORT, row->block_m);
         row->us1 += row->added;
     }
 }
@@ -187,22 +189,22 @@ static void add_fairness(const struct mf_shape *shape, const struct mf_compat_ca
 int mf_compat_rank(const struct mf_shape *shape, const struct mf_compat_candidate *candidates, size_t n,
                    double err_ratio, struct mf_compat_row **ret_rows, size_t *ret_n, size_t *ret_best)
 {
-    _cleanup_(mf_freep) size_t *in = calloc(n + 1, sizeof(*in));
+    _cleanup_(mf_freep) size_t *indices = calloc(n + 1, sizeof(*indices));
     _cleanup_(mf_freep) struct mf_compat_row *rows = NULL;
-    struct list l = {.all = candidates, .in = in};
+    struct selection l = {.candidates = candidates, .indices = indices};
     size_t ones = 0, twos = 0, n_rows, best = 0;
 
-    if (!in)
+    if (!indices)
         return -ENOMEM;
     keep_best(&l, n, err_ratio);
     for (size_t i = 0; i < l.n; i++) {
-        ones += candidates[in[i]].stage == MF_COMPAT_STAGE1;
-        twos += candidates[in[i]].stage == MF_COMPAT_STAGE2;
+        ones += candidates[indices[i]].stage == MF_COMPAT_STAGE1;
+        twos += candidates[indices[i]].stage == MF_COMPAT_STAGE2;
     }
     rows = calloc(ones * twos + l.n + 1, sizeof(*rows));
     if (!rows)
         return -ENOMEM;
-    n_rows = add_ones(&l, rows, pair(&l, rows));
+    n_rows = add_one_stage(&l, rows, pair(&l, rows));
     if (n_rows == 0)
         return -ENOENT;
     add_fairness(shape, candidates, n, rows, n_rows);

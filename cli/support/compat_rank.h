@@ -1,5 +1,5 @@
-/* Ranks kernels by the additive rule of ROCm/aiter's tuner (gemm_moe_tune.py, post_process), from measured candidates. Users
- * compare its winner with that of moefarm's race.
+/* Ranks kernels by the additive rule of ROCm/aiter's tuner (gemm_moe_tune.py, post_process), from measured
+ * candidates. Users compare its winner with that of moefarm's race.
  *
  *   1  "_sk4" at the end of a stage1 name means split-K 4 and is stripped from the name
  *   2  candidates without a time or with an error above the limit are dropped
@@ -7,13 +7,16 @@
  *   4  stage1 x stage2 of equal block_m and v2 are combined, in that order
  *   5  one-stage kernels follow
  *   6  if nothing is left, the shape failed
- *   7  if one row does work inside its kernels that another does outside, the latter's us1 is increased by that cost ("fairness"):
- *      1x32, weights not int4, activations fp4 or fp8   quantising between the stages, if stage 1 does not do it and v2 is 0
- *      per_1x128 and a row takes bf16 input             quantising the input, for rows that do not take bf16
- *      some row is FLAT                                 the sort, for rows that need one
- *   8  us = us1 + us2 to four decimals; the smallest wins, the first of equals
+ *   7  "fairness": if some rows do work inside their kernels that other rows do outside, its cost is added to
+ *      us1 of the other rows:
+ *        1x32, weights not int4, activations fp4 or fp8: quantising between the stages, for rows whose
+ *                                                        stage 1 does not do it and whose v2 is 0
+ *        per_1x128 and a row takes bf16 input:           quantising the input, for rows that do not take bf16
+ *        some row is FLAT:                               the sort, for rows that need one
+ *   8  us = us1 + us2, rounded to four decimals; the smallest wins, and of equal rows the first
  *
- * A time of zero or below counts as no time; AITER's rule treats 0.0 as the fastest. Pure: no I/O and no measurement. */
+ * A time of zero or below means no time, although AITER's rule treats 0.0 as the fastest. No I/O, no
+ * measurement. */
 #pragma once
 
 #include <stdbool.h>
@@ -53,7 +56,7 @@ struct mf_compat_row {
     double added;
 };
 
-/* Builds the merged table of one shape; *ret_best is the index of the winner. The caller frees *ret_rows. -ENOENT if no
- * candidate is left; -ENOMEM. */
+/* Builds the merged table of one shape; *ret_best is the index of the winner. The caller frees *ret_rows.
+ * -ENOENT if no candidate is left; -ENOMEM. */
 int mf_compat_rank(const struct mf_shape *shape, const struct mf_compat_candidate *candidates, size_t n,
                    double err_ratio, struct mf_compat_row **ret_rows, size_t *ret_n, size_t *ret_best);

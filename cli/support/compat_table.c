@@ -24,7 +24,7 @@ void mf_compat_table_release(struct mf_compat_table *t)
 static struct mf_compat_shape *find(struct mf_compat_table *t, const struct mf_device_class *class,
                                     const struct mf_shape *shape)
 {
-    /* Tables come shape by shape: mostly it is the last one again */
+    /* Search backwards: tables are grouped by shape, so the last one usually matches */
     for (size_t i = t->n; i-- > 0;) {
         if (mf_device_class_equal(&t->shapes[i].class, class) && mf_shape_equal(&t->shapes[i].shape, shape))
             return &t->shapes[i];
@@ -92,7 +92,7 @@ static int set_block(struct row *r, const char *text)
     return e;
 }
 
-/* AITER's "inf" and "-1" are no times. */
+/* AITER writes "inf" or "-1" if there is no time. */
 static int set_us(struct row *r, const char *text)
 {
     bool none = strcasestr(text, "inf") != NULL || strcasecmp(text, "nan") == 0 || !*text;
@@ -106,7 +106,7 @@ static int set_name(struct row *r, const char *text)
     return mf_copy(r->candidate.name, sizeof(r->candidate.name), text);
 }
 
-/* "0.9%" or 0.009. */
+/* Accepts "0.9%" and "0.009". */
 static int set_err(struct row *r, const char *text)
 {
     char number[32];
@@ -144,16 +144,17 @@ static int set_fused(struct row *r, const char *text)
 static const struct {
     const char *name;
     set_fn set;
-    bool needed;
-    const char *what;
+    bool required;
+    const char *expected;
 } columns[] = {
-    {"stage",      set_stage, true,  "stage1, stage2, asm_1stage, asm_1stage_xbf16, cost_sort, cost_quant1 or cost_quant2"},
-    {"gfx",        set_gfx,   false, "a name as gfx942"},
+    {"stage",      set_stage, true,  "stage1, stage2, asm_1stage, asm_1stage_xbf16, cost_sort, cost_quant1 "
+                                     "or cost_quant2"},
+    {"gfx",        set_gfx,   false, "a name such as gfx942"},
     {"cu_num",     set_cu,    true,  "a number of compute units"},
     {"block_m",    set_block, true,  "a whole number"},
     {"us",         set_us,    true,  "microseconds, -1 or inf"},
     {"kernelName", set_name,  true,  "a name of at most 159 bytes"},
-    {"err",        set_err,   true,  "a share, as 0.9% or 0.009"},
+    {"err",        set_err,   true,  "a ratio such as 0.9% or 0.009"},
     {"flat",       set_flat,  false, "0, 1 or 2"},
     {"v2",         set_v2,    false, "0 or 1"},
     {"fused",      set_fused, false, "0 or 1"},
@@ -161,18 +162,18 @@ static const struct {
 /* clang-format on */
 #define N_COLUMNS MF_ARRAY_LEN(columns)
 
-/* Where the columns stand: those above, then the shape's. */
-struct places {
+/* Column indices in the file (negative: absent) of columns[] and of the shape. */
+struct column_index {
     int own[N_COLUMNS], shape[MF_SHAPE_N_COLUMNS];
 };
 
-static int read_header(const struct mf_csv *csv, struct places *p, char why[MF_REASON_MAX])
+static int read_header(const struct mf_csv *csv, struct column_index *p, char why[MF_REASON_MAX])
 {
     const char *missing = NULL;
 
     for (size_t i = 0; i < N_COLUMNS; i++) {
         p->own[i] = mf_csv_column(csv->cells, csv->n_cells, columns[i].name);
-        if (p->own[i] < 0 && columns[i].needed)
+        if (p->own[i] < 0 && columns[i].required)
             missing = columns[i].name;
     }
     for (size_t i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
@@ -181,17 +182,15 @@ static int read_header(const struct mf_csv *csv, struct places *p, char why[MF_R
             missing = mf_shape_columns[i];
     }
     if (missing)
-        mf_format(why, MF_REASON_MAX,
-                  "line %" PRId64 ": there is no column %s; this is no table of candidates", csv->line,
-                  missing);
+        mf_format(why, MF_REASON_MAX, "line %" PRId64 ": missing column %s; expected a table of candidates",
+                  csv->line, missing);
     return missing ? -EBADMSG : 0;
 }
 
 static int refuse(const struct mf_csv *csv, const char *column, const char *text, const char *what,
                   char why[MF_REASON_MAX])
 {
-    mf_format(why, MF_REASON_MAX, "line %" PRId64 ": %s '%.60s': %s is expected", csv->line, column, text,
-              what);
+    mf_format(why, MF_REASON_MAX, "line %" PRId64 ": %s '%.60s': expected %s", csv->line, column, text, what);
     return -EBADMSG;
 }
 
@@ -200,7 +199,8 @@ static const char *cell(const struct mf_csv *csv, int column)
     return column >= 0 && (size_t)column < csv->n_cells ? csv->cells[column] : "";
 }
 
-static int read_row(const struct mf_csv *csv, const struct places *p, struct row *r, char why[MF_REASON_MAX])
+static int read_row(const struct mf_csv *csv, const struct column_index *p, struct row *r,
+                    char why[MF_REASON_MAX])
 {
     const char *what;
 
@@ -208,7 +208,7 @@ static int read_row(const struct mf_csv *csv, const struct places *p, struct row
     for (size_t i = 0; i < N_COLUMNS; i++) {
         const char *text = cell(csv, p->own[i]);
         if (p->own[i] >= 0 && columns[i].set(r, text) < 0)
-            return refuse(csv, columns[i].name, text, columns[i].what, why);
+            return refuse(csv, columns[i].name, text, columns[i].expected, why);
     }
     for (size_t i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
         const char *text = cell(csv, p->shape[i]);
@@ -217,8 +217,7 @@ static int read_row(const struct mf_csv *csv, const struct places *p, struct row
     }
     const char *gfx = mf_gfx_of_cu_num(r->class.cu_num);
     if (!r->class.gfx[0] && !gfx)
-        return refuse(csv, "cu_num", cell(csv, p->own[2]), "80, 256 or 304, where no column gfx says more,",
-                      why);
+        return refuse(csv, "cu_num", cell(csv, p->own[2]), "80, 256 or 304, or a gfx column", why);
     if (!r->class.gfx[0])
         mf_format(r->class.gfx, sizeof(r->class.gfx), "%s", gfx);
     if (p->own[N_COLUMNS - 1] < 0)
@@ -230,15 +229,15 @@ int mf_compat_table_read(const char *text, size_t len, struct mf_compat_table *r
 {
     _cleanup_(mf_compat_table_release) struct mf_compat_table t = {.n = 0};
     _cleanup_(mf_csv_release) struct mf_csv csv;
-    struct places places;
+    struct column_index column_index;
     struct row row;
     bool first = true;
     int r;
 
     mf_csv_init(&csv, text, len, &MF_CSV_LIMITS_DEFAULT);
-    mf_format(why, MF_REASON_MAX, "it is empty");
+    mf_format(why, MF_REASON_MAX, "empty file");
     while ((r = mf_csv_next(&csv)) > 0) {
-        r = first ? read_header(&csv, &places, why) : read_row(&csv, &places, &row, why);
+        r = first ? read_header(&csv, &column_index, why) : read_row(&csv, &column_index, &row, why);
         if (r == 0 && !first)
             r = mf_compat_table_add(&t, &row.class, &row.shape, &row.candidate);
         if (r < 0)

@@ -1,7 +1,7 @@
-/* Reads and writes tables of measured candidates in the format that AITER's tuner appends to configs/profile_fmoe.csv.
- * Columns, in any order: stage, the key, block_m, ksplit, us, kernelName, err, tflops, bw; optional: flat, v2, fused, gfx.
- * Without `fused`, the kernel name decides. The stages cost_sort, cost_quant1 and cost_quant2 are moefarm's: costs that AITER's
- * rule adds (cli/support/compat_rank.h). */
+/* Reads and writes tables of measured candidates in the format that AITER's tuner appends to
+ * configs/profile_fmoe.csv. Columns, in any order: stage, the key, block_m, ksplit, us, kernelName, err,
+ * tflops, bw; optional: flat, v2, fused, gfx. Without `fused`, the kernel name decides. The stages cost_sort,
+ * cost_quant1 and cost_quant2 are moefarm's: costs that AITER's rule adds (cli/support/compat_rank.h). */
 #pragma once
 
 #include <stddef.h>
@@ -32,6 +32,7 @@ int mf_compat_table_read(const char *text, size_t len, struct mf_compat_table *r
 /* Appends the whole table; header: print the column names first. The buffer keeps any error. */
 void mf_compat_table_print(const struct mf_compat_table *t, bool header, struct mf_buf *out);
 
-/* Adds a merged row to a tuned table. provenance NULL: write AITER's columns only. -ENOMEM, -EINVAL as mf_table_add. */
+/* Adds a merged row to a tuned table. provenance NULL: write AITER's columns only. -ENOMEM, -EINVAL as
+ * mf_table_add. */
 int mf_compat_add_row(struct mf_table *t, const struct mf_compat_shape *s, const struct mf_compat_row *row,
                       const char *provenance);

@@ -22,9 +22,9 @@ bool mf_coverage_complete(const struct mf_coverage *c)
     return c->tokens[MF_COVERED_HOLE] == 0 && c->tokens[MF_COVERED_OTHER] == 0;
 }
 
-/* ---- the replay ---- */
+/* ---- replay of look-ups ---- */
 
-static enum mf_covered judge(const struct mf_lookup_try *tries, const struct mf_lookup_found *found)
+static enum mf_covered classify(const struct mf_lookup_try *tries, const struct mf_lookup_found *found)
 {
     const struct mf_shape *row = &found->row->shape, *key = &tries[found->attempt].key;
 
@@ -35,34 +35,35 @@ static enum mf_covered judge(const struct mf_lookup_try *tries, const struct mf_
     return tries[found->attempt].any & MF_LOOKUP_ANY_RANK ? MF_COVERED_RANK : MF_COVERED_HIT;
 }
 
-/* The row that has the whole key, which AITER's dispatcher does not look at. */
-static const struct mf_table_row *own_row(const struct mf_coverage_question *q, const struct mf_shape *key)
+/* Finds the row that matches the whole key, including the activation function, which AITER's dispatcher
+ * ignores. */
+static const struct mf_table_row *own_row(const struct mf_coverage_query *q, const struct mf_shape *key)
 {
     for (size_t i = 0; i < q->n_tables; i++) {
         for (size_t j = 0; j < q->tables[i]->n_rows; j++) {
             const struct mf_table_row *row = &q->tables[i]->rows[j];
             const struct mf_lookup_try whole = {*key, MF_LOOKUP_ANY_FORM};
 
-            if (mf_lookup_answers(&whole, &row->shape) && mf_device_class_equal(&row->class, &q->class))
+            if (mf_lookup_matches(&whole, &row->shape) && mf_device_class_equal(&row->class, &q->class))
                 return row;
         }
     }
     return NULL;
 }
 
-static struct mf_coverage_span ask(const struct mf_coverage_question *q, const struct mf_shape *call,
-                                   const struct mf_lookup_try *tries)
+static struct mf_coverage_span look_up(const struct mf_coverage_query *q, const struct mf_shape *call,
+                                       const struct mf_lookup_try *tries)
 {
     struct mf_coverage_span span = {
-        .first = call->token, .last = call->token, .key = tries[0].key, .what = MF_COVERED_HOLE};
+        .first = call->token, .last = call->token, .key = tries[0].key, .result = MF_COVERED_HOLE};
     struct mf_lookup_found found;
 
     if (mf_lookup_find(q->tables, q->n_tables, &q->class, call, q->rules, &found)) {
         span.table = found.table;
         span.row = found.row;
-        span.what = judge(tries, &found);
+        span.result = classify(tries, &found);
     }
-    if (span.what == MF_COVERED_OTHER)
+    if (span.result == MF_COVERED_OTHER)
         span.own = own_row(q, &tries[found.attempt].key);
     return span;
 }
@@ -76,8 +77,9 @@ static int add_span(struct mf_coverage *c, size_t *cap, const struct mf_coverage
     return 0;
 }
 
-/* Counts that try the same get the same, so the tables are read once for each first key. */
-static int replay(const struct mf_coverage_question *q, struct mf_coverage *c)
+/* Replays the look-up for each token count. Token counts with the same first key get the same result, so the
+ * tables are searched once per key. */
+static int replay(const struct mf_coverage_query *q, struct mf_coverage *c)
 {
     struct mf_lookup_try tries[MF_LOOKUP_TRIES_MAX];
     struct mf_shape call = q->layer;
@@ -90,19 +92,19 @@ static int replay(const struct mf_coverage_question *q, struct mf_coverage *c)
         if (last && mf_shape_equal(&last->key, &tries[0].key)) {
             last->last = call.token;
         } else {
-            struct mf_coverage_span span = ask(q, &call, tries);
+            struct mf_coverage_span span = look_up(q, &call, tries);
             int r = add_span(c, &cap, &span);
             if (r < 0)
                 return r;
         }
-        c->tokens[c->spans[c->n_spans - 1].what]++;
+        c->tokens[c->spans[c->n_spans - 1].result]++;
     }
     return 0;
 }
 
 /* ---- near misses ---- */
 
-static unsigned differences(const struct mf_coverage_question *q, const struct mf_table *table,
+static unsigned differences(const struct mf_coverage_query *q, const struct mf_table *table,
                             const struct mf_table_row *row, const struct mf_shape *key)
 {
     char a[MF_SHAPE_FORM_MAX], b[MF_SHAPE_FORM_MAX];
@@ -110,7 +112,7 @@ static unsigned differences(const struct mf_coverage_question *q, const struct m
     unsigned differs = 0;
 
     if (shape.ep_experts > 0 && key->ep_experts > 0)
-        shape.ep_first = key->ep_first; /* any rank's row will do */
+        shape.ep_first = key->ep_first; /* the look-up accepts any rank's row */
     for (int i = 0; i <= MF_SHAPE_N_COLUMNS; i++) {
         const char *column = i < MF_SHAPE_N_COLUMNS ? mf_shape_columns[i] : MF_SHAPE_FORM;
 
@@ -123,29 +125,30 @@ static unsigned differences(const struct mf_coverage_question *q, const struct m
     }
     if (!mf_device_class_equal(&row->class, &q->class))
         differs |= MF_NEAR_CLASS;
-    if (!mf_lookup_reads(q->rules, table, row))
+    if (!mf_lookup_considers(q->rules, table, row))
         differs |= row->tag && *row->tag ? MF_NEAR_TAG : MF_NEAR_SPELLING;
     return differs;
 }
 
-static bool is_of(const struct mf_coverage_near *n, const struct mf_table *table,
-                  const struct mf_table_row *row, unsigned differs, const struct mf_shape *key)
+static bool is_same_near_miss(const struct mf_coverage_near *n, const struct mf_table *table,
+                              const struct mf_table_row *row, unsigned differs, const struct mf_shape *key)
 {
     return n->table == table && n->differs == differs &&
            mf_shape_same_layer_model(&n->row->shape, &row->shape) &&
            mf_device_class_equal(&n->row->class, &row->class) && mf_shape_same_layer_model(&n->key, key);
 }
 
-/* Token counts that a row of the span's key would serve: those of the tier above too, which falls to it. */
+/* Number of token counts that a row of the span's key would serve. It includes the tier above, which falls
+ * back to this row. */
 static int64_t would_serve(const struct mf_coverage *c, const struct mf_coverage_span *span)
 {
     const struct mf_coverage_span *last = &c->spans[c->n_spans - 1];
     int64_t tokens = span->last - span->first + 1;
 
-    return span + 1 == last && last->what == span->what ? tokens + 1 : tokens;
+    return span + 1 == last && last->result == span->result ? tokens + 1 : tokens;
 }
 
-/* Near misses of one span's key; row by row, so that a row counts once for a key. */
+/* Adds a row to the near misses of a span's key, or to the existing near miss that it belongs to. */
 static int add_near(struct mf_coverage *c, size_t *cap, const struct mf_table *table,
                     const struct mf_table_row *row, unsigned differs, const struct mf_coverage_span *span)
 {
@@ -153,7 +156,7 @@ static int add_near(struct mf_coverage *c, size_t *cap, const struct mf_table *t
     struct mf_coverage_near *n = NULL;
 
     for (size_t i = 0; i < c->n_near && !n; i++) {
-        if (is_of(&c->near[i], table, row, differs, &span->key))
+        if (is_same_near_miss(&c->near[i], table, row, differs, &span->key))
             n = &c->near[i];
     }
     if (n) {
@@ -175,7 +178,7 @@ static int add_near(struct mf_coverage *c, size_t *cap, const struct mf_table *t
     return 0;
 }
 
-static int near_of_span(const struct mf_coverage_question *q, const struct mf_coverage_span *span,
+static int near_of_span(const struct mf_coverage_query *q, const struct mf_coverage_span *span,
                         struct mf_coverage *c, size_t *cap)
 {
     for (size_t i = 0; i < q->n_tables; i++) {
@@ -212,10 +215,10 @@ static int by_nearness(const void *a, const void *b)
 
 static bool is_missing(const struct mf_coverage_span *s)
 {
-    return s->what == MF_COVERED_HOLE || (s->what == MF_COVERED_OTHER && !s->own);
+    return s->result == MF_COVERED_HOLE || (s->result == MF_COVERED_OTHER && !s->own);
 }
 
-static int find_near(const struct mf_coverage_question *q, struct mf_coverage *c)
+static int find_near(const struct mf_coverage_query *q, struct mf_coverage *c)
 {
     size_t cap = 0;
 
@@ -232,7 +235,7 @@ static int find_near(const struct mf_coverage_question *q, struct mf_coverage *c
     return 0;
 }
 
-int mf_coverage_find(const struct mf_coverage_question *q, struct mf_coverage *ret)
+int mf_coverage_find(const struct mf_coverage_query *q, struct mf_coverage *ret)
 {
     struct mf_coverage c = MF_COVERAGE_INIT;
     int r = replay(q, &c);

@@ -1,5 +1,6 @@
-/* Finds which token counts of a layer a set of tuned tables serves. Replays production's look-up for every count from 1 to
- * the last that has its own bucket, and finds rows that miss the key in only one or two columns. */
+/* Finds which token counts of a layer a set of tuned tables serves. Replays production's look-up for every
+ * count from 1 to the last that has its own bucket, and finds rows that miss the key in only one or two
+ * columns. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,15 +30,18 @@ MF_NAMES_DECLARE(mf_covered, MF_COVERED_, MF_COVERED_MAP);
 /* Consecutive token counts with the same key and the same result. */
 struct mf_coverage_span {
     int64_t first, last;
-    struct mf_shape key; /* the first key looked up: the bucket, with the activation format by the rules */
-    enum mf_covered what;
+    /* first key of the look-up: the bucket, with the activation format chosen by the rules */
+    struct mf_shape key;
+    enum mf_covered result;
     const struct mf_table *table; /* NULL for HOLE */
     const struct mf_table_row *row;
-    /* For OTHER: the row of the layer itself, which AITER's look-up does not reach; NULL if there is none. */
+    /* For OTHER: the row with the layer's own activation function, which AITER's look-up does not reach; NULL
+     * if there is none. */
     const struct mf_table_row *own;
 };
 
-/* Bits for the columns in which a row differs from the key: the column numbers of mf_shape_columns except token, and these. */
+/* Bits for the columns in which a row differs from the key: 1 << index in mf_shape_columns (never token), and
+ * these bits. */
 enum {
     MF_NEAR_FORM = 1u << MF_SHAPE_N_COLUMNS,
     MF_NEAR_CLASS = 2u << MF_SHAPE_N_COLUMNS,
@@ -47,8 +51,8 @@ enum {
 #define MF_NEAR_COLUMNS (MF_SHAPE_N_COLUMNS + 4)
 #define MF_NEAR_MOST    2 /* maximum differences of a near miss */
 
-/* Near misses: rows of one layer model, class and table that differ from the key in the same one or two columns, while
- * look-ups of their token counts find no row. */
+/* Near misses: rows of one layer model, class and table that differ from the key in the same one or two
+ * columns, while look-ups of their token counts find no row. */
 struct mf_coverage_near {
     const struct mf_table *table;
     const struct mf_table_row *row; /* the first of them; the others differ only in token */
@@ -57,8 +61,8 @@ struct mf_coverage_near {
     unsigned differs;
     struct mf_shape key; /* the key that `row` nearly matches */
     int64_t tokens;      /* token counts that would be served if the rows matched */
-    const char *meaning; /* what the differences mean, without a full stop; "" if unknown */
-    bool set;            /* a server may use the row's values: suggest --set */
+    const char *meaning; /* explanation of the differences, without a full stop; "" if unknown */
+    bool suggest_set;    /* suggest --set, because a server may use the row's values */
 };
 
 struct mf_coverage {
@@ -71,7 +75,7 @@ struct mf_coverage {
 #define MF_COVERAGE_INIT ((struct mf_coverage){0})
 void mf_coverage_release(struct mf_coverage *c);
 
-struct mf_coverage_question {
+struct mf_coverage_query {
     const struct mf_table *const *tables; /* read as one set, in this order */
     size_t n_tables;
     struct mf_device_class class;
@@ -79,7 +83,7 @@ struct mf_coverage_question {
     enum mf_lookup rules;
 };
 /* The tables must outlive *ret. -ENOMEM. */
-int mf_coverage_find(const struct mf_coverage_question *q, struct mf_coverage *ret);
+int mf_coverage_find(const struct mf_coverage_query *q, struct mf_coverage *ret);
 
 /* True if a row of the layer serves every token count. */
 bool mf_coverage_complete(const struct mf_coverage *c);
@@ -91,5 +95,5 @@ const char *mf_coverage_kernel(const struct mf_table_row *row);
 const char *mf_near_name(int i);
 void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_class *class, int i,
                     char row[MF_NEAR_VALUE_MAX], char key[MF_NEAR_VALUE_MAX]);
-/* Sets meaning and set: for example a fused shared expert, or another split over ranks. */
+/* Sets meaning and suggest_set, for example for a fused shared expert or another split over ranks. */
 void mf_near_explain(struct mf_coverage_near *n);

@@ -16,7 +16,7 @@ static cJSON *span_json(const struct mf_coverage_span *s)
 
     mf_json_add_i64(json, "first", s->first);
     mf_json_add_i64(json, "last", s->last);
-    cJSON_AddStringToObject(json, "what", mf_covered_name(s->what));
+    cJSON_AddStringToObject(json, "what", mf_covered_name(s->result));
     add_row_key(json, "key", &s->key);
     if (s->row) {
         cJSON_AddStringToObject(json, "file", s->table->name);
@@ -65,15 +65,15 @@ cJSON *mf_coverage_json(const struct mf_coverage_report *r)
 
     mf_buf_init(&headline, 1u << 16);
     mf_coverage_headline(r, &headline);
-    mf_device_class_print(&r->question->class, class);
-    mf_shape_print_layer_model(&r->question->layer, layer);
+    mf_device_class_print(&r->query->class, class);
+    mf_shape_print_layer_model(&r->query->layer, layer);
     cJSON_AddStringToObject(json, "model", r->model->name);
     cJSON_AddStringToObject(json, "source", r->model->source);
     mf_json_add_i64(json, "tp", r->split.tp);
     mf_json_add_i64(json, "ep", r->split.ep);
     mf_json_add_i64(json, "fused_shared_experts", r->split.fused_shared);
     cJSON_AddStringToObject(json, "class", class);
-    cJSON_AddStringToObject(json, "consumer", mf_lookup_name(r->question->rules));
+    cJSON_AddStringToObject(json, "consumer", mf_lookup_name(r->query->rules));
     cJSON_AddStringToObject(json, "layer", layer);
     cJSON_AddBoolToObject(json, "complete", mf_coverage_complete(r->coverage));
     cJSON_AddStringToObject(json, "headline", headline.data);
@@ -85,6 +85,6 @@ cJSON *mf_coverage_json(const struct mf_coverage_report *r)
         cJSON_AddItemToArray(list, span_json(&r->coverage->spans[i]));
     list = cJSON_AddArrayToObject(json, "near_misses");
     for (size_t i = 0; i < r->coverage->n_near; i++)
-        cJSON_AddItemToArray(list, near_json(&r->coverage->near[i], &r->question->class));
+        cJSON_AddItemToArray(list, near_json(&r->coverage->near[i], &r->query->class));
     return json;
 }

@@ -1,4 +1,4 @@
-/* What a near miss means. */
+/* Explains near misses. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,14 +7,14 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-static const char *const beyond[] = {MF_SHAPE_FORM, "class", "_tag", "spelling"};
+static const char *const extra_names[] = {MF_SHAPE_FORM, "class", "_tag", "spelling"};
 
 const char *mf_near_name(int i)
 {
-    return i < MF_SHAPE_N_COLUMNS ? mf_shape_columns[i] : beyond[i - MF_SHAPE_N_COLUMNS];
+    return i < MF_SHAPE_N_COLUMNS ? mf_shape_columns[i] : extra_names[i - MF_SHAPE_N_COLUMNS];
 }
 
-/* "torch.float8_e4m3fn" without what all of its column have in front. */
+/* Removes the column's common prefix: "torch.float8_e4m3fn" becomes "float8_e4m3fn". */
 static void without_prefix(char *text)
 {
     char *dot = strchr(text, '.');
@@ -43,20 +43,20 @@ void mf_near_values(const struct mf_coverage_near *n, const struct mf_device_cla
     } else if (1u << i == MF_NEAR_TAG) {
         mf_format(row, MF_NEAR_VALUE_MAX, "%s", n->row->tag);
     } else {
-        mf_format(row, MF_NEAR_VALUE_MAX, "dead");
+        mf_format(row, MF_NEAR_VALUE_MAX, "unmatchable");
     }
 }
 
 /* ---- meanings ---- */
 
-typedef bool (*means)(const struct mf_shape *row, const struct mf_shape *key);
+typedef bool (*match_fn)(const struct mf_shape *row, const struct mf_shape *key);
 
 static bool is_multiple(int32_t a, int32_t b)
 {
     return a > b ? a % b == 0 : b % a == 0;
 }
 
-/* (257, 9) where (256, 8) is asked. */
+/* True if the row includes a fused shared expert and the key does not: (257, 9) and (256, 8). */
 static bool fused_in_row(const struct mf_shape *row, const struct mf_shape *key)
 {
     int32_t more = row->expert - key->expert;
@@ -93,7 +93,7 @@ static bool another_split(const struct mf_shape *row, const struct mf_shape *key
     return another_tp(row, key) && another_ep(row, key);
 }
 
-/* Widths that a server makes multiples of 256 by adding zeros. */
+/* Servers may pad these sizes with zeros to a multiple of 256. */
 static bool padded(const struct mf_shape *row, const struct mf_shape *key)
 {
     int32_t model_dim = row->model_dim - key->model_dim, inter_dim = row->inter_dim - key->inter_dim;
@@ -124,7 +124,7 @@ static bool always(const struct mf_shape *row, const struct mf_shape *key)
     return true;
 }
 
-enum { /* by their number in mf_shape_columns */
+enum { /* bits by the index in mf_shape_columns */
        MODEL_DIM = 1u << 1,
        INTER_DIM = 1u << 2,
        EXPERT = 1u << 3,
@@ -135,57 +135,61 @@ enum { /* by their number in mf_shape_columns */
        DOWEIGHT = 1u << 11,
 };
 
-#define PADDED "they are of padded sizes, which a server that pads its weights asks for"
+#define PADDED "the rows have padded sizes, which a server that pads its weights passes"
 
-/* The first that fits is said. set: a server may well ask as the rows say. */
+/* The first match is used. suggest_set: a server may pass the row's values. */
 /* clang-format off */
 static const struct {
     unsigned differs;
-    means fits;
-    bool set;
-    const char *sentence;
+    match_fn match;
+    bool suggest_set;
+    const char *text;
 } meanings[] = {
     {EXPERT | TOPK, fused_in_row, false,
-     "A SHARED EXPERT IS FUSED into the routed ones in the table, and not in the call. If your server fuses it, ask with "
-     "--fused-shared-experts yes; if it does not, these rows are never met: tune what --untuned writes"},
+     "A SHARED EXPERT IS FUSED into the routed experts in the table, but not in the call. If your server "
+     "fuses it, use --fused-shared-experts yes. If it does not, it never uses these rows: tune the shapes "
+     "that --untuned writes"},
     {EXPERT | TOPK, fused_in_key, false,
-     "A SHARED EXPERT IS FUSED into the routed ones in the call, and not in the table. If your server does not fuse it, ask "
-     "with --fused-shared-experts no; if it does, these rows are never met: tune what --untuned writes"},
+     "A SHARED EXPERT IS FUSED into the routed experts in the call, but not in the table. If your server "
+     "does not fuse it, use --fused-shared-experts no. If it does, it never uses these rows: tune the shapes "
+     "that --untuned writes"},
     {EXPERT, one_expert_apart, true,
-     "a shared expert is among the experts on one side only, with as many routes on both: as of a caller under expert "
-     "parallelism that adds the shared expert but no masked route (AITER takes one route off: topk - is_ep)"},
+     "one side counts a shared expert among its experts, with the same topk: a caller under expert "
+     "parallelism may add the shared expert but no masked route (AITER subtracts one route: topk - is_ep)"},
     {TOPK, one_route_apart, true,
-     "one route more or less with the same experts: the masked route that callers of AITER under expert parallelism add, and "
-     "that it takes off again (topk - is_ep), or a fused shared expert's"},
+     "topk differs by one route with the same experts: the masked route that AITER's callers add under "
+     "expert parallelism and that AITER subtracts (topk - is_ep), or the route of a fused shared expert"},
     {INTER_DIM, padded, true, PADDED},
     {MODEL_DIM, padded, true, PADDED},
     {MODEL_DIM | INTER_DIM, padded, true, PADDED},
-    {INTER_DIM, another_tp, false, "they are for another tensor parallel size; check --tp"},
-    {EXPERT, another_ep, false, "they are for another expert parallel size; check --ep"},
-    {INTER_DIM | EXPERT, another_split, false, "they are for another split over the ranks; check --tp and --ep"},
+    {INTER_DIM, another_tp, false, "the rows are for another tensor parallel size; check --tp"},
+    {EXPERT, another_ep, false, "the rows are for another expert parallel size; check --ep"},
+    {INTER_DIM | EXPERT, another_split, false,
+     "the rows are for another split over the ranks; check --tp and --ep"},
     {Q_DTYPE_A | Q_DTYPE_W, other_fp8, false,
-     "they are in the other fp8, e4m3fnuz being gfx942's and e4m3fn everybody else's, and one never serves the other"},
+     "the rows have the other fp8 format (gfx942: e4m3fnuz, other devices: e4m3fn); the formats never match"},
     {Q_DTYPE_A, chosen_activations, false,
-     "activations of another type: with 1x32 weights AITER chooses it by the weights, the activation function and the token "
-     "count before it is padded (below 256 mostly bf16)"},
-    {ACT, always, false, "another activation function computes something else"},
-    {DOWEIGHT, always, false, "they apply the routing weight in the other stage"},
-    {MF_NEAR_FORM, always, false, "another form of the layer: limits, biases, the order of gate and up, or a rank's share"},
-    {MF_NEAR_CLASS, always, false, "a result of one device class never answers for another"},
-    {MF_NEAR_TAG, always, false, "the look-up passes over rows with a tag"},
+     "another activation data type: with 1x32 weights AITER chooses it from the weights, the activation "
+     "function and the token count before padding (below 256 mostly bf16)"},
+    {ACT, always, false, "another activation function computes another result"},
+    {DOWEIGHT, always, false, "the rows apply the routing weight in the other stage"},
+    {MF_NEAR_FORM, always, false,
+     "another form of the layer: limits, biases, the order of gate and up, or the local experts of a rank"},
+    {MF_NEAR_CLASS, always, false, "rows of one device class never serve another"},
+    {MF_NEAR_TAG, always, false, "the look-up skips rows with a tag"},
     {MF_NEAR_SPELLING, always, false,
-     "AITER compares the key as text and never meets this spelling; moefarm csv check names the cell"},
+     "AITER compares the key as text and never matches this spelling; moefarm csv check names the cell"},
 };
 /* clang-format on */
 
 void mf_near_explain(struct mf_coverage_near *n)
 {
     n->meaning = "";
-    n->set = false;
+    n->suggest_set = false;
     for (size_t i = 0; i < MF_ARRAY_LEN(meanings); i++) {
-        if (meanings[i].differs == n->differs && meanings[i].fits(&n->row->shape, &n->key)) {
-            n->meaning = meanings[i].sentence;
-            n->set = meanings[i].set;
+        if (meanings[i].differs == n->differs && meanings[i].match(&n->row->shape, &n->key)) {
+            n->meaning = meanings[i].text;
+            n->suggest_set = meanings[i].suggest_set;
             return;
         }
     }

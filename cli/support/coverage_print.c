@@ -8,14 +8,14 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#define KERNEL_MAX 72 /* columns of a kernel's name; the rest is cut */
+#define KERNEL_MAX 72 /* maximum length of a printed kernel name */
 
 static const char *plural(int64_t n)
 {
     return n == 1 ? "" : "s";
 }
 
-/* "expert 257 where 256 is asked and topk 9 where 8 is asked" */
+/* Appends "expert 257 instead of 256 and topk 9 instead of 8". */
 static void add_differences(const struct mf_coverage_near *n, const struct mf_device_class *class,
                             struct mf_buf *out)
 {
@@ -29,19 +29,19 @@ static void add_differences(const struct mf_coverage_near *n, const struct mf_de
         mf_near_values(n, class, i, row, key);
         (void)mf_buf_addf(out, "%s%s %s", between, mf_near_name(i), *row ? row : "none");
         if (1u << i != MF_NEAR_TAG && 1u << i != MF_NEAR_SPELLING)
-            (void)mf_buf_addf(out, " where %s is asked", *key ? key : "none");
+            (void)mf_buf_addf(out, " instead of %s", *key ? key : "none");
         between = " and ";
     }
 }
 
-/* "they are of padded sizes; ask with --set model_dim=3072 if …" */
+/* Appends "the rows have padded sizes …; use --set model_dim=3072 if your server passes that". */
 static void add_meaning(const struct mf_coverage_near *n, const char *before, struct mf_buf *out)
 {
-    const char *between = "; ask with --set ";
+    const char *between = "; use --set ";
 
     if (*n->meaning)
         (void)mf_buf_addf(out, "%s%s", before, n->meaning);
-    for (int i = 0; n->set && i < MF_SHAPE_N_COLUMNS; i++) {
+    for (int i = 0; n->suggest_set && i < MF_SHAPE_N_COLUMNS; i++) {
         char value[MF_NEAR_VALUE_MAX];
 
         if (!(n->differs & 1u << i))
@@ -50,12 +50,12 @@ static void add_meaning(const struct mf_coverage_near *n, const char *before, st
         (void)mf_buf_addf(out, "%s%s=%s", between, mf_near_name(i), value);
         between = ",";
     }
-    if (n->set)
-        (void)mf_buf_adds(out, " if that is what your server passes");
+    if (n->suggest_set)
+        (void)mf_buf_adds(out, " if your server passes that");
 }
 
 #define RANGE_MAX 48
-/* "129..255", "4" */
+/* Prints "129..255" or "4". */
 static void print_range(int64_t first, int64_t last, char buf[RANGE_MAX])
 {
     if (last > first)
@@ -70,8 +70,8 @@ static const char *file_of(const struct mf_table *table)
     return slash ? slash + 1 : table->name;
 }
 
-/* The table's name as people see it: without its folder, so long as that leaves them apart. */
-static const char *shown(const struct mf_coverage_question *q, const struct mf_table *table)
+/* Returns the table's file name, or its path if another table has the same file name. */
+static const char *display_name(const struct mf_coverage_query *q, const struct mf_table *table)
 {
     for (size_t i = 0; i < q->n_tables; i++) {
         if (q->tables[i] != table && strcmp(file_of(q->tables[i]), file_of(table)) == 0)
@@ -80,18 +80,17 @@ static const char *shown(const struct mf_coverage_question *q, const struct mf_t
     return file_of(table);
 }
 
-/* "a.csv:12", "a.csv:12-27" */
-static void add_place(const struct mf_coverage_question *q, const struct mf_coverage_near *n,
-                      struct mf_buf *out)
+/* Appends "a.csv:12" or "a.csv:12-27". */
+static void add_place(const struct mf_coverage_query *q, const struct mf_coverage_near *n, struct mf_buf *out)
 {
-    (void)mf_buf_addf(out, "%s:%" PRId64, shown(q, n->table), n->row->line);
+    (void)mf_buf_addf(out, "%s:%" PRId64, display_name(q, n->table), n->row->line);
     if (n->n_rows > 1)
         (void)mf_buf_addf(out, "-%" PRId64, n->last_line);
 }
 
 /* ---- the headline ---- */
 
-static bool has_class(const struct mf_coverage_question *q)
+static bool has_class(const struct mf_coverage_query *q)
 {
     for (size_t i = 0; i < q->n_tables; i++) {
         for (size_t j = 0; j < q->tables[i]->n_rows; j++) {
@@ -102,13 +101,14 @@ static bool has_class(const struct mf_coverage_question *q)
     return false;
 }
 
-/* Whether a row of that token column is missing: for want of one, the row of the tier below would serve the upper one too. */
-static bool wants_row(const struct mf_coverage_span *s)
+/* True if a row for that token count is missing. The last tier needs no row of its own: it falls back to the
+ * tier below. */
+static bool is_missing_row(const struct mf_coverage_span *s)
 {
-    return s->what == MF_COVERED_HOLE && s->key.token != MF_COVERAGE_TOKENS;
+    return s->result == MF_COVERED_HOLE && s->key.token != MF_COVERAGE_TOKENS;
 }
 
-/* "4096, 8192": the token columns of the rows that are missing, once each. */
+/* Appends the token column of each missing row once: "4096, 8192". */
 static void add_missing(const struct mf_coverage_report *r, struct mf_buf *out)
 {
     const char *between = "";
@@ -117,7 +117,7 @@ static void add_missing(const struct mf_coverage_report *r, struct mf_buf *out)
     for (size_t i = 0; i < r->coverage->n_spans; i++) {
         const struct mf_coverage_span *s = &r->coverage->spans[i];
 
-        if (!wants_row(s) || s->key.token == last)
+        if (!is_missing_row(s) || s->key.token == last)
             continue;
         last = s->key.token;
         (void)mf_buf_addf(out, "%s%" PRId64, between, last);
@@ -133,19 +133,20 @@ static void add_others(const struct mf_coverage_report *r, struct mf_buf *out)
     if (others == 0)
         return;
     for (size_t i = 0; i < r->coverage->n_spans; i++)
-        own = own && (r->coverage->spans[i].what != MF_COVERED_OTHER || r->coverage->spans[i].own);
+        own = own && (r->coverage->spans[i].result != MF_COVERED_OTHER || r->coverage->spans[i].own);
     (void)mf_buf_addf(
         out,
         "%" PRId64
-        " token count%s would run a row of ANOTHER ACTIVATION FUNCTION: AITER does not look at the "
-        "activation, and takes the first row that has the rest of the key. %s\n",
+        " token count%s would use a row of ANOTHER ACTIVATION FUNCTION: AITER ignores the activation "
+        "function and uses the first row that matches the rest of the key. %s\n",
         others, plural(others),
-        own ? "The layer's own rows are there, behind it: put them first, or in a table of their own."
-            : "Rows of the layer's own are missing.");
+        own ? "Rows of the right function exist, but later: put them first, or in a separate table."
+            : "Rows of the right function are missing.");
 }
 
-/* Whether a near miss is worth the headline: nothing fits, or a shared expert splits the table in two. */
-static bool jumps_out(const struct mf_coverage_report *r, const struct mf_coverage_near *near)
+/* True if the headline shows the near miss: no token count is served, or both experts and topk differ (a
+ * shared expert fused on one side only). */
+static bool is_worth_headline(const struct mf_coverage_report *r, const struct mf_coverage_near *near)
 {
     return r->coverage->tokens[MF_COVERED_HOLE] == MF_COVERAGE_TOKENS ||
            (near->row->shape.expert != near->key.expert && near->row->shape.topk != near->key.topk);
@@ -158,7 +159,7 @@ static void add_counts(const struct mf_coverage_report *r, struct mf_buf *out)
     if (mf_coverage_complete(r->coverage)) {
         (void)mf_buf_addf(out, "Every token count from 1 to %d is served.\n", MF_COVERAGE_TOKENS);
     } else if (holes == MF_COVERAGE_TOKENS) {
-        (void)mf_buf_addf(out, "NOT ONE token count from 1 to %d is served.\n", MF_COVERAGE_TOKENS);
+        (void)mf_buf_addf(out, "No token count from 1 to %d is served.\n", MF_COVERAGE_TOKENS);
     } else if (holes > 0) {
         (void)mf_buf_addf(out, "%" PRId64 " of %d token counts are NOT served: no row for token ", holes,
                           MF_COVERAGE_TOKENS);
@@ -175,59 +176,58 @@ void mf_coverage_headline(const struct mf_coverage_report *r, struct mf_buf *out
     char class[MF_DEVICE_CLASS_TEXT_MAX];
 
     add_counts(r, out);
-    if (holes > 0 && near && jumps_out(r, near)) {
-        (void)mf_buf_addf(out, "%zu row%s of %s would serve %" PRId64 " of them, but for ", near->n_rows,
-                          plural((int64_t)near->n_rows), shown(r->question, near->table), near->tokens);
-        add_differences(near, &r->question->class, out);
+    if (holes > 0 && near && is_worth_headline(r, near)) {
+        (void)mf_buf_addf(out, "%zu row%s of %s would serve %" PRId64 " of them, except for ", near->n_rows,
+                          plural((int64_t)near->n_rows), display_name(r->query, near->table), near->tokens);
+        add_differences(near, &r->query->class, out);
         add_meaning(near, ":\n  ", out);
         (void)mf_buf_adds(out, ".\n");
-    } else if (holes > 0 && !has_class(r->question)) {
-        mf_device_class_print(&r->question->class, class);
+    } else if (holes > 0 && !has_class(r->query)) {
+        mf_device_class_print(&r->query->class, class);
         (void)mf_buf_addf(out, "The tables have no row of device class %s.\n", class);
     }
 }
 
-/* ---- for people ---- */
+/* ---- the report ---- */
 
-static void add_asked(const struct mf_coverage_report *r, struct mf_buf *out)
+static void add_query(const struct mf_coverage_report *r, struct mf_buf *out)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX], brief[MF_SHAPE_BRIEF_MAX];
     const struct mf_model *m = r->model;
 
-    mf_device_class_print(&r->question->class, class);
-    mf_shape_brief_layer_model(&r->question->layer, brief);
+    mf_device_class_print(&r->query->class, class);
+    mf_shape_brief_layer_model(&r->query->layer, brief);
     (void)mf_buf_addf(out, "%s on %s: tp %" PRId32 ", ep %" PRId32 ", ", m->name, class, r->split.tp,
                       r->split.ep);
     if (r->split.fused_shared > 0)
-        (void)mf_buf_addf(out, "%" PRId32 " shared expert%s fused in", r->split.fused_shared,
+        (void)mf_buf_addf(out, "%" PRId32 " shared expert%s, fused", r->split.fused_shared,
                           plural(r->split.fused_shared));
     else if (m->shared > 0)
-        (void)mf_buf_addf(out, "its %" PRId32 " shared expert%s not fused in", m->shared, plural(m->shared));
+        (void)mf_buf_addf(out, "%" PRId32 " shared expert%s, not fused", m->shared, plural(m->shared));
     else
         (void)mf_buf_adds(out, "no shared expert");
-    (void)mf_buf_addf(out, "\nasked: %s\nlooked up as %s does\n", brief,
-                      r->question->rules == MF_LOOKUP_AITER ? "AITER's dispatcher"
-                      : r->question->rules == MF_LOOKUP_DROP_IN
-                          ? "libfmoe for a caller that names no activation type"
-                          : "libfmoe");
+    (void)mf_buf_addf(out, "\nlayer: %s\nlook-up rules: %s\n", brief,
+                      r->query->rules == MF_LOOKUP_AITER     ? "AITER's dispatcher"
+                      : r->query->rules == MF_LOOKUP_DROP_IN ? "libfmoe, call without an activation type"
+                                                             : "libfmoe");
 }
 
-/* How a row comes to serve, where it is not the bucket's own. */
-static void add_how(const struct mf_coverage_span *s, struct mf_columns *c)
+/* Adds a remark if the row is not of the token count's own bucket. */
+static void add_how_served(const struct mf_coverage_span *s, struct mf_columns *c)
 {
     const char *act = strchr(mf_act_name(s->row->shape.act_type), '.') + 1;
 
-    if (s->what == MF_COVERED_OTHER && s->own)
-        mf_columns_addf(c, "A ROW OF %s; its own is line %" PRId64, act, s->own->line);
-    else if (s->what == MF_COVERED_OTHER)
-        mf_columns_addf(c, "A ROW OF %s", act);
+    if (s->result == MF_COVERED_OTHER && s->own)
+        mf_columns_addf(c, "ROW FOR %s; the matching row is line %" PRId64, act, s->own->line);
+    else if (s->result == MF_COVERED_OTHER)
+        mf_columns_addf(c, "ROW FOR %s", act);
     else
-        mf_columns_add(c, s->what == MF_COVERED_TIER   ? "the tier below"
-                          : s->what == MF_COVERED_RANK ? "another rank's row"
-                                                       : "");
+        mf_columns_add(c, s->result == MF_COVERED_TIER   ? "the tier below"
+                          : s->result == MF_COVERED_RANK ? "another rank's row"
+                                                         : "");
 }
 
-/* Token counts that get the same, one row each. */
+/* Prints one line per span that a row serves. */
 static void add_spans(const struct mf_coverage_report *r, struct mf_buf *out)
 {
     struct mf_columns c;
@@ -241,15 +241,15 @@ static void add_spans(const struct mf_coverage_report *r, struct mf_buf *out)
         const struct mf_coverage_span *s = &r->coverage->spans[i];
         char range[RANGE_MAX], us[MF_US_MAX];
 
-        if (s->what == MF_COVERED_HOLE)
+        if (s->result == MF_COVERED_HOLE)
             continue;
         n++;
         print_range(s->first, s->last, range);
         mf_us(s->row->us, us);
         mf_columns_add(&c, range);
-        mf_columns_addf(&c, "%s:%" PRId64, shown(r->question, s->table), s->row->line);
+        mf_columns_addf(&c, "%s:%" PRId64, display_name(r->query, s->table), s->row->line);
         mf_columns_add(&c, us);
-        add_how(s, &c);
+        add_how_served(s, &c);
         mf_columns_addf(&c, "%.*s", KERNEL_MAX, mf_coverage_kernel(s->row));
     }
     if (n > 0) {
@@ -259,31 +259,30 @@ static void add_spans(const struct mf_coverage_report *r, struct mf_buf *out)
     mf_columns_release(&c);
 }
 
-/* Holes one behind the other whose keys differ in the bucket alone, in one line. */
+/* Prints the holes. Consecutive holes whose keys differ only in the bucket share a line. */
 static void add_holes(const struct mf_coverage_report *r, struct mf_buf *out)
 {
     const struct mf_coverage_span *spans = r->coverage->spans, *end = spans + r->coverage->n_spans;
 
     if (r->coverage->tokens[MF_COVERED_HOLE] > 0)
-        (void)mf_buf_adds(out,
-                          "\nholes (token counts, and the token column of the rows that are missing):\n");
+        (void)mf_buf_adds(out, "\nholes (token counts → token column of the missing rows):\n");
     for (const struct mf_coverage_span *s = spans, *next; s < end; s = next) {
         char range[RANGE_MAX];
 
         for (next = s + 1;
-             next < end && next->what == s->what && mf_shape_same_layer_model(&next->key, &s->key);)
+             next < end && next->result == s->result && mf_shape_same_layer_model(&next->key, &s->key);)
             next++;
-        if (s->what != MF_COVERED_HOLE)
+        if (s->result != MF_COVERED_HOLE)
             continue;
         print_range(s->first, next[-1].last, range);
         (void)mf_buf_addf(out, "  %s → ", range);
         for (const struct mf_coverage_span *one = s; one < next; one++) {
-            if (wants_row(one))
+            if (is_missing_row(one))
                 (void)mf_buf_addf(out, "%s%" PRId64, one > s ? ", " : "", one->key.token);
         }
-        if (s->key.q_dtype_a != r->question->layer.q_dtype_a)
-            (void)mf_buf_addf(out, ", with q_dtype_a %s in place of %s", mf_dtype_name(s->key.q_dtype_a),
-                              mf_dtype_name(r->question->layer.q_dtype_a));
+        if (s->key.q_dtype_a != r->query->layer.q_dtype_a)
+            (void)mf_buf_addf(out, ", with q_dtype_a %s instead of %s", mf_dtype_name(s->key.q_dtype_a),
+                              mf_dtype_name(r->query->layer.q_dtype_a));
         (void)mf_buf_adds(out, "\n");
     }
 }
@@ -294,15 +293,15 @@ static void add_near_misses(const struct mf_coverage_report *r, int64_t top, str
 
     if (n == 0)
         return;
-    (void)mf_buf_adds(out, "\nnear misses (rows that differ in one column or two):\n");
+    (void)mf_buf_adds(out, "\nnear misses (rows that differ in one or two columns):\n");
     for (size_t i = 0; i < n && (top == 0 || (int64_t)i < top); i++) {
         const struct mf_coverage_near *near = &r->coverage->near[i];
 
         (void)mf_buf_adds(out, "  ");
-        add_place(r->question, near, out);
+        add_place(r->query, near, out);
         (void)mf_buf_addf(out, "  %zu row%s for %" PRId64 " token count%s: ", near->n_rows,
                           plural((int64_t)near->n_rows), near->tokens, plural(near->tokens));
-        add_differences(near, &r->question->class, out);
+        add_differences(near, &r->query->class, out);
         add_meaning(near, "\n      ", out);
         (void)mf_buf_adds(out, "\n");
     }
@@ -310,7 +309,7 @@ static void add_near_misses(const struct mf_coverage_report *r, int64_t top, str
         (void)mf_buf_addf(out, "  … and %" PRId64 " more (--top 0)\n", (int64_t)n - top);
 }
 
-/* Lines that no row was read of. */
+/* Number of lines of the table that could not be read. */
 static size_t count_unread(const struct mf_table *table)
 {
     int64_t last = 0;
@@ -327,7 +326,7 @@ static size_t count_unread(const struct mf_table *table)
     return n;
 }
 
-/* What the answer does not show: libfmoe runs pipelines, which AITER's rows have none of; rows that no reader takes. */
+/* Appends notes: rows that cannot be read, and rows without a pipeline, which libfmoe refuses. */
 static void add_notes(const struct mf_coverage_report *r, struct mf_buf *out)
 {
     size_t n_without = 0, n_unread = 0;
@@ -336,22 +335,22 @@ static void add_notes(const struct mf_coverage_report *r, struct mf_buf *out)
         const struct mf_table_row *row = r->coverage->spans[i].row;
         n_without += row && (!row->own[MF_OWN_PIPELINE] || !*row->own[MF_OWN_PIPELINE]);
     }
-    for (size_t i = 0; i < r->question->n_tables; i++)
-        n_unread += count_unread(r->question->tables[i]);
+    for (size_t i = 0; i < r->query->n_tables; i++)
+        n_unread += count_unread(r->query->tables[i]);
     if (n_unread > 0)
         (void)mf_buf_addf(out,
-                          "\nnote: %zu row%s of the tables cannot be read, and may be among what is missing: "
+                          "\nnote: %zu row%s of the tables cannot be read and may be the missing ones; run "
                           "moefarm csv check\n",
                           n_unread, plural((int64_t)n_unread));
-    if (r->question->rules != MF_LOOKUP_AITER && n_without > 0)
+    if (r->query->rules != MF_LOOKUP_AITER && n_without > 0)
         (void)mf_buf_adds(
-            out, "\nnote: the rows have no column pipeline, and libfmoe refuses such a table; export it with "
+            out, "\nnote: the rows have no pipeline column; libfmoe refuses such a table, export it with "
                  "consumer=moefarm\n");
 }
 
 void mf_coverage_print(const struct mf_coverage_report *r, int64_t top, struct mf_buf *out)
 {
-    add_asked(r, out);
+    add_query(r, out);
     (void)mf_buf_adds(out, "\n");
     mf_coverage_headline(r, out);
     add_spans(r, out);

@@ -7,15 +7,15 @@
 #include "common/base/buf.h"
 #include "common/table/model.h"
 
-/* The question and its result. */
+/* The query and its result. */
 struct mf_coverage_report {
     const struct mf_model *model;
     struct mf_model_split split;
-    const struct mf_coverage_question *question;
+    const struct mf_coverage_query *query;
     const struct mf_coverage *coverage;
 };
 
-/* Appends a summary of a few lines: what is not served, and how near rows differ. */
+/* Appends a summary of a few lines: the token counts that are not served, and how the nearest rows differ. */
 void mf_coverage_headline(const struct mf_coverage_report *r, struct mf_buf *out);
 /* Prints at most `top` near misses; 0: all. */
 void mf_coverage_print(const struct mf_coverage_report *r, int64_t top, struct mf_buf *out);

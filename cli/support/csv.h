@@ -17,8 +17,9 @@ struct mf_csv_files {
     size_t n;
 };
 void mf_csv_files_release(struct mf_csv_files *f);
-/* Reads the files in order. A file that is not a table becomes an empty table with an error on its first line. A file that
- * cannot be opened is an error. Prints its own error message and returns the exit code, or 0. */
+/* Reads the files in order. A file that is not a table becomes an empty table with an error on its first
+ * line. A file that cannot be opened is an error. Prints its own error message and returns the exit code, or
+ * 0. */
 int mf_csv_files_read(char *const *paths, size_t n, struct mf_csv_files *ret);
 /* Like mf_csv_files_read, but a file that is not a table is an error. */
 int mf_csv_files_read_tables(char *const *paths, size_t n, struct mf_csv_files *ret);

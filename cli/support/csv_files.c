@@ -1,4 +1,4 @@
-/* The tables that a command's words name. */
+/* Reads the tables named on the command line. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ int mf_csv_read(const char *path, struct mf_table **ret)
     int r = mf_table_file_read(path, ret, why);
 
     if (r == -EBADMSG || r == -EFBIG)
-        return mf_cli_fail(MF_EXIT_USAGE, "%s is no table: %s", path, why);
+        return mf_cli_fail(MF_EXIT_USAGE, "%s: not a table: %s", path, why);
     return r < 0 ? mf_cli_fail(MF_EXIT_USAGE, "%s", why) : 0;
 }
 

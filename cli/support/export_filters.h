@@ -13,17 +13,21 @@ struct mf_export_filters {
 
 /* Initialisers for an option table. */
 /* clang-format off */
-#define MF_EXPORT_FILTER_OPTS(f)                                                                                                   \
-    {.name = "batch", .type = MF_OPT_TEXT, .value = &(f).batch, .argument = "B", .help = "batch of the rows"},               \
-    {.name = "class", .type = MF_OPT_TEXT, .value = &(f).class, .argument = "GFX/CU", .help = "device class of the rows"},             \
-    {.name = "model", .type = MF_OPT_TEXT, .value = &(f).model, .argument = "TEXT",                                                \
-     .help = "device model of the rows; required if the class has two"},                                                                 \
-    {.name = "gfx", .type = MF_OPT_TEXT, .value = &(f).gfx, .argument = "GFX", .help = "gfx of the rows"},                             \
-    {.name = "layer-model", .type = MF_OPT_TEXT, .value = &(f).layer_model, .argument = "ROW",                                     \
-     .help = "layer model of the rows: the key without its token"},                                                                    \
-    {.name = "consumer", .type = MF_OPT_TEXT, .value = &(f).consumer, .argument = "NAME",                                          \
-     .help = "consumer of the table: moefarm or aiter (default: moefarm)"},                                                       \
-    {.name = "simulated", .type = MF_OPT_BOOL, .value = &(f).simulated, .help = "include results of simulated devices"}
+#define MF_EXPORT_FILTER_OPTS(f)                                                               \
+    {.name = "batch", .type = MF_OPT_TEXT, .value = &(f).batch, .argument = "B",               \
+     .help = "batch of the rows"},                                                             \
+    {.name = "class", .type = MF_OPT_TEXT, .value = &(f).class, .argument = "GFX/CU",          \
+     .help = "device class of the rows"},                                                      \
+    {.name = "model", .type = MF_OPT_TEXT, .value = &(f).model, .argument = "TEXT",            \
+     .help = "device model of the rows; required if the class has two"},                       \
+    {.name = "gfx", .type = MF_OPT_TEXT, .value = &(f).gfx, .argument = "GFX",                 \
+     .help = "gfx of the rows"},                                                               \
+    {.name = "layer-model", .type = MF_OPT_TEXT, .value = &(f).layer_model, .argument = "ROW", \
+     .help = "layer model of the rows: the key without its token"},                            \
+    {.name = "consumer", .type = MF_OPT_TEXT, .value = &(f).consumer, .argument = "NAME",      \
+     .help = "consumer of the table: moefarm or aiter (default: moefarm)"},                    \
+    {.name = "simulated", .type = MF_OPT_BOOL, .value = &(f).simulated,                        \
+     .help = "include results of simulated devices"}
 /* clang-format on */
 
 /* Appends the filters as query parameters. */

@@ -32,8 +32,7 @@ int mf_file_read(const char *path, struct mf_buf *buf)
         if (n < 0)
             return mf_cli_fail(MF_EXIT_USAGE, "%s: %s", path, strerrordesc_np(errno));
         if (mf_buf_add(buf, piece, (size_t)n) < 0)
-            return mf_cli_fail(MF_EXIT_USAGE, "%s: larger than the %zu MiB that are taken", path,
-                               buf->max >> 20);
+            return mf_cli_fail(MF_EXIT_USAGE, "%s: larger than the maximum of %zu MiB", path, buf->max >> 20);
     }
     return 0;
 }
@@ -48,7 +47,7 @@ static int fill(const char *path, int fd, const char *data, size_t len)
     r = mf_write_all(fd, data, len);
     if (r < 0)
         return r;
-    /* mkostemp's files are private; a table is as readable as the one before it, or as any new file */
+    /* mkostemp creates private files. Keep the old table's mode, or apply the umask for a new file */
     if (fchmod(fd, stat(path, &st) == 0 ? st.st_mode & 07777 : 0666 & ~mask) < 0 || fsync(fd) < 0)
         return -errno;
     return 0;
@@ -89,7 +88,7 @@ int mf_file_write(const char *path, const char *data, size_t len)
     }
     r = mf_target_find(path, &target);
     if (r == -EISDIR)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s is a folder; name a file in it", path);
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: is a folder; name a file in it", path);
     if (r == 0)
         r = target.is_stream ? mf_stream_write(&target, data, len) : replace(target.file, data, len);
     return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(-r)) : 0;

@@ -10,7 +10,8 @@ struct mf_merge_set {
     struct mf_table *tables[MF_MERGE_SET_MAX];
     size_t n;
 };
-/* Reads the comma-separated files of --set; list may be NULL. Prints its own error message and returns the exit code, or 0. */
+/* Reads the comma-separated files of --set; list may be NULL. Prints its own error message and returns the
+ * exit code, or 0. */
 int mf_merge_set_read(const char *list, struct mf_merge_set *set);
 void mf_merge_set_release(struct mf_merge_set *set);
 /* Sets the options to use the set, which must outlive them. */

@@ -62,7 +62,8 @@ int mf_model_list_print(const struct mf_cli *cli)
     return MF_EXIT_OK;
 }
 
-/* A path, where it cannot be a model's name: a file, or the folder of a checkpoint. */
+/* Stores the path of the config.json that text names (a file, or the folder of a checkpoint). False if there
+ * is no such file. */
 static bool is_path(const char *text, char *path, size_t cap)
 {
     struct stat st;
@@ -86,9 +87,8 @@ static int read_model(const char *text, struct mf_model *ret)
     if (mf_model_find(text, ret) == 0)
         return 0;
     if (!is_path(text, path, sizeof(path)) && (len < 5 || strcmp(text + len - 5, ".json") != 0))
-        return mf_cli_fail(
-            MF_EXIT_USAGE,
-            "--model: '%s' is no model that is known (--list-models shows them) and no config.json", text);
+        return mf_cli_fail(MF_EXIT_USAGE,
+                           "--model '%s': neither a known model nor a config.json; see --list-models", text);
     code = mf_file_read(path, &config);
     if (code != 0)
         return code;
@@ -97,23 +97,23 @@ static int read_model(const char *text, struct mf_model *ret)
     return 0;
 }
 
-/* One option's text into a column of the layer. */
+/* Sets a column of the layer from the text of an option; NULL leaves it unchanged. */
 static int set_column(struct mf_shape *layer, const char *option, const char *column, const char *text)
 {
     const char *expected;
 
     if (text && mf_shape_set(layer, column, text, &expected) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "--%s: '%s' is no value of it; expected %s", option, text,
-                           expected);
+        return mf_cli_fail(MF_EXIT_USAGE, "--%s '%s': expected %s", option, text, expected);
     return 0;
 }
 
-static enum mf_dtype activations_beside(enum mf_dtype w)
+static enum mf_dtype default_activation_dtype(enum mf_dtype w)
 {
     return w == MF_DTYPE_INT4 ? MF_DTYPE_BF16 : w;
 }
 
-/* Another quantisation than the checkpoint's: the types follow where they can only be one thing. */
+/* Applies the options to the layer. If they change the quantisation, derives the data types that it
+ * determines. */
 static int apply_quant(const struct mf_model_arg *o, struct mf_model *m)
 {
     struct mf_shape *s = &m->layer;
@@ -123,20 +123,21 @@ static int apply_quant(const struct mf_model_arg *o, struct mf_model *m)
         (code = set_column(s, "act-type", "act_type", o->act_type)) != 0 ||
         (code = set_column(s, "q-type", "q_type", o->q_type)) != 0)
         return code;
-    if (!o->q_type && m->quant[0] && !(o->q_dtype_a && o->q_dtype_w))
+    if (!o->q_type && m->quant_error[0] && !(o->q_dtype_a && o->q_dtype_w))
         return mf_cli_fail(MF_EXIT_USAGE, "%s: %s; give --q-type, --q-dtype-a and --q-dtype-w", m->name,
-                           m->quant);
+                           m->quant_error);
     if (s->q_type == MF_QTYPE_NO)
         s->q_dtype_a = s->q_dtype_w = s->dtype;
     else if (o->q_type && s->q_type != MF_QTYPE_PER_1X32)
         s->q_dtype_a = s->q_dtype_w = s->q_type == MF_QTYPE_PER_1X16 ? MF_DTYPE_FP4X2 : MF_DTYPE_FP8_E4M3FN;
     else if (o->q_type && !o->q_dtype_w)
-        return mf_cli_fail(MF_EXIT_USAGE,
-                           "--q-type per_1x32 says no types: give --q-dtype-w too (fp4x2, fp8 or int4)");
+        return mf_cli_fail(
+            MF_EXIT_USAGE,
+            "--q-type per_1x32: needs a weight type; give --q-dtype-w too (fp4x2, fp8 or int4)");
     if ((code = set_column(s, "q-dtype-w", "q_dtype_w", o->q_dtype_w)) != 0)
         return code;
     if (o->q_dtype_w)
-        s->q_dtype_a = activations_beside(s->q_dtype_w);
+        s->q_dtype_a = default_activation_dtype(s->q_dtype_w);
     return set_column(s, "q-dtype-a", "q_dtype_a", o->q_dtype_a);
 }
 

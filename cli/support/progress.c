@@ -13,7 +13,8 @@
 
 MF_NAMES_DEFINE(mf_task, MF_TASK_, MF_TASK_MAP)
 
-/* Enumerating a shape is a moment; the race takes about as long as a fifth of its probes. */
+/* Progress at the start of probing and of the race. Enumerating takes a moment; the race takes about a fifth
+ * as long as the probes. */
 #define FRACTION_PROBING 0.02
 #define FRACTION_RACING  0.80
 
@@ -51,7 +52,7 @@ static size_t group_of(struct mf_progress *p, const char *class, const char *tit
 {
     struct mf_progress_group *g;
 
-    /* A list comes in the order of its shapes: mostly it is the last one again */
+    /* Search backwards: tasks are ordered by shape, so the last group usually matches */
     for (size_t i = p->n_groups; i-- > 0;) {
         if (!strcmp(p->groups[i].class, class) && !strcmp(p->groups[i].title, title))
             return i;
@@ -62,8 +63,8 @@ static size_t group_of(struct mf_progress *p, const char *class, const char *tit
     return p->n_groups++;
 }
 
-/* The members that an item and an event share. */
-static void take_state(struct mf_task_progress *g, const cJSON *json)
+/* Reads the members that task items and task events have in common. */
+static void read_state(struct mf_task_progress *g, const cJSON *json)
 {
     (void)mf_task_parse(mf_api_text(json, "state", ""), &g->state);
     g->steps = mf_api_i64(json, "steps", g->steps);
@@ -96,9 +97,9 @@ int mf_progress_set_tasks(struct mf_progress *p, const cJSON *tasks)
         mf_shape_brief_layer_model(&shape, title);
         g->group = group_of(&next, mf_api_text(item, "class", ""), title);
         g->token = shape.token;
-        take_state(g, item);
+        read_state(g, item);
         before = find_task(p, g->id);
-        g->told = before && before->told;
+        g->is_printed = before && before->is_printed;
         next.n_tasks++;
     }
     qsort(next.tasks, next.n_tasks, sizeof(*next.tasks), by_id);
@@ -125,7 +126,7 @@ void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *dat
     if (!g)
         return;
     if (!strcmp(kind, "task"))
-        take_state(g, data);
+        read_state(g, data);
     else if (!strcmp(kind, "config"))
         g->us = mf_api_double(data, "us", g->us);
     else if (!strcmp(kind, "promotion"))
@@ -187,8 +188,8 @@ double mf_task_fraction(const struct mf_task_progress *g)
 struct sums {
     size_t tasks, ended, failed;
     int64_t steps, measured;
-    double fraction;      /* sum over the tasks */
-    enum mf_task busiest; /* the furthest state of a task that has not ended */
+    double fraction;           /* sum over the tasks */
+    enum mf_task latest_state; /* latest state of the tasks that have not ended */
 };
 
 static void add_task(struct sums *s, const struct mf_task_progress *g)
@@ -200,10 +201,10 @@ static void add_task(struct sums *s, const struct mf_task_progress *g)
     s->measured += g->measured;
     s->fraction += mf_task_fraction(g);
     if (!task_ended(g))
-        s->busiest = MF_MAX(s->busiest, g->state);
+        s->latest_state = MF_MAX(s->latest_state, g->state);
 }
 
-/* A line of at most `columns` columns: what is too much at its end is cut. */
+/* Appends the line, cut to at most `columns` terminal columns. */
 static void add_line(struct mf_buf *out, const char *line, int columns)
 {
     size_t bytes = 0;
@@ -237,7 +238,7 @@ static void draw_line(struct mf_buf *out, const char *title, const struct page *
     if (s->steps > 0)
         (void)mf_buf_addf(&line, "  %" PRId64 "/%" PRId64 " steps", s->measured, s->steps);
     if (s->ended < s->tasks)
-        (void)mf_buf_addf(&line, "  %s", mf_task_name(s->busiest));
+        (void)mf_buf_addf(&line, "  %s", mf_task_name(s->latest_state));
     if (s->failed > 0)
         (void)mf_buf_addf(&line, "  %zu failed", s->failed);
     add_line(out, line.data, page->columns);
@@ -250,7 +251,7 @@ static void group_title(const struct mf_progress *p, size_t i, bool with_class, 
     mf_format(title, cap, "%s%s%s", with_class ? g->class : "", with_class ? " " : "", g->title);
 }
 
-/* The groups with each one's sums, as many as there is room for: what has ended gives way first. */
+/* Draws at most `room` groups with their sums; drops ended groups first. */
 static size_t draw_groups(const struct mf_progress *p, const struct sums *sums, const struct page *page,
                           size_t room, struct mf_buf *out)
 {
@@ -308,9 +309,9 @@ void mf_progress_print_ended(struct mf_progress *p, struct mf_buf *out)
         const struct mf_progress_group *group = &p->groups[g->group];
         char us[MF_US_MAX];
 
-        if (g->told || !task_ended(g) || (g->state == MF_TASK_DONE && !(g->us > 0)))
+        if (g->is_printed || !task_ended(g) || (g->state == MF_TASK_DONE && !(g->us > 0)))
             continue;
-        g->told = true;
+        g->is_printed = true;
         (void)mf_buf_addf(out, "task %" PRId64 "  %s  T%" PRId64 " %s: %s", g->id, group->class, g->token,
                           group->title, mf_task_name(g->state));
         mf_us(g->us, us);
@@ -322,7 +323,7 @@ void mf_progress_print_ended(struct mf_progress *p, struct mf_buf *out)
     }
 }
 
-/* ", 3 promoted, 5 kept" */
+/* Appends ", 3 promoted, 5 kept". */
 static void add_decisions(const struct mf_progress *p, struct mf_buf *out)
 {
     static const char *const decisions[] = {"promoted", "kept", "undecided"};

@@ -1,5 +1,5 @@
-/* Tracks the progress of a batch: its tasks, grouped by device class and layer model, and the lines that show them.
- * Initialised from API lists, then updated by events. Prints only to buffers. */
+/* Tracks the progress of a batch: its tasks, grouped by device class and layer model, and the lines that show
+ * them. Initialised from API lists, then updated by events. Prints only to buffers. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -30,7 +30,7 @@ struct mf_task_progress {
     double us;         /* time of the winner; 0 if none yet */
     char reason[160];  /* reason of the states failed and waiting */
     char decision[12]; /* comparison with the known row; "" if there is no known row */
-    bool told;         /* its end was printed */
+    bool is_printed;   /* its end was printed */
 };
 
 struct mf_progress_group {
@@ -55,7 +55,8 @@ struct mf_progress {
 void mf_progress_release(struct mf_progress *p);
 /* Applies the reply of GET batches/{id}. */
 void mf_progress_set_batch(struct mf_progress *p, const cJSON *batch);
-/* Applies the items of GET batches/{id}/tasks; keeps which tasks were reported. -ENOMEM; -EINVAL if an item is not a task. */
+/* Applies the items of GET batches/{id}/tasks; keeps which tasks were reported. -ENOMEM; -EINVAL if an item
+ * is not a task. */
 int mf_progress_set_tasks(struct mf_progress *p, const cJSON *tasks);
 /* Applies an event of the stream; ignores other kinds. */
 void mf_progress_event(struct mf_progress *p, const char *kind, const cJSON *data);
@@ -68,8 +69,8 @@ int64_t mf_progress_measured(const struct mf_progress *p);
 
 /* Progress of a task, 0 to 1; probing counts measured steps. */
 double mf_task_fraction(const struct mf_task_progress *g);
-/* Draws a line per group and one for the batch, each at most `columns` wide and at most `lines` in all. Drops ended groups
- * first. Returns the number of lines. */
+/* Draws a line per group and one for the batch, each at most `columns` wide and at most `lines` in all. Drops
+ * ended groups first. Returns the number of lines. */
 size_t mf_progress_draw(const struct mf_progress *p, int columns, size_t lines, bool utf8,
                         struct mf_buf *out);
 /* Prints a line for each task that ended since the last call. */

@@ -22,7 +22,7 @@ static int column_index(const char *name)
     return -1;
 }
 
-/* One "column=value", or the value of the next column in a whole row. */
+/* Sets one column from "column=value", or from the value at that position in a whole row. */
 static int set_item(struct mf_shape_pattern *p, int position, char *item, char *why, size_t why_cap)
 {
     char *equals = strchr(item, '=');
@@ -34,19 +34,19 @@ static int set_item(struct mf_shape_pattern *p, int position, char *item, char *
         column = column_index(item);
     }
     if (column < 0) {
-        mf_format(why, why_cap,
-                  "'%s' is no column; the columns are token, model_dim, inter_dim, expert, topk, act_type, "
-                  "dtype, q_dtype_a, q_dtype_w, q_type, use_g1u1, doweight_stage1, form",
-                  item);
+        mf_format(
+            why, why_cap,
+            "'%s': unknown column; the columns are token, model_dim, inter_dim, expert, topk, act_type, "
+            "dtype, q_dtype_a, q_dtype_w, q_type, use_g1u1, doweight_stage1, form",
+            item);
         return -EINVAL;
     }
     if (column >= N_COLUMNS) {
-        mf_format(why, why_cap, "more than twelve values and a form");
+        mf_format(why, why_cap, "too many values; a whole row has twelve values and an optional form");
         return -EINVAL;
     }
     if (mf_shape_set(&p->shape, column_name(column), value, &reason) < 0) {
-        mf_format(why, why_cap, "%s: '%s' is no value of it; expected %s", column_name(column), value,
-                  reason);
+        mf_format(why, why_cap, "%s '%s': expected %s", column_name(column), value, reason);
         return -EINVAL;
     }
     p->set[column] = true;
@@ -64,13 +64,14 @@ int mf_shape_pattern_parse(const char *text, struct mf_shape_pattern *ret, char 
         char item[96];
 
         if (len >= sizeof(item)) {
-            mf_format(why, why_cap, "a value is longer than any column's");
+            mf_format(why, why_cap, "a value is too long");
             return -EINVAL;
         }
         memcpy(item, at, len);
         item[len] = '\0';
         if (named && !strchr(item, '=')) {
-            mf_format(why, why_cap, "'%s': either column=value pairs or a whole row of twelve values", item);
+            mf_format(why, why_cap, "'%s': expected column=value pairs or a whole row of twelve values",
+                      item);
             return -EINVAL;
         }
         if (set_item(&p, position, item, why, why_cap) < 0)
@@ -80,10 +81,10 @@ int mf_shape_pattern_parse(const char *text, struct mf_shape_pattern *ret, char 
             break;
     }
     if (!named && position == MF_SHAPE_N_COLUMNS - 1)
-        p.set[MF_SHAPE_N_COLUMNS] = true; /* a whole row of twelve has no form */
+        p.set[MF_SHAPE_N_COLUMNS] = true; /* a whole row of twelve values has an empty form */
     else if (!named && position != MF_SHAPE_N_COLUMNS) {
         mf_format(why, why_cap,
-                  "%d values; a whole row has twelve (or name columns: token=4,q_type=per_Token)",
+                  "%d values; a whole row has twelve (or name the columns: token=4,q_type=per_Token)",
                   position + 1);
         return -EINVAL;
     }
@@ -129,7 +130,7 @@ static const char *brief_dtype(enum mf_dtype dtype)
     return "?";
 }
 
-static const char *behind_dot(const char *text)
+static const char *after_last_dot(const char *text)
 {
     const char *dot = strrchr(text, '.');
 
@@ -144,12 +145,12 @@ void mf_shape_brief_layer_model(const struct mf_shape *s, char buf[MF_SHAPE_BRIE
         mf_format(quant, sizeof(quant), "%s", brief_dtype(s->dtype));
     else if (s->q_dtype_a == s->q_dtype_w)
         mf_format(quant, sizeof(quant), "%s %s", brief_dtype(s->q_dtype_w),
-                  behind_dot(mf_qtype_name(s->q_type)));
+                  after_last_dot(mf_qtype_name(s->q_type)));
     else
         mf_format(quant, sizeof(quant), "a:%s w:%s %s", brief_dtype(s->q_dtype_a), brief_dtype(s->q_dtype_w),
-                  behind_dot(mf_qtype_name(s->q_type)));
+                  after_last_dot(mf_qtype_name(s->q_type)));
     if (s->act_type != MF_ACT_SILU)
-        mf_format(act, sizeof(act), " %s", behind_dot(mf_act_name(s->act_type)));
+        mf_format(act, sizeof(act), " %s", after_last_dot(mf_act_name(s->act_type)));
     (void)mf_shape_get(s, MF_SHAPE_FORM, form, sizeof(form));
     mf_format(buf, MF_SHAPE_BRIEF_MAX, "H%" PRId32 " I%" PRId32 " E%" PRId32 " k%" PRId32 " %s%s%s%s%s%s",
               s->model_dim, s->inter_dim, s->expert, s->topk, quant, act, s->use_g1u1 ? "" : " g1u0",

@@ -8,9 +8,9 @@
 #include "kernels/aiter/aiter.h"
 #include "kernels/core/family.h"
 
-#define EXCERPT 80 /* of a name, in a sentence */
+#define EXCERPT 80 /* maximum length of a name in a message */
 
-static bool is_wrong(struct mf_check_name *ret, enum mf_problem_code code, const char *column)
+static bool set_problem(struct mf_check_name *ret, enum mf_problem_code code, const char *column)
 {
     ret->code = code;
     ret->column = column;
@@ -23,24 +23,24 @@ static bool step_is_wrong(const char *text, size_t len, struct mf_check_name *re
 
     if (mf_step_name_split(text, len, family, step) < 0) {
         mf_format(ret->reason, sizeof(ret->reason),
-                  "pipeline holds '%.*s', which is no family:step; export the row again",
+                  "pipeline has '%.*s', which is not family:step; export the row again",
                   (int)MF_MIN(len, EXCERPT), text);
-        return is_wrong(ret, MF_PROBLEM_KERNEL, "pipeline");
+        return set_problem(ret, MF_PROBLEM_KERNEL, "pipeline");
     }
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1) ||
         (strcmp(family, "aiter") == 0 && !mf_aiter_name_parse(step))) {
         mf_format(ret->reason, sizeof(ret->reason),
-                  "pipeline holds '%.*s', and family %s has no kernel of such a name; tune the shape again",
-                  EXCERPT, step, family);
-        return is_wrong(ret, MF_PROBLEM_KERNEL, "pipeline");
+                  "pipeline has '%.*s', which is not a kernel of family %s; tune the shape again", EXCERPT,
+                  step, family);
+        return set_problem(ret, MF_PROBLEM_KERNEL, "pipeline");
     }
     if (mf_family_find(NULL, family))
         return false;
     mf_format(ret->reason, sizeof(ret->reason),
-              "pipeline holds a step of family '%s', which this build has not: libfmoe passes over the row "
-              "unless a shared object or a runner brings that family",
+              "pipeline has a step of family '%s', which this build lacks: libfmoe skips the row "
+              "unless a shared object or a runner provides the family",
               family);
-    return is_wrong(ret, MF_PROBLEM_FOREIGN, "pipeline");
+    return set_problem(ret, MF_PROBLEM_FOREIGN, "pipeline");
 }
 
 static bool pipeline_is_wrong(const char *pipeline, struct mf_check_name *ret)
@@ -63,17 +63,16 @@ static bool kernel_is_wrong(const struct mf_table_row *row, const char *name, co
     if (mf_table_no_kernel(name))
         return false;
     if (!mf_aiter_name_parse(name))
-        mf_format(
-            ret->reason, sizeof(ret->reason),
-            "%s is '%.*s', a name of no family of AITER's; production falls back to its heuristic there, or "
-            "throws: tune the shape again",
-            column, EXCERPT, name);
+        mf_format(ret->reason, sizeof(ret->reason),
+                  "%s '%.*s': not an AITER kernel name; production falls back to its heuristic or "
+                  "throws. Tune the shape again",
+                  column, EXCERPT, name);
     else if (mf_aiter_launch_refuses(&row->shape, name, why, sizeof(why)))
-        mf_format(ret->reason, sizeof(ret->reason), "%s is '%.*s', and %s; tune the shape again", column,
-                  EXCERPT, name, why);
+        mf_format(ret->reason, sizeof(ret->reason), "%s '%.*s': %s; tune the shape again", column, EXCERPT,
+                  name, why);
     else
         return false;
-    return is_wrong(ret, MF_PROBLEM_KERNEL, column);
+    return set_problem(ret, MF_PROBLEM_KERNEL, column);
 }
 
 bool mf_table_name_wrong(const struct mf_table_row *row, struct mf_check_name *ret)

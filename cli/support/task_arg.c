@@ -10,7 +10,8 @@
 
 #define LISTED_MAX 20
 
-/* The number of tasks of a batch that fit; the first one's id. */
+/* Counts the tasks of a batch that match, stores the first one's id, and appends the first LISTED_MAX to the
+ * list. */
 static int find_in_batch(struct mf_cli *cli, int64_t batch, const struct mf_shape_pattern *pattern,
                          size_t *ret_n, int64_t *ret_task, struct mf_buf *list)
 {
@@ -72,9 +73,10 @@ static int find(struct mf_cli *cli, const char *word, int64_t batch, const struc
     if (n == 1)
         return 0;
     if (n == 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "no task %sis of the shape '%s'",
+        return mf_cli_fail(MF_EXIT_USAGE, "no task %shas the shape '%s'",
                            batch > 0 && !batches ? "of that batch " : "", word);
-    code = mf_cli_fail(MF_EXIT_USAGE, "%zu tasks of batch %" PRId64 " are of the shape '%s'; name one:", n,
+    code = mf_cli_fail(MF_EXIT_USAGE,
+                       "%zu tasks of batch %" PRId64 " have the shape '%s'; give the number of one:", n,
                        batch, word);
     fprintf(stderr, "%s%s", list.data, n > LISTED_MAX ? "  …\n" : "");
     return code;
@@ -88,6 +90,6 @@ int mf_task_arg(struct mf_cli *cli, const char *word, int64_t batch, int64_t *re
     if (mf_parse_i64(word, 1, INT64_MAX, ret_task) == 0)
         return 0;
     if (mf_shape_pattern_parse(word, &pattern, why, sizeof(why)) < 0)
-        return mf_cli_fail(MF_EXIT_USAGE, "'%s' is neither a task's number nor a shape: %s", word, why);
+        return mf_cli_fail(MF_EXIT_USAGE, "'%s': neither a task number nor a shape: %s", word, why);
     return find(cli, word, batch, &pattern, ret_task);
 }

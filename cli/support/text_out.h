@@ -7,7 +7,8 @@
 
 #include "common/base/buf.h"
 
-/* Draws a bar of `width` columns, filled to fraction (clamped to 0 … 1): eighth blocks with utf8, otherwise "####----". */
+/* Draws a bar of `width` columns, filled to fraction (clamped to 0 … 1): eighth blocks with utf8, otherwise
+ * "####----". */
 void mf_bar(struct mf_buf *out, double fraction, int width, bool utf8);
 /* Draws only the filled part and pads it with spaces. */
 void mf_bar_plain(struct mf_buf *out, double fraction, int width, bool utf8);
@@ -19,8 +20,8 @@ void mf_duration(double seconds, char buf[MF_DURATION_MAX]);
 /* Microseconds with three or four significant digits: "7.31 us", "812.4 us", "12.40 ms". */
 void mf_us(double us, char buf[MF_US_MAX]);
 
-/* A table printed with aligned columns. A column whose cells all look like numbers is right-aligned. Cells are copied; the
- * buffer keeps any error. */
+/* A table printed with aligned columns. A column whose cells all look like numbers is right-aligned. Cells
+ * are copied; the buffer keeps any error. */
 struct mf_columns {
     struct mf_buf cells; /* NUL-terminated cells, row by row */
     size_t n_columns, n_cells;

@@ -28,7 +28,8 @@
 #define MF_TUNE_N_LATER 7
 
 struct mf_tune_options {
-    const char *later[MF_TUNE_N_LATER]; /* options that only some AITER revisions have; NULL if not given */
+    /* options of later AITER revisions, which are rejected; NULL if not given */
+    const char *later[MF_TUNE_N_LATER];
     const char *untune_file, *tune_file, *profile_file, *sort, *run_config;
     int64_t mp, batch, warmup, iters, timeout_s; /* warmup, iters, timeout_s: -1 when not given */
     double err_ratio, min_improvement_pct;
@@ -66,8 +67,8 @@ struct mf_tune_list {
     size_t n_tuned;
     size_t n_elsewhere; /* with all: rows in a table other than the first; two files must not share a key */
 };
-/* Lists the rows of untuned that tuned lacks on that class, in order and without duplicates. Rows match by value, not by
- * spelling. Ignores rows that name another class. -ENOMEM. */
+/* Lists the rows of untuned that tuned lacks on that class, in order and without duplicates. Rows match by
+ * value, not by spelling. Ignores rows that name another class. -ENOMEM. */
 int mf_tune_list_make(const struct mf_table *untuned, const struct mf_table *const *tuned, size_t n_tuned,
                       const struct mf_device_class *class, const struct mf_tune_choice *choice,
                       struct mf_tune_list *ret);
@@ -83,23 +84,24 @@ struct mf_tune_state {
     char folder[MF_TUNE_PATH_MAX];
     int lock; /* lock on the table while this program runs */
 };
-/* asked NULL: use a folder next to the tune file, or under XDG_STATE_HOME if that is not writable. Returns the exit code. */
-int mf_tune_state_open(const char *asked, const char *tune_file, struct mf_tune_state *ret);
+/* requested: path; NULL: use a folder next to the tune file, or under XDG_STATE_HOME if that is not writable.
+ * Returns the exit code. */
+int mf_tune_state_open(const char *requested, const char *tune_file, struct mf_tune_state *ret);
 void mf_tune_state_close(struct mf_tune_state *s);
 
-/* A batch submitted to a farm. It is saved before it is sent and removed when its rows are in the table, so that a killed
- * run can resume. POSTing the same key and body again returns the same batch. */
+/* A batch submitted to a farm. It is saved before it is sent and removed when its rows are in the table, so
+ * that a killed run can resume. POSTing the same key and body again returns the same batch. */
 struct mf_tune_pending {
     char path[MF_TUNE_PATH_MAX + 64];
     char *farm, *options, *key, *body;
 };
 void mf_tune_pending_release(struct mf_tune_pending *p);
-/* Saves a new pending batch durably. options: identifies the run's options; body: JSON of POST /batches. Returns the exit
- * code. */
+/* Saves a new pending batch durably. options: identifies the run's options; body: JSON of POST /batches.
+ * Returns the exit code. */
 int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const char *options,
                         const char *body, struct mf_tune_pending *ret);
-/* Lists the pending batches of earlier runs with that farm, oldest first. The caller releases and frees them. Returns the
- * exit code. */
+/* Lists the pending batches of earlier runs with that farm, oldest first. The caller releases and frees them.
+ * Returns the exit code. */
 int mf_tune_pending_list(const struct mf_tune_state *s, const char *farm, struct mf_tune_pending **ret,
                          size_t *ret_n);
 void mf_tune_pending_done(const struct mf_tune_pending *p);
@@ -112,9 +114,9 @@ struct mf_tune_device {
     char name[96]; /* "cpu:0", "hip:amd:3" */
     struct mf_device_class class;
 };
-/* Resolves the comma-separated devices in asked; NULL: the GPUs of this machine, or the CPU if it has none. At most mp
- * (0: all). Returns the exit code. */
-int mf_tune_devices(const char *asked, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
+/* Resolves the comma-separated device names; NULL: the GPUs of this machine, or the CPU if it has none. At
+ * most mp devices (0: all). Returns the exit code. */
+int mf_tune_devices(const char *requested, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
                     size_t *ret_n);
 /* Parses the output of `moefarm-worker --list-devices`. */
 size_t mf_tune_devices_read(const char *text, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX]);
@@ -126,7 +128,8 @@ struct mf_tune_farm_options {
     size_t n;
     const char *families, *runner; /* options of the workers; NULL if not given */
 };
-/* Starts a coordinator on loopback and a worker per device. They exit when this program exits or dies. Returns the exit code. */
+/* Starts a coordinator on loopback and a worker per device. They exit when this program exits or dies.
+ * Returns the exit code. */
 int mf_tune_farm_start(const struct mf_tune_farm_options *o, struct mf_tune_farm **ret);
 const char *mf_tune_farm_url(const struct mf_tune_farm *f);
 /* Checks the processes; restarts a worker that exited, up to a limit. Returns the exit code. */
@@ -144,7 +147,7 @@ struct mf_tune_outcome {
     struct mf_shape shape;
     enum mf_tune_end end;
     double us, tflops, bw;
-    char what[16]; /* "added", "replaced", "kept" in the table */
+    char merge_status[16]; /* "added", "replaced", "kept" in the table */
     char kernels[256];
     char reason[MF_REASON_MAX];
 };
@@ -170,28 +173,29 @@ struct mf_tune_totals {
 /* Prints AITER's summary, then the rows that remain to be tuned. */
 void mf_tune_summary(const struct mf_tune_outcomes *o, const struct mf_tune_totals *t, struct mf_buf *out);
 
-/* With --compare: writes the rows that production finds for these shapes on that class as a tuned table, the baseline of the
- * comparison. Each row keeps its line number, so that messages match the user's file; other lines are empty. Writes only a
- * header if there is no row. Returns the exit code. */
+/* With --compare: writes the rows that production finds for these shapes on that class as a tuned table, the
+ * baseline of the comparison. Each row keeps its line number, so that messages match the user's file; other
+ * lines are empty. Writes only a header if there is no row. Returns the exit code. */
 int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class *class,
                      const struct mf_shape *shapes, size_t n, struct mf_buf *out);
-/* With --compare: warns about rows that production finds for the listed shapes but that name no pipeline. They cannot run, so
- * their shapes are not tuned. Printed before the run starts. all: list every row, otherwise only the first ones. */
+/* With --compare: warns about rows that production finds for the listed shapes but that name no pipeline.
+ * They cannot run, so their shapes are not tuned. Printed before the run starts. all: list every row,
+ * otherwise only the first ones. */
 void mf_tune_print_foreign(const struct mf_table *table, const struct mf_tune_list *lists, size_t n, bool all,
                            struct mf_buf *out);
 /* With --compare: prints the decision for each task of a batch. Returns the exit code. */
 int mf_tune_compared(struct mf_cli *cli, const cJSON *tasks, struct mf_buf *out);
 
-/* Applies AITER's additive rule to the measured candidates of a batch. Appends to the -o2 file. With --compat, writes the
- * winners to MF_TUNE_COMPAT_FILE in the state folder and adds them, next to the race's winners, to run->compat. Returns the
- * exit code. */
+/* Applies AITER's additive rule to the measured candidates of a batch. Appends to the -o2 file. With
+ * --compat, writes the winners to MF_TUNE_COMPAT_FILE in the state folder and adds them, next to the race's
+ * winners, to run->compat. Returns the exit code. */
 struct mf_tune_run;
 #define MF_TUNE_COMPAT_FILE "compat.csv"
 /* Every measured candidate of the last run with --compat or -o2. */
 #define MF_TUNE_CANDIDATES_FILE "candidates.csv"
 int mf_tune_compat(struct mf_tune_run *run, const cJSON *tasks);
-/* Applies the rule to a recorded table, o->candidates, and merges the winners into the table at that path. Returns the exit
- * code. */
+/* Applies the rule to a recorded table, o->candidates, and merges the winners into the table at that path.
+ * Returns the exit code. */
 int mf_tune_replay(const struct mf_tune_options *o, const char *table, const struct mf_table *tuned,
                    struct mf_tune_outcomes *outcomes);
 
@@ -212,5 +216,6 @@ struct mf_tune_run {
     struct mf_buf *compat;   /* with --compat: the rule's winners as text */
     bool interrupted;
 };
-/* Tunes every listed shape and records the outcomes. Returns an exit code, non-zero only if it could not continue. */
+/* Tunes every listed shape and records the outcomes. Returns an exit code, non-zero only if it could not
+ * continue. */
 int mf_tune_run(struct mf_tune_run *run);

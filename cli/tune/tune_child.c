@@ -14,10 +14,10 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-#define END_MS   10000 /* of a child that was asked to end */
-#define PAUSE_MS 10
+#define STOP_TIMEOUT_MS 10000 /* maximum time from SIGTERM to exit */
+#define POLL_MS         10
 
-void mf_tune_find_program(const char *name, const char *folder_built, char path[MF_TUNE_PATH_MAX])
+void mf_tune_find_program(const char *name, const char *build_folder, char path[MF_TUNE_PATH_MAX])
 {
     char self[MF_TUNE_PATH_MAX / 2];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -30,24 +30,24 @@ void mf_tune_find_program(const char *name, const char *folder_built, char path[
         mf_format(path, MF_TUNE_PATH_MAX, "%s/%s", self, name);
         if (access(path, X_OK) == 0)
             return;
-        mf_format(path, MF_TUNE_PATH_MAX, "%s/../%s/%s", self, folder_built, name);
+        mf_format(path, MF_TUNE_PATH_MAX, "%s/../%s/%s", self, build_folder, name);
         if (access(path, X_OK) == 0)
             return;
     }
     mf_format(path, MF_TUNE_PATH_MAX, "%s", name);
 }
 
-/* In the child, between fork and exec. */
-static void become(char *const *argv, int out, int err, pid_t parent)
+/* Runs in the child, between fork and exec. */
+static void exec_child(char *const *argv, int out, int err, pid_t parent)
 {
     sigset_t none;
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-    /* A farm ends with its tune, whatever ends that */
+    /* Stop this process when the parent exits or dies */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(127);
-    /* Ctrl-C is for the parent, which then ends its farm in order */
+    /* Leave the terminal's process group: the parent handles Ctrl-C and stops its children in order */
     (void)setpgid(0, 0);
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
@@ -59,7 +59,7 @@ static void become(char *const *argv, int out, int err, pid_t parent)
     _exit(127);
 }
 
-/* posix_spawn cannot have the kernel end the child with its parent. */
+/* Uses fork because posix_spawn cannot set PR_SET_PDEATHSIG. */
 pid_t mf_tune_spawn(char *const *argv, int out, int err)
 {
     pid_t parent = getpid(), pid;
@@ -67,7 +67,7 @@ pid_t mf_tune_spawn(char *const *argv, int out, int err)
     (void)fflush(NULL);
     pid = fork();
     if (pid == 0)
-        become(argv, out, err, parent);
+        exec_child(argv, out, err, parent);
     return pid;
 }
 
@@ -80,7 +80,7 @@ int mf_tune_child_start(struct mf_tune_child *c, char *const *argv)
     c->pid = mf_tune_spawn(argv, log, log);
     if (c->pid < 0) {
         c->pid = 0;
-        return mf_cli_fail(MF_EXIT_FAILED, "start %s: %s", argv[0], strerrordesc_np(errno));
+        return mf_cli_fail(MF_EXIT_FAILED, "cannot start %s: %s", argv[0], strerrordesc_np(errno));
     }
     return 0;
 }
@@ -116,10 +116,10 @@ void mf_tune_child_terminate(const struct mf_tune_child *c)
 
 void mf_tune_child_end(struct mf_tune_child *c)
 {
-    int64_t until = mf_now_ms() + END_MS;
+    int64_t until = mf_now_ms() + STOP_TIMEOUT_MS;
 
     while (!mf_tune_child_reap(c) && mf_now_ms() < until)
-        mf_sleep_ms(PAUSE_MS);
+        mf_sleep_ms(POLL_MS);
     if (c->pid > 0) {
         (void)kill(c->pid, SIGKILL);
         (void)waitpid(c->pid, NULL, 0);

@@ -1,4 +1,4 @@
-/* Child processes of `moefarm tune`. They die with it. */
+/* Child processes of `moefarm tune`. The kernel stops them if it dies. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ struct mf_tune_child {
 };
 
 /* Looks next to this executable (installed and build layouts), then in PATH. */
-void mf_tune_find_program(const char *name, const char *folder_built, char path[MF_TUNE_PATH_MAX]);
+void mf_tune_find_program(const char *name, const char *build_folder, char path[MF_TUNE_PATH_MAX]);
 /* Starts argv with its output on those descriptors. Returns -1 with errno on failure. */
 pid_t mf_tune_spawn(char *const *argv, int out, int err);
 /* Starts argv with its output appended to c->log. Returns the exit code. */

@@ -1,4 +1,5 @@
-/* moefarm tune --compare: what the comparison of each shape's new row with the known one decided. */
+/* Implements moefarm tune --compare: the baseline rows, and the decision between each shape's new row and its
+ * known one. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #define BASELINE_MAX  (16u << 20)
 #define FOREIGN_LINES 20
 
-/* ---- what is known ---- */
+/* ---- baseline ---- */
 
 static int compare_lines(const void *a, const void *b)
 {
@@ -21,7 +22,7 @@ static int compare_lines(const void *a, const void *b)
     return ((*x)->line > (*y)->line) - ((*x)->line < (*y)->line);
 }
 
-static int move_line(const char **at, struct mf_buf *out)
+static int copy_line(const char **at, struct mf_buf *out)
 {
     size_t len = strcspn(*at, "\n") + 1;
     int r = mf_buf_add(out, *at, len);
@@ -30,8 +31,9 @@ static int move_line(const char **at, struct mf_buf *out)
     return r;
 }
 
-/* Rows in the order of their lines. */
-static int write_known(const struct mf_table_row *const *rows, size_t n, struct mf_buf *out)
+/* Writes the rows, sorted by line number, as a table. Each row keeps its line number; the lines between are
+ * empty. */
+static int write_rows(const struct mf_table_row *const *rows, size_t n, struct mf_buf *out)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     _cleanup_(mf_buf_release) struct mf_buf text;
@@ -43,7 +45,7 @@ static int write_known(const struct mf_table_row *const *rows, size_t n, struct 
         r = mf_table_add(t, rows[i]);
         if (r == -EINVAL)
             return mf_cli_fail(MF_EXIT_USAGE,
-                               "-o: line %" PRId64 ": a cell has a comma, a quote or a line end",
+                               "-o: line %" PRId64 ": a cell has a comma, a quote or a line break; remove it",
                                rows[i]->line);
     }
     if (r == 0)
@@ -51,14 +53,14 @@ static int write_known(const struct mf_table_row *const *rows, size_t n, struct 
     const char *at = text.data;
     int64_t line = 2;
     if (r == 0)
-        r = move_line(&at, out);
+        r = copy_line(&at, out);
     for (size_t i = 0; i < n && r == 0; i++, line++) {
         for (; r == 0 && line < rows[i]->line; line++)
             r = mf_buf_adds(out, "\n");
         if (r == 0)
-            r = move_line(&at, out);
+            r = copy_line(&at, out);
     }
-    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "the rows to compare with: %s", why) : 0;
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "cannot write the baseline rows: %s", why) : 0;
 }
 
 int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class *class,
@@ -75,7 +77,7 @@ int mf_tune_baseline(const struct mf_table *table, const struct mf_device_class 
             rows[n_rows++] = row;
     }
     qsort(rows, n_rows, sizeof(*rows), compare_lines);
-    return write_known(rows, n_rows, out);
+    return write_rows(rows, n_rows, out);
 }
 
 static void print_foreign_row(const char *name, const struct mf_table_row *row, struct mf_buf *out)
@@ -107,15 +109,15 @@ void mf_tune_print_foreign(const struct mf_table *table, const struct mf_tune_li
     if (n_foreign > 0)
         (void)mf_buf_addf(
             out,
-            "%zu of %zu shapes will not be tuned: the rows above name no pipeline (kernels of AITER's, "
-            "say), so that nothing can be run against them. They stay; without --compare, --all "
-            "replaces them\n",
+            "%zu of %zu shapes will not be tuned: the rows above have no pipeline (for example AITER's "
+            "kernels), so nothing can be compared with them. They stay in the table; without --compare, "
+            "--all replaces them\n",
             n_foreign, n_shapes);
 }
 
-/* ---- what was decided ---- */
+/* ---- decisions ---- */
 
-/* "12.40 us"; "-" where it was not measured. */
+/* Prints "12.40 us", or "-" if not measured. */
 static void print_us(double us, char buf[MF_US_MAX])
 {
     if (us > 0)
@@ -124,7 +126,7 @@ static void print_us(double us, char buf[MF_US_MAX])
         buf[0] = '-', buf[1] = '\0';
 }
 
-static void print_one(const cJSON *task, struct mf_buf *out)
+static void print_decision(const cJSON *task, struct mf_buf *out)
 {
     const cJSON *promotion = mf_json_object(task, "promotion");
     const cJSON *device = cJSON_GetArrayItem(mf_json_array(promotion, "devices"), 0);
@@ -156,7 +158,7 @@ int mf_tune_compared(struct mf_cli *cli, const cJSON *tasks, struct mf_buf *out)
         int code = mf_api_get(cli, path, &task);
         if (code != 0)
             return code;
-        print_one(task, out);
+        print_decision(task, out);
     }
     return 0;
 }

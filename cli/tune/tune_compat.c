@@ -1,4 +1,4 @@
-/* AITER's additive rule over what a farm measured: the profile table of -o2, and --compat beside the race. */
+/* Applies AITER's additive rule to a farm's measurements, for the profile table of -o2 and for --compat. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -22,15 +22,15 @@
 
 /* ---- a farm's steps as candidates ---- */
 
-/* What a whole layer in one kernel is in AITER's columns: see server/api/export.c, which exports it so. */
-static void set_one(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
+/* Sets stage and flat of a layer in one kernel, with the same meaning as in server/api/export.c. */
+static void set_one_stage(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
 {
     c->stage = covers & MF_OP_BIT(MF_OP_QUANT1) ? MF_COMPAT_ONE_XBF16 : MF_COMPAT_ONE;
     if (covers & MF_OP_BIT(MF_OP_SORT))
         c->flat = block_m > 1 ? 2 : 1;
 }
 
-/* False: a step that AITER's rule knows nothing of. */
+/* False if AITER's rule has no stage for such a step. */
 static bool set_stage(mf_ops covers, int32_t block_m, struct mf_compat_candidate *c)
 {
     bool one = covers & MF_OP_BIT(MF_OP_GEMM1), two = covers & MF_OP_BIT(MF_OP_GEMM2);
@@ -38,7 +38,7 @@ static bool set_stage(mf_ops covers, int32_t block_m, struct mf_compat_candidate
     c->block_m = block_m;
     c->fused = one && !two && (covers & MF_OP_BIT(MF_OP_QUANT2));
     if (one && two)
-        set_one(covers, block_m, c);
+        set_one_stage(covers, block_m, c);
     else if (one || two)
         c->stage = one ? MF_COMPAT_STAGE1 : MF_COMPAT_STAGE2;
     else if (covers == MF_OP_BIT(MF_OP_SORT))
@@ -65,7 +65,8 @@ static int add_step(struct mf_compat_table *t, const struct mf_device_class *cla
     return mf_compat_table_add(t, class, shape, &c);
 }
 
-/* What passed every gate of a task. Exit code; t stays empty where the task has nothing. */
+/* Adds the task's candidates that passed every gate to t, which stays empty if there are none. Returns the
+ * exit code. */
 static int fetch_steps(struct mf_cli *cli, const cJSON *task, struct mf_compat_table *t)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = NULL;
@@ -90,7 +91,7 @@ static int fetch_steps(struct mf_cli *cli, const cJSON *task, struct mf_compat_t
 
 /* ---- files ---- */
 
-static int append(struct mf_table *table, void *data, char why[MF_REASON_MAX])
+static int append_rows(struct mf_table *table, void *data, char why[MF_REASON_MAX])
 {
     const struct mf_table *fresh = data;
     int r = 0;
@@ -106,7 +107,7 @@ static int merge(const char *path, const struct mf_table *rows, bool replace, st
     char why[MF_REASON_MAX] = "";
 
     if (mf_table_file_merge(path, -1, rows, &(struct mf_merge_options){.replace = replace}, result, why) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", path, why);
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is unchanged", path, why);
     return 0;
 }
 
@@ -115,12 +116,12 @@ static void print_kernels(const struct mf_compat_row *row, struct mf_buf *out)
     (void)mf_buf_addf(out, "%s%s%s, %.4f us", row->kernel1, *row->kernel2 ? " | " : "", row->kernel2,
                       row->us);
     if (row->added > 0)
-        (void)mf_buf_addf(out, " of which %.4f us are added", row->added);
+        (void)mf_buf_addf(out, ", including %.4f us added by the rule", row->added);
 }
 
-/* The rule's pick beside the row that the race gave. */
-static void print_beside(const struct mf_compat_shape *s, const struct mf_compat_row *best,
-                         const struct mf_tune_outcome *raced, struct mf_buf *out)
+/* Prints the rule's winner and the race's winner. */
+static void print_comparison(const struct mf_compat_shape *s, const struct mf_compat_row *best,
+                             const struct mf_tune_outcome *raced, struct mf_buf *out)
 {
     char brief[MF_SHAPE_BRIEF_MAX], class[MF_DEVICE_CLASS_TEXT_MAX], kernels[2 * MF_COMPAT_NAME_MAX + 8];
 
@@ -139,8 +140,8 @@ static void print_beside(const struct mf_compat_shape *s, const struct mf_compat
 /* ---- a batch ---- */
 
 struct ranked {
-    struct mf_table *all, *best; /* merged tables, and their winners */
-    struct mf_buf candidates;    /* all of them, as a recorded table */
+    struct mf_table *all, *best; /* merged tables, and only their winners */
+    struct mf_buf candidates;    /* every candidate, in the format of a recorded table */
 };
 
 static void release_ranked(struct ranked *r)
@@ -169,12 +170,15 @@ static int rank_task(struct mf_tune_run *run, const cJSON *task, struct ranked *
     if (r == 0)
         r = mf_compat_add_row(ret->best, s, &rows[best], PROVENANCE);
     if (r == 0 && run->options->compat)
-        print_beside(s, &rows[best], mf_tune_outcomes_find(&run->outcomes, &s->class, &s->shape),
-                     run->compat);
-    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "the additive rule's table: %s", strerrordesc_np(-r)) : 0;
+        print_comparison(s, &rows[best], mf_tune_outcomes_find(&run->outcomes, &s->class, &s->shape),
+                         run->compat);
+    return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "cannot build the additive rule's table: %s",
+                               strerrordesc_np(-r))
+                 : 0;
 }
 
-/* Every candidate of this run's batches, so that they can be ranked once more by --candidates. Whole or not at all. */
+/* Appends the candidates of a batch to the run's file, for a later --candidates. Replaces the file
+ * atomically. */
 static int keep_candidates(const struct mf_tune_run *run, const struct mf_buf *fresh)
 {
     _cleanup_(mf_buf_release) struct mf_buf text;
@@ -207,7 +211,7 @@ int mf_tune_compat(struct mf_tune_run *run, const cJSON *tasks)
             code = rank_task(run, task, &ranked);
     }
     if (code == 0 && *o->profile_file && ranked.all->n_rows > 0 &&
-        mf_table_file_update(o->profile_file, -1, append, ranked.all, why) < 0)
+        mf_table_file_update(o->profile_file, -1, append_rows, ranked.all, why) < 0)
         return mf_cli_fail(MF_EXIT_FAILED, "-o2: %s: %s", o->profile_file, why);
     mf_format(path, sizeof(path), "%s/" MF_TUNE_COMPAT_FILE, run->state->folder);
     if (code == 0 && ranked.candidates.len > 0)
@@ -233,8 +237,9 @@ static int replay_shape(const struct mf_compat_shape *s, double err_ratio, struc
     if (r == -ENOENT) {
         o->end = MF_TUNE_FAILED;
         mf_format(o->reason, sizeof(o->reason),
-                  "none of its %zu candidates has a time, an error of at most %g and a pair", s->n,
-                  err_ratio);
+                  "no usable kernels: each of the %zu candidates lacks a time, has an error above %g or has "
+                  "no counterpart in the other stage",
+                  s->n, err_ratio);
         return 0;
     }
     if (r == 0)
@@ -255,7 +260,7 @@ static void note_rows(const struct mf_table *rows, const struct mf_merge_result 
         o->us = row->us;
         o->tflops = row->tflops;
         o->bw = row->bw;
-        mf_format(o->what, sizeof(o->what), "%s", mf_merged_name(result->items[i].what));
+        mf_format(o->merge_status, sizeof(o->merge_status), "%s", mf_merged_name(result->items[i].what));
     }
 }
 

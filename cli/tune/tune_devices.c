@@ -1,4 +1,4 @@
-/* The devices of a farm of its own: what this machine has, and what was asked for. */
+/* Finds the devices of a private farm: the local devices and the requested ones. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -10,7 +10,8 @@
 
 #define LIST_MAX (1u << 20)
 
-/* "cpu:0         cpu-znver4/2: AMD EPYC, avx512"; other lines go on about a device or say what was left out. */
+/* Parses a line such as "cpu:0         cpu-znver4/2: AMD EPYC, avx512". Other lines have details of a device
+ * or the reason why it was skipped. */
 static bool read_device(const char *line, size_t len, struct mf_tune_device *ret)
 {
     char text[256], *class;
@@ -46,7 +47,7 @@ static int list_devices(struct mf_buf *text)
 
     mf_tune_find_program("moefarm-worker", "worker", path);
     if (pipe2(ends, O_CLOEXEC) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "make a pipe: %s", strerrordesc_np(errno));
+        return mf_cli_fail(MF_EXIT_FAILED, "cannot create a pipe: %s", strerrordesc_np(errno));
     pid_t pid = mf_tune_spawn(argv, ends[1], STDERR_FILENO);
     (void)close(ends[1]);
     while (pid > 0 && ((n = read(ends[0], piece, sizeof(piece))) > 0 || (n < 0 && errno == EINTR))) {
@@ -55,11 +56,11 @@ static int list_devices(struct mf_buf *text)
     }
     (void)close(ends[0]);
     if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s --list-devices did not say what there is here", path);
+        return mf_cli_fail(MF_EXIT_FAILED, "%s --list-devices failed; run it to see why", path);
     return 0;
 }
 
-/* sim:<class>:<ordinal>… is told by its name. */
+/* Parses the class of a simulated device from its name, sim:<class>:<ordinal>…. */
 static bool read_simulated(const char *name, struct mf_tune_device *ret)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX];
@@ -71,61 +72,63 @@ static bool read_simulated(const char *name, struct mf_tune_device *ret)
     return mf_device_class_parse(class, &ret->class) == 0 && mf_copy(ret->name, sizeof(ret->name), name) == 0;
 }
 
-static int choose_named(const char *asked, const struct mf_tune_device *there, size_t n_there,
-                        struct mf_tune_device *ret, size_t *ret_n)
+static int choose_requested(const char *requested, const struct mf_tune_device *available, size_t n_available,
+                            struct mf_tune_device *ret, size_t *ret_n)
 {
     size_t n = 0;
 
-    while (*asked) {
-        size_t len = strcspn(asked, ","), i = 0;
+    while (*requested) {
+        size_t len = strcspn(requested, ","), i = 0;
         char name[96];
-        mf_format(name, sizeof(name), "%.*s", (int)len, asked);
-        while (i < n_there && strcmp(there[i].name, name) != 0)
+        mf_format(name, sizeof(name), "%.*s", (int)len, requested);
+        while (i < n_available && strcmp(available[i].name, name) != 0)
             i++;
         if (n == MF_TUNE_DEVICES_MAX)
-            return mf_cli_fail(MF_EXIT_USAGE, "--device: at most %d devices", MF_TUNE_DEVICES_MAX);
-        if (i < n_there)
-            ret[n] = there[i];
+            return mf_cli_fail(MF_EXIT_USAGE, "--device: more than %d devices", MF_TUNE_DEVICES_MAX);
+        if (i < n_available)
+            ret[n] = available[i];
         else if (!read_simulated(name, &ret[n]))
             return mf_cli_fail(
                 MF_EXIT_USAGE,
-                "--device: there is no '%s' here; moefarm-worker --list-devices says what there is", name);
+                "--device '%s': no such device here; list the devices with moefarm-worker --list-devices",
+                name);
         n++;
-        asked += len + (asked[len] == ',');
+        requested += len + (requested[len] == ',');
     }
     *ret_n = n;
     return 0;
 }
 
-int mf_tune_devices(const char *asked, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
+int mf_tune_devices(const char *requested, int64_t mp, struct mf_tune_device ret[MF_TUNE_DEVICES_MAX],
                     size_t *ret_n)
 {
-    struct mf_tune_device there[MF_TUNE_DEVICES_MAX];
+    struct mf_tune_device available[MF_TUNE_DEVICES_MAX];
     _cleanup_(mf_buf_release) struct mf_buf text;
-    size_t n_there, n = 0;
+    size_t n_available, n = 0;
     int code = 0;
 
     mf_buf_init(&text, LIST_MAX);
-    /* Only simulated ones: nothing of this machine has to be asked */
-    if (!asked || strncmp(asked, "sim:", 4) != 0)
+    /* If the first device is simulated, all are expected to be: do not list the local ones */
+    if (!requested || strncmp(requested, "sim:", 4) != 0)
         code = list_devices(&text);
     if (code != 0)
         return code;
-    n_there = mf_tune_devices_read(text.data, there);
-    if (asked) {
-        code = choose_named(asked, there, n_there, ret, &n);
+    n_available = mf_tune_devices_read(text.data, available);
+    if (requested) {
+        code = choose_requested(requested, available, n_available, ret, &n);
     } else {
         for (size_t gpus = 0, pass = 0; pass < 2 && gpus == 0; pass++) {
-            for (size_t i = 0; i < n_there; i++) {
-                bool gpu = strncmp(there[i].name, "hip:", 4) == 0;
+            for (size_t i = 0; i < n_available; i++) {
+                bool gpu = strncmp(available[i].name, "hip:", 4) == 0;
                 if (gpu == (pass == 0))
-                    ret[n++] = there[i];
+                    ret[n++] = available[i];
                 gpus += gpu;
             }
         }
     }
     if (code == 0 && n == 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "there is no device here; moefarm-worker --list-devices says why");
+        return mf_cli_fail(MF_EXIT_FAILED,
+                           "no device found; moefarm-worker --list-devices prints the reason");
     *ret_n = mp > 0 ? MF_MIN(n, (size_t)mp) : n;
     return code;
 }

@@ -1,4 +1,5 @@
-/* A farm of its own: moefarmd and a moefarm-worker for each device, which die with this program. */
+/* Runs a private farm: moefarmd and a moefarm-worker per device. They stop when this program exits or dies.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,11 +15,11 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-#define PORTS_MS     60000 /* a coordinator opens its database first */
-#define LEAVE_MS     30000 /* for one that a killed run left behind */
-#define PAUSE_MS     10
-#define RESTART_MS   1000 /* between two starts of a worker */
-#define RESTARTS_MAX 10   /* one that was killed may hold its device for a moment */
+#define START_TIMEOUT_MS 60000 /* maximum start-up time of the coordinator, which opens its database first */
+#define LOCK_TIMEOUT_MS  30000 /* maximum wait for the coordinator of a killed run to exit */
+#define POLL_MS          10
+#define RESTART_DELAY_MS 1000 /* minimum time between a worker's exit and its restart */
+#define RESTARTS_MAX     10   /* a killed worker may hold its device for a moment */
 
 struct worker {
     struct mf_tune_child child;
@@ -30,17 +31,18 @@ struct worker {
 struct mf_tune_farm {
     char folder[MF_TUNE_PATH_MAX], url[64], hub[64];
     const char *families, *runner;
-    int failed; /* exit code of the check that found it so */
+    int failed; /* exit code of the first failed check; 0 if none */
     struct mf_tune_child daemon;
     struct worker workers[MF_TUNE_DEVICES_MAX];
     size_t n;
 };
 
-/* A coordinator that a killed run left behind ends by itself, once it has closed its database. */
-static int await_lock(const char *folder)
+/* Waits until the coordinator of a killed run has closed its database. It exits by itself when its parent
+ * dies. */
+static int wait_for_lock(const char *folder)
 {
     char path[MF_TUNE_PATH_MAX + 16];
-    int64_t until = mf_now_ms() + LEAVE_MS;
+    int64_t until = mf_now_ms() + LOCK_TIMEOUT_MS;
 
     mf_format(path, sizeof(path), "%s/lock", folder);
     _cleanup_(mf_closep) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -48,9 +50,9 @@ static int await_lock(const char *folder)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", path, strerrordesc_np(errno));
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (mf_now_ms() > until)
-            return mf_cli_fail(MF_EXIT_FAILED, "a moefarmd works in %s; end it, or give another --state",
-                               folder);
-        mf_sleep_ms(PAUSE_MS);
+            return mf_cli_fail(MF_EXIT_FAILED,
+                               "%s: in use by another moefarmd; stop it, or give another --state", folder);
+        mf_sleep_ms(POLL_MS);
     }
     return 0;
 }
@@ -62,12 +64,12 @@ static int check_daemon(struct mf_tune_farm *f)
     if (!mf_tune_child_reap(&f->daemon))
         return 0;
     mf_tune_last_line(f->daemon.log, line);
-    return mf_cli_fail(MF_EXIT_FAILED, "moefarmd ended: %s", line);
+    return mf_cli_fail(MF_EXIT_FAILED, "moefarmd exited: %s", line);
 }
 
 static int read_ports(struct mf_tune_farm *f, const char *path)
 {
-    int64_t until = mf_now_ms() + PORTS_MS;
+    int64_t until = mf_now_ms() + START_TIMEOUT_MS;
     int http = 0, hub = 0;
 
     while (access(path, R_OK) != 0) {
@@ -75,14 +77,14 @@ static int read_ports(struct mf_tune_farm *f, const char *path)
         if (code != 0)
             return code;
         if (mf_now_ms() > until)
-            return mf_cli_fail(MF_EXIT_FAILED, "moefarmd did not come up; its log is %s", f->daemon.log);
-        mf_sleep_ms(PAUSE_MS);
+            return mf_cli_fail(MF_EXIT_FAILED, "moefarmd did not start; see its log %s", f->daemon.log);
+        mf_sleep_ms(POLL_MS);
     }
     _cleanup_(mf_buf_release) struct mf_buf text;
     mf_buf_init(&text, 4096);
     int code = mf_file_read(path, &text);
     if (code == 0 && sscanf(text.data, "http=%d hub=%d", &http, &hub) != 2)
-        code = mf_cli_fail(MF_EXIT_FAILED, "%s holds no ports", path);
+        code = mf_cli_fail(MF_EXIT_FAILED, "%s: expected the ports of moefarmd; start again", path);
     mf_format(f->url, sizeof(f->url), "http://127.0.0.1:%d", http);
     mf_format(f->hub, sizeof(f->hub), "tcp://127.0.0.1:%d", hub);
     return code;
@@ -98,7 +100,7 @@ static int start_daemon(struct mf_tune_farm *f)
     mf_format(f->daemon.log, sizeof(f->daemon.log), "%s/moefarmd.log", f->folder);
     if (mkdir(state, 0700) < 0 && errno != EEXIST)
         return mf_cli_fail(MF_EXIT_FAILED, "%s: %s", state, strerrordesc_np(errno));
-    int code = await_lock(state);
+    int code = wait_for_lock(state);
     if (code != 0)
         return code;
     (void)unlink(ports);
@@ -122,7 +124,7 @@ static int start_worker(struct mf_tune_farm *f, struct worker *w)
 
     mf_tune_find_program("moefarm-worker", "worker", path);
     mf_format(spool, sizeof(spool), "%s/spool", f->folder);
-    /* The same name finds the same spool after a restart */
+    /* Keep the name across restarts, so that the worker finds its spool */
     mf_format(name, sizeof(name), "tune-%.90s", w->device.name);
     for (char *p = name; *p; p++)
         *p = *p == ':' || *p == '/' ? '-' : *p;
@@ -167,7 +169,7 @@ const char *mf_tune_farm_url(const struct mf_tune_farm *f)
     return f->url;
 }
 
-/* A worker that ended is started again; one that keeps ending is given up, and said so. */
+/* Restarts a worker that exited. Gives up a worker that exits too often, and reports it. */
 static int check_worker(struct mf_tune_farm *f, struct worker *w)
 {
     char line[MF_TUNE_LINE_MAX];
@@ -178,11 +180,11 @@ static int check_worker(struct mf_tune_farm *f, struct worker *w)
         mf_tune_last_line(w->child.log, line);
         w->given_up = true;
         return mf_cli_fail(0,
-                           "the worker of %s keeps ending: %s; where another farm has the device, "
-                           "hand the shapes to that one (--url)",
+                           "the worker of %s keeps exiting: %s; if another farm uses the device, "
+                           "submit the shapes to that farm (--url)",
                            w->device.name, line);
     }
-    if (mf_now_ms() - w->child.ended_ms < RESTART_MS)
+    if (mf_now_ms() - w->child.ended_ms < RESTART_DELAY_MS)
         return 0;
     w->restarts++;
     return start_worker(f, w);
@@ -202,11 +204,11 @@ static int check(struct mf_tune_farm *f)
         n_given_up += f->workers[i].given_up;
     }
     return n_given_up == f->n
-               ? mf_cli_fail(MF_EXIT_FAILED, "no worker is left; their logs are in %s", f->folder)
+               ? mf_cli_fail(MF_EXIT_FAILED, "all workers gave up; see their logs in %s", f->folder)
                : 0;
 }
 
-/* Once: what was said is not said again. */
+/* Keeps the first failure and reports it only once. */
 int mf_tune_farm_check(struct mf_tune_farm *f)
 {
     if (f->failed == 0)
@@ -222,7 +224,7 @@ struct mf_tune_farm *mf_tune_farm_stop(struct mf_tune_farm *f)
         mf_tune_child_terminate(&f->workers[i].child);
     for (size_t i = 0; i < f->n; i++)
         mf_tune_child_end(&f->workers[i].child);
-    /* Last: what a worker that stops still sends is committed */
+    /* Stop the coordinator last, so that it commits what stopping workers send */
     mf_tune_child_terminate(&f->daemon);
     mf_tune_child_end(&f->daemon);
     free(f);

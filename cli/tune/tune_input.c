@@ -24,7 +24,8 @@ int mf_tune_input_name(struct mf_tune_input *in, const char *list)
     while (*list) {
         size_t len = strcspn(list, ":");
         if (len >= sizeof(in->paths[0]) || in->n_tables == MF_TUNE_TABLES_MAX)
-            return mf_cli_fail(MF_EXIT_USAGE, "-o: at most %d files, separated by colons",
+            return mf_cli_fail(MF_EXIT_USAGE,
+                               "-o: more than %d colon-separated files or a path that is too long",
                                MF_TUNE_TABLES_MAX);
         if (len > 0)
             mf_format(in->paths[in->n_tables++], sizeof(in->paths[0]), "%.*s", (int)len, list);
@@ -40,7 +41,7 @@ int mf_tune_input_tables(struct mf_tune_input *in)
     for (size_t i = 0; i < in->n_tables; i++) {
         int r = mf_table_file_read(in->paths[i], &in->tuned[i], why);
         if (r == -ENOENT) {
-            printf("Not exist tuned file: %s%s\n", in->paths[i], i == 0 ? ", so it is made" : "");
+            printf("Not exist tuned file: %s%s\n", in->paths[i], i == 0 ? ", it will be created" : "");
             r = mf_table_new(in->paths[i], true, &in->tuned[i]);
         }
         if (r < 0)
@@ -77,7 +78,7 @@ int mf_tune_input_untuned(struct mf_tune_input *in, const char *path)
 {
     char why[MF_REASON_MAX];
 
-    /* Of a tuned table the rows' shapes and whose they are: those that its tuner could not tune are to be tuned more than any */
+    /* Read only keys and classes: a tuned table may have rows without a result, which need tuning most */
     if (mf_table_file_read_part(path, MF_TABLE_KEYS, &in->untuned, why) < 0)
         return mf_cli_fail(MF_EXIT_USAGE, "-i: %s", why);
     mf_tune_print_unreadable(path, in->untuned);
@@ -93,7 +94,7 @@ static int add_class(struct mf_tune_input *in, const struct mf_device_class *cla
             return 0;
     }
     if (in->n_classes == MF_TUNE_CLASSES_MAX)
-        return mf_cli_fail(MF_EXIT_USAGE, "more than %d device classes; name some by --classes",
+        return mf_cli_fail(MF_EXIT_USAGE, "more than %d device classes; select some with --classes",
                            MF_TUNE_CLASSES_MAX);
     in->classes[in->n_classes++] = *class;
     return 0;
@@ -109,7 +110,8 @@ static int classes_named(struct mf_tune_input *in, const char *list)
         struct mf_device_class class;
         mf_format(text, sizeof(text), "%.*s", (int)len, list);
         if (mf_device_class_parse(text, &class) < 0)
-            return mf_cli_fail(MF_EXIT_USAGE, "--classes: '%s' is no device class; gfx942/304 is one", text);
+            return mf_cli_fail(MF_EXIT_USAGE, "--classes '%s': expected a device class such as gfx942/304",
+                               text);
         code = add_class(in, &class);
         list += len + (list[len] == ',');
     }
@@ -125,13 +127,13 @@ static int classes_of_workers(struct mf_tune_input *in, struct mf_cli *cli)
     cJSON_ArrayForEach (w, workers) {
         struct mf_device_class class;
         const char *state = mf_api_text(w, "state", "");
-        bool there = strcmp(state, "idle") == 0 || strcmp(state, "busy") == 0;
-        if (code == 0 && there && mf_device_class_parse(mf_api_text(w, "class", ""), &class) == 0)
+        bool connected = strcmp(state, "idle") == 0 || strcmp(state, "busy") == 0;
+        if (code == 0 && connected && mf_device_class_parse(mf_api_text(w, "class", ""), &class) == 0)
             code = add_class(in, &class);
     }
     if (code == 0 && in->n_classes == 0)
         return mf_cli_fail(MF_EXIT_FAILED,
-                           "the farm has no worker now; name the device classes by --classes");
+                           "the farm has no connected worker; give the device classes with --classes");
     return code;
 }
 

@@ -29,5 +29,4 @@ int mf_tune_input_untuned(struct mf_tune_input *in, const char *path);
 int mf_tune_input_classes(struct mf_tune_input *in, const struct mf_tune_options *o, struct mf_cli *cli);
 
 /* Prints the unreadable rows of the table on stderr. */
-
 void mf_tune_print_unreadable(const char *path, const struct mf_table *t);

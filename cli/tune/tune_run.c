@@ -1,4 +1,4 @@
-/* Batches of shapes: handed in, followed, and each finished row merged into the table as it comes. */
+/* Submits batches of shapes, follows them, and merges each finished row into the table. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -12,17 +12,16 @@
 #include "common/table/table_file.h"
 #include "common/table/table_merge.h"
 
-#define BODY_MAX       (16u << 20) /* what moefarmd takes */
-#define TIMEOUT_MAX_MS 600000      /* what it takes for a step */
+#define BODY_MAX       (16u << 20) /* maximum request body of moefarmd */
+#define TIMEOUT_MAX_MS 600000      /* moefarmd's maximum time_cap_ms */
 
 struct batch {
     struct mf_tune_run *run;
     struct mf_tune_pending pending;
     int64_t id;
-    bool
-        refused; /* by the farm, for what it says: there is no such batch, and handed in again there would be none */
-    size_t merged; /* tasks that were done when the table was last written */
-    int failed;    /* exit code of a turn that could not go on */
+    bool refused;  /* the farm rejected the content: no batch exists, and a retry cannot succeed */
+    size_t merged; /* number of done tasks when the table was last written */
+    int failed;    /* exit code of the first on_tick call that failed; 0 if none */
 };
 
 static volatile sig_atomic_t interrupted;
@@ -32,14 +31,15 @@ static void note_interrupt(int signal)
     interrupted = signal;
 }
 
-/* The first time in order: what is done is merged, the farm ended. The second time at once. */
+/* The first signal ends the run in order: finished rows are merged and the farm is stopped. The second one
+ * kills the process. */
 static void catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
     for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++) {
         struct sigaction before;
-        /* Who runs it under nohup wants it to go on */
+        /* Keep ignored signals ignored, as under nohup */
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             (void)sigaction(signals[i],
                             &(struct sigaction){.sa_handler = note_interrupt, .sa_flags = (int)SA_RESETHAND},
@@ -47,9 +47,9 @@ static void catch_signals(void)
     }
 }
 
-/* ---- handing in ---- */
+/* ---- submitting ---- */
 
-/* A member of the options, as a number where it is one. */
+/* Adds an option, as a JSON number if the text is one. Skips NULL. */
 static void add_option(cJSON *options, const char *name, const char *text)
 {
     double number;
@@ -88,7 +88,7 @@ static cJSON *make_options(const struct mf_tune_options *o, const struct mf_devi
     return options;
 }
 
-/* As a text, which tells one run's batches from another's. NULL: out of memory. */
+/* Prints the options as text, which identifies the batches of this run. NULL if out of memory. */
 static char *print_options(const struct mf_tune_options *o, const struct mf_device_class *class)
 {
     _cleanup_(cJSON_Deletep) cJSON *options = make_options(o, class);
@@ -109,7 +109,8 @@ static int make_csv(const struct mf_shape *shapes, size_t n, struct mf_buf *csv)
     return r < 0 ? mf_cli_fail(MF_EXIT_FAILED, "%s", why) : 0;
 }
 
-/* For what was sent. Who may send it, and when, is another matter: later, or with a token, the same is taken. */
+/* True if the farm rejected the content of the request. False for authentication, timeout and rate limit
+ * errors: the same request may succeed later. */
 static bool is_refusal(long status)
 {
     static const long others[] = {401, 403, 408, 429};
@@ -121,8 +122,8 @@ static bool is_refusal(long status)
     return status >= 400 && status < 500;
 }
 
-/* Hands in what the record says, again where it was before: the key makes that the same batch. What is refused leaves no
- * record: a later run would stumble over it whatever it asks for. */
+/* Submits the recorded batch. Submitting it again returns the same batch because of its key. Deletes the
+ * record of a rejected batch, which would make every later run fail. */
 static int submit(struct batch *b)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -145,7 +146,9 @@ static int submit(struct batch *b)
         return code;
     receipt = mf_api_parse(reply.body.data, reply.body.len);
     b->id = mf_api_i64(receipt, "batch", 0);
-    return b->id > 0 ? 0 : mf_cli_fail(MF_EXIT_UNREACHED, "the answer is no receipt; is that moefarmd?");
+    return b->id > 0
+               ? 0
+               : mf_cli_fail(MF_EXIT_UNREACHED, "the reply has no batch; check that the URL is moefarmd's");
 }
 
 /* ---- merging ---- */
@@ -162,12 +165,12 @@ static int fetch_table(struct batch *b, const char *consumer, struct mf_table **
     if (code != 0)
         return code;
     return mf_table_read("export", reply.body.data, reply.body.len, ret, why) < 0
-               ? mf_cli_fail(MF_EXIT_UNREACHED, "the export is no table: %s", why)
+               ? mf_cli_fail(MF_EXIT_UNREACHED, "the export is not a table: %s", why)
                : 0;
 }
 
-/* The farm's rows; for AITER those of which it dispatches every kernel. They keep our columns behind AITER's, so that a later
- * run can tell what they are. */
+/* Fetches the batch's rows; for AITER only those whose kernels AITER dispatches. The rows keep moefarm's
+ * columns after AITER's, so that a later run recognises them. */
 static int fetch_rows(struct batch *b, struct mf_table **ret)
 {
     _cleanup_(mf_table_freep) struct mf_table *ours = NULL;
@@ -196,20 +199,23 @@ static void note_merged(struct batch *b, const struct mf_table_row *row, const s
 
     if (!o || o->end == MF_TUNE_TUNED)
         return;
-    /* Of a comparison, a row that the table keeps is as good as tuned: it was measured beside the new one */
+    /* With --compare, a foreign row that stays in the table counts as tuned: the new one was compared with it
+     */
     bool kept = item->what == MF_MERGED_FOREIGN && b->run->options->compare;
     o->end = item->what == MF_MERGED_FOREIGN && !kept ? MF_TUNE_REMAINING : MF_TUNE_TUNED;
     o->us = row->us;
     o->tflops = row->tflops;
     o->bw = row->bw;
-    mf_format(o->what, sizeof(o->what), "%s", mf_merged_name(kept ? MF_MERGED_KEPT : item->what));
+    mf_format(o->merge_status, sizeof(o->merge_status), "%s",
+              mf_merged_name(kept ? MF_MERGED_KEPT : item->what));
     mf_format(o->reason, sizeof(o->reason), "%s", item->what == MF_MERGED_ADDED ? "" : item->reason);
     mf_format(o->kernels, sizeof(o->kernels), "%s%s%s", row->kernel1 ? row->kernel1 : "",
               mf_table_no_kernel(row->kernel2) ? "" : " | ",
               mf_table_no_kernel(row->kernel2) ? "" : row->kernel2);
 }
 
-/* All rows of the batch that are there: those that the table has already are found to be as fast, and kept. */
+/* Merges all finished rows of the batch into the table. Rows that it already has are no faster, so they are
+ * kept. */
 static int merge(struct batch *b)
 {
     _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
@@ -223,13 +229,13 @@ static int merge(struct batch *b)
             b->run->table, -1, fresh,
             &(struct mf_merge_options){.replace = b->run->options->all && !b->run->options->update_improved},
             &result, why) < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is as it was", b->run->table, why);
+        return mf_cli_fail(MF_EXIT_FAILED, "%s: %s; the file is unchanged", b->run->table, why);
     for (size_t i = 0; i < result.n_items; i++)
         note_merged(b, &fresh->rows[i], &result.items[i]);
     return 0;
 }
 
-static int turn(void *context, const struct mf_progress *progress)
+static int on_tick(void *context, const struct mf_progress *progress)
 {
     struct batch *b = context;
     size_t done = mf_progress_count(progress, MF_TASK_DONE);
@@ -251,7 +257,7 @@ static int turn(void *context, const struct mf_progress *progress)
     return b->failed;
 }
 
-/* ---- what became of the tasks ---- */
+/* ---- outcomes ---- */
 
 static void note_task(struct batch *b, const cJSON *task)
 {
@@ -274,7 +280,7 @@ static void note_task(struct batch *b, const cJSON *task)
         mf_format(o->reason, sizeof(o->reason), "%s", state);
 }
 
-/* A row that is done and that the export leaves out. */
+/* Records why the export omits a finished row. */
 static void note_left_out(struct batch *b, const cJSON *item)
 {
     struct mf_device_class class;
@@ -325,15 +331,16 @@ static int note_outcomes(struct batch *b)
 
 /* ---- one batch ---- */
 
-/* To its end; the record goes away once nothing of it can be lost. */
+/* Follows the batch to its end. Deletes its record when all its results are saved. */
 static int follow(struct batch *b)
 {
-    struct mf_watch_options watch = {.patience_s = MF_WATCH_TIMEOUT_S, .turn = turn, .context = b};
+    struct mf_watch_options watch = {
+        .reconnect_timeout_s = MF_WATCH_TIMEOUT_S, .on_tick = on_tick, .context = b};
     int code = mf_watch_batch(b->run->cli, b->id, &watch);
 
-    if (b->run->interrupted) /* what came since the last turn */
+    if (b->run->interrupted) /* rows finished after the last on_tick call */
         return merge(b);
-    /* That tasks failed is no reason to stop; that a turn failed is, and the batch may be in the middle then */
+    /* Failed tasks do not end the run. A failed on_tick call does, while the batch may still be running */
     if (b->failed != 0 || (code != MF_EXIT_OK && code != MF_EXIT_FAILED))
         return b->failed != 0 ? b->failed : code;
     code = merge(b);
@@ -358,7 +365,7 @@ static char *make_body(const struct mf_tune_run *run, const struct mf_tune_list 
     return mf_json_print(body);
 }
 
-static int begin(struct batch *b, const struct mf_tune_list *list, size_t first, size_t n)
+static int submit_new(struct batch *b, const struct mf_tune_list *list, size_t first, size_t n)
 {
     _cleanup_(mf_buf_release) struct mf_buf csv, baseline;
     _cleanup_(mf_freep) char *options = print_options(b->run->options, &list->class);
@@ -378,9 +385,9 @@ static int begin(struct batch *b, const struct mf_tune_list *list, size_t first,
     return code != 0 ? code : submit(b);
 }
 
-/* ---- what an earlier run left ---- */
+/* ---- batches of an earlier run ---- */
 
-/* Its rows are not handed in again. False: it is none of this run's. */
+/* Removes the batch's rows from this run's lists. False if the batch does not belong to this run. */
 static bool covers(struct mf_tune_run *run, const struct mf_tune_pending *p)
 {
     _cleanup_(cJSON_Deletep) cJSON *body = mf_json_parse(p->body, strlen(p->body), BODY_MAX);
@@ -402,7 +409,7 @@ static bool covers(struct mf_tune_run *run, const struct mf_tune_pending *p)
     return any;
 }
 
-/* What was asked otherwise is of no use to anybody: it would only keep the devices from this run's shapes. */
+/* Cancels a batch of a run with other options, because it would keep the devices from this run's shapes. */
 static int abandon(struct batch *b)
 {
     _cleanup_(mf_http_reply_release) struct mf_http_reply reply;
@@ -411,14 +418,13 @@ static int abandon(struct batch *b)
     mf_http_reply_init(&reply);
     int code = submit(b);
     if (b->refused) {
-        printf(
-            "an earlier run with other options had handed in what the farm does not take; it is forgotten\n");
+        printf("deleted the record of an earlier run with other options: the farm rejects its batch\n");
         return 0;
     }
     if (code != 0)
         return code;
     mf_api_path(path, "/api/v1/batches/{}/cancel", b->id);
-    printf("batch %" PRId64 " of an earlier run had other options; it is cancelled\n", b->id);
+    printf("cancelling batch %" PRId64 " of an earlier run, which had other options\n", b->id);
     if (mf_http_send(b->run->cli->http, &(struct mf_http_request){.method = "POST", .path = path}, &reply) <
         0)
         return mf_cli_fail(MF_EXIT_UNREACHED, "%s", mf_http_error(b->run->cli->http));
@@ -434,7 +440,7 @@ static int resume(struct mf_tune_run *run, struct mf_tune_pending *p)
         return abandon(&b);
     int code = submit(&b);
     if (code == 0) {
-        printf("going on with batch %" PRId64 " of an earlier run\n", b.id);
+        printf("resuming batch %" PRId64 " of an earlier run\n", b.id);
         code = follow(&b);
     }
     return code;
@@ -455,20 +461,20 @@ static int resume_all(struct mf_tune_run *run)
     return code;
 }
 
-/* ---- all ---- */
+/* ---- all batches ---- */
 
-/* The same part of every class's list, at once: their devices have nothing to wait for each other for. */
+/* Submits the same range of every class's list at once, because the classes use different devices. */
 static int tune_part(struct mf_tune_run *run, size_t first)
 {
     _cleanup_(mf_freep) struct batch *batches = calloc(run->n_lists, sizeof(*batches));
-    size_t most = (size_t)run->options->batch;
+    size_t max_shapes = (size_t)run->options->batch;
     int code = batches ? 0 : mf_cli_fail(MF_EXIT_FAILED, "out of memory");
 
     for (size_t i = 0; i < run->n_lists && code == 0; i++) {
         const struct mf_tune_list *l = &run->lists[i];
         batches[i].run = run;
         if (l->n > first)
-            code = begin(&batches[i], l, first, MF_MIN(l->n - first, most));
+            code = submit_new(&batches[i], l, first, MF_MIN(l->n - first, max_shapes));
     }
     for (size_t i = 0; batches && i < run->n_lists; i++) {
         if (batches[i].id > 0 && code == 0 && !run->interrupted)
@@ -480,13 +486,13 @@ static int tune_part(struct mf_tune_run *run, size_t first)
 
 int mf_tune_run(struct mf_tune_run *run)
 {
-    size_t most = 0, step = (size_t)run->options->batch;
+    size_t max_shapes = 0, step = (size_t)run->options->batch;
 
     catch_signals();
     int code = resume_all(run);
     for (size_t i = 0; i < run->n_lists; i++)
-        most = MF_MAX(most, run->lists[i].n);
-    for (size_t first = 0; first < most && code == 0 && !run->interrupted; first += step)
+        max_shapes = MF_MAX(max_shapes, run->lists[i].n);
+    for (size_t first = 0; first < max_shapes && code == 0 && !run->interrupted; first += step)
         code = tune_part(run, first);
     return code;
 }

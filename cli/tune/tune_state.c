@@ -1,4 +1,4 @@
-/* The state folder: who works on the table, and what was handed in. */
+/* Manages the state folder: the lock on the table and the records of submitted batches. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +18,12 @@
 #include "common/base/text.h"
 
 #define PENDING     "pending-"
-#define PENDING_MAX (40u << 20) /* a submission is at most 16 MiB, and quoted once more here */
+#define PENDING_MAX (40u << 20) /* a submission has at most 16 MiB, and JSON escaping enlarges it */
 #define BATCHES_MAX 4096
 
 /* ---- the folder ---- */
 
-/* With its parents, those private to this user that are made. */
+/* Creates the folder and its missing parents, readable only by this user. */
 static int make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -36,7 +36,7 @@ static int make_folders(char *path)
     return mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* The table may not exist yet, its folder has to. */
+/* Resolves the table's path. The table may not exist yet; its folder must. */
 static void table_path(const char *tune_file, char path[PATH_MAX])
 {
     char folder[PATH_MAX], real[PATH_MAX];
@@ -52,8 +52,9 @@ static void table_path(const char *tune_file, char path[PATH_MAX])
         mf_format(path, PATH_MAX, "%s", tune_file);
 }
 
-/* Where a folder beside the table cannot be made: the base directory specification's place for state. */
-static int make_elsewhere(const char *table, char *folder, size_t cap)
+/* Creates a folder under XDG_STATE_HOME (XDG Base Directory Specification), for tables in read-only folders.
+ */
+static int make_xdg_folder(const char *table, char *folder, size_t cap)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     uint64_t hash = mf_hash64(table, strlen(table), MF_HASH_SEED);
@@ -67,13 +68,13 @@ static int make_elsewhere(const char *table, char *folder, size_t cap)
     return make_folders(folder);
 }
 
-static int make_folder(const char *asked, const char *tune_file, char *folder, size_t cap)
+static int make_folder(const char *requested, const char *tune_file, char *folder, size_t cap)
 {
     char table[PATH_MAX];
     int r;
 
-    if (asked) {
-        r = mf_copy(folder, cap, asked);
+    if (requested) {
+        r = mf_copy(folder, cap, requested);
         return r < 0 ? r : make_folders(folder);
     }
     table_path(tune_file, table);
@@ -83,10 +84,10 @@ static int make_folder(const char *asked, const char *tune_file, char *folder, s
     if (mkdir(folder, 0700) == 0 || errno == EEXIST)
         return 0;
     r = -errno;
-    return r == -EACCES || r == -EROFS || r == -EPERM ? make_elsewhere(table, folder, cap) : r;
+    return r == -EACCES || r == -EROFS || r == -EPERM ? make_xdg_folder(table, folder, cap) : r;
 }
 
-static int lock_it(struct mf_tune_state *s, const char *tune_file)
+static int lock_table(struct mf_tune_state *s, const char *tune_file)
 {
     char path[MF_TUNE_PATH_MAX + 16], pid[32] = "";
 
@@ -98,8 +99,8 @@ static int lock_it(struct mf_tune_state *s, const char *tune_file)
         ssize_t n = pread(s->lock, pid, sizeof(pid) - 1, 0);
         pid[n > 0 ? strcspn(pid, "\n") : 0] = '\0';
         return mf_cli_fail(MF_EXIT_FAILED,
-                           "another moefarm tune%s%s works on %s; wait for it to end, or give another -o",
-                           *pid ? ", process " : "", pid, tune_file);
+                           "%s: locked by another moefarm tune%s%s; wait until it exits, or give another -o",
+                           tune_file, *pid ? ", process " : "", pid);
     }
     mf_format(pid, sizeof(pid), "%ld\n", (long)getpid());
     if (ftruncate(s->lock, 0) < 0 || pwrite(s->lock, pid, strlen(pid), 0) < 0)
@@ -107,17 +108,18 @@ static int lock_it(struct mf_tune_state *s, const char *tune_file)
     return 0;
 }
 
-int mf_tune_state_open(const char *asked, const char *tune_file, struct mf_tune_state *ret)
+int mf_tune_state_open(const char *requested, const char *tune_file, struct mf_tune_state *ret)
 {
-    int r = make_folder(asked, tune_file, ret->folder, sizeof(ret->folder));
+    int r = make_folder(requested, tune_file, ret->folder, sizeof(ret->folder));
 
     ret->lock = -1;
-    if (r == -ENOENT && !asked)
+    if (r == -ENOENT && !requested)
         return mf_cli_fail(MF_EXIT_USAGE, "-o: %s: its folder does not exist", tune_file);
     if (r < 0)
-        return mf_cli_fail(MF_EXIT_FAILED, "make the state folder %s%s: %s; give one by --state",
-                           asked ? "" : "of the table ", asked ? asked : tune_file, strerrordesc_np(-r));
-    return lock_it(ret, tune_file);
+        return mf_cli_fail(MF_EXIT_FAILED, "cannot create the state folder %s%s: %s; give one with --state",
+                           requested ? "" : "of the table ", requested ? requested : tune_file,
+                           strerrordesc_np(-r));
+    return lock_table(ret, tune_file);
 }
 
 void mf_tune_state_close(struct mf_tune_state *s)
@@ -125,7 +127,7 @@ void mf_tune_state_close(struct mf_tune_state *s)
     mf_closep(&s->lock);
 }
 
-/* ---- what was handed in ---- */
+/* ---- pending batches ---- */
 
 void mf_tune_pending_release(struct mf_tune_pending *p)
 {
@@ -156,7 +158,7 @@ int mf_tune_pending_add(const struct mf_tune_state *s, const char *farm, const c
     uint64_t hash = mf_hash64(options, strlen(options), mf_hash64(farm, strlen(farm), MF_HASH_SEED));
     struct timespec now;
 
-    /* The same rows handed in again after they failed are another batch: hence the time */
+    /* The time makes the key unique: rows that are submitted again after a failure are a new batch */
     (void)clock_gettime(CLOCK_REALTIME, &now);
     hash = mf_hash64(body, strlen(body), hash);
     p.farm = strdup(farm);
@@ -199,7 +201,7 @@ static int load(const char *path, struct mf_tune_pending *ret)
             *members[i].to = strdup(value);
         if (!*members[i].to) {
             mf_tune_pending_release(&p);
-            return mf_cli_fail(MF_EXIT_FAILED, "%s: no record of a batch, remove it", path);
+            return mf_cli_fail(MF_EXIT_FAILED, "%s: not a record of a batch; remove the file", path);
         }
     }
     mf_format(p.path, sizeof(p.path), "%s", path);

@@ -1,4 +1,4 @@
-/* What became of every shape, as AITER's tuner says it. */
+/* Prints the outcome of every shape in the format of AITER's tuner. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static void print_tuned(const struct mf_tune_outcomes *o, bool verbose, struct m
         mf_columns_addf(&c, "%.4f", item->us);
         mf_columns_addf(&c, "%.2f", item->tflops);
         mf_columns_addf(&c, "%.2f", item->bw);
-        mf_columns_add(&c, item->what);
+        mf_columns_add(&c, item->merge_status);
         if (verbose)
             mf_columns_add(&c, item->kernels);
     }
@@ -77,7 +77,7 @@ static void print_tuned(const struct mf_tune_outcomes *o, bool verbose, struct m
     mf_columns_release(&c);
 }
 
-static void print_others(const struct mf_tune_outcomes *o, enum mf_tune_end end, struct mf_buf *out)
+static void print_reasons(const struct mf_tune_outcomes *o, enum mf_tune_end end, struct mf_buf *out)
 {
     for (size_t i = 0; i < o->n; i++) {
         const struct mf_tune_outcome *item = &o->items[i];
@@ -90,8 +90,9 @@ static void print_others(const struct mf_tune_outcomes *o, enum mf_tune_end end,
     }
 }
 
-/* The rows to hand in again, in the columns of an untuned file. AITER's has gfx too and no cu_num; so it reads both. */
-static void print_again(const struct mf_tune_outcomes *o, size_t n, struct mf_buf *out)
+/* Prints the failed rows in the columns of an untuned file. AITER's file also has gfx, but no cu_num; both
+ * programs can read this form. */
+static void print_repro(const struct mf_tune_outcomes *o, size_t n, struct mf_buf *out)
 {
     (void)mf_buf_addf(out,
                       "\n============= Repro CSV (%zu failed shapes) =============\n"
@@ -123,15 +124,15 @@ void mf_tune_summary(const struct mf_tune_outcomes *o, const struct mf_tune_tota
     if (tuned > 0)
         print_tuned(o, t->verbose, out);
     (void)mf_buf_addf(out, "Failed shapes: %zu\n", failed);
-    print_others(o, MF_TUNE_FAILED, out);
+    print_reasons(o, MF_TUNE_FAILED, out);
     (void)mf_buf_addf(out, "untuned shapes: %zu\n", remaining);
-    print_others(o, MF_TUNE_REMAINING, out);
+    print_reasons(o, MF_TUNE_REMAINING, out);
     if (t->n_unreadable > 0)
         (void)mf_buf_addf(out, "unreadable rows: %zu\n", t->n_unreadable);
     if (failed > 0)
-        print_again(o, failed, out);
+        print_repro(o, failed, out);
     if (failed + remaining + t->n_unreadable > 0)
         (void)mf_buf_adds(out,
                           "[Tuning not Finished] some shapes are not tuned or all failed; the reasons are "
-                          "above, moefarm why and -o2 say more\n");
+                          "above, see also moefarm why and -o2\n");
 }

@@ -12,7 +12,7 @@ int mf_array_grow(void *array, size_t n, size_t *cap, size_t size)
     if (n < *cap)
         return 0;
     size_t more = *cap ? *cap * 2 : CAP_FIRST;
-    memcpy(&items, array, sizeof(items)); /* the pointer's own type is not known here */
+    memcpy(&items, array, sizeof(items)); /* memcpy, because the pointer's type is unknown here */
     items = reallocarray(items, more, size);
     if (!items)
         return -ENOMEM;

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What data points to while a buffer has no memory: read, never written. */
-static char nothing[1];
+/* data points here while a buffer has no allocation. Never written. */
+static char empty_data[1];
 
 void mf_buf_init(struct mf_buf *b, size_t max)
 {
-    *b = (struct mf_buf){.data = nothing, .max = max < SIZE_MAX ? max : SIZE_MAX - 1};
+    *b = (struct mf_buf){.data = empty_data, .max = max < SIZE_MAX ? max : SIZE_MAX - 1};
 }
 
 void mf_buf_release(struct mf_buf *b)
@@ -30,7 +30,8 @@ void mf_buf_clear(struct mf_buf *b)
         b->data[0] = '\0';
 }
 
-/* Makes room for extra bytes and the terminator. cap counts the terminator, so it is at most max + 1, or 0. */
+/* Makes room for `extra` bytes and the terminator. cap includes the terminator, so it is 0 or at most max +
+ * 1. */
 static int reserve(struct mf_buf *b, size_t extra)
 {
     if (b->error < 0)
@@ -86,7 +87,7 @@ int mf_buf_addv(struct mf_buf *b, const char *format, va_list args)
     if (b->error < 0)
         return b->error;
 
-    /* Most appends fit into what is there: then they are formatted once. */
+    /* Most appends fit into the existing allocation and are formatted once. */
     size_t room = b->cap > 0 ? b->cap - b->len : 0;
     va_list again;
     va_copy(again, args);
@@ -102,7 +103,7 @@ int mf_buf_addv(struct mf_buf *b, const char *format, va_list args)
         }
     }
     va_end(again);
-    /* A formatting that did not fit has left its first part behind the end. */
+    /* An output that did not fit has overwritten the terminator. */
     if (r < 0 && b->cap > 0)
         b->data[b->len] = '\0';
     return r;

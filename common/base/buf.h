@@ -1,8 +1,8 @@
-/* A growing byte buffer with a ceiling.
+/* A growing byte buffer with a size limit.
  *
  * data is never NULL after init and data[len] is always 0, so it can be used as a C string. An append that
- * would pass the ceiling or runs out of memory changes nothing, and makes every later append fail too
- * (sticky), so a chain of appends is checked once, by mf_buf_error(). */
+ * exceeds the limit or runs out of memory changes nothing and makes every later append fail (sticky error),
+ * so a sequence of appends needs one check of mf_buf_error(). */
 #pragma once
 
 #include <stdarg.h>
@@ -14,13 +14,13 @@ struct mf_buf {
     int error; /* 0, -ENOMEM or -EFBIG */
 };
 
-/* max: the most bytes it may hold, the terminator not counted. Allocates nothing. */
+/* max: largest length in bytes, without the terminator. Allocates nothing. */
 void mf_buf_init(struct mf_buf *b, size_t max);
 void mf_buf_release(struct mf_buf *b);
-/* Empties it and forgets an error; keeps its memory. */
+/* Sets the length to 0 and clears the error; keeps the allocation. */
 void mf_buf_clear(struct mf_buf *b);
 int mf_buf_add(struct mf_buf *b, const void *data, size_t len);
-/* One byte; most find room. */
+/* Appends one byte. Inline, because most calls need no reallocation. */
 static inline int mf_buf_addc(struct mf_buf *b, char c)
 {
     if (b->error < 0 || b->cap < b->len + 2)
@@ -38,5 +38,6 @@ static inline int mf_buf_error(const struct mf_buf *b)
 {
     return b->error;
 }
-/* The bytes as a heap string that the caller frees; leaves b empty. NULL when an append had failed. */
+/* Returns the contents as a heap string that the caller frees, and empties b. Returns NULL if an append
+ * failed. */
 char *mf_buf_take(struct mf_buf *b);

@@ -1,4 +1,4 @@
-/* Scope-bound cleanup, after systemd's: declare with _cleanup_(x_freep), hand over with MF_TAKE. */
+/* Scope-bound cleanup as in systemd: declare with _cleanup_(x_freep), transfer ownership with MF_TAKE. */
 #pragma once
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
     }                                      \
     struct mf_cleanup_needs_a_semicolon
 
-/* The value of p, leaving NULL behind: ownership moves to whoever reads the value. */
+/* Returns the value of p and sets p to NULL: ownership moves to the caller. */
 #define MF_TAKE(p)                 \
     ({                             \
         typeof(p) mf_taken_ = (p); \
@@ -32,7 +32,7 @@ static inline void mf_freep(void *p)
     free(*(void **)p);
 }
 
-/* -1 is left: its number is soon that of another file. */
+/* Sets *fd to -1, because the kernel soon reuses the descriptor number for another file. */
 static inline void mf_closep(int *fd)
 {
     if (*fd >= 0)

@@ -1,4 +1,4 @@
-/* Two clocks: CLOCK_MONOTONIC for durations and deadlines, CLOCK_REALTIME for what people read. */
+/* Two clocks: CLOCK_MONOTONIC for durations and deadlines, CLOCK_REALTIME for displayed times. */
 #pragma once
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static inline int64_t mf_now_ms(void)
     return (int64_t)(mf_now_ns() / 1000000u);
 }
 
-/* To the end, whatever signals come. */
+/* Sleeps for the whole time; resumes after signals. */
 static inline void mf_sleep_ms(int64_t ms)
 {
     struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
@@ -25,7 +25,7 @@ static inline void mf_sleep_ms(int64_t ms)
         ;
 }
 
-/* Milliseconds since 1970. */
+/* Milliseconds since 1970-01-01 UTC. */
 static inline int64_t mf_wall_ms(void)
 {
     struct timespec t;

@@ -1,5 +1,6 @@
-/* The processors of this process. */
+/* Number of CPUs available to this process. */
 #pragma once
 
-/* How many the calling thread may use: of the host's, those that a cpuset, taskset or a batch system left it. At least 1. */
+/* CPUs in the affinity mask of the calling thread, as restricted by a cpuset, taskset or a batch system. At
+ * least 1. */
 int mf_cpus_allowed(void);

@@ -13,7 +13,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define LINKS_MAX 40 /* as the kernel follows */
+#define LINKS_MAX 40 /* the kernel's limit */
 
 int mf_write_all(int fd, const void *data, size_t len)
 {
@@ -30,21 +30,21 @@ int mf_write_all(int fd, const void *data, size_t len)
     return 0;
 }
 
-static char *name_in(char *file)
+static char *file_name(char *file)
 {
     char *slash = strrchr(file, '/');
     return slash ? slash + 1 : file;
 }
 
-/* With its slash; "." where the name has none. */
+/* The directory part with its trailing slash; "." if there is none. */
 static void folder_of(const char *file, char ret[PATH_MAX])
 {
     const char *slash = strrchr(file, '/');
     mf_format(ret, PATH_MAX, "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
 }
 
-/* N of a file N in the folder of this process's descriptors, by whatever path; -1: it is no such file. The links in there name
- * the files that are open, as far as these have a name. */
+/* Returns N if `file` is entry N of this process's descriptor directory (by any path), otherwise -1. The
+ * symbolic links in that directory give only the path that the file had when it was opened. */
 static int own_descriptor(const char *file)
 {
     static const char *const folders[] = {"/proc/self/fd", "/proc/thread-self/fd"};
@@ -63,7 +63,8 @@ static int own_descriptor(const char *file)
     return -1;
 }
 
-/* A link in there is a way to the file itself: what it says is only what the file was called when it was opened. */
+/* True for links in /proc. They lead to an open file; the link text is only the path that the file had when
+ * it was opened. */
 static bool is_in_proc(const char *file)
 {
     char folder[PATH_MAX];
@@ -72,9 +73,9 @@ static bool is_in_proc(const char *file)
     return statfs(folder, &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC;
 }
 
-/* The last part only: links among the folders are followed by whoever opens the file. It ends at what a process has open, if at
- * that. */
-static int follow(struct mf_target *t)
+/* Follows symbolic links in the last path component only; open(2) follows those in the directories. Stops at
+ * a link to an open file of a process. */
+static int follow_links(struct mf_target *t)
 {
     char to[PATH_MAX] = "", *file = t->file;
     for (int i = 0; i < LINKS_MAX; i++) {
@@ -88,7 +89,7 @@ static int follow(struct mf_target *t)
         t->is_open = is_in_proc(file);
         if (t->is_open)
             return 0;
-        char *from = to[0] == '/' ? file : name_in(file);
+        char *from = to[0] == '/' ? file : file_name(file);
         if ((size_t)(from - file) + (size_t)n >= PATH_MAX)
             return -ENAMETOOLONG;
         memcpy(from, to, (size_t)n);
@@ -108,22 +109,23 @@ int mf_target_find(const char *path, struct mf_target *ret)
     if (r == 0 && exists && !S_ISREG(st.st_mode))
         t.is_stream = true;
     else if (r == 0)
-        r = follow(&t);
+        r = follow_links(&t);
     if (r < 0)
         return r;
-    if (!exists) { /* nor is it open */
+    if (!exists) { /* a missing file cannot be open */
         t.is_open = false;
         t.descriptor = -1;
     }
     t.is_stream = t.is_stream || t.is_open;
-    if (exists ? S_ISDIR(st.st_mode) : *path && !*name_in(t.file))
+    if (exists ? S_ISDIR(st.st_mode) : *path && !*file_name(t.file))
         return -EISDIR;
     *ret = t;
     return 0;
 }
 
-/* A file of this process's is not opened anew: that would be another position in it, without the O_APPEND that it may have been
- * opened with. Of another's neither is to be had: that is emptied first, as by a shell's ">". */
+/* Does not reopen a file that this process has open: a new descriptor has its own position and lacks
+ * O_APPEND. For another process's file there is no shared descriptor: truncate it first, as a shell's ">"
+ * does. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len)
 {
     if (target->descriptor >= 0)
@@ -140,7 +142,7 @@ int mf_sync_folder(const char *path)
         return -ENOMEM;
     char *slash = strrchr(folder, '/');
     if (slash)
-        slash[slash == folder] = '\0'; /* of "/name" the slash is the folder */
+        slash[slash == folder] = '\0'; /* the directory of "/name" is "/" */
     _cleanup_(mf_closep) int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
@@ -151,7 +153,7 @@ static int sync_and_rename(const char *next, const char *path)
     return fd < 0 || fsync(fd) < 0 || rename(next, path) < 0 ? -errno : 0;
 }
 
-int mf_put_in_place(const char *next, const char *path)
+int mf_replace_file(const char *next, const char *path)
 {
     int r = sync_and_rename(next, path);
     if (r < 0) {

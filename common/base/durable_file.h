@@ -1,33 +1,34 @@
-/* Files that are there after a power cut: what write(2) and rename(2) leave to their caller. Thread-safe. */
+/* Durable file writes: complete writes, fsync and atomic replacement. Thread-safe. */
 #pragma once
 
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Where what is written to a path goes. rename(2) would put a file in the place of a device or a FIFO, and in that of a link;
- * and in that of the file that /dev/stdout is redirected to, of which whoever opened it would see nothing: whoever writes a
- * path that a person gave asks here first. */
+/* Resolved destination of a path that the user gave. rename(2) would replace a device, a FIFO, a symbolic
+ * link, or the file that /dev/stdout is redirected to, and processes that have it open would not see the new
+ * data. Resolve such a path with mf_target_find() before writing. */
 struct mf_target {
-    /* What the path names, links followed, whether it is there or not: a new version is renamed to it */
+    /* Path with symbolic links followed; the file need not exist. A new version is renamed to it. */
     char file[PATH_MAX];
-    bool is_stream; /* a device, a FIFO or the like: never replaced; mf_stream_write, or a refusal */
-    bool is_open;   /* a stream: a process's open file, as /dev/stdout may be, whatever name it had */
-    int descriptor; /* of this process, by which it is open; -1: none, the path is opened */
+    bool is_stream; /* not a regular file, or is_open: write with mf_stream_write or refuse, never replace */
+    bool is_open;   /* an open file of some process, such as /dev/stdout; implies is_stream */
+    int descriptor; /* descriptor of this process that refers to the file; -1 if none: open the path */
 };
 
-/* -EISDIR: a folder. -ELOOP, -EACCES, …: nobody can say. */
+/* -EISDIR: the path names a directory. Other negative errno values: the path could not be resolved. */
 int mf_target_find(const char *path, struct mf_target *ret);
-/* Writes into what is there: a descriptor of this process from where it stands, an open file of another's from its beginning, and
- * nothing else is in it then. Neither whole or not at all nor synced: a stream has nothing of either. Waits, as open(2) does,
- * for a FIFO's reader. */
+/* Writes to the existing stream: to a descriptor of this process at its current position, to a file opened by
+ * another process after truncating it. The write is neither atomic nor synced. Blocks like open(2) until a
+ * FIFO has a reader. */
 int mf_stream_write(const struct mf_target *target, const void *data, size_t len);
 
-/* All of it, whatever signals come. -EIO: the file takes nothing more and does not say why. */
+/* Writes all bytes; retries after signals. -EIO: write(2) returned 0. */
 int mf_write_all(int fd, const void *data, size_t len);
-/* Makes the name of a file durable: syncs the folder that it lies in. -EINVAL: as some network file systems, it has no such
- * sync; the rename is all that it offers. */
+/* Makes a file name durable by syncing its directory. -EINVAL: the volume (some network file systems)
+ * cannot sync a directory; the caller can rely on the rename only. */
 int mf_sync_folder(const char *path);
-/* Puts the file `next`, complete, in the place of `path`, which lies in the same folder: after a power cut there is what was
- * there before or the whole of it, never its name with half of it. What is not put there is removed. */
-int mf_put_in_place(const char *next, const char *path);
+/* Syncs the complete file `next` and renames it to `path` in the same directory. After a power failure `path`
+ * holds either its old contents or all of the new ones. If the call fails before the rename, it deletes
+ * `next`. */
+int mf_replace_file(const char *next, const char *path);

@@ -15,8 +15,8 @@ MF_NAMES_DEFINE(mf_fault, MF_FAULT_, MF_FAULT_MAP)
 enum mf_fault mf_fault_armed = MF_FAULT_NONE;
 
 /* Set once by mf_fault_init(). */
-static int64_t deadly;
-static int64_t *met; /* in the file */
+static int64_t kill_at_hit;
+static int64_t *hit_count; /* mapped from FILE */
 
 int mf_fault_init(void)
 {
@@ -30,23 +30,23 @@ int mf_fault_init(void)
         return -EINVAL;
     mf_format(name, sizeof(name), "%.*s", (int)(n - text), text);
     mf_format(number, sizeof(number), "%.*s", (int)(path - n - 1), n + 1);
-    if (mf_fault_parse(name, &armed) < 0 || mf_parse_i64(number, 1, INT64_MAX, &deadly) < 0)
+    if (mf_fault_parse(name, &armed) < 0 || mf_parse_i64(number, 1, INT64_MAX, &kill_at_hit) < 0)
         return -EINVAL;
     _cleanup_(mf_closep) int fd = open(path + 1, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 || ftruncate(fd, sizeof(*met)) < 0)
+    if (fd < 0 || ftruncate(fd, sizeof(*hit_count)) < 0)
         return -errno;
-    met = mmap(NULL, sizeof(*met), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (met == MAP_FAILED)
+    hit_count = mmap(NULL, sizeof(*hit_count), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (hit_count == MAP_FAILED)
         return -errno;
     mf_fault_armed = armed;
     return 0;
 }
 
-void mf_fault_met(void)
+void mf_fault_hit(void)
 {
-    if (__atomic_add_fetch(met, 1, __ATOMIC_SEQ_CST) != deadly)
+    if (__atomic_add_fetch(hit_count, 1, __ATOMIC_SEQ_CST) != kill_at_hit)
         return;
     (void)kill(getpid(), SIGKILL);
     for (;;)
-        (void)pause(); /* the signal is on its way to this thread or to another one */
+        (void)pause(); /* until the signal is delivered to some thread */
 }

@@ -1,63 +1,64 @@
-/* Named places where a test has the process die as by kill -9: around every durable step of the coordinator, of a worker, of
- * a runner and of an export.
+/* Named crash points for tests: a process kills itself with SIGKILL around a durable step of the coordinator,
+ * a worker, a runner or an export.
  *
- *     MOEFARM_FAULT=NAME:N:FILE    the N-th time that any process gets to NAME, counted in FILE, it kills itself
+ *   MOEFARM_FAULT=NAME:N:FILE    the process that reaches NAME for the N-th time kills itself
  *
- * The count is in a file that all of them map, made empty by the test: the place is met N times over all processes and all
- * their successors, one of them dies, and afterwards the file says how often it was met. Without the variable, which is
- * read once by mf_fault_init(), a place costs one comparison. Set before threads start, read by all of them. */
+ * All processes map the counter in FILE, so N counts all processes and their successors; exactly one process
+ * dies. The test creates FILE empty and reads the total from it afterwards. If the variable is not set, a
+ * crash point costs one comparison. mf_fault_init() reads the variable once, before threads start. */
 #pragma once
 
 #include "common/base/names.h"
 
 /* clang-format off */
-#define MF_FAULT_MAP(X, P)                                                                                        \
-    X(P, NONE, "none")                                                                                            \
-    /* coordinator */                                                                                             \
-    X(P, SCHEMA_WRITTEN, "schema_written")   /* the schema is made, its transaction open */                       \
-    X(P, FARM_LOADED, "farm_loaded")         /* the new epoch and longer leases are written, not committed */      \
-    X(P, UNIT_LEASED, "unit_leased")         /* in a turn: a lease is written */                                  \
-    X(P, RESULT_STORED, "result_stored")     /* in a turn: a result is written */                                 \
-    X(P, LAYER_RANKED, "layer_ranked")       /* in a turn: pipelines and races of a layer model are written */    \
-    X(P, LAYOUT_SETTLED, "layout_settled")   /* in a turn: the layout that won a layer model's races is written */ \
-    X(P, CONFIG_STORED, "config_stored")     /* in a turn: a winner is written */                                 \
-    X(P, CHANNEL_MOVED, "channel_moved")     /* in a turn: a channel's move is written */                          \
-    X(P, TURN_WRITTEN, "turn_written")       /* all of a turn is written, not committed */                        \
-    X(P, LOG_WRITTEN, "log_written")         /* the commit is in the log, the log not synced */                   \
-    X(P, TURN_COMMITTED, "turn_committed")   /* nobody was answered yet */                                        \
-    X(P, TURN_ANSWERED, "turn_answered")                                                                          \
-    /* worker */                                                                                                  \
-    X(P, HELLO_SENT, "hello_sent")                                                                                \
-    X(P, UNIT_TAKEN, "unit_taken")           /* a UNIT was received */                                            \
-    X(P, RECORD_HALF, "record_half")         /* spool: a record's header is written, its payload is not */         \
-    X(P, RESULT_SPOOLED, "result_spooled")   /* in the spool, not sent */                                         \
-    X(P, RESULT_SENT, "result_sent")                                                                              \
-    X(P, ACK_TAKEN, "ack_taken")             /* acknowledged, still in the spool */                               \
-    X(P, ACK_KEPT, "ack_kept")               /* taken out of the spool */                                         \
-    X(P, SPOOL_WRITTEN, "spool_written")     /* the shorter spool lies beside the old one */                      \
-    X(P, SPOOL_RENAMED, "spool_renamed")                                                                          \
-    /* runner */                                                                                                  \
-    X(P, STEP_OFFERED, "step_offered")       /* in an enumeration */                                              \
-    X(P, STEP_BEGUN, "step_begun")           /* a step, or a pipeline of a race */                                \
-    X(P, STEP_TOLD, "step_told")             /* its result is with the worker */                                  \
-    X(P, RACE_TOLD, "race_told")             /* the closing result of a race is */                                \
-    X(P, WORK_ENDED, "work_ended")           /* the worker was told that the unit is over */                      \
-    /* export */                                                                                                  \
-    X(P, TABLE_WRITTEN, "table_written")     /* the new table is synced beside the old one */                     \
+#define MF_FAULT_MAP(X, P)                                                                                  \
+    X(P, NONE, "none")                                                                                      \
+    /* coordinator */                                                                                       \
+    X(P, SCHEMA_WRITTEN, "schema_written")               /* schema created, transaction not committed */    \
+    X(P, FARM_LOADED, "farm_loaded")                     /* new epoch and leases written, not committed */  \
+    X(P, UNIT_LEASED, "unit_leased")                     /* lease written, not committed */                 \
+    X(P, RESULT_STORED, "result_stored")                 /* result written, not committed */                \
+    X(P, LAYER_RANKED, "layer_ranked")                   /* pipelines and races of a layer model written */ \
+    X(P, LAYOUT_SETTLED, "layout_settled")               /* winning layout of a layer model written */      \
+    X(P, CONFIG_STORED, "config_stored")                 /* winner written, not committed */                \
+    X(P, CHANNEL_MOVED, "channel_moved")                 /* channel pointer written, not committed */       \
+    X(P, TRANSACTION_WRITTEN, "transaction_written")     /* all statements executed, not committed */       \
+    X(P, WAL_WRITTEN, "wal_written")                     /* commit is in the WAL, WAL not synced */         \
+    X(P, TRANSACTION_COMMITTED, "transaction_committed") /* no reply sent */                                \
+    X(P, REPLIES_SENT, "replies_sent")                                                                      \
+    /* worker */                                                                                            \
+    X(P, HELLO_SENT, "hello_sent")                                                                          \
+    X(P, UNIT_RECEIVED, "unit_received")                 /* UNIT received */                                \
+    X(P, RECORD_PARTIAL, "record_partial")               /* spool: header written, no payload */            \
+    X(P, RESULT_SPOOLED, "result_spooled")               /* in the spool, not sent */                       \
+    X(P, RESULT_SENT, "result_sent")                                                                        \
+    X(P, ACK_RECEIVED, "ack_received")                   /* acknowledged, still in the spool */             \
+    X(P, ACK_APPLIED, "ack_applied")                     /* removed from the spool */                       \
+    X(P, SPOOL_WRITTEN, "spool_written")                 /* compacted spool written, not renamed */         \
+    X(P, SPOOL_RENAMED, "spool_renamed")                                                                    \
+    /* runner */                                                                                            \
+    X(P, STEP_OFFERED, "step_offered")                   /* during enumeration */                           \
+    X(P, STEP_STARTED, "step_started")                   /* a step, or a pipeline of a race */              \
+    X(P, STEP_REPORTED, "step_reported")                 /* step result sent to the worker */               \
+    X(P, RACE_REPORTED, "race_reported")                 /* final race result sent to the worker */         \
+    X(P, WORK_ENDED, "work_ended")                       /* worker notified that the unit is finished */    \
+    /* export */                                                                                            \
+    X(P, TABLE_WRITTEN, "table_written")                 /* new table synced, not renamed */                \
     X(P, TABLE_RENAMED, "table_renamed")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_fault, MF_FAULT_, MF_FAULT_MAP);
 
-/* Where this process dies; MF_FAULT_NONE in every process that is not tested. */
+/* Crash point armed in this process; MF_FAULT_NONE outside tests. */
 extern enum mf_fault mf_fault_armed;
 
-/* Reads MOEFARM_FAULT. -EINVAL: it does not say NAME:N:FILE; or what keeps it from mapping the file. */
+/* Reads MOEFARM_FAULT. -EINVAL: not in the form NAME:N:FILE. Other negative errno values: FILE could not be
+ * mapped. */
 int mf_fault_init(void);
-/* Counts; does not come back the N-th time. */
-void mf_fault_met(void);
+/* Increments the counter in FILE; kills the process on the N-th hit. */
+void mf_fault_hit(void);
 
 static inline void mf_fault_at(enum mf_fault here)
 {
     if (mf_fault_armed == here)
-        mf_fault_met();
+        mf_fault_hit();
 }

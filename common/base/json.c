@@ -7,15 +7,14 @@
 
 #include "common/base/text.h"
 
-#define EXACT_MAX (INT64_C(1) << 53) /* beyond it not every integer is a double */
+#define EXACT_MAX (INT64_C(1) << 53) /* a double represents every integer up to here */
 
 static bool is_hex(unsigned char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* "\uXXXX" of something else than U+0000: cJSON turns that, and digits that are none, into the end of the
- * text. */
+/* True for "\uXXXX" other than U+0000. cJSON ends the string at U+0000 and at invalid digits. */
 static bool is_unicode_escape(const unsigned char *p, size_t left)
 {
     if (left < 6)
@@ -27,8 +26,9 @@ static bool is_unicode_escape(const unsigned char *p, size_t left)
     return memcmp(p + 2, "0000", 4) != 0;
 }
 
-/* Bytes before what cJSON would let through: control characters, text that is no UTF-8, escaped terminators. */
-static size_t clean_bytes(const unsigned char *p, size_t len)
+/* Length of the prefix before the first byte that cJSON would accept and this parser rejects: control
+ * characters, invalid UTF-8, \u0000. */
+static size_t valid_prefix(const unsigned char *p, size_t len)
 {
     for (size_t i = 0; i < len;) {
         if (p[i] >= 0x20 && p[i] < 0x80 && p[i] != '\\') {
@@ -55,10 +55,10 @@ static size_t clean_bytes(const unsigned char *p, size_t len)
 cJSON *mf_json_parse(const char *text, size_t len, size_t max)
 {
     errno = EBADMSG;
-    if (len == 0 || len > max || clean_bytes((const unsigned char *)text, len) < len)
+    if (len == 0 || len > max || valid_prefix((const unsigned char *)text, len) < len)
         return NULL;
     const char *end = NULL;
-    errno = 0; /* malloc says so here, cJSON does not */
+    errno = 0; /* malloc sets ENOMEM; cJSON reports no cause */
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_ParseWithLengthOpts(text, len, &end, 0);
     errno = errno == ENOMEM ? ENOMEM : EBADMSG;
     if (!json)
@@ -70,9 +70,9 @@ cJSON *mf_json_parse(const char *text, size_t len, size_t max)
     return MF_TAKE(json);
 }
 
-size_t mf_json_broken_line(const char *text, size_t len)
+size_t mf_json_error_line(const char *text, size_t len)
 {
-    size_t line = 1, clean = clean_bytes((const unsigned char *)text, len);
+    size_t line = 1, clean = valid_prefix((const unsigned char *)text, len);
     const char *end = text + clean;
     _cleanup_(cJSON_Deletep) cJSON *json = clean < len ? NULL : cJSON_ParseWithLengthOpts(text, len, &end, 0);
 
@@ -83,7 +83,6 @@ size_t mf_json_broken_line(const char *text, size_t len)
     return line;
 }
 
-/* The member, or NULL when it is absent or null. */
 static const cJSON *member(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -96,7 +95,7 @@ int mf_json_value_i64(const cJSON *value, int64_t min, int64_t max, int64_t *ret
         return -ENOENT;
     int64_t whole;
     if (cJSON_IsRaw(value)) {
-        /* what mf_json_add_i64 makes of a large number */
+        /* mf_json_add_i64 adds large numbers as raw text */
         if (mf_parse_i64(value->valuestring, -EXACT_MAX, EXACT_MAX, &whole) < 0)
             return -EINVAL;
     } else {
@@ -170,7 +169,7 @@ cJSON *mf_json_array(const cJSON *object, const char *key)
 
 cJSON *mf_json_add_i64(cJSON *object, const char *key, int64_t value)
 {
-    /* cJSON prints 15 digits and takes them for exact when they differ by an ulp. */
+    /* cJSON prints 15 digits if the value they give is within one ulp, which is not exact. */
     if (value > -INT64_C(1000000000000000) && value < INT64_C(1000000000000000))
         return cJSON_AddNumberToObject(object, key, (double)value);
     char text[24];

@@ -7,14 +7,14 @@
 #include "common/base/buf.h"
 #include "common/base/text.h"
 
-#define PRINT_MAX      INT32_MAX /* as cJSON has it */
+#define PRINT_MAX      INT32_MAX /* cJSON's limit */
 #define SHORT_TEXT     64
-#define EXACT_DIGITS   1e15 /* below it 15 digits name every integer */
+#define EXACT_DIGITS   1e15 /* below it 15 digits represent every integer */
 #define FRACTION       1000000
-#define FRACTION_LEAST 1e-4 /* below it cJSON writes an exponent */
-#define FRACTION_MOST  1e9  /* that 15 digits leave six of for the fraction */
+#define FRACTION_LEAST 1e-4 /* below it cJSON prints an exponent */
+#define FRACTION_MOST  1e9  /* below it 15 digits leave six for the fraction */
 
-/* At least n digits, in front of `at`; where they begin. */
+/* Writes at least n digits that end before `at`; returns the index of the first digit. */
 static size_t put_digits(char *text, size_t at, uint64_t value, size_t n)
 {
     for (size_t end = at; value > 0 || end - at < n; value /= 10)
@@ -29,7 +29,7 @@ void mf_json_put_u64(struct mf_buf *b, uint64_t value)
     (void)mf_buf_add(b, text + at, sizeof(text) - at);
 }
 
-/* A point and millionths in front of `at`, without the zeros at the end. */
+/* Writes a point and the millionths before `at`, without trailing zeros; returns the index of the point. */
 static size_t put_fraction(char *text, size_t at, uint64_t millionths)
 {
     size_t n = 6;
@@ -40,8 +40,8 @@ static size_t put_fraction(char *text, size_t at, uint64_t millionths)
     return at;
 }
 
-/* Integers, and what at most six digits behind the point say exactly, which times, ratios and identities are; false: another
- * number. That those digits are the shortest text of the double is sure up to 15 of them. */
+/* Prints integers and numbers with at most six decimals, which covers times, ratios and ids. Up to 15 digits
+ * this text is the shortest for the double. Returns false for other numbers. */
 static bool add_short_number(struct mf_buf *b, double d)
 {
     double size = fabs(d);
@@ -68,8 +68,8 @@ static bool add_short_number(struct mf_buf *b, double d)
     return true;
 }
 
-/* cJSON prints a number by printf, and reads it again to see whether more digits are needed: a microsecond. Only what has no
- * short text is left to it. */
+/* cJSON prints a number with printf and parses it again to decide whether it needs more digits, which costs 1
+ * us. Use cJSON only for numbers without a short text. */
 void mf_json_put_number(struct mf_buf *b, double d)
 {
     cJSON item = {.type = cJSON_Number, .valuedouble = d};
@@ -110,7 +110,7 @@ void mf_json_put_text(struct mf_buf *b, const char *text)
     const unsigned char *p = (const unsigned char *)(text ? text : "");
     size_t left = strlen((const char *)p);
     char quoted[SHORT_TEXT + 2];
-    if (left <= SHORT_TEXT && plain_prefix(p, left) == left) { /* nearly all: names and states */
+    if (left <= SHORT_TEXT && plain_prefix(p, left) == left) { /* the common case: names and states */
         quoted[0] = '"';
         memcpy(quoted + 1, p, left);
         quoted[1 + left] = '"';

@@ -10,9 +10,9 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-#define LINE_MAX_BYTES 4096 /* what a pipe takes in one piece */
+#define LINE_MAX_BYTES 4096 /* PIPE_BUF: writes up to this size are atomic */
 
-/* Set once before threads start, read by all of them. */
+/* Set once before threads start, then read-only. */
 static const char *log_program = "moefarm";
 static enum mf_log_level log_level = MF_LOG_INFO;
 
@@ -22,8 +22,9 @@ void mf_log_init(const char *program, enum mf_log_level level)
     log_level = level;
 }
 
-/* "2026-11-20T23:01:07.123Z". gmtime_r would take the C library's time zone lock. Days to a civil date as in
- * Howard Hinnant's "chrono-compatible low-level date algorithms", years counted from March. */
+/* Formats "2026-11-20T23:01:07.123Z". Avoids gmtime_r, which takes the C library's time zone lock. The
+ * conversion of days to a date is from Howard Hinnant, "chrono-compatible low-level date algorithms", with
+ * years from March. */
 static void print_time(int64_t wall_ms, char *buf, size_t cap)
 {
     int64_t days = wall_ms / 86400000, ms = wall_ms % 86400000;
@@ -38,7 +39,7 @@ static void print_time(int64_t wall_ms, char *buf, size_t cap)
               (int)(ms / 60000 % 60), (int)(ms / 1000 % 60), (int)(ms % 1000));
 }
 
-/* A message may quote what a peer sent: it must not look like a line of its own. */
+/* A message may quote text from a peer: replace control characters, so that it cannot forge a log line. */
 static void keep_on_one_line(char *text)
 {
     for (; *text; text++) {
@@ -59,11 +60,11 @@ __attribute__((format(printf, 3, 0))) static void write_line(enum mf_log_level l
     mf_format(line, room, "%s %s %s: ", when, log_program, names[level]);
     size_t len = strlen(line);
     int n = vsnprintf(line + len, room - len, format, args);
-    bool whole = n >= 0 && (size_t)n < room - len;
+    bool complete = n >= 0 && (size_t)n < room - len;
     if (n < 0)
         line[len] = '\0';
     len += strlen(line + len);
-    mf_format(line + len, sizeof(line) - len, "%s%s", whole ? "" : cut, suffix);
+    mf_format(line + len, sizeof(line) - len, "%s%s", complete ? "" : cut, suffix);
     keep_on_one_line(line);
     len = strlen(line);
     line[len] = '\n';

@@ -1,5 +1,5 @@
-/* One line a message on stderr: "2026-11-20T23:01:07.123Z moefarmd info: text". Programs log, libraries
- * return; whoever knows the purpose logs once. Thread-safe: a line is one write. */
+/* Log lines on stderr: "2026-11-20T23:01:07.123Z moefarmd info: text". Libraries return errors; the program
+ * logs each error once, where the context is known. Thread-safe: a line is one write(2). */
 #pragma once
 
 enum mf_log_level { MF_LOG_ERROR, MF_LOG_WARNING, MF_LOG_INFO, MF_LOG_DEBUG };

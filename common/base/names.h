@@ -1,10 +1,9 @@
-/* Enums with text. One list gives the enum, its names and its parser; the text goes into the database, the
- * API and the CSV, the numbers never do.
+/* Enums with text. One list defines the enum, its names and its parser. The database, the API and the CSV use
+ * the text, never the numbers.
  *
- *     #define MF_STATUS_MAP(X, P) X(P, OK, "ok") X(P, WRONG, "wrong")
- *     MF_NAMES_DECLARE(mf_status, MF_STATUS_, MF_STATUS_MAP);        in the header
- *     MF_NAMES_DEFINE(mf_status, MF_STATUS_, MF_STATUS_MAP)          in one .c
- */
+ *   #define MF_STATUS_MAP(X, P) X(P, OK, "ok") X(P, WRONG, "wrong")
+ *   MF_NAMES_DECLARE(mf_status, MF_STATUS_, MF_STATUS_MAP);        in the header
+ *   MF_NAMES_DEFINE(mf_status, MF_STATUS_, MF_STATUS_MAP)          in one .c file */
 #pragma once
 
 #include <errno.h>
@@ -13,11 +12,11 @@
 #define MF_NAMES_VALUE_(P, NAME, text) P##NAME,
 #define MF_NAMES_TEXT_(P, NAME, text)  [P##NAME] = text,
 
-#define MF_NAMES_DECLARE(type, P, MAP)                                               \
-    enum type { MAP(MF_NAMES_VALUE_, P) P##N_ };                                     \
-    /* The text of a value, "?" for a number that is none. */                        \
-    const char *type##_name(enum type value);                                        \
-    /* Exact match. -EINVAL when the text names no value; *ret is then untouched. */ \
+#define MF_NAMES_DECLARE(type, P, MAP)                                        \
+    enum type { MAP(MF_NAMES_VALUE_, P) P##N_ };                              \
+    /* Text of a value; "?" for an invalid number. */                         \
+    const char *type##_name(enum type value);                                 \
+    /* Exact match. -EINVAL and *ret unchanged if the text names no value. */ \
     int type##_parse(const char *text, enum type *ret)
 
 #define MF_NAMES_DEFINE(type, P, MAP)                                              \

@@ -8,8 +8,8 @@
 
 #include "common/base/text.h"
 
-/* A path, or a name behind '@': the abstract namespace, where a zero byte stands for it. */
-static int read_address(const char *text, struct mf_notify *n)
+/* Accepts a path or '@' and a name in the abstract namespace, where a zero byte replaces the '@'. */
+static int parse_address(const char *text, struct mf_notify *n)
 {
     size_t len = strlen(text);
     if (len < 2 || len >= sizeof(n->to.sun_path) || (text[0] != '/' && text[0] != '@'))
@@ -22,7 +22,8 @@ static int read_address(const char *text, struct mf_notify *n)
     return 0;
 }
 
-/* $WATCHDOG_PID says whose the watchdog is: a process that was started by the service must not feed it. */
+/* Returns half of the watchdog timeout in ms, 0 without a watchdog. If $WATCHDOG_PID names another process,
+ * the watchdog is not for this process. */
 static int64_t read_watchdog(void)
 {
     const char *us = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
@@ -40,13 +41,13 @@ int mf_notify_init(struct mf_notify *n)
     *n = (struct mf_notify){.fd = -1};
     if (!socket_text)
         return 0;
-    int r = read_address(socket_text, n);
+    int r = parse_address(socket_text, n);
     if (r < 0)
         return r;
     n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (n->fd < 0)
         return -errno;
-    n->every_ms = read_watchdog();
+    n->watchdog_interval_ms = read_watchdog();
     (void)unsetenv("NOTIFY_SOCKET");
     (void)unsetenv("WATCHDOG_USEC");
     (void)unsetenv("WATCHDOG_PID");
@@ -60,21 +61,21 @@ void mf_notify_release(struct mf_notify *n)
     n->fd = -1;
 }
 
-void mf_notify_say(struct mf_notify *n, const char *lines)
+void mf_notify_send(struct mf_notify *n, const char *lines)
 {
     if (n->fd >= 0)
         (void)sendto(n->fd, lines, strlen(lines), MSG_NOSIGNAL, (const struct sockaddr *)&n->to, n->to_len);
 }
 
-void mf_notify_turn(struct mf_notify *n, int64_t now_ms)
+void mf_notify_watchdog(struct mf_notify *n, int64_t now_ms)
 {
     if (now_ms < mf_notify_due_ms(n))
         return;
-    mf_notify_say(n, "WATCHDOG=1");
-    n->due_ms = now_ms + n->every_ms;
+    mf_notify_send(n, "WATCHDOG=1");
+    n->due_ms = now_ms + n->watchdog_interval_ms;
 }
 
 int64_t mf_notify_due_ms(const struct mf_notify *n)
 {
-    return n->fd >= 0 && n->every_ms > 0 ? n->due_ms : INT64_MAX;
+    return n->fd >= 0 && n->watchdog_interval_ms > 0 ? n->due_ms : INT64_MAX;
 }

@@ -1,7 +1,7 @@
-/* What a supervisor is told that speaks systemd's protocol (sd_notify(3)), without its library: each message is one datagram
- * to $NOTIFY_SOCKET. Whoever owns the main loop says READY=1 once it serves, gives notify_turn() its turn in every pass of
- * that loop, so that a loop that hangs misses its watchdog, and says STOPPING=1. Without the variable nothing is sent.
- * Not for two threads at once. */
+/* Service notifications in systemd's protocol (sd_notify(3)), without its library: each message is one
+ * datagram to $NOTIFY_SOCKET. The main loop sends READY=1 when it serves, calls mf_notify_watchdog() in each
+ * iteration, so that a hung loop misses its watchdog, and sends STOPPING=1. If $NOTIFY_SOCKET is not set,
+ * nothing is sent. Not thread-safe. */
 #pragma once
 
 #include <stdint.h>
@@ -9,21 +9,21 @@
 #include <sys/un.h>
 
 struct mf_notify {
-    int fd; /* -1: nobody listens */
+    int fd; /* -1: notifications are disabled */
     struct sockaddr_un to;
     socklen_t to_len;
-    int64_t every_ms; /* between signs of life, half of the watchdog's; 0: none is wanted */
+    int64_t watchdog_interval_ms; /* half of the watchdog timeout; 0: no watchdog */
     int64_t due_ms;
 };
 
-/* Reads the variables and takes them out of the environment, for children are not this service. Before threads start.
- * -EINVAL: $NOTIFY_SOCKET is no address. */
+/* Reads the environment variables and removes them, so that child processes do not notify. Call it before
+ * threads start. -EINVAL: $NOTIFY_SOCKET is not a valid address. */
 int mf_notify_init(struct mf_notify *n);
 void mf_notify_release(struct mf_notify *n);
 
-/* Sends lines of NAME=VALUE. A supervisor that does not take them is none of the service's business. */
-void mf_notify_say(struct mf_notify *n, const char *lines);
-/* WATCHDOG=1 when it is due, by mf_now_ms. */
-void mf_notify_turn(struct mf_notify *n, int64_t now_ms);
-/* When the loop has to come round at the latest; INT64_MAX: whenever it likes. */
+/* Sends NAME=VALUE lines. Ignores send errors. */
+void mf_notify_send(struct mf_notify *n, const char *lines);
+/* Sends WATCHDOG=1 if it is due. now_ms: from mf_now_ms(). */
+void mf_notify_watchdog(struct mf_notify *n, int64_t now_ms);
+/* Time by which the loop must call mf_notify_watchdog() again (clock of mf_now_ms()); INT64_MAX: never. */
 int64_t mf_notify_due_ms(const struct mf_notify *n);

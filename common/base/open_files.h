@@ -1,7 +1,8 @@
-/* How many files a process may have open: each connection, runner and spool is some of them. */
+/* Limit of open file descriptors. Each connection, runner and spool needs several. */
 #pragma once
 
-#define MF_DESCRIPTORS 65536 /* asked for, where the system grants them */
+#define MF_DESCRIPTORS 65536 /* desired soft limit */
 
-/* Raises the limit to MF_DESCRIPTORS, or to the most that may be asked for; what is higher stays. Children inherit it. */
+/* Raises the soft limit to MF_DESCRIPTORS, or to the hard limit if that is lower. Never lowers it. Children
+ * inherit the limit. */
 int mf_open_files_raise(void);

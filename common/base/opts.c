@@ -17,14 +17,13 @@ static const struct mf_opt builtin_opts[] = {
     {.name = "version", .type = MF_OPT_BOOL, .help = "print the version and exit"},
 };
 
-/* Names of one letter, perhaps with a digit ("-o2"), are written with one dash. */
+/* One-letter names, optionally with a digit ("-o2"), are shown with one dash. */
 static const char *dashes(const struct mf_opt *o)
 {
     bool is_letter = o->name[1] == '\0' || (isdigit((unsigned char)o->name[1]) && o->name[2] == '\0');
     return is_letter ? "-" : "--";
 }
 
-/* One that may have a value behind "=" or as the next word. */
 static bool has_value(const struct mf_opt *o)
 {
     return o->type != MF_OPT_BOOL;
@@ -40,8 +39,8 @@ static const char *argument_of(const struct mf_opt *o)
     return o->argument ? o->argument : "VALUE";
 }
 
-/* Rows one below the other that set the same value are spellings of one option; their number. */
-static size_t spellings(const struct mf_opt *opts, size_t n)
+/* Number of consecutive rows, from the first, that set the same value: spellings of one option. */
+static size_t count_spellings(const struct mf_opt *opts, size_t n)
 {
     size_t i = 1;
     while (i < n && !is_builtin(&opts[0]) && opts[i].value == opts[0].value)
@@ -49,13 +48,13 @@ static size_t spellings(const struct mf_opt *opts, size_t n)
     return i;
 }
 
-/* One letter has no "no-" form, nor has what is a no already. */
+/* One-letter names and names that start with "no-" have no "no-" form. */
 static bool shows_no(const struct mf_opt *o)
 {
     return !has_value(o) && !is_builtin(o) && strlen(o->name) > 1 && strncmp(o->name, "no-", 3) != 0;
 }
 
-/* "--name VALUE", "-n, --[no-]name", "--name [VALUE]" of an option's n spellings. */
+/* Formats "--name VALUE", "-n, --[no-]name" or "--name [VALUE]" for an option with n spellings. */
 static void print_left(const struct mf_opt *o, size_t n, char *buf, size_t cap)
 {
     size_t len = 0;
@@ -77,7 +76,7 @@ static const char *help_of(const struct mf_opt *o, size_t n)
     return "";
 }
 
-/* " (default: 8)"; empty where there is nothing worth saying. */
+/* Formats " (default: 8)", or nothing if no default is to be shown. */
 static void print_default(const struct mf_opt *o, char *buf, size_t cap)
 {
     buf[0] = '\0';
@@ -88,7 +87,7 @@ static void print_default(const struct mf_opt *o, char *buf, size_t cap)
         mf_format(buf, cap, "%s", *(const bool *)o->value ? " (default: on)" : "");
         break;
     case MF_OPT_INT: {
-        /* What nobody could give means that it was not given */
+        /* A default outside the range means "not set" */
         int64_t value = *(const int64_t *)o->value;
         if ((o->min == 0 && o->max == 0) || (value >= o->min && value <= o->max))
             mf_format(buf, cap, " (default: %" PRId64 ")", value);
@@ -133,7 +132,7 @@ static int left_width(const struct mf_opt *opts, size_t n)
     char left[LEFT_TEXT_MAX];
     int width = 0;
     for (size_t i = 0, same; i < n; i += same) {
-        same = spellings(opts + i, n - i);
+        same = count_spellings(opts + i, n - i);
         print_left(opts + i, same, left, sizeof(left));
         if (strlen(left) <= LEFT_MAX)
             width = MF_MAX(width, (int)strlen(left));
@@ -141,7 +140,7 @@ static int left_width(const struct mf_opt *opts, size_t n)
     return width;
 }
 
-/* An option in its n spellings. */
+/* n: number of spellings. */
 static void print_option(FILE *out, const struct mf_opt *o, size_t n, int width)
 {
     char left[LEFT_TEXT_MAX], text[1024], value[256];
@@ -166,14 +165,14 @@ void mf_opts_help(FILE *out, const char *usage, const struct mf_opt *opts, size_
     width = MF_MAX(width, left_width(builtin_opts, MF_ARRAY_LEN(builtin_opts)));
     fprintf(out, "usage: %s\n\noptions:\n", usage);
     for (size_t i = 0, same; i < n; i += same) {
-        same = spellings(opts + i, n - i);
+        same = count_spellings(opts + i, n - i);
         print_option(out, &opts[i], same, width);
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(builtin_opts); i++)
         print_option(out, &builtin_opts[i], 1, width);
 }
 
-/* A dash within a name is as good as an underscore. */
+/* Compares names; '-' and '_' are equal. */
 static bool same_name(const char *a, const char *b, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -192,11 +191,11 @@ static const struct mf_opt *find_in(const struct mf_opt *opts, size_t n, const c
     return NULL;
 }
 
-/* The option that was probably meant, NULL when none is near. */
+/* The known option with the most similar name; NULL if no name is similar. */
 static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const char *name, size_t len)
 {
     const struct mf_opt *best = NULL;
-    size_t best_distance = len < 2 ? 0 : len < 4 ? 2 : 4; /* below it */
+    size_t best_distance = len < 2 ? 0 : len < 4 ? 2 : 4; /* exclusive limit */
     for (size_t i = 0; i < n; i++) {
         size_t d = mf_edit_distance(name, len, opts[i].name, strlen(opts[i].name));
         if (d < best_distance) {
@@ -207,13 +206,13 @@ static const struct mf_opt *nearest(const struct mf_opt *opts, size_t n, const c
     return best;
 }
 
-/* One word of the command line that starts with a dash. */
+/* One argv word that starts with a dash. */
 struct word {
     const char *text;
-    const char *name; /* behind the dashes, name_len bytes */
+    const char *name; /* after the dashes, name_len bytes */
     size_t name_len;
-    const char *attached;        /* what stands behind "=", or NULL */
-    const struct mf_opt *option; /* NULL: there is none of that name */
+    const char *attached;        /* text after "=", or NULL */
+    const struct mf_opt *option; /* NULL if unknown */
     bool off;                    /* written with "no-" */
 };
 
@@ -235,12 +234,12 @@ static struct word read_word(const struct mf_opt *opts, size_t n, const char *te
     return w;
 }
 
-/* Number of words that the option and its value are; next is the word behind it, NULL at the end. */
+/* Number of argv words of the option and its value; next: the following word or NULL. */
 static int words_of(const struct word *w, const char *next)
 {
     if (!w->option || !has_value(w->option) || w->attached)
         return 1;
-    /* What may stand alone takes no other option for its value */
+    /* An optional value never starts with a dash */
     return w->option->type == MF_OPT_OPTIONAL && (!next || next[0] == '-') ? 1 : 2;
 }
 
@@ -305,8 +304,8 @@ static int set_bool(const struct mf_opt *o, const struct word *w)
     return 0;
 }
 
-/* next: the word behind it, NULL at the end. */
-static int take_option(const struct word *w, const char *next)
+/* next: the following word or NULL. */
+static int apply_option(const struct word *w, const char *next)
 {
     const struct mf_opt *o = w->option;
     if (!has_value(o))
@@ -333,8 +332,9 @@ static bool is_option(const char *word)
     return word[0] == '-' && word[1] != '\0' && strcmp(word, "--") != 0;
 }
 
-/* Before any value is set, since --help shows the defaults: those of the program, whatever else is asked. */
-static bool answered(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv)
+/* Handles --help and --version before any value is set, because --help shows the defaults. */
+static bool print_help_or_version(const char *usage, const struct mf_opt *opts, size_t n, int argc,
+                                  char **argv)
 {
     for (int i = 1; i < argc && is_option(argv[i]);) {
         struct word w = read_word(opts, n, argv[i]);
@@ -354,7 +354,7 @@ static bool answered(const char *usage, const struct mf_opt *opts, size_t n, int
 int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int argc, char **argv,
                   int *ret_rest)
 {
-    if (answered(usage, opts, n, argc, argv))
+    if (print_help_or_version(usage, opts, n, argc, argv))
         return 1;
 
     int i = 1;
@@ -363,7 +363,7 @@ int mf_opts_parse(const char *usage, const struct mf_opt *opts, size_t n, int ar
         if (!w.option)
             return refuse_unknown(opts, n, &w);
         const char *next = i + 1 < argc ? argv[i + 1] : NULL;
-        int r = take_option(&w, next);
+        int r = apply_option(&w, next);
         if (r < 0)
             return r;
         i += words_of(&w, next);

@@ -4,8 +4,8 @@
 
 MF_NAMES_DEFINE(mf_paired_verdict, MF_PAIRED_, MF_PAIRED_MAP)
 
-/* The range of n values misses the median when all lie on one side of it: with the probability 2^(1-n). */
-size_t mf_paired_least_rounds(double confidence)
+/* The range of n values misses the median if all values lie on one side of it: probability 2^(1-n). */
+size_t mf_paired_min_rounds(double confidence)
 {
     size_t n = 1;
     while (ldexp(1, 1 - (int)n) > 1 - confidence)
@@ -23,7 +23,7 @@ int mf_paired_interval(const double *old_us, const double *new_us, size_t n, dou
 {
     if (n == 0)
         return -EINVAL;
-    /* Logarithms, so that the middle of two ratios is as far from either. */
+    /* Logarithms make r and 1/r symmetric around zero. */
     for (size_t i = 0; i < n; i++) {
         if (!is_time(old_us[i]) || !is_time(new_us[i]))
             return -EINVAL;
@@ -52,7 +52,7 @@ int mf_paired_judge(const double *old_us, const double *new_us, size_t n, const 
     int r = mf_paired_interval(old_us, new_us, n, rule->confidence, scratch, &p.change);
     if (r < 0)
         return r;
-    if (n >= mf_paired_least_rounds(rule->confidence))
+    if (n >= mf_paired_min_rounds(rule->confidence))
         p.verdict = verdict_of(&p.change, rule->least_effect);
     *ret = p;
     return 0;

@@ -24,7 +24,7 @@ int mf_secret_make(uint8_t ret[MF_KEY_SIZE])
     return 0;
 }
 
-int mf_key_pair_of(const uint8_t secret[MF_KEY_SIZE], struct mf_key_pair *ret)
+int mf_key_pair_from_secret(const uint8_t secret[MF_KEY_SIZE], struct mf_key_pair *ret)
 {
     struct mf_key_pair pair;
     memcpy(pair.secret, secret, MF_KEY_SIZE);
@@ -38,7 +38,7 @@ int mf_key_pair_make(struct mf_key_pair *ret)
 {
     uint8_t secret[MF_KEY_SIZE];
     int r = mf_secret_make(secret);
-    return r < 0 ? r : mf_key_pair_of(secret, ret);
+    return r < 0 ? r : mf_key_pair_from_secret(secret, ret);
 }
 
 void mf_key_print(const uint8_t key[MF_KEY_SIZE], char text[MF_KEY_TEXT_MAX])
@@ -95,10 +95,10 @@ int mf_access_token_parse(const char *text, int64_t *ret_id, uint8_t ret_secret[
 void mf_enrol_token_print(const uint8_t secret[MF_KEY_SIZE], const uint8_t coordinator[MF_KEY_SIZE],
                           char text[MF_TOKEN_TEXT_MAX])
 {
-    char mine[MF_KEY_TEXT_MAX], theirs[MF_KEY_TEXT_MAX];
-    mf_key_print(secret, mine);
-    mf_key_print(coordinator, theirs);
-    mf_format(text, MF_TOKEN_TEXT_MAX, ENROL "%s_%s", mine, theirs);
+    char secret_hex[MF_KEY_TEXT_MAX], coordinator_hex[MF_KEY_TEXT_MAX];
+    mf_key_print(secret, secret_hex);
+    mf_key_print(coordinator, coordinator_hex);
+    mf_format(text, MF_TOKEN_TEXT_MAX, ENROL "%s_%s", secret_hex, coordinator_hex);
 }
 
 int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
@@ -117,16 +117,16 @@ int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
 
 int mf_secret_file_write(const char *path, const char *text)
 {
-    char beside[PATH_MAX];
-    mf_format(beside, sizeof(beside), "%s.%ld", path, (long)getpid());
-    (void)unlink(beside);
-    _cleanup_(mf_closep) int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    char temporary[PATH_MAX];
+    mf_format(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid());
+    (void)unlink(temporary);
+    _cleanup_(mf_closep) int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -errno;
     int r = mf_write_all(fd, text, strlen(text));
     if (r == 0)
-        return mf_put_in_place(beside, path);
-    (void)unlink(beside);
+        return mf_replace_file(temporary, path);
+    (void)unlink(temporary);
     return r;
 }
 

@@ -1,10 +1,11 @@
-/* Keys and tokens: 32 bytes of the system's randomness, shown as hex, kept elsewhere as hashes only.
+/* Keys and tokens: 32 random bytes, printed as hex, stored only as hashes.
  *
- *   access token      moefarm_ID_SECRET               of the HTTP API; ID is its row, SECRET 64 hex digits
- *   enrolment token   moefarm-enrol_SECRET_PUBLIC     a worker's way in: SECRET is of a CURVE key pair of its own, whose
- *                                                     public half the farm knows by its hash; PUBLIC is the coordinator's key
+ *   access token      moefarm_ID_SECRET            HTTP API; ID is the database row, SECRET has 64 hex digits
+ *   enrolment token   moefarm-enrol_SECRET_PUBLIC  lets a worker enrol. SECRET is the secret key of a CURVE
+ *                                                  pair; the coordinator stores the hash of its public key.
+ *                                                  PUBLIC is the coordinator's public key
  *
- * Thread-safe; nothing here logs, and no error holds a secret. */
+ * Thread-safe. The functions neither log nor return secrets in errors. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,29 +20,29 @@ struct mf_key_pair {
     uint8_t public[MF_KEY_SIZE], secret[MF_KEY_SIZE];
 };
 
-/* A new pair for CURVE (X25519). -EIO: no randomness. */
+/* Creates a CURVE (X25519) key pair. -EIO: no source of randomness. */
 int mf_key_pair_make(struct mf_key_pair *ret);
-/* The pair that the secret half is of. */
-int mf_key_pair_of(const uint8_t secret[MF_KEY_SIZE], struct mf_key_pair *ret);
+/* Derives the pair from its secret key. */
+int mf_key_pair_from_secret(const uint8_t secret[MF_KEY_SIZE], struct mf_key_pair *ret);
 void mf_key_print(const uint8_t key[MF_KEY_SIZE], char text[MF_KEY_TEXT_MAX]);
-/* 64 digits and nothing else. -EINVAL. */
+/* Accepts exactly 64 hex digits, otherwise -EINVAL. */
 int mf_key_parse(const char *text, uint8_t ret[MF_KEY_SIZE]);
 
 int mf_secret_make(uint8_t ret[MF_KEY_SIZE]);
-/* BLAKE2b: what is kept of a secret. A secret of 256 random bits needs no salt and no slow hash. */
+/* BLAKE2b hash for storage. A secret of 256 random bits needs no salt and no slow hash. */
 int mf_secret_hash(const uint8_t secret[MF_KEY_SIZE], uint8_t ret[MF_KEY_SIZE]);
-/* In a time that does not depend on where they differ. */
+/* Constant-time comparison. */
 bool mf_secret_equal(const uint8_t a[MF_KEY_SIZE], const uint8_t b[MF_KEY_SIZE]);
 
 void mf_access_token_print(int64_t id, const uint8_t secret[MF_KEY_SIZE], char text[MF_TOKEN_TEXT_MAX]);
-/* -EINVAL: no such text. */
+/* -EINVAL: not an access token. */
 int mf_access_token_parse(const char *text, int64_t *ret_id, uint8_t ret_secret[MF_KEY_SIZE]);
 void mf_enrol_token_print(const uint8_t secret[MF_KEY_SIZE], const uint8_t coordinator[MF_KEY_SIZE],
                           char text[MF_TOKEN_TEXT_MAX]);
 int mf_enrol_token_parse(const char *text, uint8_t ret_secret[MF_KEY_SIZE],
                          uint8_t ret_coordinator[MF_KEY_SIZE]);
 
-/* Writes a file of mode 0600, whole or not at all and durable. */
+/* Writes a file of mode 0600, atomically and durably. */
 int mf_secret_file_write(const char *path, const char *text);
-/* Reads a file into a text without the white space at its end. -EFBIG: longer than cap. */
+/* Reads a file as text and strips trailing white space. -EFBIG: the file has cap bytes or more. */
 int mf_secret_file_read(const char *path, char *text, size_t cap);

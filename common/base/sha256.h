@@ -1,4 +1,4 @@
-/* SHA-256 as hex, what other tools print too (sha256sum). Thread-safe. */
+/* SHA-256 as hex, in the format of sha256sum. Thread-safe. */
 #pragma once
 
 #include <stddef.h>

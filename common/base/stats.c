@@ -16,7 +16,7 @@ static bool less_magnitude(double a, double b)
     return fabs(a) < fabs(b);
 }
 
-/* Heapsort: qsort would allocate. */
+/* Heapsort, because qsort may allocate memory. */
 static void sift_down(double *v, size_t root, size_t n, less_fn less)
 {
     double value = v[root];
@@ -54,7 +54,7 @@ double mf_median(double *values, size_t n)
     return sorted_median(values, n);
 }
 
-#define CLIP 1.5 /* scales: what lies farther off counts as this far */
+#define CLIP 1.5 /* in units of the scale: deviations are clipped to this */
 
 double mf_clipped_mean(double *values, size_t n, double scale)
 {
@@ -66,7 +66,7 @@ double mf_clipped_mean(double *values, size_t n, double scale)
     return start + sum / (double)n;
 }
 
-/* The median of |a - b|, of two normal values of deviation one. */
+/* Median of |a - b| of two standard normal values. */
 #define MEDIAN_DIFFERENCE 0.9539
 
 double mf_noise_scale(double *series, size_t n)
@@ -87,7 +87,7 @@ double mf_mad(double *values, size_t n)
 #define EXACT_PAIRS 20
 #define EXACT_SUM   (EXACT_PAIRS * (EXACT_PAIRS + 1))
 
-/* Ranks are doubled, so that the average of a tie is a whole number. */
+/* Doubled ranks, so that the average rank of a tie is an integer. */
 struct ranks {
     size_t n;                      /* pairs with a difference */
     double positive;               /* doubled rank sum of the positive differences */
@@ -120,7 +120,7 @@ static struct ranks rank_differences(const double *difference, size_t n, double 
     return ranks;
 }
 
-/* Counts, for each sum, the sign patterns that reach it: 2^20 of them at most. */
+/* Counts the sign patterns that give each rank sum: at most 2^20. */
 static double exact_p(const struct ranks *ranks)
 {
     uint32_t ways[EXACT_SUM + 1] = {1};
@@ -132,7 +132,8 @@ static double exact_p(const struct ranks *ranks)
             ways[sum] += ways[sum - rank];
     }
 
-    /* The distribution is symmetric: the tail beyond the larger side is that below the smaller one. */
+    /* The distribution is symmetric: the upper tail of the larger sum equals the lower tail of the smaller
+     * one. */
     unsigned positive = (unsigned)ranks->positive, smaller = MF_MIN(positive, reach - positive);
     double tail = 0;
     for (unsigned sum = 0; sum <= smaller; sum++)
@@ -156,9 +157,9 @@ double mf_wilcoxon_p(const double *difference, size_t n, double *scratch)
     return ranks.n <= EXACT_PAIRS ? exact_p(&ranks) : normal_p(&ranks);
 }
 
-/* The largest k for which [k-th smallest, k-th largest] covers the median with the confidence: it misses when
- * fewer than k values lie on one side, which has the probability 2 P(Binomial(n, 1/2) < k). 1 when even the
- * whole range is short of it. In logarithms, since 2^-n itself vanishes for large n. */
+/* Returns the largest k for which [k-th smallest, k-th largest] covers the median with the confidence; 1 if
+ * even the whole range does not. The interval misses the median if fewer than k values lie on one side of it,
+ * with probability 2 P(Binomial(n, 1/2) < k). Uses logarithms, because 2^-n underflows for large n. */
 static size_t interval_rank(size_t n, double confidence)
 {
     double log_p = -(double)n * log(2.0), tail = 0, allowed = (1 - confidence) / 2;

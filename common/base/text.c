@@ -16,7 +16,7 @@ static bool is_digit(char c)
 
 int mf_parse_i64(const char *text, int64_t min, int64_t max, int64_t *ret)
 {
-    /* strtoll would take a plus sign and leading spaces. */
+    /* strtoll accepts a plus sign and leading spaces. */
     const char *digits = text && *text == '-' ? text + 1 : text;
     if (!digits || !is_digit(*digits))
         return -EINVAL;
@@ -40,7 +40,7 @@ static const char *skip_digits(const char *p)
     return p;
 }
 
-/* strtod would take spaces, a plus sign, hexadecimal, "inf" and "nan". */
+/* strtod accepts spaces, a plus sign, hexadecimal, "inf" and "nan". */
 static bool is_decimal(const char *p)
 {
     if (*p == '-')
@@ -170,7 +170,7 @@ bool mf_is_name(const char *text, size_t max)
 
 bool mf_glob(const char *pattern, const char *text)
 {
-    /* Only the last star can be worth going back to, so time is at most |pattern| * |text|. */
+    /* Backtracking to the last star is sufficient, so the time is at most |pattern| * |text|. */
     const char *star = NULL, *star_text = NULL;
     while (*text) {
         if (*pattern == '*') {
@@ -191,7 +191,7 @@ bool mf_glob(const char *pattern, const char *text)
     return *pattern == '\0';
 }
 
-static char small(char c)
+static char to_lower(char c)
 {
     return (char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
 }
@@ -207,7 +207,7 @@ size_t mf_edit_distance(const char *a, size_t a_len, const char *b, size_t b_len
         size_t diagonal = row[0];
         row[0] = i;
         for (size_t j = 1; j <= b_len; j++) {
-            size_t replaced = diagonal + (small(a[i - 1]) != small(b[j - 1])),
+            size_t replaced = diagonal + (to_lower(a[i - 1]) != to_lower(b[j - 1])),
                    dropped = MF_MIN(row[j], row[j - 1]) + 1;
             diagonal = row[j];
             row[j] = MF_MIN(replaced, dropped);

@@ -1,5 +1,5 @@
-/* What the CSV's key can say of a device: gfx and cu_num, written "gfx942/304", "cpu-znver4/2".
- * A result of one class never answers for another. */
+/* Device class: the part of the CSV key that names a device, gfx and cu_num, written "gfx942/304" or
+ * "cpu-znver4/2". Results of one class are never used for another. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,13 +10,13 @@
 
 struct mf_device_class {
     char gfx[MF_GFX_MAX]; /* [a-z0-9_.-]+ */
-    int cu_num;           /* compute units; on a CPU its cores */
+    int cu_num;           /* compute units (AMD), SMs (NVIDIA) or CPU cores */
 };
 
-/* -EINVAL for anything but name/number, a name of other characters, or a number below 1. */
+/* -EINVAL: not name/number, invalid characters in the name, or a number below 1. */
 int mf_device_class_parse(const char *text, struct mf_device_class *ret);
 void mf_device_class_print(const struct mf_device_class *c, char buf[MF_DEVICE_CLASS_TEXT_MAX]);
 bool mf_device_class_equal(const struct mf_device_class *a, const struct mf_device_class *b);
-/* The gfx that a table without that column means: 256 is gfx950, 80 and 304 are gfx942 (ROCm/aiter,
+/* Returns the gfx of a table row without a gfx column: 256 is gfx950, 80 and 304 are gfx942 (ROCm/aiter,
  * base_tuner.py); NULL for any other cu_num. */
 const char *mf_gfx_of_cu_num(int cu_num);

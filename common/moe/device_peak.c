@@ -9,21 +9,35 @@
 
 /* clang-format off */
 static const struct mf_device_peak peaks[] = {
-    {"gfx908", 120, "MI100",                 92.3,   0,      0,       184.6,  1228.8, 8,   "AMD Instinct MI100 data sheet"},
-    {"gfx90a", 104, "MI210",                 181,    0,      0,       181,    1638.4, 8,   "AMD Instinct MI210 data sheet"},
-    /* One of the two dies of an MI250X: half of what its data sheet says. */
-    {"gfx90a", 110, "MI250X (one die)",      191.5,  0,      0,       191.5,  1638.4, 8,   "AMD Instinct MI250X data sheet"},
-    {"gfx942", 304, "MI300X, MI325X",        1307.4, 2614.9, 0,       2614.9, 6000,   288, CDNA3 ", MI325X data sheet"},
-    {"gfx942", 228, "MI300A",                980.6,  1961.2, 0,       1961.2, 5300,   280, CDNA3 ", MI300A data sheet"},
-    /* AMD states no figures of its own: 80 of the MI300X's 304 compute units at the same 2.1 GHz, and its memory. */
-    {"gfx942", 80,  "MI308X",                344.1,  688.1,  0,       688.1,  5300,   288, CDNA3 ": 80 compute units at 2.1 GHz"},
-    {"gfx950", 256, "MI350X, MI355X",        2516.6, 5033.2, 10066.3, 5033.2, 8000,   288, CDNA4 ", MI355X data sheet"},
-    {"sm_80",  108, "A100",                  312,    0,      0,       624,    2039,   40,  "NVIDIA A100 data sheet"},
-    {"sm_89",  142, "L40S",                  362.1,  733,    0,       733,    864,    96,  "NVIDIA L40S data sheet"},
-    {"sm_90",  132, "H100 SXM, H200, GH200", 989.5,  1979,   0,       1979,   4900,   60,  "NVIDIA H100, H200, GH200 data sheets"},
-    {"sm_90",  114, "H100 PCIe",             756.5,  1513,   0,       1513,   2039,   50,  "NVIDIA H100 data sheet"},
-    {"sm_100", 148, "B200, GB200",           2500,   5000,   10000,   5000,   8000,   126, "NVIDIA GB200 NVL72 data sheet"},
-    {"sm_103", 148, "B300, GB300",           2500,   5000,   15000,   0,      8000,   126, "NVIDIA GB300 NVL72 data sheet"},
+    {"gfx908", 120, "MI100",                 92.3,   0,      0,       184.6,  1228.8, 8,
+     "AMD Instinct MI100 data sheet"},
+    {"gfx90a", 104, "MI210",                 181,    0,      0,       181,    1638.4, 8,
+     "AMD Instinct MI210 data sheet"},
+    /* One of the two dies of an MI250X: half of the data sheet's figures. */
+    {"gfx90a", 110, "MI250X (one die)",      191.5,  0,      0,       191.5,  1638.4, 8,
+     "AMD Instinct MI250X data sheet"},
+    {"gfx942", 304, "MI300X, MI325X",        1307.4, 2614.9, 0,       2614.9, 6000,   288,
+     CDNA3 ", MI325X data sheet"},
+    {"gfx942", 228, "MI300A",                980.6,  1961.2, 0,       1961.2, 5300,   280,
+     CDNA3 ", MI300A data sheet"},
+    /* AMD publishes no figures for the MI308X: 80 of the MI300X's 304 compute units at the same 2.1 GHz, same
+     * memory. */
+    {"gfx942", 80,  "MI308X",                344.1,  688.1,  0,       688.1,  5300,   288,
+     CDNA3 ": 80 compute units at 2.1 GHz"},
+    {"gfx950", 256, "MI350X, MI355X",        2516.6, 5033.2, 10066.3, 5033.2, 8000,   288,
+     CDNA4 ", MI355X data sheet"},
+    {"sm_80",  108, "A100",                  312,    0,      0,       624,    2039,   40,
+     "NVIDIA A100 data sheet"},
+    {"sm_89",  142, "L40S",                  362.1,  733,    0,       733,    864,    96,
+     "NVIDIA L40S data sheet"},
+    {"sm_90",  132, "H100 SXM, H200, GH200", 989.5,  1979,   0,       1979,   4900,   60,
+     "NVIDIA H100, H200, GH200 data sheets"},
+    {"sm_90",  114, "H100 PCIe",             756.5,  1513,   0,       1513,   2039,   50,
+     "NVIDIA H100 data sheet"},
+    {"sm_100", 148, "B200, GB200",           2500,   5000,   10000,   5000,   8000,   126,
+     "NVIDIA GB200 NVL72 data sheet"},
+    {"sm_103", 148, "B300, GB300",           2500,   5000,   15000,   0,      8000,   126,
+     "NVIDIA GB300 NVL72 data sheet"},
 };
 /* clang-format on */
 

@@ -1,7 +1,8 @@
-/* What a device class can do at most, by its maker's word: the ceiling that no measured time can be above.
+/* Peak performance of device classes from vendor documents, the upper bound of plausible measurements.
  *
- * The figures are dense (no structured sparsity) and at the highest clock that the maker states. A class can hold several
- * models; then the larger figure of each counts, so that nothing possible is called impossible. */
+ * The figures are dense (no structured sparsity) at the highest clock that the vendor states. If several
+ * models share a class, each figure is the maximum of the models, so that no possible measurement is
+ * rejected. */
 #pragma once
 
 #include "common/moe/device_class.h"
@@ -10,15 +11,15 @@
 struct mf_device_peak {
     const char *gfx;
     int cu_num;
-    const char *model; /* for people: "MI350X, MI355X" */
-    double tf_16, tf_8, tf_4,
-        ti_8;           /* TFLOP/s of 16, 8 and 4-bit floats, TOP/s of int8; 0: the arithmetic is not there */
-    double gbs;         /* GB/s of its memory */
-    double cache_mb;    /* of the caches that all units share: what a call may find there */
+    const char *model; /* for display: "MI350X, MI355X" */
+    /* Peak of 16, 8 and 4-bit floats (TFLOP/s) and int8 (TOP/s); 0: not supported */
+    double tf_16, tf_8, tf_4, ti_8;
+    double gbs;         /* device memory bandwidth in GB/s */
+    double cache_mb;    /* shared cache (L2 or Infinity Cache) in MB: data that a call may find cached */
     const char *source; /* a public document */
 };
 
-/* NULL: nobody has written down what that class can do. */
+/* Returns NULL for a class without known figures. */
 const struct mf_device_peak *mf_device_peak_find(const struct mf_device_class *class);
-/* TFLOP/s for activations of that type; of the next wider arithmetic where the device has none of its own. */
+/* TFLOP/s (TOP/s) for activations of this type; the next wider type if the device lacks it. */
 double mf_device_peak_tflops(const struct mf_device_peak *peak, enum mf_dtype activations);

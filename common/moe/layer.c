@@ -51,7 +51,7 @@ int mf_ops_parse(const char *text, mf_ops *ret)
     return 0;
 }
 
-/* Rows of w1 of one expert. */
+/* Rows of one expert in w1. */
 static double w1_rows(const struct mf_shape *shape)
 {
     return (shape->use_g1u1 ? 2.0 : 1.0) * shape->inter_dim;
@@ -59,7 +59,7 @@ static double w1_rows(const struct mf_shape *shape)
 
 double mf_layer_flops(const struct mf_shape *shape)
 {
-    double rows = (double)shape->token * shape->topk * mf_shape_share(shape);
+    double rows = (double)shape->token * shape->topk * mf_shape_local_fraction(shape);
     return 2 * rows * shape->model_dim * w1_rows(shape) + 2 * rows * shape->model_dim * shape->inter_dim;
 }
 
@@ -68,7 +68,7 @@ static double blocks(double n, double size)
     return (double)(((int64_t)n + (int64_t)size - 1) / (int64_t)size);
 }
 
-/* Bytes of the scales of one expert's weight of rows x columns. */
+/* Scale bytes of one expert's weight matrix of rows x columns. */
 static double scale_bytes(const struct mf_shape *shape, double rows, double columns)
 {
     switch (shape->q_type) {
@@ -77,10 +77,10 @@ static double scale_bytes(const struct mf_shape *shape, double rows, double colu
     case MF_QTYPE_PER_TOKEN:
         return 4 * rows;
     case MF_QTYPE_PER_1X32:
-        /* e8m0 is one byte; int4 has bf16 scales */
+        /* e8m0 scales have one byte; int4 has bf16 scales */
         return rows * blocks(columns, 32) * (shape->q_dtype_w == MF_DTYPE_INT4 ? 2 : 1);
     case MF_QTYPE_PER_1X16:
-        return rows * blocks(columns, 16) + 4; /* e4m3: one byte, and the global scale */
+        return rows * blocks(columns, 16) + 4; /* e4m3 scales have one byte; plus the global scale */
     case MF_QTYPE_PER_1X128:
         return 4 * blocks(rows, 128) * blocks(columns, 128);
     case MF_QTYPE_NO:
@@ -92,20 +92,20 @@ static double scale_bytes(const struct mf_shape *shape, double rows, double colu
 
 double mf_layer_expected_active(const struct mf_shape *s)
 {
-    return s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_experts(s), (double)s->token));
+    return s->expert * (1.0 - pow(1.0 - (double)s->topk / mf_shape_global_experts(s), (double)s->token));
 }
 
 double mf_layer_expected_blocks(const struct mf_shape *s, int32_t block_m)
 {
-    double p = (double)s->topk / mf_shape_experts(s), mean = p * (double)s->token,
-           scatter = sqrt(mean * (1.0 - p));
+    double p = (double)s->topk / mf_shape_global_experts(s), mean = p * (double)s->token,
+           deviation = sqrt(mean * (1.0 - p));
     double blocks = mf_layer_expected_active(s) / s->expert;
-    for (int64_t rows = block_m; rows < s->token && (double)rows < mean + 8 * scatter + 1; rows += block_m)
-        blocks += 0.5 * erfc(((double)rows + 0.5 - mean) / (scatter * sqrt(2.0)));
+    for (int64_t rows = block_m; rows < s->token && (double)rows < mean + 8 * deviation + 1; rows += block_m)
+        blocks += 0.5 * erfc(((double)rows + 0.5 - mean) / (deviation * sqrt(2.0)));
     return s->expert * blocks;
 }
 
-double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active)
+double mf_layer_min_bytes(const struct mf_shape *shape, int64_t active)
 {
     double h = shape->model_dim, i = shape->inter_dim, rows = w1_rows(shape);
     double expert = (rows * h + h * i) * mf_dtype_bits(shape->q_dtype_w) / 8 + scale_bytes(shape, rows, h) +

@@ -1,9 +1,9 @@
-/* The layer as ops. A shape has a set of them; a pipeline covers each of the set exactly once.
+/* The ops of a layer. A shape has a set of ops; a pipeline covers each op of the set exactly once.
  *
  *   topk ids, weights ─► sort ────────────┐
  *   hidden states ─► quant1 ─► gather ─► gemm1 ─► act ─► quant2 ─► gemm2 ─► weight ─► combine ─► output
  *
- * With doweight_stage1 the op `weight` stands between gemm1 and act; the set is the same. */
+ * With doweight_stage1 the op `weight` runs between gemm1 and act; the set is the same. */
 #pragma once
 
 #include <stdint.h>
@@ -15,12 +15,12 @@
 #define MF_OP_MAP(X, P)                                                          \
     X(P, SORT, "sort")       /* align tokens to expert blocks of block_m rows */ \
     X(P, QUANT1, "quant1")   /* quantise the hidden states */                    \
-    X(P, GATHER, "gather")   /* bring token rows into expert order */            \
+    X(P, GATHER, "gather")   /* copy token rows into expert order */             \
     X(P, GEMM1, "gemm1")     /* gate and up */                                   \
     X(P, ACT, "act")                                                             \
     X(P, QUANT2, "quant2")   /* quantise the intermediate */                     \
     X(P, GEMM2, "gemm2")     /* down */                                          \
-    X(P, WEIGHT, "weight")   /* times the routing weight */                      \
+    X(P, WEIGHT, "weight")   /* multiply by the routing weight */                \
     X(P, COMBINE, "combine") /* sum over topk */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_op, MF_OP_, MF_OP_MAP);
@@ -28,23 +28,25 @@ MF_NAMES_DECLARE(mf_op, MF_OP_, MF_OP_MAP);
 typedef uint32_t mf_ops;
 #define MF_OP_BIT(op) (1u << (op))
 
-/* The ops of a shape: all nine, without the two quantisations when activations stay in the dtype of the hidden states. */
+/* Ops of a shape: all nine, or seven without quant1 and quant2 if the activations have the dtype of the
+ * hidden states. */
 mf_ops mf_layer_ops(const struct mf_shape *shape);
 
 #define MF_OPS_TEXT_MAX 80
-/* "gather+gemm1+act", in the order of the layer; "-" for none. */
+/* "gather+gemm1+act", in the order of the layer; "-" for an empty set. */
 void mf_ops_print(mf_ops ops, char buf[MF_OPS_TEXT_MAX]);
 /* -EINVAL for an unknown or repeated op. */
 int mf_ops_parse(const char *text, mf_ops *ret);
 
-/* FLOPs of the whole layer as AITER counts them: 2·T·k·H·(2I or I) + 2·T·k·H·I; of a rank's share of the experts
- * its share of the routes. */
+/* FLOPs of the whole layer as AITER counts them: 2·T·k·H·(2I or I) + 2·T·k·H·I. With expert parallelism,
+ * scaled by the fraction of local experts. */
 double mf_layer_flops(const struct mf_shape *shape);
-/* Experts of this rank that get tokens when all ranks' are equally likely. */
+/* Expected number of local experts with at least one token if all experts of all ranks are equally likely. */
 double mf_layer_expected_active(const struct mf_shape *shape);
-/* Blocks of so many rows that they then take, each expert's last one filled up: of an expert's rows, which are binomial, a block
- * begins behind every block_m, by the normal distribution with that mean and variance. */
+/* Expected number of blocks of block_m rows over these experts, the last block of each expert padded. An
+ * expert's row count is binomial; uses the normal approximation for the probability that it exceeds each
+ * multiple of block_m. */
 double mf_layer_expected_blocks(const struct mf_shape *shape, int32_t block_m);
-/* Least bytes the layer must move when `active` experts get tokens: their weights and scales once, the
- * hidden states in and the output out. */
-double mf_layer_floor_bytes(const struct mf_shape *shape, int64_t active);
+/* Minimum traffic of the layer in bytes if `active` experts get tokens: their weights and scales once, the
+ * hidden states read and the output written. */
+double mf_layer_min_bytes(const struct mf_shape *shape, int64_t active);

@@ -16,71 +16,74 @@
 #define STATES_MAX       (1u << 16)
 #define CONVERSIONS_MAX  6
 #define LAYOUTS_MAX      15
-#define RANKS            (MF_OP_N_ + CONVERSIONS_MAX + 1)
+#define LEVELS           (MF_OP_N_ + CONVERSIONS_MAX + 1)
 
 /* A set of tensor specs. */
 struct bits {
     uint64_t w[BITS_WORDS];
 };
 
-/* Steps that differ in nothing but time and name: only the cheapest of them can be in a cheapest pipeline. */
+/* Steps that differ only in time and name. A cheapest pipeline contains only the cheapest members. */
 struct group {
     mf_ops covers;
     int32_t block_m;
-    uint8_t w1, w2;           /* layout that it reads, from 1; 0: none */
-    struct bits needs, gives; /* weights apart */
-    struct bits spare;        /* find_spare() */
+    uint8_t w1, w2;              /* layout index + 1 of the weight read; 0: none */
+    struct bits needs, gives;    /* without weights */
+    struct bits redundant_zeros; /* set by find_redundant_zeros() */
     int n;
     int32_t ranks[MF_PATH_KEEP_MAX]; /* members, cheapest first */
 };
 
-/* Of a structure, above its ops: the lowest op of the step that zeroes y, plus one; 0: none that covers any does. */
-#define ZEROES_AT 60
-_Static_assert(4 * MF_OP_N_ <= ZEROES_AT, "bits of a structure");
+/* Bits of a structure above the ops: lowest op of the step that zeroes y, plus one; 0: no step with ops
+ * zeroes it. */
+#define ZERO_SHIFT 60
+_Static_assert(4 * MF_OP_N_ <= ZERO_SHIFT, "bits of a structure");
 
 struct partial {
     double us;
     int32_t n;
-    int32_t ranks[MF_PATH_STEPS_MAX]; /* ascending: equal sets compare equal, and sum to the same bits */
+    int32_t ranks
+        [MF_PATH_STEPS_MAX]; /* ascending, so equal sets compare equal and give the same floating-point sum */
 };
 
-/* What decides which steps may follow, and what a path is kept apart by. */
+/* Properties of a partial path that decide which steps may follow and which paths compete. */
 struct key {
     uint64_t structure;
-    struct bits live; /* there, and needed by a step that may follow */
-    struct bits owed; /* made by a conversion, or spare, and not used yet */
-    struct bits made; /* made by a conversion: nothing else may give it */
+    struct bits live;      /* available and needed by a step that may follow */
+    struct bits unused;    /* conversion results and redundant zeros without a use so far */
+    struct bits converted; /* conversion results; no other step may give them */
     mf_ops covered;
     int32_t block_m;
     uint8_t w1, w2;
     uint8_t conversions;
-    uint8_t zero[5]; /* no padding: keys are hashed and compared as bytes */
+    uint8_t zero[5]; /* explicit padding: keys are hashed and compared as bytes */
 };
 
 struct state {
     struct key key;
-    int32_t next_of_rank; /* states of the same rank, -1 ends */
+    int32_t next_in_level; /* next state of the same level; -1: end */
     int n;
     struct partial *best; /* ascending by (us, ranks) */
 };
 
-/* One search. Steps are known by their rank in (family, name) order, so that the answer depends on no other
- * order. A transition raises covered ops + conversions, so states are finished rank by rank. */
+/* State of one search. Steps are identified by their rank in (family, name) order, so that the result does
+ * not depend on the input order. The level of a state is its number of covered ops and conversions; each
+ * transition raises it, so states are completed level by level. */
 struct search {
     const struct mf_path_problem *p;
-    int32_t *order; /* rank → index */
+    int32_t *order; /* rank → index of the step */
     struct mf_tensor_spec tensor_specs[TENSOR_SPECS_MAX];
     int n_tensor_specs;
     char layouts[LAYOUTS_MAX][MF_ORDER_MAX];
     int n_layouts;
     struct group *groups;
     size_t n_groups;
-    struct bits inputs, task, zeroed;
+    struct bits inputs, outputs, zeroed;
     struct state *states;
     size_t n_states, cap_states;
-    int32_t *table; /* hash → state, -1 empty */
+    int32_t *table; /* hash table of state indices, -1: empty */
     size_t table_size;
-    int32_t of_rank[RANKS];
+    int32_t first_in_level[LEVELS];
     struct mf_path *found;
     size_t n_found, cap_found;
 };
@@ -90,18 +93,18 @@ static void bits_add(struct bits *b, int i)
     b->w[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
-static bool bits_within(const struct bits *small, const struct bits *big)
+static bool bits_subset(const struct bits *subset, const struct bits *superset)
 {
     for (int i = 0; i < BITS_WORDS; i++) {
-        if (small->w[i] & ~big->w[i])
+        if (subset->w[i] & ~superset->w[i])
             return false;
     }
     return true;
 }
 
-static bool bits_none(const struct bits *b)
+static bool bits_empty(const struct bits *b)
 {
-    return bits_within(b, &(struct bits){{0}});
+    return bits_subset(b, &(struct bits){{0}});
 }
 
 static struct bits bits_or(struct bits a, struct bits b)
@@ -118,7 +121,7 @@ static struct bits bits_and(struct bits a, struct bits b)
     return a;
 }
 
-static struct bits bits_less(struct bits a, struct bits b)
+static struct bits bits_minus(struct bits a, struct bits b)
 {
     for (int i = 0; i < BITS_WORDS; i++)
         a.w[i] &= ~b.w[i];
@@ -166,8 +169,9 @@ static int intern_layout(struct search *s, const char *order)
     return ++s->n_layouts;
 }
 
-/* 1: the step's signature; 0: no pipeline can hold it (it wants one weight in two layouts). */
-static int sign(struct search *s, const struct mf_step *step, struct group *ret)
+/* Computes a step's signature. Returns 0 if no pipeline can contain the step, because it reads one weight in
+ * two layouts, otherwise 1. */
+static int make_signature(struct search *s, const struct mf_step *step, struct group *ret)
 {
     *ret = (struct group){.covers = step->covers, .block_m = step->block_m};
     for (int i = 0; i < step->n_needs; i++) {
@@ -205,7 +209,7 @@ static bool same_signature(const struct group *a, const struct group *b)
            memcmp(&a->gives, &b->gives, sizeof(a->gives)) == 0;
 }
 
-/* Keeps the members sorted by (us, rank); ranks come in ascending order. */
+/* Inserts a member in (us, rank) order. The caller adds ranks in ascending order. */
 static void group_add(struct search *s, struct group *g, int32_t rank)
 {
     int at = g->n;
@@ -219,16 +223,17 @@ static void group_add(struct search *s, struct group *g, int32_t rank)
     g->ranks[at] = rank;
 }
 
-/* What a group zeroes, where another one is the same but for that: a pipeline in which it does so for nothing has a cheaper one beside it. */
-static void find_spare(struct search *s)
+/* Finds the zeros that a group writes although an otherwise equal group does not write them. If no later step
+ * uses such zeros, a cheaper pipeline exists. */
+static void find_redundant_zeros(struct search *s)
 {
     for (size_t i = 0; i < s->n_groups; i++) {
         struct group *g = &s->groups[i], without = *g;
         const struct bits zeroes = bits_and(g->gives, s->zeroed);
-        without.gives = bits_less(g->gives, zeroes);
-        for (size_t j = 0; g->covers && !bits_none(&zeroes) && j < s->n_groups; j++) {
+        without.gives = bits_minus(g->gives, zeroes);
+        for (size_t j = 0; g->covers && !bits_empty(&zeroes) && j < s->n_groups; j++) {
             if (same_signature(&s->groups[j], &without))
-                g->spare = zeroes;
+                g->redundant_zeros = zeroes;
         }
     }
 }
@@ -240,7 +245,7 @@ static int make_groups(struct search *s)
         return -ENOMEM;
     for (size_t rank = 0; rank < s->p->n_steps; rank++) {
         struct group signature;
-        int r = sign(s, step_of(s, (int32_t)rank)->step, &signature);
+        int r = make_signature(s, step_of(s, (int32_t)rank)->step, &signature);
         if (r < 0)
             return r;
         if (r == 0 || (signature.covers & ~s->p->ops))
@@ -252,81 +257,84 @@ static int make_groups(struct search *s)
             s->groups[s->n_groups++] = signature;
         group_add(s, &s->groups[i], (int32_t)rank);
     }
-    find_spare(s);
+    find_redundant_zeros(s);
     struct mf_tensor_spec y = {
         .tensor = MF_TENSOR_Y, .format = s->p->format, .scale = MF_SCALE_NONE, .order = "token"};
     int id = intern_tensor_spec(s, &y);
     if (id < 0)
         return id;
-    bits_add(&s->task, id);
+    bits_add(&s->outputs, id);
     return 0;
 }
 
-/* May a step of the group follow, as far as ops, block_m and layouts go? */
-static bool fits(const struct key *k, const struct group *g)
+/* Ignores needs: compares ops, block_m and weight layouts only. */
+static bool is_compatible(const struct key *k, const struct group *g)
 {
     return !(g->covers & k->covered) && (!g->block_m || !k->block_m || g->block_m == k->block_m) &&
            (!g->w1 || !k->w1 || g->w1 == k->w1) && (!g->w2 || !k->w2 || g->w2 == k->w2);
 }
 
-/* What steps that may still follow need, and the output. */
-static struct bits wanted(const struct search *s, const struct key *k)
+/* The output, and the needs of all steps that may still follow. */
+static struct bits still_needed(const struct search *s, const struct key *k)
 {
-    struct bits b = s->task;
+    struct bits b = s->outputs;
     for (size_t i = 0; i < s->n_groups; i++) {
-        if (fits(k, &s->groups[i]))
+        if (is_compatible(k, &s->groups[i]))
             b = bits_or(b, s->groups[i].needs);
     }
     return b;
 }
 
-/* Each op's place holds the lowest op of its step plus one, four bits an op; and so does that of zeroing. */
+/* Stores the lowest op of the step, plus one, in the four bits of each covered op, and at ZERO_SHIFT if the
+ * step zeroes y; of several such steps the lowest counts. */
 static uint64_t add_structure(uint64_t structure, mf_ops covers, bool zeroes)
 {
     if (!covers)
         return structure;
-    uint64_t lowest = (uint64_t)__builtin_ctz(covers) + 1, before = structure >> ZEROES_AT;
+    uint64_t lowest = (uint64_t)__builtin_ctz(covers) + 1, before = structure >> ZERO_SHIFT;
     for (int op = 0; op < MF_OP_N_; op++) {
         if (covers & MF_OP_BIT(op))
             structure |= lowest << (4 * op);
     }
     if (zeroes && (before == 0 || lowest < before))
-        structure = (structure & ((UINT64_C(1) << ZEROES_AT) - 1)) | lowest << ZEROES_AT;
+        structure = (structure & ((UINT64_C(1) << ZERO_SHIFT) - 1)) | lowest << ZERO_SHIFT;
     return structure;
 }
 
-/* The state after a step of the group; false when it may not follow. */
-static bool follow(const struct search *s, const struct key *from, const struct group *g, struct key *ret)
+/* Computes the state after a step of the group. False if the step may not follow. */
+static bool advance(const struct search *s, const struct key *from, const struct group *g, struct key *ret)
 {
-    if (!fits(from, g) || !bits_within(&g->needs, &from->live))
+    if (!is_compatible(from, g) || !bits_subset(&g->needs, &from->live))
         return false;
     const struct bits zeroes = bits_and(g->gives, s->zeroed),
-                      for_nothing = bits_or(bits_and(g->spare, from->live), bits_and(zeroes, from->owed));
-    const struct bits again = bits_or(bits_and(g->gives, from->made), for_nothing);
-    if ((!g->covers && from->conversions == CONVERSIONS_MAX) || !bits_none(&again))
+                      useless =
+                          bits_or(bits_and(g->redundant_zeros, from->live), bits_and(zeroes, from->unused));
+    const struct bits rejected = bits_or(bits_and(g->gives, from->converted), useless);
+    if ((!g->covers && from->conversions == CONVERSIONS_MAX) || !bits_empty(&rejected))
         return false;
     *ret = (struct key){
-        .structure = add_structure(from->structure, g->covers, !bits_none(&zeroes)),
+        .structure = add_structure(from->structure, g->covers, !bits_empty(&zeroes)),
         .covered = from->covered | g->covers,
         .block_m = from->block_m ? from->block_m : g->block_m,
         .w1 = from->w1 ? from->w1 : g->w1,
         .w2 = from->w2 ? from->w2 : g->w2,
         .conversions = (uint8_t)(from->conversions + !g->covers),
     };
-    struct bits new = bits_less(g->gives, from->live);
-    ret->owed = bits_or(bits_less(from->owed, g->needs), g->spare);
-    ret->made = from->made;
+    struct bits new = bits_minus(g->gives, from->live);
+    ret->unused = bits_or(bits_minus(from->unused, g->needs), g->redundant_zeros);
+    ret->converted = from->converted;
     if (!g->covers) {
-        if (bits_none(&new))
+        if (bits_empty(&new))
             return false;
-        ret->owed = bits_or(ret->owed, new);
-        ret->made = bits_or(ret->made, new);
+        ret->unused = bits_or(ret->unused, new);
+        ret->converted = bits_or(ret->converted, new);
     }
-    struct bits want = wanted(s, ret);
+    struct bits want = still_needed(s, ret);
     ret->live = bits_and(bits_or(from->live, g->gives), want);
-    /* Owed for ever: that path cannot become legal. The output itself is owed to the caller, not to a step. */
-    ret->owed = bits_less(ret->owed, s->task);
-    return bits_within(&ret->owed, &ret->live);
+    /* A spec in `unused` that is no longer live can never be used, so the path is illegal. The caller uses
+     * the output. */
+    ret->unused = bits_minus(ret->unused, s->outputs);
+    return bits_subset(&ret->unused, &ret->live);
 }
 
 static uint64_t hash_key(const struct key *k)
@@ -373,7 +381,7 @@ static int grow_states(struct search *s)
     return s->n_states * 2 >= s->table_size ? rehash(s) : 0;
 }
 
-/* The index of the state of that key, made if need be. */
+/* Returns the index of the state with this key; creates the state if needed. */
 static int find_state(struct search *s, const struct key *k)
 {
     int r = grow_states(s);
@@ -388,10 +396,10 @@ static int find_state(struct search *s, const struct key *k)
     struct partial *best = calloc((size_t)s->p->keep, sizeof(*best));
     if (!best)
         return -ENOMEM;
-    int rank = __builtin_popcount(k->covered) + k->conversions;
+    int level = __builtin_popcount(k->covered) + k->conversions;
     int32_t i = (int32_t)s->n_states++;
-    s->states[i] = (struct state){.key = *k, .next_of_rank = s->of_rank[rank], .best = best};
-    s->of_rank[rank] = i;
+    s->states[i] = (struct state){.key = *k, .next_in_level = s->first_in_level[level], .best = best};
+    s->first_in_level[level] = i;
     s->table[at] = i;
     return i;
 }
@@ -407,7 +415,7 @@ static int compare_partials(const struct partial *a, const struct partial *b)
     return a->n - b->n;
 }
 
-/* Into the ascending list, unless it is there already or the list is full of better ones. */
+/* Inserts into the sorted list, unless the list contains an equal entry or is full of better ones. */
 static void insert_partial(const struct search *s, struct state *state, const struct partial *add)
 {
     int at = state->n;
@@ -438,7 +446,7 @@ static bool extend(const struct search *s, const struct partial *from, int32_t r
     ret->ranks[n++] = rank;
     for (; i < from->n; i++)
         ret->ranks[n++] = from->ranks[i];
-    /* Summed in the order of the names, whatever order led here. */
+    /* Sum in rank order, so that the result does not depend on the path */
     for (i = 0; i < n; i++)
         ret->us += step_of(s, ret->ranks[i])->us + s->p->gap_us;
     return true;
@@ -448,7 +456,7 @@ static int expand(struct search *s, int32_t index)
 {
     for (size_t g = 0; g < s->n_groups; g++) {
         struct key key;
-        if (!follow(s, &s->states[index].key, &s->groups[g], &key))
+        if (!advance(s, &s->states[index].key, &s->groups[g], &key))
             continue;
         int to = find_state(s, &key);
         if (to < 0)
@@ -460,7 +468,7 @@ static int expand(struct search *s, int32_t index)
                 struct partial add;
                 if (!extend(s, &from->best[i], s->groups[g].ranks[m], &add))
                     continue;
-                /* Members only get dearer from here */
+                /* The remaining members are more expensive */
                 if (state->n == s->p->keep && add.us > state->best[state->n - 1].us)
                     break;
                 insert_partial(s, state, &add);
@@ -470,25 +478,26 @@ static int expand(struct search *s, int32_t index)
     return 0;
 }
 
-/* Can the step run with what is there? */
-static bool runnable(const struct mf_step *step, const struct mf_tensor_spec *there, int n)
+/* True if all needs of the step are weights, inputs or available. */
+static bool is_runnable(const struct mf_step *step, const struct mf_tensor_spec *available, int n)
 {
     for (int i = 0; i < step->n_needs; i++) {
         const struct mf_tensor_spec *a = &step->needs[i];
         bool met = mf_tensor_spec_is_weight(a) || mf_tensor_spec_is_input(a);
         for (int j = 0; j < n && !met; j++)
-            met = mf_tensor_spec_equal(a, &there[j]);
+            met = mf_tensor_spec_equal(a, &available[j]);
         if (!met)
             return false;
     }
     return true;
 }
 
-/* Ops in the layer's order; a conversion only when nothing else can run, so that it stands before its user. */
-static void sort_to_run(const struct search *s, const struct partial *from, struct mf_path *path)
+/* Orders the steps by the layer's ops. A conversion runs only if no other step can, so it directly precedes
+ * its user. */
+static void order_for_execution(const struct search *s, const struct partial *from, struct mf_path *path)
 {
-    struct mf_tensor_spec there[MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX];
-    int n_there = 0;
+    struct mf_tensor_spec available[MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX];
+    int n_available = 0;
     bool used[MF_PATH_STEPS_MAX] = {false};
     for (path->n = 0; path->n < from->n;) {
         int pick = -1;
@@ -496,7 +505,7 @@ static void sort_to_run(const struct search *s, const struct partial *from, stru
         for (int i = 0; i < from->n; i++) {
             const struct mf_step *step = step_of(s, from->ranks[i])->step;
             int first = step->covers ? __builtin_ctz(step->covers) : MF_OP_N_;
-            if (!used[i] && runnable(step, there, n_there) && (pick < 0 || first < lowest)) {
+            if (!used[i] && is_runnable(step, available, n_available) && (pick < 0 || first < lowest)) {
                 pick = i;
                 lowest = first;
             }
@@ -505,7 +514,7 @@ static void sort_to_run(const struct search *s, const struct partial *from, stru
         used[pick] = true;
         const struct mf_step *step = step_of(s, from->ranks[pick])->step;
         for (int i = 0; i < step->n_gives; i++)
-            there[n_there++] = step->gives[i];
+            available[n_available++] = step->gives[i];
         path->steps[path->n++] = s->order[from->ranks[pick]];
     }
 }
@@ -513,7 +522,7 @@ static void sort_to_run(const struct search *s, const struct partial *from, stru
 static int collect(struct search *s, const struct state *state)
 {
     const struct key *k = &state->key;
-    if (k->covered != s->p->ops || !bits_none(&k->owed) || !bits_within(&s->task, &k->live))
+    if (k->covered != s->p->ops || !bits_empty(&k->unused) || !bits_subset(&s->outputs, &k->live))
         return 0;
     for (int i = 0; i < state->n; i++) {
         int r = mf_array_grow(&s->found, s->n_found, &s->cap_found, sizeof(*s->found));
@@ -525,7 +534,7 @@ static int collect(struct search *s, const struct state *state)
             memcpy(path->w1, s->layouts[k->w1 - 1], MF_ORDER_MAX);
         if (k->w2)
             memcpy(path->w2, s->layouts[k->w2 - 1], MF_ORDER_MAX);
-        sort_to_run(s, &state->best[i], path);
+        order_for_execution(s, &state->best[i], path);
     }
     return 0;
 }
@@ -550,11 +559,12 @@ static bool same_kind(const struct mf_path *a, const struct mf_path *b)
            strcmp(a->w2, b->w2) == 0;
 }
 
-/* Several states end in one kind of path (other conversions, say): the best of them together. */
+/* Several states can end in paths of one kind, for example with different conversions: keep the best of all.
+ */
 static int keep_best(struct search *s)
 {
     struct kind {
-        size_t first; /* of its paths, among those kept */
+        size_t first; /* index of its first kept path */
         int n;
     };
     _cleanup_(mf_freep) struct kind *kinds = calloc(s->n_found + 1, sizeof(*kinds));
@@ -581,8 +591,8 @@ static int run(struct search *s)
     for (size_t i = 0; i < s->p->n_steps; i++)
         s->order[i] = (int32_t)i;
     qsort_r(s->order, s->p->n_steps, sizeof(*s->order), compare_order, (void *)s->p);
-    for (int i = 0; i < RANKS; i++)
-        s->of_rank[i] = -1;
+    for (int i = 0; i < LEVELS; i++)
+        s->first_in_level[i] = -1;
     int r = make_groups(s);
     if (r < 0)
         return r;
@@ -591,8 +601,8 @@ static int run(struct search *s)
     if (first < 0)
         return first;
     s->states[first].n = 1;
-    for (int rank = 0; rank < RANKS; rank++) {
-        for (int32_t i = s->of_rank[rank]; i >= 0; i = s->states[i].next_of_rank) {
+    for (int level = 0; level < LEVELS; level++) {
+        for (int32_t i = s->first_in_level[level]; i >= 0; i = s->states[i].next_in_level) {
             r = collect(s, &s->states[i]);
             if (r == 0)
                 r = expand(s, i);
@@ -641,7 +651,7 @@ void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
         if (!covers)
             continue;
         mf_ops_print(covers, text);
-        bool zeroes = structure >> ZEROES_AT == (uint64_t)lowest + 1;
+        bool zeroes = structure >> ZERO_SHIFT == (uint64_t)lowest + 1;
         int n = snprintf(buf + len, MF_PATH_STRUCTURE_MAX - len, "%s%s%s", len ? " | " : "", text,
                          zeroes ? "+zero" : "");
         assert(n > 0 && (size_t)n < MF_PATH_STRUCTURE_MAX - len);
@@ -649,7 +659,7 @@ void mf_path_structure(uint64_t structure, char buf[MF_PATH_STRUCTURE_MAX])
     }
 }
 
-bool mf_path_in_one(uint64_t structure)
+bool mf_path_fuses_gemms(uint64_t structure)
 {
     uint64_t gemm1 = structure >> (4 * MF_OP_GEMM1) & 15, gemm2 = structure >> (4 * MF_OP_GEMM2) & 15;
     return gemm1 > 0 && gemm1 == gemm2;

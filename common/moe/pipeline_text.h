@@ -1,7 +1,6 @@
-/* A pipeline in one text, as tables, exports and the API have it: its steps in order,
+/* Text form of a pipeline in tables, exports and the API: its steps in order,
  *
- *     family:step|family:step
- */
+ *   family:step|family:step */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -10,15 +9,16 @@
 
 #include "common/moe/step.h"
 
-#define MF_PIPELINE_TEXT_MAX 4096 /* more than MF_PATH_STEPS_MAX steps need */
+#define MF_PIPELINE_TEXT_MAX 4096 /* enough for MF_PATH_STEPS_MAX steps */
 
-/* The next step's name: *at is the text at first, and NULL behind the last. false: there is none. A name is *ret_len bytes, and empty
- * where the text is. */
+/* Iterates over the step names. *at is the text on the first call and becomes NULL after the last name.
+ * Returns false if there is no further name. *ret_name points into the text and has *ret_len bytes, 0 for an
+ * empty text. */
 bool mf_pipeline_text_next(const char **at, const char **ret_name, size_t *ret_len);
-/* Its two parts. -EINVAL: no colon between them; -ENAMETOOLONG: one is longer than any of ours. */
+/* Splits "family:step". -EINVAL: no colon; -ENAMETOOLONG: a part exceeds its limit. */
 int mf_step_name_split(const char *name, size_t len, char ret_family[MF_FAMILY_NAME_MAX],
                        char ret_step[MF_STEP_NAME_MAX]);
-/* Adds a step at the text's end. -ENAMETOOLONG: it has no room, and the text stays. */
+/* Appends a step. -ENAMETOOLONG: it does not fit, the text is unchanged. */
 int mf_pipeline_text_add(char *text, size_t cap, const char *family, const char *step);
-/* Its names, as the API lists them: ["family:step", …]; [] of "". New array; NULL when out of memory. */
+/* Returns the names as a new JSON array: ["family:step", …], [] for "". NULL if memory runs out. */
 cJSON *mf_pipeline_text_json(const char *text);

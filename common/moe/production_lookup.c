@@ -7,11 +7,11 @@
 
 MF_NAMES_DEFINE(mf_lookup, MF_LOOKUP_, MF_LOOKUP_MAP)
 
-/* The buckets beyond the powers of two (fused_moe.py, _PADDED_M_TIERS): the upper one falls to the lower. */
+/* Buckets above the powers of two (fused_moe.py, _PADDED_M_TIERS): the upper tier falls back to the lower. */
 #define TIER_UPPER 131072
 #define TIER_LOWER 32768
 
-/* The tag of AITER's rows for hosts without FlyDSL. */
+/* Tag of AITER's fallback rows for hosts without FlyDSL. */
 #define TAG_FALLBACK "flydsl_fallback"
 
 static struct mf_shape key_of(const struct mf_shape *call, enum mf_lookup rules)
@@ -42,7 +42,7 @@ size_t mf_lookup_tries(const struct mf_shape *call, enum mf_lookup rules,
     }
 }
 
-/* What the twelve columns say of the shape, with the form of another. */
+/* Returns the twelve columns of `shape` with the form of `form`. */
 static struct mf_shape with_form(const struct mf_shape *shape, const struct mf_shape *form)
 {
     struct mf_shape s = *form;
@@ -62,7 +62,7 @@ static struct mf_shape with_form(const struct mf_shape *shape, const struct mf_s
     return s;
 }
 
-bool mf_lookup_answers(const struct mf_lookup_try *attempt, const struct mf_shape *row)
+bool mf_lookup_matches(const struct mf_lookup_try *attempt, const struct mf_shape *row)
 {
     const struct mf_shape *key = &attempt->key;
     struct mf_shape s = attempt->any & MF_LOOKUP_ANY_FORM ? with_form(row, key) : *row;
@@ -74,8 +74,8 @@ bool mf_lookup_answers(const struct mf_lookup_try *attempt, const struct mf_shap
     return mf_shape_equal(&s, key);
 }
 
-/* Whether the row's key is written as production writes it. A flag as True is read as 1 there, so long as all rows have it so:
- * of a table that has both spellings, none is met. */
+/* True if the row's key is spelled as production writes it. AITER reads a flag `True` as 1 only if all rows
+ * use this spelling; in a table with both spellings it matches no row. */
 static bool is_spelled(const struct mf_table *table, const struct mf_table_row *row)
 {
     const unsigned flags = 3u << (MF_SHAPE_N_COLUMNS - 2); /* use_g1u1, doweight_stage1 */
@@ -83,7 +83,7 @@ static bool is_spelled(const struct mf_table *table, const struct mf_table_row *
     return table->n_of[MF_PROBLEM_MIXED][MF_WARNING] == 0 && (row->misspelled & ~flags) == 0;
 }
 
-bool mf_lookup_reads(enum mf_lookup rules, const struct mf_table *table, const struct mf_table_row *row)
+bool mf_lookup_considers(enum mf_lookup rules, const struct mf_table *table, const struct mf_table_row *row)
 {
     bool tagged = row->tag && *row->tag;
 
@@ -92,15 +92,15 @@ bool mf_lookup_reads(enum mf_lookup rules, const struct mf_table *table, const s
     return !(tagged && strcmp(row->tag, TAG_FALLBACK) == 0) && is_spelled(table, row);
 }
 
-/* The first row of the table that answers. */
+/* Returns the first matching row of the table. */
 static const struct mf_table_row *scan(const struct mf_table *table, const struct mf_device_class *class,
                                        const struct mf_lookup_try *attempt, enum mf_lookup rules)
 {
     for (size_t i = 0; i < table->n_rows; i++) {
         const struct mf_table_row *row = &table->rows[i];
 
-        if (mf_lookup_answers(attempt, &row->shape) && mf_device_class_equal(&row->class, class) &&
-            mf_lookup_reads(rules, table, row))
+        if (mf_lookup_matches(attempt, &row->shape) && mf_device_class_equal(&row->class, class) &&
+            mf_lookup_considers(rules, table, row))
             return row;
     }
     return NULL;

@@ -35,7 +35,7 @@ static int parse_number(const char *text, struct mf_routing *r)
 {
     if (mf_parse_double(text, &r->parameter) < 0 || !parameter_fits(r->kind, r->parameter))
         return -EINVAL;
-    r->parameter += 0.0; /* no negative zero: one profile, one text */
+    r->parameter += 0.0; /* -0 becomes +0, so that equal profiles have equal text */
     return 0;
 }
 
@@ -136,7 +136,7 @@ void mf_routing_print(const struct mf_routing *r, char buf[MF_ROUTING_TEXT_MAX])
         print_counts(r, buf);
     if (!has_parameter(r->kind))
         return;
-    /* The shortest decimal that reads back as the same number: 17 digits always do. */
+    /* Shortest decimal that parses to the same number; 17 digits always do */
     for (int digits = 1; digits <= 17; digits++) {
         mf_format(buf, MF_ROUTING_TEXT_MAX, "%s:%.*g", kind, digits, r->parameter);
         double back = strtod(strchr(buf, ':') + 1, NULL);
@@ -152,14 +152,14 @@ bool mf_routing_equal(const struct mf_routing *a, const struct mf_routing *b)
            memcmp(a->counts, b->counts, (size_t)a->n_counts * sizeof(a->counts[0])) == 0;
 }
 
-/* Experts and slots that the router itself deals with. */
+/* Checks the number of experts and topk without the shared expert. */
 static int router_fits(const struct mf_routing *r, const struct mf_shape *s, char *why, size_t why_cap)
 {
-    int32_t experts = mf_shape_experts(s) - r->shared, topk = s->topk - r->shared;
+    int32_t experts = mf_shape_global_experts(s) - r->shared, topk = s->topk - r->shared;
     if (topk < 1 || topk > experts) {
         mf_format(why, why_cap,
-                  "topk %d of %d experts leaves %d of %d for the router, the shared expert aside", s->topk,
-                  mf_shape_experts(s), topk, experts);
+                  "topk %d of %d experts leaves topk %d of %d for the router without the shared expert",
+                  s->topk, mf_shape_global_experts(s), topk, experts);
         return -EINVAL;
     }
     int32_t in_group = experts / MF_ROUTER_GROUPS;
@@ -167,8 +167,8 @@ static int router_fits(const struct mf_routing *r, const struct mf_shape *s, cha
         (experts % MF_ROUTER_GROUPS != 0 || in_group < 2 || topk > in_group * MF_ROUTER_GROUPS_KEPT)) {
         mf_format(
             why, why_cap,
-            "%d experts in %d groups of which %d are kept: groups have to be equal, of two or more, and "
-            "to hold topk %d",
+            "%d experts in %d groups, %d selected: groups must be equal, have at least 2 experts, and the "
+            "selected groups at least topk %d",
             experts, MF_ROUTER_GROUPS, MF_ROUTER_GROUPS_KEPT, topk);
         return -EINVAL;
     }
@@ -177,9 +177,9 @@ static int router_fits(const struct mf_routing *r, const struct mf_shape *s, cha
 
 int mf_routing_fits(const struct mf_routing *r, const struct mf_shape *s, char *why, size_t why_cap)
 {
-    if (r->kind == MF_ROUTING_RECORDED && r->n_counts != mf_shape_experts(s)) {
-        mf_format(why, why_cap, "the recorded profile counts %d experts, ids go to %d", r->n_counts,
-                  mf_shape_experts(s));
+    if (r->kind == MF_ROUTING_RECORDED && r->n_counts != mf_shape_global_experts(s)) {
+        mf_format(why, why_cap, "the recorded profile has %d experts, the shape has %d", r->n_counts,
+                  mf_shape_global_experts(s));
         return -EINVAL;
     }
     return r->kind == MF_ROUTING_ROUTER ? router_fits(r, s, why, why_cap) : 0;

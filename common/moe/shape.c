@@ -4,17 +4,17 @@
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
-#include "common/moe/shape_form.h"
+#include "common/moe/shape_internal.h"
 
 MF_NAMES_DEFINE(mf_act, MF_ACT_, MF_ACT_MAP)
 MF_NAMES_DEFINE(mf_dtype, MF_DTYPE_, MF_DTYPE_MAP)
 MF_NAMES_DEFINE(mf_qtype, MF_QTYPE_, MF_QTYPE_MAP)
 MF_NAMES_DEFINE(mf_gate_up, MF_GATE_UP_, MF_GATE_UP_MAP)
 
-/* sorted_token_ids packs slot << 24 | token, and token == T is its padding: T needs 24 bits, k seven. */
+/* sorted_token_ids packs slot << 24 | token with T as padding, so T needs 24 bits and k seven. */
 #define TOKEN_MAX 16777215
 #define TOPK_MAX  127
-/* Far beyond every model, and so low that E * 2I * H stays within 2^53. */
+/* Above every model, and low enough that E * 2I * H stays within 2^53. */
 #define DIM_MAX    262144
 #define EXPERT_MAX 65535
 
@@ -24,7 +24,7 @@ struct column {
     const char *name;
     enum column_kind kind;
     size_t offset;
-    int64_t max; /* of a TOKEN or SIZE */
+    int64_t max; /* for TOKEN and SIZE */
     const char *expects;
 };
 
@@ -41,13 +41,14 @@ static const struct column columns[MF_SHAPE_N_COLUMNS] = {
     {"expert",          SIZE,  AT(expert),          EXPERT_MAX, "an integer from 1 to 65535"},
     {"topk",            SIZE,  AT(topk),            TOPK_MAX,   "an integer from 1 to 127"},
     {"act_type",        ACT,   AT(act_type),        0,
-     "ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2, ActivationType.No, or of "
-     "ours ActivationType.GeluTanh or ActivationType.SiluStep"},
+     "ActivationType.Silu, ActivationType.Gelu, ActivationType.Swiglu, ActivationType.Situv2, "
+     "ActivationType.No, or the extensions ActivationType.GeluTanh or ActivationType.SiluStep"},
     {"dtype",           DTYPE, AT(dtype),           0,          DTYPES},
     {"q_dtype_a",       DTYPE, AT(q_dtype_a),       0,          DTYPES},
     {"q_dtype_w",       DTYPE, AT(q_dtype_w),       0,          DTYPES},
     {"q_type",          QTYPE, AT(q_type),          0,
-     "QuantType.No, QuantType.per_Tensor, QuantType.per_Token, QuantType.per_1x32, QuantType.per_1x128 or QuantType.per_1x16"},
+     "QuantType.No, QuantType.per_Tensor, QuantType.per_Token, QuantType.per_1x32, QuantType.per_1x128 "
+     "or QuantType.per_1x16"},
     {"use_g1u1",        FLAG,  AT(use_g1u1),        0,          "1 or 0"},
     {"doweight_stage1", FLAG,  AT(doweight_stage1), 0,          "1 or 0"},
 };
@@ -59,7 +60,7 @@ const char *const mf_shape_columns[MF_SHAPE_N_COLUMNS] = {
     "dtype", "q_dtype_a", "q_dtype_w", "q_type", "use_g1u1", "doweight_stage1",
 };
 
-/* Spellings beside the canonical ones. */
+/* Non-canonical spellings. */
 static const struct {
     const char *text;
     enum mf_dtype value;
@@ -74,15 +75,15 @@ static const struct {
 };
 /* clang-format on */
 
-/* Leaves a prefix such as "torch." away when the text has it. */
+/* Removes a prefix such as "torch.". */
 static const char *without_prefix(const char *text, const char *prefix)
 {
     size_t len = strlen(prefix);
     return strncmp(text, prefix, len) == 0 ? text + len : text;
 }
 
-/* Whether the text is the canonical one, with its prefix or without ("bfloat16", "Silu"). */
-static bool names(const char *text, const char *canonical, const char *prefix)
+/* True for the canonical text with or without its prefix ("bfloat16", "Silu"). */
+static bool matches_name(const char *text, const char *canonical, const char *prefix)
 {
     return strcmp(text, canonical) == 0 || strcmp(text, without_prefix(canonical, prefix)) == 0;
 }
@@ -90,7 +91,7 @@ static bool names(const char *text, const char *canonical, const char *prefix)
 static int parse_act(const char *text, enum mf_act *ret)
 {
     for (int i = 0; i < MF_ACT_N_; i++) {
-        if (names(text, mf_act_name((enum mf_act)i), "ActivationType.")) {
+        if (matches_name(text, mf_act_name((enum mf_act)i), "ActivationType.")) {
             *ret = (enum mf_act)i;
             return 0;
         }
@@ -101,13 +102,13 @@ static int parse_act(const char *text, enum mf_act *ret)
 static int parse_dtype(const char *text, enum mf_dtype *ret)
 {
     for (int i = 0; i < MF_DTYPE_N_; i++) {
-        if (names(text, mf_dtype_name((enum mf_dtype)i), "torch.")) {
+        if (matches_name(text, mf_dtype_name((enum mf_dtype)i), "torch.")) {
             *ret = (enum mf_dtype)i;
             return 0;
         }
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(dtype_aliases); i++) {
-        if (names(text, dtype_aliases[i].text, "dtypes.")) {
+        if (matches_name(text, dtype_aliases[i].text, "dtypes.")) {
             *ret = dtype_aliases[i].value;
             return 0;
         }
@@ -117,12 +118,12 @@ static int parse_dtype(const char *text, enum mf_dtype *ret)
 
 static int parse_qtype(const char *text, enum mf_qtype *ret)
 {
-    if (names(text, "QuantType.per_128x128", "QuantType.")) {
+    if (matches_name(text, "QuantType.per_128x128", "QuantType.")) {
         *ret = MF_QTYPE_PER_1X128;
         return 0;
     }
     for (int i = 0; i < MF_QTYPE_N_; i++) {
-        if (names(text, mf_qtype_name((enum mf_qtype)i), "QuantType.")) {
+        if (matches_name(text, mf_qtype_name((enum mf_qtype)i), "QuantType.")) {
             *ret = (enum mf_qtype)i;
             return 0;
         }
@@ -212,7 +213,7 @@ int mf_shape_get(const struct mf_shape *shape, const char *column, char *buf, si
     return 0;
 }
 
-/* A number's value, and 1 for what is no number. */
+/* Value of a numeric column; 1 for other columns. */
 static int64_t size_of(const struct column *c, const struct mf_shape *shape)
 {
     const char *field = (const char *)shape + c->offset;
@@ -238,9 +239,10 @@ int mf_shape_check(const struct mf_shape *shape, const char **ret_column, const 
         *ret_why = form;
         return -EINVAL;
     }
-    if (shape->topk > mf_shape_experts(shape)) {
+    if (shape->topk > mf_shape_global_experts(shape)) {
         *ret_column = "topk";
-        *ret_why = "at most expert, or all ranks' experts of form ep: a token goes to topk different experts";
+        *ret_why =
+            "at most the number of experts (of all ranks with ep): a token selects topk distinct experts";
         return -EINVAL;
     }
     return 0;
@@ -289,7 +291,7 @@ bool mf_shape_same_layer_model(const struct mf_shape *a, const struct mf_shape *
     return compare_layer_model(a, b) == 0;
 }
 
-/* The columns from `first` on. */
+/* Prints the columns from `first` on, and the form. */
 static void print_columns(const struct mf_shape *shape, size_t first, char buf[MF_SHAPE_TEXT_MAX])
 {
     size_t len = 0;

@@ -1,17 +1,17 @@
-#include "common/moe/shape_form.h"
+#include "common/moe/shape_internal.h"
 
 #include <stdlib.h>
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#define NUMBER_MAX  65536.0 /* of a limit and an alpha */
+#define NUMBER_MAX  65536.0 /* maximum limit and alpha */
 #define EXPERTS_MAX 65535
-#define PART_MAX    32 /* of a part's text */
+#define PART_MAX    32 /* text of one part with the terminator */
 
-enum kind { NUMBER, FLAG, GATE_UP, SHARE };
+enum kind { NUMBER, FLAG, GATE_UP, EXPERT_PARALLEL };
 
-/* Zero, or false, is a part that is not there. */
+/* A part is absent if its field is zero or false. */
 static const struct part {
     const char *name;
     enum kind kind;
@@ -22,7 +22,7 @@ static const struct part {
     {"b1", FLAG, offsetof(struct mf_shape, has_b1)},
     {"b2", FLAG, offsetof(struct mf_shape, has_b2)},
     {"gate_up", GATE_UP, offsetof(struct mf_shape, gate_up)},
-    {"ep", SHARE, 0}, /* two fields */
+    {"ep", EXPERT_PARALLEL, 0}, /* sets two fields */
 };
 
 static const void *field_of(const struct mf_shape *shape, const struct part *p)
@@ -30,7 +30,8 @@ static const void *field_of(const struct mf_shape *shape, const struct part *p)
     return (const char *)shape + p->offset;
 }
 
-/* "limit:7" → its part, and *ret_value "7"; a flag's is "". NULL: no such part, or without the value that it takes. */
+/* "limit:7" → its part, *ret_value "7"; "" for a flag. NULL: unknown part, or value missing or not allowed.
+ */
 static const struct part *find_part(const char *text, const char **ret_value)
 {
     size_t len = strcspn(text, ":");
@@ -68,8 +69,8 @@ static int set_gate_up(enum mf_gate_up *field, const char *value)
     return 0;
 }
 
-/* "48/384": the first of the experts that are here, and all ranks'. */
-static int set_share(struct mf_shape *s, const char *value)
+/* "48/384": first local expert, number of experts of all ranks. */
+static int set_expert_parallel(struct mf_shape *s, const char *value)
 {
     char first[PART_MAX];
     const char *slash = strchr(value, '/');
@@ -98,13 +99,13 @@ static int set_part(const char *text, struct mf_shape *shape)
         return set_flag(field);
     case GATE_UP:
         return set_gate_up(field, value);
-    case SHARE:
-        return set_share(shape, value);
+    case EXPERT_PARALLEL:
+        return set_expert_parallel(shape, value);
     }
     return -EINVAL;
 }
 
-static void clear(struct mf_shape *s)
+static void clear_form(struct mf_shape *s)
 {
     s->act_limit = s->act_alpha = 0;
     s->has_b1 = s->has_b2 = false;
@@ -115,7 +116,7 @@ static void clear(struct mf_shape *s)
 int mf_shape_form_parse(const char *text, struct mf_shape *shape)
 {
     struct mf_shape s = *shape;
-    clear(&s);
+    clear_form(&s);
     for (bool more = *text != '\0'; more;) {
         char part[PART_MAX];
         size_t len = strcspn(text, "+");
@@ -132,7 +133,7 @@ int mf_shape_form_parse(const char *text, struct mf_shape *shape)
     return 0;
 }
 
-/* The shortest that reads back as the same, without an exponent where there is such a one. */
+/* Prints the shortest decimal that parses to the same number, preferably without an exponent. */
 static void print_number(float value, char *buf, size_t cap)
 {
     for (int digits = 1; digits <= 9; digits++) {
@@ -143,7 +144,7 @@ static void print_number(float value, char *buf, size_t cap)
     }
 }
 
-/* "" for a part that is not there. */
+/* "" if the part is absent. */
 static void print_part(const struct mf_shape *shape, const struct part *p, char buf[PART_MAX])
 {
     const void *field = field_of(shape, p);
@@ -163,7 +164,7 @@ static void print_part(const struct mf_shape *shape, const struct part *p, char 
         if (*(const enum mf_gate_up *)field != MF_GATE_UP_ANY)
             mf_format(buf, PART_MAX, "%s:%s", p->name, mf_gate_up_name(*(const enum mf_gate_up *)field));
         return;
-    case SHARE:
+    case EXPERT_PARALLEL:
         if (shape->ep_experts > 0)
             mf_format(buf, PART_MAX, "%s:%d/%d", p->name, (int)shape->ep_first, (int)shape->ep_experts);
         return;
@@ -191,7 +192,7 @@ static int compare_part(const void *a, const void *b, enum kind kind)
         return *(const bool *)a - *(const bool *)b;
     case GATE_UP:
         return (int)*(const enum mf_gate_up *)a - (int)*(const enum mf_gate_up *)b;
-    case SHARE: {
+    case EXPERT_PARALLEL: {
         const struct mf_shape *x = a, *y = b;
         return x->ep_experts != y->ep_experts ? x->ep_experts - y->ep_experts : x->ep_first - y->ep_first;
     }
@@ -212,13 +213,13 @@ const char *mf_shape_form_check(const struct mf_shape *s)
     bool clamps =
         s->act_type == MF_ACT_SILU || s->act_type == MF_ACT_SWIGLU || s->act_type == MF_ACT_SILU_STEP;
     if ((s->act_limit > 0 && !clamps) || (s->act_alpha > 0 && s->act_type != MF_ACT_SWIGLU))
-        return "a limit with ActivationType.Silu, Swiglu or SiluStep, an alpha with Swiglu only";
+        return "limit only with ActivationType.Silu, Swiglu or SiluStep, alpha only with Swiglu";
     if (s->act_type == MF_ACT_SILU_STEP && !(s->act_limit > 0))
-        return "limit:X, which ActivationType.SiluStep clamps by";
+        return "limit:X, which ActivationType.SiluStep requires";
     if (s->gate_up != MF_GATE_UP_ANY && !s->use_g1u1)
-        return "gate_up:X with use_g1u1 only: without it w1 has no up rows";
+        return "gate_up:X only with use_g1u1: otherwise w1 has no up rows";
     if (s->ep_experts > 0 &&
         (s->ep_experts <= s->expert || s->ep_first < 0 || s->ep_first > s->ep_experts - s->expert))
-        return "ep:FIRST/ALL with more experts in ALL ranks than expert, and FIRST + expert at most ALL";
+        return "ep:FIRST/ALL with ALL greater than expert, and FIRST + expert at most ALL";
     return NULL;
 }

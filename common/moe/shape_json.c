@@ -23,34 +23,33 @@ int mf_json_value_text(const cJSON *value, char *buf, size_t cap)
     return 0;
 }
 
-/* What a reading has come to. */
 struct reading {
-    mf_shape_problem tell;
+    mf_shape_problem report;
     void *context;
     int n_problems;
-    unsigned seen; /* columns, by their number */
+    unsigned seen; /* bit mask of column indices */
 };
 
-static int problem(struct reading *r, const char *member, const char *code, const char *why)
+static int report_problem(struct reading *r, const char *member, const char *code, const char *why)
 {
     r->n_problems++;
-    return r->tell(r->context, member, code, why);
+    return r->report(r->context, member, code, why);
 }
 
-static int bad_value(struct reading *r, const char *column, const char *code, const char *text,
-                     const char *expected)
+static int report_value(struct reading *r, const char *column, const char *code, const char *text,
+                        const char *expected)
 {
     char why[MF_EXPECTED_MAX];
-    return problem(r, column, code, mf_table_expected(column, text, expected, why));
+    return report_problem(r, column, code, mf_table_expected(column, text, expected, why));
 }
 
-static int unknown(struct reading *r, const char *member)
+static int report_unknown(struct reading *r, const char *member)
 {
-    char why[MF_EXPECTED_MAX] = "there is no such column; a shape has ";
+    char why[MF_EXPECTED_MAX] = "unknown column; a shape has ";
     for (size_t i = 0; i < MF_SHAPE_N_COLUMNS; i++)
         mf_format(why + strlen(why), sizeof(why) - strlen(why), "%s, ", mf_shape_columns[i]);
-    mf_format(why + strlen(why), sizeof(why) - strlen(why), "and may have %s", MF_SHAPE_FORM);
-    return problem(r, member, "unknown", why);
+    mf_format(why + strlen(why), sizeof(why) - strlen(why), "and optionally %s", MF_SHAPE_FORM);
+    return report_problem(r, member, "unknown", why);
 }
 
 static int read_member(struct reading *r, const cJSON *member, struct mf_shape *shape)
@@ -63,12 +62,12 @@ static int read_member(struct reading *r, const cJSON *member, struct mf_shape *
         if (strcmp(mf_shape_columns[i], member->string) == 0)
             r->seen |= 1u << i;
     if (e == -ENOENT)
-        return unknown(r, member->string);
+        return report_unknown(r, member->string);
     if (!is_value) {
-        mf_format(why, sizeof(why), "%s: a number, a text or a boolean is expected", member->string);
-        return problem(r, member->string, "type", why);
+        mf_format(why, sizeof(why), "%s: expected a number, a string or a boolean", member->string);
+        return report_problem(r, member->string, "type", why);
     }
-    return e < 0 ? bad_value(r, member->string, "value", text, expected) : 0;
+    return e < 0 ? report_value(r, member->string, "value", text, expected) : 0;
 }
 
 static int check_missing(struct reading *r)
@@ -79,33 +78,34 @@ static int check_missing(struct reading *r)
         struct mf_shape none;
         if (r->seen & 1u << i)
             continue;
-        (void)mf_shape_set(&none, column, "", &expected); /* no column takes an empty text */
+        (void)mf_shape_set(&none, column, "",
+                           &expected); /* every column rejects "", which gives `expected` */
         mf_format(why, sizeof(why), "%s is missing; write %s", column, expected);
-        int e = problem(r, column, "missing", why);
+        int e = report_problem(r, column, "missing", why);
         if (e < 0)
             return e;
     }
     return 0;
 }
 
-/* Values that are each well, of a shape that is none. */
-static int out_of_range(struct reading *r, const struct mf_shape *shape, const char *column,
+/* Each value is valid on its own, but the shape is not. */
+static int report_range(struct reading *r, const struct mf_shape *shape, const char *column,
                         const char *expected)
 {
     char text[MF_SHAPE_FORM_MAX];
     (void)mf_shape_get(shape, column, text, sizeof(text));
-    return bad_value(r, column, "range", text, expected);
+    return report_value(r, column, "range", text, expected);
 }
 
-int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem tell, void *context)
+int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem report, void *context)
 {
-    struct reading reading = {.tell = tell, .context = context};
+    struct reading reading = {.report = report, .context = context};
     const char *why = "", *column;
     const cJSON *member;
     int e = 0;
     *ret = (struct mf_shape){0};
     if (!cJSON_IsObject(item))
-        return tell(context, "", "type", "an object with the twelve columns is expected");
+        return report(context, "", "type", "expected an object with the twelve columns");
     cJSON_ArrayForEach (member, item)
         if ((e = read_member(&reading, member, ret)) < 0)
             return e;
@@ -114,7 +114,7 @@ int mf_shape_from_json(const cJSON *item, struct mf_shape *ret, mf_shape_problem
     if (reading.n_problems > 0)
         return 0;
     if (mf_shape_check(ret, &column, &why) < 0)
-        return out_of_range(&reading, ret, column, why);
+        return report_range(&reading, ret, column, why);
     return 1;
 }
 
@@ -134,7 +134,7 @@ cJSON *mf_shape_to_json(const struct mf_shape *shape)
     return o;
 }
 
-int mf_shape_add(cJSON *object, const char *row)
+int mf_shape_add_to_json(cJSON *object, const char *row)
 {
     struct mf_shape shape;
     cJSON *json = mf_shape_parse(row, &shape) < 0 ? cJSON_CreateObject() : mf_shape_to_json(&shape);

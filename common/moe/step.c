@@ -11,38 +11,50 @@
 
 MF_NAMES_DEFINE(mf_stage, MF_STAGE_, MF_STAGE_MAP)
 
-#define TEXT_MAX 8192 /* names, tensor specs and numbers at their longest are less */
+#define TEXT_MAX 8192 /* more than a step with maximum lengths needs */
 
-enum field_kind { NAME, STAGE, COVERS, COUNT, SIZE, WORK, AMOUNT, GAIN, TENSOR_SPECS, MARK };
+enum field_kind {
+    NAME,
+    STAGE,
+    COVERS,
+    INT32,
+    UINT64,
+    ROUNDED_DOUBLE,
+    DOUBLE,
+    OPTIONAL_DOUBLE,
+    TENSOR_SPECS,
+    OPTIONAL_FLAG
+};
 
 struct field {
     const char *key, *opening; /* ",\"key\":" */
     enum field_kind kind;
     size_t offset;
-    size_t extra; /* of a NAME its capacity, of TENSOR_SPECS the offset of their number */
+    size_t extra; /* NAME: capacity; TENSOR_SPECS: offset of the number of specs */
 };
 
 #define AT(member)     offsetof(struct mf_step, member)
 #define KEY(name)      name, ",\"" name "\":"
 #define CAP_OF(member) sizeof(((struct mf_step *)0)->member)
 
-/* Also the order in JSON. covers comes before stage, which is checked against it. */
+/* Also the order in JSON. `covers` precedes `stage`, which is checked against it. */
 /* clang-format off */
 static const struct field fields[] = {
-    {KEY("name"),              NAME,      AT(name),              CAP_OF(name)},
-    {KEY("family"),            NAME,      AT(family),            CAP_OF(family)},
-    {KEY("covers"),            COVERS,    AT(covers),            0},
-    {KEY("stage"),             STAGE,     AT(stage),             0},
-    {KEY("block_m"),           COUNT,     AT(block_m),           0},
-    {KEY("ksplit"),            COUNT,     AT(ksplit),            0},
-    {KEY("needs"),             TENSOR_SPECS, AT(needs),             AT(n_needs)},
-    {KEY("gives"),             TENSOR_SPECS, AT(gives),             AT(n_gives)},
-    {KEY("workspace"),         SIZE,      AT(workspace_bytes),   0},
-    {KEY("flops"),             WORK,      AT(flops),             0}, /* whole: a fraction of them is long to print and to read */
-    {KEY("bytes"),             WORK,      AT(bytes),             0},
-    {KEY("reorder_tolerance"), AMOUNT,    AT(reorder_tolerance), 0},
-    {KEY("saved"),             GAIN,      AT(saved),             0}, /* missing when 0 */
-    {KEY("aiter"),             MARK,      AT(aiter),             0}, /* missing when false */
+    {KEY("name"),              NAME,            AT(name),              CAP_OF(name)},
+    {KEY("family"),            NAME,            AT(family),            CAP_OF(family)},
+    {KEY("covers"),            COVERS,          AT(covers),            0},
+    {KEY("stage"),             STAGE,           AT(stage),             0},
+    {KEY("block_m"),           INT32,           AT(block_m),           0},
+    {KEY("ksplit"),            INT32,           AT(ksplit),            0},
+    {KEY("needs"),             TENSOR_SPECS,    AT(needs),             AT(n_needs)},
+    {KEY("gives"),             TENSOR_SPECS,    AT(gives),             AT(n_gives)},
+    {KEY("workspace"),         UINT64,          AT(workspace_bytes),   0},
+    /* rounded, because fractions are long to print and parse */
+    {KEY("flops"),             ROUNDED_DOUBLE,  AT(flops),             0},
+    {KEY("bytes"),             ROUNDED_DOUBLE,  AT(bytes),             0},
+    {KEY("reorder_tolerance"), DOUBLE,          AT(reorder_tolerance), 0},
+    {KEY("saved"),             OPTIONAL_DOUBLE, AT(saved),             0}, /* omitted if 0 */
+    {KEY("aiter"),             OPTIONAL_FLAG,   AT(aiter),             0}, /* omitted if false */
 };
 /* clang-format on */
 
@@ -74,20 +86,20 @@ static void print_value(struct mf_buf *b, const struct field *f, const struct mf
         mf_ops_print(*(const mf_ops *)value, ops);
         mf_json_put_text(b, ops);
         break;
-    case COUNT:
+    case INT32:
         mf_json_put_number(b, *(const int32_t *)value);
         break;
-    case SIZE:
+    case UINT64:
         mf_json_put_u64(b, *(const uint64_t *)value);
         break;
-    case WORK:
+    case ROUNDED_DOUBLE:
         mf_json_put_number(b, round(*(const double *)value));
         break;
-    case AMOUNT:
-    case GAIN:
+    case DOUBLE:
+    case OPTIONAL_DOUBLE:
         mf_json_put_number(b, *(const double *)value);
         break;
-    case MARK:
+    case OPTIONAL_FLAG:
         (void)mf_buf_adds(b, "true");
         break;
     case TENSOR_SPECS:
@@ -96,10 +108,11 @@ static void print_value(struct mf_buf *b, const struct field *f, const struct mf
     }
 }
 
-static bool is_left_out(const struct field *f, const struct mf_step *step)
+static bool is_omitted(const struct field *f, const struct mf_step *step)
 {
     const void *value = (const char *)step + f->offset;
-    return (f->kind == GAIN && *(const double *)value == 0) || (f->kind == MARK && !*(const bool *)value);
+    return (f->kind == OPTIONAL_DOUBLE && *(const double *)value == 0) ||
+           (f->kind == OPTIONAL_FLAG && !*(const bool *)value);
 }
 
 char *mf_step_print(const struct mf_step *step)
@@ -108,7 +121,7 @@ char *mf_step_print(const struct mf_step *step)
     mf_buf_init(&b, TEXT_MAX);
     (void)mf_buf_adds(&b, "{");
     for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++) {
-        if (is_left_out(&fields[i], step))
+        if (is_omitted(&fields[i], step))
             continue;
         (void)mf_buf_adds(&b, fields[i].opening + (i == 0));
         print_value(&b, &fields[i], step);
@@ -119,7 +132,7 @@ char *mf_step_print(const struct mf_step *step)
     return text;
 }
 
-/* The stage that the ops make it. */
+/* The stage that follows from the ops. */
 static enum mf_stage stage_of(mf_ops covers)
 {
     bool first = covers & MF_OP_BIT(MF_OP_GEMM1), second = covers & MF_OP_BIT(MF_OP_GEMM2);
@@ -148,17 +161,17 @@ static int read_number(const cJSON *item, enum field_kind kind, void *value)
 {
     int64_t whole;
     double amount;
-    if (kind == GAIN && !item)
+    if (kind == OPTIONAL_DOUBLE && !item)
         return 0;
-    if (kind == WORK || kind == AMOUNT || kind == GAIN) {
+    if (kind == ROUNDED_DOUBLE || kind == DOUBLE || kind == OPTIONAL_DOUBLE) {
         if (mf_json_value_double(item, &amount) < 0 || amount < 0)
             return -EINVAL;
         *(double *)value = amount;
         return 0;
     }
-    if (mf_json_value_i64(item, 0, kind == COUNT ? INT32_MAX : INT64_MAX, &whole) < 0)
+    if (mf_json_value_i64(item, 0, kind == INT32 ? INT32_MAX : INT64_MAX, &whole) < 0)
         return -EINVAL;
-    if (kind == COUNT)
+    if (kind == INT32)
         *(int32_t *)value = (int32_t)whole;
     else
         *(uint64_t *)value = (uint64_t)whole;
@@ -168,12 +181,13 @@ static int read_number(const cJSON *item, enum field_kind kind, void *value)
 static int read_field(const cJSON *item, const struct field *f, struct mf_step *step)
 {
     void *value = (char *)step + f->offset;
-    if (f->kind == COUNT || f->kind == SIZE || f->kind == WORK || f->kind == AMOUNT || f->kind == GAIN)
+    if (f->kind == INT32 || f->kind == UINT64 || f->kind == ROUNDED_DOUBLE || f->kind == DOUBLE ||
+        f->kind == OPTIONAL_DOUBLE)
         return read_number(item, f->kind, value);
     if (f->kind == TENSOR_SPECS)
         return read_tensor_specs(item, value, (int32_t *)(void *)((char *)step + f->extra));
 
-    if (f->kind == MARK) {
+    if (f->kind == OPTIONAL_FLAG) {
         *(bool *)value = cJSON_IsTrue(item);
         return item && !cJSON_IsBool(item) ? -EINVAL : 0;
     }
@@ -190,7 +204,7 @@ static int read_field(const cJSON *item, const struct field *f, struct mf_step *
     return 0;
 }
 
-/* The field of that name; they mostly come in the order of the table. */
+/* Index of the field. Starts at `expected`, because fields mostly come in the order of the table. */
 static size_t find_field(const char *key, size_t expected)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(fields); i++, expected++) {
@@ -203,7 +217,7 @@ static size_t find_field(const char *key, size_t expected)
 int mf_step_from_json(const cJSON *json, struct mf_step *ret, const char **ret_field)
 {
     struct mf_step step = {0};
-    const cJSON *items[MF_ARRAY_LEN(fields) + 1] = {NULL}; /* the last one: of no field */
+    const cJSON *items[MF_ARRAY_LEN(fields) + 1] = {NULL}; /* the last entry takes unknown members */
     size_t at = 0;
     for (const cJSON *item = cJSON_IsObject(json) ? json->child : NULL; item; item = item->next, at++) {
         at = find_field(item->string, at);

@@ -1,8 +1,8 @@
-/* A step: one kernel (or call) that a family offers for a shape on a device class.
+/* Steps: one kernel (or library call) that a family offers for a shape on a device class.
  *
- * It covers zero or more ops, needs some tensor specs and gives others. A step that covers none only turns
- * tensor specs into others, and is paid for. A step is a value; its name is unique within its family and shape,
- * and carries its parameters: production rebuilds a step from its name alone. */
+ * A step covers zero or more ops, needs tensor specs and gives tensor specs. A step without ops converts
+ * tensor specs; its time is part of the pipeline's. A step is a value. Its name is unique within its family
+ * and shape and contains its parameters: production rebuilds a step from its name alone. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -16,9 +16,9 @@
 /* clang-format off */
 #define MF_STAGE_MAP(X, P)                                        \
     X(P, MOVE, "move")     /* sort, quantise, permute, combine */ \
-    X(P, STAGE1, "stage1") /* holds gemm1 */                      \
-    X(P, STAGE2, "stage2") /* holds gemm2 */                      \
-    X(P, ONE, "one")       /* holds both */
+    X(P, STAGE1, "stage1") /* contains gemm1 */                   \
+    X(P, STAGE2, "stage2") /* contains gemm2 */                   \
+    X(P, ONE, "one")       /* contains both GEMMs */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_stage, MF_STAGE_, MF_STAGE_MAP);
 
@@ -31,21 +31,21 @@ struct mf_step {
     char family[MF_FAMILY_NAME_MAX];
     enum mf_stage stage;
     mf_ops covers;
-    int32_t block_m; /* rows of an expert block; 0 when the step does not care */
-    int32_t ksplit;  /* 0: none */
+    int32_t block_m; /* rows of an expert block; 0 if irrelevant to the step */
+    int32_t ksplit;  /* split-K factor; 0: none */
     int32_t n_needs, n_gives;
     struct mf_tensor_spec needs[MF_STEP_TENSOR_SPECS_MAX];
     struct mf_tensor_spec gives[MF_STEP_TENSOR_SPECS_MAX];
     uint64_t workspace_bytes;
-    double flops; /* of this step, active experts only */
-    double bytes; /* least traffic of this step, active experts only */
-    double saved; /* traffic that its ops in one kernel save beside a kernel for each; 0: none, or unknown */
-    double reorder_tolerance; /* 0: two runs agree bitwise; else largest relative row difference */
-    bool aiter;               /* AITER's production runs it by this name, or runs it around what it names */
+    double flops;             /* of this step, active experts only */
+    double bytes;             /* minimum traffic in bytes, active experts only */
+    double saved;             /* memory traffic saved by fusing these ops, in bytes; 0 if none or unknown */
+    double reorder_tolerance; /* largest relative row difference of two runs; 0: bitwise equal */
+    bool aiter;               /* AITER's production runs it: by its name, or as a helper of a named kernel */
 };
 
-/* A JSON object as text on the heap, which the caller frees; NULL when out of memory. */
+/* Returns a JSON object as a heap string that the caller frees; NULL if memory runs out. */
 char *mf_step_print(const struct mf_step *step);
-/* -EINVAL with *ret_field (static text) naming the first field that is missing or wrong; a stage is wrong when
- * it is not the one that covers makes it. Members that are no field are ignored. */
+/* -EINVAL with *ret_field (static text) naming the first missing or invalid field. The stage must match
+ * `covers`. Unknown members are ignored. */
 int mf_step_from_json(const cJSON *json, struct mf_step *ret, const char **ret_field);

@@ -23,7 +23,7 @@ void mf_tensor_spec_print(const struct mf_tensor_spec *a, char buf[MF_TENSOR_SPE
     (void)mf_append(at, end, a->zeroed ? zeroed_suffix : "");
 }
 
-/* Cuts the text at its first slash; NULL when there is none. */
+/* Terminates the text at its first slash and returns the rest; NULL if there is none. */
 static char *cut_part(char *text)
 {
     char *slash = strchr(text, '/');
@@ -32,7 +32,7 @@ static char *cut_part(char *text)
     return slash;
 }
 
-/* "sorted.32", "token", "panel16": a block belongs to a sorted order and to no other. */
+/* Parses "sorted.32", "token" or "panel16". Only sorted orders have a block, and they require one. */
 static int parse_order(char *text, struct mf_tensor_spec *a)
 {
     char *dot = strchr(text, '.');
@@ -92,7 +92,7 @@ bool mf_tensor_spec_is_decoded(const struct mf_tensor_spec *a)
 
 bool mf_tensor_spec_is_input(const struct mf_tensor_spec *a)
 {
-    /* which of the two a shape's hidden states are is for its families to know */
+    /* x may be bf16 or fp16; the families know the dtype of the shape */
     bool hidden = a->tensor == MF_TENSOR_X && (a->format == MF_FORMAT_BF16 || a->format == MF_FORMAT_FP16);
     bool topk = a->tensor == MF_TENSOR_TOPK && a->format == MF_FORMAT_INDEX;
     bool calib = a->tensor == MF_TENSOR_CALIB && a->format == MF_FORMAT_F32;

@@ -12,13 +12,13 @@
 
 struct mf_http {
     CURL *curl;
-    struct mf_buf url;                          /* base, without a final '/' */
-    char authorization[MF_TOKEN_TEXT_MAX + 16]; /* of the header; "": none */
+    struct mf_buf url;                          /* base URL without a trailing '/' */
+    char authorization[MF_TOKEN_TEXT_MAX + 16]; /* header value; "": none */
     const char *ca;
     char curl_text[CURL_ERROR_SIZE];
     char error[CURL_ERROR_SIZE + 256];
-    struct mf_http_reply *reply; /* of the request under way */
-    struct mf_sse *sse;          /* of the stream under way */
+    struct mf_http_reply *reply; /* of the current request */
+    struct mf_sse *sse;          /* of the current stream */
     mf_http_tick_fn tick;
     int callback_error;
     long request_ms;
@@ -35,7 +35,7 @@ void mf_http_reply_release(struct mf_http_reply *r)
     mf_buf_release(&r->body);
 }
 
-static size_t take_body(char *bytes, size_t size, size_t n, void *context)
+static size_t on_body(char *bytes, size_t size, size_t n, void *context)
 {
     struct mf_http *h = context;
 
@@ -43,7 +43,8 @@ static size_t take_body(char *bytes, size_t size, size_t n, void *context)
     return h->callback_error < 0 ? 0 : size * n;
 }
 
-/* The value of a header line that has that name ("Name:"), without the white space round it; false: it has another. */
+/* Copies the value of a header line named `name` ("Name:"), without leading spaces and the line end. False if
+ * the line has another name or the value does not fit. */
 static bool header_value(const char *line, size_t len, const char *name, char *ret, size_t cap)
 {
     size_t at = strlen(name);
@@ -61,7 +62,7 @@ static bool header_value(const char *line, size_t len, const char *name, char *r
     return true;
 }
 
-static size_t take_header(char *bytes, size_t size, size_t n, void *context)
+static size_t on_header(char *bytes, size_t size, size_t n, void *context)
 {
     struct mf_http *h = context;
     char value[96];
@@ -73,7 +74,7 @@ static size_t take_header(char *bytes, size_t size, size_t n, void *context)
     return size * n;
 }
 
-static size_t take_stream(char *bytes, size_t size, size_t n, void *context)
+static size_t on_stream(char *bytes, size_t size, size_t n, void *context)
 {
     struct mf_http *h = context;
     long status = 0;
@@ -109,8 +110,9 @@ static void text_freep(char **text)
     curl_free(*text);
 }
 
-/* http:// to this machine: nobody else hears it. Names that only begin like one of it, and users in front of another, are not. */
-static bool is_near(const char *url)
+/* True if the URL's host is a loopback address. Parses the URL, because a prefix comparison would also accept
+ * "localhost.example.org" and "localhost@example.org". */
+static bool is_loopback(const char *url)
 {
     _cleanup_(url_freep) CURLU *u = curl_url();
     _cleanup_(text_freep) char *host = NULL;
@@ -131,9 +133,9 @@ int mf_http_new(const char *url, const struct mf_http_access *access, struct mf_
 
     if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0)
         return -EINVAL;
-    if (*access->token && strncasecmp(url, "https://", 8) != 0 && !is_near(url))
+    if (*access->token && strncasecmp(url, "https://", 8) != 0 && !is_loopback(url))
         return -EPERM;
-    /* Once in the process; the command line has one thread */
+    /* Not thread-safe; the command line has one thread */
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
     h = calloc(1, sizeof(*h));
@@ -170,7 +172,7 @@ const char *mf_http_error(const struct mf_http *h)
     return h->error;
 }
 
-/* The options that every request has. */
+/* Sets the options common to all requests. */
 static void prepare(struct mf_http *h, const char *url)
 {
     curl_easy_reset(h->curl);
@@ -180,7 +182,7 @@ static void prepare(struct mf_http *h, const char *url)
     curl_easy_setopt(h->curl, CURLOPT_ERRORBUFFER, h->curl_text);
     curl_easy_setopt(h->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(h->curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    /* A farm is reached directly: a proxy of the environment is for the world outside */
+    /* Connect directly: proxies of the environment are for other hosts */
     curl_easy_setopt(h->curl, CURLOPT_PROXY, "");
     curl_easy_setopt(h->curl, CURLOPT_USERAGENT, "moefarm/" MF_VERSION);
     curl_easy_setopt(h->curl, CURLOPT_CONNECTTIMEOUT_MS, MF_HTTP_CONNECT_MS);
@@ -197,7 +199,8 @@ static int perform(struct mf_http *h)
     if (code == CURLE_OK)
         return 0;
     if (h->callback_error < 0) {
-        mf_format(h->error, sizeof(h->error), "%s: the reply is larger than this program takes", h->url.data);
+        mf_format(h->error, sizeof(h->error), "%s: the reply exceeds the size limit of this program",
+                  h->url.data);
         return h->callback_error == -EFBIG ? -EMSGSIZE : h->callback_error;
     }
     mf_format(h->error, sizeof(h->error), "%s: %s", h->url.data, text);
@@ -248,9 +251,9 @@ int mf_http_send(struct mf_http *h, const struct mf_http_request *q, struct mf_h
     h->reply = ret;
     mf_buf_clear(&ret->body);
     curl_easy_setopt(h->curl, CURLOPT_TIMEOUT_MS, h->request_ms);
-    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, take_body);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
-    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, take_header);
+    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(h->curl, CURLOPT_HEADERDATA, h);
     if (q->method) {
         curl_easy_setopt(h->curl, CURLOPT_POST, 1L);
@@ -293,7 +296,7 @@ int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_h
     h->sse = sse;
     h->tick = tick;
     mf_sse_restart(sse);
-    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, take_stream);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_stream);
     curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, h);
     curl_easy_setopt(h->curl, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(h->curl, CURLOPT_XFERINFOFUNCTION, stream_progress);
@@ -313,7 +316,7 @@ int mf_http_stream(struct mf_http *h, const char *path, struct mf_sse *sse, mf_h
     return r;
 }
 
-void mf_http_query(struct mf_buf *path, const char *name, const char *value)
+void mf_http_add_query(struct mf_buf *path, const char *name, const char *value)
 {
     static const char hex[] = "0123456789ABCDEF";
 

@@ -19,7 +19,7 @@ void mf_sse_release(struct mf_sse *s)
     mf_buf_release(&s->data);
 }
 
-static void forget_event(struct mf_sse *s)
+static void discard_event(struct mf_sse *s)
 {
     s->kind[0] = '\0';
     s->has_data = false;
@@ -28,7 +28,7 @@ static void forget_event(struct mf_sse *s)
 
 void mf_sse_restart(struct mf_sse *s)
 {
-    forget_event(s);
+    discard_event(s);
     mf_buf_clear(&s->line);
     s->after_cr = false;
     memcpy(s->next_id, s->last_id, sizeof(s->next_id));
@@ -41,11 +41,11 @@ static int end_event(struct mf_sse *s)
     memcpy(s->last_id, s->next_id, sizeof(s->last_id));
     if (s->has_data)
         r = s->event(s->context, s->kind[0] ? s->kind : "message", s->data.data);
-    forget_event(s);
+    discard_event(s);
     return r;
 }
 
-static int take_field(struct mf_sse *s, const char *name, const char *value)
+static int process_field(struct mf_sse *s, const char *name, const char *value)
 {
     if (!strcmp(name, "data")) {
         if (s->has_data)
@@ -54,7 +54,7 @@ static int take_field(struct mf_sse *s, const char *name, const char *value)
         (void)mf_buf_adds(&s->data, value);
         return mf_buf_error(&s->data) == -EFBIG ? -EMSGSIZE : mf_buf_error(&s->data);
     }
-    /* Names and ids are the coordinator's own and short; a cut one only fails to match */
+    /* Event names and ids from the coordinator are short; a truncated one only fails to match */
     if (!strcmp(name, "event"))
         (void)snprintf(s->kind, sizeof(s->kind), "%s", value);
     else if (!strcmp(name, "id"))
@@ -62,7 +62,7 @@ static int take_field(struct mf_sse *s, const char *name, const char *value)
     return 0;
 }
 
-static int take_line(struct mf_sse *s)
+static int process_line(struct mf_sse *s)
 {
     char *line = s->line.data, *colon;
     const char *value = "";
@@ -78,7 +78,7 @@ static int take_line(struct mf_sse *s)
         if (*value == ' ')
             value++;
     }
-    return take_field(s, line, value);
+    return process_field(s, line, value);
 }
 
 int mf_sse_feed(struct mf_sse *s, const char *bytes, size_t n)
@@ -103,7 +103,7 @@ int mf_sse_feed(struct mf_sse *s, const char *bytes, size_t n)
             break;
         s->after_cr = bytes[i] == '\r';
         i++;
-        r = take_line(s);
+        r = process_line(s);
         if (r < 0)
             return r;
         mf_buf_clear(&s->line);

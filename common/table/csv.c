@@ -12,7 +12,7 @@ void mf_csv_init(struct mf_csv *csv, const char *text, size_t len, const struct 
     *csv = (struct mf_csv){.text = text, .len = len, .next_line = 1, .limits = *limits};
     if (len >= 3 && memcmp(text, BOM, 3) == 0)
         csv->at = 3;
-    /* One terminator a cell comes on top of the bytes that count. */
+    /* The buffer also contains one NUL per cell, which does not count towards the limit. */
     mf_buf_init(&csv->row, limits->row_bytes + limits->columns);
 }
 
@@ -35,13 +35,13 @@ static int too_long(struct mf_csv *csv)
 {
     if (csv->row.error == -ENOMEM)
         return refuse(csv, -ENOMEM, "out of memory");
-    return refuse(csv, -E2BIG, "the row is longer than a row may be");
+    return refuse(csv, -E2BIG, "the row exceeds the size limit");
 }
 
 static int begin_cell(struct mf_csv *csv)
 {
     if (csv->n_cells == csv->limits.columns)
-        return refuse(csv, -E2BIG, "the row has more cells than a row may have");
+        return refuse(csv, -E2BIG, "the row has too many cells");
     if (mf_array_grow(&csv->cells, csv->n_cells, &csv->cells_cap, sizeof(*csv->cells)) < 0 ||
         mf_array_grow(&csv->starts, csv->n_cells, &csv->starts_cap, sizeof(*csv->starts)) < 0)
         return refuse(csv, -ENOMEM, "out of memory");
@@ -61,7 +61,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t';
 }
 
-/* At a line end or the end of the text; "\r\n" is one line end, a lone "\r" is none. */
+/* True at a line end or the end of the text. "\r\n" is one line end; a single "\r" is not a line end. */
 static bool at_line_end(const struct mf_csv *csv)
 {
     if (csv->at == csv->len || csv->text[csv->at] == '\n')
@@ -75,11 +75,11 @@ static int read_plain(struct mf_csv *csv)
     while (!at_line_end(csv) && csv->text[csv->at] != ',') {
         unsigned char c = (unsigned char)csv->text[csv->at];
         if (c == '"')
-            return refuse(csv, -EBADMSG, "a quote stands inside a cell that does not start with one");
+            return refuse(csv, -EBADMSG, "a quote is inside an unquoted cell");
         if (c == '\r' && csv->at + 1 == csv->len)
             break;
         if ((c < 0x20 && c != '\t') || c == 0x7f)
-            return refuse(csv, -EBADMSG, "a cell holds a control character");
+            return refuse(csv, -EBADMSG, "a cell contains a control character");
         csv->at++;
     }
     size_t to = csv->at;
@@ -88,16 +88,16 @@ static int read_plain(struct mf_csv *csv)
     return add_span(csv, from, to);
 }
 
-/* At the opening quote. A doubled quote stands for one. */
+/* Starts at the opening quote. A doubled quote becomes one quote. */
 static int read_quoted(struct mf_csv *csv)
 {
     size_t from = ++csv->at;
     for (;; csv->at++) {
         if (csv->at == csv->len)
-            return refuse(csv, -EBADMSG, "a quote is opened and never closed");
+            return refuse(csv, -EBADMSG, "a quote is never closed");
         char c = csv->text[csv->at];
         if (c == '\0')
-            return refuse(csv, -EBADMSG, "a cell holds a control character");
+            return refuse(csv, -EBADMSG, "a cell contains a control character");
         if (csv->at - from > csv->limits.row_bytes)
             return too_long(csv);
         if (c != '"')
@@ -138,7 +138,7 @@ static int read_row(struct mf_csv *csv)
     }
 }
 
-/* Leaves the reader behind the line end at or after `at`. */
+/* Moves to the line after `at`. */
 static void skip_line(struct mf_csv *csv, size_t at)
 {
     const char *end = memchr(csv->text + at, '\n', csv->len - at);
@@ -168,7 +168,7 @@ static int next_row(struct mf_csv *csv)
     csv->why = NULL;
     mf_buf_clear(&csv->row);
     int r = read_row(csv);
-    /* A malformed row costs its first line only: a stray quote must not swallow the rows below it. */
+    /* Skip only the first line of a malformed row: a stray quote must not swallow the rows after it. */
     skip_line(csv, r < 0 ? from : csv->at);
     count_lines(csv, from);
     if (r < 0) {
@@ -191,7 +191,7 @@ int mf_csv_next(struct mf_csv *csv)
         if (csv->n_rows++ == csv->limits.rows) {
             csv->ended = true;
             csv->n_cells = 0;
-            return refuse(csv, -EFBIG, "the table has more rows than a table may have");
+            return refuse(csv, -EFBIG, "the table has too many rows");
         }
         return r < 0 ? r : 1;
     }

@@ -1,15 +1,15 @@
-/* The text level of CSV: rows of cells out of text in memory, and rows of cells into a buffer.
+/* CSV reader and writer: splits text in memory into rows of cells, and appends rows to a buffer.
  *
- * Reading takes what AITER's files hold and what editors make of them: LF or CRLF, a last line without its
- * end, a UTF-8 byte order mark, spaces around cells (trimmed), RFC 4180 quotes (a quoted cell may hold
- * commas, line ends and doubled quotes, and is not trimmed). Rows whose every cell is empty are passed over.
- * Lines count from 1, and a row's line is the one it starts on.
+ * The reader accepts AITER's files and files saved by editors: LF or CRLF, a last line without line end, a
+ * UTF-8 byte order mark, spaces around cells (trimmed) and RFC 4180 quotes. A quoted cell may contain commas,
+ * line ends and doubled quotes; it is not trimmed. Rows of only empty cells are skipped. Lines count from 1.
+ * The line of a row is the line on which it starts.
  *
- * Writing never quotes: the readers of these tables split at commas. A cell that would need a quote is
- * refused.
+ * The writer never quotes, because the readers of these tables split at commas. It rejects cells that need
+ * quotes.
  *
- * A bad row (a quote out of place, a NUL byte, a ceiling passed) costs that row only: the reader goes on
- * behind the line end. A reader belongs to one thread and does not own the text. */
+ * A malformed row (misplaced quote, NUL byte, limit exceeded) does not stop the reader: it continues after
+ * the end of that line. A reader is for one thread and does not own the text. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,19 +19,19 @@
 #include "common/base/buf.h"
 
 struct mf_csv_limits {
-    size_t row_bytes; /* of one row's cells */
+    size_t row_bytes; /* bytes of all cells of one row */
     size_t columns;
-    size_t rows; /* of the whole text, the header counted */
+    size_t rows; /* rows of the text, including the header */
 };
 
-/* What a table of tuned rows may need, with room. */
+/* Limits for a table of tuned rows, with reserve. */
 #define MF_CSV_LIMITS_DEFAULT ((struct mf_csv_limits){.row_bytes = 65536, .columns = 256, .rows = 1000000})
 
 struct mf_csv {
-    char **cells; /* the current row: n_cells texts, valid until the next call */
+    char **cells; /* cells of the current row: n_cells strings, valid until the next call */
     size_t n_cells;
-    int64_t line;    /* where the current row starts */
-    const char *why; /* after a negative return: the sentence (static text) */
+    int64_t line;    /* line on which the current row starts */
+    const char *why; /* reason for a negative return value (static text) */
 
     /* private */
     const char *text;
@@ -44,20 +44,20 @@ struct mf_csv {
     bool ended;
 };
 
-/* text is kept by reference and need not be terminated. Allocates nothing. */
+/* Keeps a reference to text, which need not be NUL-terminated. Allocates no memory. */
 void mf_csv_init(struct mf_csv *csv, const char *text, size_t len, const struct mf_csv_limits *limits);
 void mf_csv_release(struct mf_csv *csv);
-/* 1: csv->cells holds the next row; 0: the end. -EBADMSG: this row is malformed, -E2BIG: it passes a ceiling
- * of its own; csv->line and csv->why say where and why, and the next call goes on behind it. -EFBIG: more
- * rows than the limits allow, and -ENOMEM: both end the reading. */
+/* Returns 1 if csv->cells contains the next row, 0 at the end. -EBADMSG: the row is malformed; -E2BIG: the
+ * row exceeds a limit. In both cases csv->line and csv->why describe the error, and the next call continues
+ * with the next row. -EFBIG (too many rows) and -ENOMEM end the reading. */
 int mf_csv_next(struct mf_csv *csv);
 
-/* Column of that name in a header's cells, -1 when it has none. Exact match. */
+/* Returns the index of the column with exactly this name, or -1. */
 int mf_csv_column(char *const *header, size_t n, const char *name);
 
-/* True when the cell can be written without quotes and is read back as it is: no comma, quote, line end or
- * other control character, no space at its ends. */
+/* True if the cell can be written without quotes and read back unchanged: no comma, quote, line end or other
+ * control character, no leading or trailing space. */
 bool mf_csv_is_plain(const char *cell);
-/* Appends one line of n cells (NULL is written as empty), ended by "\n". -EINVAL: a cell is not plain, and
- * nothing was appended. -ENOMEM, -EFBIG as the buffer says. */
+/* Appends one row of n cells and "\n"; a NULL cell is written as empty. -EINVAL: a cell needs quotes; nothing
+ * was appended. -ENOMEM and -EFBIG as for mf_buf. */
 int mf_csv_add_row(struct mf_buf *out, const char *const *cells, size_t n);

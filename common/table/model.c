@@ -12,7 +12,7 @@
 #include "common/table/csv.h"
 #include "common/table/model_list.h"
 
-/* The columns of a list that are not a shape's; those of a shape have its columns' names. */
+/* Columns of the list other than those of a shape, which use the shape's column names. */
 #define COLUMN_NAME    "name"
 #define COLUMN_SHARED  "shared"
 #define COLUMN_CONTEXT "context"
@@ -28,7 +28,7 @@ static const char *const shape_columns[] = {
 
 static int refuse(char why[MF_REASON_MAX], int64_t line, const char *column, const char *sentence)
 {
-    mf_format(why, MF_REASON_MAX, "line %" PRId64 ": %s: %s", line, column, sentence);
+    mf_format(why, MF_REASON_MAX, "line %" PRId64 ": %s: expected %s", line, column, sentence);
     return -EBADMSG;
 }
 
@@ -53,7 +53,7 @@ static int read_header(struct list *l, char why[MF_REASON_MAX])
 {
     int r = mf_csv_next(&l->csv);
     if (r <= 0)
-        return r < 0 ? r : refuse(why, 1, "header", "the list is empty");
+        return r < 0 ? r : refuse(why, 1, "header", "the column names, but the list is empty");
     l->header = calloc(l->csv.n_cells, sizeof(*l->header));
     if (!l->header)
         return -ENOMEM;
@@ -66,7 +66,7 @@ static int read_header(struct list *l, char why[MF_REASON_MAX])
     return 0;
 }
 
-/* "" where the row has no such cell. */
+/* Returns "" if the row has no such cell. */
 static const char *cell_of(const struct list *l, const char *column)
 {
     int i = mf_csv_column(l->header, l->n_header, column);
@@ -97,14 +97,13 @@ static int read_model(const struct list *l, struct mf_model *ret, char why[MF_RE
 
     if (mf_copy(m.name, sizeof(m.name), cell_of(l, COLUMN_NAME)) < 0 ||
         !mf_is_name(m.name, sizeof(m.name) - 1))
-        return refuse(why, l->csv.line, COLUMN_NAME, "letters, digits and _.- are expected");
+        return refuse(why, l->csv.line, COLUMN_NAME, "letters, digits and _.-");
     if (mf_copy(m.source, sizeof(m.source), cell_of(l, COLUMN_SOURCE)) < 0 || !m.source[0])
-        return refuse(why, l->csv.line, COLUMN_SOURCE,
-                      "the address of the model's configuration is expected");
+        return refuse(why, l->csv.line, COLUMN_SOURCE, "the URL of the model's config.json");
     if (mf_parse_i64(cell_of(l, COLUMN_SHARED), 0, SHARED_MAX, &shared) < 0)
-        return refuse(why, l->csv.line, COLUMN_SHARED, "a number of shared experts is expected, 0 for none");
+        return refuse(why, l->csv.line, COLUMN_SHARED, "the number of shared experts, 0 for none");
     if (mf_parse_i64(cell_of(l, COLUMN_CONTEXT), 1, CONTEXT_MAX, &m.context) < 0)
-        return refuse(why, l->csv.line, COLUMN_CONTEXT, "the longest context in tokens is expected");
+        return refuse(why, l->csv.line, COLUMN_CONTEXT, "the maximum context in tokens");
     m.shared = (int32_t)shared;
     int r = read_shape(l, &m.layer, why);
     if (r == 0)
@@ -148,8 +147,8 @@ int mf_model_list(struct mf_model **ret, size_t *ret_n)
     return mf_model_list_read(mf_model_list_csv, strlen(mf_model_list_csv), ret, ret_n, why);
 }
 
-/* "https://huggingface.co/ORG/NAME/blob/…" and "ORG/NAME". */
-static bool is_at(const char *source, const char *place)
+/* True if source is "https://huggingface.co/ORG/NAME/…" and place is "ORG/NAME". */
+static bool is_hub_path(const char *source, const char *place)
 {
     static const char hub[] = "https://huggingface.co/";
     size_t len = strlen(place);
@@ -169,7 +168,7 @@ int mf_model_find(const char *name, struct mf_model *ret)
     if (r < 0)
         return r;
     for (size_t i = 0; i < n; i++) {
-        if (strcasecmp(models[i].name, name) == 0 || is_at(models[i].source, name)) {
+        if (strcasecmp(models[i].name, name) == 0 || is_hub_path(models[i].source, name)) {
             *ret = models[i];
             return 0;
         }
@@ -177,7 +176,7 @@ int mf_model_find(const char *name, struct mf_model *ret)
     return -ENOENT;
 }
 
-/* An fp8 type as the device has it: AITER's dtypes.fp8 is e4m3fnuz on gfx942 and e4m3fn elsewhere. Other types stay. */
+/* Converts an fp8 type to that of the device: AITER's fp8 is e4m3fnuz on gfx942 and e4m3fn on others. */
 static enum mf_dtype dtype_on(enum mf_dtype dtype, const char *gfx)
 {
     return dtype == MF_DTYPE_FP8_E4M3FN && gfx && strcmp(gfx, "gfx942") == 0 ? MF_DTYPE_FP8_E4M3FNUZ : dtype;
@@ -203,19 +202,19 @@ int mf_model_layer(const struct mf_model *model, const struct mf_model_split *sp
         return refuse_split(why, model, "ep", s.expert, split->ep);
     if (split->fused_shared < 0 || split->fused_shared > model->shared) {
         mf_format(why, MF_REASON_MAX,
-                  "%s has %" PRId32 " shared expert%s of the routed ones' size, not %" PRId32, model->name,
+                  "%s has %" PRId32 " shared expert%s of the size of a routed one, not %" PRId32, model->name,
                   model->shared, model->shared == 1 ? "" : "s", split->fused_shared);
         return -EINVAL;
     }
     s.inter_dim /= split->tp;
-    /* A fused shared expert is on every rank, beside the rank's own. */
+    /* Every rank computes the fused shared experts in addition to its own. */
     s.ep_experts = split->ep > 1 ? s.expert + split->fused_shared : 0;
     s.expert = s.expert / split->ep + split->fused_shared;
     s.topk += split->fused_shared;
     s.q_dtype_a = dtype_on(s.q_dtype_a, split->gfx);
     s.q_dtype_w = dtype_on(s.q_dtype_w, split->gfx);
     if (mf_shape_check(&s, &column, &expected) < 0) {
-        mf_format(why, MF_REASON_MAX, "%s of %s: %s is expected", column, model->name, expected);
+        mf_format(why, MF_REASON_MAX, "%s of %s: expected %s", column, model->name, expected);
         return -EINVAL;
     }
     *ret = s;

@@ -1,4 +1,4 @@
-/* A model's config.json, as Hugging Face's transformers and those who follow it write it: the same number has several names. */
+/* Parses a model's config.json in the format of Hugging Face transformers; numbers can have several names. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -10,13 +10,14 @@
 
 #define CONFIG_MAX  (4u << 20)
 #define SHARED_MAX  64
-#define LIMIT_MAX   65536.0 /* as in a shape's form */
+#define LIMIT_MAX   65536.0 /* limit of the form of a shape */
 #define CONTEXT_MAX (INT64_C(1) << 40)
 
-/* Objects that a model of more than text keeps its language model in. */
+/* Members that contain the language model of a multimodal model. */
 static const char *const text_models[] = {"text_config", "llm_config", "language_config", "ffn_config"};
 
-/* A number's names, the most particular first: what is of a routed expert goes before what may be of a dense layer. */
+/* Names of each number, the most specific first: names for routed experts precede those that a dense layer
+ * may have. */
 static const char *const hidden[] = {"routed_expert_hidden_size", "hidden_size", "d_model", "n_embd", NULL};
 static const char *const inter[] = {"moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size",
                                     "intermediate_size",     "ffn_hidden_size",        NULL};
@@ -50,25 +51,26 @@ static const struct { const char *text; enum mf_act act; } acts[] = {
 
 static int refuse(char why[MF_REASON_MAX], const char *member, const char *sentence)
 {
-    mf_format(why, MF_REASON_MAX, "%s: %s", member, sentence);
+    mf_format(why, MF_REASON_MAX, "%s: expected %s", member, sentence);
     return -EBADMSG;
 }
 
-/* The first of the names that the object has, which *names is then. 0, -ENOENT, or -EBADMSG for one that is no such number. */
+/* Reads the first member that exists and sets *names to its name. -ENOENT: none exists. -EBADMSG: not a
+ * number, or out of range. */
 static int read_number(const cJSON *object, const char *const **names, int64_t min, int64_t max, int64_t *ret,
                        char why[MF_REASON_MAX])
 {
     for (; **names; (*names)++) {
         int r = mf_json_i64(object, **names, min, max, ret);
         if (r == -EINVAL)
-            return refuse(why, **names, "a number is expected, and one that a layer can have");
+            return refuse(why, **names, "a number in the valid range");
         if (r == 0)
             return 0;
     }
     return -ENOENT;
 }
 
-/* The same of a number that the layer cannot be without. */
+/* As read_number for a required number. */
 static int need_number(const cJSON *object, const char *const *names, int32_t *ret, char why[MF_REASON_MAX])
 {
     const char *const *name = names;
@@ -78,7 +80,7 @@ static int need_number(const cJSON *object, const char *const *names, int32_t *r
     if (r == -ENOENT)
         return refuse(
             why, *names,
-            "is not there, nor is any other of its names: is this the config.json of an MoE model?");
+            "a number, but it is missing under all its names; is this the config.json of an MoE model?");
     if (r == 0)
         *ret = (int32_t)value;
     return r;
@@ -113,15 +115,15 @@ static bool set_quant(struct quant *q, enum mf_qtype type, enum mf_dtype a, enum
     return true;
 }
 
-/* A group of 128 along the row, of 32 or of 16. */
+/* Groups along the row of 128, 32 or 16 elements. */
 static bool type_of_group(int64_t group, enum mf_qtype *ret)
 {
     *ret = group == 128 ? MF_QTYPE_PER_1X128 : group == 32 ? MF_QTYPE_PER_1X32 : MF_QTYPE_PER_1X16;
     return group == 128 || group == 32 || group == 16;
 }
 
-/* What is said of the linear layers is not true of the experts then. DeepSeek-V4's are fp4 unless it says fp8 (vLLM,
- * deepseek_v4/quant_config.py). */
+/* The expert type can differ from that of the linear layers. DeepSeek-V4's experts are fp4 unless
+ * expert_dtype is fp8 (vLLM, deepseek_v4/quant_config.py). */
 static bool has_fp4_experts(const cJSON *layer)
 {
     const char *dtype = text_of(layer, "expert_dtype");
@@ -145,7 +147,8 @@ static bool quant_of_fp8(const cJSON *quant, const cJSON *layer, struct quant *r
            type != MF_QTYPE_PER_1X16 && set_quant(ret, type, FP8, FP8);
 }
 
-/* Weights of so many bits, integers or not, in groups (0: whole channels or tensors), and whether activations are quantised. */
+/* Sets the types for weights of `bits` bits in groups of `group` elements (0: per channel or per tensor).
+ * activations: activations are quantised too. False: no tuned table has such a layer. */
 static bool quant_of_bits(int64_t bits, bool integer, int64_t group, bool channel, bool activations,
                           struct quant *ret)
 {
@@ -163,7 +166,8 @@ static bool quant_of_bits(int64_t bits, bool integer, int64_t group, bool channe
     return set_quant(ret, type, activations ? w : BF16, w);
 }
 
-/* {"config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}, "input_activations": …}}} */
+/* {"config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+ * "input_activations": …}}} */
 static bool quant_of_compressed(const cJSON *quant, const cJSON *layer, struct quant *ret)
 {
     const cJSON *groups = mf_json_object(quant, "config_groups");
@@ -180,7 +184,8 @@ static bool quant_of_compressed(const cJSON *quant, const cJSON *layer, struct q
                          ret);
 }
 
-/* {"global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}, "input_tensors": {"dtype": "fp4"}}} */
+/* {"global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32},
+ *                          "input_tensors": {"dtype": "fp4"}}} */
 static bool quant_of_quark(const cJSON *quant, const cJSON *layer, struct quant *ret)
 {
     const cJSON *all = mf_json_object(quant, "global_quant_config");
@@ -235,7 +240,7 @@ static bool quant_of_channels(const cJSON *quant, const cJSON *layer, struct qua
 /* clang-format off */
 static const struct {
     const char *method;
-    bool (*read)(const cJSON *quant, const cJSON *layer, struct quant *ret); /* false: it is none that a table has */
+    bool (*read)(const cJSON *quant, const cJSON *layer, struct quant *ret); /* false: unsupported */
 } methods[] = {
     {"fp8",                quant_of_fp8},
     {"compressed-tensors", quant_of_compressed},
@@ -248,7 +253,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* Where a config says its quantisation: in itself, or in its language model's part. */
+/* Finds the quantisation in the config or in its language model. */
 static const cJSON *find_quant(const cJSON *config, const cJSON *layer)
 {
     static const char *const names[] = {"quantization_config", "compression_config"};
@@ -275,16 +280,16 @@ static void read_quant(const cJSON *config, const cJSON *layer, struct mf_model 
             known = methods[i].read(object, layer, &q);
     }
     if (!known)
-        mf_format(m->quant, sizeof(m->quant),
-                  "quantization_config: quant_method '%s' with these members is none that is known", method);
+        mf_format(m->quant_error, sizeof(m->quant_error),
+                  "quantization_config: quant_method '%s' with these members is not supported", method);
     m->layer.q_type = q.type;
     m->layer.q_dtype_a = q.a;
     m->layer.q_dtype_w = q.w;
 }
 
-/* ---- the rest ---- */
+/* ---- other properties ---- */
 
-/* What a type of model does without saying so in its numbers. */
+/* Applies properties that follow from the model type only. */
 static void apply_type(const char *type, struct mf_model *m)
 {
     if (strcmp(type, "gpt_oss") == 0) {
@@ -312,17 +317,17 @@ static int read_act(const cJSON *layer, struct mf_shape *s, char why[MF_REASON_M
     while (i < MF_ARRAY_LEN(acts) && strcmp(acts[i].text, text) != 0)
         i++;
     if (i == MF_ARRAY_LEN(acts))
-        return refuse(why, "hidden_act", "silu, gelu, gelu_pytorch_tanh, swigluoai or situ is expected");
+        return refuse(why, "hidden_act", "silu, gelu, gelu_pytorch_tanh, swigluoai or situ");
     s->act_type = acts[i].act;
     (void)mf_json_double(layer, "swiglu_limit", &limit);
     if (limit > LIMIT_MAX)
-        return refuse(why, "swiglu_limit", "at most 65536 is expected");
+        return refuse(why, "swiglu_limit", "at most 65536");
     if (limit > 0)
         s->act_limit = (float)limit;
     return 0;
 }
 
-/* Shared experts that are as wide as the routed ones can be computed among them; others cannot. */
+/* Shared experts of another width than the routed ones cannot be fused with them: the number is then 0. */
 static int read_shared(const cJSON *layer, struct mf_model *m, char why[MF_REASON_MAX])
 {
     const char *const *name = shared;
@@ -341,7 +346,7 @@ static int read_shared(const cJSON *layer, struct mf_model *m, char why[MF_REASO
     return 0;
 }
 
-/* The part of the config that the layer is in. */
+/* Returns the part of the config that contains the layer. */
 static const cJSON *find_layer(const cJSON *config)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(text_models); i++) {
@@ -375,7 +380,7 @@ static int read_layer(const cJSON *config, const cJSON *layer, struct mf_model *
         s->dtype = MF_DTYPE_FP16;
     apply_type(text_of(layer, "model_type"), m);
     if (s->act_type == MF_ACT_SWIGLU && s->act_limit == 7)
-        s->act_limit = 0; /* its own */
+        s->act_limit = 0; /* default limit of the activation */
     r = read_number(layer, &lengths, 1, CONTEXT_MAX, &m->context, why);
     if (r < 0 && r != -ENOENT)
         return r;
@@ -393,7 +398,7 @@ int mf_model_config_read(const char *text, size_t len, const char *name, struct 
     int r;
 
     if (!cJSON_IsObject(config)) {
-        mf_format(why, MF_REASON_MAX, "is no JSON object");
+        mf_format(why, MF_REASON_MAX, "not a JSON object");
         return -EBADMSG;
     }
     mf_format(m.name, sizeof(m.name), "%s", name);

@@ -1,4 +1,4 @@
-/* common/table/models.csv as it was at build time. */
+/* Text of common/table/models.csv, embedded at build time. */
 #pragma once
 
 extern const char mf_model_list_csv[];

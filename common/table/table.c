@@ -117,8 +117,8 @@ static void insert_slot(struct mf_table *t, size_t i)
     t->slots[slot] = (uint32_t)i + 1;
 }
 
-/* Makes room in the index for one more row, at most half full. Rows go in by number, and linear probing
- * without removal keeps the first row of a key in front of later ones. */
+/* Makes room in the hash table for one more row, at most half full. Rows are inserted in order. Linear
+ * probing without removal keeps the first row of a key before later ones. */
 static int grow_slots(struct mf_table *t)
 {
     if (t->n_rows >= UINT32_MAX / 4)
@@ -169,7 +169,7 @@ int mf_table_push(struct mf_table *t, const struct mf_table_row *row, const stru
     return 0;
 }
 
-/* By gfx, cu_num and then the columns of the shape, numbers by value and names by their text; rows of one key as they stood. */
+/* Compares gfx, cu_num and the shape columns: numbers by value, names by text, equal keys by line. */
 static int compare_keys(const void *va, const void *vb)
 {
     const struct mf_table_row *a = va, *b = vb;
@@ -188,7 +188,7 @@ static int compare_keys(const void *va, const void *vb)
         if (numbers[i][0] != numbers[i][1])
             return numbers[i][0] < numbers[i][1] ? -1 : 1;
     }
-    /* The sizes are equal: what differs is names */
+    /* The sizes are equal, so only names can differ. */
     mf_shape_print(x, p);
     mf_shape_print(y, q);
     int order = strcmp(p, q);
@@ -220,7 +220,7 @@ int mf_table_push_stray(struct mf_table *t, const struct mf_table_stray *stray)
     return 0;
 }
 
-/* Copies a text of the caller's row; absent ones stay absent. */
+/* Copies a string of the caller's row; NULL stays NULL. */
 static int keep(struct mf_table *t, const char *text, const char **ret)
 {
     *ret = NULL;
@@ -298,10 +298,10 @@ const struct mf_table_row *mf_table_find_same(const struct mf_table *t, const st
     return find_key_and_tag(t, key);
 }
 
-/* The cells of unknown columns of a row of another table, under the names of this one, which gets those that it lacks. Cells that
- * the other table has no column for stay those of `copy`. */
-static int take_others(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
-                       struct mf_table_row *copy)
+/* Copies the cells of unknown columns from a row of another table, by column name. Adds missing columns to t.
+ * Cells of columns that only t has keep the value in `copy`. */
+static int copy_unknown_cells(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
+                              struct mf_table_row *copy)
 {
     size_t n = t->n_other + from->n_other;
     if (from->n_other == 0)
@@ -321,7 +321,7 @@ static int take_others(struct mf_table *t, const struct mf_table *from, const st
             at++;
         if (at == n) {
             if (!row->other[i] || !*row->other[i])
-                continue; /* a column that nobody filled */
+                continue; /* an empty column */
             names[n++] = mf_table_keep(t, from->other[i]);
         }
         int r = keep(t, row->other[i], &cells[at]);
@@ -335,8 +335,8 @@ static int take_others(struct mf_table *t, const struct mf_table *from, const st
     return 0;
 }
 
-int mf_table_take(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
-                  const struct mf_table_row *old)
+int mf_table_copy_row(struct mf_table *t, const struct mf_table *from, const struct mf_table_row *row,
+                      const struct mf_table_row *old)
 {
     struct mf_table_row copy;
     const struct mf_table_row *earlier;
@@ -347,7 +347,7 @@ int mf_table_take(struct mf_table *t, const struct mf_table *from, const struct 
         copy.n_other = old->n_other;
     }
     if (r == 0)
-        r = take_others(t, from, row, &copy);
+        r = copy_unknown_cells(t, from, row, &copy);
     for (enum mf_result c = 0; c < MF_RESULT_N_ && r == 0; c++)
         r = keep(t, row->text[c], &copy.text[c]);
     if (r < 0)
@@ -381,8 +381,8 @@ struct place {
     const struct mf_table_row *row;
 };
 
-/* The place of an earlier row with this key and tag, or the free one where it goes. */
-static struct place *seek(struct place *places, size_t n, const struct mf_table_row *row)
+/* Returns the slot of an earlier row with this key and tag, or the free slot for it. */
+static struct place *find_place(struct place *places, size_t n, const struct mf_table_row *row)
 {
     size_t at = key_hash(&row->class, &row->shape) & (n - 1);
     while (places[at].row && !(mf_table_key_equal(places[at].row, row) && same_tag(places[at].row, row)))
@@ -416,7 +416,7 @@ int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_t
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < tables[i]->n_rows; k++) {
             const struct mf_table_row *row = &tables[i]->rows[k];
-            struct place *place = seek(places, n_places, row);
+            struct place *place = find_place(places, n_places, row);
             if (!place->row) {
                 *place = (struct place){tables[i], row};
                 continue;

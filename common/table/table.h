@@ -1,26 +1,25 @@
-/* A table of fused-MoE rows in memory: untuned_fmoe.csv (shapes) or tuned_fmoe.csv (shapes and what serves
- * them), of any header variant that ROCm/aiter ships.
+/* A table of fused-MoE rows in memory: untuned_fmoe.csv (shapes) or tuned_fmoe.csv (shapes and their
+ * kernels), with any header variant of ROCm/aiter.
  *
- * Reading is by column name. A header without gfx gets it from cu_num (mf_gfx_of_cu_num); without ksplit,
- * run_1stage, xbf16 or flat these are 0. Columns that are neither AITER's nor ours are kept, row by row, and
- * written back at the end, so that rewriting a file loses nothing.
+ * Columns are found by name. If the header has no gfx, it is inferred from cu_num (mf_gfx_of_cu_num). If it
+ * has no ksplit, run_1stage, xbf16 or flat, they are 0. Columns of neither AITER nor moefarm are kept with
+ * each row and written back after the others, so that rewriting a file loses nothing.
  *
  * A row is one of:
- *   clean      in rows[], nothing to say about it
- *   warned     in rows[] and used; a problem with severity `warning` says what production makes of it
- *              (a time of 0.0, a token count that production never asks for, a tag, a dead spelling, …)
- *   unusable   not in rows[]; a problem with severity `error` names the field and the fix. The row is kept
- *              aside as a stray, and written back in its place with its cells under their own columns, for
- *              it is not ours to drop.
+ *   clean      in rows[], without problems
+ *   warned     in rows[] and used; a problem with severity `warning` describes how production treats it
+ *              (a time of 0.0, a token count without bucket, a tag, a non-canonical spelling, …)
+ *   stray      not in rows[]: unusable. A problem with severity `error` names the field and the fix. The row
+ *              is written back at its position, with its cells under their own columns.
  *
- * Numbers remember their text: a cell that nobody changed is written back as it was read (`0.0%`, `0.00%`,
- * `0`, 13 decimals), a changed or new one in AITER's format. Keys are always written canonically.
+ * Numbers keep their text: an unchanged cell is written back as it was read (`0.0%`, `0.00%`, `0`, 13
+ * decimals), a changed or new one in AITER's format. Keys are always written in canonical form.
  *
- * tuned_fhmoe.csv and tuned_grouped_fmoe.csv belong to other operators of AITER. Their rows are read as far
- * as the columns are shared, with a warning at line 1; mf_table_write and the merge refuse them.
+ * tuned_fhmoe.csv and tuned_grouped_fmoe.csv belong to other operators of AITER. Only the columns shared with
+ * fmoe are read, with a warning at line 1; mf_table_write and mf_table_merge reject these tables.
  *
- * A table owns its texts, which live as long as it does; rows[] itself moves when a row is added. A table
- * belongs to one thread, or to many that only read. */
+ * A table owns its strings, which live as long as the table. rows[] is reallocated when a row is added. A
+ * table may be used by one thread, or by several that only read. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,7 +33,6 @@
 #include "common/moe/shape.h"
 #include "common/moe/status.h"
 
-/* clang-format off */
 /* AITER's fourteen result columns, in the order of its tuner. */
 /* clang-format off */
 #define MF_RESULT_MAP(X, P)        \
@@ -55,45 +53,44 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_result, MF_RESULT_, MF_RESULT_MAP);
 
-/* Ours, appended behind them. All are texts without comma, quote or line end. */
+/* moefarm's columns, appended after AITER's. All are text without comma, quote or line end. */
 /* clang-format off */
-#define MF_OWN_MAP(X, P)                                                                  \
-    X(P, PIPELINE, "pipeline")     /* "family:step|family:step", in the order they run */ \
-    X(P, LAYOUT, "layout")         /* of the weights */                                   \
-    X(P, MODEL, "model")           /* the device model (SKU) it was measured on */        \
-    X(P, REVISION, "revision")     /* of the kernels */                                   \
-    X(P, COMPILER, "compiler")                                                            \
-    X(P, ROUTING, "routing")       /* the profile it was timed on */                      \
-    X(P, SEED, "seed")                                                                    \
-    X(P, N, "n")                   /* samples behind us */                                \
-    X(P, MAD, "mad")               /* of those samples, in microseconds */                \
-    X(P, PROVENANCE, "provenance") /* "moefarm:" and the method: "moefarm:race" */        \
-    X(P, FORM, "form")             /* of the shape; written when a row has one. Part of the key */
+#define MF_OWN_MAP(X, P)                                                               \
+    X(P, PIPELINE, "pipeline")     /* "family:step|family:step", in execution order */ \
+    X(P, LAYOUT, "layout")         /* weight layouts */                                \
+    X(P, MODEL, "model")           /* device model (SKU) of the measurement */         \
+    X(P, REVISION, "revision")     /* kernel revision */                               \
+    X(P, COMPILER, "compiler")                                                         \
+    X(P, ROUTING, "routing")       /* routing profile of the measurement */            \
+    X(P, SEED, "seed")                                                                 \
+    X(P, N, "n")                   /* number of samples of us */                       \
+    X(P, MAD, "mad")               /* median absolute deviation of us, in µs */        \
+    X(P, PROVENANCE, "provenance") /* "moefarm:METHOD", such as "moefarm:race" */      \
+    X(P, FORM, "form")             /* form of the shape, part of the key; written only if a row has one */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_own, MF_OWN_, MF_OWN_MAP);
-/* clang-format on */
 
 struct mf_table_row {
-    struct mf_device_class class; /* empty and 0 in an untuned table that does not say */
+    struct mf_device_class class; /* empty and 0 if an untuned table has no class columns */
     struct mf_shape shape;
 
     int32_t block_m; /* 1 for FLAT kernels */
     int32_t ksplit;
     double us1, us2, us;           /* µs */
     double err1, err2;             /* fractions: 0.009 is written "0.9%" */
-    const char *kernel1, *kernel2; /* as spelled in the file; see mf_table_no_kernel */
+    const char *kernel1, *kernel2; /* spelled as in the file; see mf_table_no_kernel */
     bool run_1stage, xbf16;
     int32_t flat;      /* 0 sorted, 1 FLAT, 2 emsort */
-    double tflops, bw; /* TFLOP/s, GB/s: AITER's formulas, see table_formula.h */
+    double tflops, bw; /* TFLOP/s, GB/s by AITER's formulas: see table_formula.h */
 
     const char *tag;            /* `_tag`: NULL or "" for none */
     const char *own[MF_OWN_N_]; /* NULL for none */
 
-    int64_t line; /* in the file it was read from; 0: not read from one */
+    int64_t line; /* line in the file; 0: not read from a file */
 
-    uint16_t misspelled; /* bit i: the cell of mf_shape_columns[i] was not read as the canonical text */
+    uint16_t misspelled; /* bit i: mf_shape_columns[i] was not spelled canonically */
 
-    /* Private: the texts of the numbers as read, and the cells of columns that nobody knows. */
+    /* Private: the text of the numbers as read, and the cells of unknown columns. */
     const char *text[MF_RESULT_N_];
     const char **other;
     size_t n_other;
@@ -102,31 +99,31 @@ struct mf_table_row {
 enum mf_severity { MF_WARNING, MF_ERROR };
 
 /* clang-format off */
-#define MF_PROBLEM_MAP(X, P)                                                                                 \
-    X(P, RAGGED, "ragged")         /* more or fewer cells than the header: error when it matters */          \
-    X(P, MALFORMED, "malformed")   /* not CSV, or past a ceiling: error */                                   \
-    X(P, VALUE, "value")           /* a cell is no value of its column: error */                             \
-    X(P, RANGE, "range")           /* a value that no layer, device or result can have: error */             \
-    X(P, MISSING, "missing")       /* an empty cell: error, or a warning where it is inferred */             \
-    X(P, ZERO_TIME, "zero_time")   /* us is 0: warning */                                                    \
-    X(P, COPIED_TIME, "copied_time") /* one us for several token counts of a layer model: warning */         \
-    X(P, TAGGED, "tagged")         /* `_tag` is set, libfmoe passes the row over: warning */                 \
-    X(P, SPELLING, "spelling")     /* tuned: production matches the canonical text only: warning */          \
-    X(P, BUCKET, "bucket")         /* tuned: a token count that production never asks for: warning */        \
-    X(P, DUPLICATE, "duplicate")   /* the key is in an earlier row too, both are kept: warning */            \
-    X(P, OPERATOR, "operator")     /* the table belongs to another operator: warning at line 1 */            \
-    X(P, CONFLICT, "conflict")     /* a mark of a merge that nobody finished: error */                       \
-    X(P, MIXED, "mixed")           /* tuned: one flag as 1 and as True, no row is matched: warning */        \
-    X(P, UNKNOWN_COLUMN, "unknown_column")   /* nobody knows it: warning at the header's line */             \
-    X(P, MISSPELT_COLUMN, "misspelt_column") /* near to one of the shape that the header lacks: warning */   \
-    /* What mf_tables_check (table_check.h) finds, which a reader does not look for */                       \
-    X(P, SHADOWED, "shadowed")     /* AITER serves an earlier row of another activation */                   \
-    X(P, BEYOND_PEAK, "beyond_peak") /* a time that the device cannot reach */                               \
-    X(P, ERR_LIMIT, "err_limit")   /* err1 or err2 above the limit */                                        \
-    X(P, KERNEL, "kernel")         /* a name that no family has */                                           \
-    X(P, FOREIGN, "foreign")       /* a step of a family that is not in this build */                        \
-    X(P, UNASKED, "unasked")       /* AITER computes another key for every call */                            \
-    X(P, HOLE, "hole")             /* a token count that the ladder of a layer model lacks */
+#define MF_PROBLEM_MAP(X, P)                                                                            \
+    X(P, RAGGED, "ragged")         /* wrong number of cells: error if it affects a needed cell */       \
+    X(P, MALFORMED, "malformed")   /* not CSV, or a limit exceeded: error */                            \
+    X(P, VALUE, "value")           /* the cell is invalid for its column: error */                      \
+    X(P, RANGE, "range")           /* the value is out of range: error */                               \
+    X(P, MISSING, "missing")       /* empty cell: error, or a warning if the value is inferred */       \
+    X(P, ZERO_TIME, "zero_time")   /* us is 0: warning */                                               \
+    X(P, COPIED_TIME, "copied_time") /* same us for several token counts of a layer model: warning */   \
+    X(P, TAGGED, "tagged")         /* `_tag` is set, libfmoe skips the row: warning */                  \
+    X(P, SPELLING, "spelling")     /* tuned: production matches the canonical text only: warning */     \
+    X(P, BUCKET, "bucket")         /* tuned: the token count is not a look-up bucket: warning */        \
+    X(P, DUPLICATE, "duplicate")   /* an earlier row has the same key; both are kept: warning */        \
+    X(P, OPERATOR, "operator")     /* the table belongs to another operator: warning at line 1 */       \
+    X(P, CONFLICT, "conflict")     /* git conflict marker: error */                                     \
+    X(P, MIXED, "mixed")           /* tuned: a flag column has 1 and True; no row matches: warning */   \
+    X(P, UNKNOWN_COLUMN, "unknown_column")   /* neither AITER's nor moefarm's: warning at the header */ \
+    X(P, MISSPELT_COLUMN, "misspelt_column") /* similar to a missing shape column: warning */           \
+    /* Found by mf_tables_check (table_check.h), not by the reader */                                   \
+    X(P, SHADOWED, "shadowed")     /* AITER serves an earlier row with another activation */            \
+    X(P, BEYOND_PEAK, "beyond_peak") /* time below what the device can reach */                         \
+    X(P, ERR_LIMIT, "err_limit")   /* err1 or err2 is above the limit */                                \
+    X(P, KERNEL, "kernel")         /* unknown kernel name */                                            \
+    X(P, FOREIGN, "foreign")       /* a kernel family that this build lacks */                          \
+    X(P, UNREACHABLE, "unreachable") /* no AITER call computes this key */                                \
+    X(P, HOLE, "hole")             /* a token count between two rows of a layer model is missing */
 MF_NAMES_DECLARE(mf_problem_code, MF_PROBLEM_, MF_PROBLEM_MAP);
 /* clang-format on */
 
@@ -134,104 +131,103 @@ struct mf_problem {
     enum mf_severity severity;
     enum mf_problem_code code;
     int64_t line;
-    const char *column; /* "" when it is about the whole row */
-    const char *reason; /* a sentence that names the field and the fix */
+    const char *column; /* "" if the problem concerns the whole row */
+    const char *reason; /* names the field and the fix */
 };
 
 enum mf_table_op { MF_TABLE_FMOE, MF_TABLE_FHMOE, MF_TABLE_GROUPED };
 
-/* Problems of one code beyond this many are counted, not kept. */
+/* Only this many problems per code are stored; further ones are counted. */
 #define MF_TABLE_PROBLEMS_MAX 10000
 
 struct mf_table_stray;
 struct mf_table_arena;
 
 struct mf_table {
-    const char *name; /* of the file, for messages */
+    const char *name; /* file name, for messages */
     enum mf_table_op op;
     bool tuned;
     struct mf_table_row *rows;
     size_t n_rows;
-    struct mf_problem *problems;   /* in the order of lines */
-    size_t n_problems;             /* kept */
-    size_t n_errors, n_warnings;   /* counted; a row may have several */
-    size_t n_of[MF_PROBLEM_N_][2]; /* counted, by code and severity */
+    struct mf_problem *problems;   /* sorted by line */
+    size_t n_problems;             /* number of stored problems */
+    size_t n_errors, n_warnings;   /* totals; a row may have several problems */
+    size_t n_of[MF_PROBLEM_N_][2]; /* totals by code and severity */
     size_t n_strays;               /* rows that cannot be read */
 
     /* private */
     size_t rows_cap, problems_cap;
-    char **header; /* names as read; "" for columns that are passed over */
+    char **header; /* column names as read; "" for ignored columns */
     size_t n_header;
-    const char **other; /* names of the columns that nobody knows */
+    const char **other; /* names of the unknown columns */
     size_t n_other;
     struct mf_table_stray *strays;
     size_t strays_cap;
-    uint32_t *slots; /* hash of the keys: row number + 1, 0 when free */
+    uint32_t *slots; /* hash table of the keys: row number + 1; 0: free */
     size_t n_slots;
     struct mf_table_arena *arena;
 };
 
-/* An empty table. name is copied. */
+/* Creates an empty table. Copies name. */
 int mf_table_new(const char *name, bool tuned, struct mf_table **ret);
 struct mf_table *mf_table_free(struct mf_table *t);
 MF_DEFINE_CLEANUP(struct mf_table *, mf_table_free);
 
-/* Reads a whole file's text; dirty rows are problems of the table, not failures. -EBADMSG: the header itself
- * is unusable (empty, a column missing or named twice), and why says so; also with -EFBIG. */
+/* Reads the text of a whole file. Invalid rows become problems of the table, not errors. -EBADMSG (the header
+ * is empty, or a column is missing or duplicated) and -EFBIG, with the reason in why. */
 int mf_table_read(const char *name, const char *text, size_t len, struct mf_table **ret,
                   char why[MF_REASON_MAX]);
 
-/* What of a row is read. A cell beyond it is no problem, and its column may be missing: a time that is none says nothing of the
- * shape. Such a table is for its keys, and not to be written. */
+/* Part of each row to read. Cells outside that part are not checked, and their columns may be missing. A
+ * table that was read partially provides keys only; do not write it. */
 enum mf_table_part {
-    MF_TABLE_ROWS,   /* all of it */
+    MF_TABLE_ROWS,   /* the whole row */
     MF_TABLE_KEYS,   /* device class and shape */
-    MF_TABLE_SHAPES, /* the shape */
+    MF_TABLE_SHAPES, /* shape only */
 };
-/* As mf_table_read, of that part. */
+/* As mf_table_read, for one part. */
 int mf_table_read_part(const char *name, const char *text, size_t len, enum mf_table_part part,
                        struct mf_table **ret, char why[MF_REASON_MAX]);
 
-/* Adds a copy of the row, texts included; line, misspelled, and what is private in the row, are ignored. -EINVAL: a text
- * of it could not be written, a number of it is not finite, or a tuned table's row has no device class. */
+/* Adds a copy of the row and its strings. Ignores line, misspelled and the private members. -EINVAL: a string
+ * cannot be written, a number is not finite, or a row of a tuned table has no device class. */
 int mf_table_add(struct mf_table *t, const struct mf_table_row *row);
-/* Puts a copy of the row in the place of row i; cells of unknown columns stay as they were. -EINVAL as
- * mf_table_add; also when the keys differ. */
+/* Replaces row i with a copy of the row; cells of unknown columns are kept. -EINVAL as for mf_table_add, or
+ * if the keys differ. */
 int mf_table_replace(struct mf_table *t, size_t i, const struct mf_table_row *row);
 
-/* Orders the rows by their key: gfx, cu_num, token and so on. Strays go behind them. -ENOMEM. */
+/* Sorts the rows by key (gfx, cu_num, token, …) and moves strays to the end. -ENOMEM. */
 int mf_table_sort(struct mf_table *t);
 
-/* The row of that key, the first one when it is there twice; rows with a tag are passed over, as production
- * does. NULL: none. */
+/* Returns the first row with the key that has no tag, as production does, or NULL. */
 const struct mf_table_row *mf_table_find(const struct mf_table *t, const struct mf_device_class *class,
                                          const struct mf_shape *shape);
 
 #define MF_TABLE_KEY_MAX (MF_SHAPE_TEXT_MAX + MF_DEVICE_CLASS_TEXT_MAX)
-/* "gfx942,304,512,6144,…,1,0": the fourteen key values, canonical. */
+/* Formats the fourteen key values in canonical form: "gfx942,304,512,6144,…,1,0". */
 void mf_table_key(const struct mf_table_row *row, char buf[MF_TABLE_KEY_MAX]);
 bool mf_table_key_equal(const struct mf_table_row *a, const struct mf_table_row *b);
 
-/* Two rows of one key (and one tag). AITER refuses to load a set of files that has such a pair. */
+/* Two rows with the same key and tag. AITER refuses to load a set of files that has such a pair. */
 struct mf_table_clash {
     const struct mf_table *table_a, *table_b;
-    const struct mf_table_row *a, *b; /* a comes first in the order of the tables and their rows */
+    const struct mf_table_row *a, *b; /* a precedes b in the order of tables and rows */
 };
-/* Every row that repeats the key of an earlier one, within a table or across them. The caller frees *ret,
- * which is NULL for none. */
+/* Finds every row with the key of an earlier row, within a table or across tables. The caller frees *ret,
+ * which is NULL if there are none. */
 int mf_table_clashes(const struct mf_table *const *tables, size_t n, struct mf_table_clash **ret,
                      size_t *ret_n);
 
-/* True for the spellings of "no kernel": NULL, "", "None", "Null", "nan". */
+/* True for all spellings of "no kernel": NULL, "", "None", "Null", "nan". */
 bool mf_table_no_kernel(const char *name);
 
 enum mf_table_columns {
-    MF_TABLE_ALL,   /* AITER's, `_tag` when a row has one, ours when a row has any, then unknown ones */
-    MF_TABLE_AITER, /* AITER's 28 (12 when untuned) and nothing else; rows with a tag are left out */
+    MF_TABLE_ALL,   /* AITER's, `_tag` if a row has one, moefarm's if a row has any, unknown ones */
+    MF_TABLE_AITER, /* AITER's 28 (untuned: 12) only; rows with a tag are omitted */
 };
-/* Appends the table: always a header, "\n", rows and strays in their order. An untuned table has the twelve
- * shape columns, with gfx and cu_num in front when a row says them. -ENOTSUP: another operator's table;
- * -EINVAL: a cell that cannot be written; -EBADMSG: a stray with more cells than the header has names. Each
- * with why. MF_TABLE_AITER leaves strays out. */
+/* Appends the table: header, then rows and strays in order, each ended by "\n". An untuned table has the
+ * twelve shape columns, after gfx and cu_num if a row has them. MF_TABLE_AITER omits strays. Errors, each
+ * with why: -ENOTSUP: table of another operator; -EINVAL: a cell cannot be written; -EBADMSG: a stray has
+ * more cells than the header. */
 int mf_table_write(const struct mf_table *t, enum mf_table_columns columns, struct mf_buf *out,
                    char why[MF_REASON_MAX]);

@@ -15,42 +15,42 @@
 
 /* ------------------------------------------------------------------------------------------ severity */
 
-enum trust { AS_READ, WARNS, FAILS };
+enum severity_rule { AS_READ, WARNS, FAILS };
 
 /* clang-format off */
 static const struct {
-    enum trust trust;
+    enum severity_rule severity;
     const char *meaning;
 } codes[MF_PROBLEM_N_] = {
     [MF_PROBLEM_RAGGED]      = {AS_READ, "more or fewer cells than the header"},
-    [MF_PROBLEM_MALFORMED]   = {FAILS,   "not a row of CSV"},
-    [MF_PROBLEM_VALUE]       = {FAILS,   "a cell that is no value of its column"},
-    [MF_PROBLEM_RANGE]       = {FAILS,   "a value that no layer, device or result can have"},
-    [MF_PROBLEM_MISSING]     = {AS_READ, "an empty cell"},
-    [MF_PROBLEM_ZERO_TIME]   = {FAILS,   "a time of 0"},
-    [MF_PROBLEM_COPIED_TIME] = {FAILS,   "one time for several token counts"},
-    [MF_PROBLEM_TAGGED]      = {WARNS,   "a tag: libfmoe passes over the row, AITER may"},
+    [MF_PROBLEM_MALFORMED]   = {FAILS,   "not a valid CSV row"},
+    [MF_PROBLEM_VALUE]       = {FAILS,   "invalid cell for its column"},
+    [MF_PROBLEM_RANGE]       = {FAILS,   "value out of range"},
+    [MF_PROBLEM_MISSING]     = {AS_READ, "empty cell"},
+    [MF_PROBLEM_ZERO_TIME]   = {FAILS,   "time of 0"},
+    [MF_PROBLEM_COPIED_TIME] = {FAILS,   "same time for several token counts"},
+    [MF_PROBLEM_TAGGED]      = {WARNS,   "tag is set: libfmoe skips the row, AITER may"},
     [MF_PROBLEM_SPELLING]    = {FAILS,   "production matches the canonical spelling only"},
-    [MF_PROBLEM_BUCKET]      = {WARNS,   "a token count that no bucket is"},
-    [MF_PROBLEM_DUPLICATE]   = {FAILS,   "two rows of one key"},
-    [MF_PROBLEM_OPERATOR]    = {WARNS,   "a table of another operator"},
-    [MF_PROBLEM_CONFLICT]    = {FAILS,   "a merge that nobody finished"},
-    [MF_PROBLEM_MIXED]       = {FAILS,   "two spellings in one column: no row is matched"},
-    [MF_PROBLEM_UNKNOWN_COLUMN]  = {WARNS, "a column that nobody knows"},
-    [MF_PROBLEM_MISSPELT_COLUMN] = {FAILS, "a column of the shape, by a name that is not its"},
-    [MF_PROBLEM_SHADOWED]    = {FAILS,   "AITER serves the row of another activation"},
-    [MF_PROBLEM_BEYOND_PEAK] = {FAILS,   "a time that the device cannot reach"},
-    [MF_PROBLEM_ERR_LIMIT]   = {FAILS,   "an error above the limit"},
-    [MF_PROBLEM_KERNEL]      = {FAILS,   "a kernel that no family knows"},
-    [MF_PROBLEM_FOREIGN]     = {WARNS,   "a step of a family that is not in this build"},
-    [MF_PROBLEM_UNASKED]     = {WARNS,   "a key that production never computes"},
-    [MF_PROBLEM_HOLE]        = {WARNS,   "a token count that a ladder lacks"},
+    [MF_PROBLEM_BUCKET]      = {WARNS,   "token count is not a look-up bucket"},
+    [MF_PROBLEM_DUPLICATE]   = {FAILS,   "two rows with the same key"},
+    [MF_PROBLEM_OPERATOR]    = {WARNS,   "table of another operator"},
+    [MF_PROBLEM_CONFLICT]    = {FAILS,   "git conflict marker"},
+    [MF_PROBLEM_MIXED]       = {FAILS,   "two spellings in one column: no row matches"},
+    [MF_PROBLEM_UNKNOWN_COLUMN]  = {WARNS, "unknown column"},
+    [MF_PROBLEM_MISSPELT_COLUMN] = {FAILS, "misspelt shape column"},
+    [MF_PROBLEM_SHADOWED]    = {FAILS,   "AITER serves a row with another activation"},
+    [MF_PROBLEM_BEYOND_PEAK] = {FAILS,   "time below what the device can reach"},
+    [MF_PROBLEM_ERR_LIMIT]   = {FAILS,   "err1 or err2 above the limit"},
+    [MF_PROBLEM_KERNEL]      = {FAILS,   "unknown kernel name"},
+    [MF_PROBLEM_FOREIGN]     = {WARNS,   "kernel family that this build lacks"},
+    [MF_PROBLEM_UNREACHABLE]     = {WARNS,   "key that no AITER call computes"},
+    [MF_PROBLEM_HOLE]        = {WARNS,   "missing token count in a ladder"},
 };
 /* clang-format on */
 
 enum mf_severity mf_check_severity(enum mf_problem_code code, enum mf_severity as_read)
 {
-    if (as_read == MF_ERROR || codes[code].trust == FAILS)
+    if (as_read == MF_ERROR || codes[code].severity == FAILS)
         return MF_ERROR;
     return MF_WARNING;
 }
@@ -60,28 +60,28 @@ const char *mf_check_meaning(enum mf_problem_code code)
     return codes[code].meaning;
 }
 
-/* ---------------------------------------------------------------------------------------- rows in use */
+/* ---------------------------------------------------------------------------------------- checked rows */
 
 struct ref {
     struct mf_table *table;
     const struct mf_table_row *row;
-    size_t order; /* among all rows of all tables */
-    bool read;    /* production's look-up does not pass over it, for a tag or, AITER's, for its spelling */
+    size_t order;    /* position among all rows of all tables */
+    bool considered; /* false: production's look-up skips the row (for its tag or, in AITER, its spelling) */
 };
 
 struct check {
     const struct mf_check_options *options;
-    struct ref *refs; /* rows of tuned tables of this operator */
+    struct ref *refs; /* rows of tuned fmoe tables */
     size_t n;
-    int r; /* the first failure to remember something */
+    int r; /* first error while a finding was stored */
 };
 
-static bool is_looked_at(const struct mf_table *t)
+static bool is_checked(const struct mf_table *t)
 {
     return t->tuned && t->op == MF_TABLE_FMOE;
 }
 
-/* libfmoe runs what stands in `pipeline`, and looks the activation up; other rows are AITER's to serve. */
+/* libfmoe serves rows with `pipeline`, and its key includes the activation. AITER serves the other rows. */
 static bool is_for_aiter(const struct mf_table_row *row)
 {
     return !row->own[MF_OWN_PIPELINE] || !*row->own[MF_OWN_PIPELINE];
@@ -96,29 +96,29 @@ static int collect(struct mf_table *const *tables, size_t n, struct check *c)
     if (!c->refs)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < tables[i]->n_rows && is_looked_at(tables[i]); k++) {
+        for (size_t k = 0; k < tables[i]->n_rows && is_checked(tables[i]); k++) {
             const struct mf_table_row *row = &tables[i]->rows[k];
-            bool read =
-                mf_lookup_reads(is_for_aiter(row) ? MF_LOOKUP_AITER : MF_LOOKUP_MOEFARM, tables[i], row);
-            c->refs[c->n++] = (struct ref){tables[i], row, order++, read};
+            bool considered =
+                mf_lookup_considers(is_for_aiter(row) ? MF_LOOKUP_AITER : MF_LOOKUP_MOEFARM, tables[i], row);
+            c->refs[c->n++] = (struct ref){tables[i], row, order++, considered};
         }
     }
     return 0;
 }
 
-/* Rows that are passed over stand in nobody's way and fill no hole. */
-static void keep_read(struct check *c)
+/* Removes rows that production skips: they shadow no row and fill no hole. */
+static void drop_ignored(struct check *c)
 {
     size_t n = 0;
     for (size_t i = 0; i < c->n; i++)
-        if (c->refs[i].read)
+        if (c->refs[i].considered)
             c->refs[n++] = c->refs[i];
     c->n = n;
 }
 
-__attribute__((format(printf, 5, 6))) static void tell(struct check *c, const struct ref *ref,
-                                                       enum mf_problem_code code, const char *column,
-                                                       const char *format, ...)
+__attribute__((format(printf, 5, 6))) static void add_finding(struct check *c, const struct ref *ref,
+                                                              enum mf_problem_code code, const char *column,
+                                                              const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -129,16 +129,16 @@ __attribute__((format(printf, 5, 6))) static void tell(struct check *c, const st
         c->r = r;
 }
 
-#define PLACE_MAX 160
-/* Where another row stands, seen from this table: "line 7", "other.csv line 7". */
-static const char *place_of(const struct mf_table *from, const struct mf_table *table, int64_t line,
-                            char buf[PLACE_MAX])
+#define LOCATION_MAX 160
+/* Formats the location of a row as seen from table `from`: "line 7", "other.csv line 7". */
+static const char *format_location(const struct mf_table *from, const struct mf_table *table, int64_t line,
+                                   char buf[LOCATION_MAX])
 {
     const char *slash = strrchr(table->name, '/');
     if (from == table)
-        mf_format(buf, PLACE_MAX, "line %" PRId64, line);
+        mf_format(buf, LOCATION_MAX, "line %" PRId64, line);
     else
-        mf_format(buf, PLACE_MAX, "%.120s line %" PRId64, slash ? slash + 1 : table->name, line);
+        mf_format(buf, LOCATION_MAX, "%.120s line %" PRId64, slash ? slash + 1 : table->name, line);
     return buf;
 }
 
@@ -146,27 +146,27 @@ static const char *place_of(const struct mf_table *from, const struct mf_table *
 
 static int check_duplicates(struct mf_table *const *tables, size_t n, struct check *c)
 {
-    _cleanup_(mf_freep) const struct mf_table **looked_at = calloc(n + 1, sizeof(*looked_at));
+    _cleanup_(mf_freep) const struct mf_table **checked = calloc(n + 1, sizeof(*checked));
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
-    size_t n_looked_at = 0, n_clashes = 0;
-    if (!looked_at)
+    size_t n_checked = 0, n_clashes = 0;
+    if (!checked)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++)
-        if (is_looked_at(tables[i]))
-            looked_at[n_looked_at++] = tables[i];
-    int r = mf_table_clashes(looked_at, n_looked_at, &clashes, &n_clashes);
+        if (is_checked(tables[i]))
+            checked[n_checked++] = tables[i];
+    int r = mf_table_clashes(checked, n_checked, &clashes, &n_clashes);
     for (size_t i = 0; i < n_clashes && r == 0; i++) {
         const struct mf_table_clash *clash = &clashes[i];
-        char place[PLACE_MAX];
+        char place[LOCATION_MAX];
         if (clash->table_a == clash->table_b)
-            continue; /* the reader has told of it */
+            continue; /* reported by the reader */
         for (size_t k = 0; k < n; k++)
             if (tables[k] == clash->table_b)
-                tell(c, &(struct ref){.table = tables[k], .row = clash->b}, MF_PROBLEM_DUPLICATE, "",
-                     "the key of this row is in %s too, with %.10g us against %.10g here; production "
-                     "refuses such a set of files: remove one of them",
-                     place_of(clash->table_b, clash->table_a, clash->a->line, place), clash->a->us,
-                     clash->b->us);
+                add_finding(c, &(struct ref){.table = tables[k], .row = clash->b}, MF_PROBLEM_DUPLICATE, "",
+                            "same key as %s, which has %.10g us (here %.10g us); production "
+                            "refuses such a set of files: remove one of the rows",
+                            format_location(clash->table_b, clash->table_a, clash->a->line, place),
+                            clash->a->us, clash->b->us);
     }
     return r;
 }
@@ -182,8 +182,8 @@ static int compare_order(const struct ref *a, const struct ref *b)
     return (a->order > b->order) - (a->order < b->order);
 }
 
-/* By the key that AITER looks up: without the activation. */
-static int compare_blind_key(const struct ref *a, const struct ref *b)
+/* Compares the keys of AITER's look-up, which exclude the activation. */
+static int compare_aiter_key(const struct ref *a, const struct ref *b)
 {
     struct mf_shape x = a->row->shape, y = b->row->shape;
     int r = compare_class(&a->row->class, &b->row->class);
@@ -191,35 +191,35 @@ static int compare_blind_key(const struct ref *a, const struct ref *b)
     return r != 0 ? r : mf_shape_compare(&x, &y);
 }
 
-static int compare_blind(const void *a, const void *b)
+static int compare_aiter(const void *a, const void *b)
 {
-    int r = compare_blind_key(a, b);
+    int r = compare_aiter_key(a, b);
     return r != 0 ? r : compare_order(a, b);
 }
 
 static void check_shadowed(struct check *c)
 {
-    char place[PLACE_MAX];
-    qsort(c->refs, c->n, sizeof(*c->refs), compare_blind);
+    char place[LOCATION_MAX];
+    qsort(c->refs, c->n, sizeof(*c->refs), compare_aiter);
     for (size_t i = 0, first = 0; i < c->n; i++) {
         const struct ref *ref = &c->refs[i];
-        if (i > 0 && compare_blind_key(&c->refs[first], ref) != 0)
+        if (i > 0 && compare_aiter_key(&c->refs[first], ref) != 0)
             first = i;
         const struct ref *served = &c->refs[first];
         if (!is_for_aiter(ref->row) || !is_for_aiter(served->row) ||
             served->row->shape.act_type == ref->row->shape.act_type)
             continue;
-        tell(c, ref, MF_PROBLEM_SHADOWED, "act_type",
-             "AITER never serves this row: its look-up does not see the activation, and meets the row for "
-             "%s in %s first; keep one activation of a layer in the files that are loaded together",
-             mf_act_name(served->row->shape.act_type),
-             place_of(ref->table, served->table, served->row->line, place));
+        add_finding(c, ref, MF_PROBLEM_SHADOWED, "act_type",
+                    "AITER never serves this row: its look-up ignores the activation and finds the row for "
+                    "%s in %s first; keep one activation per layer in files that are loaded together",
+                    mf_act_name(served->row->shape.act_type),
+                    format_location(ref->table, served->table, served->row->line, place));
     }
 }
 
 /* ------------------------------------------------------------------------------------------- each row */
 
-/* What comes from memory faster than this much above its bandwidth was not read from there. */
+/* Tolerance of the bandwidth check: faster than this factor times the memory bandwidth is impossible. */
 #define BANDWIDTH_SLACK 1.1
 
 static void check_peak(struct check *c, const struct ref *ref)
@@ -231,32 +231,34 @@ static void check_peak(struct check *c, const struct ref *ref)
         return;
     double tflops = mf_layer_flops(s) / (row->us * 1e6), most = mf_device_peak_tflops(peak, s->q_dtype_a);
     int64_t active = llround(mf_layer_expected_active(s));
-    /* The call before may have left the caches full of what this one reads. */
-    double gbs = (mf_layer_floor_bytes(s, active) - peak->cache_mb * 1048576) / (row->us * 1e3);
+    /* The previous call may have left part of the data in the caches */
+    double gbs = (mf_layer_min_bytes(s, active) - peak->cache_mb * 1048576) / (row->us * 1e3);
     if (tflops > most)
-        tell(c, ref, MF_PROBLEM_BEYOND_PEAK, "us",
-             "us is %.10g, which is %.0f TFLOP/s with %s, and %s/%d (%s) does %.0f at most (%s): not "
-             "this layer's time; tune the shape again",
-             row->us, tflops, mf_dtype_name(s->q_dtype_a), row->class.gfx, row->class.cu_num, peak->model,
-             most, peak->source);
+        add_finding(c, ref, MF_PROBLEM_BEYOND_PEAK, "us",
+                    "us is %.10g, which is %.0f TFLOP/s with %s; %s/%d (%s) reaches at most %.0f (%s): the "
+                    "time is wrong; tune the shape again",
+                    row->us, tflops, mf_dtype_name(s->q_dtype_a), row->class.gfx, row->class.cu_num,
+                    peak->model, most, peak->source);
     else if (gbs > BANDWIDTH_SLACK * peak->gbs)
-        tell(c, ref, MF_PROBLEM_BEYOND_PEAK, "us",
-             "us is %.10g, which is %.0f GB/s for the weights of %" PRId64
-             " experts beyond what %s/%d (%s) may have in its caches, "
-             "and its memory gives %.0f at most (%s): not this layer's time; tune the shape again",
-             row->us, gbs, active, row->class.gfx, row->class.cu_num, peak->model, peak->gbs, peak->source);
+        add_finding(c, ref, MF_PROBLEM_BEYOND_PEAK, "us",
+                    "us is %.10g, which is %.0f GB/s for the part of the weights of %" PRId64
+                    " experts that the caches of %s/%d (%s) cannot hold; "
+                    "its memory reaches at most %.0f (%s): the time is wrong; tune the shape again",
+                    row->us, gbs, active, row->class.gfx, row->class.cu_num, peak->model, peak->gbs,
+                    peak->source);
 }
 
-static void check_asked(struct check *c, const struct ref *ref)
+static void check_production_key(struct check *c, const struct ref *ref)
 {
     const struct mf_shape *s = &ref->row->shape;
     struct mf_shape key;
     char why[MF_REASON_MAX - 80];
-    if (!ref->read || mf_token_bucket(s->token) != s->token)
-        return; /* the reader tells of its tag, or of its token count */
+    if (!ref->considered || mf_token_bucket(s->token) != s->token)
+        return; /* the reader reports the tag or the token count */
     if (is_for_aiter(ref->row) && mf_production_row(s, &key, why, sizeof(why)) != 0)
-        tell(c, ref, MF_PROBLEM_UNASKED, "q_dtype_a",
-             "no call asks AITER for this row, with its environment as it comes: %s; tune that one", why);
+        add_finding(
+            c, ref, MF_PROBLEM_UNREACHABLE, "q_dtype_a",
+            "no AITER call computes this key with the default environment: %s; tune that shape instead", why);
 }
 
 static void check_err(struct check *c, const struct ref *ref)
@@ -265,17 +267,17 @@ static void check_err(struct check *c, const struct ref *ref)
     static const char *const columns[] = {"err1", "err2"};
     for (size_t i = 0; i < MF_ARRAY_LEN(errs); i++)
         if (errs[i] > c->options->err_ratio)
-            tell(c, ref, MF_PROBLEM_ERR_LIMIT, columns[i],
-                 "%s is %.1f%%, above the limit of %.1f%%: the kernel computes something else too often; "
-                 "tune the shape again with that limit, or remove the row",
-                 columns[i], 100 * errs[i], 100 * c->options->err_ratio);
+            add_finding(c, ref, MF_PROBLEM_ERR_LIMIT, columns[i],
+                        "%s is %.1f%%, above the limit of %.1f%%: too many results differ; "
+                        "tune the shape again with that limit, or remove the row",
+                        columns[i], 100 * errs[i], 100 * c->options->err_ratio);
 }
 
 static void check_name(struct check *c, const struct ref *ref)
 {
     struct mf_check_name wrong = {.column = ""};
     if (c->options->name && c->options->name(ref->row, &wrong))
-        tell(c, ref, wrong.code, wrong.column, "%s", wrong.reason);
+        add_finding(c, ref, wrong.code, wrong.column, "%s", wrong.reason);
 }
 
 /* -------------------------------------------------------------------------------------------- ladders */
@@ -297,14 +299,14 @@ static int compare_ladder(const void *a, const void *b)
     return r != 0 ? r : compare_order(x, y);
 }
 
-/* The bucket above one. */
+/* Returns the next larger bucket. */
 static int64_t next_bucket(int64_t bucket)
 {
     return bucket < 32768 ? bucket * 2 : 131072;
 }
 
-/* Production computes this key for some call: no rule puts another type of activations in its place. */
-static bool is_asked(struct mf_shape shape, int64_t token)
+/* True if some production call computes this key, i.e. no rule selects another activation type. */
+static bool is_production_key(struct mf_shape shape, int64_t token)
 {
     struct mf_shape key;
     char why[MF_REASON_MAX];
@@ -314,21 +316,21 @@ static bool is_asked(struct mf_shape shape, int64_t token)
 
 static void check_gap(struct check *c, const struct ref *below, const struct ref *above)
 {
-    char missing[128] = "", place[PLACE_MAX];
+    char missing[128] = "", place[LOCATION_MAX];
     size_t len = 0;
     int64_t end = above->row->shape.token;
     for (int64_t t = next_bucket(below->row->shape.token); t < end; t = next_bucket(t)) {
-        if (!is_asked(above->row->shape, t) || len + 16 > sizeof(missing))
+        if (!is_production_key(above->row->shape, t) || len + 16 > sizeof(missing))
             continue;
         mf_format(missing + len, sizeof(missing) - len, "%s%" PRId64, len ? ", " : "", t);
         len = strlen(missing);
     }
     if (len > 0)
-        tell(c, above, MF_PROBLEM_HOLE, "token",
-             "the ladder of this layer lacks %s tokens, between its rows of %" PRId64 " (%s) and %" PRId64
-             " (here): production has no row for such calls; tune what is missing",
-             missing, below->row->shape.token, place_of(above->table, below->table, below->row->line, place),
-             end);
+        add_finding(c, above, MF_PROBLEM_HOLE, "token",
+                    "the ladder of this layer lacks %s tokens, between its rows for %" PRId64
+                    " (%s) and %" PRId64 " (here): calls of these sizes have no row; tune these token counts",
+                    missing, below->row->shape.token,
+                    format_location(above->table, below->table, below->row->line, place), end);
 }
 
 static void check_ladders(struct check *c)
@@ -338,14 +340,14 @@ static void check_ladders(struct check *c)
     for (size_t i = 0; i < c->n; i++) {
         const struct ref *ref = &c->refs[i];
         if (mf_token_bucket(ref->row->shape.token) != ref->row->shape.token)
-            continue; /* no rung */
+            continue; /* not a bucket */
         if (below && compare_model(below, ref) == 0)
             check_gap(c, below, ref);
         below = ref;
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ all */
+/* ---------------------------------------------------------------------------------------- entry points */
 
 int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_check_options *options)
 {
@@ -356,11 +358,11 @@ int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_ch
     for (size_t i = 0; i < c.n && r == 0; i++) {
         check_peak(&c, &c.refs[i]);
         check_err(&c, &c.refs[i]);
-        check_asked(&c, &c.refs[i]);
+        check_production_key(&c, &c.refs[i]);
         check_name(&c, &c.refs[i]);
     }
     if (r == 0) {
-        keep_read(&c);
+        drop_ignored(&c);
         check_shadowed(&c);
         check_ladders(&c);
         r = c.r;
@@ -371,7 +373,7 @@ int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_ch
     return r;
 }
 
-bool mf_check_tells(const struct mf_table *t, enum mf_problem_code code)
+bool mf_check_applies(const struct mf_table *t, enum mf_problem_code code)
 {
     return t->op == MF_TABLE_FMOE || code == MF_PROBLEM_OPERATOR || code == MF_PROBLEM_MALFORMED ||
            code == MF_PROBLEM_CONFLICT;

@@ -1,28 +1,29 @@
-/* What is wrong with tables that are read together, beyond what reading each of them tells.
+/* Checks a set of tables that production loads together.
  *
- * One list holds all: mf_tables_check adds to the problems of each table (table.h), whose order of lines it keeps. A row
- * that it speaks of stays in use; what the reader could not use it does not see. It looks at tuned tables of this operator;
- * of others only the reader's problems stand.
+ * mf_tables_check adds its findings to the problems of each table (table.h) and keeps them sorted by line.
+ * The rows stay in use. It checks rows of tuned fmoe tables that the reader accepted.
  *
- *   duplicate    the key is in an earlier table too (within one table the reader tells)
- *   shadowed     AITER's look-up ignores the activation, and meets an earlier row of another one first: of rows without a
- *                `pipeline`, which AITER serves (ROCm/aiter, fused_moe.py)
- *   beyond_peak  more arithmetic a second than the device class can do, or more bytes by a tenth (device_peak.h); bytes are
- *                those that the layer must move when tokens spread evenly, less what its caches hold. Not of rows whose class nobody knows
- *   err_limit    err1 or err2 above the limit
- *   kernel,      what the caller's `name` says
+ *   duplicate    an earlier table has the same key (duplicates within a table are found by the reader)
+ *   shadowed     AITER's look-up ignores the activation and finds an earlier row with another one. Only for
+ *                rows without `pipeline`, which AITER serves (ROCm/aiter, fused_moe.py)
+ *   beyond_peak  more FLOP/s than the device class can reach, or over 110 % of its memory bandwidth
+ *                (device_peak.h). Bytes are those that the layer must read and write if tokens are spread
+ *                evenly, minus the capacity of the caches. Not for unknown device classes
+ *   err_limit    err1 or err2 is above the limit
+ *   kernel,      result of the caller's `name` function
  *   foreign
- *   unasked      AITER chooses the type of the activations itself, and no choice of its makes this key (production_key.h)
- *   hole         a token count that production asks for, between two that a layer model has
+ *   unreachable  AITER chooses the activation type itself, and no choice yields this key (production_key.h)
+ *   hole         a look-up bucket is missing between two token counts of a layer model
  *
- * The order of the tables is the order in which production reads them: of two rows the later one is told. */
+ * The order of the tables is the order in which production reads them. Of two conflicting rows the later one
+ * is reported. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "common/table/table.h"
 
-/* The limit of AITER's own test of its tables (ROCm/aiter, op_tests: test_csv_validation). */
+/* Limit of AITER's own test of its tables (ROCm/aiter, op_tests: test_csv_validation). */
 #define MF_CHECK_ERR_RATIO 0.2
 
 struct mf_check_name {
@@ -33,20 +34,21 @@ struct mf_check_name {
 
 struct mf_check_options {
     double err_ratio;
-    /* Is something wrong with a kernel's name in the row? Only who has the kernels can say; NULL: nobody asks. */
+    /* Returns true if a kernel name of the row is wrong, with the reason in *ret. NULL: names are not
+     * checked. */
     bool (*name)(const struct mf_table_row *row, struct mf_check_name *ret);
 };
 
-/* -ENOMEM: what was told so far stays. */
+/* -ENOMEM: findings up to then stay in the tables. */
 int mf_tables_check(struct mf_table *const *tables, size_t n, const struct mf_check_options *options);
 
-/* An empty table in the place of a file that is none: why is its one problem, at line 1. */
+/* Creates an empty table for an unreadable file, with one problem: `why` at line 1. */
 int mf_table_unreadable(const char *name, const char *why, struct mf_table **ret);
 
-/* Of a table of another operator only what is no matter of columns: its values are not ours to judge. */
-bool mf_check_tells(const struct mf_table *t, enum mf_problem_code code);
-/* How bad a finding is to who deploys the table: an error makes production fail, serve something else, or trust a number
- * that is none. `as_read` is the reader's severity, which says whether the row can be used. */
+/* False for problems that are not meaningful for the table: tables of other operators have other columns. */
+bool mf_check_applies(const struct mf_table *t, enum mf_problem_code code);
+/* Severity of a finding for a deployed table. MF_ERROR: production fails, serves another row, or relies on an
+ * invalid number. as_read: the reader's severity, which tells whether the row is usable. */
 enum mf_severity mf_check_severity(enum mf_problem_code code, enum mf_severity as_read);
-/* What the code stands for, in a few words. */
+/* Short description of the code. */
 const char *mf_check_meaning(enum mf_problem_code code);

@@ -1,4 +1,4 @@
-/* One time for several token counts: it was measured for one of them at most. */
+/* Finds rows with the same time for several token counts: at most one of them was measured. */
 #include "common/table/table_internal.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ static int compare_number(double a, double b)
     return a < b ? -1 : a > b;
 }
 
-/* By device class, layer model and time; within those by line. */
+/* Compares device class, layer model and time. */
 static int compare_time(const struct mf_table_row *a, const struct mf_table_row *b)
 {
     struct mf_shape x = a->shape, y = b->shape;
@@ -32,9 +32,10 @@ static int compare(const void *a, const void *b)
     return r != 0 ? r : compare_number((double)(x - y), 0);
 }
 
-/* A row that says how many samples are behind its time was measured, and timers have steps: two of a ladder can meet on one
- * by chance, three do not. Of other rows even two are a copy: their tables keep seven digits. */
-static size_t least(const struct mf_table_row *row)
+/* Minimum number of equal times that count as copied. Rows with a sample count were measured: two of a ladder
+ * can be equal by chance because timers have a resolution, three cannot. Other rows have seven digits, so two
+ * are enough. */
+static size_t min_copies(const struct mf_table_row *row)
 {
     return row->own[MF_OWN_N] && *row->own[MF_OWN_N] ? 3 : 2;
 }
@@ -51,17 +52,17 @@ static size_t count_tokens(const struct mf_table_row *const *rows, size_t n)
     return n_tokens;
 }
 
-static int tell(struct mf_table *t, const struct mf_table_row *const *rows, size_t n)
+static int report(struct mf_table *t, const struct mf_table_row *const *rows, size_t n)
 {
-    /* A ladder has a few dozen token counts; past that, how many they are no longer matters. */
+    /* A ladder has a few dozen token counts; beyond 64 the exact number is irrelevant. */
     size_t n_tokens = count_tokens(rows, MF_MIN(n, (size_t)64));
     for (size_t i = 0; i < n && n_tokens > 1; i++) {
-        if (n_tokens < least(rows[i]))
+        if (n_tokens < min_copies(rows[i]))
             continue;
         const struct mf_problem what = {MF_WARNING, MF_PROBLEM_COPIED_TIME, rows[i]->line, "us", NULL};
         int r = mf_table_problem(t, &what,
                                  "us is %.10g for %zu token counts of this layer (lines %" PRId64
-                                 " to %" PRId64 "): a time copied, not measured; tune these shapes again",
+                                 " to %" PRId64 "): copied, not measured; tune these shapes again",
                                  rows[i]->us, n_tokens, rows[0]->line, rows[n - 1]->line);
         if (r < 0)
             return r;
@@ -84,7 +85,7 @@ int mf_table_check_copied(struct mf_table *t)
         n = 1;
         while (i + n < t->n_rows && compare_time(rows[i], rows[i + n]) == 0)
             n++;
-        r = tell(t, rows + i, n);
+        r = report(t, rows + i, n);
     }
     return r;
 }

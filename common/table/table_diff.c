@@ -50,7 +50,7 @@ static const struct mf_table_row **sorted(const struct mf_table *t)
     return rows;
 }
 
-/* The rows of one key in both tables. */
+/* The rows of both tables with the same key. */
 struct group {
     const struct mf_table_row **a, **b;
     size_t n_a, n_b;
@@ -64,8 +64,8 @@ static size_t count_key(const struct mf_table_row **rows, size_t n, const struct
     return count;
 }
 
-/* Pairs rows of one key: those with one tag first, then what is left in its order, which is a tag that changed. Paired rows
- * of b become NULL. partner is by number of the old row. */
+/* Pairs rows of one key: first those with the same tag, then the rest in order (a changed tag). Paired rows
+ * of b become NULL. partner is indexed by the row number in `before`. */
 static void pair_group(const struct mf_table *before, struct group *g, const struct mf_table_row **partner)
 {
     for (int by_tag = 1; by_tag >= 0; by_tag--) {
@@ -81,7 +81,7 @@ static void pair_group(const struct mf_table *before, struct group *g, const str
     }
 }
 
-/* partner[i]: the new row of old row i, NULL for none. In b stay the new rows that have no partner. */
+/* partner[i]: new row of old row i, or NULL. New rows without partner stay in b. */
 static void pair_all(const struct mf_table *before, const struct mf_table_row **a, size_t n_a,
                      const struct mf_table_row **b, size_t n_b, const struct mf_table_row **partner)
 {
@@ -101,7 +101,7 @@ static void pair_all(const struct mf_table *before, const struct mf_table_row **
 
 /* ------------------------------------------------------------------------------------------- comparing */
 
-/* Stops a walk over cells at the first. */
+/* Stops the iteration at the first differing cell. */
 static int stop(void *data, const char *column, const char *before, const char *after)
 {
     (void)data, (void)column, (void)before, (void)after;
@@ -124,7 +124,7 @@ static bool same_result(const struct mf_table_row *a, const struct mf_table_row 
     return strcmp(or_empty(text_a), or_empty(text_b)) == 0;
 }
 
-/* Told first of what people look for. */
+/* Order of reported columns, most important first. */
 static const enum mf_result result_order[] = {
     MF_RESULT_US,         MF_RESULT_KERNEL1, MF_RESULT_KERNEL2, MF_RESULT_BLOCK_M, MF_RESULT_KSPLIT,
     MF_RESULT_RUN_1STAGE, MF_RESULT_XBF16,   MF_RESULT_FLAT,    MF_RESULT_US1,     MF_RESULT_US2,
@@ -132,7 +132,7 @@ static const enum mf_result result_order[] = {
 };
 _Static_assert(sizeof(result_order) / sizeof(result_order[0]) == MF_RESULT_N_, "a result column is missing");
 
-static int walk_results(const struct mf_diff_item *item, mf_diff_cell tell, void *data)
+static int walk_results(const struct mf_diff_item *item, mf_diff_cell report, void *data)
 {
     char was[MF_TABLE_CELL_MAX], is[MF_TABLE_CELL_MAX];
     for (size_t i = 0; i < MF_ARRAY_LEN(result_order); i++) {
@@ -141,7 +141,7 @@ static int walk_results(const struct mf_diff_item *item, mf_diff_cell tell, void
                    *b = mf_table_result_text(item->after, c, is);
         int r = same_result(item->before, item->after, c, a, b)
                     ? 0
-                    : tell(data, mf_result_name(c), or_empty(a), or_empty(b));
+                    : report(data, mf_result_name(c), or_empty(a), or_empty(b));
         if (r < 0)
             return r;
     }
@@ -156,56 +156,56 @@ static const char *other_of(const struct mf_table *t, const struct mf_table_row 
     return NULL;
 }
 
-static int tell_text(mf_diff_cell tell, void *data, const char *column, const char *a, const char *b)
+static int report_text(mf_diff_cell report, void *data, const char *column, const char *a, const char *b)
 {
-    return strcmp(or_empty(a), or_empty(b)) == 0 ? 0 : tell(data, column, or_empty(a), or_empty(b));
+    return strcmp(or_empty(a), or_empty(b)) == 0 ? 0 : report(data, column, or_empty(a), or_empty(b));
 }
 
-static int walk_others(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell tell,
+static int walk_others(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell report,
                        void *data)
 {
-    int r = tell_text(tell, data, "_tag", item->before->tag, item->after->tag);
+    int r = report_text(report, data, "_tag", item->before->tag, item->after->tag);
     for (enum mf_own i = 0; i < MF_OWN_N_ && r >= 0; i++)
-        if (i != MF_OWN_FORM) /* of the key, matched by value */
-            r = tell_text(tell, data, mf_own_name(i), item->before->own[i], item->after->own[i]);
+        if (i != MF_OWN_FORM) /* part of the key, matched by value */
+            r = report_text(report, data, mf_own_name(i), item->before->own[i], item->after->own[i]);
     for (size_t i = 0; i < d->before->n_other && r >= 0; i++) {
         const char *name = d->before->other[i];
-        r = tell_text(tell, data, name, other_of(d->before, item->before, name),
-                      other_of(d->after, item->after, name));
+        r = report_text(report, data, name, other_of(d->before, item->before, name),
+                        other_of(d->after, item->after, name));
     }
     for (size_t i = 0; i < d->after->n_other && r >= 0; i++) {
         const char *name = d->after->other[i];
         if (!other_of(d->before, item->before, name))
-            r = tell_text(tell, data, name, NULL, other_of(d->after, item->after, name));
+            r = report_text(report, data, name, NULL, other_of(d->after, item->after, name));
     }
     return r;
 }
 
-static int walk_values(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell tell,
+static int walk_values(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell report,
                        void *data)
 {
-    int r = walk_results(item, tell, data);
-    return r < 0 ? r : walk_others(d, item, tell, data);
+    int r = walk_results(item, report, data);
+    return r < 0 ? r : walk_others(d, item, report, data);
 }
 
-/* Of rows whose values are the same: cells that are written otherwise. */
-static int walk_spellings(const struct mf_diff_item *item, mf_diff_cell tell, void *data)
+/* Reports differently spelled cells of rows with equal values. */
+static int walk_spellings(const struct mf_diff_item *item, mf_diff_cell report, void *data)
 {
     static const char *const texts[] = {"canonical", "another spelling"};
     int r = 0;
     for (int i = 0; i < MF_SHAPE_N_COLUMNS && r >= 0; i++) {
         bool a = item->before->misspelled >> i & 1, b = item->after->misspelled >> i & 1;
         if (a != b)
-            r = tell(data, mf_shape_columns[i], texts[a], texts[b]);
+            r = report(data, mf_shape_columns[i], texts[a], texts[b]);
     }
     for (enum mf_result c = 0; c < MF_RESULT_N_ && r >= 0; c++) {
         const char *a = item->before->text[c], *b = item->after->text[c];
         if (mf_result_is_number(c) && a && b)
-            r = tell_text(tell, data, mf_result_name(c), a, b);
+            r = report_text(report, data, mf_result_name(c), a, b);
     }
     if (r >= 0)
-        r = tell_text(tell, data, mf_result_name(MF_RESULT_KERNEL2), item->before->kernel2,
-                      item->after->kernel2);
+        r = report_text(report, data, mf_result_name(MF_RESULT_KERNEL2), item->before->kernel2,
+                        item->after->kernel2);
     return r;
 }
 
@@ -224,14 +224,14 @@ bool mf_diff_same_values(const struct mf_table *t, const struct mf_table_row *a,
     return walk_values(&d, &(struct mf_diff_item){.before = a, .after = b}, stop, NULL) == 0;
 }
 
-int mf_diff_cells(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell tell, void *data)
+int mf_diff_cells(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell report, void *data)
 {
     if (item->what == MF_DIFFERENCE_CHANGED)
-        return walk_values(d, item, tell, data);
-    return item->what == MF_DIFFERENCE_RESPELLED ? walk_spellings(item, tell, data) : 0;
+        return walk_values(d, item, report, data);
+    return item->what == MF_DIFFERENCE_RESPELLED ? walk_spellings(item, report, data) : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ all */
+/* ---------------------------------------------------------------------------------------- entry points */
 
 static int check_tables(const struct mf_table *before, const struct mf_table *after, char why[MF_REASON_MAX])
 {
@@ -239,13 +239,13 @@ static int check_tables(const struct mf_table *before, const struct mf_table *af
     for (size_t i = 0; i < MF_ARRAY_LEN(tables); i++) {
         if (tables[i]->op == MF_TABLE_FMOE)
             continue;
-        mf_format(why, MF_REASON_MAX, "%s is a table of another operator, whose keys have more columns",
+        mf_format(why, MF_REASON_MAX, "%s is a table of another operator: its keys have more columns",
                   tables[i]->name);
         return -ENOTSUP;
     }
     if (before->tuned == after->tuned)
         return 0;
-    mf_format(why, MF_REASON_MAX, "%s is a tuned table and %s is not; give two of a kind",
+    mf_format(why, MF_REASON_MAX, "%s is a tuned table and %s is not; compare two tables of the same kind",
               before->tuned ? before->name : after->name, before->tuned ? after->name : before->name);
     return -ENOTSUP;
 }

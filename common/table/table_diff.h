@@ -1,14 +1,14 @@
-/* How one table differs from another, row by row. Rows are matched by their canonical key, and of those with one key by their
- * tag; so neither the order of rows, nor that of columns, nor a header that lacks what is 0 anyway, is a difference.
+/* Compares two tables row by row. Rows are matched by canonical key, then by tag. The order of rows and
+ * columns, and absent columns whose value is 0, are not differences.
  *
- *   same       every value is
- *   respelled  every value is, but a cell is written otherwise (Silu and ActivationType.Silu, 0.0% and 0.00%, Null and
- *              nothing): nothing to us, and to AITER, which compares texts, sometimes much
- *   changed    a kernel, a time, or any other cell
+ *   same       all values and spellings are equal
+ *   respelled  all values are equal, but a cell is spelled differently (Silu and ActivationType.Silu, 0.0%
+ *              and 0.00%, Null and empty). AITER compares text, so it can treat the rows differently
+ *   changed    a kernel, a time or another value differs
  *   added      only the new table has the key
- *   removed    only the old one
+ *   removed    only the old table has the key
  *
- * Rows that cannot be read are in no difference: strays of either table are counted. */
+ * Rows that cannot be read are not compared; the strays of both tables are counted. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,31 +29,33 @@ MF_NAMES_DECLARE(mf_difference, MF_DIFFERENCE_, MF_DIFFERENCE_MAP);
 
 struct mf_diff_item {
     enum mf_difference what;
-    const struct mf_table_row *before, *after; /* NULL when only the other table has it */
+    const struct mf_table_row *before, *after; /* NULL if only the other table has the row */
 };
 
 struct mf_diff {
     const struct mf_table *before, *after;
     struct mf_diff_item
-        *items; /* rows of the old table in their order, then what was added in its; the same left out */
+        /* rows of the old table in order, then added rows in order; rows that are the same are omitted */
+        *items;
     size_t n_items;
     size_t n[MF_DIFFERENCE_N_];
-    size_t n_faster, n_slower; /* of the changed ones, by us */
+    size_t n_faster, n_slower; /* changed rows whose us decreased, increased */
 };
 #define MF_DIFF_INIT ((struct mf_diff){0})
 void mf_diff_release(struct mf_diff *d);
 
-/* Both tables are kept by reference. -ENOTSUP: a table of another operator, or one is tuned and the other is not, with why;
- * -ENOMEM. */
+/* Compares two tables and keeps references to both. -ENOTSUP, with why: a table of another operator, or only
+ * one table is tuned. -ENOMEM. */
 int mf_table_diff(const struct mf_table *before, const struct mf_table *after, struct mf_diff *ret,
                   char why[MF_REASON_MAX]);
 
-/* A cell that differs; the texts live for the call. A negative return stops and is passed up. */
+/* Called for each cell that differs. The strings are valid during the call. A negative return value stops the
+ * iteration and is returned. */
 typedef int (*mf_diff_cell)(void *data, const char *column, const char *before, const char *after);
-/* The differing cells of a changed or respelled row: those that changed, or else those that are written otherwise. Of key cells
- * that are spelled otherwise the texts are "canonical" and "another spelling". */
-int mf_diff_cells(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell tell, void *data);
+/* Reports the differing cells of a changed row (values) or a respelled row (spellings). For key cells with
+ * different spellings the texts are "canonical" and "another spelling". */
+int mf_diff_cells(const struct mf_diff *d, const struct mf_diff_item *item, mf_diff_cell report, void *data);
 
-/* Two rows of one table and one key say the same, however they are written. */
+/* True if two rows of one table with the same key have equal values, in any spelling. */
 bool mf_diff_same_values(const struct mf_table *t, const struct mf_table_row *a,
                          const struct mf_table_row *b);

@@ -66,8 +66,8 @@ int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REAS
 
 /* -------------------------------------------------------------------------------------------- write */
 
-/* The three paths of a table: itself, with links followed, and its lock and its next version beside it. Neither
- * of the two ends in .csv, so that production's search for tables does not take them for one. */
+/* Paths of a table: the file (links resolved), its lock and its next version in the same folder. Neither of
+ * the latter two ends in .csv, so production does not load them as tables. */
 struct paths {
     char file[PATH_MAX], lock[PATH_MAX + 16], next[PATH_MAX + 16];
 };
@@ -89,7 +89,7 @@ static int find_target(const char *path, struct mf_target *ret, char why[MF_REAS
     return r < 0 && r != -EISDIR ? fail(r, "find", path, why) : r;
 }
 
-/* Of what can be read, changed and put back. */
+/* Resolves the path of a table that can be read, changed and replaced. */
 static int resolve(const char *path, struct paths *p, char why[MF_REASON_MAX])
 {
     struct mf_target target;
@@ -123,8 +123,8 @@ static int take_lock(const char *path, int lock_ms, int *ret)
     return 0;
 }
 
-/* The next version, complete and on the disk. Only the holder of the lock writes it, so what an earlier holder
- * left behind when it was killed is of no use to anybody. */
+/* Writes and syncs the next version. Only the holder of the lock does so, so a file left by a killed holder
+ * can be removed. */
 static int write_next(const struct paths *p, const char *data, size_t len)
 {
     (void)unlink(p->next);
@@ -135,7 +135,7 @@ static int write_next(const struct paths *p, const char *data, size_t len)
     if (stat(p->file, &old) == 0) {
         if (fchmod(fd, old.st_mode & 07777) < 0)
             return -errno;
-        (void)!fchown(fd, old.st_uid, old.st_gid); /* only root can, and only root has to */
+        (void)!fchown(fd, old.st_uid, old.st_gid); /* needs root, and matters for root only */
     }
     int r = mf_write_all(fd, data, len);
     if (r == 0 && fsync(fd) < 0)
@@ -161,8 +161,9 @@ static int write_text(const struct paths *p, const char *text, size_t len, char 
     if (r < 0)
         return fail(r, "write", p->file, why);
     r = mf_sync_folder(p->file);
-    return r < 0 && r != -EINVAL ? fail(r, "the table is in place, but sync its folder, of", p->file, why)
-                                 : 0;
+    return r < 0 && r != -EINVAL
+               ? fail(r, "the new table is in place, but cannot sync the folder of", p->file, why)
+               : 0;
 }
 
 static int write_table(const struct paths *p, const struct mf_table *t, char why[MF_REASON_MAX])
@@ -175,7 +176,7 @@ static int write_table(const struct paths *p, const struct mf_table *t, char why
     return write_text(p, text.data, text.len, why);
 }
 
-static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, char why[MF_REASON_MAX])
+static int lock_table(const char *path, int lock_ms, struct paths *p, int *ret_lock, char why[MF_REASON_MAX])
 {
     int r = resolve(path, p, why);
     if (r < 0)
@@ -184,7 +185,7 @@ static int begin(const char *path, int lock_ms, struct paths *p, int *ret_lock, 
     return r < 0 ? fail(r, "lock", p->lock, why) : 0;
 }
 
-/* The folder that the next version is made in. */
+/* Checks that the folder of the table is writable. */
 static int check_folder(const struct paths *p, char why[MF_REASON_MAX])
 {
     char folder[PATH_MAX];
@@ -200,7 +201,7 @@ static int check_folder(const struct paths *p, char why[MF_REASON_MAX])
     return -ENOENT;
 }
 
-int mf_table_file_is_one(const char *path, char why[MF_REASON_MAX])
+int mf_table_file_check_path(const char *path, char why[MF_REASON_MAX])
 {
     struct paths p;
     return resolve(path, &p, why);
@@ -214,22 +215,22 @@ int mf_table_file_check(const char *path, int lock_ms, char why[MF_REASON_MAX])
     if (r < 0)
         return r;
     r = check_folder(&p, why);
-    return r < 0 ? r : begin(path, lock_ms, &p, &lock, why);
+    return r < 0 ? r : lock_table(path, lock_ms, &p, &lock, why);
 }
 
-static int read_or_begin(const struct paths *p, struct mf_table **ret, char why[MF_REASON_MAX])
+static int read_or_create(const struct paths *p, struct mf_table **ret, char why[MF_REASON_MAX])
 {
     int r = mf_table_file_read(p->file, ret, why);
     return r == -ENOENT ? mf_table_new(p->file, true, ret) : r;
 }
 
-int mf_table_file_try(const char *path, mf_table_edit edit, void *data, char why[MF_REASON_MAX])
+int mf_table_file_dry_run(const char *path, mf_table_edit edit, void *data, char why[MF_REASON_MAX])
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     struct paths p;
     int r = resolve(path, &p, why);
     if (r == 0)
-        r = read_or_begin(&p, &t, why);
+        r = read_or_create(&p, &t, why);
     if (r == 0)
         r = edit(t, data, why);
     return r < 0 ? r : 0;
@@ -241,10 +242,10 @@ int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void
     _cleanup_(mf_closep) int lock = -1;
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     struct paths p;
-    int r = begin(path, lock_ms, &p, &lock, why);
+    int r = lock_table(path, lock_ms, &p, &lock, why);
     if (r < 0)
         return r;
-    r = read_or_begin(&p, &t, why);
+    r = read_or_create(&p, &t, why);
     if (r < 0)
         return r;
     r = edit(t, data, why);
@@ -282,14 +283,14 @@ int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fr
     return 0;
 }
 
-static int put_file(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may, void *data,
-                    char why[MF_REASON_MAX])
+static int put_file(const char *path, int lock_ms, const char *text, size_t len, mf_table_may_replace may,
+                    void *data, char why[MF_REASON_MAX])
 {
     _cleanup_(mf_closep) int lock = -1;
     _cleanup_(mf_buf_release) struct mf_buf old;
     struct paths p;
     mf_buf_init(&old, MF_TABLE_FILE_MAX);
-    int r = begin(path, lock_ms, &p, &lock, why);
+    int r = lock_table(path, lock_ms, &p, &lock, why);
     if (r < 0)
         return r;
     r = mf_table_file_text(p.file, &old, why);
@@ -299,8 +300,8 @@ static int put_file(const char *path, int lock_ms, const char *text, size_t len,
     return r < 0 ? r : write_text(&p, text, len, why);
 }
 
-int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,
-                      void *data, char why[MF_REASON_MAX])
+int mf_table_file_replace(const char *path, int lock_ms, const char *text, size_t len,
+                          mf_table_may_replace may, void *data, char why[MF_REASON_MAX])
 {
     struct mf_target target;
     int r = find_target(path, &target, why);

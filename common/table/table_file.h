@@ -1,58 +1,62 @@
-/* Tables on disk, shared by programs that do not know of each other.
+/* Table files, shared by independent programs.
  *
- * A writer holds an exclusive flock on PATH.lock from before it reads the file until its new version is in
- * place, so that two writers lose nothing. The new version is written to a file beside it, synced, renamed
- * over it, and the folder synced: at every moment, also after a crash or on a full disk, the path holds
- * the whole old table or the whole new one. Readers need no lock. The lock file stays: removing it would
- * race with a writer that waits on it. A link is followed: what it points to is replaced, or made. A folder, a device,
- * a FIFO and an open descriptor (/dev/stdout) are refused before anything is made beside them: -EISDIR, -ENOTSUP; one call says
- * that it takes all but the first. */
+ * A writer holds an exclusive flock on PATH.lock from before it reads the file until the new version is in
+ * place, so concurrent writers lose no update. The new version is written to a file in the same folder,
+ * synced, renamed over the old one, and the folder is synced. At any time, also after a crash or with a full
+ * disk, the path holds the complete old or the complete new table. Readers need no lock. The lock file is
+ * never removed: that would race with a waiting writer.
+ *
+ * Symbolic links are followed: the target is replaced or created. A folder (-EISDIR), a device, a FIFO and an
+ * open descriptor such as /dev/stdout (-ENOTSUP) are rejected before any file is created. Only
+ * mf_table_file_replace writes to the latter three. */
 #pragma once
 
 #include "common/table/table.h"
 #include "common/table/table_merge.h"
 
-#define MF_TABLE_FILE_MAX (64u << 20) /* bytes of a table */
-#define MF_TABLE_LOCK_MS  30000       /* how long a writer waits for the lock by default */
+#define MF_TABLE_FILE_MAX (64u << 20) /* maximum size of a table in bytes */
+#define MF_TABLE_LOCK_MS  30000       /* default time to wait for the lock */
 
-/* Reads the table at path. -ENOENT and the like: it cannot be read; otherwise as mf_table_read. Each with why. */
+/* Reads the table at path. -ENOENT and other errors: the file cannot be read; otherwise as mf_table_read.
+ * Sets why on error. */
 int mf_table_file_read(const char *path, struct mf_table **ret, char why[MF_REASON_MAX]);
-/* That part of it. */
+/* As mf_table_file_read, for one part of each row. */
 int mf_table_file_read_part(const char *path, enum mf_table_part part, struct mf_table **ret,
                             char why[MF_REASON_MAX]);
 
-/* Its bytes, whatever they are; ret has the ceiling. */
+/* Reads the content of the file, unparsed. The size limit is that of ret. */
 int mf_table_file_text(const char *path, struct mf_buf *ret, char why[MF_REASON_MAX]);
 
-/* Whether what is at path is a file, or nothing yet: what no writer takes is refused with its error. */
-int mf_table_file_is_one(const char *path, char why[MF_REASON_MAX]);
+/* Checks that path is a file or does not exist. Returns the error of a writer otherwise, with why. */
+int mf_table_file_check_path(const char *path, char why[MF_REASON_MAX]);
 
-/* Whether a writer could begin now: takes the lock and lets it go. Errors as of mf_table_file_update, each with why. */
+/* Checks that a writer could start now: takes the lock and releases it. Errors as for mf_table_file_update,
+ * with why. */
 int mf_table_file_check(const char *path, int lock_ms, char why[MF_REASON_MAX]);
 
-/* What an update does to the table while the lock is held. 0: write it; 1: leave the file as it is;
- * negative: give up with that error, having set why. */
+/* Changes the table while the lock is held. Returns 0 to write it, 1 to leave the file unchanged, or a
+ * negative error with why. */
 typedef int (*mf_table_edit)(struct mf_table *table, void *data, char why[MF_REASON_MAX]);
 
-/* Lock, read (a file that is not there is an empty tuned table), edit, write, unlock. lock_ms < 0 takes
- * MF_TABLE_LOCK_MS. -ETIMEDOUT: another writer kept the lock; -ENOSPC, -EFBIG, …: the file is as it was, with
- * one exception that why names: when only the folder could not be synced, the new table is in place but may
- * not survive a power cut. */
+/* Locks, reads, edits, writes and unlocks. A missing file is read as an empty tuned table. lock_ms < 0:
+ * MF_TABLE_LOCK_MS. -ETIMEDOUT: another writer holds the lock. -ENOSPC, -EFBIG, …: the file is unchanged,
+ * except if only the sync of the folder failed: then the new table is in place but may not survive a power
+ * failure, and why says so. */
 int mf_table_file_update(const char *path, int lock_ms, mf_table_edit edit, void *data,
                          char why[MF_REASON_MAX]);
 
-/* What an update would do: read and edit, without the lock, and nothing is written or made. */
-int mf_table_file_try(const char *path, mf_table_edit edit, void *data, char why[MF_REASON_MAX]);
+/* Reads and edits the table without lock, and writes nothing. */
+int mf_table_file_dry_run(const char *path, mf_table_edit edit, void *data, char why[MF_REASON_MAX]);
 
-/* mf_table_merge on a file. The file is not touched when no row was added or replaced. */
+/* mf_table_merge on a file. The file is left unchanged if no row is added or replaced. */
 int mf_table_file_merge(const char *path, int lock_ms, const struct mf_table *fresh,
                         const struct mf_merge_options *options, struct mf_merge_result *ret,
                         char why[MF_REASON_MAX]);
 
-/* Whether a file's bytes may be replaced; called under the lock. text NULL: there is no file. 0: they may; negative: give up
- * with that error, having set why. */
-typedef int (*mf_table_may)(const char *text, size_t len, void *data, char why[MF_REASON_MAX]);
-/* Puts bytes that are a table already in the file's place, under the same lock. A device, a FIFO or a descriptor is written into, as
- * one that holds nothing. Errors as of mf_table_file_update. */
-int mf_table_file_put(const char *path, int lock_ms, const char *text, size_t len, mf_table_may may,
-                      void *data, char why[MF_REASON_MAX]);
+/* Decides whether the content of a file may be replaced. Called under the lock. text is NULL if there is no
+ * file. Returns 0 to allow it, or a negative error with why. */
+typedef int (*mf_table_may_replace)(const char *text, size_t len, void *data, char why[MF_REASON_MAX]);
+/* Replaces the file by a serialised table, under the same lock. A device, a FIFO or a descriptor is written
+ * to directly; `may` is then called with NULL. Errors as for mf_table_file_update. */
+int mf_table_file_replace(const char *path, int lock_ms, const char *text, size_t len,
+                          mf_table_may_replace may, void *data, char why[MF_REASON_MAX]);

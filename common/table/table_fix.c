@@ -21,14 +21,14 @@ static const struct mf_table_row *row_at(const struct mf_table *t, int64_t line)
     return low < t->n_rows && t->rows[low].line == line ? &t->rows[low] : NULL;
 }
 
-/* The earlier row that says the same; NULL: none. */
-static const struct mf_table_row *twin_of(const struct mf_table *t, const struct mf_table_row *row)
+/* Returns an earlier row with the same key and equal values, or NULL. */
+static const struct mf_table_row *exact_duplicate_of(const struct mf_table *t, const struct mf_table_row *row)
 {
     const struct mf_table_row *first = mf_table_find_same(t, row);
     return first && first != row && mf_diff_same_values(t, first, row) ? first : NULL;
 }
 
-/* Each writes the sentence of the repair. false: there is none for this row. */
+/* A problem to repair. Each fix_* function describes the repair in `what`; false: no repair possible. */
 struct subject {
     const struct mf_table *t;
     const struct mf_problem *problem;
@@ -53,7 +53,7 @@ static bool fix_ragged(const struct subject *s, char what[MF_REASON_MAX])
 {
     (void)s;
     mf_format(what, MF_REASON_MAX,
-              "the row has as many cells as the header; those that came or went are empty");
+              "the row now has as many cells as the header; added or removed cells are empty");
     return true;
 }
 
@@ -66,11 +66,11 @@ static bool fix_missing(const struct subject *s, char what[MF_REASON_MAX])
 
 static bool fix_duplicate(const struct subject *s, char what[MF_REASON_MAX])
 {
-    const struct mf_table_row *twin = twin_of(s->t, s->row);
-    if (twin)
-        mf_format(what, MF_REASON_MAX, "the row is gone: line %" PRId64 " says the same in every cell",
-                  twin->line);
-    return twin != NULL;
+    const struct mf_table_row *earlier = exact_duplicate_of(s->t, s->row);
+    if (earlier)
+        mf_format(what, MF_REASON_MAX, "the row is removed: line %" PRId64 " has the same values",
+                  earlier->line);
+    return earlier != NULL;
 }
 
 /* clang-format off */
@@ -95,20 +95,20 @@ static bool repair(const struct mf_table *t, const struct mf_problem *p, char wh
     return false;
 }
 
-/* Every twin goes, also those that are counted as problems and not kept. */
-static int drop_twins(struct mf_table *t)
+/* Removes all exact duplicates, including those whose problem is counted but not stored. */
+static int drop_exact_duplicates(struct mf_table *t)
 {
     _cleanup_(mf_freep) bool *drop = calloc(t->n_rows + 1, sizeof(*drop));
     if (!drop)
         return -ENOMEM;
     for (size_t i = 0; i < t->n_rows; i++)
-        drop[i] = twin_of(t, &t->rows[i]) != NULL;
+        drop[i] = exact_duplicate_of(t, &t->rows[i]) != NULL;
     mf_table_drop(t, drop);
     return 0;
 }
 
-/* Repairs of problems that are counted and not kept: all of these codes' warnings are repaired. */
-static size_t count_untold(const struct mf_table *t)
+/* Counts repairs of problems that are not stored: all warnings with these codes are repaired. */
+static size_t count_unlisted(const struct mf_table *t)
 {
     static const enum mf_problem_code whole[] = {MF_PROBLEM_SPELLING, MF_PROBLEM_RAGGED, MF_PROBLEM_MISSING};
     size_t n = 0;
@@ -124,18 +124,18 @@ static size_t count_untold(const struct mf_table *t)
     return n;
 }
 
-int mf_table_fix(struct mf_table *t, mf_fix_told tell, void *data, size_t *ret_n)
+int mf_table_fix(struct mf_table *t, mf_fix_callback report, void *data, size_t *ret_n)
 {
-    size_t n = t->op == MF_TABLE_FMOE ? count_untold(t) : 0;
+    size_t n = t->op == MF_TABLE_FMOE ? count_unlisted(t) : 0;
     for (size_t i = 0; i < t->n_problems && t->op == MF_TABLE_FMOE; i++) {
         const struct mf_problem *p = &t->problems[i];
         char what[MF_REASON_MAX];
         if (!repair(t, p, what))
             continue;
-        tell(data, p->line, p->code, what);
+        report(data, p->line, p->code, what);
         n++;
     }
-    int r = n > 0 ? drop_twins(t) : 0;
+    int r = n > 0 ? drop_exact_duplicates(t) : 0;
     if (r == 0)
         *ret_n = n;
     return r;

@@ -1,19 +1,19 @@
-/* What can be repaired in a table without anybody's decision, and without losing a row:
+/* Repairs problems of a table that need no decision and lose no row:
  *
- *   spelling, mixed   written canonically, as every table is
- *   ragged            the cells that a row lacks, or has too many of, are empty: written as many as the header has
- *   missing           gfx follows from cu_num
- *   duplicate         a row that says the same as an earlier one, in every cell, goes; one that differs stays, for who deploys
- *                     the table to choose
+ *   spelling, mixed   values are written in canonical form
+ *   ragged            missing or surplus empty cells: each row is written with as many cells as the header
+ *   missing           gfx is inferred from cu_num
+ *   duplicate         a row that equals an earlier one in every cell is removed; one that differs stays
  *
- * Everything else (times, names, holes, rows that cannot be read) is left as it is. */
+ * All other problems (times, names, holes, unreadable rows) are left unchanged. */
 #pragma once
 
 #include "common/table/table.h"
 
-/* One repair: the line that it is about, as it was read, and a sentence; the texts live for the call. */
-typedef void (*mf_fix_told)(void *data, int64_t line, enum mf_problem_code code, const char *what);
+/* Called for each repair, with the line as read and a description that is valid during the call. */
+typedef void (*mf_fix_callback)(void *data, int64_t line, enum mf_problem_code code, const char *what);
 
-/* Repairs the table, so that writing it is the repair; each is told in the order of lines, but for those of problems that are
- * counted and not kept. *ret_n is how many there are: with 0 there is no need to write. A table of another operator has none. -ENOMEM. */
-int mf_table_fix(struct mf_table *t, mf_fix_told tell, void *data, size_t *ret_n);
+/* Repairs the table in memory; the caller writes it. Reports each repair in the order of lines, except those
+ * of problems that are counted but not stored. *ret_n: number of repairs; if 0, the table need not be
+ * written. Tables of other operators are not repaired. -ENOMEM. */
+int mf_table_fix(struct mf_table *t, mf_fix_callback report, void *data, size_t *ret_n);

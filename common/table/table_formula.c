@@ -6,13 +6,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* As AITER counts: a pair of 4-bit floats is one element of its tensors, but is multiplied by logical sizes. */
+/* AITER counts a pair of 4-bit floats as one tensor element but multiplies by logical sizes: 1 byte each. */
 static double element_bytes(enum mf_dtype dtype)
 {
     return dtype == MF_DTYPE_FP4X2 ? 1.0 : mf_dtype_bits(dtype) / 8.0;
 }
 
-/* T·H·b(a) + n·H·E·b(w) + I·H·E·b(w) + T·H·b(dtype), n = 2I with use_g1u1, I without. */
+/* T·H·b(a) + n·H·E·b(w) + I·H·E·b(w) + T·H·b(dtype), with n = 2I if use_g1u1, else I. */
 static double bytes_of(const struct mf_shape *shape)
 {
     double t = (double)shape->token, h = shape->model_dim, i = shape->inter_dim, e = shape->expert;
@@ -21,7 +21,7 @@ static double bytes_of(const struct mf_shape *shape)
     return t * h * a + n * h * w * e + i * h * w * e + t * h * element_bytes(shape->dtype);
 }
 
-/* Python's round(value, 2): the exact decimal value decides, which multiplying by 100 would not keep. */
+/* Python's round(value, 2). It rounds the exact decimal value; multiplying by 100 would round first. */
 static double round2(double value)
 {
     char text[400];

@@ -1,15 +1,15 @@
-/* The columns tflops and bw, as AITER's tuner computes them (ROCm/aiter, gemm_moe_tune.py), so that numbers
- * in one table can be compared. They are labels, not physics:
+/* Values of the columns tflops and bw by the formulas of AITER's tuner (ROCm/aiter, gemm_moe_tune.py), so
+ * that all rows of a table are comparable. They are not physical rates:
  *
- *   - all E experts are counted, also when T·k tokens cannot reach so many, so few-token rows show bandwidths
- *     that no memory has;
- *   - a 4-bit float (fp4x2) counts as one byte a logical element, twice the truth; int4 as half a byte;
- *   - scales, the sort and the intermediate are not counted.
+ *   - All E experts are counted, even if T·k routes reach fewer. Rows with few tokens can show bandwidths
+ *     above that of the memory.
+ *   - A 4-bit float (fp4x2) counts as one byte per logical element, twice its size; int4 as half a byte.
+ *   - Scales, the sort and the intermediate tensor are not counted.
  *
- * What a layer really has to move is mf_layer_floor_bytes. */
+ * mf_layer_min_bytes is the physical minimum. */
 #pragma once
 
 #include "common/moe/shape.h"
 
-/* TFLOP/s and GB/s rounded to two decimals; 0 and 0 when us is not a positive number. */
+/* TFLOP/s and GB/s, rounded to two decimals; both 0 if us is not a positive number. */
 void mf_table_rates(const struct mf_shape *shape, double us, double *ret_tflops, double *ret_bw);

@@ -1,4 +1,4 @@
-/* The header of a table: which column is what, and whose table it is. */
+/* Parses the header of a table: finds the columns and detects tables of other operators. */
 #include "common/base/text.h"
 #include "common/table/table_reader.h"
 
@@ -66,7 +66,7 @@ static bool is_known(const struct mf_table_reader *rd, int column)
     return false;
 }
 
-/* Names pandas gives to columns without one; AITER's tuner drops these columns, and so does this. */
+/* Names that pandas gives to unnamed columns. AITER's tuner drops these columns too. */
 static bool is_nameless(const char *name)
 {
     return *name == '\0' || strncmp(name, "Unnamed", 7) == 0;
@@ -107,41 +107,42 @@ static int list_others(struct mf_table_reader *rd)
         rd->other[t->n_other] = (int)i;
         t->other[t->n_other++] = t->header[i];
     }
-    mf_table_tell_columns(rd);
+    mf_table_check_columns(rd);
     return rd->r;
 }
 
-static int need(struct mf_table_reader *rd, int column, const char *name)
+static int require_column(struct mf_table_reader *rd, int column, const char *name)
 {
     char buf[MF_EXCERPT_MAX];
     if (column >= 0)
         return 0;
-    const char *meant = mf_table_column_meant(rd, name);
+    const char *meant = mf_table_similar_column(rd, name);
     if (meant)
-        mf_format(rd->why, MF_REASON_MAX, "the header has no column '%s'; call '%s' so if that is meant",
-                  name, mf_table_excerpt(meant, buf));
+        mf_format(rd->why, MF_REASON_MAX, "the header has no column '%s'; rename '%s' if that is meant", name,
+                  mf_table_excerpt(meant, buf));
     else
-        mf_format(rd->why, MF_REASON_MAX, "the header has no column '%s'; %s", name,
-                  rd->t->tuned
-                      ? "a tuned table has gfx, cu_num, the twelve columns of a shape, block_m, kernelName1, "
-                        "kernelName2 and us, by these names"
-                      : "an untuned table has token, model_dim, inter_dim, expert, topk, act_type, dtype, "
-                        "q_dtype_a, q_dtype_w, q_type, use_g1u1 and doweight_stage1, by these names");
+        mf_format(
+            rd->why, MF_REASON_MAX, "the header has no column '%s'; %s", name,
+            rd->t->tuned
+                ? "a tuned table needs gfx, cu_num, the twelve columns of a shape, block_m, kernelName1, "
+                  "kernelName2 and us"
+                : "an untuned table needs token, model_dim, inter_dim, expert, topk, act_type, dtype, "
+                  "q_dtype_a, q_dtype_w, q_type, use_g1u1 and doweight_stage1");
     return -EBADMSG;
 }
 
-/* What must be there; other result columns are 0 where a header does without, as in AITER's tuner. */
+/* Checks the required columns. Other result columns are 0 if missing, as in AITER's tuner. */
 static int check_header(struct mf_table_reader *rd)
 {
-    static const enum mf_result needed[] = {MF_RESULT_BLOCK_M, MF_RESULT_KERNEL1, MF_RESULT_KERNEL2,
-                                            MF_RESULT_US};
-    int r = rd->t->tuned && rd->part != MF_TABLE_SHAPES ? need(rd, rd->cu_num, "cu_num") : 0;
+    static const enum mf_result required[] = {MF_RESULT_BLOCK_M, MF_RESULT_KERNEL1, MF_RESULT_KERNEL2,
+                                              MF_RESULT_US};
+    int r = rd->t->tuned && rd->part != MF_TABLE_SHAPES ? require_column(rd, rd->cu_num, "cu_num") : 0;
     for (int i = 0; i < N_SHAPE && r == 0; i++)
-        r = need(rd, rd->shape[i], mf_shape_columns[i]);
+        r = require_column(rd, rd->shape[i], mf_shape_columns[i]);
     if (!rd->t->tuned || rd->t->op != MF_TABLE_FMOE || rd->part != MF_TABLE_ROWS)
         return r;
-    for (size_t i = 0; i < MF_ARRAY_LEN(needed) && r == 0; i++)
-        r = need(rd, rd->result[needed[i]], mf_result_name(needed[i]));
+    for (size_t i = 0; i < MF_ARRAY_LEN(required) && r == 0; i++)
+        r = require_column(rd, rd->result[required[i]], mf_result_name(required[i]));
     return r;
 }
 
@@ -154,10 +155,10 @@ static enum mf_table_op operator_of(const struct mf_table_reader *rd)
     return MF_TABLE_FMOE;
 }
 
-static void warn_of_operator(struct mf_table_reader *rd)
+static void warn_other_operator(struct mf_table_reader *rd)
 {
     /* clang-format off */
-    static const char *const whose[] = {
+    static const char *const operators[] = {
         [MF_TABLE_FHMOE]   = "the fused MoE with a shared expert (columns shared_expert_id, hidden_pad)",
         [MF_TABLE_GROUPED] = "the grouped GEMM operator (columns gate_mode, max_m)",
     };
@@ -165,9 +166,9 @@ static void warn_of_operator(struct mf_table_reader *rd)
     if (rd->t->op != MF_TABLE_FMOE)
         mf_table_report(
             rd, MF_WARNING, MF_PROBLEM_OPERATOR, "",
-            "this is a table of another operator, %s: its rows are read as far as they have the columns of "
-            "fmoe, and are not written back or merged; give a tuned_fmoe.csv or untuned_fmoe.csv instead",
-            whose[rd->t->op]);
+            "this is a table of another operator, %s: only the columns shared with fmoe are read, and the "
+            "table cannot be written or merged; use a tuned_fmoe.csv or untuned_fmoe.csv",
+            operators[rd->t->op]);
 }
 
 int mf_table_read_header(struct mf_table_reader *rd)
@@ -198,6 +199,6 @@ int mf_table_read_header(struct mf_table_reader *rd)
     r = check_header(rd);
     if (r < 0)
         return r;
-    warn_of_operator(rd);
+    warn_other_operator(rd);
     return list_others(rd);
 }

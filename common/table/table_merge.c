@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_MAX_SAID 56
-#define PLACE_MAX     (NAME_MAX_SAID + 24)
+#define NAME_SHOWN_MAX 56
+#define LOCATION_MAX   (NAME_SHOWN_MAX + 24)
 
 MF_NAMES_DEFINE(mf_merged, MF_MERGED_, MF_MERGED_MAP)
 
@@ -20,7 +20,7 @@ void mf_merge_result_release(struct mf_merge_result *r)
     *r = MF_MERGE_RESULT_INIT;
 }
 
-/* True when the row's provenance is moefarm's. */
+/* True if the row's provenance is moefarm's. */
 static bool is_ours(const struct mf_table_row *row)
 {
     const char *p = row->own[MF_OWN_PROVENANCE];
@@ -32,7 +32,7 @@ static bool same_text(const char *a, const char *b)
     return strcmp(a ? a : "", b ? b : "") == 0;
 }
 
-/* It won against the known row of its key, side by side: its time is measured as any other of a race. */
+/* True if the row won a direct comparison with the known row of its key. Its time comes from a race. */
 static bool is_promoted(const struct mf_table_row *row)
 {
     return same_text(row->own[MF_OWN_PROVENANCE], MF_PROVENANCE_PROMOTED);
@@ -48,11 +48,11 @@ static bool same_method(const struct mf_table_row *a, const struct mf_table_row 
     return same_text(method[0], method[1]);
 }
 
-/* What has to agree for two times of one key to be comparable. */
+/* Columns that must be equal for two times of one key to be comparable. */
 static const enum mf_own basis[] = {MF_OWN_MODEL, MF_OWN_ROUTING};
 
-/* The first column in which they differ; MF_OWN_N_ for none. */
-static enum mf_own difference(const struct mf_table_row *a, const struct mf_table_row *b)
+/* Returns the first of these columns that differs, or MF_OWN_N_. */
+static enum mf_own differing_column(const struct mf_table_row *a, const struct mf_table_row *b)
 {
     if (!same_method(a, b))
         return MF_OWN_PROVENANCE;
@@ -62,10 +62,10 @@ static enum mf_own difference(const struct mf_table_row *a, const struct mf_tabl
     return MF_OWN_N_;
 }
 
-/* True when their times can be compared: both ours, with one method, model and routing. */
+/* True if both rows are moefarm's with the same method, model and routing. */
 static bool are_comparable(const struct mf_table_row *a, const struct mf_table_row *b)
 {
-    return is_ours(a) && is_ours(b) && difference(a, b) == MF_OWN_N_;
+    return is_ours(a) && is_ours(b) && differing_column(a, b) == MF_OWN_N_;
 }
 
 /* ----------------------------------------------------------------------------------------- refusals */
@@ -79,11 +79,11 @@ static int check_table(const struct mf_table *t, char why[MF_REASON_MAX])
     return -ENOTSUP;
 }
 
-static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_REASON_MAX])
+static int check_fresh(const struct mf_table *fresh, bool accept_foreign, char why[MF_REASON_MAX])
 {
     for (size_t i = 0; i < fresh->n_rows; i++) {
         const struct mf_table_row *row = &fresh->rows[i];
-        if (theirs && !is_ours(row))
+        if (accept_foreign && !is_ours(row))
             continue;
         const char *wrong = !is_ours(row)                         ? "its provenance is not moefarm's"
                             : mf_table_row_has_tag(row)           ? "it has a tag"
@@ -93,7 +93,7 @@ static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_RE
             continue;
         char key[MF_TABLE_KEY_MAX];
         mf_table_key(row, key);
-        mf_format(why, MF_REASON_MAX, "%s: the row %s cannot be merged: %s", fresh->name, key, wrong);
+        mf_format(why, MF_REASON_MAX, "%s: row %s cannot be merged: %s", fresh->name, key, wrong);
         return -EINVAL;
     }
     if (fresh->n_strays > 0)
@@ -102,32 +102,33 @@ static int check_fresh(const struct mf_table *fresh, bool theirs, char why[MF_RE
     return fresh->n_strays > 0 ? -EINVAL : 0;
 }
 
-/* "tuned_fmoe.csv line 12"; a row that was not read from a file is told by its number. */
-static void say_place(const struct mf_table *t, const struct mf_table_row *row, char buf[PLACE_MAX])
+/* Formats the location of a row: "tuned_fmoe.csv line 12", or its number if it was not read from a file. */
+static void format_location(const struct mf_table *t, const struct mf_table_row *row, char buf[LOCATION_MAX])
 {
-    /* Of a long path the end says more. */
+    /* Truncate long paths at the front. */
     size_t len = strlen(t->name);
-    const char *name = len > NAME_MAX_SAID ? t->name + len - NAME_MAX_SAID : t->name;
+    const char *name = len > NAME_SHOWN_MAX ? t->name + len - NAME_SHOWN_MAX : t->name;
     if (row->line > 0)
-        mf_format(buf, PLACE_MAX, "%s line %" PRId64, name, row->line);
+        mf_format(buf, LOCATION_MAX, "%s line %" PRId64, name, row->line);
     else
-        mf_format(buf, PLACE_MAX, "%s row %zu", name, (size_t)(row - t->rows) + 1);
+        mf_format(buf, LOCATION_MAX, "%s row %zu", name, (size_t)(row - t->rows) + 1);
 }
 
 static int refuse_clash(const struct mf_table_clash *clash, char why[MF_REASON_MAX])
 {
-    char key[MF_TABLE_KEY_MAX], a[PLACE_MAX], b[PLACE_MAX];
+    char key[MF_TABLE_KEY_MAX], a[LOCATION_MAX], b[LOCATION_MAX];
     mf_table_key(clash->b, key);
-    say_place(clash->table_a, clash->a, a);
-    say_place(clash->table_b, clash->b, b);
-    /* The key comes last: a long sentence is cut there, not at the places. */
+    format_location(clash->table_a, clash->a, a);
+    format_location(clash->table_b, clash->b, b);
+    /* The key comes last, so that truncation does not affect the locations. */
     mf_format(why, MF_REASON_MAX,
-              "%s and %s have one key; production refuses such a set, remove one of them: %s", a, b, key);
+              "%s and %s have the same key; production refuses such a set: remove one of them: %s", a, b,
+              key);
     return -EEXIST;
 }
 
-/* Refuses the first clash in each of two sets: what is there (the table and its set), and what would be (fresh
- * and its set). A key that both the table and fresh have is what a merge is for. */
+/* Rejects the first duplicate key within the table and its set, and within fresh and its set. A key that is
+ * in both table and fresh is a normal merge. */
 static int check_clashes(const struct mf_table *table, const struct mf_table *fresh,
                          const struct mf_merge_options *options, char why[MF_REASON_MAX])
 {
@@ -160,11 +161,11 @@ static bool is_timed(const struct mf_table_row *row)
 static enum mf_merged decide_ours(const struct mf_table_row *old, const struct mf_table_row *row,
                                   char reason[MF_REASON_MAX])
 {
-    /* The two ran beside each other; the number in the table is of another day */
+    /* The two were compared directly; the time in the table may be from other conditions */
     if (is_promoted(row) && !same_text(old->own[MF_OWN_PIPELINE], row->own[MF_OWN_PIPELINE])) {
         mf_format(
             reason, MF_REASON_MAX,
-            "promoted over the known row beside which it ran: %.4f us; the row in the table says %.4f us",
+            "promoted over the known row in a direct comparison: %.4f us; the row in the table has %.4f us",
             row->us, old->us);
         return MF_MERGED_REPLACED;
     }
@@ -178,21 +179,20 @@ static enum mf_merged decide_ours(const struct mf_table_row *old, const struct m
     return MF_MERGED_REPLACED;
 }
 
-/* Neither row is ours. */
-static enum mf_merged decide_theirs(const struct mf_table_row *old, const struct mf_table_row *row,
-                                    char reason[MF_REASON_MAX])
+/* For two rows of other tools. */
+static enum mf_merged decide_both_foreign(const struct mf_table_row *old, const struct mf_table_row *row,
+                                          char reason[MF_REASON_MAX])
 {
     if (is_timed(row) && (!is_timed(old) || row->us < old->us)) {
         mf_format(reason, MF_REASON_MAX,
-                  is_timed(old)
-                      ? "the lower of two times that are not moefarm's, as AITER merges its files: %.4f "
-                        "against %.4f us"
-                      : "the row in the table has no time: %.4f against %.4f us",
+                  is_timed(old) ? "the lower time of two rows of other tools, as in AITER's merge: %.4f "
+                                  "against %.4f us"
+                                : "the row in the table has no time: %.4f against %.4f us",
                   row->us, old->us);
         return MF_MERGED_REPLACED;
     }
     mf_format(reason, MF_REASON_MAX,
-              is_timed(row) ? "the row in the table is as low or lower: %.4f against %.4f us"
+              is_timed(row) ? "the row in the table is as fast or faster: %.4f against %.4f us"
                             : "the new row has no time: %.4f against %.4f us in the table",
               is_timed(row) ? old->us : row->us, is_timed(row) ? row->us : old->us);
     return MF_MERGED_KEPT;
@@ -201,14 +201,14 @@ static enum mf_merged decide_theirs(const struct mf_table_row *old, const struct
 static enum mf_merged decide_foreign(const struct mf_table_row *old, const struct mf_table_row *row,
                                      bool replace, char reason[MF_REASON_MAX])
 {
-    const char *then = replace ? "replaced as asked" : "not replaced; ask with replace";
+    const char *then = replace ? "replaced" : "not replaced; --replace replaces it";
     if (!is_ours(row)) {
         mf_format(reason, MF_REASON_MAX, "the row in the table is moefarm's and the new one is not: %s",
                   then);
     } else if (!is_ours(old)) {
         mf_format(reason, MF_REASON_MAX, "the row in the table is not moefarm's: %s", then);
     } else {
-        enum mf_own column = difference(old, row);
+        enum mf_own column = differing_column(old, row);
         mf_format(reason, MF_REASON_MAX,
                   "the row in the table has %s '%.60s' and the new one '%.60s', so their times "
                   "cannot be compared: %s",
@@ -222,11 +222,11 @@ static enum mf_merged decide(const struct mf_table_row *old, const struct mf_tab
                              char reason[MF_REASON_MAX])
 {
     if (!old) {
-        mf_format(reason, MF_REASON_MAX, "the table had no row of this key");
+        mf_format(reason, MF_REASON_MAX, "the table has no row with this key");
         return MF_MERGED_ADDED;
     }
     if (!is_ours(old) && !is_ours(row))
-        return decide_theirs(old, row, reason);
+        return decide_both_foreign(old, row, reason);
     return are_comparable(old, row) ? decide_ours(old, row, reason)
                                     : decide_foreign(old, row, replace, reason);
 }
@@ -235,13 +235,13 @@ static int apply(struct mf_table *table, const struct mf_table *fresh, const str
                  enum mf_merged what)
 {
     const struct mf_table_row *old = mf_table_find_same(table, row);
-    bool theirs = !is_ours(row);
+    bool foreign = !is_ours(row);
     switch (what) {
     case MF_MERGED_ADDED:
-        return theirs ? mf_table_take(table, fresh, row, NULL) : mf_table_add(table, row);
+        return foreign ? mf_table_copy_row(table, fresh, row, NULL) : mf_table_add(table, row);
     case MF_MERGED_REPLACED:
-        return theirs ? mf_table_take(table, fresh, row, old)
-                      : mf_table_replace(table, (size_t)(old - table->rows), row);
+        return foreign ? mf_table_copy_row(table, fresh, row, old)
+                       : mf_table_replace(table, (size_t)(old - table->rows), row);
     case MF_MERGED_KEPT:
     case MF_MERGED_FOREIGN:
     case MF_MERGED_N_:
@@ -250,7 +250,7 @@ static int apply(struct mf_table *table, const struct mf_table *fresh, const str
     return 0;
 }
 
-/* Decides all before anything changes: the decisions are in result->items. */
+/* Decides for all rows before any change; the decisions are in result->items. */
 static int decide_all(const struct mf_table *table, const struct mf_table *fresh, bool replace,
                       struct mf_merge_result *result)
 {
@@ -284,7 +284,7 @@ int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
     if (r == 0)
         r = check_table(fresh, why);
     if (r == 0)
-        r = check_fresh(fresh, options->theirs, why);
+        r = check_fresh(fresh, options->accept_foreign, why);
     if (r == 0)
         r = check_clashes(table, fresh, options, why);
     if (r == 0)
@@ -292,9 +292,8 @@ int mf_table_merge(struct mf_table *table, const struct mf_table *fresh,
     for (size_t i = 0; i < result.n_items && r == 0; i++) {
         r = apply(table, fresh, &fresh->rows[i], result.items[i].what);
         if (r == -EINVAL)
-            mf_format(why, MF_REASON_MAX,
-                      "%s: the row %s has a cell with a comma, a quote or a line end in it", fresh->name,
-                      result.items[i].key);
+            mf_format(why, MF_REASON_MAX, "%s: row %s has a cell with a comma, a quote or a line end",
+                      fresh->name, result.items[i].key);
     }
     if (r < 0)
         return r;

@@ -1,11 +1,11 @@
-/* The problems of a table: told, counted, and put in the order of lines. */
+/* Stores, counts and sorts the problems of a table. */
 #include "common/base/array.h"
 #include "common/table/table_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-static int remember(struct mf_table *t, const struct mf_problem *problem)
+static int store_problem(struct mf_table *t, const struct mf_problem *problem)
 {
     size_t n = t->n_problems;
     int r = mf_array_grow(&t->problems, n, &t->problems_cap, sizeof(*t->problems));
@@ -36,7 +36,7 @@ int mf_table_problemv(struct mf_table *t, const struct mf_problem *what, const c
         return r;
     struct mf_problem problem = *what;
     problem.reason = text.data;
-    return remember(t, &problem);
+    return store_problem(t, &problem);
 }
 
 int mf_table_problem(struct mf_table *t, const struct mf_problem *what, const char *format, ...)
@@ -48,26 +48,26 @@ int mf_table_problem(struct mf_table *t, const struct mf_problem *what, const ch
     return r;
 }
 
-struct in_order {
+struct numbered_problem {
     struct mf_problem problem;
-    size_t found;
+    size_t number;
 };
 
 static int compare(const void *a, const void *b)
 {
-    const struct in_order *x = a, *y = b;
+    const struct numbered_problem *x = a, *y = b;
     if (x->problem.line != y->problem.line)
         return x->problem.line < y->problem.line ? -1 : 1;
-    return x->found < y->found ? -1 : 1;
+    return x->number < y->number ? -1 : 1;
 }
 
 int mf_table_sort_problems(struct mf_table *t)
 {
-    _cleanup_(mf_freep) struct in_order *all = calloc(t->n_problems + 1, sizeof(*all));
+    _cleanup_(mf_freep) struct numbered_problem *all = calloc(t->n_problems + 1, sizeof(*all));
     if (!all)
         return -ENOMEM;
     for (size_t i = 0; i < t->n_problems; i++)
-        all[i] = (struct in_order){t->problems[i], i};
+        all[i] = (struct numbered_problem){t->problems[i], i};
     qsort(all, t->n_problems, sizeof(*all), compare);
     for (size_t i = 0; i < t->n_problems; i++)
         t->problems[i] = all[i].problem;

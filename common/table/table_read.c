@@ -1,4 +1,4 @@
-/* Reading a table: each row below the header is taken, warned of, or set aside. */
+/* Reads a table: each row after the header is accepted, accepted with a warning, or kept as a stray. */
 #include "common/base/text.h"
 #include "common/table/csv.h"
 #include "common/table/table_reader.h"
@@ -11,8 +11,7 @@
 
 #define N_SHAPE MF_SHAPE_N_COLUMNS
 
-/* A cell that is no value of its column. In a row that is too short the cells have moved: then that is the
- * problem, told once. */
+/* Reports an invalid cell. If the row is too short, its cells are shifted: reports that instead, once. */
 static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, const char *column,
                      const char *cell, const char *expected)
 {
@@ -20,23 +19,22 @@ static void bad_cell(struct mf_table_reader *rd, enum mf_problem_code code, cons
     if (rd->shortened && rd->row_errors > 0)
         return;
     if (rd->shortened)
-        mf_table_report(
-            rd, MF_ERROR, MF_PROBLEM_RAGGED, column,
-            "the row has %zu cells and the header %zu, and %s is '%s' where %s belongs: add the cell that is "
-            "missing before it",
-            rd->csv.n_cells, rd->t->n_header, column, mf_table_excerpt(cell, buf), expected);
+        mf_table_report(rd, MF_ERROR, MF_PROBLEM_RAGGED, column,
+                        "the row has %zu cells and the header %zu, and %s is '%s' (expected %s): add the "
+                        "missing cell before it",
+                        rd->csv.n_cells, rd->t->n_header, column, mf_table_excerpt(cell, buf), expected);
     else
         mf_table_report(rd, MF_ERROR, *cell ? code : MF_PROBLEM_MISSING, column, "%s",
                         mf_table_expected(column, cell, expected, why));
 }
 
-/* The cell of a column; "" when the header lacks it or the row ends before it. */
+/* Returns "" if the header lacks the column or the row is too short. */
 static const char *cell_of(const struct mf_table_reader *rd, int column)
 {
     return column >= 0 && (size_t)column < rd->csv.n_cells ? rd->csv.cells[column] : "";
 }
 
-/* An integer; pandas writes "32.0" in a column that once had a hole. */
+/* Parses an integer. pandas writes "32.0" in columns that had missing values. */
 static int parse_count(const char *text, int64_t min, int64_t max, int64_t *ret)
 {
     char whole[24];
@@ -68,13 +66,13 @@ static void read_class(struct mf_table_reader *rd, struct mf_table_row *row)
     const char *inferred = *gfx ? NULL : mf_gfx_of_cu_num((int)cu);
     if (inferred && rd->gfx >= 0)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_MISSING, "gfx",
-                        "gfx is empty; taken as %s, which has %d compute units", inferred, (int)cu);
+                        "gfx is empty; inferred as %s, which has %d compute units", inferred, (int)cu);
     if (inferred)
         gfx = inferred;
     if (!mf_is_name(gfx, MF_GFX_MAX - 1))
         bad_cell(
             rd, MF_PROBLEM_VALUE, "gfx", gfx,
-            "the device's architecture, such as gfx942 (only cu_num 80, 256 and 304 say it by themselves)");
+            "the device's architecture, such as gfx942 (it is inferred only from cu_num 80, 256 and 304)");
     else
         (void)mf_copy(row->class.gfx, sizeof(row->class.gfx), gfx);
 }
@@ -86,7 +84,7 @@ static bool is_integer(const char *cell)
     return r == 0 || r == -ERANGE;
 }
 
-/* use_g1u1 and doweight_stage1 */
+/* columns use_g1u1 and doweight_stage1 */
 #define FIRST_FLAG (N_SHAPE - 2)
 
 static void note_flag(struct mf_table_reader *rd, int i, const char *cell)
@@ -107,8 +105,8 @@ static void check_spelling(struct mf_table_reader *rd, struct mf_table_row *row,
         return;
     row->misspelled |= (uint16_t)(1u << i);
     mf_table_report(rd, MF_WARNING, MF_PROBLEM_SPELLING, column,
-                    "%s is spelled '%s'; production matches '%s' only, which is how it is written back",
-                    column, mf_table_excerpt(cell, buf), canonical);
+                    "%s is spelled '%s'; production matches only '%s', which moefarm writes", column,
+                    mf_table_excerpt(cell, buf), canonical);
 }
 
 static void read_shape(struct mf_table_reader *rd, struct mf_table_row *row)
@@ -137,8 +135,8 @@ static void read_shape(struct mf_table_reader *rd, struct mf_table_row *row)
     } else if (rd->t->tuned && rd->t->op == MF_TABLE_FMOE && mf_token_bucket(shape->token) != shape->token) {
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_BUCKET, "token",
                         "token is %" PRId64
-                        "; production only asks for powers of two up to 32768 and for 131072, and for "
-                        "this count it asks for %" PRId64 ": tune that count, or remove the row",
+                        "; production looks up only powers of two up to 32768, and 131072. For "
+                        "this token count it looks up %" PRId64 ": tune that count, or remove the row",
                         shape->token, mf_token_bucket(shape->token));
     }
 }
@@ -150,7 +148,7 @@ static const struct count {
     int32_t min, max;
     const char *expected;
 } counts[] = {
-    {MF_RESULT_BLOCK_M, offsetof(struct mf_table_row, block_m), 1, 65536, "the rows of an expert block, 1 to 65536"},
+    {MF_RESULT_BLOCK_M, offsetof(struct mf_table_row, block_m), 1, 65536, "rows per block, 1 to 65536"},
     {MF_RESULT_KSPLIT,  offsetof(struct mf_table_row, ksplit),  0, 65536, "the split of K, 0 to 65536"},
     {MF_RESULT_FLAT,    offsetof(struct mf_table_row, flat),    0, 2,     "0, 1 or 2"},
 };
@@ -206,13 +204,13 @@ static void read_number(struct mf_table_reader *rd, struct mf_table_row *row, en
     double value;
     int r = mf_result_parse_number(column, cell, &value);
     if (r < 0 || !mf_result_number_ok(value)) {
-        bad_cell(rd, code_of(r < 0 ? r : -ERANGE), name, cell, percent ? "a share such as 0.9%" : "a number");
+        bad_cell(rd, code_of(r < 0 ? r : -ERANGE), name, cell,
+                 percent ? "a percentage such as 0.9%" : "a number");
         return;
     }
     if (value < 0 && !percent) {
-        bad_cell(
-            rd, MF_PROBLEM_RANGE, name, cell,
-            "a number of 0 or above (AITER's tuner marks a failed shape so: remove the row and tune it)");
+        bad_cell(rd, MF_PROBLEM_RANGE, name, cell,
+                 "a number >= 0 (AITER's tuner marks failed shapes so: remove the row and tune the shape)");
         return;
     }
     mf_result_set_number(row, column, value);
@@ -230,11 +228,10 @@ static void read_results(struct mf_table_reader *rd, struct mf_table_row *row)
     if (rd->t->op != MF_TABLE_FMOE)
         return;
     if (mf_table_no_kernel(row->kernel1))
-        bad_cell(rd, MF_PROBLEM_VALUE, "kernelName1", row->kernel1 ? row->kernel1 : "",
-                 "the name of a kernel");
+        bad_cell(rd, MF_PROBLEM_VALUE, "kernelName1", row->kernel1 ? row->kernel1 : "", "a kernel name");
     if (row->us == 0 && rd->row_errors == 0)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_ZERO_TIME, "us",
-                        "us is %s: a row without a measured time; tune the shape again",
+                        "us is %s: no measured time; tune the shape again",
                         cell_of(rd, rd->result[MF_RESULT_US]));
 }
 
@@ -246,9 +243,9 @@ static void read_others(struct mf_table_reader *rd, struct mf_table_row *row)
     row->tag = *tag ? keep(rd, tag) : NULL;
     if (*tag)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_TAGGED, "_tag",
-                        "_tag is '%s': libfmoe passes this row over, AITER does where it is flydsl_fallback, "
-                        "and its tuner drops "
-                        "the row; remove the tag or the row",
+                        "_tag is '%s': libfmoe skips the row, AITER skips it if the tag is flydsl_fallback, "
+                        "and AITER's tuner drops "
+                        "it; remove the tag or the row",
                         mf_table_excerpt(tag, buf));
     for (int i = 0; i < MF_OWN_N_; i++)
         if (*cell_of(rd, rd->own[i]))
@@ -278,7 +275,7 @@ static bool is_optional(const struct mf_table_reader *rd, size_t column)
     return false;
 }
 
-/* Called after the cells were looked at, so that a row whose cells have moved is told as that. */
+/* Called after the cells were checked, so that shifted cells are reported as such. */
 static void check_width(struct mf_table_reader *rd)
 {
     size_t n = rd->csv.n_cells, n_header = rd->t->n_header;
@@ -287,7 +284,7 @@ static void check_width(struct mf_table_reader *rd)
             continue;
         if (rd->row_errors == 0)
             mf_table_report(rd, MF_ERROR, MF_PROBLEM_RAGGED, "",
-                            "the row has %zu cells and the header %zu; add %s and what follows it", n,
+                            "the row has %zu cells and the header %zu; add %s and the cells after it", n,
                             n_header, rd->t->header[i]);
         return;
     }
@@ -295,16 +292,16 @@ static void check_width(struct mf_table_reader *rd)
         if (!*rd->csv.cells[i])
             continue;
         mf_table_report(rd, MF_ERROR, MF_PROBLEM_RAGGED, "",
-                        "the row has %zu cells and the header %zu; remove what is too much", n, n_header);
+                        "the row has %zu cells and the header %zu; remove the surplus cells", n, n_header);
         return;
     }
     if (rd->row_errors == 0 && n != n_header)
         mf_table_report(rd, MF_WARNING, MF_PROBLEM_RAGGED, "",
-                        "the row has %zu cells and the header %zu; nothing is lost, for %s", n, n_header,
-                        n < n_header ? "the cells it lacks may be empty" : "the cells too much are empty");
+                        "the row has %zu cells and the header %zu; nothing is lost: %s", n, n_header,
+                        n < n_header ? "the missing cells may be empty" : "the surplus cells are empty");
 }
 
-static int set_aside(struct mf_table_reader *rd)
+static int keep_stray(struct mf_table_reader *rd)
 {
     struct mf_table_stray stray = {.before = rd->t->n_rows, .line = rd->csv.line, .n_cells = rd->csv.n_cells};
     if (stray.n_cells > 0) {
@@ -321,17 +318,16 @@ static int add_row(struct mf_table_reader *rd, const struct mf_table_row *row)
 {
     const struct mf_table_row *earlier;
     int r = mf_table_push(rd->t, row, &earlier);
-    /* The other operators' keys have columns that are not looked at here. */
+    /* Keys of other operators have columns that are not read here. */
     if (r < 0 || !earlier || rd->t->op != MF_TABLE_FMOE)
         return r;
     mf_table_report(rd, MF_WARNING, MF_PROBLEM_DUPLICATE, "",
-                    "the key of this row is in line %" PRId64
-                    " too; production refuses such a table: remove one of them",
+                    "same key as line %" PRId64 "; production refuses such a table: remove one of the rows",
                     earlier->line);
     return 0;
 }
 
-/* What git leaves in a file that it could not merge. */
+/* True for a conflict marker of git. */
 static bool is_conflict_mark(const struct mf_table_reader *rd)
 {
     static const char *const marks[] = {"<<<<<<<", "|||||||", "=======", ">>>>>>>"};
@@ -346,10 +342,9 @@ static int read_row(struct mf_table_reader *rd)
     struct mf_table_row row = {.line = rd->csv.line};
     rd->row_errors = 0;
     if (is_conflict_mark(rd)) {
-        mf_table_report(
-            rd, MF_ERROR, MF_PROBLEM_CONFLICT, "",
-            "a mark of a merge that nobody finished: keep the rows of one side, and remove the marks");
-        return set_aside(rd);
+        mf_table_report(rd, MF_ERROR, MF_PROBLEM_CONFLICT, "",
+                        "git conflict marker: keep the rows of one side and remove the markers");
+        return keep_stray(rd);
     }
     rd->shortened = rd->csv.n_cells < rd->t->n_header;
     if (rd->part != MF_TABLE_SHAPES)
@@ -362,7 +357,7 @@ static int read_row(struct mf_table_reader *rd)
         read_others(rd, &row);
     if (rd->r < 0)
         return rd->r;
-    return rd->row_errors > 0 ? set_aside(rd) : add_row(rd, &row);
+    return rd->row_errors > 0 ? keep_stray(rd) : add_row(rd, &row);
 }
 
 static int read_rows(struct mf_table_reader *rd)
@@ -377,7 +372,7 @@ static int read_rows(struct mf_table_reader *rd)
             return rd->r;
         if (r < 0) {
             mf_table_report(rd, MF_ERROR, MF_PROBLEM_MALFORMED, "", "%s; repair the line", rd->csv.why);
-            r = set_aside(rd);
+            r = keep_stray(rd);
         } else {
             r = read_row(rd);
         }
@@ -386,7 +381,7 @@ static int read_rows(struct mf_table_reader *rd)
     }
 }
 
-/* pandas reads a column with 1 and True in it as texts, and no text equals production's bool. */
+/* pandas reads a column with 1 and True as text, which never equals production's bool. */
 static void check_mixed(struct mf_table_reader *rd)
 {
     for (int i = FIRST_FLAG; i < N_SHAPE && rd->t->tuned && rd->t->op == MF_TABLE_FMOE; i++) {
@@ -403,8 +398,8 @@ static void check_mixed(struct mf_table_reader *rd)
     }
 }
 
-/* What only all rows together show, put among what their lines have already. */
-static int check_whole(struct mf_table_reader *rd)
+/* Checks that need all rows; sorts their problems among the others. */
+static int check_all_rows(struct mf_table_reader *rd)
 {
     check_mixed(rd);
     if (rd->r < 0)
@@ -427,7 +422,7 @@ int mf_table_read_part(const char *name, const char *text, size_t len, enum mf_t
     if (r == 0)
         r = read_rows(&rd);
     if (r == 0 && part == MF_TABLE_ROWS)
-        r = check_whole(&rd);
+        r = check_all_rows(&rd);
     mf_csv_release(&rd.csv);
     if (r < 0)
         return r;

@@ -1,4 +1,4 @@
-/* Writing a table: a list of columns, each of which knows how to find its text in a row and in a stray. */
+/* Writes a table. Each output column knows how to get its text from a row and from a stray. */
 #include "common/base/text.h"
 #include "common/table/csv.h"
 #include "common/table/table_internal.h"
@@ -12,9 +12,9 @@ enum source { GFX, CU_NUM, SHAPE, RESULT, TAG, OWN, OTHER };
 
 struct out_column {
     enum source source;
-    int index; /* of a result, an own or an other column */
+    int index; /* index among the result, own or other columns */
     const char *name;
-    int from; /* its column in the file that was read, for strays; -1: none */
+    int from; /* column in the file that was read, for strays; -1: none */
 };
 
 #define SCRATCH_MAX MF_TABLE_CELL_MAX
@@ -34,10 +34,10 @@ static void add_column(struct writer *w, enum source source, int index, const ch
         (struct out_column){source, index, name, mf_csv_column(w->t->header, w->t->n_header, name)};
 }
 
-/* What the rows have to say beyond AITER's columns. */
+/* Columns that the rows need in addition to AITER's. */
 struct content {
     bool class, tag, own;
-    bool form; /* a shape says more than twelve columns do */
+    bool form; /* a shape has properties beyond the twelve columns */
 };
 
 static struct content content_of(const struct mf_table *t)
@@ -53,7 +53,7 @@ static struct content content_of(const struct mf_table *t)
     }
     if (t->n_strays == 0)
         return c;
-    /* What a stray means is unknown: it keeps every column that its file had. */
+    /* A stray is not interpreted, so it keeps all columns of its file. */
     c.class = c.class || mf_csv_column(t->header, t->n_header, "cu_num") >= 0;
     c.tag = c.tag || mf_csv_column(t->header, t->n_header, "_tag") >= 0;
     for (enum mf_own i = 0; i < MF_OWN_N_; i++)
@@ -156,7 +156,7 @@ static const char *row_text(const struct mf_table_row *row, const struct out_col
     return NULL;
 }
 
-/* What a header's missing column means to its readers: gfx follows from cu_num, results are 0. */
+/* Value of a column that the file lacks: gfx follows from cu_num, results are 0. */
 static const char *stray_default(const struct writer *w, const struct mf_table_stray *stray,
                                  const struct out_column *c)
 {
@@ -187,8 +187,8 @@ static int put(struct writer *w, struct mf_buf *out, int64_t line)
         if (w->cells[i] && !mf_csv_is_plain(w->cells[i]))
             mf_format(w->why, MF_REASON_MAX,
                       "%s, line %" PRId64
-                      ": %s has a comma, a quote, a control character or a space at its end, which "
-                      "these tables cannot hold; remove it",
+                      ": %s has a comma, a quote, a control character, or a leading or trailing space, which "
+                      "tables cannot contain; remove it",
                       w->t->name, line, w->columns[i].name);
     return r;
 }
@@ -255,7 +255,7 @@ int mf_table_write(const struct mf_table *t, enum mf_table_columns columns, stru
     choose_columns(&w, columns);
     int r = put_all(&w, out, columns);
     if (r == -EFBIG)
-        mf_format(why, MF_REASON_MAX, "%s is longer than a table may be", t->name);
+        mf_format(why, MF_REASON_MAX, "%s is longer than the maximum size of a table", t->name);
     if (r == 0)
         why[0] = '\0';
     return r;

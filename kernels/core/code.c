@@ -25,7 +25,7 @@
 #define PROCESSES_MAX   64
 #define COMPILER_FOLDER "kernels"
 #define COMPILER_FILE   "moefarm-compile"
-#define SOURCES_MAX     96 /* with the digest, of 64 */
+#define SOURCES_MAX     96 /* option and a digest of 64 characters */
 
 extern char **environ;
 
@@ -71,8 +71,8 @@ static void cache_folder(char path[PATH_MAX], bool *ret_is_public)
     *ret_is_public = !(own && *own) && !(xdg && *xdg) && !(home && *home);
 }
 
-/* Where anybody may make a folder, somebody else may have made this one, with code of theirs in it. */
-static int check_own(const char *folder)
+/* /tmp is world-writable: another user may have created this directory and put code into it. */
+static int check_owner(const char *folder)
 {
     struct stat st;
     if (lstat(folder, &st) < 0)
@@ -100,7 +100,7 @@ void mf_code_folder(char path[PATH_MAX])
     bool is_public;
     cache_folder(path, &is_public);
     mf_format(inside, sizeof(inside), "%s/", path);
-    (void)make_folders(inside); /* who writes there says what is wrong with it */
+    (void)make_folders(inside); /* the writer reports errors */
 }
 
 static uint64_t hash_text(const char *text, uint64_t h)
@@ -108,7 +108,8 @@ static uint64_t hash_text(const char *text, uint64_t h)
     return mf_hash64(text, strlen(text) + 1, h);
 }
 
-/* Every source, since one may include any other; two hashes with different seeds, so that no two codes ever meet. */
+/* Covers all sources, because a source may include any other. Two hashes with different seeds make a
+ * collision negligible. */
 static uint64_t hash_code(const struct mf_compiler *compiler, const struct mf_code *c, uint64_t h)
 {
     h = hash_text(mf_code_sources_digest, h);
@@ -129,31 +130,31 @@ int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, ch
                      c->source, compiler->arch, (unsigned long long)hash_code(compiler, c, MF_HASH_SEED),
                      (unsigned long long)hash_code(compiler, c, ~MF_HASH_SEED));
     int r = n < PATH_MAX ? make_folders(path) : -ENAMETOOLONG;
-    return r == 0 && is_public ? check_own(folder) : r;
+    return r == 0 && is_public ? check_owner(folder) : r;
 }
 
-bool mf_code_spare(const char *path, char spare[PATH_MAX])
+bool mf_code_fallback_path(const char *path, char fallback[PATH_MAX])
 {
-    const char *folder = getenv(MF_CODE_SPARE_ENV), *slash = strrchr(path, '/');
+    const char *folder = getenv(MF_CODE_FALLBACK_ENV), *slash = strrchr(path, '/');
     if (!folder || !*folder || !slash)
         return false;
-    mf_format(spare, PATH_MAX, "%s%s", folder, slash);
+    mf_format(fallback, PATH_MAX, "%s%s", folder, slash);
     return true;
 }
 
-/* There, or in the spare, where it then points to. */
-static bool is_there(char path[PATH_MAX])
+/* True if the code object is in the cache or at the fallback path. `path` is set to where it is. */
+static bool find_code(char path[PATH_MAX])
 {
-    char spare[PATH_MAX];
+    char fallback[PATH_MAX];
     if (access(path, R_OK) == 0)
         return true;
-    if (!mf_code_spare(path, spare) || access(spare, R_OK) < 0)
+    if (!mf_code_fallback_path(path, fallback) || access(fallback, R_OK) < 0)
         return false;
-    (void)mf_copy(path, PATH_MAX, spare);
+    (void)mf_copy(path, PATH_MAX, fallback);
     return true;
 }
 
-int mf_code_room(const char *folder)
+int mf_code_check_writable(const char *folder)
 {
     static const char some[65536];
     char path[PATH_MAX];
@@ -170,10 +171,10 @@ int mf_code_room(const char *folder)
 
 struct child {
     pid_t pid;
-    int log; /* its words */
+    int log; /* read end of the pipe for stdout and stderr */
     struct mf_tmpdir tmpdir;
     size_t code;
-    char out[PATH_MAX]; /* the file that it makes; "": it says its version */
+    char out[PATH_MAX]; /* output file; "" for a version query */
     uint64_t end_ns;
     char why[MF_CODE_WHY_MAX];
     size_t n_why;
@@ -189,7 +190,8 @@ static int spawn(char *const *argv, char *const *env, int *ret_log, pid_t *ret_p
         return -errno;
     int r = -posix_spawn_file_actions_init(&actions);
     if (r == 0) {
-        /* A program that ignores SIGCHLD would have the compiler lose its own children's ends */
+        /* If this process ignores SIGCHLD, the compiler would inherit that and lose the exit status of its
+         * children. */
         (void)sigemptyset(&own);
         (void)sigaddset(&own, SIGCHLD);
         (void)posix_spawnattr_init(&attr);
@@ -212,7 +214,7 @@ static int spawn(char *const *argv, char *const *env, int *ret_log, pid_t *ret_p
     return 0;
 }
 
-static void say_sources(char ret[SOURCES_MAX])
+static void format_sources_option(char ret[SOURCES_MAX])
 {
     mf_format(ret, SOURCES_MAX, MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
 }
@@ -231,7 +233,7 @@ static int start_compile(const struct mf_compiler *compiler, const struct mf_cod
         mf_format(defines[d], sizeof(defines[d]), "-D%s", c->defines[d]);
         argv[6 + d] = defines[d];
     }
-    say_sources(sources);
+    format_sources_option(sources);
     *ret = (struct child){.code = i, .end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
     (void)mf_copy(ret->out, sizeof(ret->out), out);
     mf_tmpdir_make(&ret->tmpdir);
@@ -242,8 +244,8 @@ static int start_compile(const struct mf_compiler *compiler, const struct mf_cod
     return r;
 }
 
-/* Takes what a child says; false once it has said all. */
-static bool hear(struct child *c)
+/* Reads output of a child into c->why; excess output is discarded. False at the end of the output. */
+static bool read_output(struct child *c)
 {
     char rest[512];
     bool room = c->n_why + 1 < sizeof(c->why);
@@ -254,18 +256,18 @@ static bool hear(struct child *c)
     return n > 0 || (n < 0 && errno == EINTR);
 }
 
-/* Is what it was asked for there? A version is a name and a number. */
-static bool has_made(const struct child *c)
+/* True if the child has produced its result: the output file, or a version (a name and a number). */
+static bool has_output(const struct child *c)
 {
     char path[PATH_MAX];
     size_t name = strspn(c->why, "abcdefghijklmnopqrstuvwxyz");
     if (!*c->out)
         return name > 0 && c->why[name] == ' ' && c->why[name + 1] >= '0' && c->why[name + 1] <= '9';
     (void)mf_copy(path, sizeof(path), c->out);
-    return is_there(path);
+    return find_code(path);
 }
 
-/* Its end, and what is to be said of it; 0 when it made its file. */
+/* Reaps a child, kills it first if it is late, and completes c->why. Returns 0 if the compiler succeeded. */
 static int end_child(struct child *c, bool late)
 {
     int status = 0;
@@ -275,22 +277,24 @@ static int end_child(struct child *c, bool late)
     do
         ended = waitpid(c->pid, &status, 0);
     while (ended < 0 && errno == EINTR);
-    /* A host that takes all its children's ends, or wants none, leaves us no status */
+    /* If the host program ignores SIGCHLD or reaps all children, there is no exit status: check the result.
+     */
     if (ended < 0)
-        status = has_made(c) ? 0 : 1 << 8;
+        status = has_output(c) ? 0 : 1 << 8;
     mf_closep(&c->log);
     mf_tmpdir_remove(&c->tmpdir);
     if (late)
-        mf_format(c->why, sizeof(c->why), "the compiler was still busy after %d s", COMPILE_MS_MAX / 1000);
+        mf_format(c->why, sizeof(c->why), "the compiler exceeded its time limit of %d s",
+                  COMPILE_MS_MAX / 1000);
     else if (WIFSIGNALED(status))
-        mf_format(c->why + c->n_why, sizeof(c->why) - c->n_why, "%sthe compiler died of signal %d (%s)",
+        mf_format(c->why + c->n_why, sizeof(c->why) - c->n_why, "%sthe compiler was killed by signal %d (%s)",
                   c->n_why ? "; " : "", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return !late && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -ENOEXEC;
 }
 
-/* Waits until one child at least has ended, and takes those that have out of the list. */
-static void wait_some(struct child *children, int *n, const struct mf_code *codes, char (*paths)[PATH_MAX],
-                      char (*whys)[MF_CODE_WHY_MAX], int *made)
+/* Waits until at least one child has ended. Removes ended children from the list and stores their results. */
+static void reap_children(struct child *children, int *n, const struct mf_code *codes,
+                          char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX], int *made)
 {
     struct pollfd fds[PROCESSES_MAX];
     int before = *n;
@@ -301,12 +305,12 @@ static void wait_some(struct child *children, int *n, const struct mf_code *code
         for (int i = *n - 1; i >= 0; i--) {
             struct child *c = &children[i];
             bool late = mf_now_ns() > c->end_ns;
-            if (!late && (!(fds[i].revents & (POLLIN | POLLHUP)) || hear(c)))
+            if (!late && (!(fds[i].revents & (POLLIN | POLLHUP)) || read_output(c)))
                 continue;
             int r = end_child(c, late);
             *made += r == 0;
             if (r == 0 && paths)
-                (void)is_there(paths[c->code]);
+                (void)find_code(paths[c->code]);
             if (r < 0 && paths)
                 paths[c->code][0] = '\0';
             if (r < 0 && whys)
@@ -323,22 +327,22 @@ int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes
     struct child children[PROCESSES_MAX];
     int running = 0, made = 0;
     for (size_t i = 0; i < n; i++) {
-        char path[PATH_MAX], spare[PATH_MAX];
+        char path[PATH_MAX], fallback[PATH_MAX];
         int r = mf_code_path(compiler, &codes[i], path);
         if (r < 0)
-            r = mf_code_spare(path, spare) ? mf_copy(path, sizeof(path), spare) : r;
-        bool found = r == 0 && is_there(path);
+            r = mf_code_fallback_path(path, fallback) ? mf_copy(path, sizeof(path), fallback) : r;
+        bool found = r == 0 && find_code(path);
         if (whys)
             whys[i][0] = '\0';
         if (paths)
             mf_format(paths[i], PATH_MAX, "%s", r == 0 ? path : "");
         if (r < 0 && whys)
-            mf_format(whys[i], MF_CODE_WHY_MAX, "the code cache %s: %s", path, strerror(-r));
+            mf_format(whys[i], MF_CODE_WHY_MAX, "the code cache %s is not usable: %s", path, strerror(-r));
         made += found;
         if (r < 0 || found)
             continue;
         if (running == MF_MIN(processes, PROCESSES_MAX))
-            wait_some(children, &running, codes, paths, whys, &made);
+            reap_children(children, &running, codes, paths, whys, &made);
         r = start_compile(compiler, &codes[i], i, path, &children[running]);
         if (r == 0)
             running++;
@@ -348,7 +352,7 @@ int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes
             mf_format(whys[i], MF_CODE_WHY_MAX, "starting %s: %s", COMPILER_FILE, strerror(-r));
     }
     while (running > 0)
-        wait_some(children, &running, codes, paths, whys, &made);
+        reap_children(children, &running, codes, paths, whys, &made);
     return made;
 }
 
@@ -359,14 +363,14 @@ int mf_code_version(const char *vendor, char version[64], char *why, size_t why_
     char sources[SOURCES_MAX];
     const char *argv[] = {program, sources, "--version", vendor, NULL};
     struct child c = {.end_ns = mf_now_ns() + COMPILE_MS_MAX * UINT64_C(1000000)};
-    say_sources(sources);
+    format_sources_option(sources);
     if (r == 0)
         r = spawn((char *const *)(uintptr_t)argv, environ, &c.log, &c.pid);
     if (r < 0) {
         mf_format(why, why_cap, "starting %s: %s", COMPILER_FILE, strerror(-r));
         return -ENOENT;
     }
-    while (hear(&c))
+    while (read_output(&c))
         ;
     r = end_child(&c, false);
     c.why[strcspn(c.why, "\n")] = '\0';

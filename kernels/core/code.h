@@ -1,18 +1,18 @@
-/* Kernels that are compiled when they are wanted: which source, under which definitions. A value: the same code twice is
- * the same file in the cache. */
+/* GPU kernels that are compiled at run time: source, definitions, compiler, and the cache of code objects.
+ * Equal mf_code values name the same file in the cache. */
 #pragma once
 
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#define MF_CODE_DEFINES_MAX 24
-#define MF_CODE_WHY_MAX     512
-#define MF_CODE_SPARE_ENV   "MOEFARM_CODE_SPARE"
+#define MF_CODE_DEFINES_MAX  24
+#define MF_CODE_WHY_MAX      512
+#define MF_CODE_FALLBACK_ENV "MOEFARM_CODE_SPARE"
 
 struct mf_code {
-    const char *source;                    /* a file of kernels/hip, static text: "tile.hip" */
-    const char *function;                  /* of it, static text */
+    const char *source;                    /* file of kernels/gpu/src, static text: "tile.hip" */
+    const char *function;                  /* function in the source, static text */
     char defines[MF_CODE_DEFINES_MAX][40]; /* "MF_BM=16" */
     size_t n_defines;
 };
@@ -21,45 +21,50 @@ __attribute__((format(printf, 2, 3))) void mf_code_define(struct mf_code *c, con
 
 bool mf_code_equal(const struct mf_code *a, const struct mf_code *b);
 
-/* The compiler of a vendor ("amd", "nvidia"; "clang" makes AMD's code, for checks) and what it is to make: one code object
- * for one architecture. */
+/* The compiler of a vendor ("amd", "nvidia"; "clang" compiles AMD code, for checks) and its target
+ * architecture. It produces one code object for one architecture. */
 struct mf_compiler {
     const char *vendor;
     char arch[32];
-    char version[64]; /* of the compiler, part of what names a code object; mf_code_version */
+    char version[64]; /* compiler version, part of the name of a code object; see mf_code_version */
 };
 
-/* Sets the architecture that code for a device class's gfx is compiled for: that of sm_90 has instructions that only
- * sm_90a names. */
+/* Sets the target architecture for a device class's gfx. sm_90 compiles as sm_90a, which has additional
+ * instructions. */
 void mf_code_arch(struct mf_compiler *compiler, const char *gfx);
 
-/* Asks the compiler, in a process of its own, who it is. -ENOENT with the reason: there is none. */
+/* Returns the compiler's name and version, as reported by a child process. -ENOENT with the reason if there
+ * is no compiler. */
 int mf_code_version(const char *vendor, char version[64], char *why, size_t why_cap);
 
-/* Where the code object of c is or will be: <cache>/<source>-<hash of sources, definitions, architecture, compiler>. The
- * cache is $MOEFARM_CODE_CACHE, or moefarm/code in the user's cache folder; nothing in it depends on where it is. A user who has
- * no home has one in /tmp; -EPERM: there it is somebody else's. */
+/* Returns the path of c's code object, whether it exists or not: <cache>/<source>-<hash of sources,
+ * definitions, architecture, compiler>. The cache is $MOEFARM_CODE_CACHE, or moefarm/code in the user's cache
+ * directory; it can be moved. Without a home directory it is in /tmp; -EPERM if another user owns that
+ * directory. */
 int mf_code_path(const struct mf_compiler *compiler, const struct mf_code *c, char path[PATH_MAX]);
 
-/* The cache's folder, made if need be. */
+/* Returns the cache directory and creates it if necessary. */
 void mf_code_folder(char path[PATH_MAX]);
-/* 0, or why that folder takes nothing now: its disk is full or read-only, say. */
-int mf_code_room(const char *folder);
-/* Where code goes that the cache cannot take: the same name in $MOEFARM_CODE_SPARE, a folder that is its user's alone. False:
- * there is none. A full cache makes a worker slower, and none of its steps a failure. */
-bool mf_code_spare(const char *path, char spare[PATH_MAX]);
+/* Returns 0 if `folder` is writable, otherwise a negative errno (disk full, read-only file system). */
+int mf_code_check_writable(const char *folder);
+/* Returns the fallback path for code that the cache cannot store: the same file name in $MOEFARM_CODE_SPARE,
+ * a private directory of the user. False if there is no such directory. With a fallback, a full cache slows a
+ * worker down but fails no step. */
+bool mf_code_fallback_path(const char *path, char fallback[PATH_MAX]);
 
-/* Makes those that the cache has not, `processes` at once; one that takes longer than a minute is killed. paths[i] is empty
- * for one that failed, whys[i] then says how; either may be NULL. -> how many there are now. One that the cache
- * cannot take lies in its spare, if there is one. One that somebody else is making, another worker of the host say,
- * is waited for a while. What a compiler leaves in its TMPDIR is removed when it has ended, or was killed. */
+/* Compiles the code objects that the cache lacks, at most `processes` at once. Returns how many of the n
+ * exist now. A compiler that runs longer than a minute is killed. For a failed code, paths[i] is empty and
+ * whys[i] has the reason; either array may be NULL. A code object that the cache cannot store goes to the
+ * fallback path. If another process compiles the same code, the call waits for it for a while. The compiler's
+ * TMPDIR is removed when the compiler has ended or was killed. */
 int mf_code_make(const struct mf_compiler *compiler, const struct mf_code *codes, size_t n, int processes,
                  char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX]);
 
-/* The text of a source of kernels/hip, by name, with its length; NULL: no such file. i-th name, NULL at the end. */
+/* Returns the text of a source of kernels/gpu/src, or NULL if there is no such file; mf_code_source_name
+ * returns the i-th name, NULL at the end. */
 const char *mf_code_source(const char *name);
 const char *mf_code_source_name(size_t i);
-/* How moefarm-compile hears the digest of who asks: from another build's sources it makes nothing. */
+/* Passes the caller's source digest to moefarm-compile, which refuses a digest that differs from its own. */
 #define MF_CODE_SOURCES_OPTION "--sources="
-/* Of all names and texts, made when they were built in: a code object's name is asked for at every step. */
+/* Digest of all source names and texts, computed at build time because every step's code path needs it. */
 extern const char mf_code_sources_digest[];

@@ -10,10 +10,10 @@
 #include "kernels/core/quant_mx.h"
 
 /* clang-format off */
-#define FLOATS(word, FORMAT, max)                                                                             \
-    {word "_tensor", MF_FORMAT_##FORMAT, MF_SCALE_PER_TENSOR,  8, 0,   0,   MF_SCALE_F32, 4, false, max},      \
-    {word "_token",  MF_FORMAT_##FORMAT, MF_SCALE_PER_TOKEN,   8, 1,   0,   MF_SCALE_F32, 4, false, max},      \
-    {word "_128",    MF_FORMAT_##FORMAT, MF_SCALE_PER_1X128,   8, 1,   128, MF_SCALE_F32, 4, false, max},      \
+#define FLOATS(word, FORMAT, max)                                                                            \
+    {word "_tensor", MF_FORMAT_##FORMAT, MF_SCALE_PER_TENSOR,  8, 0,   0,   MF_SCALE_F32, 4, false, max},    \
+    {word "_token",  MF_FORMAT_##FORMAT, MF_SCALE_PER_TOKEN,   8, 1,   0,   MF_SCALE_F32, 4, false, max},    \
+    {word "_128",    MF_FORMAT_##FORMAT, MF_SCALE_PER_1X128,   8, 1,   128, MF_SCALE_F32, 4, false, max},    \
     {word "_128",    MF_FORMAT_##FORMAT, MF_SCALE_PER_128X128, 8, 128, 128, MF_SCALE_F32, 4, false, max}
 
 static const struct mf_codec codecs[] = {
@@ -28,7 +28,7 @@ static const struct mf_codec codecs[] = {
     {"int4_channel", MF_FORMAT_INT4,  MF_SCALE_PER_TOKEN, 4, 1, 0,  MF_SCALE_F32,  4, false, 7},
 };
 
-/* Every pair of formats that a layer can have, as the columns of a shape say it. */
+/* Valid combinations of q_type, activation dtype and weight dtype. */
 static const struct {
     enum mf_qtype q_type;
     enum mf_dtype a, w;
@@ -57,20 +57,25 @@ static const struct {
     {MF_QTYPE_PER_TOKEN, MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_INT4,  MF_SCALE_PER_TOKEN, MF_SCALE_PER_TOKEN},
     {MF_QTYPE_PER_TOKEN, MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4,  MF_SCALE_PER_TOKEN, MF_SCALE_PER_TOKEN},
 };
+/* clang-format on */
 
 static const char *const expected[] = {
     [MF_QTYPE_NO] = "QuantType.No takes torch.bfloat16 for both",
-    [MF_QTYPE_PER_TENSOR] = "QuantType.per_Tensor takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both",
-    [MF_QTYPE_PER_TOKEN] = "QuantType.per_Token takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both, or "
-                           "int4 weights with bfloat16 or float8 activations",
-    [MF_QTYPE_PER_1X32] = "QuantType.per_1x32 takes float4_e2m1fn_x2 weights with bfloat16, float8_e4m3fn or "
-                          "float4_e2m1fn_x2 activations, float8_e4m3fn for both, or int4 weights with bfloat16 or "
-                          "float8_e4m3fn activations",
-    [MF_QTYPE_PER_1X128] = "QuantType.per_1x128 takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both",
-    [MF_QTYPE_PER_1X16] = "QuantType.per_1x16 takes float4_e2m1fn_x2 weights with float4_e2m1fn_x2 or bfloat16 "
-                          "activations",
+    [MF_QTYPE_PER_TENSOR] =
+        "QuantType.per_Tensor takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both",
+    [MF_QTYPE_PER_TOKEN] =
+        "QuantType.per_Token takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both, or "
+        "int4 weights with bfloat16 or float8 activations",
+    [MF_QTYPE_PER_1X32] =
+        "QuantType.per_1x32 takes float4_e2m1fn_x2 weights with bfloat16, float8_e4m3fn or "
+        "float4_e2m1fn_x2 activations, float8_e4m3fn for both, or int4 weights with bfloat16 or "
+        "float8_e4m3fn activations",
+    [MF_QTYPE_PER_1X128] =
+        "QuantType.per_1x128 takes the same float8_e4m3fn, float8_e4m3fnuz or int8 for both",
+    [MF_QTYPE_PER_1X16] =
+        "QuantType.per_1x16 takes float4_e2m1fn_x2 weights with float4_e2m1fn_x2 or bfloat16 "
+        "activations",
 };
-/* clang-format on */
 
 const struct mf_codec *mf_codec_find(enum mf_format format, enum mf_scale scale)
 {
@@ -92,11 +97,11 @@ int mf_codecs_of_shape(const struct mf_shape *s, struct mf_codecs *ret, const ch
         ret->w = mf_codec_find(w, pairs[i].w_scale);
         return 0;
     }
-    *ret_why = (size_t)s->q_type < MF_ARRAY_LEN(expected) ? expected[s->q_type] : "there is no such q_type";
+    *ret_why = (size_t)s->q_type < MF_ARRAY_LEN(expected) ? expected[s->q_type] : "unknown q_type";
     return -EINVAL;
 }
 
-/* --- scales ------------------------------------------------------------------------------------------------- */
+/* ---- scales ---- */
 
 float mf_codec_global(const struct mf_codec *c, float amax)
 {
@@ -109,11 +114,12 @@ float mf_codec_global(const struct mf_codec *c, float amax)
 static float f32_scale(const struct mf_codec *c, float amax)
 {
     float s = amax / c->max;
-    /* also when a tiny amax underflows */
+    /* A tiny amax can underflow to a scale of 0. */
     return mf_bits_of(s) == 0 ? 1 : s;
 }
 
-/* At least e4m3's smallest: a calibrated factor that is too small must not make a scale of 0. */
+/* At least the smallest positive e4m3 value: a calibrated factor that is too small must not give a scale of
+ * 0. */
 static uint8_t nvfp4_scale(float amax, float global)
 {
     float s = global * amax / 6.0f;
@@ -131,7 +137,7 @@ void mf_codec_group_scale(const struct mf_codec *c, float amax, float global, vo
             memcpy(scale, &full, sizeof(full));
         break;
     case MF_SCALE_BF16:
-        /* AITER's floor: a group of zeros keeps a scale that is no zero (ROCm/aiter, a16wi4) */
+        /* AITER's minimum, so that a group of zeros has a scale above 0 (ROCm/aiter, a16wi4). */
         half = mf_bf16_from_float((amax < 1e-6f ? 1e-6f : amax) / c->max);
         memcpy(scale, &half, sizeof(half));
         break;
@@ -164,9 +170,9 @@ static float scale_value(const struct mf_codec *c, const void *scale)
     return full;
 }
 
-/* --- elements: one group under one scale ---------------------------------------------------------------------- */
+/* ---- encoding: one group with one scale ---- */
 
-/* The bits of a magnitude order as the magnitude does, NaN above all. */
+/* Compared as integers, magnitude bits have the order of the magnitudes, with NaN above all. */
 MF_VECTOR_BODY(static, uint32_t, amax_bits, (const float *x, size_t n), (x, n), {
     uint32_t top = 0;
     for (size_t i = 0; i < n; i++) {
@@ -206,7 +212,7 @@ MF_VECTOR_BODY(static, void, fp8_codes,
                    }
                })
 
-#define CHUNK 256 /* codes of four bits on their way to nibbles; even */
+#define CHUNK 256 /* four-bit codes per chunk before packing into bytes; even */
 
 static void four_bit_group(const struct mf_codec *c, const float *x, size_t n, float global, float scale,
                            uint8_t *q)
@@ -247,7 +253,7 @@ void mf_codec_encode_row(const struct mf_codec *c, const float *x, size_t cols, 
                      global, (uint8_t *)q + mf_codec_row_bytes(c, at));
 }
 
-/* The scales of the groups that lie in rows row0 to row1. */
+/* Computes the scales of the groups in rows row0 to row1 - 1. */
 static void make_scales(const struct mf_codec *c, const float *x, size_t row0, size_t row1, size_t cols,
                         float global, uint8_t *scale)
 {
@@ -277,7 +283,7 @@ void mf_codec_encode(const struct mf_codec *c, const float *x, size_t rows, size
     }
 }
 
-/* --- back to floats ------------------------------------------------------------------------------------------- */
+/* ---- decoding ---- */
 
 MF_VECTOR_BODY(static, void, int8_values, (const int8_t *q, size_t n, float scale, float *out),
                (q, n, scale, out), {
@@ -285,7 +291,7 @@ MF_VECTOR_BODY(static, void, int8_values, (const int8_t *q, size_t n, float scal
                        out[i] = (float)q[i] * scale;
                })
 
-/* Pairs of a byte, low nibble first; n even but for the end of a row. */
+/* Decodes packed pairs, low nibble first. n is even except at the end of a row. */
 MF_VECTOR_BODY(static, void, e2m1_values, (const uint8_t *q, size_t n, float scale, float global, float *out),
                (q, n, scale, global, out), {
                    for (size_t i = 0; i + 1 < n; i += 2) {

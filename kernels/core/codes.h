@@ -1,9 +1,10 @@
-/* The codes of small numbers, one at a time and without a branch, so that loops over them become vector code with the
- * same bits on every machine. Conversions round to nearest even and saturate.
+/* Encoding and decoding of small floats and integers, one element at a time and without branches, so that
+ * compilers vectorise loops over them with the same bits on every machine. Conversions round to nearest even
+ * and saturate.
  *
  *   e4m3fn    bias 7, max 448, NaN 0x7f/0xff                (OCP OFP8 1.0)
  *   e4m3fnuz  bias 8, max 240, NaN 0x80 only, no -0         (ONNX, float8)
- *   e2m1      bias 1, max 6, neither NaN nor infinity; -0 is code 8    (OCP MX 1.0)
+ *   e2m1      bias 1, max 6, no NaN, no infinity; -0 is code 8    (OCP MX 1.0)
  *   e8m0      2^(code - 127), NaN 0xff
  *   int       two's complement, symmetric range */
 #pragma once
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/cpu/vector.h"
+#include "kernels/core/vector.h"
 
 MF_VECTOR_INLINE uint32_t mf_bits_of(float f)
 {
@@ -27,13 +28,13 @@ MF_VECTOR_INLINE float mf_float_of(uint32_t u)
     return f;
 }
 
-/* What tells the small floats apart. */
+/* Parameters of a small float format. */
 struct mf_small_float {
     int bias, mantissa_bits;
-    uint32_t max_bits; /* of the largest value, as a float */
-    uint32_t sign;     /* bit of a code */
-    uint32_t nan;      /* code of NaN; that of the largest value when there is none */
-    bool nan_signed;   /* NaN in both signs, and a negative zero */
+    uint32_t max_bits; /* largest value, as float bits */
+    uint32_t sign;     /* sign bit of a code */
+    uint32_t nan;      /* code of NaN; the largest value's code if the format has no NaN */
+    bool nan_signed;   /* has NaN with both signs, and a negative zero */
 };
 
 #define MF_E4M3FN   ((struct mf_small_float){7, 3, 0x43e00000 /* 448 */, 0x80, 0x7f, true})
@@ -45,7 +46,7 @@ MF_VECTOR_INLINE uint8_t mf_small_code(struct mf_small_float t, float v)
     int shift = 23 - t.mantissa_bits;
     uint32_t u = mf_bits_of(v), sign = u >> 31 ? t.sign : 0, a = u & 0x7fffffff;
     uint32_t least_normal = (uint32_t)(127 - t.bias + 1) << 23;
-    /* its unit in the last place is the step of the subnormals */
+    /* One unit in its last place is the spacing of the subnormals. */
     uint32_t magic = (uint32_t)(127 + 24 - t.bias - t.mantissa_bits) << 23;
     uint32_t c = a < t.max_bits ? a : t.max_bits;
     uint32_t half = (1u << (shift - 1)) - 1;
@@ -59,7 +60,7 @@ MF_VECTOR_INLINE uint8_t mf_small_code(struct mf_small_float t, float v)
     return (uint8_t)(a > 0x7f800000 ? nan : code);
 }
 
-/* Of the two fp8 formats. */
+/* t: e4m3fn or e4m3fnuz. */
 MF_VECTOR_INLINE float mf_fp8_value(struct mf_small_float t, uint8_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x80) << 24, a = v & 0x7f;
@@ -71,7 +72,7 @@ MF_VECTOR_INLINE float mf_fp8_value(struct mf_small_float t, uint8_t v)
     return mf_float_of(is_nan ? 0x7fc00000 | sign : code);
 }
 
-/* Twice the magnitudes of e2m1: 0 1 2 3 4 6 8 12, a nibble each. */
+/* The constant has twice the magnitudes of e2m1 (0 1 2 3 4 6 8 12), one nibble each. */
 MF_VECTOR_INLINE float mf_e2m1_value(uint32_t code)
 {
     int32_t twice = (int32_t)(0xc8643210u >> ((code & 7) * 4) & 15);
@@ -79,11 +80,11 @@ MF_VECTOR_INLINE float mf_e2m1_value(uint32_t code)
     return mf_float_of(magnitude | (code & 8) << 28);
 }
 
-/* The code of an integer of at most `max`; 0 for NaN. */
+/* Rounds to an integer in [-max, max]; 0 for NaN. */
 MF_VECTOR_INLINE int32_t mf_int_code(float v, float max)
 {
     float c = v > max ? max : v < -max ? -max : v == v ? v : 0.0f;
-    /* adding and taking away 1.5 * 2^23 rounds to the nearest even whole number */
+    /* Adding and subtracting 1.5 * 2^23 rounds to nearest even. */
     return (int32_t)((c + 12582912.0f) - 12582912.0f);
 }
 

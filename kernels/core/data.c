@@ -10,13 +10,14 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/codec.h"
+#include "kernels/core/device.h"
 #include "kernels/core/philox.h"
 #include "kernels/core/quant.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/core/vector.h"
 
-#define CHUNK 16 /* Philox blocks side by side; each gives two values */
+#define CHUNK 16 /* Philox blocks per chunk; each gives two values */
 
-/* Four 16-bit uniforms sum to a mean of 131070 and a standard deviation of 65536 / sqrt(3). */
+/* Sum of four 16-bit uniforms: mean 131070, standard deviation 65536 / sqrt(3). */
 #define SUM_MEAN  131070
 #define SUM_SIGMA 37837.2
 
@@ -26,8 +27,8 @@
 #define WEYL_1     0xBB67AE85u
 #define N_ROUNDS   10
 
-/* Sixteen Philox blocks at counters (first + i, row), lane by lane the same as mf_philox(): their sums of four
- * 16-bit uniforms, less the mean; words 0 and 1 first, then words 2 and 3. */
+/* Computes 16 Philox blocks at counters (first + i, row), bitwise equal to mf_philox(). Writes their sums of
+ * four 16-bit uniforms minus the mean: first those of words 0 and 1, then those of words 2 and 3. */
 typedef void (*chunk_fn)(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK]);
 
 static void chunk_c(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * CHUNK])
@@ -43,7 +44,7 @@ static void chunk_c(uint64_t key, uint32_t first, uint64_t row, int32_t out[2 * 
 
 #if defined(__x86_64__)
 
-/* A lane of 64 bits holds one 32-bit word; its upper half is never read, so it may hold anything. */
+/* Each 64-bit lane holds one 32-bit word. The upper half is never read and may hold anything. */
 MF_TARGET_AVX512 static inline __m256i sums_avx512(__m512i a, __m512i b)
 {
     const __m512i low = _mm512_set1_epi64(0xffff);
@@ -128,7 +129,7 @@ MF_VECTOR_BODY(static, void, round_chunk, (const int32_t sums[2 * CHUNK], float 
                    }
                })
 
-/* One row of n values, rounded to bf16. */
+/* Generates one row of n values, rounded to bf16. */
 static void make_row(uint64_t key, uint64_t row, float scale, size_t n, uint16_t *out)
 {
     static const chunk_fn chunks[] = {
@@ -152,14 +153,14 @@ static uint64_t key_of(uint64_t seed, enum mf_tensor tensor)
     return seed + ((uint64_t)tensor + 1) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* One rounded division and one rounded square root, both exact by IEEE 754, then one rounding to float. */
+/* One division and one square root, correctly rounded by IEEE 754, then one rounding to float. */
 static float scale_of(double inverse_variance)
 {
     return (float)(1.0 / (SUM_SIGMA * sqrt(inverse_variance)));
 }
 
 struct weight {
-    size_t n, k; /* of one expert */
+    size_t n, k; /* rows and columns of one expert */
 };
 
 static struct weight weight_of(const struct mf_shape *shape, enum mf_tensor w)
@@ -196,7 +197,7 @@ static float row_amax(const uint16_t *codes, size_t n)
     return mf_bf16_to_float(top);
 }
 
-/* The largest magnitude of an expert's weight: it is made once more for it, which is cheaper than keeping it. */
+/* Largest magnitude of an expert's weight. Generating the weight twice is cheaper than storing it. */
 static float expert_amax(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
                          uint16_t *row)
 {
@@ -210,7 +211,8 @@ static float expert_amax(const struct mf_shape *shape, enum mf_tensor w, uint64_
     return top;
 }
 
-/* As many rows at a time as share scales; all under one scale only where the codec says so. */
+/* Encodes as many rows at a time as share scales. With one scale for the whole matrix, the largest magnitude
+ * is computed first. */
 static void encode_expert(const struct mf_shape *shape, enum mf_tensor w, uint64_t seed, int32_t expert,
                           const struct mf_codec *c, uint16_t *rows, float *floats,
                           const struct mf_tensor_ref *out)

@@ -1,10 +1,10 @@
-/* A family: a supplier of steps that knows one kind of kernel: when it is legal, its parameters, how to build
- * and launch it. Families are const tables in an explicit list (kernels/core/registry.c); new ones go at its end.
+/* Interface of kernel families. A family knows one kind of kernel: when it is legal, its parameters, how to
+ * build and launch it. Families are const tables in an explicit list (kernels/registry.c).
  *
- * enumerate() offers every legal step and rejects the rest in words: rule is a short name ("dtype",
- * "divisibility"), reason a sentence with the operands and the numbers; "not supported" is no reason.
+ * enumerate() offers every legal step and gives a reason for each rejection: `rule` is a short name ("dtype",
+ * "divisibility"), `reason` a sentence with the operands and the numbers. "Not supported" is not a reason.
  *
- * A step is rebuilt from its name alone (open), so that production needs nothing but the table's names. */
+ * A step is rebuilt from its name alone (open), so production needs only the names in the table. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,25 +19,25 @@
 #include "kernels/core/tensors.h"
 
 #define MF_FAMILY_API 9
-/* What a shared object with a family exports: const struct mf_family *mf_family_entry(void) (kernels/families/family_plugin.h,
- * examples/family_plain.c). */
+/* A shared object with a family exports this function: const struct mf_family *mf_family_entry(void)
+ * (kernels/families/family_plugin.h, examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
 
-/* Where enumerate() puts what it finds. A negative return stops the enumeration and is passed up. */
+/* Callbacks for enumerate(). A negative return value stops the enumeration and is passed to the caller. */
 struct mf_offer {
     int (*step)(struct mf_offer *o, const struct mf_step *step);
     int (*reject)(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
 };
 
-/* reject of whoever asks only for the steps. */
-int mf_offer_unheard(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
-                     const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* A `reject` callback that discards rejections, for callers that need only the steps. */
+int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                              const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-struct mf_kernel; /* the family's own: a step that is ready to launch */
+struct mf_kernel; /* a step that is ready to launch; each family defines its own */
 
-/* Buffers in the order of the step's needs and gives; workspace of step.workspace_bytes, 64-byte aligned,
- * contents undefined. */
+/* Buffers in the order of the step's needs and gives. The workspace has step.workspace_bytes bytes, is
+ * 64-byte aligned, and its contents are undefined. */
 struct mf_launch {
     const struct mf_tensor_ref *needs;
     const struct mf_tensor_ref *gives;
@@ -50,50 +50,54 @@ struct mf_family {
     const char *device_kind; /* "cpu", "hip", "sim" */
     int (*enumerate)(const struct mf_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, struct mf_offer *offer);
-    /* Builds the step of that name. -EINVAL: no name of ours; -ENOTSUP: not legal for the shape or the device;
-     * -ENOMEM. The kernel keeps copies of what it needs. */
+    /* Builds the step with that name. -EINVAL: the family has no such name; -ENOTSUP: not legal for the shape
+     * or the device; -ENOMEM. The kernel copies the parts of its arguments that it keeps. */
     int (*open)(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
                 const char *name, struct mf_kernel **ret);
-    /* No allocation, lock or syscall. Inputs are not written to, with one exception: an tensor spec that is needed
-     * zeroed and given without (an accumulation) is one buffer, the same address in needs and gives.
-     * 0 or a negative errno. */
+    /* Launches the kernel. No allocation, lock or system call. Inputs are read-only, with one exception: an
+     * accumulation needs a zeroed tensor spec and gives the same spec without `zeroed`; both are one buffer,
+     * with the same address in needs and gives. Returns 0 or a negative errno. */
     int (*launch)(struct mf_kernel *kernel, const struct mf_launch *launch);
     struct mf_kernel *(*close)(struct mf_kernel *kernel);
-    /* What a launch on such arguments needs once, before one that is timed: it may allocate and wait. Optional: a launch that was
-     * not prepared does it itself. 0 or a negative errno, as launch. */
+    /* Does the one-time work for these launch arguments before a timed launch. It may allocate and wait.
+     * Optional: an unprepared launch does this work itself. Returns 0 or a negative errno, as launch. */
     int (*prepare)(struct mf_kernel *kernel, const struct mf_launch *launch);
-    /* From here on launches are of so many tokens: 1 to those that it was opened for, with a workspace as for those. No
-     * allocation, lock or syscall. Optional; NULL: a kernel serves its own count only, and is opened anew for another. */
+    /* Sets the token count of the following launches: 1 to the count at open, with the workspace for the
+     * count at open. No allocation, lock or system call. Optional: without it, a kernel serves only its own
+     * count and is reopened for another. */
     void (*set_token_count)(struct mf_kernel *kernel, int64_t token);
-    /* Does AITER run kernels of this name? Optional; NULL: none. Enumeration asks, and the step carries the answer
-     * (mf_step.aiter) to whoever exports. */
+    /* True if AITER runs kernels of this name. Optional; NULL: never. The result is stored in mf_step.aiter,
+     * for exporters. */
     bool (*aiter_name)(const char *kernel);
-    /* Of families whose kernels are compiled when they are wanted: the source of the step of that name, so that it can
-     * be compiled ahead, anywhere. NULL: none. -EINVAL, -ENOTSUP as open. */
+    /* Returns the source of the step with that name, so that it can be compiled ahead of time on any machine.
+     * NULL for families without run-time compilation. -EINVAL and -ENOTSUP as open. */
     int (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
                 struct mf_code *ret);
-    /* Knows shapes that are a rank's share of the experts: ids count all ranks' experts, routes to others' get no row and no
-     * block, and slots without a row are never read. Others are not asked about such shapes. */
-    bool shares;
+    /* True if the family supports expert parallelism: ids number the experts of all ranks, routes to remote
+     * experts get no row and no block, and slots without a row are never read. Other families are not
+     * enumerated for such shapes. */
+    bool supports_ep;
 };
 
-/* The kernel revision of this build: a hash of the kernel sources, so that a changed kernel is a new one. */
+/* Kernel revision of this build: a hash of the kernel sources, so that results of changed kernels are not
+ * mixed. */
 const char *mf_kernel_revision(void);
 
-/* The families of a device kind, in the order of the registry; *ret_n of them. */
+/* All families in the order of the registry. The array is static; *ret_n is its length. */
 const struct mf_family *const *mf_families(size_t *ret_n);
-/* By both: a GPU's tile is another than the CPU's. device_kind NULL: the first of any kind. NULL: none. */
+/* Finds a family by device kind and name: families of different kinds share names ("tile"). device_kind NULL:
+ * the first match of any kind. NULL if there is none. */
 const struct mf_family *mf_family_find(const char *device_kind, const char *name);
-/* It stands in the place of another of its kind, or its steps fit none of the others', and is enumerated only where it is
- * named. */
+/* True if the family replaces another one of its kind, or its steps do not combine with those of other
+ * families. It is enumerated only if named. */
 bool mf_family_on_request(const struct mf_family *f);
 
-/* Families beside the registry's: a foreign runner's, a test's. They are searched first. */
+/* Families outside the registry, for example of a foreign runner or a test. They are searched first. */
 struct mf_family_set {
     const struct mf_family *const *families;
     size_t n;
 };
-/* NULL: no such family, neither in extra (may be NULL) nor in the registry. */
+/* Returns NULL if neither `extra` (may be NULL) nor the registry has the family. */
 static inline const struct mf_family *mf_family_set_find(const struct mf_family_set *extra,
                                                          const char *device_kind, const char *name)
 {
@@ -104,11 +108,11 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
     return mf_family_find(device_kind, name);
 }
 
-/* Enumerates a shape in one family; steps that AITER runs by their name are marked, and those that want w1 otherwise than
- * the shape says that it lies are refused, as is a shape of a rank's share of the experts where the family knows none. */
+/* Enumerates a shape in one family. Sets mf_step.aiter. Rejects steps whose w1 layout contradicts the shape's
+ * gate_up, and shapes with expert parallelism if the family does not support it. */
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer);
-/* Enumerates a shape over the families of the device's kind. `only` is NULL, for all that need not be named, or a
- * comma list of family names. */
+/* Enumerates a shape over the families of the device's kind. `only` is a comma-separated list of family
+ * names, or NULL for all families that are not on request. */
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,
                  struct mf_offer *offer);

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-/* Units of one half agree about which lines are near, those of two halves say the opposite: 0.94 and more on an H200. */
+/* Minimum magnitude of the correlation between the latencies of two SMs: positive on the same partition,
+ * negative on different ones. 0.94 or more on an H200. */
 #define AGREEMENT 0.7
 
 static double mean_of(const uint32_t *cycles, int lines)
@@ -13,7 +14,7 @@ static double mean_of(const uint32_t *cycles, int lines)
     return sum / lines;
 }
 
-/* Pearson's correlation; 0 where one does not vary. */
+/* Pearson correlation; 0 if a or b is constant. */
 static double agreement(const uint32_t *a, const uint32_t *b, int lines)
 {
     double mean_a = mean_of(a, lines), mean_b = mean_of(b, lines), ab = 0, aa = 0, bb = 0;
@@ -25,13 +26,13 @@ static double agreement(const uint32_t *a, const uint32_t *b, int lines)
     return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-struct mf_l2_halves mf_l2_halves_of(const uint32_t *cycles, int units, int lines)
+struct mf_l2_halves mf_l2_halves_of(const uint32_t *cycles, int sms, int lines)
 {
     const struct mf_l2_halves none = {.near = 0};
     struct mf_l2_halves h = none;
-    if (units > MF_UNITS_MAX)
+    if (sms > MF_SMS_MAX)
         return none;
-    for (int u = 0; u < units; u++) {
+    for (int u = 0; u < sms; u++) {
         double r = agreement(cycles, cycles + (int64_t)u * lines, lines);
         if (fabs(r) < AGREEMENT)
             return none;
@@ -40,5 +41,5 @@ struct mf_l2_halves mf_l2_halves_of(const uint32_t *cycles, int units, int lines
         else
             h.near++;
     }
-    return h.near < units ? h : none;
+    return h.near < sms ? h : none;
 }

@@ -1,5 +1,5 @@
-/* How far a right result may be from the reference: the one place that says so. The gates that a step has to pass and the
- * verdict on a table's row both read it, and no family can loosen it. */
+/* Error limits of a correct result. The verification gates of a step and the verdict on a table row both use
+ * them, and no family can relax them. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,20 +8,21 @@
 #include "common/moe/tensor_spec.h"
 
 #define MF_TOLERANCE \
-    0.01 /* AITER's rtol and atol: values with |a - b| > 0.01 + 0.01·|b| mismatch (checkAllclose) */
+    0.01 /* AITER's rtol and atol: a and b mismatch if |a - b| > 0.01 + 0.01·|b| (checkAllclose) */
 #define MF_ROW_TIMES \
-    4.0 /* times what the format's own quantisation costs the same row; never less than its floor */
+    4.0 /* row limit: this factor times the row's own quantisation error, at least mf_row_floor */
 
-/* Where AITER compares by cosine, err is the distance 1 - 2·<a, b> / (|a|² + |b|²) of the whole tensor, which equals
- * |a - b|² / (|a|² + |b|²), in place of the mismatch ratio (aiter/test_common.py, calc_diff): formats so coarse that single
- * values say little. Our own gates, the worst row and expert among them, are asked besides. */
+/* True if AITER compares by cosine for the shape's formats, which are so coarse that single values say
+ * little. `err` is then the distance 1 - 2·<a, b> / (|a|² + |b|²) = |a - b|² / (|a|² + |b|²) of the whole
+ * tensor instead of the mismatch ratio (aiter/test_common.py, calc_diff). The other gates, such as worst row
+ * and worst expert, still apply. */
 static inline bool mf_err_by_cosine(const struct mf_shape *shape)
 {
     return shape->q_type == MF_QTYPE_PER_1X32 || shape->q_type == MF_QTYPE_PER_1X16;
 }
 
-/* Relative error of a row. A correct kernel rounds its output once and its products in some other order: bf16 costs
- * about 0.002 of a row, the odd fp8 code that tips over to its neighbour less than 0.005. */
+/* Minimum limit of a row's relative error. A correct kernel rounds its output once and sums in its own order.
+ * bf16 rounding costs about 0.002 of a row, fp8 values that round to the next code less than 0.005. */
 static inline double mf_row_floor(enum mf_format format)
 {
     switch (format) {

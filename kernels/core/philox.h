@@ -1,5 +1,5 @@
-/* Philox4x32-10 (Salmon et al., SC'11): a counter-based generator. The same (key, counter) gives the same
- * bits on every device and node; known answers of the paper's reference code are in the tests. */
+/* Philox4x32-10 (Salmon et al., SC'11), a counter-based random number generator. Equal (key, counter) give
+ * equal bits on every device. The tests have known answers from the paper's reference code. */
 #pragma once
 
 #include <stdint.h>

@@ -1,8 +1,9 @@
-/* Logarithm and exponential in +, -, * and / only: no node's libm decides a bit of the data. Relative error below 1e-12
- * for |x| <= 1000. Include from files that are compiled without contraction. */
+/* Logarithm and exponential computed with +, -, * and / only, so that generated data do not depend on the
+ * machine's libm. Relative error below 1e-12 for |x| <= 1000. Compile users without floating-point
+ * contraction. */
 #pragma once
 
-/* x >= 1. */
+/* Requires x >= 1. */
 static inline double mf_plain_log(double x)
 {
     int halvings = 0;

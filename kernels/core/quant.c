@@ -6,7 +6,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/codes.h"
 
-/* No branch: every arm is computed and one selected, so that a loop over it becomes vector code. */
+/* Both results are computed and one is selected, so that loops over this function vectorise. */
 MF_VECTOR_INLINE uint16_t bf16_code(float f)
 {
     uint32_t u = mf_bits_of(f);
@@ -73,7 +73,7 @@ int mf_format_of_dtype(enum mf_dtype dtype, enum mf_format *ret)
     return -EINVAL;
 }
 
-/* The format is a constant in each arm, which is what lets the loops become vector code. */
+/* The format is a constant in each branch, so that both loops vectorise. */
 MF_VECTOR_BODY(, void, mf_fp8_to_floats,
                (enum mf_format format, const uint8_t *from, size_t n, float scale, float *to),
                (format, from, n, scale, to), {

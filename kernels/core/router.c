@@ -13,9 +13,11 @@ static const struct mf_router_rule rules[] = {
     [MF_ROUTER_SOFTMAX]        = {.score = MF_SCORE_SOFTMAX, .scale = 1},
     [MF_ROUTER_SOFTMAX_RENORM] = {.score = MF_SCORE_SOFTMAX, .renormalised = true, .scale = 1},
     [MF_ROUTER_SIGMOID_TOP]    = {.score = MF_SCORE_SIGMOID, .scale = 1},
-    [MF_ROUTER_SIGMOID_BIAS]   = {.score = MF_SCORE_SIGMOID, .biased = true, .renormalised = true, .scale = 2.827},
-    [MF_ROUTER_SIGMOID_GROUPS] = {.score = MF_SCORE_SIGMOID, .biased = true, .renormalised = true, .scale = 2.5,
-                                  .groups = MF_ROUTER_GROUPS, .groups_kept = MF_ROUTER_GROUPS_KEPT},
+    [MF_ROUTER_SIGMOID_BIAS]   = {.score = MF_SCORE_SIGMOID, .biased = true, .renormalised = true,
+                                  .scale = 2.827},
+    [MF_ROUTER_SIGMOID_GROUPS] = {.score = MF_SCORE_SIGMOID, .biased = true, .renormalised = true,
+                                  .scale = 2.5, .groups = MF_ROUTER_GROUPS,
+                                  .groups_kept = MF_ROUTER_GROUPS_KEPT},
     [MF_ROUTER_SQRT_SOFTPLUS]  = {.score = MF_SCORE_SQRT_SOFTPLUS, .biased = true, .renormalised = true,
                                   .sum_floor = 1e-20, .scale = 1.5},
     [MF_ROUTER_HASH]           = {.score = MF_SCORE_SQRT_SOFTPLUS, .hashed = true, .renormalised = true,
@@ -44,11 +46,11 @@ static double softplus(double x)
     if (x > 20)
         return x;
     double e = mf_plain_exp(MF_MAX(x, -700));
-    /* log(1 + e) loses what e adds when it is small */
+    /* log(1 + e) loses small e. */
     return e < 1e-6 ? e : mf_plain_log(1 + e);
 }
 
-/* s of every expert; -inf for NaN, which is never more than anything. */
+/* Score s of every expert; -inf for NaN logits, so that they are below all others. */
 static void score(enum mf_router_score kind, const struct mf_route_in *in, double *s)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -75,7 +77,7 @@ static void score(enum mf_router_score kind, const struct mf_route_in *in, doubl
     }
 }
 
-/* Sum of the two largest of a group. */
+/* Sum of the two largest values of a group. */
 static double group_score(const double *c, int32_t n)
 {
     double first = -(double)INFINITY, second = -(double)INFINITY;
@@ -86,7 +88,7 @@ static double group_score(const double *c, int32_t n)
     return first + second;
 }
 
-/* Takes all but the best groups out of the choice. */
+/* Excludes all but the best groups from the selection. */
 static void mask_groups(const struct mf_router_rule *rule, int32_t n_experts, double *c)
 {
     int32_t n = n_experts / rule->groups;
@@ -102,7 +104,7 @@ static void mask_groups(const struct mf_router_rule *rule, int32_t n_experts, do
     }
 }
 
-/* The largest that is not taken; the lowest id of equals. Taken ones are NaN. */
+/* Selects the largest remaining value, the lowest id among equals, and marks it as selected with NaN. */
 static int32_t take_best(double *c, int32_t n)
 {
     int32_t best = -1;

@@ -1,20 +1,23 @@
-/* Routers: from the logits of one token to its experts and their weights, by the rules of the models that are served.
+/* Routers: compute a token's experts and weights from its logits, by the rules of models in production.
  *
- *   softmax          p = softmax(logits) over all; the topk largest; weight p
- *   softmax_renorm   the same, weights divided by their sum (Qwen3, Mixtral, gpt-oss: equal to a softmax of the topk)
- *   sigmoid_top      the topk largest logits; weight sigmoid(logit) (Llama-4; applied to gemm1's side, topk 1)
- *   sigmoid_bias     s = sigmoid(logit), picked by s + bias; weight s / sum of the kept s, times the scale
- *   sigmoid_groups   the same within groups: a group counts the sum of its two largest s + bias, the best groups are kept
- *                    (deepseek-ai/DeepSeek-V3, inference/model.py). Experts of other groups are out of the choice, or
- *                    with masked_to_zero take part with 0.0 (Hugging Face's and AITER's reference do so: it differs when
- *                    every kept s + bias is negative)
- *   sqrt_softplus    s = sqrt(softplus(logit)), softplus linear above 20, picked by s + bias; weight s / (sum + 1e-20),
- *                    times the scale (DeepSeek-V4)
- *   hash             ids are given by a table of the token's id; weights as sqrt_softplus
+ *   softmax         p = softmax(logits) over all experts; the topk largest; weight p
+ *   softmax_renorm  the same, weights divided by their sum (Qwen3, Mixtral, gpt-oss: equal to a softmax of
+ *                   the topk)
+ *   sigmoid_top     the topk largest logits; weight sigmoid(logit) (Llama-4; applied at gemm1, topk 1)
+ *   sigmoid_bias    s = sigmoid(logit); the topk largest s + bias; weight s / sum of the selected s, times
+ *                   the scale
+ *   sigmoid_groups  the same, restricted to the best groups. A group's score is the sum of its two largest
+ *                   s + bias (deepseek-ai/DeepSeek-V3, inference/model.py). Experts of other groups are
+ *                   excluded or, with masked_to_zero, compete with value 0.0, as in the references of Hugging
+ *                   Face and AITER. The results differ if every remaining s + bias is negative.
+ *   sqrt_softplus   s = sqrt(softplus(logit)), softplus linear above 20; the topk largest s + bias; weight
+ *                   s / (sum + 1e-20), times the scale (DeepSeek-V4)
+ *   hash            a table indexed by the token's id gives the experts; weights as sqrt_softplus
  *
- * The bias decides who is picked and never enters a weight. The scale (routed_scaling_factor) is in the weights, and so
- * must not be applied again. Ties go to the lower expert; ids come in order of falling score. A NaN logit is picked when
- * nothing else is left, with weight 0; infinities count as the largest floats. */
+ * The bias affects the selection only, never a weight. Weights include the scale (routed_scaling_factor); it
+ * must not be applied again. Ties go to the lower expert, and ids are in order of descending score. An expert
+ * with a NaN logit is selected only if no other is left, with weight 0. Infinities count as the largest
+ * finite floats. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,22 +31,22 @@ struct mf_router_rule {
     enum mf_router_score score;
     bool biased, renormalised, hashed;
     bool masked_to_zero;
-    int groups, groups_kept; /* 0: none */
-    double sum_floor;        /* added to the sum of the kept */
+    int groups, groups_kept; /* 0: no groups */
+    double sum_floor;        /* added to the sum of the selected scores */
     double scale;
 };
 
-/* As the model has it; a caller may copy and change. */
+/* Returns the model's rule; a caller may copy and change it. */
 const struct mf_router_rule *mf_router_rule(enum mf_router router);
 
 struct mf_route_in {
-    const float *logits; /* n_experts */
-    const float *bias;   /* n_experts; NULL: none */
-    const int32_t *hash; /* topk ids; of hashed rules only */
+    const float *logits; /* n_experts values */
+    const float *bias;   /* n_experts values; NULL: no bias */
+    const int32_t *hash; /* topk ids; only for hashed rules */
     int32_t n_experts, topk;
 };
 
-/* ids and weights have topk entries; scratch has 2 * n_experts. -EINVAL: topk or groups do not fit, or a hashed id is
- * none. */
+/* Writes topk ids and weights. `scratch` has 2 * n_experts values. -EINVAL: topk or groups do not fit the
+ * number of experts, or an id in `hash` is out of range. */
 int mf_route(const struct mf_router_rule *rule, const struct mf_route_in *in, double *scratch, int32_t *ids,
              float *weights);

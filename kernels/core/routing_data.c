@@ -1,5 +1,5 @@
-/* Which experts a token gets, by routing profile, and with which weights. Integer picks on 32-bit random words, so
- * that no node's libm decides a route. */
+/* Experts and weights of each token by routing profile. Selections use integer arithmetic on 32-bit random
+ * words, so that routes do not depend on the machine's libm. */
 #include <errno.h>
 #include <string.h>
 
@@ -11,37 +11,37 @@
 
 #define TOPK_MAX 255
 
-/* The words of one token, in order: Philox at counters (0, token), (1, token), … */
+/* Random words of one token: Philox at counters (0, token), (1, token), … */
 struct words {
     uint64_t key, token, next;
     struct mf_philox4 block;
 };
 
-static uint32_t word(struct words *w)
+static uint32_t next_word(struct words *w)
 {
     if (w->next % 4 == 0)
         w->block = mf_philox(w->key, w->next / 4, w->token);
     return w->block.v[w->next++ % 4];
 }
 
-/* Uniform in [0, n) within 2^-32. */
-static uint32_t below(struct words *w, uint32_t n)
+/* Uniform in [0, n), with a bias below 2^-32. */
+static uint32_t uniform_below(struct words *w, uint32_t n)
 {
-    return (uint32_t)((uint64_t)word(w) * n >> 32);
+    return (uint32_t)((uint64_t)next_word(w) * n >> 32);
 }
 
 struct router {
     int32_t n_experts, topk;
     int32_t *deck;        /* a permutation of the experts */
-    uint64_t *popularity; /* by expert, for Zipf and recorded */
+    uint64_t *popularity; /* per expert, for Zipf and recorded profiles */
     uint64_t key;
 };
 
-/* topk distinct experts of deck[first…], put before them by swaps; the deck stays a permutation. */
+/* Moves n distinct random experts to deck[first…] by swaps (Fisher-Yates). The deck stays a permutation. */
 static void deal(struct router *r, struct words *w, int32_t first, int32_t n)
 {
     for (int32_t j = first; j < first + n; j++) {
-        int32_t other = j + (int32_t)below(w, (uint32_t)(r->n_experts - j));
+        int32_t other = j + (int32_t)uniform_below(w, (uint32_t)(r->n_experts - j));
         int32_t id = r->deck[other];
         r->deck[other] = r->deck[j];
         r->deck[j] = id;
@@ -62,18 +62,18 @@ static void route_uniform(struct router *r, struct words *w, int32_t *ids)
 
 static void route_hot(struct router *r, struct words *w, uint64_t share, int32_t *ids)
 {
-    bool hot = word(w) < share || r->topk == r->n_experts;
+    bool hot = next_word(w) < share || r->topk == r->n_experts;
     int32_t n = r->topk - hot;
     deal(r, w, 1, n);
     memcpy(ids, r->deck + 1, (size_t)n * sizeof(*ids));
     if (hot) {
-        int32_t at = (int32_t)below(w, (uint32_t)r->topk);
+        int32_t at = (int32_t)uniform_below(w, (uint32_t)r->topk);
         ids[n] = n > at ? ids[at] : 0;
         ids[at] = 0;
     }
 }
 
-/* The last that is not among the n picked. */
+/* Highest expert that is not among the n selected. */
 static int32_t last_left(const struct router *r, const int32_t *ids, int32_t n)
 {
     int32_t e = r->n_experts - 1;
@@ -86,18 +86,20 @@ static int32_t last_left(const struct router *r, const int32_t *ids, int32_t n)
     return e;
 }
 
-/* Without replacement, each pick by the popularity of those left; what is picked has none until the token is done. */
+/* Samples without replacement, weighted by popularity. A selected expert has popularity 0 until the token is
+ * complete. */
 static void route_popular(struct router *r, struct words *w, int32_t *ids)
 {
     uint64_t left = 0, picked[TOPK_MAX];
     for (int32_t e = 0; e < r->n_experts; e++)
         left += r->popularity[e];
     for (int32_t j = 0; j < r->topk; j++) {
-        uint64_t at = (uint64_t)((unsigned __int128)word(w) * left >> 32);
+        uint64_t at = (uint64_t)((unsigned __int128)next_word(w) * left >> 32);
         int32_t e = 0;
         for (; e < r->n_experts && at >= r->popularity[e]; e++)
             at -= r->popularity[e];
-        ids[j] = e < r->n_experts ? e : last_left(r, ids, j); /* the latter when nobody left has any */
+        /* last_left if all remaining popularities are 0 */
+        ids[j] = e < r->n_experts ? e : last_left(r, ids, j);
         picked[j] = r->popularity[ids[j]];
         r->popularity[ids[j]] = 0;
         left -= picked[j];
@@ -106,7 +108,8 @@ static void route_popular(struct router *r, struct words *w, int32_t *ids)
         r->popularity[ids[j]] = picked[j];
 }
 
-/* Popularity of rank r is (r + 1)^-s in units of 2^-32, at least one; the ranks are dealt by the seed. */
+/* Popularity of rank r is (r + 1)^-s in units of 2^-32, at least 1. The seed determines which expert has
+ * which rank. */
 static void make_popularity(struct router *r, double s)
 {
     struct words w = {.key = r->key, .token = UINT64_MAX};
@@ -118,20 +121,20 @@ static void make_popularity(struct router *r, double s)
     }
 }
 
-/* In the order of production's routers nothing is promised about the slots of a token, so neither is here. */
+/* Weights have no order over the slots of a token, as with production routers. */
 static void make_weights(const struct mf_shape *shape, uint64_t key, int64_t token, float *weights)
 {
     struct words w = {.key = key ^ UINT64_C(0x5bd1e9955bd1e995), .token = (uint64_t)token};
     uint32_t parts[256], sum = 0;
     for (int32_t j = 0; j < shape->topk; j++) {
-        parts[j] = 16384 + (word(&w) >> 16);
+        parts[j] = 16384 + (next_word(&w) >> 16);
         sum += parts[j];
     }
     for (int32_t j = 0; j < shape->topk; j++)
         weights[j] = (float)parts[j] / (float)sum;
 }
 
-/* What a router reads and writes, n_experts and topk without the shared expert. */
+/* Inputs and buffers of a model's router. n_experts and topk exclude the shared expert. */
 struct model {
     const struct mf_router_rule *rule;
     struct mf_route_in in;
@@ -141,12 +144,12 @@ struct model {
     uint64_t key;
 };
 
-#define VOCABULARY 129280 /* token ids that a hashing router knows: DeepSeek's */
+#define VOCABULARY 129280 /* number of token ids for hash routing, as DeepSeek */
 
-/* About normal, standard deviation 1.5: a sum of four 16-bit uniforms. */
+/* Approximately normal with standard deviation 1.5: a sum of four 16-bit uniforms. */
 static float draw_logit(struct words *w)
 {
-    uint32_t a = word(w), b = word(w);
+    uint32_t a = next_word(w), b = next_word(w);
     int32_t sum = (int32_t)((a >> 16) + (a & 0xffff) + (b >> 16) + (b & 0xffff)) - 131070;
     return (float)sum * (1.0f / 25224.0f);
 }
@@ -157,7 +160,8 @@ static int route_model(struct model *m, struct router *r, int64_t token, int32_t
     for (int32_t e = 0; e < m->in.n_experts; e++)
         m->logits[e] = draw_logit(&w);
     if (m->rule->hashed) {
-        struct words h = {.key = m->key ^ UINT64_C(0x165667b19e3779f9), .token = below(&w, VOCABULARY)};
+        struct words h = {.key = m->key ^ UINT64_C(0x165667b19e3779f9),
+                          .token = uniform_below(&w, VOCABULARY)};
         deal(r, &h, 0, m->in.topk);
         memcpy(m->hash, r->deck, (size_t)m->in.topk * sizeof(*m->hash));
     }
@@ -167,7 +171,7 @@ static int route_model(struct model *m, struct router *r, int64_t token, int32_t
 static int by_router(const struct mf_shape *shape, const struct mf_routing *routing, uint64_t key,
                      int32_t *ids, float *weights)
 {
-    int32_t n = mf_shape_experts(shape) - routing->shared, k = shape->topk - routing->shared;
+    int32_t n = mf_shape_global_experts(shape) - routing->shared, k = shape->topk - routing->shared;
     char why[160];
     if (mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
         return -EINVAL;
@@ -229,13 +233,13 @@ int mf_data_topk(const struct mf_shape *shape, const struct mf_routing *routing,
                  float *weights)
 {
     char why[160];
-    if (shape->topk > mf_shape_experts(shape) || shape->topk > TOPK_MAX || routing->kind >= MF_ROUTING_N_ ||
-        mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
+    if (shape->topk > mf_shape_global_experts(shape) || shape->topk > TOPK_MAX ||
+        routing->kind >= MF_ROUTING_N_ || mf_routing_fits(routing, shape, why, sizeof(why)) < 0)
         return -EINVAL;
     uint64_t key = seed + (MF_TENSOR_TOPK + 1) * UINT64_C(0x9E3779B97F4A7C15);
     if (routing->kind == MF_ROUTING_ROUTER)
         return by_router(shape, routing, key, ids, weights);
-    size_t n = (size_t)mf_shape_experts(shape);
+    size_t n = (size_t)mf_shape_global_experts(shape);
     _cleanup_(mf_freep) int32_t *deck = reallocarray(NULL, n, sizeof(*deck));
     _cleanup_(mf_freep) uint64_t *popularity = reallocarray(NULL, n, sizeof(*popularity));
     if (!deck || !popularity)
@@ -257,7 +261,7 @@ int64_t mf_active_experts(const struct mf_shape *shape, const int32_t *ids)
     _cleanup_(mf_freep) bool *seen = calloc((size_t)shape->expert, sizeof(*seen));
     int64_t n = 0;
     for (int64_t i = 0; seen && i < shape->token * shape->topk; i++) {
-        int32_t e = mf_shape_local(shape, ids[i]);
+        int32_t e = mf_shape_local_expert(shape, ids[i]);
         if (e < 0)
             continue;
         n += !seen[e];

@@ -10,28 +10,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FOLDERS_UP 3 /* tests/bench/x of a build tree is two folders down */
+#define FOLDERS_UP 3 /* tests/bench/x in a build tree is two directories down */
 
-static bool is_there(char path[PATH_MAX], const char *at, const char *folder, const char *file)
+static bool is_trusted_file(char path[PATH_MAX], const char *at, const char *folder, const char *file)
 {
     struct stat st;
     if (snprintf(path, PATH_MAX, "%s/%s/%s", at, folder, file) >= PATH_MAX || access(path, R_OK) < 0 ||
         stat(path, &st) < 0)
         return false;
-    return st.st_uid == 0 || st.st_uid == geteuid(); /* what anybody may have put there is loaded by nobody */
+    return st.st_uid == 0 || st.st_uid == geteuid(); /* only root and this user are trusted */
 }
 
-/* object: the file that it belongs to. It is cut. */
-static bool is_beside(char object[PATH_MAX], const char *file, const char *folder, char path[PATH_MAX])
+/* object: path of the executable or library; modified. */
+static bool find_near(char object[PATH_MAX], const char *file, const char *folder, char path[PATH_MAX])
 {
     for (int up = 0; up <= FOLDERS_UP; up++) {
         char *slash = strrchr(object, '/');
         if (!slash)
             break;
         *slash = '\0';
-        if (up > 0 ? is_there(path, object, folder, file)
-                   : is_there(path, object, ".", file) || is_there(path, object, MF_FROM_BIN, file) ||
-                         is_there(path, object, MF_FROM_LIB, file))
+        if (up > 0 ? is_trusted_file(path, object, folder, file)
+                   : is_trusted_file(path, object, ".", file) ||
+                         is_trusted_file(path, object, MF_FROM_BIN, file) ||
+                         is_trusted_file(path, object, MF_FROM_LIB, file))
             return true;
     }
     return false;
@@ -45,9 +46,10 @@ int mf_sibling_file(const char *file, const char *folder, char path[PATH_MAX])
     if (n < 0)
         return -errno;
     program[n] = '\0';
-    /* In a library, in somebody else's program, which may have an older version beside it */
+    /* If this code is in a library, the host program may have an older version next to it: search the
+     * library's location first. */
     if (dladdr((void *)(uintptr_t)mf_sibling_file, &own) && own.dli_fname[0] == '/' &&
-        realpath(own.dli_fname, at) && is_beside(at, file, folder, path))
+        realpath(own.dli_fname, at) && find_near(at, file, folder, path))
         return 0;
-    return is_beside(program, file, folder, path) ? 0 : -ENOENT;
+    return find_near(program, file, folder, path) ? 0 : -ENOENT;
 }

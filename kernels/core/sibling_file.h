@@ -1,8 +1,9 @@
-/* Files that belong to the executable, or to the library that this is linked into: modules and helper programs. */
+/* Finds modules and helper programs that are installed with the executable or the library. */
 #pragma once
 
 #include <limits.h>
 
-/* The path of `file` beside this process's executable, or where it is installed for it (libexec/moefarm), or, in a build
- * tree, in `folder` beside one of the executable's folders; else likewise from the library. -ENOENT. */
+/* Returns the path of `file`. Searches next to the executable, in its install location (libexec/moefarm) and,
+ * in a build tree, in `folder` next to a parent directory of the executable; the same locations relative to
+ * the library come first. -ENOENT if not found. */
 int mf_sibling_file(const char *file, const char *folder, char path[PATH_MAX]);

@@ -52,7 +52,7 @@ static const struct mf_codec *codec_of(const struct mf_tensor_spec *a)
     return mf_codec_find(a->format, a->scale);
 }
 
-/* Bytes of a row as elements: four-bit codes are counted by the byte. */
+/* Part with the elements of a tensor: four-bit elements are counted in bytes. */
 static struct mf_part elements(const char *name, const struct mf_codec *c, int64_t rows, int64_t cols)
 {
     if (c->bits < 8)
@@ -60,7 +60,8 @@ static struct mf_part elements(const char *name, const struct mf_codec *c, int64
     return (struct mf_part){name, c->bits / 8, rows, cols};
 }
 
-/* Scale and global factor of n matrices of rows x cols, behind p[0]. -> parts in all */
+/* Fills p[1] and p[2] with scale and global factor of n matrices of rows x cols. Returns the number of parts.
+ */
 static int scale_parts(const struct mf_codec *c, int64_t n, int64_t rows, int64_t cols, struct mf_part *p)
 {
     if (c->scale_bytes == 0)
@@ -80,22 +81,22 @@ static int weight_parts(const struct mf_tensor_spec *a, const struct mf_shape *s
     bool first = a->tensor == MF_TENSOR_W1 || a->tensor == MF_TENSOR_W1D;
     int64_t n = first ? mf_gemm1_cols(s) : s->model_dim, k = first ? s->model_dim : s->inter_dim;
     if (!l || !c || a->scale == MF_SCALE_PER_1X128 || !mf_layout_legal(l, c->bits, (size_t)n, (size_t)k) ||
-        !mf_layout_takes_scales(l, c) || (l->gate_rows > 0 && (!first || !s->use_g1u1)))
+        !mf_layout_supports_scales(l, c) || (l->gate_rows > 0 && (!first || !s->use_g1u1)))
         return -EINVAL;
     p[0] = elements("w", c, s->expert * n, k);
     return scale_parts(c, s->expert, n, k, p);
 }
 
-/* There is one only of a weight whose codes are something else. */
+/* Dequantised weights exist only for quantised ones. */
 static int decoded_parts(const struct mf_tensor_spec *a, const struct mf_shape *s, struct mf_part *p)
 {
-    struct mf_tensor_spec w = mf_plain_w(s, mf_decoded_of(a->tensor), a->order);
+    struct mf_tensor_spec w = mf_plain_w(s, mf_encoded_weight_of(a->tensor), a->order);
     if (a->format != MF_FORMAT_BF16 || a->scale != MF_SCALE_NONE || w.scale == MF_SCALE_NONE)
         return -EINVAL;
     return weight_parts(a, s, p);
 }
 
-/* The rows that an order of that tensor has, 0 when it has no such order. */
+/* Rows of the tensor in this order; 0 if the tensor has no such order. */
 static int64_t order_rows(const struct mf_tensor_spec *a, const struct mf_shape *s)
 {
     bool sorted = is_sorted(a), token = strcmp(a->order, "token") == 0, slot = strcmp(a->order, "slot") == 0;
@@ -287,7 +288,7 @@ struct mf_tensor_spec mf_plain_bias(enum mf_tensor b)
         .tensor = b, .format = MF_FORMAT_F32, .scale = MF_SCALE_NONE, .order = "row"};
 }
 
-enum mf_tensor mf_decoded_of(enum mf_tensor decoded)
+enum mf_tensor mf_encoded_weight_of(enum mf_tensor decoded)
 {
     return decoded == MF_TENSOR_W1D ? MF_TENSOR_W1 : MF_TENSOR_W2;
 }

@@ -1,21 +1,29 @@
-/* Tensor specs in memory: which arrays an tensor spec is made of, how large, in which order.
+/* Tensor specs in memory: the arrays (parts) of a tensor spec, their sizes and their order.
  *
- * T tokens, k topk, E experts, H, I, B block_m, P = mf_padded_rows(). Every part is 64-byte aligned.
- *   x      {x [T,H], scale, global}; sorted order: P rows in place of T
- *   topk   {ids i32 [T,k], weights f32 [T,k]}
- *   sorted {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
- *   aligned {ids i32 [P], experts i32 [P/B], num_post_pad i32 [1]}
- *   w1 w2  {w, scale, global}: [E,2I,H] and [E,H,I] elements permuted by the layout (kernels/core/layout.h)
- *   g gw   {g [P,2I]}   h {h [P,I], scale, global}   z zw {z [P,H]}: T*k rows in slot order   y {y [T,H]}   calib {calib [2]}
- *   w1d w2d {w bf16}: [E,2I,H] and [E,H,I] in the layout
- *   b1 {b1 f32 [E,2I]}   b2 {b2 f32 [E,H]}: of shapes that have such a bias
- *   With use_g1u1 = 0 gemm1 has no up half: I takes the place of 2I in w1, b1, g and gw.
- *   scale: absent for none; else the grid of the codec (kernels/core/codec.h) over the rows, for weights expert by expert:
- *          per_token f32 [rows] (weights: [E,N]); per_1x128 f32 [rows, ceil(cols/128)];
- *          per_128x128 f32 [E, ceil(N/128), ceil(K/128)]; per_tensor f32 [1] ([E]); per_1x32 [rows, ceil(cols/32)]
- *   global: of codecs that have one, f32 [1] ([E])
- * Elements of four bits lie two to a byte: such a part counts bytes in its cols, (cols + 1) / 2 of them.
- * Rows at and beyond num_valid[0], and rows whose id is padding, are unspecified in sorted order. */
+ * T tokens, k topk, E experts, H model_dim, I inter_dim, B block_m, P = mf_padded_rows(). Each part is
+ * 64-byte aligned.
+ *   x        {x [T,H], scale, global}; in sorted order, P rows instead of T
+ *   topk     {ids i32 [T,k], weights f32 [T,k]}
+ *   sorted   {ids i32 [P], weights f32 [P], experts i32 [P/B], num_valid i32 [2]}
+ *   aligned  {ids i32 [P], experts i32 [P/B], num_post_pad i32 [1]}
+ *   w1 w2    {w, scale, global}: [E,2I,H] and [E,H,I] elements in the layout (kernels/core/layout.h)
+ *   g gw     {g [P,2I]}
+ *   h        {h [P,I], scale, global}
+ *   z zw     {z [P,H]}; g, gw, h, z and zw in slot order have T*k rows
+ *   y        {y [T,H]}
+ *   calib    {calib [2]}
+ *   w1d w2d  {w bf16}: dequantised weights, [E,2I,H] and [E,H,I] in the layout
+ *   b1       {b1 f32 [E,2I]}, for shapes with this bias
+ *   b2       {b2 f32 [E,H]}, for shapes with this bias
+ * With use_g1u1 = 0 gemm1 has no up half: w1, b1, g and gw have I instead of 2I.
+ *   scale:   absent without scales; otherwise the grid of the codec (kernels/core/codec.h), for weights per
+ *            expert:
+ *            per_token f32 [rows] (weights: [E,N]); per_1x128 f32 [rows, ceil(cols/128)];
+ *            per_128x128 f32 [E, ceil(N/128), ceil(K/128)]; per_tensor f32 [1] ([E]);
+ *            per_1x32 [rows, ceil(cols/32)]
+ *   global:  only for codecs with a global factor, f32 [1] ([E])
+ * Four-bit elements are packed in pairs: `cols` of such a part is in bytes, (columns + 1) / 2. In sorted
+ * order, rows from num_valid[0] on and rows with a padding id are unspecified. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,18 +45,19 @@ static inline int64_t mf_part_bytes(const struct mf_part *p)
     return p->rows * p->cols * p->element_bytes;
 }
 
-/* Columns of gemm1's output: 2I, or I without use_g1u1. */
+/* Columns of gemm1's output: 2I, or I with use_g1u1 = 0. */
 static inline int64_t mf_gemm1_cols(const struct mf_shape *shape)
 {
     return (int64_t)shape->inter_dim * (shape->use_g1u1 ? 2 : 1);
 }
 
-/* The addresses of an tensor spec's parts, in the order of mf_tensor_spec_parts. */
+/* Addresses of a tensor spec's parts, in the order of mf_tensor_spec_parts. */
 struct mf_tensor_ref {
     void *part[MF_PARTS_MAX];
 };
 
-/* Where row p of a part begins; a part that all rows share, a scale or a factor, has one row. parts: all of the tensor spec's. */
+/* Returns the address of row p of a part. A scale or factor shared by all rows has one row. `parts` are all
+ * parts of the tensor spec. */
 static inline void *mf_part_row(const struct mf_part *parts, const struct mf_tensor_ref *ref, int part,
                                 int64_t p)
 {
@@ -56,34 +65,36 @@ static inline void *mf_part_row(const struct mf_part *parts, const struct mf_ten
     return (uint8_t *)ref->part[part] + (q->rows == parts[0].rows ? p : 0) * q->cols * q->element_bytes;
 }
 
-/* Most rows that any routing of the shape can need in sorted order, a multiple of block_m:
- * ceil((T·k + min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
+/* Maximum number of rows in sorted order for any routing of the shape, a multiple of block_m: ceil((T·k +
+ * min(E, T·k)·(block_m − 1)) / block_m)·block_m (ROCm/aiter, adaptive bound). */
 int64_t mf_padded_rows(const struct mf_shape *shape, int32_t block_m);
 
-/* Fills parts, returns their number; -EINVAL when the shape has no such tensor spec. */
+/* Fills `parts` and returns their number. -EINVAL if the shape has no such tensor spec. */
 int mf_tensor_spec_parts(const struct mf_tensor_spec *a, const struct mf_shape *shape,
                          struct mf_part parts[MF_PARTS_MAX]);
-/* Values in a row of the tensor spec's first part, which parts[0].cols is not for four-bit elements. */
+/* Elements per row of the first part. parts[0].cols differs for four-bit elements: it is in bytes. */
 int64_t mf_tensor_spec_cols(const struct mf_tensor_spec *a, const struct mf_shape *shape);
-/* What an element of that part holds that no kernel has written (mf_poison), and whether it could be a value all the
- * same, as every byte of a whole number is. */
+/* Poison pattern of an element that no kernel has written (mf_poison). *ret_is_value is true if the pattern
+ * is also a valid value, as in integer formats. */
 uint32_t mf_part_poison(const struct mf_tensor_spec *a, int part, bool *ret_is_value);
-/* The same four bytes long, for filling. */
+/* The same pattern repeated to four bytes, for fills. */
 uint32_t mf_part_poison_word(const struct mf_tensor_spec *a, const struct mf_part *parts, int part);
 
-/* What one in sorted order is gathered from: x from token order, the others from slot order. */
+/* Returns the tensor spec from which one in sorted order is gathered: token order for x, slot order for the
+ * others. */
 struct mf_tensor_spec mf_gathered_from(const struct mf_tensor_spec *sorted);
 
-/* The tensor specs as the plain pipeline of a shape has them: the format in which x enters gemm1 and h enters gemm2, and
- * the weights in a given layout, all by mf_codecs_of_shape. bf16 for a shape whose formats make no pair. */
+/* Tensor specs of the plain (unfused) pipeline of a shape: x as gemm1 reads it, h as gemm2 reads it, and the
+ * weights in the given layout, with the codecs of mf_codecs_of_shape. bf16 if the shape's formats are not a
+ * valid pair. */
 struct mf_tensor_spec mf_plain_x(const struct mf_shape *shape);                  /* quantised, token order */
 struct mf_tensor_spec mf_plain_h(const struct mf_shape *shape, int32_t block_m); /* quantised, sorted order */
 struct mf_tensor_spec mf_plain_bias(enum mf_tensor b);                           /* b1, b2 */
-/* Which weight a decoded one is of. */
-enum mf_tensor mf_decoded_of(enum mf_tensor decoded);
+/* Returns the quantised weight of a dequantised one: w1 for w1d, w2 for w2d. */
+enum mf_tensor mf_encoded_weight_of(enum mf_tensor decoded);
 struct mf_tensor_spec mf_plain_w(const struct mf_shape *shape, enum mf_tensor w, const char *layout);
 
-/* sorted_token_ids, AITER's packing. */
+/* Entries of sorted_token_ids, packed as AITER does: slot in bits 24 to 31, token in bits 0 to 23. */
 static inline int32_t mf_pack_id(int32_t token, int32_t slot)
 {
     return (int32_t)((uint32_t)slot << 24 | (uint32_t)token);

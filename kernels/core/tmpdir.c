@@ -16,7 +16,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#define NAME      "TMPDIR="
+#define VARIABLE  "TMPDIR="
 #define PREFIX    "moefarm-compile."
 #define TRIES_MAX 10
 
@@ -24,7 +24,7 @@ extern char **environ;
 
 static char *path_of(char *text)
 {
-    return text + strlen(NAME);
+    return text + strlen(VARIABLE);
 }
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -34,7 +34,8 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     return 0;
 }
 
-/* Again where what a killed program had started writes to it still: once the folder is gone, nothing can. */
+/* Repeats because children of a killed program may still write into the directory; once it is removed, they
+ * cannot. */
 static void remove_all(const char *folder)
 {
     for (int i = 0; i < TRIES_MAX && access(folder, F_OK) == 0; i++)
@@ -46,31 +47,32 @@ static int open_folder(const char *folder)
     return open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-static bool is_left_over(int fd)
+static bool is_stale(int fd)
 {
     struct stat st;
     return fstat(fd, &st) == 0 && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0;
 }
 
-static void sweep(const char *within)
+static void remove_stale(const char *parent)
 {
     char path[PATH_MAX];
-    DIR *d = opendir(within);
+    DIR *d = opendir(parent);
     if (!d)
         return;
     for (const struct dirent *e; (e = readdir(d));) {
         if (strncmp(e->d_name, PREFIX, strlen(PREFIX)) != 0)
             continue;
-        mf_format(path, sizeof(path), "%s/%s", within, e->d_name);
+        mf_format(path, sizeof(path), "%s/%s", parent, e->d_name);
         _cleanup_(mf_closep) int fd = open_folder(path);
-        if (fd >= 0 && is_left_over(fd))
+        if (fd >= 0 && is_stale(fd))
             remove_all(path);
     }
     (void)closedir(d);
 }
 
-/* False: somebody's sweep came between its making and its lock. A file system that has no such locks has no sweeps either. */
-static bool hold(const char *folder, int *ret)
+/* Returns false if remove_stale of another process removed or locked the directory before it was locked here.
+ * On a file system without such locks, remove_stale removes nothing. */
+static bool lock_folder(const char *folder, int *ret)
 {
     _cleanup_(mf_closep) int fd = open_folder(folder);
     if (fd < 0 || (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) || access(folder, F_OK) < 0)
@@ -82,18 +84,18 @@ static bool hold(const char *folder, int *ret)
 
 void mf_tmpdir_make(struct mf_tmpdir *ret)
 {
-    const char *ours = getenv("TMPDIR"), *within = ours && *ours ? ours : "/tmp";
+    const char *ours = getenv("TMPDIR"), *parent = ours && *ours ? ours : "/tmp";
     *ret = (struct mf_tmpdir){.lock = -1};
-    sweep(within);
+    remove_stale(parent);
     for (int i = 0; i < TRIES_MAX; i++) {
         _cleanup_(mf_freep) char *text = NULL;
-        if (asprintf(&text, NAME "%s/" PREFIX "XXXXXX", within) < 0) {
+        if (asprintf(&text, VARIABLE "%s/" PREFIX "XXXXXX", parent) < 0) {
             text = NULL;
             return;
         }
         if (!mkdtemp(path_of(text)))
             return;
-        if (hold(path_of(text), &ret->lock)) {
+        if (lock_folder(path_of(text), &ret->lock)) {
             ret->text = MF_TAKE(text);
             return;
         }
@@ -119,7 +121,7 @@ char **mf_tmpdir_environment(const struct mf_tmpdir *t)
     if (!env)
         return NULL;
     for (size_t i = 0; i < n; i++) {
-        if (!t->text || strncmp(environ[i], NAME, strlen(NAME)) != 0)
+        if (!t->text || strncmp(environ[i], VARIABLE, strlen(VARIABLE)) != 0)
             env[kept++] = environ[i];
     }
     env[kept] = t->text;

@@ -1,16 +1,16 @@
-/* A folder for what a program writes on its way, which it finds by TMPDIR. Whoever starts the program makes it and removes it when
- * the program has ended, however it did. It is locked while whoever made it lives, and the kernel takes the lock from one that dies:
- * what nobody holds is left over from one that was killed, and goes when the next one is made. Thread-safe. */
+/* A temporary directory for a child process, passed in TMPDIR. The parent process creates it and removes it
+ * after the child has ended for any reason. The parent holds a lock on it; if the parent dies, the kernel
+ * releases the lock, and the next mf_tmpdir_make removes the directory. Thread-safe. */
 #pragma once
 
 struct mf_tmpdir {
-    char *text; /* "TMPDIR=…"; NULL: there is none */
-    int lock;   /* with a text */
+    char *text; /* "TMPDIR=…"; NULL: no directory */
+    int lock;   /* valid if text is set */
 };
 
-/* Where none can be made there is none: the program, which may need none, has the TMPDIR that we have. */
+/* Creates a directory. If that fails, ret->text is NULL and the child uses the parent's TMPDIR. */
 void mf_tmpdir_make(struct mf_tmpdir *ret);
 void mf_tmpdir_remove(struct mf_tmpdir *t);
-/* Our environment with that in it, which whoever else is in this process does not see. Its texts are ours and the folder's, the array
- * the caller's. NULL: no memory. */
+/* Returns a copy of the environment with this TMPDIR; the environment of the process is not changed. The
+ * caller frees the array only: the strings belong to the process and to t. NULL if out of memory. */
 char **mf_tmpdir_environment(const struct mf_tmpdir *t);

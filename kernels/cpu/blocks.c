@@ -6,7 +6,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/device.h"
 #include "kernels/core/tensors.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/core/vector.h"
 
 MF_NAMES_DEFINE(mf_sort, MF_SORT_, MF_SORT_MAP);
 
@@ -16,7 +16,7 @@ struct job {
     const struct mf_blocks *out;
     int32_t *counts; /* serial, scatter: [n_bins]; stages, stable: [lanes, n_bins]; one: [n_bins] */
     int32_t *starts; /* stages: [n_bins] */
-    uint64_t *seen;  /* one: a bit for each bin with routes */
+    uint64_t *seen;  /* one: one bit per bin, set if it has routes */
     int32_t *bins;   /* one: [routes] */
     uint16_t *ranks; /* one: [routes] */
     int64_t rows;
@@ -34,7 +34,7 @@ MF_VECTOR_INLINE int32_t bin_at(const struct mf_routes *r, int64_t i, bool wide,
     return bin < r->n_bins ? bin : -1;
 }
 
-/* A body with the two kinds of ids and maps as constants. */
+/* Instantiates a body with the id width and the use of bin_of as constants. */
 #define BY_KIND(body, r, ...)                                                                     \
     do {                                                                                          \
         if ((r)->wide)                                                                            \
@@ -43,7 +43,8 @@ MF_VECTOR_INLINE int32_t bin_at(const struct mf_routes *r, int64_t i, bool wide,
             (r)->bin_of ? body(r, __VA_ARGS__, false, true) : body(r, __VA_ARGS__, false, false); \
     } while (0)
 
-MF_VECTOR_INLINE void put(const struct mf_blocks *out, int64_t token, int32_t slot, int64_t i, int32_t row)
+MF_VECTOR_INLINE void store_route(const struct mf_blocks *out, int64_t token, int32_t slot, int64_t i,
+                                  int32_t row)
 {
     if (out->row_of)
         out->row_of[i] = row;
@@ -67,7 +68,7 @@ MF_VECTOR_INLINE void count_body(const struct mf_routes *r, int64_t from, int64_
     }
 }
 
-/* Counts the routes of tokens from … to - 1 on top of counts. */
+/* Adds the routes of tokens from … to - 1 to counts. */
 static void count(const struct mf_routes *r, int64_t from, int64_t to, int32_t *counts)
 {
     BY_KIND(count_body, r, from, to, counts);
@@ -80,40 +81,41 @@ MF_VECTOR_INLINE void place_body(const struct mf_routes *r, const struct mf_bloc
     for (int64_t t = from; t < to; t++) {
         for (int32_t j = 0; j < r->topk; j++, i++) {
             int32_t bin = bin_at(r, i, wide, mapped);
-            put(out, t, j, i, bin < 0 ? -1 : next[bin]++);
+            store_route(out, t, j, i, bin < 0 ? -1 : next[bin]++);
         }
     }
 }
 
-/* Places the routes of tokens from … to - 1, each in the next row of its bin. */
+/* Stores the routes of tokens from … to - 1, each in the next row of its bin. */
 static void place(const struct mf_routes *r, const struct mf_blocks *out, int64_t from, int64_t to,
                   int32_t *next)
 {
     BY_KIND(place_body, r, out, from, to, next);
 }
 
-MF_VECTOR_INLINE void draw_body(const struct mf_routes *r, const struct mf_blocks *out, int64_t from,
-                                int64_t to, int32_t *next, bool wide, bool mapped)
+MF_VECTOR_INLINE void place_atomic_body(const struct mf_routes *r, const struct mf_blocks *out, int64_t from,
+                                        int64_t to, int32_t *next, bool wide, bool mapped)
 {
     int64_t i = from * r->topk;
     for (int64_t t = from; t < to; t++) {
         for (int32_t j = 0; j < r->topk; j++, i++) {
             int32_t bin = bin_at(r, i, wide, mapped);
-            put(out, t, j, i, bin < 0 ? -1 : __atomic_fetch_add(&next[bin], 1, __ATOMIC_RELAXED));
+            store_route(out, t, j, i, bin < 0 ? -1 : __atomic_fetch_add(&next[bin], 1, __ATOMIC_RELAXED));
         }
     }
 }
 
-/* The same with rows that all threads draw from. */
-static void draw(const struct mf_routes *r, const struct mf_blocks *out, int64_t from, int64_t to,
-                 int32_t *next)
+/* As place(), but `next` is shared by all threads and updated atomically. */
+static void place_atomic(const struct mf_routes *r, const struct mf_blocks *out, int64_t from, int64_t to,
+                         int32_t *next)
 {
-    BY_KIND(draw_body, r, out, from, to, next);
+    BY_KIND(place_atomic_body, r, out, from, to, next);
 }
 
 /* ---- one bin ---- */
 
-/* Rows first … of a bin with n routes: its blocks and its padding. -> the row behind them. */
+/* Writes blocks and padding of a bin with n routes whose rows begin at `first`. Returns the row after the
+ * bin. */
 static int32_t lay_out(const struct mf_blocks *out, int32_t bin, int32_t n, int32_t first)
 {
     int32_t end = first + (n + out->block - 1) / out->block * out->block;
@@ -127,7 +129,7 @@ static int32_t lay_out(const struct mf_blocks *out, int32_t bin, int32_t n, int3
     return end;
 }
 
-/* Counts become first rows. -> rows in use. */
+/* Replaces counts by first rows. Returns the number of rows in use. */
 static int32_t lay_out_all(const struct mf_blocks *out, int32_t *counts, int32_t n_bins)
 {
     int32_t rows = 0;
@@ -168,27 +170,27 @@ MF_VECTOR_INLINE void rank_body(const struct mf_routes *r, struct job *j, bool w
     }
 }
 
-static void sort_one(struct job *j)
+static void sort_few(struct job *j)
 {
     const struct mf_routes *r = j->r;
-    int32_t rows = 0, named = 0, words = (r->n_bins + 63) / 64;
+    int32_t rows = 0, next_first = 0, words = (r->n_bins + 63) / 64;
     memset(j->seen, 0, (size_t)words * sizeof(*j->seen));
     BY_KIND(rank_body, r, j);
     for (int32_t w = 0; w < words; w++) {
         for (uint64_t left = j->seen[w]; left; left &= left - 1) {
             int32_t bin = w * 64 + __builtin_ctzll(left), n = j->counts[bin];
             j->counts[bin] = rows;
-            for (; j->out->first && named <= bin; named++)
-                j->out->first[named] = rows;
+            for (; j->out->first && next_first <= bin; next_first++)
+                j->out->first[next_first] = rows;
             rows = lay_out(j->out, bin, n, rows);
         }
     }
-    for (; j->out->first && named <= r->n_bins; named++)
-        j->out->first[named] = rows;
+    for (; j->out->first && next_first <= r->n_bins; next_first++)
+        j->out->first[next_first] = rows;
     for (int64_t t = 0, i = 0; t < r->tokens; t++) {
         for (int32_t slot = 0; slot < r->topk; slot++, i++) {
             int32_t bin = j->bins[i];
-            put(j->out, t, slot, i, bin < 0 ? -1 : j->counts[bin] + j->ranks[i]);
+            store_route(j->out, t, slot, i, bin < 0 ? -1 : j->counts[bin] + j->ranks[i]);
         }
     }
     j->rows = rows;
@@ -203,7 +205,7 @@ static struct slice slice_of(int64_t n, int64_t part, int64_t n_parts)
     return (struct slice){n * part / n_parts, n * (part + 1) / n_parts};
 }
 
-/* Stage 2: what earlier lanes have of a bin, in place of what each has; the total behind them. */
+/* Stage 2: replaces each lane's count of a bin by the sum of the earlier lanes; `starts` gets the totals. */
 static void sum_columns(struct job *j, struct slice bins)
 {
     int32_t n_bins = j->r->n_bins;
@@ -247,7 +249,8 @@ static void sort_stages(struct job *j, int thread, int n_threads)
     }
 }
 
-/* A thread's first row of a bin is behind those of the threads before it. */
+/* Replaces each thread's count of a bin by its first row: threads follow each other within a bin. Returns the
+ * number of rows in use. */
 static int32_t lay_out_slices(struct job *j, int n_threads)
 {
     int32_t rows = 0, n_bins = j->r->n_bins;
@@ -281,7 +284,7 @@ static void sort_stable(struct job *j, int thread, int n_threads)
     place(r, j->out, tokens.from, tokens.to, own);
 }
 
-/* A histogram of its own spares a thread the shared counters but for one addition a bin. */
+/* Each thread counts into a private histogram and adds it to the shared one, once per bin. */
 static void sort_scatter(struct job *j, int thread, int n_threads)
 {
     const struct mf_routes *r = j->r;
@@ -301,10 +304,10 @@ static void sort_scatter(struct job *j, int thread, int n_threads)
     if (thread == 0)
         j->rows = lay_out_all(j->out, j->counts, r->n_bins);
     mf_pool_barrier();
-    draw(r, j->out, tokens.from, tokens.to, j->counts);
+    place_atomic(r, j->out, tokens.from, tokens.to, j->counts);
 }
 
-static void zero(const struct mf_blocks *out, int part, int n_parts)
+static void zero_fill(const struct mf_blocks *out, int part, int n_parts)
 {
     struct slice lines = slice_of((int64_t)((out->zeroed_bytes + 63) / 64), part, n_parts);
     size_t from = (size_t)lines.from * 64, to = MF_MIN((size_t)lines.to * 64, out->zeroed_bytes);
@@ -319,9 +322,9 @@ static void run_thread(void *context, int thread, int n_threads)
     case MF_SORT_SERIAL:
     case MF_SORT_ONE:
         if (thread == 0)
-            j->sort == MF_SORT_ONE ? sort_one(j) : sort_serial(j);
+            j->sort == MF_SORT_ONE ? sort_few(j) : sort_serial(j);
         if (thread > 0 || n_threads == 1)
-            zero(j->out, n_threads > 1 ? thread - 1 : 0, n_threads > 1 ? n_threads - 1 : 1);
+            zero_fill(j->out, n_threads > 1 ? thread - 1 : 0, n_threads > 1 ? n_threads - 1 : 1);
         return;
     case MF_SORT_STAGES:
         sort_stages(j, thread, n_threads);
@@ -335,20 +338,20 @@ static void run_thread(void *context, int thread, int n_threads)
     case MF_SORT_N_:
         break;
     }
-    zero(j->out, thread, n_threads);
+    zero_fill(j->out, thread, n_threads);
 }
 
-/* ---- the calls ---- */
+/* ---- public functions ---- */
 
-bool mf_sort_takes(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads, const char **ret_why)
+bool mf_sort_supports(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads, const char **ret_why)
 {
     *ret_why = NULL;
     if (threads < 1 || threads > MF_SORT_THREADS)
-        *ret_why = "a sort takes 1 to 256 threads";
+        *ret_why = "sorts support 1 to 256 threads";
     else if (sort == MF_SORT_ONE && routes > MF_SORT_ONE_ROUTES)
-        *ret_why = "one takes up to 1024 routes, as it keeps the rank of each in the first cache";
+        *ret_why = "algorithm one supports up to 1024 routes: their ranks must fit the L1 cache";
     else if (sort == MF_SORT_STAGES && n_bins > MF_SORT_STAGES_BINS)
-        *ret_why = "stages takes up to 1024 experts, as its matrix has a row and a column for each";
+        *ret_why = "algorithm stages supports up to 1024 experts: its matrix has experts x experts cells";
     return *ret_why == NULL;
 }
 
@@ -357,7 +360,7 @@ static size_t whole_lines(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Counters in rows of n_bins. */
+/* Number of counter arrays of n_bins counters. */
 static size_t count_rows(enum mf_sort sort, int32_t n_bins, int threads)
 {
     return sort == MF_SORT_STAGES    ? (size_t)n_bins
@@ -379,8 +382,8 @@ size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, in
     return bytes;
 }
 
-/* Most rows that n routes over n_bins bins can need, a multiple of block: every bin that can have a route ends in a
- * block of its own. */
+/* Maximum rows of n routes over n_bins bins, a multiple of block: every bin that can have a route may end in
+ * a partial block. */
 static int64_t most_rows(int64_t routes, int32_t n_bins, int32_t block)
 {
     int64_t last = MF_MIN((int64_t)n_bins, routes);
@@ -407,13 +410,13 @@ int64_t mf_blocks_sort(enum mf_sort sort, const struct mf_routes *r, const struc
     struct job j = {.sort = sort, .r = r, .out = out};
     const char *why;
     if (r->tokens < 0 || r->topk < 1 || r->n_experts < 1 || r->n_bins < 1 || out->block < 1 ||
-        !mf_sort_takes(sort, r->tokens * r->topk, r->n_bins, threads, &why))
+        !mf_sort_supports(sort, r->tokens * r->topk, r->n_bins, threads, &why))
         return -EINVAL;
     if (most_rows(r->tokens * r->topk, r->n_bins, out->block) > INT32_MAX)
         return -EOVERFLOW;
     threads = MF_MIN(threads, mf_pool_threads());
     carve(&j, threads, workspace);
-    /* one thread is the caller's own: a kernel that runs on the pool already may sort for itself */
+    /* run in the calling thread, which may already run on the pool */
     if (threads == 1 && (sort == MF_SORT_SERIAL || sort == MF_SORT_ONE))
         run_thread(&j, 0, 1);
     else

@@ -1,22 +1,27 @@
-/* Routes into blocks of experts: the counting sort under every sort and permutation of the CPU, in five algorithms.
+/* Groups routes into blocks of experts: the counting sort behind every CPU sort and permutation, in five
+ * algorithms.
  *
- * A route is one of a token's k choices; its flat index is i = token·k + slot. Routes are grouped by bin (an expert, or
- * a local number for it), bins ascending, each bin's rows rounded up to a multiple of `block`. What comes out, and
- * whether rows hold flat or packed ids, is up to struct mf_blocks; the contracts that libraries know are made of it in
- * kernels/ops/align.h (vLLM) and kernels/ops/moe_sort.h (AITER).
+ * A route is one of a token's k choices; its flat index is i = token·k + slot. Routes are grouped by bin (an
+ * expert, or its local number). Bins are in ascending order, and each bin's rows are rounded up to a multiple
+ * of `block`. struct mf_blocks selects the outputs and whether ids are flat or packed. kernels/ops/align.h
+ * (vLLM) and kernels/ops/moe_sort.h (AITER) build the output formats of those libraries on it.
  *
- *   serial    one thread counts, lays out, places
- *   one       one thread, few routes: a bin without routes costs one bit, ranks are kept from the count
- *   stages    four stages with a lane for each bin: a lane counts its slice, columns are summed, one thread lays out,
- *             lanes place (sgl-project/sglang, moe_align_block_size, its first Triton version)
- *   stable    a slice and a histogram for each thread, one scan over both, then threads place
- *   scatter   threads count into one histogram and draw rows from shared counters: order inside a bin is by chance
+ *   serial    one thread counts, computes the layout, places
+ *   one       one thread, few routes: an empty bin costs one bit, ranks are kept from the count
+ *   stages    four stages, one lane per bin: each lane counts its slice, columns are summed, one thread
+ *             computes the layout, lanes place (sgl-project/sglang, moe_align_block_size, its first Triton
+ *             version)
+ *   stable    one slice and one histogram per thread, one scan over both, then threads place
+ *   scatter   threads count into one histogram and take rows from shared atomic counters: the order within
+ *             a bin is not deterministic
  *
- * All but scatter keep a bin's routes in flat order, so their results are the same bits. Routes whose id lies outside
- * first … first + n_experts - 1, or whose expert has no bin, get no row. An id that a token has twice keeps both routes.
+ * All but scatter keep a bin's routes in flat order, so their results are bitwise equal. Routes with an id
+ * outside first … first + n_experts - 1, or whose expert has no bin, get no row. If a token has the same id
+ * twice, both routes get a row.
  *
- * Thread rule: a call runs on the pool (kernels/core/device.h) and returns when it is done; nothing is allocated. `serial` and
- * `one` with one thread run in the caller, so that a kernel on the pool may call them. */
+ * Threads: a call runs on the pool (kernels/core/device.h) and returns when the sort is complete. It
+ * allocates nothing. With one thread, `serial` and `one` run in the calling thread, so code that already runs
+ * on the pool may call them. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,46 +32,48 @@
 
 /* clang-format off */
 #define MF_SORT_MAP(X, P) \
-    X(P, SERIAL, "serial") X(P, ONE, "one") X(P, STAGES, "stages") X(P, STABLE, "stable") X(P, SCATTER, "scatter")
+    X(P, SERIAL, "serial") X(P, ONE, "one") X(P, STAGES, "stages") X(P, STABLE, "stable") \
+    X(P, SCATTER, "scatter")
 /* clang-format on */
 MF_NAMES_DECLARE(mf_sort, MF_SORT_, MF_SORT_MAP);
 
-#define MF_SORT_ONE_ROUTES  1024 /* most routes of `one`: its ranks stay in the first cache */
-#define MF_SORT_STAGES_BINS 1024 /* most bins of `stages`: its matrix has a row for each, 4 MiB here */
-#define MF_SORT_THREADS     256  /* most threads of any */
+#define MF_SORT_ONE_ROUTES 1024 /* maximum routes of `one`: its ranks stay in the L1 cache */
+/* maximum bins of `stages`: its matrix is bins x bins, 4 MiB at this limit */
+#define MF_SORT_STAGES_BINS 1024
+#define MF_SORT_THREADS     256 /* maximum threads of every algorithm */
 
 struct mf_routes {
     const void *ids; /* [tokens, topk], int32 or int64 */
-    bool wide;       /* int64 */
+    bool wide;       /* ids are int64 */
     int64_t tokens;
     int32_t topk;
-    int32_t first, n_experts; /* ids first … first + n_experts - 1 name experts */
-    const int32_t *bin_of;    /* [n_experts], by id - first: -1 for no bin; NULL: an expert is its own bin */
+    int32_t first, n_experts; /* valid ids are first … first + n_experts - 1 */
+    const int32_t *bin_of;    /* [n_experts], indexed by id - first; -1: no bin; NULL: bin = id - first */
     int32_t n_bins;
 };
 
-/* Every pointer may be NULL. */
+/* Outputs of a sort. Every pointer may be NULL. */
 struct mf_blocks {
     int32_t block;
-    bool packed;         /* ids are slot << 24 | token; else flat */
-    int32_t pad;         /* what rows of padding hold */
+    bool packed;         /* ids are slot << 24 | token; otherwise the flat index */
+    int32_t pad;         /* value of ids in padding rows */
     int32_t *ids;        /* [rows] */
     int32_t *experts;    /* [rows / block] */
-    const int32_t *name; /* [n_bins]: what experts calls a bin; NULL: its number */
+    const int32_t *name; /* [n_bins]: value of `experts` for a bin; NULL: the bin number */
     const float *route_weights;
-    float *weights;  /* [rows]: those of the routes, 0 in padding */
+    float *weights;  /* [rows]: routing weights of the routes, 0 in padding rows */
     int32_t *row_of; /* [tokens·topk]: -1 for routes without a row */
-    int32_t *valid;  /* [tokens·topk]: the flat index itself, -1 for routes without a row */
-    int64_t *first;  /* [n_bins + 1]: first row of each bin, then rows in use */
-    char *zeroed;    /* filled with zeros on the way; where one thread sorts, by the others */
+    int32_t *valid;  /* [tokens·topk]: the flat index, -1 for routes without a row */
+    int64_t *first;  /* [n_bins + 1]: first row of each bin, then the number of rows in use */
+    char *zeroed;    /* zero-filled during the sort; when one thread sorts, by the other threads */
     size_t zeroed_bytes;
 };
 
-/* Whether the algorithm takes so many routes and bins; if not, *ret_why is a sentence's end ("… takes up to …"). */
-bool mf_sort_takes(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads, const char **ret_why);
-/* Bytes, a multiple of 64; 64-byte aligned when handed in. */
+/* True if the algorithm supports these sizes; otherwise *ret_why is a static sentence with the limit. */
+bool mf_sort_supports(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads, const char **ret_why);
+/* Bytes of workspace, a multiple of 64. The caller aligns the workspace to 64 bytes. */
 size_t mf_blocks_workspace(enum mf_sort sort, int64_t routes, int32_t n_bins, int threads);
-/* -> rows in use. -EINVAL: mf_sort_takes() says no, or a size below 1 (0 routes are fine); -EOVERFLOW: rows that
- * 31 bits do not count. Nothing is written then. */
+/* Returns the number of rows in use. -EINVAL: mf_sort_supports() is false, or a size is below 1 (0 tokens are
+ * valid); -EOVERFLOW: the row count exceeds INT32_MAX. On error nothing is written. */
 int64_t mf_blocks_sort(enum mf_sort sort, const struct mf_routes *routes, const struct mf_blocks *out,
                        int threads, void *workspace);

@@ -11,12 +11,15 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Everything is measured in turns, as another program may have a core for as long as a turn takes. */
-#define TURNS      4
-#define READ_MS    36
-#define WINDOW     (8u << 20) /* read at once: short enough that some window is not disturbed by other programs */
+/* The measurements are interleaved in passes, because another program may occupy a core for the length of one
+ * measurement. */
+#define PASSES  4
+#define READ_MS 36
+/* bytes per read; short enough that some windows run undisturbed by other programs */
+#define WINDOW     (8u << 20)
 #define COMPUTE_MS 4
-#define TURNS_MIN  8 /* however long: a turn in which a thread had to wait for its core says nothing */
+/* even if COMPUTE_MS is over: a run in which a thread waits for its core is useless */
+#define COMPUTE_RUNS_MIN 8
 
 struct work {
     const struct mf_cpu_peak_loops *loops;
@@ -62,19 +65,19 @@ static void compute_part(void *context, int thread, int n_threads)
     (w->bf16 ? w->loops->bf16 : w->loops->f32)(w->rounds);
 }
 
-static void nothing(void *context, int thread, int n_threads)
+static void empty_job(void *context, int thread, int n_threads)
 {
     (void)context;
     (void)thread;
     (void)n_threads;
 }
 
-/* What reading is measured with: four times the last cache (64 MB to a gigabyte), read a window at a time in turn,
- * so that each window has left the cache when its turn comes again. */
+/* Buffer of the read measurement: four times the last-level cache, 64 MiB to 1 GiB. Windows are read in
+ * rotation, so each one has left the cache before it is read again. */
 struct buffer {
     struct work all;
     void *memory;
-    size_t at; /* of the next window */
+    size_t at; /* offset of the next window */
 };
 
 static int buffer_new(const struct mf_cpu_peak_loops *loops, uint64_t llc_bytes, struct buffer *ret)
@@ -94,7 +97,7 @@ static int buffer_new(const struct mf_cpu_peak_loops *loops, uint64_t llc_bytes,
     return 0;
 }
 
-/* The best window counts. */
+/* Returns the read bandwidth of the best window, in GB/s. */
 static double measure_read(struct buffer *b)
 {
     struct work w = b->all;
@@ -107,7 +110,7 @@ static double measure_read(struct buffer *b)
         double from = now_s();
         mf_pool_run(read_part, &w, mf_pool_threads());
         double gbs = (double)WINDOW / (now_s() - from) * 1e-9;
-        /* the first windows may still hold what was touched last */
+        /* the first window may still be in the cache */
         if (n > 0 && gbs > best)
             best = gbs;
     }
@@ -121,7 +124,7 @@ static double measure_compute(const struct mf_cpu_peak_loops *loops, bool bf16)
            best = 0.0;
     double end = now_s() + COMPUTE_MS * 1e-3;
 
-    for (int n = 0; n < TURNS_MIN || now_s() < end; n++) {
+    for (int n = 0; n < COMPUTE_RUNS_MIN || now_s() < end; n++) {
         double from = now_s();
         mf_pool_run(compute_part, &w, mf_pool_threads());
         double gflops = flops / (now_s() - from) * 1e-9;
@@ -134,10 +137,10 @@ static double measure_gap_us(void)
 {
     double best = 1e9;
 
-    for (int turn = 0; turn < 8; turn++) {
+    for (int pass = 0; pass < 8; pass++) {
         double from = now_s();
         for (int i = 0; i < 50; i++)
-            mf_pool_run(nothing, NULL, mf_pool_threads());
+            mf_pool_run(empty_job, NULL, mf_pool_threads());
         double us = (now_s() - from) * 1e6 / 50;
         best = us < best ? us : best;
     }
@@ -154,7 +157,7 @@ int mf_cpu_peaks_measure(enum mf_isa isa, uint64_t llc_bytes, struct mf_cpu_peak
     mf_pool_pin_caller(&before);
     mf_pool_wake();
     int r = buffer_new(loops, llc_bytes, &buffer);
-    for (int turn = 0; turn < TURNS && r == 0; turn++) {
+    for (int pass = 0; pass < PASSES && r == 0; pass++) {
         best.mem_read_gbs = fmax(best.mem_read_gbs, measure_read(&buffer));
         best.f32_gflops = fmax(best.f32_gflops, measure_compute(loops, false));
         best.bf16_gflops = fmax(best.bf16_gflops, measure_compute(loops, true));

@@ -4,52 +4,55 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/codes.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/core/vector.h"
 
-#define HALF  16  /* rows of a panel that decode() makes */
-#define PIECE 256 /* of K: a multiple of every group, and of which 32 rows stay in the first cache */
+#define HALF_ROWS 16  /* rows per panel written by decode() */
+#define PIECE_K   256 /* K per piece: a multiple of every scale group; 32 rows of a piece fit the L1 cache */
 
-#define GROUP 4 /* bytes of a row that lie together in a panel */
+#define GROUP_BYTES 4 /* consecutive bytes of a row in a panel */
 
-/* Values of a piece, then its codes where they are brought into a panel first. */
-size_t mf_dequant_room(void)
+/* Holds the decoded values of a piece, then its quantised weights if they are repacked. */
+size_t mf_dequant_workspace(void)
 {
-    return (size_t)MF_DEQUANT_ROWS * PIECE * (sizeof(uint16_t) + 1);
+    return (size_t)MF_DEQUANT_ROWS * PIECE_K * (sizeof(uint16_t) + 1);
 }
 
-/* Two panels of sixteen rows become one of 32: pairs of K stand side by side. */
+/* Interleaves two panels of 16 rows into one of 32. */
 static void join(const uint16_t *from, size_t half, size_t n_pairs, uint16_t *to)
 {
     for (size_t k = 0; k < n_pairs; k++) {
-        memcpy(to + k * 4 * HALF, from + k * 2 * HALF, 2 * HALF * sizeof(*to));
-        memcpy(to + k * 4 * HALF + 2 * HALF, from + half + k * 2 * HALF, 2 * HALF * sizeof(*to));
+        memcpy(to + k * 4 * HALF_ROWS, from + k * 2 * HALF_ROWS, 2 * HALF_ROWS * sizeof(*to));
+        memcpy(to + k * 4 * HALF_ROWS + 2 * HALF_ROWS, from + half + k * 2 * HALF_ROWS,
+               2 * HALF_ROWS * sizeof(*to));
     }
 }
 
-/* The same with a factor for each row, or divided by it: by[i] is that of the i-th value of a pair of K. */
-#define JOIN(op)                                                                                          \
-    {                                                                                                     \
-        for (size_t k = 0; k < n_pairs; k++) {                                                            \
-            for (size_t h = 0; h < 2; h++) {                                                              \
-                for (size_t i = 0; i < (size_t)2 * HALF; i++) {                                           \
-                    float v = mf_float_of((uint32_t)from[h * half + k * 2 * HALF + i] << 16)              \
-                        op by[h * 2 * HALF + i];                                                          \
-                    uint32_t u = mf_bits_of(v);                                                           \
-                    to[k * 4 * HALF + h * 2 * HALF + i] = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16); \
-                }                                                                                         \
-            }                                                                                             \
-        }                                                                                                 \
+/* As join(), but multiplies or divides each value by the factor of its row. `by` has one factor per value of
+ * a pair of K, in output order. */
+#define JOIN(op)                                                                                  \
+    {                                                                                             \
+        for (size_t k = 0; k < n_pairs; k++) {                                                    \
+            for (size_t h = 0; h < 2; h++) {                                                      \
+                for (size_t i = 0; i < (size_t)2 * HALF_ROWS; i++) {                              \
+                    float v = mf_float_of((uint32_t)from[h * half + k * 2 * HALF_ROWS + i] << 16) \
+                        op by[h * 2 * HALF_ROWS + i];                                             \
+                    uint32_t u = mf_bits_of(v);                                                   \
+                    to[k * 4 * HALF_ROWS + h * 2 * HALF_ROWS + i] =                               \
+                        (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);                           \
+                }                                                                                 \
+            }                                                                                     \
+        }                                                                                         \
     }
-MF_VECTOR_BODY(static, void, join_times,
+MF_VECTOR_BODY(static, void, join_scaled,
                (const uint16_t *restrict from, size_t half, size_t n_pairs, const float *restrict by,
                 uint16_t *restrict to),
                (from, half, n_pairs, by, to), JOIN(*))
-MF_VECTOR_BODY(static, void, join_over,
+MF_VECTOR_BODY(static, void, join_divided,
                (const uint16_t *restrict from, size_t half, size_t n_pairs, const float *restrict by,
                 uint16_t *restrict to),
                (from, half, n_pairs, by, to), JOIN(/))
 
-/* What decode() leaves outside of the values of row n at k: a scale that it does not fold in, or the global factor. */
+/* The factor that decode() does not apply to row n at k: an unfolded scale, or the global factor. */
 static float factor_of(const struct mf_dequant *d, size_t expert, size_t n, size_t k)
 {
     const struct mf_codec *c = d->codec;
@@ -61,12 +64,13 @@ static float factor_of(const struct mf_dequant *d, size_t expert, size_t n, size
     return ((const float *)d->from.part[1])[(expert * rows + row) * cols + col];
 }
 
-static void finish(const struct mf_dequant *d, size_t expert, size_t n0, size_t k0, size_t k_end,
-                   const uint16_t *values, uint16_t *to)
+static void join_and_scale(const struct mf_dequant *d, size_t expert, size_t n0, size_t k0, size_t k_end,
+                           const uint16_t *values, uint16_t *to)
 {
     const struct mf_codec *c = d->codec;
     bool folds = mf_codec_folds(c);
-    size_t half = HALF * (k_end - k0), group = folds || c->group_cols == 0 ? PIECE : (size_t)c->group_cols;
+    size_t half = HALF_ROWS * (k_end - k0),
+           group = folds || c->group_cols == 0 ? PIECE_K : (size_t)c->group_cols;
     float by[2 * MF_DEQUANT_ROWS];
 
     if (folds && !c->global) {
@@ -77,22 +81,23 @@ static void finish(const struct mf_dequant *d, size_t expert, size_t n0, size_t 
         size_t n_pairs = (MF_MIN(k + group, k_end) - k) / 2;
         for (size_t i = 0; i < MF_ARRAY_LEN(by); i++)
             by[i] = factor_of(d, expert, n0 + i / 2, k);
-        (folds ? join_over : join_times)(values + (k - k0) * HALF, half, n_pairs, by,
-                                         to + (k - k0) * MF_DEQUANT_ROWS);
+        (folds ? join_divided : join_scaled)(values + (k - k0) * HALF_ROWS, half, n_pairs, by,
+                                             to + (k - k0) * MF_DEQUANT_ROWS);
     }
 }
 
-/* A piece of rows that lie one after the other becomes one of a panel, which decode() takes many times as fast. */
-static void bring_into_panel(const struct mf_dequant *d, struct mf_decode *piece, uint8_t *codes)
+/* Repacks a piece of the `row` layout as a panel, which decode() processes many times faster. */
+static void repack_as_panel(const struct mf_dequant *d, struct mf_decode *piece, uint8_t *codes)
 {
     const struct mf_codec *c = d->codec;
     size_t row_bytes = mf_codec_row_bytes(c, d->K),
-           n_groups = mf_codec_row_bytes(c, piece->k_end - piece->k0) / GROUP;
+           n_groups = mf_codec_row_bytes(c, piece->k_end - piece->k0) / GROUP_BYTES;
     const uint8_t *from = (const uint8_t *)piece->w + mf_codec_row_bytes(c, piece->k0);
 
     for (size_t g = 0; g < n_groups; g++) {
         for (size_t r = 0; r < MF_DEQUANT_ROWS; r++)
-            memcpy(codes + (g * MF_DEQUANT_ROWS + r) * GROUP, from + r * row_bytes + g * GROUP, GROUP);
+            memcpy(codes + (g * MF_DEQUANT_ROWS + r) * GROUP_BYTES, from + r * row_bytes + g * GROUP_BYTES,
+                   GROUP_BYTES);
     }
     if (mf_codec_folds(c))
         piece->scale =
@@ -103,11 +108,11 @@ static void bring_into_panel(const struct mf_dequant *d, struct mf_decode *piece
     piece->k0 = 0;
 }
 
-void mf_dequant_strip(const struct mf_dequant *d, size_t expert, size_t n0, void *room)
+void mf_dequant_strip(const struct mf_dequant *d, size_t expert, size_t n0, void *workspace)
 {
     const struct mf_codec *c = d->codec;
     size_t first = expert * d->N + n0, scales = mf_codec_scale_cols(c, d->K) * (size_t)c->scale_bytes;
-    uint8_t *codes = (uint8_t *)room + (size_t)MF_DEQUANT_ROWS * PIECE * sizeof(uint16_t);
+    uint8_t *codes = (uint8_t *)workspace + (size_t)MF_DEQUANT_ROWS * PIECE_K * sizeof(uint16_t);
     const struct mf_decode strip = {
         .codec = c,
         .panel = d->panel,
@@ -116,17 +121,17 @@ void mf_dequant_strip(const struct mf_dequant *d, size_t expert, size_t n0, void
         .ld_scale = scales,
         .n = MF_DEQUANT_ROWS,
         .K = d->K,
-        .to = room,
+        .to = workspace,
     };
 
-    for (size_t k = 0; k < d->K; k += PIECE) {
-        size_t end = MF_MIN(k + PIECE, d->K);
+    for (size_t k = 0; k < d->K; k += PIECE_K) {
+        size_t end = MF_MIN(k + PIECE_K, d->K);
         struct mf_decode piece = strip;
         piece.k0 = k;
         piece.k_end = end;
         if (d->panel == 1)
-            bring_into_panel(d, &piece, codes);
+            repack_as_panel(d, &piece, codes);
         d->ops->decode(&piece);
-        finish(d, expert, n0, k, end, room, d->to + first * d->K + k * MF_DEQUANT_ROWS);
+        join_and_scale(d, expert, n0, k, end, workspace, d->to + first * d->K + k * MF_DEQUANT_ROWS);
     }
 }

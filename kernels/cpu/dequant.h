@@ -1,6 +1,8 @@
-/* Weights of codes as bf16 in panels of 32 rows (kernels/core/layout.h), each value rounded once: for kernels that read no codes.
+/* Dequantises weights to bf16 in panels of 32 rows (kernels/core/layout.h), each value rounded once, for
+ * kernels that read bf16 weights only.
  *
- * The unit of work is a strip: 32 rows of one expert, all of K. Threads take strips as they like; nothing is shared. */
+ * The unit of work is a strip: 32 rows of one expert over all of K. Strips are independent: threads may
+ * process them in any order. */
 #pragma once
 
 #include "kernels/core/tensors.h"
@@ -10,14 +12,14 @@
 
 struct mf_dequant {
     const struct mf_cpu_ops *ops;
-    const struct mf_codec *codec; /* one with scales */
-    int panel;                    /* of the codes: 1 (row), 16, 32 */
-    size_t N, K;                  /* of an expert; N a multiple of the strip, K of 32 */
+    const struct mf_codec *codec; /* a codec with scales */
+    int panel;                    /* of the quantised weights: 1 (row), 16, 32 */
+    size_t N, K;                  /* of one expert; N is a multiple of MF_DEQUANT_ROWS, K of 32 */
     struct mf_tensor_ref from;    /* the weight's parts, all experts */
     uint16_t *to;                 /* [E, N, K] */
 };
 
-/* Bytes of room for one thread, 64-byte aligned. */
-size_t mf_dequant_room(void);
-/* The strip that begins at row n0 of that expert. */
-void mf_dequant_strip(const struct mf_dequant *d, size_t expert, size_t n0, void *room);
+/* Bytes of workspace per thread. The caller aligns it to 64 bytes. */
+size_t mf_dequant_workspace(void);
+/* Dequantises the strip that begins at row n0 of the expert. */
+void mf_dequant_strip(const struct mf_dequant *d, size_t expert, size_t n0, void *workspace);

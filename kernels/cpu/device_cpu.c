@@ -16,7 +16,7 @@
 
 #define DEFAULT_LLC (32u << 20)
 
-/* Family and model of cpuid, as GCC's and LLVM's tables of -march names have them. */
+/* Family and model of CPUID, with the -march names of GCC and LLVM. */
 /* clang-format off */
 static const struct march {
     const char *vendor;
@@ -56,7 +56,7 @@ static const struct march {
 /* clang-format on */
 
 #if defined(__x86_64__)
-static const char *march_of_table(void)
+static const char *known_march(void)
 {
     unsigned a, b, c, d;
     char vendor[13] = {0};
@@ -82,8 +82,8 @@ static const char *march_of_table(void)
     return NULL;
 }
 
-/* What an unknown CPU can run, by the psABI's levels. */
-static const char *march_of_flags(void)
+/* The x86-64 psABI level that an unknown CPU supports. */
+static const char *psabi_level(void)
 {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
@@ -93,12 +93,12 @@ static const char *march_of_flags(void)
     return __builtin_cpu_supports("sse4.2") ? "x86_64_v2" : "x86_64";
 }
 #else
-static const char *march_of_table(void)
+static const char *known_march(void)
 {
     return NULL;
 }
 
-static const char *march_of_flags(void)
+static const char *psabi_level(void)
 {
     return "generic";
 }
@@ -164,7 +164,7 @@ static void *cpu_alloc(struct mf_device *d, size_t bytes)
     void *p = mmap(NULL, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    /* Fewer TLB misses where the system allows it; nothing depends on it. */
+    /* fewer TLB misses, if the system allows huge pages */
     if (bytes >= (4u << 20))
         (void)madvise(p, whole_pages(bytes), MADV_HUGEPAGE);
     return p;
@@ -184,8 +184,8 @@ static int cpu_copy(struct mf_device *d, void *to, const void *from, size_t byte
     return 0;
 }
 
-/* clock_gettime is answered without the kernel (vDSO); threads are awake and the caller on its core before the
- * first reading, so that nothing of that is inside the sample. */
+/* Wakes the threads and pins the caller before the first clock reading, to keep both out of the sample.
+ * clock_gettime is served by the vDSO without a system call. */
 static int cpu_time(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     struct timespec from, to;
@@ -207,8 +207,8 @@ static int cpu_time(struct mf_device *d, mf_launch_fn launch, void *context, int
     return 0;
 }
 
-/* Launches have ended when they return, whichever thread makes them. */
-static int cpu_nothing(struct mf_device *d)
+/* Launches are synchronous on every thread. */
+static int cpu_no_op(struct mf_device *d)
 {
     (void)d;
     return 0;
@@ -230,16 +230,16 @@ static const struct mf_device_ops cpu_ops = {
     .module_unload = mf_module_cpu_unload,
     .module_function = mf_module_cpu_function,
     .module_launch = mf_module_cpu_launch,
-    .enter = cpu_nothing,
-    .sync = cpu_nothing,
+    .enter = cpu_no_op,
+    .sync = cpu_no_op,
 };
 
 static void describe(struct mf_device_info *info)
 {
-    const char *march = march_of_table();
+    const char *march = known_march();
 
     *info = (struct mf_device_info){.cores = mf_pool_threads(), .llc_bytes = read_llc_bytes()};
-    (void)snprintf(info->class.gfx, sizeof(info->class.gfx), "cpu-%s", march ? march : march_of_flags());
+    (void)snprintf(info->class.gfx, sizeof(info->class.gfx), "cpu-%s", march ? march : psabi_level());
     info->class.cu_num = info->cores;
     read_model(info->model, sizeof(info->model));
     (void)snprintf(info->isa, sizeof(info->isa), "%s", mf_isa_name(mf_isa_best()));
@@ -247,7 +247,7 @@ static void describe(struct mf_device_info *info)
     info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-int mf_device_cpu_open(const struct mf_device_opening *how, struct mf_device **ret)
+int mf_device_cpu_open(const struct mf_device_open_options *how, struct mf_device **ret)
 {
     const struct mf_device_info *known = how->known;
     struct mf_device *d = calloc(1, sizeof(*d));

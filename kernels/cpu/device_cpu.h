@@ -1,14 +1,11 @@
-/* The CPU as a device: one for each host. */
+/* The CPU as a device; one device per host. */
 #pragma once
 
 #include "kernels/core/device.h"
 
-/* Opening a device reads MOEFARM_ISA anew. */
-void mf_isa_refresh(void);
+int mf_device_cpu_open(const struct mf_device_open_options *how, struct mf_device **ret);
 
-int mf_device_cpu_open(const struct mf_device_opening *how, struct mf_device **ret);
-
-/* What the machine does at best, measured on every thread of the pool; takes about 0.2 s. */
+/* Ceilings of the machine, measured on all threads of the pool in about 0.2 s. */
 struct mf_cpu_peaks {
     double bf16_gflops, f32_gflops, mem_read_gbs, gap_us;
 };

@@ -1,5 +1,5 @@
-/* The loops beside the GEMM, in C that the compiler turns into vectors of whatever the including file is compiled
- * for. Included once by each ops_<isa>.c. */
+/* Elementwise loops around the GEMMs, in C that the compiler vectorises for the instruction set of the
+ * including file. Included once by each ops_<isa>.c. */
 #pragma once
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/ops.h"
 
-#define LANES 64 /* a loop body's worth of elements: several vectors of any width */
+#define LANES 64 /* elements per loop body: several vectors of any width */
 
 static inline float float_of_bits(uint32_t u)
 {
@@ -34,7 +34,8 @@ static inline float bf16_value(uint16_t v)
     return float_of_bits((uint32_t)v << 16);
 }
 
-/* e^x within 2 units in the last place between -87 and 88, saturating beyond; the polynomial is Cephes' expf. */
+/* e^x within 2 units in the last place for -87 to 88, saturating outside. The polynomial is that of Cephes'
+ * expf. */
 static inline float exp_fast(float x)
 {
     float c = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
@@ -57,7 +58,8 @@ static inline float sigmoid_fast(float x)
     return 1.0f / (1.0f + exp_fast(-x));
 }
 
-/* 1 + erf(x / √2), by Abramowitz and Stegun 7.1.26 on the side where it does not cancel. */
+/* 1 + erf(x / √2), by Abramowitz and Stegun 7.1.26. For negative x it returns the tail itself, which avoids
+ * cancellation. */
 static inline float one_plus_erf(float x)
 {
     float a = fabsf(x) * 0.70710678f;
@@ -87,11 +89,11 @@ static inline float act_gelu(float g, float u)
     return 0.5f * g * one_plus_erf(g) * u;
 }
 
-/* tanh by the exponential; exact to a few units in the last place where it matters, as 1 - 2 / (e^2x + 1). */
+/* tanh as 1 - 2 / (e^2x + 1), accurate to a few units in the last place from 0.125 on. */
 static inline float tanh_fast(float x)
 {
     float e = exp_fast(2.0f * (x < 0.0f ? -x : x)), t = 1.0f - 2.0f / (e + 1.0f), a = x < 0.0f ? -x : x;
-    /* small arguments cancel there: their series does not */
+    /* the formula cancels for small arguments: use the series */
     t = a < 0.125f ? a * (1.0f - a * a * (0.33333333f - a * a * 0.13333333f)) : t;
     return x != x ? x : x < 0.0f ? -t : t;
 }
@@ -187,13 +189,13 @@ static void combine(const uint16_t *restrict z, size_t ldz, int k, const float *
     }
 }
 
-/* An fp8 code as bf16 times 2^shift, which is exact: bf16 has all of e4m3's values for any shift that stays in range. `one` is
- * the exponent field of 2^shift less the format's bias. */
+/* An fp8 value as bf16 times 2^shift. The result is exact: bf16 holds every e4m3 value for any shift that
+ * stays in range. `one` is the exponent field of 2^shift minus the format's bias. */
 static inline uint16_t pack_code(uint8_t code, uint16_t one, bool nan)
 {
     uint16_t magnitude = code & 0x7f, sign = (uint16_t)((code & 0x80) << 8);
     uint16_t normal = (uint16_t)((one << 7) + (magnitude << 4));
-    /* a subnormal is 1 to 7 eighths of the smallest normal: its highest bit becomes the implicit one */
+    /* a subnormal is 1 to 7 eighths of the smallest normal: its highest set bit becomes the implicit one */
     uint16_t up = magnitude < 2 ? 3 : magnitude < 4 ? 2 : 1;
     uint16_t subnormal = (uint16_t)(((one - up) << 7) + (magnitude << (4 + up)));
 

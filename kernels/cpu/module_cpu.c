@@ -6,9 +6,9 @@
 
 #include "common/base/text.h"
 
-typedef void (*group_fn)(const void *block, size_t bytes, uint32_t x, uint32_t y, uint32_t z);
+typedef void (*block_fn)(const void *args, size_t bytes, uint32_t x, uint32_t y, uint32_t z);
 
-/* The module is the loader's handle itself. */
+/* The module is the dlopen handle. */
 int mf_module_cpu_load(struct mf_device *d, const char *path, char *why, size_t why_cap,
                        struct mf_module **ret)
 {
@@ -41,26 +41,26 @@ int mf_module_cpu_function(struct mf_device *d, struct mf_module *m, const char 
 }
 
 struct launch {
-    group_fn function;
+    block_fn function;
     const struct mf_grid *grid;
-    const void *block;
+    const void *args;
     size_t bytes;
 };
 
-static void run_groups(void *context, int thread, int n_threads)
+static void run_blocks(void *context, int thread, int n_threads)
 {
     const struct launch *l = context;
     uint64_t x = l->grid->x, y = l->grid->y, n = x * y * l->grid->z;
     for (uint64_t i = (uint64_t)thread; i < n; i += (uint64_t)n_threads)
-        l->function(l->block, l->bytes, (uint32_t)(i % x), (uint32_t)(i / x % y), (uint32_t)(i / x / y));
+        l->function(l->args, l->bytes, (uint32_t)(i % x), (uint32_t)(i / x % y), (uint32_t)(i / x / y));
 }
 
-int mf_module_cpu_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
+int mf_module_cpu_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *args,
                          size_t bytes)
 {
-    struct launch l = {.grid = grid, .block = block, .bytes = bytes};
+    struct launch l = {.grid = grid, .args = args, .bytes = bytes};
     (void)d;
     memcpy(&l.function, &function, sizeof(l.function));
-    mf_pool_run(run_groups, &l, mf_pool_threads());
+    mf_pool_run(run_blocks, &l, mf_pool_threads());
     return 0;
 }

@@ -1,5 +1,5 @@
-/* The CPU kernels' inner loops, once for each instruction set. Nothing here allocates, and no call writes to its
- * inputs. Results of two instruction sets differ by the order of sums only. */
+/* Inner loops of the CPU kernels, one table per instruction set. No function allocates or writes to its
+ * inputs. Results of two instruction sets differ only by the order of summation. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,56 +13,58 @@
 
 /* One tile of a grouped GEMM: C[rows, n] = A[rows, k] times n weight rows of one expert.
  *
- * A is bf16 as pack() made it, a row every lda elements. With scales, products are summed over each 128 of K and
- * the sum times a_scale and w_scale is added up; without, C is the plain sum and scaling is the caller's. C's
- * padding up to a multiple of 16 columns may be written. */
+ * A is bf16 as written by pack(), with a row stride of lda elements. With scales, the products of each 128 of
+ * K are summed and the sum is multiplied by a_scale and w_scale. Without scales, C is the plain sum and the
+ * caller applies the scales. C's padding up to a multiple of 16 columns may be overwritten. */
 struct mf_tile {
     const uint16_t *a;
     size_t lda;
     int rows;
     int n; /* a multiple of the panel */
-    enum mf_format
-        format;    /* of w: bf16, fp8fn, fp8fnuz; int8 where ops.int8, A then as bytes, a row every 2·lda */
-    int panel;     /* 1 (row), 16, 32: kernels/core/layout.h */
-    const void *w; /* the first of the n rows, or its panel */
-    const void *next; /* what is read after this tile, to be fetched ahead; may be NULL */
-    size_t fetch;     /* bytes ahead of the loads that weights are fetched, where ops.fetches */
+    /* of w: bf16, fp8fn, fp8fnuz; int8 if ops.int8: A then holds bytes, with a row stride of 2·lda bytes */
+    enum mf_format format;
+    int panel;        /* panel width of w: 1 (row), 16, 32: kernels/core/layout.h */
+    const void *w;    /* the first of the n rows, or its panel */
+    const void *next; /* weights read after this tile, for prefetching; may be NULL */
+    size_t fetch;     /* prefetch distance of the weights in bytes, if ops.fetches */
     size_t k;
-    size_t block_k; /* K of bf16 is cut into pieces of so many when rows are many; a multiple of 128 */
+    size_t block_k; /* K per piece for bf16 tiles of many rows; a multiple of 128; 0: K is not split */
     float *c;
-    size_t ldc;           /* at least n rounded up to 16 */
+    size_t ldc;           /* row stride, at least n rounded up to 16 */
     const float *a_scale; /* [rows, ceil(k/128)]; NULL: no scales */
     size_t lda_scale;
-    const float *w_scale; /* of the 128 rows that hold row 0 of the tile */
-    size_t ldw_scale;     /* to the next 128 rows */
-    int n_offset;         /* of row 0 within those 128 */
-    /* for stream() in place of format */
+    const float *w_scale; /* scales of the 128 weight rows that contain row 0 of the tile */
+    size_t ldw_scale;     /* stride to the next 128 weight rows */
+    int n_offset;         /* index of row 0 within those 128 rows */
+    /* used by stream() instead of `format`: */
     const struct mf_codec *codec;
-    const void *group_scale; /* of the first row, where the codec folds */
-    size_t ld_group_scale;   /* bytes to the next row's */
+    const void *group_scale; /* group scales of the first row, if the codec folds scales */
+    size_t ld_group_scale;   /* bytes to the next row's scales */
 };
 
-/* t->fetch bytes behind p of w: in this tile, or beyond its end at the start of the next. */
-static inline const char *mf_tile_ahead(const struct mf_tile *t, const char *p, const char *end)
+/* Address t->fetch bytes after p in w: in this tile, or beyond its end from the start of the next one. */
+static inline const char *mf_prefetch_address(const struct mf_tile *t, const char *p, const char *end)
 {
     const char *at = p + t->fetch, *next = t->next;
     return at < end ? at : next ? next + (at - end) : p;
 }
 
-/* Group scales along K that decoding folds into bf16 values; other scales are applied to sums. */
+/* True if decoding folds the scales (groups along K) into the bf16 values; other scales are applied to sums.
+ */
 static inline bool mf_codec_folds(const struct mf_codec *c)
 {
     return c->scale == MF_SCALE_PER_1X32 || c->scale == MF_SCALE_PER_1X16;
 }
 
-/* n rows of one expert's weight, K elements k0..k_end of them, to bf16 in panels of 16: [n/16][K/2][16][2]. Rows up to a
- * multiple of 16 and an odd element at the end become zeros. k0 is a multiple of the codec's group and of 8. */
+/* Decodes K elements k0..k_end of n rows of one expert's weight to bf16 in panels of 16: [n/16][K/2][16][2].
+ * Rows up to a multiple of 16 and an odd last element are filled with zeros. k0 is a multiple of the codec's
+ * group and of 8. */
 struct mf_decode {
     const struct mf_codec *codec;
     int panel;         /* of w: 1 (row), 16, 32 */
     const void *w;     /* the first row, or its panel */
-    const void *scale; /* of the first row, where the codec folds */
-    size_t ld_scale;   /* bytes to the next row's */
+    const void *scale; /* scales of the first row, if the codec folds scales */
+    size_t ld_scale;   /* bytes to the next row's scales */
     int n;
     size_t K, k0, k_end;
     uint16_t *to;
@@ -70,33 +72,35 @@ struct mf_decode {
 
 struct mf_cpu_ops {
     enum mf_isa isa;
-    bool fetches; /* weights are fetched as tiles say: arithmetic is fast enough for that to matter */
+    bool fetches; /* the loops prefetch weights; false where arithmetic is too slow to benefit */
     void (*decode)(const struct mf_decode *d);
-    /* A row of activations to bf16, its folded scales included; one more element, 0, behind an odd number. */
+    /* Decodes a row of n activations to bf16, including folded scales. If n is odd, writes one more element,
+     * 0. */
     void (*unpack)(const struct mf_codec *c, const void *from, const void *scale, size_t n, uint16_t *to);
     void (*gemm)(const struct mf_tile *t);
-    bool int8; /* gemm() takes int8 by int8 */
-    /* The same for few rows, straight from codes that gemm() does not read: each weight is decoded in registers, and
-     * scales of groups along K are applied to the groups' sums. A is bf16 in the order of order(). NULL: none. */
+    bool int8; /* gemm() supports int8 x int8 */
+    /* GEMM for up to stream_rows rows of A, on quantised weights that gemm() does not read: each weight is
+     * decoded in registers, and scales of groups along K are applied to the groups' sums. A is bf16 in the
+     * order written by order(). NULL: not supported. */
     void (*stream)(const struct mf_tile *t);
     int stream_rows;
-    /* Brings a row of A into the order in which stream() takes the K elements of those weights. */
+    /* Reorders a row of A to the order in which stream() reads the K elements of these weights. */
     void (*order)(const struct mf_codec *w, uint16_t *a, size_t k);
-    /* Elements of a row as gemm() wants A; NaN stays NaN. */
+    /* Converts n elements of a row to the A operand of gemm(); NaN stays NaN. */
     void (*pack)(enum mf_format format, const void *from, size_t n, uint16_t *to);
-    /* h = act(g·weight, u·weight), rounded to bf16; the activation as the shape has it. */
+    /* h = act(g·weight, u·weight), rounded to bf16, with the shape's activation. */
     void (*activate)(const struct mf_shape *shape, const float *g, const float *u, float weight, size_t n,
                      uint16_t *h);
     /* c[i] *= row · col[i]; col may be NULL. */
     void (*scale)(float *c, size_t n, float row, const float *col);
     /* sum[i] += weight · c[i] */
     void (*add)(float *sum, const float *c, size_t n, float weight);
-    /* y[i] = bf16(sum over j < k of weights[j] · z[j·ldz + i]); weights may be NULL: all 1. */
+    /* y[i] = bf16(sum over j < k of weights[j] · z[j·ldz + i]); weights NULL: all 1. */
     void (*combine)(const uint16_t *z, size_t ldz, int k, const float *weights, size_t n, uint16_t *y);
     void (*to_bf16)(const float *from, size_t n, uint16_t *to);
 };
 
-/* The best of the machine, or below it what MOEFARM_ISA asks for. */
+/* The table of an instruction set; plain C if the build has none for it. */
 const struct mf_cpu_ops *mf_cpu_ops(enum mf_isa isa);
 
 extern const struct mf_cpu_ops mf_cpu_ops_c, mf_cpu_ops_avx2, mf_cpu_ops_avx512;

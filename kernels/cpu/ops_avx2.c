@@ -1,12 +1,12 @@
-/* AVX2 and FMA: weights and activations widened to floats in registers. */
+/* AVX2 and FMA kernels: weights and activations are widened to floats in registers. */
 #include "kernels/core/quant.h"
 #include "kernels/cpu/decode.h"
 
 #include <immintrin.h>
 
-#define MR 4 /* rows of A at once */
+#define MR 4 /* maximum rows of A per loop */
 
-/* Of eight pairs of bf16 the first ones as floats, and the second ones. */
+/* The first elements of eight bf16 pairs as floats; high_bf16() returns the second ones. */
 static inline __m256 low_bf16(__m256i v)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
@@ -17,8 +17,9 @@ static inline __m256 high_bf16(__m256i v)
     return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000)));
 }
 
-/* The byte in bits 24..31 of each lane. The exponent field of e4m3 lands in a float's, far too small, and copies of the sign
- * beside it are dropped; one exact multiplication brings it, subnormals included, to its place. */
+/* Decodes the e4m3 byte in bits 24..31 of each lane. The shift puts the exponent into the float's exponent
+ * field, and the mask removes the copies of the sign bit. One exact multiplication corrects the exponent,
+ * subnormals included. */
 static inline __m256 fp8_lane(__m256i v, __m256 power)
 {
     __m256i bits = _mm256_and_si256(_mm256_srai_epi32(v, 4), _mm256_set1_epi32((int)0x87f00000));
@@ -30,7 +31,7 @@ static inline __m256 fp8_power(enum mf_format format)
     return _mm256_set1_ps(format == MF_FORMAT_FP8FNUZ ? 0x1p119f : 0x1p120f);
 }
 
-/* Two elements of a row of A. */
+/* Two elements of a row of A, broadcast. */
 static inline __m256i pair_of(const struct mf_tile *t, int r, size_t k)
 {
     int32_t pair;
@@ -38,7 +39,7 @@ static inline __m256i pair_of(const struct mf_tile *t, int r, size_t k)
     return _mm256_set1_epi32(pair);
 }
 
-/* Adds K elements k0..k_end of rows × 16 columns of a panel to sum[MR][2]. */
+/* Adds the products of K elements k0..k_end of `rows` rows and 16 columns of a panel to sum[MR][2]. */
 static inline __attribute__((always_inline)) void panel_bf16(const struct mf_tile *t, const char *w, int r0,
                                                              int rows, size_t k0, size_t k_end,
                                                              __m256 (*sum)[2])
@@ -48,7 +49,7 @@ static inline __attribute__((always_inline)) void panel_bf16(const struct mf_til
 
     for (size_t k = k0; k < k_end; k += 2) {
         const char *at = w + k / 2 * stride;
-        _mm_prefetch(mf_tile_ahead(t, at, end), _MM_HINT_T0);
+        _mm_prefetch(mf_prefetch_address(t, at, end), _MM_HINT_T0);
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
         __m256 e0 = low_bf16(w0), o0 = high_bf16(w0), e1 = low_bf16(w1), o1 = high_bf16(w1);
         for (int r = 0; r < rows; r++) {
@@ -66,13 +67,13 @@ panel_fp8(const struct mf_tile *t, const char *w, int r0, int rows, size_t k0, s
     size_t stride = (size_t)t->panel * 4;
     const char *end = (const char *)t->w + (size_t)t->n * t->k;
     __m256 power = fp8_power(t->format), odds[1][2] = {{_mm256_setzero_ps(), _mm256_setzero_ps()}};
-    /* One row alone would wait for its own sums; several have none of the registers to spare */
+    /* one row needs separate odd sums to hide the FMA latency; several rows have no registers for them */
     __m256(*odd)[2] = rows == 1 ? odds : sum;
 
     for (size_t k = k0; k < k_end; k += 4) {
         const char *at = w + k / 4 * stride;
-        /* what is done with a line leaves few to be under way by themselves */
-        _mm_prefetch(mf_tile_ahead(t, at, end), _MM_HINT_T0);
+        /* decoding is long, so few loads are in flight without prefetching */
+        _mm_prefetch(mf_prefetch_address(t, at, end), _MM_HINT_T0);
         __m256i w0 = _mm256_loadu_si256((const void *)at), w1 = _mm256_loadu_si256((const void *)(at + 32));
         for (int j = 0; j < 4; j += 2) {
             __m256 e0 = fp8_lane(_mm256_slli_epi32(w0, 24 - 8 * j), power),
@@ -171,12 +172,12 @@ static inline float value_of(const struct mf_tile *t, const char *row, size_t k)
     return mf_fp8_to_float(t->format, ((const uint8_t *)row)[k]);
 }
 
-static inline __m256i byte_on_top(const char *p)
+static inline __m256i byte_to_top(const char *p)
 {
     return _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)), 24);
 }
 
-/* One weight row against up to MR rows of A, along K. */
+/* Dot products of one weight row with up to MR rows of A, along K. */
 static inline __attribute__((always_inline)) void row_rows(const struct mf_tile *t, size_t n, int r0,
                                                            int rows, bool fp8)
 {
@@ -192,7 +193,7 @@ static inline __attribute__((always_inline)) void row_rows(const struct mf_tile 
             sum[r] = _mm256_setzero_ps();
         for (; k + 8 <= k_end; k += 8) {
             __m256 v =
-                fp8 ? fp8_lane(byte_on_top(w + k), power) : widen_bf16((const uint16_t *)(const void *)w + k);
+                fp8 ? fp8_lane(byte_to_top(w + k), power) : widen_bf16((const uint16_t *)(const void *)w + k);
             for (int r = 0; r < rows; r++)
                 sum[r] = _mm256_fmadd_ps(widen_bf16(t->a + (size_t)(r0 + r) * t->lda + k), v, sum[r]);
         }

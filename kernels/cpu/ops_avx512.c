@@ -1,44 +1,46 @@
-/* AVX-512 with BF16. Two kinds of loop: few rows stream the weights through registers, at the speed of memory, and many rows
- * of fp8 do so eight at a time; many rows of bf16 hold a tile of sums in registers and go over a piece of the weights again
- * and again.
+/* AVX-512 kernels with BF16 instructions. Few rows stream the weights through registers at memory speed. Many
+ * fp8 rows do the same, up to FP8_ROWS per pass. Many bf16 rows keep a tile of sums in registers and read a
+ * piece of the weights repeatedly.
  *
- * fp8 becomes bf16 in three instructions for 32 weights: unpacked into the high halves of words, shifted down by
- * four with the sign, exponent bit 6 set. That is the value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), normal as the
- * dot product needs it (VDPBF16PS takes subnormals for zero); pack() multiplies A by the inverse. Subnormals of
- * e4m3 come out wrong and are replaced from a table; they are rare, so a branch skips that. */
+ * fp8 to bf16 takes three instructions for 32 weights: unpack into the high byte of words, shift right
+ * arithmetically by four, and select sign, exponent and mantissa with exponent bit 6 set. The result is the
+ * value times 2^-56 (e4m3fn) or 2^-55 (e4m3fnuz), a normal number as VDPBF16PS requires (it treats subnormals
+ * as zero); pack() multiplies A by the inverse. e4m3 subnormals need a correction from a table; they are
+ * rare, so a branch skips it. */
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-/* 32 values of two neighbouring elements of K each, sixteen rows, from floats that bf16 holds exactly … */
-static inline __attribute__((always_inline)) void put_exact(__m512 even, __m512 odd, uint32_t *to)
+/* Stores bf16 pairs of two consecutive K elements for 16 rows. The upper halves of the floats are stored
+ * unrounded. */
+static inline __attribute__((always_inline)) void store_pairs(__m512 even, __m512 odd, uint32_t *to)
 {
     __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
     _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_castps_si512(odd)));
 }
 
-/* … and from any, rounded to nearest even. */
-static inline __attribute__((always_inline)) __m512 round_up(__m512 f)
+/* Rounds to nearest even bf16; the upper half of each float holds the result. */
+static inline __attribute__((always_inline)) __m512 round_to_bf16(__m512 f)
 {
     __m512i u = _mm512_castps_si512(f),
             odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     return _mm512_castsi512_ps(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))));
 }
 
-static inline __attribute__((always_inline)) void quad_of_table(__m512 table, const uint32_t *v, __m512 s,
-                                                                bool exact, uint32_t *to)
+static inline __attribute__((always_inline)) void quad_by_lookup(__m512 table, const uint32_t *v, __m512 s,
+                                                                 bool exact, uint32_t *to)
 {
     __m512i codes = _mm512_loadu_si512(v);
     for (int j = 0; j < 4; j++, to += 16) {
-        /* the permutation reads four bits of an index */
+        /* the permutation uses the low four bits of each index */
         __m512 even =
             _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, (unsigned)(8 * j)), table), s);
         __m512 odd =
             _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(codes, (unsigned)(8 * j + 4)), table), s);
         if (exact)
-            put_exact(even, odd, to);
+            store_pairs(even, odd, to);
         else
-            put_exact(round_up(even), round_up(odd), to);
+            store_pairs(round_to_bf16(even), round_to_bf16(odd), to);
     }
 }
 
@@ -46,19 +48,19 @@ static inline __attribute__((always_inline)) void quad_fp4(const uint32_t *v, co
 {
     const __m512 table =
         _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
-    quad_of_table(table, v, _mm512_loadu_ps(s), true, to);
+    quad_by_lookup(table, v, _mm512_loadu_ps(s), true, to);
 }
 
 static inline __attribute__((always_inline)) void quad_int4(const uint32_t *v, const float *s, uint32_t *to)
 {
     const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
-    quad_of_table(table, v, _mm512_loadu_ps(s), false, to);
+    quad_by_lookup(table, v, _mm512_loadu_ps(s), false, to);
 }
 
-/* Byte `at` of each lane, as e4m3 whose exponent is brought to a float's by one exact product. */
+/* Decodes byte `at` of each lane as e4m3; one exact product corrects the exponent. */
 static inline __attribute__((always_inline)) __m512 e4m3_lane(__m512i v, int at, __m512 power)
 {
-    __m512i up = _mm512_slli_epi32(v, (unsigned)(24 - 8 * at)); /* the code in the highest byte */
+    __m512i up = _mm512_slli_epi32(v, (unsigned)(24 - 8 * at)); /* the value in the highest byte */
     __m512i magnitude = _mm512_srli_epi32(_mm512_slli_epi32(up, 1), 5);
     __m512i sign = _mm512_and_si512(up, _mm512_set1_epi32((int)0x80000000));
     magnitude = _mm512_and_si512(magnitude, _mm512_set1_epi32(0x07f00000));
@@ -71,8 +73,8 @@ static inline __attribute__((always_inline)) void quad_fp8(const uint32_t *v, co
     __m512i codes = _mm512_loadu_si512(v);
     __m512 p = _mm512_set1_ps(power), scale = _mm512_loadu_ps(s);
     for (int j = 0; j < 2; j++, to += 16)
-        put_exact(_mm512_mul_ps(e4m3_lane(codes, 2 * j, p), scale),
-                  _mm512_mul_ps(e4m3_lane(codes, 2 * j + 1, p), scale), to);
+        store_pairs(_mm512_mul_ps(e4m3_lane(codes, 2 * j, p), scale),
+                    _mm512_mul_ps(e4m3_lane(codes, 2 * j + 1, p), scale), to);
 }
 
 static inline __attribute__((always_inline)) void quad_fp8fn(const uint32_t *v, const float *s, uint32_t *to)
@@ -94,23 +96,24 @@ static inline __attribute__((always_inline)) __m512 int8_lane(__m512i v, int at)
 static inline __attribute__((always_inline)) void quad_int8(const uint32_t *v, const float *s, uint32_t *to)
 {
     __m512i codes = _mm512_loadu_si512(v);
-    (void)s; /* 1: int8 has no scales of groups */
+    (void)s; /* always 1: int8 has no group scales */
     for (int j = 0; j < 2; j++, to += 16)
-        put_exact(int8_lane(codes, 2 * j), int8_lane(codes, 2 * j + 1), to);
+        store_pairs(int8_lane(codes, 2 * j), int8_lane(codes, 2 * j + 1), to);
 }
 
 #define MF_OWN_QUADS
 #include "common/base/cleanup.h"
 #include "kernels/cpu/decode.h"
 
-/* Loops over constants, unrolled so that the arrays inside become registers. */
+/* Loops with constant bounds, unrolled so that the arrays inside are kept in registers. */
 #define EACH(i, n)            _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #define EACH_FROM(from, i, n) _Pragma("GCC unroll 16") for (int i = from; i < (n); i++)
 #define INLINE                static inline __attribute__((always_inline))
-#define STREAM_ROWS           8 /* up to here bf16 weights are streamed */
-#define FP8_ROWS              8 /* and so many at once are fp8's */
+#define STREAM_ROWS           8 /* maximum rows for streaming bf16 weights */
+#define FP8_ROWS              8 /* maximum fp8 rows per pass */
 #define TILE_ROWS             6
-#define TILE_Z                4 /* vectors of columns: 6 x 4 sums, 4 weights, 1 activation of 32 registers */
+/* column vectors per tile: 6 x 4 sums, 4 weights, 1 activation of 32 registers */
+#define TILE_Z 4
 
 INLINE __m512 dot(__m512 sum, __m512i a, __m512i w)
 {
@@ -131,11 +134,11 @@ INLINE __m512i quad_at(const uint16_t *a)
     return _mm512_set1_epi64(v);
 }
 
-/* Lines of weights that are read t->fetch bytes behind p, into the second cache: it can have more reads under way than
- * the first, and a core stops at each page without. */
+/* Prefetches N cache lines t->fetch bytes after p into the L2 cache. L2 supports more outstanding reads than
+ * L1, and without prefetching a core stalls at each page boundary. */
 INLINE void fetch_lines(const struct mf_tile *t, const char *p, const char *end, const int N)
 {
-    const char *at = mf_tile_ahead(t, p, end);
+    const char *at = mf_prefetch_address(t, p, end);
 
     EACH (i, N)
         _mm_prefetch(at + i * 64, _MM_HINT_T1);
@@ -203,11 +206,11 @@ static void bf16_few_rows(const struct mf_tile *t)
     }
 }
 
-/* A piece of K of a group of Z vectors of columns. */
+/* A piece of K for up to TILE_Z vectors of columns. */
 struct piece {
-    const char *w; /* of K element k0 */
-    size_t s1, s2; /* to the next vector, to the next pair of vectors */
-    size_t step;   /* to the next group of K */
+    const char *w; /* at K element k0 */
+    size_t s1, s2; /* bytes to the next vector, to the next pair of vectors */
+    size_t step;   /* bytes to the next group of K */
     size_t k0, k_end;
     int n; /* first column in C */
 };
@@ -245,7 +248,7 @@ INLINE void bf16_block(const struct mf_tile *t, const struct piece *g, int r0, c
                  : bf16_block(t, g, r, m, 1); \
         break
 
-/* Rows are shared out evenly among the blocks, so that none is left with one row. */
+/* Divides rows evenly among blocks, which avoids a last block of one row. */
 static void bf16_rows(const struct mf_tile *t, const struct piece *g, int z)
 {
     int blocks = (t->rows + TILE_ROWS - 1) / TILE_ROWS;
@@ -283,15 +286,15 @@ static void bf16_many_rows(const struct mf_tile *t)
 
 /* ---- fp8 ---- */
 
-/* Words of fp8 in their high halves, to bf16. */
+/* Converts words with fp8 in their high bytes to bf16, scaled as described at the top. */
 INLINE __m512i decode_words(__m512i v)
 {
     v = _mm512_srai_epi16(v, 4);
     return _mm512_ternarylogic_epi32(v, _mm512_set1_epi16((short)0x87f0), _mm512_set1_epi16(0x2000), 0xea);
 }
 
-/* What decode_words() gives for an exponent of 0, put right: the table holds m · 2^-65. */
-static __attribute__((noinline)) __m512i mend_words(__m512i v)
+/* Corrects the results of decode_words() for subnormals (exponent 0); the table holds m · 2^-65. */
+static __attribute__((noinline)) __m512i fix_subnormals(__m512i v)
 {
     static const uint16_t table[8] = {0, 0x1f00, 0x1f80, 0x1fc0, 0x2000, 0x2020, 0x2040, 0x2060};
     __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
@@ -306,13 +309,13 @@ INLINE void decode(__m512i w, __m512i *low, __m512i *high)
     *low = decode_words(_mm512_unpacklo_epi8(_mm512_setzero_si512(), w));
     *high = decode_words(_mm512_unpackhi_epi8(_mm512_setzero_si512(), w));
     if (__builtin_expect(_mm512_testn_epi8_mask(w, _mm512_set1_epi8(0x78)) != 0, 0)) {
-        *low = mend_words(*low);
-        *high = mend_words(*high);
+        *low = fix_subnormals(*low);
+        *high = fix_subnormals(*high);
     }
 }
 
-/* Each weight row has two neighbouring sums, of the K elements 0,1 and 2,3 of its groups; rows 0,1 of four are in
- * low, 2,3 in high. */
+/* Adds the two partial sums of each weight row: K elements 0,1 and 2,3 of each group. `low` holds rows 0,1 of
+ * every four, `high` rows 2,3. */
 INLINE __m512 fold(__m512 low, __m512 high)
 {
     return _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x88), _mm512_shuffle_ps(low, high, 0xdd));
@@ -326,7 +329,7 @@ INLINE __m512 scale_of(const struct mf_tile *t, int row, size_t n, size_t k)
                           t->w_scale[((size_t)t->n_offset + n) / 128 * t->ldw_scale + k / 128]);
 }
 
-/* H half panels of 16 rows side by side from column n, MR rows of A from r0. */
+/* Computes H half panels of 16 weight rows from column n, for MR rows of A from r0. */
 INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR, const int H, const int KU)
 {
     const size_t panel = (size_t)t->panel, stride = panel * 4, chunk = t->a_scale ? 128 : t->k;
@@ -348,7 +351,7 @@ INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR,
         for (; k + 4 * (size_t)KU <= k_end; k += 4 * (size_t)KU) {
             if (stride == (size_t)H * 64)
                 fetch_lines(t, p, end, KU * H);
-            else if (n % panel == 0) /* of both halves, for the next pass */
+            else if (n % panel == 0) /* prefetch both halves; the next pass reads the other one */
                 fetch_lines(t, p, end, KU * 2);
             EACH (u, KU) {
                 EACH (h, H) {
@@ -398,12 +401,12 @@ INLINE void fp8_columns(const struct mf_tile *t, size_t n, int r0, const int MR,
         fp8_columns(t, n, r, m, 1, 1); \
         break
 
-/* Rows are shared out evenly among passes over a strip of weights, which stays in the second cache. Decoding again for each
- * pass costs nothing: from four rows on it hides behind the dot products. */
+/* Divides rows evenly among passes over a strip of weights, which stays in the L2 cache. Decoding again in
+ * each pass is free: from four rows on the dot products hide it. */
 static void fp8_panels(const struct mf_tile *t)
 {
     int passes = (t->rows + FP8_ROWS - 1) / FP8_ROWS;
-    int halves = t->panel == 32 && t->rows <= 4 ? 2 : 1; /* as many as have their sums in registers */
+    int halves = t->panel == 32 && t->rows <= 4 ? 2 : 1; /* limited by registers for the sums */
 
     for (size_t n = 0; n < (size_t)t->n; n += (size_t)halves * 16) {
         for (int b = 0; b < passes; b++) {
@@ -568,7 +571,7 @@ const struct mf_cpu_ops mf_cpu_ops_avx512 = {
     .gemm = gemm,
     .int8 = true,
     .stream = stream,
-    .stream_rows = STREAM_CODED,
+    .stream_rows = STREAM_QUANT_ROWS,
     .order = order,
     .pack = pack,
     .activate = activate,

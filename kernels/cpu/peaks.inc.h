@@ -1,8 +1,8 @@
-/* Bodies of the peak loops over a vector type of the including file: VEC, N (lanes), and for bf16 DOT. Sums are
- * kept in twelve registers, more than latency times throughput of any core so far. */
+/* Bodies of the peak loops over a vector type VEC of the including file. Sums are kept in 12 registers, more
+ * than latency times throughput of current cores. */
 #define SUMS 12
 
-/* Prefetched as the kernels do: without, a core stops at each page. */
+/* Prefetches as the kernels do: without prefetching, a core stalls at each page boundary. */
 static void read_all(const char *p, size_t bytes)
 {
     typedef long long quads __attribute__((vector_size(sizeof(VEC)), aligned(16)));

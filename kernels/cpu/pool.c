@@ -1,11 +1,14 @@
-/* A job is published in `epoch`, a count of jobs with the job's number of threads in its low bits: a worker that is
- * not among them goes on waiting and reads nothing else; one that is among them runs its part and counts itself
- * off in `left`, for which the caller waits, so that fn and context stay while somebody may read them.
+/* Thread pool of the CPU device: jobs are published through an atomic epoch and waited for by spinning, then
+ * futex.
  *
- * A worker spins for SPIN_US after its last job and then sleeps on the epoch; publishing wakes only who sleeps, so
- * that calls which follow each other closely stay out of the kernel. The two cannot miss each other: a worker marks
- * itself asleep and only then looks at the epoch again (FUTEX_WAIT does, atomically); the caller raises the epoch
- * and only then reads the marks. Both are sequentially consistent. */
+ * `epoch` counts jobs and holds the job's thread count in its low bits. A worker outside that count keeps
+ * waiting and reads nothing else. A worker inside it runs its part and decrements `left`. The caller waits
+ * until `left` is 0, so fn and context stay valid while workers read them.
+ *
+ * A worker spins for SPIN_US after its last job and then sleeps on the epoch. Publishing a job wakes only
+ * sleeping workers, so closely spaced calls make no system calls. No wake-up is lost: a worker sets `asleep`
+ * before FUTEX_WAIT atomically compares the epoch; the caller changes the epoch before it reads `asleep`.
+ * Both accesses are sequentially consistent. */
 #include "kernels/core/device.h"
 
 #include "kernels/cpu/pool.h"
@@ -23,18 +26,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FEW_ELEMENTS 65536
-#define SPIN_US      300
-#define SPINS_LOOK   256 /* pauses between two looks at the clock */
-#define THREADS_MAX  1024
-#define THREAD_BITS  11    /* of the epoch: 1024 fits */
-#define SPINS_YIELD  20000 /* pauses in a barrier until the core is offered to others: it may be theirs */
+#define ONE_THREAD_ELEMENTS  65536
+#define SPIN_US              300
+#define SPINS_PER_CLOCK_READ 256 /* pauses between two clock readings */
+#define THREADS_MAX          1024
+#define THREAD_BITS          11 /* low bits of the epoch: hold up to THREADS_MAX */
+/* pauses in a spin loop before sched_yield: a thread still awaited may need this core */
+#define SPINS_YIELD 20000
 
 struct pool {
     _Alignas(64) atomic_uint epoch;
     _Alignas(64) atomic_int left; /* workers that have not finished the running job */
-    _Alignas(64) atomic_uint barrier_turn;
-    _Alignas(64) atomic_int barrier_in;
+    _Alignas(64) atomic_uint barrier_generation;
+    _Alignas(64) atomic_int barrier_arrived;
     mf_pool_fn fn;
     void *context;
     int n_job; /* threads of the running job */
@@ -45,7 +49,7 @@ struct pool {
     } worker[THREADS_MAX];
 };
 
-/* Belongs to the process, as its cores do; the contract in device.h says so. */
+/* One pool per process; see device.h. */
 static struct pool pool;
 static pthread_once_t pool_once = PTHREAD_ONCE_INIT;
 static pthread_once_t cpus_once = PTHREAD_ONCE_INIT;
@@ -112,7 +116,7 @@ static unsigned wait_for_change(int me, unsigned seen)
     for (;;) {
         int64_t until = now_us() + SPIN_US;
         do {
-            for (int i = 0; i < SPINS_LOOK; i++) {
+            for (int i = 0; i < SPINS_PER_CLOCK_READ; i++) {
                 unsigned e = atomic_load_explicit(&pool.epoch, memory_order_acquire);
                 if (e != seen)
                     return e;
@@ -156,7 +160,7 @@ static void start_workers(void)
     int started = 1;
     sigset_t all, before;
 
-    /* A signal is for a thread of the program's, which may have blocked it to wait for it: it must find none here. */
+    /* Block all signals in pool threads, so that none takes a signal which a program thread waits for. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < pool.n_threads; i++, started++) {
@@ -166,11 +170,11 @@ static void start_workers(void)
         (void)pthread_detach(thread);
     }
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pool.n_threads = started; /* fewer threads are still right, only slower */
+    pool.n_threads = started; /* with fewer threads jobs are slower but correct */
     atomic_store(&pool_started, true);
 }
 
-/* A fork has the caller only: its copy starts threads of its own when it needs them. */
+/* A forked child has only the calling thread: it starts its own workers on first use. */
 static void after_fork(void)
 {
     static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
@@ -179,7 +183,7 @@ static void after_fork(void)
     atomic_store(&pool_started, false);
     atomic_store(&pool.epoch, 0);
     atomic_store(&pool.left, 0);
-    atomic_store(&pool.barrier_in, 0);
+    atomic_store(&pool.barrier_arrived, 0);
     for (int i = 0; i < pool.n_threads; i++)
         atomic_store(&pool.worker[i].asleep, false);
 }
@@ -193,7 +197,7 @@ static void find_cpus_and_watch_forks(void)
 int mf_pool_threads(void)
 {
     if (!atomic_load_explicit(&pool_started, memory_order_acquire)) {
-        /* Once: a thread that is pinned later changes nothing */
+        /* once per process: later changes of the affinity have no effect */
         (void)pthread_once(&cpus_once, find_cpus_and_watch_forks);
         (void)pthread_once(&pool_once, start_workers);
     }
@@ -202,7 +206,7 @@ int mf_pool_threads(void)
 
 int mf_pool_threads_for(int64_t elements)
 {
-    return elements < FEW_ELEMENTS ? 1 : mf_pool_threads();
+    return elements < ONE_THREAD_ELEMENTS ? 1 : mf_pool_threads();
 }
 
 void mf_pool_pin_caller(cpu_set_t *ret_before)
@@ -213,8 +217,9 @@ void mf_pool_pin_caller(cpu_set_t *ret_before)
     pin(pool.cpus[0]);
 }
 
-/* The caller belongs on core 0 of the pool: on a worker's core the two would take turns. It is moved, not bound. */
-static void leave_workers_core(void)
+/* Moves the caller to core 0 of the pool without pinning it: on a worker's core the two threads would
+ * alternate. */
+static void move_to_core_0(void)
 {
     cpu_set_t before;
     int here = sched_getcpu();
@@ -247,7 +252,7 @@ void mf_pool_run(mf_pool_fn fn, void *context, int n_threads)
         fn(context, 0, 1);
         return;
     }
-    leave_workers_core();
+    move_to_core_0();
     pool.fn = fn;
     pool.context = context;
     pool.n_job = n;
@@ -262,16 +267,17 @@ void mf_pool_run(mf_pool_fn fn, void *context, int n_threads)
 void mf_pool_barrier(void)
 {
     int n = pool.n_job;
-    unsigned turn = atomic_load_explicit(&pool.barrier_turn, memory_order_acquire);
+    unsigned generation = atomic_load_explicit(&pool.barrier_generation, memory_order_acquire);
 
     if (n <= 1)
         return;
-    if (atomic_fetch_add_explicit(&pool.barrier_in, 1, memory_order_acq_rel) == n - 1) {
-        atomic_store_explicit(&pool.barrier_in, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool.barrier_turn, turn + 1, memory_order_release);
+    if (atomic_fetch_add_explicit(&pool.barrier_arrived, 1, memory_order_acq_rel) == n - 1) {
+        atomic_store_explicit(&pool.barrier_arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&pool.barrier_generation, generation + 1, memory_order_release);
         return;
     }
-    for (int spins = 0; atomic_load_explicit(&pool.barrier_turn, memory_order_acquire) == turn; spins++) {
+    for (int spins = 0; atomic_load_explicit(&pool.barrier_generation, memory_order_acquire) == generation;
+         spins++) {
         if (spins >= SPINS_YIELD) {
             (void)sched_yield();
             spins = 0;
@@ -280,7 +286,7 @@ void mf_pool_barrier(void)
     }
 }
 
-static void nothing(void *context, int thread, int n_threads)
+static void empty_job(void *context, int thread, int n_threads)
 {
     (void)context;
     (void)thread;
@@ -289,5 +295,5 @@ static void nothing(void *context, int thread, int n_threads)
 
 void mf_pool_wake(void)
 {
-    mf_pool_run(nothing, NULL, mf_pool_threads());
+    mf_pool_run(empty_job, NULL, mf_pool_threads());
 }

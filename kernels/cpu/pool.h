@@ -1,9 +1,10 @@
-/* The pool's side that only the device uses: a caller that stays on its own core, and threads that are awake. */
+/* Pool functions for the CPU device only: pinning the caller and waking the threads before timing. */
 #pragma once
 
 #include <sched.h>
 
-/* Pins the calling thread to the core of thread 0 and gives the affinity it had, to be restored. */
+/* Pins the calling thread to the core of thread 0 and returns its previous affinity, to be restored by the
+ * caller. */
 void mf_pool_pin_caller(cpu_set_t *ret_before);
-/* Wakes every thread, so that what follows within the spin time finds them awake. */
+/* Wakes every thread, so that calls within the spin time find all threads running. */
 void mf_pool_wake(void);

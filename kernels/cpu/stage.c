@@ -7,11 +7,11 @@
 #include "kernels/core/codec.h"
 #include "kernels/core/quant.h"
 
-#define ROW_PAD 32 /* elements: rows of A must not all fall into one set of the first cache */
-#define PIECE \
-    512 /* of K decoded at a time: with 32 rows half a core's first cache, a multiple of every group */
-#define SUMS_BYTES   (256u << 10)
-#define COST_OF_TILE 12 /* reading a tile's weights costs about as much as that many rows of arithmetic */
+#define ROW_PAD 32 /* elements: keeps rows of A from mapping to the same set of the L1 cache */
+/* K decoded at a time: 32 rows of it take half the L1 cache; a multiple of every scale group. */
+#define PIECE_K        512
+#define Y_SUMS_BYTES   (256u << 10)
+#define TILE_COST_ROWS 12 /* cost of reading a tile's weights, in rows of arithmetic */
 
 static size_t align64(size_t bytes)
 {
@@ -56,25 +56,25 @@ int mf_block_rows(const int32_t *ids, int64_t row0, int block_m, int topk)
     return low;
 }
 
-/* ---- sharing out ---- */
+/* ---- division of work among threads ---- */
 
-/* Tiles of all blocks in order, the cost of each known: a thread has those whose start falls into its share. */
+/* The tiles of all blocks in order, with known costs. A thread owns the tiles that begin in from … to. */
 struct share {
     const struct mf_stage_plan *p;
     struct mf_sorted_view sorted;
     int64_t n_blocks, n_tiles;
-    int64_t from, to;  /* cost */
-    int64_t block, at; /* the next block and the cost before it */
+    int64_t from, to;  /* cumulative cost */
+    int64_t block, at; /* the next block and the cumulative cost before it */
 };
 
 static int64_t tile_cost(const struct share *s, int64_t block)
 {
-    return COST_OF_TILE +
+    return TILE_COST_ROWS +
            mf_block_rows(s->sorted.ids, block * s->p->block_m, s->p->block_m, s->p->shape.topk);
 }
 
-static struct share share_out(const struct mf_stage_plan *p, struct mf_sorted_view sorted, int64_t n_tiles,
-                              int thread, int n_threads)
+static struct share thread_share(const struct mf_stage_plan *p, struct mf_sorted_view sorted, int64_t n_tiles,
+                                 int thread, int n_threads)
 {
     struct share s = {.p = p, .sorted = sorted, .n_tiles = n_tiles};
     int64_t total = 0;
@@ -94,16 +94,16 @@ static struct share share_out(const struct mf_stage_plan *p, struct mf_sorted_vi
 struct part {
     int64_t block, row0;
     int rows;
-    int64_t tile, tile_end; /* of this thread in this block */
+    int64_t tile, tile_end; /* tiles of this thread in this block */
 };
 
-/* The next block of which this thread has tiles. */
+/* Finds the next block in which this thread owns tiles. */
 static bool share_next(struct share *s, struct part *ret)
 {
     while (s->block < s->n_blocks && s->at < s->to) {
         int64_t b = s->block++, row0 = b * s->p->block_m;
         int rows = mf_block_rows(s->sorted.ids, row0, s->p->block_m, s->p->shape.topk);
-        int64_t cost = COST_OF_TILE + rows, at = s->at;
+        int64_t cost = TILE_COST_ROWS + rows, at = s->at;
         s->at += cost * s->n_tiles;
         int64_t first = s->from <= at ? 0 : (s->from - at + cost - 1) / cost;
         int64_t end = s->to == INT64_MAX ? s->n_tiles : (s->to - at + cost - 1) / cost;
@@ -118,25 +118,25 @@ static bool share_next(struct share *s, struct part *ret)
 
 /* ---- stage 1 ---- */
 
-struct room {
+struct scratch {
     uint16_t *a;
-    float *
-        a_scale; /* of a block of 128 of K: [rows, groups]; else one for each row, the global factor's inverse in it */
+    /* per block of 128 of K: [rows, groups]; else [rows], including the inverse of the global factor */
+    float *a_scale;
     float *c, *c2;
-    float *sum;             /* stage 2, add: [T, block_n · tiles_at_once] */
-    float *part;            /* of the sums of one piece of K: [rows, ldc] */
-    uint16_t *w;            /* that piece decoded */
-    struct mf_tensor_ref x; /* quantise_x: x's rows by token, each once it is needed … */
-    uint8_t *x_made;        /* … and which of them are there */
+    float *sum;             /* stage 2, add: [T, block_n · tiles_per_pass] */
+    float *part;            /* sums of one piece of K: [rows, ldc] */
+    uint16_t *w;            /* that piece of the weights, decoded */
+    struct mf_tensor_ref x; /* quantise_x: quantised rows of x by token, filled on first use */
+    uint8_t *x_quantised;   /* [tokens]: the row of x is filled */
     float *x_floats;
     size_t lda, ldc;
 };
 
 static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, bool two, char *base,
-                    struct room *ret)
+                    struct scratch *ret)
 {
     size_t bm = (size_t)p->block_m, columns = (size_t)p->block_n * (p->gate_rows > 0 ? 2 : 1), at = 0;
-    struct room r = {.lda = (k + 31) / 32 * 32 + ROW_PAD, .ldc = (columns + 15) / 16 * 16};
+    struct scratch r = {.lda = (k + 31) / 32 * 32 + ROW_PAD, .ldc = (columns + 15) / 16 * 16};
 
 #define CARVE(field, bytes)            \
     do {                               \
@@ -149,47 +149,48 @@ static size_t carve(const struct mf_stage_plan *p, size_t k, size_t sum_floats, 
     CARVE(c2, two ? bm * r.ldc * 4 : 0);
     CARVE(sum, sum_floats * 4);
     CARVE(part, p->native ? 0 : bm * r.ldc * 4);
-    CARVE(w, p->native ? 0 : r.ldc * PIECE * 2);
+    CARVE(w, p->native ? 0 : r.ldc * PIECE_K * 2);
     size_t tokens = p->quantise_x ? (size_t)p->shape.token : 0;
     CARVE(x.part[0], tokens * mf_codec_row_bytes(p->codecs.a, k));
     CARVE(x.part[1], tokens * mf_codec_scale_cols(p->codecs.a, k) * (size_t)p->codecs.a->scale_bytes);
-    CARVE(x_made, tokens);
+    CARVE(x_quantised, tokens);
     CARVE(x_floats, tokens ? k * 4 : 0);
 #undef CARVE
     *ret = r;
     return at;
 }
 
-/* Rows of quantised h are made in floats; a row of them fits where A was. */
+/* Quantising h needs one row of floats, which reuses the workspace after all tiles are done. */
 size_t mf_stage1_workspace(const struct mf_stage_plan *p)
 {
-    struct room r;
+    struct scratch r;
     size_t bytes = carve(p, (size_t)p->shape.model_dim, 0, true, NULL, &r);
     size_t row = align64((size_t)p->shape.inter_dim * 4);
 
     return bytes > row ? bytes : row;
 }
 
-/* Tiles of y whose sums a thread keeps: so many that it reads an expert's weights in one long run, so few that the sums
- * of all tokens stay in its second cache. */
-static size_t tiles_at_once(const struct mf_stage_plan *p)
+/* Tiles of y per pass whose sums a thread keeps: as many as possible, so that it reads an expert's weights in
+ * one long run, while the sums of all tokens fit the L2 cache. */
+static size_t tiles_per_pass(const struct mf_stage_plan *p)
 {
     size_t bn = (size_t)p->block_n, tiles = ((size_t)p->shape.model_dim + bn - 1) / bn;
-    size_t fit = SUMS_BYTES / ((size_t)p->shape.token * bn * 4);
+    size_t fit = Y_SUMS_BYTES / ((size_t)p->shape.token * bn * 4);
 
     return MF_MAX(MF_MIN(tiles, fit), (size_t)1);
 }
 
-static size_t sums_of_y(const struct mf_stage_plan *p)
+static size_t y_sum_floats(const struct mf_stage_plan *p)
 {
-    return (size_t)p->shape.token * (size_t)p->block_n * tiles_at_once(p);
+    return (size_t)p->shape.token * (size_t)p->block_n * tiles_per_pass(p);
 }
 
 size_t mf_stage2_workspace(const struct mf_stage_plan *p)
 {
-    struct room r;
+    struct scratch r;
 
-    return carve(p, (size_t)p->shape.inter_dim, p->out == MF_STAGE2_ADD ? sums_of_y(p) : 0, false, NULL, &r);
+    return carve(p, (size_t)p->shape.inter_dim, p->out == MF_STAGE2_ADD ? y_sum_floats(p) : 0, false, NULL,
+                 &r);
 }
 
 static size_t k_parts(const struct mf_stage_plan *p)
@@ -197,7 +198,7 @@ static size_t k_parts(const struct mf_stage_plan *p)
     return p->ksplit > 1 ? (size_t)p->ksplit : 1;
 }
 
-/* Of one sorted row: its sums of each part of K, gate and up side by side. */
+/* Floats per sorted row: sums of each part of K, gate followed by up. */
 static size_t partial_floats(const struct mf_stage_plan *p)
 {
     return k_parts(p) * 2 * (size_t)p->shape.inter_dim;
@@ -214,7 +215,7 @@ struct weights {
     size_t N, K; /* of one expert */
 };
 
-/* Elements of K that are summed. */
+/* The range of K elements to sum. */
 struct span {
     size_t k0, k_end;
 };
@@ -226,7 +227,8 @@ static const char *weight_row(const struct mf_stage_plan *p, const struct weight
            ((size_t)expert * w->N + n) * mf_codec_row_bytes(p->codecs.w, w->K);
 }
 
-/* Scales of an expert's weight; those of row n where rows have their own. */
+/* Scales of an expert's weight, beginning with those of row n if the codec has scales per row or block of
+ * rows. */
 static const char *weight_scale(const struct mf_stage_plan *p, const struct weights *w, int32_t expert,
                                 size_t n)
 {
@@ -236,7 +238,8 @@ static const char *weight_scale(const struct mf_stage_plan *p, const struct weig
            ((size_t)expert * rows + row) * mf_codec_scale_cols(c, w->K) * (size_t)c->scale_bytes;
 }
 
-/* A tile over a span of K. The loops know K by where the next panel begins, so what is no whole K goes panel by panel. */
+/* Runs a tile over a span of K. The loops derive the panel stride from K, so a partial span runs panel by
+ * panel. */
 static void run_span(const struct mf_stage_plan *p, const struct mf_tile *t, struct span s,
                      void (*gemm)(const struct mf_tile *t))
 {
@@ -269,13 +272,13 @@ static void run_span(const struct mf_stage_plan *p, const struct mf_tile *t, str
     }
 }
 
-/* n columns from row n0 of an expert's weight, by a GEMM that reads them as they are. */
-static void run_native(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+/* Computes n columns from row n0 of an expert's weight by a GEMM that reads the stored format. */
+static void run_native(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                        int32_t expert, size_t n0, int n, struct span s, int rows, float *c, const void *next)
 {
     struct mf_tile t = {
-        .a = room->a,
-        .lda = room->lda,
+        .a = scratch->a,
+        .lda = scratch->lda,
         .rows = rows,
         .n = n,
         .format = p->codecs.w->format,
@@ -286,11 +289,11 @@ static void run_native(const struct mf_stage_plan *p, const struct room *room, c
         .k = w->K,
         .block_k = (size_t)p->block_k,
         .c = c,
-        .ldc = room->ldc,
+        .ldc = scratch->ldc,
     };
 
     if (per_block(p->codecs.w)) {
-        t.a_scale = room->a_scale;
+        t.a_scale = scratch->a_scale;
         t.lda_scale = t.ldw_scale = mf_codec_scale_cols(p->codecs.w, w->K);
         t.w_scale = (const float *)(const void *)weight_scale(p, w, expert, n0);
         t.n_offset = (int)(n0 % 128);
@@ -298,15 +301,15 @@ static void run_native(const struct mf_stage_plan *p, const struct room *room, c
     run_span(p, &t, s, p->ops->gemm);
 }
 
-/* Adds the sums of K elements k0.. to C: as they are, or times the scales of their 128 of K, whose rows of weights may
- * change within the tile. */
-static void add_piece(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+/* Adds the sums from K element k0 to C. Block scales are applied here; their block of weight rows may change
+ * within the tile. */
+static void add_piece(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                       int32_t expert, size_t n0, int n, size_t k0, int rows, float *c)
 {
     size_t groups = mf_codec_scale_cols(p->codecs.w, w->K);
 
     for (int i = 0; i < rows; i++) {
-        float *to = c + (size_t)i * room->ldc, *from = room->part + (size_t)i * room->ldc;
+        float *to = c + (size_t)i * scratch->ldc, *from = scratch->part + (size_t)i * scratch->ldc;
         if (!per_block(p->codecs.w)) {
             p->ops->add(to, from, (size_t)n, 1.0f);
             continue;
@@ -314,34 +317,35 @@ static void add_piece(const struct mf_stage_plan *p, const struct room *room, co
         for (size_t j = 0; j < (size_t)n;) {
             size_t m = MF_MIN((size_t)n - j, 128 - (n0 + j) % 128);
             const float *scale = (const float *)(const void *)weight_scale(p, w, expert, n0 + j);
-            p->ops->add(to + j, from + j, m, room->a_scale[(size_t)i * groups + k0 / 128] * scale[k0 / 128]);
+            p->ops->add(to + j, from + j, m,
+                        scratch->a_scale[(size_t)i * groups + k0 / 128] * scale[k0 / 128]);
             j += m;
         }
     }
 }
 
-/* Are so many rows multiplied straight from the weights' codes? */
+/* True if stream() multiplies this number of rows. */
 static bool streams(const struct mf_stage_plan *p, int rows)
 {
     return !p->native && p->ops->stream && rows <= p->ops->stream_rows && p->panel > 1 &&
            !per_block(p->codecs.w) && p->codecs.w->format != MF_FORMAT_INT8;
 }
 
-bool mf_stage_fetches(const struct mf_stage_plan *p)
+bool mf_stage_prefetches(const struct mf_stage_plan *p)
 {
     return p->ops->fetches && p->panel > 1 && (p->native || streams(p, p->block_m));
 }
 
-/* Brings row i of the `rows` of a block's A into place, with what its sums will be multiplied by. */
-static void pack_row(const struct mf_stage_plan *p, const struct room *room, const struct mf_tensor_ref *from,
-                     size_t source, size_t k, int i, int rows)
+/* Packs one row of A as row i of a block with `rows` rows, and stores its scale in a_scale. */
+static void pack_row(const struct mf_stage_plan *p, const struct scratch *scratch,
+                     const struct mf_tensor_ref *from, size_t source, size_t k, int i, int rows)
 {
     const struct mf_codec *c = p->codecs.a;
     const uint8_t *row = (const uint8_t *)from->part[0] + source * mf_codec_row_bytes(c, k);
     size_t scales = mf_codec_scale_cols(c, k);
     const uint8_t *scale =
         (const uint8_t *)from->part[1] + (c->group_rows == 0 ? 0 : source) * scales * (size_t)c->scale_bytes;
-    uint16_t *to = room->a + (size_t)i * room->lda;
+    uint16_t *to = scratch->a + (size_t)i * scratch->lda;
 
     if (p->native)
         p->ops->pack(c->format, row, k, to);
@@ -350,20 +354,20 @@ static void pack_row(const struct mf_stage_plan *p, const struct room *room, con
     if (streams(p, rows))
         p->ops->order(p->codecs.w, to, k);
     if (per_block(c))
-        memcpy(room->a_scale + (size_t)i * scales, scale, scales * 4);
+        memcpy(scratch->a_scale + (size_t)i * scales, scale, scales * 4);
     else if (c->scale_bytes == 4)
-        memcpy(&room->a_scale[i], scale, 4);
+        memcpy(&scratch->a_scale[i], scale, 4);
     else
-        room->a_scale[i] = c->global ? 1.0f / *(const float *)from->part[2] : 1.0f;
+        scratch->a_scale[i] = c->global ? 1.0f / *(const float *)from->part[2] : 1.0f;
 }
 
-static void run_stream(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+static void run_stream(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                        int32_t expert, size_t n0, int n, struct span s, int rows, float *c, const void *next)
 {
     const struct mf_codec *codec = p->codecs.w;
     struct mf_tile t = {
-        .a = room->a,
-        .lda = room->lda,
+        .a = scratch->a,
+        .lda = scratch->lda,
         .rows = rows,
         .n = n,
         .panel = p->panel,
@@ -372,7 +376,7 @@ static void run_stream(const struct mf_stage_plan *p, const struct room *room, c
         .fetch = p->fetch,
         .k = w->K,
         .c = c,
-        .ldc = room->ldc,
+        .ldc = scratch->ldc,
         .codec = codec,
         .group_scale = mf_codec_folds(codec) ? weight_scale(p, w, expert, n0) : NULL,
         .ld_group_scale = mf_codec_scale_cols(codec, w->K) * (size_t)codec->scale_bytes,
@@ -381,11 +385,11 @@ static void run_stream(const struct mf_stage_plan *p, const struct room *room, c
     run_span(p, &t, s, p->ops->stream);
 }
 
-static void run_decoded(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+static void run_decoded(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                         int32_t expert, size_t n0, int n, struct span s, int rows, float *c)
 {
     const struct mf_codec *codec = p->codecs.w;
-    size_t piece = per_block(codec) ? 128 : PIECE;
+    size_t piece = per_block(codec) ? 128 : PIECE_K;
     bool whole = s.k_end - s.k0 <= piece && !per_block(codec);
     struct mf_decode d = {
         .codec = codec,
@@ -395,35 +399,36 @@ static void run_decoded(const struct mf_stage_plan *p, const struct room *room, 
         .ld_scale = mf_codec_scale_cols(codec, w->K) * (size_t)codec->scale_bytes,
         .n = n,
         .K = w->K,
-        .to = room->w,
+        .to = scratch->w,
     };
     struct mf_tile t = {
-        .lda = room->lda,
+        .lda = scratch->lda,
         .rows = rows,
         .n = (n + 15) / 16 * 16,
         .format = MF_FORMAT_BF16,
         .panel = 16,
-        .w = room->w,
-        .c = whole ? c : room->part,
-        .ldc = room->ldc,
+        .w = scratch->w,
+        .c = whole ? c : scratch->part,
+        .ldc = scratch->ldc,
     };
 
     for (int i = 0; i < rows && !whole; i++)
-        memset(c + (size_t)i * room->ldc, 0, room->ldc * 4);
+        memset(c + (size_t)i * scratch->ldc, 0, scratch->ldc * 4);
     for (size_t k0 = s.k0; k0 < s.k_end; k0 += piece) {
         d.k0 = k0;
         d.k_end = MF_MIN(s.k_end, k0 + piece);
         p->ops->decode(&d);
-        t.a = room->a + k0;
+        t.a = scratch->a + k0;
         t.k = (d.k_end - k0 + 1) / 2 * 2;
         p->ops->gemm(&t);
         if (!whole)
-            add_piece(p, room, w, expert, n0, n, k0, rows, c);
+            add_piece(p, scratch, w, expert, n0, n, k0, rows, c);
     }
 }
 
-/* Scales that are outside the sums: a row's of A, a row's or the tensor's of the weight, the global factors. */
-static void scale_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+/* Applies the scales that are constant along K: per row of A, per row or tensor of the weight, and the global
+ * factors. */
+static void scale_tile(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                        int32_t expert, size_t n0, int n, int rows, float *c)
 {
     const struct mf_codec *a = p->codecs.a, *b = p->codecs.w;
@@ -435,27 +440,27 @@ static void scale_tile(const struct mf_stage_plan *p, const struct room *room, c
     if (per_block(b) || (a->scale == MF_SCALE_NONE && b->scale == MF_SCALE_NONE))
         return;
     for (int i = 0; i < rows; i++)
-        p->ops->scale(c + (size_t)i * room->ldc, (size_t)n, room->a_scale[i] * common,
+        p->ops->scale(c + (size_t)i * scratch->ldc, (size_t)n, scratch->a_scale[i] * common,
                       by_column ? scale : NULL);
 }
 
-static void run_tile_span(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
-                          int32_t expert, size_t n0, int n, struct span s, int rows, float *c,
-                          const void *next)
+static void run_tile_span(const struct mf_stage_plan *p, const struct scratch *scratch,
+                          const struct weights *w, int32_t expert, size_t n0, int n, struct span s, int rows,
+                          float *c, const void *next)
 {
     if (p->native)
-        run_native(p, room, w, expert, n0, n, s, rows, c, next);
+        run_native(p, scratch, w, expert, n0, n, s, rows, c, next);
     else if (streams(p, rows))
-        run_stream(p, room, w, expert, n0, n, s, rows, c, next);
+        run_stream(p, scratch, w, expert, n0, n, s, rows, c, next);
     else
-        run_decoded(p, room, w, expert, n0, n, s, rows, c);
-    scale_tile(p, room, w, expert, n0, n, rows, c);
+        run_decoded(p, scratch, w, expert, n0, n, s, rows, c);
+    scale_tile(p, scratch, w, expert, n0, n, rows, c);
 }
 
-static void run_tile(const struct mf_stage_plan *p, const struct room *room, const struct weights *w,
+static void run_tile(const struct mf_stage_plan *p, const struct scratch *scratch, const struct weights *w,
                      int32_t expert, size_t n0, int n, int rows, float *c, const void *next)
 {
-    run_tile_span(p, room, w, expert, n0, n, (struct span){0, w->K}, rows, c, next);
+    run_tile_span(p, scratch, w, expert, n0, n, (struct span){0, w->K}, rows, c, next);
 }
 
 void mf_stage_activate(const struct mf_cpu_ops *ops, const struct mf_shape *shape, float *const gate_up[2],
@@ -476,14 +481,14 @@ void mf_stage_quantise_row(const struct mf_codec *c, const uint16_t *from, size_
                     (uint8_t *)to->part[1] + row * mf_codec_scale_cols(c, n) * (size_t)c->scale_bytes);
 }
 
-/* The last column of tiles may be narrower. */
+/* The last tile of a row may be narrower. */
 static int tile_columns(const struct mf_stage_plan *p, size_t n_all, size_t n0)
 {
     return n_all - n0 < (size_t)p->block_n ? (int)(n_all - n0) : p->block_n;
 }
 
-/* 2n sums of gate and up in turn, `unit` of each, become n of gate and n of up. */
-static void part_gate_up(const float *sums, size_t unit, size_t n, float *const gate_up[2])
+/* Splits 2n sums, which alternate between gate and up every `unit` sums, into n of gate and n of up. */
+static void deinterleave_gate_up(const float *sums, size_t unit, size_t n, float *const gate_up[2])
 {
     for (size_t i = 0; i < n; i += unit) {
         for (size_t j = 0; j < unit; j++) {
@@ -493,20 +498,20 @@ static void part_gate_up(const float *sums, size_t unit, size_t n, float *const 
     }
 }
 
-/* Where the sums of row i of a block are: n of gate, n of up. */
-static void sums_of_row(const struct mf_stage_plan *p, const struct room *room, int i, size_t n,
+/* Returns pointers to the n gate sums and n up sums of row i of a block. */
+static void sums_of_row(const struct mf_stage_plan *p, const struct scratch *scratch, int i, size_t n,
                         float *gate_up[2])
 {
-    float *c = room->c + (size_t)i * room->ldc, *c2 = room->c2 + (size_t)i * room->ldc;
+    float *c = scratch->c + (size_t)i * scratch->ldc, *c2 = scratch->c2 + (size_t)i * scratch->ldc;
     bool alternates = p->gate_rows > 0;
 
     gate_up[0] = alternates ? c2 : c;
     gate_up[1] = alternates ? c2 + n : c2;
     if (alternates)
-        part_gate_up(c, (size_t)p->gate_rows, n, gate_up);
+        deinterleave_gate_up(c, (size_t)p->gate_rows, n, gate_up);
 }
 
-/* n columns of a row of h from n0 on, from their sums, which are changed. */
+/* Writes n columns of a row of h from column n0, from their sums, which are modified. */
 static void activate_row(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row, size_t n0,
                          size_t n, float *const gate_up[2])
 {
@@ -518,9 +523,9 @@ static void activate_row(const struct mf_stage_plan *p, const struct mf_stage1_a
                       p->weighted ? a->sorted.weights[row] : 1.0f, n, a->h + row * I + n0);
 }
 
-/* A unit is a tile, or a part of K of it: its parts follow each other. */
+/* Computes one unit: one part of K of a tile. The parts of a tile are consecutive units. */
 static void stage1_unit(const struct mf_stage_plan *p, const struct mf_stage1_args *a,
-                        const struct room *room, const struct part *part, const struct weights *w,
+                        const struct scratch *scratch, const struct part *part, const struct weights *w,
                         int64_t unit, const void *next)
 {
     size_t I = (size_t)p->shape.inter_dim, parts = k_parts(p), at = (size_t)unit % parts;
@@ -530,15 +535,16 @@ static void stage1_unit(const struct mf_stage_plan *p, const struct mf_stage1_ar
     int n = tile_columns(p, I, n0);
 
     if (p->gate_rows > 0) {
-        run_tile_span(p, room, w, expert, 2 * n0, 2 * n, s, part->rows, room->c, next);
+        run_tile_span(p, scratch, w, expert, 2 * n0, 2 * n, s, part->rows, scratch->c, next);
     } else {
-        run_tile_span(p, room, w, expert, n0, n, s, part->rows, room->c, weight_row(p, w, expert, I + n0));
-        run_tile_span(p, room, w, expert, I + n0, n, s, part->rows, room->c2, next);
+        run_tile_span(p, scratch, w, expert, n0, n, s, part->rows, scratch->c,
+                      weight_row(p, w, expert, I + n0));
+        run_tile_span(p, scratch, w, expert, I + n0, n, s, part->rows, scratch->c2, next);
     }
     for (int i = 0; i < part->rows; i++) {
         size_t row = (size_t)(part->row0 + i);
         float *gate_up[2];
-        sums_of_row(p, room, i, (size_t)n, gate_up);
+        sums_of_row(p, scratch, i, (size_t)n, gate_up);
         if (parts == 1) {
             activate_row(p, a, row, n0, (size_t)n, gate_up);
             continue;
@@ -549,8 +555,8 @@ static void stage1_unit(const struct mf_stage_plan *p, const struct mf_stage1_ar
     }
 }
 
-/* A row of h from the sums of the parts of K. */
-static void add_parts(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row)
+/* Adds the parts of K and activates a whole row of h. */
+static void reduce_k_parts(const struct mf_stage_plan *p, const struct mf_stage1_args *a, size_t row)
 {
     size_t I = (size_t)p->shape.inter_dim;
     float *sum = a->partial + row * partial_floats(p);
@@ -560,7 +566,7 @@ static void add_parts(const struct mf_stage_plan *p, const struct mf_stage1_args
     activate_row(p, a, row, 0, I, (float *[2]){sum, sum + I});
 }
 
-/* What has to wait for whole rows: this thread's share of them. */
+/* Does this thread's share of the work on whole rows, after the barrier. */
 static void finish_rows(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread,
                         int n_threads)
 {
@@ -577,25 +583,26 @@ static void finish_rows(const struct mf_stage_plan *p, const struct mf_stage1_ar
             if (seen % (size_t)n_threads != (size_t)thread)
                 continue;
             if (k_parts(p) > 1)
-                add_parts(p, a, row);
+                reduce_k_parts(p, a, row);
             if (p->quantise)
                 mf_stage_quantise_row(p->codecs.a, a->h + row * I, I, row, global, a->workspace, &a->h_q);
         }
     }
 }
 
-/* Row i of a block's A from sorted row `row`: as x is, or quantised by this thread when it first meets the token. */
-static void bring_x(const struct mf_stage_plan *p, const struct mf_stage1_args *a, const struct room *room,
-                    size_t row, int i, int rows)
+/* Loads sorted row `row` of x as row i of A. With quantise_x, quantises the token on its first use by this
+ * thread. */
+static void load_x_row(const struct mf_stage_plan *p, const struct mf_stage1_args *a,
+                       const struct scratch *scratch, size_t row, int i, int rows)
 {
     size_t H = (size_t)p->shape.model_dim, source = p->gather ? (size_t)mf_id_token(a->sorted.ids[row]) : row;
 
-    if (p->quantise_x && !room->x_made[source]) {
+    if (p->quantise_x && !scratch->x_quantised[source]) {
         mf_stage_quantise_row(p->codecs.a, (const uint16_t *)a->x.part[0] + source * H, H, source,
-                              p->codecs.a->global ? a->calib[0] : 1.0f, room->x_floats, &room->x);
-        room->x_made[source] = 1;
+                              p->codecs.a->global ? a->calib[0] : 1.0f, scratch->x_floats, &scratch->x);
+        scratch->x_quantised[source] = 1;
     }
-    pack_row(p, room, p->quantise_x ? &room->x : &a->x, source, H, i, rows);
+    pack_row(p, scratch, p->quantise_x ? &scratch->x : &a->x, source, H, i, rows);
 }
 
 void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a, int thread, int n_threads)
@@ -603,26 +610,26 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
     size_t H = (size_t)p->shape.model_dim, I = (size_t)p->shape.inter_dim, bn = (size_t)p->block_n;
     struct weights w = {&a->w, 2 * I, H};
     int64_t parts = (int64_t)k_parts(p);
-    struct share share = share_out(p, a->sorted, (int64_t)((I + bn - 1) / bn) * parts, thread, n_threads);
-    struct room room;
+    struct share share = thread_share(p, a->sorted, (int64_t)((I + bn - 1) / bn) * parts, thread, n_threads);
+    struct scratch scratch;
     struct part part;
 
-    (void)carve(p, H, 0, true, a->workspace, &room);
+    (void)carve(p, H, 0, true, a->workspace, &scratch);
     if (p->quantise_x) {
-        memset(room.x_made, 0, (size_t)p->shape.token);
-        room.x.part[2] = (void *)a->calib;
+        memset(scratch.x_quantised, 0, (size_t)p->shape.token);
+        scratch.x.part[2] = (void *)a->calib;
     }
     while (share_next(&share, &part)) {
         int32_t expert = a->sorted.experts[part.block];
-        int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
+        int64_t next_block = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
         for (int i = 0; i < part.rows; i++)
-            bring_x(p, a, &room, (size_t)(part.row0 + i), i, part.rows);
+            load_x_row(p, a, &scratch, (size_t)(part.row0 + i), i, part.rows);
         for (int64_t unit = part.tile; unit < part.tile_end; unit++) {
             bool last = unit + 1 == part.tile_end;
             const void *next =
-                weight_row(p, &w, last ? a->sorted.experts[following] : expert,
+                weight_row(p, &w, last ? a->sorted.experts[next_block] : expert,
                            last ? 0 : (size_t)((unit + 1) / parts) * bn * (p->gate_rows > 0 ? 2 : 1));
-            stage1_unit(p, a, &room, &part, &w, unit, next);
+            stage1_unit(p, a, &scratch, &part, &w, unit, next);
         }
     }
     if (p->quantise || parts > 1) {
@@ -633,15 +640,15 @@ void mf_stage1_run(const struct mf_stage_plan *p, const struct mf_stage1_args *a
 
 /* ---- stage 2 ---- */
 
-/* b2 of an expert, from column n0 on; NULL: the shape has none. */
+/* b2 of an expert from column n0, or NULL if the shape has none. */
 static const float *bias_of(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int32_t expert,
                             size_t n0)
 {
     return p->shape.has_b2 ? a->bias + (size_t)expert * (size_t)p->shape.model_dim + n0 : NULL;
 }
 
-static void store_tile(const struct mf_stage_plan *p, const struct mf_stage2_args *a, const struct room *room,
-                       const struct part *part, size_t n0, int n)
+static void store_tile(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
+                       const struct scratch *scratch, const struct part *part, size_t n0, int n)
 {
     const float *bias = bias_of(p, a, a->sorted.experts[part->block], n0);
     size_t H = (size_t)p->shape.model_dim;
@@ -650,7 +657,7 @@ static void store_tile(const struct mf_stage_plan *p, const struct mf_stage2_arg
         size_t row = (size_t)(part->row0 + i);
         int32_t id = a->sorted.ids[row];
         size_t slot = (size_t)mf_id_token(id) * (size_t)p->shape.topk + (size_t)mf_id_slot(id);
-        float *c = room->c + (size_t)i * room->ldc;
+        float *c = scratch->c + (size_t)i * scratch->ldc;
         if (bias)
             p->ops->add(c, bias, (size_t)n, 1.0f);
         if (p->weighted)
@@ -664,31 +671,32 @@ static void stage2_store(const struct mf_stage_plan *p, const struct mf_stage2_a
 {
     size_t H = (size_t)p->shape.model_dim, I = (size_t)p->shape.inter_dim, bn = (size_t)p->block_n;
     struct weights w = {&a->w, H, I};
-    struct share share = share_out(p, a->sorted, (int64_t)((H + bn - 1) / bn), thread, n_threads);
-    struct room room;
+    struct share share = thread_share(p, a->sorted, (int64_t)((H + bn - 1) / bn), thread, n_threads);
+    struct scratch scratch;
     struct part part;
 
-    (void)carve(p, I, 0, false, a->workspace, &room);
+    (void)carve(p, I, 0, false, a->workspace, &scratch);
     while (share_next(&share, &part)) {
         int32_t expert = a->sorted.experts[part.block];
-        int64_t following = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
+        int64_t next_block = part.block + 1 < share.n_blocks ? part.block + 1 : part.block;
         for (int i = 0; i < part.rows; i++)
-            pack_row(p, &room, &a->h, (size_t)(part.row0 + i), I, i, part.rows);
+            pack_row(p, &scratch, &a->h, (size_t)(part.row0 + i), I, i, part.rows);
         for (int64_t tile = part.tile; tile < part.tile_end; tile++) {
             bool last = tile + 1 == part.tile_end;
             size_t n0 = (size_t)tile * bn;
             const void *next =
-                weight_row(p, &w, last ? a->sorted.experts[following] : expert, last ? 0 : n0 + bn);
+                weight_row(p, &w, last ? a->sorted.experts[next_block] : expert, last ? 0 : n0 + bn);
             int n = tile_columns(p, H, n0);
-            run_tile(p, &room, &w, expert, n0, n, part.rows, room.c, next);
-            store_tile(p, a, &room, &part, n0, n);
+            run_tile(p, &scratch, &w, expert, n0, n, part.rows, scratch.c, next);
+            store_tile(p, a, &scratch, &part, n0, n);
         }
     }
 }
 
-/* Adds what a block gives to n columns of its tokens' sums, which begin at column n0 of y. */
-static void add_tile(const struct mf_stage_plan *p, const struct mf_stage2_args *a, const struct room *room,
-                     const struct part *part, size_t n0, int n, float *sum, size_t ld)
+/* Adds a block's output of n columns to the sums of its tokens; the columns begin at n0 of y. */
+static void add_tile(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
+                     const struct scratch *scratch, const struct part *part, size_t n0, int n, float *sum,
+                     size_t ld)
 {
     const float *bias = bias_of(p, a, a->sorted.experts[part->block], n0);
 
@@ -696,54 +704,54 @@ static void add_tile(const struct mf_stage_plan *p, const struct mf_stage2_args 
         size_t row = (size_t)(part->row0 + i);
         float weight = p->weighted ? a->sorted.weights[row] : 1.0f,
               *to = sum + (size_t)mf_id_token(a->sorted.ids[row]) * ld;
-        p->ops->add(to, room->c + (size_t)i * room->ldc, (size_t)n, weight);
+        p->ops->add(to, scratch->c + (size_t)i * scratch->ldc, (size_t)n, weight);
         if (bias)
             p->ops->add(to, bias, (size_t)n, weight);
     }
 }
 
-/* Columns of tiles tile0 to tile_end of y, block after block. */
+/* Computes the columns of tiles tile0 … tile_end - 1 of y, block after block. */
 static void add_columns(const struct mf_stage_plan *p, const struct mf_stage2_args *a,
-                        const struct room *room, int64_t tile0, int64_t tile_end)
+                        const struct scratch *scratch, int64_t tile0, int64_t tile_end)
 {
     size_t I = (size_t)p->shape.inter_dim, H = (size_t)p->shape.model_dim, bn = (size_t)p->block_n;
-    size_t n0 = (size_t)tile0 * bn, n_end = MF_MIN(H, (size_t)tile_end * bn), ld = bn * tiles_at_once(p);
+    size_t n0 = (size_t)tile0 * bn, n_end = MF_MIN(H, (size_t)tile_end * bn), ld = bn * tiles_per_pass(p);
     struct weights w = {&a->w, H, I};
     int64_t n_blocks = a->sorted.num_valid[0] / p->block_m;
 
-    memset(room->sum, 0, (size_t)p->shape.token * ld * 4);
+    memset(scratch->sum, 0, (size_t)p->shape.token * ld * 4);
     for (int64_t b = 0; b < n_blocks; b++) {
         struct part part = {.block = b, .row0 = b * p->block_m};
         int32_t expert = a->sorted.experts[b];
         bool last = b + 1 == n_blocks;
-        const void *following = weight_row(p, &w, a->sorted.experts[last ? 0 : b + 1],
-                                           last && n_end < H ? n_end
-                                           : last            ? 0
-                                                             : n0);
+        const void *next_block = weight_row(p, &w, a->sorted.experts[last ? 0 : b + 1],
+                                            last && n_end < H ? n_end
+                                            : last            ? 0
+                                                              : n0);
         part.rows = mf_block_rows(a->sorted.ids, part.row0, p->block_m, p->shape.topk);
         for (int i = 0; i < part.rows; i++)
-            pack_row(p, room, &a->h, (size_t)(part.row0 + i), I, i, part.rows);
+            pack_row(p, scratch, &a->h, (size_t)(part.row0 + i), I, i, part.rows);
         for (size_t n = n0; n < n_end && part.rows > 0; n += bn) {
             int columns = tile_columns(p, H, n);
-            run_tile(p, room, &w, expert, n, columns, part.rows, room->c,
-                     n + bn < n_end ? weight_row(p, &w, expert, n + bn) : following);
-            add_tile(p, a, room, &part, n, columns, room->sum + (n - n0), ld);
+            run_tile(p, scratch, &w, expert, n, columns, part.rows, scratch->c,
+                     n + bn < n_end ? weight_row(p, &w, expert, n + bn) : next_block);
+            add_tile(p, a, scratch, &part, n, columns, scratch->sum + (n - n0), ld);
         }
     }
     for (int64_t t = 0; t < p->shape.token; t++)
-        p->ops->to_bf16(room->sum + (size_t)t * ld, n_end - n0, a->out + (size_t)t * H + n0);
+        p->ops->to_bf16(scratch->sum + (size_t)t * ld, n_end - n0, a->out + (size_t)t * H + n0);
 }
 
 static void stage2_add(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread,
                        int n_threads)
 {
     int64_t H = p->shape.model_dim, tiles = (H + p->block_n - 1) / p->block_n;
-    int64_t to = tiles * (thread + 1) / n_threads, step = (int64_t)tiles_at_once(p);
-    struct room room;
+    int64_t to = tiles * (thread + 1) / n_threads, step = (int64_t)tiles_per_pass(p);
+    struct scratch scratch;
 
-    (void)carve(p, (size_t)p->shape.inter_dim, sums_of_y(p), false, a->workspace, &room);
+    (void)carve(p, (size_t)p->shape.inter_dim, y_sum_floats(p), false, a->workspace, &scratch);
     for (int64_t tile = tiles * thread / n_threads; tile < to; tile += step)
-        add_columns(p, a, &room, tile, MF_MIN(to, tile + step));
+        add_columns(p, a, &scratch, tile, MF_MIN(to, tile + step));
 }
 
 void mf_stage2_run(const struct mf_stage_plan *p, const struct mf_stage2_args *a, int thread, int n_threads)

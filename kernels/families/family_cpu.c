@@ -151,7 +151,7 @@ bool mf_cpu_may_alternate(const struct mf_shape *s, int panel, struct mf_refusal
     int I = s->inter_dim, H = s->model_dim, group = panel > 1 ? 32 / w->bits : 1;
 
     ret->rule = NULL;
-    if (!mf_layout_takes_scales(l, w))
+    if (!mf_layout_supports_scales(l, w))
         mf_refuse(
             ret, "scale",
             "a scale of %s covers %d consecutive rows of gate or of up; layout %s interleaves them every %d "
@@ -189,7 +189,7 @@ int mf_cpu_reject_alternating(const struct mf_family *f, const char *prefix, con
 
 double mf_cpu_slots(const struct mf_shape *s)
 {
-    return (double)(s->token * s->topk) * mf_shape_share(s);
+    return (double)(s->token * s->topk) * mf_shape_local_fraction(s);
 }
 
 struct mf_moe_sort mf_cpu_sort(const struct mf_shape *s, const struct mf_tensor_ref *topk, int32_t block_m)
@@ -198,7 +198,7 @@ struct mf_moe_sort mf_cpu_sort(const struct mf_shape *s, const struct mf_tensor_
                                 .weights = topk ? topk->part[1] : NULL,
                                 .tokens = s->token,
                                 .topk = s->topk,
-                                .experts = mf_shape_experts(s),
+                                .experts = mf_shape_global_experts(s),
                                 .first = s->ep_first,
                                 .n_local = s->ep_experts > 0 ? s->expert : 0,
                                 .block = block_m};

@@ -169,7 +169,7 @@ static bool gate_up_known(const struct mf_shape *s, struct mf_refusal *no)
     const struct mf_layout *l = mf_hip_w1_layout(s);
     struct mf_codecs c;
     const char *why;
-    if (mf_codecs_of_shape(s, &c, &why) == 0 && mf_layout_takes_scales(l, c.w))
+    if (mf_codecs_of_shape(s, &c, &why) == 0 && mf_layout_supports_scales(l, c.w))
         return true;
     mf_refuse(no, "gate_up",
               "gate and up of w1 are stored %s; a scale of %s covers %d consecutive rows of gate or of up",
@@ -251,7 +251,7 @@ struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int t
                             .z = 1,
                             .block = (uint32_t)threads,
                             .shared = shared,
-                            .whole = true};
+                            .struct_argument = true};
 }
 
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *s)
@@ -299,13 +299,13 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
         return -ENOTSUP;
     if (device->ops->compile(device, code, 1, path, why) < 1) {
         log_warn("%s: %s", code->source, why[0]);
-        mf_format(device->words, sizeof(device->words), "%s: %s", code->source, why[0]);
+        mf_format(device->open_error, sizeof(device->open_error), "%s: %s", code->source, why[0]);
         return -ENOTSUP;
     }
     int r = device->ops->module_load(device, path[0], why[0], sizeof(why[0]), &ret->module);
     if (r < 0) {
         log_warn("%s", why[0]);
-        mf_format(device->words, sizeof(device->words), "%s", why[0]);
+        mf_format(device->open_error, sizeof(device->open_error), "%s", why[0]);
         return r == -ENOMEM ? r : -ENOTSUP;
     }
     r = device->ops->module_function(device, ret->module, code->function, &ret->function);

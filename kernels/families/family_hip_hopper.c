@@ -62,7 +62,7 @@ int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const 
                  struct mf_hip_map *ret)
 {
     uint64_t bytes = s->q_type == MF_QTYPE_NO ? 2 : 1, I = (uint64_t)s->inter_dim;
-    const struct mf_bulk_tensor t = {
+    const struct mf_tma_tensor t = {
         .at = h,
         .element_bytes = (int)bytes,
         .rank = 2,
@@ -70,7 +70,7 @@ int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const 
         .stride = {bytes, I * bytes},
         .box = {(uint32_t)(SLICE / bytes), (uint32_t)st->block_m},
     };
-    return device->ops->bulk_map(device, &t, ret);
+    return device->ops->tensor_map(device, &t, ret);
 }
 
 /* One column at a time if the L2 cache is split into halves with separate experts and holds all of h and y:

@@ -40,7 +40,7 @@ struct mf_hip_hopper_order mf_hip_hopper_order_of(const struct mf_hip_stage *st,
 struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                            const struct mf_device_info *device, const struct mf_launch *l,
                                            const struct mf_hip_hopper_order *order);
-/* Fills in the tensor maps of the weights and, for stage 2, of h. Errors as bulk_map. l: the stage's
+/* Fills in the tensor maps of the weights and, for stage 2, of h. Errors as tensor_map. l: the stage's
  * launch. */
 int mf_hip_hopper_map(const struct mf_hip_stage *st, const struct mf_shape *shape, struct mf_device *device,
                       const struct mf_launch *l, struct mf_hip_bulk_args *ret);

@@ -216,5 +216,5 @@ const struct mf_family mf_family_hip_layer = {
     .close = mf_hip_kernel_close,
     .set_token_count = set_token_count,
     .code = code,
-    .shares = true,
+    .supports_ep = true,
 };

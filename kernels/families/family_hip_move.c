@@ -406,5 +406,5 @@ const struct mf_family mf_family_hip_move = {
     .close = mf_hip_kernel_close,
     .set_token_count = mf_hip_move_set_token_count,
     .code = code,
-    .shares = true,
+    .supports_ep = true,
 };

@@ -373,7 +373,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     int threads = v->is_hopper ? MF_HIP_HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
     k->grid =
         mf_hip_persistent_grid(&device->info, threads, v->blocks, shared_bytes(machine, &w.found, shape));
-    k->grid.early = true; /* mf_begin */
+    k->grid.programmatic_launch = true; /* mf_begin */
     set_token_count(k, shape->token);
     *ret = k;
     return 0;
@@ -422,7 +422,7 @@ const struct mf_family mf_family_hip_mx = {
     .close = mf_hip_kernel_close,
     .set_token_count = set_token_count,
     .code = mx_code,
-    .shares = true,
+    .supports_ep = true,
 };
 
 const struct mf_family mf_family_hip_wint4 = {
@@ -435,5 +435,5 @@ const struct mf_family mf_family_hip_wint4 = {
     .close = mf_hip_kernel_close,
     .set_token_count = set_token_count,
     .code = wint4_code,
-    .shares = true,
+    .supports_ep = true,
 };

@@ -156,7 +156,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     k->down = mf_hip_both_stage(&c, shape, 2);
     k->grid = mf_hip_persistent_grid(&device->info, MF_HIP_HOPPER_THREADS, 1,
                                      mf_hip_both_lds(&c, &device->info, shape));
-    k->grid.early = true;
+    k->grid.programmatic_launch = true;
     set_token_count(k, shape->token);
     *ret = k;
     return 0;
@@ -199,5 +199,5 @@ const struct mf_family mf_family_hip_pair = {
     .close = mf_hip_kernel_close,
     .set_token_count = set_token_count,
     .code = code,
-    .shares = true,
+    .supports_ep = true,
 };

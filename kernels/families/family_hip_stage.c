@@ -187,10 +187,10 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
     int gate_rows = st->stage == 1 ? mf_hip_w1_layout(s)->gate_rows : 0;
     uint64_t turn = gate_rows > 0 ? (uint64_t)gate_rows : N; /* rows from a gate row to its up row */
     uint32_t columns = (uint32_t)mf_hip_stage_columns(st);
-    struct mf_bulk_tensor t = {
+    struct mf_tma_tensor t = {
         .at = w,
         .element_bytes = (int)bytes,
-        .straight = bits == 4,
+        .unswizzled = bits == 4,
         .rank = 5,
         .length = {row / bytes, 8, halves, N / 8, (uint64_t)s->expert},
         .stride = {bytes, row, turn * row, 8 * row, halves * N * row},
@@ -222,7 +222,7 @@ int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shap
         weights.log_panel = __builtin_ctz((unsigned)gate_rows);
     }
     weights.panels = (int32_t)(t.length[4] / (uint64_t)s->expert);
-    int r = device->ops->bulk_map(device, &t, &weights.map);
+    int r = device->ops->tensor_map(device, &t, &weights.map);
     if (r == 0)
         *ret = weights;
     return r;

@@ -62,7 +62,7 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
  *     gate and up by 16     groups of 8 columns within 16; the 16-column units of all experts
  *     panel128              groups of 8 rows of every slice of a panel; the panels of all experts
  * The kernel computes the start of a tile's slice from the other members of *ret
- * (kernels/gpu/src/tma_coord.h). Errors as the device's bulk_map. */
+ * (kernels/gpu/src/tma_coord.h). Errors as the device's tensor_map. */
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
                              struct mf_device *device, int bits, void *w, struct mf_hip_weights *ret);
 /* Number of tile columns processed for every row block before the next columns. If rows accumulate into y, a

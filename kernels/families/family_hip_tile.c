@@ -437,7 +437,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
     const struct mf_hip_machine *machine = mf_hip_machine_of(&device->info);
     k->grid = mf_hip_persistent_grid(&device->info, v->warps_n * v->warps_m * machine->wave, v->blocks,
                                      shared_bytes(machine, &w.found, shape, w.format));
-    k->grid.early = true; /* all cores start with mf_begin */
+    k->grid.programmatic_launch = true; /* all cores start with mf_begin */
     set_token_count(k, shape->token);
     *ret = k;
     return 0;
@@ -465,5 +465,5 @@ const struct mf_family mf_family_hip_tile = {
     .close = mf_hip_kernel_close,
     .set_token_count = set_token_count,
     .code = code,
-    .shares = true,
+    .supports_ep = true,
 };

@@ -632,5 +632,5 @@ const struct mf_family mf_family_lib = {
     .launch = launch_step,
     .close = close_step,
     .set_token_count = set_token_count,
-    .shares = true,
+    .supports_ep = true,
 };

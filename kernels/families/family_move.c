@@ -122,7 +122,7 @@ static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, 
     const char *why;
 
     ret->rule = NULL;
-    if (!mf_sort_takes(sort, routes, s->expert, sort_threads(sort, cores), &why))
+    if (!mf_sort_supports(sort, routes, s->expert, sort_threads(sort, cores), &why))
         mf_refuse(ret, "routes", "%lld tokens x topk %d are %lld routes over %d experts; %s",
                   (long long)s->token, s->topk, (long long)routes, s->expert, why);
     else if (legal)
@@ -203,7 +203,7 @@ static size_t thread_bytes(enum mf_move_kind kind, const struct mf_shape *s)
     if (kind == MF_MOVE_QUANT2 || kind == MF_MOVE_ACT)
         n = kind == MF_MOVE_ACT ? 2 * I : I;
     if (kinds[kind].decodes)
-        return mf_dequant_room();
+        return mf_dequant_workspace();
     return whole_lines(n * 4 + sizeof(uint32_t));
 }
 
@@ -620,5 +620,5 @@ const struct mf_family mf_family_move = {
     .launch = mf_move_run,
     .close = close_step,
     .set_token_count = set_token_count,
-    .shares = true,
+    .supports_ep = true,
 };

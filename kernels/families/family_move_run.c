@@ -331,7 +331,7 @@ static void combine_local(const struct mf_kernel *k)
     };
 
     for (int64_t i = 0; i < routes; i++)
-        row_of[i] = mf_shape_local(s, ids[i]) < 0 ? -1 : (int32_t)i;
+        row_of[i] = mf_shape_local_expert(s, ids[i]) < 0 ? -1 : (int32_t)i;
     mf_unpermute_rows(&u, k->threads);
 }
 
@@ -345,7 +345,7 @@ static void list_experts(const struct mf_kernel *k, const int32_t *ids)
 
     memset(list, 0, ((size_t)s->expert + 1) * sizeof(*list));
     for (int64_t i = 0; i < s->token * s->topk; i++) {
-        int32_t e = mf_shape_local(s, ids[i]);
+        int32_t e = mf_shape_local_expert(s, ids[i]);
         if (e >= 0)
             list[1 + e] = 1;
     }

@@ -419,5 +419,5 @@ const struct mf_family mf_family_one = {
     .launch = launch_step,
     .close = close_step,
     .set_token_count = set_token_count,
-    .shares = true,
+    .supports_ep = true,
 };

@@ -240,7 +240,7 @@ static bool streams_weights(const struct config *c)
 static int each_reach(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
 {
     struct mf_stage_plan plan;
-    bool matters = streams_weights(&c) && plan_of(&c, s, &plan) == 0 && mf_stage_fetches(&plan);
+    bool matters = streams_weights(&c) && plan_of(&c, s, &plan) == 0 && mf_stage_prefetches(&plan);
     enum reach end = matters ? REACHES : FAR + 1;
     int r = 0;
 
@@ -726,7 +726,7 @@ static struct mf_kernel *close_step(struct mf_kernel *k)
     const struct mf_family mf_family_##which = {                                                        \
         .api = MF_FAMILY_API, .name = #which, .device_kind = "cpu", .enumerate = enumerate,             \
         .open = open_step, .launch = launch_step, .close = close_step,                                  \
-        .set_token_count = set_token_count, .shares = true,                                             \
+        .set_token_count = set_token_count, .supports_ep = true,                                             \
     }
 /* clang-format on */
 TWO_STAGE(tile);

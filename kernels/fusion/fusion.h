@@ -1,20 +1,22 @@
-/* May these ops be one kernel? Asked by every family before it offers a step, and by people who want to know why not.
+/* Decides which ops may be fused into one kernel. Families call it before they offer a step; `moefarm why`
+ * prints its reasons.
  *
- * The layer is a graph: an op is a node that reads and writes buffers, each with its row space (token, slot, sorted, or
- * the whole as an index), its columns and its size. Fusing two sets of ops is judged by a table of rules, from the kind of
- * node to what the family can do; the first rule that says no gives the reason, with the operands and their numbers. The
- * shape of it follows PyTorch Inductor's Scheduler.can_fuse: node kinds first, then dependencies, prologue and epilogue of a
- * template (a GEMM), matching of what one writes and the other reads; a pair's score is the bytes of memory traffic that it
- * saves. Decoding the two weights, which is no op but which some step may do in front of a GEMM, are nodes too: lists, one
- * matrix for each expert (Inductor's foreach kind; its grouped kind, nodes that are launched together and never fused, the
- * layer has none of). What people forbid is no rule here: batches share an enumeration, so each has its own no_fuse list and its policy
- * (fuse_saves, in bytes of what a step says it saves) applied to the steps in it (server/farm/task.c).
+ * The layer is a graph. An op is a node that reads and writes buffers; each buffer has a row space (token,
+ * slot, sorted, or whole as an index), a column count and a size. A table of rules judges each pair of op
+ * sets, from the node kinds to the capabilities of the family. The first rule that rejects the pair gives the
+ * reason, with operands and numbers. The order follows PyTorch Inductor's Scheduler.can_fuse: node kinds,
+ * then dependencies, then prologue and epilogue of a template (a GEMM), then whether the reader's rows match
+ * the writer's. A pair's score is the memory traffic that it saves, in bytes. Dequantising each weight is a
+ * node too, although it is not an op: some steps may do it before a GEMM. These nodes are lists with one
+ * matrix per expert (Inductor's foreach kind; its grouped kind is not needed). User restrictions are not
+ * rules, because batches share an enumeration: server/farm/task.c applies no_fuse and fuse_saves of each
+ * batch.
  *
  *     struct mf_fusion_verdict v;
  *     if (!mf_fusion_allows(&shape, &question, &v))
  *         offer->reject(offer, family, kernel, v.rule, "%s", v.reason);
  *
- * A family says what it can do in a struct of capabilities; it decides nothing else. */
+ * A family only states its capabilities in struct mf_fusion_caps. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,24 +28,25 @@
 #include "common/moe/status.h"
 
 enum mf_node_kind {
-    MF_NODE_INDEX,     /* makes an order that others index by */
-    MF_NODE_COPY,      /* moves rows by an index */
-    MF_NODE_POINTWISE, /* element by element, or within a group of columns */
-    MF_NODE_ROW,       /* reduces over a whole row before it writes the row */
-    MF_NODE_ALL,       /* reduces over all rows before it writes any */
+    MF_NODE_INDEX,     /* writes the order that other nodes index by */
+    MF_NODE_COPY,      /* copies rows by an index */
+    MF_NODE_POINTWISE, /* elementwise, or within a group of columns */
+    MF_NODE_ROW,       /* reduces a whole row before it writes the row */
+    MF_NODE_ALL,       /* reduces all rows before it writes any */
     MF_NODE_TEMPLATE,  /* a GEMM: tiles of rows and columns */
-    MF_NODE_SCATTER,   /* adds several rows into one: the output is mutated */
-    MF_NODE_FOREACH,   /* element by element over a list of matrices that know nothing of each other */
+    MF_NODE_SCATTER,   /* adds several rows into one: modifies the output in place */
+    MF_NODE_FOREACH,   /* elementwise over a list of independent matrices */
 };
 
 enum mf_rows { MF_ROWS_TOKEN, MF_ROWS_SLOT, MF_ROWS_SORTED, MF_ROWS_WHOLE, MF_ROWS_EXPERT };
 
 #define MF_NODE_READS_MAX 3
 
-/* Nodes beside the layer's ops, as bits of mf_ops behind theirs: nobody has to cover them. Only weights of codes have them. */
+/* Nodes that are not ops: bits of mf_ops after the ops. A pipeline need not cover them. Only quantised
+ * weights have them. */
 enum { MF_NODE_DEQUANT_W1 = MF_OP_N_, MF_NODE_DEQUANT_W2, MF_NODE_N_ };
 
-/* Buffers are numbered by the node that writes them; inputs of the layer follow. */
+/* Buffer numbers: the node that writes the buffer, then the inputs of the layer. */
 enum { MF_BUFFER_X = MF_NODE_N_, MF_BUFFER_TOPK, MF_BUFFER_W1, MF_BUFFER_W2, MF_BUFFER_N_ };
 
 struct mf_access {
@@ -55,10 +58,10 @@ struct mf_node {
     enum mf_node_kind kind;
     int n_reads;
     struct mf_access reads[MF_NODE_READS_MAX];
-    enum mf_rows writes; /* rows of its own buffer */
-    int64_t cols;        /* of what it writes */
-    double bytes;        /* of what it writes, padding apart */
-    int64_t list;        /* of a list: how long it is */
+    enum mf_rows writes; /* row space of the node's output */
+    int64_t cols;        /* columns of the output */
+    double bytes;        /* size of the output without padding */
+    int64_t list_length; /* number of matrices of a list */
 };
 
 struct mf_graph {
@@ -66,67 +69,68 @@ struct mf_graph {
     struct mf_node node[MF_NODE_N_];
 };
 
-/* The layer of a shape as a graph. */
+/* Builds the graph of a shape's layer. */
 void mf_graph_of(const struct mf_shape *shape, struct mf_graph *ret);
-/* Do the ops of `from` reach one of `to`, by way of ops in `through` only? */
+/* True if a path leads from an op of `from` to an op of `to` through ops of `through` only. */
 bool mf_graph_reaches(const struct mf_graph *g, mf_ops from, mf_ops to, mf_ops through);
 
-/* What kernels of a family can do. */
+/* Capabilities of a family's kernels. */
 struct mf_fusion_caps {
-    mf_ops prologue;    /* ops that run while a GEMM's rows are loaded */
-    mf_ops epilogue;    /* ops that run on a GEMM's sums before they are stored */
-    bool external;      /* a vendor's call: takes nothing in */
-    bool whole_rows;    /* has whole rows at hand after a GEMM (a barrier, or a tile as wide as the row) */
-    bool all_rows;      /* has every row at hand */
-    bool both_gemms;    /* holds both GEMMs in one launch */
+    mf_ops prologue;    /* ops that can run while a GEMM loads its rows */
+    mf_ops epilogue;    /* ops that can run on a GEMM's accumulators before the store */
+    bool external;      /* vendor library call: fuses nothing */
+    bool whole_rows;    /* holds whole rows after a GEMM (a barrier, or a tile as wide as the row) */
+    bool all_rows;      /* holds all rows */
+    bool both_gemms;    /* runs both GEMMs in one launch */
     bool accumulates;   /* adds into the output, or owns its columns */
-    bool sorts;         /* makes its own order of slots */
-    bool lists;         /* goes through several lists in one launch */
-    int64_t tokens_max; /* 0: any */
-    double block_bytes; /* room for one block's rows of what stays inside; 0: any */
-    int64_t block_n;    /* columns of a tile; 0: all of them */
+    bool sorts;         /* sorts its slots itself */
+    bool lists;         /* processes several lists in one launch */
+    int64_t tokens_max; /* 0: no limit */
+    double block_bytes; /* capacity for one block's intermediate rows; 0: no limit */
+    int64_t block_n;    /* columns per tile; 0: all columns */
 };
 
-/* One rule's answer replaced, to see what hangs on it. */
+/* Overrides the result of one rule, for tests. */
 struct mf_fusion_forced {
     size_t rule;  /* index into mf_fusion_rules() */
-    bool objects; /* always, or never */
+    bool rejects; /* true: the rule always rejects; false: never */
 };
 
 struct mf_fusion_question {
-    mf_ops ops; /* that one kernel would cover */
+    mf_ops ops; /* ops of the fused kernel */
     int32_t block_m;
     const struct mf_fusion_caps *caps;
-    const struct mf_fusion_forced *forced; /* NULL but in tests */
+    const struct mf_fusion_forced *forced; /* NULL except in tests */
 };
 
 struct mf_fusion_verdict {
-    const char *rule; /* static; NULL: allowed */
+    const char *rule; /* static text; NULL if allowed */
     char reason[MF_REASON_MAX];
-    double saved; /* bytes of traffic that fusing saves */
+    double saved; /* memory traffic saved by fusing, in bytes */
 };
 
-/* Bytes of traffic that one kernel for the ops saves beside one for each: what only they read is neither written nor read
- * again. */
+/* Memory traffic that one kernel saves compared with one kernel per op, in bytes: results that only these ops
+ * read are neither written nor read. */
 double mf_fusion_saved(const struct mf_graph *g, mf_ops ops);
-/* Can the ops be made one kernel by fusing pair after pair, the best score first? */
+/* True if repeated fusion of pairs, highest score first, joins all ops into one kernel. */
 bool mf_fusion_allows(const struct mf_shape *shape, const struct mf_fusion_question *q,
                       struct mf_fusion_verdict *ret);
-/* One pair of sets of ops of a graph. */
+/* Judges one pair of op sets of a graph. */
 bool mf_fusion_pair(const struct mf_graph *g, const struct mf_shape *shape,
                     const struct mf_fusion_question *q, mf_ops a, mf_ops b, struct mf_fusion_verdict *ret);
 
-/* Fuses as long as any pair may be, best score first, never more than MF_FUSION_PAIRS_MAX pairs a round. kernels: sets of
- * ops in the order they run; no's of the last round go to refuse. */
+/* Fuses pairs, highest score first, until none is allowed. Tries at most MF_FUSION_PAIRS_MAX pairs per round.
+ * kernels: the resulting op sets in execution order. Calls refuse for each pair that the last round rejects.
+ * Returns the number of kernels. */
 #define MF_FUSION_PAIRS_MAX 64
 typedef void (*mf_fusion_refused)(void *context, mf_ops a, mf_ops b, const struct mf_fusion_verdict *v);
 int mf_fusion_rounds(const struct mf_graph *g, const struct mf_shape *shape,
                      const struct mf_fusion_question *q, mf_ops kernels[MF_NODE_N_], mf_fusion_refused refuse,
                      void *context);
 
-/* The rules, in the order they are asked. */
+/* The rules, in order of evaluation. */
 struct mf_fusion_rule {
     const char *name;
-    const char *what; /* it asks, in words */
+    const char *question; /* that the rule answers, as text */
 };
 size_t mf_fusion_rules(const struct mf_fusion_rule **ret);

@@ -22,23 +22,23 @@ size_t mf_align_workspace(enum mf_sort sort, const struct mf_align *a, int threa
     return mf_blocks_workspace(sort, a->tokens * a->topk, a->experts, threads);
 }
 
-static const char *refuse(const struct mf_align *a)
+static const char *find_error(const struct mf_align *a)
 {
     if (a->block < 1)
-        return "block_size: rows of a block, 1 or more";
+        return "block_size: expected 1 or more rows per block";
     if (a->experts < 1)
-        return "num_experts: experts that ids count, the global number with an expert_map, 1 or more";
+        return "num_experts: expected 1 or more; with an expert_map the global number of experts";
     if (a->topk < 1 || a->tokens < 0)
-        return "topk_ids: [tokens, topk] with topk of 1 or more";
+        return "topk_ids: expected [tokens, topk] with topk of 1 or more";
     for (int32_t e = 0; a->expert_map && e < a->experts; e++) {
         if (a->expert_map[e] < -1 || a->expert_map[e] >= a->experts)
-            return "expert_map: a local number from 0 to num_experts - 1 for each expert, or -1 for another "
-                   "rank's";
+            return "expert_map: expected a local number from 0 to num_experts - 1 for each expert, or -1 "
+                   "for a remote one";
     }
     return NULL;
 }
 
-/* What lies beyond the rows in use: no token, no expert. */
+/* Fills the rows beyond those in use with padding. */
 static void fill_tail(const struct mf_align_out *out, int64_t in_use, int64_t rows, int32_t block,
                       int32_t pad)
 {
@@ -53,8 +53,8 @@ int mf_align_blocks(enum mf_sort sort, const struct mf_align *a, int threads, vo
                     const struct mf_align_out *out, const char **ret_why)
 {
     bool dropped = a->expert_map && a->ignore_remote;
-    *ret_why = refuse(a);
-    if (*ret_why || !mf_sort_takes(sort, a->tokens * a->topk, a->experts, threads, ret_why))
+    *ret_why = find_error(a);
+    if (*ret_why || !mf_sort_supports(sort, a->tokens * a->topk, a->experts, threads, ret_why))
         return -EINVAL;
     struct mf_routes routes = {
         .ids = a->ids,
@@ -78,8 +78,8 @@ int mf_align_blocks(enum mf_sort sort, const struct mf_align *a, int threads, vo
     int64_t in_use =
         rows > INT32_MAX ? -EOVERFLOW : mf_blocks_sort(sort, &routes, &blocks, threads, workspace);
     if (in_use < 0) {
-        *ret_why = "topk_ids: routes and padding make more rows than int32 counts; use smaller blocks or "
-                   "fewer tokens a call";
+        *ret_why =
+            "topk_ids: routes and padding exceed int32 rows; use smaller blocks or fewer tokens per call";
         return (int)in_use;
     }
     fill_tail(out, in_use, rows, a->block, blocks.pad);
@@ -97,12 +97,12 @@ int mf_align_batched(const int32_t *counts, int32_t experts, int32_t rows_max, i
     int32_t row = 0;
     *ret_why = NULL;
     if (experts < 1 || rows_max < 1 || block < 1)
-        *ret_why = "experts, rows_max and block_size: 1 or more";
+        *ret_why = "experts, rows_max, block_size: expected 1 or more";
     else if (mf_align_batched_rows(experts, rows_max, block) > INT32_MAX)
-        *ret_why = "rows_max: experts times rows_max are more rows than int32 counts";
+        *ret_why = "rows_max: experts times rows_max exceed int32 rows; split the batch";
     for (int32_t e = 0; !*ret_why && e < experts; e++) {
         if (counts[e] < 0 || counts[e] > rows_max)
-            *ret_why = "counts: rows of each expert, 0 to rows_max";
+            *ret_why = "counts: expected 0 to rows_max for each expert";
     }
     if (*ret_why)
         return -EINVAL;

@@ -13,7 +13,7 @@ int mf_calibrate(struct mf_calibration *c, const struct mf_layer_data *batch, ch
     if (result < 0) {
         mf_format(why, why_cap,
                   result == -ENOMEM ? "out of memory for a batch of %lld tokens"
-                                    : "the formats of a shape of %lld tokens make no pair",
+                                    : "unsupported combination of formats in a shape of %lld tokens",
                   (long long)batch->shape.token);
         return result;
     }
@@ -36,8 +36,8 @@ int mf_calibration_factors(const struct mf_calibration *c, const struct mf_codec
 {
     if (c->batches == 0 || !(margin > 0)) {
         mf_format(why, why_cap,
-                  c->batches == 0 ? "no batch was seen: calibrate with at least 1 (margin %g)"
-                                  : "margin is %g; a number above 0 is expected",
+                  c->batches == 0 ? "no calibration batch: call mf_calibrate at least once (margin %g)"
+                                  : "margin %g: expected a number above 0",
                   (double)margin);
         return c->batches == 0 ? -ENODATA : -EINVAL;
     }

@@ -4,7 +4,7 @@
 
 #include "kernels/core/tensors.h"
 
-#define TOKENS_MAX ((1 << 24) - 1) /* the padding's token is one more than the last */
+#define TOKENS_MAX ((1 << 24) - 1) /* the padding's token is `tokens` and must fit 24 bits */
 #define TOPK_MAX   255
 
 int64_t mf_moe_sort_rows(const struct mf_moe_sort *s)
@@ -22,25 +22,25 @@ size_t mf_moe_sort_workspace(enum mf_sort sort, const struct mf_moe_sort *s, int
     return map_bytes(s) + mf_blocks_workspace(sort, s->tokens * s->topk, s->experts, threads);
 }
 
-static const char *refuse(const struct mf_moe_sort *s)
+static const char *find_error(const struct mf_moe_sort *s)
 {
     if (s->tokens < 0 || s->tokens > TOKENS_MAX)
-        return "topk_ids: up to 16777215 tokens, as a sorted id has 24 bits for the token and its padding; "
-               "cut "
-               "the batch";
+        return "topk_ids: expected at most 16777215 tokens, because a sorted id has 24 bits for the token; "
+               "split the batch";
     if (s->topk < 1 || s->topk > TOPK_MAX)
-        return "topk_ids: 1 to 255 slots a token, as a sorted id has 8 bits for the slot and its padding";
+        return "topk_ids: expected 1 to 255 slots per token, because a sorted id has 8 bits for the slot";
     if (s->experts < s->topk)
-        return "num_experts: at least topk, or the rows of AITER's formula do not suffice";
+        return "num_experts: expected at least topk; AITER's formula gives too few rows otherwise";
     if (s->block < 1)
-        return "unit_size: rows of a block, 1 or more";
+        return "unit_size: expected 1 or more rows per block";
     if (s->local_tokens && (*s->local_tokens < 0 || *s->local_tokens > s->tokens))
-        return "num_local_tokens: one number of rows, 0 to those of topk_ids; it is no count by expert";
+        return "num_local_tokens: expected one number from 0 to the rows of topk_ids, not one per expert";
     if (s->n_local < 0 || s->first < 0 || (s->n_local > 0 && (s->mask || s->first > s->experts - s->n_local)))
-        return "experts of this rank: a mask, or a range within num_experts, not both";
+        return "local experts: expected a mask or a range within num_experts, not both";
     for (int32_t e = 0; s->mask && e < s->experts; e++) {
         if (s->mask[e] != 0 && s->mask[e] != 1)
-            return "expert_mask: 1 for an expert of this rank, 0 for another's; a map with -1 is no mask";
+            return "expert_mask: expected 1 for a local expert, 0 for a remote one; a map with -1 "
+                   "is not a mask";
     }
     return NULL;
 }
@@ -57,8 +57,8 @@ int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, voi
                 const struct mf_moe_sort_out *out, const char **ret_why)
 {
     int32_t *local = s->mask ? workspace : NULL, n_local = s->n_local > 0 ? s->n_local : s->experts;
-    *ret_why = refuse(s);
-    if (*ret_why || !mf_sort_takes(sort, s->tokens * s->topk, n_local, threads, ret_why))
+    *ret_why = find_error(s);
+    if (*ret_why || !mf_sort_supports(sort, s->tokens * s->topk, n_local, threads, ret_why))
         return -EINVAL;
     if (local)
         n_local = number_local(s, local);
@@ -71,7 +71,7 @@ int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, voi
         .first = s->n_local > 0 ? s->first : 0,
         .n_experts = s->n_local > 0 ? s->n_local : s->experts,
         .bin_of = local,
-        .n_bins = n_local > 0 ? n_local : 1, /* a rank without experts has one that nobody asks for */
+        .n_bins = n_local > 0 ? n_local : 1, /* a rank without experts gets one empty bin */
     };
     struct mf_blocks blocks = {
         .block = s->block,
@@ -87,8 +87,8 @@ int mf_moe_sort(enum mf_sort sort, const struct mf_moe_sort *s, int threads, voi
     };
     int64_t rows = mf_blocks_sort(sort, &routes, &blocks, threads, (char *)workspace + map_bytes(s));
     if (rows < 0) {
-        *ret_why = "topk_ids: routes and padding make more rows than int32 counts; use smaller blocks or "
-                   "fewer tokens a call";
+        *ret_why =
+            "topk_ids: routes and padding exceed int32 rows; use smaller blocks or fewer tokens per call";
         return (int)rows;
     }
     for (int64_t i = tokens * s->topk; out->reverse_sorted && i < s->tokens * s->topk; i++)

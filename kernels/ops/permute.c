@@ -8,9 +8,9 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/device.h"
 #include "kernels/core/quant.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/core/vector.h"
 
-/* ---- one row around the caches ---- */
+/* ---- copy of one row with streaming stores ---- */
 
 static void copy_plain(void *to, const void *from, size_t bytes)
 {
@@ -19,7 +19,7 @@ static void copy_plain(void *to, const void *from, size_t bytes)
 
 #if defined(__x86_64__)
 
-/* Bytes up to the first whole line, at most all. */
+/* Bytes up to the first cache line boundary, at most all. */
 static size_t head_bytes(const void *to, size_t bytes)
 {
     size_t head = (64 - (uintptr_t)to % 64) % 64;
@@ -45,7 +45,7 @@ __attribute__((target("avx512f"))) static void copy_avx512(void *to, const void 
     memcpy((char *)to + i, (const char *)from + i, bytes - i);
 }
 
-/* In SSE2, which every x86-64 has: a line is four stores. */
+/* SSE2 only, the x86-64 baseline: four stores per line. */
 static void copy_sse2(void *to, const void *from, size_t bytes)
 {
     size_t i = head_bytes(to, bytes);
@@ -88,7 +88,7 @@ void mf_row_copy_fence(void)
 
 #endif
 
-/* ---- into expert order ---- */
+/* ---- permute ---- */
 
 struct permutation {
     const struct mf_permute *p;
@@ -113,7 +113,7 @@ static void permute_token(const struct permutation *x, int64_t t, int64_t from, 
     }
 }
 
-/* Routes are shared out, not tokens: one token with many slots is work for several threads. */
+/* Divides routes, not tokens, among threads: one token with many slots is work for several threads. */
 static void permute_thread(void *context, int thread, int n_threads)
 {
     const struct permutation *x = context;
@@ -133,24 +133,24 @@ void mf_permute_rows(const struct mf_permute *p, int threads)
     mf_pool_run(permute_thread, &x, threads);
 }
 
-/* ---- back ---- */
+/* ---- unpermute ---- */
 
-#define LANES 64   /* elements that are summed at once: two cache lines of bf16, four vectors of 16 floats */
-#define PIECE 4096 /* elements of a row that one sum of all slots is made of: stays in the first cache */
+#define LANES      64   /* elements summed at once: two cache lines of bf16, four vectors of 16 floats */
+#define PIECE_COLS 4096 /* columns summed over all slots at a time; fit the L1 cache */
 
 typedef float v16 __attribute__((vector_size(64)));
 typedef uint32_t v16u __attribute__((vector_size(64)));
 
-/* bf16 in the high halves; the low ones are what rounding left over. By reference, as vectors by value are another
- * convention for each instruction set. */
+/* Rounds to bf16 in the high halves; the low halves are undefined. Arguments are passed by reference because
+ * vectors by value change the ABI between instruction sets. */
 MF_VECTOR_INLINE void round_bf16(const v16 *f, v16u *ret)
 {
     v16u u = (v16u)*f, nan = (v16u)((u & 0x7fffffff) > 0x7f800000);
     *ret = (nan & (u | 0x400000)) | (~nan & (u + 0x7fff + (u >> 16 & 1)));
 }
 
-/* y[i] = sum of w[j] · rows[j][i] for i < n. Two neighbours lie in one word: the even one in its low half. next: rows
- * that follow, fetched meanwhile. */
+/* y[i] = sum of w[j] · rows[j][i] for i < n. Each word holds two elements, the even one in its low half. The
+ * n_next rows of the following token are prefetched. */
 MF_VECTOR_BODY(static, void, sum_rows,
                (const uint16_t *const *rows, const float *w, int k, const uint16_t *const *next, int n_next,
                 size_t n, uint16_t *y),
@@ -188,7 +188,7 @@ MF_VECTOR_BODY(static, void, sum_rows,
                    }
                })
 
-#define SLOTS 32 /* of a token that are summed in one go */
+#define SLOTS 32 /* maximum slots of a token for sum_rows */
 
 struct sources {
     const uint16_t *row[SLOTS];
@@ -196,7 +196,8 @@ struct sources {
     int n;
 };
 
-/* The rows of a token's slots from … on, SLOTS at most; -> the slot behind the last that was looked at. */
+/* Collects the rows of a token's slots from `from` on, at most SLOTS. Returns the slot after the last one
+ * examined. */
 static int32_t find_sources(const struct mf_unpermute *u, int64_t t, int32_t from, struct sources *s)
 {
     int32_t j = from;
@@ -210,10 +211,10 @@ static int32_t find_sources(const struct mf_unpermute *u, int64_t t, int32_t fro
     return j;
 }
 
-/* More than SLOTS rows: sums go on in fp32 over pieces of the width. */
+/* Sums more than SLOTS rows in fp32, over at most PIECE_COLS columns. */
 static void sum_many(const struct mf_unpermute *u, int64_t t, size_t from, size_t n, uint16_t *to)
 {
-    float sum[PIECE];
+    float sum[PIECE_COLS];
     struct sources s;
     memset(sum, 0, n * sizeof(*sum));
     for (int32_t j = 0; j < u->topk;) {
@@ -235,27 +236,27 @@ static void unpermute_token(const struct restoration *x, int64_t t, bool has_nex
 {
     const struct mf_unpermute *u = x->u;
     struct sources now, next = {.n = 0};
-    uint16_t piece[PIECE] __attribute__((aligned(64)));
+    uint16_t piece[PIECE_COLS] __attribute__((aligned(64)));
     bool many = find_sources(u, t, 0, &now) < u->topk;
     if (has_next)
         (void)find_sources(u, t + 1, 0, &next);
-    for (size_t at = from; at < to; at += PIECE) {
-        size_t n = MF_MIN((size_t)PIECE, to - at);
+    for (size_t at = from; at < to; at += PIECE_COLS) {
+        size_t n = MF_MIN((size_t)PIECE_COLS, to - at);
         uint16_t *out = u->to + (size_t)t * u->width + at;
-        const uint16_t *rows[SLOTS], *ahead[SLOTS];
+        const uint16_t *rows[SLOTS], *next_rows[SLOTS];
         for (int j = 0; j < now.n; j++)
             rows[j] = now.row[j] + at;
         for (int j = 0; j < next.n; j++)
-            ahead[j] = next.row[j] + at;
+            next_rows[j] = next.row[j] + at;
         if (many)
             sum_many(u, t, at, n, piece);
         else
-            sum_rows(rows, now.weight, now.n, ahead, next.n, n, piece);
+            sum_rows(rows, now.weight, now.n, next_rows, next.n, n, piece);
         x->copy(out, piece, n * sizeof(*piece));
     }
 }
 
-/* Few tokens leave threads idle if tokens are shared out, so columns are: any cut gives the same sums. */
+/* Divides tokens among threads or, if there are few, columns; both give the same sums. */
 static void unpermute_thread(void *context, int thread, int n_threads)
 {
     const struct restoration *x = context;

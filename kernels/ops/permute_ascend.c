@@ -6,7 +6,8 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/quant.h"
 
-#define ID_MAX     16777214 /* of ids and routes: they are keys of a float's precision */
+/* limit of ids and of routes: CANN sorts them as floats, which represent them exactly */
+#define ID_MAX     16777214
 #define TOPK_MAX   512
 #define RADIX_BITS 12
 #define RADIX      (1 << RADIX_BITS)
@@ -21,28 +22,29 @@ static int64_t routes_of(const struct mf_ascend *a)
     return a->padded_mode ? a->padded_rows : a->tokens * a->topk;
 }
 
-static const char *refuse(const struct mf_ascend *a)
+static const char *find_error(const struct mf_ascend *a)
 {
     if (a->tokens < 0 || a->padded_rows < 0)
-        return "tokens: rows, 0 or more";
+        return "tokens: expected 0 or more rows";
     if (a->topk < 1 || a->topk > TOPK_MAX)
-        return "topk: 1 to 512 indices a token";
+        return "topk: expected 1 to 512 indices per token";
     if (routes_of(a) > ID_MAX)
-        return "indices: fewer than 16777215 of them; cut the batch";
+        return "indices: expected fewer than 16777215; split the batch";
     if (a->range && (a->range[0] < 0 || a->range[1] < a->range[0] || a->range[1] > routes_of(a)))
-        return "range: first row and the one behind the last, within the routes";
+        return "range: expected the first row and the row after the last, within the routes";
     if (a->padded_mode && (a->range || a->topk != 1))
-        return "paddedMode: no range, and one index a row";
+        return "paddedMode: expected no range and topk 1";
     int64_t end = a->padded_mode ? a->tokens : ID_MAX + 1;
     for (int64_t i = 0; i < routes_of(a); i++) {
         if (index_at(a, i) < 0 || index_at(a, i) >= end)
-            return a->padded_mode ? "indices: in paddedMode the token of each row, 0 to tokens - 1"
-                                  : "indices: experts from 0 to 16777214; leave remote routes to the range";
+            return a->padded_mode
+                       ? "indices: in paddedMode expected the token of each row, 0 to tokens - 1"
+                       : "indices: expected experts from 0 to 16777214; exclude remote routes with the range";
     }
     return NULL;
 }
 
-static struct mf_permute plan(const struct mf_ascend *a)
+static struct mf_permute row_range(const struct mf_ascend *a)
 {
     int64_t n = routes_of(a), keep = a->num_out_tokens;
     struct mf_permute p = {.tokens = a->tokens, .topk = a->topk, .stream = a->stream};
@@ -59,13 +61,13 @@ static struct mf_permute plan(const struct mf_ascend *a)
 
 int64_t mf_ascend_rows(const struct mf_ascend *a, const char **ret_why)
 {
-    *ret_why = refuse(a);
+    *ret_why = find_error(a);
     if (*ret_why)
         return -EINVAL;
-    return plan(a).last - plan(a).first;
+    return row_range(a).last - row_range(a).first;
 }
 
-/* Two orders of all routes for ids of two digits, and the counts. */
+/* Counters, and an order of all routes for ids of two digits. */
 size_t mf_ascend_workspace(const struct mf_ascend *a)
 {
     return (RADIX + (size_t)routes_of(a)) * sizeof(int32_t);
@@ -81,9 +83,9 @@ static void prefix(int32_t *counts)
     }
 }
 
-/* Where each route lies in stable order of its id. With ids of one digit a route's place is drawn at once; with two,
- * the low digit gives an order that the high digit is drawn in. */
-static void invert(const struct mf_ascend *a, int32_t *workspace, int32_t *inverse)
+/* Computes the row of each route in stable order of its id, by radix sort. Ids of one digit need one pass.
+ * For two digits the low digit gives an order in which the high digit is counted. */
+static void invert_stable_sort(const struct mf_ascend *a, int32_t *workspace, int32_t *inverse)
 {
     int64_t n = routes_of(a), top = 0;
     int32_t *counts = workspace, *order = workspace + RADIX;
@@ -108,7 +110,7 @@ static void invert(const struct mf_ascend *a, int32_t *workspace, int32_t *inver
         inverse[order[i]] = counts[index_at(a, order[i]) / RADIX]++;
 }
 
-/* Rows come in the order that indices have already. */
+/* Copies rows in the order of indices. */
 static void gather_padded(const struct mf_ascend *a, const char *tokens, size_t row_bytes, int64_t rows,
                           const struct mf_ascend_permuted *out)
 {
@@ -125,15 +127,15 @@ int mf_ascend_permute(const struct mf_ascend *a, const void *tokens, size_t row_
                       int threads, void *workspace, const struct mf_ascend_permuted *out,
                       const char **ret_why)
 {
-    *ret_why = refuse(a);
+    *ret_why = find_error(a);
     if (*ret_why)
         return -EINVAL;
-    struct mf_permute p = plan(a);
+    struct mf_permute p = row_range(a);
     if (a->padded_mode) {
         gather_padded(a, tokens, row_bytes, p.last, out);
         return 0;
     }
-    invert(a, workspace, out->sorted_indices);
+    invert_stable_sort(a, workspace, out->sorted_indices);
     p.row_of = out->sorted_indices;
     p.copies[0] = (struct mf_row_copy){tokens, out->tokens, row_bytes};
     p.n_copies = 1;
@@ -143,19 +145,19 @@ int mf_ascend_permute(const struct mf_ascend *a, const void *tokens, size_t row_
     return 0;
 }
 
-static const char *refuse_back(const struct mf_ascend_unpermute *u)
+static const char *find_unpermute_error(const struct mf_ascend_unpermute *u)
 {
     if (u->tokens < 0 || u->rows < 0 || u->width < 1)
-        return "restoreShape: tokens and the width of a row";
+        return "restoreShape: expected the number of tokens and a row width of 1 or more";
     if (u->topk < 1 || u->topk > TOPK_MAX)
-        return "numTopK: 1 to 512";
+        return "numTopK: expected 1 to 512";
     if (u->range && (u->range[0] < 0 || u->range[1] - u->range[0] != u->rows))
-        return "range: as many rows as permutedTokens has";
+        return "range: expected as many rows as permutedTokens has";
     if (u->padded_mode && (u->range || u->topk != 1 || u->probs))
-        return "paddedMode: no range, no probs, and one row an index";
+        return "paddedMode: expected no range, no probs and topk 1";
     for (int64_t i = 0; u->padded_mode && i < u->rows; i++) {
         if (u->sorted_indices[i] < 0 || u->sorted_indices[i] >= u->tokens)
-            return "sortedIndices: in paddedMode the token of each row, within restoreShape";
+            return "sortedIndices: in paddedMode expected the token of each row, within restoreShape";
     }
     return NULL;
 }
@@ -174,7 +176,7 @@ static void add_padded(const struct mf_ascend_unpermute *u, float *sums, uint16_
 int mf_ascend_unpermute(const struct mf_ascend_unpermute *u, int threads, float *workspace, uint16_t *to,
                         const char **ret_why)
 {
-    *ret_why = refuse_back(u);
+    *ret_why = find_unpermute_error(u);
     if (*ret_why)
         return -EINVAL;
     if (u->padded_mode) {

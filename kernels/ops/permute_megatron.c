@@ -16,28 +16,27 @@ static int64_t aligned(const struct mf_megatron *m, int64_t n)
     return (n + m->align - 1) / m->align * m->align;
 }
 
-static const char *refuse(const struct mf_megatron *m)
+static const char *find_error(const struct mf_megatron *m)
 {
     if (m->tokens < 0 || m->experts < 1)
-        return "routing_map: [tokens, experts] with an expert or more";
+        return "routing_map: expected [tokens, experts] with at least 1 expert";
     if (m->align < 1)
-        return "align_size: 1 or more";
+        return "align_size: expected 1 or more";
     if (m->num_out_tokens < -1)
-        return "num_out_tokens: rows that are kept, or -1 for all";
+        return "num_out_tokens: expected the number of rows to keep, or -1 for all";
     if (m->drop_and_pad && (m->num_out_tokens < 0 || m->num_out_tokens % m->experts != 0))
-        return "num_out_tokens: with drop_and_pad a multiple of the experts, capacity times as many";
+        return "num_out_tokens: with drop_and_pad expected a multiple of the number of experts";
     if (m->drop_and_pad && capacity(m) > m->tokens)
-        return "num_out_tokens: with drop_and_pad a capacity of at most the tokens, as padding is tokens "
-               "that are not "
-               "routed";
+        return "num_out_tokens: with drop_and_pad expected a capacity of at most the number of tokens: "
+               "padding rows are tokens that are not routed";
     if (m->drop_and_pad && m->align != 1)
-        return "align_size: 1 with drop_and_pad, whose capacity is what is aligned";
+        return "align_size: expected 1 with drop_and_pad; align the capacity instead";
     if ((int64_t)m->experts * (m->tokens + m->align) > INT32_MAX)
-        return "routing_map: tokens times experts are more than int32 counts";
+        return "routing_map: tokens times experts exceed int32; split the batch";
     return NULL;
 }
 
-/* Routes of each expert that keep a row: to per_expert. */
+/* Counts the routes of each expert that keep a row. */
 static void count_kept(const struct mf_megatron *m, int64_t *per_expert)
 {
     int64_t left = m->num_out_tokens < 0 || m->drop_and_pad ? INT64_MAX : m->num_out_tokens;
@@ -47,8 +46,8 @@ static void count_kept(const struct mf_megatron *m, int64_t *per_expert)
             per_expert[e] += m->routing_map[t * m->experts + e] != 0;
     }
     for (int32_t e = 0; e < m->experts; e++) {
-        int64_t most = m->drop_and_pad ? capacity(m) : left;
-        per_expert[e] = MF_MIN(per_expert[e], most);
+        int64_t limit = m->drop_and_pad ? capacity(m) : left;
+        per_expert[e] = MF_MIN(per_expert[e], limit);
         left -= per_expert[e];
     }
 }
@@ -56,7 +55,7 @@ static void count_kept(const struct mf_megatron *m, int64_t *per_expert)
 int64_t mf_megatron_rows(const struct mf_megatron *m, const char **ret_why)
 {
     int64_t rows = 0, left = m->num_out_tokens < 0 ? INT64_MAX : m->num_out_tokens;
-    *ret_why = refuse(m);
+    *ret_why = find_error(m);
     if (*ret_why)
         return -EINVAL;
     if (m->drop_and_pad)
@@ -72,8 +71,8 @@ int64_t mf_megatron_rows(const struct mf_megatron *m, const char **ret_why)
     return rows;
 }
 
-static void put(const struct mf_megatron *m, const struct mf_megatron_map *out, int64_t row, int64_t token,
-                int32_t expert)
+static void map_row(const struct mf_megatron *m, const struct mf_megatron_map *out, int64_t row,
+                    int64_t token, int32_t expert)
 {
     bool routed = token >= 0 && m->routing_map[token * m->experts + expert] != 0;
     out->token_of[row] = (int32_t)token;
@@ -83,28 +82,28 @@ static void put(const struct mf_megatron *m, const struct mf_megatron_map *out, 
         out->row_of[token * m->experts + expert] = (int32_t)row;
 }
 
-/* The rows of one expert: its first `kept` routed tokens, then padding up to `end`. */
+/* Maps the rows of one expert: its first `kept` routed tokens, then padding up to `end`. */
 static void map_expert(const struct mf_megatron *m, const struct mf_megatron_map *out, int32_t e, int64_t row,
                        int64_t kept, int64_t end)
 {
     for (int64_t t = 0; t < m->tokens && kept > 0; t++) {
         if (m->routing_map[t * m->experts + e] == 0)
             continue;
-        put(m, out, row++, t, e);
+        map_row(m, out, row++, t, e);
         kept--;
     }
     for (int64_t t = 0; m->drop_and_pad && row < end; t++) {
         if (m->routing_map[t * m->experts + e] == 0)
-            put(m, out, row++, t, e);
+            map_row(m, out, row++, t, e);
     }
     for (; row < end; row++)
-        put(m, out, row, -1, e);
+        map_row(m, out, row, -1, e);
 }
 
 int64_t mf_megatron_map(const struct mf_megatron *m, const struct mf_megatron_map *out, const char **ret_why)
 {
     int64_t row = 0, moved = 0;
-    *ret_why = refuse(m);
+    *ret_why = find_error(m);
     if (*ret_why)
         return -EINVAL;
     count_kept(m, out->per_expert);
@@ -129,7 +128,7 @@ struct padding {
     bool stream;
 };
 
-/* Rows of padding: a token that is not routed there, or zeros. */
+/* Fills padding rows with a token that is not routed to the expert, or with zeros. */
 static void pad_thread(void *context, int thread, int n_threads)
 {
     const struct padding *p = context;

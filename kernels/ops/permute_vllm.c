@@ -14,24 +14,24 @@ size_t mf_vllm_workspace(enum mf_sort sort, const struct mf_vllm_permute *p, int
     return mf_blocks_workspace(sort, p->tokens * p->topk, p->n_local, threads);
 }
 
-static const char *refuse(const struct mf_vllm_permute *p)
+static const char *find_error(const struct mf_vllm_permute *p)
 {
     if (p->tokens < 0 || p->topk < 1)
-        return "topk_ids: [tokens, topk] with topk of 1 or more";
+        return "topk_ids: expected [tokens, topk] with topk of 1 or more";
     if (p->experts < 1 || p->n_local < 1 || p->n_local > p->experts)
-        return "n_local_expert: 1 to n_expert";
+        return "n_local_expert: expected 1 to n_expert";
     if (!p->expert_map && p->n_local != p->experts)
-        return "expert_map: due where a rank has fewer experts than there are";
+        return "expert_map: required if n_local_expert is less than n_expert";
     if (p->align < 1)
-        return "align_block_size: 1 or more";
+        return "align_block_size: expected 1 or more";
     for (int32_t e = 0; p->expert_map && e < p->experts; e++) {
         if (p->expert_map[e] < -1 || p->expert_map[e] >= p->n_local)
-            return "expert_map: a local number below n_local_expert for each expert, or -1";
+            return "expert_map: expected a local number below n_local_expert for each expert, or -1";
     }
     return NULL;
 }
 
-/* One mark for each row of an expert; what lies behind its routes is padding. */
+/* Marks each row with its local expert; padding and tail are -1. */
 static void mark_rows(const struct mf_vllm_permute *p, const struct mf_vllm_permuted *out)
 {
     for (int64_t row = 0; row < mf_vllm_rows(p); row++)
@@ -46,8 +46,8 @@ static void mark_rows(const struct mf_vllm_permute *p, const struct mf_vllm_perm
 int mf_vllm_permute(enum mf_sort sort, const struct mf_vllm_permute *p, int threads, void *workspace,
                     const struct mf_vllm_permuted *out, const char **ret_why)
 {
-    *ret_why = refuse(p);
-    if (*ret_why || !mf_sort_takes(sort, p->tokens * p->topk, p->n_local, threads, ret_why))
+    *ret_why = find_error(p);
+    if (*ret_why || !mf_sort_supports(sort, p->tokens * p->topk, p->n_local, threads, ret_why))
         return -EINVAL;
     struct mf_routes routes = {
         .ids = p->ids,
@@ -65,7 +65,7 @@ int mf_vllm_permute(enum mf_sort sort, const struct mf_vllm_permute *p, int thre
     };
     int64_t rows = mf_blocks_sort(sort, &routes, &blocks, threads, workspace);
     if (rows < 0) {
-        *ret_why = "topk_ids: routes and padding make more rows than int32 counts";
+        *ret_why = "topk_ids: routes and padding exceed int32 rows; split the batch";
         return (int)rows;
     }
     if (out->m_indices)

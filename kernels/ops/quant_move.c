@@ -8,13 +8,13 @@
 struct job {
     const struct mf_permute *p;
     const struct mf_unpermute *u;
-    const struct mf_coded_rows *from;
+    const struct mf_quantised_rows *from;
     size_t width;
     uint16_t *to;
     float *workspace;
 };
 
-/* Two rows of floats for each thread: one decoded, one summed, on lines of their own. */
+/* Two rows of floats per thread, decoded values and sums, each in its own cache lines. */
 static size_t floats_of_thread(size_t width)
 {
     return 2 * ((width + 15) / 16 * 16);
@@ -27,7 +27,7 @@ size_t mf_quant_move_workspace(size_t width, int threads)
 
 static void decode(const struct job *j, int64_t row, float *to)
 {
-    const struct mf_coded_rows *f = j->from;
+    const struct mf_quantised_rows *f = j->from;
     mf_codec_decode_row(f->codec, f->q, f->scale, f->global, (size_t)row, j->width, to);
 }
 
@@ -76,15 +76,15 @@ static void unpermute_thread(void *context, int thread, int n_threads)
     }
 }
 
-void mf_permute_decoded(const struct mf_permute *p, const struct mf_coded_rows *from, size_t width,
+void mf_permute_decoded(const struct mf_permute *p, const struct mf_quantised_rows *from, size_t width,
                         uint16_t *to, float *workspace, int threads)
 {
     struct job j = {.p = p, .from = from, .width = width, .to = to, .workspace = workspace};
     mf_pool_run(permute_thread, &j, threads);
 }
 
-void mf_unpermute_decoded(const struct mf_unpermute *u, const struct mf_coded_rows *from, float *workspace,
-                          int threads)
+void mf_unpermute_decoded(const struct mf_unpermute *u, const struct mf_quantised_rows *from,
+                          float *workspace, int threads)
 {
     struct job j = {.u = u, .from = from, .width = u->width, .workspace = workspace};
     mf_pool_run(unpermute_thread, &j, threads);

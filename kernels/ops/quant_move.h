@@ -1,28 +1,30 @@
-/* Rows that leave their format on the way: quantised tokens into expert order as bf16, where a dispatch sends fewer bits
- * than the GEMM takes; and quantised expert outputs back to their tokens, decoded while they are summed. The other way
- * round, quantising on the way into expert order, is a step of family move.
+/* Dequantises rows while moving them: permutes quantised tokens into expert order as bf16, if a dispatch
+ * sends fewer bits than the GEMM reads, and decodes quantised expert outputs while adding them to their
+ * tokens. Quantising on the way into expert order is a step of family move.
  *
- * These two are operators and no steps: a layer takes x in 16 bits and gives y in 16 bits, and quantises x and h and nothing
- * else (common/moe/layer.h), so that no tensor spec between its steps is one that a later step wants decoded. They are for who exchanges
- * coded rows with other ranks before and behind the layer.
+ * These are stand-alone operators, not steps: a layer has 16-bit x and y and quantises only x and h
+ * (common/moe/layer.h). They are for callers that exchange quantised rows with other ranks before and after
+ * the layer.
  *
- * Thread rule: a call runs on the pool and returns when it is done; nothing is allocated. */
+ * Threads: a call runs on the pool and returns when it is complete. It allocates nothing. */
 #pragma once
 
 #include "kernels/core/codec.h"
 #include "kernels/ops/permute.h"
 
-struct mf_coded_rows {
+struct mf_quantised_rows {
     const struct mf_codec *codec;
-    const void *q, *scale; /* as the codec stores a matrix of these rows; scale NULL for a codec without */
+    /* stored as the codec stores a matrix of these rows; scale is NULL if the codec has no scales */
+    const void *q, *scale;
     float global;
 };
 
-/* Bytes for so many threads. */
+/* Bytes of workspace for `threads` threads. */
 size_t mf_quant_move_workspace(size_t width, int threads);
-/* p says where rows go; its copies are not used. `to` is bf16 [last - first, width]. A token is decoded once. */
-void mf_permute_decoded(const struct mf_permute *p, const struct mf_coded_rows *from, size_t width,
+/* p defines the rows; its copies are ignored. `to` is bf16 [last - first, width]. Each token is decoded once.
+ */
+void mf_permute_decoded(const struct mf_permute *p, const struct mf_quantised_rows *from, size_t width,
                         uint16_t *to, float *workspace, int threads);
-/* As mf_unpermute_rows(), of coded rows: u->from is not used. */
-void mf_unpermute_decoded(const struct mf_unpermute *u, const struct mf_coded_rows *from, float *workspace,
-                          int threads);
+/* mf_unpermute_rows() for quantised rows; u->from is ignored. */
+void mf_unpermute_decoded(const struct mf_unpermute *u, const struct mf_quantised_rows *from,
+                          float *workspace, int threads);

@@ -7,74 +7,74 @@
 
 MF_NAMES_DEFINE(mf_shuffle, MF_SHUFFLE_, MF_SHUFFLE_MAP)
 
-static size_t up_to(size_t n, size_t step)
+static size_t round_up(size_t n, size_t step)
 {
     return (n + step - 1) / step * step;
 }
 
-/* What rows and columns are padded to, and have to be multiples of where there is no padding. */
-struct grain {
+/* Rows and columns are padded to multiples of these or, without padding, must be multiples. */
+struct granularity {
     size_t rows, cols;
     bool pads;
 };
 
-static struct grain grain_of(enum mf_shuffle s, const struct mf_shuffle_size *z)
+static struct granularity granularity_of(enum mf_shuffle s, const struct mf_shuffle_size *z)
 {
     switch (s) {
     case MF_SHUFFLE_W16X16:
-        return (struct grain){16, 32, false};
+        return (struct granularity){16, 32, false};
     case MF_SHUFFLE_A16W4:
-        return (struct grain){16, 64, false};
+        return (struct granularity){16, 64, false};
     case MF_SHUFFLE_A16W4_GU:
-        return (struct grain){32, 64, false};
+        return (struct granularity){32, 64, false};
     case MF_SHUFFLE_A16W4_SCALE:
-        return (struct grain){64, 8, false};
+        return (struct granularity){64, 8, false};
     case MF_SHUFFLE_E8M0:
-        return (struct grain){256, 8, true};
+        return (struct granularity){256, 8, true};
     case MF_SHUFFLE_E8M0_1250:
-        return (struct grain){32, 4, true};
+        return (struct granularity){32, 4, true};
     case MF_SHUFFLE_NV_32_4_4:
-        return (struct grain){128, 4, true};
+        return (struct granularity){128, 4, true};
     case MF_SHUFFLE_NV_8_4:
-        return (struct grain){8, 4, true};
+        return (struct granularity){8, 4, true};
     case MF_SHUFFLE_N_:
         break;
     }
-    return (struct grain){z->rows, z->cols, false};
+    return (struct granularity){z->rows, z->cols, false};
 }
 
 bool mf_shuffle_legal(enum mf_shuffle s, const struct mf_shuffle_size *z, char *why, size_t why_cap)
 {
-    struct grain g = grain_of(s, z);
+    struct granularity g = granularity_of(s, z);
     if (g.pads || (z->rows % g.rows == 0 && z->cols % g.cols == 0))
         return true;
     mf_format(why, why_cap,
-              "%s takes rows in multiples of %zu and columns of %zu: %zu leaves %zu and %zu leaves %zu",
+              "%s requires multiples of %zu rows and %zu columns: %zu rows leave %zu, %zu columns leave %zu",
               mf_shuffle_name(s), g.rows, g.cols, z->rows, z->rows % g.rows, z->cols, z->cols % g.cols);
     return false;
 }
 
 size_t mf_shuffle_elements(enum mf_shuffle s, const struct mf_shuffle_size *z)
 {
-    struct grain g = grain_of(s, z);
-    return up_to(z->rows, g.rows) * up_to(z->cols, g.cols);
+    struct granularity g = granularity_of(s, z);
+    return round_up(z->rows, g.rows) * round_up(z->cols, g.cols);
 }
 
-/* Parts of K of 16 bytes: kp elements. */
+/* Parts of K have 16 bytes, kp elements. */
 static size_t index_16x16(const struct mf_shuffle_size *z, size_t n, size_t k)
 {
     size_t kp = z->four_bit ? 32 : 16 / (size_t)z->element_bytes, parts = 32 / kp;
     return ((n / 16 * (z->cols / 32) + k / 32) * parts + k % 32 / kp) * 16 * kp + n % 16 * kp + k % kp;
 }
 
-/* view (N0, 16, K0, 4, 16) as (N0, K0, 4, 16, 16); with gate and up (2, N0, …) as (N0, 2, …). */
+/* View (N0, 16, K0, 4, 16) as (N0, K0, 4, 16, 16); with gate and up (2, N0, …) as (N0, 2, …). */
 static size_t index_a16w4(const struct mf_shuffle_size *z, bool gate_up, size_t n, size_t k)
 {
     size_t half = z->rows / 2, block = gate_up ? n % half / 16 * 2 + n / half : n / 16;
     return (((block * (z->cols / 64) + k / 64) * 4 + k % 64 / 16) * 16 + n % 16) * 16 + k % 16;
 }
 
-/* view (2, N1, 2, 16, K1, 2, 4) as (N1, K1, 4, 16, 2, 2): the halves are gate and up. */
+/* View (2, N1, 2, 16, K1, 2, 4) as (N1, K1, 4, 16, 2, 2): the first dimension is gate and up. */
 static size_t index_a16w4_scale(const struct mf_shuffle_size *z, size_t n, size_t k)
 {
     size_t half = z->rows / 2, g = n / half, r = n % half;
@@ -89,7 +89,7 @@ static size_t index_e8m0(size_t cols, size_t x, size_t y)
 
 size_t mf_shuffle_index(enum mf_shuffle s, const struct mf_shuffle_size *z, size_t row, size_t col)
 {
-    size_t cols = up_to(z->cols, grain_of(s, z).cols);
+    size_t cols = round_up(z->cols, granularity_of(s, z).cols);
     switch (s) {
     case MF_SHUFFLE_W16X16:
         return index_16x16(z, row, col);
@@ -144,7 +144,7 @@ void mf_shuffle_undo(enum mf_shuffle s, const struct mf_shuffle_size *size, size
     move(s, size, experts, from, to, true);
 }
 
-/* --- int4 --------------------------------------------------------------------------------------------------------- */
+/* --- int4 --- */
 
 static int8_t signed_nibble(uint32_t nibble)
 {
@@ -165,7 +165,7 @@ void mf_int4_unpack_a16wi4(const uint8_t in[4], int8_t v[8])
     }
 }
 
-/* Which element is in which nibble, from the highest. */
+/* Element stored in each nibble, from the highest. */
 static const int w4a8_order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 uint32_t mf_int4_pack_w4a8(const int8_t e[8])

@@ -1,4 +1,4 @@
-/* What serves a call that no row answers. */
+/* Chooses a pipeline for a call without a table row: see mf_fmoe_fallback. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "kernels/families/family_cpu.h"
 #include "kernels/pipeline/fmoe.h"
 
-/* What is offered for the shape, and at what it is estimated. */
+/* Steps offered for the shape, with estimated times. */
 struct offered {
     struct mf_offer offer; /* first: the callbacks get it back */
     const struct mf_device *device;
@@ -24,7 +24,8 @@ struct offered {
 
 /* ---- estimates ---- */
 
-/* Only their balance counts; of devices that were measured, it is theirs. */
+/* Peak rates for the roofline estimate: measured ones if the device has them. Otherwise nominal ones, of
+ * which only the ratio matters. */
 struct balance {
     double gflops, gbs, gap_us;
 };
@@ -38,7 +39,7 @@ static struct balance balance_of(const struct mf_device *d)
     return strcmp(d->ops->kind, "cpu") == 0 ? cpu : gpu;
 }
 
-/* "…_t2…": so many of a CPU's threads. */
+/* CPU threads of a step, from "_t<N>" in its name; 1 if absent. */
 static double threads_of(const struct mf_step *step)
 {
     double threads = 1;
@@ -52,8 +53,9 @@ static double threads_of(const struct mf_step *step)
     return threads;
 }
 
-#define REREAD  4 /* times as fast as memory is the cache that weights are read again from */
-#define OVERLAP 4 /* so much of the lesser of computing and reading shows beside the greater */
+#define CACHE_SPEEDUP 4 /* cached weights are reread this many times faster than from memory */
+/* compute and memory time overlap: 1/OVERLAP of the shorter one adds to the longer one */
+#define OVERLAP 4
 
 static double estimate(const struct offered *o, const struct mf_step *step)
 {
@@ -64,12 +66,13 @@ static double estimate(const struct offered *o, const struct mf_step *step)
     double flops = step->flops, bytes = step->bytes, share = 1, computing, reading;
 
     if (step->block_m > 0 && step->flops > 0) {
-        const double blocks = fmax(rows / step->block_m + 0.5, 1); /* an expert's last one is half full */
+        /* the last block of an expert is half full on average */
+        const double blocks = fmax(rows / step->block_m + 0.5, 1);
         const mf_ops both[2] = {MF_OP_BIT(MF_OP_GEMM1), MF_OP_BIT(MF_OP_GEMM2)};
         flops *= blocks * step->block_m / rows;
         for (int i = 0; i < 2; i++) {
             if (step->covers & both[i])
-                bytes += (blocks - 1) / REREAD * active * mf_cpu_expert_bytes(s, MF_TENSOR_W1 + i);
+                bytes += (blocks - 1) / CACHE_SPEEDUP * active * mf_cpu_expert_bytes(s, MF_TENSOR_W1 + i);
         }
     }
     if (strcmp(o->device->ops->kind, "cpu") == 0)
@@ -145,7 +148,8 @@ static bool all_offered(const struct offered *o, const char *pipeline)
     return true;
 }
 
-/* Steps of one layer model: its larger counts first, each set by nearness. Others' by distance; INFINITY: of another kind. */
+/* Distance of a row from the shape. Rows of the same layer model come first: those with larger token counts
+ * (from -2000), then those with smaller ones (from -1000), the nearest first. INFINITY: not comparable. */
 static double distance(const struct mf_shape *asked, const struct mf_shape *row)
 {
     struct mf_shape same = *row;
@@ -168,7 +172,7 @@ static double distance(const struct mf_shape *asked, const struct mf_shape *row)
            fabs(log2((double)row->expert / asked->expert)) + fabs(log2((double)row->topk / asked->topk));
 }
 
-/* The nearest row whose steps are all offered. -ENOENT. */
+/* Finds the nearest row with all steps offered. -ENOENT if there is none. */
 static int nearest_row(const struct mf_fmoe *f, const struct offered *o, struct mf_fmoe_choice *ret)
 {
     double least = (double)INFINITY;
@@ -230,8 +234,10 @@ int mf_fmoe_fallback(const struct mf_fmoe *f, const struct mf_device *device, co
                      const struct mf_family_set *extra, const char *w1, const char *w2, char *why,
                      size_t why_cap, struct mf_fmoe_choice *ret)
 {
-    struct offered o = {
-        .offer = {take_step, mf_offer_unheard}, .device = device, .shape = shape, .layout = {w1, w2}};
+    struct offered o = {.offer = {take_step, mf_offer_ignore_rejection},
+                        .device = device,
+                        .shape = shape,
+                        .layout = {w1, w2}};
     int r = collect(&o, extra);
 
     mf_format(why, why_cap, "%s", "");

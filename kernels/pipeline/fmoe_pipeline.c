@@ -12,23 +12,23 @@
 #define ALIGN            64
 #define MAX_TENSOR_SPECS (2 * MF_PATH_STEPS_MAX * MF_STEP_TENSOR_SPECS_MAX)
 
-/* An tensor spec that is alive somewhere in the pipeline. Two steps that give the same one are two of these. */
+/* A buffer of the pipeline. If two steps give the same tensor spec, each has its own slot. */
 struct slot {
     struct mf_tensor_spec tensor_spec;
     int n_parts;
     struct mf_part parts[MF_PARTS_MAX];
-    size_t bytes;             /* of all parts, each aligned */
-    int first, last;          /* steps between which it must stay; first is -1 for the caller's own */
-    int aliases;              /* >= 0: the slot whose memory it shares (an accumulation) */
+    size_t bytes;             /* all parts, each aligned */
+    int first, last;          /* steps between which it is live; first = -1: bound by the caller */
+    int aliases;              /* >= 0: shares the memory of that slot (an accumulation) */
     size_t offset;            /* in the arena */
-    struct mf_tensor_ref ref; /* bound */
+    struct mf_tensor_ref ref; /* bound address */
 };
 
 struct bound_step {
     struct mf_step step;
     const struct mf_family *family;
     struct mf_kernel *kernel;
-    int needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX]; /* slots */
+    int needs[MF_STEP_TENSOR_SPECS_MAX], gives[MF_STEP_TENSOR_SPECS_MAX]; /* slot indices */
     struct mf_tensor_ref need_refs[MF_STEP_TENSOR_SPECS_MAX], give_refs[MF_STEP_TENSOR_SPECS_MAX];
     struct mf_launch launch;
 };
@@ -36,7 +36,7 @@ struct bound_step {
 struct mf_pipeline {
     struct mf_device *device;
     struct mf_shape shape;
-    int64_t most; /* tokens: as it was opened */
+    int64_t max_token; /* token count at open */
     size_t n_steps;
     struct bound_step steps[MF_PATH_STEPS_MAX];
     size_t n_slots;
@@ -71,7 +71,7 @@ __attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer 
 {
     struct finder *f = (struct finder *)o;
     if (strcmp(kernel, f->name) != 0 && strcmp(kernel, family) != 0)
-        return 0; /* what a family says under its own name is of all its steps */
+        return 0; /* a rejection under the family's own name applies to all its steps */
     char reason[MF_REASON_MAX];
     va_list args;
     va_start(args, format);
@@ -87,7 +87,7 @@ static int find_family(const struct mf_pipeline *p, const struct mf_family_set *
     b->family = mf_family_set_find(extra, p->device->ops->kind, name);
     if (b->family && strcmp(b->family->device_kind, p->device->ops->kind) == 0)
         return 0;
-    mf_format(why, cap, "\"%s\" is no family of a %s device", name, p->device->ops->kind);
+    mf_format(why, cap, "unknown family \"%s\" for a %s device", name, p->device->ops->kind);
     return -EINVAL;
 }
 
@@ -96,7 +96,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
 {
     char family[MF_FAMILY_NAME_MAX], step_name[MF_STEP_NAME_MAX];
     if (mf_step_name_split(name, len, family, step_name) < 0) {
-        mf_format(why, cap, "\"%.*s\" is no step: write family:step", (int)len, name);
+        mf_format(why, cap, "invalid step \"%.*s\": expected family:step", (int)len, name);
         return -EINVAL;
     }
     int r = find_family(p, extra, family, b, why, cap);
@@ -117,11 +117,11 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
 
 static int open_kernel(struct mf_pipeline *p, struct bound_step *b, char *why, size_t cap)
 {
-    p->device->words[0] = '\0';
+    p->device->open_error[0] = '\0';
     int r = b->family->open(b->family, p->device, &p->shape, b->step.name, &b->kernel);
     if (r < 0)
-        mf_format(why, cap, "%s:%s does not open for this shape: %s", b->family->name, b->step.name,
-                  *p->device->words ? p->device->words : strerror(-r));
+        mf_format(why, cap, "cannot open %s:%s for this shape: %s", b->family->name, b->step.name,
+                  *p->device->open_error ? p->device->open_error : strerror(-r));
     return r;
 }
 
@@ -148,7 +148,7 @@ static int add_slot(struct mf_pipeline *p, const struct mf_tensor_spec *a, int f
     return (int)p->n_slots++;
 }
 
-/* The latest slot of that tensor spec, -1 when nothing has given it yet. */
+/* Latest slot with that tensor spec; -1 if no step gives it. */
 static int find_slot(const struct mf_pipeline *p, const struct mf_tensor_spec *a)
 {
     for (size_t i = p->n_slots; i-- > 0;) {
@@ -176,7 +176,7 @@ static int wire_needs(struct mf_pipeline *p, int at, char *why, size_t cap)
             slot = add_slot(p, a, -1, why, cap);
         else if (slot < 0) {
             mf_tensor_spec_print(a, text);
-            mf_format(why, cap, "%s needs %s, which nothing before it gives", b->step.name, text);
+            mf_format(why, cap, "%s needs %s, which no earlier step gives", b->step.name, text);
         }
         if (slot < 0)
             return -EINVAL;
@@ -186,7 +186,7 @@ static int wire_needs(struct mf_pipeline *p, int at, char *why, size_t cap)
     return 0;
 }
 
-/* The memory's owner must live as long as whatever shares it. */
+/* Slot that owns the memory of `slot`; it must live as long as all slots that share it. */
 static int owner_of(const struct mf_pipeline *p, int slot)
 {
     while (p->slots[slot].aliases >= 0)
@@ -218,7 +218,7 @@ static int check_cover(struct mf_pipeline *p, char *why, size_t cap)
         mf_ops twice = covered & p->steps[i].step.covers;
         if (twice) {
             mf_ops_print(twice, text);
-            mf_format(why, cap, "%s covers %s again", p->steps[i].step.name, text);
+            mf_format(why, cap, "%s covers %s, which an earlier step covers", p->steps[i].step.name, text);
             return -EINVAL;
         }
         covered |= p->steps[i].step.covers;
@@ -235,7 +235,7 @@ static struct mf_tensor_spec output_of(void)
     return (struct mf_tensor_spec){.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
 }
 
-static bool is_bound_outside(const struct mf_pipeline *p, int slot)
+static bool is_bound_by_caller(const struct mf_pipeline *p, int slot)
 {
     int owner = owner_of(p, slot);
     const struct mf_tensor_spec y = output_of();
@@ -246,20 +246,21 @@ static bool is_bound_outside(const struct mf_pipeline *p, int slot)
 
 /* ---- the arena ---- */
 
-static bool overlap_in_time(const struct slot *a, const struct slot *b)
+static bool lifetimes_overlap(const struct slot *a, const struct slot *b)
 {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest offset at which slot i meets nothing that lives at the same time. */
-static size_t place(const struct mf_pipeline *p, const int *placed, size_t n_placed, const struct slot *s)
+/* Lowest offset at which s overlaps no placed slot that is live at the same time. */
+static size_t find_offset(const struct mf_pipeline *p, const int *placed, size_t n_placed,
+                          const struct slot *s)
 {
     size_t at = 0;
     for (bool moved = true; moved;) {
         moved = false;
         for (size_t i = 0; i < n_placed; i++) {
             const struct slot *o = &p->slots[placed[i]];
-            if (overlap_in_time(o, s) && at < o->offset + o->bytes && o->offset < at + s->bytes) {
+            if (lifetimes_overlap(o, s) && at < o->offset + o->bytes && o->offset < at + s->bytes) {
                 at = o->offset + o->bytes;
                 moved = true;
             }
@@ -278,9 +279,9 @@ static void lay_out(struct mf_pipeline *p)
     }
     for (size_t i = 0; i < p->n_slots; i++) {
         struct slot *s = &p->slots[i];
-        if (s->aliases >= 0 || is_bound_outside(p, (int)i))
+        if (s->aliases >= 0 || is_bound_by_caller(p, (int)i))
             continue;
-        s->offset = place(p, placed, n_placed, s);
+        s->offset = find_offset(p, placed, n_placed, s);
         placed[n_placed++] = (int)i;
         p->arena_bytes = MF_MAX(p->arena_bytes, s->offset + s->bytes);
     }
@@ -310,7 +311,7 @@ static int wire(struct mf_pipeline *p, char *why, size_t cap)
     return check_cover(p, why, cap);
 }
 
-static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
+static int check_single_layout(const struct mf_pipeline *p, char *why, size_t cap)
 {
     const struct mf_tensor_spec *seen[2] = {NULL, NULL};
     for (size_t i = 0; i < p->n_slots; i++) {
@@ -319,7 +320,7 @@ static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
             continue;
         int w = a->tensor == MF_TENSOR_W2;
         if (seen[w]) {
-            mf_format(why, cap, "%s is wanted in two layouts, %s and %s: it is stored once",
+            mf_format(why, cap, "%s is used in two layouts, %s and %s; a weight is stored once",
                       mf_tensor_name(a->tensor), seen[w]->order, a->order);
             return -EINVAL;
         }
@@ -328,7 +329,7 @@ static int two_layouts(const struct mf_pipeline *p, char *why, size_t cap)
     return 0;
 }
 
-/* What a pipeline is made of: steps by name, or, where text is NULL, as their families have offered them. */
+/* Steps of a pipeline to open: by name or, if text is NULL, as offered by their families. */
 struct recipe {
     const char *text;
     const struct mf_step *steps;
@@ -360,7 +361,7 @@ static int open_recipe(struct mf_device *device, const struct mf_shape *shape,
                        struct mf_pipeline **ret)
 {
     if (of->n > MF_PATH_STEPS_MAX) {
-        mf_format(why, why_cap, "a pipeline of %zu steps: it has 1 to %d", of->n, MF_PATH_STEPS_MAX);
+        mf_format(why, why_cap, "the pipeline has %zu steps: expected 1 to %d", of->n, MF_PATH_STEPS_MAX);
         return -EINVAL;
     }
     struct mf_pipeline *p = calloc(1, sizeof(*p));
@@ -370,12 +371,12 @@ static int open_recipe(struct mf_device *device, const struct mf_shape *shape,
     }
     p->device = device;
     p->shape = *shape;
-    p->most = shape->token;
+    p->max_token = shape->token;
     int r = find_steps(p, extra, of, why, why_cap);
     if (r == 0)
         r = wire(p, why, why_cap);
     if (r == 0)
-        r = two_layouts(p, why, why_cap);
+        r = check_single_layout(p, why, why_cap);
     if (r < 0) {
         mf_pipeline_close(p);
         return r == -ENOMEM ? r : -EINVAL;
@@ -440,8 +441,8 @@ struct mf_tensor_spec mf_pipeline_weight(const struct mf_pipeline *p, enum mf_te
     return mf_plain_w(&p->shape, w, "row");
 }
 
-/* What is none of the inputs is the output. */
-static struct mf_tensor_ref outside_ref(const struct mf_tensor_spec *a, const struct mf_fmoe_args *args)
+/* Every tensor bound by the caller that is not an input is the output. */
+static struct mf_tensor_ref caller_ref(const struct mf_tensor_spec *a, const struct mf_fmoe_args *args)
 {
     const struct mf_tensor_ref *const inputs[MF_TENSOR_N_] = {
         [MF_TENSOR_X] = &args->x,   [MF_TENSOR_TOPK] = &args->topk,   [MF_TENSOR_W1] = &args->w1,
@@ -451,9 +452,9 @@ static struct mf_tensor_ref outside_ref(const struct mf_tensor_spec *a, const st
     return inputs[a->tensor] ? *inputs[a->tensor] : args->y;
 }
 
-int mf_pipeline_retoken(struct mf_pipeline *p, int64_t token)
+int mf_pipeline_set_token_count(struct mf_pipeline *p, int64_t token)
 {
-    if (token < 1 || token > p->most)
+    if (token < 1 || token > p->max_token)
         return -EINVAL;
     for (size_t i = 0; i < p->n_steps; i++) {
         if (!p->steps[i].family->set_token_count && token != p->shape.token)
@@ -476,8 +477,8 @@ void mf_pipeline_bind(struct mf_pipeline *p, const struct mf_fmoe_args *args)
         const struct slot *owner = &p->slots[owner_of(p, (int)i)];
         uint8_t *at = (uint8_t *)args->arena + owner->offset;
         s->ref = (struct mf_tensor_ref){0};
-        if (is_bound_outside(p, (int)i)) {
-            s->ref = outside_ref(&s->tensor_spec, args);
+        if (is_bound_by_caller(p, (int)i)) {
+            s->ref = caller_ref(&s->tensor_spec, args);
             continue;
         }
         for (int j = 0; j < s->n_parts; j++) {

@@ -1,4 +1,4 @@
-/* Ids of a placement that is no range. */
+/* Translation of expert ids for local experts that are not a contiguous range. */
 #include "kernels/pipeline/fmoe.h"
 
 #include <errno.h>
@@ -12,31 +12,31 @@ static int check_map(const struct mf_shape *s, const int32_t *expert_map, const 
     if (!taken)
         return -ENOMEM;
     for (int32_t e = 0; e < s->ep_experts; e++) {
-        int32_t place = expert_map[e];
-        if (place == -1)
+        int32_t local = expert_map[e];
+        if (local == -1)
             continue;
-        *ret_why = place < -1 || place >= s->expert
-                       ? "a place of expert_map is neither -1 nor one of the shape's experts"
-                       : "two experts of expert_map have one place";
-        if (place < -1 || place >= s->expert || taken[place])
+        *ret_why = local < -1 || local >= s->expert
+                       ? "an index in expert_map is neither -1 nor a local expert of the shape"
+                       : "two experts in expert_map have the same index";
+        if (local < -1 || local >= s->expert || taken[local])
             return -EINVAL;
-        taken[place] = true;
+        taken[local] = true;
     }
     return 0;
 }
 
-int mf_fmoe_place(const struct mf_shape *shape, const int32_t *expert_map, const int32_t *ids, int32_t *to,
-                  const char **ret_why)
+int mf_fmoe_remap_ids(const struct mf_shape *shape, const int32_t *expert_map, const int32_t *ids,
+                      int32_t *to, const char **ret_why)
 {
-    *ret_why = "the shape has no form ep:FIRST/ALL: it is no rank's share of the experts";
+    *ret_why = "the shape has no expert parallelism: its form lacks ep:FIRST/ALL";
     if (shape->ep_experts <= 0)
         return -EINVAL;
     int r = check_map(shape, expert_map, ret_why);
     if (r < 0)
         return r;
     for (int64_t i = 0; i < shape->token * shape->topk; i++) {
-        int32_t place = ids[i] >= 0 && ids[i] < shape->ep_experts ? expert_map[ids[i]] : -1;
-        to[i] = place < 0 ? -1 : shape->ep_first + place;
+        int32_t local = ids[i] >= 0 && ids[i] < shape->ep_experts ? expert_map[ids[i]] : -1;
+        to[i] = local < 0 ? -1 : shape->ep_first + local;
     }
     return 0;
 }

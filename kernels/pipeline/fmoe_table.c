@@ -1,4 +1,4 @@
-/* The table of libfmoe: which pipeline serves which call. */
+/* Tuned tables of libfmoe: reading, checking and lookup. */
 #include "kernels/pipeline/fmoe.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@
 struct file {
     char *path;
     struct mf_table *table;
-    size_t *index_of; /* by row of the table: index into rows; SIZE_MAX for one that is not served */
+    size_t *index_of; /* per table row: index into mf_fmoe.rows; SIZE_MAX: not served */
 };
 
-struct place { /* of a row: its file, and its place in that file's table */
+struct row_ref { /* file index, and row index in its table */
     size_t file, row;
 };
 
@@ -26,23 +26,23 @@ struct mf_fmoe {
     struct mf_device_class class;
     struct file *files;
     size_t n_files;
-    struct place *rows; /* of the class, in the order of the files */
+    struct row_ref *rows; /* rows of the class, in the order of the files */
     size_t n;
-    struct place *foreign; /* rows of the class with a step of nobody here */
+    struct row_ref *foreign; /* rows of the class with a step of an unknown family */
     size_t n_foreign;
 };
 MF_DEFINE_CLEANUP(struct mf_fmoe *, mf_fmoe_close);
 
-static const struct mf_table_row *row_at(const struct mf_fmoe *f, const struct place *p)
+static const struct mf_table_row *row_at(const struct mf_fmoe *f, const struct row_ref *p)
 {
     return &f->files[p->file].table->rows[p->row];
 }
 
-/* What becomes of a row: foreign is one with a step of a family that is not here, as a foreign runner's or a shared
- * object's; the table is right, and the row is passed over and told of. */
+/* FOREIGN: a step's family is not in this build, for example from a foreign runner or a shared object. The
+ * row is valid but skipped and counted. */
 enum verdict { SERVED, FOREIGN, BROKEN };
 
-/* One name of a pipeline: "family:step", the family one of this device's. */
+/* Checks one name of a pipeline, "family:step". The family must be for this device kind. */
 static enum verdict judge_name(const char *name, size_t len, const char *device_kind,
                                const struct mf_family_set *extra, const char **ret_why)
 {
@@ -51,18 +51,18 @@ static enum verdict judge_name(const char *name, size_t len, const char *device_
     int r = mf_step_name_split(name, len, family_name, step);
 
     if (r < 0) {
-        *ret_why = r == -EINVAL ? "column pipeline has to hold family:step|family:step"
-                                : "column pipeline holds a name that is longer than any of ours";
+        *ret_why = r == -EINVAL ? "column pipeline: expected family:step|family:step"
+                                : "column pipeline has a name that is too long for a family or a step";
         return BROKEN;
     }
-    *ret_why = "column pipeline names a step of characters that no step has";
+    *ret_why = "column pipeline has a step name with invalid characters";
     if (!mf_is_name(step, MF_STEP_NAME_MAX - 1))
         return BROKEN;
-    *ret_why = MF_FMOE_FOREIGN_WHY;
+    *ret_why = MF_FMOE_FOREIGN_REASON;
     family = mf_family_set_find(extra, device_kind, family_name);
     if (!family && !mf_family_find(NULL, family_name))
         return FOREIGN;
-    *ret_why = "column pipeline names a family of another kind of device";
+    *ret_why = "column pipeline names a family of another device kind";
     return family && strcmp(family->device_kind, device_kind) == 0 ? SERVED : BROKEN;
 }
 
@@ -76,7 +76,7 @@ static enum verdict judge_row(const struct mf_table_row *row, const char *device
     *ret_why = "column pipeline is empty: the row was not tuned by moefarm; export with consumer=moefarm";
     if (!pipeline || !*pipeline)
         return BROKEN;
-    *ret_why = "column us has to be a positive time";
+    *ret_why = "column us: expected a positive time";
     if (!(row->us > 0) || !isfinite(row->us))
         return BROKEN;
     while (row_is != BROKEN && mf_pipeline_text_next(&pipeline, &name, &len)) {
@@ -96,7 +96,7 @@ static int refuse(const char *path, int64_t line, const char *reason, char *why,
     return -EBADMSG;
 }
 
-/* Production would run whichever of two rows it met first, and nobody could say which. */
+/* Refuses two rows with the same key: production would use the one it happens to read first. */
 static int refuse_clashes(const struct mf_fmoe *f, char *why, size_t why_cap)
 {
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
@@ -128,11 +128,11 @@ static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
 
     for (size_t i = 0; i < t->n_rows; i++) {
         const struct mf_table_row *row = &t->rows[i];
-        const struct place place = {file, i};
+        const struct row_ref place = {file, i};
         const char *problem;
 
         f->files[file].index_of[i] = SIZE_MAX;
-        if (!mf_device_class_equal(&row->class, &f->class) || !mf_lookup_reads(MF_LOOKUP_MOEFARM, t, row))
+        if (!mf_device_class_equal(&row->class, &f->class) || !mf_lookup_considers(MF_LOOKUP_MOEFARM, t, row))
             continue;
         switch (judge_row(row, device_kind, extra, &problem)) {
         case BROKEN:
@@ -165,7 +165,7 @@ static int read_file(struct file *file, const char *path, char *why, size_t why_
     t = file->table;
     if (!t->tuned || t->op != MF_TABLE_FMOE)
         return refuse(path, 1,
-                      "is no tuned_fmoe.csv: its header lacks the result columns, or is another operator's",
+                      "not a tuned_fmoe.csv: the header lacks result columns or belongs to another operator",
                       why, why_cap);
     for (size_t i = 0; i < t->n_problems; i++) {
         if (t->problems[i].severity == MF_ERROR)
@@ -270,7 +270,7 @@ int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, d
     return 0;
 }
 
-const char *mf_fmoe_row_place(const struct mf_fmoe *f, size_t i, int64_t *ret_line)
+const char *mf_fmoe_row_location(const struct mf_fmoe *f, size_t i, int64_t *ret_line)
 {
     *ret_line = row_at(f, &f->rows[i])->line;
     return f->files[f->rows[i].file].path;
@@ -283,7 +283,7 @@ const char *mf_fmoe_row_model(const struct mf_fmoe *f, size_t i)
     return model ? model : "";
 }
 
-size_t mf_fmoe_n_elsewhere(const struct mf_fmoe *f, const char *here, const char **ret_there)
+size_t mf_fmoe_n_other_model(const struct mf_fmoe *f, const char *here, const char **ret_there)
 {
     size_t n = 0;
 
@@ -316,7 +316,7 @@ static int find_key(const struct mf_fmoe *f, const struct mf_shape *key, size_t 
 static int find_any(const struct mf_fmoe *f, const struct mf_lookup_try *attempt, size_t *ret_row)
 {
     for (size_t i = 0; i < f->n; i++) {
-        if (mf_lookup_answers(attempt, &row_at(f, &f->rows[i])->shape)) {
+        if (mf_lookup_matches(attempt, &row_at(f, &f->rows[i])->shape)) {
             *ret_row = i;
             return 0;
         }

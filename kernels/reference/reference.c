@@ -8,17 +8,18 @@
 
 #include "common/base/cleanup.h"
 #include "kernels/core/codec.h"
+#include "kernels/core/device.h"
 #include "kernels/core/quant.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/core/vector.h"
 
-#define TILE 32 /* rows that share one decoded weight row */
+#define TILE 32 /* activation rows that share a dequantised weight row */
 
 static double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
 }
 
-/* The clamp of a shape; infinite for none. */
+/* Clamp limit of the activation; infinity if it has none. */
 static double limit_of(const struct mf_shape *s)
 {
     if (s->act_limit > 0)
@@ -117,7 +118,7 @@ void mf_reference_requantise(const struct mf_reference *r, const struct mf_tenso
 
 typedef float v16 __attribute__((vector_size(64)));
 
-/* Partial sum i takes the products i, i + 16, …; the sixteen are then added in halves. */
+/* Partial sum i accumulates products i, i + 16, …; the 16 partial sums are added pairwise: 8, 4, 2, 1. */
 MF_VECTOR_BODY(static, void, dots,
                (const float *w, const float *rows, size_t stride, int n_rows, size_t K, float *out),
                (w, rows, stride, n_rows, K, out), {
@@ -152,13 +153,13 @@ MF_VECTOR_BODY(static, void, dots,
 
 struct job {
     const struct mf_layer_data *data;
-    struct mf_reference_engine *engine; /* NULL: the pool's threads */
+    struct mf_reference_engine *engine; /* NULL: use the CPU pool */
     struct mf_reference *out;
     struct mf_reference_slots slots;
-    float *h_exact; /* before any rounding */
-    float *
-        z_exact; /* on that, for the cost of quantising; NULL when nothing is quantised, and with an engine */
-    float *scratch; /* a thread's tile and weight row */
+    float *h_exact; /* before rounding to bf16 */
+    /* from h_exact, for the cost of quantising; NULL if h is not quantised, or with an engine */
+    float *z_exact;
+    float *scratch; /* per thread: a tile and a weight row */
     size_t scratch_floats;
 };
 
@@ -170,14 +171,14 @@ int mf_reference_group(const struct mf_layer_data *d, struct mf_reference_slots 
     if (!ret->first || !ret->slots)
         return -ENOMEM;
     for (int64_t i = 0; i < n; i++) {
-        int32_t e = mf_shape_local(&d->shape, d->ids[i]);
+        int32_t e = mf_shape_local_expert(&d->shape, d->ids[i]);
         if (e >= 0)
             ret->first[e + 2]++;
     }
     for (int32_t e = 0; e <= d->shape.expert; e++)
         ret->first[e + 1] += ret->first[e];
     for (int64_t i = 0; i < n; i++) {
-        int32_t e = mf_shape_local(&d->shape, d->ids[i]);
+        int32_t e = mf_shape_local_expert(&d->shape, d->ids[i]);
         if (e >= 0)
             ret->slots[ret->first[e + 1]++] = i;
     }
@@ -191,13 +192,13 @@ void mf_reference_ungroup(struct mf_reference_slots *s)
     *s = (struct mf_reference_slots){0};
 }
 
-/* Slots of experts that are not here have rows of zeros. */
+/* Writes the zero rows of slots of remote experts. */
 static void zero_remote(struct job *j)
 {
     const struct mf_shape *s = &j->data->shape;
     size_t G = (size_t)mf_gemm1_cols(s), I = (size_t)s->inter_dim, H = (size_t)s->model_dim;
     for (int64_t i = 0; i < s->token * s->topk; i++) {
-        if (mf_shape_local(s, j->data->ids[i]) >= 0)
+        if (mf_shape_local_expert(s, j->data->ids[i]) >= 0)
             continue;
         memset(j->h_exact + (size_t)i * I, 0, I * sizeof(float));
         memset(j->out->h_bf16 + (size_t)i * I, 0, I * sizeof(float));
@@ -214,7 +215,7 @@ static void zero_remote(struct job *j)
     }
 }
 
-/* Bits of a magnitude order as the magnitude does, NaN above all. */
+/* Compared as integers, magnitude bits have the order of the magnitudes, with NaN above all. */
 static void raise_amax(float *amax, const float *row, size_t n)
 {
     uint32_t top = 0, known, bits;
@@ -265,11 +266,11 @@ static void load_x(const struct job *j, int64_t slot, float *to)
         mf_bf16_to_floats(j->data->x + t * H, (size_t)H, to);
 }
 
-/* One tile of one expert against this thread's share of the weight rows. */
+/* One tile of rows of one expert, and this thread's range of weight rows. */
 struct tile {
     const int64_t *slots;
     int n;
-    int64_t n_first, n_last; /* weight rows */
+    int64_t n_first, n_last; /* weight rows n_first to n_last - 1 */
     float *rows, *w;
 };
 
@@ -312,7 +313,7 @@ static void gemm2_tile(const struct job *j, const struct tile *t, int32_t e)
     }
 }
 
-/* Every thread goes through all experts with its own share of N: even however tokens are spread. */
+/* Every thread processes all experts for its own range of N, which balances the load for any routing. */
 static void gemm(struct job *j, int thread, int n_threads, int64_t N, size_t K,
                  void (*run)(const struct job *, const struct tile *, int32_t))
 {
@@ -350,7 +351,7 @@ float mf_reference_error(double difference, double norm)
     return norm > 0 ? (float)sqrt(difference / norm) : 0;
 }
 
-/* The sums of sixteen, as of dot products: values i, i + 16, … */
+/* 16 partial sums as in dot products: values i, i + 16, … */
 MF_VECTOR_BODY(static, void, add_squares,
                (const float *a, const float *b, size_t n, double *difference, double *norm),
                (a, b, n, difference, norm), {
@@ -380,7 +381,7 @@ static float relative_error(const float *a, const float *b, size_t n)
 static void activate_row(const struct mf_layer_data *d, int64_t slot, const float *g, float *h)
 {
     const struct mf_shape *s = &d->shape;
-    const float *b1 = s->has_b1 ? d->b1 + mf_shape_local(s, d->ids[slot]) * mf_gemm1_cols(s) : NULL;
+    const float *b1 = s->has_b1 ? d->b1 + mf_shape_local_expert(s, d->ids[slot]) * mf_gemm1_cols(s) : NULL;
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
     int32_t I = s->inter_dim;
     for (int32_t i = 0; i < I; i++) {
@@ -399,7 +400,7 @@ static void h_thread(void *context, int thread, int n_threads)
     size_t I = (size_t)s->inter_dim;
     uint16_t *codes = (uint16_t *)(j->scratch + (size_t)thread * j->scratch_floats);
     for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {
-        if (mf_shape_local(s, j->data->ids[r]) < 0)
+        if (mf_shape_local_expert(s, j->data->ids[r]) < 0)
             continue;
         float *exact = j->h_exact + r * s->inter_dim, *rounded = j->out->h_bf16 + r * s->inter_dim;
         activate_row(j->data, r, j->out->g + r * mf_gemm1_cols(s), exact);
@@ -417,7 +418,7 @@ static void quantise_h_thread(void *context, int thread, int n_threads)
     size_t I = (size_t)s->inter_dim;
     float *scratch = j->scratch + (size_t)thread * j->scratch_floats;
     for (int64_t r = thread; r < s->token * s->topk; r += n_threads) {
-        if (mf_shape_local(s, j->data->ids[r]) < 0)
+        if (mf_shape_local_expert(s, j->data->ids[r]) < 0)
             continue;
         float *row = j->out->h + r * s->inter_dim;
         memcpy(row, j->out->h_bf16 + r * s->inter_dim, I * sizeof(*row));
@@ -455,13 +456,13 @@ static void y_thread(void *context, int thread, int n_threads)
     }
 }
 
-/* Hands out arrays of a block one after the other; NULL: only counts. */
-struct layout {
+/* Allocates arrays of a block one after the other. block NULL: only computes the size. */
+struct block_layout {
     uint8_t *block;
     size_t bytes;
 };
 
-static float *take(struct layout *l, int64_t rows, int64_t cols)
+static float *take_array(struct block_layout *l, int64_t rows, int64_t cols)
 {
     size_t at = l->bytes;
     l->bytes += ((size_t)rows * (size_t)cols * sizeof(float) + 64 + 63) / 64 * 64;
@@ -470,27 +471,27 @@ static float *take(struct layout *l, int64_t rows, int64_t cols)
 
 static size_t lay_out(const struct mf_shape *s, bool with_z, void *block, struct mf_reference *r)
 {
-    struct layout l = {.block = block};
+    struct block_layout l = {.block = block};
     int64_t rows = s->token * s->topk;
     *r = (struct mf_reference){0};
-    (void)take(&l, 2, 1); /* x_amax, h_amax */
-    r->g = take(&l, rows, mf_gemm1_cols(s));
-    r->h = r->h_bf16 = take(&l, rows, s->inter_dim);
-    r->y = take(&l, s->token, s->model_dim);
+    (void)take_array(&l, 2, 1); /* x_amax, h_amax */
+    r->g = take_array(&l, rows, mf_gemm1_cols(s));
+    r->h = r->h_bf16 = take_array(&l, rows, s->inter_dim);
+    r->y = take_array(&l, s->token, s->model_dim);
     if (mf_plain_x(s).scale != MF_SCALE_NONE)
-        r->x = take(&l, s->token, s->model_dim);
+        r->x = take_array(&l, s->token, s->model_dim);
     if (mf_plain_h(s, 1).scale != MF_SCALE_NONE) {
-        r->h = take(&l, rows, s->inter_dim);
-        r->h_error = take(&l, rows, 1);
-        r->z_error = take(&l, rows, 1);
-        r->y_error = take(&l, s->token, 1);
+        r->h = take_array(&l, rows, s->inter_dim);
+        r->h_error = take_array(&l, rows, 1);
+        r->z_error = take_array(&l, rows, 1);
+        r->y_error = take_array(&l, s->token, 1);
     }
     if (with_z)
-        r->z = take(&l, rows, s->model_dim);
+        r->z = take_array(&l, rows, s->model_dim);
     return l.bytes;
 }
 
-/* In huge pages where Linux has any. */
+/* Allocates with transparent huge pages if Linux supports them. */
 static float *floats(int64_t rows, int64_t cols, bool *failed)
 {
     size_t bytes = ((size_t)rows * (size_t)cols + 16) * sizeof(float);
@@ -502,7 +503,7 @@ static float *floats(int64_t rows, int64_t cols, bool *failed)
     return p;
 }
 
-/* What a job works with beside the reference, sized for n_threads. */
+/* Allocates a job's buffers for n_threads threads. */
 static int allocate(struct job *j, int n_threads)
 {
     const struct mf_shape *s = &j->data->shape;
@@ -563,7 +564,7 @@ int mf_reference_make_in(const struct mf_layer_data *data, struct mf_reference_e
     int n_threads = mf_pool_threads();
     if (!has_definition(&data->shape))
         return -EINVAL;
-    (void)lay_out(&data->shape, !engine || !engine->keeps_z, block, out);
+    (void)lay_out(&data->shape, !engine || !engine->recomputes_z, block, out);
     int r = allocate(&j, n_threads);
     if (r == 0)
         r = mf_reference_group(data, &j.slots);

@@ -1,4 +1,4 @@
-/* The encoded bits of every tensor spec, from the decoded references. */
+/* Creates the encoded bits of every tensor spec from the dequantised references. */
 #include <errno.h>
 #include <string.h>
 
@@ -6,19 +6,20 @@
 #include "kernels/core/codec.h"
 #include "kernels/core/device.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 #include "kernels/core/quant.h"
 #include "kernels/reference/reference.h"
 
-#define TAIL 0x7fffffff /* what lies beyond the sorted rows in use: no token, no expert */
+#define TAIL 0x7fffffff /* ids and experts beyond the sorted rows: neither a token nor an expert */
 
-/* The experts' blocks, one behind the other: experts[b] is whose block b is, next[e], zero before, the first row of an expert's. -> their
- * rows */
+/* Assigns the blocks of all experts, one expert after the other. experts[b] is the expert of block b. next[e]
+ * must be zero and becomes the first row of expert e. Returns the number of rows. */
 static int64_t lay_blocks(const struct mf_shape *shape, const int32_t *ids, int32_t block_m, int32_t *experts,
                           int64_t *next)
 {
     int64_t rows = 0;
     for (int64_t i = 0; i < shape->token * shape->topk; i++) {
-        int32_t e = mf_shape_local(shape, ids[i]);
+        int32_t e = mf_shape_local_expert(shape, ids[i]);
         if (e >= 0)
             next[e]++;
     }
@@ -53,7 +54,7 @@ int mf_reference_sort(const struct mf_shape *shape, const int32_t *ids, const fl
     for (int64_t b = at / block_m; b < rows / block_m; b++)
         experts[b] = TAIL;
     for (int64_t i = 0; i < n; i++) {
-        int32_t e = mf_shape_local(shape, ids[i]);
+        int32_t e = mf_shape_local_expert(shape, ids[i]);
         if (e < 0)
             continue;
         int64_t p = next[e]++;
@@ -77,7 +78,7 @@ int mf_reference_align(const struct mf_shape *shape, const int32_t *ids, int32_t
         experts[b] = -1;
     *(int32_t *)aligned->part[2] = (int32_t)lay_blocks(shape, ids, block_m, experts, next);
     for (int64_t i = 0; i < n; i++) {
-        int32_t e = mf_shape_local(shape, ids[i]);
+        int32_t e = mf_shape_local_expert(shape, ids[i]);
         if (e >= 0)
             flat[next[e]++] = (int32_t)i;
     }
@@ -123,7 +124,7 @@ const float *mf_reference_row(const struct mf_layer_data *data, const struct mf_
     return NULL;
 }
 
-bool mf_reference_lacks(const struct mf_reference *r, const struct mf_tensor_spec *a)
+bool mf_reference_lacks_z(const struct mf_reference *r, const struct mf_tensor_spec *a)
 {
     return !r->z && (a->tensor == MF_TENSOR_Z || a->tensor == MF_TENSOR_ZW);
 }
@@ -133,7 +134,7 @@ struct encode_job {
     const struct mf_reference *r;
     const struct mf_tensor_spec *a;
     const int32_t *sorted_ids; /* NULL: not in sorted order */
-    int64_t in_use;            /* rows of sorted order */
+    int64_t in_use;            /* valid rows of sorted order */
     const struct mf_tensor_ref *to;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
@@ -141,7 +142,7 @@ struct encode_job {
     int error;
 };
 
-/* The row before encoding; x comes from its own bf16, so that any fp8 of it can be made. */
+/* Returns the row before encoding. x is read in bf16, so that it can be encoded in any format. */
 static void plain_row(const struct encode_job *j, int64_t source, float *out)
 {
     if (j->a->tensor == MF_TENSOR_X) {
@@ -157,7 +158,8 @@ static void plain_row(const struct encode_job *j, int64_t source, float *out)
         out[i] = row[i] * factor;
 }
 
-/* One scale for all rows is written before the threads start; each of them writes the same to room of its own. */
+/* A per-tensor scale is written by write_shared before the threads start; here each thread discards its own
+ * copy. */
 static void encode_row(const struct encode_job *j, int64_t p, const float *row)
 {
     float shared[4];
@@ -178,7 +180,7 @@ static void poison_row(const struct encode_job *j, int64_t p)
     }
 }
 
-/* What all rows share: the scale of a whole tensor, the global factor. */
+/* Writes the parts that all rows share: per-tensor scale and global factor. */
 static void write_shared(const struct encode_job *j)
 {
     const struct mf_codec *c = mf_codec_find(j->a->format, j->a->scale);
@@ -190,13 +192,13 @@ static void write_shared(const struct encode_job *j)
         *(float *)j->to->part[2] = mf_reference_global(j->r, j->a);
 }
 
-/* Which row of the source is row p: a token for x and y, else a slot row; -1 for padding, and for a slot whose expert is
- * not here. */
+/* Source row of row p: a token for x and y, otherwise a slot row. -1 for padding and for slots of remote
+ * experts. */
 static int64_t source_of(const struct encode_job *j, int64_t p)
 {
     const struct mf_shape *s = &j->data->shape;
     if (!j->sorted_ids)
-        return strcmp(j->a->order, "slot") == 0 && mf_shape_local(s, j->data->ids[p]) < 0 ? -1 : p;
+        return strcmp(j->a->order, "slot") == 0 && mf_shape_local_expert(s, j->data->ids[p]) < 0 ? -1 : p;
     if (p >= j->in_use || mf_id_token(j->sorted_ids[p]) >= s->token)
         return -1;
     int64_t token = mf_id_token(j->sorted_ids[p]);
@@ -275,7 +277,7 @@ struct decode_job {
     int error;
 };
 
-/* An expert's rows are rounded in plain order, then laid out as a whole. */
+/* Rounds an expert's rows in `row` order, then converts the expert's layout. */
 static void decode_thread(void *context, int thread, int n_threads)
 {
     struct decode_job *j = context;
@@ -288,7 +290,7 @@ static void decode_thread(void *context, int thread, int n_threads)
     }
     for (int32_t e = thread; e < j->data->shape.expert; e += n_threads) {
         for (size_t n = 0; n < j->N; n++) {
-            mf_reference_weight_row(j->data, mf_decoded_of(j->a->tensor), e, (int64_t)n, values);
+            mf_reference_weight_row(j->data, mf_encoded_weight_of(j->a->tensor), e, (int64_t)n, values);
             mf_bf16_from_floats(values, j->K, plain + n * j->K);
         }
         mf_layout_convert(row, layout, 16, j->N, j->K, plain, j->to + (size_t)e * j->N * j->K);
@@ -298,8 +300,8 @@ static void decode_thread(void *context, int thread, int n_threads)
 static int decode_weight(const struct mf_layer_data *d, const struct mf_tensor_spec *a,
                          const struct mf_part *part, const struct mf_tensor_ref *to)
 {
-    const struct mf_tensor_ref *w = mf_decoded_of(a->tensor) == MF_TENSOR_W1 ? &d->w1 : &d->w2;
-    if (!w->part[0]) /* a device's own making, which the host has not seen */
+    const struct mf_tensor_ref *w = mf_encoded_weight_of(a->tensor) == MF_TENSOR_W1 ? &d->w1 : &d->w2;
+    if (!w->part[0]) /* the weights were generated on the device and the host has no copy */
         return -EINVAL;
     struct decode_job j = {.data = d,
                            .a = a,

@@ -204,8 +204,8 @@ static uint64_t hash_of(const struct mf_shape *shape, const char *name, uint64_t
 /* Ratio of rows that the GEMMs process, including padding, to actual rows. */
 static double padding_of(const struct mf_shape *shape, int32_t block_m)
 {
-    double rows = (double)(shape->token * shape->topk) * mf_shape_share(shape);
-    double miss = 1.0 - (double)shape->topk / mf_shape_experts(shape);
+    double rows = (double)(shape->token * shape->topk) * mf_shape_local_fraction(shape);
+    double miss = 1.0 - (double)shape->topk / mf_shape_global_experts(shape);
     double active = shape->expert * (1.0 - pow(miss, (double)shape->token));
     active = active < 1 ? 1 : active;
     double block = block_m > 0 ? block_m : 1;

@@ -21,29 +21,11 @@
 
 #include <stdint.h>
 
-#include "common/base/names.h"
 #include "common/moe/shape.h"
 #include "common/moe/step.h"
 #include "kernels/core/device.h"
 #include "kernels/core/family.h"
-
-/* clang-format off */
-#define MF_SIM_FAULT_MAP(X, P)                                                 \
-    X(P, NONE, "none")                                                         \
-    X(P, CRASH, "crash")             /* SIGSEGV */                             \
-    X(P, ABORT, "abort")                                                       \
-    X(P, EXIT, "exit")               /* exit status 3 during a step */         \
-    X(P, HANG, "hang")                                                         \
-    X(P, WRONG, "wrong")             /* one corrupted row */                   \
-    X(P, NAN, "nan")                                                           \
-    X(P, NO_MEMORY, "no_memory")                                               \
-    X(P, ZERO_TIME, "zero_time")                                               \
-    X(P, BEYOND_PEAK, "beyond_peak")                                           \
-    X(P, SLOW, "slow")               /* takes 20 times as long */
-/* clang-format on */
-MF_NAMES_DECLARE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP);
-
-#define MF_SIM_FAULTS_MAX 256
+#include "kernels/sim/sim_fault.h"
 
 /* Opens "sim:<class>:<ordinal>[:<spec file>]". On failure: -errno and the reason in why. */
 int mf_sim_open(const char *name, char *why, size_t why_cap, struct mf_device **ret);

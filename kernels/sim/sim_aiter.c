@@ -101,7 +101,7 @@ static void make_one(const struct mf_sim_plan *p, const struct mf_aiter_kernel *
     mf_sim_need(step, weight(p, MF_TENSOR_W2));
     give_output(step, k->flags);
     step->flops = mf_layer_flops(s);
-    step->bytes = mf_layer_floor_bytes(s, (int64_t)p->active);
+    step->bytes = mf_layer_min_bytes(s, (int64_t)p->active);
     /* A FLAT kernel processes tokens one by one and does not share weight reads between them. */
     if (k->flags & MF_AITER_FLAT && k->block_m == 0)
         step->bytes += mf_sim_weight_bytes(p, p->n1 + s->inter_dim, s->model_dim) * (p->rows / p->active - 1);

@@ -140,7 +140,7 @@ static int offer_one(const struct mf_sim_plan *p, int32_t block_m, bool flat)
     mf_sim_need(&step, mf_sim_tensor_spec(MF_TENSOR_W2, p->format_w, p->scale_w, "panel16", 0));
     mf_sim_give(&step, mf_sim_y(false));
     step.flops = mf_layer_flops(s);
-    step.bytes = mf_layer_floor_bytes(s, (int64_t)p->active);
+    step.bytes = mf_layer_min_bytes(s, (int64_t)p->active);
     /* Every block of rows reads both weights: no reuse across the columns of a stage. */
     step.bytes *= 1.0 + (double)s->token / 64;
     return p->offer->step(p->offer, &step);
@@ -250,7 +250,7 @@ static struct mf_kernel *sim_close(struct mf_kernel *kernel)
 
 const struct mf_family mf_family_sim = {
     .api = MF_FAMILY_API,
-    .shares = true,
+    .supports_ep = true,
     .name = "sim",
     .device_kind = "sim",
     .enumerate = sim_enumerate,

@@ -52,7 +52,7 @@ struct mf_sim_plan mf_sim_plan_make(const struct mf_device_info *device, const s
     struct mf_sim_plan p = {.shape = s,
                             .device = device,
                             .offer = offer,
-                            .rows = (double)(s->token * s->topk) * mf_shape_share(s),
+                            .rows = (double)(s->token * s->topk) * mf_shape_local_fraction(s),
                             .n1 = (s->use_g1u1 ? 2.0 : 1.0) * s->inter_dim};
     bool typed = s->q_type != MF_QTYPE_NO;
     p.quantised = typed && s->q_dtype_a != s->dtype;

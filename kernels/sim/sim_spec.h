@@ -1,9 +1,11 @@
 /* Spec file of a sim device: faults and time factors. kernels/sim/sim.h documents the format. */
 #pragma once
 
-#include "kernels/sim/sim.h"
+#include "common/moe/step.h"
+#include "kernels/sim/sim_fault.h"
 
 #define MF_SIM_SPEC_BYTES_MAX (1u << 20)
+#define MF_SIM_FAULTS_MAX     256
 
 struct mf_sim_rule {
     char match[MF_STEP_NAME_MAX];

@@ -6,12 +6,12 @@
 
 #include "common/base/text.h"
 #include "kernels/core/quant.h"
+#include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
-#define ARENA_POISON \
-    0xff /* NaN as f32, bf16 and fp8 fn: what a pipeline leaves unwritten must not look right */
+#define ARENA_POISON 0xff /* NaN in f32, bf16 and fp8 E4M3FN: unwritten arena memory must not look correct */
 
-/* What is the same for every entrant: x, routing of the rotation, biases. */
+/* Inputs shared by all entrants: x, the rotation's routing, calibration, biases. */
 static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *args)
 {
     const struct mf_tensor_spec x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
@@ -32,12 +32,12 @@ static int find_inputs(struct mf_session *s, int rotation, struct mf_fmoe_args *
     return r;
 }
 
-/* Inputs before the first entrant's weights, which may leave no room for them. */
-int mf_course_init(struct mf_course *c, struct mf_session *s)
+/* Creates the inputs before the first entrant's weights, which may leave no memory for them. */
+int mf_race_buffers_init(struct mf_race_buffers *c, struct mf_session *s)
 {
     const struct mf_tensor_spec y = {.tensor = MF_TENSOR_Y, .format = MF_FORMAT_BF16, .order = "token"};
     struct mf_fmoe_args inputs = {0};
-    *c = (struct mf_course){.session = s};
+    *c = (struct mf_race_buffers){.session = s};
     int r = find_inputs(s, 0, &inputs);
     return r < 0 ? r : mf_session_output(s, &y, c->y);
 }
@@ -56,21 +56,21 @@ static int prepare(void *context, int index)
     return mf_pipeline_prepare(e->pipeline);
 }
 
-/* The same buffers for every entrant: inputs, its weights' layouts, one arena, one output. */
+/* Binds the buffers shared by all entrants: inputs, weights, arena, output. */
 static int bind(struct mf_entrant *e, int rotation)
 {
-    const struct mf_course *c = e->course;
+    const struct mf_race_buffers *c = e->buffers;
     struct mf_session *s = c->session;
     struct mf_fmoe_args args = {
-        .w1 = e->measured.weights[0]->seen,
-        .w2 = e->measured.weights[1]->seen,
-        .y = c->y[c->run]->seen,
-        .arena = mf_region_start(&s->arena),
+        .w1 = e->measured.weights[0]->launch_ref,
+        .w2 = e->measured.weights[1]->launch_ref,
+        .y = c->y[c->run]->launch_ref,
+        .arena = mf_region_launch_start(&s->arena),
     };
     int r = find_inputs(s, rotation, &args);
     if (r == 0)
         mf_pipeline_bind(e->pipeline, &args);
-    s->worn = true;
+    s->step_has_run = true;
     return r;
 }
 
@@ -80,51 +80,52 @@ static enum mf_status refuse_errno(int r, const char *what, char reason[MF_REASO
     return r == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
 }
 
-static int take_memory(struct mf_entrant *e)
+static int bind_memory(struct mf_entrant *e)
 {
-    struct mf_session *s = e->course->session;
+    struct mf_session *s = e->buffers->session;
     int r = 0;
     for (int w = 0; w < 2 && r == 0; w++) {
         struct mf_tensor_spec a = mf_pipeline_weight(e->pipeline, w == 0 ? MF_TENSOR_W1 : MF_TENSOR_W2);
         r = mf_session_weight(s, &a, &e->measured.weights[w]);
     }
-    return r < 0 ? r : mf_session_room(s, &s->arena, mf_pipeline_arena_bytes(e->pipeline) + 64);
+    return r < 0 ? r : mf_session_reserve(s, &s->arena, mf_pipeline_arena_bytes(e->pipeline) + 64);
 }
 
-enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct mf_pipeline *pipeline,
+enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_race_buffers *c, struct mf_pipeline *pipeline,
                                char reason[MF_REASON_MAX])
 {
     struct mf_session *s = c->session;
     *e = (struct mf_entrant){
-        .course = c,
+        .buffers = c,
         .pipeline = pipeline,
-        .measured = {.session = s, .washes = true, .launch = launch, .prepare = prepare, .context = e},
+        .measured = {.session = s, .evicts_caches = true, .launch = launch, .prepare = prepare, .context = e},
         .verdict = {.err = NAN, .row_err = NAN, .row_limit = NAN}};
     for (size_t i = 0; i < mf_pipeline_n_steps(pipeline); i++) {
         e->flops += mf_pipeline_step(pipeline, i)->flops;
         e->tolerance = fmax(e->tolerance, mf_pipeline_step(pipeline, i)->reorder_tolerance);
     }
-    int r = take_memory(e);
-    if (r == -ENOMEM && mf_session_give_way(s))
-        r = take_memory(e);
+    int r = bind_memory(e);
+    if (r == -ENOMEM && mf_session_free_device_cache(s))
+        r = bind_memory(e);
     if (r < 0)
-        return refuse_errno(r, "making the pipeline's memory", reason);
+        return refuse_errno(r, "cannot allocate the pipeline's memory", reason);
     mf_measured_init(&e->measured);
     return MF_STATUS_OK;
 }
 
 static int poison_arena(struct mf_session *s, size_t bytes)
 {
-    const struct mf_device_data_fill all = {mf_region_start(&s->arena), bytes, ARENA_POISON * 0x01010101u};
-    if (s->maker)
-        return mf_device_data_fill(s->maker, &all, 1);
+    const struct mf_device_data_fill all = {mf_region_launch_start(&s->arena), bytes,
+                                            ARENA_POISON * 0x01010101u};
+    if (s->device_data)
+        return mf_device_data_fill(s->device_data, &all, 1);
     memset(s->arena.at, ARENA_POISON, bytes);
     return mf_region_push(&s->arena);
 }
 
 static int run_poisoned(struct mf_entrant *e, double *ret_us)
 {
-    struct mf_course *c = e->course;
+    struct mf_race_buffers *c = e->buffers;
     int r = mf_guarded_poison(c->y[c->run], NULL, false);
     if (r == 0)
         r = poison_arena(c->session, mf_pipeline_arena_bytes(e->pipeline));
@@ -135,10 +136,10 @@ static int run_poisoned(struct mf_entrant *e, double *ret_us)
     return r;
 }
 
-/* One run into y[run], verified against the layer's reference, and the second against the first. */
+/* Runs once into y[run] and verifies the output against the layer's reference; run 1 also against run 0. */
 static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
 {
-    struct mf_course *c = e->course;
+    struct mf_race_buffers *c = e->buffers;
     struct mf_session *s = c->session;
     struct mf_verify_input v = {
         .data = &s->data,
@@ -150,14 +151,14 @@ static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us,
     c->run = run;
     int r = run_poisoned(e, ret_us);
     if (r < 0)
-        return refuse_errno(r, "a step refused at launch", reason);
+        return refuse_errno(r, "a step failed to launch", reason);
     r = mf_verify(&v, &e->verdict);
     if (r == 0 && run == 1) {
         v.out = c->y[0];
         r = mf_verify_stable(&v, c->y[1], e->tolerance, &e->verdict);
     }
     if (r < 0)
-        return refuse_errno(r, "verifying", reason);
+        return refuse_errno(r, "cannot verify the outputs", reason);
     if (r > 0) {
         (void)mf_copy(reason, MF_REASON_MAX, e->verdict.reason);
         return MF_STATUS_WRONG;
@@ -166,11 +167,11 @@ static enum mf_status verify_once(struct mf_entrant *e, int run, double *ret_us,
     return MF_STATUS_OK;
 }
 
-/* Who is wrong behind others is run once more on data that no other has seen. */
+/* Runs a failed entrant again on restored inputs if an earlier step may have overwritten them. */
 static enum mf_status verify_run(struct mf_entrant *e, int run, double *ret_us, char reason[MF_REASON_MAX])
 {
-    struct mf_session *s = e->course->session;
-    bool inputs_unprotected = mf_session_may_be_spoiled(s);
+    struct mf_session *s = e->buffers->session;
+    bool inputs_unprotected = mf_session_inputs_unprotected(s);
     enum mf_status status = verify_once(e, run, ret_us, reason);
     if (status != MF_STATUS_WRONG || !inputs_unprotected)
         return status;
@@ -178,14 +179,14 @@ static enum mf_status verify_run(struct mf_entrant *e, int run, double *ret_us, 
     int r = mf_session_renew(s);
     mf_session_phase(s->sink, MF_PHASE_VERIFY);
     if (r < 0)
-        return refuse_errno(r, "making the data anew", reason);
+        return refuse_errno(r, "cannot restore the inputs", reason);
     status = verify_once(e, run, ret_us, reason);
     if (status == MF_STATUS_OK)
-        mf_session_say_renewed(reason);
+        mf_session_retry_reason(reason);
     return status;
 }
 
-/* A time that can be: the last gate. */
+/* The last gate: plausible time. */
 static enum mf_status check_time(struct mf_entrant *e, double us, char reason[MF_REASON_MAX])
 {
     return mf_measure_implausible(&e->measured, us, e->flops, reason, MF_REASON_MAX) ? MF_STATUS_IMPLAUSIBLE
@@ -196,16 +197,16 @@ enum mf_status mf_entrant_check(struct mf_entrant *e, double *ret_us, char reaso
 {
     double us;
     enum mf_status status = verify_run(e, 0, &us, reason);
-    if (status == MF_STATUS_OK && mf_entrant_check_counts(e))
+    if (status == MF_STATUS_OK && mf_entrant_check_is_sample(e))
         status = check_time(e, us, reason);
     if (status == MF_STATUS_OK)
         *ret_us = us;
     return status;
 }
 
-bool mf_entrant_check_counts(const struct mf_entrant *e)
+bool mf_entrant_check_is_sample(const struct mf_entrant *e)
 {
-    const char *kind = e->course->session->device->ops->kind;
+    const char *kind = e->buffers->session->device->ops->kind;
     for (size_t i = 0; i < mf_pipeline_n_steps(e->pipeline); i++) {
         if (!mf_family_set_find(NULL, kind, mf_pipeline_step(e->pipeline, i)->family))
             return false;
@@ -222,9 +223,9 @@ enum mf_status mf_entrant_verify(struct mf_entrant *e, char reason[MF_REASON_MAX
 
 enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX])
 {
-    struct mf_course *c = e->course;
+    struct mf_race_buffers *c = e->buffers;
     c->cursor = (c->cursor + 1) % e->measured.n_rotations;
-    /* Rotation 0 is the checked runs' own: whoever was just checked would find its weights in the cache */
+    /* Checked runs use rotation 0: its weights may be in the cache. */
     if (c->cursor == 0 && e->measured.n_rotations > 2)
         c->cursor = 1;
     c->run = 0;
@@ -232,6 +233,6 @@ enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reas
     if (r == 0)
         r = mf_measure_run(&e->measured, c->cursor, ret_us, NULL);
     if (r < 0)
-        return refuse_errno(r, "a timed run", reason);
+        return refuse_errno(r, "timed run failed", reason);
     return check_time(e, *ret_us, reason);
 }

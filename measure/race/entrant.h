@@ -1,11 +1,11 @@
-/* Pipelines on one session's data, run as production runs them (kernels/pipeline/fmoe.h): held against the layer's reference by every
- * gate, then timed one run at a time. What enters a race, what a table's row is, and the two sides of a comparison.
+/* Entrants: whole pipelines on one session's data, verified against the layer's reference by every gate, then
+ * timed one run at a time. Used for races, table rows and comparisons of two rows.
  *
- * A course is what the entrants of one session share: two outputs, one arena, and the turn of the rotations. Every call
- * takes the next rotation, whoever's it is: all do equal work, and none finds its weights in the cache because the one before
- * it has just read them. Nor does one wait for what another wrote, or find its own code: a GPU's last cache and what its units keep of
- * instructions are washed before each call, for 17 MB that somebody wrote there cost the next one 10 of 167 µs on an H200, and code that
- * was gone 3 of 112 (docs/findings.md). */
+ * Entrants run through the same code as production (kernels/pipeline/fmoe.h). All entrants of a session share
+ * two outputs, one arena and the rotation cursor. Each call uses the next rotation, so that all calls do
+ * equal work and none finds weights in the cache that the previous call has just read. The L2 and instruction
+ * caches of a GPU are evicted before each call: on an H200, 17 MB of dirty lines cost the next call 10 of 167
+ * µs, and evicted code costs 3 of 112 µs. */
 #pragma once
 
 #include "common/moe/status.h"
@@ -13,35 +13,37 @@
 #include "measure/race/measure.h"
 #include "measure/verify/verify.h"
 
-struct mf_course {
+struct mf_race_buffers {
     struct mf_session *session;
     struct mf_guarded *y[2];
-    int run;    /* which y the next run writes to */
+    int run;    /* index of the output that the next run writes */
     int cursor; /* rotation of the last run */
 };
-/* Good until the session makes other outputs or is trimmed. -ENOMEM. */
-int mf_course_init(struct mf_course *c, struct mf_session *s);
+/* Valid until the session creates other outputs or is trimmed. -ENOMEM. */
+int mf_race_buffers_init(struct mf_race_buffers *c, struct mf_session *s);
 
 struct mf_entrant {
-    struct mf_course *course;
-    struct mf_pipeline *pipeline; /* the caller's */
+    struct mf_race_buffers *buffers;
+    struct mf_pipeline *pipeline; /* not owned */
     struct mf_measured measured;
     double flops;
-    double tolerance; /* the largest of its steps' */
+    double tolerance; /* maximum reorder_tolerance of the steps */
     struct mf_verdict verdict;
-    int verified; /* runs that passed: 2 = all gates */
+    int verified; /* verified runs; 2: all gates passed */
 };
-/* All give MF_STATUS_OK, or what became of it and the reason. An entrant stays where it is from its init on. */
+/* The functions below return MF_STATUS_OK, or the failure's status and its reason. An entrant must not move
+ * after mf_entrant_init: callbacks keep its address. */
 
-/* Its weights, and room for its tensor specs. The pipeline is of the session's shape and stays the caller's. */
-enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_course *c, struct mf_pipeline *pipeline,
+/* Finds or creates the pipeline's weights and its arena. The pipeline must have the session's shape; it stays
+ * owned by the caller. */
+enum mf_status mf_entrant_init(struct mf_entrant *e, struct mf_race_buffers *c, struct mf_pipeline *pipeline,
                                char reason[MF_REASON_MAX]);
-/* One run through all gates: what is left unwritten anywhere, is damaged or wrong is refused. It is timed as any other. */
+/* Runs once through all gates except the second run. *ret_us: time of the run. */
 enum mf_status mf_entrant_check(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX]);
-/* Is a checked run as good a sample as any? One that finds its weights in a cache is none, as checked runs are of one rotation; nor is
- * the first run of a step that is not of this build, which may have to load what it needs. */
-bool mf_entrant_check_counts(const struct mf_entrant *e);
-/* Two runs through all gates, one behind the other: what differs from run to run is refused too. */
+/* True if the time of a checked run is a valid sample. It is not if the weights may be cached (checked runs
+ * all use rotation 0), or if a step is not built in: its first run may have to load code. */
+bool mf_entrant_check_is_sample(const struct mf_entrant *e);
+/* Runs twice through all gates. The second output must agree with the first. */
 enum mf_status mf_entrant_verify(struct mf_entrant *e, char reason[MF_REASON_MAX]);
-/* One timed run in the next rotation. */
+/* One timed run with the next rotation. */
 enum mf_status mf_entrant_sample(struct mf_entrant *e, double *ret_us, char reason[MF_REASON_MAX]);

@@ -6,17 +6,17 @@
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/text.h"
+#include "kernels/core/vector.h"
 #include "kernels/cpu/device_cpu.h"
-#include "kernels/cpu/vector.h"
 
-#define SHORT_US      50.0   /* below: as many samples as there is room for */
-#define TOTAL_US      8000.0 /* above: as many as fit, but three at least */
-#define SAMPLES_LEAST 3
-#define SAMPLES_MOST  5
-#define FLOPS_MARGIN  1.05
-#define BYTES_MARGIN  1.1
-#define READ_MS       60
-#define CEILINGS_MOST 8 /* measurements of them in one session */
+#define SHORT_US     50.0   /* shorter steps get MF_MEASURE_SAMPLES samples */
+#define TOTAL_US     8000.0 /* longer steps get TOTAL_US / time samples, from SAMPLES_MIN to SAMPLES_MAX */
+#define SAMPLES_MIN  3
+#define SAMPLES_MAX  5
+#define FLOPS_MARGIN 1.05
+#define BYTES_MARGIN 1.1
+#define READ_MS      60
+#define CEILINGS_MAX 8 /* measurements per session */
 
 static double weight_bytes(const struct mf_session *s, const struct mf_tensor_spec *a)
 {
@@ -51,10 +51,10 @@ static bool is_cold(const struct mf_measured *m, int rotation)
     return true;
 }
 
-static int wash(struct mf_session *s)
+static int evict_caches(struct mf_session *s)
 {
     double bytes = 0;
-    int r = s->device->ops->wash ? s->device->ops->wash(s->device, &bytes) : 0;
+    int r = s->device->ops->evict_caches ? s->device->ops->evict_caches(s->device, &bytes) : 0;
     s->traffic += bytes;
     return r;
 }
@@ -63,8 +63,8 @@ int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *re
 {
     m->rotation = rotation;
     int r = m->prepare ? m->prepare(m->context, 0) : 0;
-    if (r >= 0 && m->washes)
-        r = wash(m->session);
+    if (r >= 0 && m->evicts_caches)
+        r = evict_caches(m->session);
     bool cold = is_cold(m, rotation);
     if (r >= 0)
         r = m->session->device->ops->time(m->session->device, m->launch, m->context, 1, ret_us);
@@ -102,32 +102,33 @@ int mf_measure_next(struct mf_measured *m)
     return w->cursor;
 }
 
-int mf_measure_count(double first_us, double room_us)
+int mf_measure_count(double first_us, double budget_us)
 {
-    if (first_us < SHORT_US || first_us * MF_MEASURE_SAMPLES <= room_us)
+    if (first_us < SHORT_US || first_us * MF_MEASURE_SAMPLES <= budget_us)
         return MF_MEASURE_SAMPLES;
-    return (int)fmin(fmax(TOTAL_US / first_us, SAMPLES_LEAST), SAMPLES_MOST);
+    return (int)fmin(fmax(TOTAL_US / first_us, SAMPLES_MIN), SAMPLES_MAX);
 }
 
 int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s)
 {
-    return m->cold && s->n_cold < SAMPLES_LEAST && s->n_cold < s->n_all ? SAMPLES_LEAST - (int)s->n_cold : 0;
+    return m->cold && s->n_cold < SAMPLES_MIN && s->n_cold < s->n_all ? SAMPLES_MIN - (int)s->n_cold : 0;
 }
 
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,
                                  const char **ret_mode)
 {
-    bool cold = m->cold && (s->n_cold >= SAMPLES_LEAST || s->n_cold == s->n_all);
+    bool cold = m->cold && (s->n_cold >= SAMPLES_MIN || s->n_cold == s->n_all);
     *ret_n = cold ? s->n_cold : s->n_all;
     *ret_mode = cold ? "cold" : "warm";
     return cold ? s->cold : s->all;
 }
 
-/* A step counts the routes that a rank's share of the experts gets on average; this call has those that it has. */
+/* A step's FLOP count assumes the average number of routes to the local experts; this scales it to the actual
+ * number. */
 static double routed_flops(const struct mf_measured *m, double flops)
 {
     const struct mf_shape *s = &m->session->shape;
-    double expected = (double)(s->token * s->topk) * mf_shape_share(s);
+    double expected = (double)(s->token * s->topk) * mf_shape_local_fraction(s);
     return flops * (double)m->session->rotation.routes / expected;
 }
 
@@ -155,7 +156,7 @@ static int implausible(const struct mf_measured *m, double us, double flops, cha
     return 0;
 }
 
-/* ---- ceilings, measured again ---- */
+/* ---- measuring the ceilings again ---- */
 
 MF_VECTOR_BODY(static, uint64_t, sum_words, (const uint64_t *x, size_t n), (x, n), {
     uint64_t sum[16] = {0};
@@ -171,7 +172,7 @@ MF_VECTOR_BODY(static, uint64_t, sum_words, (const uint64_t *x, size_t n), (x, n
 struct read_job {
     const uint8_t *at;
     size_t bytes;
-    uint64_t sum; /* so that reading has a use */
+    uint64_t sum; /* keeps the reads from being optimised away */
 };
 
 static void read_thread(void *context, int thread, int n_threads)
@@ -183,8 +184,8 @@ static void read_thread(void *context, int thread, int n_threads)
     (void)__atomic_fetch_add(&j->sum, sum, __ATOMIC_RELAXED);
 }
 
-/* Best rate of runs as long as the step's own, over the weights it reads: on a busy machine only short runs are ever
- * left alone. The clock is this process's, not the device's. */
+/* Best read bandwidth over the step's weights, in runs as long as the step's own: on a busy machine only
+ * short runs are undisturbed. Uses the host clock, not the device's. */
 static double measure_read(const struct mf_measured *m)
 {
     const struct mf_session_weight *w = m->weights[0] ? m->weights[0] : m->weights[1];
@@ -203,14 +204,14 @@ static double measure_read(const struct mf_measured *m)
     return best;
 }
 
-/* What was measured while the machine was busy is too low: before a step is refused by a ceiling, it is measured once
- * more. A ceiling only rises. */
+/* Ceilings measured on a busy machine are too low: measures them again before a step is rejected. A ceiling
+ * only rises. */
 static void raise_ceilings(const struct mf_measured *m)
 {
     struct mf_session *s = m->session;
     struct mf_device_info *d = &s->device->info;
     struct mf_cpu_peaks peaks;
-    if (strcmp(s->device->ops->kind, "cpu") != 0 || d->simulated || s->n_ceilings >= CEILINGS_MOST)
+    if (strcmp(s->device->ops->kind, "cpu") != 0 || d->simulated || s->n_ceilings >= CEILINGS_MAX)
         return;
     s->n_ceilings++;
     d->mem_read_gbs = fmax(d->mem_read_gbs, measure_read(m));
@@ -236,16 +237,16 @@ int mf_measure_implausible(const struct mf_measured *m, double us, double flops,
 /* ---- the canary ---- */
 
 #define CANARY_FLOATS 32768
-#define CANARY_TURNS  16
+#define CANARY_PASSES 16
 
-static volatile float canary_seed = 0.25f; /* so that nothing of it is known before it runs */
+static volatile float canary_seed = 0.25f; /* volatile: the compiler must not precompute the canary */
 static float canary_data[CANARY_FLOATS];
 
 static int canary_launch(void *context, int index)
 {
     float *result = context, sum[16] = {0};
     (void)index;
-    for (int turn = 0; turn < CANARY_TURNS; turn++) {
+    for (int pass = 0; pass < CANARY_PASSES; pass++) {
         for (size_t i = 0; i < CANARY_FLOATS; i += 16) {
             for (size_t j = 0; j < 16; j++)
                 sum[j] = sum[j] * 0.999f + canary_data[i + j];

@@ -1,25 +1,26 @@
-/* Timing of one step or pipeline, and what no time can be.
+/* Times one step or pipeline, and rejects implausible times.
  *
- * Weights are read in rotation (measure/race/rotate.h). A sample is cold when its rotation was last read at least two last
- * caches of weights ago; only cold ones count where the rotations can pass four caches, else all do and the mode
- * is warm. */
+ * Calls rotate over the weights (measure/race/rotate.h). A sample is cold if at least two L2 sizes of other
+ * data were read since its rotation was last used, or if one call alone reads four L2 sizes. If all rotations
+ * together exceed four L2 sizes, the mode is "cold" and only cold samples count; otherwise the mode is "warm"
+ * and all samples count. */
 #pragma once
 
 #include "measure/session/session_data.h"
 
 #define MF_MEASURE_SAMPLES 20
 
-/* What is timed: launch(context, rotation) is one run. */
+/* Code to be timed: launch(context, index) is one run. */
 struct mf_measured {
     struct mf_session *session;
-    struct mf_session_weight *weights[2]; /* that it reads; NULL: not */
-    double bytes;                         /* of weights that one run reads: active experts only */
+    struct mf_session_weight *weights[2]; /* weights read; NULL: none */
+    double bytes;                         /* weight bytes read by one run (active experts only) */
     int n_rotations;
-    bool cold;   /* the rotations pass four caches */
-    bool washes; /* the last cache is washed before each run, where the device can (kernels/core/device.h) */
-    mf_launch_fn launch, prepare; /* prepare: in front of each run, and not timed; NULL: nothing */
+    bool cold;                    /* the rotations exceed four L2 sizes */
+    bool evicts_caches;           /* evict the L2 and instruction caches before each run if the device can */
+    mf_launch_fn launch, prepare; /* prepare: untimed, before each run; NULL: none */
     void *context;
-    int rotation; /* of the run in progress, for launch */
+    int rotation; /* rotation of the current run */
 };
 /* Fills bytes, n_rotations and cold from session and weights. */
 void mf_measured_init(struct mf_measured *m);
@@ -31,21 +32,25 @@ struct mf_samples {
     size_t n_cold;
 };
 
-/* One timed run in that rotation, cold where the cache was washed; the launch's own negative errno comes back. *ret_cold may be NULL. */
+/* One timed run with that rotation. *ret_cold (may be NULL): the sample is cold. A negative errno of launch
+ * or prepare is returned unchanged. */
 int mf_measure_run(struct mf_measured *m, int rotation, double *ret_us, bool *ret_cold);
-/* The same, kept in samples. */
+/* Like mf_measure_run, and stores the sample. */
 int mf_measure_sample(struct mf_measured *m, int rotation, struct mf_samples *samples);
-/* The rotation to time next: not the one that is verified, where there are others. */
+/* The next rotation to time. Skips rotation 0, which verified runs use, if there are at least three. */
 int mf_measure_next(struct mf_measured *m);
-/* How many samples a step is worth whose first took that long: all of them where they fit room_us, which is to be spent
- * whatever they are worth (0: nothing is). */
-int mf_measure_count(double first_us, double room_us);
-/* Cold samples that are still missing where the mode is to be cold and some were not. */
+/* Number of samples for a step whose first run took first_us: MF_MEASURE_SAMPLES if the step is short or all
+ * fit in budget_us (0: no budget), otherwise three to five. */
+int mf_measure_count(double first_us, double budget_us);
+/* Number of cold samples still to take before mf_measure_samples can use the cold ones. */
 int mf_measure_missing(const struct mf_measured *m, const struct mf_samples *s);
-/* The samples that count, and their mode. */
+/* The samples that count, their number and the mode, "cold" or "warm". */
 const double *mf_measure_samples(const struct mf_measured *m, const struct mf_samples *s, size_t *ret_n,
                                  const char **ret_mode);
 
-/* 1 and the sentence for a time that cannot be: zero or less, above the device's peak arithmetic by a twentieth, above
- * its bandwidth by a tenth where the weights came from memory. */
+/* Returns 1 and a message for an implausible time: zero or less, more than 1.05 times the device's peak
+ * FLOP/s, or, for cold weights, more than 1.1 times its memory bandwidth. */
 int mf_measure_implausible(const struct mf_measured *m, double us, double flops, char *why, size_t cap);
+
+/* Runs the fixed reference kernel (canary) once. Microseconds; NAN on failure. See mf_session_canary. */
+double mf_canary_us(struct mf_device *device);

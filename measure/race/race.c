@@ -14,10 +14,11 @@
 #include "kernels/core/philox.h"
 
 #define CONFIDENCE  0.95
-#define SAME_TIME   0.0005 /* within this of the leader the stable rule picks, not the clock */
-#define SAME_SPREAD 2.0    /* a spread up to so many times the least counts as no more */
+#define SAME_TIME   0.0005 /* relative; racers this close to the leader are picked by the stable rule */
+#define SAME_SPREAD 2.0    /* spreads up to this multiple of the smallest count as equal */
 #define ROUNDS_MAX  100000
-/* Hopeless: by its first sample, or by the better of its first two, so many times the least sample of all */
+/* A racer is dropped if its first sample, or the minimum of its first two, exceeds this multiple of the
+ * smallest sample of its group. */
 #define HOPELESS_FIRST  3.0
 #define HOPELESS_SECOND 1.5
 
@@ -73,12 +74,12 @@ int mf_race_plan_parse(const cJSON *json, struct mf_race_plan *ret, const char *
 
 /* ---- one race ---- */
 
-/* The racers of one group: only they are held against each other. */
-struct heat {
-    size_t *in; /* racers still in; best first after rank() */
+/* Racers of one group, which compete with each other only. */
+struct race_group {
+    size_t *in; /* indices of the remaining racers; sorted by score after rank() */
     size_t n_in;
-    int rounds;    /* that all of them have */
-    size_t winner; /* when decided, unless it is empty */
+    int rounds;    /* rounds run by all remaining racers */
+    size_t winner; /* index of the winner; set by choose_winner */
     bool decided;
 };
 
@@ -90,13 +91,13 @@ struct race {
     const int *weight;
     mf_race_sample_fn sample;
     void *context;
-    struct heat heats[MF_RACE_GROUPS_MAX];
-    size_t n_heats;
-    size_t *order; /* of a round */
+    struct race_group groups[MF_RACE_GROUPS_MAX];
+    size_t n_groups;
+    size_t *order; /* order within a round */
     int rounds, calls;
-    double *score; /* by racer: clipped mean of its samples over each round's median */
-    double *level; /* by round: its median time */
-    double *noise; /* by racer that is in: scale of its samples over those */
+    double *score;        /* by racer: clipped mean of its samples relative to each round's median */
+    double *round_median; /* by round: median time of the group */
+    double *noise;        /* by remaining racer: noise scale of its relative samples */
     double *scratch, *difference;
 };
 
@@ -110,7 +111,7 @@ static void shuffle(struct race *r, size_t *order, size_t n)
     }
 }
 
-/* fresh: not of a round. */
+/* fresh: the sample belongs to a rerun, not to a round. */
 static void take_sample(struct race *r, size_t i, bool fresh)
 {
     struct mf_racer *racer = &r->racers[i];
@@ -125,11 +126,11 @@ static void take_sample(struct race *r, size_t i, bool fresh)
     racer->status = result > 0 ? (enum mf_status)result : MF_STATUS_UNSUPPORTED;
     racer->dropped_at = r->rounds + 1;
     if (racer->reason[0] == 0)
-        mf_format(racer->reason, sizeof(racer->reason), "a run in the race ended with: %s",
+        mf_format(racer->reason, sizeof(racer->reason), "a run in the race failed: %s",
                   result < 0 ? strerror(-result) : mf_status_name(racer->status));
 }
 
-static void forget_failed(struct race *r, struct heat *h)
+static void remove_failed(struct race *r, struct race_group *h)
 {
     size_t kept = 0;
     for (size_t i = 0; i < h->n_in; i++) {
@@ -139,53 +140,53 @@ static void forget_failed(struct race *r, struct heat *h)
     h->n_in = kept;
 }
 
-/* One sample of everything still in, of all groups, in shuffled order. */
+/* Takes one sample of each remaining racer of all groups, in shuffled order. */
 static void run_round(struct race *r)
 {
     size_t n = 0;
-    for (size_t k = 0; k < r->n_heats; k++) {
-        for (size_t i = 0; i < r->heats[k].n_in; i++)
-            r->order[n++] = r->heats[k].in[i];
+    for (size_t k = 0; k < r->n_groups; k++) {
+        for (size_t i = 0; i < r->groups[k].n_in; i++)
+            r->order[n++] = r->groups[k].in[i];
     }
     shuffle(r, r->order, n);
     for (size_t i = 0; i < n; i++)
         take_sample(r, r->order[i], false);
     r->rounds++;
-    for (size_t k = 0; k < r->n_heats; k++) {
-        forget_failed(r, &r->heats[k]);
-        r->heats[k].rounds = r->rounds;
+    for (size_t k = 0; k < r->n_groups; k++) {
+        remove_failed(r, &r->groups[k]);
+        r->groups[k].rounds = r->rounds;
     }
 }
 
-/* A racer's samples over their rounds' medians, into r->scratch. */
-static void over_level(struct race *r, const struct heat *h, size_t i)
+/* Writes racer i's samples relative to their rounds' medians to r->scratch. */
+static void relative_to_round(struct race *r, const struct race_group *h, size_t i)
 {
     for (int round = 0; round < h->rounds; round++)
-        r->scratch[round] = r->racers[i].samples[round] / r->level[round];
+        r->scratch[round] = r->racers[i].samples[round] / r->round_median[round];
 }
 
-/* Scores all that are in, over the rounds that all of them have. The noise is the heat's: a few samples of one racer say
- * nothing of it. */
-static void score(struct race *r, const struct heat *h)
+/* Scores the remaining racers over the rounds that all of them have run. The noise scale is the group's
+ * median: a few samples of one racer do not determine its noise. */
+static void score(struct race *r, const struct race_group *h)
 {
     for (int round = 0; round < h->rounds; round++) {
         for (size_t i = 0; i < h->n_in; i++)
             r->scratch[i] = r->racers[h->in[i]].samples[round];
-        r->level[round] = mf_median(r->scratch, h->n_in);
+        r->round_median[round] = mf_median(r->scratch, h->n_in);
     }
     for (size_t i = 0; i < h->n_in; i++) {
-        over_level(r, h, h->in[i]);
+        relative_to_round(r, h, h->in[i]);
         r->noise[i] = mf_noise_scale(r->scratch, (size_t)h->rounds);
     }
     double scale = mf_median(r->noise, h->n_in);
     for (size_t i = 0; i < h->n_in; i++) {
-        over_level(r, h, h->in[i]);
+        relative_to_round(r, h, h->in[i]);
         r->score[h->in[i]] = mf_clipped_mean(r->scratch, (size_t)h->rounds, scale);
     }
 }
 
-/* Scores all that are in, and sorts them best first; ties by id. */
-static void rank(struct race *r, struct heat *h)
+/* Scores the remaining racers and sorts them by score, then by id. */
+static void rank(struct race *r, struct race_group *h)
 {
     score(r, h);
     for (size_t i = 1; i < h->n_in; i++) {
@@ -201,8 +202,8 @@ static void rank(struct race *r, struct heat *h)
     }
 }
 
-/* samples[i] - samples[leader] by round, relative to the leader's median; into r->difference. */
-static void pair_with(struct race *r, const struct heat *h, size_t i, size_t leader)
+/* Writes samples[i] - samples[leader] by round, relative to the leader's median, to r->difference. */
+static void pair_with(struct race *r, const struct race_group *h, size_t i, size_t leader)
 {
     memcpy(r->scratch, r->racers[leader].samples, (size_t)h->rounds * sizeof(double));
     double scale = mf_median(r->scratch, (size_t)h->rounds);
@@ -221,7 +222,7 @@ static int by_p(const void *a, const void *b)
     return (x->p > y->p) - (x->p < y->p);
 }
 
-static void drop(struct race *r, struct heat *h, size_t racer)
+static void drop(struct race *r, struct race_group *h, size_t racer)
 {
     r->racers[racer].dropped_at = r->rounds;
     size_t kept = 0;
@@ -232,8 +233,8 @@ static void drop(struct race *r, struct heat *h, size_t racer)
     h->n_in = kept;
 }
 
-/* Drops what is slower than the leader by the paired test, at a family-wise error of alpha (Holm). */
-static int drop_slower(struct race *r, struct heat *h)
+/* Drops racers slower than the leader by the paired test, with family-wise error rate alpha (Holm). */
+static int drop_slower(struct race *r, struct race_group *h)
 {
     size_t m = h->n_in - 1, leader = h->in[0];
     _cleanup_(mf_freep) struct compared *c = calloc(m + 1, sizeof(*c));
@@ -250,7 +251,7 @@ static int drop_slower(struct race *r, struct heat *h)
     return 0;
 }
 
-static double least_sample(const struct mf_racer *racer)
+static double min_sample(const struct mf_racer *racer)
 {
     double least = INFINITY;
     for (size_t i = 0; i < racer->n_samples; i++)
@@ -258,27 +259,27 @@ static double least_sample(const struct mf_racer *racer)
     return least;
 }
 
-/* A forecast can be far off, and then the first rounds say so: no statistics are needed to drop those. */
-static void drop_hopeless(struct race *r, struct heat *h)
+/* Drops racers whose first samples are far behind because their forecast was wrong; this needs no test. */
+static void drop_hopeless(struct race *r, struct race_group *h)
 {
     double least = INFINITY, limit = r->rounds == 1 ? HOPELESS_FIRST : HOPELESS_SECOND;
     for (size_t i = 0; i < h->n_in; i++)
-        least = fmin(least, least_sample(&r->racers[h->in[i]]));
+        least = fmin(least, min_sample(&r->racers[h->in[i]]));
     for (size_t i = h->n_in; i-- > 0;) {
-        if (least_sample(&r->racers[h->in[i]]) > limit * least)
+        if (min_sample(&r->racers[h->in[i]]) > limit * least)
             drop(r, h, h->in[i]);
     }
 }
 
-static bool is_over(const struct race *r)
+static bool is_finished(const struct race *r)
 {
     size_t n_in = 0;
-    for (size_t k = 0; k < r->n_heats; k++)
-        n_in += r->heats[k].n_in;
+    for (size_t k = 0; k < r->n_groups; k++)
+        n_in += r->groups[k].n_in;
     return n_in == 0;
 }
 
-static int thin(struct race *r, struct heat *h, size_t keep)
+static int drop_losers(struct race *r, struct race_group *h, size_t keep)
 {
     if (h->n_in == 0)
         return 0;
@@ -292,24 +293,24 @@ static int thin(struct race *r, struct heat *h, size_t keep)
 static int run_stage(struct race *r, const struct mf_race_stage *stage)
 {
     int result = 0;
-    for (int i = 0; i < stage->rounds && !is_over(r); i++) {
+    for (int i = 0; i < stage->rounds && !is_finished(r); i++) {
         run_round(r);
-        for (size_t k = 0; k < r->n_heats && r->rounds <= 2 && !r->plan->all; k++)
-            drop_hopeless(r, &r->heats[k]);
+        for (size_t k = 0; k < r->n_groups && r->rounds <= 2 && !r->plan->all; k++)
+            drop_hopeless(r, &r->groups[k]);
     }
-    for (size_t k = 0; k < r->n_heats && result == 0 && !r->plan->all; k++)
-        result = thin(r, &r->heats[k], (size_t)stage->keep);
+    for (size_t k = 0; k < r->n_groups && result == 0 && !r->plan->all; k++)
+        result = drop_losers(r, &r->groups[k], (size_t)stage->keep);
     return result;
 }
 
-static double spread(struct race *r, const struct heat *h, size_t racer)
+static double spread(struct race *r, const struct race_group *h, size_t racer)
 {
     memcpy(r->scratch, r->racers[racer].samples, (size_t)h->rounds * sizeof(double));
     return mf_mad(r->scratch, (size_t)h->rounds);
 }
 
-/* What is no time tells nothing apart. */
-static bool is_tie(struct race *r, const struct heat *h, size_t i, size_t leader)
+/* Samples without an interval are tied. */
+static bool is_tie(struct race *r, const struct race_group *h, size_t i, size_t leader)
 {
     struct mf_interval change;
     return mf_paired_interval(r->racers[leader].samples, r->racers[i].samples, (size_t)h->rounds, CONFIDENCE,
@@ -317,8 +318,8 @@ static bool is_tie(struct race *r, const struct heat *h, size_t i, size_t leader
            change.low <= 0;
 }
 
-/* Leaves in h->in, in order of time, the leader and what cannot be told apart from it. */
-static void keep_ties(struct race *r, struct heat *h)
+/* Keeps the leader and the racers statistically tied with it in h->in, sorted by time. */
+static void keep_ties(struct race *r, struct race_group *h)
 {
     size_t kept = 1;
     for (size_t i = 1; i < h->n_in; i++) {
@@ -330,8 +331,8 @@ static void keep_ties(struct race *r, struct heat *h)
     h->n_in = kept;
 }
 
-/* Among the ties within SAME_TIME of the leader: less spread, then fewer steps, then the smaller id. */
-static size_t pick(struct race *r, const struct heat *h)
+/* Picks among the ties within SAME_TIME of the leader: small spread, then fewest steps, then smallest id. */
+static size_t pick(struct race *r, const struct race_group *h)
 {
     double least = INFINITY, leader = r->score[h->in[0]];
     size_t n = 0, best = h->in[0];
@@ -355,10 +356,10 @@ static size_t pick(struct race *r, const struct heat *h)
     return best;
 }
 
-/* The winner and its nearest ties, of each of several groups fewer. */
-static size_t nearest(const struct race *r, const struct heat *h, size_t *ret)
+/* Writes the group's winner and its nearest ties to ret: an equal share of MF_RACE_RERUN_MAX per group. */
+static size_t nearest_ties(const struct race *r, const struct race_group *h, size_t *ret)
 {
-    size_t n = 0, most = MF_MAX(MF_RACE_REMEASURED / r->n_heats, (size_t)1);
+    size_t n = 0, most = MF_MAX(MF_RACE_RERUN_MAX / r->n_groups, (size_t)1);
     ret[n++] = h->winner;
     for (size_t i = 0; i < h->n_in && n < most; i++) {
         if (h->in[i] != h->winner)
@@ -367,17 +368,17 @@ static size_t nearest(const struct race *r, const struct heat *h, size_t *ret)
     return n;
 }
 
-/* The winners of the groups that have none yet and their nearest ties once more, interleaved: these samples chose nothing, so
- * they are unbiased, and those of all groups compare. */
-static void remeasure(struct race *r)
+/* Reruns the winners of undecided groups and their nearest ties, interleaved. These samples select nothing,
+ * so they are unbiased, and those of all groups are comparable. */
+static void rerun_winners(struct race *r)
 {
-    static_assert(MF_RACE_REMEASURED >= MF_RACE_GROUPS_MAX, "each group's winner has a place");
-    size_t order[MF_RACE_REMEASURED], n = 0;
-    for (size_t k = 0; k < r->n_heats; k++) {
-        if (!r->heats[k].decided)
-            n += nearest(r, &r->heats[k], order + n);
+    static_assert(MF_RACE_RERUN_MAX >= MF_RACE_GROUPS_MAX, "each group's winner must be rerun");
+    size_t order[MF_RACE_RERUN_MAX], n = 0;
+    for (size_t k = 0; k < r->n_groups; k++) {
+        if (!r->groups[k].decided)
+            n += nearest_ties(r, &r->groups[k], order + n);
     }
-    /* Ties of a winner that failed meanwhile have such samples already */
+    /* Ties of a winner that failed in an earlier rerun already have rerun samples: discard them. */
     for (size_t j = 0; j < n; j++)
         r->racers[order[j]].n_samples = r->racers[order[j]].n_rounds;
     for (int i = 0; i < r->plan->fresh; i++) {
@@ -389,7 +390,7 @@ static void remeasure(struct race *r)
     }
 }
 
-static void fill_won(struct race *r, const struct heat *h, struct mf_race_won *ret)
+static void fill_won(struct race *r, const struct race_group *h, struct mf_race_won *ret)
 {
     const struct mf_racer *w = &r->racers[h->winner];
     size_t first = w->n_samples > w->n_rounds ? w->n_rounds : 0, n = w->n_samples - first;
@@ -406,16 +407,16 @@ static void fill_won(struct race *r, const struct heat *h, struct mf_race_won *r
 /* -ENOENT: no group has a winner. */
 static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
 {
-    struct mf_race_outcome o = {.n_groups = r->n_heats, .calls = r->calls};
+    struct mf_race_outcome o = {.n_groups = r->n_groups, .calls = r->calls};
     const struct mf_race_won *best = NULL;
-    for (size_t k = 0; k < r->n_heats; k++) {
-        if (r->heats[k].n_in == 0)
+    for (size_t k = 0; k < r->n_groups; k++) {
+        if (r->groups[k].n_in == 0)
             continue;
-        fill_won(r, &r->heats[k], &o.groups[k]);
+        fill_won(r, &r->groups[k], &o.groups[k]);
         if (best && best->us <= o.groups[k].us)
             continue;
         best = &o.groups[k];
-        o.rounds = r->heats[k].rounds;
+        o.rounds = r->groups[k].rounds;
     }
     if (!best)
         return -ENOENT;
@@ -424,10 +425,10 @@ static int fill_outcome(struct race *r, struct mf_race_outcome *ret)
     return 0;
 }
 
-/* Those that were dropped last, and their rounds: for when all that were left have failed. */
-static void readmit(struct race *r, struct heat *h)
+/* If all remaining racers have failed, readmits those that were dropped last, with the rounds they have. */
+static void readmit(struct race *r, struct race_group *h)
 {
-    int last = 0, group = (int)(h - r->heats);
+    int last = 0, group = (int)(h - r->groups);
     for (size_t i = 0; i < r->n; i++) {
         if (r->racers[i].group == group && r->racers[i].status == MF_STATUS_OK)
             last = MF_MAX(last, r->racers[i].dropped_at);
@@ -442,8 +443,8 @@ static void readmit(struct race *r, struct heat *h)
     }
 }
 
-/* A winner among those that are left, who is to be measured afresh. False: nobody is left. */
-static bool choose_winner(struct race *r, struct heat *h)
+/* Chooses the group's winner, which is to be rerun. False: no racer is left. */
+static bool choose_winner(struct race *r, struct race_group *h)
 {
     if (h->n_in == 0)
         readmit(r, h);
@@ -462,38 +463,38 @@ static int race(struct race *r, struct mf_race_outcome *ret)
         if (result < 0)
             return result;
     }
-    /* A winner that fails while it is measured afresh leaves the place to the next. */
+    /* If a winner fails in its rerun, the next racer of its group takes its place. */
     for (bool open = true; open;) {
         open = false;
-        for (size_t k = 0; k < r->n_heats; k++) {
-            struct heat *h = &r->heats[k];
+        for (size_t k = 0; k < r->n_groups; k++) {
+            struct race_group *h = &r->groups[k];
             h->decided = h->decided || !choose_winner(r, h);
             open |= !h->decided;
         }
         if (open)
-            remeasure(r);
-        for (size_t k = 0; k < r->n_heats; k++) {
-            struct heat *h = &r->heats[k];
+            rerun_winners(r);
+        for (size_t k = 0; k < r->n_groups; k++) {
+            struct race_group *h = &r->groups[k];
             if (h->decided)
                 continue;
             h->decided = r->racers[h->winner].status == MF_STATUS_OK;
-            forget_failed(r, h);
+            remove_failed(r, h);
         }
     }
     return fill_outcome(r, ret);
 }
 
-/* Every racer to its group. rooms: one for each racer and group. */
-static void enter(struct race *r, size_t *rooms)
+/* Assigns the racers to their groups. index_storage: one entry per racer and group. */
+static void enter(struct race *r, size_t *index_storage)
 {
     for (size_t i = 0; i < r->n; i++) {
         size_t group = (size_t)r->racers[i].group;
         assert(group < MF_RACE_GROUPS_MAX);
-        r->n_heats = MF_MAX(r->n_heats, group + 1);
+        r->n_groups = MF_MAX(r->n_groups, group + 1);
     }
-    for (size_t k = 0; k < r->n_heats; k++) {
-        struct heat *h = &r->heats[k];
-        h->in = rooms + k * r->n;
+    for (size_t k = 0; k < r->n_groups; k++) {
+        struct race_group *h = &r->groups[k];
+        h->in = index_storage + k * r->n;
         for (size_t i = 0; i < r->n; i++) {
             if (r->racers[i].status == MF_STATUS_OK && (size_t)r->racers[i].group == k)
                 h->in[h->n_in++] = i;
@@ -507,13 +508,14 @@ int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer 
     size_t room = n + (size_t)plan->fresh;
     for (int i = 0; i < plan->n_stages; i++)
         room += (size_t)plan->stages[i].rounds;
-    _cleanup_(mf_freep) size_t *rooms = calloc((n + 1) * (MF_RACE_GROUPS_MAX + 1), sizeof(*rooms));
+    _cleanup_(mf_freep) size_t *index_storage =
+        calloc((n + 1) * (MF_RACE_GROUPS_MAX + 1), sizeof(*index_storage));
     _cleanup_(mf_freep) double *score = calloc(n + 1, sizeof(*score));
     _cleanup_(mf_freep) double *noise = calloc(n + 1, sizeof(*noise));
-    _cleanup_(mf_freep) double *level = calloc(room + 1, sizeof(*level));
+    _cleanup_(mf_freep) double *round_median = calloc(room + 1, sizeof(*round_median));
     _cleanup_(mf_freep) double *scratch = calloc(room + 1, sizeof(*scratch));
     _cleanup_(mf_freep) double *difference = calloc(room + 1, sizeof(*difference));
-    if (!rooms || !score || !noise || !level || !scratch || !difference)
+    if (!index_storage || !score || !noise || !round_median || !scratch || !difference)
         return -ENOMEM;
     struct race r = {
         .plan = plan,
@@ -523,13 +525,13 @@ int mf_race_run(const struct mf_race_plan *plan, uint64_t seed, struct mf_racer 
         .weight = weight,
         .sample = sample,
         .context = context,
-        .order = rooms + n * MF_RACE_GROUPS_MAX,
+        .order = index_storage + n * MF_RACE_GROUPS_MAX,
         .score = score,
-        .level = level,
+        .round_median = round_median,
         .noise = noise,
         .scratch = scratch,
         .difference = difference,
     };
-    enter(&r, rooms);
+    enter(&r, index_storage);
     return race(&r, ret);
 }

@@ -28,7 +28,7 @@ int mf_rotation_make(const struct mf_shape *shape, const int32_t *ids, struct mf
     if (!active || !taken)
         return -ENOMEM;
     for (int64_t i = 0; i < shape->token * shape->topk; i++) {
-        int32_t e = mf_shape_local(shape, ids[i]);
+        int32_t e = mf_shape_local_expert(shape, ids[i]);
         if (e < 0)
             continue;
         r.routes++;
@@ -71,7 +71,7 @@ void mf_rotation_ids(const struct mf_rotation *r, int i, const struct mf_shape *
                      int32_t *out)
 {
     for (int64_t j = 0; j < shape->token * shape->topk; j++) {
-        int32_t e = mf_shape_local(shape, ids[j]);
+        int32_t e = mf_shape_local_expert(shape, ids[j]);
         out[j] = e < 0 ? ids[j] : shape->ep_first + (e + r->shift[i]) % shape->expert;
     }
 }

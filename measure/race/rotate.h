@@ -1,6 +1,8 @@
-/* Routing rotated over the experts, so that a timed call finds its weights in memory and not in a cache: rotation r
- * sends what belongs to expert e to (e + shift[r]) mod E. Shifts are chosen so that the experts in use overlap as
- * little as can be; routes to other ranks' experts stay what they are; the number of rows of each is the same in every rotation, so all are equal work. */
+/* Rotates routing over the experts, so that a timed call reads its weights from memory and not from a cache.
+ *
+ * Rotation r maps local expert e to (e + shift[r]) mod E. The shifts minimise the overlap of active experts.
+ * Routes to experts of other ranks do not change. A rotation only permutes the row counts of the experts, so
+ * all rotations do equal work. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,17 +13,17 @@
 #define MF_ROTATIONS_MAX 64
 
 struct mf_rotation {
-    int n;                           /* at most E / active; at least 1 */
+    int n;                           /* 1 to E / active */
     int32_t shift[MF_ROTATIONS_MAX]; /* shift[0] is 0 */
-    int64_t active;                  /* experts that one call touches */
-    int64_t routes;                  /* that go to experts of this rank */
+    int64_t active;                  /* experts with at least one route */
+    int64_t routes;                  /* routes to local experts */
 };
 
 /* -ENOMEM. */
 int mf_rotation_make(const struct mf_shape *shape, const int32_t *ids, struct mf_rotation *ret);
-/* Rotations that are worth having for a call that reads `bytes` of weights: enough to pass four last caches, and one
- * more. *ret_cold: they do pass four. */
+/* Number of rotations to use for a call that reads `bytes` of weights: enough to exceed four L2 sizes, plus
+ * one. *ret_cold: true if they exceed four L2 sizes. */
 int mf_rotation_count(const struct mf_rotation *r, double bytes, double llc_bytes, bool *ret_cold);
-/* The ids of that rotation, [T,k]. */
+/* Writes the expert ids of rotation i, [T, k], to out. */
 void mf_rotation_ids(const struct mf_rotation *r, int i, const struct mf_shape *shape, const int32_t *ids,
                      int32_t *out);

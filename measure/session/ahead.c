@@ -27,7 +27,7 @@ int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step)
 }
 
 struct offered {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be the first member: take_step casts it */
     struct mf_step *steps;
     size_t n, cap;
 };
@@ -41,7 +41,7 @@ static int take_step(struct mf_offer *offer, const struct mf_step *step)
     return r;
 }
 
-/* As a coordinator cuts a shape into units, so that what is measured first is compiled first. */
+/* The order in which the coordinator cuts units: code that is measured first is compiled first. */
 static int compare(const void *va, const void *vb)
 {
     const struct mf_step *a = va, *b = vb;
@@ -52,8 +52,8 @@ static int compare(const void *va, const void *vb)
 
 int mf_ahead_add_shape(struct mf_ahead *a, const char *families, size_t *ret_steps)
 {
-    struct offered o = {.offer = {take_step, mf_offer_unheard}};
-    struct mf_code makers[MF_MAKER_CODES];
+    struct offered o = {.offer = {take_step, mf_offer_ignore_rejection}};
+    struct mf_code makers[MF_DEVICE_DATA_CODES];
     size_t n = mf_device_data_codes(a->device, a->shape, makers);
     int r = mf_enumerate(a->device, a->shape, families, &o.offer);
     if (o.n > 0)

@@ -9,7 +9,7 @@
 #include "measure/session/memory.h"
 
 #define PATTERN 0x5c
-#define LARGE   ((size_t)64 << 20) /* from here on the machine is asked whether it has so much */
+#define LARGE   ((size_t)64 << 20) /* bytes; larger buffers check the available memory first */
 
 static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t rows)
 {
@@ -20,7 +20,7 @@ static void poison_rows(struct mf_guarded *g, int part, int64_t row, int64_t row
                          (size_t)(rows * p->cols));
 }
 
-/* The band in front of a part, or behind the last. */
+/* Band i lies before part i; the last band lies after the last part. */
 static void band_at(const struct mf_guarded *g, int i, size_t *ret_from, size_t *ret_to)
 {
     *ret_from = i > 0 ? g->end[i - 1] : 0;
@@ -36,7 +36,7 @@ static void draw_bands(struct mf_guarded *g)
     }
 }
 
-/* Pushes, pulls or backs them. */
+/* Pushes, pulls or populates all bands. */
 static int on_bands(const struct mf_guarded *g, int (*act)(const struct mf_region *, size_t, size_t))
 {
     size_t from, to;
@@ -50,19 +50,19 @@ static int on_bands(const struct mf_guarded *g, int (*act)(const struct mf_regio
 
 int mf_guarded_push_bands(struct mf_guarded *g)
 {
-    return on_bands(g, mf_region_push_some);
+    return on_bands(g, mf_region_push_range);
 }
 
 int mf_guarded_pull_bands(struct mf_guarded *g)
 {
-    return on_bands(g, mf_region_pull_some);
+    return on_bands(g, mf_region_pull_range);
 }
 
-/* maker: NULL where the host fills it. */
+/* device_data: NULL if the host fills the buffer. */
 static int make(const struct mf_tensor_spec *a, const struct mf_shape *shape, struct mf_device *device,
-                struct mf_device_data *maker, struct mf_guarded *ret)
+                struct mf_device_data *device_data, struct mf_guarded *ret)
 {
-    struct mf_guarded g = {.tensor_spec = *a, .region = MF_REGION_INIT, .maker = maker};
+    struct mf_guarded g = {.tensor_spec = *a, .region = MF_REGION_INIT, .device_data = device_data};
     size_t at = MF_GUARD_BYTES;
     g.n_parts = mf_tensor_spec_parts(a, shape, g.parts);
     if (g.n_parts < 0)
@@ -72,25 +72,25 @@ static int make(const struct mf_tensor_spec *a, const struct mf_shape *shape, st
         g.end[i] = at + (size_t)mf_part_bytes(&g.parts[i]);
         at = (g.end[i] + MF_GUARD_BYTES + 63) & ~(size_t)63;
     }
-    /* a page that the machine cannot give is a signal when it is first written to, not an error */
+    /* Writing to a page that cannot be allocated raises SIGBUS, so large buffers are checked here. */
     if (at >= LARGE && at > mf_memory_available())
         return -ENOMEM;
-    int r = maker ? mf_region_new_bare(at, &g.region) : mf_region_new(at, &g.region);
+    int r = device_data ? mf_region_new_sparse(at, &g.region) : mf_region_new(at, &g.region);
     if (r < 0)
         return r;
     for (int i = 0; i < g.n_parts; i++)
         g.ref.part[i] = g.region.at + g.start[i];
-    r = on_bands(&g, mf_region_back); /* so that drawing them is no signal */
+    r = on_bands(&g, mf_region_populate); /* drawing the bands must not raise SIGBUS */
     if (r == 0) {
         draw_bands(&g);
-        r = mf_region_copy(&g.region, device);
+        r = mf_region_alloc_copy(&g.region, device);
     }
     if (r < 0) {
         mf_region_release(&g.region);
         return r;
     }
     for (int i = 0; i < g.n_parts; i++)
-        g.seen.part[i] = mf_region_seen(&g.region, g.ref.part[i]);
+        g.launch_ref.part[i] = mf_region_launch_address(&g.region, g.ref.part[i]);
     *ret = g;
     return 0;
 }
@@ -101,10 +101,10 @@ int mf_guarded_new(const struct mf_tensor_spec *a, const struct mf_shape *shape,
     return make(a, shape, device, NULL, ret);
 }
 
-int mf_guarded_new_there(const struct mf_tensor_spec *a, const struct mf_shape *shape,
-                         struct mf_device_data *maker, struct mf_guarded *ret)
+int mf_guarded_new_on_device(const struct mf_tensor_spec *a, const struct mf_shape *shape,
+                             struct mf_device_data *device_data, struct mf_guarded *ret)
 {
-    return make(a, shape, mf_device_data_device(maker), maker, ret);
+    return make(a, shape, mf_device_data_device(device_data), device_data, ret);
 }
 
 void mf_guarded_release(struct mf_guarded *g)
@@ -112,23 +112,23 @@ void mf_guarded_release(struct mf_guarded *g)
     mf_region_release(&g->region);
 }
 
-/* On the device alone: what the host has is what it pulls. */
-static int fill_there(struct mf_guarded *g, bool zero)
+/* Fills the device copy only; the host sees it after a pull. */
+static int fill_on_device(struct mf_guarded *g, bool zero)
 {
     struct mf_device_data_fill fills[MF_PARTS_MAX];
     for (int i = 0; i < g->n_parts; i++) {
         uint32_t poison = zero ? 0 : mf_part_poison_word(&g->tensor_spec, g->parts, i);
-        fills[i] = (struct mf_device_data_fill){g->seen.part[i], g->end[i] - g->start[i], poison};
+        fills[i] = (struct mf_device_data_fill){g->launch_ref.part[i], g->end[i] - g->start[i], poison};
     }
     int r = mf_guarded_push_bands(g);
-    return r < 0 ? r : mf_device_data_fill(g->maker, fills, (size_t)g->n_parts);
+    return r < 0 ? r : mf_device_data_fill(g->device_data, fills, (size_t)g->n_parts);
 }
 
 int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
 {
     bool whole = !source || g->tensor_spec.format == MF_FORMAT_INDEX || !g->poisoned;
-    if (g->maker)
-        return fill_there(g, zero);
+    if (g->device_data)
+        return fill_on_device(g, zero);
     g->poisoned |= !zero;
     for (int i = 0; i < g->n_parts; i++) {
         if (zero) {
@@ -147,7 +147,7 @@ int mf_guarded_poison(struct mf_guarded *g, const int64_t *source, bool zero)
     return mf_region_push(&g->region);
 }
 
-/* Bytes of [from, to) that are not the pattern; the first and the last of them. */
+/* Returns the number of bytes of [from, to) that differ from the pattern, and the first and last of them. */
 static size_t count_changed(const struct mf_guarded *g, size_t from, size_t to, size_t *ret_first,
                             size_t *ret_last)
 {
@@ -175,7 +175,7 @@ int mf_guarded_check(struct mf_guarded *g, char *why, size_t cap)
         size_t first = 0, last = 0, n = count_changed(g, from, to, &first, &last);
         if (n == 0)
             continue;
-        /* A band lies between two parts: the nearer one is meant. */
+        /* A band lies between two parts: report the nearer one. */
         bool past = i > 0 && (i == g->n_parts || first - from <= to - 1 - last);
         const char *part = g->parts[past ? i - 1 : i].name;
         if (past)

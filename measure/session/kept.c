@@ -40,7 +40,7 @@ static void evict_oldest(struct mf_kept_store *s)
 {
     size_t oldest = 0;
     for (size_t i = 1; i < s->n; i++) {
-        if (s->items[i].used < s->items[oldest].used)
+        if (s->items[i].last_use < s->items[oldest].last_use)
             oldest = i;
     }
     char key[MF_KEPT_KEY_MAX];
@@ -65,7 +65,7 @@ int mf_kept_store_add(struct mf_kept_store *s, const char *key, int fd, uint64_t
     while (s->n == MF_KEPT_MAX || s->bytes + bytes > s->max_bytes)
         evict_oldest(s);
     struct mf_kept *item = &s->items[s->n++];
-    *item = (struct mf_kept){.fd = fd, .bytes = bytes, .used = ++s->turn};
+    *item = (struct mf_kept){.fd = fd, .bytes = bytes, .last_use = ++s->use_counter};
     (void)mf_copy(item->key, sizeof(item->key), key);
     s->bytes += bytes;
     return 0;
@@ -75,7 +75,7 @@ const struct mf_kept *mf_kept_store_find(struct mf_kept_store *s, const char *ke
 {
     struct mf_kept *item = look_up(s, key);
     if (item)
-        item->used = ++s->turn;
+        item->last_use = ++s->use_counter;
     return item;
 }
 

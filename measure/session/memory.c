@@ -11,7 +11,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/device.h"
 
-/* Linux 5.14 and 6.1; headers of older ones lack them */
+/* Linux 5.14 and 6.1; missing in older headers */
 #ifndef MADV_POPULATE_WRITE
 #    define MADV_POPULATE_WRITE 23
 #endif
@@ -34,15 +34,16 @@ static void collapse_thread(void *context, int thread, int n_threads)
     bool able = true;
     for (size_t i = (size_t)thread * MF_HUGE_PAGE; i < c->bytes && able;
          i += (size_t)n_threads * MF_HUGE_PAGE) {
-        /* by madvise, as a fault without memory would be a signal */
+        /* madvise returns an error where a page fault without memory raises SIGBUS */
         able = madvise(c->at + i, 4096, MADV_POPULATE_WRITE) == 0 &&
                madvise(c->at + i, MF_HUGE_PAGE, MADV_COLLAPSE) == 0;
     }
 }
 
-/* Has the file in huge pages where Linux (6.1 on) can: there a page touched is enough to collapse 2 MiB into one,
- * whatever shmem_enabled says, and the file can still be sealed. Elsewhere it keeps its small pages. Large files by all
- * threads: in a virtual machine memory that was not used before comes from the host, at less than 1 GB/s for a thread. */
+/* Converts the file to huge pages where supported (Linux 6.1). One touched page is enough to collapse 2 MiB,
+ * whatever shmem_enabled is set to, and the file can still be sealed. Elsewhere the file keeps small pages.
+ * All threads share large files: in a virtual machine, first use of memory runs at less than 1 GB/s per
+ * thread. */
 static void prefer_huge(int fd, uint64_t bytes)
 {
     size_t whole = (size_t)(bytes / MF_HUGE_PAGE * MF_HUGE_PAGE);
@@ -79,7 +80,7 @@ void *mf_memory_map(int fd, size_t bytes, int protection, int flags)
     return at;
 }
 
-int mf_memory_file_bare(const char *name, uint64_t bytes, int *ret_fd)
+int mf_memory_file_sparse(const char *name, uint64_t bytes, int *ret_fd)
 {
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
@@ -95,16 +96,16 @@ int mf_memory_file_bare(const char *name, uint64_t bytes, int *ret_fd)
 
 int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd)
 {
-    int r = mf_memory_file_bare(name, bytes, ret_fd);
+    int r = mf_memory_file_sparse(name, bytes, ret_fd);
     if (r == 0)
         prefer_huge(*ret_fd, bytes);
     return r;
 }
 
-int mf_memory_back(int fd, uint64_t bytes)
+int mf_memory_populate(int fd, uint64_t bytes)
 {
     prefer_huge(fd, bytes);
-    /* Pages are had far faster all at once than fault by fault. */
+    /* One fallocate is much faster than a page fault per page. */
     return fallocate(fd, 0, 0, (off_t)bytes) < 0 ? -ENOMEM : 0;
 }
 

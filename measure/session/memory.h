@@ -1,20 +1,22 @@
-/* Memory files: what sessions keep their data in, so that another process can map them and they outlive one. */
+/* Creates, seals and maps memory files (memfd), which hold session data and can be shared with other
+ * processes. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* A new sealable memory file of that size, close-on-exec, in huge pages where that can be; mf_memory_seal ends
- * writing to it (no writable mapping may be left). */
+/* Creates a sealable, close-on-exec memory file of that size, in huge pages where available. Call
+ * mf_memory_seal when no writable mapping is left. */
 int mf_memory_file(const char *name, uint64_t bytes, int *ret_fd);
-/* The same without any pages yet, and pages for all of it at once, as mf_memory_file has them. -ENOMEM. */
-int mf_memory_file_bare(const char *name, uint64_t bytes, int *ret_fd);
-int mf_memory_back(int fd, uint64_t bytes);
+/* mf_memory_file_sparse creates the file without pages; mf_memory_populate allocates all pages. -ENOMEM. */
+int mf_memory_file_sparse(const char *name, uint64_t bytes, int *ret_fd);
+int mf_memory_populate(int fd, uint64_t bytes);
 int mf_memory_seal(int fd);
-/* -EPERM: it is not sealed against shrinking, growing and writing; -EINVAL: it is shorter. */
+/* -EPERM: not sealed against shrinking, growing and writing; -EINVAL: shorter than bytes. */
 int mf_memory_check_sealed(int fd, uint64_t bytes);
-/* Maps whole pages of the file, shared, at a multiple of a huge page when as large as one. NULL: errno says why. */
+/* Maps whole pages of the file, shared; aligned to a huge page if at least that large. NULL on error, with
+ * errno set. */
 void *mf_memory_map(int fd, size_t bytes, int protection, int flags);
 
-/* Bytes of memory that the machine could still give, by /proc/meminfo; UINT64_MAX when it does not say. */
+/* MemAvailable of /proc/meminfo in bytes; UINT64_MAX if unknown. */
 uint64_t mf_memory_available(void);

@@ -8,11 +8,10 @@
 
 #include "common/base/cleanup.h"
 #include "measure/session/memory.h"
-#include "measure/session/session.h"
 
 #define REGIONS_MAX 512
 
-/* Addresses of this process, looked up by launches of foreign programs. */
+/* All mapped regions of this process; mf_region_locate searches them for foreign programs. */
 static struct mf_region regions[REGIONS_MAX];
 static size_t n_regions;
 
@@ -34,7 +33,7 @@ static void unlist(const struct mf_region *r)
     }
 }
 
-int mf_session_locate(const void *address, int *ret_fd, uint64_t *ret_offset)
+int mf_region_locate(const void *address, int *ret_fd, uint64_t *ret_offset)
 {
     uintptr_t p = (uintptr_t)address;
     for (size_t i = 0; i < n_regions; i++) {
@@ -77,14 +76,14 @@ static void unmap(struct mf_region *r)
     r->at = NULL;
 }
 
-static int make(size_t bytes, bool bare, struct mf_region *ret)
+static int make(size_t bytes, bool sparse, struct mf_region *ret)
 {
-    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1, .bare = bare};
-    int result = mf_memory_file_bare("moefarm", r.bytes, &r.fd);
-    if (result == 0 && !bare)
-        result = mf_memory_back(r.fd, r.bytes);
+    struct mf_region r = {.bytes = whole_pages(bytes), .fd = -1, .sparse = sparse};
+    int result = mf_memory_file_sparse("moefarm", r.bytes, &r.fd);
+    if (result == 0 && !sparse)
+        result = mf_memory_populate(r.fd, r.bytes);
     if (result == 0)
-        result = map(&r, PROT_READ | PROT_WRITE, bare ? 0 : MAP_POPULATE);
+        result = map(&r, PROT_READ | PROT_WRITE, sparse ? 0 : MAP_POPULATE);
     if (result < 0) {
         mf_region_release(&r);
         return -ENOMEM;
@@ -98,7 +97,7 @@ int mf_region_new(size_t bytes, struct mf_region *ret)
     return make(bytes, false, ret);
 }
 
-int mf_region_new_bare(size_t bytes, struct mf_region *ret)
+int mf_region_new_sparse(size_t bytes, struct mf_region *ret)
 {
     return make(bytes, true, ret);
 }
@@ -115,7 +114,7 @@ int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, con
         return result;
     }
     int kept = memfd_store ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-    /* A memfd_store without room is no failure: the memory serves this session all the same. */
+    /* Not an error if memfd_store is full: this session has its own mapping. */
     if (kept >= 0)
         (void)memfd_store->keep(memfd_store, key, kept, r.bytes);
     *ret = r;
@@ -146,7 +145,7 @@ void mf_region_protect(struct mf_region *r)
     (void)mprotect(r->at, r->bytes, PROT_READ);
 }
 
-int mf_region_copy(struct mf_region *r, struct mf_device *device)
+int mf_region_alloc_copy(struct mf_region *r, struct mf_device *device)
 {
     if (!device || !device->ops->own_memory || r->device)
         return 0;
@@ -167,30 +166,30 @@ int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region
     return 0;
 }
 
-int mf_region_push_some(const struct mf_region *r, size_t at, size_t bytes)
+int mf_region_push_range(const struct mf_region *r, size_t at, size_t bytes)
 {
     return r->device ? r->device->ops->copy(r->device, r->copy + at, r->at + at, bytes) : 0;
 }
 
-int mf_region_pull_some(const struct mf_region *r, size_t at, size_t bytes)
+int mf_region_pull_range(const struct mf_region *r, size_t at, size_t bytes)
 {
     return r->device ? r->device->ops->copy(r->device, r->at + at, r->copy + at, bytes) : 0;
 }
 
 int mf_region_push(const struct mf_region *r)
 {
-    return mf_region_push_some(r, 0, r->bytes);
+    return mf_region_push_range(r, 0, r->bytes);
 }
 
-int mf_region_back(const struct mf_region *r, size_t at, size_t bytes)
+int mf_region_populate(const struct mf_region *r, size_t at, size_t bytes)
 {
-    return r->bare && fallocate(r->fd, 0, (off_t)at, (off_t)bytes) < 0 ? -ENOMEM : 0;
+    return r->sparse && fallocate(r->fd, 0, (off_t)at, (off_t)bytes) < 0 ? -ENOMEM : 0;
 }
 
 int mf_region_pull(const struct mf_region *r)
 {
-    int result = r->bare ? mf_memory_back(r->fd, r->bytes) : 0;
-    return result < 0 ? result : mf_region_pull_some(r, 0, r->bytes);
+    int result = r->sparse ? mf_memory_populate(r->fd, r->bytes) : 0;
+    return result < 0 ? result : mf_region_pull_range(r, 0, r->bytes);
 }
 
 void mf_region_release(struct mf_region *r)

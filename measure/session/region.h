@@ -1,5 +1,7 @@
-/* Memory that steps see: whole memory files, mapped. A foreign program can map the same file, which is why a region
- * is known by its addresses (mf_session_locate). The list of regions belongs to the process; one thread uses it. */
+/* Memory regions that kernels read and write: whole memory files, mapped.
+ *
+ * A foreign program can map the same file; mf_region_locate finds a region by address. The list of regions
+ * belongs to the process and is not thread-safe. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,52 +12,57 @@
 #include "measure/session/unit.h"
 
 struct mf_region {
-    uint8_t *at; /* NULL: none, or the device has it alone */
+    uint8_t *at; /* host address; NULL: no region, or device memory only */
     size_t bytes;
     int fd;
-    struct mf_device *device; /* that has a copy in memory of its own; NULL: launches see `at` */
-    uint8_t *copy;            /* of all of it */
-    bool bare;                /* the host has pages only of what was written or pulled */
+    struct mf_device *device; /* device that holds a copy in its own memory; NULL: launches use `at` */
+    uint8_t *copy;            /* device copy of the whole region */
+    bool sparse;              /* the host has pages only for bytes written or pulled */
 };
 #define MF_REGION_INIT \
     {                  \
         .fd = -1       \
     }
 
-/* Zeroed, writable, of whole pages. -ENOMEM. */
+/* Zeroed, writable, rounded up to whole pages. -ENOMEM. */
 int mf_region_new(size_t bytes, struct mf_region *ret);
-/* The same for what a device writes and the host hardly ever looks at: pages come when all of it is pulled. */
-int mf_region_new_bare(size_t bytes, struct mf_region *ret);
-/* A finished file of whole pages: sealed, mapped read-only with every page present, and handed to the memfd_store (may be
- * NULL). Takes the descriptor in any case. */
+/* Like mf_region_new, without host pages: for data that a device writes and the host rarely reads.
+ * mf_region_pull allocates the pages. */
+int mf_region_new_sparse(size_t bytes, struct mf_region *ret);
+/* Seals a finished file of whole pages, maps it read-only with all pages present, and adds it to memfd_store
+ * (may be NULL). Takes ownership of the descriptor, also on error. */
 int mf_region_seal(int fd, size_t bytes, struct mf_memfd_store *memfd_store, const char *key,
                    struct mf_region *ret);
-/* What the memfd_store has under the key, mapped read-only with every page present. -ENOENT: nothing of that size. */
+/* Maps the file stored under the key read-only, with all pages present. -ENOENT: no file of that size. */
 int mf_region_find(struct mf_memfd_store *memfd_store, const char *key, size_t bytes, struct mf_region *ret);
-/* From now on a write to it is a fault: a step that writes to its input dies of it. */
+/* Write-protects the host mapping: a step that writes to its input faults. */
 void mf_region_protect(struct mf_region *r);
 void mf_region_release(struct mf_region *r);
+/* Finds the memory file and the offset of a host address in any region of this process, so that a foreign
+ * program can map it. -ENOENT: the address is in no region. */
+int mf_region_locate(const void *address, int *ret_fd, uint64_t *ret_offset);
 
-/* Devices with memory of their own see a copy of the region: made here, zeroed, and equal to the region after a push; pull
- * takes what launches wrote back; of some bytes, or of all. Nothing to do on the others, nor for a device of NULL. -ENOMEM, -EIO. */
-int mf_region_copy(struct mf_region *r, struct mf_device *device);
-/* Memory of such a device alone, zeroed: nothing to push, pull or map. -ENOMEM. */
+/* For devices with their own memory: alloc_copy allocates a zeroed device copy, push copies host to device,
+ * pull device to host. No effect on other devices, or if device is NULL. -ENOMEM, -EIO. */
+int mf_region_alloc_copy(struct mf_region *r, struct mf_device *device);
+/* Allocates zeroed memory on such a device only; the region cannot be pushed, pulled or mapped. -ENOMEM. */
 int mf_region_on_device(size_t bytes, struct mf_device *device, struct mf_region *ret);
 int mf_region_push(const struct mf_region *r);
 int mf_region_pull(const struct mf_region *r);
-/* Pages of a bare one, so that writing to these bytes is no signal where there is no memory. -ENOMEM. */
-int mf_region_back(const struct mf_region *r, size_t at, size_t bytes);
-int mf_region_push_some(const struct mf_region *r, size_t at, size_t bytes);
-int mf_region_pull_some(const struct mf_region *r, size_t at, size_t bytes);
-/* An address in the region as launches on the device see it. */
-static inline void *mf_region_seen(const struct mf_region *r, const void *address)
+/* Allocates host pages of a sparse region, so that a write does not raise SIGBUS when memory is exhausted.
+ * -ENOMEM. */
+int mf_region_populate(const struct mf_region *r, size_t at, size_t bytes);
+int mf_region_push_range(const struct mf_region *r, size_t at, size_t bytes);
+int mf_region_pull_range(const struct mf_region *r, size_t at, size_t bytes);
+/* Converts a host address in the region to the address for launches. */
+static inline void *mf_region_launch_address(const struct mf_region *r, const void *address)
 {
     const uint8_t *p = (const uint8_t *)address;
     return r->device && p ? r->copy + (p - r->at) : (void *)(uintptr_t)p;
 }
 
-/* Where it begins for launches. */
-static inline void *mf_region_start(const struct mf_region *r)
+/* First address of the region for launches. */
+static inline void *mf_region_launch_start(const struct mf_region *r)
 {
     return r->device ? r->copy : r->at;
 }

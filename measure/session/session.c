@@ -10,21 +10,11 @@
 #include "common/base/stats.h"
 #include "common/base/text.h"
 #include "measure/race/measure.h"
+#include "measure/session/prune.h"
 #include "measure/session/session_data.h"
 #include "measure/verify/verify.h"
 
-#define SLOW_LIMIT 2.0 /* times the best: dropped by its first run */
-#define STEADY_US  1000.0
-#define STEADY_LIMIT \
-    1.5 /* the same, where the best takes STEADY_US or more: long calls repeat more closely */
-#define SLOW_DOUBT    3.0  /* below, a second run has to agree */
-#define BEHIND        1.25 /* times the best that could stand in its place: two runs of it drop it */
-#define NEAR          1.05 /* times the best of its layout: what is behind that needs no more samples than say so */
-#define SPILL_MAX     1024 /* bytes a thread: those of 256 threads fill a compute unit's first cache */
-#define HANG_FACTOR   20.0
-#define HANG_LEAST_MS 2000
-
-/* One step on its way through the gates. */
+/* State of one step during its probe. */
 struct probe {
     struct mf_session *s;
     const struct mf_step *step;
@@ -32,10 +22,8 @@ struct probe {
     struct mf_kernel *kernel;
     struct mf_measured measured;
     struct mf_samples samples;
-    uint64_t kind, place, layout;
-    double best_us;   /* of its kind; of each of the three 0: none is known */
-    double place_us;  /* of those that could stand in its place: what covers, needs and gives the same */
-    double layout_us; /* of its kind with weights in its layout */
+    struct mf_prune_keys keys;
+    struct mf_prune prune;
     double first_us;
 
     struct mf_tensor_ref needs[MF_ROTATIONS_MAX][MF_STEP_TENSOR_SPECS_MAX];
@@ -43,101 +31,19 @@ struct probe {
     struct mf_tensor_ref give_refs[2][MF_STEP_TENSOR_SPECS_MAX];
     const int64_t *source[MF_STEP_TENSOR_SPECS_MAX];
     bool accumulates[MF_STEP_TENSOR_SPECS_MAX];
-    int accumulated_from[MF_STEP_TENSOR_SPECS_MAX]; /* the need that shares the give's memory, -1: none */
-    int run;                                        /* which outputs the next launch writes to */
+    /* index of the need that shares the give's memory; -1: none */
+    int accumulated_from[MF_STEP_TENSOR_SPECS_MAX];
+    int run; /* index of the outputs that the next launch writes */
     struct mf_unit_result result;
 };
 
-/* ---- kinds ---- */
-
-static uint64_t kind_of(const struct mf_step *step)
+static int64_t hang_limit_ms(const struct probe *p)
 {
-    uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED);
-    for (int i = 0; i < step->n_needs + step->n_gives; i++) {
-        const struct mf_tensor_spec *a =
-            i < step->n_needs ? &step->needs[i] : &step->gives[i - step->n_needs];
-        int what[5] = {i < step->n_needs, (int)a->tensor, (int)a->format, (int)a->scale, a->zeroed};
-        h = mf_hash64(what, sizeof(what), h);
-    }
-    return h;
+    return mf_prune_hang_ms(p->prune.kind_us, p->s->options.exhaustive, p->s->options.time_cap_ms);
 }
 
-static uint64_t hash_tensor_spec(const struct mf_tensor_spec *a, uint64_t h)
-{
-    int what[5] = {(int)a->tensor, (int)a->format, (int)a->scale, a->zeroed, a->block};
-    return mf_hash64(a->order, strlen(a->order), mf_hash64(what, sizeof(what), h));
-}
-
-/* Wherever a pipeline has one of a place, any other of that place would do. */
-static uint64_t place_of(const struct mf_step *step)
-{
-    uint64_t h = mf_hash64(&step->covers, sizeof(step->covers), MF_HASH_SEED + 1);
-    for (int i = 0; i < step->n_needs; i++)
-        h = hash_tensor_spec(&step->needs[i], h);
-    for (int i = 0; i < step->n_gives; i++)
-        h = hash_tensor_spec(&step->gives[i], h);
-    return h;
-}
-
-static uint64_t layout_of(const struct mf_step *step, uint64_t kind)
-{
-    uint64_t h = mf_hash64(&kind, sizeof(kind), MF_HASH_SEED + 2);
-    for (int i = 0; i < step->n_needs; i++) {
-        if (mf_tensor_spec_is_weight(&step->needs[i]))
-            h = hash_tensor_spec(&step->needs[i], h);
-    }
-    return h;
-}
-
-static struct mf_session_kind *find_kind(struct mf_session *s, uint64_t key)
-{
-    for (size_t i = 0; i < s->n_kinds; i++) {
-        if (s->kinds[i].key == key)
-            return &s->kinds[i];
-    }
-    return NULL;
-}
-
-static void note_best(struct mf_session *s, uint64_t key, double us)
-{
-    struct mf_session_kind *k = find_kind(s, key);
-    if (!k && s->n_kinds == MF_SESSION_KINDS_MAX)
-        return;
-    if (!k) {
-        k = &s->kinds[s->n_kinds++];
-        *k = (struct mf_session_kind){.key = key, .best_us = us};
-    }
-    k->best_us = fmin(k->best_us, us);
-}
-
-static double known_best(struct mf_session *s, uint64_t key)
-{
-    const struct mf_session_kind *k = find_kind(s, key);
-    return k ? k->best_us : 0;
-}
-
-/* Steps that cover no op are of one kind only when they turn the same into the same: what is known from elsewhere says
- * covers alone, so it is not asked for those. */
-static double best_of(struct mf_session *s, const struct mf_step *step, uint64_t key, mf_best_fn best,
-                      void *context)
-{
-    double own = known_best(s, key), known = best && step->covers ? best(context, step->covers) : 0;
-    if (own <= 0)
-        return known;
-    return known > 0 ? fmin(own, known) : own;
-}
-
-/* Silence after which a step counts as hung: from the best so far, not a constant. */
-static int64_t hang_limit_ms(const struct mf_session *s, double best_us)
-{
-    if (best_us <= 0 || s->options.exhaustive)
-        return s->options.time_cap_ms;
-    double ms = fmax(HANG_LEAST_MS, HANG_FACTOR * best_us / 1000);
-    return (int64_t)fmin(ms, (double)s->options.time_cap_ms);
-}
-
-/* Exhaustive search gives every step every sample, as far as half of its time limit goes. */
-static double room_us(const struct mf_session *s)
+/* Exhaustive search may spend half of a step's time limit on samples. */
+static double budget_us(const struct mf_session *s)
 {
     return s->options.exhaustive ? (double)s->options.time_cap_ms * 1000 / 2 : 0;
 }
@@ -180,7 +86,7 @@ static int bind_weights(struct probe *p)
         if (r < 0)
             return r;
         for (int rotation = 0; rotation < MF_ROTATIONS_MAX; rotation++)
-            p->needs[rotation][i] = p->measured.weights[a->tensor == MF_TENSOR_W2]->seen;
+            p->needs[rotation][i] = p->measured.weights[a->tensor == MF_TENSOR_W2]->launch_ref;
     }
     return 0;
 }
@@ -212,28 +118,28 @@ static int bind(struct probe *p)
     for (int i = 0; i < p->measured.n_rotations && r == 0; i++)
         r = bind_needs(p, i);
     if (r == 0)
-        r = mf_session_room(p->s, &p->s->workspace, p->step->workspace_bytes + 64);
+        r = mf_session_reserve(p->s, &p->s->workspace, p->step->workspace_bytes + 64);
     for (int i = 0; r == 0 && i < p->step->n_gives; i++) {
         for (int run = 0; run < 2; run++)
-            p->give_refs[run][i] = p->gives[i][run]->seen;
+            p->give_refs[run][i] = p->gives[i][run]->launch_ref;
     }
     return r;
 }
 
-/* Once more where there is no room, when the device has given up what it only kept. Of a z that the step is held against the host takes
- * one first: beside the step there may be no room to make it. */
-static int bind_in_any_case(struct probe *p)
+/* Retries if memory is exhausted, after freeing the device cache. If an output is verified against z, the
+ * host creates z first: with the step's buffers allocated there may be no memory for it. */
+static int bind_with_retry(struct probe *p)
 {
     int r = bind(p);
     if (r != -ENOMEM)
         return r;
-    r = mf_session_give_way(p->s) ? 0 : -ENOMEM;
+    r = mf_session_free_device_cache(p->s) ? 0 : -ENOMEM;
     for (int i = 0; i < p->step->n_gives && r == 0; i++)
-        r = mf_reference_lacks(&p->s->ref, &p->step->gives[i]) ? mf_session_z(p->s) : 0;
+        r = mf_reference_lacks_z(&p->s->ref, &p->step->gives[i]) ? mf_session_z(p->s) : 0;
     return r < 0 ? r : bind(p);
 }
 
-/* Of the run and the rotation in progress; needs is what it points to. */
+/* Launch arguments of the current run and rotation. needs: storage for the result's `needs`. */
 static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref needs[MF_STEP_TENSOR_SPECS_MAX])
 {
     memcpy(needs, p->needs[p->measured.rotation], MF_STEP_TENSOR_SPECS_MAX * sizeof(*needs));
@@ -242,7 +148,7 @@ static struct mf_launch launch_of(const struct probe *p, struct mf_tensor_ref ne
             needs[p->accumulated_from[g]] = p->give_refs[p->run][g];
     }
     return (struct mf_launch){
-        .needs = needs, .gives = p->give_refs[p->run], .workspace = mf_region_start(&p->s->workspace)};
+        .needs = needs, .gives = p->give_refs[p->run], .workspace = mf_region_launch_start(&p->s->workspace)};
 }
 
 static int launch(void *context, int index)
@@ -298,27 +204,28 @@ static int poison(struct probe *p, int run)
     return r;
 }
 
-/* Code that spills so much is not run: it cannot win, and one launch of it may take seconds. */
+/* Rejects code with heavy register spilling without running it: it cannot win, and one launch may take
+ * seconds. */
 static int refuse_spills(struct probe *p)
 {
-    if (p->result.use.spills <= SPILL_MAX || p->s->options.exhaustive)
+    if (p->result.use.spills <= MF_PRUNE_SPILL_MAX || p->s->options.exhaustive)
         return 0;
     p->result.status = MF_STATUS_UNSUPPORTED;
     mf_format(p->result.reason, sizeof(p->result.reason),
-              "not run: its code spills %d bytes a thread, limit %d, with %d registers in use",
-              p->result.use.spills, SPILL_MAX, p->result.use.registers);
+              "not run: the kernel spills %d bytes per thread (limit %d) and uses %d registers",
+              p->result.use.spills, MF_PRUNE_SPILL_MAX, p->result.use.registers);
     return 1;
 }
 
 static void refuse_launch(struct probe *p, int r)
 {
     if (r != -E2BIG || p->result.use.occupancy >= 0) {
-        refuse_errno(p, r, "the family refused at launch what it had offered");
+        refuse_errno(p, r, "the family failed to launch a step that it offered");
         return;
     }
     p->result.status = MF_STATUS_UNSUPPORTED;
     mf_format(p->result.reason, sizeof(p->result.reason),
-              "not run: no compute unit holds a block of it, with %d registers a thread and %d bytes of LDS",
+              "not run: one block exceeds an SM or CU: %d registers per thread, %d bytes of shared memory",
               p->result.use.registers, p->result.use.lds);
 }
 
@@ -332,17 +239,18 @@ static void take_verdict(struct probe *p, const struct mf_verdict *v)
     }
 }
 
-/* r: what a gate said. True: the step is out, and the result says so. */
+/* r: return value of a gate. True: the step is rejected, and the result has the reason. */
 static bool is_refused(struct probe *p, int r, const struct mf_verdict *verdict)
 {
     if (r > 0)
         refuse(p, MF_STATUS_WRONG, verdict->reason);
     else if (r < 0)
-        refuse_errno(p, r, "verifying");
+        refuse_errno(p, r, "cannot verify the outputs");
     return r != 0;
 }
 
-/* A call of measure/verify/verify.h, once more with z where the host needs it: the step's time does not run while it is made. */
+/* Calls a function of measure/verify/verify.h, again with z if the host needs z. Creating z does not count
+ * against the step's time limit. */
 static int verify_with(int (*verify)(const struct mf_verify_input *, struct mf_verdict *), struct probe *p,
                        const struct mf_verify_input *v, struct mf_verdict *ret)
 {
@@ -355,7 +263,7 @@ static int verify_with(int (*verify)(const struct mf_verify_input *, struct mf_v
     return r < 0 ? r : verify(v, ret);
 }
 
-/* All gates on a run's outputs. 1: refused, and the result says so. */
+/* Applies all gates to a run's outputs. 1: rejected, and the result has the reason. */
 static int verify_run(struct probe *p, int run)
 {
     for (int i = 0; i < p->step->n_gives; i++) {
@@ -370,7 +278,7 @@ static int verify_run(struct probe *p, int run)
     return 0;
 }
 
-/* The second run against the first. What may differ is held against the reference once more. */
+/* Compares the second run with the first. Outputs that may differ are also verified against the reference. */
 static int verify_second(struct probe *p)
 {
     for (int i = 0; i < p->step->n_gives; i++) {
@@ -386,8 +294,8 @@ static int verify_second(struct probe *p)
     return 0;
 }
 
-/* Run 0 or 1 of those that are verified: it counts as a sample. */
-static int run_over_poison(struct probe *p, int run)
+/* Verified run 0 or 1, which also counts as a sample. */
+static int run_poisoned(struct probe *p, int run)
 {
     int r = poison(p, run);
     p->run = run;
@@ -396,11 +304,11 @@ static int run_over_poison(struct probe *p, int run)
     return r;
 }
 
-/* ---- the course of a probe; each returns 1 when the step is out, with its result ---- */
+/* ---- stages of a probe; each returns 1 if the step is rejected, with its result ---- */
 
 static int first_run(struct probe *p)
 {
-    int r = run_over_poison(p, 0);
+    int r = run_poisoned(p, 0);
     if (r < 0) {
         refuse_launch(p, r);
         return 1;
@@ -418,58 +326,31 @@ static int first_run(struct probe *p)
     return 0;
 }
 
-/* Only what computes: a sort for larger blocks is no rival of one for smaller blocks but what a faster GEMM needs, and
- * together they take less than the doubt is worth. */
-static bool may_be_slow(const struct probe *p)
-{
-    return (p->step->covers & (MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_GEMM2))) &&
-           !p->s->options.exhaustive && p->best_us > 0;
-}
-
-/* Out by the best of its kind, or out by the best that could stand in its place: a pipeline with that one is the better by
- * as much, whatever else is in it. */
+/* Drops a step that is too slow for any pipeline: prune.h. */
 static int drop_slow(struct probe *p)
 {
-    double limit = p->best_us < STEADY_US ? SLOW_LIMIT : STEADY_LIMIT, best_us = p->best_us;
-    const char *whose = "of its kind";
-    if (p->place_us > 0 && BEHIND * p->place_us < limit * best_us) {
-        limit = BEHIND;
-        best_us = p->place_us;
-        whose = "that could stand in its place";
-    }
-    if (!may_be_slow(p) || p->first_us <= limit * best_us)
-        return 0;
+    const struct mf_prune_limit limit = mf_prune_limit(&p->prune);
     double us = p->first_us;
-    if (us <= SLOW_DOUBT * best_us) {
+    if (us > limit.us && us <= limit.rerun_us) {
         p->run = 1;
         if (mf_measure_sample(&p->measured, mf_measure_next(&p->measured), &p->samples) == 0)
             us = fmin(us, p->samples.all[p->samples.n_all - 1]);
     }
-    if (us <= limit * best_us)
+    if (us <= limit.us)
         return 0;
     p->result.status = MF_STATUS_SLOW;
     mf_format(p->result.reason, sizeof(p->result.reason),
-              "its %s took %.4g µs, %.2f times the best %s (%.4g µs), limit %.3g",
-              p->samples.n_all > 1 ? "better run of two" : "first run", us, us / best_us, whose, best_us,
-              limit);
+              "%s took %.4g µs, %.2f times the best %s (%.4g µs), limit %.3g",
+              p->samples.n_all > 1 ? "faster of two runs" : "first run", us, us / limit.best_us, limit.rivals,
+              limit.best_us, limit.factor);
     return 1;
-}
-
-/* More than half of the samples that it was to have are behind the best of its layout: so is their median, whatever the
- * rest would be. */
-static bool is_decided(const struct probe *p, int count)
-{
-    int n = 0;
-    for (size_t i = 0; may_be_slow(p) && p->layout_us > 0 && i < p->samples.n_all; i++)
-        n += p->samples.all[i] > NEAR * p->layout_us;
-    return 2 * n > count;
 }
 
 static int second_run(struct probe *p)
 {
-    int r = run_over_poison(p, 1);
+    int r = run_poisoned(p, 1);
     if (r < 0) {
-        refuse_errno(p, r, "the second run");
+        refuse_errno(p, r, "second run failed");
         return 1;
     }
     if (verify_second(p))
@@ -478,33 +359,33 @@ static int second_run(struct probe *p)
     return 0;
 }
 
-/* n samples, or fewer when those of all `count` are decided. */
+/* Takes n samples, or fewer once the result of all `count` is decided. */
 static int take_samples(struct probe *p, int n, int count)
 {
     p->run = 1;
-    for (int i = 0; i < n && !is_decided(p, count); i++) {
+    for (int i = 0; i < n && !mf_prune_is_decided(&p->prune, p->samples.all, p->samples.n_all, count); i++) {
         int r = mf_measure_sample(&p->measured, mf_measure_next(&p->measured), &p->samples);
         if (r < 0) {
-            refuse_errno(p, r, "a timed run");
+            refuse_errno(p, r, "timed run failed");
             return 1;
         }
     }
     return 0;
 }
 
-/* What the runs before took says nothing; not even the first, which was verified. */
+/* Runs the warm-up. If there is one, all samples so far are discarded, that of the verified run included. */
 static int warm_up(struct probe *p)
 {
     struct mf_sink *sink = p->s->sink;
     double us;
     p->run = 1;
     for (int64_t i = 0; i < p->s->options.warmup; i++) {
-        /* Each has the time limit to itself */
-        int r = sink->begin(sink, p->result.id, false, hang_limit_ms(p->s, p->best_us));
+        /* every run gets the full time limit */
+        int r = sink->begin(sink, p->result.id, false, hang_limit_ms(p));
         if (r == 0)
             r = mf_measure_run(&p->measured, mf_measure_next(&p->measured), &us, NULL);
         if (r < 0) {
-            refuse_errno(p, r, "a run before the timed ones");
+            refuse_errno(p, r, "warm-up run failed");
             return 1;
         }
     }
@@ -513,13 +394,13 @@ static int warm_up(struct probe *p)
     return 0;
 }
 
-/* Bands once more after the last run: what damages late is found too. */
+/* Checks the bands after the last run, to detect late writes. */
 static int check_bands(struct probe *p)
 {
     for (int i = 0; i < p->step->n_gives * 2; i++) {
         int r = mf_guarded_pull_bands(p->gives[i / 2][i % 2]);
         if (r < 0) {
-            refuse_errno(p, r, "reading its outputs");
+            refuse_errno(p, r, "cannot read the outputs");
             return 1;
         }
         if (mf_guarded_check(p->gives[i / 2][i % 2], p->result.reason, sizeof(p->result.reason))) {
@@ -538,8 +419,9 @@ static void attempt(struct probe *p)
     mf_session_phase(p->s->sink, MF_PHASE_TIMING);
     if (drop_slow(p) || warm_up(p))
         return;
-    /* The second verified run stands amid the samples, so that rotation 0 is cold for it and for the next step. */
-    int count = mf_measure_count(p->first_us, room_us(p->s)), left = count - (int)p->samples.n_all - 1;
+    /* The second verified run is placed amid the samples, so that rotation 0 is cold for it and for the next
+     * step. */
+    int count = mf_measure_count(p->first_us, budget_us(p->s)), left = count - (int)p->samples.n_all - 1;
     int before = p->measured.n_rotations > 1 ? (left + 1) / 2 : 0;
     if (take_samples(p, before, count))
         return;
@@ -553,8 +435,8 @@ static void attempt(struct probe *p)
     (void)check_bands(p);
 }
 
-/* What was timed while the device was slow says nothing of the step, neither its samples nor that it is slow: they are
- * thrown away, and it is run once more when the device has rested. */
+/* Times taken on a slow device are discarded, and so is a `slow` verdict: the step runs again after the
+ * device has cooled down. */
 static void run_probe(struct probe *p)
 {
     struct mf_unit_result blank = p->result;
@@ -564,21 +446,14 @@ static void run_probe(struct probe *p)
         !(p->result.canary > MF_CANARY_LIMIT))
         return;
     mf_session_phase(p->s->sink, MF_PHASE_WAIT);
-    mf_session_rest(p->s);
+    mf_session_cool_down(p->s);
     p->samples = (struct mf_samples){0};
     p->result = blank;
     attempt(p);
     p->result.canary = mf_session_canary(p->s);
 }
 
-static void note_bests(const struct probe *p)
-{
-    note_best(p->s, p->kind, p->result.us);
-    note_best(p->s, p->place, p->result.us);
-    note_best(p->s, p->layout, p->result.us);
-}
-
-/* Median and spread of what counts, and the last gate: a time that can be. */
+/* Computes median and deviation of the samples, and applies the last gate: plausible time. */
 static void finish(struct probe *p, double *samples)
 {
     size_t n;
@@ -599,7 +474,7 @@ static void finish(struct probe *p, double *samples)
                                sizeof(p->result.reason)))
         p->result.status = MF_STATUS_IMPLAUSIBLE;
     else
-        note_bests(p);
+        mf_prune_note(&p->s->bests, &p->keys, p->result.us);
 }
 
 static int open_kernel(struct probe *p)
@@ -612,18 +487,18 @@ static int open_kernel(struct probe *p)
         return 1;
     }
     struct mf_device *device = p->s->device;
-    device->words[0] = '\0';
+    device->open_error[0] = '\0';
     int r = p->family->open(p->family, device, &p->s->shape, p->step->name, &p->kernel);
     if (r >= 0)
         return 0;
-    refuse_errno(p, r, "the family did not open what it had offered");
-    if (device->words[0])
+    refuse_errno(p, r, "the family failed to open a step that it offered");
+    if (device->open_error[0])
         mf_format(p->result.reason, sizeof(p->result.reason),
-                  "the family did not open what it had offered: %s", device->words);
+                  "the family failed to open a step that it offered: %s", device->open_error);
     return 1;
 }
 
-/* One bad step hurts nobody: before the next one is wrong, it is run on data that no other has seen. */
+/* Runs a failed step again on restored inputs: an earlier step may have overwritten them. */
 static void run_on_fresh_data(struct probe *p, const struct mf_unit_result *blank)
 {
     char reason[MF_REASON_MAX];
@@ -633,17 +508,17 @@ static void run_on_fresh_data(struct probe *p, const struct mf_unit_result *blan
     mf_session_phase(p->s->sink, MF_PHASE_DATA);
     int r = mf_session_renew(p->s);
     if (r == 0)
-        r = bind_in_any_case(p);
-    if (r == 0) /* the step has its time limit to itself */
-        r = p->s->sink->begin(p->s->sink, p->result.id, false, hang_limit_ms(p->s, p->best_us));
+        r = bind_with_retry(p);
+    if (r == 0) /* the step gets the full time limit */
+        r = p->s->sink->begin(p->s->sink, p->result.id, false, hang_limit_ms(p));
     if (r < 0) {
-        refuse_errno(p, r, "making its inputs anew");
+        refuse_errno(p, r, "cannot restore the inputs");
         return;
     }
     run_probe(p);
     if (p->result.status != MF_STATUS_OK)
         return;
-    mf_session_say_renewed(reason);
+    mf_session_retry_reason(reason);
     memcpy(p->result.reason, reason, sizeof(reason));
 }
 
@@ -651,9 +526,9 @@ static void run(struct probe *p)
 {
     const struct mf_unit_result blank = p->result;
     run_probe(p);
-    if (p->result.status == MF_STATUS_WRONG && mf_session_may_be_spoiled(p->s))
+    if (p->result.status == MF_STATUS_WRONG && mf_session_inputs_unprotected(p->s))
         run_on_fresh_data(p, &blank);
-    p->s->worn = true;
+    p->s->step_has_run = true;
 }
 
 static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf_best_fn best, void *context,
@@ -665,12 +540,10 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
         return -ENOMEM;
     p->s = s;
     p->step = &step->step;
-    p->kind = kind_of(p->step);
-    p->place = place_of(p->step);
-    p->layout = layout_of(p->step, p->kind);
-    p->best_us = best_of(s, p->step, p->kind, best, context);
-    p->place_us = known_best(s, p->place);
-    p->layout_us = known_best(s, p->layout);
+    p->keys = mf_prune_keys(p->step);
+    p->prune =
+        mf_prune_start(&s->bests, &p->keys, p->step,
+                       best && p->step->covers ? best(context, p->step->covers) : 0, s->options.exhaustive);
     p->measured = (struct mf_measured){.session = s, .launch = launch, .prepare = prepare, .context = p};
     p->result = (struct mf_unit_result){.id = step->id,
                                         .status = MF_STATUS_OK,
@@ -683,13 +556,13 @@ static int probe_step(struct mf_session *s, const struct mf_probe_step *step, mf
                                         .mode = ""};
     mf_session_trim(s);
     mf_session_phase(sink, MF_PHASE_DATA);
-    int bound = bind_in_any_case(p);
+    int bound = bind_with_retry(p);
     mf_session_phase(sink, MF_PHASE_LOAD);
-    int r = sink->begin(sink, step->id, false, hang_limit_ms(s, p->best_us));
+    int r = sink->begin(sink, step->id, false, hang_limit_ms(p));
     if (r < 0)
         return r;
     if (bound < 0)
-        refuse_errno(p, bound, "making the step's inputs and outputs");
+        refuse_errno(p, bound, "cannot create the step's inputs and outputs");
     s->device->use = &p->result.use;
     if (bound >= 0 && !open_kernel(p) && !refuse_spills(p))
         run(p);

@@ -12,14 +12,13 @@
 #include "kernels/core/codec.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 #include "measure/session/kept.h"
 #include "measure/session/memory.h"
 
-#define BUFFER_MIN (256u << 20)
-
 /* ---- weights ---- */
 
-/* What a weight depends on: the sizes, the tensor spec (format, scale, layout) and the seed. */
+/* The key holds all that a weight depends on: sizes, tensor spec (format, scale, layout) and seed. */
 static void weight_key(const struct mf_session *s, const struct mf_tensor_spec *a, char key[MF_KEPT_KEY_MAX])
 {
     char text[MF_TENSOR_SPEC_TEXT_MAX];
@@ -44,14 +43,14 @@ static struct mf_tensor_ref weight_ref(const struct mf_part *parts, int n, uint8
     return ref;
 }
 
-/* One weight made expert by expert. Each thread makes an expert in its own buffer and writes it to the file: whole
- * pages that are written need not be zeroed first, which is most of what mapping and filling them costs. */
+/* Creates one weight expert by expert. Each thread creates an expert in its own buffer and writes it to the
+ * file: writing whole pages avoids zeroing them, which is most of the cost of filling a mapping. */
 struct weight_job {
     struct mf_session *s;
     const struct mf_tensor_spec *tensor_spec;
     const struct mf_part *parts;
     int n_parts, fd;
-    size_t expert_bytes[MF_PARTS_MAX], at[MF_PARTS_MAX]; /* of each part: its share, and where it lies */
+    size_t expert_bytes[MF_PARTS_MAX], at[MF_PARTS_MAX]; /* per part: bytes per expert, offset in the file */
     int error;
 };
 
@@ -104,7 +103,7 @@ static void weight_thread(void *context, int thread, int n_threads)
         __atomic_store_n(&j->error, r, __ATOMIC_RELAXED);
 }
 
-/* The file of a weight that nobody has yet: made, sealed, handed to the memfd_store. */
+/* Creates the file of a weight, seals it and adds it to memfd_store. */
 static int make_weight(struct mf_session *s, const struct mf_tensor_spec *a, const struct mf_part *parts,
                        int n, size_t bytes, const char *key, struct mf_region *ret)
 {
@@ -129,31 +128,32 @@ static int make_weight(struct mf_session *s, const struct mf_tensor_spec *a, con
     return mf_region_seal(j.fd, bytes, s->memfd_store, key, ret);
 }
 
-/* As launches see it: the device's own making where it has a maker, else a file that is found or made. */
+/* Opens a weight for launches: created by device_data if the session has one, otherwise from a file that is
+ * found or created. */
 static int open_weight(struct mf_session *s, const struct mf_part *parts, int n, size_t bytes,
                        struct mf_session_weight *w)
 {
     char key[MF_KEPT_KEY_MAX];
-    if (s->maker) {
+    if (s->device_data) {
         int r = mf_region_on_device(bytes, s->device, &w->region);
         if (r < 0)
             return r;
-        w->seen = weight_ref(parts, n, w->region.copy);
-        return mf_device_data_weight(s->maker, &w->tensor_spec, &w->seen);
+        w->launch_ref = weight_ref(parts, n, w->region.copy);
+        return mf_device_data_weight(s->device_data, &w->tensor_spec, &w->launch_ref);
     }
     weight_key(s, &w->tensor_spec, key);
     int r = mf_region_find(s->memfd_store, key, bytes, &w->region);
     if (r == -ENOENT)
         r = make_weight(s, &w->tensor_spec, parts, n, bytes, key, &w->region);
     if (r == 0)
-        r = mf_region_copy(&w->region, s->device);
+        r = mf_region_alloc_copy(&w->region, s->device);
     if (r == 0)
         r = mf_region_push(&w->region);
     if (r < 0)
         return r;
     w->ref = weight_ref(parts, n, w->region.at);
     for (int i = 0; i < n; i++)
-        w->seen.part[i] = mf_region_seen(&w->region, w->ref.part[i]);
+        w->launch_ref.part[i] = mf_region_launch_address(&w->region, w->ref.part[i]);
     return 0;
 }
 
@@ -221,18 +221,18 @@ static int fill_input(struct mf_session *s, const struct mf_tensor_spec *a, int 
     }
     if (is_sorted(a) && !is_index) {
         struct mf_tensor_spec order = sorted_of(a);
-        struct mf_tensor_ref seen;
-        int r = mf_session_input(s, &order, rotation, &seen, &sorted);
+        struct mf_tensor_ref launch_ref;
+        int r = mf_session_input(s, &order, rotation, &launch_ref, &sorted);
         if (r < 0)
             return r;
     }
-    int r = mf_reference_lacks(&s->ref, a) ? mf_session_z(s) : 0;
+    int r = mf_reference_lacks_z(&s->ref, a) ? mf_session_z(s) : 0;
     return r < 0 ? r : mf_reference_tensor_spec(&data, &s->ref, a, &sorted, to);
 }
 
-/* A new input that the host fills. */
-static int make_input_here(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
-                           struct mf_guarded *ret)
+/* Creates an input that the host fills. */
+static int make_input_on_host(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
+                              struct mf_guarded *ret)
 {
     struct mf_guarded g;
     int r = mf_guarded_new(a, &s->shape, s->device, &g);
@@ -248,23 +248,23 @@ static int make_input_here(struct mf_session *s, const struct mf_tensor_spec *a,
     return r;
 }
 
-/* What a device with a maker has an input of, where the host does not encode it. */
+/* Source of an input that is created on the device without encoding on the host. */
 enum source {
     SOURCE_NONE,
-    SOURCE_X,      /* the layer's own x, copied as it is */
-    SOURCE_Z,      /* a z that the host lacks */
-    SOURCE_ANOTHER /* the same in another order, gathered */
+    SOURCE_X,     /* copy of the layer's x */
+    SOURCE_Z,     /* z, which the host lacks */
+    SOURCE_GATHER /* gathered from the same tensor in another order */
 };
 
-static enum source source_there(const struct mf_session *s, const struct mf_tensor_spec *a)
+static enum source device_source(const struct mf_session *s, const struct mf_tensor_spec *a)
 {
-    if (!s->maker || a->zeroed || a->format == MF_FORMAT_INDEX)
+    if (!s->device_data || a->zeroed || a->format == MF_FORMAT_INDEX)
         return SOURCE_NONE;
     if (is_sorted(a))
-        return SOURCE_ANOTHER;
+        return SOURCE_GATHER;
     if (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16 && a->scale == MF_SCALE_NONE)
         return SOURCE_X;
-    return mf_reference_lacks(&s->ref, a) ? SOURCE_Z : SOURCE_NONE;
+    return mf_reference_lacks_z(&s->ref, a) ? SOURCE_Z : SOURCE_NONE;
 }
 
 static int gather(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
@@ -275,26 +275,26 @@ static int gather(struct mf_session *s, const struct mf_tensor_spec *a, int rota
     int r = mf_session_input(s, &plain, 0, &from, NULL);
     if (r == 0)
         r = mf_session_input(s, &order, rotation, &sorted, NULL);
-    return r < 0 ? r : mf_device_data_gather(s->maker, a, &sorted, &from, &g->seen);
+    return r < 0 ? r : mf_device_data_gather(s->device_data, a, &sorted, &from, &g->launch_ref);
 }
 
-/* One that is never in the host's memory. -ENOTSUP, -ENOMEM: the host has to. */
-static int make_input_there(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
-                            struct mf_guarded *ret)
+/* Creates an input in device memory only. -ENOTSUP or -ENOMEM: create it on the host. */
+static int make_input_on_device(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
+                                struct mf_guarded *ret)
 {
-    enum source source = source_there(s, a);
+    enum source source = device_source(s, a);
     struct mf_guarded g;
     if (source == SOURCE_NONE)
         return -ENOTSUP;
-    int r = mf_guarded_new_there(a, &s->shape, s->maker, &g);
+    int r = mf_guarded_new_on_device(a, &s->shape, s->device_data, &g);
     if (r < 0)
         return r;
-    if (source == SOURCE_ANOTHER)
+    if (source == SOURCE_GATHER)
         r = gather(s, a, rotation, &g);
     else if (source == SOURCE_X)
-        r = s->device->ops->copy(s->device, g.seen.part[0], s->data.x, g.end[0] - g.start[0]);
+        r = s->device->ops->copy(s->device, g.launch_ref.part[0], s->data.x, g.end[0] - g.start[0]);
     else
-        r = mf_device_data_plain_z(s->maker, &s->data, &s->ref, a, g.seen.part[0]);
+        r = mf_device_data_plain_z(s->device_data, &s->data, &s->ref, a, g.launch_ref.part[0]);
     if (r == 0)
         r = mf_guarded_push_bands(&g);
     if (r == 0)
@@ -305,23 +305,23 @@ static int make_input_there(struct mf_session *s, const struct mf_tensor_spec *a
 }
 
 int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
-                     struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host)
+                     struct mf_tensor_ref *ret_launch_ref, struct mf_tensor_ref *ret_host)
 {
-    /* Only what holds the routing, or is in its order, differs by rotation. */
+    /* Only inputs with routing or in sorted order depend on the rotation. */
     if (!is_sorted(a) && a->tensor != MF_TENSOR_TOPK)
         rotation = 0;
     for (size_t i = 0; i < s->n_inputs; i++) {
         if (s->inputs[i].rotation == rotation && mf_tensor_spec_equal(&s->inputs[i].buffer.tensor_spec, a)) {
-            *ret_seen = s->inputs[i].buffer.seen;
+            *ret_launch_ref = s->inputs[i].buffer.launch_ref;
             if (ret_host)
                 *ret_host = s->inputs[i].buffer.ref;
             return 0;
         }
     }
     struct mf_session_input in = {.rotation = rotation};
-    int r = make_input_there(s, a, rotation, &in.buffer);
+    int r = make_input_on_device(s, a, rotation, &in.buffer);
     if (r == -ENOTSUP || r == -ENOMEM)
-        r = make_input_here(s, a, rotation, &in.buffer);
+        r = make_input_on_host(s, a, rotation, &in.buffer);
     if (r < 0)
         return r;
     r = mf_array_grow(&s->inputs, s->n_inputs, &s->cap_inputs, sizeof(*s->inputs));
@@ -332,7 +332,7 @@ int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int r
     mf_region_protect(&in.buffer.region);
     s->buffer_bytes += in.buffer.region.bytes;
     s->inputs[s->n_inputs++] = in;
-    *ret_seen = in.buffer.seen;
+    *ret_launch_ref = in.buffer.launch_ref;
     if (ret_host)
         *ret_host = in.buffer.ref;
     return 0;
@@ -340,11 +340,11 @@ int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int r
 
 static int new_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret)
 {
-    return s->maker ? mf_guarded_new_there(a, &s->shape, s->maker, ret)
-                    : mf_guarded_new(a, &s->shape, s->device, ret);
+    return s->device_data ? mf_guarded_new_on_device(a, &s->shape, s->device_data, ret)
+                          : mf_guarded_new(a, &s->shape, s->device, ret);
 }
 
-/* Appends an output to the session's list, which has room for it. */
+/* Appends an output to the session's list, which has a free entry. */
 static int add_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_output **ret)
 {
     struct mf_session_output *made = calloc(1, sizeof(*made));
@@ -384,18 +384,18 @@ int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, stru
     return 0;
 }
 
-/* Of slot order, for shapes that have slots whose expert is not here. */
+/* Source rows in slot order under expert parallelism: -1 for slots of experts on other ranks. */
 static int make_slots(const struct mf_session *s, struct mf_session_order *ret)
 {
     int64_t rows = s->shape.token * s->shape.topk;
     *ret = (struct mf_session_order){.decoded = MF_TENSOR_N_,
                                      .slots = calloc((size_t)rows, sizeof(*ret->slots))};
     for (int64_t i = 0; ret->slots && i < rows; i++)
-        ret->slots[i] = mf_shape_local(&s->shape, s->data.ids[i]) < 0 ? -1 : i;
+        ret->slots[i] = mf_shape_local_expert(&s->shape, s->data.ids[i]) < 0 ? -1 : i;
     return ret->slots ? 0 : -ENOMEM;
 }
 
-/* Rows of a decoded weight: only those of experts with a route are anybody's. */
+/* Source rows of a decoded weight: -1 for experts without a route. */
 static int make_decoded(const struct mf_session *s, const struct mf_tensor_spec *a,
                         struct mf_session_order *ret)
 {
@@ -411,7 +411,7 @@ static int make_decoded(const struct mf_session *s, const struct mf_tensor_spec 
     for (int64_t i = 0; i < rows; i++)
         ret->slots[i] = -1;
     for (int64_t i = 0; i < s->shape.token * s->shape.topk; i++) {
-        int64_t first = mf_shape_local(&s->shape, s->data.ids[i]) * of_expert;
+        int64_t first = mf_shape_local_expert(&s->shape, s->data.ids[i]) * of_expert;
         if (first < 0 || ret->slots[first] >= 0)
             continue;
         for (int64_t p = first; p < first + of_expert; p++)
@@ -427,9 +427,9 @@ static int make_order(struct mf_session *s, const struct mf_tensor_spec *a, stru
     if (!is_sorted(a))
         return make_slots(s, ret);
     struct mf_tensor_spec order = sorted_of(a);
-    struct mf_tensor_ref sorted, seen;
+    struct mf_tensor_ref sorted, launch_ref;
     int64_t rows = mf_padded_rows(&s->shape, a->block);
-    int r = mf_session_input(s, &order, 0, &seen, &sorted);
+    int r = mf_session_input(s, &order, 0, &launch_ref, &sorted);
     if (r < 0)
         return r;
     *ret = (struct mf_session_order){
@@ -483,22 +483,22 @@ int mf_session_source(struct mf_session *s, const struct mf_tensor_spec *a, cons
     return 0;
 }
 
-bool mf_session_give_way(struct mf_session *s)
+bool mf_session_free_device_cache(struct mf_session *s)
 {
-    return s->maker && mf_device_data_forget(s->maker);
+    return s->device_data && mf_device_data_drop_cache(s->device_data);
 }
 
-int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes)
+int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t bytes)
 {
-    if (mf_region_start(region) && region->bytes >= bytes)
+    if (mf_region_launch_start(region) && region->bytes >= bytes)
         return 0;
     mf_region_release(region);
-    if (s->maker) /* who can fill it there: the host never looks */
+    if (s->device_data) /* the device fills the region; the host never reads it */
         return mf_region_on_device(bytes, s->device, region);
     if (bytes > mf_memory_available())
         return -ENOMEM;
     int r = mf_region_new(bytes, region);
-    return r < 0 ? r : mf_region_copy(region, s->device);
+    return r < 0 ? r : mf_region_alloc_copy(region, s->device);
 }
 
 static void drop_inputs(struct mf_session *s)
@@ -522,37 +522,48 @@ static void drop_buffers(struct mf_session *s)
     s->buffer_bytes = 0;
 }
 
+void mf_session_free_buffers(struct mf_session *s)
+{
+    drop_buffers(s);
+    for (size_t i = 0; i < s->n_orders; i++)
+        release_order(&s->orders[i]);
+    free(s->inputs);
+    free(s->outputs);
+}
+
 int mf_session_renew(struct mf_session *s)
 {
     int r = 0;
     drop_inputs(s);
-    (void)mf_session_give_way(s);
+    (void)mf_session_free_device_cache(s);
     for (size_t i = 0; i < s->n_weights && r == 0; i++) {
         struct mf_session_weight *w = &s->weights[i];
         r = w->region.at ? mf_region_push(&w->region)
-                         : mf_device_data_weight(s->maker, &w->tensor_spec, &w->seen);
+                         : mf_device_data_weight(s->device_data, &w->tensor_spec, &w->launch_ref);
         never_used(w);
     }
-    s->worn = r < 0;
+    s->step_has_run = r < 0;
     return r;
 }
 
-void mf_session_say_renewed(char reason[MF_REASON_MAX])
+void mf_session_retry_reason(char reason[MF_REASON_MAX])
 {
-    char before[MF_REASON_MAX];
-    memcpy(before, reason, sizeof(before));
+    char first_verdict[MF_REASON_MAX];
+    memcpy(first_verdict, reason, sizeof(first_verdict));
     mf_format(reason, MF_REASON_MAX,
-              "right on data made anew; on those of before, which a step must have written over: %s", before);
+              "passed after the inputs were restored; an earlier step must have overwritten them. First "
+              "verdict: %s",
+              first_verdict);
 }
 
-bool mf_session_may_be_spoiled(const struct mf_session *s)
+bool mf_session_inputs_unprotected(const struct mf_session *s)
 {
-    return s->worn && s->device->ops->own_memory;
+    return s->step_has_run && s->device->ops->own_memory;
 }
 
 void mf_session_trim(struct mf_session *s)
 {
-    /* the list of regions has its ceiling too */
+    /* the list of regions is limited too (REGIONS_MAX) */
     if (s->buffer_bytes > s->buffer_max || s->n_inputs + 2 * s->n_outputs > 300)
         drop_buffers(s);
 }
@@ -567,211 +578,4 @@ struct mf_ahead mf_session_ahead(const struct mf_session *s)
 {
     return (struct mf_ahead){
         .device = &s->device->info, .kind = s->device->ops->kind, .shape = &s->shape, .extra = s->extra};
-}
-
-/* One that was interrupted is no sign of a slow device; the least of a few is. */
-#define CANARY_LOOKS 3
-
-double mf_session_canary(struct mf_session *s)
-{
-    double least = mf_canary_us(s->device);
-    for (int i = 1; i < CANARY_LOOKS && s->calm_canary_us > 0 && least > MF_CANARY_LIMIT * s->calm_canary_us;
-         i++)
-        least = fmin(least, mf_canary_us(s->device));
-    if (least > 0 && !(s->calm_canary_us > 0 && s->calm_canary_us < least))
-        s->calm_canary_us = least;
-    return s->calm_canary_us > 0 ? least / s->calm_canary_us : (double)NAN;
-}
-
-#define REST_MS 20
-#define RESTS   10
-
-void mf_session_rest(struct mf_session *s)
-{
-    double ratio = 1;
-    for (int i = 0; i < RESTS; i++) {
-        mf_sleep_ms(REST_MS);
-        ratio = mf_session_canary(s);
-        if (!(ratio > MF_CANARY_LIMIT))
-            return;
-    }
-    s->calm_canary_us *= ratio;
-}
-
-/* ---- a session ---- */
-
-/* What the shape may need of the host: references, z with them, and the largest tensor specs. */
-static double layer_bytes(const struct mf_shape *shape)
-{
-    double rows = (double)shape->token * shape->topk, I = shape->inter_dim, H = shape->model_dim;
-    double reference = 4 * (rows * (4 * I + 2 * H) + 3 * (double)shape->token * H);
-    return reference + 3 * 4 * rows * (2 * I + H);
-}
-
-/* And where no device makes them, weights in two layouts. */
-static double host_weight_bytes(const struct mf_shape *shape)
-{
-    struct mf_tensor_spec w1 = mf_plain_w(shape, MF_TENSOR_W1, "row");
-    double element = mf_codec_find(w1.format, w1.scale)->bits / 8.0;
-    return 2 * element * shape->expert * (double)shape->model_dim *
-           ((double)mf_gemm1_cols(shape) + shape->inter_dim);
-}
-
-static int check_memory(double needed, char *why, size_t cap)
-{
-    double available = (double)mf_memory_available();
-    if (needed <= available)
-        return 0;
-    mf_format(why, cap,
-              "the shape needs about %.1f GB of memory for its data and references; %.1f GB are available",
-              needed / 1e9, available / 1e9);
-    return -ENOMEM;
-}
-
-static int make_inputs(struct mf_session *s)
-{
-    size_t n = (size_t)(s->shape.token * s->shape.topk);
-    int r =
-        mf_region_new((size_t)s->shape.token * (size_t)s->shape.model_dim * sizeof(uint16_t), &s->x_region);
-    if (r == 0)
-        r = mf_region_new(2 * (n * 4 + 64), &s->topk_region);
-    if (r < 0)
-        return r;
-    int32_t *ids = (int32_t *)s->topk_region.at;
-    float *weights = (float *)(s->topk_region.at + (n * 4 + 63) / 64 * 64);
-    mf_data_x(&s->shape, s->options.seed, (uint16_t *)s->x_region.at);
-    r = mf_data_topk(&s->shape, &s->options.routing, s->options.seed, ids, weights);
-    if (r < 0)
-        return r;
-    s->data = (struct mf_layer_data){
-        .shape = s->shape, .x = (uint16_t *)s->x_region.at, .ids = ids, .weights = weights};
-    return mf_rotation_make(&s->shape, ids, &s->rotation);
-}
-
-static int make_bias(struct mf_session *s, enum mf_tensor b, struct mf_region *region, const float **ret)
-{
-    struct mf_tensor_spec a = mf_plain_bias(b);
-    struct mf_part part[MF_PARTS_MAX];
-    if (mf_tensor_spec_parts(&a, &s->shape, part) < 0)
-        return 0; /* the shape has none */
-    int r = mf_region_new((size_t)mf_part_bytes(&part[0]), region);
-    if (r == 0)
-        r = mf_data_bias(&s->shape, b, s->options.seed, (float *)(void *)region->at);
-    *ret = (const float *)(const void *)region->at;
-    return r;
-}
-
-/* The weights that the host packs other layouts from, and computes references with. */
-static int make_host_weights(struct mf_session *s, char *why, size_t cap)
-{
-    struct mf_session_weight *w;
-    struct mf_tensor_spec a = mf_plain_w(&s->shape, MF_TENSOR_W1, "row");
-    int r = check_memory(layer_bytes(&s->shape) + host_weight_bytes(&s->shape), why, cap);
-    if (r == 0)
-        r = mf_session_weight(s, &a, &w);
-    if (r < 0)
-        return r;
-    s->data.w1 = w->ref;
-    a = mf_plain_w(&s->shape, MF_TENSOR_W2, "row");
-    r = mf_session_weight(s, &a, &w);
-    if (r == 0)
-        s->data.w2 = w->ref;
-    return r;
-}
-
-/* A device that makes its own has the references from its weights, too; one with too little memory for that leaves all to the
- * host. why: written where there is more to say than the error's own words. */
-static int make_data(struct mf_session *s, char *why, size_t cap)
-{
-    int r = check_memory(layer_bytes(&s->shape), why, cap);
-    if (r == 0)
-        r = make_inputs(s);
-    if (r == 0)
-        r = make_bias(s, MF_TENSOR_B1, &s->b1_region, &s->data.b1);
-    if (r == 0)
-        r = make_bias(s, MF_TENSOR_B2, &s->b2_region, &s->data.b2);
-    if (r == 0)
-        r = mf_device_data_new(s->device, &s->shape, s->options.seed, &s->maker);
-    if (r == 0) {
-        r = mf_session_reference(s);
-        if (r != -ENOMEM)
-            return r;
-        s->maker = mf_device_data_free(s->maker);
-        r = -ENOTSUP;
-    }
-    if (r == -ENOTSUP)
-        r = make_host_weights(s, why, cap);
-    return r < 0 ? r : mf_session_reference(s);
-}
-
-int mf_session_new(const struct mf_session_args *args, char *why, size_t why_cap, struct mf_session **ret)
-{
-    const char *column, *sentence;
-    if (mf_shape_check(&args->shape, &column, &sentence) < 0) {
-        mf_format(why, why_cap, "%s: %s", column, sentence);
-        return -EINVAL;
-    }
-    struct mf_session *s = calloc(1, sizeof(*s));
-    if (!s) {
-        mf_format(why, why_cap, "out of memory");
-        return -ENOMEM;
-    }
-    s->device = args->device;
-    s->shape = args->shape;
-    s->options = *args->options;
-    s->memfd_store = args->memfd_store;
-    s->extra = args->extra;
-    s->sink = args->sink;
-    s->x_region = s->topk_region = s->b1_region = s->b2_region = s->ref_region = s->z_region = s->workspace =
-        s->arena = (struct mf_region)MF_REGION_INIT;
-    s->buffer_max = MF_MAX((uint64_t)BUFFER_MIN, mf_memory_available() / 4);
-    mf_session_phase(s->sink, MF_PHASE_DATA);
-    mf_format(why, why_cap, "%s", "");
-    int r = make_data(s, why, why_cap);
-    if (r < 0) {
-        if (r == -EINVAL)
-            mf_format(why, why_cap, "no data or reference is defined for %s with %s and %s",
-                      mf_qtype_name(s->shape.q_type), mf_dtype_name(s->shape.q_dtype_a),
-                      mf_dtype_name(s->shape.q_dtype_w));
-        else if (!*why)
-            mf_format(why, why_cap, "making the shape's data: %s", strerror(-r));
-        mf_session_free(s);
-        return r == -EINVAL ? r : -ENOMEM;
-    }
-    *ret = s;
-    return 0;
-}
-
-struct mf_session *mf_session_free(struct mf_session *s)
-{
-    if (!s)
-        return NULL;
-    drop_buffers(s);
-    s->maker = mf_device_data_free(s->maker);
-    for (size_t i = 0; i < s->n_weights; i++)
-        mf_region_release(&s->weights[i].region);
-    for (size_t i = 0; i < s->n_orders; i++)
-        release_order(&s->orders[i]);
-    mf_region_release(&s->ref_region);
-    mf_region_release(&s->z_region);
-    mf_region_release(&s->x_region);
-    mf_region_release(&s->topk_region);
-    mf_region_release(&s->b1_region);
-    mf_region_release(&s->b2_region);
-    mf_region_release(&s->workspace);
-    mf_region_release(&s->arena);
-    free(s->inputs);
-    free(s->outputs);
-    free(s);
-    return NULL;
-}
-
-bool mf_session_serves(const struct mf_session *s, const struct mf_shape *shape,
-                       const struct mf_unit_options *o)
-{
-    return s && mf_shape_equal(&s->shape, shape) && s->options.seed == o->seed &&
-           mf_routing_equal(&s->options.routing, &o->routing) &&
-           memcmp(&s->options.err_ratio, &o->err_ratio, sizeof(double)) == 0 &&
-           s->options.time_cap_ms == o->time_cap_ms && s->options.exhaustive == o->exhaustive &&
-           s->options.warmup == o->warmup;
 }

@@ -1,9 +1,10 @@
-/* A session's inside: its data, and the buffers made of it on demand. Only session*.c include this.
+/* Private data of a session and the buffers created from it on demand; session.h is the public interface.
  *
- * Weights and references live in sealed memory files under a key that names all that they depend on; weights that a device
- * makes itself live in its memory alone, and are made again by the next runner. Inputs of steps are made once for each
- * tensor spec and rotation and are read-only from then on; outputs are made twice for each tensor spec (run one and run two). Both
- * are dropped between steps when they pass a quarter of the memory that was free at the start. */
+ * Weights and references live in sealed memory files, keyed by all that they depend on. Weights that a device
+ * creates itself live only in device memory and are created again by the next runner. Inputs are created once
+ * per tensor spec and rotation and are then read-only. Each output has two buffers, for run one and run two.
+ * Inputs and outputs are dropped between steps once they exceed a quarter of the memory that was free at
+ * session start. */
 #pragma once
 
 #include "kernels/gpu/host/device_data.h"
@@ -11,17 +12,15 @@
 #include "measure/race/rotate.h"
 #include "measure/session/ahead.h"
 #include "measure/session/guard.h"
-#include "measure/session/session.h"
-
-#define MF_SESSION_KINDS_MAX 512
+#include "measure/session/prune.h"
+#include "measure/session/unit.h"
 
 struct mf_session_weight {
     struct mf_tensor_spec tensor_spec;
     struct mf_region region;
-    struct mf_tensor_ref ref,
-        seen; /* the host's addresses, NULL where it has none, and those that launches get */
-    double used[MF_ROTATIONS_MAX]; /* session.traffic when a rotation was last read; < 0: never */
-    int cursor;                    /* rotation of the last timed call */
+    struct mf_tensor_ref ref, launch_ref; /* host addresses, NULL if none; addresses for launches */
+    double used[MF_ROTATIONS_MAX];        /* session.traffic when a rotation was last read; < 0: never */
+    int cursor;                           /* rotation of the last timed call */
 };
 
 struct mf_session_input {
@@ -33,17 +32,11 @@ struct mf_session_output {
     struct mf_guarded run[2];
 };
 
-/* Which source row each row of sorted.<block> holds, -1 for padding. */
+/* Source row of each output row, -1 for padding. slots: by slot or weight row; tokens: by token, for x. */
 struct mf_session_order {
     int32_t block;
-    enum mf_tensor decoded; /* of a decoded weight's rows, which slots then has; else MF_TENSOR_N_ */
+    enum mf_tensor decoded; /* weight whose decoded rows are in slots; MF_TENSOR_N_ otherwise */
     int64_t *slots, *tokens;
-};
-
-/* Best time of the steps that are held against each other under a key: of a kind, of a place, of a layout (session.c). */
-struct mf_session_kind {
-    uint64_t key;
-    double best_us;
 };
 
 struct mf_session {
@@ -53,7 +46,7 @@ struct mf_session {
     struct mf_memfd_store *memfd_store;
     const struct mf_family_set *extra;
     struct mf_sink *sink;
-    struct mf_device_data *maker; /* of what the device makes itself; NULL: the host makes all */
+    struct mf_device_data *device_data; /* creates data on the device; NULL: the host creates all data */
 
     struct mf_region x_region, topk_region, b1_region, b2_region, ref_region, z_region;
     struct mf_layer_data data;
@@ -61,58 +54,63 @@ struct mf_session {
     struct mf_rotation rotation;
     struct mf_session_weight weights[16];
     size_t n_weights;
-    double traffic; /* bytes of weights that timed calls have read, and washing */
+    double traffic; /* bytes of weights read by timed calls and bytes moved to evict the L2 cache */
 
     struct mf_session_input *inputs;
     size_t n_inputs, cap_inputs;
-    struct mf_session_output **outputs; /* each in memory of its own: callers keep pointers to them */
+    struct mf_session_output **outputs; /* allocated one by one: callers keep pointers */
     size_t n_outputs, cap_outputs;
     struct mf_session_order orders[16];
     size_t n_orders;
     struct mf_region workspace, arena;
     uint64_t buffer_bytes, buffer_max;
-    bool worn; /* a step has run since all that the device holds was made */
+    bool step_has_run; /* a step has run since the device data was created */
 
-    struct mf_session_kind kinds[MF_SESSION_KINDS_MAX];
-    size_t n_kinds;
-    double calm_canary_us; /* 0: none was run yet */
-    int n_ceilings;        /* times that the device's ceilings were measured again */
+    struct mf_prune_bests bests;
+    double baseline_canary_us; /* lowest canary time of this session; 0: not run yet */
+    int n_ceilings;            /* number of times the device's ceilings were measured again */
 };
 
-/* The references of the session's data; made, or found, and kept. */
+/* Finds or creates the references and stores them in memfd_store. */
 int mf_session_reference(struct mf_session *s);
-/* z for the host, where references that a device made have none. */
+/* Creates z on the host if the references were created on the device without it. */
 int mf_session_z(struct mf_session *s);
-/* The weight in that layout; made, or found, and kept. The pointer is good until the session ends. */
+/* Finds or creates the weight in that tensor spec. The pointer is valid until the session ends. */
 int mf_session_weight(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_session_weight **ret);
-/* The input a step is fed in that rotation: as launches see it, and, where ret_host is given, as the host does. */
+/* Finds or creates a step's input for that rotation. *ret_launch_ref: addresses for launches; *ret_host (may
+ * be NULL): host addresses. */
 int mf_session_input(struct mf_session *s, const struct mf_tensor_spec *a, int rotation,
-                     struct mf_tensor_ref *ret_seen, struct mf_tensor_ref *ret_host);
-/* Output buffers for both runs; valid until the next mf_session_trim(). */
+                     struct mf_tensor_ref *ret_launch_ref, struct mf_tensor_ref *ret_host);
+/* Output buffers for run one and run two; valid until the next mf_session_trim(). */
 int mf_session_output(struct mf_session *s, const struct mf_tensor_spec *a, struct mf_guarded *ret[2]);
-/* Rows of an output. NULL: every row is somebody's, in its own place: token order, slot order of a layer that is here whole, index
- * tensor specs. */
+/* Source row of each row of an output, -1 for padding. *ret NULL: row p is source row p (token order, slot
+ * order without expert parallelism, index tensor specs). */
 int mf_session_source(struct mf_session *s, const struct mf_tensor_spec *a, const int64_t **ret);
-/* Gives back what the device has only kept, so that what found no room there may be tried once more: whether there was any. */
-bool mf_session_give_way(struct mf_session *s);
-/* A region that is at least so large; its contents are undefined. */
-int mf_session_room(struct mf_session *s, struct mf_region *region, size_t bytes);
-/* Makes what steps are fed anew, inputs when they are wanted next: a step before may have written over any of it, which no guard sees.
- * What was told of inputs before is good for nothing; weights and outputs are where they were. */
+/* Frees memory that the device data only caches. Returns true if there was any: a failed allocation can be
+ * retried. */
+bool mf_session_free_device_cache(struct mf_session *s);
+/* Makes the region at least that large; its contents are undefined. */
+int mf_session_reserve(struct mf_session *s, struct mf_region *region, size_t bytes);
+/* Restores all step inputs: an earlier step may have overwritten device memory without touching a guard band.
+ * Weights are rewritten in place; other inputs are dropped and created again on demand. Invalidates
+ * mf_tensor_refs of inputs; those of weights and outputs stay valid. */
 int mf_session_renew(struct mf_session *s);
-/* Of who is right then: what is said beside its result, instead of the sentence that refused it before. */
-void mf_session_say_renewed(char reason[MF_REASON_MAX]);
-/* Has a step run since? With memory of its own a device has no page that a step dies of when it writes to it. */
-bool mf_session_may_be_spoiled(const struct mf_session *s);
-/* Between steps: drops inputs and outputs when they have grown too large. */
+/* Rewrites the reason of a failed result for a result that passed on retry. */
+void mf_session_retry_reason(char reason[MF_REASON_MAX]);
+/* True if an earlier step may have overwritten the inputs: the device cannot write-protect them. */
+bool mf_session_inputs_unprotected(const struct mf_session *s);
+/* Drops inputs and outputs if they are too large. Call it between steps only. */
 void mf_session_trim(struct mf_session *s);
+/* Frees all inputs, outputs and orders; only mf_session_free calls it. */
+void mf_session_free_buffers(struct mf_session *s);
 
 void mf_session_phase(struct mf_sink *sink, enum mf_phase phase);
-/* Of steps of this session; refers to it. */
+/* Precompilation list for this session's steps; refers to the session. */
 struct mf_ahead mf_session_ahead(const struct mf_session *s);
-/* A device whose canary takes that many times its calm time is throttled, or somebody else's too. */
+/* Above this ratio of its baseline the canary shows a throttled or shared device. */
 #define MF_CANARY_LIMIT 1.5
-/* Canary's time over its least in this session; NAN: the device has none. */
+/* Runs the canary. Returns its time relative to the lowest of this session; NAN if the canary failed. */
 double mf_session_canary(struct mf_session *s);
-/* Waits until the canary is calm again. When it does not become so in a while, that is the device's pace from now on. */
-void mf_session_rest(struct mf_session *s);
+/* Waits until the canary is back at its baseline. If it stays slow (200 ms), its current time becomes the
+ * baseline. */
+void mf_session_cool_down(struct mf_session *s);

@@ -12,10 +12,10 @@
 #include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
-#define HANG_FACTOR   20.0
-#define HANG_LEAST_MS 2000
+#define HANG_FACTOR 20.0
+#define HANG_MIN_MS 2000
 
-/* A finalist. */
+/* Finalist of a race. */
 struct finalist {
     const struct mf_race_entry *entry;
     struct mf_pipeline *pipeline;
@@ -28,8 +28,9 @@ struct race {
     struct mf_sink *sink;
     struct finalist *finalists;
     struct mf_racer *racers;
-    struct mf_course course;
-    /* Once in the first round, and twice who is measured afresh; else all twice before it. */
+    struct mf_race_buffers buffers;
+    /* True: verified once in the first round, and twice before the rerun. False: verified twice before the
+     * first round. */
     bool checks_late;
     int sink_error;
 };
@@ -40,7 +41,7 @@ static enum mf_status open_pipeline(struct race *r, struct finalist *f, char rea
                                         f->entry->n_steps, reason, MF_REASON_MAX, &f->pipeline);
     if (result < 0)
         return result == -ENOMEM ? MF_STATUS_NO_MEMORY : MF_STATUS_UNSUPPORTED;
-    return mf_entrant_init(&f->entrant, &r->course, f->pipeline, reason);
+    return mf_entrant_init(&f->entrant, &r->buffers, f->pipeline, reason);
 }
 
 static int begin(struct race *r, const struct finalist *f)
@@ -55,7 +56,7 @@ static int enter(struct race *r, size_t i)
 {
     struct finalist *f = &r->finalists[i];
     struct mf_racer *racer = &r->racers[i];
-    double ms = fmax(HANG_LEAST_MS, HANG_FACTOR * f->entry->forecast_us / 1000);
+    double ms = fmax(HANG_MIN_MS, HANG_FACTOR * f->entry->forecast_us / 1000);
     f->limit_ms = r->s->options.time_cap_ms;
     if (f->entry->forecast_us > 0)
         f->limit_ms = (int64_t)fmin(ms, (double)f->limit_ms);
@@ -70,20 +71,20 @@ static int enter(struct race *r, size_t i)
     return 0;
 }
 
-/* Runs whose times do not count, in turn over the rotations as those that do. */
+/* Warm-up runs; they rotate as timed runs do. */
 static int warm_up(struct race *r, size_t i, char reason[MF_REASON_MAX])
 {
     double us;
     int result = 0;
     for (int64_t n = 0; n < r->s->options.warmup && result == 0; n++) {
         result = (int)mf_entrant_sample(&r->finalists[i].entrant, &us, reason);
-        if (result == 0) /* each has the time limit to itself */
+        if (result == 0) /* every run gets the full time limit */
             result = begin(r, &r->finalists[i]);
     }
     return result;
 }
 
-/* No racer has a time before it was right once, and none has its number before it was right twice, the same both times. */
+/* A racer passes one verified run before its first sample, and two runs that agree before it is rerun. */
 static int check(struct race *r, struct finalist *f, bool twice, double *ret_us, char reason[MF_REASON_MAX])
 {
     mf_session_phase(r->sink, MF_PHASE_VERIFY);
@@ -104,9 +105,9 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     int result = begin(r, f);
     if (result == 0 && (first || again)) {
         result = check(r, f, again, ret_us, reason);
-        if (result == 0 && first && mf_entrant_check_counts(&f->entrant) && r->s->options.warmup == 0)
+        if (result == 0 && first && mf_entrant_check_is_sample(&f->entrant) && r->s->options.warmup == 0)
             return 0;
-        if (result == 0) /* the sample has the time limit to itself */
+        if (result == 0) /* the sample gets the full time limit */
             result = begin(r, f);
     }
     if (result == 0 && round == 0)
@@ -155,7 +156,7 @@ static int report_finalist(struct race *r, size_t i)
 static int run_race(struct race *r, const struct mf_race_plan *plan, const int *weight, size_t n)
 {
     struct mf_race_outcome outcome = {0};
-    int result = mf_course_init(&r->course, r->s);
+    int result = mf_race_buffers_init(&r->buffers, r->s);
     for (size_t i = 0; i < n && result == 0; i++)
         result = enter(r, i);
     if (result < 0)
@@ -183,7 +184,7 @@ static size_t samples_of(const struct mf_race_plan *plan)
     return n;
 }
 
-/* Here and not as each is opened, which its time limit covers. */
+/* Compiles before the pipelines are opened: opening counts against a pipeline's time limit. */
 static int compile_ahead(struct mf_session *s, const struct mf_race_entry *entries, size_t n)
 {
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = mf_session_ahead(s);
@@ -213,7 +214,7 @@ int mf_session_race(struct mf_session *s, const struct mf_race_entry *entries, s
     s->sink = sink;
     int result = compile_ahead(s, entries, n);
     mf_session_phase(sink, MF_PHASE_DATA);
-    if (result == 0 && mf_session_may_be_spoiled(s))
+    if (result == 0 && mf_session_inputs_unprotected(s))
         result = mf_session_renew(s);
     if (result < 0)
         return result;

@@ -1,5 +1,7 @@
-/* A shape's references: computed once, in a sealed memory file that outlives the runner, and found again by whoever works
- * on the same shape, routing and seed: a new runner after a death, the race after the probes. */
+/* Finds or creates the references of a shape.
+ *
+ * They are computed once per shape, routing and seed, and stored in a sealed memory file that outlives the
+ * runner. A restarted runner and the race after the probes reuse them. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,13 +12,13 @@
 #include "measure/session/memory.h"
 #include "measure/session/session_data.h"
 
-/* Whether the block has z: what a device makes leaves it there, and few steps are asked for it or held against it. */
+/* True if the reference block contains z. References created on the device omit it: few steps need z. */
 static bool has_z(const struct mf_session *s)
 {
-    return !s->maker || !mf_device_data_keeps_z(s->maker);
+    return !s->device_data || !mf_device_data_keeps_z(s->device_data);
 }
 
-/* Sizes for people, and a hash of all that the values depend on: a recorded profile is longer than a key. */
+/* Readable sizes, and a hash of all inputs of the values: a recorded routing profile is longer than a key. */
 static void reference_key(const struct mf_session *s, char key[MF_KEPT_KEY_MAX])
 {
     char shape[MF_SHAPE_TEXT_MAX], routing[MF_ROUTING_TEXT_MAX];
@@ -41,11 +43,11 @@ static int make(struct mf_session *s, size_t bytes, const char *key)
     struct mf_reference made;
     if (!at)
         r = -errno;
-    else if (s->maker)
-        r = mf_device_data_reference(s->maker, &s->data, at, &made);
+    else if (s->device_data)
+        r = mf_device_data_reference(s->device_data, &s->data, at, &made);
     else
         r = mf_reference_make_in(&s->data, NULL, at, &made);
-    /* A file that is mapped for writing cannot be sealed */
+    /* a file with a writable mapping cannot be sealed */
     if (at)
         (void)munmap(at, bytes);
     if (r < 0) {
@@ -62,7 +64,7 @@ int mf_session_reference(struct mf_session *s)
     int r = mf_reference_bytes(&s->shape, has_z(s), &bytes);
     if (r < 0)
         return r;
-    bytes = (bytes + 4095) & ~(size_t)4095; /* as regions are, in whole pages */
+    bytes = (bytes + 4095) & ~(size_t)4095; /* whole pages, as regions */
     reference_key(s, key);
     r = mf_region_find(s->memfd_store, key, bytes, &s->ref_region);
     if (r == -ENOENT)
@@ -81,7 +83,7 @@ int mf_session_z(struct mf_session *s)
         return -ENOMEM;
     int r = mf_region_new(bytes, &s->z_region);
     if (r == 0)
-        r = mf_device_data_z(s->maker, &s->data, &s->ref, (float *)(void *)s->z_region.at);
+        r = mf_device_data_z(s->device_data, &s->data, &s->ref, (float *)(void *)s->z_region.at);
     if (r < 0) {
         mf_region_release(&s->z_region);
         return r;

@@ -9,7 +9,7 @@
 #include "kernels/core/quant.h"
 
 struct route {
-    int64_t row; /* of the tensor spec, for the sentence */
+    int64_t row; /* row of the output, for messages */
     int32_t expert, id;
     float weight;
 };
@@ -22,7 +22,7 @@ static int by_expert_and_id(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The used region: experts ascending, each in the least number of blocks for its routes. */
+/* The used region: experts ascending, each with the minimum number of blocks for its routes. */
 static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, struct mf_verdict *ret)
 {
     const struct mf_guarded *g = v->out;
@@ -32,7 +32,7 @@ static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, 
         for (int64_t first = 0; first < routes[e]; first += block, at++) {
             if (experts[at] == e)
                 continue;
-            mf_format(ret->reason, sizeof(ret->reason), "sorted: block %lld is of expert %d, should be of %d",
+            mf_format(ret->reason, sizeof(ret->reason), "sorted: block %lld has expert %d, expected %d",
                       (long long)at, (int)experts[at], (int)e);
             return 1;
         }
@@ -40,20 +40,20 @@ static int check_blocks(const struct mf_verify_input *v, const int64_t *routes, 
     return 0;
 }
 
-/* Both in order: ids as sets of an expert, weights with them. */
+/* want and got are sorted. Compares the ids per expert as sets, and the weight of each id. */
 static int check_routes(const struct route *want, const struct route *got, int64_t n, struct mf_verdict *ret)
 {
     for (int64_t i = 0; i < n; i++) {
         if (got[i].expert != want[i].expert || got[i].id != want[i].id) {
             mf_format(ret->reason, sizeof(ret->reason),
-                      "sorted: expert %d has id %08x (row %lld), where token %d, slot %d of expert %d is due",
+                      "sorted: expert %d has id %08x (row %lld), expected token %d, slot %d of expert %d",
                       (int)got[i].expert, (unsigned)got[i].id, (long long)got[i].row,
                       (int)mf_id_token(want[i].id), (int)mf_id_slot(want[i].id), (int)want[i].expert);
             return 1;
         }
         if (memcmp(&got[i].weight, &want[i].weight, sizeof(float)) != 0) {
             mf_format(ret->reason, sizeof(ret->reason),
-                      "sorted: row %lld (token %d, slot %d) has weight %.9g, should be %.9g",
+                      "sorted: row %lld (token %d, slot %d) has weight %.9g, expected %.9g",
                       (long long)got[i].row, (int)mf_id_token(got[i].id), (int)mf_id_slot(got[i].id),
                       (double)got[i].weight, (double)want[i].weight);
             return 1;
@@ -62,7 +62,7 @@ static int check_routes(const struct route *want, const struct route *got, int64
     return 0;
 }
 
-/* Collects the routes that are no padding; padding has to be the contract's id, with weight 0. */
+/* Collects the routes, without padding. Padding must be the contract's id with weight 0. */
 static int collect_routes(const struct mf_verify_input *v, int64_t in_use, struct route *got, int64_t n,
                           struct mf_verdict *ret)
 {
@@ -76,15 +76,15 @@ static int collect_routes(const struct mf_verify_input *v, int64_t in_use, struc
             continue;
         if (mf_id_token(ids[p]) >= s->token || count == n) {
             mf_format(ret->reason, sizeof(ret->reason),
-                      "sorted: row %lld has id %08x and weight %.3g; padding is %08x with 0", (long long)p,
-                      (unsigned)ids[p], (double)weights[p], (unsigned)pad);
+                      "sorted: row %lld has id %08x and weight %.3g; padding must be %08x with weight 0",
+                      (long long)p, (unsigned)ids[p], (double)weights[p], (unsigned)pad);
             return 1;
         }
         got[count++] = (struct route){p, experts[p / v->out->tensor_spec.block], ids[p], weights[p]};
     }
     if (count == n)
         return 0;
-    mf_format(ret->reason, sizeof(ret->reason), "sorted: %lld rows hold a token, should be %lld",
+    mf_format(ret->reason, sizeof(ret->reason), "sorted: %lld rows hold a token, expected %lld",
               (long long)count, (long long)n);
     return 1;
 }
@@ -97,14 +97,14 @@ static int64_t rows_in_use(const struct mf_shape *s, const int64_t *routes, int6
     return rows;
 }
 
-/* Whether these are the routes that are due, each once, without their order. */
-static bool are_due(const struct mf_verify_input *v, const struct route *got, int64_t n, uint8_t *taken)
+/* True if got holds each expected route once, in any order. */
+static bool routes_match(const struct mf_verify_input *v, const struct route *got, int64_t n, uint8_t *taken)
 {
     const struct mf_shape *s = &v->data->shape;
     for (int64_t i = 0; i < n; i++) {
         int64_t token = mf_id_token(got[i].id), j = mf_id_slot(got[i].id), slot = token * s->topk + j;
         if (token >= s->token || j >= s->topk || taken[slot]++ ||
-            mf_shape_local(s, v->data->ids[slot]) != got[i].expert ||
+            mf_shape_local_expert(s, v->data->ids[slot]) != got[i].expert ||
             memcmp(&got[i].weight, &v->data->weights[slot], sizeof(float)) != 0)
             return false;
     }
@@ -122,38 +122,38 @@ int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret)
     _cleanup_(mf_freep) uint8_t *taken = calloc((size_t)n, 1);
     if (!want || !got || !routes || !taken)
         return -ENOMEM;
-    int64_t n_here = 0;
+    int64_t n_local = 0;
     for (int64_t i = 0; i < n; i++) {
-        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        int32_t e = mf_shape_local_expert(s, v->data->ids[i]);
         if (e < 0)
             continue;
-        want[n_here++] = (struct route){i, e, mf_pack_id((int32_t)(i / s->topk), (int32_t)(i % s->topk)),
-                                        v->data->weights[i]};
+        want[n_local++] = (struct route){i, e, mf_pack_id((int32_t)(i / s->topk), (int32_t)(i % s->topk)),
+                                         v->data->weights[i]};
         routes[e]++;
     }
-    n = n_here;
+    n = n_local;
     int64_t in_use = rows_in_use(s, routes, v->out->tensor_spec.block);
     if ((uint32_t)num_valid[0] == mf_poison(MF_FORMAT_INDEX)) {
         mf_format(ret->reason, sizeof(ret->reason), "unwritten: num_valid of sorted still holds the poison");
         return 1;
     }
     if (num_valid[0] != in_use || num_valid[1] != s->token) {
-        mf_format(ret->reason, sizeof(ret->reason), "sorted: num_valid is {%d, %d}, should be {%lld, %lld}",
+        mf_format(ret->reason, sizeof(ret->reason), "sorted: num_valid is {%d, %d}, expected {%lld, %lld}",
                   (int)num_valid[0], (int)num_valid[1], (long long)in_use, (long long)s->token);
         return 1;
     }
     int r = check_blocks(v, routes, ret);
     if (r == 0)
         r = collect_routes(v, in_use, got, n, ret);
-    if (r != 0 || are_due(v, got, n, taken))
+    if (r != 0 || routes_match(v, got, n, taken))
         return r;
-    /* For the sentence: which is the first that is not */
+    /* Finds the first wrong route, for the message. */
     qsort(want, (size_t)n, sizeof(*want), by_expert_and_id);
     qsort(got, (size_t)n, sizeof(*got), by_expert_and_id);
     return check_routes(want, got, n, ret);
 }
 
-/* Padding and tail hold T*k, blocks behind the last in use -1. */
+/* Padding and tail ids must be T * top-k; blocks after the last used one must have expert -1. */
 static int check_tails(const struct mf_verify_input *v, struct mf_verdict *ret)
 {
     const struct mf_guarded *g = v->out;
@@ -162,7 +162,7 @@ static int check_tails(const struct mf_verify_input *v, struct mf_verdict *ret)
     for (int64_t p = in_use; p < g->parts[0].rows; p++) {
         if (ids[p] == n)
             continue;
-        mf_format(ret->reason, sizeof(ret->reason), "aligned: row %lld of the tail has id %d, should be %lld",
+        mf_format(ret->reason, sizeof(ret->reason), "aligned: row %lld of the tail has id %d, expected %lld",
                   (long long)p, (int)ids[p], (long long)n);
         return 1;
     }
@@ -170,7 +170,7 @@ static int check_tails(const struct mf_verify_input *v, struct mf_verdict *ret)
         if (experts[b] == -1)
             continue;
         mf_format(ret->reason, sizeof(ret->reason),
-                  "aligned: block %lld of the tail is of expert %d, should be -1", (long long)b,
+                  "aligned: block %lld of the tail has expert %d, expected -1", (long long)b,
                   (int)experts[b]);
         return 1;
     }
@@ -208,6 +208,6 @@ int mf_verify_topk(const struct mf_verify_input *v, struct mf_verdict *ret)
     if (memcmp(g->ref.part[0], v->data->ids, (size_t)mf_part_bytes(&g->parts[0])) == 0 &&
         memcmp(g->ref.part[1], v->data->weights, (size_t)mf_part_bytes(&g->parts[1])) == 0)
         return 0;
-    mf_format(ret->reason, sizeof(ret->reason), "topk: differs from what was handed in");
+    mf_format(ret->reason, sizeof(ret->reason), "topk: the output differs from the input routing");
     return 1;
 }

@@ -1,11 +1,14 @@
-/* Index tensor specs against their contract: mf_verify()'s part for sorted and topk. Of sorted, the region in use is held
- * against AITER's moe_sorting: padded rows and tokens, experts ascending, an expert's ids as a set (their order is
- * free), the weight of each, the padding. What lies beyond is nobody's. */
+/* Checks index tensor specs (sorted, aligned, topk) against their contract, for mf_verify.
+ *
+ * The used region of sorted must match AITER's moe_sorting: padded rows and token count, experts ascending,
+ * the ids of each expert as a set (any order), the weight of each id, and the padding. The rest is not
+ * checked. */
 #pragma once
 
-#include "measure/verify/verify.h"
+#include "measure/verify/verdict.h"
 
 int mf_verify_sorted(const struct mf_verify_input *v, struct mf_verdict *ret);
-/* What vLLM's contract calls it is brought into that form; besides, its tails have to be written. */
+/* Converts the output from vLLM's form (moe_align_block_size) and checks it as sorted; its tails must be
+ * written too. */
 int mf_verify_aligned(const struct mf_verify_input *v, struct mf_verdict *ret);
 int mf_verify_topk(const struct mf_verify_input *v, struct mf_verdict *ret);

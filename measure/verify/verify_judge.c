@@ -9,37 +9,37 @@
 #include "kernels/core/device.h"
 #include "kernels/core/limits.h"
 
-#define SMALL_ROW    0.05 /* of the typical norm: what a row's error is measured against at least */
-#define EXPERT_ROWS  4    /* fewer say no more than their rows do */
+#define SMALL_ROW    0.05 /* minimum reference norm for relative errors, relative to the typical norm */
+#define EXPERT_ROWS  4    /* experts with fewer rows are judged by the row gate only */
 #define EXPERT_SHARE 0.5
-#define PIECES       64 /* of all rows, whoever goes through them: no sum depends on the number of threads */
+#define CHUNKS       64 /* fixed number of chunks: sums do not depend on the number of threads */
 
-/* Of some rows, those that are somebody's. */
+/* Sums over a range of rows, without padding. */
 struct tally {
     int64_t n, n_unwritten, n_bad;
-    int64_t unwritten, bad; /* the first of them; -1: none is */
+    int64_t unwritten, bad; /* index of the first such row; -1: none */
     double mismatches, difference, norm, size;
 };
 
-/* Of some rows, once they have errors and limits. */
+/* Extremes over a range of rows that have errors and limits. */
 struct extremes {
-    int64_t worst; /* the first of the worst by error over limit; -1: all are nobody's */
+    int64_t worst; /* first row with the largest ratio of error to limit; -1: only padding */
     double most_error, least_limit;
 };
 
 struct judging {
     const struct mf_verify_input *v;
     struct mf_verify_row *rows;
-    double least; /* that an error is measured against */
-    struct tally tallies[PIECES];
-    struct extremes extremes[PIECES];
+    double least; /* minimum reference norm for relative errors */
+    struct tally tallies[CHUNKS];
+    struct extremes extremes[CHUNKS];
 };
 
-/* ---- going through the rows ---- */
+/* ---- sums and extremes over all rows ---- */
 
-static int64_t piece(const struct judging *j, int i)
+static int64_t chunk_start(const struct judging *j, int i)
 {
-    return j->v->out->parts[0].rows * i / PIECES;
+    return j->v->out->parts[0].rows * i / CHUNKS;
 }
 
 static struct tally tally_rows(const struct mf_verify_row *rows, int64_t from, int64_t to)
@@ -65,15 +65,15 @@ static struct tally tally_rows(const struct mf_verify_row *rows, int64_t from, i
 static void tally_thread(void *context, int thread, int n_threads)
 {
     struct judging *j = context;
-    for (int i = thread; i < PIECES; i += n_threads)
-        j->tallies[i] = tally_rows(j->rows, piece(j, i), piece(j, i + 1));
+    for (int i = thread; i < CHUNKS; i += n_threads)
+        j->tallies[i] = tally_rows(j->rows, chunk_start(j, i), chunk_start(j, i + 1));
 }
 
 static struct tally tally(struct judging *j, int n_threads)
 {
     struct tally all = {.unwritten = -1, .bad = -1};
     mf_pool_run(tally_thread, j, n_threads);
-    for (int i = 0; i < PIECES; i++) {
+    for (int i = 0; i < CHUNKS; i++) {
         const struct tally *t = &j->tallies[i];
         all.unwritten = all.unwritten < 0 ? t->unwritten : all.unwritten;
         all.bad = all.bad < 0 ? t->bad : all.bad;
@@ -88,8 +88,8 @@ static struct tally tally(struct judging *j, int n_threads)
     return all;
 }
 
-/* The error that quantising h costs that row; 0 where the step did not quantise it. */
-static double plain_error(const struct mf_verify_input *v, int64_t source)
+/* Error of the row in the plain pipeline that quantises h; 0 if the step does not quantise h. */
+static double quantisation_error(const struct mf_verify_input *v, int64_t source)
 {
     const mf_ops around = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_GEMM2);
     if (!v->ref->h_error || !(v->covers & MF_OP_BIT(MF_OP_QUANT2)) || !(v->covers & around))
@@ -118,7 +118,7 @@ static struct extremes judge_rows(const struct judging *j, int64_t from, int64_t
         if (r->source < 0)
             continue;
         r->error = r->difference > 0 ? sqrt(r->difference) / fmax(sqrt(r->norm), j->least) : 0;
-        r->limit = fmax(floor, MF_ROW_TIMES * plain_error(j->v, r->source));
+        r->limit = fmax(floor, MF_ROW_TIMES * quantisation_error(j->v, r->source));
         e.most_error = fmax(e.most_error, r->error);
         e.least_limit = fmin(e.least_limit, r->limit);
         if (e.worst < 0 || is_worse(r, &j->rows[e.worst]))
@@ -130,15 +130,15 @@ static struct extremes judge_rows(const struct judging *j, int64_t from, int64_t
 static void judge_thread(void *context, int thread, int n_threads)
 {
     struct judging *j = context;
-    for (int i = thread; i < PIECES; i += n_threads)
-        j->extremes[i] = judge_rows(j, piece(j, i), piece(j, i + 1));
+    for (int i = thread; i < CHUNKS; i += n_threads)
+        j->extremes[i] = judge_rows(j, chunk_start(j, i), chunk_start(j, i + 1));
 }
 
 static struct extremes find_extremes(struct judging *j, int n_threads)
 {
     struct extremes all = {.worst = -1, .least_limit = (double)INFINITY};
     mf_pool_run(judge_thread, j, n_threads);
-    for (int i = 0; i < PIECES; i++) {
+    for (int i = 0; i < CHUNKS; i++) {
         const struct extremes *e = &j->extremes[i];
         all.most_error = fmax(all.most_error, e->most_error);
         all.least_limit = fmin(all.least_limit, e->least_limit);
@@ -231,7 +231,8 @@ struct by_source {
     double error, limit;
 };
 
-/* No median of these can be beyond what the median of those allows: most experts need no sorting. */
+/* True if even the largest error is within the smallest limit: then the medians are too, and most experts
+ * need no sorting. */
 static bool all_within(const double *errors, const double *limits, int64_t n)
 {
     double largest = 0, least = INFINITY;
@@ -242,7 +243,7 @@ static bool all_within(const double *errors, const double *limits, int64_t n)
     return largest <= EXPERT_SHARE * least;
 }
 
-/* Rows by expert: an expert's rows are the slots that went to it; of the output, the tokens. */
+/* Finds the worst expert. An expert's rows are the slots routed to it, or their tokens if the output is y. */
 static int worst_expert(const struct mf_verify_input *v, const struct by_source *rows, struct mf_verdict *ret)
 {
     const struct mf_shape *s = &v->data->shape;
@@ -253,7 +254,7 @@ static int worst_expert(const struct mf_verify_input *v, const struct by_source 
     if (!next || !errors || !limits)
         return -ENOMEM;
     for (int64_t i = 0; i < n; i++) {
-        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        int32_t e = mf_shape_local_expert(s, v->data->ids[i]);
         if (e >= 0)
             next[e + 1]++;
     }
@@ -261,7 +262,7 @@ static int worst_expert(const struct mf_verify_input *v, const struct by_source 
         next[e + 1] += next[e];
     for (int64_t i = 0; i < n; i++) {
         const struct by_source *row = &rows[v->out->tensor_spec.tensor == MF_TENSOR_Y ? i / s->topk : i];
-        int32_t e = mf_shape_local(s, v->data->ids[i]);
+        int32_t e = mf_shape_local_expert(s, v->data->ids[i]);
         if (e < 0)
             continue;
         int64_t at = next[e]++;

@@ -9,17 +9,17 @@ static bool rows_of(const struct mf_verify_input *v, struct mf_device_data_rows 
 {
     if (!mf_device_data_rows_of(v->data, v->ref, &v->out->tensor_spec, ret))
         return false;
-    ret->at = v->out->seen.part[0];
+    ret->at = v->out->launch_ref.part[0];
     ret->source = v->source;
     if (v->accumulates)
-        ret->poison = MF_MAKER_NO_POISON;
+        ret->poison = MF_DEVICE_DATA_NO_POISON;
     return true;
 }
 
-bool mf_verify_is_there(const struct mf_verify_input *v)
+bool mf_verify_runs_on_device(const struct mf_verify_input *v)
 {
     struct mf_device_data_rows rows;
-    return v->out->maker && rows_of(v, &rows);
+    return v->out->device_data && rows_of(v, &rows);
 }
 
 static int64_t source_of(const struct mf_verify_input *v, int64_t p)
@@ -27,61 +27,64 @@ static int64_t source_of(const struct mf_verify_input *v, int64_t p)
     return v->source ? v->source[p] : p;
 }
 
-struct take {
+struct conversion {
     const struct mf_verify_input *v;
-    const struct mf_hip_row *seen;
+    const struct mf_hip_row *device_results;
     struct mf_verify_row *rows;
     int64_t n;
 };
 
-static void take_thread(void *context, int thread, int n_threads)
+static void convert_thread(void *context, int thread, int n_threads)
 {
-    const struct take *t = context;
+    const struct conversion *t = context;
     for (int64_t p = t->n * thread / n_threads; p < t->n * (thread + 1) / n_threads; p++) {
-        const struct mf_hip_row *seen = &t->seen[p];
+        const struct mf_hip_row *device_results = &t->device_results[p];
         struct mf_verify_row *row = &t->rows[p];
         *row = (struct mf_verify_row){.source = source_of(t->v, p)};
         if (row->source < 0)
             continue;
-        row->unwritten = seen->unwritten;
-        row->unwritten_at = seen->unwritten_at;
-        row->bad = seen->bad;
-        row->bad_at = seen->bad_at;
-        row->mismatches = seen->mismatches;
-        row->difference = seen->difference;
-        row->norm = seen->norm;
-        row->size = seen->size;
+        row->unwritten = device_results->unwritten;
+        row->unwritten_at = device_results->unwritten_at;
+        row->bad = device_results->bad;
+        row->bad_at = device_results->bad_at;
+        row->mismatches = device_results->mismatches;
+        row->difference = device_results->difference;
+        row->norm = device_results->norm;
+        row->size = device_results->size;
     }
 }
 
-int mf_verify_look_there(const struct mf_verify_input *v, struct mf_verify_row *rows)
+int mf_verify_rows_on_device(const struct mf_verify_input *v, struct mf_verify_row *rows)
 {
-    struct mf_device_data_rows there;
-    if (!rows_of(v, &there))
+    struct mf_device_data_rows device_rows;
+    if (!rows_of(v, &device_rows))
         return -EINVAL;
-    _cleanup_(mf_freep) struct mf_hip_row *seen = reallocarray(NULL, (size_t)there.rows, sizeof(*seen));
-    if (!seen)
+    _cleanup_(mf_freep) struct mf_hip_row *device_results =
+        reallocarray(NULL, (size_t)device_rows.rows, sizeof(*device_results));
+    if (!device_results)
         return -ENOMEM;
-    int r = mf_device_data_look(v->out->maker, &there, seen);
-    struct take t = {v, seen, rows, there.rows};
+    int r = mf_device_data_compare_reference(v->out->device_data, &device_rows, device_results);
+    struct conversion t = {v, device_results, rows, device_rows.rows};
     if (r == 0)
-        mf_pool_run(take_thread, &t, mf_pool_threads_for(there.rows * MF_VERIFY_ROW_WORK));
+        mf_pool_run(convert_thread, &t, mf_pool_threads_for(device_rows.rows * MF_VERIFY_ROW_WORK));
     return r;
 }
 
-int mf_verify_apart_there(const struct mf_verify_input *first, const struct mf_guarded *second,
-                          double *distances)
+int mf_verify_distances_on_device(const struct mf_verify_input *first, const struct mf_guarded *second,
+                                  double *distances)
 {
-    struct mf_device_data_rows there;
-    if (!rows_of(first, &there))
+    struct mf_device_data_rows device_rows;
+    if (!rows_of(first, &device_rows))
         return -EINVAL;
-    _cleanup_(mf_freep) struct mf_hip_row *seen = reallocarray(NULL, (size_t)there.rows, sizeof(*seen));
-    if (!seen)
+    _cleanup_(mf_freep) struct mf_hip_row *device_results =
+        reallocarray(NULL, (size_t)device_rows.rows, sizeof(*device_results));
+    if (!device_results)
         return -ENOMEM;
-    int r = mf_device_data_apart(first->out->maker, &there, second->seen.part[0], seen);
-    for (int64_t p = 0; p < there.rows && r == 0; p++) { /* of what is nobody's nothing was noted */
-        bool same = source_of(first, p) < 0 || seen[p].mismatches == 0;
-        distances[p] = same ? -1 : mf_verify_distance(seen[p].difference, seen[p].norm);
+    int r = mf_device_data_compare_runs(first->out->device_data, &device_rows, second->launch_ref.part[0],
+                                        device_results);
+    for (int64_t p = 0; p < device_rows.rows && r == 0; p++) { /* the device writes nothing for padding */
+        bool same = source_of(first, p) < 0 || device_results[p].mismatches == 0;
+        distances[p] = same ? -1 : mf_verify_distance(device_results[p].difference, device_results[p].norm);
     }
     return r;
 }

@@ -8,11 +8,11 @@
 #include "kernels/core/layout.h"
 #include "kernels/core/limits.h"
 #include "kernels/core/quant.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/core/vector.h"
 
 /* ---- poison ---- */
 
-/* Elements of one size that hold the poison. */
+/* Counts the elements of one size that hold the poison. */
 #define COUNT_POISON(name, type)                                                                     \
     MF_VECTOR_BODY(static, uint32_t, name, (const type *x, size_t n, type poison), (x, n, poison), { \
         uint32_t sum = 0;                                                                            \
@@ -40,7 +40,8 @@ static uint32_t first_poison(const uint8_t *row, int bytes, size_t n, uint32_t p
     return 0;
 }
 
-/* Where every byte is a value, a few that look like the poison mean nothing: so many in a row do. */
+/* In formats where every byte is a valid value, single poison bytes prove nothing; require a run of this
+ * length. */
 #define POISON_RUN 16
 
 static uint32_t longest_run(const uint8_t *x, size_t n, uint8_t poison, uint32_t *ret_at)
@@ -92,17 +93,18 @@ static void decode(const struct mf_guarded *g, int64_t p, int64_t cols, float *t
                             (size_t)p, (size_t)cols, to);
 }
 
-/* Row p of a decoded weight, counted as `row` layout has it; plain: what it should be, rounded nowhere. */
+/* Decodes row p of a decoded weight, numbered as in layout `row`. plain: the exact reference row. */
 static void decode_weight(const struct mf_verify_input *v, int64_t p, int64_t cols, float *to, float *plain)
 {
     const struct mf_guarded *g = v->out;
     const struct mf_layout *l = mf_layout_find(g->tensor_spec.order);
     int64_t of_expert = g->parts[0].rows / v->data->shape.expert, e = p / of_expert;
     const uint16_t *expert = (const uint16_t *)g->ref.part[0] + e * of_expert * cols;
-    uint16_t *row = (uint16_t *)plain; /* until it is widened */
+    uint16_t *row = (uint16_t *)plain; /* reuses the memory of plain before plain is filled */
     mf_layout_row(l, 16, (size_t)of_expert, (size_t)cols, (size_t)(p % of_expert), expert, row);
     mf_bf16_to_floats(row, (size_t)cols, to);
-    mf_reference_weight_row(v->data, mf_decoded_of(g->tensor_spec.tensor), (int32_t)e, p % of_expert, plain);
+    mf_reference_weight_row(v->data, mf_encoded_weight_of(g->tensor_spec.tensor), (int32_t)e, p % of_expert,
+                            plain);
 }
 
 struct sums {
@@ -113,7 +115,8 @@ struct sums {
 typedef float v16 __attribute__((vector_size(64)));
 typedef int32_t v16i __attribute__((vector_size(64)));
 
-/* ref is scaled by factor; ref NULL: zeros. Counts what is not finite, and sums the squares of the rest. */
+/* Compares x with ref * factor (ref NULL: zeros). Counts elements that are not finite and mismatches, and
+ * sums squares. */
 MF_VECTOR_BODY(static, void, compare_row,
                (const float *x, const float *ref, float factor, size_t n, struct sums *ret),
                (x, ref, factor, n, ret), {
@@ -134,7 +137,7 @@ MF_VECTOR_BODY(static, void, compare_row,
                        v16 d = a - b;
                        v16i ad = (v16i)d & 0x7fffffff, ab = (v16i)b & 0x7fffffff;
                        bad -= ((v16i)a & 0x7f800000) == 0x7f800000;
-                       /* no "less or equal": what cannot be compared is off */
+                       /* false for NaN, which `bad` counts */
                        off -= (v16)ad > (float)MF_TOLERANCE + (float)MF_TOLERANCE * (v16)ab;
                        d2 += d * d;
                        r2 += b * b;
@@ -150,8 +153,8 @@ MF_VECTOR_BODY(static, void, compare_row,
                    }
                })
 
-void mf_verify_row_look(const struct mf_verify_input *v, int64_t p, int64_t cols, float *scratch,
-                        struct mf_verify_row *row)
+void mf_verify_row_inspect(const struct mf_verify_input *v, int64_t p, int64_t cols, float *scratch,
+                           struct mf_verify_row *row)
 {
     const struct mf_guarded *g = v->out;
     float factor = 1, *plain_x = scratch + cols;
@@ -188,10 +191,10 @@ bool mf_verify_has_reference(const struct mf_verify_input *v)
 {
     const struct mf_tensor_spec *a = &v->out->tensor_spec;
     float factor;
-    if (mf_tensor_spec_is_decoded(a)) /* from the host's weights, if it has made them */
+    if (mf_tensor_spec_is_decoded(a)) /* the reference is the host's weight, if it has been created */
         return (a->tensor == MF_TENSOR_W1D ? v->data->w1 : v->data->w2).part[0] != NULL;
     return a->zeroed || (a->tensor == MF_TENSOR_X && a->format == MF_FORMAT_BF16) ||
-           mf_reference_lacks(v->ref, a) || mf_reference_row(v->data, v->ref, a, 0, &factor);
+           mf_reference_lacks_z(v->ref, a) || mf_reference_row(v->data, v->ref, a, 0, &factor);
 }
 
 /* ---- two runs ---- */

@@ -1,4 +1,4 @@
-/* Handlers of readers: lists and single things, as JSON. */
+/* Reader handlers of lists and single objects, as JSON. */
 #include "server/api/api.h"
 
 #include "common/base/json.h"
@@ -17,7 +17,7 @@ static struct mf_store *store_of(void *reader)
     return ((struct mf_reader *)reader)->store;
 }
 
-/* What a read's error is to the client. */
+/* Responds to a failed read. */
 static int refuse_read(struct mf_request *r, int e, const char *what)
 {
     if (e == -ENOENT)
@@ -32,7 +32,7 @@ static int answer_list(struct mf_request *r, int e, struct mf_list *list, const 
     return e < 0 ? refuse_read(r, e, what) : mf_respond_list(&r->response, list->items, list->next);
 }
 
-/* One thing by the number in the path, as `read` finds it; what: the word for it when there is none. */
+/* Responds with the object of the id in the path. what: noun for the error message. */
 static int answer_one(void *reader, struct mf_request *r,
                       int (*read)(struct mf_store *s, int64_t id, cJSON **ret), const char *what)
 {
@@ -57,20 +57,20 @@ int mf_api_timeline(void *reader, struct mf_request *r)
     return answer_one(reader, r, mf_read_timeline, "batch");
 }
 
-/* A filter that names none of the words is refused, not answered by an empty list. */
-static int check_word(struct mf_request *r, const char *name, const char *const *words)
+/* Responds with 400 to a filter value that does not exist, instead of returning an empty list. */
+static int check_enum(struct mf_request *r, const char *name, const char *const *values)
 {
     const char *value = mf_request_query(r, name);
     char all[256] = "";
     if (!value)
         return 0;
-    for (int i = 0; words[i]; i++) {
-        if (strcmp(words[i], value) == 0)
+    for (int i = 0; values[i]; i++) {
+        if (strcmp(values[i], value) == 0)
             return 0;
         size_t len = strlen(all);
-        mf_format(all + len, sizeof(all) - len, "%s%s", i ? ", " : "", words[i]);
+        mf_format(all + len, sizeof(all) - len, "%s%s", i ? ", " : "", values[i]);
     }
-    return mf_refuse_at(&r->response, 400, name, "value", "%s: one of %s is expected", name, all);
+    return mf_refuse_at(&r->response, 400, name, "value", "%s: expected one of %s", name, all);
 }
 
 int mf_api_tasks(void *reader, struct mf_request *r)
@@ -78,7 +78,7 @@ int mf_api_tasks(void *reader, struct mf_request *r)
     static const char *const states[] = {"waiting",   "enumerating", "probing", "ranking",   "racing",
                                          "comparing", "done",        "failed",  "cancelled", NULL};
     struct mf_list list;
-    int e = check_word(r, "state", states);
+    int e = check_enum(r, "state", states);
     if (e < 0)
         return e;
     return answer_list(
@@ -116,11 +116,11 @@ int mf_api_race(void *reader, struct mf_request *r)
 
 int mf_api_steps(void *reader, struct mf_request *r)
 {
-    static const char *const words[] = {"pending",     "ok",          "slow",        "wrong",
-                                        "implausible", "crash",       "hang",        "no_memory",
-                                        "no_compile",  "unsupported", "quarantined", NULL};
+    static const char *const values[] = {"pending",     "ok",          "slow",        "wrong",
+                                         "implausible", "crash",       "hang",        "no_memory",
+                                         "no_compile",  "unsupported", "quarantined", NULL};
     struct mf_list list;
-    int e = check_word(r, "status", words);
+    int e = check_enum(r, "status", values);
     if (e < 0)
         return e;
     struct mf_step_filter filter = {
@@ -153,7 +153,7 @@ int mf_api_step_results(void *reader, struct mf_request *r)
     const char *text = mf_request_query(r, "task");
     if (text && mf_parse_i64(text, 1, INT64_MAX, &task) < 0)
         return mf_refuse_at(&r->response, 400, "task", "range",
-                            "task: the number of a task, from 1 on, is expected");
+                            "task: expected the number of a task (1 or more)");
     return answer_list(r, mf_read_step_results(store_of(reader), r->path_id[0], task, &r->page, &list), &list,
                        "step");
 }
@@ -200,12 +200,12 @@ int mf_api_metrics_read(void *reader, struct mf_request *r)
     return e < 0 ? mf_refuse_errno(&r->response, e, "read the metrics") : 0;
 }
 
-/* --- events ----------------------------------------------------------------------------------------------- */
+/* --- events --------------------------------------------------------------------------------------------- */
 
-/* One look into the table: about a chunk; the stream asks again for more. */
+/* Maximum bytes of one read, about one chunk of a stream. The stream asks again for more. */
 #define EVENTS_BYTES (64u << 10)
 
-/* Where a new stream begins: behind the id it names, else behind the latest event. */
+/* Sets the start of a new stream: after the given id, or after the latest event. */
 static int events_start(struct mf_store *s, struct mf_request *r)
 {
     const char *text = r->last_event_id[0] ? r->last_event_id : mf_request_query(r, "last_event_id");
@@ -216,8 +216,8 @@ static int events_start(struct mf_store *s, struct mf_request *r)
     r->cursor = last;
     if (text && mf_parse_i64(text, 0, INT64_MAX, &r->cursor) < 0)
         return mf_refuse_at(&r->response, 400, "last_event_id", "number",
-                            "Last-Event-ID: the id of an event, a number from 0 on, is expected");
-    /* An id from the future: of a farm that was since made anew. */
+                            "Last-Event-ID: expected the id of an event (0 or more)");
+    /* A larger id belongs to a farm that was recreated. */
     r->cursor = MF_MIN(r->cursor, last);
     r->first_cursor = r->cursor;
     return 0;

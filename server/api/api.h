@@ -1,15 +1,16 @@
-/* The handlers behind the routes, by the thread they run on. */
+/* Request handlers, grouped by the thread that runs them. */
 #pragma once
 
 #include "server/http/request.h"
 
-/* Reader: owner is struct mf_reader. */
-int mf_api_submit_read(void *reader, struct mf_request *r); /* body → struct mf_submission in r->work */
+/* Reader threads. The owner is a struct mf_reader. */
+int mf_api_submit_read(void *reader, struct mf_request *r); /* parses the body into r->work */
 int mf_api_batches(void *reader, struct mf_request *r);
 int mf_api_batch(void *reader, struct mf_request *r);
 int mf_api_tasks(void *reader, struct mf_request *r);
 int mf_api_timeline(void *reader, struct mf_request *r);
-int mf_api_events_read(void *reader, struct mf_request *r); /* what a stream missed, as text/event-stream */
+/* events missed by a stream, as text/event-stream */
+int mf_api_events_read(void *reader, struct mf_request *r);
 int mf_api_shapes(void *reader, struct mf_request *r);
 int mf_api_task(void *reader, struct mf_request *r);
 int mf_api_pipelines(void *reader, struct mf_request *r);
@@ -27,14 +28,14 @@ int mf_api_keys(void *reader, struct mf_request *r);
 int mf_api_export(void *reader, struct mf_request *r);
 int mf_api_left_out(void *reader, struct mf_request *r);
 int mf_api_merge(void *reader, struct mf_request *r);
-int mf_api_freeze_read(void *reader, struct mf_request *r); /* filters → struct mf_release_work in r->work */
+int mf_api_freeze_read(void *reader, struct mf_request *r); /* builds r->work (struct mf_release_work) */
 int mf_api_releases(void *reader, struct mf_request *r);
 int mf_api_release(void *reader, struct mf_request *r);
 int mf_api_release_rows(void *reader, struct mf_request *r);
 int mf_api_release_diff(void *reader, struct mf_request *r);
 int mf_api_release_csv(void *reader, struct mf_request *r);
 int mf_api_release_manifest(void *reader, struct mf_request *r);
-int mf_api_misses_read(void *reader, struct mf_request *r); /* body → a report in r->work */
+int mf_api_misses_read(void *reader, struct mf_request *r); /* parses the body into r->work */
 int mf_api_misses(void *reader, struct mf_request *r);
 int mf_api_channels(void *reader, struct mf_request *r);
 int mf_api_channel(void *reader, struct mf_request *r);
@@ -42,7 +43,7 @@ int mf_api_channel_history(void *reader, struct mf_request *r);
 int mf_api_channel_csv(void *reader, struct mf_request *r);
 int mf_api_metrics_read(void *reader, struct mf_request *r); /* counts by state, from the store */
 
-/* Writer: owner is struct mf_farm, within its turn's transaction. */
+/* Writer thread, inside the transaction of its loop iteration. The owner is a struct mf_farm. */
 int mf_api_submit_write(void *farm, struct mf_request *r);
 int mf_api_cancel(void *farm, struct mf_request *r);
 int mf_api_drain(void *farm, struct mf_request *r);
@@ -58,9 +59,9 @@ int mf_api_token_add(void *farm, struct mf_request *r);
 int mf_api_token_revoke(void *farm, struct mf_request *r);
 int mf_api_key_revoke(void *farm, struct mf_request *r);
 int mf_api_readyz(void *farm, struct mf_request *r);
-int mf_api_metrics_write(void *farm, struct mf_request *r); /* the writer's counters into r->stats */
+int mf_api_metrics_write(void *farm, struct mf_request *r); /* copies the writer's counters to r->stats */
 
-/* HTTP thread: owner is struct mf_http. */
+/* HTTP thread. The owner is a struct mf_http. */
 int mf_api_session(void *http, struct mf_request *r);
 int mf_api_session_end(void *http, struct mf_request *r);
 int mf_api_healthz(void *http, struct mf_request *r);

@@ -1,4 +1,4 @@
-/* Handlers of channels: what deployment pulls, and the moves that change it. */
+/* Handlers of channels: reading them, and the moves that change them. */
 #include "server/api/api.h"
 
 #include "common/base/clock.h"
@@ -21,7 +21,7 @@ static struct mf_store *store_of(void *reader)
 
 /* ---- moves ---- */
 
-/* {channel, staged, current}: as it stands after the move. */
+/* Responds with {channel, staged, current} after the move. */
 static int answer_move(struct mf_request *r, const struct mf_channel *c)
 {
     cJSON *o = cJSON_CreateObject();
@@ -40,61 +40,62 @@ static int answer_moved(struct mf_request *r, enum mf_moved moved, const struct 
     const char *name = r->path_name;
     switch (moved) {
     case MF_MOVED:
-    case MF_MOVED_BEFORE:
+    case MF_MOVED_ALREADY:
         return answer_move(r, c);
     case MF_MOVED_NO_RELEASE:
         return mf_refuse_at(p, 404, "release", "unknown", "release: there is no release %" PRId64, release);
     case MF_MOVED_NO_CHANNEL:
-        return mf_refuse(p, 404, "there is no channel %s; staging a release makes it", name);
+        return mf_refuse(p, 404, "there is no channel %s; stage a release to create it", name);
     case MF_MOVED_TOO_MANY:
-        return mf_refuse(p, 409, "there are %d channels already, and no channel %s among them",
+        return mf_refuse(p, 409, "the maximum of %d channels is reached; cannot create channel %s",
                          MF_CHANNELS_MAX, name);
     case MF_MOVED_CURRENT:
         return mf_refuse_at(p, 409, "release", "current",
-                            "release %" PRId64 " is what channel %s has already", release, name);
+                            "release %" PRId64 " is already the current release of channel %s", release,
+                            name);
     case MF_MOVED_NOT_STAGED:
-        return c->staged
-                   ? mf_refuse_at(p, 409, "release", "not_staged",
-                                  "release %" PRId64 " is not what channel %s has staged, which is %" PRId64,
-                                  release, name, c->staged)
-                   : mf_refuse_at(p, 409, "release", "not_staged",
-                                  "nothing is staged on channel %s; what is to be approved is staged first",
-                                  name);
+        return c->staged ? mf_refuse_at(p, 409, "release", "not_staged",
+                                        "release %" PRId64
+                                        " is not staged on channel %s, which has staged release %" PRId64,
+                                        release, name, c->staged)
+                         : mf_refuse_at(p, 409, "release", "not_staged",
+                                        "no release is staged on channel %s; stage it first", name);
     case MF_MOVED_NOT_CURRENT:
         return mf_refuse_at(p, 409, "release", "not_current",
-                            "release %" PRId64 " is not what channel %s has, which is %" PRId64, release,
-                            name, c->current);
-    case MF_MOVED_NONE_BELOW:
-        return mf_refuse_at(p, 409, "release", "first",
                             "release %" PRId64
-                            " is the first that was approved on channel %s: there is none to "
-                            "go back to",
-                            release, name);
+                            " is not the current release of channel %s, which has release %" PRId64,
+                            release, name, c->current);
+    case MF_MOVED_NO_PREVIOUS:
+        return mf_refuse_at(
+            p, 409, "release", "first",
+            "release %" PRId64
+            " is the first approved release of channel %s; there is no earlier one to roll back to",
+            release, name);
     }
     return mf_refuse_errno(p, -EINVAL, "move the channel");
 }
 
 static int move(void *farm, struct mf_request *r, enum mf_move kind)
 {
-    char whose[MF_RELEASE_NAME_MAX];
+    char token_name[MF_RELEASE_NAME_MAX];
     const char *text = mf_request_query(r, "release"), *reason = mf_request_query(r, "reason");
-    static const char *const becomes[MF_MOVE_N_] = {[MF_MOVE_STAGE] = "staged",
-                                                    [MF_MOVE_APPROVE] = "approved",
-                                                    [MF_MOVE_ROLLBACK] = "taken back",
-                                                    [MF_MOVE_UNSTAGE] = "not to be approved"};
+    static const char *const verbs[MF_MOVE_N_] = {[MF_MOVE_STAGE] = "stage",
+                                                  [MF_MOVE_APPROVE] = "approve",
+                                                  [MF_MOVE_ROLLBACK] = "roll back",
+                                                  [MF_MOVE_UNSTAGE] = "unstage"};
     struct mf_channel channel = {0};
     struct mf_channel_move m = {.channel = r->path_name,
                                 .move = kind,
-                                .moved_by = whose,
+                                .moved_by = token_name,
                                 .reason = reason ? reason : "",
                                 .at_ms = mf_wall_ms()};
     if (!text || mf_parse_i64(text, 1, INT64_MAX, &m.release) < 0)
         return mf_refuse_at(&r->response, 400, "release", text ? "range" : "missing",
-                            "release: the number of the release that is %s is expected", becomes[kind]);
+                            "release: expected the number of the release to %s", verbs[kind]);
     if (strlen(m.reason) >= MF_CHANNEL_TEXT_MAX)
-        return mf_refuse_at(&r->response, 400, "reason", "too_long", "reason: at most %d bytes",
-                            MF_CHANNEL_TEXT_MAX - 1);
-    int e = mf_farm_token_name(farm, r->token, whose);
+        return mf_refuse_at(&r->response, 400, "reason", "too_long",
+                            "reason: too long; the limit is %d bytes", MF_CHANNEL_TEXT_MAX - 1);
+    int e = mf_farm_token_name(farm, r->token, token_name);
     if (e == 0)
         e = mf_farm_channel_move(farm, &m, &channel);
     return e < 0 ? mf_refuse_errno(&r->response, e, "move the channel")
@@ -126,10 +127,10 @@ int mf_api_unstage(void *farm, struct mf_request *r)
 static int refuse_read(struct mf_request *r, int e)
 {
     if (e == -ENOENT)
-        return mf_refuse(&r->response, 404, "there is no channel %s; staging a release makes it",
+        return mf_refuse(&r->response, 404, "there is no channel %s; stage a release to create it",
                          r->path_name);
     if (e == -ENODATA)
-        return mf_refuse(&r->response, 404, "channel %s has no release yet: none was approved", r->path_name);
+        return mf_refuse(&r->response, 404, "channel %s has no release yet: approve one first", r->path_name);
     return mf_refuse_errno(&r->response, e, "read the channel");
 }
 
@@ -157,7 +158,7 @@ int mf_api_channel_history(void *reader, struct mf_request *r)
     return answer_list(r, mf_read_channel_moves(store_of(reader), r->path_name, &r->page, &list), &list);
 }
 
-/* Many hosts ask often: who has the bytes already is answered without their being read. */
+/* Many hosts poll this route: a matching ETag is answered without reading the table. */
 int mf_api_channel_csv(void *reader, struct mf_request *r)
 {
     struct mf_response *p = &r->response;
@@ -168,8 +169,8 @@ int mf_api_channel_csv(void *reader, struct mf_request *r)
         return refuse_read(r, e);
     (void)mf_respond_header(p, "Moefarm-Release", "%" PRId64 " %s", release, name);
     mf_format(p->etag, sizeof(p->etag), "\"%s\"", hash);
-    if (mf_request_has(r, p->etag)) {
-        p->status = 200; /* which becomes 304 on its way out */
+    if (mf_request_etag_matches(r, p->etag)) {
+        p->status = 200; /* mf_exchange turns it into 304 */
         return 0;
     }
     return mf_api_answer_release(r, store_of(reader), release, MF_RELEASE_CSV);

@@ -1,4 +1,4 @@
-/* Handlers of the export: the table, what it leaves out, and merging it into another. */
+/* Handlers of the export: the table, the rows left out, and merging into another table. */
 #include "server/api/api.h"
 
 #include "common/base/json.h"
@@ -21,7 +21,7 @@ static int make(struct mf_request *r, struct mf_store *s, enum mf_consumer *ret_
         return e;
     *ret_consumer = q.options.consumer;
     e = mf_export(s, &q.options, ret, ret_left_out);
-    return e < 0 ? mf_refuse_errno(&r->response, e, "make the table") : 0;
+    return e < 0 ? mf_refuse_errno(&r->response, e, "build the table") : 0;
 }
 
 int mf_api_export(void *reader, struct mf_request *r)
@@ -45,7 +45,7 @@ int mf_api_export(void *reader, struct mf_request *r)
     return mf_respond_header(p, "Content-Disposition", "inline; filename=\"tuned_fmoe.csv\"");
 }
 
-/* The page of an array that is in memory: the cursor's id is an index. */
+/* Returns one page of an array in memory. The id of the cursor is an index. */
 static cJSON *page_of(cJSON *list, const struct mf_page *page)
 {
     cJSON *o = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(o, "items");
@@ -75,7 +75,7 @@ int mf_api_left_out(void *reader, struct mf_request *r)
     return e < 0 ? e : mf_respond_json(&r->response, 200, page_of(left_out, &r->page));
 }
 
-/* --- merge ------------------------------------------------------------------------------------------------ */
+/* --- merge ---------------------------------------------------------------------------------------------- */
 
 static int add_merged(const struct mf_merge_result *merged, cJSON *o)
 {

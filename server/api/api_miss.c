@@ -1,4 +1,4 @@
-/* Handlers of what production missed: reports, the list, and batches made of it. */
+/* Handlers of production misses: reports, the list, and batches made from it. */
 #include "server/api/api.h"
 
 #include "common/base/json.h"
@@ -19,7 +19,7 @@
 /* ---- a report ---- */
 
 struct work {
-    struct mf_miss_report report; /* points into what follows */
+    struct mf_miss_report report; /* points into the fields below */
     char source[MF_MISS_SOURCE_MAX];
     char key[128];
     char hash[65];
@@ -36,7 +36,7 @@ static void work_free(void *p)
     free(w);
 }
 
-/* Where problems of a row go. */
+/* Context of add_shape_problem. */
 struct row_problems {
     struct work *w;
     int index;
@@ -55,20 +55,22 @@ static int add_shape_problem(void *context, const char *member, const char *code
     return add_error(to->w, at, code, why);
 }
 
-/* Only `shape` and `count`: a member that is misspelt is not one that is passed over. */
+/* Returns 1 if the object has only known members, so that a misspelt member is reported. Otherwise adds an
+ * error and returns 0, or -ENOMEM. */
 static int check_members(struct work *w, const cJSON *item, int index)
 {
     char at[112];
     const cJSON *member;
     mf_format(at, sizeof(at), "misses[%d]", index);
     if (!cJSON_IsObject(item))
-        return add_error(w, at, "type", "an object with shape and count is expected") < 0 ? -ENOMEM : 0;
+        return add_error(w, at, "type", "expected an object with shape and count") < 0 ? -ENOMEM : 0;
     cJSON_ArrayForEach (member, item) {
         if (strcmp(member->string, "shape") == 0 || strcmp(member->string, "count") == 0 ||
             strcmp(member->string, "layout") == 0)
             continue;
         mf_format(at, sizeof(at), "misses[%d].%.60s", index, member->string);
-        return add_error(w, at, "unknown", "shape, count and layout are expected") < 0 ? -ENOMEM : 0;
+        return add_error(w, at, "unknown", "unknown member; expected shape, count and layout") < 0 ? -ENOMEM
+                                                                                                   : 0;
     }
     return 1;
 }
@@ -87,7 +89,7 @@ static int read_row(struct work *w, const cJSON *item, int index)
     const cJSON *layout = cJSON_GetObjectItemCaseSensitive(item, "layout");
     if (layout && (!cJSON_IsString(layout) || !mf_path_is_layout(layout->valuestring))) {
         mf_format(at, sizeof(at), "misses[%d].layout", index);
-        return add_error(w, at, "value", "\"w1=LAYOUT w2=LAYOUT\" is expected");
+        return add_error(w, at, "value", "expected \"w1=LAYOUT w2=LAYOUT\"");
     }
     row->layout[0] = '\0';
     if (layout)
@@ -97,7 +99,7 @@ static int read_row(struct work *w, const cJSON *item, int index)
         return 0;
     }
     mf_format(at, sizeof(at), "misses[%d].count", index);
-    return add_error(w, at, "range", "a whole number from 1 to 2^53 is expected");
+    return add_error(w, at, "range", "expected an integer from 1 to 2^53");
 }
 
 static int read_source(struct work *w, const cJSON *json, struct mf_response *p)
@@ -110,7 +112,7 @@ static int read_source(struct work *w, const cJSON *json, struct mf_response *p)
     if (r == 0)
         r = *source ? mf_copy(w->source, sizeof(w->source), source) : -EINVAL;
     return r < 0 ? mf_refuse_at(p, 422, "source", "value",
-                                "source: a line of 1 to %d bytes is expected, that says who missed",
+                                "source: expected one line of 1 to %d bytes that names the reporting host",
                                 MF_MISS_SOURCE_MAX - 1)
                  : 0;
 }
@@ -120,7 +122,7 @@ static int read_class(struct work *w, const cJSON *json, struct mf_response *p)
     const char *class = "";
     (void)mf_json_text(json, "class", &class);
     return mf_device_class_parse(class, &w->report.class) < 0
-               ? mf_refuse_at(p, 422, "class", "value", "class: a device class is expected, as gfx942/304")
+               ? mf_refuse_at(p, 422, "class", "value", "class: expected a device class such as gfx942/304")
                : 0;
 }
 
@@ -130,7 +132,7 @@ static int read_rows(struct work *w, const cJSON *misses, struct mf_response *p)
     int n = cJSON_GetArraySize(misses), index = 0, r = 0;
     if (!cJSON_IsArray(misses) || n == 0 || n > MF_MISS_REPORT_ROWS)
         return mf_refuse_at(p, 422, "misses", "range",
-                            "misses: an array of 1 to %d objects {shape, count} is expected",
+                            "misses: expected an array of 1 to %d objects {shape, count}",
                             MF_MISS_REPORT_ROWS);
     w->rows = calloc((size_t)n, sizeof(*w->rows));
     r = w->rows ? 0 : -ENOMEM;
@@ -140,7 +142,7 @@ static int read_rows(struct work *w, const cJSON *misses, struct mf_response *p)
     if (r < 0)
         return mf_refuse_errno(p, r, "read the misses");
     if (w->n_rows == 0)
-        return mf_refuse_errors(p, 422, "no row is a miss that can be counted", MF_TAKE(w->errors));
+        return mf_refuse_errors(p, 422, "no valid entry in misses; see errors", MF_TAKE(w->errors));
     return 0;
 }
 
@@ -155,9 +157,10 @@ static int read_body(struct work *w, struct mf_request *r)
     cJSON_ArrayForEach (member, json)
         if (strcmp(member->string, "source") != 0 && strcmp(member->string, "class") != 0 &&
             strcmp(member->string, "misses") != 0)
-            return mf_refuse_at(p, 422, member->string, "unknown",
-                                "%.60s: source (text), class (gfx/cu) and misses (array) are expected",
-                                member->string);
+            return mf_refuse_at(
+                p, 422, member->string, "unknown",
+                "%.60s: unknown member; expected source (string), class (gfx/cu) and misses (array)",
+                member->string);
     e = read_source(w, json, p);
     if (e == 0)
         e = read_class(w, json, p);
@@ -194,17 +197,17 @@ int mf_api_misses_write(void *farm, struct mf_request *r)
 {
     const struct work *w = r->work;
     cJSON *receipt = NULL;
-    int e = mf_farm_misses_take(farm, &w->report, &receipt);
+    int e = mf_farm_misses_add(farm, &w->report, &receipt);
     if (e == -EEXIST)
         return mf_refuse_at(&r->response, 409, "header.Idempotency-Key", "reused",
-                            "Idempotency-Key: %s was used before with another body; take a new key",
+                            "Idempotency-Key: %s was already used with a different body; use a new key",
                             r->idempotency_key);
     if (e < 0)
-        return mf_refuse_errno(&r->response, e, "count the misses");
+        return mf_refuse_errno(&r->response, e, "store the misses");
     return mf_respond_json(&r->response, e == 1 ? 200 : 201, receipt);
 }
 
-/* ---- the list, and batches of it ---- */
+/* ---- list and batches ---- */
 
 static int query_class(struct mf_request *r, struct mf_device_class *class,
                        const struct mf_device_class **ret)
@@ -213,7 +216,7 @@ static int query_class(struct mf_request *r, struct mf_device_class *class,
     *ret = text ? class : NULL;
     if (text && mf_device_class_parse(text, class) < 0)
         return mf_refuse_at(&r->response, 400, "class", "value",
-                            "class: a device class is expected, as gfx942/304");
+                            "class: expected a device class such as gfx942/304");
     return 0;
 }
 
@@ -228,7 +231,7 @@ int mf_api_misses(void *reader, struct mf_request *r)
         return -EINVAL;
     if (state && mf_miss_state_parse(state, &parsed) < 0)
         return mf_refuse_at(&r->response, 400, "state", "value",
-                            "state: one of open, tuning, tuned, failed is expected");
+                            "state: expected one of open, tuning, tuned, failed");
     int e = mf_read_misses(((struct mf_reader *)reader)->store, of, state, &r->page, &list);
     return e < 0 ? mf_refuse_errno(&r->response, e, "read the misses")
                  : mf_respond_list(&r->response, list.items, list.next);
@@ -245,10 +248,10 @@ int mf_api_misses_submit(void *farm, struct mf_request *r)
         return -EINVAL;
     if (least && mf_parse_i64(least, 1, COUNT_MAX, &filter.min_count) < 0)
         return mf_refuse_at(&r->response, 400, "min_count", "range",
-                            "min_count: a whole number from 1 on is expected");
+                            "min_count: expected an integer of 1 or more");
     if (text && mf_parse_i64(text, 0, 100, &priority) < 0)
         return mf_refuse_at(&r->response, 400, "priority", "range",
-                            "priority: a whole number from 0 to 100 is expected");
+                            "priority: expected an integer from 0 to 100");
     int e = mf_farm_misses_submit(farm, &filter, (int)priority, &batches);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "submit the misses");

@@ -1,4 +1,4 @@
-/* Handlers of releases: freezing (a reader makes it, the writer stores it), and reading what was frozen. */
+/* Handlers of releases: freezing (a reader creates the release, the writer stores it) and reading. */
 #include "server/api/api.h"
 
 #include "common/base/clock.h"
@@ -36,26 +36,27 @@ int mf_api_freeze_read(void *reader, struct mf_request *r)
     struct mf_store *s = store_of(reader);
     struct mf_table_query query;
     struct mf_release_work *work = NULL;
-    char whose[MF_TOKEN_NAME_MAX], why[MF_REASON_MAX] = "";
-    struct mf_release_wish wish = {.name = mf_request_query(r, "name"), .created_ms = mf_wall_ms()};
-    if (wish.name && (!mf_is_name(wish.name, MF_RELEASE_NAME_MAX - 1) || !isalpha((unsigned char)*wish.name)))
+    char token_name[MF_TOKEN_NAME_MAX], why[MF_REASON_MAX] = "";
+    struct mf_release_request request = {.name = mf_request_query(r, "name"), .created_ms = mf_wall_ms()};
+    if (request.name &&
+        (!mf_is_name(request.name, MF_RELEASE_NAME_MAX - 1) || !isalpha((unsigned char)*request.name)))
         return mf_refuse_at(&r->response, 400, "name", "value",
-                            "name: a letter and up to 62 letters, digits, '.', '_' and '-' are expected");
+                            "name: expected a letter and up to 62 letters, digits, '.', '_' or '-'");
     int e = mf_table_query_read(r, s, &query);
     if (e < 0)
         return e;
-    e = mf_store_token_name(s, r->token, whose);
-    wish.created_by = whose;
+    e = mf_store_token_name(s, r->token, token_name);
+    request.created_by = token_name;
     if (e == 0)
-        e = mf_release_make(s, &query.options, &wish, &work, why);
+        e = mf_release_make(s, &query.options, &request, &work, why);
     if (e == -ENODATA)
         return mf_refuse(&r->response, 422,
-                         "no config is within the filters, so there is nothing to freeze; "
-                         "/api/v1/export/left_out says what is left out and why");
+                         "no config matches the filters, so there is nothing to freeze; "
+                         "/api/v1/export/left_out lists the rows that were left out, with reasons");
     if (e == -EFBIG)
         return mf_refuse(
             &r->response, 422,
-            "its table or manifest would be larger than %u MiB; freeze less: by class or layer_model",
+            "the table or the manifest would exceed %u MiB; restrict it with class or layer_model",
             MF_RESPONSE_BODY_MAX >> 20);
     if (e < 0)
         return *why ? mf_refuse(&r->response, 500, "write the table: %s", why)
@@ -73,7 +74,7 @@ int mf_api_freeze_write(void *farm, struct mf_request *r)
     if (e == -EEXIST)
         return mf_refuse_at(
             &r->response, 409, "name", "taken",
-            "name: there is a release %s already, of other rows or filters; take another name",
+            "name: release %s already exists with different rows or filters; use another name",
             release->name);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "store the release");
@@ -122,7 +123,7 @@ int mf_api_release_diff(void *reader, struct mf_request *r)
     int64_t against = 0;
     if (text && mf_parse_i64(text, 1, INT64_MAX, &against) < 0)
         return mf_refuse_at(&r->response, 400, "against", "range",
-                            "against: the number of a release, from 1 on, is expected");
+                            "against: expected the number of a release (1 or more)");
     int e = mf_read_release_diff(store_of(reader), r->path_id[0], against, &json);
     if (e == -ENOENT && against)
         return mf_refuse(&r->response, 404, "there is no release %" PRId64 " or %" PRId64, r->path_id[0],
@@ -135,12 +136,13 @@ int mf_api_answer_release(struct mf_request *r, struct mf_store *s, int64_t id, 
     char hash[MF_SHA256_TEXT_MAX];
     int e = mf_read_release_file(s, id, what, &r->response.body, hash);
     if (e == -EBADMSG)
-        (void)log_err(e, "release %" PRId64 " does not have the hash that it was frozen with", id);
+        (void)log_err(e, "release %" PRId64 " does not match the hash it was frozen with", id);
     if (e == -EBADMSG)
-        return mf_refuse(&r->response, 500,
-                         "release %" PRId64 ": its stored bytes are not those that were frozen; the database "
-                         "is damaged: restore it from a backup",
-                         id);
+        return mf_refuse(
+            &r->response, 500,
+            "release %" PRId64
+            ": the stored file does not match its hash, so the database is damaged; restore it from a backup",
+            id);
     if (e < 0)
         return e == -ENOENT ? mf_refuse(&r->response, 404, "there is no release %" PRId64, id)
                             : mf_refuse_errno(&r->response, e, "read the release");

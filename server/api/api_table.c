@@ -19,10 +19,10 @@ static int read_class(struct mf_request *r, struct mf_table_query *q)
         return 0;
     if (mf_device_class_parse(text, class) < 0)
         return mf_refuse_at(&r->response, 400, "class", "value",
-                            "class: a device class is expected, as gfx942/304");
+                            "class: expected a device class such as gfx942/304");
     if (o->filter.gfx && strcmp(o->filter.gfx, class->gfx) != 0)
         return mf_refuse_at(&r->response, 400, "gfx", "conflict",
-                            "gfx and class name two different gfx; give one of them");
+                            "gfx and class do not match; give only one of them");
     o->filter.gfx = class->gfx;
     o->filter.cu_num = class->cu_num;
     return 0;
@@ -37,8 +37,9 @@ static int read_layer_model(struct mf_request *r, struct mf_table_query *q)
         return 0;
     mf_format(row, sizeof(row), "1,%s", text);
     if (mf_shape_parse(row, &shape) < 0)
-        return mf_refuse_at(&r->response, 400, "layer_model", "value",
-                            "layer_model: eleven values are expected, a shape's row without its token");
+        return mf_refuse_at(
+            &r->response, 400, "layer_model", "value",
+            "layer_model: expected eleven comma-separated values, a shape's row without its token count");
     mf_shape_print_layer_model(&shape, q->layer_model);
     q->options.filter.layer_model = q->layer_model;
     return 0;
@@ -53,11 +54,11 @@ static int read_options(struct mf_request *r, struct mf_table_query *q)
     o->filter.model = mf_request_query(r, "model");
     if (batch && mf_parse_i64(batch, 1, INT64_MAX, &o->filter.batch) < 0)
         return mf_refuse_at(&r->response, 400, "batch", "range",
-                            "batch: the number of a batch, from 1 on, is expected");
+                            "batch: expected the number of a batch (1 or more)");
     if (consumer && strcmp(consumer, "aiter") == 0)
         o->consumer = MF_CONSUMER_AITER;
     else if (consumer && strcmp(consumer, "moefarm") != 0)
-        return mf_refuse_at(&r->response, 400, "consumer", "value", "consumer: moefarm or aiter is expected");
+        return mf_refuse_at(&r->response, 400, "consumer", "value", "consumer: expected moefarm or aiter");
     int e = read_class(r, q);
     return e < 0 ? e : read_layer_model(r, q);
 }
@@ -69,12 +70,12 @@ static int check_models(struct mf_store *s, const struct mf_export_options *o, s
         return 0;
     int r = mf_store_export_models(s, &o->filter, o->simulated, models, sizeof(models));
     if (r < 0)
-        return mf_refuse_errno(p, r, "look for the models of a class");
+        return mf_refuse_errno(p, r, "list the device models of a class");
     if (!models[0])
         return 0;
     return mf_refuse_at(
         p, 409, "model", "ambiguous",
-        "a class has configs of more than one device model, and a table can hold one: say model=… (%s)",
+        "a device class has configs of several device models, but a table holds only one; add model=… (%s)",
         models);
 }
 
@@ -84,8 +85,8 @@ int mf_table_query_read(struct mf_request *r, struct mf_store *s, struct mf_tabl
     return e < 0 ? e : check_models(s, &ret->options, &r->response);
 }
 
-/* A file without a name beside the database, so that a large table does not stay in memory. */
-static int unnamed_file(struct mf_store *s)
+/* Opens an unlinked file next to the database, so that a large table does not stay in memory. */
+static int open_temporary_file(struct mf_store *s)
 {
     _cleanup_(mf_freep) char *path = strdup(mf_store_path(s));
     int fd = path ? open(dirname(path), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
@@ -98,7 +99,7 @@ int mf_table_answer(struct mf_request *r, struct mf_store *s, const char *conten
                     const char sha256[MF_SHA256_TEXT_MAX])
 {
     struct mf_response *p = &r->response;
-    _cleanup_(mf_closep) int fd = unnamed_file(s);
+    _cleanup_(mf_closep) int fd = open_temporary_file(s);
     int e = fd < 0 ? fd : mf_write_all(fd, p->body.data, p->body.len);
     if (e < 0)
         return mf_refuse_errno(p, e, "write the table to a file");

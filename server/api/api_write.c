@@ -1,4 +1,4 @@
-/* Handlers of the writer, within its turn's transaction; but for /metrics, which only takes its counters. */
+/* Writer handlers; all but readyz change the store, inside the transaction of the loop iteration. */
 #include "server/api/api.h"
 
 #include "common/base/json.h"
@@ -17,7 +17,7 @@ int mf_api_submit_write(void *farm, struct mf_request *r)
     if (e == -EEXIST)
         return mf_refuse_at(
             &r->response, 409, "header.Idempotency-Key", "reused",
-            "Idempotency-Key: %s was used before with another body or other options; take a new key",
+            "Idempotency-Key: %s was already used with a different body or options; use a new key",
             r->idempotency_key);
     if (e < 0)
         return mf_refuse_errno(&r->response, e, "store the batch");
@@ -30,7 +30,7 @@ int mf_api_cancel(void *farm, struct mf_request *r)
     if (e == -ENOENT)
         return mf_refuse(&r->response, 404, "there is no batch %" PRId64, r->path_id[0]);
     if (e == 1)
-        return mf_refuse(&r->response, 409, "batch %" PRId64 " has ended already", r->path_id[0]);
+        return mf_refuse(&r->response, 409, "batch %" PRId64 " has already ended", r->path_id[0]);
     return e < 0 ? mf_refuse_errno(&r->response, e, "cancel the batch")
                  : mf_respond_state(&r->response, "cancelled");
 }
@@ -50,12 +50,12 @@ int mf_api_revive(void *farm, struct mf_request *r)
     const char *text = mf_request_query(r, "class");
     if (!text || mf_device_class_parse(text, &class) < 0)
         return mf_refuse_at(&r->response, 400, "class", text ? "value" : "missing",
-                            "class: the device class is expected, as gfx942/304");
+                            "class: expected a device class such as gfx942/304");
     int e = mf_farm_revive(farm, r->path_id[0], &class);
     if (e == -ENOENT)
         return mf_refuse(&r->response, 404, "kernel %" PRId64 " is not in quarantine on %s", r->path_id[0],
                          text);
-    return e < 0 ? mf_refuse_errno(&r->response, e, "lift the quarantine")
+    return e < 0 ? mf_refuse_errno(&r->response, e, "end the quarantine")
                  : mf_respond_state(&r->response, "revived");
 }
 

@@ -1,4 +1,4 @@
-/* The baseline of a submission: a tuned table whose rows are what is deployed. */
+/* The baseline of a submission: a tuned table with the deployed rows. */
 #include "server/api/submission.h"
 
 #include "common/base/cleanup.h"
@@ -13,7 +13,7 @@ int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_r
 {
     char why[MF_REASON_MAX] = "";
     if (w->baseline)
-        return mf_refuse_at(p, 400, "baseline", "conflict", "baseline: it is given twice");
+        return mf_refuse_at(p, 400, "baseline", "conflict", "baseline: given twice; give it once");
     int r = mf_table_read("baseline", text, strlen(text), &w->baseline, why);
     if (r == -EBADMSG || r == -EFBIG)
         return mf_refuse_at(p, 422, "baseline", "csv", "baseline: %s", why);
@@ -21,21 +21,20 @@ int mf_baseline_read(struct mf_submission_work *w, const char *text, struct mf_r
         return mf_refuse_errno(p, r, "read the baseline");
     if (w->baseline->op != MF_TABLE_FMOE || !w->baseline->tuned)
         return mf_refuse_at(p, 422, "baseline", "operator",
-                            "baseline: a tuned_fmoe.csv is expected, as the export for consumer moefarm "
-                            "writes it");
+                            "baseline: expected a tuned_fmoe.csv, exported with consumer=moefarm");
     w->submission.options.has_baseline = true;
     return 0;
 }
 
-/* A baseline says what a new row has to beat. */
+/* A baseline requires promote=improved: its rows are the ones a new row must beat. */
 static int check_promote(struct mf_submission_work *w, struct mf_response *p)
 {
     if (!w->promote_given)
         w->submission.options.promote = MF_PROMOTE_IMPROVED;
     else if (w->submission.options.promote != MF_PROMOTE_IMPROVED)
         return mf_refuse_at(p, 400, "options.promote", "conflict",
-                            "options.promote: improved is expected with a baseline; with always every row "
-                            "is replaced, and no baseline is looked at");
+                            "options.promote: a baseline requires improved, because always replaces every "
+                            "row without a comparison");
     return 0;
 }
 
@@ -62,15 +61,14 @@ static int add_row(struct mf_submission_work *w, const struct mf_table_row *row,
     if (pipeline && *pipeline)
         return 0;
     char message[MF_REASON_MAX];
-    mf_format(
-        message, sizeof(message),
-        "it names no pipeline, only %.100s, so that nothing can be run against it: it stays, and its shape "
-        "is not tuned. Tune that with promote=always to replace it",
-        mf_table_no_kernel(row->kernel1) ? "no kernel either" : row->kernel1);
+    mf_format(message, sizeof(message),
+              "the row names no pipeline (kernel: %.100s), so no candidate can race against it. The row is "
+              "kept and its shape is not tuned. To replace it, submit the shape with promote=always",
+              mf_table_no_kernel(row->kernel1) ? "none" : row->kernel1);
     return add_error(w, row->line, "baseline", message);
 }
 
-/* Is it of a class that the batch is for, where it says which those are? */
+/* Returns true if the batch includes the device class. */
 static bool is_wanted(const struct mf_batch_options *o, const struct mf_device_class *class)
 {
     for (int i = 0; i < o->n_classes; i++) {
@@ -80,7 +78,7 @@ static bool is_wanted(const struct mf_batch_options *o, const struct mf_device_c
     return o->n_classes == 0;
 }
 
-/* Which of them are of the batch's shapes; a row with a tag is one that production passes over. */
+/* Selects the rows of submitted shapes. Ignores tagged rows, as production does. */
 static int match(struct mf_submission_work *w)
 {
     struct mf_table *t = w->baseline;

@@ -1,8 +1,8 @@
-/* Where a page of a list starts and how long it is. Lists page by key, not by offset: the cursor holds the sort
- * key of the last row given, so rows that come and go in between neither repeat nor hide others.
+/* Position and size of a list page. Lists are paged by key, not by offset: the cursor holds the sort key of
+ * the last row returned, so rows added or removed between requests neither repeat nor hide other rows.
  *
- * Every list is ordered by up to three keys: a group, a number, and the row's id, which makes it total. The
- * text form is opaque to clients ("g.d.i", each in hex). */
+ * Lists are ordered by up to three keys: a group, a number and the row id, which makes the order total. The
+ * text form "group.number.id" (hexadecimal) is opaque to clients. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,12 +14,12 @@
 
 struct mf_page {
     int limit;
-    bool from; /* false: from the start; the keys below are then 0 */
+    bool from; /* false: first page; the keys below are then 0 */
     int64_t group;
     double number;
     int64_t id;
 };
 
 void mf_cursor_print(int64_t group, double number, int64_t id, char buf[MF_CURSOR_TEXT_MAX]);
-/* Sets from and the keys. -EINVAL for a text that mf_cursor_print does not write. */
+/* Sets from and the keys. Returns -EINVAL unless mf_cursor_print could have written the text. */
 int mf_cursor_parse(const char *text, struct mf_page *ret);

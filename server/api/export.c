@@ -33,9 +33,9 @@ static int leave_out(struct export *x, const char *class, const char *model, con
     return 0;
 }
 
-/* A text that a cell can hold: the readers of these tables split at commas and know no quotes. Nor is one a formula to who opens the
- * table in a spreadsheet. */
-static void cell(char *dst, size_t cap, const char *text)
+/* Copies text into a CSV cell. Replaces commas and quotes, because consumers split at commas and know no
+ * quoting. Strips leading "=+-@", so that spreadsheets do not run the cell as a formula. */
+static void copy_cell(char *dst, size_t cap, const char *text)
 {
     mf_format(dst, cap, "%s", text ? text : "");
     for (char *p = dst; *p; p++)
@@ -55,7 +55,7 @@ void mf_export_join(const struct mf_export_config *c, char *dst, size_t cap)
         (void)mf_pipeline_text_add(dst, cap, c->steps[i].family, c->steps[i].name);
 }
 
-/* The step that holds gemm1, the one that holds gemm2; the same when one does both. NULL: neither. */
+/* Finds the steps that cover gemm1 and gemm2, which may be the same step. NULL if there is none. */
 static void find_stages(const struct mf_export_config *c, const struct mf_export_step **ret1,
                         const struct mf_export_step **ret2)
 {
@@ -75,7 +75,7 @@ static const char *text_of(const cJSON *json, const char *key)
     return text;
 }
 
-/* Texts of a row, while the table copies them. */
+/* Storage of a row's texts until mf_table_add copies them. */
 struct row_texts {
     char pipeline[MF_EXPORT_PIPELINE_MAX];
     char layout[128], model[128], revision[128], compiler[256], routing[MF_ROUTING_TEXT_MAX], seed[32], n[24],
@@ -89,11 +89,11 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     (void)mf_json_double(provenance, "seed", &seed);
     const char *search = text_of(provenance, "search");
     mf_export_join(c, t->pipeline, sizeof(t->pipeline));
-    cell(t->layout, sizeof(t->layout), c->layout);
-    cell(t->model, sizeof(t->model), c->model);
-    cell(t->revision, sizeof(t->revision), text_of(provenance, "revision"));
-    cell(t->compiler, sizeof(t->compiler), text_of(provenance, "compiler"));
-    cell(t->routing, sizeof(t->routing), text_of(provenance, "routing"));
+    copy_cell(t->layout, sizeof(t->layout), c->layout);
+    copy_cell(t->model, sizeof(t->model), c->model);
+    copy_cell(t->revision, sizeof(t->revision), text_of(provenance, "revision"));
+    copy_cell(t->compiler, sizeof(t->compiler), text_of(provenance, "compiler"));
+    copy_cell(t->routing, sizeof(t->routing), text_of(provenance, "routing"));
     mf_format(t->seed, sizeof(t->seed), "%.0f", seed);
     mf_format(t->n, sizeof(t->n), "%lld", (long long)c->n);
     mf_format(t->mad, sizeof(t->mad), "%.4f", c->mad);
@@ -115,10 +115,10 @@ static void fill_own(const struct mf_export_config *c, const cJSON *provenance, 
     row->own[MF_OWN_FORM] = t->form;
 }
 
-/* What AITER's own check of its tables refuses (test_csv_validation). */
+/* Limit of AITER's table test (test_csv_validation). */
 #define AITER_ERR_MAX 0.2
 
-/* Why AITER would not run the row, or not meet it. */
+/* Returns true, and the reason, if AITER could not run the row or would never look it up. */
 static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shape *shape, char *why,
                           size_t cap)
 {
@@ -127,7 +127,8 @@ static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shap
     if (*form || shape->act_type == MF_ACT_GELU_TANH || shape->act_type == MF_ACT_SILU_STEP ||
         shape->q_type == MF_QTYPE_PER_1X16) {
         mf_format(why, cap,
-                  "AITER's table cannot say form '%s', %s or %s of this shape; consumer=moefarm exports it",
+                  "AITER's table format cannot express form '%s', %s or %s of this shape; export it with "
+                  "consumer=moefarm",
                   form, mf_act_name(shape->act_type), mf_qtype_name(shape->q_type));
         return true;
     }
@@ -135,53 +136,53 @@ static bool aiter_refuses(const struct mf_export_config *c, const struct mf_shap
         if (c->steps[i].aiter)
             continue;
         mf_format(why, cap,
-                  "AITER does not dispatch %s:%s, which is moefarm's own; consumer=moefarm exports it",
+                  "AITER does not dispatch %s:%s, a kernel of moefarm; export it with consumer=moefarm",
                   c->steps[i].family, c->steps[i].name);
         return true;
     }
     if (c->err1 > AITER_ERR_MAX || c->err2 > AITER_ERR_MAX) {
-        mf_format(
-            why, cap,
-            "err1 %.1f%% or err2 %.1f%% is above the %.0f%% that AITER's own check of its tables allows",
-            100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
+        mf_format(why, cap, "err1 %.1f%% or err2 %.1f%% exceeds %.0f%%, the limit of AITER's table check",
+                  100 * c->err1, 100 * c->err2, 100 * AITER_ERR_MAX);
         return true;
     }
     struct mf_shape key;
     char rule[MF_REASON_MAX] = "";
     if (mf_production_row(shape, &key, rule, sizeof(rule)) > 0) {
-        mf_format(why, cap, "%s; a batch with consumer=aiter tunes the key that production computes", rule);
+        mf_format(why, cap, "%s; submit a batch with consumer=aiter to tune the key that production computes",
+                  rule);
         return true;
     }
     return false;
 }
 
-/* Why the row cannot be in the table; false when it can. */
+/* Returns true, and the reason, if the row is left out. */
 static bool refuses(const struct export *x, const struct mf_export_config *c, const struct mf_shape *shape,
                     char *why, size_t cap)
 {
     const struct mf_export_step *one, *two;
     find_stages(c, &one, &two);
     if (c->simulated && !x->options->simulated) {
-        mf_format(why, cap, "the device is simulated; simulated=1 exports it");
+        mf_format(why, cap, "the device is simulated; export it with simulated=1");
         return true;
     }
     if (!(c->us > 0) || !one || !two) {
         mf_format(why, cap,
-                  !(c->us > 0) ? "its time is not a positive number"
-                               : "no step of its pipeline holds a GEMM");
+                  !(c->us > 0) ? "the time is not a positive number"
+                               : "no step of the pipeline covers a GEMM");
         return true;
     }
     return x->options->consumer == MF_CONSUMER_AITER && aiter_refuses(c, shape, why, cap);
 }
 
-/* With the decimals that the table keeps, so that a row merged into what it was written to is found to be the same. */
-static double as_written(double us)
+/* Rounds to the table's decimals, so that merging a row into a table that has it already finds it unchanged.
+ */
+static double round_us(double us)
 {
     return round(us * 1e4) / 1e4;
 }
 
-/* What AITER's columns say of a kernel that is the whole layer: one that quantises for itself takes the hidden states as
- * they are (xbf16); one that needs no sort before it is FLAT, or sorts for itself where it has blocks (emsort). */
+/* Sets AITER's columns for a kernel that covers the whole layer. xbf16: it quantises the hidden states
+ * itself. flat: it covers the sort; 2 (emsort) if it works in blocks, otherwise 1. */
 static void fill_one_stage(const struct mf_export_config *c, const struct mf_export_step *one,
                            struct mf_table_row *row)
 {
@@ -198,12 +199,12 @@ static void fill_one_stage(const struct mf_export_config *c, const struct mf_exp
 static int add_config(const struct mf_export_config *c, void *data)
 {
     struct export *x = data;
-    /* A pipeline that needs no blocks is what AITER writes as block_m 1. */
+    /* AITER writes block_m 1 for pipelines without blocks. */
     struct mf_table_row row = {.class = c->class,
                                .block_m = MF_MAX(1, c->block_m),
-                               .us = as_written(c->us),
-                               .us1 = as_written(c->us1),
-                               .us2 = as_written(c->us2),
+                               .us = round_us(c->us),
+                               .us1 = round_us(c->us1),
+                               .us2 = round_us(c->us2),
                                .err1 = c->err1,
                                .err2 = c->err2};
     const struct mf_export_step *one, *two;
@@ -212,7 +213,7 @@ static int add_config(const struct mf_export_config *c, void *data)
 
     mf_device_class_print(&c->class, class);
     if (mf_shape_parse(c->row, &row.shape) < 0)
-        return leave_out(x, class, c->model, c->row, c->us, "its shape is not one that this version reads");
+        return leave_out(x, class, c->model, c->row, c->us, "this version cannot parse the shape");
     if (refuses(x, c, &row.shape, why, sizeof(why)))
         return leave_out(x, class, c->model, c->row, c->us, why);
 
@@ -229,8 +230,8 @@ static int add_config(const struct mf_export_config *c, void *data)
     int r = mf_table_add(x->table, &row);
     if (r == -EINVAL)
         return leave_out(x, class, c->model, c->row, c->us,
-                         "one of its texts cannot be written in a CSV cell");
-    return r == 0 && x->options->taken ? x->options->taken(c, &row, x->options->data) : r;
+                         "a text of the row cannot be written to a CSV cell");
+    return r == 0 && x->options->on_row ? x->options->on_row(c, &row, x->options->data) : r;
 }
 
 static int add_failed(const char *class, const char *row, const char *reason, void *data)

@@ -1,4 +1,4 @@
-/* /api/openapi.json, made from the table of routes and the schemas of schemas.json, once, on the HTTP thread. */
+/* Generates /api/openapi.json from the table of routes and schemas.json. */
 #include "server/api/api.h"
 
 #include "common/base/json.h"
@@ -62,11 +62,11 @@ static cJSON *parameters(const struct mf_route *route)
 {
     cJSON *list = cJSON_CreateArray();
     if (strstr(route->path, "{name}"))
-        cJSON_AddItemToArray(list, parameter("name", "path", "its name", type_of("string")));
+        cJSON_AddItemToArray(list, parameter("name", "path", "name of the object", type_of("string")));
     if (strstr(route->path, "{id}")) {
         cJSON *id = type_of("integer");
         cJSON_AddNumberToObject(id, "minimum", 1);
-        cJSON_AddItemToArray(list, parameter("id", "path", "its number", id));
+        cJSON_AddItemToArray(list, parameter("id", "path", "id of the object", id));
     }
     for (const struct mf_parameter *p = route->parameters; p && p->name; p++)
         cJSON_AddItemToArray(list, parameter(p->name, "query", p->summary, parameter_schema(p->type)));
@@ -75,24 +75,24 @@ static cJSON *parameters(const struct mf_route *route)
         cJSON_AddNumberToObject(limit, "minimum", 1);
         cJSON_AddNumberToObject(limit, "maximum", MF_PAGE_LIMIT_MAX);
         cJSON_AddNumberToObject(limit, "default", MF_PAGE_LIMIT_DEFAULT);
-        cJSON_AddItemToArray(list, parameter("limit", "query", "most items of an answer", limit));
         cJSON_AddItemToArray(list,
-                             parameter("cursor", "query", "`next` of the answer before", type_of("string")));
+                             parameter("limit", "query", "maximum number of items in the response", limit));
+        cJSON_AddItemToArray(list,
+                             parameter("cursor", "query", "`next` of the previous page", type_of("string")));
     }
     if (strcmp(route->operation, "submitBatch") == 0 || strcmp(route->operation, "reportMisses") == 0)
-        cJSON_AddItemToArray(list,
-                             parameter("Idempotency-Key", "header",
-                                       "the same key with the same body is taken once, and answered as then",
-                                       type_of("string")));
+        cJSON_AddItemToArray(list, parameter("Idempotency-Key", "header",
+                                             "repeating a key with the same body returns the first response",
+                                             type_of("string")));
     if (strcmp(route->produces, "text/event-stream") == 0)
         cJSON_AddItemToArray(
-            list, parameter("Last-Event-ID", "header", "resume after this event", type_of("string")));
+            list, parameter("Last-Event-ID", "header", "id of the last event received", type_of("string")));
     bool tagged = false;
     for (size_t i = 0; i < MF_ARRAY_LEN(route->statuses); i++)
         tagged |= route->statuses[i] == 304 && route->role != MF_ROLE_NONE;
     if (tagged)
         cJSON_AddItemToArray(
-            list, parameter("If-None-Match", "header", "ETag of the copy at hand", type_of("string")));
+            list, parameter("If-None-Match", "header", "ETag of the client's copy", type_of("string")));
     return list;
 }
 
@@ -121,7 +121,7 @@ static void add_response(cJSON *responses, int status, const struct mf_route *ro
     char code[8];
     (void)snprintf(code, sizeof(code), "%d", status);
     if (cJSON_GetObjectItemCaseSensitive(responses, code))
-        return; /* of the route's own, and of every route's */
+        return; /* already listed by the route */
     if (status >= 400) {
         cJSON_AddItemToObject(responses, code, ref("responses", "Problem"));
         return;
@@ -150,7 +150,7 @@ static void add_body(cJSON *operation, const struct mf_route *route)
     }
 }
 
-/* Either of them, where the farm needs tokens at all; x-role: what the token has to be of. */
+/* Routes with a role accept either scheme; x-role is the minimum role. */
 static void add_security(cJSON *operation, const struct mf_route *route)
 {
     static const char *const schemes[] = {"bearer", "cookie"};
@@ -222,7 +222,7 @@ static cJSON *components(void)
     cJSON_AddItemToObject(o, "schemas", schemas);
     add_schemes(o);
     cJSON *problem = cJSON_AddObjectToObject(cJSON_AddObjectToObject(o, "responses"), "Problem");
-    cJSON_AddStringToObject(problem, "description", "What was wrong, with the field and the fix");
+    cJSON_AddStringToObject(problem, "description", "Error with the affected field and the fix");
     cJSON *content = cJSON_AddObjectToObject(problem, "content");
     cJSON_AddItemToObject(cJSON_AddObjectToObject(content, "application/problem+json"), "schema",
                           ref("schemas", "Problem"));
@@ -235,7 +235,7 @@ int mf_api_openapi(void *http, struct mf_request *r)
     _cleanup_(cJSON_Deletep) cJSON *o = cJSON_CreateObject();
     cJSON *parts = components();
     if (!o || !parts)
-        return mf_refuse_errno(&r->response, -ENOMEM, "describe the API");
+        return mf_refuse_errno(&r->response, -ENOMEM, "create the OpenAPI document");
     cJSON_AddStringToObject(o, "openapi", "3.1.0");
     cJSON *info = cJSON_AddObjectToObject(o, "info");
     cJSON_AddStringToObject(info, "title", "moefarm");

@@ -1,4 +1,4 @@
-/* The status page: files of server/page/, by their path. */
+/* Serves the status page: files of server/page/ by path. */
 #include "server/api/api.h"
 #include "server/api/routes.h"
 #include "server/http/problem.h"
@@ -36,7 +36,7 @@ int mf_api_page(void *http, struct mf_request *r)
         size_t len;
         const char *data = mf_embedded(files[i].file, &len);
         if (!data || mf_buf_add(&r->response.body, data, len) < 0)
-            return mf_refuse_errno(&r->response, -ENOMEM, "serve the page");
+            return mf_refuse_errno(&r->response, -ENOMEM, "send the page");
         r->response.status = 200;
         r->response.content_type = files[i].type;
         return mf_copy(r->response.etag, sizeof(r->response.etag), mf_embedded_etag(files[i].file));

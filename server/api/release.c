@@ -12,14 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is gathered while the table is made. */
-struct freezing {
+/* State while a release is created. */
+struct freeze_context {
     struct mf_store *store;
     struct mf_release_work *work;
-    struct mf_buf rows; /* of the manifest, one a line */
-    cJSON *batches;     /* ids, each once */
-    cJSON *devices;     /* {class, model, worker, host, driver, compiler, revision, rows}, each once */
-    cJSON *missing;     /* shapes that nothing is known of yet, as left_out has them */
+    struct mf_buf rows; /* rows of the manifest, one per line */
+    cJSON *batches;     /* unique ids */
+    cJSON *devices;     /* unique {class, model, worker, host, driver, compiler, revision, rows} */
+    cJSON *missing;     /* shapes without a result, in the format of left_out */
 };
 
 void mf_release_work_free(void *p)
@@ -63,7 +63,7 @@ static cJSON *parse(const char *text)
     return json ? json : cJSON_CreateNull();
 }
 
-/* The pipelines that the samples could not tell from the winner: [{"pipeline": id, "names": […]}]. */
+/* Adds the pipelines statistically tied with the winner: [{"pipeline": id, "names": […]}]. */
 static int add_ties(struct mf_store *s, const struct mf_export_config *c, cJSON *row)
 {
     _cleanup_(cJSON_Deletep) cJSON *ids = parse(c->ties);
@@ -83,7 +83,7 @@ static int add_ties(struct mf_store *s, const struct mf_export_config *c, cJSON 
     return r;
 }
 
-/* What was decided of it beside the row that was known; null where its batch replaces every row. */
+/* Adds the promotion decision; null if the batch replaces every row. */
 static int add_promotion(struct mf_store *s, const struct mf_export_config *c, cJSON *row)
 {
     char text[MF_EXPORT_PROMOTION_MAX];
@@ -91,12 +91,12 @@ static int add_promotion(struct mf_store *s, const struct mf_export_config *c, c
     return r < 0 || cJSON_AddItemToObject(row, "promotion", parse(text)) ? r : -ENOMEM;
 }
 
-/* Members of a provenance that a row of the manifest has too; what an older farm did not write down is "". */
+/* Members of a provenance copied to the manifest; "" if an older version did not record them. */
 static const char *const provenance_texts[] = {"routing",  "search", "layout", "method", "revision",
                                                "compiler", "driver", "worker", "host",   "version"};
 
-static cJSON *make_row(struct freezing *f, const struct mf_export_config *c, const struct mf_table_row *row,
-                       const cJSON *provenance, const char *names)
+static cJSON *make_row(struct freeze_context *f, const struct mf_export_config *c,
+                       const struct mf_table_row *row, const cJSON *provenance, const char *names)
 {
     cJSON *o = cJSON_CreateObject();
     char class[MF_DEVICE_CLASS_TEXT_MAX];
@@ -108,7 +108,7 @@ static cJSON *make_row(struct freezing *f, const struct mf_export_config *c, con
     cJSON_AddStringToObject(o, "class", class);
     cJSON_AddStringToObject(o, "model", c->model);
     cJSON_AddBoolToObject(o, "simulated", c->simulated);
-    (void)mf_shape_add(o, c->row);
+    (void)mf_shape_add_to_json(o, c->row);
     cJSON_AddNumberToObject(o, "us", row->us);
     cJSON_AddNumberToObject(o, "us1", row->us1);
     cJSON_AddNumberToObject(o, "us2", row->us2);
@@ -133,7 +133,7 @@ static cJSON *make_row(struct freezing *f, const struct mf_export_config *c, con
     return o;
 }
 
-static void count_batch(struct freezing *f, int64_t batch)
+static void count_batch(struct freeze_context *f, int64_t batch)
 {
     const cJSON *known;
     cJSON_ArrayForEach (known, f->batches)
@@ -142,7 +142,7 @@ static void count_batch(struct freezing *f, int64_t batch)
     cJSON_AddItemToArray(f->batches, cJSON_CreateNumber((double)batch));
 }
 
-static void count_device(struct freezing *f, const cJSON *row)
+static void count_device(struct freeze_context *f, const cJSON *row)
 {
     static const char *const members[] = {"class",  "model",    "worker",  "host",
                                           "driver", "compiler", "revision"};
@@ -167,9 +167,9 @@ static void count_device(struct freezing *f, const cJSON *row)
     cJSON_AddNumberToObject(device, "rows", 1);
 }
 
-static int take_config(const struct mf_export_config *c, const struct mf_table_row *row, void *data)
+static int add_config(const struct mf_export_config *c, const struct mf_table_row *row, void *data)
 {
-    struct freezing *f = data;
+    struct freeze_context *f = data;
     char key[MF_TABLE_KEY_MAX], names[MF_EXPORT_PIPELINE_MAX];
     mf_table_key(row, key);
     mf_export_join(c, names, sizeof(names));
@@ -191,9 +191,9 @@ static int take_config(const struct mf_export_config *c, const struct mf_table_r
     return mf_buf_addf(&f->rows, "%s\n%s", f->rows.len ? "," : "", text);
 }
 
-static int take_missing(const char *class, const char *row, const char *reason, void *data)
+static int add_missing(const char *class, const char *row, const char *reason, void *data)
 {
-    struct freezing *f = data;
+    struct freeze_context *f = data;
     cJSON *o = cJSON_CreateObject();
     if (!o || !cJSON_AddItemToArray(f->missing, o))
         return -ENOMEM;
@@ -233,8 +233,8 @@ static cJSON *make_filters(const struct mf_export_options *o)
     return json;
 }
 
-/* Everything but the rows, which can be many and are printed as they come. */
-static cJSON *make_head(const struct mf_release_work *w, const struct freezing *f, cJSON *filters,
+/* Creates the manifest without its rows, which are already printed because there can be many. */
+static cJSON *make_head(const struct mf_release_work *w, const struct freeze_context *f, cJSON *filters,
                         cJSON *left_out)
 {
     cJSON *o = cJSON_CreateObject(), *csv;
@@ -254,31 +254,31 @@ static cJSON *make_head(const struct mf_release_work *w, const struct freezing *
     return o;
 }
 
-static int print_manifest(struct mf_release_work *w, const struct freezing *f, cJSON *filters,
+static int print_manifest(struct mf_release_work *w, const struct freeze_context *f, cJSON *filters,
                           cJSON *left_out)
 {
     _cleanup_(cJSON_Deletep) cJSON *head = make_head(w, f, filters, left_out);
     _cleanup_(mf_freep) char *text = mf_json_print(head);
     if (!text)
         return -ENOMEM;
-    text[strlen(text) - 1] = '\0'; /* goes on with the rows */
+    text[strlen(text) - 1] = '\0'; /* removes the last '}'; the rows follow */
     return mf_buf_addf(&w->manifest, "%s,\"rows\":[%s\n]}\n", text, f->rows.data);
 }
 
-static int set_name(struct mf_release_work *w, const struct mf_release_wish *wish)
+static int set_name(struct mf_release_work *w, const struct mf_release_request *request)
 {
-    if (wish->name)
-        return mf_copy(w->name, sizeof(w->name), wish->name);
+    if (request->name)
+        return mf_copy(w->name, sizeof(w->name), request->name);
     mf_format(w->name, sizeof(w->name), "r-%.12s", w->release.sha256);
     return 0;
 }
 
-static int gather(struct freezing *f, const struct mf_export_options *o, cJSON **ret_left_out,
+static int gather(struct freeze_context *f, const struct mf_export_options *o, cJSON **ret_left_out,
                   char why[MF_REASON_MAX])
 {
     _cleanup_(mf_table_freep) struct mf_table *table = NULL;
     struct mf_export_options options = *o;
-    options.taken = take_config;
+    options.on_row = add_config;
     options.data = f;
     int r = mf_export(f->store, &options, &table, ret_left_out);
     if (r == 0 && f->work->n_rows == 0)
@@ -286,7 +286,7 @@ static int gather(struct freezing *f, const struct mf_export_options *o, cJSON *
     if (r == 0)
         r = mf_export_print(table, o->consumer, &f->work->csv, why);
     if (r == 0)
-        r = mf_store_export_missing(f->store, &o->filter, take_missing, f);
+        r = mf_store_export_missing(f->store, &o->filter, add_missing, f);
     if (r < 0)
         return r;
     while (f->missing->child)
@@ -294,8 +294,8 @@ static int gather(struct freezing *f, const struct mf_export_options *o, cJSON *
     return 0;
 }
 
-static int fill(struct freezing *f, const struct mf_export_options *o, const struct mf_release_wish *wish,
-                char why[MF_REASON_MAX])
+static int fill(struct freeze_context *f, const struct mf_export_options *o,
+                const struct mf_release_request *request, char why[MF_REASON_MAX])
 {
     struct mf_release_work *w = f->work;
     struct mf_release *release = &w->release;
@@ -304,11 +304,11 @@ static int fill(struct freezing *f, const struct mf_export_options *o, const str
     if (r < 0)
         return r;
     mf_sha256_print(w->csv.data, w->csv.len, release->sha256);
-    release->created_ms = wish->created_ms;
+    release->created_ms = request->created_ms;
     w->filters = mf_json_print(filters);
-    r = w->filters ? set_name(w, wish) : -ENOMEM;
+    r = w->filters ? set_name(w, request) : -ENOMEM;
     if (r == 0)
-        r = mf_copy(w->created_by, sizeof(w->created_by), wish->created_by);
+        r = mf_copy(w->created_by, sizeof(w->created_by), request->created_by);
     if (r == 0)
         r = print_manifest(w, f, filters, left_out);
     if (r < 0)
@@ -327,22 +327,23 @@ static int fill(struct freezing *f, const struct mf_export_options *o, const str
     return 0;
 }
 
-int mf_release_make(struct mf_store *s, const struct mf_export_options *o, const struct mf_release_wish *wish,
-                    struct mf_release_work **ret, char why[MF_REASON_MAX])
+int mf_release_make(struct mf_store *s, const struct mf_export_options *o,
+                    const struct mf_release_request *request, struct mf_release_work **ret,
+                    char why[MF_REASON_MAX])
 {
     struct mf_release_work *w = calloc(1, sizeof(*w));
     if (!w)
         return -ENOMEM;
-    struct freezing f = {.store = s,
-                         .work = w,
-                         .batches = cJSON_CreateArray(),
-                         .devices = cJSON_CreateArray(),
-                         .missing = cJSON_CreateArray()};
+    struct freeze_context f = {.store = s,
+                               .work = w,
+                               .batches = cJSON_CreateArray(),
+                               .devices = cJSON_CreateArray(),
+                               .missing = cJSON_CreateArray()};
     *why = '\0';
     mf_buf_init(&f.rows, MF_RESPONSE_BODY_MAX);
     mf_buf_init(&w->csv, MF_RESPONSE_BODY_MAX);
     mf_buf_init(&w->manifest, MF_RESPONSE_BODY_MAX);
-    int r = f.batches && f.devices && f.missing ? fill(&f, o, wish, why) : -ENOMEM;
+    int r = f.batches && f.devices && f.missing ? fill(&f, o, request, why) : -ENOMEM;
     mf_buf_release(&f.rows);
     cJSON_Delete(f.batches);
     cJSON_Delete(f.devices);

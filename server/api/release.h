@@ -1,6 +1,7 @@
-/* A release: an export that is frozen, with a manifest that says of every row where it comes from (docs/releases.md).
+/* A release: a frozen export with a manifest of the provenance of every row; see "Releases and channels" in
+ * docs/api.md.
  *
- * It is made of one snapshot by a reader and stored by the writer. Nothing of it ever changes. */
+ * A reader creates it from one snapshot and the writer stores it. A release never changes. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -8,26 +9,27 @@
 #include "server/api/export.h"
 #include "server/store/store_release.h"
 
-#define MF_RELEASE_FORMAT 1 /* of the manifest; a member that changes its meaning raises it */
+#define MF_RELEASE_FORMAT 1 /* format of the manifest; increment if a member changes its meaning */
 
-struct mf_release_wish {
-    const char *name;       /* NULL: after its bytes */
-    const char *created_by; /* "": nobody was asked who they are */
+struct mf_release_request {
+    const char *name;       /* NULL: derived from the table's hash */
+    const char *created_by; /* name of the token; "" without tokens */
     int64_t created_ms;
 };
 
 struct mf_release_work {
-    struct mf_release release; /* points into what follows */
+    struct mf_release release; /* points into the fields below */
     char name[MF_RELEASE_NAME_MAX];
     char created_by[MF_RELEASE_NAME_MAX];
     char *filters;
     struct mf_buf csv, manifest;
-    struct mf_release_row *rows; /* with texts of their own */
+    struct mf_release_row *rows; /* own their strings */
     size_t n_rows, cap;
 };
 
-/* -ENODATA: no config is within the filters; otherwise also with why, "" when there is nothing to say. The caller frees
- * *ret. */
-int mf_release_make(struct mf_store *s, const struct mf_export_options *o, const struct mf_release_wish *wish,
-                    struct mf_release_work **ret, char why[MF_REASON_MAX]);
+/* Creates a release, which the caller frees. Returns -ENODATA if no config matches the filters, or another
+ * -errno; why is "" if there is nothing more to say. */
+int mf_release_make(struct mf_store *s, const struct mf_export_options *o,
+                    const struct mf_release_request *request, struct mf_release_work **ret,
+                    char why[MF_REASON_MAX]);
 void mf_release_work_free(void *work);

@@ -15,46 +15,50 @@
 #define SSE  "text/event-stream"
 
 static const struct mf_parameter submit_parameters[] = {
-    {"name", MF_PARAM_TEXT, "name of the batch, for people (at most 200 bytes)"},
+    {"name", MF_PARAM_TEXT, "display name of the batch, at most 200 bytes"},
     {"classes", MF_PARAM_TEXT,
-     "device classes, comma-separated: gfx942/304,cpu-znver4/2 (default: every class with a live worker)"},
-    {"priority", MF_PARAM_INT, "0 to 100, more is sooner (default 50)"},
-    {"topk", MF_PARAM_INT, "finalists that are raced: the K cheapest pipelines, 1 to 64 (default 8)"},
-    {"err_ratio", MF_PARAM_NUMBER, "largest share of mismatching elements, 0 to 1 (default 0.1)"},
-    {"time_cap_ms", MF_PARAM_INT, "time cap of a step, 100 to 600000 (default 10000)"},
+     "comma-separated device classes such as gfx942/304,cpu-znver4/2 (default: every class with a live "
+     "worker)"},
+    {"priority", MF_PARAM_INT, "priority from 0 (lowest) to 100 (default: 50)"},
+    {"topk", MF_PARAM_INT, "number of cheapest pipelines in the race, 1 to 64 (default: 8)"},
+    {"err_ratio", MF_PARAM_NUMBER, "maximum ratio of mismatching elements, 0 to 1 (default: 0.1)"},
+    {"time_cap_ms", MF_PARAM_INT, "time limit of a step in ms, 100 to 600000 (default: 10000)"},
     {"routing", MF_PARAM_TEXT,
-     "uniform (default), balanced, zipf:S, hot:SHARE, recorded:COUNTS (dots between) or "
-     "router:RULE[+shared]"},
+     "routing profile: uniform (default), balanced, zipf:S, hot:SHARE, recorded:COUNTS (separated by dots) "
+     "or router:RULE[+shared]"},
     {"regret", MF_PARAM_TEXT,
-     "routing profiles that the winner races its rivals under once more, comma-separated, at most 4; none "
-     "(default: balanced,zipf:1.2)"},
-    {"warmup", MF_PARAM_INT, "runs of each candidate whose times do not count, 0 to 1000 (default 0)"},
+     "comma-separated routing profiles of additional races of the winner, at most 4, or none (default: "
+     "balanced,zipf:1.2)"},
+    {"warmup", MF_PARAM_INT, "untimed runs of each candidate before its samples, 0 to 1000 (default: 0)"},
     {"iters", MF_PARAM_INT,
-     "samples behind the winner's time, 5 to 4000 (default: at most 20, as many as its race has time for)"},
-    {"split_k", MF_PARAM_FLAG, "0: steps that cut K are left out (default 1)"},
-    {"shape_grouped", MF_PARAM_FLAG, "1: one worker measures all of a shape, while it is there (default 0)"},
+     "samples of the winner, 5 to 4000 (default: at most 20, limited by the time of its race)"},
+    {"split_k", MF_PARAM_FLAG, "0 excludes split-K steps (default: 1)"},
+    {"shape_grouped", MF_PARAM_FLAG,
+     "1 lets one worker measure all steps of a shape while it stays connected (default: 0)"},
     {"search", MF_PARAM_TEXT,
-     "race (default), exhaustive, or enumerate: nothing is measured, the tasks say what would be tried"},
+     "search mode: race (default), exhaustive, or enumerate (lists the candidates without measuring them)"},
     {"consumer", MF_PARAM_TEXT,
-     "moefarm (default), or aiter: what is tuned of a row is the key that AITER's production computes of it"},
+     "consumer of the table: moefarm (default) or aiter, which tunes the key that AITER computes from each "
+     "row"},
     {"no_fuse", MF_PARAM_TEXT,
-     "sets of ops that no step may cover together, comma-separated: gemm1+act,gemm1+gemm2"},
+     "comma-separated sets of ops that one step must not cover together, such as gemm1+act,gemm1+gemm2"},
     {"fuse_saves", MF_PARAM_NUMBER,
-     "least bytes of traffic a call that a step of several ops has to save beside a kernel for each (default "
+     "minimum memory traffic in bytes per call that a fused step must save over separate kernels (default: "
      "0)"},
     {"layout", MF_PARAM_TEXT,
-     "common (default: one weight layout per layer model), free, or \"w1=LAYOUT w2=LAYOUT\": that one"},
+     "weight layout: common (default, one per layer model), free (one per task), or a given \"w1=LAYOUT "
+     "w2=LAYOUT\""},
     {"promote", MF_PARAM_TEXT,
-     "always (default): the new row of a key stands; improved (default with a baseline): the known one does, "
-     "unless the new one wins against it"},
+     "promotion: always (default) replaces the known row, improved (default with a baseline) replaces it "
+     "only if the new row wins a race against it"},
     {"min_effect", MF_PARAM_NUMBER,
-     "least that a new row has to win by, with promote=improved, as a share (default 0.03)"},
-    {"seed", MF_PARAM_INT, "seed of the data (default 1)"},
+     "minimum improvement of a new row with promote=improved, as a fraction (default: 0.03)"},
+    {"seed", MF_PARAM_INT, "seed of the test data (default: 1)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter events_parameters[] = {
     {"last_event_id", MF_PARAM_INT,
-     "resume after this event, as the header Last-Event-ID; 0: from the first one"},
+     "id of the last event received, as in the header Last-Event-ID; 0: from the first event"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter tasks_parameters[] = {
@@ -62,22 +66,23 @@ static const struct mf_parameter tasks_parameters[] = {
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter shapes_parameters[] = {
-    {"layer_model", MF_PARAM_TEXT, "only this layer model: the shape's row without its token"},
-    {"class", MF_PARAM_TEXT, "only tasks on this device class, and shapes that have one: gfx942/304"},
+    {"layer_model", MF_PARAM_TEXT, "only this layer model: a shape's row without its token count"},
+    {"class", MF_PARAM_TEXT,
+     "only tasks on this device class, such as gfx942/304, and shapes with such a task"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter pipelines_parameters[] = {
-    {"finalists", MF_PARAM_FLAG, "1: only the raced ones"},
+    {"finalists", MF_PARAM_FLAG, "1 lists only pipelines that were raced"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter steps_parameters[] = {
     {"family", MF_PARAM_TEXT, "only steps of this family"},
     {"status", MF_PARAM_TEXT, "only steps with this status; pending: not measured yet"},
-    {"covers", MF_PARAM_TEXT, "only steps that cover exactly these ops, as in gather+gemm1+act"},
+    {"covers", MF_PARAM_TEXT, "only steps that cover exactly these ops, such as gather+gemm1+act"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter rejections_parameters[] = {
-    {"kernel", MF_PARAM_TEXT, "only kernels whose name matches this glob (* and ?)"},
+    {"kernel", MF_PARAM_TEXT, "only kernels with a name that matches this glob (* and ?)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter results_parameters[] = {
@@ -85,19 +90,19 @@ static const struct mf_parameter results_parameters[] = {
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter revive_parameters[] = {
-    {"class", MF_PARAM_TEXT, "device class whose quarantine is lifted: gfx942/304"},
+    {"class", MF_PARAM_TEXT, "device class on which the quarantine ends, such as gfx942/304"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
-#define EXPORT_FILTERS                                                                              \
-    {"batch", MF_PARAM_INT, "only configs of this batch"},                                          \
-        {"class", MF_PARAM_TEXT, "only this device class: gfx942/304"},                             \
-        {"model", MF_PARAM_TEXT, "only this device model (name)"},                                  \
-        {"gfx", MF_PARAM_TEXT, "only this gfx: gfx942"},                                            \
-        {"layer_model", MF_PARAM_TEXT, "only this layer model: the shape's row without its token"}, \
-        {"simulated", MF_PARAM_FLAG, "1: results of simulated devices too"},                        \
-    {                                                                                               \
-        "consumer", MF_PARAM_TEXT,                                                                  \
-            "moefarm (default) or aiter: only rows whose every kernel AITER dispatches"             \
+#define EXPORT_FILTERS                                                                                  \
+    {"batch", MF_PARAM_INT, "only configs of this batch"},                                              \
+        {"class", MF_PARAM_TEXT, "only this device class, such as gfx942/304"},                         \
+        {"model", MF_PARAM_TEXT, "only the device model of this name"},                                 \
+        {"gfx", MF_PARAM_TEXT, "only this GPU architecture, such as gfx942"},                           \
+        {"layer_model", MF_PARAM_TEXT, "only this layer model: a shape's row without its token count"}, \
+        {"simulated", MF_PARAM_FLAG, "1 includes results of simulated devices"},                        \
+    {                                                                                                   \
+        "consumer", MF_PARAM_TEXT,                                                                      \
+            "consumer of the table: moefarm (default) or aiter (only rows that AITER can dispatch)"     \
     }
 static const struct mf_parameter export_parameters[] = {
     EXPORT_FILTERS,
@@ -106,192 +111,282 @@ static const struct mf_parameter export_parameters[] = {
 static const struct mf_parameter freeze_parameters[] = {
     EXPORT_FILTERS,
     {"name", MF_PARAM_TEXT,
-     "of the release: a letter and up to 62 letters, digits, '.', '_' and '-' (default: r- and the first "
-     "twelve digits of its hash)"},
+     "name of the release: a letter and up to 62 letters, digits, '.', '_' and '-' (default: r- and the "
+     "first twelve digits of its hash)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter releases_parameters[] = {
-    {"name", MF_PARAM_TEXT, "only the one of this name"},
-    {"sha256", MF_PARAM_TEXT, "only those whose table has this hash"},
+    {"name", MF_PARAM_TEXT, "only the release of this name"},
+    {"sha256", MF_PARAM_TEXT, "only releases with this SHA-256 of the table"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter diff_parameters[] = {
-    {"against", MF_PARAM_INT, "number of the older release (default: the one before it)"},
+    {"against", MF_PARAM_INT, "number of the release to compare with (default: the previous release)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter move_parameters[] = {
-    {"release", MF_PARAM_INT,
-     "number of the release that is staged, approved or taken back, from being staged or from being current"},
-    {"reason", MF_PARAM_TEXT, "why, in words; it is kept with the move"},
+    {"release", MF_PARAM_INT, "number of the release to stage, unstage, approve or roll back"},
+    {"reason", MF_PARAM_TEXT, "reason, stored in the history of the channel"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter misses_parameters[] = {
-    {"class", MF_PARAM_TEXT, "only those of this device class: gfx942/304"},
+    {"class", MF_PARAM_TEXT, "only misses on this device class, such as gfx942/304"},
     {"state", MF_PARAM_TEXT,
-     "only those in this state: open, tuning, tuned, or failed (its task failed or was cancelled)"},
+     "only misses in this state: open, tuning, tuned, or failed (the task failed or was cancelled)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter submit_misses_parameters[] = {
-    {"class", MF_PARAM_TEXT, "only those of this device class: gfx942/304"},
-    {"min_count", MF_PARAM_INT, "only those that were missed at least so often (default 1)"},
-    {"failed", MF_PARAM_FLAG, "1: those whose task failed or was cancelled too"},
-    {"priority", MF_PARAM_INT, "of the batches, 0 to 100 (default 50)"},
+    {"class", MF_PARAM_TEXT, "only misses on this device class, such as gfx942/304"},
+    {"min_count", MF_PARAM_INT, "minimum number of lookups (default: 1)"},
+    {"failed", MF_PARAM_FLAG, "1 includes misses with a failed or cancelled task"},
+    {"priority", MF_PARAM_INT, "priority of the batches, 0 to 100 (default: 50)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter token_parameters[] = {
-    {"role", MF_PARAM_TEXT, "read, submit, admin, or worker: a way in for one worker's key"},
-    {"name", MF_PARAM_TEXT, "whose it is: 1 to 63 letters, digits, '.', '_' and '-'"},
+    {"role", MF_PARAM_TEXT, "role: read, submit, admin, or worker (enrols one worker key)"},
+    {"name", MF_PARAM_TEXT, "name of the user or host: 1 to 63 letters, digits, '.', '_' and '-'"},
     {"expires_s", MF_PARAM_INT,
-     "seconds that it stands (default: 3600 for a worker's; 0, for ever, for others)"},
+     "lifetime in seconds; 0: unlimited (default: 3600 for role worker, otherwise 0)"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 static const struct mf_parameter merge_parameters[] = {
     EXPORT_FILTERS,
-    {"replace", MF_PARAM_FLAG, "1: rows of other provenance are replaced too"},
+    {"replace", MF_PARAM_FLAG, "1 also replaces rows of other provenance"},
     {NULL, MF_PARAM_TEXT, NULL},
 };
 
-#define WRITER(handler)              \
-    {                                \
-        {                            \
-            MF_OWNER_WRITER, handler \
-        }                            \
+#define WRITER(handler)                     \
+    {                                       \
+        {                                   \
+            MF_OWNER_WRITER, handler, false \
+        }                                   \
     }
-#define READER(handler)              \
-    {                                \
-        {                            \
-            MF_OWNER_READER, handler \
-        }                            \
+#define READER(handler)                     \
+    {                                       \
+        {                                   \
+            MF_OWNER_READER, handler, false \
+        }                                   \
     }
-#define HTTP(handler)              \
-    {                              \
-        {                          \
-            MF_OWNER_HTTP, handler \
-        }                          \
+#define HTTP(handler)                     \
+    {                                     \
+        {                                 \
+            MF_OWNER_HTTP, handler, false \
+        }                                 \
     }
 
 /* clang-format off */
 static const struct mf_route routes[] = {
-    {"POST", "/api/v1/batches", MF_ROLE_SUBMIT, {{MF_OWNER_READER, mf_api_submit_read}, {MF_OWNER_WRITER, mf_api_submit_write}},
-     "submitBatch", "Submit shapes to tune: the columns of untuned_fmoe.csv and form (limit:X, alpha:X, b1, b2, gate_up:X, ep:FIRST/ALL, with + between)", "Receipt", JSON, {CSV, JSON}, {200, 201, 409, 413, 415, 422}, submit_parameters, false},
+    {"POST", "/api/v1/batches", MF_ROLE_SUBMIT,
+     {{MF_OWNER_READER, mf_api_submit_read, false}, {MF_OWNER_WRITER, mf_api_submit_write, false}},
+     "submitBatch",
+     "Submit shapes to tune: the columns of untuned_fmoe.csv and form (limit:X, alpha:X, b1, b2, "
+     "gate_up:X, ep:FIRST/ALL, joined by +)",
+     "Receipt", JSON, {CSV, JSON}, {200, 201, 409, 413, 415, 422}, submit_parameters, false},
     {"GET", "/api/v1/batches", MF_ROLE_READ, READER(mf_api_batches),
-     "listBatches", "All batches, newest first", "Batch", JSON, {0}, {200}, NULL, true},
+     "listBatches", "List all batches, newest first",
+     "Batch", JSON, {0}, {200}, NULL, true},
     {"GET", "/api/v1/batches/{id}", MF_ROLE_READ, READER(mf_api_batch),
-     "getBatch", "One batch: options, progress, what it waits for, weight layouts", "BatchDetail", JSON, {0}, {200}, NULL, false},
+     "getBatch", "Get a batch: options, progress, reasons for waiting, weight layouts",
+     "BatchDetail", JSON, {0}, {200}, NULL, false},
     {"POST", "/api/v1/batches/{id}/cancel", MF_ROLE_SUBMIT, WRITER(mf_api_cancel),
-     "cancelBatch", "Cancel what is not done", "Done", JSON, {0}, {200, 409}, NULL, false},
+     "cancelBatch", "Cancel the unfinished tasks of a batch",
+     "Done", JSON, {0}, {200, 409}, NULL, false},
     {"GET", "/api/v1/batches/{id}/tasks", MF_ROLE_READ, READER(mf_api_tasks),
-     "listTasks", "Tasks of a batch: its shapes, each on one device class", "Task", JSON, {0}, {200}, tasks_parameters, true},
+     "listTasks", "List the tasks of a batch, one per shape and device class",
+     "Task", JSON, {0}, {200}, tasks_parameters, true},
     {"GET", "/api/v1/batches/{id}/timeline", MF_ROLE_READ, READER(mf_api_timeline),
-     "getTimeline", "How many steps a batch measured when", "Timeline", JSON, {0}, {200}, NULL, false},
-    {"GET", "/api/v1/batches/{id}/events", MF_ROLE_READ, {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
-     "followBatch", "Events of a batch as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
-    {"GET", "/api/v1/events", MF_ROLE_READ, {{MF_OWNER_READER, mf_api_events_read}, {MF_OWNER_HTTP, mf_api_events}},
-     "followFarm", "Events of the whole farm as they happen", NULL, SSE, {0}, {200}, events_parameters, false},
+     "getTimeline", "Count the measured steps of a batch by time",
+     "Timeline", JSON, {0}, {200}, NULL, false},
+    {"GET", "/api/v1/batches/{id}/events", MF_ROLE_READ,
+     {{MF_OWNER_READER, mf_api_events_read, false}, {MF_OWNER_HTTP, mf_api_events, false}},
+     "followBatch", "Stream the events of a batch",
+     NULL, SSE, {0}, {200}, events_parameters, false},
+    {"GET", "/api/v1/events", MF_ROLE_READ,
+     {{MF_OWNER_READER, mf_api_events_read, false}, {MF_OWNER_HTTP, mf_api_events, false}},
+     "followFarm", "Stream the events of all batches and of the farm",
+     NULL, SSE, {0}, {200}, events_parameters, false},
     {"GET", "/api/v1/shapes", MF_ROLE_READ, READER(mf_api_shapes),
-     "listShapes", "Every shape that was ever submitted, with its latest tasks of all batches, at most 256", "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
+     "listShapes", "List all submitted shapes, each with its latest tasks of all batches (at most 256)",
+     "ShapeDetail", JSON, {0}, {200}, shapes_parameters, true},
     {"GET", "/api/v1/tasks/{id}", MF_ROLE_READ, READER(mf_api_task),
-     "getTask", "One task and its config", "TaskDetail", JSON, {0}, {200}, NULL, false},
+     "getTask", "Get a task and its config",
+     "TaskDetail", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/tasks/{id}/pipelines", MF_ROLE_READ, READER(mf_api_pipelines),
-     "listPipelines", "Ranked pipelines of a task: raced ones by measured time, then the rest by forecast", "Pipeline", JSON, {0}, {200}, pipelines_parameters, true},
+     "listPipelines",
+     "List the ranked pipelines of a task: raced ones by measured time, then the others by forecast",
+     "Pipeline", JSON, {0}, {200}, pipelines_parameters, true},
     {"GET", "/api/v1/tasks/{id}/race", MF_ROLE_READ, READER(mf_api_race),
-     "getRace", "The race of a task: every finalist's samples by round", "Race", JSON, {0}, {200}, NULL, false},
+     "getRace", "Get the race of a task: samples of each finalist by round",
+     "Race", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/tasks/{id}/steps", MF_ROLE_READ, READER(mf_api_steps),
-     "listSteps", "Steps that were offered for a task, with their result", "Step", JSON, {0}, {200}, steps_parameters, true},
+     "listSteps", "List the steps of a task, with their results",
+     "Step", JSON, {0}, {200}, steps_parameters, true},
     {"GET", "/api/v1/tasks/{id}/rejections", MF_ROLE_READ, READER(mf_api_rejections),
-     "listRejections", "Why not: rejections by the families, then steps that failed or were dropped", "Rejection", JSON, {0}, {200}, rejections_parameters, true},
+     "listRejections",
+     "List rejected kernels with reasons: rejections by families, then failed or dropped steps",
+     "Rejection", JSON, {0}, {200}, rejections_parameters, true},
     {"GET", "/api/v1/steps/{id}", MF_ROLE_READ, READER(mf_api_step),
-     "getStep", "One step: what it is, of which shape and class", "StepDetail", JSON, {0}, {200}, NULL, false},
+     "getStep", "Get a step, its shape and its device class",
+     "StepDetail", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/steps/{id}/results", MF_ROLE_READ, READER(mf_api_step_results),
-     "listStepResults", "Every result of a step with its samples", "Result", JSON, {0}, {200}, results_parameters, true},
+     "listStepResults", "List all results of a step, with samples",
+     "Result", JSON, {0}, {200}, results_parameters, true},
     {"GET", "/api/v1/pipelines/{id}", MF_ROLE_READ, READER(mf_api_pipeline),
-     "getPipeline", "One pipeline, its steps and what its race gave", "Pipeline", JSON, {0}, {200}, NULL, false},
+     "getPipeline", "Get a pipeline, its steps and its race result",
+     "Pipeline", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/pipelines/{id}/results", MF_ROLE_READ, READER(mf_api_pipeline_results),
-     "listPipelineResults", "Every result of a pipeline with its samples", "Result", JSON, {0}, {200}, NULL, true},
+     "listPipelineResults", "List all results of a pipeline, with samples",
+     "Result", JSON, {0}, {200}, NULL, true},
     {"GET", "/api/v1/workers", MF_ROLE_READ, READER(mf_api_workers),
-     "listWorkers", "Workers, their state and how their time was spent", "Worker", JSON, {0}, {200}, NULL, true},
+     "listWorkers", "List workers, their state and how they spent their time",
+     "Worker", JSON, {0}, {200}, NULL, true},
     {"POST", "/api/v1/workers/{id}/drain", MF_ROLE_ADMIN, WRITER(mf_api_drain),
-     "drainWorker", "Let a worker finish its unit and take no more", "Done", JSON, {0}, {200}, NULL, false},
+     "drainWorker", "Drain a worker: it finishes its unit and gets no more",
+     "Done", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/quarantine", MF_ROLE_READ, READER(mf_api_quarantine),
-     "listQuarantine", "Kernels that are not run any more, with their strikes", "Quarantine", JSON, {0}, {200}, NULL, true},
+     "listQuarantine", "List quarantined kernels with their strikes",
+     "Quarantine", JSON, {0}, {200}, NULL, true},
     {"POST", "/api/v1/quarantine/{id}/revive", MF_ROLE_ADMIN, WRITER(mf_api_revive),
-     "reviveKernel", "Lift a quarantine", "Done", JSON, {0}, {200}, revive_parameters, false},
+     "reviveKernel", "End the quarantine of a kernel",
+     "Done", JSON, {0}, {200}, revive_parameters, false},
     {"GET", "/api/v1/export/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_export),
-     "exportTable", "The tuned table", NULL, CSV, {0}, {200, 304, 409}, export_parameters, false},
+     "exportTable", "Export the tuned table",
+     NULL, CSV, {0}, {200, 304, 409}, export_parameters, false},
     {"GET", "/api/v1/export/left_out", MF_ROLE_READ, READER(mf_api_left_out),
-     "listLeftOut", "Rows that the export leaves out, with reasons", "LeftOut", JSON, {0}, {200, 409}, export_parameters, true},
+     "listLeftOut", "List the rows that the export leaves out, with reasons",
+     "LeftOut", JSON, {0}, {200, 409}, export_parameters, true},
     {"POST", "/api/v1/export/merge", MF_ROLE_READ, READER(mf_api_merge),
-     "mergeTable", "Merge the configs into an existing table", "Merge", JSON, {CSV}, {200, 409, 413, 415, 422}, merge_parameters, false},
-    {"POST", "/api/v1/releases", MF_ROLE_SUBMIT, {{MF_OWNER_READER, mf_api_freeze_read}, {MF_OWNER_WRITER, mf_api_freeze_write}},
-     "freezeRelease", "Freeze an export with a manifest; the same name, filters and bytes again are the same release", "NewRelease", JSON, {0}, {200, 201, 409, 422}, freeze_parameters, false},
+     "mergeTable", "Merge the configs into an existing table",
+     "Merge", JSON, {CSV}, {200, 409, 413, 415, 422}, merge_parameters, false},
+    {"POST", "/api/v1/releases", MF_ROLE_SUBMIT,
+     {{MF_OWNER_READER, mf_api_freeze_read, false}, {MF_OWNER_WRITER, mf_api_freeze_write, false}},
+     "freezeRelease",
+     "Freeze an export with a manifest; repeating name, filters and rows returns the same release",
+     "NewRelease", JSON, {0}, {200, 201, 409, 422}, freeze_parameters, false},
     {"GET", "/api/v1/releases", MF_ROLE_READ, READER(mf_api_releases),
-     "listReleases", "Frozen exports, newest first", "Release", JSON, {0}, {200}, releases_parameters, true},
+     "listReleases", "List releases, newest first",
+     "Release", JSON, {0}, {200}, releases_parameters, true},
     {"GET", "/api/v1/releases/{id}", MF_ROLE_READ, READER(mf_api_release),
-     "getRelease", "One release, and the channels that have it", "Release", JSON, {0}, {200}, NULL, false},
+     "getRelease", "Get a release and the channels that have it",
+     "Release", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/releases/{id}/manifest.json", MF_ROLE_READ, READER(mf_api_release_manifest),
-     "getManifest", "Its manifest: of every row where it comes from", "Manifest", JSON, {0}, {200, 304}, NULL, false},
+     "getManifest", "Get the manifest of a release: the provenance of every row",
+     "Manifest", JSON, {0}, {200, 304}, NULL, false},
     {"GET", "/api/v1/releases/{id}/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_release_csv),
-     "getReleaseTable", "Its table, byte for byte as it was frozen", NULL, CSV, {0}, {200, 304}, NULL, false},
+     "getReleaseTable", "Get the table of a release, byte for byte as frozen",
+     NULL, CSV, {0}, {200, 304}, NULL, false},
     {"GET", "/api/v1/releases/{id}/rows", MF_ROLE_READ, READER(mf_api_release_rows),
-     "listReleaseRows", "Its rows, each with the way to its samples", "ReleaseRow", JSON, {0}, {200}, NULL, true},
+     "listReleaseRows", "List the rows of a release, each with the ids that lead to its samples",
+     "ReleaseRow", JSON, {0}, {200}, NULL, true},
     {"GET", "/api/v1/releases/{id}/diff", MF_ROLE_READ, READER(mf_api_release_diff),
-     "diffReleases", "What it changes of an older one, key by key", "ReleaseDiff", JSON, {0}, {200}, diff_parameters, false},
+     "diffReleases", "Compare a release with an older one, key by key",
+     "ReleaseDiff", JSON, {0}, {200}, diff_parameters, false},
     {"GET", "/api/v1/channels", MF_ROLE_READ, READER(mf_api_channels),
-     "listChannels", "Channels: what each has, and what is staged", "Channel", JSON, {0}, {200}, NULL, true},
+     "listChannels", "List channels with their current and staged releases",
+     "Channel", JSON, {0}, {200}, NULL, true},
     {"GET", "/api/v1/channels/{name}", MF_ROLE_READ, READER(mf_api_channel),
-     "getChannel", "One channel", "Channel", JSON, {0}, {200}, NULL, false},
+     "getChannel", "Get a channel",
+     "Channel", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/channels/{name}/tuned_fmoe.csv", MF_ROLE_READ, READER(mf_api_channel_csv),
-     "pullChannel", "The table of its current release: what deployment asks for again and again", NULL, CSV, {0}, {200, 304}, NULL, false},
+     "pullChannel", "Get the table of the current release, for hosts that poll",
+     NULL, CSV, {0}, {200, 304}, NULL, false},
     {"GET", "/api/v1/channels/{name}/history", MF_ROLE_READ, READER(mf_api_channel_history),
-     "listMoves", "Its moves, latest first", "ChannelMove", JSON, {0}, {200}, NULL, true},
+     "listMoves", "List the moves of a channel, latest first",
+     "ChannelMove", JSON, {0}, {200}, NULL, true},
     {"POST", "/api/v1/channels/{name}/stage", MF_ROLE_SUBMIT, WRITER(mf_api_stage),
-     "stageRelease", "Put a release up for approval; the channel is made if need be", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+     "stageRelease", "Stage a release for approval; creates the channel if needed",
+     "Moved", JSON, {0}, {200, 409}, move_parameters, false},
     {"POST", "/api/v1/channels/{name}/unstage", MF_ROLE_SUBMIT, WRITER(mf_api_unstage),
-     "unstageRelease", "Take back what is staged, so that nobody approves it; what the channel gives out stays", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+     "unstageRelease", "Unstage the staged release; the current release stays",
+     "Moved", JSON, {0}, {200, 409}, move_parameters, false},
     {"POST", "/api/v1/channels/{name}/approve", MF_ROLE_ADMIN, WRITER(mf_api_approve),
-     "approveRelease", "Have the channel give out what is staged", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+     "approveRelease", "Make the staged release the current one",
+     "Moved", JSON, {0}, {200, 409}, move_parameters, false},
     {"POST", "/api/v1/channels/{name}/rollback", MF_ROLE_ADMIN, WRITER(mf_api_rollback),
-     "rollbackRelease", "Take the current release back, to the one that was approved before it", "Moved", JSON, {0}, {200, 409}, move_parameters, false},
-    {"POST", "/api/v1/misses", MF_ROLE_SUBMIT, {{MF_OWNER_READER, mf_api_misses_read}, {MF_OWNER_WRITER, mf_api_misses_write}},
-     "reportMisses", "Count look-ups of production that found no row", "MissReceipt", JSON, {JSON}, {200, 201, 409, 413, 415, 422}, NULL, false},
+     "rollbackRelease", "Roll back from the current release to the one approved before it",
+     "Moved", JSON, {0}, {200, 409}, move_parameters, false},
+    {"POST", "/api/v1/misses", MF_ROLE_SUBMIT,
+     {{MF_OWNER_READER, mf_api_misses_read, false}, {MF_OWNER_WRITER, mf_api_misses_write, false}},
+     "reportMisses", "Report production lookups that found no row",
+     "MissReceipt", JSON, {JSON}, {200, 201, 409, 413, 415, 422}, NULL, false},
     {"GET", "/api/v1/misses", MF_ROLE_READ, READER(mf_api_misses),
-     "listMisses", "What production missed, most missed first", "Miss", JSON, {0}, {200}, misses_parameters, true},
+     "listMisses", "List misses of production, most frequent first",
+     "Miss", JSON, {0}, {200}, misses_parameters, true},
     {"POST", "/api/v1/misses/submit", MF_ROLE_SUBMIT, WRITER(mf_api_misses_submit),
-     "submitMisses", "Tune what production missed: a batch for each device class", "MissBatches", JSON, {0}, {200, 201}, submit_misses_parameters, false},
+     "submitMisses", "Submit misses of production: one batch per device class",
+     "MissBatches", JSON, {0}, {200, 201}, submit_misses_parameters, false},
     {"POST", "/api/v1/session", MF_ROLE_READ, HTTP(mf_api_session),
-     "beginSession", "Keep the token of this request in a cookie, for a browser", "Done", JSON, {0}, {200}, NULL, false},
+     "beginSession", "Store the token of this request in a cookie, for browsers",
+     "Done", JSON, {0}, {200}, NULL, false},
     {"POST", "/api/v1/session/end", MF_ROLE_NONE, HTTP(mf_api_session_end),
-     "endSession", "Take the cookie away", "Done", JSON, {0}, {200}, NULL, false},
+     "endSession", "Delete the session cookie",
+     "Done", JSON, {0}, {200}, NULL, false},
     {"POST", "/api/v1/tokens", MF_ROLE_ADMIN, WRITER(mf_api_token_add),
-     "addToken", "Make an access token, or a worker's way in; the answer alone has its text", "NewToken", JSON, {0}, {201, 409}, token_parameters, false},
+     "addToken", "Create an access token or an enrolment token; only this response contains its text",
+     "NewToken", JSON, {0}, {201, 409}, token_parameters, false},
     {"GET", "/api/v1/tokens", MF_ROLE_ADMIN, READER(mf_api_tokens),
-     "listTokens", "Tokens: whose they are and whether they stand, never their text", "Token", JSON, {0}, {200}, NULL, true},
+     "listTokens", "List tokens: name, role and validity, without their text",
+     "Token", JSON, {0}, {200}, NULL, true},
     {"POST", "/api/v1/tokens/{id}/revoke", MF_ROLE_ADMIN, WRITER(mf_api_token_revoke),
-     "revokeToken", "End a token", "Done", JSON, {0}, {200}, NULL, false},
+     "revokeToken", "Revoke a token",
+     "Done", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/v1/keys", MF_ROLE_ADMIN, READER(mf_api_keys),
-     "listKeys", "Workers' keys", "Key", JSON, {0}, {200}, NULL, true},
+     "listKeys", "List the keys of workers",
+     "Key", JSON, {0}, {200}, NULL, true},
     {"POST", "/api/v1/keys/{id}/revoke", MF_ROLE_ADMIN, WRITER(mf_api_key_revoke),
-     "revokeKey", "End a worker's key: it is sent away, and nothing more of it is taken", "Done", JSON, {0}, {200}, NULL, false},
+     "revokeKey", "Revoke the key of a worker and disconnect the worker",
+     "Done", JSON, {0}, {200}, NULL, false},
     {"GET", "/api/openapi.json", MF_ROLE_NONE, HTTP(mf_api_openapi),
-     "getOpenapi", "This document", NULL, JSON, {0}, {200}, NULL, false},
+     "getOpenapi", "This document",
+     NULL, JSON, {0}, {200}, NULL, false},
     {"GET", "/healthz", MF_ROLE_NONE, HTTP(mf_api_healthz),
-     "getHealth", "The HTTP thread answers", NULL, "text/plain", {0}, {200}, NULL, false},
+     "getHealth", "Check that the HTTP thread answers",
+     NULL, "text/plain", {0}, {200}, NULL, false},
     {"GET", "/readyz", MF_ROLE_NONE, WRITER(mf_api_readyz),
-     "getReady", "The store is open and workers can connect", NULL, "text/plain", {0}, {200}, NULL, false},
-    {"GET", "/metrics", MF_ROLE_READ, {{MF_OWNER_WRITER, mf_api_metrics_write}, {MF_OWNER_READER, mf_api_metrics_read}, {MF_OWNER_HTTP, mf_api_metrics_http}},
-     "getMetrics", "Prometheus text", NULL, "text/plain", {0}, {200}, NULL, false},
-    {"GET", "/", MF_ROLE_NONE, HTTP(mf_api_page), "getPage", "The status page", NULL, "text/html", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/app.js", MF_ROLE_NONE, HTTP(mf_api_page), "getScript", "Its script", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/views.js", MF_ROLE_NONE, HTTP(mf_api_page), "getViews", "Its views", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/task.js", MF_ROLE_NONE, HTTP(mf_api_page), "getTaskView", "Its view of a task", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/releases.js", MF_ROLE_NONE, HTTP(mf_api_page), "getReleasesView", "Its view of releases", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/plots.js", MF_ROLE_NONE, HTTP(mf_api_page), "getPlots", "Its plots", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/charts.js", MF_ROLE_NONE, HTTP(mf_api_page), "getCharts", "Its charts", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/app.css", MF_ROLE_NONE, HTTP(mf_api_page), "getStyle", "Its style", NULL, "text/css", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/icon.svg", MF_ROLE_NONE, HTTP(mf_api_page), "getIcon", "Its icon", NULL, "image/svg+xml", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/vendor/uPlot.iife.min.js", MF_ROLE_NONE, HTTP(mf_api_page), "getPlotScript", "Its charting library", NULL, "text/javascript", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/vendor/uPlot.min.css", MF_ROLE_NONE, HTTP(mf_api_page), "getPlotStyle", "Style of its charting library", NULL, "text/css", {0}, {200, 304}, NULL, false},
-    {"GET", "/page/vendor/LICENSE", MF_ROLE_NONE, HTTP(mf_api_page), "getPlotLicence", "Licence of its charting library", NULL, "text/plain", {0}, {200, 304}, NULL, false},
+     "getReady", "Check that the store is open and workers can connect",
+     NULL, "text/plain", {0}, {200}, NULL, false},
+    {"GET", "/metrics", MF_ROLE_READ,
+     {{MF_OWNER_WRITER, mf_api_metrics_write, true},
+      {MF_OWNER_READER, mf_api_metrics_read, false},
+      {MF_OWNER_HTTP, mf_api_metrics_http, false}},
+     "getMetrics", "Metrics in Prometheus text format",
+     NULL, "text/plain", {0}, {200}, NULL, false},
+    {"GET", "/", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getPage", "The status page",
+     NULL, "text/html", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/app.js", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getScript", "Main script of the status page",
+     NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/views.js", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getViews", "Views of the status page",
+     NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/task.js", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getTaskView", "Task view of the status page",
+     NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/releases.js", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getReleasesView", "Release view of the status page",
+     NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/plots.js", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getPlots", "Plots of the status page",
+     NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/charts.js", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getCharts", "Charts of the status page",
+     NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/app.css", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getStyle", "Style sheet of the status page",
+     NULL, "text/css", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/icon.svg", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getIcon", "Icon of the status page",
+     NULL, "image/svg+xml", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/vendor/uPlot.iife.min.js", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getPlotScript", "Plot library of the status page",
+     NULL, "text/javascript", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/vendor/uPlot.min.css", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getPlotStyle", "Style sheet of the plot library",
+     NULL, "text/css", {0}, {200, 304}, NULL, false},
+    {"GET", "/page/vendor/LICENSE", MF_ROLE_NONE, HTTP(mf_api_page),
+     "getPlotLicence", "Licence of the plot library",
+     NULL, "text/plain", {0}, {200, 304}, NULL, false},
 };
 /* clang-format on */
 
@@ -301,7 +396,7 @@ const struct mf_route *mf_routes(size_t *ret_n)
     return routes;
 }
 
-/* A decimal number from 1 on, without leading zeros; what is behind it, NULL: it is none. */
+/* Parses a decimal number of 1 or more without leading zeros. Returns the text after it, or NULL. */
 static const char *take_id(const char *path, int64_t *ret)
 {
     char digits[20];
@@ -320,11 +415,11 @@ static const char *take_name(const char *path, char ret[MF_PATH_NAME_MAX])
         return NULL;
     memcpy(ret, path, len);
     ret[len] = 0;
-    /* "." and ".." are names that clients resolve */
+    /* clients resolve "." and ".." as path segments */
     return mf_is_name(ret, MF_PATH_NAME_MAX - 1) && *ret != '.' ? path + len : NULL;
 }
 
-/* Matches a path against a pattern; "{id}" takes a number, "{name}" a name. */
+/* Matches a path against a pattern; "{id}" matches a number, "{name}" a name. */
 static bool path_match(const char *pattern, const char *path, struct mf_path_parts *ret)
 {
     int n = 0;
@@ -389,15 +484,15 @@ static int check_value(struct mf_request *r, const struct mf_parameter *p, const
     case MF_PARAM_INT:
         if (mf_parse_i64(value, INT64_MIN, INT64_MAX, &i) == 0)
             return 0;
-        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: a whole number is expected", p->name);
+        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: expected an integer", p->name);
     case MF_PARAM_NUMBER:
         if (mf_parse_double(value, &d) == 0)
             return 0;
-        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: a number is expected", p->name);
+        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: expected a number", p->name);
     case MF_PARAM_FLAG:
         if (mf_parse_bool(value, &b) == 0)
             return 0;
-        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: 1 or 0 is expected", p->name);
+        return mf_refuse_at(&r->response, 400, p->name, "type", "%s: expected 0 or 1", p->name);
     }
     return 0;
 }
@@ -408,14 +503,13 @@ static int check_page(struct mf_request *r, const char *name, const char *value)
     if (strcmp(name, "limit") == 0) {
         if (mf_parse_i64(value, 1, MF_PAGE_LIMIT_MAX, &limit) < 0)
             return mf_refuse_at(&r->response, 400, "limit", "range",
-                                "limit: a whole number from 1 to %d is expected", MF_PAGE_LIMIT_MAX);
+                                "limit: expected an integer from 1 to %d", MF_PAGE_LIMIT_MAX);
         r->page.limit = (int)limit;
         return 0;
     }
     if (mf_cursor_parse(value, &r->page) < 0)
-        return mf_refuse_at(
-            &r->response, 400, "cursor", "cursor",
-            "cursor: not one that this server gave; pass the value of \"next\" unchanged, or none");
+        return mf_refuse_at(&r->response, 400, "cursor", "cursor",
+                            "cursor: not a valid cursor; pass the value of \"next\" unchanged");
     return 0;
 }
 
@@ -436,22 +530,10 @@ int mf_route_check_query(struct mf_request *r)
             e = check_page(r, name, r->query[i].value);
         else
             e = mf_refuse_at(&r->response, 400, name, "unknown",
-                             "%s: no such parameter; /api/openapi.json lists those of this path", name);
+                             "%s: no such parameter; /api/openapi.json lists the parameters of this path",
+                             name);
         if (e < 0)
             return e;
     }
     return 0;
-}
-
-int mf_request_run(struct mf_request *r, void *owner)
-{
-    const struct mf_hop *hop = &r->route->hops[r->hop];
-    int e = hop->handler(owner, r);
-    if (e < 0 && r->response.status == 0)
-        (void)mf_refuse_errno(&r->response, e, r->route->summary);
-    /* An answer ends the trip; a hop that leaves none hands over to the next. */
-    r->hop++;
-    if (r->response.status == 0 && (r->hop == MF_ROUTE_HOPS || r->route->hops[r->hop].owner == MF_OWNER_NONE))
-        e = mf_refuse(&r->response, 500, "%s: no answer was made", r->route->summary);
-    return e;
 }

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* --- options ---------------------------------------------------------------------------------------------- */
+/* --- options -------------------------------------------------------------------------------------------- */
 
 typedef int (*option_set)(struct mf_batch_options *o, const char *text);
 
@@ -83,7 +83,7 @@ static int set_routing(struct mf_batch_options *o, const char *text)
     return mf_routing_parse(text, &o->routing);
 }
 
-/* "balanced,zipf:1.2", or none. */
+/* "balanced,zipf:1.2" or "none" */
 static int set_regret(struct mf_batch_options *o, const char *text)
 {
     int n = 0;
@@ -143,7 +143,7 @@ static int set_layout(struct mf_batch_options *o, const char *text)
     return mf_path_is_layout(text) ? mf_copy(o->layout, sizeof(o->layout), text) : -EINVAL;
 }
 
-/* Up to what JSON's numbers hold exactly. */
+/* The maximum is the largest integer that JSON numbers represent exactly. */
 static int set_seed(struct mf_batch_options *o, const char *text)
 {
     int64_t i;
@@ -153,7 +153,7 @@ static int set_seed(struct mf_batch_options *o, const char *text)
     return r;
 }
 
-/* "gemm1+act,gemm2+combine": each two ops or more. */
+/* "gemm1+act,gemm2+combine": sets of two or more ops */
 static int set_no_fuse(struct mf_batch_options *o, const char *text)
 {
     int n = 0;
@@ -184,7 +184,7 @@ static int set_warmup(struct mf_batch_options *o, const char *text)
     return r;
 }
 
-/* As many as a result holds, beside those of the rounds. */
+/* The maximum is the number of samples that a result can hold besides those of the rounds. */
 static int set_iters(struct mf_batch_options *o, const char *text)
 {
     int64_t i;
@@ -218,10 +218,10 @@ static int set_fuse_saves(struct mf_batch_options *o, const char *text)
     return 0;
 }
 
-#define MF_ROUTING_WHY                                                                                    \
-    "uniform, balanced, zipf:S with S in (0, 4], hot:SHARE with SHARE in [0, 1], recorded:COUNTS (up to " \
-    "1024 whole "                                                                                         \
-    "numbers with dots between, or an array of them) or router:RULE with an optional +shared is expected"
+#define MF_ROUTING_WHY                                                                                      \
+    "expected uniform, balanced, zipf:S with S in (0, 4], hot:SHARE with SHARE in [0, 1], recorded:COUNTS " \
+    "(up to 1024 integers separated by dots, or an array of integers) or router:RULE with an optional "     \
+    "+shared"
 
 /* clang-format off */
 static const struct {
@@ -229,25 +229,25 @@ static const struct {
     option_set set;
     const char *why;
 } options[] = {
-    {"classes",     set_classes,   "up to 16 device classes are expected, as gfx942/304,cpu-znver4/2"},
-    {"priority",    set_priority,  "a whole number from 0 to 100 is expected"},
-    {"topk",        set_topk,      "a whole number from 1 to 64 is expected"},
-    {"err_ratio",   set_err_ratio, "a number from 0 to 1 is expected"},
-    {"time_cap_ms", set_time_cap,  "a whole number from 100 to 600000 is expected"},
+    {"classes",     set_classes,   "expected up to 16 device classes, such as gfx942/304,cpu-znver4/2"},
+    {"priority",    set_priority,  "expected an integer from 0 to 100"},
+    {"topk",        set_topk,      "expected an integer from 1 to 64"},
+    {"err_ratio",   set_err_ratio, "expected a number from 0 to 1"},
+    {"time_cap_ms", set_time_cap,  "expected an integer from 100 to 600000"},
     {"routing",     set_routing,   MF_ROUTING_WHY},
-    {"regret",      set_regret,    "none, or up to 4 routing profiles are expected, as balanced,zipf:1.2"},
-    {"no_fuse",     set_no_fuse,   "up to 8 sets of two ops or more are expected, as gemm1+act,gemm1+gemm2"},
-    {"fuse_saves",  set_fuse_saves, "a number of bytes from 0 to 1e15 is expected"},
-    {"warmup",      set_warmup,    "a whole number from 0 to 1000 is expected"},
-    {"iters",       set_iters,     "a whole number from 5 to 4000 is expected"},
-    {"split_k",     set_split_k,   "0 or 1 is expected"},
-    {"shape_grouped", set_shape_grouped, "0 or 1 is expected"},
-    {"search",      set_search,    "race, exhaustive or enumerate is expected"},
-    {"layout",      set_layout,    "common, free or \"w1=LAYOUT w2=LAYOUT\" is expected"},
-    {"consumer",    set_consumer,  "moefarm or aiter is expected"},
-    {"promote",     set_promote,   "always or improved is expected"},
-    {"min_effect",  set_min_effect, "a share from 0 to below 1 is expected: 0.03 is three percent"},
-    {"seed",        set_seed,      "a whole number from 0 to 9007199254740991 is expected"},
+    {"regret",      set_regret,    "expected none or up to 4 routing profiles, such as balanced,zipf:1.2"},
+    {"no_fuse",     set_no_fuse,   "expected up to 8 sets of two or more ops, such as gemm1+act,gemm1+gemm2"},
+    {"fuse_saves",  set_fuse_saves, "expected 0 to 1e15 bytes"},
+    {"warmup",      set_warmup,    "expected an integer from 0 to 1000"},
+    {"iters",       set_iters,     "expected an integer from 5 to 4000"},
+    {"split_k",     set_split_k,   "expected 0 or 1"},
+    {"shape_grouped", set_shape_grouped, "expected 0 or 1"},
+    {"search",      set_search,    "expected race, exhaustive or enumerate"},
+    {"layout",      set_layout,    "expected common, free or \"w1=LAYOUT w2=LAYOUT\""},
+    {"consumer",    set_consumer,  "expected moefarm or aiter"},
+    {"promote",     set_promote,   "expected always or improved"},
+    {"min_effect",  set_min_effect, "expected a fraction from 0 to below 1; 0.03 means 3 percent"},
+    {"seed",        set_seed,      "expected an integer from 0 to 9007199254740991"},
 };
 /* clang-format on */
 
@@ -259,11 +259,11 @@ int mf_submission_set(struct mf_batch_options *o, const char *name, const char *
             return options[i].set(o, text) < 0 ? -EINVAL : 0;
         }
     }
-    *ret_why = "there is no such option; /api/openapi.json lists those of a submission";
+    *ret_why = "no such option; /api/openapi.json lists the options of a submission";
     return -ENOENT;
 }
 
-/* --- rows ------------------------------------------------------------------------------------------------- */
+/* --- rows ----------------------------------------------------------------------------------------------- */
 
 void mf_submission_work_free(void *p)
 {
@@ -279,7 +279,7 @@ void mf_submission_work_free(void *p)
 }
 
 struct row_error {
-    int64_t line; /* 0: none */
+    int64_t line; /* 0: no line */
     const char *at, *code, *message;
 };
 
@@ -302,16 +302,17 @@ int mf_submission_error(struct mf_submission_work *w, const char *at, const char
     return add_error(w, &(struct row_error){0, at, code, message});
 }
 
-/* Turns a row that production looks up by another key into that key, and says so among the errors. */
-static int take_production_key(struct mf_submission_work *w, struct mf_shape *shape, int64_t line,
-                               const char *at)
+/* For consumer aiter: replaces a shape by the key that production looks up, and reports it among the errors.
+ */
+static int use_production_key(struct mf_submission_work *w, struct mf_shape *shape, int64_t line,
+                              const char *at)
 {
     struct mf_shape key;
     char why[256] = "", message[320];
     if (!w->submission.options.for_aiter || mf_production_row(shape, &key, why, sizeof(why)) == 0)
         return 0;
     *shape = key;
-    mf_format(message, sizeof(message), "%s; that key is tuned", why);
+    mf_format(message, sizeof(message), "%s; tuning that key instead", why);
     return add_error(w, &(struct row_error){line, at, "production_key", message});
 }
 
@@ -324,10 +325,10 @@ static int add_shape(struct mf_submission_work *w, const struct mf_shape *shape)
     return 0;
 }
 
-/* Where a shape came from, to find those that come twice. */
+/* Origin of a shape, for reports of duplicates. */
 struct origin {
     size_t shape; /* index */
-    int64_t at;   /* line, or index in `shapes` */
+    int64_t at;   /* line of the CSV, or index in `shapes` */
 };
 
 static int compare_origins(const void *a, const void *b, void *shapes)
@@ -344,7 +345,7 @@ static int compare_order(const void *a, const void *b)
     return (x->shape > y->shape) - (x->shape < y->shape);
 }
 
-/* Keeps the first of equal shapes, in order; the others become errors. lines: at is a CSV line. */
+/* Keeps the first of equal shapes in their order and reports the others. lines: origins hold CSV lines. */
 static int drop_duplicates(struct mf_submission_work *w, struct origin *origins, bool lines)
 {
     size_t n = w->submission.n_shapes, kept = 0, n_kept = 0;
@@ -358,8 +359,7 @@ static int drop_duplicates(struct mf_submission_work *w, struct origin *origins,
         char at[48], message[96];
         mf_format(at, sizeof(at), lines ? "" : "shapes[%lld]", (long long)origins[i].at);
         mf_format(message, sizeof(message),
-                  lines ? "the same shape as line %lld; it is tuned once"
-                        : "the same shape as shapes[%lld]; it is tuned once",
+                  lines ? "duplicate of line %lld; tuned once" : "duplicate of shapes[%lld]; tuned once",
                   (long long)origins[kept].at);
         int r = add_error(w, &(struct row_error){lines ? origins[i].at : 0, at, "duplicate", message});
         if (r < 0)
@@ -372,8 +372,8 @@ static int drop_duplicates(struct mf_submission_work *w, struct origin *origins,
     return 0;
 }
 
-/* What the table's reader has to say of it. */
-static int take_problem(struct mf_submission_work *w, const struct mf_problem *q, struct mf_response *p)
+/* Reports a problem found by the table reader. */
+static int add_problem(struct mf_submission_work *w, const struct mf_problem *q, struct mf_response *p)
 {
     const char *code = mf_problem_code_name(q->code);
     const struct row_error e = {q->line, q->column, code, q->reason};
@@ -399,15 +399,15 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
         return mf_refuse_errno(p, r, "read the table");
     if (t->op != MF_TABLE_FMOE)
         return mf_refuse_at(p, 422, "body", "operator",
-                            "this table belongs to another operator; an untuned_fmoe.csv is expected");
+                            "the table belongs to another operator; expected an untuned_fmoe.csv");
 
     for (size_t i = 0; i < t->n_problems; i++)
-        if ((r = take_problem(w, &t->problems[i], p)) < 0)
+        if ((r = add_problem(w, &t->problems[i], p)) < 0)
             return r;
     origins = calloc(t->n_rows ? t->n_rows : 1, sizeof(*origins));
     for (size_t i = 0; origins && i < t->n_rows; i++) {
         struct mf_shape shape = t->rows[i].shape;
-        if (take_production_key(w, &shape, t->rows[i].line, "") < 0 || add_shape(w, &shape) < 0)
+        if (use_production_key(w, &shape, t->rows[i].line, "") < 0 || add_shape(w, &shape) < 0)
             return mf_refuse_errno(p, -ENOMEM, "read the table");
         origins[i] = (struct origin){i, t->rows[i].line};
     }
@@ -415,7 +415,7 @@ static int read_csv(struct mf_submission_work *w, const char *text, size_t len, 
     return r < 0 ? mf_refuse_errno(p, r, "read the table") : 0;
 }
 
-/* Where problems of a shape go. */
+/* Context of add_shape_problem. */
 struct shape_problems {
     struct mf_submission_work *w;
     int index;
@@ -443,7 +443,7 @@ static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct
             char at[48];
             mf_format(at, sizeof(at), "shapes[%d]", index);
             origins[w->submission.n_shapes] = (struct origin){w->submission.n_shapes, index};
-            r = take_production_key(w, &shape, 0, at);
+            r = use_production_key(w, &shape, 0, at);
             if (r == 0)
                 r = add_shape(w, &shape);
         }
@@ -453,15 +453,18 @@ static int read_shapes(struct mf_submission_work *w, const cJSON *shapes, struct
     return r < 0 ? mf_refuse_errno(p, r, "read the shapes") : 0;
 }
 
-/* --- the body --------------------------------------------------------------------------------------------- */
+/* --- body -------------------------------------------------------------------------------------------------
+ */
 
 static int set_name(struct mf_submission_work *w, const char *text, struct mf_response *p)
 {
     for (const char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            return mf_refuse_at(p, 400, "name", "value", "name: a line of text is expected");
+            return mf_refuse_at(p, 400, "name", "value",
+                                "name: expected one line of text without control characters");
     if (mf_copy(w->name, sizeof(w->name), text) < 0)
-        return mf_refuse_at(p, 400, "name", "too_long", "name: at most %zu bytes", sizeof(w->name) - 1);
+        return mf_refuse_at(p, 400, "name", "too_long", "name: too long; the limit is %zu bytes",
+                            sizeof(w->name) - 1);
     return 0;
 }
 
@@ -486,7 +489,8 @@ static int read_query(struct mf_submission_work *w, struct mf_request *r)
     return e;
 }
 
-/* An array of texts is a comma list; one of whole numbers the recorded profile of a routing. */
+/* Converts an array of strings to a comma-separated list, and an array of counts to a recorded routing
+ * profile. */
 static int array_text(const cJSON *array, char *buf, size_t cap)
 {
     bool numbers = cJSON_IsNumber(array->child);
@@ -518,12 +522,10 @@ static int read_options(struct mf_submission_work *w, const cJSON *list, struct 
         int r = cJSON_IsArray(member) ? array_text(member, text, sizeof(text))
                                       : mf_json_value_text(member, text, sizeof(text));
         if (r < 0)
-            return mf_refuse_at(
-                p, 400, at, "type",
-                "%s: a number or a text is expected, for classes, regret and no_fuse an array of "
-                "texts, for routing also "
-                "an array of counts",
-                at);
+            return mf_refuse_at(p, 400, at, "type",
+                                "%s: expected a number or a string; classes, regret and no_fuse also accept "
+                                "an array of strings, routing an array of counts",
+                                at);
         if ((r = set_option(w, at, member->string, text, p)) < 0)
             return r;
     }
@@ -535,8 +537,10 @@ static const struct {
     int type;
     const char *expected;
 } members[] = {
-    {"name", cJSON_String, "a text"},           {"shapes", cJSON_Array, "an array"},
-    {"csv", cJSON_String, "a table as a text"}, {"baseline", cJSON_String, "a table as a text"},
+    {"name", cJSON_String, "a string"},
+    {"shapes", cJSON_Array, "an array"},
+    {"csv", cJSON_String, "a string with the table"},
+    {"baseline", cJSON_String, "a string with the table"},
     {"options", cJSON_Object, "an object"},
 };
 
@@ -547,14 +551,13 @@ static int check_member(const cJSON *member, struct mf_response *p)
             continue;
         return (member->type & 0xff) == members[i].type
                    ? 0
-                   : mf_refuse_at(p, 400, member->string, "type", "%s: %s is expected", member->string,
+                   : mf_refuse_at(p, 400, member->string, "type", "%s: expected %s", member->string,
                                   members[i].expected);
     }
-    return mf_refuse_at(
-        p, 400, member->string, "unknown",
-        "%.60s: name (text), shapes (array), csv (text), baseline (text) and options (object) "
-        "are expected",
-        member->string);
+    return mf_refuse_at(p, 400, member->string, "unknown",
+                        "%.60s: unknown member; expected name (string), shapes (array), csv (string), "
+                        "baseline (string) or options (object)",
+                        member->string);
 }
 
 static int read_json(struct mf_submission_work *w, struct mf_request *r)
@@ -583,11 +586,11 @@ static int read_json(struct mf_submission_work *w, struct mf_request *r)
     }
     if (!shapes == !csv)
         return mf_refuse_at(p, 400, "shapes", shapes ? "conflict" : "missing",
-                            "either shapes or csv is expected%s", shapes ? ", not both" : "");
+                            "expected either shapes or csv%s", shapes ? ", not both" : "");
     return shapes ? read_shapes(w, shapes, p) : read_csv(w, csv->valuestring, strlen(csv->valuestring), p);
 }
 
-/* Of what makes the batch: kind, query, body. Query items count in any order. */
+/* Hashes content type, query and body. The order of query parameters does not matter. */
 static void hash_body(struct mf_submission_work *w, const struct mf_request *r, bool json)
 {
     unsigned char hash[32], sum[32] = {0};
@@ -610,7 +613,7 @@ static void hash_body(struct mf_submission_work *w, const struct mf_request *r, 
     (void)sodium_bin2hex(w->hash, sizeof(w->hash), hash, sizeof(hash));
 }
 
-/* Shapes that the routing profile does not fit become errors: a batch is timed on one profile. */
+/* Reports shapes that do not fit the routing profile: a batch is timed with one profile. */
 static int drop_unroutable(struct mf_submission_work *w)
 {
     size_t kept = 0;
@@ -630,16 +633,15 @@ static int drop_unroutable(struct mf_submission_work *w)
     return 0;
 }
 
-/* The list has an end; its last entry says how many it leaves out. */
-static int tell_unlisted(struct mf_submission_work *w)
+/* Adds an entry with the number of errors that are not listed. */
+static int report_unlisted(struct mf_submission_work *w)
 {
     struct row_error e = {.at = "body", .code = "more"};
     char message[64];
 
     if (w->n_errors <= MF_SUBMISSION_ERRORS_MAX)
         return 0;
-    mf_format(message, sizeof(message), "%zu more %s wrong and not listed",
-              w->n_errors - MF_SUBMISSION_ERRORS_MAX,
+    mf_format(message, sizeof(message), "%zu more %s not listed", w->n_errors - MF_SUBMISSION_ERRORS_MAX,
               w->n_errors - MF_SUBMISSION_ERRORS_MAX == 1 ? "is" : "are");
     e.message = message;
     return add_to(w->errors, &e);
@@ -652,25 +654,27 @@ static int check_rows(struct mf_submission_work *w, struct mf_request *r)
         return mf_refuse_errno(&r->response, e, "check the routing");
     if (w->submission.n_shapes > MF_SUBMISSION_SHAPES_MAX)
         return mf_refuse_at(&r->response, 422, "body", "too_many",
-                            "%zu shapes; a batch takes at most %d: split it", w->submission.n_shapes,
+                            "%zu shapes; the limit of a batch is %d: split it", w->submission.n_shapes,
                             MF_SUBMISSION_SHAPES_MAX);
     if (w->submission.n_shapes == 0 && w->n_errors == 0)
-        return mf_refuse_at(&r->response, 422, "body", "empty", "there is no row; give one for each shape");
-    if (w->submission.n_shapes == 0 && tell_unlisted(w) < 0)
-        return mf_refuse_errno(&r->response, -ENOMEM, "list what is wrong");
+        return mf_refuse_at(&r->response, 422, "body", "empty",
+                            "the submission is empty; add one row per shape");
+    if (w->submission.n_shapes == 0 && report_unlisted(w) < 0)
+        return mf_refuse_errno(&r->response, -ENOMEM, "list the errors");
     if (w->submission.n_shapes == 0)
-        return mf_refuse_errors(&r->response, 422, "no row is a shape that can be tuned", MF_TAKE(w->errors));
+        return mf_refuse_errors(&r->response, 422, "no valid shape in the submission; see errors",
+                                MF_TAKE(w->errors));
     return 0;
 }
 
-/* A threshold that nothing is held against would be believed. A baseline implies promote=improved. */
+/* Refuses a threshold that would have no effect. A baseline implies promote=improved. */
 static int check_min_effect(const struct mf_submission_work *w, bool json, struct mf_response *p)
 {
     if (!w->min_effect_given || w->submission.options.promote == MF_PROMOTE_IMPROVED)
         return 0;
-    return mf_refuse_at(p, 400, json ? "options.min_effect" : "min_effect", "conflict",
-                        "min_effect: only with promote=improved or a baseline has a new row anything to win "
-                        "against; add promote=improved");
+    return mf_refuse_at(
+        p, 400, json ? "options.min_effect" : "min_effect", "conflict",
+        "min_effect: has no effect without promote=improved or a baseline; add promote=improved");
 }
 
 static void name_by_default(struct mf_submission_work *w)
@@ -693,11 +697,10 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
     w->unknown_columns = cJSON_CreateArray();
     w->submission = (struct mf_submission){.options = MF_BATCH_OPTIONS_INIT};
     if (json && r->n_query > 0)
-        return mf_refuse_at(
-            &r->response, 400, r->query[0].name, "place",
-            "%s: a JSON submission has no parameters; name is a member of the body, the others of "
-            "its `options`",
-            r->query[0].name);
+        return mf_refuse_at(&r->response, 400, r->query[0].name, "place",
+                            "%s: a JSON submission takes no query parameters; put name into the body and the "
+                            "other options into its `options`",
+                            r->query[0].name);
     int e = read_query(w, r);
     if (e == 0)
         e = json ? read_json(w, r) : read_csv(w, r->body.data, r->body.len, &r->response);
@@ -707,8 +710,8 @@ int mf_api_submit_read(void *reader, struct mf_request *r)
         e = mf_baseline_check(w, &r->response);
     if (e == 0)
         e = check_min_effect(w, json, &r->response);
-    if (e == 0 && tell_unlisted(w) < 0)
-        e = mf_refuse_errno(&r->response, -ENOMEM, "list what is wrong");
+    if (e == 0 && report_unlisted(w) < 0)
+        e = mf_refuse_errno(&r->response, -ENOMEM, "list the errors");
     if (e < 0)
         return e;
     name_by_default(w);

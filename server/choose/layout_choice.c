@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Of the least sum: nearer to it than that is as good. */
+/* relative; sums this close to the lowest are equal */
 #define SAME_TIME 0.0005
 
 int mf_layout_compare(const void *va, const void *vb)
@@ -17,7 +17,7 @@ int mf_layout_compare(const void *va, const void *vb)
     return strcmp(a->text, b->text);
 }
 
-size_t mf_layouts_in_question(struct mf_layout_sum *layouts, size_t n)
+size_t mf_layouts_to_race(struct mf_layout_sum *layouts, size_t n)
 {
     size_t in = n > 0;
     for (size_t i = 1; i < n && in < MF_LAYOUTS_RACED_MAX; i++) {
@@ -68,39 +68,38 @@ static const char *print_us(double us, char buf[US_MAX])
     return buf;
 }
 
-static void say_chosen(size_t n, const struct mf_layout_sum *l, char ret[MF_REASON_MAX])
+static void explain_chosen(size_t n, const struct mf_layout_sum *l, char ret[MF_REASON_MAX])
 {
     char us[US_MAX];
     if (l->raced)
-        mf_format(ret, MF_REASON_MAX, "won over the ladder: %s in sum at %d token counts, raced",
+        mf_format(ret, MF_REASON_MAX, "won the races: %s in total over %d token counts",
                   print_us(l->raced_us, us), l->n_raced);
     else if (n > 1)
-        mf_format(ret, MF_REASON_MAX, "is the best over the ladder by forecast: %s in sum at %d token counts",
+        mf_format(ret, MF_REASON_MAX, "has the lowest forecast: %s in total over %d token counts",
                   print_us(l->us, us), l->n_tasks);
     else
-        mf_format(ret, MF_REASON_MAX, "is the only one");
+        mf_format(ret, MF_REASON_MAX, "is the only layout");
 }
 
-void mf_layout_say(const struct mf_layout_sum *layouts, size_t n, size_t i, size_t chosen,
-                   char ret[MF_REASON_MAX])
+void mf_layout_explain(const struct mf_layout_sum *layouts, size_t n, size_t i, size_t chosen,
+                       char ret[MF_REASON_MAX])
 {
     const struct mf_layout_sum *l = &layouts[i], *w = &layouts[chosen];
-    char mine[US_MAX], theirs[US_MAX];
+    char own_buf[US_MAX], other_buf[US_MAX];
     if (i == chosen)
-        say_chosen(n, l, ret);
+        explain_chosen(n, l, ret);
     else if (l->raced && l->n_raced < w->n_raced)
-        mf_format(ret, MF_REASON_MAX, "gave a time at %d token counts of the ladder against %d of %s, raced",
-                  l->n_raced, w->n_raced, w->text);
+        mf_format(ret, MF_REASON_MAX, "has a race time at %d token counts, against %d of %s", l->n_raced,
+                  w->n_raced, w->text);
     else if (l->raced)
-        mf_format(ret, MF_REASON_MAX, "%s over the ladder: %s against %s of %s, raced",
-                  l->raced_us <= w->raced_us * (1 + SAME_TIME) ? "ties" : "lost", print_us(l->raced_us, mine),
-                  print_us(w->raced_us, theirs), w->text);
+        mf_format(ret, MF_REASON_MAX, "%s the races: %s in total, %s with %s",
+                  l->raced_us <= w->raced_us * (1 + SAME_TIME) ? "tied in" : "lost",
+                  print_us(l->raced_us, own_buf), print_us(w->raced_us, other_buf), w->text);
     else if (l->n_tasks < layouts[0].n_tasks)
-        mf_format(ret, MF_REASON_MAX, "has a pipeline at %d token counts of the ladder, %s at %d", l->n_tasks,
+        mf_format(ret, MF_REASON_MAX, "has a pipeline at %d token counts, %s at %d", l->n_tasks,
                   layouts[0].text, layouts[0].n_tasks);
     else
-        mf_format(ret, MF_REASON_MAX, "%s: %s against %s of %s%s",
-                  w->raced ? "was not raced" : "lost over the ladder", print_us(l->us, mine),
-                  print_us(layouts[0].us, theirs), layouts[0].text,
-                  w->raced ? " over the ladder, by forecast" : ", by forecast");
+        mf_format(ret, MF_REASON_MAX, "%s: %s in total, %s with %s%s",
+                  w->raced ? "was not raced" : "has a higher forecast", print_us(l->us, own_buf),
+                  print_us(layouts[0].us, other_buf), layouts[0].text, w->raced ? " (forecasts)" : "");
 }

@@ -1,7 +1,8 @@
-/* Which weight layout a layer model takes. Pure.
+/* Chooses the weight layout of a layer model. Pure functions.
  *
- * Production stores a layer's weights once, so a layout is judged by its time summed over the ladder. Forecasts are sums of
- * steps and may be off; so what they choose is only who is in question, and races choose among those. */
+ * Production stores a layer's weights once, so a layout is judged by its total time over the ladder: all
+ * token counts of the layer model. Forecasts are sums of step times and can be wrong, so they only select the
+ * layouts to race; the races decide. */
 #pragma once
 
 #include "common/moe/pipeline_search.h"
@@ -9,27 +10,30 @@
 
 #include <stddef.h>
 
-/* Layouts that are raced at most: each has its share of a race's places. The others were behind them by forecast. */
+/* Maximum number of layouts that race, in order of their forecasts. They share the finalists of a race
+ * equally. */
 #define MF_LAYOUTS_RACED_MAX 3
 
 struct mf_layout_sum {
     char text[MF_PATH_LAYOUT_MAX];
-    int n_tasks;              /* that have a pipeline in it */
-    double us;                /* sum of their best forecasts */
-    double least_us, most_us; /* what that may be, by what is known of their errors */
-    bool raced;               /* its pipelines were in the races */
-    int n_raced;              /* tasks that have a winner in it */
+    int n_tasks;              /* tasks with a pipeline in this layout */
+    double us;                /* sum of the tasks' best forecasts */
+    double least_us, most_us; /* range of that sum, from the known forecast errors */
+    bool raced;               /* its pipelines raced */
+    int n_raced;              /* tasks with a winner in this layout */
     double raced_us;          /* sum of the winners' times */
 };
 
-/* For qsort. Most tasks first: one that the layout leaves out has no config. Then the least forecast, then by name. */
+/* Comparison for qsort: most tasks first (a task without a pipeline in the layout gets no config), then
+ * lowest forecast, then name. */
 int mf_layout_compare(const void *a, const void *b);
-/* Of layouts that are sorted so: those whose sum may be less than the first's, by the errors of both, go behind it, in their
- * order. Returns how many they are with the first, at most MF_LAYOUTS_RACED_MAX. */
-size_t mf_layouts_in_question(struct mf_layout_sum *layouts, size_t n);
-/* Of those that were raced: most tasks, then the least sum; within a two-thousandth of it, by name. -1: none was raced. */
+/* Moves layouts whose total may be less than the first one's, given both forecast errors, behind the first.
+ * Expects the order of mf_layout_compare and keeps it. Returns the number of layouts to race, including the
+ * first; at most MF_LAYOUTS_RACED_MAX. */
+size_t mf_layouts_to_race(struct mf_layout_sum *layouts, size_t n);
+/* Index of the fastest raced layout: most tasks, then lowest sum; within 0.05% by name. -1: none raced. */
 int mf_layouts_fastest(const struct mf_layout_sum *layouts, size_t n);
-/* Why layout i was chosen, or lost to the chosen one, as a sentence without its subject: "lost over the ladder: 1,234 us against
- * 1,200 us of w1=row w2=row, raced". The layouts stand in the order of mf_layouts_in_question(). */
-void mf_layout_say(const struct mf_layout_sum *layouts, size_t n, size_t i, size_t chosen,
-                   char ret[MF_REASON_MAX]);
+/* Explains why layout i was chosen or lost, as a predicate: "lost the races: 1,234.0 us in total, 1,200.0 us
+ * with w1=row w2=row". Expects the order of mf_layouts_to_race. */
+void mf_layout_explain(const struct mf_layout_sum *layouts, size_t n, size_t i, size_t chosen,
+                       char ret[MF_REASON_MAX]);

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a step costs whatever its time: opening, comparing, bookkeeping. */
+/* Fixed cost per step in seconds: opening, verifying, bookkeeping. */
 #define STEP_FIXED_S 0.015
-/* Calls of a step that is not dropped early: two that are checked, a warm-up, twenty that are timed. */
+/* Runs of a step that is not dropped early: two verified, one warm-up, twenty timed. */
 #define STEP_CALLS 23
-/* A kernel in the space is not at the ceiling; most are several times slower than the best. */
+/* Typical time relative to the device's ceiling: most kernels are several times slower than the best. */
 #define STEP_SLOWER 4.0
 
 double mf_plan_step_s(const struct mf_step_row *step, const struct mf_ceilings *ceilings)
@@ -42,7 +42,8 @@ size_t mf_plan_cut(struct mf_step_row *steps, size_t n, const struct mf_plan_opt
         double step_s = mf_plan_step_s(&steps[i], &options->ceilings);
         bool other_block = i > first && steps[i].block_m != steps[i - 1].block_m;
         bool other_covers = i > first && steps[i].covers != steps[i - 1].covers;
-        /* Where the ops change a unit that is half full ends: its steps have little in common with what follows */
+        /* A unit that is at least half full ends where the ops change: its steps share little data with the
+         * next ones. */
         bool full = unit_s + step_s > options->target_s || (other_covers && unit_s > options->target_s / 2) ||
                     i - first == MF_PLAN_UNIT_STEPS_MAX;
         if (i > first && (other_block || full)) {

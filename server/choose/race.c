@@ -11,7 +11,7 @@ static int compare(const void *va, const void *vb)
     const struct mf_ranked *a = va, *b = vb;
     if (a->forecast_us != b->forecast_us)
         return a->forecast_us < b->forecast_us ? -1 : 1;
-    /* Of one array that is sorted by (us, names) */
+    /* both point into one array, which is sorted by (us, names) */
     return a->path < b->path ? -1 : a->path > b->path;
 }
 
@@ -20,10 +20,10 @@ static bool same_structure(const struct mf_ranked *a, const struct mf_ranked *b)
     return a->path->structure == b->path->structure;
 }
 
-/* Both GEMMs in one kernel, or not. */
+/* True if both or neither have both GEMMs in one kernel. */
 static bool same_kind(const struct mf_ranked *a, const struct mf_ranked *b)
 {
-    return mf_path_in_one(a->path->structure) == mf_path_in_one(b->path->structure);
+    return mf_path_fuses_gemms(a->path->structure) == mf_path_fuses_gemms(b->path->structure);
 }
 
 static bool same_block(const struct mf_ranked *a, const struct mf_ranked *b)
@@ -31,14 +31,14 @@ static bool same_block(const struct mf_ranked *a, const struct mf_ranked *b)
     return a->path->block_m == b->path->block_m;
 }
 
-/* Those that have a place so far, in the order in which they got it. */
-struct places {
+/* Finalists so far, in order of selection. */
+struct selection {
     const struct mf_ranked *of[MF_FINALISTS_MAX];
     size_t n;
 };
 
-/* Is a finalist like it, by that? */
-static bool is_represented(const struct places *p, const struct mf_ranked *r,
+/* True if a finalist is like r according to `like`. */
+static bool is_represented(const struct selection *p, const struct mf_ranked *r,
                            bool (*like)(const struct mf_ranked *, const struct mf_ranked *))
 {
     for (size_t j = 0; j < p->n; j++) {
@@ -48,28 +48,28 @@ static bool is_represented(const struct places *p, const struct mf_ranked *r,
     return false;
 }
 
-/* Who gets a place, what must not be left out first: the passes are gone through until no place is left. */
+/* Selection rules, most important first. All pipelines pass one rule before the next is applied. */
 enum pass { FIRST, OTHER_KIND, ONE_KERNEL, STRUCTURES, BLOCKS, CHEAPEST, CLOSE, N_PASSES };
 
-/* best: the first by forecast, which r follows at `behind` places. */
-static bool gets_place(enum pass pass, const struct places *p, const struct mf_ranked *best, size_t behind,
-                       size_t topk)
+/* best: the first pipeline by forecast; r is `rank` entries after it. */
+static bool is_selected(enum pass pass, const struct selection *p, const struct mf_ranked *best, size_t rank,
+                        size_t topk)
 {
-    const struct mf_ranked *r = best + behind;
+    const struct mf_ranked *r = best + rank;
     switch (pass) {
     case FIRST:
-        return behind == 0;
+        return rank == 0;
     case OTHER_KIND:
         return !is_represented(p, r, same_kind);
     case ONE_KERNEL:
-        return mf_path_in_one(r->path->structure) && !is_represented(p, r, same_structure);
+        return mf_path_fuses_gemms(r->path->structure) && !is_represented(p, r, same_structure);
     case STRUCTURES:
         return !is_represented(p, r, same_structure);
     case BLOCKS:
         return !is_represented(p, r, same_block);
     case CHEAPEST:
-        return behind < topk;
-    case CLOSE: /* within the spread of its forecast, it may well be the fastest */
+        return rank < topk;
+    case CLOSE: /* could be the fastest, within the spread of the forecasts */
         return (r->log_spread > 0 || best->log_spread > 0) &&
                r->forecast_us <= best->forecast_us * exp(r->log_spread + best->log_spread);
     case N_PASSES:
@@ -78,36 +78,36 @@ static bool gets_place(enum pass pass, const struct places *p, const struct mf_r
     return false;
 }
 
-size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places)
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t max_finalists)
 {
-    struct places places = {.n = 0};
-    n_places = MF_MIN(n_places, (size_t)MF_FINALISTS_MAX);
+    struct selection selection = {.n = 0};
+    max_finalists = MF_MIN(max_finalists, (size_t)MF_FINALISTS_MAX);
     qsort(ranked, n, sizeof(*ranked), compare);
     for (size_t i = 0; i < n; i++)
         ranked[i].finalist = false;
     for (int pass = 0; pass < N_PASSES; pass++) {
-        for (size_t i = 0; i < n && places.n < n_places; i++) {
-            if (ranked[i].finalist || !gets_place((enum pass)pass, &places, ranked, i, (size_t)topk))
+        for (size_t i = 0; i < n && selection.n < max_finalists; i++) {
+            if (ranked[i].finalist || !is_selected((enum pass)pass, &selection, ranked, i, (size_t)topk))
                 continue;
             ranked[i].finalist = true;
-            places.of[places.n++] = &ranked[i];
+            selection.of[selection.n++] = &ranked[i];
         }
     }
-    return places.n;
+    return selection.n;
 }
 
-#define ROUNDS_OF_ALL 2 /* at least */
-#define FRESH_LEAST   5
-/* What they may take of a race's budget before places are cut. */
-#define SHARE_OF_ALL 0.75
+#define FIRST_ROUNDS_MIN 2 /* per racer */
+#define FRESH_MIN        5
+/* maximum share of the budget for these rounds; finalists are cut beyond it */
+#define FIRST_ROUNDS_SHARE 0.75
 
-size_t mf_race_places(double best_us, double budget_s, int topk)
+size_t mf_race_finalist_limit(double best_us, double budget_s, int topk)
 {
-    double n = SHARE_OF_ALL * budget_s / (ROUNDS_OF_ALL * best_us * 1e-6);
-    return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_LEAST, topk)), MF_FINALISTS_MAX);
+    double n = FIRST_ROUNDS_SHARE * budget_s / (FIRST_ROUNDS_MIN * best_us * 1e-6);
+    return (size_t)fmin(fmax(n, MF_MAX(MF_FINALISTS_MIN, topk)), MF_FINALISTS_MAX);
 }
 
-/* Seconds of one of n_groups groups in a schedule when the dearest go first. */
+/* Estimated seconds of one of n_groups groups, if each stage drops the slowest racers. */
 static double schedule_s(const double *forecast_us, size_t n, const struct mf_race_schedule *s,
                          size_t n_groups)
 {
@@ -118,7 +118,7 @@ static double schedule_s(const double *forecast_us, size_t n, const struct mf_ra
             total += forecast_us[j] * s->stages[i].rounds;
         in = MF_MIN(in, (size_t)s->stages[i].keep);
     }
-    size_t n_fresh = MF_MIN(MF_MAX(MF_RACE_REMEASURED / n_groups, (size_t)1), n);
+    size_t n_fresh = MF_MIN(MF_MAX(MF_RACE_RERUN_MAX / n_groups, (size_t)1), n);
     for (size_t j = 0; j < n_fresh; j++)
         total += forecast_us[j] * s->fresh;
     return total * 1e-6;
@@ -127,12 +127,12 @@ static double schedule_s(const double *forecast_us, size_t n, const struct mf_ra
 void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups,
                       const struct mf_race_budget *budget, struct mf_race_schedule *ret)
 {
-    /* Few rounds of all, more of those that are left: half the regret of timing each in a block at a fraction of
-     * the calls, when the device drifts. */
+    /* Few rounds of all racers, more of the remaining ones: with device drift this halves the regret of
+     * timing each racer in one block, in a fraction of the calls. */
     *ret = (struct mf_race_schedule){
         .stages = {{6, 16}, {10, 6}, {20, 4}}, .n_stages = 3, .fresh = budget->fresh, .alpha = 0.05};
     double full_s = 0;
-    /* Shared out, so that a race of several groups takes about as long as one of a single group */
+    /* shared by the groups, so that several groups take about as long as one */
     for (int i = 0; i < ret->n_stages; i++)
         ret->stages[i].keep = MF_MAX(ret->stages[i].keep / (int)n_groups, 2);
     for (size_t k = 0; k < n_groups; forecast_us += n[k++])
@@ -140,13 +140,14 @@ void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_group
     double scale = full_s > budget->s ? budget->s / full_s : 1;
     int total = 0;
     for (int i = 0; i < ret->n_stages; i++) {
-        ret->stages[i].rounds = (int)fmax(i == 0 ? ROUNDS_OF_ALL : 1, floor(ret->stages[i].rounds * scale));
+        ret->stages[i].rounds =
+            (int)fmax(i == 0 ? FIRST_ROUNDS_MIN : 1, floor(ret->stages[i].rounds * scale));
         total += ret->stages[i].rounds;
     }
-    /* Where fewest are left */
+    /* add missing rounds to the last stage, which has the fewest racers */
     if (total < MF_RACE_ROUNDS_MIN)
         ret->stages[ret->n_stages - 1].rounds += MF_RACE_ROUNDS_MIN - total;
-    ret->fresh = (int)fmax(MF_MIN(FRESH_LEAST, budget->fresh), floor(ret->fresh * scale));
+    ret->fresh = (int)fmax(MF_MIN(FRESH_MIN, budget->fresh), floor(ret->fresh * scale));
 }
 
 int mf_race_schedule_print(const struct mf_race_schedule *s, struct mf_buf *out)
@@ -170,7 +171,7 @@ int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner)
             return (int)i;
         if (r->verified < 2)
             continue;
-        /* Racers stand in the order of their places, so that equal times go to the better forecast */
+        /* racers are in forecast order: equal times go to the better forecast */
         if (best < 0 || r->us < racers[best].us)
             best = (int)i;
     }

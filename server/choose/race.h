@@ -1,4 +1,4 @@
-/* Finalists, the plan of their race, and what is made of its outcome. Pure. */
+/* Selects the finalists of a race, schedules its rounds, and picks its winner. Pure functions. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,28 +9,30 @@
 #include "common/moe/pipeline_search.h"
 #include "common/moe/status.h"
 
-#define MF_FINALISTS_MAX   32
-#define MF_FINALISTS_LEAST 8
+#define MF_FINALISTS_MAX 32
+#define MF_FINALISTS_MIN 8
 
-/* A ranked pipeline: its forecast is corrected by what its structure took in earlier batches. */
+/* A ranked pipeline. Its forecast is corrected by the times of its structure in earlier batches. */
 struct mf_ranked {
     const struct mf_path *path;
     double forecast_us;
-    double log_spread; /* of its structure's ratios; 0 when unknown */
+    double log_spread; /* spread of log(time / forecast) of its structure; 0 if unknown */
     bool finalist;
 };
-/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most n_places
- * (MF_FINALISTS_MAX, or a layout's share of them): the cheapest of every structure and of every block_m, the K cheapest, and
- * more where the spread of the forecasts is wider than the gap. Where there are too many, the cheapest of two stages and of one
- * kernel that does both GEMMs (FLAT, one stage, one launch), then the cheapest of each structure of the latter have their place right
- * behind the first of all: whether such a one beats two stages is decided by a race, never by a sum. Not of every pair of
- * structure and block_m: that would fill the race with the pairs of the first structures, and leave whole structures out.
- * Returns how many. */
-size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t n_places);
-/* Places of a race that is to take about budget_s, where the best forecast is best_us. Each racer is run twice at
- * least, and checked in one of these: where that alone would take three quarters of the budget, there are fewer places than
- * MF_FINALISTS_MAX, though never fewer than MF_FINALISTS_LEAST or topk. */
-size_t mf_race_places(double best_us, double budget_s, int topk);
+/* Sorts by forecast (ties keep the order of the paths, which is by names) and marks the finalists, at most
+ * max_finalists (MF_FINALISTS_MAX, or a layout's share of it). Returns their number.
+ *
+ * Finalists are selected in this order until the limit is reached: the cheapest of all; the cheapest with
+ * both GEMMs in one kernel (FLAT, one stage, one launch) or, if the first is one, the cheapest with two
+ * stages; the cheapest of each one-kernel structure; of each structure; of each block_m; the topk cheapest;
+ * pipelines whose forecast is within the spread of the best. Only a race can decide between one kernel and
+ * two stages; a sum of step times cannot. Pairs of structure and block_m are not represented: they would fill
+ * the race with few structures. */
+size_t mf_race_finalists(struct mf_ranked *ranked, size_t n, int topk, size_t max_finalists);
+/* Maximum number of finalists for a race of about budget_s, if the best forecast is best_us. Each racer runs
+ * at least twice, and one of these runs is verified. The number is below MF_FINALISTS_MAX if these runs would
+ * take more than three quarters of the budget, but at least MF_FINALISTS_MIN and topk. */
+size_t mf_race_finalist_limit(double best_us, double budget_s, int topk);
 
 struct mf_race_rounds {
     int rounds, keep;
@@ -42,28 +44,28 @@ struct mf_race_schedule {
     int fresh;
     double alpha;
 };
-/* Rounds for finalists of these forecasts such that the race takes about its budget; never fewer than
- * MF_RACE_ROUNDS_MIN in all, so that a paired test can tell anything. The forecasts of each of n_groups groups follow each other,
- * its cheapest first: n[k] of group k. What a stage keeps, it keeps of each
- * group: of several less, but two at least. */
+/* Schedules rounds such that the race takes about its budget, but at least MF_RACE_ROUNDS_MIN rounds: a
+ * paired test needs them. forecast_us holds n[k] forecasts of each group k, one group after the other,
+ * cheapest first. `keep` of a stage is per group: lower if there are several groups, but at least two. */
 #define MF_RACE_ROUNDS_MIN 6
 struct mf_race_budget {
     double s;
-    int fresh; /* samples, at most, of each that is measured afresh; 0: none is, and all are checked before they race */
+    /* maximum rerun samples per racer; 0: no rerun, and all racers are verified before they race */
+    int fresh;
 };
-#define MF_RACE_FRESH_MOST 20
+#define MF_RACE_FRESH_MAX 20
 void mf_race_schedule(const double *forecast_us, const size_t *n, size_t n_groups,
                       const struct mf_race_budget *budget, struct mf_race_schedule *ret);
 int mf_race_schedule_print(const struct mf_race_schedule *s, struct mf_buf *out);
 
-/* What a race gave for one pipeline. */
+/* Result of a race for one pipeline. */
 struct mf_racer_result {
     int64_t pipeline;
     enum mf_status status;
     double us, mad;
     bool reported;
-    int verified; /* runs that were checked */
+    int verified; /* verified runs */
 };
-/* Index of the pipeline that wins: the named winner if it is right, else the fastest right one of those that were checked twice, as
- * every winner is; -1: none is. */
+/* Index of the winning pipeline: the named winner if its result is valid, otherwise the fastest valid one
+ * that was verified twice; -1: none. */
 int mf_race_pick(const struct mf_racer_result *racers, size_t n, int64_t winner);

@@ -1,11 +1,12 @@
-/* Who may speak at the hub, once it has keys. A knock is answered by the key that the peer has proven to hold:
+/* Authentication of peers, if the hub has keys. The hub's ZAP requests are answered by the CURVE public key
+ * that the peer has proven to hold:
  *
- *   a key that stands             User-Id: the key, in hex. The worker is that key, whatever its routing id.
- *   a token's key that stands     User-Id: "token:ID". It may say ENROL and nothing else.
- *   any other                     the handshake fails
+ *   enrolled key           User-Id: the key in hexadecimal. It identifies the worker, not the routing id.
+ *   enrolment token's key  User-Id: "token:ID". The peer may send ENROL only.
+ *   any other key          the handshake fails
  *
- * A connection outlives what let it in, so each message of somebody who has no slot is held against the store again;
- * a key that is revoked loses its slot in the same turn. */
+ * A connection outlives a revocation. So each message of a peer without a slot is checked against the store
+ * again, and a revoked key loses its slot in the same iteration. */
 #include "server/farm/access.h"
 #include "server/farm/farm_private.h"
 
@@ -39,15 +40,15 @@ static int find_user(struct mf_farm *f, const uint8_t *key, char user[MF_PEER_US
     return r;
 }
 
-int mf_access_knocks(struct mf_farm *f)
+int mf_access_answer_handshakes(struct mf_farm *f)
 {
-    struct mf_knock k;
+    struct mf_auth_request k;
     while (f->zap && mf_auth_recv(f->zap, &k) > 0) {
         char user[MF_PEER_USER_MAX] = "";
         int r = find_user(f, k.key, user);
         if (r < 0)
             return r;
-        f->stats.turned_away += r == 0;
+        f->stats.handshakes_refused += r == 0;
         mf_auth_answer(f->zap, &k, r > 0 ? user : NULL);
     }
     return 0;
@@ -67,11 +68,14 @@ int mf_access_worker(struct mf_farm *f, const struct mf_peer *peer, char ret_wor
 static const struct {
     const char *code, *reason;
 } refusals[] = {
-    [MF_ENROLMENT_GONE] = {"unknown_key", "the token is expired or revoked"},
-    [MF_ENROLMENT_USED] = {"token_used", "the token has brought a key in already; ask for a new one"},
-    [MF_ENROLMENT_NAME_TAKEN] = {"name_taken",
-                                 "a worker of this name has a key: revoke that one, or take another name"},
-    [MF_ENROLMENT_KEY_KNOWN] = {"key_known", "the key was enrolled before; a worker needs a new one"},
+    [MF_ENROLMENT_TOKEN_INVALID] =
+        {"unknown_key",
+         "the enrolment token is expired or revoked; create a new one with: moefarm token worker NAME"},
+    [MF_ENROLMENT_TOKEN_USED] =
+        {"token_used", "the enrolment token has been used; create a new one with: moefarm token worker NAME"},
+    [MF_ENROLMENT_NAME_TAKEN] = {"name_taken", "a worker of this name has a key: revoke that key (moefarm "
+                                               "keys, moefarm revoke-key N), or choose another name"},
+    [MF_ENROLMENT_KEY_KNOWN] = {"key_known", "this key has been enrolled before; enrol with a new key"},
 };
 
 int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
@@ -83,27 +87,27 @@ int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mai
     if (!mf_access_is_token(&mail->peer) ||
         mf_parse_i64(mail->peer.user + strlen(TOKEN_USER), 1, INT64_MAX, &token) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
-                              "ENROL is for who connects with a token");
+                              "ENROL: connect with an enrolment token to send it");
     (void)mf_json_text(mail->json, "worker", &worker);
     if (!mf_is_name(worker, MF_WORKER_NAME_MAX - 1))
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
-                              "worker is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)");
+                              "worker: expected a name of 1 to 63 letters, digits, '.', '_' and '-'");
     if (mf_json_text(mail->json, "key", &text) < 0 || mf_key_parse(text, key) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
-                              "key has to be a public key of 64 hex digits");
+                              "key: expected a public key of 64 hexadecimal digits");
     int r = mf_store_key_enrol(f->store, token, key, worker, f->wall_ms);
     if (r < 0)
         return r;
     if (r != MF_ENROLMENT_DONE)
         return mf_peer_refuse(f, &mail->peer, refusals[r].code, (int64_t)mail->sequence, "%s",
                               refusals[r].reason);
-    log_info("worker %s is enrolled by token %" PRId64, worker, token);
+    log_info("enrolled worker %s with token %" PRId64, worker, token);
     return mf_hub_post(f->hub, &mail->peer, MF_MESSAGE_ENROLLED, "{}");
 }
 
-/* ---- for people ---- */
+/* ---- administration ---- */
 
-/* The text of a worker's token goes by a key pair: the farm keeps a hash of the public half. */
+/* A worker token is a CURVE key pair: its text has the secret key, the farm stores a hash of the public. */
 static int make_secret(const struct mf_farm *f, enum mf_role role, uint8_t secret[MF_KEY_SIZE],
                        uint8_t hash[MF_KEY_SIZE])
 {
@@ -115,23 +119,23 @@ static int make_secret(const struct mf_farm *f, enum mf_role role, uint8_t secre
     return mf_secret_hash(role == MF_ROLE_WORKER ? pair.public : secret, hash);
 }
 
-int mf_farm_token_add(struct mf_farm *f, const struct mf_token_wish *wish, int64_t *ret_id,
+int mf_farm_token_add(struct mf_farm *f, const struct mf_token_request *request, int64_t *ret_id,
                       char ret_text[MF_TOKEN_TEXT_MAX])
 {
     uint8_t secret[MF_KEY_SIZE], hash[MF_KEY_SIZE];
     int64_t id;
     struct mf_token_row row = {
-        .role = wish->role, .name = wish->name, .hash = hash, .expires_ms = wish->expires_ms};
-    int r = make_secret(f, wish->role, secret, hash);
+        .role = request->role, .name = request->name, .hash = hash, .expires_ms = request->expires_ms};
+    int r = make_secret(f, request->role, secret, hash);
     if (r == 0)
         r = mf_store_token_add(f->store, &row, f->wall_ms, &id);
     if (r < 0)
         return r;
-    if (wish->role == MF_ROLE_WORKER)
+    if (request->role == MF_ROLE_WORKER)
         mf_enrol_token_print(secret, f->options.keys->public, ret_text);
     else
         mf_access_token_print(id, secret, ret_text);
-    log_info("token %" PRId64 " is made: %s, for %s", id, mf_role_name(wish->role), wish->name);
+    log_info("created token %" PRId64 ": role %s, name %s", id, mf_role_name(request->role), request->name);
     *ret_id = id;
     return 0;
 }
@@ -140,7 +144,7 @@ int mf_farm_token_revoke(struct mf_farm *f, int64_t id)
 {
     int r = mf_store_token_revoke(f->store, id, f->wall_ms);
     if (r == 0)
-        log_info("token %" PRId64 " is revoked", id);
+        log_info("revoked token %" PRId64, id);
     return r;
 }
 
@@ -156,14 +160,15 @@ int mf_farm_key_revoke(struct mf_farm *f, int64_t id)
         struct mf_slot *slot = f->slots.all[i];
         if (strcmp(slot->peer.user, user) != 0)
             continue;
-        log_warn("worker %s is sent away: its key %" PRId64 " is revoked", slot->name, id);
-        return mf_peer_leave(f, slot, "gone", "the key of its worker was revoked");
+        log_warn("disconnected worker %s: its key %" PRId64 " is revoked", slot->name, id);
+        return mf_peer_remove(f, slot, "gone", "its worker's key was revoked");
     }
-    log_info("key %" PRId64 " is revoked", id);
+    log_info("revoked key %" PRId64, id);
     return 0;
 }
 
-/* The first token of a farm, for whoever may read its state folder. When its file is gone, a new one takes its place. */
+/* The first token of a farm, for users that may read its state folder. If its file is missing, the old token
+ * is revoked and a new one created. */
 int mf_access_first_token(struct mf_farm *f, const char *path)
 {
     char text[MF_TOKEN_TEXT_MAX], line[MF_TOKEN_TEXT_MAX + 1];
@@ -175,7 +180,7 @@ int mf_access_first_token(struct mf_farm *f, const char *path)
     if (r >= 0)
         r = mf_store_tokens_revoke(f->store, MF_ROLE_ADMIN, ADMIN_NAME, f->wall_ms);
     if (r >= 0)
-        r = mf_farm_token_add(f, &(struct mf_token_wish){MF_ROLE_ADMIN, ADMIN_NAME, 0}, &id, text);
+        r = mf_farm_token_add(f, &(struct mf_token_request){MF_ROLE_ADMIN, ADMIN_NAME, 0}, &id, text);
     if (r >= 0)
         r = mf_store_commit(f->store);
     if (r < 0)
@@ -183,6 +188,6 @@ int mf_access_first_token(struct mf_farm *f, const char *path)
     mf_format(line, sizeof(line), "%s\n", text);
     r = mf_secret_file_write(path, line);
     if (r == 0)
-        log_info("the admin's token is in %s", path);
+        log_info("the first admin token is in %s", path);
     return r;
 }

@@ -1,19 +1,20 @@
-/* What the farm does for those who manage who may come in; called by request handlers of the writing thread, as
- * server/farm/farm.h. */
+/* Access tokens and worker keys: creating and revoking them. The request handlers of the writing thread call
+ * these functions within the iteration's transaction (server/farm/farm.h). */
 #pragma once
 
 #include "server/farm/farm.h"
 #include "server/store/store_access.h"
 
-struct mf_token_wish {
+struct mf_token_request {
     enum mf_role role;
     const char *name;   /* checked by the caller */
     int64_t expires_ms; /* 0: never */
 };
-/* Makes a token; its text is nowhere else. -ENOTSUP: a worker's, of a farm whose hub has no keys. */
-int mf_farm_token_add(struct mf_farm *f, const struct mf_token_wish *wish, int64_t *ret_id,
+/* Creates a token and returns its id and its text; only a hash is stored. Returns -ENOTSUP for a worker
+ * (enrolment) token if the hub has no keys. */
+int mf_farm_token_add(struct mf_farm *f, const struct mf_token_request *request, int64_t *ret_id,
                       char ret_text[MF_TOKEN_TEXT_MAX]);
-/* -ENOENT. */
+/* Returns -ENOENT for an unknown token. */
 int mf_farm_token_revoke(struct mf_farm *f, int64_t id);
-/* The worker that has the key is sent away at once, and its next message refused. -ENOENT. */
+/* Disconnects the worker that uses the key; its next message is refused. -ENOENT: the key is unknown. */
 int mf_farm_key_revoke(struct mf_farm *f, int64_t id);

@@ -1,10 +1,10 @@
-/* Batches: submitting, cancelling, closing. */
+/* Batches: submission, cancellation, completion. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "server/choose/promote.h"
+#include "server/farm/promote.h"
 #include "server/store/store_promote.h"
 
 #include <errno.h>
@@ -66,7 +66,7 @@ static cJSON *print_options(const struct mf_batch_options *o)
     return json;
 }
 
-/* What print_options wrote; members that are missing keep their defaults. */
+/* Reads the output of print_options; missing members keep their defaults. */
 static void read_options(const cJSON *json, struct mf_batch_options *ret)
 {
     int64_t number;
@@ -134,7 +134,7 @@ char *mf_batch_unit_options(const struct mf_batch *b, const char *routing)
     return mf_routing_parse(routing, &o.routing) == 0 ? print_unit_options(&o) : NULL;
 }
 
-/* ---- in memory ---- */
+/* ---- batches in memory ---- */
 
 struct mf_batch *mf_batch_free(struct mf_batch *b)
 {
@@ -174,17 +174,18 @@ int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret)
     return 0;
 }
 
-static int tell(struct mf_farm *f, int64_t batch, const char *state)
+static int add_batch_event(struct mf_farm *f, int64_t batch, const char *state)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", batch);
     cJSON_AddStringToObject(body, "state", state);
-    return mf_event_tell(f, batch, "batch", body);
+    return mf_event_add(f, batch, "batch", body);
 }
 
-/* ---- submitting ---- */
+/* ---- submission ---- */
 
-/* The ids of the classes asked for, or of all that have a worker; none: 0, the first to come. */
+/* Ids of the requested classes, or if none are given, of all classes with a worker. Id 0 (the class of the
+ * next worker) if there is none. */
 static int find_classes(struct mf_farm *f, const struct mf_batch_options *o, struct mf_ids *ret)
 {
     int r = 0;
@@ -209,8 +210,9 @@ static int compare_shapes(const void *a, const void *b)
     return mf_shape_compare(a, b);
 }
 
-/* Tasks in the order of layer models and tokens, as they are listed; they begin in that of mf_store_tasks_waiting, in which units of
- * one ladder are near each other, too, so that its weights are made once. */
+/* Adds tasks ordered by layer model and token count, as they are listed. They start in the order of
+ * mf_store_tasks_waiting, which keeps units of one layer model together too, so that its weights are created
+ * once. */
 static int add_tasks(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
                      const struct mf_ids *classes)
 {
@@ -242,7 +244,7 @@ static int add_tasks(struct mf_farm *f, int64_t batch, const struct mf_submissio
     return r;
 }
 
-/* Rows of classes that the batch is not for are left out, where it is known which those are. */
+/* Adds the known rows. Skips rows of classes that the batch does not use, if its classes are known. */
 static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
                      const struct mf_ids *classes)
 {
@@ -258,30 +260,30 @@ static int add_known(struct mf_farm *f, int64_t batch, const struct mf_submissio
             continue;
         r = mf_store_shape(f->store, k->shape, &shape);
         if (r == 0)
-            r = mf_store_known_add(f->store, batch, shape, class, k->pipeline, k->us, k->line);
+            r = mf_store_baseline_row_add(f->store, batch, shape, class, k->pipeline, k->us, k->line);
     }
     return r;
 }
 
-/* A list that the submission may have left out. */
+/* Adds a list of the submission to the receipt; NULL: adds an empty list. */
 static bool add_list(cJSON *receipt, const char *name, const cJSON *list)
 {
     return cJSON_AddItemToObject(receipt, name, list ? cJSON_Duplicate(list, true) : cJSON_CreateArray());
 }
 
 static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submission *s, size_t n_classes,
-                         int n_spared, cJSON **ret)
+                         int n_skipped, cJSON **ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateObject();
     mf_json_add_i64(json, "batch", batch);
     mf_json_add_i64(json, "shapes", (int64_t)s->n_shapes);
     mf_json_add_i64(json, "tasks", (int64_t)(s->n_shapes * n_classes));
-    mf_json_add_i64(json, "undecided", n_spared);
+    mf_json_add_i64(json, "undecided", n_skipped);
     bool whole = add_list(json, "errors", s->errors) && add_list(json, "unknown_columns", s->unknown_columns);
     _cleanup_(mf_freep) char *text = whole ? mf_json_print(json) : NULL;
     if (!text)
         return -ENOMEM;
-    int r = mf_store_batch_receipt(f->store, batch, text);
+    int r = mf_store_batch_set_receipt(f->store, batch, text);
     if (r == 0)
         *ret = MF_TAKE(json);
     return r;
@@ -290,12 +292,12 @@ static int write_receipt(struct mf_farm *f, int64_t batch, const struct mf_submi
 int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt)
 {
     if (s->idempotency_key && *s->idempotency_key) {
-        int known = mf_store_batch_known(f->store, s->idempotency_key, s->body_hash, ret_receipt);
+        int known = mf_store_batch_find_receipt(f->store, s->idempotency_key, s->body_hash, ret_receipt);
         if (known != 0)
             return known;
     }
     int64_t batch;
-    int n_spared = 0;
+    int n_skipped = 0;
     struct mf_ids classes = {0};
     _cleanup_(cJSON_Deletep) cJSON *options = print_options(&s->options);
     _cleanup_(mf_freep) char *text = mf_json_print(options);
@@ -313,22 +315,22 @@ int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret
     if (r == 0)
         r = add_known(f, batch, s, &classes);
     if (r == 0)
-        r = tell(f, batch, "open");
+        r = add_batch_event(f, batch, "open");
     if (r == 0)
-        r = n_spared = mf_promote_spare(f, batch);
+        r = n_skipped = mf_promote_skip_unnamed(f, batch);
     if (r >= 0)
-        r = write_receipt(f, batch, s, classes.n, n_spared, ret_receipt);
+        r = write_receipt(f, batch, s, classes.n, n_skipped, ret_receipt);
     mf_ids_release(&classes);
     f->wake_waiting = true;
     return r;
 }
 
-/* ---- ending ---- */
+/* ---- end of a batch ---- */
 
 static int end(struct mf_farm *f, int64_t batch, const char *state)
 {
     int r = mf_store_batch_end(f->store, batch, state, f->wall_ms);
-    return r < 0 ? r : tell(f, batch, state);
+    return r < 0 ? r : add_batch_event(f, batch, state);
 }
 
 int mf_farm_cancel(struct mf_farm *f, int64_t batch)
@@ -341,7 +343,7 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     int r = mf_store_batch_get(f->store, batch, &priority, &created_ms, &options, &open);
     if (r < 0 || !open)
         return r < 0 ? r : 1;
-    /* The batch first: tasks that end one by one would close it as done */
+    /* End the batch before its tasks: the end of its last task would mark it as done */
     r = end(f, batch, "cancelled");
     if (r == 0)
         r = mf_store_tasks_of_batch(f->store, batch, &tasks);
@@ -357,7 +359,7 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     return r;
 }
 
-/* Mean and deviation of one structure's ratios, as they come sorted by class and structure. */
+/* Mean and standard deviation of one structure's ratios. The ratios come sorted by class and structure. */
 struct ratios {
     struct mf_farm *f;
     int64_t batch, class;
@@ -400,7 +402,7 @@ int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
     _cleanup_(mf_freep) char *options = NULL;
     if (b->open_tasks > 0)
         return 0;
-    int r = mf_store_tasks_open(f->store, b->id, &b->open_tasks);
+    int r = mf_store_open_tasks_count(f->store, b->id, &b->open_tasks);
     if (r < 0 || b->open_tasks > 0)
         return r;
     r = mf_store_batch_get(f->store, b->id, &priority, &created_ms, &options, &open);
@@ -408,7 +410,7 @@ int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
     if (r < 0 || !open)
         return r;
     struct ratios ratios = {.f = f, .batch = b->id};
-    r = mf_store_raced_each(f->store, b->id, add_ratio, &ratios);
+    r = mf_store_forecast_ratios_each(f->store, b->id, add_ratio, &ratios);
     if (r == 0)
         r = close_ratio(&ratios);
     if (r == 0)
@@ -418,7 +420,7 @@ int mf_batch_check(struct mf_farm *f, struct mf_batch *b)
     return r;
 }
 
-void mf_batch_let_go(struct mf_farm *f, struct mf_batch *b)
+void mf_batch_unload(struct mf_farm *f, struct mf_batch *b)
 {
     if (!b->ended || b->n_loaded > 0)
         return;
@@ -426,7 +428,7 @@ void mf_batch_let_go(struct mf_farm *f, struct mf_batch *b)
     mf_batch_free(b);
 }
 
-/* ---- workers and kernels, as people ask ---- */
+/* ---- requests of users about workers and kernels ---- */
 
 int mf_farm_drain(struct mf_farm *f, int64_t worker)
 {
@@ -434,8 +436,8 @@ int mf_farm_drain(struct mf_farm *f, int64_t worker)
     if (!slot)
         return -ENOENT;
     slot->draining = slot->dirty = true;
-    /* What was kept from another worker because of this one */
-    mf_slots_feed(&f->slots, slot->class_id);
+    /* Units that were kept for this worker may now go to the workers that they avoid */
+    mf_slots_clear_starved(&f->slots, slot->class_id);
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");
 }
 
@@ -444,7 +446,7 @@ int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_cla
     int64_t class_id;
     int r = mf_store_class(f->store, class, &class_id);
     if (r == 0)
-        r = mf_store_revive(f->store, kernel, class_id);
+        r = mf_store_quarantine_lift(f->store, kernel, class_id);
     if (r > 0)
         return 0;
     return r == 0 ? -ENOENT : r;

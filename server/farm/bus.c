@@ -9,36 +9,36 @@
 #include <string.h>
 #include <zmq.h>
 
-/* A libzmq that is not built with ThreadSanitizer hides from it that a message hands its sender's writes over. */
+/* ThreadSanitizer cannot see that a message passes on the sender's writes if libzmq is built without it. */
 #ifdef __SANITIZE_THREAD__
 #    include <sanitizer/tsan_interface.h>
-#    define HAND_OVER(what) __tsan_release(what)
-#    define TAKE_OVER(what) __tsan_acquire(what)
+#    define TSAN_RELEASE(pointer) __tsan_release(pointer)
+#    define TSAN_ACQUIRE(pointer) __tsan_acquire(pointer)
 #else
-#    define HAND_OVER(what) (void)(what)
-#    define TAKE_OVER(what) (void)(what)
+#    define TSAN_RELEASE(pointer) (void)(pointer)
+#    define TSAN_ACQUIRE(pointer) (void)(pointer)
 #endif
 
-int mf_bus_give(void *socket, void *what)
+int mf_bus_send_pointer(void *socket, void *pointer)
 {
-    HAND_OVER(what);
-    return zmq_send(socket, &what, sizeof(what), ZMQ_DONTWAIT) < 0 ? -errno : 0;
+    TSAN_RELEASE(pointer);
+    return zmq_send(socket, &pointer, sizeof(pointer), ZMQ_DONTWAIT) < 0 ? -errno : 0;
 }
 
-int mf_bus_take(void *socket, void *ret)
+int mf_bus_recv_pointer(void *socket, void *ret)
 {
-    void *what = NULL;
-    int n = zmq_recv(socket, &what, sizeof(what), ZMQ_DONTWAIT);
+    void *pointer = NULL;
+    int n = zmq_recv(socket, &pointer, sizeof(pointer), ZMQ_DONTWAIT);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-    if (n != (int)sizeof(what))
+    if (n != (int)sizeof(pointer))
         return -EBADMSG;
-    TAKE_OVER(what);
-    memcpy(ret, &what, sizeof(what));
+    TSAN_ACQUIRE(pointer);
+    memcpy(ret, &pointer, sizeof(pointer));
     return 1;
 }
 
-int mf_bus_tells_full(void *pub)
+int mf_bus_set_no_drop(void *pub)
 {
     return zmq_setsockopt(pub, ZMQ_XPUB_NODROP, &(int){1}, sizeof(int)) < 0 ? -errno : 0;
 }
@@ -85,7 +85,7 @@ static int recv_frame(void *socket, int i, struct mf_bus_event *e)
     return r;
 }
 
-/* What is left of a message that is no event. */
+/* Discards the remaining frames of a malformed message. */
 static void drain_frames(void *socket)
 {
     int more = 0;

@@ -1,14 +1,16 @@
-/* The sockets between moefarmd's threads: inproc, one ZeroMQ context, bind and connect in any order.
+/* The inproc ZeroMQ sockets between moefarmd's threads. They share one context; bind and connect may come in
+ * any order.
  *
- *   requests  HTTP thread PUSH connects ─► writer PULL binds        a request that changes something
- *   reads     HTTP thread PUSH binds    ─► readers PULL connects    a request that only reads: one socket, one queue for all of them
- *   replies   writer and readers PUSH connect ─► HTTP thread PULL binds
- *   events    writer PUB binds ─► HTTP thread SUB connects          after COMMIT
- *   mail      mailroom PAIR binds ─◄► writer PAIR connects          messages of workers, and what they are told (mailroom.h)
+ *     requests  HTTP thread PUSH connects ─► writer PULL binds       requests that change state
+ *     reads     HTTP thread PUSH binds ─► readers PULL connect       read requests, shared by all readers
+ *     replies   writer and readers PUSH connect ─► HTTP thread PULL binds
+ *     events    writer PUB binds ─► HTTP thread SUB connects         after COMMIT
+ *     mail      mailroom PAIR binds ◄─► writer PAIR connects         messages of workers (mailroom.h)
  *
- * A request, and what goes between mailroom and writer, travels as one frame that holds its pointer; whoever received it last owns it. An event is four
- * text frames: id, batch (empty: of the farm), kind, body (JSON). Ids rise by one; a subscriber that sees a
- * gap reads what it missed from the table `event`. */
+ * A request and everything between mailroom and writer travels as one frame that holds its pointer; the
+ * receiver owns the object. An event has four text frames: id, batch (empty for an event of the whole farm),
+ * kind, body (JSON). Ids increase by one; a subscriber that sees a gap reads the missing events from the
+ * table `event`. */
 #pragma once
 
 #include <stdint.h>
@@ -19,14 +21,18 @@
 #define MF_BUS_EVENTS   "inproc://events"
 #define MF_BUS_MAIL     "inproc://mail"
 
-/* Sends the pointer and gives up ownership. -errno: still the caller's. Never blocks: -EAGAIN when full. */
-int mf_bus_give(void *socket, void *what);
-/* 1: one received, now the caller's; 0: none waiting. ret: the address of a pointer to what travels there. */
-int mf_bus_take(void *socket, void *ret);
-/* Of a PUB socket: what finds its subscriber full is not lost in silence, but refused. -errno. */
-int mf_bus_tells_full(void *pub);
-/* batch 0: of the farm. Never blocks; -EAGAIN: the subscriber is full. It finds the event in the table once it sees the gap before a
- * later one, so the last event is sent again. */
+/* Sends the pointer and passes ownership to the receiver. Never blocks. On error (-errno, -EAGAIN if the
+ * queue is full) the caller keeps ownership. */
+int mf_bus_send_pointer(void *socket, void *pointer);
+/* Returns 1 if a pointer was received, which the caller then owns; 0 if none is waiting. `ret` is the address
+ * of a pointer of the sent type. */
+int mf_bus_recv_pointer(void *socket, void *ret);
+/* Makes sends on a PUB socket fail with EAGAIN while a subscriber's queue is full, instead of dropping the
+ * message. Returns 0 or -errno. */
+int mf_bus_set_no_drop(void *pub);
+/* batch 0: an event of the whole farm. Never blocks. Returns -EAGAIN if the subscriber's queue is full; the
+ * caller then sends the latest event again, so that the subscriber sees the gap and reads the missing events
+ * from the table. */
 int mf_bus_send_event(void *socket, int64_t id, int64_t batch, const char *kind, const char *body);
 
 struct mf_bus_event {
@@ -34,5 +40,5 @@ struct mf_bus_event {
     char kind[24];
     char *body; /* heap; the receiver frees it */
 };
-/* 1: one received; 0: none waiting; -EBADMSG: not an event. */
+/* Returns 1 if an event was received, 0 if none is waiting, -EBADMSG for a malformed message. */
 int mf_bus_recv_event(void *socket, struct mf_bus_event *ret);

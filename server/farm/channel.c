@@ -1,4 +1,4 @@
-/* Releases and channels, as people ask for them: each within the turn's transaction, and told of. */
+/* Releases and channels: changes in the store, with their events. */
 #include "server/farm/channel.h"
 
 #include "server/farm/farm_private.h"
@@ -18,7 +18,7 @@ int mf_farm_release_add(struct mf_farm *f, const struct mf_release *release, int
     mf_json_add_i64(body, "release", *ret);
     cJSON_AddStringToObject(body, "name", release->name);
     mf_json_add_i64(body, "rows", (int64_t)release->n_rows);
-    return mf_event_tell(f, 0, "release", body);
+    return mf_event_add(f, 0, "release", body);
 }
 
 int mf_farm_channel_move(struct mf_farm *f, const struct mf_channel_move *m, struct mf_channel *ret)
@@ -32,11 +32,11 @@ int mf_farm_channel_move(struct mf_farm *f, const struct mf_channel_move *m, str
     cJSON_AddStringToObject(body, "move", mf_move_name(m->move));
     mf_json_add_i64(body, "release", m->release);
     mf_json_add_i64(body, "current", ret->current);
-    r = mf_event_tell(f, 0, "channel", body);
+    r = mf_event_add(f, 0, "channel", body);
     if (r < 0)
         return r;
     log_info("channel %s: %s of release %" PRId64 " by %s; current is %" PRId64, m->channel,
-             mf_move_name(m->move), m->release, *m->moved_by ? m->moved_by : "somebody on this machine",
+             mf_move_name(m->move), m->release, *m->moved_by ? m->moved_by : "a local user without a token",
              ret->current);
     return MF_MOVED;
 }

@@ -1,4 +1,4 @@
-/* The config of a task: what the race's winner becomes. */
+/* Configs: made from the winner of a task's race. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/json.h"
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a pipeline's time splits over the CSV's two stages: by its steps' own times, what stands up to stage 1 to us1. */
+/* A pipeline's time split over the CSV's two stages, in proportion to the times of its steps. Steps up to
+ * stage 1 belong to us1. */
 struct split {
     double first_us, all_us;
     double err1, err2;
@@ -37,7 +38,7 @@ static int split_pipeline(struct mf_farm *f, const struct mf_task *g, const char
             ret->err1 = isnan(row.err) ? 0 : row.err;
         if (step.stage == MF_STAGE_STAGE2)
             ret->err2 = isnan(row.err) ? 0 : row.err;
-        /* A one-stage kernel's time is all us1, with whatever follows it */
+        /* A one-stage kernel and all steps after it belong to us1 */
         if (step.stage == MF_STAGE_STAGE1)
             first = false;
         (void)mf_buf_addf(&ret->names, "%s%s:%s", ret->names.len ? " + " : "", step.family, step.name);
@@ -45,7 +46,7 @@ static int split_pipeline(struct mf_farm *f, const struct mf_task *g, const char
     return mf_buf_error(&ret->names);
 }
 
-/* The tie set without the winner, of pipelines of its group. */
+/* The pipelines of the group that are statistically tied with the winner. */
 static cJSON *read_ties(const struct mf_lease *l, int group, int64_t winner, const cJSON *race)
 {
     const cJSON *tie;
@@ -76,7 +77,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_
     return mf_json_print(json);
 }
 
-/* By what its layer model's layout was chosen, and why that one: known only when it is. */
+/* Adds the rule that chose the layout of the layer model, and the reason, if a layout has been chosen. */
 static int add_choice(struct mf_farm *f, const struct mf_task *g, const char *provenance, char **ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
@@ -100,8 +101,8 @@ static int add_choice(struct mf_farm *f, const struct mf_task *g, const char *pr
     return *ret ? 0 : -ENOMEM;
 }
 
-static int tell(struct mf_farm *f, const struct mf_task *g, const struct mf_config_row *row,
-                const char *names, int n_ties)
+static int add_config_event(struct mf_farm *f, const struct mf_task *g, const struct mf_config_row *row,
+                            const char *names, int n_ties)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", g->batch->id);
@@ -110,7 +111,7 @@ static int tell(struct mf_farm *f, const struct mf_task *g, const struct mf_conf
     cJSON_AddStringToObject(body, "winner", names);
     mf_json_add_i64(body, "pipeline", row->pipeline);
     mf_json_add_i64(body, "ties", n_ties);
-    return mf_event_tell(f, g->batch->id, "config", body);
+    return mf_event_add(f, g->batch->id, "config", body);
 }
 
 void mf_win_release(struct mf_win *w)
@@ -120,8 +121,8 @@ void mf_win_release(struct mf_win *w)
     *w = (struct mf_win){0};
 }
 
-/* What a race says of a group: of its only one, of one of several, or of all where its worker knows no groups. */
-static const cJSON *outcome_of(const cJSON *race, int group)
+/* The outcome of a group in a race's result. Workers that do not know groups report one outcome for all. */
+static const cJSON *find_outcome(const cJSON *race, int group)
 {
     const cJSON *item, *groups = mf_json_array(race, "groups");
     int64_t k;
@@ -136,7 +137,7 @@ int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
                   const cJSON *race, struct mf_win *ret)
 {
     struct mf_racer_result racers[MF_FINALISTS_MAX];
-    const cJSON *outcome = outcome_of(race, group);
+    const cJSON *outcome = find_outcome(race, group);
     int64_t named = 0;
     size_t n = 0;
     double fresh;
@@ -157,7 +158,7 @@ int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
         return 0;
     bool is_named = named == racers[i].pipeline;
     struct mf_win w = {.pipeline = racers[i].pipeline, .us = racers[i].us, .mad = racers[i].mad};
-    /* The re-measurement counts, unless the farm had to pick another winner or it is no time at all */
+    /* Use the rerun's time, unless the farm had to pick another winner or the time is invalid */
     if (is_named && mf_json_double(outcome, "us", &fresh) == 0 && isfinite(fresh) && fresh > 0) {
         w.us = fresh;
         (void)mf_json_double(outcome, "mad", &w.mad);
@@ -200,14 +201,14 @@ int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w
     if (r == 0)
         r = mf_store_config_add(f->store, &row, f->wall_ms);
     if (r == 0)
-        r = tell(f, g, &row, split.names.data, cJSON_GetArraySize(ties));
+        r = add_config_event(f, g, &row, split.names.data, cJSON_GetArraySize(ties));
     mf_buf_release(&split.names);
     mf_pipeline_release(&p);
     return r;
 }
 
-int mf_config_keep(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
-                   int64_t tie)
+int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
+                            int64_t tie)
 {
     struct mf_pipeline p = {0};
     struct split split = {0};
@@ -234,7 +235,7 @@ int mf_config_keep(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t
     if (r == 0)
         r = mf_store_config_replace(f->store, &row);
     if (r == 0)
-        r = tell(f, g, &row, split.names.data, tie != 0);
+        r = add_config_event(f, g, &row, split.names.data, tie != 0);
     mf_buf_release(&split.names);
     mf_pipeline_release(&p);
     return r;

@@ -1,13 +1,13 @@
-/* What becomes of a RESULT. This is the hot path: of a lease that stands, everything is known in memory, and all that is
- * done is one INSERT.
+/* Handling of RESULT messages. This is the hot path: for a result of a current lease, all data is in memory
+ * and the only statement is one INSERT.
  *
- *   the lease stands            decides its step, unless it is a step's first death: that is tried once more
- *   it does not                 kept as a late sample, decides nothing
- *   (unit, attempt, seq) known  nothing, acknowledged again
+ *   current lease               decides its step, unless it is the step's first death, which is retried
+ *   ended lease                 kept as a late sample, decides nothing
+ *   known (unit, attempt, seq)  acknowledged again, otherwise ignored
  *
- * Deaths: a runner that is killed from outside looks like a crash of the step that ran. So the first death of a step in a
- * task is kept as a sample and the step goes to a unit of its own, on another worker if there is one; the second death
- * decides, and puts the kernel in quarantine for the class. */
+ * Deaths: a runner that is killed from outside looks like a crash of its current step. So the first death of
+ * a step in a task is kept as a sample, and the step is retried in a unit of its own, on another worker if
+ * there is one. The second death decides, and quarantines the kernel for the class. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/fault.h"
@@ -24,7 +24,7 @@
 
 #define ENUMERATION_STEPS_MAX      8192
 #define ENUMERATION_REJECTIONS_MAX 65536
-#define FAILURES_TOLD_A_SECOND     5
+#define FAILURE_EVENTS_PER_SECOND  5
 
 static int refuse(const char **ret_why, const char *why)
 {
@@ -38,15 +38,15 @@ static int acknowledge(struct mf_slot *slot, const struct mf_result_message *m)
                        slot->acks.len ? "," : "{\"acks\":[", m->unit, m->attempt, m->seq);
 }
 
-static int again(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m)
+static int acknowledge_duplicate(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m)
 {
-    f->stats.results_again++;
+    f->stats.results_duplicate++;
     return acknowledge(slot, m);
 }
 
-/* 1: stored; 0: it was known. */
-static int store(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m, int64_t task,
-                 bool final, bool late, struct mf_result_note note, const cJSON *json)
+/* Returns 1 if the result was stored, 0 if it is a duplicate. */
+static int store_result(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m,
+                        int64_t task, bool final, bool late, struct mf_result_note note, const cJSON *json)
 {
     _cleanup_(mf_freep) char *extra = NULL;
     int r = mf_result_extra(json, &note, &extra);
@@ -92,7 +92,7 @@ static struct mf_lease_item *find_item(struct mf_lease *l, int64_t id)
     return NULL;
 }
 
-static void settle(struct mf_lease *l, struct mf_lease_item *item, const struct mf_result_message *m)
+static void record_result(struct mf_lease *l, struct mf_lease_item *item, const struct mf_result_message *m)
 {
     item->seq = m->seq;
     item->status = m->status;
@@ -104,14 +104,14 @@ static void settle(struct mf_lease *l, struct mf_lease_item *item, const struct 
 
 /* ---- probe ---- */
 
-static int tell_failure(struct mf_farm *f, const struct mf_lease *l, const struct mf_result_message *m)
+static int add_failure_event(struct mf_farm *f, const struct mf_lease *l, const struct mf_result_message *m)
 {
     struct mf_step_row row;
     if (f->now_ms - f->failures_ms >= 1000) {
         f->failures_ms = f->now_ms;
         f->n_failures = 0;
     }
-    if (f->n_failures++ >= FAILURES_TOLD_A_SECOND)
+    if (f->n_failures++ >= FAILURE_EVENTS_PER_SECOND)
         return 0;
     int r = mf_store_step_get(f->store, m->step, &row, NULL);
     if (r < 0)
@@ -123,19 +123,19 @@ static int tell_failure(struct mf_farm *f, const struct mf_lease *l, const struc
     cJSON_AddStringToObject(body, "name", row.name);
     cJSON_AddStringToObject(body, "status", mf_status_name(m->status));
     cJSON_AddStringToObject(body, "reason", m->reason);
-    return mf_event_tell(f, l->task->batch->id, "failure", body);
+    return mf_event_add(f, l->task->batch->id, "failure", body);
 }
 
-/* The step alone in a unit of its own, with the best times that it would have met in this one. */
-static int try_again(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
+/* Retries the step in a unit of its own, with the best times known in this unit. */
+static int retry_alone(struct mf_farm *f, const struct mf_lease *l, const struct mf_lease_item *item)
 {
     struct mf_buf body;
     char covers[MF_OPS_TEXT_MAX];
     mf_buf_init(&body, 16u << 10);
     (void)mf_buf_addf(&body, "{\"steps\":[%" PRId64 "],\"best_us\":{", item->id);
     for (int i = 0; i < l->best.n; i++) {
-        mf_ops_print(l->best.of[i].covers, covers);
-        (void)mf_buf_addf(&body, "%s\"%s\":%.17g", i ? "," : "", covers, l->best.of[i].us);
+        mf_ops_print(l->best.entries[i].covers, covers);
+        (void)mf_buf_addf(&body, "%s\"%s\":%.17g", i ? "," : "", covers, l->best.entries[i].us);
     }
     int r = mf_buf_adds(&body, "}}");
     if (r == 0)
@@ -162,18 +162,18 @@ static int quarantine(struct mf_farm *f, const struct mf_lease *l, const struct 
     if (r < 0)
         return r;
     mf_device_class_print(&class, class_text);
-    log_warn("kernel %s:%s is in quarantine on %s: it %s", row.family, row.name, class_text, reason);
+    log_warn("quarantined kernel %s:%s on %s: it %s", row.family, row.name, class_text, reason);
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "kernel", item->kernel);
     cJSON_AddStringToObject(body, "name", row.name);
     cJSON_AddStringToObject(body, "class", class_text);
     cJSON_AddStringToObject(body, "reason", reason);
-    return mf_event_tell(f, 0, "quarantine", body);
+    return mf_event_add(f, 0, "quarantine", body);
 }
 
-/* The first death in the task is no decision: 0. The second is: 1. */
-static int take_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_lease *l,
-                      const struct mf_lease_item *item, struct mf_result_message *m)
+/* Returns 0 after the step's first death in the task, which decides nothing; 1 after the second. */
+static int handle_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_lease *l,
+                        const struct mf_lease_item *item, struct mf_result_message *m)
 {
     int64_t n = 0;
     slot->n_deaths++;
@@ -181,7 +181,7 @@ static int take_death(struct mf_farm *f, struct mf_slot *slot, const struct mf_l
                             m->reason, f->wall_ms, &n);
     if (r < 0)
         return r;
-    r = n < 2 ? try_again(f, l, item) : quarantine(f, l, item, m);
+    r = n < 2 ? retry_alone(f, l, item) : quarantine(f, l, item, m);
     return r < 0 ? r : n >= 2;
 }
 
@@ -195,59 +195,59 @@ static int end_probe(struct mf_farm *f, struct mf_lease *l, const char *reason)
     return r == 0 && g->open_units == 0 && g->state == MF_TASK_PROBING ? mf_task_probed(f, g) : r;
 }
 
-static int take_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l, struct mf_lease_item *item,
-                     struct mf_result_message *m, const cJSON *json)
+static int handle_step(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                       struct mf_lease_item *item, struct mf_result_message *m, const cJSON *json)
 {
     mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
     bool died = m->status == MF_STATUS_CRASH || m->status == MF_STATUS_HANG;
     struct mf_result_note note = {.died = died ? mf_status_name(m->status) : NULL};
     int r = 1;
     if (died)
-        r = take_death(f, slot, l, item, m);
+        r = handle_death(f, slot, l, item, m);
     if (r < 0)
         return r;
     bool final = r > 0;
-    r = store(f, slot, m, l->task->id, final, false, note, json);
+    r = store_result(f, slot, m, l->task->id, final, false, note, json);
     if (r < 0)
         return r;
-    settle(l, item, m);
+    record_result(l, item, m);
     if (m->status == MF_STATUS_OK)
-        mf_bests_add(&l->best, item->covers, m->us);
+        mf_best_times_add(&l->best, item->covers, m->us);
     r = final ? mf_task_measured(f, l->task, item->covers, m->status, m->us) : 0;
     if (r == 0 && m->status != MF_STATUS_OK && m->status != MF_STATUS_SLOW)
-        r = tell_failure(f, l, m);
+        r = add_failure_event(f, l, m);
     return r;
 }
 
-static int take_probe(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
-                      struct mf_result_message *m, const cJSON *json, const char **ret_why)
+static int handle_probe(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                        struct mf_result_message *m, const cJSON *json, const char **ret_why)
 {
     int r = 0;
     if (m->step) {
         struct mf_lease_item *item = find_item(l, m->step);
         if (!item)
-            return refuse(ret_why, "step is not of this unit");
+            return refuse(ret_why, "step: not in this unit");
         if (item->seq && item->seq != m->seq)
-            return refuse(ret_why, "step has a result of this attempt already");
+            return refuse(ret_why, "step: this attempt has sent its result already");
         if (item->seq)
-            return again(f, slot, m);
-        r = take_step(f, slot, l, item, m, json);
+            return acknowledge_duplicate(f, slot, m);
+        r = handle_step(f, slot, l, item, m, json);
     } else if (!m->last || m->status == MF_STATUS_OK) {
-        return refuse(ret_why, "a probe's result has a step, or ends the unit with a status other than ok");
+        return refuse(ret_why, "probe: expected a step, or last with a status other than ok");
     }
     if (r == 0)
         r = acknowledge(slot, m);
     return r == 0 && (m->last || l->n_left == 0) ? end_probe(f, l, m->step ? "" : m->reason) : r;
 }
 
-int mf_deliver_given_up(struct mf_farm *f, struct mf_lease *l, const char *reason)
+int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *reason)
 {
     int r = 0;
     for (size_t i = 0; r >= 0 && i < l->n; i++) {
         const struct mf_lease_item *item = &l->items[i];
         if (item->seq)
             continue;
-        /* Below zero: no worker sent it */
+        /* negative: not sent by a worker */
         struct mf_result_row row = {.unit = l->unit,
                                     .attempt = l->attempt,
                                     .seq = -(int64_t)i - 1,
@@ -271,39 +271,39 @@ int mf_deliver_given_up(struct mf_farm *f, struct mf_lease *l, const char *reaso
 
 /* ---- race ---- */
 
-static int take_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l, struct mf_result_message *m,
-                     const cJSON *json, const char **ret_why)
+static int handle_race(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                       struct mf_result_message *m, const cJSON *json, const char **ret_why)
 {
     struct mf_lease_item *item = NULL;
     if (m->pipeline) {
         item = find_item(l, m->pipeline);
         if (!item)
-            return refuse(ret_why, "pipeline is not of this unit");
+            return refuse(ret_why, "pipeline: not in this unit");
         if (item->seq && item->seq != m->seq)
-            return refuse(ret_why, "pipeline has a result of this attempt already");
+            return refuse(ret_why, "pipeline: this attempt has sent its result already");
         if (item->seq)
-            return again(f, slot, m);
+            return acknowledge_duplicate(f, slot, m);
         mf_result_judge(m, item->flops, item->bytes, &slot->ceilings);
     } else if (!m->last && !m->race) {
-        return refuse(ret_why, "a race's result has a pipeline or ends the unit");
+        return refuse(ret_why, "race: expected a pipeline, race or last");
     }
-    /* Under another routing than the batch's it decides nothing, and a comparison does not decide the race again */
+    /* Results under another routing profile and results of comparisons do not decide the race */
     bool compares = l->kind == MF_UNIT_COMPARE;
-    int r = store(f, slot, m, l->task->id, !l->routing && !compares, false,
-                  (struct mf_result_note){.routing = l->routing, .compares = compares}, json);
+    int r = store_result(f, slot, m, l->task->id, !l->routing && !compares, false,
+                         (struct mf_result_note){.routing = l->routing, .compares = compares}, json);
     if (r < 0)
         return r;
     if (item)
-        settle(l, item, m);
+        record_result(l, item, m);
     r = acknowledge(slot, m);
     if (r < 0 || !m->last)
         return r;
-    /* A race that could not be run is tried again; one that no pipeline survived has results that say so */
+    /* Retry a race that could not run. If no pipeline survived, the results say why. */
     if (!m->race && l->n_left == l->n)
-        return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker gave no result");
+        return mf_lease_fail(f, l, *m->reason ? m->reason : "its worker sent no result");
     r = mf_lease_done(f, l);
     if (r == 0 && l->routing)
-        r = mf_task_regretted(f, l->task, l, m->race, "no pipeline survived under this profile");
+        r = mf_task_regret_done(f, l->task, l, m->race, "no pipeline survived under this profile");
     else if (r == 0 && compares)
         r = mf_task_compared(f, l->task, l);
     else if (r == 0)
@@ -330,14 +330,14 @@ static int add_step(struct mf_farm *f, const struct mf_slot *slot, int64_t enume
 static int add_rejection(struct mf_farm *f, int64_t enumeration, const cJSON *json, const char **ret_why)
 {
     const char *family, *kernel, *rule, *reason;
-    char cut_kernel[MF_STEP_NAME_MAX], cut_reason[MF_REASON_MAX];
+    char short_kernel[MF_STEP_NAME_MAX], short_reason[MF_REASON_MAX];
     if (mf_json_text(json, "family", &family) < 0 || !mf_is_name(family, MF_FAMILY_NAME_MAX - 1) ||
         mf_json_text(json, "kernel", &kernel) < 0 || mf_json_text(json, "rule", &rule) < 0 ||
         !mf_is_name(rule, 40) || mf_json_text(json, "reason", &reason) < 0)
-        return refuse(ret_why, "a rejection lacks family, kernel, rule or reason");
-    mf_format(cut_kernel, sizeof(cut_kernel), "%s", kernel);
-    mf_format(cut_reason, sizeof(cut_reason), "%s", reason);
-    return mf_store_rejection_add(f->store, enumeration, 0, family, cut_kernel, rule, cut_reason);
+        return refuse(ret_why, "rejections: expected family, kernel, rule and reason in each");
+    mf_format(short_kernel, sizeof(short_kernel), "%s", kernel);
+    mf_format(short_reason, sizeof(short_reason), "%s", reason);
+    return mf_store_rejection_add(f->store, enumeration, 0, family, short_kernel, rule, short_reason);
 }
 
 static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_result_message *m)
@@ -352,7 +352,7 @@ static int end_enumerate(struct mf_farm *f, struct mf_lease *l, const struct mf_
     return r < 0 ? r : mf_tasks_enumerated(f, enumeration, NULL);
 }
 
-/* 1: one of them is refused, and those before it are written. */
+/* Returns 1 if an item is refused; the items before it are written. */
 static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
                    const struct mf_result_message *m, const char **ret_why)
 {
@@ -371,80 +371,82 @@ static int add_all(struct mf_farm *f, const struct mf_slot *slot, int64_t enumer
     return 0;
 }
 
-/* 1: refused, and nothing of it is written. */
-static int take_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
-                     const struct mf_result_message *m, const char **ret_why)
+/* Returns 1 if the list is refused; nothing of it is written. */
+static int add_list(struct mf_farm *f, const struct mf_slot *slot, int64_t enumeration,
+                    const struct mf_result_message *m, const char **ret_why)
 {
     int64_t n_steps, n_rejections;
     int r = mf_store_enumeration_counts(f->store, enumeration, &n_steps, &n_rejections);
     if (r < 0)
         return r;
     if (n_steps + cJSON_GetArraySize(m->steps) > ENUMERATION_STEPS_MAX)
-        return refuse(ret_why, "the shape has more than 8192 steps");
+        return refuse(ret_why, "steps: expected at most 8192 for a shape");
     if (n_rejections + cJSON_GetArraySize(m->rejections) > ENUMERATION_REJECTIONS_MAX)
-        return refuse(ret_why, "the shape has more than 65536 rejections; give a pattern as kernel");
+        return refuse(ret_why, "rejections: expected at most 65536 for a shape; use a pattern as kernel");
     r = mf_store_savepoint(f->store);
     if (r < 0)
         return r;
     int refused = add_all(f, slot, enumeration, m, ret_why);
     if (refused < 0)
         return refused;
-    r = refused ? mf_store_undo(f->store) : mf_store_release(f->store);
+    r = refused ? mf_store_savepoint_rollback(f->store) : mf_store_savepoint_release(f->store);
     return r < 0 ? r : refused;
 }
 
-/* What is refused its worker drops, so that what comes behind it would pass for the whole list: the unit ends here, and is tried again. */
-static int end_refused(struct mf_farm *f, struct mf_lease *l, const char *why)
+/* The worker drops a refused RESULT and would complete the list without it. So the unit fails here and is
+ * retried. */
+static int fail_refused_enumeration(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
     char reason[MF_REASON_MAX];
     mf_format(reason, sizeof(reason), "its list of steps was refused: %s", why);
-    int r = mf_lease_refuse(f, l, reason);
+    int r = mf_lease_fail_and_cancel(f, l, reason);
     return r < 0 ? r : 1;
 }
 
-static int take_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
-                          struct mf_result_message *m, const char **ret_why)
+static int handle_enumerate(struct mf_farm *f, struct mf_slot *slot, struct mf_lease *l,
+                            struct mf_result_message *m, const char **ret_why)
 {
-    int r = take_list(f, slot, l->task->enumeration, m, ret_why);
+    int r = add_list(f, slot, l->task->enumeration, m, ret_why);
     if (r > 0)
-        return end_refused(f, l, *ret_why);
+        return fail_refused_enumeration(f, l, *ret_why);
     if (r == 0)
         r = acknowledge(slot, m);
     return r == 0 && m->last ? end_enumerate(f, l, m) : r;
 }
 
-/* ---- of a lease that does not stand ---- */
+/* ---- results without a current lease ---- */
 
-static int take_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m,
-                     const cJSON *json, const char **ret_why)
+static int handle_late(struct mf_farm *f, struct mf_slot *slot, const struct mf_result_message *m,
+                       const cJSON *json, const char **ret_why)
 {
     struct mf_unit_row row = {0};
     int r = mf_store_unit_get(f->store, m->unit, &row);
     free(row.body);
     if (r == -ENOENT)
-        return refuse(ret_why, "unit is none of this farm's");
+        return refuse(ret_why, "unit: unknown id");
     if (r < 0)
         return r;
     if (m->attempt > row.attempt)
-        return refuse(ret_why, "attempt was never granted");
-    /* By a farm whose database this one, restored from an older copy, knows nothing of: the number was given again */
+        return refuse(ret_why, "attempt: never granted");
+    /* The database was restored from an older copy and has granted the same attempt number again */
     if (m->attempt == row.attempt && m->epoch != row.epoch)
-        return refuse(ret_why, "attempt was granted in a life of the farm that its database has lost");
-    /* In its place that worker's own would be taken for known, acknowledged and lost */
+        return refuse(ret_why,
+                      "attempt: granted in an epoch that the database has lost (restored from a backup)");
+    /* If it were stored, the other worker's own result would look like a duplicate: acknowledged, but lost */
     if (m->attempt == row.attempt && row.worker && row.worker != slot->id)
-        return refuse(ret_why, "attempt is another worker's");
-    /* What an enumeration or an end without a step says late, nobody wants */
+        return refuse(ret_why, "attempt: granted to another worker");
+    /* Late enumerations and late ends of a unit are of no use */
     if (row.kind == MF_UNIT_ENUMERATE || (!m->step && !m->pipeline))
         return acknowledge(slot, m);
     r = m->step ? mf_store_step_of_task(f->store, row.task, m->step)
                 : mf_store_pipeline_of_task(f->store, row.task, m->pipeline);
     if (r <= 0)
-        return r < 0 ? r : refuse(ret_why, "step or pipeline is not of this unit");
-    r = store(f, slot, m, row.task, false, true, (struct mf_result_note){0}, json);
+        return r < 0 ? r : refuse(ret_why, "step or pipeline: not in this unit");
+    r = store_result(f, slot, m, row.task, false, true, (struct mf_result_note){0}, json);
     if (r < 0)
         return r;
     if (r == 0)
-        return again(f, slot, m);
+        return acknowledge_duplicate(f, slot, m);
     f->stats.results_late++;
     return acknowledge(slot, m);
 }
@@ -456,17 +458,17 @@ int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const
         return 1;
     struct mf_lease *l = mf_map_get(&f->leases, (uint64_t)m.unit);
     if (!l || l->attempt != m.attempt || l->epoch != m.epoch || l->slot != slot)
-        return take_late(f, slot, &m, json, ret_why);
+        return handle_late(f, slot, &m, json, ret_why);
     switch (l->kind) {
     case MF_UNIT_ENUMERATE:
-        return take_enumerate(f, slot, l, &m, ret_why);
+        return handle_enumerate(f, slot, l, &m, ret_why);
     case MF_UNIT_PROBE:
-        return take_probe(f, slot, l, &m, json, ret_why);
+        return handle_probe(f, slot, l, &m, json, ret_why);
     case MF_UNIT_RACE:
     case MF_UNIT_COMPARE:
-        return take_race(f, slot, l, &m, json, ret_why);
+        return handle_race(f, slot, l, &m, json, ret_why);
     case MF_UNIT_N_:
         break;
     }
-    return refuse(ret_why, "unit is of a kind that gives no results");
+    return refuse(ret_why, "unit: its kind has no results");
 }

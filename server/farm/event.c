@@ -1,4 +1,4 @@
-/* Events: rows for those who come later, messages for those who listen. */
+/* Events: stored as rows for later readers, published to connected subscribers. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -11,14 +11,14 @@
 
 #define EVENTS_KEPT 200000
 
-int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body)
+int mf_event_add(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body)
 {
     _cleanup_(cJSON_Deletep) cJSON *owned = body;
     _cleanup_(mf_freep) char *text = body ? mf_json_print(body) : NULL;
     int64_t id;
     if (!text)
         return -ENOMEM;
-    int r = mf_array_grow(&f->told, f->n_told, &f->cap_told, sizeof(*f->told));
+    int r = mf_array_grow(&f->new_events, f->n_new_events, &f->cap_new_events, sizeof(*f->new_events));
     if (r < 0)
         return r;
     r = mf_store_event_add(f->store, batch, kind, text, f->wall_ms, &id);
@@ -26,39 +26,41 @@ int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *bod
         r = mf_store_events_trim(f->store, EVENTS_KEPT);
     if (r < 0)
         return r;
-    f->told[f->n_told++] = (struct mf_event){.id = id, .batch = batch, .kind = kind, .body = MF_TAKE(text)};
+    f->new_events[f->n_new_events++] =
+        (struct mf_event){.id = id, .batch = batch, .kind = kind, .body = MF_TAKE(text)};
     f->stats.events++;
     return 0;
 }
 
-static void send_untold(struct mf_farm *f)
+static void send_unsent_event(struct mf_farm *f)
 {
-    const struct mf_event *e = &f->no_completion_signal;
+    const struct mf_event *e = &f->unsent_event;
     if (!e->body || (f->events && mf_bus_send_event(f->events, e->id, e->batch, e->kind, e->body) == -EAGAIN))
         return;
-    free(f->no_completion_signal.body);
-    f->no_completion_signal = (struct mf_event){0};
+    free(f->unsent_event.body);
+    f->unsent_event = (struct mf_event){0};
 }
 
-/* Whoever sees a gap reads the table, so of events that find no room only the latest has to arrive: in a later turn. */
+/* A subscriber that sees a gap reads the table. So if its queue is full, only the latest event must still be
+ * sent, in a later iteration. */
 void mf_events_publish(struct mf_farm *f)
 {
-    send_untold(f);
-    for (size_t i = 0; i < f->n_told; i++) {
-        free(f->no_completion_signal.body);
-        f->no_completion_signal = f->told[i];
-        send_untold(f);
+    send_unsent_event(f);
+    for (size_t i = 0; i < f->n_new_events; i++) {
+        free(f->unsent_event.body);
+        f->unsent_event = f->new_events[i];
+        send_unsent_event(f);
     }
-    f->n_told = 0;
+    f->n_new_events = 0;
 }
 
-struct told_task {
+struct task_event {
     int64_t batch, task, n_steps, n_measured;
     enum mf_task_state state;
     const char *reason;
 };
 
-static int tell_task(struct mf_farm *f, const struct told_task *t)
+static int add_task_event(struct mf_farm *f, const struct task_event *t)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", t->batch);
@@ -67,30 +69,31 @@ static int tell_task(struct mf_farm *f, const struct told_task *t)
     mf_json_add_i64(body, "steps", t->n_steps);
     mf_json_add_i64(body, "measured", t->n_measured);
     cJSON_AddStringToObject(body, "reason", t->reason);
-    return mf_event_tell(f, t->batch, "task", body);
+    return mf_event_add(f, t->batch, "task", body);
 }
 
 int mf_event_task(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
-    g->told_ms = f->now_ms;
+    g->published_ms = f->now_ms;
     g->changed = false;
-    return tell_task(f, &(struct told_task){.batch = g->batch->id,
-                                            .task = g->id,
-                                            .state = g->state,
-                                            .n_steps = g->n_steps,
-                                            .n_measured = g->n_measured,
-                                            .reason = reason});
+    return add_task_event(f, &(struct task_event){.batch = g->batch->id,
+                                                  .task = g->id,
+                                                  .state = g->state,
+                                                  .n_steps = g->n_steps,
+                                                  .n_measured = g->n_measured,
+                                                  .reason = reason});
 }
 
 int mf_event_task_ended(struct mf_farm *f, int64_t batch, int64_t task, enum mf_task_state state)
 {
-    return tell_task(f, &(struct told_task){.batch = batch, .task = task, .state = state, .reason = ""});
+    return add_task_event(f,
+                          &(struct task_event){.batch = batch, .task = task, .state = state, .reason = ""});
 }
 
 int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state)
 {
-    slot->told = (struct mf_slot_told){.state = state, .unit = slot->unit, .at_ms = f->now_ms};
-    memcpy(slot->told.step, slot->step, sizeof(slot->step));
+    slot->published = (struct mf_slot_published){.state = state, .unit = slot->unit, .at_ms = f->now_ms};
+    memcpy(slot->published.step, slot->step, sizeof(slot->step));
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "worker", slot->id);
     cJSON_AddStringToObject(body, "name", slot->name);
@@ -100,5 +103,5 @@ int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state)
     else
         cJSON_AddNullToObject(body, "unit");
     cJSON_AddStringToObject(body, "step", slot->step);
-    return mf_event_tell(f, 0, "worker", body);
+    return mf_event_add(f, 0, "worker", body);
 }

@@ -1,6 +1,7 @@
-/* The writing loop. One turn: take messages and requests for at most 512 of them or 5 ms, do what is due, COMMIT, and only
- * then answer. What a peer or a person was told is durable; what was not told can be done again. Workers that wait for
- * their answers are gathered into one turn. */
+/* Event loop of the writing thread. One iteration handles up to 64 requests and then up to 512 messages, for
+ * at most 5 ms, does the work that is due, commits, and only then sends replies. Peers and users hear of
+ * durable changes only; anything unanswered can be repeated. Workers that wait for ACKs are batched into one
+ * iteration. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -8,10 +9,9 @@
 #include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "server/api/routes.h"
 #include "server/farm/bus.h"
-#include "server/farm/read_only.h"
 #include "server/http/request.h"
+#include "server/http/route.h"
 #include "server/store/store_refusal.h"
 
 #include <errno.h>
@@ -20,21 +20,21 @@
 #include <string.h>
 #include <zmq.h>
 
-#define TURN_MESSAGES 512
-#define TURN_REQUESTS 64
-#define TURN_NS       5000000u
-#define GATHER_NS     200000u /* about what a commit takes */
-#define HOUSEKEEP_MS  50
-/* Old samples: results of a slice, and how long nothing is looked for when there was none */
-#define SAMPLES_A_SLICE  500
-#define SAMPLES_EVERY_MS 10000
-#define QUEUE_MAX        1000
-#define VERSION_TOLD_MS  10000
+#define ITERATION_MESSAGES 512
+#define ITERATION_REQUESTS 64
+#define ITERATION_NS       5000000u
+#define WAIT_FOR_MORE_NS   200000u /* about the duration of a commit */
+#define HOUSEKEEP_MS       50
+/* Deletion of old samples: results per iteration, and the pause after none was found. */
+#define SAMPLES_PER_SLICE       500
+#define SAMPLES_INTERVAL_MS     10000
+#define QUEUE_MAX               1000
+#define VERSION_LOG_INTERVAL_MS 10000
 
-const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
-                                                  0.02,   0.05,  0.1,   0.2,   0.5};
+const double mf_iteration_bucket_s[MF_ITERATION_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
+                                                            0.02,   0.05,  0.1,   0.2,   0.5};
 
-/* ---- life ---- */
+/* ---- opening and closing ---- */
 
 static int open_socket(void *zmq, int type, const char *endpoint, bool bind, void **ret)
 {
@@ -43,7 +43,7 @@ static int open_socket(void *zmq, int type, const char *endpoint, bool bind, voi
     if (!socket)
         return -errno;
     *ret = socket;
-    if (type == ZMQ_PUB && mf_bus_tells_full(socket) < 0)
+    if (type == ZMQ_PUB && mf_bus_set_no_drop(socket) < 0)
         return -errno;
     if (zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger)) < 0 ||
         zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof(queue)) < 0 ||
@@ -68,11 +68,11 @@ static void read_clocks(struct mf_farm *f)
     f->wall_ms = mf_wall_ms();
 }
 
-/* Tasks that were being ranked: their turn was committed before their races were planned. */
+/* Resumes tasks in state ranking: their iteration was committed, but their races were not planned yet. */
 static int resume_ranking(struct mf_farm *f)
 {
     struct mf_ids ids = {0};
-    int r = mf_store_tasks_in(f->store, MF_TASK_RANKING, &ids);
+    int r = mf_store_tasks_in_state(f->store, MF_TASK_RANKING, &ids);
     for (size_t i = 0; r == 0 && i < ids.n; i++) {
         struct mf_task *g;
         r = mf_task_get(f, ids.all[i], &g);
@@ -90,9 +90,9 @@ static int load(struct mf_farm *f)
     int r = mf_store_begin(f->store);
     if (r >= 0)
         r = mf_store_workers_live(f->store, &n_live);
-    f->alone_from_ms = n_live > 1 ? f->now_ms + f->lease_ms : 0;
+    f->reconnect_deadline_ms = n_live > 1 ? f->now_ms + f->lease_ms : 0;
     if (r >= 0)
-        r = mf_store_start(f->store, f->wall_ms, &f->epoch);
+        r = mf_store_start_epoch(f->store, f->wall_ms, &f->epoch);
     if (r >= 0)
         r = mf_units_load(f);
     if (r >= 0)
@@ -103,7 +103,7 @@ static int load(struct mf_farm *f)
     return r < 0 ? r : 0;
 }
 
-void mf_farm_forget(struct mf_farm *f)
+void mf_farm_reset_state(struct mf_farm *f)
 {
     MF_MAP_EACH(&f->leases, e)
     mf_lease_free(e->value);
@@ -116,14 +116,14 @@ void mf_farm_forget(struct mf_farm *f)
     mf_map_release(&f->tasks);
     mf_map_release(&f->batches);
     mf_slots_release(&f->slots);
-    for (size_t i = 0; i < f->n_told; i++)
-        free(f->told[i].body);
-    f->n_told = f->n_touched = f->n_acknowledged = 0;
+    for (size_t i = 0; i < f->n_new_events; i++)
+        free(f->new_events[i].body);
+    f->n_new_events = f->n_touched = f->n_acknowledged = 0;
     f->ranking = false;
     f->wake_waiting = f->misses_new = true;
 }
 
-int mf_farm_load_again(struct mf_farm *f)
+int mf_farm_reload(struct mf_farm *f)
 {
     f->store = mf_store_free(f->store);
     int r = mf_store_open(f->path, &f->store);
@@ -141,17 +141,17 @@ int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm
     f->path = strdup(options->path);
     int r = f->path ? mf_store_open(options->path, &f->store) : -ENOMEM;
     if (r < 0 || (r = load(f)) == -EBADMSG) {
-        mf_store_refusal(options->path, r, why, why_cap);
+        mf_store_open_error(options->path, r, why, why_cap);
     } else if (r < 0) {
         mf_format(why, why_cap, "read the database %s: %s", options->path, mf_store_error(f->store));
     } else if (options->first_token && (r = mf_access_first_token(f, options->first_token)) < 0) {
         mf_format(why, why_cap, "write the first token to %s: %s", options->first_token, strerror(-r));
     } else if (options->keys && (r = mf_auth_new(zmq, &f->zap)) < 0) {
-        mf_format(why, why_cap, "open the socket that checks keys: %s", zmq_strerror(-r));
+        mf_format(why, why_cap, "open the ZAP socket: %s", zmq_strerror(-r));
     } else if ((r = mf_hub_new(zmq, options->endpoint, options->keys, &f->hub)) < 0) {
         mf_format(why, why_cap, "listen for workers at %s: %s", options->endpoint, zmq_strerror(-r));
     } else if ((r = open_bus(f, zmq)) < 0) {
-        mf_format(why, why_cap, "open the sockets between threads: %s", zmq_strerror(-r));
+        mf_format(why, why_cap, "open the sockets between the threads: %s", zmq_strerror(-r));
     }
     if (r < 0) {
         mf_farm_free(f);
@@ -171,13 +171,13 @@ struct mf_farm *mf_farm_free(struct mf_farm *f)
         if (sockets[i])
             (void)zmq_close(sockets[i]);
     }
-    mf_farm_forget(f);
+    mf_farm_reset_state(f);
     mf_hub_free(f->hub);
     mf_auth_free(f->zap); /* after the hub: see server/link/authenticate.h */
     mf_store_free(f->store);
     free(f->path);
-    free(f->told);
-    free(f->no_completion_signal.body);
+    free(f->new_events);
+    free(f->unsent_event.body);
     free(f->answers);
     free(f->touched);
     free(f);
@@ -194,24 +194,25 @@ void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
     *ret = f->stats;
 }
 
-/* ---- one turn ---- */
+/* ---- one iteration ---- */
 
-/* In the log now and then: such a peer asks again and again. */
+/* The log line is rate-limited: such a peer retries for ever. */
 static int refuse_version(struct mf_farm *f, const struct mf_mail *mail)
 {
-    if (!f->version_told_ms || f->now_ms - f->version_told_ms >= VERSION_TOLD_MS) {
-        f->version_told_ms = f->now_ms;
-        log_warn(
-            "a worker that speaks version %d of the protocol is refused: this coordinator speaks version %d;"
-            " bring both to one release",
-            mail->version, MF_WIRE_VERSION);
+    if (!f->version_logged_ms || f->now_ms - f->version_logged_ms >= VERSION_LOG_INTERVAL_MS) {
+        f->version_logged_ms = f->now_ms;
+        log_warn("refused a worker that speaks protocol version %d: this coordinator speaks version %d;"
+                 " install the same release on both",
+                 mail->version, MF_WIRE_VERSION);
     }
-    return mf_peer_refuse(f, &mail->peer, "version", 0, "this coordinator speaks version %d only",
-                          MF_WIRE_VERSION);
+    return mf_peer_refuse(
+        f, &mail->peer, "version", 0,
+        "this coordinator speaks protocol version %d only; install the same release on both",
+        MF_WIRE_VERSION);
 }
 
-/* 1: took one; 0: none waits. */
-static int take_mail(struct mf_farm *f)
+/* Returns 1 if a message was handled, 0 if none is waiting. */
+static int handle_message(struct mf_farm *f)
 {
     const struct mf_mail *mail;
     int r = mf_hub_recv(f->hub, &mail);
@@ -222,13 +223,14 @@ static int take_mail(struct mf_farm *f)
         r = refuse_version(f, mail);
     else if (mail->error && mail->error != -ENOBUFS)
         r = mf_peer_refuse(f, &mail->peer, "malformed", 0,
-                           "no message of two frames with a header of %d bytes", MF_WIRE_HEADER_SIZE);
+                           "expected a message of two frames, the first a header of %d bytes",
+                           MF_WIRE_HEADER_SIZE);
     else
-        r = mf_peer_take(f, mail);
+        r = mf_peer_handle(f, mail);
     return r < 0 ? r : 1;
 }
 
-static int keep_answer(struct mf_farm *f, struct mf_request *request)
+static int add_answer(struct mf_farm *f, struct mf_request *request)
 {
     int r = mf_array_grow(&f->answers, f->n_answers, &f->cap_answers, sizeof(*f->answers));
     if (r < 0)
@@ -237,61 +239,62 @@ static int keep_answer(struct mf_farm *f, struct mf_request *request)
     return 0;
 }
 
-/* A handler that fails undoes what it wrote, and nothing else of the turn. */
-static int take_request(struct mf_farm *f)
+/* If a handler fails, its own changes are rolled back and the rest of the transaction is kept. */
+static int handle_request(struct mf_farm *f)
 {
     struct mf_request *request;
-    int r = mf_bus_take(f->requests, &request);
+    int r = mf_bus_recv_pointer(f->requests, &request);
     if (r <= 0)
         return r;
-    r = keep_answer(f, request);
+    r = add_answer(f, request);
     if (r == 0)
         r = mf_store_savepoint(f->store);
     if (r < 0)
         return r;
     if (mf_request_run(request, f) < 0)
-        r = mf_store_undo(f->store);
+        r = mf_store_savepoint_rollback(f->store);
     else
-        r = mf_store_release(f->store);
+        r = mf_store_savepoint_release(f->store);
     return r < 0 ? r : 1;
 }
 
-/* Workers that wait for their ACK answer it all at once: a commit for the first of them makes the others wait for the
- * next one. So a turn that has taken fewer messages than the turn before acknowledged workers waits for more, a little. */
-static bool gather(const struct mf_farm *f, size_t n_taken, uint64_t start_ns)
+/* Workers that wait for their ACKs answer all at once. If the first answer were committed alone, the others
+ * would wait for the next commit. So an iteration that has handled fewer messages than the number of workers
+ * acknowledged by the previous one waits up to WAIT_FOR_MORE_NS for more. */
+static bool wait_for_more(const struct mf_farm *f, size_t n_taken, uint64_t start_ns)
 {
     if (n_taken == 0 || n_taken >= f->n_acknowledged)
         return false;
     uint64_t spent_ns = mf_now_ns() - start_ns;
-    return spent_ns < GATHER_NS && mf_hub_wait(f->hub, GATHER_NS - spent_ns);
+    return spent_ns < WAIT_FOR_MORE_NS && mf_hub_wait(f->hub, WAIT_FOR_MORE_NS - spent_ns);
 }
 
-/* People first: a few requests wait behind no flood of results. */
-static int take_all(struct mf_farm *f, uint64_t start_ns)
+/* Requests come first, so that users do not wait behind a flood of results. */
+static int handle_all(struct mf_farm *f, uint64_t start_ns)
 {
     int r = 1;
-    for (int n = 0; r > 0 && n < TURN_REQUESTS; n++)
-        r = take_request(f);
+    for (int n = 0; r > 0 && n < ITERATION_REQUESTS; n++)
+        r = handle_request(f);
     if (r < 0)
         return r;
     size_t n = 0;
     do {
-        r = take_mail(f);
+        r = handle_message(f);
         n += r > 0;
-    } while (r >= 0 && (r > 0 || gather(f, n, start_ns)) && n < TURN_MESSAGES &&
-             mf_now_ns() - start_ns < TURN_NS);
+    } while (r >= 0 && (r > 0 || wait_for_more(f, n, start_ns)) && n < ITERATION_MESSAGES &&
+             mf_now_ns() - start_ns < ITERATION_NS);
     return r < 0 ? r : 0;
 }
 
-/* A slice a time: nobody waits for it. */
+/* Deletes a slice per iteration, so that no iteration takes long. */
 static int drop_samples(struct mf_farm *f)
 {
     int64_t before_ms = f->wall_ms - (int64_t)(fmin(f->options.samples_days, 1e6) * 86400e3);
     if (!(f->options.samples_days > 0) || f->now_ms < f->samples_due_ms)
         return 0;
-    int n = mf_store_samples_drop(f->store, before_ms, f->wall_ms, SAMPLES_A_SLICE);
+    int n = mf_store_samples_drop(f->store, before_ms, f->wall_ms, SAMPLES_PER_SLICE);
     if (n == 0)
-        f->samples_due_ms = f->now_ms + SAMPLES_EVERY_MS;
+        f->samples_due_ms = f->now_ms + SAMPLES_INTERVAL_MS;
     return n < 0 ? n : 0;
 }
 
@@ -301,8 +304,8 @@ static int housekeep(struct mf_farm *f)
         return 0;
     f->housekept_ms = f->now_ms;
     int r = mf_units_expire(f);
-    if (f->alone_from_ms && f->now_ms >= f->alone_from_ms) {
-        f->alone_from_ms = 0;
+    if (f->reconnect_deadline_ms && f->now_ms >= f->reconnect_deadline_ms) {
+        f->reconnect_deadline_ms = 0;
         for (size_t i = 0; i < f->slots.n; i++)
             f->slots.all[i]->starved = false;
     }
@@ -313,40 +316,40 @@ static int housekeep(struct mf_farm *f)
     return r < 0 ? r : mf_peers_flush(f);
 }
 
-static void answer(struct mf_farm *f)
+static void send_answers(struct mf_farm *f)
 {
     mf_hub_flush(f->hub);
     for (size_t i = 0; i < f->n_answers; i++) {
-        /* With the HTTP thread gone nobody waits for it */
-        if (mf_bus_give(f->replies, f->answers[i]) < 0)
+        /* Fails if the HTTP thread has stopped */
+        if (mf_bus_send_pointer(f->replies, f->answers[i]) < 0)
             mf_request_free(f->answers[i]);
     }
     f->n_answers = 0;
     mf_events_publish(f);
 }
 
-static void count_turn(struct mf_farm *f, uint64_t ns)
+static void count_iteration(struct mf_farm *f, uint64_t ns)
 {
     double s = (double)ns * 1e-9;
-    f->stats.turns++;
-    f->stats.turn_s += s;
-    for (int i = 0; i < MF_TURN_BUCKETS; i++) {
-        if (s <= mf_turn_bucket_s[i]) {
-            f->stats.turn_buckets[i]++;
+    f->stats.iterations++;
+    f->stats.iteration_s += s;
+    for (int i = 0; i < MF_ITERATION_BUCKETS; i++) {
+        if (s <= mf_iteration_bucket_s[i]) {
+            f->stats.iteration_buckets[i]++;
             break;
         }
     }
 }
 
-static int turn(struct mf_farm *f)
+static int run_iteration(struct mf_farm *f)
 {
     uint64_t start_ns = mf_now_ns();
     read_clocks(f);
     int r = mf_store_begin(f->store);
     if (r >= 0)
-        r = mf_access_knocks(f);
+        r = mf_access_answer_handshakes(f);
     if (r >= 0)
-        r = take_all(f, start_ns);
+        r = handle_all(f, start_ns);
     if (r >= 0 && f->wake_waiting)
         r = mf_tasks_wake(f);
     if (r >= 0)
@@ -357,25 +360,26 @@ static int turn(struct mf_farm *f)
         r = mf_tasks_flush(f);
     if (r >= 0)
         r = mf_peers_acknowledge(f);
-    /* Turns that nobody waits for are many, and count for nothing */
-    bool waited_for = f->n_acknowledged > 0 || f->n_answers > 0;
-    if (waited_for)
-        mf_fault_at(MF_FAULT_TURN_WRITTEN);
+    /* Fault points count only iterations that send something: the number of idle iterations varies */
+    bool has_recipients = f->n_acknowledged > 0 || f->n_answers > 0;
+    if (has_recipients)
+        mf_fault_at(MF_FAULT_TRANSACTION_WRITTEN);
     if (r >= 0)
         r = mf_store_commit(f->store);
     if (r < 0) {
-        /* Memory and store may differ now. The next start reads the store; workers re-send what was not acknowledged. */
+        /* Memory and store may differ now. The next start loads the store; workers resend unacknowledged
+         * results. */
         const char *error = mf_store_error(f->store);
-        log_err(r, "write a turn%s%s", *error ? ": " : "", error);
+        log_err(r, "event loop iteration failed%s%s", *error ? ": " : "", error);
         mf_store_rollback(f->store);
         return r;
     }
-    if (waited_for)
-        mf_fault_at(MF_FAULT_TURN_COMMITTED);
-    answer(f);
-    if (waited_for)
-        mf_fault_at(MF_FAULT_TURN_ANSWERED);
-    count_turn(f, mf_now_ns() - start_ns);
+    if (has_recipients)
+        mf_fault_at(MF_FAULT_TRANSACTION_COMMITTED);
+    send_answers(f);
+    if (has_recipients)
+        mf_fault_at(MF_FAULT_REPLIES_SENT);
+    count_iteration(f, mf_now_ns() - start_ns);
     return 0;
 }
 
@@ -389,15 +393,15 @@ int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify)
     };
     int n_items = (int)MF_ARRAY_LEN(items) - !f->zap;
     for (;;) {
-        /* Halted, it cannot look up who knocks */
-        int n_now = f->halted[0] ? 3 : n_items;
+        /* In read-only mode, no iteration answers the ZAP requests */
+        int n_now = f->read_only_reason[0] ? 3 : n_items;
         if (zmq_poll(items, n_now, HOUSEKEEP_MS) < 0 && errno != EINTR)
             return log_err(-errno, "wait for messages");
         if (items[2].revents)
             return 0;
-        int r = f->halted[0] ? mf_halted_turn(f) : turn(f);
-        if (r < 0 && !mf_halt(f, r))
+        int r = f->read_only_reason[0] ? mf_read_only_iteration(f) : run_iteration(f);
+        if (r < 0 && !mf_read_only_enter(f, r))
             return r;
-        mf_notify_turn(notify, mf_now_ms());
+        mf_notify_watchdog(notify, mf_now_ms());
     }
 }

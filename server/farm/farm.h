@@ -1,5 +1,5 @@
-/* The farm: what the writing thread does. It owns the store's only writing connection, the hub (what workers say and hear) and
- * the queue of requests that change something; one turn is one transaction. */
+/* The farm, owned by the writing thread: the store's only writing connection, the hub (messages from and to
+ * workers) and the queue of requests that change state. One iteration of its loop is one transaction. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -15,36 +15,36 @@
 #include "common/moe/routing.h"
 #include "common/moe/shape.h"
 #include "server/choose/search.h"
+#include "server/farm/farm_stats.h"
 
-/* Options of a batch, from the API. Texts are checked by whoever fills it. */
+/* Options of a batch, from the API. The caller validates texts. */
 #define MF_BATCH_NO_FUSE_MAX 8
 #define MF_BATCH_REGRET_MAX  4
 
 struct mf_batch_options {
-    int priority;        /* 0 … 100, more is sooner; 50 */
-    int topk;            /* finalists: the K cheapest pipelines; 8 */
-    double err_ratio;    /* AITER's; 0.1 */
-    int64_t time_cap_ms; /* per step; 10,000 */
+    int priority;        /* 0 to 100, higher runs sooner (default: 50) */
+    int topk;            /* finalists: the K cheapest pipelines (default: 8) */
+    double err_ratio;    /* AITER's maximum mismatch ratio (default: 0.1) */
+    int64_t time_cap_ms; /* per step (default: 10,000) */
     struct mf_routing routing;
     enum mf_search search;
-    bool
-        for_aiter; /* consumer=aiter: what is tuned of a row is the key that AITER's production computes of it */
-    bool layout_free;                /* layout=free: no common weight layout for a layer model */
-    char layout[MF_PATH_LAYOUT_MAX]; /* "w1=row w2=row": where the weights lie already; "": it is chosen */
+    bool for_aiter;   /* consumer=aiter: tune the key that AITER's production lookup computes from a row */
+    bool layout_free; /* layout=free: each task may use its own weight layout */
+    char layout[MF_PATH_LAYOUT_MAX]; /* given weight layout "w1=row w2=row"; "": the farm chooses */
     enum mf_promote promote;
-    double min_effect; /* of a new row over the known one, where promote is improved; 0.03 */
-    bool has_baseline; /* the known rows are those that came with it, not the farm's own */
-    uint64_t seed;     /* of the data; 1 */
-    double fuse_saves; /* least bytes of traffic that a step of several ops has to save; 0: any */
-    int n_no_fuse;     /* ops that no step of the batch may cover together */
+    double min_effect; /* promote=improved: minimum gain over the known row (default: 0.03) */
+    bool has_baseline; /* known rows come with the batch instead of from the farm's configs */
+    uint64_t seed;     /* of the generated data (default: 1) */
+    double fuse_saves; /* minimum memory traffic in bytes that a fused step must save; 0: no minimum */
+    int n_no_fuse;     /* sets of ops that no step may fuse */
     mf_ops no_fuse[MF_BATCH_NO_FUSE_MAX];
-    int warmup;         /* runs of a candidate whose times do not count; 0: all do, the first too */
-    int iters;          /* samples of the winner's fresh re-measurement; 0: the farm's own choice */
-    bool no_split_k;    /* steps that cut K are none of it */
-    bool shape_grouped; /* one worker measures all of a task, while it is there */
-    int n_regret;       /* profiles that the winner's regret is measured under; balanced and zipf:1.2 */
+    int warmup;         /* untimed runs of a candidate; 0: the first run is timed too */
+    int iters;          /* samples of the winner's rerun; 0: the farm decides */
+    bool no_split_k;    /* exclude split-K steps */
+    bool shape_grouped; /* one worker measures all units of a task while it is connected */
+    int n_regret;       /* routing profiles of the regret races (default: balanced, zipf:1.2) */
     struct mf_routing regret[MF_BATCH_REGRET_MAX];
-    int n_classes; /* 0: every class that has a live worker at submission, or the first to come */
+    int n_classes; /* 0: classes with a live worker at submission, or if none, the next worker's class */
     struct mf_device_class classes[16];
 };
 #define MF_BATCH_OPTIONS_INIT                                                                     \
@@ -57,88 +57,70 @@ struct mf_batch_options {
         }                                                                                         \
     }
 
-/* A row of a batch's baseline. */
+/* A known row that comes with a batch. */
 struct mf_known_row {
     struct mf_device_class class;
-    const struct mf_shape *shape; /* one of the submission's */
-    const char *pipeline;         /* "": it names none */
+    const struct mf_shape *shape; /* points into the submission's shapes */
+    const char *pipeline;         /* "": not named */
     double us;
     int64_t line;
 };
 
 struct mf_submission {
-    const char *name;            /* of the batch, for people */
+    const char *name;            /* name of the batch for users */
     const char *idempotency_key; /* "" for none */
-    const char *body_hash;       /* hex, of body and options */
+    const char *body_hash;       /* hash of body and options, hexadecimal */
     struct mf_batch_options options;
     const struct mf_shape *shapes;
-    size_t n_shapes; /* good rows, duplicates already removed */
+    size_t n_shapes; /* valid rows without duplicates */
     const struct mf_known_row *known;
     size_t n_known;
-    const cJSON *errors; /* array of {line, at, code, message} for the bad rows; goes into the receipt */
-    const cJSON *unknown_columns; /* the same of columns that are passed over */
+    const cJSON *errors;          /* array of {line, at, code, message} for invalid rows; for the receipt */
+    const cJSON *unknown_columns; /* the same for ignored columns */
 };
 
 struct mf_farm;
 
-/* Called by the request handlers of the writing thread, within its turn's transaction. Answers go out after
- * COMMIT. */
-/* Stores a batch; *ret_receipt is the answer's JSON, which the caller owns: {"batch", "shapes", "errors", "unknown_columns", …}.
- * 1: the key was used before with the same body, and this is the receipt given then. -EEXIST: the key was used with
- * another body. */
+/* The request handlers of the writing thread call these functions within the iteration's transaction.
+ * Responses are sent after COMMIT. */
+/* Stores a batch. *ret_receipt is the response's JSON, owned by the caller: {"batch", "shapes", "errors",
+ * "unknown_columns", …}. Returns 1 and the original receipt if the idempotency key was used with the same
+ * body, -EEXIST if it was used with another body. */
 int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt);
-/* Cancels what is not done. -ENOENT; 1 when it had ended before. */
+/* Cancels a batch's unfinished tasks. Returns -ENOENT, or 1 if the batch had already ended. */
 int mf_farm_cancel(struct mf_farm *f, int64_t batch);
-/* The worker finishes its unit and takes no more. -ENOENT. */
+/* The worker finishes its unit and gets no more. Returns -ENOENT if it is not connected. */
 int mf_farm_drain(struct mf_farm *f, int64_t worker);
-/* Lifts a quarantine, of a kernel on a class. -ENOENT. */
+/* Lifts the quarantine of a kernel on a class. Returns -ENOENT if there is none. */
 int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class);
 
-/* Counters of the writing thread since it started, for /metrics and /readyz. */
-#define MF_TURN_BUCKETS 10
-extern const double mf_turn_bucket_s[MF_TURN_BUCKETS]; /* upper bounds: 0.0005, 0.001, 0.002, 0.005 … 0.5 */
-struct mf_farm_stats {
-    bool ready;                             /* store open, hub bound */
-    bool halted;                            /* the store takes nothing */
-    uint64_t turns;                         /* transactions committed */
-    uint64_t turn_buckets[MF_TURN_BUCKETS]; /* turns of at most that long, not cumulated */
-    double turn_s;                          /* sum of their durations */
-    uint64_t messages;                      /* taken from workers */
-    uint64_t results;                       /* committed */
-    uint64_t results_again;                 /* known already, acknowledged again */
-    uint64_t results_late;                  /* kept as samples of a lease that had ended */
-    uint64_t refused;                       /* messages answered by REFUSE */
-    uint64_t turned_away;                   /* handshakes at the hub with a key that does not stand */
-    uint64_t leases_expired;
-    uint64_t events;
-};
+/* Counters since the start. */
 void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret);
 
-/* ---- the loop; called by main ---- */
+/* ---- the event loop; called by main ---- */
 struct mf_farm_options {
-    const char *path;               /* of the database */
+    const char *path;               /* of the database file */
     const char *endpoint;           /* of the hub: "tcp://127.0.0.1:7070" */
-    const struct mf_key_pair *keys; /* of the hub; outlives the farm. NULL: whoever reaches it is a worker */
-    const char *first_token;        /* file for the first admin's token; NULL: none is made */
-    int64_t beat_ms;                /* a lease is three beats */
-    int64_t attempts;               /* leases of a unit before it is given up */
-    double unit_s;                  /* a probe unit is cut to about that */
-    double race_s;                  /* a race is planned to last about that, at the forecast times */
-    double samples_days;            /* raw samples are kept so long; 0: for ever */
-    int64_t
-        tune_misses_s; /* what production missed is tuned, a batch each so many seconds; 0: it is listed */
+    const struct mf_key_pair *keys; /* of the hub, borrowed; NULL: any peer may act as a worker */
+    const char *first_token;        /* file for the first admin token; NULL: create none */
+    int64_t beat_ms;                /* heartbeat interval of workers; a lease lasts three intervals */
+    int64_t attempts;               /* leases of a unit before it fails */
+    double unit_s;                  /* expected duration of a probe unit */
+    double race_s;                  /* duration that a race is planned for, by forecast */
+    double samples_days;            /* days to keep raw samples; 0: for ever */
+    int64_t tune_misses_s; /* interval between batches made of missed shapes; 0: only list the misses */
 };
 #define MF_FARM_OPTIONS_INIT                                       \
     {                                                              \
         .beat_ms = 1000, .attempts = 8, .unit_s = 2, .race_s = 0.4 \
     }
 
-/* Opens the store, binds the hub and the writer's ends of the bus (server/farm/bus.h). */
+/* Opens the store, binds the hub and the writer's sockets (server/farm/bus.h). On error `why` says why. */
 int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm **ret, char *why,
                 size_t why_cap);
 struct mf_farm *mf_farm_free(struct mf_farm *f);
 /* The address that workers connect to. */
 const char *mf_farm_endpoint(const struct mf_farm *f);
-/* Turns until stop_fd is readable; notify hears of every one. Negative: the store failed, and what is not durable was not
- * acknowledged. */
+/* Runs iterations until stop_fd is readable and pings the service manager's watchdog after each. A negative
+ * result means that the store failed; nothing that was not durable has been acknowledged. */
 int mf_farm_run(struct mf_farm *f, int stop_fd, struct mf_notify *notify);

@@ -1,11 +1,11 @@
-/* What the writing thread holds in memory, shared by farm.c and the files that it is split into. All of it can be
- * rebuilt from the store: a restart loses none of it. Nothing here is touched by another thread. */
+/* State of the writing thread, shared by farm.c and the other files of this folder. All of it can be rebuilt
+ * from the store, so that a restart loses nothing. No other thread accesses it. */
 #pragma once
 
 #include "common/moe/pipeline_search.h"
+#include "server/choose/forecast.h"
 #include "server/choose/race.h"
 #include "server/farm/farm.h"
-#include "server/farm/forecast.h"
 #include "server/farm/slot.h"
 #include "server/link/authenticate.h"
 #include "server/link/hub.h"
@@ -20,27 +20,27 @@
 struct mf_batch {
     int64_t id;
     int priority;
-    int64_t created_ms; /* ratios and quarantines of this moment hold for the whole batch */
+    int64_t created_ms; /* the batch uses the ratios and quarantines of this time */
     struct mf_batch_options options;
     char *options_text;   /* JSON as stored */
-    char *unit_options;   /* JSON as units carry it */
-    int64_t open_tasks;   /* that have not ended; 0: none, or nobody counted yet */
-    int64_t n_loaded;     /* tasks of it in memory */
-    bool ended;           /* none of them will be loaded again, but to be looked at */
-    int64_t pinned_class; /* of which the revision below is known; 0: none */
+    char *unit_options;   /* JSON as sent in units */
+    int64_t open_tasks;   /* unfinished tasks; 0: none, or not counted yet */
+    int64_t n_loaded;     /* its tasks in memory */
+    bool ended;           /* its tasks are loaded only to read or cancel them */
+    int64_t pinned_class; /* class of pinned_revision; 0: none */
     char pinned_revision[80];
 };
 
 /* The best times so far, by covered ops. */
 #define MF_BEST_MAX 32
-struct mf_bests {
+struct mf_best_times {
     int n;
     struct {
         mf_ops covers;
         double us;
-    } of[MF_BEST_MAX];
+    } entries[MF_BEST_MAX];
 };
-void mf_bests_add(struct mf_bests *b, mf_ops covers, double us);
+void mf_best_times_add(struct mf_best_times *b, mf_ops covers, double us);
 
 struct mf_win;
 
@@ -54,41 +54,41 @@ struct mf_task {
     char layer_model[MF_SHAPE_TEXT_MAX];
     int64_t n_steps, n_measured;
     int64_t open_units;           /* ready or leased */
-    struct mf_bests best;         /* of its ok results */
-    struct mf_forecast *forecast; /* from its ranking until its layer model's layout is chosen */
-    bool dirty;                   /* counters are to be written */
-    bool changed;                 /* people should hear of it */
-    bool touched;                 /* in the farm's list of tasks to look at when the turn ends */
-    int64_t told_ms;
+    struct mf_best_times best;    /* of results with status ok */
+    struct mf_forecast *forecast; /* from its ranking until the layout of its layer model is chosen */
+    bool dirty;                   /* counters must be written */
+    bool changed;                 /* an event must be published */
+    bool touched;                 /* listed in mf_farm.touched, for mf_tasks_flush */
+    int64_t published_ms;
 };
 
 struct mf_lease_item {
     int64_t id;     /* step or pipeline */
-    int group;      /* of a pipeline: its layout's place among those that are raced over */
+    int group;      /* of a pipeline: index of its layout among the raced layouts */
     int64_t kernel; /* of a step */
     mf_ops covers;
     double flops, bytes;
-    int64_t seq; /* of the result that came; 0: none yet */
+    int64_t seq; /* of its result; 0: no result yet */
     enum mf_status status;
     double us, mad;
     int verified;
 };
 
-/* A unit that a worker has. */
+/* A leased unit. */
 struct mf_lease {
     int64_t unit, attempt, epoch;
     enum mf_unit_kind kind;
     struct mf_task *task;
     int64_t worker;
-    struct mf_slot *slot; /* NULL: after a start, until its worker says HELLO */
+    struct mf_slot *slot; /* NULL after a restart, until its worker sends HELLO */
     int64_t deadline_ms;  /* monotonic */
-    bool second_try;      /* of a race or a comparison */
-    int64_t first_worker; /* of a comparison on a second device: whose the first was; 0: it is the first */
-    char *routing;        /* of a race for regret (regret.h); NULL otherwise */
-    int n_groups; /* layouts that it is raced over (ladder.c); 0: its pipelines are all of one group */
+    bool second_try;      /* this race or comparison repeats one in which a pipeline died */
+    int64_t first_worker; /* worker that ran the first comparison; 0: this is the first */
+    char *routing;        /* routing profile of a regret race (regret.h); else NULL */
+    int n_groups;         /* raced layouts (ladder.c); 0: all pipelines are in group 0 */
     size_t n, n_left;
     struct mf_lease_item *items;
-    struct mf_bests best; /* of this unit's steps only, in the order that they are measured */
+    struct mf_best_times best; /* of this unit's steps only, in measuring order */
 };
 
 struct mf_event {
@@ -99,177 +99,186 @@ struct mf_event {
 
 struct mf_farm {
     struct mf_farm_options options;
-    struct mf_store *store; /* NULL: it could not be opened anew */
+    struct mf_store *store; /* NULL: reopening failed */
     char *path;
-    struct mf_auth *zap; /* NULL: the hub has no keys */
+    struct mf_auth *zap; /* ZeroMQ authentication (ZAP); NULL: the hub has no keys */
     struct mf_hub *hub;
     void *requests, *replies, *events;
     int64_t epoch;
     int64_t lease_ms;
-    int64_t now_ms, wall_ms; /* of this turn */
+    int64_t now_ms, wall_ms; /* of this iteration */
     struct mf_slots slots;
     struct mf_map batches, tasks, leases; /* by id */
-    struct mf_map start_tags;             /* by batch and class: unit.c */
+    struct mf_map start_tags;             /* by batch and class, see unit.c */
     struct mf_task **touched;
     size_t n_touched, cap_touched;
-    bool wake_waiting; /* tasks that wait may go on: somebody came, or something was asked for */
-    bool ranking;      /* a layer model is being ranked, or its layout chosen */
-    int64_t
-        alone_from_ms; /* after a start, workers have until then to come back before one counts as alone; 0: it has passed */
+    bool wake_waiting; /* waiting tasks may start: a worker connected or a batch was submitted */
+    bool ranking;      /* a layer model is being ranked or its layout chosen */
+    /* after a restart: until then workers may reconnect, so no worker counts as the only one; 0: passed */
+    int64_t reconnect_deadline_ms;
     int64_t housekept_ms;
-    int64_t samples_due_ms; /* when old samples are looked for next */
-    bool misses_new; /* something was missed that is not tuned; true at a start, when that is not known */
-    int64_t misses_due_ms;   /* when a batch may be made of it */
-    int64_t misses_trim_ms;  /* when a full list may be looked through again */
-    size_t n_acknowledged;   /* workers, by the turn before: they may wait for that to send more */
-    int64_t version_told_ms; /* when the log last said that a peer's version is refused; 0: never */
-    int64_t failures_ms;     /* the second in which n_failures were told of */
+    int64_t samples_due_ms;    /* time of the next search for old samples */
+    bool misses_new;           /* untuned shapes were missed, or (at a start) may have been */
+    int64_t misses_due_ms;     /* earliest time of the next batch of missed shapes */
+    int64_t misses_trim_ms;    /* earliest time of the next trim of a full list of misses */
+    size_t n_acknowledged;     /* workers that the last iteration sent ACKs; they may be about to send more */
+    int64_t version_logged_ms; /* last log line about a refused protocol version; 0: never */
+    int64_t failures_ms;       /* start of the second in which n_failures events were counted */
     int n_failures;
-    struct mf_event *told; /* of this turn, published after COMMIT */
-    size_t n_told, cap_told;
-    struct mf_event no_completion_signal; /* of events that found no room, the latest; no body: none */
-    struct mf_request **answers;          /* of this turn, sent after COMMIT */
+    struct mf_event *new_events; /* of this iteration, published after COMMIT */
+    size_t n_new_events, cap_new_events;
+    struct mf_event unsent_event; /* latest event, if the subscriber's queue was full; body NULL: none */
+    struct mf_request **answers;  /* responses of this iteration, sent after COMMIT */
     size_t n_answers, cap_answers;
     struct mf_farm_stats stats;
-    char halted[320]; /* why the store takes nothing; "": it does. See read_only.h */
-    int64_t halted_ms, retry_ms;
+    char read_only_reason[320]; /* why the database is not writable; "": it is writable. See read_only.c */
+    int64_t read_only_since_ms, read_only_retry_ms;
 };
 
 /* ---- farm.c ---- */
-/* What can be rebuilt from the store. */
-void mf_farm_forget(struct mf_farm *f);
-/* Opens the store anew and reads it, like at a start. */
-int mf_farm_load_again(struct mf_farm *f);
+/* Frees everything that can be rebuilt from the store. */
+void mf_farm_reset_state(struct mf_farm *f);
+/* Reopens the store and loads it as at a start. */
+int mf_farm_reload(struct mf_farm *f);
+
+/* ---- read_only.c: describes read-only mode ---- */
+/* r: error of an iteration. Returns true and enters read-only mode if the error may be temporary; false if
+ * the store is damaged or the error has another cause. */
+bool mf_read_only_enter(struct mf_farm *f, int r);
+/* Replaces an iteration in read-only mode and retries a write from time to time. Returns 0, or an error that
+ * is not temporary. */
+int mf_read_only_iteration(struct mf_farm *f);
 
 /* ---- batch.c ---- */
-/* How it says where weights lie: "common", "free" or "w1=… w2=…". */
+/* Text of the layout option: "common", "free" or "w1=… w2=…". */
 const char *mf_batch_layout(const struct mf_batch_options *o);
 int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
-/* Options as units carry them, with another routing; NULL: no memory. */
+/* Unit options with another routing; NULL if out of memory. The caller frees them. */
 char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);
 struct mf_batch *mf_batch_free(struct mf_batch *b);
-/* Closes it when its last task has ended. */
+/* Ends the batch if its last task has ended. */
 int mf_batch_check(struct mf_farm *f, struct mf_batch *b);
-/* Frees a batch that has ended and has no task in memory: a farm that lives for long has few open ones. */
-void mf_batch_let_go(struct mf_farm *f, struct mf_batch *b);
+/* Frees an ended batch without tasks in memory, so that memory grows with open batches only. */
+void mf_batch_unload(struct mf_farm *f, struct mf_batch *b);
 
-/* ---- task.c: see there for the states ---- */
+/* ---- task.c: has the state diagram ---- */
 int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret);
 struct mf_task *mf_task_free(struct mf_task *g);
 void mf_task_drop_forecast(struct mf_task *g);
 int mf_tasks_wake(struct mf_farm *f);
-/* failure: why there is no enumeration; NULL: it is complete. */
+/* failure: why the enumeration failed; NULL: it is complete. */
 int mf_tasks_enumerated(struct mf_farm *f, int64_t enumeration, const char *failure);
 int mf_task_probed(struct mf_farm *f, struct mf_task *g);
 int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body);
 int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race);
-/* It is known which of its pipelines won. */
+/* A pipeline has won the task's race. */
 int mf_task_won(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
-/* The two of a comparison, which avoid_worker (0: none) is to leave to others. */
+/* Compares two pipelines of the task; avoid_worker (0: none) does not run the unit if another worker can. */
 int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body, int64_t avoid_worker);
 int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease);
-/* It is known which row stands. */
+/* The task's final config is known. */
 int mf_task_decided(struct mf_farm *f, struct mf_task *g);
-/* A race for regret has ended; race NULL: without an outcome, for that reason. */
-int mf_task_regretted(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
-                      const char *reason);
+/* A regret race has ended. race NULL: it has no outcome; `reason` says why. */
+int mf_task_regret_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
+                        const char *reason);
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason);
 int mf_task_cancel(struct mf_farm *f, struct mf_task *g);
-/* A step got the result that decides it. */
+/* A step has its deciding result. */
 int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum mf_status status, double us);
-/* Writes counters and tells people, at most a few times a second each; frees the ended ones. */
+/* Writes counters, publishes events (rate-limited per task) and frees ended tasks. */
 int mf_tasks_flush(struct mf_farm *f);
 
 /* ---- rank.c ---- */
-/* Finds the task's pipelines. 1: there are some; 0: it failed, and says why. */
+/* Finds the task's pipelines. Returns 1, or 0 if there are none; the task has then failed with the reason. */
 int mf_rank_task(struct mf_farm *f, struct mf_task *g);
-/* Stores its pipelines and races the finalists of those layouts; n 0: of all of them together. */
+/* Stores the task's pipelines and races the finalists of these layouts. n 0: the finalists of all layouts
+ * together. */
 int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n);
 
 /* ---- ladder.c ---- */
-/* Finds the layouts that a layer model may take and starts its races, once no task of it is behind. */
+/* Finds the layouts that a layer model may use and starts its races, once all its tasks are ranked. */
 int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
-/* A task's race over several layouts has ended. 1; 0: no pipeline survived it. */
+/* A task's race over several layouts has ended. Returns 1, or 0 if no pipeline survived. */
 int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l, const cJSON *race);
-/* Chooses among the layouts that a layer model's tasks have raced over, once no task of it is behind. */
-int mf_ladder_settle(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
+/* Chooses one of the layouts that a layer model's tasks raced over, once all its tasks have raced. */
+int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model);
 
 /* ---- config.c ---- */
-/* Who won a race: what becomes of it is a config. */
+/* The winner of a race, from which a config is made. */
 struct mf_win {
     int64_t pipeline;
     double us, mad;
     char *ties, *provenance; /* as in table config */
 };
 void mf_win_release(struct mf_win *w);
-/* The winner of a group of the lease's race. 1; 0: nobody of it survived. */
+/* Finds the winner of a group of the lease's race. Returns 1, or 0 if no pipeline of the group survived. */
 int mf_config_win(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, int group,
                   const cJSON *race, struct mf_win *ret);
 int mf_config_write(struct mf_farm *f, struct mf_task *g, const struct mf_win *w);
-/* The known row takes the place of the race's winner in the task's config: a pipeline of its, as a comparison on the worker
- * measured it. tie: a pipeline that the samples cannot tell from it; 0: none. */
-int mf_config_keep(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
-                   int64_t tie);
+/* Replaces the config of the task by the known row: one of the task's pipelines, with the time that a
+ * comparison on `worker` measured. tie: pipeline that is statistically tied with it; 0: none. */
+int mf_config_set_known_row(struct mf_farm *f, struct mf_task *g, int64_t worker, int64_t pipeline, double us,
+                            int64_t tie);
 
-/* ---- unit.c: see there for the states ---- */
+/* ---- unit.c: has the state diagram ---- */
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
                 int64_t avoid_worker);
 int mf_units_load(struct mf_farm *f);
 int mf_units_dispatch(struct mf_farm *f);
 int mf_units_expire(struct mf_farm *f);
-/* The slot has the unit from here on. */
-void mf_lease_hold(struct mf_lease *l, struct mf_slot *slot);
+/* Assigns the unit to the slot. */
+void mf_lease_assign(struct mf_lease *l, struct mf_slot *slot);
 void mf_lease_extend(struct mf_farm *f, struct mf_lease *l);
-/* Its unit is done; the lease is out of the books, and the caller's to free. */
+/* Marks the unit as done and removes the lease from the map. The caller frees the lease. */
 int mf_lease_done(struct mf_farm *f, struct mf_lease *l);
-/* Back to ready, or given up after too many attempts; why is for people. */
+/* Makes the unit ready again, or fails it after too many attempts. `why` completes "ended because …". */
 int mf_lease_release(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* The worker says that it cannot be run: fewer attempts. */
+/* As mf_lease_release, for a unit that its worker cannot run: allows fewer attempts. */
 int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* The same of a unit that its worker goes on with, and is told to leave. */
-int mf_lease_refuse(struct mf_farm *f, struct mf_lease *l, const char *why);
-/* All of the worker, or those that it did not keep at HELLO. */
-int mf_leases_release_of(struct mf_farm *f, struct mf_slot *slot, bool kept_too, const char *why);
-/* Forgets the lease of a unit that was cancelled, and tells its worker. */
+/* As mf_lease_fail, for a unit that its worker still runs: sends CANCEL too. */
+int mf_lease_fail_and_cancel(struct mf_farm *f, struct mf_lease *l, const char *why);
+/* Releases the worker's leases: all of them, or only those that it no longer held at HELLO. */
+int mf_leases_release_worker(struct mf_farm *f, struct mf_slot *slot, bool include_kept, const char *why);
+/* Frees the lease of a cancelled unit and sends CANCEL to its worker. */
 int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l);
 struct mf_lease *mf_lease_free(struct mf_lease *l);
 
 /* ---- deliver.c ---- */
-/* Takes a RESULT. 0: taken (and acknowledged after COMMIT); 1: refused with the sentence in *ret_why. */
+/* Handles a RESULT. Returns 0 if it was accepted (the ACK follows COMMIT), 1 if refused, with *ret_why. */
 int mf_deliver(struct mf_farm *f, struct mf_slot *slot, const cJSON *json, const char **ret_why);
-/* Results that nobody sent: the steps of a unit that was given up. */
-int mf_deliver_given_up(struct mf_farm *f, struct mf_lease *l, const char *reason);
+/* Stores a crash result for each unmeasured step of a failed unit. */
+int mf_deliver_unit_failed(struct mf_farm *f, struct mf_lease *l, const char *reason);
 
 /* ---- peer.c ---- */
-int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail);
+int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail);
 int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *code, int64_t sequence,
                    const char *format, ...) __attribute__((format(printf, 5, 6)));
-int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why);
-/* Workers that were silent for a lease are lost; rows of changed ones are written. */
+int mf_peer_remove(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why);
+/* Removes workers that were silent for a lease and writes the rows of changed workers. */
 int mf_peers_flush(struct mf_farm *f);
-/* One ACK a worker for all of the turn. */
+/* Sends each worker one ACK for all its results of the iteration. */
 int mf_peers_acknowledge(struct mf_farm *f);
 
-/* ---- access.c: see there for who may speak ---- */
-/* Answers those who knock at the hub. */
-int mf_access_knocks(struct mf_farm *f);
-/* It was let in by a token: it may say ENROL and nothing else. */
+/* ---- access.c: describes who may connect ---- */
+/* Answers pending authentication requests of the hub (ZAP). */
+int mf_access_answer_handshakes(struct mf_farm *f);
+/* True if the peer connected with an enrolment token. It may send ENROL only. */
 bool mf_access_is_token(const struct mf_peer *peer);
-/* 1: its key stands, and is this worker's; 0: not any more. */
+/* Returns 1 and the worker's name if the peer's key is enrolled, 0 if not. */
 int mf_access_worker(struct mf_farm *f, const struct mf_peer *peer, char ret_worker[MF_KEY_WORKER_MAX]);
 int mf_access_enrol(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail);
-/* Makes the first admin's token unless the file is there. */
+/* Creates the first admin token unless the file exists. */
 int mf_access_first_token(struct mf_farm *f, const char *path);
 
 /* ---- miss.c ---- */
-/* With --tune-misses: a batch of what production missed, at most one each so many seconds. */
+/* With --tune-misses: submits a batch of missed shapes, at most one per interval. */
 int mf_misses_tune(struct mf_farm *f);
 
 /* ---- event.c ---- */
-/* Into the table now, to subscribers after COMMIT. body is printed and freed. */
-int mf_event_tell(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body);
+/* Stores an event now; subscribers get it after COMMIT. Prints and frees `body`. */
+int mf_event_add(struct mf_farm *f, int64_t batch, const char *kind, cJSON *body);
 void mf_events_publish(struct mf_farm *f);
 int mf_event_task(struct mf_farm *f, struct mf_task *g, const char *reason);
-/* Of a task that ended before anything of it was begun. */
+/* For a task that ended without having been loaded. */
 int mf_event_task_ended(struct mf_farm *f, int64_t batch, int64_t task, enum mf_task_state state);
 int mf_event_worker(struct mf_farm *f, struct mf_slot *slot, const char *state);

@@ -1,5 +1,5 @@
-/* Misses of production: counted as they are reported, and made into batches when somebody asks or, with --tune-misses, by
- * itself. */
+/* Shapes that production missed: counted from reports, and submitted as batches on request or, with
+ * --tune-misses, automatically. */
 #include "server/farm/miss.h"
 
 #include "server/farm/farm_private.h"
@@ -14,31 +14,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNT_MAX     (INT64_C(1) << 53)
-#define TRIM_EVERY_MS 60000 /* how often a full list is looked through for what is tuned */
+#define COUNT_MAX        (INT64_C(1) << 53)
+#define TRIM_INTERVAL_MS 60000 /* interval for dropping tuned shapes from a full list */
 
-/* ---- taking ---- */
+/* ---- reports ---- */
 
 struct counts {
     int64_t counted, open, tuned, left_out;
 };
 
-/* How many new ones the list takes. */
-static int find_room(struct mf_farm *f, size_t n_rows, int64_t *ret)
+/* Finds how many new shapes the list can take. */
+static int find_free_entries(struct mf_farm *f, size_t n_rows, int64_t *ret)
 {
     int64_t n = 0;
     int r = mf_store_misses_count(f->store, &n);
     if (r == 0 && n + (int64_t)n_rows > MF_MISSES_MAX && f->now_ms >= f->misses_trim_ms) {
-        f->misses_trim_ms = f->now_ms + TRIM_EVERY_MS;
-        r = mf_store_misses_forget_tuned(f->store);
+        f->misses_trim_ms = f->now_ms + TRIM_INTERVAL_MS;
+        r = mf_store_misses_delete_tuned(f->store);
         n -= r > 0 ? r : 0;
     }
     *ret = MF_MISSES_MAX - n;
     return r < 0 ? r : 0;
 }
 
-static int take_row(struct mf_farm *f, const struct mf_miss_report *report, const struct mf_miss_row *row,
-                    int64_t *room, struct counts *counts)
+static int add_miss(struct mf_farm *f, const struct mf_miss_report *report, const struct mf_miss_row *row,
+                    int64_t *free_entries, struct counts *counts)
 {
     char text[MF_SHAPE_TEXT_MAX];
     enum mf_miss_state state = MF_MISS_OPEN;
@@ -49,13 +49,13 @@ static int take_row(struct mf_farm *f, const struct mf_miss_report *report, cons
                            .source = report->source,
                            .at_ms = f->wall_ms};
     mf_shape_print(&row->shape, text);
-    int r = mf_store_miss_add(f->store, &miss, *room > 0, &state);
+    int r = mf_store_miss_add(f->store, &miss, *free_entries > 0, &state);
     if (r == 0)
         counts->left_out++;
     if (r <= 0)
         return r;
-    *room -= r == 2;
-    /* As the list's own counts: to where JSON's numbers end */
+    *free_entries -= r == 2;
+    /* As in the list, counts saturate at the largest exact integer of a JSON number */
     counts->counted = MF_MIN(counts->counted + row->count, COUNT_MAX);
     counts->open += state == MF_MISS_OPEN || state == MF_MISS_FAILED;
     counts->tuned += state == MF_MISS_TUNED || state == MF_MISS_TUNING;
@@ -75,19 +75,19 @@ static cJSON *make_receipt(const struct mf_miss_report *report, const struct cou
     return o;
 }
 
-int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret_receipt)
+int mf_farm_misses_add(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret_receipt)
 {
     struct counts counts = {0};
-    int64_t room = 0;
+    int64_t free_entries = 0;
     int r;
     if (*report->idempotency_key) {
-        r = mf_store_miss_known(f->store, report->idempotency_key, report->body_hash, ret_receipt);
+        r = mf_store_miss_find_receipt(f->store, report->idempotency_key, report->body_hash, ret_receipt);
         if (r != 0)
             return r;
     }
-    r = find_room(f, report->n_rows, &room);
+    r = find_free_entries(f, report->n_rows, &free_entries);
     for (size_t i = 0; r == 0 && i < report->n_rows; i++)
-        r = take_row(f, report, &report->rows[i], &room, &counts);
+        r = add_miss(f, report, &report->rows[i], &free_entries, &counts);
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = make_receipt(report, &counts);
@@ -95,7 +95,7 @@ int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, 
     if (!text)
         return -ENOMEM;
     if (*report->idempotency_key)
-        r = mf_store_miss_receipt(f->store, report->idempotency_key, report->body_hash, text, f->wall_ms);
+        r = mf_store_miss_add_receipt(f->store, report->idempotency_key, report->body_hash, text, f->wall_ms);
     if (r == 0)
         *ret_receipt = MF_TAKE(json);
     return r;
@@ -103,8 +103,8 @@ int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, 
 
 /* ---- tuning ---- */
 
-/* One class's share of what is open, of weights in one layout, as it is gathered. */
-struct gathering {
+/* The shapes of a batch that is being collected: open misses of one class and one weight layout. */
+struct batch_builder {
     struct mf_farm *f;
     int priority;
     struct mf_device_class class;
@@ -114,14 +114,14 @@ struct gathering {
     cJSON *batches;
 };
 
-static int submit(struct gathering *g)
+static int submit(struct batch_builder *g)
 {
     char name[96], class[MF_DEVICE_CLASS_TEXT_MAX];
     int64_t batch = 0;
     if (g->n == 0)
         return 0;
     mf_device_class_print(&g->class, class);
-    mf_format(name, sizeof(name), "missed by production on %s", class);
+    mf_format(name, sizeof(name), "shapes missed by production on %s", class);
     struct mf_submission submission = {.name = name,
                                        .idempotency_key = "",
                                        .body_hash = "",
@@ -137,7 +137,7 @@ static int submit(struct gathering *g)
     if (r < 0)
         return r;
     (void)mf_json_i64(receipt, "batch", 1, INT64_MAX, &batch);
-    log_info("batch %" PRId64 ": %zu shapes that production missed on %s", batch, g->n, class);
+    log_info("batch %" PRId64 ": %zu shapes missed by production on %s", batch, g->n, class);
     cJSON *o = cJSON_CreateObject();
     mf_json_add_i64(o, "batch", batch);
     cJSON_AddStringToObject(o, "class", class);
@@ -149,9 +149,9 @@ static int submit(struct gathering *g)
     return 0;
 }
 
-static int gather(const struct mf_device_class *class, const char *row, const char *layout, void *data)
+static int add_shape(const struct mf_device_class *class, const char *row, const char *layout, void *data)
 {
-    struct gathering *g = data;
+    struct batch_builder *g = data;
     bool other = !mf_device_class_equal(class, &g->class) || strcmp(layout, g->layout) != 0;
     int r = g->n > 0 && other ? submit(g) : 0;
     if (r < 0)
@@ -161,7 +161,7 @@ static int gather(const struct mf_device_class *class, const char *row, const ch
         return r;
     g->class = *class;
     (void)mf_copy(g->layout, sizeof(g->layout), layout);
-    /* A row that an earlier version wrote and this one does not read stays on the list */
+    /* A row that this version cannot parse (written by an earlier one) stays on the list */
     if (mf_shape_parse(row, &g->shapes[g->n]) == 0)
         g->n++;
     return 0;
@@ -170,8 +170,8 @@ static int gather(const struct mf_device_class *class, const char *row, const ch
 int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *filter, int priority, cJSON **ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *batches = cJSON_CreateArray();
-    struct gathering g = {.f = f, .priority = priority, .batches = batches};
-    int r = batches ? mf_store_misses_open(f->store, filter, gather, &g) : -ENOMEM;
+    struct batch_builder g = {.f = f, .priority = priority, .batches = batches};
+    int r = batches ? mf_store_misses_open(f->store, filter, add_shape, &g) : -ENOMEM;
     if (r >= 0)
         r = submit(&g);
     free(g.shapes);

@@ -1,4 +1,6 @@
-/* What the farm does with what production missed; called by request handlers of the writing thread, as server/farm/farm.h. */
+/* Shapes that production missed in its tuned table: counting reports and submitting batches for them. The
+ * request handlers of the writing thread call these functions within the iteration's transaction
+ * (server/farm/farm.h). */
 #pragma once
 
 #include "server/farm/farm.h"
@@ -7,7 +9,7 @@
 struct mf_miss_row {
     struct mf_shape shape;
     int64_t count;
-    char layout[MF_PATH_LAYOUT_MAX]; /* that its weights lie in; "": it is not said */
+    char layout[MF_PATH_LAYOUT_MAX]; /* layout of production's weights; "": not given */
 };
 
 struct mf_miss_report {
@@ -17,10 +19,12 @@ struct mf_miss_report {
     const char *body_hash;
     const struct mf_miss_row *rows;
     size_t n_rows;
-    const cJSON *errors; /* of the bad rows; goes into the answer */
+    const cJSON *errors; /* of the invalid rows; copied into the response */
 };
-/* Counts them. *ret_receipt is the answer's JSON, the caller's. 1: the key was used before with the same body, and this is
- * the answer given then. -EEXIST: the key was used with another body. */
-int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret_receipt);
-/* A batch for each class of what is not tuned. *ret: [{"batch", "class", "shapes"}], the caller's. */
+/* Adds the reported counts. *ret_receipt is the response's JSON, owned by the caller. Returns 1 and the
+ * original response if the idempotency key was used with the same body, -EEXIST if it was used with another
+ * body. */
+int mf_farm_misses_add(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret_receipt);
+/* Submits a batch of the untuned shapes for each class and layout. *ret: [{"batch", "class", "shapes"}],
+ * owned by the caller. */
 int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *filter, int priority, cJSON **ret);

@@ -1,7 +1,7 @@
-/* Messages of workers: who may say what, and the answers (docs/protocol.md, section 1). A message that does not decode
- * or does not hold what it must is refused with the reason, counted, and changes nothing. */
-#include "server/choose/promote.h"
+/* Messages of workers and the replies to them (docs/protocol.md, section 1). A malformed message is refused
+ * with the reason, counted, and changes nothing. */
 #include "server/farm/farm_private.h"
+#include "server/farm/promote.h"
 
 #include "common/base/json.h"
 #include "common/base/log.h"
@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ID_MAX          (INT64_C(1) << 53)
-#define DEVICE_TEXT_MAX 16384
-#define TOLD_EVERY_MS   500
+#define ID_MAX            (INT64_C(1) << 53)
+#define DEVICE_TEXT_MAX   16384
+#define EVENT_INTERVAL_MS 500
 
 int mf_peer_refuse(struct mf_farm *f, const struct mf_peer *peer, const char *code, int64_t sequence,
                    const char *format, ...)
@@ -46,40 +46,40 @@ struct hello {
     const cJSON *device, *families, *running;
 };
 
-/* NULL, or the sentence. */
+/* Returns NULL, or why the HELLO is malformed. */
 static const char *read_hello(const cJSON *json, struct hello *h)
 {
     *h = (struct hello){.host = "", .version = "", .sandbox = ""};
     if (mf_json_text(json, "worker", &h->worker) < 0 || !mf_is_name(h->worker, MF_WORKER_NAME_MAX - 1))
-        return "worker is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
+        return "worker: expected a name of 1 to 63 letters, digits, '.', '_' and '-'";
     if (mf_json_text(json, "instance", &h->instance) < 0 || !mf_is_name(h->instance, MF_WORKER_NAME_MAX - 1))
-        return "instance is missing or no name of letters, digits, '.', '_' and '-' (1 to 63)";
+        return "instance: expected a name of 1 to 63 letters, digits, '.', '_' and '-'";
     if (mf_json_text(json, "class", &h->class_text) < 0 ||
         mf_device_class_parse(h->class_text, &h->class) < 0)
-        return "class is missing or not of the form gfx/cu_num, as in gfx942/304";
+        return "class: expected gfx/cu_num, as in gfx942/304";
     if (mf_json_text(json, "model", &h->model) < 0 || !*h->model || strlen(h->model) > 200)
-        return "model is missing, empty or longer than 200 bytes";
+        return "model: expected a text of 1 to 200 bytes";
     if (mf_json_text(json, "revision", &h->revision) < 0 || !mf_is_name(h->revision, 79))
-        return "revision is missing or no name of letters, digits, '.', '_' and '-' (1 to 79)";
+        return "revision: expected a name of 1 to 79 letters, digits, '.', '_' and '-'";
     if (mf_json_text(json, "host", &h->host) == -EINVAL || strlen(h->host) > 255)
-        return "host is no text of at most 255 bytes";
+        return "host: expected a text of at most 255 bytes";
     if (mf_json_text(json, "version", &h->version) == -EINVAL || strlen(h->version) > 64)
-        return "version is no text of at most 64 bytes";
+        return "version: expected a text of at most 64 bytes";
     if (mf_json_text(json, "sandbox", &h->sandbox) == -EINVAL || strlen(h->sandbox) > 200)
-        return "sandbox is no text of at most 200 bytes";
+        return "sandbox: expected a text of at most 200 bytes";
     if (mf_json_i64(json, "pid", 0, ID_MAX, &h->pid) == -EINVAL)
-        return "pid is no number";
+        return "pid: expected an integer from 0";
     if (mf_json_bool(json, "simulated", &h->simulated) == -EINVAL)
-        return "simulated is no truth value";
+        return "simulated: expected true or false";
     if (mf_json_bool(json, "compiles", &h->compiles) == -EINVAL)
-        return "compiles is no truth value";
+        return "compiles: expected true or false";
     h->device = mf_json_object(json, "device");
     h->families = mf_json_array(json, "families");
     h->running = mf_json_array(json, "running");
     if (!h->device || !h->families || cJSON_GetArraySize(h->families) > 64 ||
         cJSON_GetArraySize(h->running) > 64)
-        return "device (object), families (array of at most 64) or running (array of at most 64) is missing "
-               "or too large";
+        return "device, families and running: expected an object, an array of at most 64 and an array of "
+               "at most 64";
     return NULL;
 }
 
@@ -97,7 +97,7 @@ static void read_ceilings(const cJSON *device, struct mf_ceilings *ret)
         ret->gap_us = 0;
 }
 
-/* A ceiling that was measured while the machine was busy is too low; one measured again can only raise it. */
+/* A ceiling that was measured on a busy machine is too low. So a new measurement can only raise it. */
 static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *device)
 {
     struct mf_ceilings now;
@@ -107,10 +107,10 @@ static int raise_ceilings(struct mf_farm *f, struct mf_slot *slot, const cJSON *
     _cleanup_(mf_freep) char *body = mf_json_print(device);
     if (!body || strlen(body) > DEVICE_TEXT_MAX)
         return body ? 0 : -ENOMEM;
-    return mf_store_model_again(f->store, slot->model_id, body);
+    return mf_store_model_update(f->store, slot->model_id, body);
 }
 
-/* What a config says of where it was measured. */
+/* Where and with which software a config is measured, as JSON. */
 static char *print_provenance(const struct hello *h)
 {
     const char *compiler = "", *driver = "";
@@ -129,8 +129,8 @@ static char *print_provenance(const struct hello *h)
     return mf_json_print(json);
 }
 
-/* Units that the worker says it has and whose leases stand are its own again; others it had are free. */
-static int settle_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *running, struct mf_buf *keep)
+/* Gives the worker back the units that it still runs under a current lease, and releases its other leases. */
+static int reclaim_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *running, struct mf_buf *keep)
 {
     const cJSON *item;
     cJSON_ArrayForEach (item, running) {
@@ -141,20 +141,20 @@ static int settle_leases(struct mf_farm *f, struct mf_slot *slot, const cJSON *r
         struct mf_lease *l = unit ? mf_map_get(&f->leases, (uint64_t)unit) : NULL;
         if (!l || l->attempt != attempt || l->epoch != epoch || l->worker != slot->id || l->slot)
             continue;
-        mf_lease_hold(l, slot);
+        mf_lease_assign(l, slot);
         mf_lease_extend(f, l);
         (void)mf_buf_addf(keep, "%s{\"unit\":%" PRId64 ",\"attempt\":%" PRId64 "}", keep->len ? "," : "",
                           unit, attempt);
     }
-    return mf_leases_release_of(f, slot, false, "its worker came back without it");
+    return mf_leases_release_worker(f, slot, false, "its worker reconnected without it");
 }
 
-static int welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *running)
+static int send_welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *running)
 {
     struct mf_buf keep, text;
     mf_buf_init(&keep, 64u << 10);
     mf_buf_init(&text, 65u << 10);
-    int r = settle_leases(f, slot, running, &keep);
+    int r = reclaim_leases(f, slot, running, &keep);
     if (r == 0)
         r = mf_buf_addf(
             &text, "{\"epoch\":%" PRId64 ",\"beat_ms\":%" PRId64 ",\"lease_ms\":%" PRId64 ",\"keep\":[%s]}",
@@ -166,7 +166,7 @@ static int welcome(struct mf_farm *f, struct mf_slot *slot, const cJSON *running
     return r;
 }
 
-/* Everything of the slot that HELLO decides. */
+/* Sets the fields of the slot that HELLO determines, and the worker's row. */
 static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello *h, const char *families)
 {
     struct mf_worker_row row = {.name = h->worker,
@@ -200,11 +200,11 @@ static int fill_slot(struct mf_farm *f, struct mf_slot *slot, const struct hello
 static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h, int64_t class_id,
                  int64_t model_id)
 {
-    struct mf_slot *slot = mf_slots_named(&f->slots, h->worker);
+    struct mf_slot *slot = mf_slots_by_name(&f->slots, h->worker);
     _cleanup_(mf_freep) char *families = mf_json_print(h->families);
     int r = families ? 0 : -ENOMEM;
     if (r == 0 && slot) {
-        /* Its connection was lost and came back: leases are settled by what it says it has */
+        /* The worker has reconnected. Its leases are assigned again by its list of running units */
         MF_MAP_EACH(&f->leases, e)
         {
             struct mf_lease *l = e->value;
@@ -212,11 +212,11 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
                 l->slot = NULL;
         }
         slot->n_leases = 0;
-        r = mf_slots_move(&f->slots, slot, &mail->peer);
+        r = mf_slots_set_peer(&f->slots, slot, &mail->peer);
     } else if (r == 0) {
-        struct mf_slot *before = mf_slots_by_peer(&f->slots, &mail->peer);
-        if (before)
-            r = mf_peer_leave(f, before, "lost", "another name speaks on its connection");
+        struct mf_slot *previous = mf_slots_by_peer(&f->slots, &mail->peer);
+        if (previous)
+            r = mf_peer_remove(f, previous, "lost", "another worker name uses its connection");
         if (r == 0)
             r = mf_slots_add(&f->slots, h->worker, &mail->peer, &slot);
     }
@@ -226,44 +226,44 @@ static int admit(struct mf_farm *f, const struct mf_mail *mail, const struct hel
     slot->model_id = model_id;
     r = fill_slot(f, slot, h, families);
     if (r == 0)
-        r = welcome(f, slot, h->running);
+        r = send_welcome(f, slot, h->running);
     if (r == 0)
-        r = mf_store_tasks_adopt(f->store, class_id);
+        r = mf_store_tasks_assign_class(f->store, class_id);
     if (r > 0)
-        r = mf_promote_adopted(f, class_id);
-    mf_slots_feed(&f->slots, class_id);
+        r = mf_promote_skip_for_class(f, class_id);
+    mf_slots_clear_starved(&f->slots, class_id);
     f->wake_waiting = true;
-    log_info("worker %s of %s (%s) is here", h->worker, h->class_text, h->model);
+    log_info("worker %s connected: class %s, model %s", h->worker, h->class_text, h->model);
     return r < 0 ? r : 0;
 }
 
-/* Its class and model, written as it says. 1: it was refused, and what was written is to be undone. */
-static int know_device(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h, const char *body,
-                       int64_t *ret_class, int64_t *ret_model)
+/* Stores the class and model of a HELLO. Returns 1 if they were refused; the caller then rolls back. */
+static int register_device(struct mf_farm *f, const struct mf_mail *mail, const struct hello *h,
+                           const char *body, int64_t *ret_class, int64_t *ret_model)
 {
     int64_t known_model = 0;
     int r = mf_store_class(f->store, &h->class, ret_class);
     if (r == 0)
         r = mf_store_model(f->store, *ret_class, h->model, h->simulated, body, ret_model);
     if (r > 0) {
-        r = mf_peer_refuse(f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
-                           "the model \"%s\" of %s is known as %s; give this one another model name",
-                           h->model, h->class_text, h->simulated ? "a real device" : "simulated");
+        r = mf_peer_refuse(
+            f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
+            "model \"%s\" of class %s is registered as %s; use another model name for this device", h->model,
+            h->class_text, h->simulated ? "a real device" : "simulated");
         return r < 0 ? r : 1;
     }
     if (r == 0)
         r = mf_store_worker_model(f->store, h->worker, &known_model);
     if (r > 0 && known_model != *ret_model) {
-        r = mf_peer_refuse(
-            f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
-            "the worker %s was a device of another class or model before; give this one another name",
-            h->worker);
+        r = mf_peer_refuse(f, &mail->peer, "class_conflict", (int64_t)mail->sequence,
+                           "worker %s is registered with another device class or model; use another --name",
+                           h->worker);
         return r < 0 ? r : 1;
     }
     return r < 0 ? r : 0;
 }
 
-static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf_mail *mail)
+static int handle_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf_mail *mail)
 {
     (void)unused;
     struct hello h;
@@ -271,52 +271,51 @@ static int take_hello(struct mf_farm *f, struct mf_slot *unused, const struct mf
     const char *why = read_hello(mail->json, &h);
     if (why)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence, "%s", why);
-    char keyed[MF_KEY_WORKER_MAX];
-    int r = f->zap ? mf_access_worker(f, &mail->peer, keyed) : 0;
+    char key_owner[MF_KEY_WORKER_MAX];
+    int r = f->zap ? mf_access_worker(f, &mail->peer, key_owner) : 0;
     if (r < 0)
         return r;
-    if (r > 0 && strcmp(keyed, h.worker) != 0)
+    if (r > 0 && strcmp(key_owner, h.worker) != 0)
         return mf_peer_refuse(f, &mail->peer, "not_its_name", (int64_t)mail->sequence,
-                              "its key is of worker %s; a worker has the name that it was enrolled by",
-                              keyed);
-    const struct mf_slot *other = mf_slots_named(&f->slots, h.worker);
+                              "the key is enrolled for worker %s; use this name as --name", key_owner);
+    const struct mf_slot *other = mf_slots_by_name(&f->slots, h.worker);
     if (other && strcmp(other->instance, h.instance) != 0)
         return mf_peer_refuse(f, &mail->peer, "name_taken", (int64_t)mail->sequence,
                               "worker %s is already connected (last message %" PRId64
-                              " ms ago); a restarted worker is admitted once the old one has been silent"
-                              " for %" PRId64 " ms, a second worker needs another --name",
+                              " ms ago): a restarted worker can connect once the old one has been silent"
+                              " for %" PRId64 " ms; a second worker needs another --name",
                               h.worker, f->now_ms - other->seen_ms, f->lease_ms);
     _cleanup_(mf_freep) char *body = mf_json_print(h.device);
     if (!body)
         return -ENOMEM;
     if (strlen(body) > DEVICE_TEXT_MAX)
         return mf_peer_refuse(f, &mail->peer, "too_large", (int64_t)mail->sequence,
-                              "device is larger than %d bytes", DEVICE_TEXT_MAX);
+                              "device: expected at most %d bytes", DEVICE_TEXT_MAX);
     r = mf_store_savepoint(f->store);
     if (r < 0)
         return r;
-    int refused = know_device(f, mail, &h, body, &class_id, &model_id);
+    int refused = register_device(f, mail, &h, body, &class_id, &model_id);
     if (refused < 0)
         return refused;
-    r = refused ? mf_store_undo(f->store) : mf_store_release(f->store);
+    r = refused ? mf_store_savepoint_rollback(f->store) : mf_store_savepoint_release(f->store);
     if (r < 0 || refused)
         return r < 0 ? r : 0;
     return admit(f, mail, &h, class_id, model_id);
 }
 
-/* ---- the rest ---- */
+/* ---- other messages ---- */
 
-static int take_ready(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+static int handle_ready(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     int64_t credit;
     if (mf_json_i64(mail->json, "credit", 0, MF_CREDIT_MAX, &credit) < 0)
         return mf_peer_refuse(f, &mail->peer, "malformed", (int64_t)mail->sequence,
-                              "credit is missing or not 0 to %d", MF_CREDIT_MAX);
+                              "credit: expected an integer from 0 to %d", MF_CREDIT_MAX);
     slot->credit = (int)credit;
     return 0;
 }
 
-static int take_result(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+static int handle_result(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     const char *why = "";
     int r = mf_deliver(f, slot, mail->json, &why);
@@ -331,7 +330,7 @@ static int cancel_stale(struct mf_farm *f, struct mf_slot *slot, int64_t unit, i
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_CANCEL, text);
 }
 
-static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+static int handle_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     const cJSON *item, *busy = mf_json_object(mail->json, "busy"),
                        *running = mf_json_array(mail->json, "running");
@@ -356,7 +355,7 @@ static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_ma
             continue;
         }
         mf_lease_extend(f, l);
-        /* The first one runs, the others were fetched ahead */
+        /* The first unit is running, the others are prefetched */
         if (!slot->unit) {
             slot->unit = unit;
             mf_format(slot->step, sizeof(slot->step), "%s", step);
@@ -377,25 +376,25 @@ static int take_beat(struct mf_farm *f, struct mf_slot *slot, const struct mf_ma
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_BEAT, "{}");
 }
 
-static int take_bye(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
+static int handle_bye(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail)
 {
     const char *reason = "";
     (void)mf_json_text(mail->json, "reason", &reason);
     log_info("worker %s leaves: %.200s", slot->name, reason);
-    return mf_peer_leave(f, slot, "gone", "its worker left");
+    return mf_peer_remove(f, slot, "gone", "its worker disconnected");
 }
 
 static const struct {
-    int (*take)(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail);
-    bool stranger; /* needs no slot */
+    int (*handle)(struct mf_farm *f, struct mf_slot *slot, const struct mf_mail *mail);
+    bool needs_no_slot;
 } messages[MF_MESSAGE_N_] = {
-    [MF_MESSAGE_HELLO] = {take_hello, true},    [MF_MESSAGE_READY] = {take_ready, false},
-    [MF_MESSAGE_RESULT] = {take_result, false}, [MF_MESSAGE_BEAT] = {take_beat, false},
-    [MF_MESSAGE_BYE] = {take_bye, false},       [MF_MESSAGE_ENROL] = {mf_access_enrol, true},
+    [MF_MESSAGE_HELLO] = {handle_hello, true},    [MF_MESSAGE_READY] = {handle_ready, false},
+    [MF_MESSAGE_RESULT] = {handle_result, false}, [MF_MESSAGE_BEAT] = {handle_beat, false},
+    [MF_MESSAGE_BYE] = {handle_bye, false},       [MF_MESSAGE_ENROL] = {mf_access_enrol, true},
 };
 
-/* Somebody who has no slot. 0: it may speak; 1: it was refused. */
-static int refuse_stranger(struct mf_farm *f, const struct mf_mail *mail, int64_t sequence)
+/* Checks a message of a peer without a slot. Returns 0 if it is allowed, 1 if it was refused. */
+static int refuse_unregistered(struct mf_farm *f, const struct mf_mail *mail, int64_t sequence)
 {
     char worker[MF_KEY_WORKER_MAX];
     int r = 0;
@@ -408,43 +407,44 @@ static int refuse_stranger(struct mf_farm *f, const struct mf_mail *mail, int64_
     if (r < 0)
         return r;
     if (r == 0)
-        r = mf_peer_refuse(f, &mail->peer, "unknown_key", sequence, "its key is revoked, or may not say %s",
+        r = mf_peer_refuse(f, &mail->peer, "unknown_key", sequence,
+                           "the key is unknown or revoked, or does not allow %s",
                            mf_message_name(mail->type));
-    else if (!messages[mail->type].stranger)
-        r = mf_peer_refuse(f, &mail->peer, "unknown_worker", sequence, "say HELLO first");
+    else if (!messages[mail->type].needs_no_slot)
+        r = mf_peer_refuse(f, &mail->peer, "unknown_worker", sequence, "send HELLO first");
     else
         return 0;
     return r < 0 ? r : 1;
 }
 
-int mf_peer_take(struct mf_farm *f, const struct mf_mail *mail)
+int mf_peer_handle(struct mf_farm *f, const struct mf_mail *mail)
 {
     int64_t sequence = mail->sequence <= (uint64_t)ID_MAX ? (int64_t)mail->sequence : 0;
-    if (!messages[mail->type].take)
-        return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "%s is not for the coordinator",
+    if (!messages[mail->type].handle)
+        return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "%s: not a message to the coordinator",
                               mf_message_name(mail->type));
     struct mf_slot *slot = mf_slots_by_peer(&f->slots, &mail->peer);
-    int refused = slot ? 0 : refuse_stranger(f, mail, sequence);
+    int refused = slot ? 0 : refuse_unregistered(f, mail, sequence);
     if (refused != 0)
         return refused < 0 ? refused : 0;
     if (slot)
         slot->seen_ms = f->now_ms;
     if (mail->body_len > MF_WIRE_BODY_MAX)
-        return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "the body is larger than %u bytes",
+        return mf_peer_refuse(f, &mail->peer, "too_large", sequence, "body: expected at most %u bytes",
                               MF_WIRE_BODY_MAX);
-    if (mail->error == -ENOBUFS) /* it says HELLO again, and then all that nobody has acknowledged */
-        return mf_peer_refuse(f, &mail->peer, "no_memory", sequence,
-                              "there is no memory for a body of %zu bytes", mail->body_len);
+    if (mail->error == -ENOBUFS) /* the worker then sends HELLO and all unacknowledged results again */
+        return mf_peer_refuse(f, &mail->peer, "no_memory", sequence, "out of memory for a body of %zu bytes",
+                              mail->body_len);
     if (!cJSON_IsObject(mail->json))
-        return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "the body of %s is no JSON object",
+        return mf_peer_refuse(f, &mail->peer, "malformed", sequence, "%s: expected a JSON object as body",
                               mf_message_name(mail->type));
-    return messages[mail->type].take(f, slot, mail);
+    return messages[mail->type].handle(f, slot, mail);
 }
 
-int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why)
+int mf_peer_remove(struct mf_farm *f, struct mf_slot *slot, const char *state, const char *why)
 {
     int64_t class_id = slot->class_id;
-    int r = mf_leases_release_of(f, slot, true, why);
+    int r = mf_leases_release_worker(f, slot, true, why);
     slot->unit = 0;
     slot->step[0] = 0;
     if (r == 0)
@@ -454,8 +454,8 @@ int mf_peer_leave(struct mf_farm *f, struct mf_slot *slot, const char *state, co
     if (r == 0)
         r = mf_event_worker(f, slot, state);
     mf_slots_remove(&f->slots, slot);
-    /* Units that were kept from another worker because of this one */
-    mf_slots_feed(&f->slots, class_id);
+    /* Units that were kept for this worker may now go to the workers that they avoid */
+    mf_slots_clear_starved(&f->slots, class_id);
     f->wake_waiting = true;
     return r;
 }
@@ -467,13 +467,13 @@ int mf_peers_flush(struct mf_farm *f)
         struct mf_slot *slot = f->slots.all[i];
         if (f->now_ms - slot->seen_ms > f->lease_ms) {
             log_warn("worker %s is lost: silent for %" PRId64 " ms", slot->name, f->now_ms - slot->seen_ms);
-            r = mf_peer_leave(f, slot, "lost", "its worker fell silent");
+            r = mf_peer_remove(f, slot, "lost", "its worker was silent for the length of a lease");
             continue;
         }
         if (slot->dirty)
             r = mf_store_worker_save(f->store, slot, mf_slot_state(slot), f->wall_ms);
         slot->dirty = false;
-        if (r == 0 && f->now_ms - slot->told.at_ms >= TOLD_EVERY_MS && mf_slot_is_news(slot))
+        if (r == 0 && f->now_ms - slot->published.at_ms >= EVENT_INTERVAL_MS && mf_slot_has_changed(slot))
             r = mf_event_worker(f, slot, mf_slot_state(slot));
         i++;
     }

@@ -1,21 +1,29 @@
-#include "server/farm/read_only.h"
+/* Read-only mode of the farm: the database is not writable because the disk is full, read-only or failing.
+ *
+ *     running ──an iteration fails for such a reason──► read-only ──a write succeeds──► running
+ *
+ * In read-only mode the farm frees its state in memory, because it belongs to a transaction that was rolled
+ * back. It answers requests that change state, and /readyz, with 503 and the reason. It answers heartbeats
+ * but not results, so that workers keep their results in their spools. The readers serve read requests as
+ * usual. When a write succeeds, the farm loads its state from the store as at a start. */
+#include "server/farm/farm_private.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "server/api/api.h"
-#include "server/api/routes.h"
 #include "server/farm/bus.h"
 #include "server/http/problem.h"
 #include "server/http/request.h"
+#include "server/http/route.h"
 
 #include <errno.h>
 #include <string.h>
 
 #define RETRY_MS 500
 
-/* A file system has no quota's error of its own: SQLite says of it, and of a failing disk, that the I/O failed. */
-static bool may_pass(int r)
+/* File systems have no error for an exceeded quota, and SQLite reports it, like a failing disk, as an I/O
+ * error. */
+static bool is_temporary(int r)
 {
     return r == -ENOSPC || r == -EROFS || r == -EIO || r == -EBUSY;
 }
@@ -24,45 +32,46 @@ static void refuse(const struct mf_farm *f, struct mf_request *request)
 {
     struct mf_response *p = &request->response;
     p->stream = false;
-    (void)mf_refuse(p, 503, "%s", f->halted);
+    (void)mf_refuse(p, 503, "%s", f->read_only_reason);
     (void)mf_respond_header(p, "Retry-After", "1");
 }
 
 static void send_back(struct mf_farm *f, struct mf_request *request)
 {
-    if (mf_bus_give(f->replies, request) < 0)
+    if (mf_bus_send_pointer(f->replies, request) < 0)
         mf_request_free(request);
 }
 
-bool mf_halt(struct mf_farm *f, int r)
+bool mf_read_only_enter(struct mf_farm *f, int r)
 {
-    if (!may_pass(r))
+    if (!is_temporary(r))
         return false;
     const char *error = f->store ? mf_store_error(f->store) : "";
-    mf_format(f->halted, sizeof(f->halted),
-              "the database cannot be written to (%s): nothing is taken until it can",
+    mf_format(f->read_only_reason, sizeof(f->read_only_reason),
+              "the database is not writable (%s): changes are refused until a write succeeds",
               *error ? error : strerror(-r));
-    log_warn("%s; workers keep their results", f->halted);
+    log_warn("%s; workers keep their results in their spools", f->read_only_reason);
     for (size_t i = 0; i < f->n_answers; i++) {
         refuse(f, f->answers[i]);
         send_back(f, f->answers[i]);
     }
     f->n_answers = 0;
     mf_hub_drop(f->hub);
-    mf_farm_forget(f);
-    f->stats.halted = true;
-    f->halted_ms = mf_now_ms();
-    f->retry_ms = f->halted_ms + RETRY_MS;
+    mf_farm_reset_state(f);
+    f->stats.read_only = true;
+    f->read_only_since_ms = mf_now_ms();
+    f->read_only_retry_ms = f->read_only_since_ms + RETRY_MS;
     return true;
 }
 
-/* What only asks for counters is answered: they say that it is halted. All else, /readyz too, hears why. */
-static int take_requests(struct mf_farm *f)
+/* Runs the hops that work in read-only mode (the counters, which show it). All others, /readyz included, get
+ * the reason. */
+static int handle_requests(struct mf_farm *f)
 {
     struct mf_request *request;
     int r;
-    while ((r = mf_bus_take(f->requests, &request)) > 0) {
-        if (request->route->hops[request->hop].handler == mf_api_metrics_write)
+    while ((r = mf_bus_recv_pointer(f->requests, &request)) > 0) {
+        if (request->route->hops[request->hop].runs_read_only)
             (void)mf_request_run(request, f);
         else
             refuse(f, request);
@@ -71,7 +80,7 @@ static int take_requests(struct mf_farm *f)
     return r;
 }
 
-static int take_mail(struct mf_farm *f)
+static int handle_messages(struct mf_farm *f)
 {
     const struct mf_mail *mail;
     int r;
@@ -83,23 +92,23 @@ static int take_mail(struct mf_farm *f)
     return r;
 }
 
-int mf_halted_turn(struct mf_farm *f)
+int mf_read_only_iteration(struct mf_farm *f)
 {
     int64_t now = mf_now_ms();
-    int r = take_requests(f);
+    int r = handle_requests(f);
     if (r >= 0)
-        r = take_mail(f);
-    if (r < 0 || now < f->retry_ms)
+        r = handle_messages(f);
+    if (r < 0 || now < f->read_only_retry_ms)
         return r;
-    f->retry_ms = now + RETRY_MS;
-    r = mf_farm_load_again(f);
+    f->read_only_retry_ms = now + RETRY_MS;
+    r = mf_farm_reload(f);
     if (r < 0) {
-        mf_farm_forget(f);
-        /* A file that cannot be made now, beside the database, may be made later */
-        return may_pass(r) || r == -ENOENT ? 0 : r;
+        mf_farm_reset_state(f);
+        /* SQLite's files may be created later, when the file system is writable again */
+        return is_temporary(r) || r == -ENOENT ? 0 : r;
     }
-    f->stats.halted = false;
-    log_info("the database can be written to again, after %.1f s", (double)(now - f->halted_ms) * 1e-3);
-    f->halted[0] = '\0';
+    f->stats.read_only = false;
+    log_info("the database is writable again after %.1f s", (double)(now - f->read_only_since_ms) * 1e-3);
+    f->read_only_reason[0] = '\0';
     return 0;
 }

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #define ID_MAX (INT64_C(1) << 53)
-/* A clock that is a little off, or a peak measured beside other work */
+/* tolerance for clock errors and for peaks measured on a busy machine */
 #define PEAK_SLACK 1.1
-/* Bandwidth says nothing of bytes that a cache may hold */
+/* the memory bandwidth limit applies only to more bytes than this many L2 cache sizes */
 #define CACHES_EXCEEDED 4.0
 
 static int refuse(const char **ret_why, const char *why)
@@ -21,7 +21,7 @@ static int refuse(const char **ret_why, const char *why)
     return -EINVAL;
 }
 
-/* A number that may be absent; JSON has no NaN, so what is there is finite or too large for a double. */
+/* Reads an optional number; absent: NAN. JSON has no NaN: a non-finite value is too large for a double. */
 static int optional_number(const cJSON *json, const char *key, double *ret)
 {
     int r = mf_json_double(json, key, ret);
@@ -32,27 +32,27 @@ static int optional_number(const cJSON *json, const char *key, double *ret)
     return r == 0 && !isfinite(*ret) ? -EINVAL : r;
 }
 
-static const struct samples_words {
-    const char *key, *no_array, *many, *no_number;
-} of_samples = {"samples", "samples is no array", "samples holds more than 4096 numbers",
-                "samples holds what is no finite number"},
-  of_fresh = {"fresh", "fresh is no array", "fresh holds more than 4096 numbers",
-              "fresh holds what is no finite number"};
+static const struct samples_field {
+    const char *key, *not_array, *too_many, *not_number;
+} samples_texts = {"samples", "samples: expected an array", "samples: expected at most 4096 numbers",
+                   "samples: expected finite numbers"},
+  fresh_texts = {"fresh", "fresh: expected an array", "fresh: expected at most 4096 numbers",
+                 "fresh: expected finite numbers"};
 
-/* to may be NULL: they are looked at only. */
-static int read_samples(const cJSON *json, const struct samples_words *words, float *to, size_t *ret_n,
+/* to NULL: checks and counts the samples only. */
+static int read_samples(const cJSON *json, const struct samples_field *field, float *to, size_t *ret_n,
                         const char **ret_why)
 {
     const cJSON *item;
-    const cJSON *samples = cJSON_GetObjectItemCaseSensitive(json, words->key);
+    const cJSON *samples = cJSON_GetObjectItemCaseSensitive(json, field->key);
     size_t n = 0;
     if (samples && !cJSON_IsArray(samples) && !cJSON_IsNull(samples))
-        return refuse(ret_why, words->no_array);
+        return refuse(ret_why, field->not_array);
     cJSON_ArrayForEach (item, samples) {
         if (n == MF_SAMPLES_KEEP_MAX)
-            return refuse(ret_why, words->many);
+            return refuse(ret_why, field->too_many);
         if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble) || fabs(item->valuedouble) > 1e30)
-            return refuse(ret_why, words->no_number);
+            return refuse(ret_why, field->not_number);
         if (to)
             to[n] = (float)item->valuedouble;
         n++;
@@ -67,7 +67,7 @@ static int read_race(const cJSON *json, struct mf_result_message *ret, const cha
     if (!ret->race)
         return 0;
     _cleanup_(mf_freep) char *text = mf_json_print(ret->race);
-    return text && strlen(text) <= MF_RESULT_RACE_MAX ? 0 : refuse(ret_why, "race is longer than 16 KiB");
+    return text && strlen(text) <= MF_RESULT_RACE_MAX ? 0 : refuse(ret_why, "race: expected at most 16 KiB");
 }
 
 static int read_enumeration(const cJSON *json, struct mf_result_message *ret, const char **ret_why)
@@ -75,9 +75,9 @@ static int read_enumeration(const cJSON *json, struct mf_result_message *ret, co
     ret->steps = mf_json_array(json, "steps");
     ret->rejections = mf_json_array(json, "rejections");
     if (cJSON_GetArraySize(ret->steps) > MF_RESULT_STEPS_MAX)
-        return refuse(ret_why, "steps holds more than 256 steps; cut the list over several results");
+        return refuse(ret_why, "steps: expected at most 256; split the list over several results");
     if (cJSON_GetArraySize(ret->rejections) > 16 * MF_RESULT_STEPS_MAX)
-        return refuse(ret_why, "rejections holds more than 4096; cut the list over several results");
+        return refuse(ret_why, "rejections: expected at most 4096; split the list over several results");
     return 0;
 }
 
@@ -89,40 +89,40 @@ int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char 
     ret->n_samples = 0;
     ret->last = false;
     if (mf_json_i64(json, "unit", 1, ID_MAX, &ret->unit) < 0)
-        return refuse(ret_why, "unit is missing or no id");
+        return refuse(ret_why, "unit: expected an id");
     if (mf_json_i64(json, "attempt", 1, ID_MAX, &ret->attempt) < 0)
-        return refuse(ret_why, "attempt is missing or below 1");
+        return refuse(ret_why, "attempt: expected an integer from 1");
     if (mf_json_i64(json, "seq", 1, ID_MAX, &ret->seq) < 0)
-        return refuse(ret_why, "seq is missing or below 1");
+        return refuse(ret_why, "seq: expected an integer from 1");
     if (mf_json_i64(json, "epoch", 1, ID_MAX, &ret->epoch) < 0)
-        return refuse(ret_why, "epoch is missing or below 1");
+        return refuse(ret_why, "epoch: expected an integer from 1");
     if (mf_json_i64(json, "step", 1, ID_MAX, &ret->step) == -EINVAL)
-        return refuse(ret_why, "step is no id");
+        return refuse(ret_why, "step: expected an id");
     if (mf_json_i64(json, "pipeline", 1, ID_MAX, &ret->pipeline) == -EINVAL)
-        return refuse(ret_why, "pipeline is no id");
+        return refuse(ret_why, "pipeline: expected an id");
     if (ret->step && ret->pipeline)
-        return refuse(ret_why, "step and pipeline are both given");
+        return refuse(ret_why, "step and pipeline: expected one of them, not both");
     if (mf_json_bool(json, "last", &ret->last) == -EINVAL)
-        return refuse(ret_why, "last is no truth value");
+        return refuse(ret_why, "last: expected true or false");
     ret->status = MF_STATUS_OK;
     if (mf_json_text(json, "status", &status) == -EINVAL ||
         (status && mf_status_parse(status, &ret->status) < 0))
-        return refuse(ret_why, "status is none of the farm's");
+        return refuse(ret_why, "status: unknown value");
     if (mf_json_text(json, "reason", &reason) == -EINVAL)
-        return refuse(ret_why, "reason is no text");
+        return refuse(ret_why, "reason: expected a text");
     mf_format(ret->reason, sizeof(ret->reason), "%s", reason);
     if (optional_number(json, "us", &ret->us) < 0 || optional_number(json, "mad", &ret->mad) < 0 ||
         optional_number(json, "err", &ret->err) < 0 || optional_number(json, "row_err", &ret->row_err) < 0)
-        return refuse(ret_why, "us, mad, err or row_err is no finite number");
+        return refuse(ret_why, "us, mad, err and row_err: expected finite numbers");
     if (mf_json_i64(json, "verified", 0, 2, &verified) == -EINVAL)
-        return refuse(ret_why, "verified is none of 0, 1, 2");
+        return refuse(ret_why, "verified: expected 0, 1 or 2");
     ret->verified = (int)verified;
     if (mf_json_i64(json, "at_ms", 0, ID_MAX, &ret->at_ms) < 0)
         ret->at_ms = 0;
     size_t n_fresh;
-    int r = read_samples(json, &of_samples, ret->samples, &ret->n_samples, ret_why);
+    int r = read_samples(json, &samples_texts, ret->samples, &ret->n_samples, ret_why);
     if (r == 0)
-        r = read_samples(json, &of_fresh, NULL, &n_fresh, ret_why);
+        r = read_samples(json, &fresh_texts, NULL, &n_fresh, ret_why);
     if (r == 0)
         r = read_race(json, ret, ret_why);
     return r < 0 ? r : read_enumeration(json, ret, ret_why);
@@ -136,24 +136,24 @@ void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
     double us = m->us;
     if (!(us > 0)) {
         if (isnan(us))
-            mf_format(m->reason, sizeof(m->reason), "it says %s but gives no time",
-                      mf_status_name(m->status));
+            mf_format(m->reason, sizeof(m->reason), "status %s without a time", mf_status_name(m->status));
         else
-            mf_format(m->reason, sizeof(m->reason), "it says %s with a time of %g us",
-                      mf_status_name(m->status), us);
+            mf_format(m->reason, sizeof(m->reason),
+                      "status %s with a time of %g us; expected a positive time", mf_status_name(m->status),
+                      us);
         m->status = MF_STATUS_IMPLAUSIBLE;
         return;
     }
     double gflops = flops / (us * 1e3), gbs = bytes / (us * 1e3);
     if (ceilings->peak_gflops > 0 && gflops > ceilings->peak_gflops * PEAK_SLACK) {
         mf_format(m->reason, sizeof(m->reason),
-                  "%.4g us for %.4g GFLOP is %.4g GFLOP/s, beyond the device's peak of %.4g GFLOP/s", us,
+                  "%.4g us for %.4g GFLOP is %.4g GFLOP/s, above the device's peak of %.4g GFLOP/s", us,
                   flops * 1e-9, gflops, ceilings->peak_gflops);
         m->status = MF_STATUS_IMPLAUSIBLE;
     } else if (ceilings->mem_read_gbs > 0 && bytes > CACHES_EXCEEDED * ceilings->llc_bytes &&
                gbs > ceilings->mem_read_gbs * PEAK_SLACK) {
         mf_format(m->reason, sizeof(m->reason),
-                  "%.4g us for %.4g MB is %.4g GB/s, beyond the device's memory bandwidth of %.4g GB/s", us,
+                  "%.4g us for %.4g MB is %.4g GB/s, above the device's memory bandwidth of %.4g GB/s", us,
                   bytes * 1e-6, gbs, ceilings->mem_read_gbs);
         m->status = MF_STATUS_IMPLAUSIBLE;
     }

@@ -1,4 +1,5 @@
-/* A RESULT as a worker sent it: read with refusals, and judged by what its device can do. Knows no store. */
+/* RESULT messages of workers: parsing with reasons for refusal, and plausibility checks against the device's
+ * ceilings. Does not use the store. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -12,9 +13,10 @@
 
 #define MF_SAMPLES_KEEP_MAX 4096
 #define MF_RESULT_STEPS_MAX 256
-/* Of race as text: some hundred ids, times and counts */
+/* of `race` as text: some hundred ids, times and counts */
 #define MF_RESULT_RACE_MAX (16u << 10)
-/* Whatever is taken fits: fresh is as long as samples, a number as text has at most 24 characters and a comma. */
+/* Every accepted message fits: `fresh` has at most as many numbers as `samples`; a number takes at most 24
+ * characters and a comma. */
 #define MF_RESULT_EXTRA_MAX (25 * MF_SAMPLES_KEEP_MAX + MF_RESULT_RACE_MAX + MF_ROUTING_TEXT_MAX + 1024)
 
 struct mf_result_message {
@@ -28,24 +30,26 @@ struct mf_result_message {
     bool last;
     size_t n_samples;
     float samples[MF_SAMPLES_KEEP_MAX];
-    /* Of the JSON object that it was read from */
+    /* point into the parsed JSON object */
     const cJSON *steps, *rejections; /* enumerate */
-    const cJSON *race;               /* the closing one of a race */
+    const cJSON *race;               /* in the last result of a race */
 };
 
-/* -EINVAL with the sentence in *ret_why (static text). On failure unit, attempt and seq are set when they could be read. */
+/* Returns -EINVAL and the reason in *ret_why (static text). On error unit, attempt and seq are set if they
+ * could be read. */
 int mf_result_read(const cJSON *json, struct mf_result_message *ret, const char **ret_why);
 
-/* A time that its device cannot have made turns ok and slow into implausible, with the numbers in the reason. */
+/* Changes ok and slow to implausible if the device cannot reach the time; the reason has the numbers. */
 void mf_result_judge(struct mf_result_message *m, double flops, double bytes,
                      const struct mf_ceilings *ceilings);
 
-/* What the farm adds to a result; NULL for what does not apply. */
+/* Facts that the farm adds to a result. NULL or false: does not apply. */
 struct mf_result_note {
-    const char *died;    /* how its first death was called, which is tried again */
-    const char *routing; /* where it is not the batch's */
-    bool compares;       /* it is of a comparison with the known row */
+    const char *died;    /* "crash" or "hang", if the step killed its runner */
+    const char *routing; /* routing profile, if it is not the batch's */
+    bool compares;       /* belongs to a comparison with the known row */
 };
-/* What has no column, as JSON text, on the heap: mode, canary, row_limit, dropped_at, what its code takes of a compute unit, the note, fresh, race. NULL in *ret:
- * there is nothing. -ENOMEM; what mf_result_read takes is never too long. */
+/* Prints the members without a column of their own as JSON: mode, canary, row_limit, dropped_at, the kernel's
+ * resource usage (registers, spills, lds, occupancy), the note, fresh, race. *ret is owned by the caller;
+ * NULL if there are none. Returns -ENOMEM; a message that mf_result_read accepts is never too long. */
 int mf_result_extra(const cJSON *json, const struct mf_result_note *note, char **ret);

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* A turn takes 512 messages at most; each of them acknowledges one result. */
+/* An iteration handles at most 512 messages, each of which acknowledges one result. */
 #define ACKS_MAX (64u << 10)
 
 const char *const mf_phase_names[MF_N_PHASES] = {"wait", "load", "data", "verify", "timing"};
@@ -28,7 +28,7 @@ void mf_slots_release(struct mf_slots *s)
     *s = (struct mf_slots){0};
 }
 
-struct mf_slot *mf_slots_named(const struct mf_slots *s, const char *name)
+struct mf_slot *mf_slots_by_name(const struct mf_slots *s, const char *name)
 {
     for (size_t i = 0; i < s->n; i++) {
         if (strcmp(s->all[i]->name, name) == 0)
@@ -54,11 +54,12 @@ static bool same_peer(const struct mf_peer *a, const struct mf_peer *b)
 struct mf_slot *mf_slots_by_peer(const struct mf_slots *s, const struct mf_peer *peer)
 {
     struct mf_slot *slot = mf_map_get(&s->by_peer, mf_peer_hash(peer));
-    /* Two routing ids of one hash: the later HELLO has the place, the other is unknown and says HELLO again */
+    /* If two routing ids have the same hash, the later HELLO wins. The other peer is unknown and sends HELLO
+     * again. */
     return slot && same_peer(&slot->peer, peer) ? slot : NULL;
 }
 
-int mf_slots_move(struct mf_slots *s, struct mf_slot *slot, const struct mf_peer *peer)
+int mf_slots_set_peer(struct mf_slots *s, struct mf_slot *slot, const struct mf_peer *peer)
 {
     if (mf_slots_by_peer(s, &slot->peer) == slot)
         (void)mf_map_remove(&s->by_peer, mf_peer_hash(&slot->peer));
@@ -79,7 +80,7 @@ int mf_slots_add(struct mf_slots *s, const char *name, const struct mf_peer *pee
     slot->peer.len = 0;
     r = mf_copy(slot->name, sizeof(slot->name), name);
     if (r == 0)
-        r = mf_slots_move(s, slot, peer);
+        r = mf_slots_set_peer(s, slot, peer);
     if (r < 0) {
         slot_free(slot);
         return r;
@@ -114,7 +115,7 @@ int mf_slots_count(const struct mf_slots *s, int64_t class_id, const char *revis
     return n;
 }
 
-int mf_slots_like(const struct mf_slots *s, const struct mf_slot *slot)
+int mf_slots_count_similar(const struct mf_slots *s, const struct mf_slot *slot)
 {
     int n = 0;
     for (size_t i = 0; i < s->n; i++) {
@@ -125,7 +126,7 @@ int mf_slots_like(const struct mf_slots *s, const struct mf_slot *slot)
     return n;
 }
 
-void mf_slots_feed(struct mf_slots *s, int64_t class_id)
+void mf_slots_clear_starved(struct mf_slots *s, int64_t class_id)
 {
     for (size_t i = 0; i < s->n; i++) {
         if (s->all[i]->class_id == class_id)
@@ -140,9 +141,9 @@ const char *mf_slot_state(const struct mf_slot *slot)
     return slot->n_leases > 0 ? "busy" : "idle";
 }
 
-bool mf_slot_is_news(const struct mf_slot *slot)
+bool mf_slot_has_changed(const struct mf_slot *slot)
 {
-    const struct mf_slot_told *told = &slot->told;
-    return !told->state || strcmp(told->state, mf_slot_state(slot)) != 0 || told->unit != slot->unit ||
-           strcmp(told->step, slot->step) != 0;
+    const struct mf_slot_published *old = &slot->published;
+    return !old->state || strcmp(old->state, mf_slot_state(slot)) != 0 || old->unit != slot->unit ||
+           strcmp(old->step, slot->step) != 0;
 }

@@ -1,21 +1,23 @@
 /* Tasks: one shape of a batch on one device class.
  *
- *   waiting ──start──► enumerating ──probe──► probing ──probed──► ranking ──race──► racing ──raced──────────► done
- *      ├─spare─► done       │                    │                   │                 │ └─compare─► comparing ──┘
- *      └────────────────────┴───── fail, cancel ─┴───────────────────┴─────────────────┴────────────────┴► failed, cancelled
+ *   waiting ─start─► enumerating ─probe─► probing ─probed─► ranking ─race─► racing ─raced──────────────► done
+ *      ├─skip─► done    │                    │                 │             │ └─compare─► comparing ─┘
+ *      └────────────────┴────────────────────┼─────────────────┴─────────────┴─────────────────┘
+ *                                            └─fail, cancel─► failed, cancelled
  *
- *   waiting      no worker of the class (and of the batch's kernel revision) is here
- *   enumerating  has an enumeration that is not complete; one task of those that share it has the unit. From here a task of
- *                a batch that only asks what would be tried is done
- *   probing      every step to be measured is in a unit that is ready, leased or done
- *   ranking      each of its steps has a result that decides it; waits for the others of its layer model
- *   racing       its pipelines are stored; one race unit is ready or leased; then it has a config, and races for its regret are
- *   comparing    another row is known of its key: its config and that row race each other, a unit at a time (promote.h); then
- *                the one of them that stands is its config, and races for its regret are
- *   done         has a config, or what its batch asked for was the enumeration, or it was spared: the row that is known of its key
- *                can be compared with nothing (mf_promote_spare)
+ *   waiting      no worker of the class (with the batch's kernel revision) is connected
+ *   enumerating  its enumeration is incomplete; of the tasks that share it, one has the unit. In a batch with
+ *                search=enumerate, the task ends after it
+ *   probing      every step to measure is in a unit that is ready, leased or done
+ *   ranking      each step has a deciding result; the task waits for the other tasks of its layer model
+ *   racing       its pipelines are stored and a race unit is open; after the race the task has a config, and
+ *                its regret races are open
+ *   comparing    a row is known for its key: the config and that row race each other, one unit at a time
+ *                (promote.h). The better one becomes the config; then its regret races are open
+ *   done         has a config, or the batch needs the enumeration only, or the task was skipped because its
+ *                known row cannot be compared (mf_promote_skip_unnamed)
  *
- * Each arrow is one function below. A task that has ended stays in memory until the turn ends. */
+ * Each arrow is one function below. A task that has ended stays in memory until the iteration ends. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -24,8 +26,8 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "server/choose/plan.h"
-#include "server/choose/promote.h"
-#include "server/choose/regret.h"
+#include "server/farm/promote.h"
+#include "server/farm/regret.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -33,9 +35,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOLD_EVERY_MS 400
+#define EVENT_INTERVAL_MS 400
 
-/* ---- in memory ---- */
+/* ---- tasks in memory ---- */
 
 void mf_task_drop_forecast(struct mf_task *g)
 {
@@ -50,24 +52,24 @@ struct mf_task *mf_task_free(struct mf_task *g)
     return NULL;
 }
 
-void mf_bests_add(struct mf_bests *b, mf_ops covers, double us)
+void mf_best_times_add(struct mf_best_times *b, mf_ops covers, double us)
 {
     for (int i = 0; i < b->n; i++) {
-        if (b->of[i].covers == covers) {
-            if (us < b->of[i].us)
-                b->of[i].us = us;
+        if (b->entries[i].covers == covers) {
+            if (us < b->entries[i].us)
+                b->entries[i].us = us;
             return;
         }
     }
     if (b->n < MF_BEST_MAX) {
-        b->of[b->n].covers = covers;
-        b->of[b->n++].us = us;
+        b->entries[b->n].covers = covers;
+        b->entries[b->n++].us = us;
     }
 }
 
-static void remember_best(void *context, mf_ops covers, double us)
+static void add_best_time(void *context, mf_ops covers, double us)
 {
-    mf_bests_add(context, covers, us);
+    mf_best_times_add(context, covers, us);
 }
 
 static int load(struct mf_farm *f, struct mf_task *g)
@@ -79,9 +81,9 @@ static int load(struct mf_farm *f, struct mf_task *g)
     if (r == 0)
         r = mf_shape_parse(row.row, &g->shape);
     if (r == 0)
-        r = mf_store_units_open(f->store, g->id, &g->open_units);
+        r = mf_store_open_units_count(f->store, g->id, &g->open_units);
     if (r == 0)
-        r = mf_store_best(f->store, g->id, remember_best, &g->best);
+        r = mf_store_best_times(f->store, g->id, add_best_time, &g->best);
     if (r < 0)
         return r;
     g->shape_id = row.shape;
@@ -117,7 +119,7 @@ int mf_task_get(struct mf_farm *f, int64_t id, struct mf_task **ret)
     return 0;
 }
 
-/* It is looked at when the turn ends. */
+/* Lists the task for mf_tasks_flush. */
 static int touch(struct mf_farm *f, struct mf_task *g)
 {
     if (g->touched)
@@ -132,7 +134,7 @@ static int touch(struct mf_farm *f, struct mf_task *g)
 
 static int write_counters(struct mf_farm *f, struct mf_task *g)
 {
-    int r = g->dirty ? mf_store_task_steps(f->store, g->id, g->n_steps, g->n_measured) : 0;
+    int r = g->dirty ? mf_store_task_set_counts(f->store, g->id, g->n_steps, g->n_measured) : 0;
     g->dirty = false;
     return r;
 }
@@ -145,7 +147,7 @@ static int enter(struct mf_farm *f, struct mf_task *g, enum mf_task_state state,
     if (r == 0)
         r = write_counters(f, g);
     if (r == 0)
-        r = mf_store_task_state(f->store, g->id, state, reason, f->wall_ms);
+        r = mf_store_task_set_state(f->store, g->id, state, reason, f->wall_ms);
     if (r == 0 && state >= MF_TASK_DONE && g->batch->open_tasks > 0)
         g->batch->open_tasks--;
     return r < 0 ? r : mf_event_task(f, g, reason);
@@ -155,11 +157,11 @@ static int enter(struct mf_farm *f, struct mf_task *g, enum mf_task_state state,
 
 static int add_enumerate_unit(struct mf_farm *f, struct mf_task *g)
 {
-    int r = mf_store_enumerating_unit(f->store, g->enumeration);
+    int r = mf_store_has_enumerate_unit(f->store, g->enumeration);
     return r == 0 ? mf_unit_add(f, g, MF_UNIT_ENUMERATE, "{}", 0) : (r < 0 ? r : 0);
 }
 
-/* The revision that the batch works with on that class; NULL: it has not begun. */
+/* Finds the kernel revision to which the batch is pinned on the class; *ret NULL: none yet. */
 static int pinned_revision(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char **ret)
 {
     _cleanup_(mf_freep) char *revision = NULL;
@@ -175,7 +177,7 @@ static int pinned_revision(struct mf_farm *f, struct mf_batch *b, int64_t class_
     return r < 0 ? r : 0;
 }
 
-static int wait_for(struct mf_farm *f, struct mf_task *g, const char *revision)
+static int set_waiting_reason(struct mf_farm *f, struct mf_task *g, const char *revision)
 {
     char reason[240], class_text[MF_DEVICE_CLASS_TEXT_MAX];
     struct mf_device_class class;
@@ -185,13 +187,13 @@ static int wait_for(struct mf_farm *f, struct mf_task *g, const char *revision)
     mf_device_class_print(&class, class_text);
     mf_format(reason, sizeof(reason), "waits for a worker of class %s%s%s", class_text,
               revision ? " with kernel revision " : "", revision ? revision : "");
-    r = mf_store_task_reason(f->store, g->id, reason);
+    r = mf_store_task_set_reason(f->store, g->id, reason);
     return r > 0 ? mf_event_task(f, g, reason) : r;
 }
 
 static int probe(struct mf_farm *f, struct mf_task *g);
 
-static int start(struct mf_farm *f, struct mf_task *g, const char *here)
+static int start(struct mf_farm *f, struct mf_task *g, const char *live_revision)
 {
     const char *revision;
     bool complete;
@@ -199,11 +201,11 @@ static int start(struct mf_farm *f, struct mf_task *g, const char *here)
     if (r < 0)
         return r;
     if (revision && mf_slots_count(&f->slots, g->class_id, revision) == 0)
-        return wait_for(f, g, revision);
-    r = mf_store_enumeration(f->store, g->class_id, g->shape_id, revision ? revision : here, &g->enumeration,
-                             &complete);
+        return set_waiting_reason(f, g, revision);
+    r = mf_store_enumeration(f->store, g->class_id, g->shape_id, revision ? revision : live_revision,
+                             &g->enumeration, &complete);
     if (r == 0)
-        r = mf_store_task_enumerating(f->store, g->id, g->enumeration);
+        r = mf_store_task_set_enumerating(f->store, g->id, g->enumeration);
     if (r < 0)
         return r;
     g->state = MF_TASK_ENUMERATING;
@@ -239,23 +241,23 @@ int mf_tasks_wake(struct mf_farm *f)
 
 /* ---- enumerating ─► probing ---- */
 
-/* A kernel in quarantine, or one that the batch forbids. */
-struct barred {
+/* A step that is not measured: its kernel is quarantined, or the batch's options exclude it. */
+struct excluded_step {
     struct mf_step_row step;
     const char *rule;
     char reason[MF_REASON_MAX];
 };
 
-struct offered {
+struct step_selection {
     struct mf_farm *f;
     struct mf_task *g;
     struct mf_step_row *steps;
-    struct barred *barred; /* written as rejections after the query */
-    size_t n, cap, n_barred, cap_barred;
+    struct excluded_step *excluded; /* written as rejections after the query */
+    size_t n, cap, n_excluded, cap_excluded;
 };
 
-/* Does the step want a weight where the batch's layout does not have it? */
-static bool wants_elsewhere(const struct mf_batch *b, const cJSON *step, char reason[MF_REASON_MAX])
+/* True if the step needs a weight in another layout than the batch's. */
+static bool needs_other_layout(const struct mf_batch *b, const cJSON *step, char reason[MF_REASON_MAX])
 {
     const char *layout = b->options.layout, *field;
     struct mf_step s;
@@ -268,22 +270,23 @@ static bool wants_elsewhere(const struct mf_batch *b, const cJSON *step, char re
             continue;
         mf_format(want, sizeof(want), "%s=%s", mf_tensor_name(a->tensor), a->order);
         const char *at = strstr(layout, want);
-        char behind = at ? at[strlen(want)] : 'x';
-        if (behind == ' ' || behind == '\0')
+        char next_char = at ? at[strlen(want)] : 'x';
+        if (next_char == ' ' || next_char == '\0')
             continue;
-        mf_format(reason, MF_REASON_MAX, "it wants %s, the weights of batch %" PRId64 " lie in %s (layout)",
+        mf_format(reason, MF_REASON_MAX, "needs %s, but the weights of batch %" PRId64 " are in %s (layout)",
                   want, b->id, layout);
         return true;
     }
     return false;
 }
 
-/* Does the batch's policy forbid a step, for what it saves, for cutting K or for where it wants the weights? 1 or 0, or what the
- * store says. */
-static int vetoes(const struct offered *o, const struct mf_step_row *row, char reason[MF_REASON_MAX])
+/* Applies the batch's fuse_saves, split_k and layout options. Returns 1 and the reason if they exclude the
+ * step, 0 if not, or an error of the store. */
+static int violates_policy(const struct step_selection *o, const struct mf_step_row *row,
+                           char reason[MF_REASON_MAX])
 {
     const struct mf_batch *b = o->g->batch;
-    struct mf_step_row again;
+    struct mf_step_row unused;
     double saved = 0;
     char ops[MF_OPS_TEXT_MAX];
     bool fuses = b->options.fuse_saves > 0 && __builtin_popcount(row->covers) >= 2;
@@ -291,61 +294,61 @@ static int vetoes(const struct offered *o, const struct mf_step_row *row, char r
     if (!fuses && !b->options.no_split_k && !*b->options.layout)
         return 0;
     _cleanup_(mf_freep) char *body = NULL;
-    int r = mf_store_step_get(o->f->store, row->id, &again, &body);
+    int r = mf_store_step_get(o->f->store, row->id, &unused, &body);
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, strlen(body), 1u << 16);
-    if (wants_elsewhere(b, json, reason))
+    if (needs_other_layout(b, json, reason))
         return 1;
     (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
     if (b->options.no_split_k && ksplit > 0) {
         mf_format(reason, MF_REASON_MAX,
-                  "it cuts K (ksplit %" PRId64 "), batch %" PRId64 " leaves that out (split_k)", ksplit,
-                  b->id);
+                  "split-K (ksplit %" PRId64 ") is disabled for batch %" PRId64 " (split_k)", ksplit, b->id);
         return 1;
     }
     (void)mf_json_double(json, "saved", &saved);
     mf_ops_print(row->covers, ops);
     mf_format(reason, MF_REASON_MAX,
-              "%s in one kernel saves %.0f bytes of traffic a call, batch %" PRId64
-              " asks for %.0f (fuse_saves)",
+              "fusing %s saves %.0f bytes of memory traffic per call; batch %" PRId64
+              " requires %.0f (fuse_saves)",
               ops, saved, b->id, b->options.fuse_saves);
     return fuses && saved < b->options.fuse_saves;
 }
 
-/* Whether the batch's no_fuse list has ops that are all among what a step covers. */
-static bool forbids(const struct mf_batch *b, mf_ops covers, char reason[MF_REASON_MAX])
+/* True if the step covers all ops of an entry of the batch's no_fuse list. */
+static bool violates_no_fuse(const struct mf_batch *b, mf_ops covers, char reason[MF_REASON_MAX])
 {
     for (int i = 0; i < b->options.n_no_fuse; i++) {
         char ops[MF_OPS_TEXT_MAX];
         if ((covers & b->options.no_fuse[i]) != b->options.no_fuse[i])
             continue;
         mf_ops_print(b->options.no_fuse[i], ops);
-        mf_format(reason, MF_REASON_MAX, "batch %" PRId64 " has %s in its no_fuse list, entry %d of %d",
-                  b->id, ops, i + 1, b->options.n_no_fuse);
+        mf_format(reason, MF_REASON_MAX,
+                  "batch %" PRId64 " does not allow fusing %s (no_fuse, entry %d of %d)", b->id, ops, i + 1,
+                  b->options.n_no_fuse);
         return true;
     }
     return false;
 }
 
-static int take_step(void *context, const struct mf_step_row *row, const char *quarantined)
+static int select_step(void *context, const struct mf_step_row *row, const char *quarantined)
 {
-    struct offered *o = context;
+    struct step_selection *o = context;
     const char *rule = NULL;
     int r = mf_array_grow(&o->steps, o->n, &o->cap, sizeof(*o->steps));
     if (r == 0)
-        r = mf_array_grow(&o->barred, o->n_barred, &o->cap_barred, sizeof(*o->barred));
+        r = mf_array_grow(&o->excluded, o->n_excluded, &o->cap_excluded, sizeof(*o->excluded));
     if (r < 0)
         return r;
-    struct barred *b = &o->barred[o->n_barred];
+    struct excluded_step *b = &o->excluded[o->n_excluded];
     char *reason = b->reason;
     if (quarantined) {
-        mf_format(reason, MF_REASON_MAX, "in quarantine: %s", quarantined);
+        mf_format(reason, MF_REASON_MAX, "quarantined: %s", quarantined);
         rule = "quarantine";
-    } else if (forbids(o->g->batch, row->covers, reason)) {
+    } else if (violates_no_fuse(o->g->batch, row->covers, reason)) {
         rule = "no_fuse";
     } else {
-        r = vetoes(o, row, reason);
+        r = violates_policy(o, row, reason);
         rule = r > 0 ? "policy" : NULL;
     }
     if (r < 0)
@@ -353,7 +356,7 @@ static int take_step(void *context, const struct mf_step_row *row, const char *q
     if (rule) {
         b->step = *row;
         b->rule = rule;
-        o->n_barred++;
+        o->n_excluded++;
     } else {
         o->steps[o->n++] = *row;
     }
@@ -374,7 +377,7 @@ static int add_probe_unit(struct mf_farm *f, struct mf_task *g, const struct mf_
     return r;
 }
 
-static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct offered *o)
+static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct step_selection *o)
 {
     struct mf_plan_options options = {.target_s = f->options.unit_s};
     for (size_t i = 0; i < f->slots.n; i++) {
@@ -393,37 +396,37 @@ static int add_probe_units(struct mf_farm *f, struct mf_task *g, struct offered 
     return 0;
 }
 
-/* Its steps and its rejections are all that was asked for. */
+/* Ends a task of a batch with search=enumerate, which needs the steps and rejections only. */
 static int end_with_steps(struct mf_farm *f, struct mf_task *g)
 {
     char reason[80];
-    mf_format(reason, sizeof(reason), "%" PRId64 " steps would be tried", g->n_steps);
+    mf_format(reason, sizeof(reason), "%" PRId64 " steps would be measured", g->n_steps);
     int r = enter(f, g, MF_TASK_DONE, reason);
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
 static int probe(struct mf_farm *f, struct mf_task *g)
 {
-    struct offered o = {.f = f, .g = g};
+    struct step_selection o = {.f = f, .g = g};
     assert(g->state == MF_TASK_ENUMERATING);
-    int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, take_step, &o);
-    for (size_t i = 0; r == 0 && i < o.n_barred; i++) {
-        const struct barred *b = &o.barred[i];
+    int r = mf_store_steps_each(f->store, g->enumeration, g->class_id, g->batch->created_ms, select_step, &o);
+    for (size_t i = 0; r == 0 && i < o.n_excluded; i++) {
+        const struct excluded_step *b = &o.excluded[i];
         r = mf_store_rejection_add(f->store, g->enumeration, g->batch->id, b->step.family, b->step.name,
                                    b->rule, b->reason);
     }
     g->n_steps = (int64_t)o.n;
     g->n_measured = 0;
     if (r == 0)
-        r = mf_store_task_steps(f->store, g->id, g->n_steps, 0);
+        r = mf_store_task_set_counts(f->store, g->id, g->n_steps, 0);
     if (r == 0 && o.n == 0)
-        r = mf_task_fail(f, g, "no step is offered for it; its rejections say why");
+        r = mf_task_fail(f, g, "no candidate step; see the task's rejections");
     else if (r == 0 && g->batch->options.search == MF_SEARCH_ENUMERATE)
         r = end_with_steps(f, g);
     else if (r == 0 && (r = enter(f, g, MF_TASK_PROBING, "")) == 0)
         r = add_probe_units(f, g, &o);
     free(o.steps);
-    free(o.barred);
+    free(o.excluded);
     return r;
 }
 
@@ -448,7 +451,7 @@ int mf_task_measured(struct mf_farm *f, struct mf_task *g, mf_ops covers, enum m
     g->n_measured++;
     g->dirty = g->changed = true;
     if (status == MF_STATUS_OK)
-        mf_bests_add(&g->best, covers, us);
+        mf_best_times_add(&g->best, covers, us);
     return touch(f, g);
 }
 
@@ -471,7 +474,7 @@ int mf_task_race(struct mf_farm *f, struct mf_task *g, const char *unit_body)
 
 /* ---- racing ─► done ---- */
 
-static bool somebody_died(const struct mf_lease *l)
+static bool any_pipeline_died(const struct mf_lease *l)
 {
     for (size_t i = 0; i < l->n; i++) {
         if (l->items[i].seq &&
@@ -481,14 +484,14 @@ static bool somebody_died(const struct mf_lease *l)
     return false;
 }
 
-/* A runner that was killed from outside looks like a pipeline that crashed. So a race in which one died is run once more,
- * whole, and its first outcome decides nothing. */
-static int race_again(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
+/* A runner that is killed from outside looks like a crash of its current pipeline. So a race in which a
+ * pipeline died is repeated once, and its first outcome decides nothing. */
+static int repeat_race(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
-    /* A second device's word is not asked of the first */
+    /* A comparison on a second device must not run on the first */
     int64_t avoid_worker = l->first_worker ? l->first_worker : l->worker;
     struct mf_unit_row row = {0};
-    int r = mf_store_results_unmake(f->store, l->unit);
+    int r = mf_store_results_clear_final(f->store, l->unit);
     if (r == 0)
         r = mf_store_unit_get(f->store, l->unit, &row);
     _cleanup_(cJSON_Deletep) cJSON *body = r == 0 ? cJSON_Parse(row.body) : NULL;
@@ -501,8 +504,8 @@ static int race_again(struct mf_farm *f, struct mf_task *g, const struct mf_leas
     return mf_unit_add(f, g, l->kind, text, avoid_worker);
 }
 
-/* When nothing of it is left to race. */
-static int end_racing(struct mf_farm *f, struct mf_task *g)
+/* Ends the task if it has no open units. */
+static int end_if_idle(struct mf_farm *f, struct mf_task *g)
 {
     if (g->open_units > 0)
         return 0;
@@ -514,14 +517,14 @@ int mf_task_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l
 {
     struct mf_win w = {0};
     assert(g->state == MF_TASK_RACING);
-    if (!lease->second_try && somebody_died(lease))
-        return race_again(f, g, lease);
+    if (!lease->second_try && any_pipeline_died(lease))
+        return repeat_race(f, g, lease);
     int r =
         lease->n_groups > 0 ? mf_ladder_raced(f, g, lease, race) : mf_config_win(f, g, lease, 0, race, &w);
     if (r == 0) {
         char reason[MF_REASON_MAX];
-        mf_format(reason, sizeof(reason),
-                  "none of the %zu finalists survived the race; their results say why", lease->n);
+        mf_format(reason, sizeof(reason), "all %zu finalists failed in the race; see their results",
+                  lease->n);
         return mf_task_fail(f, g, reason);
     }
     if (r > 0 && lease->n_groups == 0)
@@ -549,34 +552,34 @@ int mf_task_compare(struct mf_farm *f, struct mf_task *g, const char *unit_body,
 int mf_task_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease)
 {
     assert(g->state == MF_TASK_COMPARING);
-    return !lease->second_try && somebody_died(lease) ? race_again(f, g, lease)
-                                                      : mf_promote_take(f, g, lease);
+    return !lease->second_try && any_pipeline_died(lease) ? repeat_race(f, g, lease)
+                                                          : mf_promote_compared(f, g, lease);
 }
 
 int mf_task_decided(struct mf_farm *f, struct mf_task *g)
 {
     int r = mf_regret_start(f, g);
-    return r < 0 ? r : end_racing(f, g);
+    return r < 0 ? r : end_if_idle(f, g);
 }
 
-int mf_task_regretted(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
-                      const char *reason)
+int mf_task_regret_done(struct mf_farm *f, struct mf_task *g, const struct mf_lease *lease, const cJSON *race,
+                        const char *reason)
 {
     assert(g->state == MF_TASK_RACING || g->state == MF_TASK_COMPARING);
-    int r = race ? mf_regret_take(f, lease, race) : mf_regret_miss(f, g, lease->routing, reason);
-    return r < 0 ? r : end_racing(f, g);
+    int r = race ? mf_regret_finish(f, lease, race) : mf_regret_skip(f, g, lease->routing, reason);
+    return r < 0 ? r : end_if_idle(f, g);
 }
 
-/* ---- to the other ends ---- */
+/* ---- to failed and cancelled ---- */
 
 int mf_task_fail(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
     int r = enter(f, g, MF_TASK_FAILED, reason);
-    /* The others of its layer model may have waited for it alone */
+    /* Other tasks of its layer model may have waited for this one only */
     if (r == 0)
         r = mf_ladder_rank(f, g->batch, g->class_id, g->layer_model);
     if (r == 0)
-        r = mf_ladder_settle(f, g->batch, g->class_id, g->layer_model);
+        r = mf_ladder_choose_layout(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : mf_batch_check(f, g->batch);
 }
 
@@ -599,7 +602,7 @@ int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
         }
     }
     g->open_units = 0;
-    /* Others may have shared its enumeration, whose unit is gone now */
+    /* Other tasks may share its enumeration, whose unit is now cancelled */
     if (r == 0 && enumerating)
         r = mf_store_tasks_of_enumeration(f->store, g->enumeration, &others);
     if (r == 0 && others.n > 0) {
@@ -612,16 +615,16 @@ int mf_task_cancel(struct mf_farm *f, struct mf_task *g)
     return r;
 }
 
-/* ---- once a turn ---- */
+/* ---- end of an iteration ---- */
 
-/* Counters go to the store when people are told, or the task enters another state: in between, the results themselves
- * count, and a start counts them. */
+/* Counters are stored with each event and state change. After a restart, the counters in between are derived
+ * from the results. */
 int mf_tasks_flush(struct mf_farm *f)
 {
     size_t n = 0;
     for (size_t i = 0; i < f->n_touched; i++) {
         struct mf_task *g = f->touched[i];
-        bool due = f->now_ms - g->told_ms >= TOLD_EVERY_MS;
+        bool due = f->now_ms - g->published_ms >= EVENT_INTERVAL_MS;
         int r = due ? write_counters(f, g) : 0;
         if (r == 0 && g->changed && due)
             r = mf_event_task(f, g, "");
@@ -632,9 +635,9 @@ int mf_tasks_flush(struct mf_farm *f)
             (void)mf_map_remove(&f->tasks, (uint64_t)g->id);
             mf_task_free(g);
             b->n_loaded--;
-            mf_batch_let_go(f, b);
+            mf_batch_unload(f, b);
         } else if (g->changed || g->dirty) {
-            f->touched[n++] = g; /* in a later turn */
+            f->touched[n++] = g; /* flushed in a later iteration */
         } else {
             g->touched = false;
         }

@@ -3,17 +3,18 @@
  *   ready ──grant──► leased ──last result: done──► done
  *     ▲                │ │ └──cancel──► cancelled (from ready too)
  *     │                │ └──release, after too many attempts──► failed
- *     └────release─────┘      lease ends, its worker leaves, or it could not be run
+ *     └────release─────┘      lease expired, worker disconnected, or unit could not run
  *
- * A grant raises `attempt` and writes the epoch; (unit, attempt, epoch) fences what comes back. The next attempt carries
- * only the steps that no result has decided. A lease lasts three beats from the last BEAT that named it. */
+ * A grant increases `attempt` and writes the epoch; (unit, attempt, epoch) identifies the results of a lease.
+ * The next attempt has only the undecided steps. A lease lasts three heartbeats from the last BEAT that lists
+ * the unit. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/fault.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "server/choose/promote.h"
+#include "server/farm/promote.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -23,11 +24,11 @@
 #include <string.h>
 
 #define UNIT_TEXT_MAX (8u << 20)
-/* Shapes that a worker hears of in advance: a layer's ladder, or the end of one and the beginning of the next. */
+/* Upcoming shapes in a UNIT message, for compiling in advance: about the token counts of one layer model. */
 #define NEXT_SHAPES 8
-/* Attempts of a unit that its worker says cannot be run; one that was only interrupted has more. */
+/* Attempts of a unit whose workers report that it cannot run. Interrupted units have options.attempts. */
 #define FAILURES_MAX 3
-/* A class's number is small: it is never 0, so no key is */
+/* Class ids are small and never 0, so no key is 0 */
 #define START_TAG_KEY(batch, class) ((uint64_t)(batch) << 20 | (uint64_t)(class))
 
 struct mf_lease *mf_lease_free(struct mf_lease *l)
@@ -44,12 +45,13 @@ MF_DEFINE_CLEANUP(struct mf_lease *, mf_lease_free);
 
 /* ---- fair shares ----
  *
- * Batches of one priority share the workers of a class by start-time fair queueing. Units are cut to the same expected
- * time, so a unit is the unit of cost. The start tag of a batch's next unit is one more than that of its last unit, but
- * at least the smallest tag that is ready: a batch that arrives late starts level with the others, and an idle batch
- * saves nothing up. A worker that stays on its shape may take units out of this order; the batch is charged for them. */
+ * Batches of one priority share the workers of a class by start-time fair queueing. Units are planned for the
+ * same duration, so each unit costs one. The start tag of a batch's next unit is one more than that of its
+ * last unit, but at least the smallest tag that is ready: a late batch starts level with the others, and an
+ * idle batch saves nothing up. A worker that stays on its shape may lease units out of order; the batch is
+ * charged for them. */
 
-/* The largest start tag of the batch on that class; batch 0: the largest that was granted on the class. */
+/* The largest start tag of the batch's units on the class; batch 0: of the class's granted units. */
 static int last_start_tag(struct mf_farm *f, int64_t batch, int64_t class, int64_t *ret)
 {
     uintptr_t known = (uintptr_t)mf_map_get(&f->start_tags, START_TAG_KEY(batch, class));
@@ -79,14 +81,14 @@ static int assign_start_tag(struct mf_farm *f, const struct mf_task *g, struct m
     return set_start_tag(f, g->batch->id, g->class_id, unit->start_tag);
 }
 
-static int note_granted_tag(struct mf_farm *f, const struct mf_unit_row *row)
+static int record_granted_tag(struct mf_farm *f, const struct mf_unit_row *row)
 {
     int64_t now;
     int r = last_start_tag(f, 0, row->class, &now);
     return r < 0 ? r : set_start_tag(f, 0, row->class, MF_MAX(now, row->start_tag));
 }
 
-/* Whole pipelines beside each other, on one device. */
+/* True for units that race whole pipelines on one device. */
 static bool is_race(enum mf_unit_kind kind)
 {
     return kind == MF_UNIT_RACE || kind == MF_UNIT_COMPARE;
@@ -97,7 +99,8 @@ static bool is_race(enum mf_unit_kind kind)
 int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, const char *body,
                 int64_t avoid_worker)
 {
-    /* Within a batch's priority: races give people results, enumerations show what is to be done, retries end tasks */
+    /* Order within a priority: races (users get results), enumerations (the work to do becomes known),
+     * retries (tasks end), probes */
     int urgency = is_race(kind) ? 3 : kind == MF_UNIT_ENUMERATE ? 2 : avoid_worker ? 1 : 0;
     struct mf_unit_row row = {.task = g->id,
                               .class = g->class_id,
@@ -106,18 +109,18 @@ int mf_unit_add(struct mf_farm *f, struct mf_task *g, enum mf_unit_kind kind, co
                               .priority = g->batch->priority * 4 + urgency,
                               .avoid_worker = avoid_worker};
     int64_t id;
-    /* Urgent units go first whatever their tag, and are not charged to their batch */
+    /* Urgent units ignore start tags and are not charged to their batch */
     int r = urgency ? 0 : assign_start_tag(f, g, &row);
     if (r == 0)
         r = mf_store_unit_add(f->store, &row, f->wall_ms, &id);
     if (r < 0)
         return r;
     g->open_units++;
-    mf_slots_feed(&f->slots, g->class_id);
+    mf_slots_clear_starved(&f->slots, g->class_id);
     return 0;
 }
 
-/* ---- what a lease holds ---- */
+/* ---- contents of a lease ---- */
 
 static int read_ids(const cJSON *body, const char *key, size_t max, struct mf_lease *l)
 {
@@ -134,17 +137,17 @@ static int read_ids(const cJSON *body, const char *key, size_t max, struct mf_le
     return 0;
 }
 
-static void read_bests(const cJSON *body, struct mf_bests *ret)
+static void read_best_times(const cJSON *body, struct mf_best_times *ret)
 {
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_object(body, "best_us")) {
         mf_ops covers;
         if (cJSON_IsNumber(item) && mf_ops_parse(item->string, &covers) == 0)
-            mf_bests_add(ret, covers, item->valuedouble);
+            mf_best_times_add(ret, covers, item->valuedouble);
     }
 }
 
-/* The lease of a row, its items known by id only. */
+/* Makes the lease of a unit's row. Its items have ids only. */
 static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf_lease **ret)
 {
     _cleanup_(mf_lease_freep) struct mf_lease *l = calloc(1, sizeof(*l));
@@ -173,12 +176,12 @@ static int lease_new(struct mf_farm *f, const struct mf_unit_row *row, struct mf
         if (!l->routing)
             return -ENOMEM;
     }
-    read_bests(body, &l->best);
+    read_best_times(body, &l->best);
     *ret = MF_TAKE(l);
     return 0;
 }
 
-/* Appends the step's object with the farm's id in it, and adds its work to the item's. */
+/* Appends the step's object with the farm's id, and adds its flops and bytes to the item. */
 static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step, struct mf_buf *out)
 {
     struct mf_step_row row;
@@ -193,11 +196,11 @@ static int add_step(struct mf_farm *f, struct mf_lease_item *item, int64_t step,
     if (!out)
         return 0;
     (void)mf_buf_addf(out, "{\"id\":%" PRId64 ",", step);
-    /* The body is an object that mf_step_print wrote: it starts with '{' and has members */
+    /* mf_step_print wrote the body: it starts with '{' and has members */
     return mf_buf_adds(out, body + 1);
 }
 
-/* Steps that a result has decided are left out: of the message, and of what the lease waits for. */
+/* Appends the undecided steps. Removes steps with a deciding result from the lease. */
 static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
 {
     size_t n = 0;
@@ -218,13 +221,13 @@ static int add_steps(struct mf_farm *f, struct mf_lease *l, struct mf_buf *out)
         if (!decided)
             l->items[n++] = item;
         else if (status == MF_STATUS_OK)
-            mf_bests_add(&l->best, item.covers, us);
+            mf_best_times_add(&l->best, item.covers, us);
     }
     l->n = l->n_left = n;
     return 0;
 }
 
-/* layouts: that the race is over; NULL: it is not. */
+/* layouts: the layouts that the race is over; NULL: all pipelines are in one group. */
 static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJSON *layouts,
                         struct mf_buf *out)
 {
@@ -258,16 +261,17 @@ static int add_pipeline(struct mf_farm *f, struct mf_lease_item *item, const cJS
     return out ? mf_buf_adds(out, "]}") : 0;
 }
 
-/* The best times that let a worker drop slow steps early. On a simulated device only this unit's own count, so that what
- * becomes of a step does not depend on which worker was faster elsewhere, and reruns give the same table. */
-static void add_bests(const struct mf_lease *l, struct mf_buf *out)
+/* Appends the best times, by which a worker drops slow steps early. On simulated devices these are the times
+ * of this unit only: results then do not depend on the speed of other workers, and reruns give the same
+ * table. */
+static void add_best_times(const struct mf_lease *l, struct mf_buf *out)
 {
-    const struct mf_bests *b = l->slot->simulated ? &l->best : &l->task->best;
+    const struct mf_best_times *b = l->slot->simulated ? &l->best : &l->task->best;
     char covers[MF_OPS_TEXT_MAX];
     (void)mf_buf_adds(out, ",\"best_us\":{");
     for (int i = 0; i < b->n; i++) {
-        mf_ops_print(b->of[i].covers, covers);
-        (void)mf_buf_addf(out, "%s\"%s\":%.9g", i ? "," : "", covers, b->of[i].us);
+        mf_ops_print(b->entries[i].covers, covers);
+        (void)mf_buf_addf(out, "%s\"%s\":%.9g", i ? "," : "", covers, b->entries[i].us);
     }
     (void)mf_buf_adds(out, "}");
 }
@@ -295,7 +299,7 @@ static int add_row(void *context, const char *row)
     return mf_buf_addf(out, "%s\"%s\"", out->data[out->len - 1] == '[' ? "" : ",", row);
 }
 
-/* Shapes that the class has not come to yet. */
+/* Appends the shapes that the class works on next. */
 static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *out)
 {
     int r = mf_buf_adds(out, ",\"next\":[");
@@ -304,8 +308,9 @@ static int add_next(struct mf_farm *f, const struct mf_lease *l, struct mf_buf *
     return r < 0 ? r : mf_buf_adds(out, "]");
 }
 
-/* The UNIT message but for its closing brace; out NULL: only what the lease has to know (after a start of the coordinator). */
-static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
+/* Builds the UNIT message without its closing brace. out NULL: only fills in the lease (after a restart of
+ * the coordinator). */
+static int build_message(struct mf_farm *f, struct mf_lease *l, const char *body, struct mf_buf *out)
 {
     int r = 0;
     _cleanup_(mf_freep) char *other =
@@ -324,7 +329,7 @@ static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct 
         r = add_steps(f, l, out);
         if (out) {
             (void)mf_buf_adds(out, "]");
-            add_bests(l, out);
+            add_best_times(l, out);
         }
     } else if (is_race(l->kind)) {
         r = add_race(f, l, body, out);
@@ -334,38 +339,39 @@ static int fill(struct mf_farm *f, struct mf_lease *l, const char *body, struct 
 
 /* ---- ready ─► leased ---- */
 
-void mf_lease_hold(struct mf_lease *l, struct mf_slot *slot)
+void mf_lease_assign(struct mf_lease *l, struct mf_slot *slot)
 {
     l->slot = slot;
     l->worker = slot->id;
     slot->n_leases++;
-    if (l->kind != MF_UNIT_ENUMERATE) /* for which no data are made */
+    if (l->kind != MF_UNIT_ENUMERATE) /* enumerations create no data */
         slot->last_task = l->task->id;
     slot->dirty = true;
 }
 
-/* The first unit that measures pins the task's model: times of two models are never compared. Of a batch that asks for it, also
- * the worker. */
+/* The first measuring unit pins the task to its device model: times of two models are never compared. With
+ * the shape_grouped option it pins the task to its worker, too. */
 static int pin_task(struct mf_farm *f, struct mf_lease *l, const struct mf_slot *slot)
 {
     int r = 0;
     if (l->kind == MF_UNIT_ENUMERATE)
         return 0;
     if (l->task->batch->options.shape_grouped)
-        r = mf_store_task_worker(f->store, l->task->id, slot->id);
+        r = mf_store_task_set_worker(f->store, l->task->id, slot->id);
     if (r < 0 || l->task->model)
         return r;
     l->task->model = slot->model_id;
-    return mf_store_task_model(f->store, l->task->id, slot->model_id);
+    return mf_store_task_set_model(f->store, l->task->id, slot->model_id);
 }
 
-/* What is left of a unit that is to compare on another device, when this one, which has compared, is the only one left. */
-static int leave_alone(struct mf_farm *f, struct mf_lease *l)
+/* Ends a comparison that needs a second device, if the worker that ran the first comparison is the only one
+ * left. */
+static int end_without_second_device(struct mf_farm *f, struct mf_lease *l)
 {
     struct mf_task *g = l->task;
     int r = mf_lease_done(f, l);
     mf_lease_free(l);
-    return r < 0 ? r : mf_promote_alone(f, g);
+    return r < 0 ? r : mf_promote_without_second(f, g);
 }
 
 static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_row *row)
@@ -377,23 +383,23 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
         return r;
     bool is_new_shape = slot->last_task != row->task;
     mf_buf_init(&text, UNIT_TEXT_MAX);
-    mf_lease_hold(l, slot);
+    mf_lease_assign(l, slot);
     r = mf_map_put(&f->leases, (uint64_t)l->unit, l);
     if (r == 0)
-        r = note_granted_tag(f, row);
+        r = record_granted_tag(f, row);
     if (r == 0 && l->first_worker == slot->id)
-        return leave_alone(f, l);
+        return end_without_second_device(f, l);
     if (r == 0)
         r = pin_task(f, l, slot);
     mf_fault_at(MF_FAULT_UNIT_LEASED);
     if (r == 0)
-        r = fill(f, l, row->body, &text);
+        r = build_message(f, l, row->body, &text);
     if (r == 0 && is_new_shape && slot->compiles)
         r = add_next(f, l, &text);
     if (r == 0)
         r = mf_buf_adds(&text, "}");
     if (r == 0 && l->kind != MF_UNIT_ENUMERATE && l->n == 0) {
-        /* Every step was decided before the last attempt ended: nothing is left to do */
+        /* Earlier attempts have decided every step */
         struct mf_task *g = l->task;
         r = mf_lease_done(f, l);
         mf_lease_free(l);
@@ -407,13 +413,14 @@ static int grant(struct mf_farm *f, struct mf_slot *slot, const struct mf_unit_r
     return r;
 }
 
-/* 1: the slot got a unit; 0: there is none for it. */
-static int serve(struct mf_farm *f, struct mf_slot *slot)
+/* Returns 1 if the slot got a unit, 0 if there is none for it. */
+static int lease_next_unit(struct mf_farm *f, struct mf_slot *slot)
 {
-    bool alone = !f->alone_from_ms && mf_slots_like(&f->slots, slot) == 0;
-    for (int nearness = slot->last_task ? MF_NEAR_TASK : MF_NEAR_FREE; nearness < MF_NEAR_N_; nearness++) {
+    bool alone = !f->reconnect_deadline_ms && mf_slots_count_similar(&f->slots, slot) == 0;
+    for (int affinity = slot->last_task ? MF_AFFINITY_LAST_TASK : MF_AFFINITY_IDLE_TASK;
+         affinity < MF_AFFINITY_N_; affinity++) {
         struct mf_unit_row row = {0};
-        int r = mf_store_unit_lease(f->store, slot, (enum mf_nearness)nearness, alone, f->epoch,
+        int r = mf_store_unit_lease(f->store, slot, (enum mf_affinity)affinity, alone, f->epoch,
                                     f->wall_ms + f->lease_ms, &row);
         if (r > 0) {
             r = grant(f, slot, &row);
@@ -431,7 +438,7 @@ int mf_units_dispatch(struct mf_farm *f)
     for (size_t i = 0; i < f->slots.n; i++) {
         struct mf_slot *slot = f->slots.all[i];
         while (slot->credit > 0 && !slot->draining && !slot->starved) {
-            int r = serve(f, slot);
+            int r = lease_next_unit(f, slot);
             if (r < 0)
                 return r;
             slot->starved = r == 0;
@@ -440,7 +447,7 @@ int mf_units_dispatch(struct mf_farm *f)
     return 0;
 }
 
-/* ---- leased ─► elsewhere ---- */
+/* ---- from leased to other states ---- */
 
 void mf_lease_extend(struct mf_farm *f, struct mf_lease *l)
 {
@@ -448,7 +455,7 @@ void mf_lease_extend(struct mf_farm *f, struct mf_lease *l)
     (void)mf_store_unit_extend(f->store, l->unit, f->wall_ms + f->lease_ms);
 }
 
-static void leave_books(struct mf_farm *f, struct mf_lease *l)
+static void detach_lease(struct mf_farm *f, struct mf_lease *l)
 {
     (void)mf_map_remove(&f->leases, (uint64_t)l->unit);
     if (l->slot) {
@@ -460,16 +467,16 @@ static void leave_books(struct mf_farm *f, struct mf_lease *l)
 
 int mf_lease_done(struct mf_farm *f, struct mf_lease *l)
 {
-    leave_books(f, l);
+    detach_lease(f, l);
     l->task->open_units--;
     return mf_store_unit_end(f->store, l->unit, "done");
 }
 
-static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
+static int fail_unit(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
     char reason[MF_REASON_MAX];
     struct mf_task *g = l->task;
-    mf_format(reason, sizeof(reason), "given up after %" PRId64 " attempts; the last one ended because %s",
+    mf_format(reason, sizeof(reason), "failed after %" PRId64 " attempts; the last one ended because %s",
               l->attempt, why);
     g->open_units--;
     int r = mf_store_unit_end(f->store, l->unit, "failed");
@@ -479,12 +486,12 @@ static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
     case MF_UNIT_ENUMERATE:
         return mf_tasks_enumerated(f, g->enumeration, reason);
     case MF_UNIT_PROBE:
-        r = mf_deliver_given_up(f, l, reason);
+        r = mf_deliver_unit_failed(f, l, reason);
         return r == 0 && g->open_units == 0 && g->state == MF_TASK_PROBING ? mf_task_probed(f, g) : r;
     case MF_UNIT_RACE:
-        return l->routing ? mf_task_regretted(f, g, l, NULL, reason) : mf_task_fail(f, g, reason);
+        return l->routing ? mf_task_regret_done(f, g, l, NULL, reason) : mf_task_fail(f, g, reason);
     case MF_UNIT_COMPARE:
-        return mf_promote_miss(f, g, reason);
+        return mf_promote_not_compared(f, g, reason);
     case MF_UNIT_N_:
         break;
     }
@@ -494,15 +501,15 @@ static int give_up(struct mf_farm *f, struct mf_lease *l, const char *why)
 static int release(struct mf_farm *f, struct mf_lease *l, const char *why, int64_t attempts)
 {
     _cleanup_(mf_lease_freep) struct mf_lease *owned = l;
-    leave_books(f, l);
-    log_info("unit %" PRId64 ", attempt %" PRId64 " is free again: %s", l->unit, l->attempt, why);
-    /* A race's samples are paired within one run of it: what an ended attempt gave decides nothing */
-    int r = l->kind == MF_UNIT_RACE ? mf_store_results_unmake(f->store, l->unit) : 0;
+    detach_lease(f, l);
+    log_info("unit %" PRId64 ", attempt %" PRId64 " is released: %s", l->unit, l->attempt, why);
+    /* Samples of a race are paired within one attempt: results of an ended attempt decide nothing */
+    int r = l->kind == MF_UNIT_RACE ? mf_store_results_clear_final(f->store, l->unit) : 0;
     if (r < 0)
         return r;
     if (l->attempt >= attempts)
-        return give_up(f, l, why);
-    mf_slots_feed(&f->slots, l->task->class_id);
+        return fail_unit(f, l, why);
+    mf_slots_clear_starved(&f->slots, l->task->class_id);
     return mf_store_unit_release(f->store, l->unit);
 }
 
@@ -516,11 +523,11 @@ int mf_lease_fail(struct mf_farm *f, struct mf_lease *l, const char *why)
     return release(f, l, why, MF_MIN(f->options.attempts, FAILURES_MAX));
 }
 
-int mf_leases_release_of(struct mf_farm *f, struct mf_slot *slot, bool kept_too, const char *why)
+int mf_leases_release_worker(struct mf_farm *f, struct mf_slot *slot, bool include_kept, const char *why)
 {
     for (size_t i = 0; i < f->leases.cap;) {
         struct mf_lease *l = f->leases.entries[i].value;
-        if (!f->leases.entries[i].key || l->worker != slot->id || (l->slot == slot && !kept_too)) {
+        if (!f->leases.entries[i].key || l->worker != slot->id || (l->slot == slot && !include_kept)) {
             i++;
             continue;
         }
@@ -532,8 +539,8 @@ int mf_leases_release_of(struct mf_farm *f, struct mf_slot *slot, bool kept_too,
     return 0;
 }
 
-/* Its worker is told that nobody wants it any more. */
-static int call_off(struct mf_farm *f, const struct mf_lease *l)
+/* Sends CANCEL to the lease's worker, if it is connected. */
+static int send_cancel(struct mf_farm *f, const struct mf_lease *l)
 {
     char text[80];
     if (!l->slot)
@@ -542,16 +549,16 @@ static int call_off(struct mf_farm *f, const struct mf_lease *l)
     return mf_hub_post(f->hub, &l->slot->peer, MF_MESSAGE_CANCEL, text);
 }
 
-int mf_lease_refuse(struct mf_farm *f, struct mf_lease *l, const char *why)
+int mf_lease_fail_and_cancel(struct mf_farm *f, struct mf_lease *l, const char *why)
 {
-    int told = call_off(f, l), r = mf_lease_fail(f, l, why);
-    return r < 0 ? r : told;
+    int sent = send_cancel(f, l), r = mf_lease_fail(f, l, why);
+    return r < 0 ? r : sent;
 }
 
 int mf_lease_cancel(struct mf_farm *f, struct mf_lease *l)
 {
-    int r = call_off(f, l);
-    leave_books(f, l);
+    int r = send_cancel(f, l);
+    detach_lease(f, l);
     mf_lease_free(l);
     return r;
 }
@@ -565,7 +572,7 @@ int mf_units_expire(struct mf_farm *f)
             continue;
         }
         f->stats.leases_expired++;
-        int r = mf_lease_release(f, l, "its lease ended");
+        int r = mf_lease_release(f, l, "its lease expired");
         if (r < 0)
             return r;
         i = 0;
@@ -573,9 +580,9 @@ int mf_units_expire(struct mf_farm *f)
     return 0;
 }
 
-/* ---- after a start ---- */
+/* ---- after a restart ---- */
 
-static int remember_result(void *context, const struct mf_result_row *row)
+static int restore_result(void *context, const struct mf_result_row *row)
 {
     struct mf_lease *l = context;
     for (size_t i = 0; i < l->n && !row->late; i++) {
@@ -589,12 +596,12 @@ static int remember_result(void *context, const struct mf_result_row *row)
         item->verified = row->verified;
         l->n_left--;
         if (row->step && row->status == MF_STATUS_OK)
-            mf_bests_add(&l->best, item->covers, row->us);
+            mf_best_times_add(&l->best, item->covers, row->us);
     }
     return 0;
 }
 
-/* Steps that an earlier attempt decided were not in what this one was sent. */
+/* Marks the steps that earlier attempts decided: this attempt was sent without them. */
 static int skip_decided(struct mf_farm *f, struct mf_lease *l)
 {
     for (size_t i = 0; i < l->n; i++) {
@@ -612,7 +619,7 @@ static int skip_decided(struct mf_farm *f, struct mf_lease *l)
     return 0;
 }
 
-static int reload(struct mf_farm *f, int64_t unit)
+static int reload_lease(struct mf_farm *f, int64_t unit)
 {
     struct mf_unit_row row = {0};
     struct mf_lease *l = NULL;
@@ -623,11 +630,11 @@ static int reload(struct mf_farm *f, int64_t unit)
     if (r == 0)
         r = mf_map_put(&f->leases, (uint64_t)unit, l);
     if (r == 0 && is_race(l->kind))
-        r = fill(f, l, body, NULL);
+        r = build_message(f, l, body, NULL);
     for (size_t i = 0; r == 0 && l->kind == MF_UNIT_PROBE && i < l->n; i++)
         r = add_step(f, &l->items[i], l->items[i].id, NULL);
     if (r == 0)
-        r = mf_store_results_of_unit(f->store, unit, row.attempt, remember_result, l);
+        r = mf_store_results_of_unit(f->store, unit, row.attempt, restore_result, l);
     return r == 0 && l->attempt > 1 && l->kind == MF_UNIT_PROBE ? skip_decided(f, l) : r;
 }
 
@@ -638,7 +645,7 @@ int mf_units_load(struct mf_farm *f)
     if (r == 0)
         r = mf_store_units_leased(f->store, &ids);
     for (size_t i = 0; r == 0 && i < ids.n; i++)
-        r = reload(f, ids.all[i]);
+        r = reload_lease(f, ids.all[i]);
     mf_ids_release(&ids);
     return r;
 }

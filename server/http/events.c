@@ -16,7 +16,7 @@ struct entry {
 struct mf_events {
     size_t max_events, max_bytes, bytes;
     size_t first, n;     /* entries[(first + i) % max_events], i < n */
-    int64_t floor, last; /* -1 in both: nothing known yet */
+    int64_t floor, last; /* both -1 before the first event */
     struct entry *entries;
 };
 

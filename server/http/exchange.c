@@ -18,9 +18,10 @@ static const char *header(struct MHD_Connection *c, const char *name)
     return MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
 }
 
-/* --- what is refused before the body is read ------------------------------------------------------------- */
+/* --- checks before the body is read ----------------------------------------------------------------------
+ */
 
-/* "application/json; charset=utf-8" is of type "application/json". */
+/* "application/json; charset=utf-8" has the type "application/json". */
 static bool media_type_is(const char *text, const char *type)
 {
     size_t len = strlen(type);
@@ -30,7 +31,7 @@ static bool media_type_is(const char *text, const char *type)
     return *text == 0 || *text == ';' || *text == ' ' || *text == '\t';
 }
 
-/* Does a range of Accept take the type? Parameters but q=0 are passed over. */
+/* Returns true if a range of the Accept header matches the type. Ignores parameters other than q=0. */
 static bool range_takes(const char *range, size_t len, const char *type)
 {
     size_t type_len = strcspn(type, "/") + 1;
@@ -63,7 +64,7 @@ static bool accept_takes(const char *accept, const char *type)
     return false;
 }
 
-/* A page of another site that resolves its own name to this machine would send its own name as Host. */
+/* Blocks DNS rebinding: a site whose name resolves to this machine sends its own name as Host. */
 static bool host_is_local(const char *host)
 {
     char name[64];
@@ -82,7 +83,7 @@ static bool host_is_local(const char *host)
            inet_pton(AF_INET6, name, &v6) == 1;
 }
 
-/* A browser says which page a request comes from; programs do not, and may. */
+/* Browsers send the origin of the page. Other programs send neither header and are allowed. */
 static bool other_origin(struct MHD_Connection *c)
 {
     const char *site = header(c, "Sec-Fetch-Site"), *origin = header(c, "Origin"), *host = header(c, "Host");
@@ -92,7 +93,7 @@ static bool other_origin(struct MHD_Connection *c)
     return origin && (!rest || !host || strcasecmp(rest + 3, host) != 0);
 }
 
-/* It says that it comes from our own page; silence is no such word. */
+/* Returns true only if the headers state our own origin; missing headers do not count. */
 static bool same_origin(struct MHD_Connection *c)
 {
     const char *site = header(c, "Sec-Fetch-Site"), *origin = header(c, "Origin");
@@ -110,10 +111,10 @@ static int check_origin(struct mf_exchange *x, const char *method)
     const char *host = header(x->connection, "Host");
     if (!x->http->gate && host && !host_is_local(host))
         return mf_refuse_at(p, 421, "header.Host", "host",
-                            "Host: ask for localhost or an address; %.60s is neither", host);
+                            "Host: %.60s is neither localhost nor an IP address; use one of these", host);
     if (!is_reading(method) && other_origin(x->connection))
         return mf_refuse_at(p, 403, "header.Origin", "origin",
-                            "a page of another origin may not change anything here");
+                            "pages of another origin cannot change this farm");
     return 0;
 }
 
@@ -132,8 +133,8 @@ static int find_route(struct mf_exchange *x, const char *method, const char *url
         return 0;
     }
     if (!*allow)
-        return mf_refuse(&r->response, 404, "no such path; /api/openapi.json lists them");
-    (void)mf_refuse(&r->response, 405, "%.16s is not for this path; it takes %s", method, allow);
+        return mf_refuse(&r->response, 404, "no such path; /api/openapi.json lists all paths");
+    (void)mf_refuse(&r->response, 405, "%.16s is not allowed for this path; use %s", method, allow);
     (void)mf_respond_header(&r->response, "Allow", "%s", allow);
     return -EINVAL;
 }
@@ -143,14 +144,14 @@ static int check_token(struct mf_exchange *x, const char *method)
     struct mf_http *h = x->http;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    struct mf_visit v = {
+    struct mf_gate_request v = {
         .from = info ? info->client_addr : NULL,
         .authorization = header(x->connection, "Authorization"),
         .needs = x->request->route->role,
     };
     if (!h->gate)
         return 0;
-    /* A browser sends its cookie along whoever asks: a change is taken only where it says that our own page did */
+    /* Browsers add the cookie to requests of any page, so changes accept it from our own origin only. */
     if (!v.authorization && (is_reading(method) || same_origin(x->connection)))
         v.cookie = MHD_lookup_connection_value(x->connection, MHD_COOKIE_KIND, MF_GATE_COOKIE);
     int r = mf_gate_check(h->gate, &v, &x->request->response, &x->token);
@@ -164,10 +165,10 @@ int mf_api_session(void *http, struct mf_request *r)
     const struct mf_exchange *x = r->exchange;
     const char *token = mf_gate_bearer(header(x->connection, "Authorization"));
     if (!h->gate)
-        return mf_respond_state(&r->response, "no token is needed");
+        return mf_respond_state(&r->response, "no token needed");
     if (!token)
         return mf_refuse_at(&r->response, 400, "header.Authorization", "missing",
-                            "Authorization: Bearer TOKEN is expected");
+                            "expected the header Authorization: Bearer TOKEN");
     int e = mf_respond_state(&r->response, "signed in");
     return e < 0 ? e
                  : mf_respond_header(&r->response, "Set-Cookie",
@@ -190,8 +191,8 @@ static int copy_header(struct mf_exchange *x, const char *name, char *dst, size_
     if (value && mf_copy(dst, cap, value) < 0) {
         char at[64];
         mf_format(at, sizeof(at), "header.%s", name);
-        return mf_refuse_at(&x->request->response, 400, at, "too_long", "%s: at most %zu bytes", name,
-                            cap - 1);
+        return mf_refuse_at(&x->request->response, 400, at, "too_long",
+                            "%s: too long; the limit is %zu bytes", name, cap - 1);
     }
     return 0;
 }
@@ -203,20 +204,20 @@ static int check_headers(struct mf_exchange *x)
     int e;
 
     if (accept && *accept && !accept_takes(accept, r->route->produces))
-        return mf_refuse_at(&r->response, 406, "header.Accept", "not_acceptable", "this path answers with %s",
-                            r->route->produces);
+        return mf_refuse_at(&r->response, 406, "header.Accept", "not_acceptable",
+                            "Accept: this path produces only %s", r->route->produces);
     if ((e = copy_header(x, "Content-Type", r->content_type, sizeof(r->content_type))) < 0 ||
         (e = copy_header(x, "Idempotency-Key", r->idempotency_key, sizeof(r->idempotency_key))) < 0 ||
         (e = copy_header(x, "Last-Event-ID", r->last_event_id, sizeof(r->last_event_id))) < 0)
         return e;
-    /* A list of tags too long to keep costs a 304, nothing more. */
+    /* An If-None-Match list that does not fit only costs the client a 304. */
     const char *tags = header(x->connection, "If-None-Match");
     if (tags)
         (void)mf_copy(r->if_none_match, sizeof(r->if_none_match), tags);
     return 0;
 }
 
-/* Refuses what the headers announce of the body. *ret_len: -1 when they say nothing. */
+/* Checks the body's headers. *ret_len: its length, or -1 if the headers do not state it. */
 static int check_body(struct mf_exchange *x, int64_t *ret_len)
 {
     struct mf_request *r = x->request;
@@ -226,27 +227,27 @@ static int check_body(struct mf_exchange *x, int64_t *ret_len)
     *ret_len = length || chunked ? -1 : 0;
     if (length && mf_parse_i64(length, 0, INT64_MAX, ret_len) < 0)
         return mf_refuse_at(&r->response, 400, "header.Content-Length", "number",
-                            "Content-Length: a number is expected");
+                            "Content-Length: expected a number");
     if (*ret_len == 0 && !r->route->consumes[0])
         return 0;
     if (!r->route->consumes[0])
-        return mf_refuse_at(&r->response, 415, "body", "unexpected", "this path takes no body");
+        return mf_refuse_at(&r->response, 415, "body", "unexpected", "this path accepts no body");
     bool known = false;
     for (int i = 0; r->route->consumes[i]; i++)
         known |= media_type_is(r->content_type, r->route->consumes[i]);
     if (!known)
         return mf_refuse_at(&r->response, 415, "header.Content-Type", "media_type",
-                            "Content-Type: this path takes %s%s%s", r->route->consumes[0],
+                            "Content-Type: this path accepts %s%s%s", r->route->consumes[0],
                             r->route->consumes[1] ? " or " : "",
                             r->route->consumes[1] ? r->route->consumes[1] : "");
     if (*ret_len > (int64_t)MF_REQUEST_BODY_MAX)
         return mf_refuse_at(&r->response, 413, "body", "too_large",
-                            "the body is %lld bytes; the most is %u: split it", (long long)*ret_len,
+                            "the body has %lld bytes, the limit is %u: split it", (long long)*ret_len,
                             MF_REQUEST_BODY_MAX);
     return 0;
 }
 
-/* Invalid UTF-8 would come back in our JSON. */
+/* Query texts appear in JSON responses, which must be valid UTF-8. */
 static bool is_utf8(const char *text, size_t len)
 {
     const unsigned char *p = (const unsigned char *)text, *end = p + len;
@@ -275,12 +276,12 @@ static enum MHD_Result take_query(void *cls, enum MHD_ValueKind kind, const char
         return MHD_NO;
     if (r->n_query == MF_REQUEST_QUERY_MAX || name_len > 64 || value_len > 4096) {
         (void)mf_refuse_at(&r->response, 400, "query", "too_long",
-                           "at most %d parameters, names of 64 and values of 4096 bytes",
+                           "expected at most %d parameters, names up to 64 and values up to 4096 bytes",
                            MF_REQUEST_QUERY_MAX);
         return MHD_NO;
     }
     if (!is_utf8(name, name_len) || !is_utf8(value ? value : "", value_len)) {
-        (void)mf_refuse_at(&r->response, 400, "query", "utf8", "a parameter is not UTF-8 text");
+        (void)mf_refuse_at(&r->response, 400, "query", "utf8", "a parameter is not valid UTF-8");
         return MHD_NO;
     }
     struct mf_query_item *q = &r->query[r->n_query];
@@ -302,7 +303,7 @@ static int read_query(struct mf_exchange *x)
     return mf_route_check_query(x->request);
 }
 
-/* --- the exchange ---------------------------------------------------------------------------------------- */
+/* --- the exchange --------------------------------------------------------------------------------------- */
 
 static struct mf_exchange *exchange_new(struct mf_http *h, struct MHD_Connection *connection)
 {
@@ -358,11 +359,11 @@ void mf_exchange_completed(void *http, struct MHD_Connection *connection, void *
     if (!x)
         return;
     *state = NULL;
-    if (x->state != MF_EXCHANGE_AWAY) {
+    if (x->state != MF_EXCHANGE_FORWARDED) {
         exchange_free(x);
         return;
     }
-    /* Only at the stop: the request's return finds no exchange any more, and frees the request. */
+    /* Happens only during shutdown. mf_exchange_return frees the exchange and its request. */
     x->connection = NULL;
 }
 
@@ -370,16 +371,16 @@ int mf_exchange_send(struct mf_exchange *x)
 {
     struct mf_http *h = x->http;
     enum mf_owner owner = x->request->route->hops[x->request->hop].owner;
-    int r = mf_bus_give(owner == MF_OWNER_WRITER ? h->requests : h->reads, x->request);
+    int r = mf_bus_send_pointer(owner == MF_OWNER_WRITER ? h->requests : h->reads, x->request);
     if (r < 0)
         return r;
     x->request = NULL;
-    x->state = MF_EXCHANGE_AWAY;
-    h->n_away++;
+    x->state = MF_EXCHANGE_FORWARDED;
+    h->n_forwarded++;
     return 0;
 }
 
-/* Takes the request through the hops of this thread and sends it off at the first of another. */
+/* Runs the request's hops on this thread and forwards it at the first hop of another thread. */
 static void exchange_advance(struct mf_exchange *x)
 {
     struct mf_request *r = x->request;
@@ -389,7 +390,8 @@ static void exchange_advance(struct mf_exchange *x)
             continue;
         }
         if (x->http->stopping || mf_exchange_send(x) < 0) {
-            (void)mf_refuse(&r->response, 503, "too many requests are waiting; try again");
+            (void)mf_refuse(&r->response, 503,
+                            "too many requests are waiting, or the server is shutting down; try again");
             (void)mf_respond_header(&r->response, "Retry-After", "1");
             break;
         }
@@ -402,7 +404,7 @@ static void exchange_advance(struct mf_exchange *x)
 void mf_exchange_return(struct mf_http *h, struct mf_request *r)
 {
     struct mf_exchange *x = r->exchange;
-    h->n_away--;
+    h->n_forwarded--;
     x->request = r;
     if (!x->connection) {
         x->state = MF_EXCHANGE_ANSWERED;
@@ -414,8 +416,8 @@ void mf_exchange_return(struct mf_http *h, struct mf_request *r)
         mf_stream_caught_up(x);
         return;
     }
-    /* The access handler runs again on resume and takes it from there; the next hop of another thread is
-     * taken here, without waking the connection. */
+    /* On resume, MHD calls the access handler again, which continues with this thread's hops. A hop of
+     * another thread is started here, without waking the connection. */
     x->state = MF_EXCHANGE_READY;
     if (r->response.status == 0 && r->route->hops[r->hop].owner != MF_OWNER_HTTP && !h->stopping &&
         mf_exchange_send(x) == 0)
@@ -423,7 +425,8 @@ void mf_exchange_return(struct mf_http *h, struct mf_request *r)
     MHD_resume_connection(x->connection);
 }
 
-/* --- the answer ------------------------------------------------------------------------------------------ */
+/* --- response --------------------------------------------------------------------------------------------
+ */
 
 static void add_headers(struct MHD_Response *m, const struct mf_response *p, bool page)
 {
@@ -451,7 +454,7 @@ static void add_headers(struct MHD_Response *m, const struct mf_response *p, boo
 static struct MHD_Response *response_make(struct mf_exchange *x)
 {
     struct mf_response *p = &x->request->response;
-    if (p->status == 200 && p->etag[0] && mf_request_has(x->request, p->etag)) {
+    if (p->status == 200 && p->etag[0] && mf_request_etag_matches(x->request, p->etag)) {
         p->status = 304;
         return MHD_create_response_from_buffer(0, (void *)"", MHD_RESPMEM_PERSISTENT);
     }
@@ -491,9 +494,10 @@ static enum MHD_Result exchange_answer(struct mf_exchange *x)
     return r;
 }
 
-/* --- libmicrohttpd's calls ------------------------------------------------------------------------------- */
+/* --- libmicrohttpd callbacks -----------------------------------------------------------------------------
+ */
 
-/* The headers are in. NO closes the connection. */
+/* Called when the headers are complete. MHD_NO closes the connection. */
 static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *connection, const char *url,
                                       const char *method, void **state)
 {
@@ -505,9 +509,9 @@ static enum MHD_Result exchange_begin(struct mf_http *h, struct MHD_Connection *
     x->refused = check_origin(x, method) < 0 || find_route(x, method, url) < 0 ||
                  check_token(x, method) < 0 || check_headers(x) < 0 || check_body(x, &len) < 0 ||
                  read_query(x) < 0;
-    if (x->refused && len > (int64_t)MF_HTTP_SWALLOW_MAX)
+    if (x->refused && len > (int64_t)MF_HTTP_DISCARD_MAX)
         return exchange_answer(x);
-    /* Nothing more is read of who is nobody, or asks too often */
+    /* Do not read the body of clients that are unauthenticated or over the rate limit. */
     int status = x->request->response.status;
     if (x->refused && (status == 401 || status == 429))
         return exchange_answer(x);
@@ -522,25 +526,25 @@ static enum MHD_Result exchange_body(struct mf_exchange *x, const char *data, si
     struct mf_http *h = x->http;
     struct mf_response *p = &x->request->response;
     if (!x->refused && h->body_bytes + *len > MF_HTTP_BODIES_MAX) {
-        (void)mf_refuse(p, 503, "too many large requests at a time; try again");
+        (void)mf_refuse(p, 503, "too many large requests in flight; try again");
         (void)mf_respond_header(p, "Retry-After", "1");
         x->refused = true;
     }
     if (!x->refused && mf_buf_add(&x->request->body, data, *len) < 0) {
-        (void)mf_refuse_at(p, 413, "body", "too_large", "the body is longer than %u bytes: split it",
+        (void)mf_refuse_at(p, 413, "body", "too_large", "the body exceeds %u bytes: split it",
                            MF_REQUEST_BODY_MAX);
         x->refused = true;
     }
     if (x->refused) {
         mf_buf_release(&x->request->body);
         release_body(x);
-        x->swallowed += *len;
+        x->discarded += *len;
     } else {
         x->body_bytes += *len;
         h->body_bytes += *len;
     }
     *len = 0;
-    return x->swallowed > MF_HTTP_SWALLOW_MAX ? MHD_NO : MHD_YES;
+    return x->discarded > MF_HTTP_DISCARD_MAX ? MHD_NO : MHD_YES;
 }
 
 enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection, const char *url,
@@ -555,7 +559,7 @@ enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection
         return exchange_body(x, data, len);
     if (!x->refused && x->request)
         exchange_advance(x);
-    if (x->state == MF_EXCHANGE_AWAY)
+    if (x->state == MF_EXCHANGE_FORWARDED)
         return MHD_YES;
     return exchange_answer(x);
 }

@@ -12,14 +12,15 @@
 #include <string.h>
 #include <strings.h>
 
-#define N_BUCKETS    4096 /* two visitors of one bucket share it: rare, and nobody can choose whose */
-#define WRONG_RATE   0.5  /* tokens a second that may be wrong */
+/* hash collisions share a bucket; the secret seed keeps clients from choosing one */
+#define N_BUCKETS    4096
+#define WRONG_RATE   0.5 /* failed tokens per second and address */
 #define WRONG_BURST  20.0
 #define BURST_FACTOR 2.0
 
 struct bucket {
     double left;
-    int64_t at_ms; /* 0: full */
+    int64_t at_ms; /* time of the last refill; 0: the bucket is full */
 };
 
 struct limit {
@@ -29,8 +30,8 @@ struct limit {
 
 struct mf_gate {
     char *database;
-    struct mf_store *store; /* opened when the writer has made it */
-    uint64_t seed;          /* so that nobody outside knows who shares a bucket */
+    struct mf_store *store; /* NULL until the writer has created the database */
+    uint64_t seed;          /* secret, so that clients cannot predict collisions */
     struct limit requests, wrong;
 };
 
@@ -63,9 +64,9 @@ struct mf_gate *mf_gate_free(struct mf_gate *g)
     return NULL;
 }
 
-/* ---- how often ---- */
+/* ---- rate limits ---- */
 
-/* By the network of 64 bits that one visitor has of IPv6, and by IPv4 address, also where a socket of IPv6 took it. */
+/* Hashes an IPv4 address (also if mapped to IPv6) or an IPv6 /64 prefix, which one client may own. */
 static uint64_t hash_address(const struct mf_gate *g, const struct sockaddr *from)
 {
     if (from && from->sa_family == AF_INET6) {
@@ -77,9 +78,9 @@ static uint64_t hash_address(const struct mf_gate *g, const struct sockaddr *fro
     return g->seed;
 }
 
-static struct bucket *fill(struct limit *l, uint64_t who)
+static struct bucket *fill(struct limit *l, uint64_t client)
 {
-    struct bucket *b = &l->buckets[(who ^ who >> 32) % N_BUCKETS];
+    struct bucket *b = &l->buckets[(client ^ client >> 32) % N_BUCKETS];
     int64_t now = mf_now_ms();
     double more = (double)(now - b->at_ms) * 1e-3 * l->rate;
     b->left = b->at_ms == 0 ? l->burst : MF_MIN(l->burst, b->left + more);
@@ -87,27 +88,26 @@ static struct bucket *fill(struct limit *l, uint64_t who)
     return b;
 }
 
-static int refuse_often(struct mf_response *p, const struct limit *l, const struct bucket *b,
-                        const char *what)
+static int refuse_rate(struct mf_response *p, const struct limit *l, const struct bucket *b, const char *what)
 {
-    (void)mf_refuse(p, 429, "too many %s; at most %g a second", what, l->rate);
+    (void)mf_refuse(p, 429, "too many %s; the limit is %g per second", what, l->rate);
     (void)mf_respond_header(p, "Retry-After", "%d", (int)((1 - b->left) / l->rate) + 1);
     return -EINVAL;
 }
 
-static int count_request(struct mf_gate *g, uint64_t who, struct mf_response *p)
+static int count_request(struct mf_gate *g, uint64_t client, struct mf_response *p)
 {
     struct bucket *b;
     if (g->requests.rate <= 0)
         return 0;
-    b = fill(&g->requests, who);
+    b = fill(&g->requests, client);
     if (b->left < 1)
-        return refuse_often(p, &g->requests, b, "requests");
+        return refuse_rate(p, &g->requests, b, "requests");
     b->left -= 1;
     return 0;
 }
 
-/* ---- who ---- */
+/* ---- authentication ---- */
 
 const char *mf_gate_bearer(const char *authorization)
 {
@@ -118,7 +118,7 @@ const char *mf_gate_bearer(const char *authorization)
     return authorization + strspn(authorization, " ");
 }
 
-/* 1: it stands; 0: it does not; -errno: the store cannot be read. */
+/* Returns 1 if the token is valid, 0 if not, -errno if the store cannot be read. */
 static int find_token(struct mf_gate *g, const char *text, int64_t *ret_id, enum mf_role *ret_role)
 {
     uint8_t secret[MF_KEY_SIZE];
@@ -128,60 +128,62 @@ static int find_token(struct mf_gate *g, const char *text, int64_t *ret_id, enum
     return r < 0 ? r : mf_store_token_check(g->store, *ret_id, secret, mf_wall_ms(), ret_role);
 }
 
-static int refuse_unknown(struct mf_response *p, const char *detail)
+static int refuse_unauthenticated(struct mf_response *p, const char *detail)
 {
     (void)mf_refuse_at(p, 401, "header.Authorization", "token", "%s", detail);
     (void)mf_respond_header(p, "WWW-Authenticate", "Bearer realm=\"moefarm\"");
     return -EINVAL;
 }
 
-static int check_token(struct mf_gate *g, const struct mf_visit *v, const char *text, struct mf_response *p,
-                       int64_t *ret_token)
+static int check_token(struct mf_gate *g, const struct mf_gate_request *v, const char *text,
+                       struct mf_response *p, int64_t *ret_token)
 {
     enum mf_role role = MF_ROLE_NONE;
     int64_t id = 0;
-    uint64_t who = hash_address(g, v->from);
-    struct bucket *wrong = fill(&g->wrong, who);
+    uint64_t client = hash_address(g, v->from);
+    struct bucket *wrong = fill(&g->wrong, client);
     if (wrong->left < 1)
-        return refuse_often(p, &g->wrong, wrong, "wrong tokens");
+        return refuse_rate(p, &g->wrong, wrong, "failed tokens");
     int r = find_token(g, text, &id, &role);
     if (r < 0) {
-        (void)mf_refuse(p, 503, "the store cannot be read now");
+        (void)mf_refuse(p, 503, "the store cannot be read now; try again");
         (void)mf_respond_header(p, "Retry-After", "1");
         return -EINVAL;
     }
     if (r == 0) {
         wrong->left -= 1;
-        return refuse_unknown(p,
-                              "the token is unknown, expired or revoked; ask an admin of this farm for one");
+        return refuse_unauthenticated(
+            p, "the token is unknown, expired or revoked; ask an administrator of the farm for a new one");
     }
     if (count_request(g, mf_hash64(&id, sizeof(id), g->seed), p) < 0)
         return -EINVAL;
     if (role < v->needs)
         return mf_refuse_at(p, 403, "header.Authorization", "role",
-                            "this takes a token of role %s; this one is of role %s", mf_role_name(v->needs),
-                            mf_role_name(role));
+                            "this route needs a token of role %s, this token has role %s",
+                            mf_role_name(v->needs), mf_role_name(role));
     *ret_token = id;
     return 0;
 }
 
-int mf_gate_check(struct mf_gate *g, const struct mf_visit *v, struct mf_response *p, int64_t *ret_token)
+int mf_gate_check(struct mf_gate *g, const struct mf_gate_request *v, struct mf_response *p,
+                  int64_t *ret_token)
 {
     const char *text = mf_gate_bearer(v->authorization);
     text = text ? text : v->cookie;
     *ret_token = 0;
-    /* The page itself is for everybody: also for those whose token has ended, who can give another one there */
+    /* The status page needs no token: a user whose token has expired enters a new one there. */
     if (v->needs == MF_ROLE_NONE || !text) {
         if (count_request(g, hash_address(g, v->from), p) < 0)
             return -EINVAL;
         return v->needs == MF_ROLE_NONE
                    ? 0
-                   : refuse_unknown(p, "an access token is needed: Authorization: Bearer TOKEN");
+                   : refuse_unauthenticated(p,
+                                            "this route needs an access token: Authorization: Bearer TOKEN");
     }
     return check_token(g, v, text, p, ret_token);
 }
 
-bool mf_gate_stands(struct mf_gate *g, int64_t token)
+bool mf_gate_token_valid(struct mf_gate *g, int64_t token)
 {
-    return g->store && mf_store_token_stands(g->store, token, mf_wall_ms()) > 0;
+    return g->store && mf_store_token_is_valid(g->store, token, mf_wall_ms()) > 0;
 }

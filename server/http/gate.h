@@ -1,8 +1,8 @@
-/* Who asks at the API, whether they may, and how often. Belongs to the HTTP thread.
+/* Authentication, authorisation and rate limits of HTTP requests. Used by the HTTP thread only.
  *
- * A token is looked up in the store, through a read-only connection of the HTTP thread's own, at every request: one that is
- * revoked is of no use from the commit on. Requests are counted for each token, for those without one for each address
- * (IPv6: its /64), and wrong tokens for each address besides. */
+ * Each request looks up its token in the store over a read-only connection, so revoking a token takes effect
+ * with the commit. Requests are limited per token, or per address (IPv6: /64 prefix) if they carry no token.
+ * Failed tokens are limited per address as well. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,19 +17,22 @@
 
 struct mf_gate;
 
-/* database: copied. rate: requests a second of one token or address, twice that at once; 0: no bound. */
+/* Copies database. rate: requests per second per token or address, with bursts of twice that; 0: unlimited.
+ */
 int mf_gate_new(const char *database, int64_t rate, struct mf_gate **ret);
 struct mf_gate *mf_gate_free(struct mf_gate *g);
 MF_DEFINE_CLEANUP(struct mf_gate *, mf_gate_free);
 
-struct mf_visit {
+struct mf_gate_request {
     const struct sockaddr *from;
-    const char *authorization, *cookie; /* as they came; NULL: absent */
+    const char *authorization, *cookie; /* header and cookie values; NULL if absent */
     enum mf_role needs;
 };
-/* 0: in, with the token's number (0: nobody in particular); negative: p is the refusal, 401, 403, 429 or 503. */
-int mf_gate_check(struct mf_gate *g, const struct mf_visit *v, struct mf_response *p, int64_t *ret_token);
-/* Does the token of a stream still stand? */
-bool mf_gate_stands(struct mf_gate *g, int64_t token);
-/* The text of a token that "Authorization: Bearer" holds; NULL: it holds none. */
+/* Returns 0 and the token's id (0: no token needed), or a negative value with p set to 401, 403, 429 or 503.
+ */
+int mf_gate_check(struct mf_gate *g, const struct mf_gate_request *v, struct mf_response *p,
+                  int64_t *ret_token);
+/* Returns true unless the token has expired or was revoked. */
+bool mf_gate_token_valid(struct mf_gate *g, int64_t token);
+/* Returns the token in "Authorization: Bearer TOKEN", or NULL if there is none. */
 const char *mf_gate_bearer(const char *authorization);

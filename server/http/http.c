@@ -16,12 +16,12 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* What a stream can be behind before it reads the table. */
+/* Capacity of the ring of events. A stream that falls further behind reads the table `event`. */
 #define RING_EVENTS 8192
 #define RING_BYTES  (2u << 20)
-/* Requests waiting for the writer or for readers. */
+/* Maximum requests that wait for the writer, or for the readers. */
 #define BUS_HWM 1000
-/* A header block larger than this is refused by libmicrohttpd with 431. */
+/* libmicrohttpd answers larger header blocks with 431. */
 #define CONNECTION_MEMORY (32u << 10)
 #define TLS_PRIORITIES    "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define STREAMS_CHECK_MS  500
@@ -66,7 +66,7 @@ union address {
     struct sockaddr_in6 v6;
 };
 
-/* -EINVAL: no address. */
+/* Returns -EINVAL unless text is an IPv4 or IPv6 address. */
 static int parse_address(const char *text, int port, union address *ret, socklen_t *ret_len,
                          bool *ret_loopback)
 {
@@ -96,13 +96,13 @@ static int open_listener(struct mf_http *h, char *why, size_t why_cap)
     bool loopback = false;
     int r = parse_address(text, h->options.port, &address, &len, &loopback);
     if (r < 0) {
-        mf_format(why, why_cap, "%s is no address: give one as 127.0.0.1 or ::1", text);
+        mf_format(why, why_cap, "%s is not an IP address; use 127.0.0.1 or ::1, for example", text);
         return r;
     }
     if (!loopback && (!h->gate || (!h->options.certificate && !h->options.plain))) {
         mf_format(
             why, why_cap,
-            "%s is not a loopback address: there, tokens and TLS are needed; give a certificate and its key",
+            "%s is not a loopback address and requires tokens and TLS: configure a certificate and its key",
             text);
         return -EPERM;
     }
@@ -126,16 +126,16 @@ __attribute__((format(printf, 2, 0))) static void daemon_log(void *cls, const ch
     (void)vsnprintf(line, sizeof(line), format, args);
     line[strcspn(line, "\n")] = 0;
     log_debug("http: %s", line);
-    if (!h->daemon && !h->unopened[0])
-        (void)mf_copy(h->unopened, sizeof(h->unopened), line);
+    if (!h->daemon && !h->start_error[0])
+        (void)mf_copy(h->start_error, sizeof(h->start_error), line);
 }
 
-/* errno is of whatever the library did last. What it says first is the reason, what follows is where it was then. */
+/* libmicrohttpd does not set errno reliably. Its first log message has the cause; later ones only the place.
+ */
 static int refuse_daemon(const struct mf_http *h, char *why, size_t why_cap)
 {
-    mf_format(why, why_cap, "%s%s",
-              h->tls ? "it takes a PEM certificate and the PEM key that belongs to it: " : "",
-              h->unopened[0] ? h->unopened : "libmicrohttpd does not start");
+    mf_format(why, why_cap, "%s%s", h->tls ? "expected a PEM certificate and its PEM key: " : "",
+              h->start_error[0] ? h->start_error : "libmicrohttpd failed to start");
     return -EIO;
 }
 
@@ -157,7 +157,7 @@ static int open_daemon(struct mf_http *h, char *why, size_t why_cap)
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)h->options.idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
         h->gate ? (unsigned)o->connections / 2 : 0, MHD_OPTION_ARRAY, h->tls ? tls : tls + 3, MHD_OPTION_END);
-    o->certificate = o->key = NULL; /* the caller's texts */
+    o->certificate = o->key = NULL; /* owned by the caller, valid until mf_http_start returns */
     if (!h->daemon)
         return refuse_daemon(h, why, why_cap);
     h->listen_fd = -1;
@@ -171,7 +171,7 @@ static int open_daemon(struct mf_http *h, char *why, size_t why_cap)
 static void take_replies(struct mf_http *h)
 {
     struct mf_request *r;
-    while (mf_bus_take(h->replies, &r) > 0)
+    while (mf_bus_recv_pointer(h->replies, &r) > 0)
         mf_exchange_return(h, r);
 }
 
@@ -192,28 +192,28 @@ static void take_events(struct mf_http *h)
 static long poll_timeout(struct mf_http *h)
 {
     unsigned long long ms;
-    /* What MHD knows of deadlines is not all: a connection that waits for a free place, a silent stream. */
-    long beat = MF_MIN(500, MF_MAX(10, h->options.beat_ms / 4));
-    if (MHD_get_timeout(h->daemon, &ms) == MHD_YES && ms < (unsigned long long)beat)
+    /* MHD_get_timeout does not cover keepalive comments and connections that wait for a free slot. */
+    long longest = MF_MIN(500, MF_MAX(10, h->options.keepalive_ms / 4));
+    if (MHD_get_timeout(h->daemon, &ms) == MHD_YES && ms < (unsigned long long)longest)
         return (long)ms;
-    return beat;
+    return longest;
 }
 
-/* Answers what still can be answered; every connection must be resumed before the daemon is stopped. */
+/* Finishes the requests in progress. All connections must be resumed before MHD_stop_daemon. */
 static void wind_down(struct mf_http *h)
 {
     uint64_t n;
-    (void)!read(h->stop_fd, &n, sizeof(n)); /* what mf_http_stop() wrote before it is seen after it */
+    (void)!read(h->stop_fd, &n, sizeof(n)); /* synchronises with mf_http_stop: makes stop_wait_ms visible */
     h->stopping = true;
     int64_t until = mf_now_ms() + h->stop_wait_ms;
-    while (h->n_away > 0 && mf_now_ms() < until) {
+    while (h->n_forwarded > 0 && mf_now_ms() < until) {
         zmq_pollitem_t item = {h->replies, 0, ZMQ_POLLIN, 0};
         (void)zmq_poll(&item, 1, 10);
         take_replies(h);
         (void)MHD_run(h->daemon);
     }
     for (struct mf_exchange *x = h->exchanges; x; x = x->next)
-        if (x->state == MF_EXCHANGE_AWAY || (x->stream && x->stream->idle))
+        if (x->state == MF_EXCHANGE_FORWARDED || (x->stream && x->stream->idle))
             MHD_resume_connection(x->connection);
     (void)MHD_run(h->daemon);
 }
@@ -248,7 +248,7 @@ static void set_defaults(struct mf_http *h)
     o->connections = o->connections > 0 ? o->connections : 512;
     o->streams = o->streams > 0 ? o->streams : 128;
     o->idle_s = o->idle_s > 0 ? o->idle_s : 30;
-    o->beat_ms = o->beat_ms > 0 ? o->beat_ms : 15000;
+    o->keepalive_ms = o->keepalive_ms > 0 ? o->keepalive_ms : 15000;
 }
 
 int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, char *why, size_t why_cap)
@@ -312,7 +312,7 @@ struct mf_http *mf_http_stop(struct mf_http *h, int wait_ms)
     }
     if (h->daemon)
         MHD_stop_daemon(h->daemon);
-    /* Exchanges whose request never came back. */
+    /* Exchanges whose request was never returned. */
     while (h->exchanges) {
         struct mf_exchange *x = h->exchanges;
         h->exchanges = x->next;

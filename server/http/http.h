@@ -1,13 +1,14 @@
-/* The HTTP thread: libmicrohttpd on its epoll descriptor, replies and events from the other threads, all in
- * one poll. It owns every connection; a request that needs the store travels to the thread that owns the data
- * (server/farm/bus.h) while its connection is suspended.
+/* The HTTP thread. One poll loop serves libmicrohttpd (through its epoll descriptor), replies and events from
+ * the other threads. The thread owns every connection. While a request is with another thread
+ * (server/farm/bus.h), its connection is suspended.
  *
- * Bounds: connections, event streams, bytes of bodies in flight, requests in flight (by the sockets' high-water
- * marks), and an idle time per connection. What passes one is refused by 503 with Retry-After, or closed.
+ * Limits: connections, event streams, bytes of bodies in flight, requests in flight (by the sockets'
+ * high-water marks), and an idle time per connection. A request over a limit gets 503 with Retry-After, or
+ * its connection is closed.
  *
- * Beyond loopback every route that has a role (server/api/routes.h) asks for a token of it (server/http/gate.h), over TLS. Without tokens, a Host that is neither
- * localhost nor an address is refused, and a change asked for by another origin in any case, so that no web page a person
- * visits can reach the farm. */
+ * Non-loopback addresses require tokens, over TLS: a route with a role (server/api/routes.h) then needs a
+ * token of that role (server/http/gate.h). Two checks keep web pages of other sites out: without tokens, a
+ * Host that is neither localhost nor an IP address is refused; cross-origin changes are always refused. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,22 +19,25 @@
 struct mf_http;
 
 struct mf_http_options {
-    void *zmq;           /* context of the bus */
-    const char *address; /* "127.0.0.1" or "::1"; others only with tokens, and with TLS or plain */
-    int port;            /* 0: any free one */
-    int connections;     /* most at a time; 0: 512 */
-    int streams;         /* of which event streams; 0: 128 */
-    int idle_s;          /* silence after which a connection is closed; 0: 30 */
-    int beat_ms;         /* comment sent on a silent event stream; 0: 15,000 */
-    const char *tokens;  /* database that has them; NULL: whoever reaches the port may do everything */
-    int64_t rate;        /* of requests, with tokens: server/http/gate.h */
-    const char *certificate, *key; /* PEM texts, for TLS; NULL: plain HTTP. Used by mf_http_start only */
-    bool plain;                    /* plain HTTP beyond loopback too: TLS ends in front of it */
+    void *zmq; /* context of the inproc sockets */
+    /* default: "127.0.0.1"; other than loopback only with tokens, and with TLS or plain */
+    const char *address;
+    int port;           /* 0: any free port */
+    int connections;    /* maximum open connections; 0: 512 */
+    int streams;        /* maximum event streams, which count as connections; 0: 128 */
+    int idle_s;         /* idle time before a connection is closed, in s; 0: 30 */
+    int keepalive_ms;   /* interval of comments on a silent event stream, in ms; 0: 15000 */
+    const char *tokens; /* database with the tokens; NULL: every client may do everything */
+    int64_t rate;       /* requests per second per token or address; see server/http/gate.h */
+    /* TLS certificate and key (PEM); NULL: plain HTTP. Read by mf_http_start only */
+    const char *certificate, *key;
+    bool plain; /* allow plain HTTP on non-loopback addresses: a proxy terminates TLS */
 };
 
-/* Binds, starts the thread. -EPERM: not a loopback address, without tokens or TLS; -EADDRINUSE and the like; why says what to do. */
+/* Binds the port and starts the thread. Returns -EPERM for a non-loopback address without tokens or TLS, or
+ * another -errno, such as -EADDRINUSE. On an error, why says what to do. */
 int mf_http_start(const struct mf_http_options *options, struct mf_http **ret, char *why, size_t why_cap);
 int mf_http_port(const struct mf_http *h);
-/* Refuses what is under way by 503, ends the streams, joins the thread. The other threads must still answer or
- * already be gone: it waits for requests in flight at most wait_ms. NULL is fine. */
+/* Answers requests in progress with 503, ends the streams and joins the thread. Waits at most wait_ms for
+ * requests that other threads hold, so those threads must still answer or have exited. h may be NULL. */
 struct mf_http *mf_http_stop(struct mf_http *h, int wait_ms);

@@ -1,13 +1,14 @@
-/* What http.c (the thread), exchange.c (one request) and stream.c (event streams) share. All of it belongs to
- * the HTTP thread.
+/* Shared by http.c (the thread), exchange.c (one request) and stream.c (event streams). Used by the HTTP
+ * thread only.
  *
  * An exchange is one request on one connection:
  *
- *   READING ─body complete─► AWAY ─last hop back─► READY ─► ANSWERED ─► freed when the connection says so
- *      └───────refused───────────────────────────────┘
+ *   READING ─body complete─► FORWARDED ─last hop returned─► READY ─► ANSWERED ─► freed when MHD completes it
+ *      └───────refused────────────────────────────────────────┘
  *
- * AWAY: the request is with another thread and the connection is suspended, so MHD neither times it out nor
- * frees it. A stream's exchange is ANSWERED and may go AWAY again to read what the ring has lost. */
+ * FORWARDED: another thread holds the request. The connection is suspended, so MHD neither times it out nor
+ * frees it. The exchange of a stream is ANSWERED; it becomes FORWARDED again to read events that the ring has
+ * dropped. */
 #pragma once
 
 #include <microhttpd.h>
@@ -23,35 +24,40 @@
 #include "server/http/metrics.h"
 #include "server/http/request.h"
 
-/* Bodies in flight together; one alone may have MF_REQUEST_BODY_MAX. */
+/* Total size of bodies in flight; the limit of one body is MF_REQUEST_BODY_MAX. */
 #define MF_HTTP_BODIES_MAX (64u << 20)
-/* A refused body is read to its end up to this, so that the client gets to see the answer. */
-#define MF_HTTP_SWALLOW_MAX (64u << 20)
+/* A refused body of at most this size is read to its end, so that the client sees the response. */
+#define MF_HTTP_DISCARD_MAX (64u << 20)
 
-enum mf_exchange_state { MF_EXCHANGE_READING, MF_EXCHANGE_AWAY, MF_EXCHANGE_READY, MF_EXCHANGE_ANSWERED };
+enum mf_exchange_state {
+    MF_EXCHANGE_READING,
+    MF_EXCHANGE_FORWARDED,
+    MF_EXCHANGE_READY,
+    MF_EXCHANGE_ANSWERED
+};
 
 struct mf_stream {
-    int64_t batch;       /* 0: the whole farm */
-    int64_t cursor;      /* events up to this id were sent or do not concern it */
-    bool broken;         /* ends at the next read; the client comes back with its last id */
-    bool idle;           /* suspended, waiting for an event or the beat */
-    int64_t sent_ms;     /* when it last had something to send */
-    struct mf_buf chunk; /* being sent */
-    size_t at;           /* bytes of it that are gone */
+    int64_t batch;       /* 0: all batches */
+    int64_t cursor;      /* events up to this id were sent or do not belong to the batch */
+    bool broken;         /* ends at the next read; the client reconnects with its last id */
+    bool idle;           /* suspended until an event or the keepalive is due */
+    int64_t sent_ms;     /* when data was last sent */
+    struct mf_buf chunk; /* text being sent */
+    size_t at;           /* bytes of the chunk already sent */
 };
 
 struct mf_exchange {
     struct mf_http *http;
     struct MHD_Connection *connection;
     enum mf_exchange_state state;
-    struct mf_request *request; /* NULL while AWAY */
-    bool refused;               /* request->response is the refusal; the rest of the body is swallowed */
-    size_t swallowed;
-    size_t body_bytes; /* counted in http->body_bytes */
-    int route;         /* index for the metrics; -1: none matched */
-    int64_t token;     /* that let it in; 0: none */
+    struct mf_request *request; /* NULL while FORWARDED */
+    bool refused;               /* request->response is the refusal; the rest of the body is discarded */
+    size_t discarded;
+    size_t body_bytes; /* part of http->body_bytes */
+    int route;         /* index for the metrics; -1: no route matched */
+    int64_t token;     /* id of the access token; 0: none */
     int64_t start_ms;
-    struct mf_stream *stream; /* NULL for all else */
+    struct mf_stream *stream; /* NULL unless this is an event stream */
     struct mf_exchange *prev, *next;
 };
 
@@ -60,17 +66,17 @@ struct mf_http {
     int port, listen_fd, epoll_fd, stop_fd;
     void *requests, *reads, *replies, *events_in;
     struct MHD_Daemon *daemon;
-    char unopened[256]; /* what libmicrohttpd said first while it was started */
+    char start_error[256]; /* first message that libmicrohttpd logged during start */
     pthread_t thread;
     bool started, stopping;
     int stop_wait_ms;
-    struct mf_exchange *exchanges; /* all that live */
-    int n_away, n_streams;
+    struct mf_exchange *exchanges; /* all exchanges */
+    int n_forwarded, n_streams;
     size_t body_bytes;
     struct mf_events *ring;
     bool tls;
-    struct mf_gate *gate; /* NULL: no tokens are needed */
-    int64_t gate_ms;      /* when the streams' tokens were looked at */
+    struct mf_gate *gate; /* NULL: no tokens needed */
+    int64_t gate_ms;      /* time of the last check of the streams' tokens */
     struct mf_http_counters counters;
 };
 
@@ -80,18 +86,19 @@ enum MHD_Result mf_exchange_handle(void *http, struct MHD_Connection *connection
                                    void **state);
 void mf_exchange_completed(void *http, struct MHD_Connection *connection, void **state,
                            enum MHD_RequestTerminationCode code);
-/* A request came back from another thread. */
+/* Handles a request that another thread has returned. */
 void mf_exchange_return(struct mf_http *h, struct mf_request *r);
-/* Sends x's request to the owner of its next hop and marks it AWAY; the caller suspends the connection. */
+/* Sends x's request to the thread of its next hop and marks x FORWARDED. The caller suspends the connection.
+ */
 int mf_exchange_send(struct mf_exchange *x);
 
 /* stream.c */
-/* The response of an accepted stream; NULL when it cannot be made. The exchange's request gives its start. */
+/* Returns the response of an accepted stream, starting at the request's cursor; NULL if out of memory. */
 struct MHD_Response *mf_stream_open(struct mf_exchange *x);
 void mf_stream_free(struct mf_exchange *x);
-/* What the reader found of the events that x missed. */
+/* Adds the missed events that a reader has found, and resumes the connection. */
 void mf_stream_caught_up(struct mf_exchange *x);
-/* Ends the streams whose token does not stand any more. */
+/* Ends the streams whose token has expired or was revoked. */
 void mf_streams_check(struct mf_http *h);
-/* Wakes the streams that an event concerns; with beat, those that were silent for long too. */
-void mf_streams_wake(struct mf_http *h, bool beat);
+/* Wakes idle streams that have new events; with keepalive, also streams that are silent for keepalive_ms. */
+void mf_streams_wake(struct mf_http *h, bool keepalive);

@@ -1,12 +1,12 @@
-/* Prometheus text exposition, and the counters that the HTTP thread keeps for it. Labels come from fixed sets
- * (routes, codes, states, phases) or from the farm's own workers, so the number of series is bounded. */
+/* Prometheus text format, and the counters of the HTTP thread. Label values come from fixed sets (routes,
+ * codes, states, phases) or are the farm's workers, so the number of time series is bounded. */
 #pragma once
 
 #include <stdint.h>
 
 #include "common/base/buf.h"
 
-/* More routes than the table has, plus one for requests that match none. */
+/* Upper limit of the number of routes, plus one for requests that match no route. */
 #define MF_HTTP_ROUTES_MAX 96
 
 #define MF_HTTP_CODES_MAP(X) \
@@ -17,17 +17,22 @@
 #define MF_HTTP_N_CODES         (0 MF_HTTP_CODES_MAP(MF_HTTP_CODE_ONE_))
 
 struct mf_http_counters {
-    int64_t start_ms;                                           /* of the process, wall clock */
-    uint64_t requests[MF_HTTP_ROUTES_MAX][MF_HTTP_N_CODES + 1]; /* the last: any other code */
-    double seconds[MF_HTTP_ROUTES_MAX];                         /* from first byte read to answer queued */
+    /* process start, wall clock, in ms since 1970 */
+    int64_t start_ms;
+    uint64_t requests[MF_HTTP_ROUTES_MAX][MF_HTTP_N_CODES + 1]; /* last column: any other code */
+    /* from the first byte read to the response queued */
+    double seconds[MF_HTTP_ROUTES_MAX];
     int connections, streams, away;
 };
 
-/* route -1: no route matched. */
+/* Status codes that are counted by themselves. */
+extern const int mf_http_codes[MF_HTTP_N_CODES];
+
+/* route: index into mf_routes(), -1 if no route matched. seconds: duration of the request. */
 void mf_http_count(struct mf_http_counters *c, int route, int status, double seconds);
 
 enum mf_metric_type { MF_METRIC_GAUGE, MF_METRIC_COUNTER, MF_METRIC_HISTOGRAM };
-/* HELP and TYPE lines; each name once, before its samples. */
+/* Appends the HELP and TYPE lines. Call once per metric, before its samples. */
 void mf_metric_head(struct mf_buf *out, const char *name, enum mf_metric_type type, const char *help);
-/* A label's value, escaped. */
+/* Appends a label value, escaped. */
 void mf_metric_label(struct mf_buf *out, const char *value);

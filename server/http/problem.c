@@ -50,7 +50,7 @@ static void response_reset(struct mf_response *p, int status, const char *conten
     p->content_type = content_type;
 }
 
-/* Out of memory while saying so: a constant body is left. */
+/* Fallback if building the error response runs out of memory: a constant body. */
 static void respond_constant(struct mf_response *p)
 {
     response_reset(p, 500, "application/problem+json");
@@ -155,23 +155,6 @@ int mf_refuse_at(struct mf_response *p, int status, const char *at, const char *
 int mf_refuse_errno(struct mf_response *p, int r, const char *doing)
 {
     return mf_refuse(p, 500, "%s: %s", doing, strerror(-r));
-}
-
-int mf_request_object(struct mf_request *r, cJSON **ret)
-{
-    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
-    if (!json && errno == ENOMEM)
-        return mf_refuse_errno(&r->response, -ENOMEM, "read the body");
-    if (!json)
-        return mf_refuse_at(
-            &r->response, 400, "body", "json",
-            "the body is no JSON from line %zu on: a comma, a quote or a bracket is missing or "
-            "too many, or a text is no UTF-8",
-            mf_json_broken_line(r->body.data, r->body.len));
-    if (!cJSON_IsObject(json))
-        return mf_refuse_at(&r->response, 400, "body", "json", "the body is JSON, but not an object");
-    *ret = MF_TAKE(json);
-    return 0;
 }
 
 int mf_respond_header(struct mf_response *p, const char *name, const char *format, ...)

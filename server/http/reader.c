@@ -1,10 +1,10 @@
 #include "server/http/reader.h"
 
 #include "common/base/log.h"
-#include "server/api/routes.h"
 #include "server/farm/bus.h"
 #include "server/http/problem.h"
 #include "server/http/request.h"
+#include "server/http/route.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -24,10 +24,10 @@ struct thread {
 struct mf_readers {
     char *path;
     int stop_fd;
-    pthread_mutex_t turn; /* to take from in */
-    void *in;      /* of all threads: one queue, so that a request waits only while all of them are busy */
-    int n_threads; /* running */
-    int n_sockets; /* threads whose socket is made */
+    pthread_mutex_t in_lock; /* held to receive from `in` */
+    void *in;                /* PULL socket shared by all threads */
+    int n_threads;           /* running */
+    int n_sockets;           /* threads whose `out` was created */
     struct thread *threads;
 };
 
@@ -49,7 +49,7 @@ static void work(struct thread *t, struct mf_request *r)
         e = mf_store_begin(reader->store);
     if (e < 0) {
         (void)log_err(e, "open a snapshot for %s", r->route->path);
-        refuse(r, "the store cannot be read now; see the server's log");
+        refuse(r, "the store cannot be read now; see the log of moefarmd");
         return;
     }
     (void)mf_request_run(r, reader);
@@ -58,16 +58,16 @@ static void work(struct thread *t, struct mf_request *r)
     mf_store_rollback(reader->store);
 }
 
-/* One idle thread waits at the socket and the others for their turn at it: the lock hands the socket from thread to thread, as ZeroMQ
- * allows. NULL: stop. */
+/* The thread that holds the lock polls the socket; idle threads wait for the lock. ZeroMQ allows handing a
+ * socket to another thread under a lock. Returns NULL on stop. */
 static struct mf_request *take(struct mf_readers *readers)
 {
     zmq_pollitem_t items[] = {{NULL, readers->stop_fd, ZMQ_POLLIN, 0}, {readers->in, 0, ZMQ_POLLIN, 0}};
     struct mf_request *r = NULL;
-    (void)pthread_mutex_lock(&readers->turn);
+    (void)pthread_mutex_lock(&readers->in_lock);
     while (!r && (zmq_poll(items, 2, -1) >= 0 || errno == EINTR) && !items[0].revents)
-        (void)mf_bus_take(readers->in, &r);
-    (void)pthread_mutex_unlock(&readers->turn);
+        (void)mf_bus_recv_pointer(readers->in, &r);
+    (void)pthread_mutex_unlock(&readers->in_lock);
     return r;
 }
 
@@ -76,8 +76,8 @@ static void *thread_main(void *arg)
     struct thread *t = arg;
     for (struct mf_request *r; (r = take(t->readers));) {
         work(t, r);
-        /* The HTTP thread is gone: nobody waits for the answer. */
-        if (mf_bus_give(t->out, r) < 0)
+        /* The HTTP thread has exited; the response has no receiver. */
+        if (mf_bus_send_pointer(t->out, r) < 0)
             (void)mf_request_free(r);
     }
     t->reader.store = mf_store_free(t->reader.store);
@@ -88,7 +88,7 @@ static int open_in(struct mf_readers *r, void *zmq)
 {
     int one = 1;
     r->in = zmq_socket(zmq, ZMQ_PULL);
-    /* Within a process a queue holds what both its ends allow: the HTTP thread's end is to set how many wait. */
+    /* An inproc queue holds the sum of both high-water marks; let the HTTP thread's end set the limit. */
     if (!r->in || zmq_setsockopt(r->in, ZMQ_RCVHWM, &one, sizeof(one)) < 0 ||
         zmq_connect(r->in, MF_BUS_READS) < 0)
         return -errno;
@@ -111,7 +111,7 @@ int mf_readers_start(void *zmq, const char *path, int n, struct mf_readers **ret
     struct mf_readers *r = calloc(1, sizeof(*r));
     if (!r)
         return -ENOMEM;
-    r->turn = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    r->in_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     r->path = strdup(path);
     r->threads = calloc((size_t)n, sizeof(*r->threads));
     r->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -148,11 +148,11 @@ struct mf_readers *mf_readers_stop(struct mf_readers *r)
             (void)zmq_close(r->threads[i].out);
     }
     struct mf_request *left;
-    while (r->in && mf_bus_take(r->in, &left) > 0)
+    while (r->in && mf_bus_recv_pointer(r->in, &left) > 0)
         (void)mf_request_free(left);
     if (r->in)
         (void)zmq_close(r->in);
-    (void)pthread_mutex_destroy(&r->turn);
+    (void)pthread_mutex_destroy(&r->in_lock);
     mf_closep(&r->stop_fd);
     free(r->threads);
     free(r->path);

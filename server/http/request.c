@@ -1,9 +1,11 @@
 #include "server/http/request.h"
 
 #include "common/base/cleanup.h"
+#include "common/base/json.h"
 #include "common/base/text.h"
 #include "server/http/problem.h"
 
+#include <errno.h>
 #include <string.h>
 
 struct mf_request *mf_request_new(void)
@@ -52,7 +54,7 @@ bool mf_request_flag(const struct mf_request *r, const char *name)
     return value;
 }
 
-bool mf_request_has(const struct mf_request *r, const char *etag)
+bool mf_request_etag_matches(const struct mf_request *r, const char *etag)
 {
     const char *tags = r->if_none_match;
     if (strcmp(tags, "*") == 0)
@@ -63,4 +65,22 @@ bool mf_request_has(const struct mf_request *r, const char *etag)
             return true;
     }
     return false;
+}
+
+int mf_request_object(struct mf_request *r, cJSON **ret)
+{
+    _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r->body.data, r->body.len, MF_REQUEST_BODY_MAX);
+    if (!json && errno == ENOMEM)
+        return mf_refuse_errno(&r->response, -ENOMEM, "read the body");
+    if (!json)
+        return mf_refuse_at(
+            &r->response, 400, "body", "json",
+            "the body is not valid JSON at line %zu: check for a missing or extra comma, quote or "
+            "bracket, or a string that is not UTF-8",
+            mf_json_error_line(r->body.data, r->body.len));
+    if (!cJSON_IsObject(json))
+        return mf_refuse_at(&r->response, 400, "body", "json",
+                            "the body is JSON, but not an object: expected {…}");
+    *ret = MF_TAKE(json);
+    return 0;
 }

@@ -1,17 +1,19 @@
-/* One HTTP request on its way through the threads, and its response.
+/* An HTTP request that is passed between threads, and its response.
  *
- * The HTTP thread makes a request, sends its pointer as a message and does not touch it again; the thread that
- * owns the route's data (the writer for changes, a reader for the rest) fills the response and sends the
- * pointer back. Ownership moves with the message: no thread shares memory with another. */
+ * The HTTP thread creates a request and sends its pointer as a message. The thread that owns the route's data
+ * (the writer for changes, a reader for the rest) fills in the response and sends the pointer back. Ownership
+ * moves with the message: two threads never access a request at the same time. */
 #pragma once
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "common/base/buf.h"
 #include "server/api/cursor.h"
-#include "server/farm/farm.h"
+#include "server/farm/farm_stats.h"
+#include "server/http/response.h"
 
 struct mf_route;
 
@@ -20,26 +22,16 @@ struct mf_route;
 #define MF_REQUEST_BODY_MAX  (16u << 20)
 
 struct mf_query_item {
-    char *name, *value; /* decoded */
-};
-
-struct mf_response {
-    int status;               /* HTTP status; 0: no answer yet */
-    bool stream;              /* goes on as text/event-stream */
-    const char *content_type; /* static text */
-    char etag[72];            /* quoted, "" for none */
-    char headers[4][2][160];  /* further ones: name, value; "" ends */
-    struct mf_buf body;
-    int fd; /* >= 0: the body is this file, unlinked already; body is then empty */
+    char *name, *value; /* percent-decoded */
 };
 
 struct mf_request {
     const struct mf_route *route;
-    int hop;                          /* which of the route's hops comes next */
-    void *exchange;                   /* the HTTP thread's own; others pass it on */
-    int64_t path_id[2];               /* the numbers in the path, in order */
-    char path_name[MF_PATH_NAME_MAX]; /* the name in it; "" for none */
-    int64_t token;                    /* that let it in; 0: none was needed */
+    int hop;                          /* index of the next hop of the route */
+    void *exchange;                   /* struct mf_exchange; opaque outside the HTTP thread */
+    int64_t path_id[2];               /* numbers in the path, in order */
+    char path_name[MF_PATH_NAME_MAX]; /* name in the path; "" if none */
+    int64_t token;                    /* id of the access token; 0 if none was needed */
     int n_query;
     struct mf_query_item query[MF_REQUEST_QUERY_MAX];
     char content_type[96];
@@ -47,21 +39,24 @@ struct mf_request {
     char if_none_match[160];
     char last_event_id[32];
     struct mf_buf body;
-    struct mf_page page; /* of a list's route */
-    void *work;          /* what one hop leaves for the next; freed by work_free */
+    struct mf_page page; /* list routes: requested page */
+    void *work;          /* state passed from one hop to the next; released by work_free */
     void (*work_free)(void *work);
-    int64_t cursor;       /* events: after which id (-1: the latest); on return up to which one was read */
-    bool following;       /* events: a stream that goes on from cursor */
-    int64_t first_cursor; /* events: after which id the stream began */
-    struct mf_farm_stats stats; /* metrics: filled by the writer's hop */
+    int64_t cursor;             /* events: last id already read, -1 for the latest; updated by the reader */
+    bool following;             /* events: catch-up read of a stream that is already open */
+    int64_t first_cursor;       /* events: id after which the stream began */
+    struct mf_farm_stats stats; /* metrics: filled in by the writer */
     struct mf_response response;
 };
 
 struct mf_request *mf_request_new(void);
 struct mf_request *mf_request_free(struct mf_request *r);
-/* NULL when absent. */
+/* Returns the decoded value, or NULL if the parameter is absent. */
 const char *mf_request_query(const struct mf_request *r, const char *name);
-/* A flag that is absent is false; its value was checked with the query. */
+/* Returns false if the parameter is absent. The route's query check has validated the value. */
 bool mf_request_flag(const struct mf_request *r, const char *name);
-/* The client has that version already: its If-None-Match names the tag. */
-bool mf_request_has(const struct mf_request *r, const char *etag);
+/* Returns true if If-None-Match contains the tag: the client has this version. */
+bool mf_request_etag_matches(const struct mf_request *r, const char *etag);
+/* Parses the request's body as a JSON object, which the caller owns. Responds with an error and returns
+ * -EINVAL if the body is not a JSON object or memory runs out. */
+int mf_request_object(struct mf_request *r, cJSON **ret);

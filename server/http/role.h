@@ -1,15 +1,15 @@
-/* What somebody may do at the API. */
+/* Roles of access tokens. */
 #pragma once
 
 #include "common/base/names.h"
 
-/* Each of the first four holds those before it. */
+/* READ to ADMIN are ordered: each role includes the ones before it. WORKER stands apart. */
 /* clang-format off */
-#define MF_ROLE_MAP(X, P)                                      \
-    X(P, NONE, "none")     /* nobody in particular */          \
-    X(P, READ, "read")                                         \
-    X(P, SUBMIT, "submit") /* batches of shapes */             \
-    X(P, ADMIN, "admin")   /* workers, tokens and keys */      \
-    X(P, WORKER, "worker") /* enrols one key, and nothing else */
+#define MF_ROLE_MAP(X, P)                                              \
+    X(P, NONE, "none")     /* no token required */                     \
+    X(P, READ, "read")                                                 \
+    X(P, SUBMIT, "submit") /* create batches */                        \
+    X(P, ADMIN, "admin")   /* manage workers, tokens and keys */       \
+    X(P, WORKER, "worker") /* enrols one worker key, nothing else */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_role, MF_ROLE_, MF_ROLE_MAP);

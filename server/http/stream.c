@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* About what one chunk holds; the buffer's ceiling leaves room for one long event. */
+/* Target size of a chunk. The maximum leaves room for one long event. */
 #define CHUNK_BYTES     (64u << 10)
 #define CHUNK_BYTES_MAX (4u << 20)
 
@@ -16,8 +16,7 @@ int mf_api_events(void *http, struct mf_request *r)
 {
     struct mf_http *h = http;
     if (h->n_streams >= h->options.streams || h->stopping) {
-        (void)mf_refuse(&r->response, 503, "%d event streams are open, the most there can be; close one",
-                        h->n_streams);
+        (void)mf_refuse(&r->response, 503, "%d event streams are open, the maximum: close one", h->n_streams);
         (void)mf_respond_header(&r->response, "Retry-After", "5");
         return 0;
     }
@@ -33,7 +32,7 @@ static void park(struct mf_exchange *x)
     MHD_suspend_connection(x->connection);
 }
 
-/* Moves the ring's events into the chunk, or asks a reader for those that the ring has lost. */
+/* Moves events from the ring into the chunk, or asks a reader for events that the ring has dropped. */
 static int stream_fill(struct mf_exchange *x)
 {
     struct mf_stream *s = x->stream;
@@ -62,7 +61,7 @@ static ssize_t stream_read(void *exchange, uint64_t pos, char *buf, size_t max)
         int r = stream_fill(x);
         if (r < 0)
             return MHD_CONTENT_READER_END_OF_STREAM;
-        if (x->state == MF_EXCHANGE_AWAY) {
+        if (x->state == MF_EXCHANGE_FORWARDED) {
             MHD_suspend_connection(x->connection);
             return 0;
         }
@@ -90,7 +89,7 @@ struct MHD_Response *mf_stream_open(struct mf_exchange *x)
     s->sent_ms = mf_now_ms();
     x->stream = s;
     x->http->n_streams++;
-    /* The bare id makes a reconnection before the first event lose nothing. */
+    /* An id without data: a client that reconnects before the first event loses nothing. */
     mf_buf_addf(&s->chunk, ": moefarm events\nretry: 1000\n");
     mf_buf_addf(&s->chunk, "id: %lld\n\n", (long long)r->first_cursor);
     if (mf_buf_add(&s->chunk, r->response.body.data, r->response.body.len) < 0)
@@ -116,7 +115,7 @@ void mf_stream_caught_up(struct mf_exchange *x)
         s->broken = mf_buf_add(&s->chunk, r->response.body.data, r->response.body.len) < 0;
         mf_buf_clear(&r->response.body);
     } else {
-        /* The cursor is where it was: going on would ask again without end. */
+        /* The cursor has not moved, so continuing would repeat the failed read forever. */
         s->broken = true;
     }
     MHD_resume_connection(x->connection);
@@ -132,7 +131,7 @@ void mf_streams_check(struct mf_http *h)
 {
     h->gate_ms = mf_now_ms();
     for (struct mf_exchange *x = h->exchanges; x; x = x->next) {
-        if (!x->stream || x->stream->broken || mf_gate_stands(h->gate, x->token))
+        if (!x->stream || x->stream->broken || mf_gate_token_valid(h->gate, x->token))
             continue;
         x->stream->broken = true;
         if (x->stream->idle)
@@ -140,7 +139,7 @@ void mf_streams_check(struct mf_http *h)
     }
 }
 
-void mf_streams_wake(struct mf_http *h, bool beat)
+void mf_streams_wake(struct mf_http *h, bool keepalive)
 {
     int64_t now = mf_now_ms();
     for (struct mf_exchange *x = h->exchanges; x; x = x->next) {
@@ -152,11 +151,11 @@ void mf_streams_wake(struct mf_http *h, bool beat)
             wake(x);
             continue;
         }
-        if (x->state == MF_EXCHANGE_AWAY) {
+        if (x->state == MF_EXCHANGE_FORWARDED) {
             s->idle = false;
             continue;
         }
-        if (s->chunk.len == 0 && beat && now - s->sent_ms >= h->options.beat_ms)
+        if (s->chunk.len == 0 && keepalive && now - s->sent_ms >= h->options.keepalive_ms)
             mf_buf_adds(&s->chunk, ": beat\n\n");
         if (s->chunk.len > 0)
             wake(x);

@@ -11,7 +11,7 @@
 #define ENDPOINT "inproc://zeromq.zap.01"
 #define VERSION  "1.0"
 
-/* Frames of a request, behind the ROUTER's own: empty, version, id, domain, address, routing id, mechanism, key. */
+/* Frames of a ZAP request. FROM is the routing id that the ROUTER socket adds. */
 enum { FROM, EMPTY, REQUEST_VERSION, REQUEST_ID, DOMAIN, ADDRESS, ROUTING_ID, MECHANISM, KEY, N_FRAMES };
 
 struct mf_auth {
@@ -62,7 +62,7 @@ static bool frame_is(zmq_msg_t *frame, const char *text)
     return zmq_msg_size(frame) == strlen(text) && memcmp(zmq_msg_data(frame), text, strlen(text)) == 0;
 }
 
-static bool take_frame(struct mf_knock *k, int i, zmq_msg_t *frame)
+static bool take_frame(struct mf_auth_request *k, int i, zmq_msg_t *frame)
 {
     size_t len = 0;
     switch (i) {
@@ -81,8 +81,8 @@ static bool take_frame(struct mf_knock *k, int i, zmq_msg_t *frame)
     }
 }
 
-/* A whole message. 1: good; 0: none; -EBADMSG. */
-static int recv_one(struct mf_auth *z, struct mf_knock *k)
+/* Receives one whole message. Returns 1, 0 if none is waiting, or -EBADMSG. */
+static int recv_one(struct mf_auth *z, struct mf_auth_request *k)
 {
     bool good = true, more = true;
     int n = 0;
@@ -100,7 +100,7 @@ static int recv_one(struct mf_auth *z, struct mf_knock *k)
     return good && n == N_FRAMES ? 1 : -EBADMSG;
 }
 
-int mf_auth_recv(struct mf_auth *z, struct mf_knock *ret)
+int mf_auth_recv(struct mf_auth *z, struct mf_auth_request *ret)
 {
     int r;
     while ((r = recv_one(z, ret)) == -EBADMSG)
@@ -108,7 +108,7 @@ int mf_auth_recv(struct mf_auth *z, struct mf_knock *ret)
     return r;
 }
 
-void mf_auth_answer(struct mf_auth *z, const struct mf_knock *k, const char *user)
+void mf_auth_answer(struct mf_auth *z, const struct mf_auth_request *k, const char *user)
 {
     const struct {
         const void *data;
@@ -126,6 +126,6 @@ void mf_auth_answer(struct mf_auth *z, const struct mf_knock *k, const char *use
     for (size_t i = 0; i < MF_ARRAY_LEN(frames); i++) {
         int flags = ZMQ_DONTWAIT | (i + 1 < MF_ARRAY_LEN(frames) ? ZMQ_SNDMORE : 0);
         if (zmq_send(z->socket, frames[i].data, frames[i].len, flags) < 0)
-            return; /* the peer is gone */
+            return; /* libzmq has given up the handshake */
     }
 }

@@ -1,8 +1,9 @@
-/* Who knocks at the hub: ZeroMQ's authentication protocol (RFC 27). libzmq asks here for each CURVE handshake, before
- * anything of the peer is heard, and waits for the answer; whom nobody answers for gets nothing.
+/* ZAP handler of the hub: ZeroMQ's authentication protocol (RFC 27). libzmq sends a request for each CURVE
+ * handshake before it accepts any message of the peer, and waits for the reply. A handshake without a reply
+ * never completes.
  *
- * It has to be there before the hub is bound, and until the hub is closed: without it libzmq 4.3 lets every key in.
- * Belongs to the writing thread. */
+ * Create it before the hub is bound and free it after the hub is closed: without a handler, libzmq 4.3
+ * accepts every key. Used by the writer thread only. */
 #pragma once
 
 #include <stddef.h>
@@ -12,16 +13,17 @@
 
 struct mf_auth;
 
-struct mf_knock {
+struct mf_auth_request {
     uint8_t from[255], id[16];
     size_t from_len, id_len;
-    uint8_t key[MF_KEY_SIZE]; /* that the peer has proven to hold the secret half of */
+    uint8_t key[MF_KEY_SIZE]; /* public key; the peer has proven that it holds the secret key */
 };
 
 int mf_auth_new(void *zmq, struct mf_auth **ret);
 struct mf_auth *mf_auth_free(struct mf_auth *z);
 void *mf_auth_socket(const struct mf_auth *z);
-/* 1: one; 0: none waits. What is no request of CURVE's is dropped, and with it the peer's handshake. */
-int mf_auth_recv(struct mf_auth *z, struct mf_knock *ret);
-/* user: what each message of the connection carries as User-Id; NULL: it is not let in. */
-void mf_auth_answer(struct mf_auth *z, const struct mf_knock *k, const char *user);
+/* Returns 1 and a request, or 0 if none is waiting. Malformed requests are dropped, and their handshakes
+ * never complete. */
+int mf_auth_recv(struct mf_auth *z, struct mf_auth_request *ret);
+/* user: User-Id of all messages of the connection; NULL rejects the peer. */
+void mf_auth_answer(struct mf_auth *z, const struct mf_auth_request *k, const char *user);

@@ -13,19 +13,20 @@
 #include <time.h>
 #include <zmq.h>
 
-/* A turn's answers: at most 512 messages' worth, of which a unit may be large. */
+/* Replies of one event loop iteration: to at most 512 messages, some with a large unit. */
 #define OUTBOX_MAX (256u << 20)
-#define PEER_QUEUE 10000 /* messages to a peer */
-/* Messages of a peer that the mailroom has not taken: of the longest there are, 64 MiB. More waits in the peer's own queue. */
+#define PEER_QUEUE 10000 /* maximum queued messages to a peer */
+/* Messages of a peer that wait for the mailroom: at most 64 MiB at the maximum message size. Further messages
+ * stay in the peer's own queue. */
 #define PEER_UNREAD 8
-/* Of a connection until its handshake is done: who does not get through must not stay. */
+/* Deadline of a handshake; it drops connections that never complete one. */
 #define HANDSHAKE_MS 10000
 #define ZAP_DOMAIN   "moefarm"
 
 struct mf_hub {
     struct mf_mailroom *mailroom;
     char endpoint[128];
-    struct mf_mail *taken; /* since the last flush, by next */
+    struct mf_mail *received; /* messages received after the last flush, linked by next */
     struct mf_buf outbox;
     struct mf_post *posts;
     size_t n_posts, cap_posts;
@@ -61,8 +62,8 @@ static int set_options(void *socket, bool keys)
         {ZMQ_RCVHWM, PEER_UNREAD},
         {ZMQ_LINGER, 200},
         {ZMQ_ROUTER_MANDATORY, 1},
-        /* A worker that comes back under a routing id of its own takes it over from its dead connection. With keys
-         * nobody may take over what is another's. */
+        /* A worker that reconnects with a routing id of its own choice takes it over from its dead
+         * connection. With keys this is off, so that no peer can take over another peer's id. */
         {ZMQ_ROUTER_HANDOVER, !keys},
         {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {ZMQ_TCP_KEEPALIVE, 1},
@@ -73,7 +74,7 @@ static int set_options(void *socket, bool keys)
     return r;
 }
 
-/* A ROUTER of these options at the endpoint; *ret is set, whatever is returned, unless there is none. */
+/* Creates and binds the ROUTER. If this fails, the caller still closes *ret unless it is NULL. */
 static int bind_router(void *zmq, const char *endpoint, const struct mf_key_pair *keys, char bound[128],
                        void **ret)
 {
@@ -113,7 +114,7 @@ struct mf_hub *mf_hub_free(struct mf_hub *h)
         return NULL;
     mf_hub_drop(h);
     mf_mailroom_free(h->mailroom);
-    mf_mail_free(h->taken);
+    mf_mail_free(h->received);
     mf_buf_release(&h->outbox);
     free(h->posts);
     free(h);
@@ -133,11 +134,11 @@ const char *mf_hub_endpoint(const struct mf_hub *h)
 int mf_hub_recv(struct mf_hub *h, const struct mf_mail **ret)
 {
     struct mf_mail *mail;
-    int r = mf_bus_take(mf_hub_socket(h), &mail);
+    int r = mf_bus_recv_pointer(mf_hub_socket(h), &mail);
     if (r <= 0)
         return r;
-    mail->next = h->taken;
-    h->taken = mail;
+    mail->next = h->received;
+    h->received = mail;
     *ret = mail;
     bool is_from_peer = mail->error == 0 || mail->error == -EBADMSG || mail->error == -EPROTONOSUPPORT ||
                         mail->error == -ENOBUFS;
@@ -168,17 +169,18 @@ int mf_hub_post(struct mf_hub *h, const struct mf_peer *to, enum mf_message type
     return 0;
 }
 
-/* A parcel that cannot be made for want of memory: what it says is lost, its mail goes with the next one. */
-static void give(struct mf_hub *h, bool posts)
+/* Passes the posts and the processed messages to the mailroom. If memory runs out, the posts are lost; the
+ * processed messages go with the next call. */
+static void hand_over(struct mf_hub *h, bool posts)
 {
-    struct mf_parcel p = {.done = h->taken};
+    struct mf_parcel p = {.done = h->received};
     if (posts) {
         p.posts = h->posts;
         p.n_posts = h->n_posts;
         p.bodies = h->outbox;
     }
     if ((p.done || p.n_posts) && mf_mailroom_give(h->mailroom, &p) == 0) {
-        h->taken = NULL;
+        h->received = NULL;
         if (posts) {
             h->posts = NULL;
             h->cap_posts = 0;
@@ -191,10 +193,10 @@ static void give(struct mf_hub *h, bool posts)
 
 void mf_hub_flush(struct mf_hub *h)
 {
-    give(h, true);
+    hand_over(h, true);
 }
 
 void mf_hub_drop(struct mf_hub *h)
 {
-    give(h, false);
+    hand_over(h, false);
 }

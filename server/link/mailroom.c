@@ -13,20 +13,20 @@
 #include <string.h>
 #include <zmq.h>
 
-/* With the writing thread at once, in messages and in bytes of memory. A message is let through while there is room for any of
- * it, so the bytes may be passed by one. */
-#define AWAY_MAX       1024
-#define AWAY_BYTES_MAX (64u << 20)
-#define A_TURN         64  /* messages between two looks at what is to be sent */
-#define RETRY_MS       100 /* when there was no memory for another */
+/* Limits of the messages held by the writer thread. A message is received while any room is left, so one
+ * message may exceed the byte limit. */
+#define PENDING_MAX       1024
+#define PENDING_BYTES_MAX (64u << 20)
+#define RECEIVE_MAX       64  /* messages received between two checks for parcels */
+#define RETRY_MS          100 /* interval of retries when memory is exhausted */
 
 struct mf_mailroom {
-    void *router, *inside, *writer; /* inside and writer: the two ends between the threads */
+    void *router, *mailroom_end, *writer_end; /* *_end: PAIR sockets between the two threads */
     pthread_t thread;
-    bool runs;
+    bool started;
     uint64_t sequence;
-    size_t n_away, bytes_away;
-    struct mf_mail *spare; /* for the next message: made before that is received, so that none is lost */
+    size_t n_pending, bytes_pending;
+    struct mf_mail *spare; /* allocated before the next message is received, so that no message is lost */
 };
 
 struct mf_mail *mf_mail_free(struct mf_mail *mail)
@@ -40,9 +40,9 @@ struct mf_mail *mf_mail_free(struct mf_mail *mail)
     return NULL;
 }
 
-/* ---- in ---- */
+/* ---- receiving ---- */
 
-/* Drops the frames of a message that are left. */
+/* Receives and drops the remaining frames of a message. */
 static void drop_rest(void *router, bool more)
 {
     while (more) {
@@ -54,7 +54,7 @@ static void drop_rest(void *router, bool more)
     }
 }
 
-/* 1: a frame of at most cap bytes was copied; 0: there is none; -EBADMSG: larger. */
+/* Returns 1 and a copy of the frame, 0 if none is waiting, or -EBADMSG if it exceeds cap bytes. */
 static int recv_small(void *router, void *data, size_t cap, size_t *ret_len, bool *ret_more)
 {
     zmq_msg_t frame;
@@ -74,9 +74,9 @@ static int recv_small(void *router, void *data, size_t cap, size_t *ret_len, boo
     return r;
 }
 
-/* What mail of that text takes: JSON has no more values than signs that begin one or end the one before, and "1," is two bytes
- * of text and a node. */
-static size_t weigh(const char *text, size_t len)
+/* Upper bound of the memory of a parsed message. Each JSON value but the first follows ',', '[' or '{', and a
+ * value costs at least one cJSON node. */
+static size_t estimate_memory(const char *text, size_t len)
 {
     size_t n_values = 1;
     for (size_t i = 0; i < len; i++)
@@ -84,7 +84,7 @@ static size_t weigh(const char *text, size_t len)
     return len + n_values * sizeof(cJSON);
 }
 
-/* The last frame: the body, and what libzmq knows of who sent it. */
+/* Receives the last frame: the body, and the User-Id that libzmq attaches to it. */
 static int recv_body(void *router, struct mf_mail *mail)
 {
     zmq_msg_t body;
@@ -99,14 +99,14 @@ static int recv_body(void *router, struct mf_mail *mail)
         mail->json = mf_json_parse(zmq_msg_data(&body), mail->body_len, MF_WIRE_BODY_MAX);
         if (!mail->json && errno == ENOMEM)
             r = -ENOBUFS;
-        mail->weight = mail->json ? weigh(zmq_msg_data(&body), mail->body_len) : 0;
+        mail->memory_bytes = mail->json ? estimate_memory(zmq_msg_data(&body), mail->body_len) : 0;
     }
     zmq_msg_close(&body);
     drop_rest(router, more);
     return r;
 }
 
-/* What comes behind the routing id. 0, or why it is none of ours. */
+/* Receives the frames after the routing id. Returns 0, or the value of mail->error. */
 static int recv_rest(void *router, bool more, struct mf_mail *mail)
 {
     uint8_t bytes[MF_WIRE_HEADER_SIZE];
@@ -124,7 +124,7 @@ static int recv_rest(void *router, bool more, struct mf_mail *mail)
     return r == 0 && !more ? -EBADMSG : r;
 }
 
-/* 1: a message, or what is none (mail->error); 0: none waits. */
+/* Returns 1 and a message (mail->error is set if it is invalid), or 0 if none is waiting. */
 static int recv_mail(void *router, struct mf_mail *mail)
 {
     size_t len = 0;
@@ -146,33 +146,33 @@ static bool has_spare(struct mf_mailroom *m)
 
 static bool has_room(struct mf_mailroom *m)
 {
-    return m->n_away < AWAY_MAX && m->bytes_away < AWAY_BYTES_MAX && has_spare(m);
+    return m->n_pending < PENDING_MAX && m->bytes_pending < PENDING_BYTES_MAX && has_spare(m);
 }
 
-static int give_spare(struct mf_mailroom *m)
+static int forward_spare(struct mf_mailroom *m)
 {
-    size_t weight = m->spare->weight;
-    int r = mf_bus_give(m->inside, m->spare);
+    size_t memory_bytes = m->spare->memory_bytes;
+    int r = mf_bus_send_pointer(m->mailroom_end, m->spare);
     if (r < 0)
         return r;
     m->spare = NULL;
-    m->n_away++;
-    m->bytes_away += weight;
+    m->n_pending++;
+    m->bytes_pending += memory_bytes;
     return 1;
 }
 
-static int take_in(struct mf_mailroom *m)
+static int receive_messages(struct mf_mailroom *m)
 {
     int r = 1;
-    for (int n = 0; r > 0 && n < A_TURN && has_room(m); n++) {
+    for (int n = 0; r > 0 && n < RECEIVE_MAX && has_room(m); n++) {
         r = recv_mail(m->router, m->spare);
         if (r > 0)
-            r = give_spare(m);
+            r = forward_spare(m);
     }
     return r;
 }
 
-/* ---- out ---- */
+/* ---- sending ---- */
 
 static void send_posts(struct mf_mailroom *m, const struct mf_parcel *p)
 {
@@ -180,7 +180,7 @@ static void send_posts(struct mf_mailroom *m, const struct mf_parcel *p)
         const struct mf_post *post = &p->posts[i];
         uint8_t header[MF_WIRE_HEADER_SIZE];
         mf_wire_encode(&(struct mf_wire_header){.type = post->type, .sequence = ++m->sequence}, header);
-        /* With ROUTER_MANDATORY the first frame fails when the peer is gone or full; then none is sent. */
+        /* ROUTER_MANDATORY: the first frame fails if the peer is gone or its queue is full. */
         if (zmq_send(m->router, post->to.id, post->to.len, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0)
             continue;
         (void)zmq_send(m->router, header, sizeof(header), ZMQ_DONTWAIT | ZMQ_SNDMORE);
@@ -188,11 +188,11 @@ static void send_posts(struct mf_mailroom *m, const struct mf_parcel *p)
     }
 }
 
-static void take_back(struct mf_mailroom *m, struct mf_mail *done)
+static void release_mail(struct mf_mailroom *m, struct mf_mail *done)
 {
     for (const struct mf_mail *mail = done; mail; mail = mail->next) {
-        m->n_away--;
-        m->bytes_away -= mail->weight;
+        m->n_pending--;
+        m->bytes_pending -= mail->memory_bytes;
     }
     mf_mail_free(done);
 }
@@ -204,35 +204,35 @@ static void parcel_free(struct mf_parcel *p)
     free(p);
 }
 
-/* 1: sent one; 0: none waits; -ECANCELED: that was the last. */
-static int take_out(struct mf_mailroom *m)
+/* Returns 1 if a parcel was sent, 0 if none is waiting, -ECANCELED after the last one. */
+static int send_parcel(struct mf_mailroom *m)
 {
     struct mf_parcel *p;
-    int r = mf_bus_take(m->inside, &p);
+    int r = mf_bus_recv_pointer(m->mailroom_end, &p);
     if (r <= 0)
         return r;
     send_posts(m, p);
-    take_back(m, p->done);
+    release_mail(m, p->done);
     if (p->stop)
         r = -ECANCELED;
     parcel_free(p);
     return r;
 }
 
-/* ---- the thread ---- */
+/* ---- thread ---- */
 
-/* What is to be sent goes before what comes in: it makes room. */
-static int turn(struct mf_mailroom *m)
+/* Sends before it receives: a parcel returns processed messages and so makes room. */
+static int run_once(struct mf_mailroom *m)
 {
     bool room = has_room(m);
-    zmq_pollitem_t items[] = {{.socket = m->inside, .events = ZMQ_POLLIN},
+    zmq_pollitem_t items[] = {{.socket = m->mailroom_end, .events = ZMQ_POLLIN},
                               {.socket = m->router, .events = ZMQ_POLLIN}};
     if (zmq_poll(items, room ? 2 : 1, room ? -1 : RETRY_MS) < 0)
         return errno == EINTR ? 0 : -errno;
     int r = items[0].revents ? 1 : 0;
     while (r > 0)
-        r = take_out(m);
-    return r == 0 && items[1].revents ? take_in(m) : r;
+        r = send_parcel(m);
+    return r == 0 && items[1].revents ? receive_messages(m) : r;
 }
 
 static void *thread_main(void *arg)
@@ -240,20 +240,21 @@ static void *thread_main(void *arg)
     struct mf_mailroom *m = arg;
     int r;
     do
-        r = turn(m);
+        r = run_once(m);
     while (r >= 0);
     if (r == -ECANCELED)
         return NULL;
-    /* The writing thread hears of it as of mail, and ends */
-    log_err(r, "speak with workers");
+    /* Pass the error to the writer thread as a message; moefarmd then exits. */
+    log_err(r, "exchange messages with workers");
     if (has_spare(m)) {
         m->spare->error = r;
-        (void)give_spare(m);
+        (void)forward_spare(m);
     }
     return NULL;
 }
 
-/* A pipe without a ceiling of its own: mail has one above, and a turn gives one parcel. */
+/* Opens one end of the pipe. It has no high-water mark: mail is limited above, and the writer sends one
+ * parcel per iteration. */
 static int open_end(void *zmq, bool first, void **ret)
 {
     int zero = 0;
@@ -274,14 +275,14 @@ int mf_mailroom_new(void *zmq, void *router, struct mf_mailroom **ret)
         return -ENOMEM;
     }
     m->router = router;
-    int r = open_end(zmq, true, &m->inside);
+    int r = open_end(zmq, true, &m->mailroom_end);
     if (r == 0)
-        r = open_end(zmq, false, &m->writer);
+        r = open_end(zmq, false, &m->writer_end);
     if (r == 0)
         r = -pthread_create(&m->thread, NULL, thread_main, m);
     if (r < 0)
         return r;
-    m->runs = true;
+    m->started = true;
     *ret = MF_TAKE(m);
     return 0;
 }
@@ -292,16 +293,16 @@ struct mf_mailroom *mf_mailroom_free(struct mf_mailroom *m)
     struct mf_parcel *parcel;
     if (!m)
         return NULL;
-    if (m->runs) {
+    if (m->started) {
         while (mf_mailroom_give(m, &(struct mf_parcel){.stop = true}) < 0)
             (void)poll(NULL, 0, RETRY_MS);
         (void)pthread_join(m->thread, NULL);
     }
-    while (m->writer && mf_bus_take(m->writer, &mail) > 0)
+    while (m->writer_end && mf_bus_recv_pointer(m->writer_end, &mail) > 0)
         mf_mail_free(mail);
-    while (m->inside && mf_bus_take(m->inside, &parcel) > 0)
+    while (m->mailroom_end && mf_bus_recv_pointer(m->mailroom_end, &parcel) > 0)
         parcel_free(parcel);
-    void *sockets[] = {m->router, m->inside, m->writer};
+    void *sockets[] = {m->router, m->mailroom_end, m->writer_end};
     for (size_t i = 0; i < MF_ARRAY_LEN(sockets); i++) {
         if (sockets[i])
             (void)zmq_close(sockets[i]);
@@ -313,7 +314,7 @@ struct mf_mailroom *mf_mailroom_free(struct mf_mailroom *m)
 
 void *mf_mailroom_socket(const struct mf_mailroom *m)
 {
-    return m->writer;
+    return m->writer_end;
 }
 
 int mf_mailroom_give(struct mf_mailroom *m, const struct mf_parcel *p)
@@ -322,7 +323,7 @@ int mf_mailroom_give(struct mf_mailroom *m, const struct mf_parcel *p)
     if (!copy)
         return -ENOMEM;
     *copy = *p;
-    int r = mf_bus_give(m->writer, copy);
+    int r = mf_bus_send_pointer(m->writer_end, copy);
     if (r < 0)
         free(copy);
     return r;

@@ -1,10 +1,12 @@
-/* The mailroom: a thread of its own at the ROUTER that workers connect to. It takes messages apart and reads their JSON
- * while the writing thread works, and sends what a turn has said. It knows envelopes and routing ids, no meaning.
+/* The mailroom: the thread that owns the ROUTER socket of the workers. It receives messages and parses their
+ * JSON while the writer thread works, and sends what the writer has posted. It handles headers and routing
+ * ids and does not interpret messages.
  *
- *   workers ─► ROUTER ─► mailroom ── mail (a pointer each) ──────────────► hub, of the writing thread
- *   workers ◄─ ROUTER ◄─ mailroom ◄─ parcel (a pointer each turn): what to send, and the turn's mail back to be freed
+ *   workers ─► ROUTER ─► mailroom ── struct mf_mail (pointer) ──────► hub, on the writer thread
+ *   workers ◄─ ROUTER ◄─ mailroom ◄─ struct mf_parcel (pointer) ◄─ per iteration: posts to send, mail to free
  *
- * What is with the writing thread has a ceiling, in messages and in bytes; beyond it messages wait at the ROUTER. */
+ * The number and the memory of messages held by the writer are limited. Beyond these limits, messages wait in
+ * the ROUTER socket. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,32 +14,32 @@
 
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
-#include "server/link/hub.h"
+#include "server/link/mail.h"
 
 struct mf_mailroom;
 
 struct mf_post {
     struct mf_peer to;
     enum mf_message type;
-    size_t at, len; /* of the body, in bodies */
+    size_t at, len; /* body: offset and length in mf_parcel.bodies */
 };
 
 struct mf_parcel {
     struct mf_post *posts;
     size_t n_posts;
     struct mf_buf bodies;
-    struct mf_mail *done; /* by next */
-    bool stop;            /* the last one */
+    struct mf_mail *done; /* processed messages, linked by next */
+    bool stop;            /* ends the thread after this parcel */
 };
 
-/* Starts the thread. router: bound, and the mailroom's from now, also when this fails. */
+/* Starts the thread. router: bound socket; the mailroom takes ownership, also on failure. */
 int mf_mailroom_new(void *zmq, void *router, struct mf_mailroom **ret);
-/* Sends what was given before, then ends. The writing thread's socket is closed with it. */
+/* Sends what mf_mailroom_give has accepted, then ends the thread and closes all sockets. */
 struct mf_mailroom *mf_mailroom_free(struct mf_mailroom *m);
 MF_DEFINE_CLEANUP(struct mf_mailroom *, mf_mailroom_free);
-/* The writing thread's: mail comes in here (mf_bus_take), parcels go out (mf_mailroom_give). */
+/* Returns the writer's end: receive mail with mf_bus_recv_pointer, send parcels with mf_mailroom_give. */
 void *mf_mailroom_socket(const struct mf_mailroom *m);
-/* Takes over what the parcel holds. -errno: it is still the caller's. */
+/* Takes ownership of the parcel's contents. On -errno the caller keeps it. */
 int mf_mailroom_give(struct mf_mailroom *m, const struct mf_parcel *p);
-/* It, and what follows by next. */
+/* Frees the whole list. */
 struct mf_mail *mf_mail_free(struct mf_mail *mail);

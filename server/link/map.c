@@ -15,8 +15,8 @@ void mf_map_release(struct mf_map *m)
     *m = (struct mf_map){0};
 }
 
-/* Where the key is, or the empty place where it would be. */
-static size_t place(const struct mf_map *m, uint64_t key)
+/* Returns the slot of the key, or the empty slot where it belongs. */
+static size_t find_slot(const struct mf_map *m, uint64_t key)
 {
     size_t i = home(m, key);
     while (m->entries[i].key && m->entries[i].key != key)
@@ -26,7 +26,7 @@ static size_t place(const struct mf_map *m, uint64_t key)
 
 void *mf_map_get(const struct mf_map *m, uint64_t key)
 {
-    return m->cap ? m->entries[place(m, key)].value : NULL;
+    return m->cap ? m->entries[find_slot(m, key)].value : NULL;
 }
 
 static int grow(struct mf_map *m)
@@ -36,7 +36,7 @@ static int grow(struct mf_map *m)
     if (!bigger.entries)
         return -ENOMEM;
     MF_MAP_EACH(m, e)
-    bigger.entries[place(&bigger, e->key)] = *e;
+    bigger.entries[find_slot(&bigger, e->key)] = *e;
     free(m->entries);
     *m = bigger;
     return 0;
@@ -48,7 +48,7 @@ int mf_map_put(struct mf_map *m, uint64_t key, void *value)
     int r = (m->n + 1) * 2 > m->cap ? grow(m) : 0;
     if (r < 0)
         return r;
-    struct mf_map_entry *e = &m->entries[place(m, key)];
+    struct mf_map_entry *e = &m->entries[find_slot(m, key)];
     m->n += !e->key;
     *e = (struct mf_map_entry){key, value};
     return 0;
@@ -56,11 +56,11 @@ int mf_map_put(struct mf_map *m, uint64_t key, void *value)
 
 void *mf_map_remove(struct mf_map *m, uint64_t key)
 {
-    size_t hole = m->cap ? place(m, key) : 0;
+    size_t hole = m->cap ? find_slot(m, key) : 0;
     if (!m->cap || !m->entries[hole].key)
         return NULL;
     void *value = m->entries[hole].value;
-    /* What follows moves back over the hole unless its home lies behind it. */
+    /* Shift each following entry back into the hole, unless its home slot lies behind the hole. */
     for (size_t i = (hole + 1) & (m->cap - 1); m->entries[i].key; i = (i + 1) & (m->cap - 1)) {
         size_t from_home = (i - home(m, m->entries[i].key)) & (m->cap - 1);
         if (from_home >= ((i - hole) & (m->cap - 1))) {

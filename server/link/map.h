@@ -1,5 +1,5 @@
-/* A map from non-zero 64-bit keys to pointers, which it does not own. Open addressing with backward-shift
- * deletion; grows, never shrinks. */
+/* Hash map from non-zero 64-bit keys to pointers that it does not own. Open addressing with backward-shift
+ * deletion; it grows and never shrinks. */
 #pragma once
 
 #include <stddef.h>
@@ -16,14 +16,14 @@ struct mf_map {
 };
 
 void mf_map_release(struct mf_map *m);
-/* NULL: not there. */
+/* Returns NULL if the key is absent. */
 void *mf_map_get(const struct mf_map *m, uint64_t key);
-/* Replaces. -ENOMEM. */
+/* Inserts or replaces. Returns 0 or -ENOMEM. */
 int mf_map_put(struct mf_map *m, uint64_t key, void *value);
-/* The value that was there, or NULL. */
+/* Returns the removed value, or NULL if the key is absent. */
 void *mf_map_remove(struct mf_map *m, uint64_t key);
 
-/* Every entry, in no order. The map must not change meanwhile. */
+/* Iterates over all entries in no particular order. The body must not change the map. */
 #define MF_MAP_EACH(m, e)                                                               \
     for (struct mf_map_entry *e = (m)->entries; e && e != (m)->entries + (m)->cap; e++) \
         if (e->key)

@@ -1,5 +1,5 @@
-// The status page: views by hash, each made of sections that fetch and draw themselves. An event from the server
-// makes the sections that it concerns fetch again; one draws anew only when its data changed.
+// The status page. The URL's hash selects a view. A view consists of sections that fetch and draw themselves.
+// A server event refreshes the sections that it concerns. A section is redrawn only if its data has changed.
 import { el } from '/page/charts.js';
 import { routes } from '/page/views.js';
 
@@ -16,13 +16,15 @@ export async function get(path) {
   return body;
 }
 
-/* --- tokens ----------------------------------------------------------------------------------------------- */
+/* --- tokens --------------------------------------------------------------------------------------------- */
 
-// A farm that asks for a token gets it from here once, and keeps it in a cookie that no script can read. Here only the fact stays.
+// The user enters the access token once. The server keeps it in an HttpOnly cookie; sessionStorage only notes
+// that the user has signed in.
 const signOut = document.getElementById('sign-out');
 const showSignOut = () => { signOut.hidden = !sessionStorage.getItem('signed-in'); };
 
-async function sign(path, headers) {
+// Returns null on success, otherwise the error message.
+async function postSession(path, headers) {
   const response = await fetch('/api/v1/' + path, { method: 'POST', headers });
   return response.ok ? null : (await response.json()).detail;
 }
@@ -33,33 +35,35 @@ function askForToken() {
   const note = el('p', { class: 'note', role: 'alert' });
   const form = el('form', { id: 'sign-in', onsubmit: async (event) => {
     event.preventDefault();
-    const refusal = await sign('session', { Authorization: 'Bearer ' + input.value.trim() });
+    const error = await postSession('session', { Authorization: 'Bearer ' + input.value.trim() });
     input.value = '';
-    note.textContent = refusal || '';
-    if (refusal) return;
+    note.textContent = error || '';
+    if (error) return;
     sessionStorage.setItem('signed-in', 'yes');
     form.remove();
     showSignOut();
     show();
     follow();
   } },
-  el('label', { for: 'token', text: 'This farm asks for an access token' }), ' ', input, ' ', el('button', { text: 'Sign in' }), note);
+  el('label', { for: 'token', text: 'This farm requires an access token' }),
+  ' ', input, ' ', el('button', { text: 'Sign in' }), note);
   main.before(form);
 }
 
 signOut.addEventListener('click', async () => {
-  await sign('session/end');
+  await postSession('session/end');
   sessionStorage.removeItem('signed-in');
   location.reload();
 });
 showSignOut();
 
-// A list to its end, up to `most` items.
+// Fetches all pages of a list, up to `most` items. `more` is true if the list has further items.
 export async function getAll(path, most = 2000) {
   const items = [];
   let next = null;
   do {
-    const page = await get(path + (path.includes('?') ? '&' : '?') + 'limit=500' + (next ? '&cursor=' + encodeURIComponent(next) : ''));
+    const cursor = next ? '&cursor=' + encodeURIComponent(next) : '';
+    const page = await get(path + (path.includes('?') ? '&' : '?') + 'limit=500' + cursor);
     items.push(...page.items);
     next = page.next;
   } while (next && items.length < most);
@@ -67,19 +71,20 @@ export async function getAll(path, most = 2000) {
   return items;
 }
 
-// What an event asks for. A section may say how many milliseconds have to lie between its fetches.
-function want(section) {
-  const mine = generation, wait = section.every && section.asked ? section.asked + section.every - performance.now() : 0;
-  if (wait <= 0) return refresh(section, mine);
+// Refreshes a section after an event, but not before `section.every` ms have passed since its last fetch.
+function requestRefresh(section) {
+  const current = generation;
+  const wait = section.every && section.asked ? section.asked + section.every - performance.now() : 0;
+  if (wait <= 0) return refresh(section, current);
   section.timer = section.timer || setTimeout(() => {
     section.timer = 0;
-    if (mine === generation) refresh(section, mine);
+    if (current === generation) refresh(section, current);
   }, wait);
 }
 
-// One fetch of a section at a time, so that an answer that comes late never covers a newer one: what is asked for
-// meanwhile is fetched after it.
-async function refresh(section, mine) {
+// Fetches and draws a section. One fetch at a time, so that a late response never replaces a newer one. A
+// request during a fetch starts another fetch afterwards.
+async function refresh(section, current) {
   if (section.busy) {
     section.again = true;
     return;
@@ -88,30 +93,33 @@ async function refresh(section, mine) {
   section.asked = performance.now();
   try {
     const data = await section.load(get, getAll);
-    if (mine !== generation) return;
+    if (current !== generation) return;
     const text = JSON.stringify(data);
     if (text !== section.text) {
       section.text = text;
       section.body.replaceChildren(...[section.draw(data)].flat(Infinity).filter(Boolean));
     }
   } catch (error) {
-    if (mine === generation && !section.text) section.body.replaceChildren(el('p', { class: 'note', text: error.message }));
+    if (current === generation && !section.text)
+      section.body.replaceChildren(el('p', { class: 'note', text: error.message }));
   } finally {
     section.busy = false;
   }
-  if (section.again && mine === generation) {
+  if (section.again && current === generation) {
     section.again = false;
-    await refresh(section, mine);
+    await refresh(section, current);
   }
 }
 
 async function show() {
   const [path, query] = (location.hash.slice(1) || '/').split('?');
-  const mine = ++generation;
+  const current = ++generation;
   for (const [pattern, view] of routes) {
     const match = pattern.exec(path);
     if (!match) continue;
-    sections = view(Object.assign([...match].slice(1).map(Number), { query: new URLSearchParams(query) }), (s) => (s ? refresh(s, mine) : refreshAll()));
+    sections = view(
+      Object.assign([...match].slice(1).map(Number), { query: new URLSearchParams(query) }),
+      (s) => (s ? refresh(s, current) : refreshAll()));
     main.replaceChildren(...sections.map((s) => {
       s.body = el('div');
       return s.frame ? s.frame(s.body) : s.body;
@@ -120,17 +128,17 @@ async function show() {
       if (a.getAttribute('href') === '#' + path) a.setAttribute('aria-current', 'page');
       else a.removeAttribute('aria-current');
     }
-    await Promise.all(sections.map((s) => refresh(s, mine)));
+    await Promise.all(sections.map((s) => refresh(s, current)));
     return;
   }
-  main.replaceChildren(el('p', { class: 'note', text: 'There is no such view.' }));
+  main.replaceChildren(el('p', { class: 'note', text: 'Page not found.' }));
 }
 
 function refreshAll() {
   for (const s of sections) refresh(s, generation);
 }
 
-// Events come in bursts: what they ask for is fetched at most once in a while.
+// Collects bursts of events for 400 ms, then refreshes each concerned section once.
 let waiting = [];
 function onEvent(message, kind) {
   let data = {};
@@ -140,7 +148,7 @@ function onEvent(message, kind) {
     setTimeout(() => {
       const events = waiting;
       waiting = [];
-      for (const s of sections) if (!s.wants || events.some((e) => s.wants(e))) want(s);
+      for (const s of sections) if (!s.wants || events.some((e) => s.wants(e))) requestRefresh(s);
     }, 400);
   }
 }
@@ -157,13 +165,17 @@ function follow() {
   source.onerror = () => {
     live.textContent = 'reconnecting';
     live.classList.remove('on');
-    if (source.readyState === EventSource.CLOSED && !document.getElementById('sign-in')) setTimeout(follow, 3000);
+    if (source.readyState === EventSource.CLOSED && !document.getElementById('sign-in'))
+      setTimeout(follow, 3000);
   };
-  for (const kind of ['batch', 'task', 'config', 'worker', 'failure', 'quarantine', 'release', 'channel']) source.addEventListener(kind, (m) => onEvent(m, kind));
+  const kinds = ['batch', 'task', 'config', 'worker', 'failure', 'quarantine', 'release', 'channel'];
+  for (const kind of kinds) source.addEventListener(kind, (m) => onEvent(m, kind));
 }
 
 addEventListener('hashchange', () => { show(); main.focus({ preventScroll: true }); scrollTo(0, 0); });
 show();
 follow();
-// Ages and estimates move on also when nothing happens.
-setInterval(() => { for (const s of sections) if (s.ticks) { s.text = null; refresh(s, generation); } }, 15000);
+// Redraws sections with ages and estimates every 15 s, even without events.
+setInterval(() => {
+  for (const s of sections) if (s.ticks) { s.text = null; refresh(s, generation); }
+}, 15000);

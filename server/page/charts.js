@@ -1,5 +1,5 @@
-// Plain elements: bars whose parts are links, progress, numbers as people read them. Plots are in plots.js. Text goes in by
-// textContent only, so nothing that a worker or a file name says can become markup.
+// DOM elements, bars, progress and number formats. Plots are in plots.js. Texts are set with textContent
+// only, so that text from a worker or a user never becomes markup.
 
 export function el(tag, props, ...children) {
   const e = document.createElement(tag);
@@ -13,6 +13,10 @@ export function el(tag, props, ...children) {
   return e;
 }
 
+export const note = (text) => el('p', { class: 'note', text });
+export const small = (text) => el('span', { class: 'small', text });
+
+// value: in µs
 export function us(value) {
   if (value === null || value === undefined) return '–';
   if (value >= 1e6) return (value / 1e6).toFixed(2) + ' s';
@@ -39,9 +43,11 @@ export const median = (list) => {
   return a.length ? (a[(a.length - 1) >> 1] + a[a.length >> 1]) / 2 : null;
 };
 
-// parts: [{share, cls}], label for those who do not see it
+// parts: [{share, cls}]; label: text for screen readers and tooltips
 export function progress(parts, label, thin) {
-  const bar = el('div', { class: 'progress' + (thin ? ' thin' : ''), role: 'img', 'aria-label': label, title: label });
+  const bar = el('div', {
+    class: 'progress' + (thin ? ' thin' : ''), role: 'img', 'aria-label': label, title: label,
+  });
   for (const p of parts) {
     const i = el('i', { class: p.cls });
     i.style.width = 100 * Math.min(1, Math.max(0, p.share)) + '%';
@@ -50,13 +56,15 @@ export function progress(parts, label, thin) {
   return bar;
 }
 
-// parts: [{value, cls, text, href, title}]; whole: what the full width stands for
+// parts: [{value, cls, text, href, title}]; whole: value of the full width
 export function stackedBar(parts, whole, label, low) {
   const bar = el('div', { class: 'bar' + (low ? ' low' : ''), role: 'group', 'aria-label': label });
   for (const p of parts) {
     const share = whole > 0 ? p.value / whole : 0;
-    const part = el(p.href ? 'a' : 'span', { href: p.href, class: p.cls + (share < 0.07 || low ? ' narrow' : ''), title: p.title, 'aria-label': p.title },
-      p.text || '');
+    const part = el(p.href ? 'a' : 'span', {
+      href: p.href, class: p.cls + (share < 0.07 || low ? ' narrow' : ''),
+      title: p.title, 'aria-label': p.title,
+    }, p.text || '');
     part.style.width = 100 * share + '%';
     bar.append(part);
   }
@@ -67,7 +75,7 @@ export function legend(entries) {
   return el('ul', { class: 'legend' }, entries.map(([cls, text]) => el('li', { class: cls, text })));
 }
 
-// Which colour a step has: by the GEMM it holds, else by what it moves.
+// Colour class of a step: by the GEMM it covers, otherwise by its other ops.
 export function opClass(covers) {
   const ops = (covers || '').split('+');
   const one = ops.includes('gemm1'), two = ops.includes('gemm2');

@@ -1,4 +1,5 @@
-# cmake -DOUT=embed.c -DFOLDER=page "-DFILES=a;b" -P embed.cmake: files as arrays of a C source.
+# Generates a C source with the contents of files as byte arrays:
+#   cmake -DOUT=embed.c -DFOLDER=page "-DFILES=a;b" -P embed.cmake
 set(text "#include \"server/page/embed.h\"\n\n#include <string.h>\n\n")
 set(rows "")
 set(i 0)
@@ -9,12 +10,14 @@ foreach(file IN LISTS FILES)
     string(LENGTH "${hex}" digits)
     math(EXPR bytes "${digits} / 2")
     string(REGEX REPLACE "(..)" "0x\\1," body "${hex}")
-    string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "    \\1\n" body "${body}")
+    string(REPEAT "0x..," 16 line)
+    string(REGEX REPLACE "(${line})" "    \\1\n" body "${body}")
     string(APPEND text "static const unsigned char file_${i}[] = {\n${body}0};\n\n")
     string(APPEND rows "    {\"${file}\", \"\\\"${hash}\\\"\", file_${i}, ${bytes}},\n")
     math(EXPR i "${i} + 1")
 endforeach()
-string(APPEND text "static const struct {\n    const char *name, *etag;\n    const unsigned char *data;\n    size_t len;\n} files[] = {\n${rows}};\n
+string(APPEND text "static const struct {\n    const char *name, *etag;\n    const unsigned char *data;\n"
+"    size_t len;\n} files[] = {\n${rows}};\n
 const char *mf_embedded(const char *name, size_t *ret_len)
 {
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {

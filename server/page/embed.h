@@ -1,9 +1,9 @@
-/* Files of server/page/ that are built into the program. */
+/* Files of server/page/, embedded in moefarmd at build time. */
 #pragma once
 
 #include <stddef.h>
 
-/* Its bytes, NUL-terminated behind *ret_len; NULL when there is none of that name. */
+/* Returns the contents of a file, with a NUL byte after *ret_len bytes; NULL if there is no such file. */
 const char *mf_embedded(const char *name, size_t *ret_len);
-/* Quoted hash of its content, for ETag. "" when there is none. */
+/* Returns the ETag of a file: a quoted hash of the contents, or "" if there is no such file. */
 const char *mf_embedded_etag(const char *name);

@@ -1,12 +1,12 @@
-/* The database schema: schema.sql and the files of server/store/migrations/, compiled in (server/store/CMakeLists.txt).
+/* The database schema: schema.sql and the migrations, compiled into the program.
  *
- * PRAGMA user_version holds the version of a database: 1 plus the number of migrations that it has. */
+ * PRAGMA user_version of a database is 1 plus the number of migrations applied to it. */
 #pragma once
 
 struct mf_schema {
     int version;
-    const char *create;            /* makes a new database of that version */
-    const char *const *migrations; /* [i] turns version i + 1 into version i + 2; version - 1 of them */
+    const char *create;            /* SQL that creates a database of this version */
+    const char *const *migrations; /* [i] migrates from version i + 1 to i + 2; version - 1 entries */
 };
 
 extern const struct mf_schema mf_schema;

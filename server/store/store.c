@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Open addressing, a power of two, never more than half full. */
+/* Statement cache: open addressing; a power of two, at most half full */
 #define CACHE_SIZE 512
 
-/* What the WAL holds between two checkpoints, of 6144 pages and a turn. */
+/* Size of the WAL between two checkpoints: 6144 pages and one transaction */
 #define WAL_BYTES (28 << 20)
 
 struct mf_store {
@@ -29,11 +29,11 @@ struct mf_store {
     char error[256];
 };
 
-int mf_store_fault(struct mf_store *s, int code)
+int mf_store_errno(struct mf_store *s, int code)
 {
     if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE)
         return 0;
-    /* SQLite keeps what the system said for some failures only, and not for that of a commit */
+    /* SQLite keeps the errno of some failures only, not that of a failed commit: use errno itself */
     int error = (code & 0xff) == SQLITE_IOERR || (code & 0xff) == SQLITE_CANTOPEN ? errno : 0;
     if ((code & 0xff) == SQLITE_FULL)
         error = ENOSPC;
@@ -82,17 +82,17 @@ sqlite3 *mf_store_db(struct mf_store *s)
 
 static int run_text(struct mf_store *s, const char *text)
 {
-    return mf_store_fault(s, sqlite3_exec(s->db, text, NULL, NULL, NULL));
+    return mf_store_errno(s, sqlite3_exec(s->db, text, NULL, NULL, NULL));
 }
 
-/* user_version without the cache: the schema may change under it. */
+/* Does not use the statement cache, because the schema may change. */
 static int read_version(struct mf_store *s, int *ret)
 {
     sqlite3_stmt *stmt = NULL;
-    int r = mf_store_fault(s, sqlite3_prepare_v2(s->db, "PRAGMA user_version", -1, &stmt, NULL));
+    int r = mf_store_errno(s, sqlite3_prepare_v2(s->db, "PRAGMA user_version", -1, &stmt, NULL));
     if (r == 0) {
         int code = sqlite3_step(stmt);
-        r = mf_store_fault(s, code);
+        r = mf_store_errno(s, code);
         if (code == SQLITE_ROW)
             *ret = sqlite3_column_int(stmt, 0);
     }
@@ -103,14 +103,14 @@ static int read_version(struct mf_store *s, int *ret)
 int mf_store_apply_schema(struct mf_store *s, const struct mf_schema *schema)
 {
     int version = 0;
-    /* IMMEDIATE: of two moefarmd that start at once on a new folder, one waits */
+    /* IMMEDIATE: if two moefarmd start in a new folder at the same time, one waits for the other */
     int r = run_text(s, "BEGIN IMMEDIATE");
     if (r == 0)
         r = read_version(s, &version);
     if (r == 0 && (version < 0 || version > schema->version)) {
         mf_format(
             s->error, sizeof(s->error),
-            "the database has schema version %d, this moefarmd knows versions up to %d: start the newer "
+            "the database has schema version %d, this moefarmd supports versions up to %d: start the newer "
             "moefarmd",
             version, schema->version);
         r = -ENOTSUP;
@@ -141,7 +141,7 @@ static int open_at(const char *path, int flags, const char *vfs, struct mf_store
     int code = s->path
                    ? sqlite3_open_v2(path, &s->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE, vfs)
                    : SQLITE_NOMEM;
-    int r = mf_store_fault(s, code);
+    int r = mf_store_errno(s, code);
     if (r < 0) {
         mf_store_free(s);
         return r;
@@ -151,10 +151,10 @@ static int open_at(const char *path, int flags, const char *vfs, struct mf_store
     return 0;
 }
 
-/* Writes zeros where the WAL will grow to between two checkpoints. A commit then overwrites what the file has, and its
- * fdatasync need not wait for the file system's journal to record a new length: several times faster on ext4. SQLite
- * takes zeros for what they are: no frame, since no checksum fits. */
-static int stretch_wal(struct mf_store *s)
+/* Extends the WAL file with zeros to the size that it reaches between two checkpoints. Commits then overwrite
+ * existing blocks, so fdatasync does not wait for the file system's journal to record a new file length:
+ * several times faster on ext4. SQLite ignores the zeros, because no frame checksum matches. */
+static int preallocate_wal(struct mf_store *s)
 {
     static const char zeros[1 << 16];
     sqlite3_file *wal = NULL;
@@ -167,7 +167,7 @@ static int stretch_wal(struct mf_store *s)
         code = wal->pMethods->xWrite(wal, zeros, sizeof(zeros), size);
     if (code == SQLITE_OK)
         code = wal->pMethods->xSync(wal, SQLITE_SYNC_NORMAL);
-    return mf_store_fault(s, code);
+    return mf_store_errno(s, code);
 }
 
 void mf_store_init(void)
@@ -185,7 +185,7 @@ int mf_store_open(const char *path, struct mf_store **ret)
     if (r < 0)
         return r;
     s->writer = true;
-    /* Checkpoints come seldom enough that a page that many turns write goes to the database once. */
+    /* Rare checkpoints: a page that many transactions write is copied to the database once */
     r = run_text(s,
                  "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;"
                  "PRAGMA wal_autocheckpoint = 6144; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY;"
@@ -193,7 +193,7 @@ int mf_store_open(const char *path, struct mf_store **ret)
     if (r == 0)
         r = mf_store_apply_schema(s, &mf_schema);
     if (r == 0)
-        r = stretch_wal(s);
+        r = preallocate_wal(s);
     if (r < 0)
         return r;
     *ret = MF_TAKE(s);
@@ -210,7 +210,7 @@ int mf_store_open_reader(const char *path, struct mf_store **ret)
     if (r == 0)
         r = read_version(s, &version);
     if (r == 0 && version != mf_schema.version)
-        r = -ENOENT; /* the writer has not made the schema yet */
+        r = -ENOENT; /* the writer has not created or migrated the schema yet */
     if (r < 0)
         return r;
     *ret = MF_TAKE(s);
@@ -245,7 +245,7 @@ int mf_store_commit(struct mf_store *s)
 void mf_store_rollback(struct mf_store *s)
 {
     s->savepoint = false;
-    /* Some failures have rolled back already, and then this is an error that says so. */
+    /* After some failures SQLite has rolled back already, and ROLLBACK would fail */
     if (!sqlite3_get_autocommit(s->db))
         (void)sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
 }
@@ -258,25 +258,26 @@ int mf_store_savepoint(struct mf_store *s)
     return r;
 }
 
-int mf_store_release(struct mf_store *s)
+int mf_store_savepoint_release(struct mf_store *s)
 {
     assert(s->savepoint);
     s->savepoint = false;
     return mf_sql_run(s, "RELEASE part", "");
 }
 
-int mf_store_undo(struct mf_store *s)
+int mf_store_savepoint_rollback(struct mf_store *s)
 {
     if (!s->savepoint)
         return 0;
     s->savepoint = false;
-    /* A full disk, say, has undone the whole transaction: what came now would be on its own */
+    /* A failure such as a full disk may roll back the whole transaction; later statements would run outside
+     * it */
     if (sqlite3_get_autocommit(s->db))
         return -EIO;
     return run_text(s, "ROLLBACK TO part; RELEASE part");
 }
 
-/* The slot of a literal: its statement, or where it goes. */
+/* Cache slot of a literal: holds its statement, or is free for it. */
 static struct mf_sql **cache_slot(struct mf_store *s, const char *literal)
 {
     size_t i = (size_t)(((uintptr_t)literal * UINT64_C(0x9E3779B97F4A7C15)) >> 40) % CACHE_SIZE;
@@ -291,7 +292,7 @@ static int compile(struct mf_store *s, const char *text, unsigned flags, struct 
     if (!q)
         return -ENOMEM;
     q->store = s;
-    int r = mf_store_fault(s, sqlite3_prepare_v3(s->db, text, -1, flags, &q->stmt, NULL));
+    int r = mf_store_errno(s, sqlite3_prepare_v3(s->db, text, -1, flags, &q->stmt, NULL));
     if (r < 0) {
         free(q);
         return r;
@@ -329,10 +330,10 @@ static int bind_all(struct mf_sql *q, int index, const char *types, va_list args
             break;
         }
         default:
-            assert(!"a letter of mf_sql's types");
+            assert(!"unknown letter in types");
         }
     }
-    return mf_store_fault(q->store, code);
+    return mf_store_errno(q->store, code);
 }
 
 int mf_sqlv(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types, va_list args)
@@ -386,7 +387,7 @@ int mf_sql_bind(struct mf_sql *q, int index, const char *types, ...)
 int mf_sql_next(struct mf_sql *q)
 {
     int code = sqlite3_step(q->stmt);
-    return code == SQLITE_ROW ? 1 : mf_store_fault(q->store, code);
+    return code == SQLITE_ROW ? 1 : mf_store_errno(q->store, code);
 }
 
 static int firstv(struct mf_store *s, const char *literal, struct mf_sql **ret, const char *types,

@@ -9,8 +9,8 @@
 
 MF_NAMES_DEFINE(mf_role, MF_ROLE_, MF_ROLE_MAP)
 
-/* What makes a token count: it is not revoked, and has not expired. Parameter 2 is the time. */
-#define STANDS " revoked_ms IS NULL AND (expires_ms = 0 OR expires_ms > ?2)"
+/* Condition for a valid token: not revoked and not expired. Parameter 2 is the current time. */
+#define VALID " revoked_ms IS NULL AND (expires_ms = 0 OR expires_ms > ?2)"
 
 int mf_store_token_add(struct mf_store *s, const struct mf_token_row *row, int64_t now_ms, int64_t *ret_id)
 {
@@ -45,7 +45,7 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
     size_t len;
     int r = mf_secret_hash(secret, given);
     if (r == 0)
-        r = mf_sql_first(s, "SELECT hash, role FROM token WHERE id = ?1 AND role != 'worker' AND" STANDS, &q,
+        r = mf_sql_first(s, "SELECT hash, role FROM token WHERE id = ?1 AND role != 'worker' AND" VALID, &q,
                          "ii", id, now_ms);
     if (r <= 0)
         return r;
@@ -55,10 +55,10 @@ int mf_store_token_check(struct mf_store *s, int64_t id, const uint8_t secret[MF
     return mf_role_parse(mf_sql_text(q, 1), ret_role) < 0 ? 0 : 1;
 }
 
-int mf_store_token_stands(struct mf_store *s, int64_t id, int64_t now_ms)
+int mf_store_token_is_valid(struct mf_store *s, int64_t id, int64_t now_ms)
 {
     int64_t found;
-    return mf_sql_get_i64(s, "SELECT id FROM token WHERE id = ?1 AND" STANDS, &found, "ii", id, now_ms);
+    return mf_sql_get_i64(s, "SELECT id FROM token WHERE id = ?1 AND" VALID, &found, "ii", id, now_ms);
 }
 
 int mf_store_token_name(struct mf_store *s, int64_t id, char ret[MF_TOKEN_NAME_MAX])
@@ -76,7 +76,7 @@ int mf_store_token_name(struct mf_store *s, int64_t id, char ret[MF_TOKEN_NAME_M
 int mf_store_enrolment_find(struct mf_store *s, const uint8_t hash[MF_KEY_SIZE], int64_t now_ms,
                             int64_t *ret_id)
 {
-    return mf_sql_get_i64(s, "SELECT id FROM token WHERE hash = ?1 AND role = 'worker' AND" STANDS, ret_id,
+    return mf_sql_get_i64(s, "SELECT id FROM token WHERE hash = ?1 AND role = 'worker' AND" VALID, ret_id,
                           "bi", hash, (size_t)MF_KEY_SIZE, now_ms);
 }
 
@@ -92,8 +92,8 @@ int mf_store_key_find(struct mf_store *s, const uint8_t public_key[MF_KEY_SIZE],
     return r < 0 ? r : 1;
 }
 
-/* The key that the token brought in, if it has been used. 1: this one, for this worker. */
-static int is_same_again(struct mf_store *s, int64_t token, const uint8_t *public_key, const char *worker)
+/* Returns 1 if the token has enrolled this key for this worker already. */
+static int is_repeated(struct mf_store *s, int64_t token, const uint8_t *public_key, const char *worker)
 {
     int64_t id;
     return mf_sql_get_i64(s,
@@ -106,16 +106,16 @@ int mf_store_key_enrol(struct mf_store *s, int64_t token, const uint8_t public_k
                        const char *worker, int64_t now_ms)
 {
     int64_t id, used;
-    int r = mf_sql_get_i64(
-        s, "SELECT used_ms IS NOT NULL FROM token WHERE id = ?1 AND role = 'worker' AND" STANDS, &used, "ii",
-        token, now_ms);
+    int r =
+        mf_sql_get_i64(s, "SELECT used_ms IS NOT NULL FROM token WHERE id = ?1 AND role = 'worker' AND" VALID,
+                       &used, "ii", token, now_ms);
     if (r <= 0)
-        return r < 0 ? r : MF_ENROLMENT_GONE;
-    r = is_same_again(s, token, public_key, worker);
+        return r < 0 ? r : MF_ENROLMENT_TOKEN_INVALID;
+    r = is_repeated(s, token, public_key, worker);
     if (r != 0)
         return r < 0 ? r : MF_ENROLMENT_DONE;
     if (used)
-        return MF_ENROLMENT_USED;
+        return MF_ENROLMENT_TOKEN_USED;
     r = mf_sql_get_i64(s, "SELECT id FROM worker_key WHERE worker = ? AND revoked_ms IS NULL", &id, "t",
                        worker);
     if (r != 0)

@@ -11,16 +11,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SLICE_PAGES 1024 /* 4 MiB: the reader's lock is looked after between two of them */
+#define STEP_PAGES 1024 /* per sqlite3_backup_step: 4 MiB */
 
-/* ret is open, the caller's, in every case but -ENOMEM. */
+/* *ret is set also on failure, except for -ENOMEM; the caller closes it. */
 static int open_copy(const char *path, sqlite3 **ret)
 {
     int code = sqlite3_open_v2(path, ret, SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE, NULL);
     return code == SQLITE_OK ? 0 : code == SQLITE_NOMEM ? -ENOMEM : -EIO;
 }
 
-/* All within the snapshot that from has begun: SQLite would start over at every commit of the writer otherwise. */
+/* Runs within the read transaction of `from`. Without it SQLite would restart the backup after each commit of
+ * the writer. */
 static int copy_pages(struct mf_store *from, sqlite3 *to)
 {
     sqlite3_backup *b = sqlite3_backup_init(to, "main", mf_store_db(from), "main");
@@ -28,7 +29,7 @@ static int copy_pages(struct mf_store *from, sqlite3 *to)
         return -EIO;
     int code;
     do
-        code = sqlite3_backup_step(b, SLICE_PAGES);
+        code = sqlite3_backup_step(b, STEP_PAGES);
     while (code == SQLITE_OK);
     int end = sqlite3_backup_finish(b);
     if (code != SQLITE_DONE)
@@ -36,19 +37,20 @@ static int copy_pages(struct mf_store *from, sqlite3 *to)
     return end == SQLITE_OK ? 0 : -EIO;
 }
 
-/* One file, without a log beside it, whose every page is in order. */
-static int look_through(sqlite3 *db, char *why, size_t why_cap)
+/* Converts the copy to a single file without WAL and checks all its pages. */
+static int check_copy(sqlite3 *db, char *why, size_t why_cap)
 {
     sqlite3_stmt *q = NULL;
     if (sqlite3_exec(db, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL) != SQLITE_OK ||
         sqlite3_prepare_v2(db, "PRAGMA quick_check(1)", -1, &q, NULL) != SQLITE_OK) {
-        mf_format(why, why_cap, "read the copy: %s", sqlite3_errmsg(db));
+        mf_format(why, why_cap, "cannot read the copy: %s", sqlite3_errmsg(db));
         return -EIO;
     }
-    const char *says = sqlite3_step(q) == SQLITE_ROW ? (const char *)sqlite3_column_text(q, 0) : NULL;
-    int r = says && strcmp(says, "ok") == 0 ? 0 : -EBADMSG;
+    const char *result = sqlite3_step(q) == SQLITE_ROW ? (const char *)sqlite3_column_text(q, 0) : NULL;
+    int r = result && strcmp(result, "ok") == 0 ? 0 : -EBADMSG;
     if (r < 0)
-        mf_format(why, why_cap, "the database is damaged: %s", says ? says : sqlite3_errmsg(db));
+        mf_format(why, why_cap, "the database is damaged (%s); restore a backup (docs/operations.md)",
+                  result ? result : sqlite3_errmsg(db));
     (void)sqlite3_finalize(q);
     return r;
 }
@@ -60,11 +62,11 @@ static int copy_into(const char *path, const char *copy, char *why, size_t why_c
     int64_t n;
     int r = mf_store_open_reader(path, &from);
     if (r < 0) {
-        mf_store_refusal(path, r, why, why_cap);
+        mf_store_open_error(path, r, why, why_cap);
         return r;
     }
     r = mf_store_begin(from);
-    if (r >= 0) /* the snapshot begins with the first thing read */
+    if (r >= 0) /* the snapshot starts at the first read */
         r = mf_sql_get_i64(from, "SELECT count(*) FROM farm", &n, "");
     if (r >= 0)
         r = open_copy(copy, &to);
@@ -72,14 +74,14 @@ static int copy_into(const char *path, const char *copy, char *why, size_t why_c
         r = copy_pages(from, to);
     mf_store_rollback(from);
     if (r < 0)
-        mf_format(why, why_cap, "copy %s: %s", path, to ? sqlite3_errmsg(to) : mf_store_error(from));
+        mf_format(why, why_cap, "cannot copy %s: %s", path, to ? sqlite3_errmsg(to) : mf_store_error(from));
     else
-        r = look_through(to, why, why_cap);
+        r = check_copy(to, why, why_cap);
     (void)sqlite3_close(to);
     return r;
 }
 
-/* Under its name only when it is durable; never over another file. */
+/* Syncs the file, then links it to its final name. Never replaces an existing file. */
 static int publish(const char *temporary, const char *copy, int64_t *ret_bytes)
 {
     char folder[PATH_MAX];
@@ -106,13 +108,13 @@ int mf_store_backup(const char *path, const char *copy, int64_t *ret_bytes, char
     if (r == 0 && fd < 0)
         r = -errno;
     if (r < 0) {
-        mf_format(why, why_cap, "%s: %s", copy, strerror(-r));
+        mf_format(why, why_cap, "cannot create %s: %s", copy, strerror(-r));
         return r;
     }
     (void)close(fd);
     r = copy_into(path, temporary, why, why_cap);
     if (r == 0 && (r = publish(temporary, copy, ret_bytes)) < 0)
-        mf_format(why, why_cap, "%s: %s", copy, strerror(-r));
+        mf_format(why, why_cap, "cannot create %s: %s", copy, strerror(-r));
     (void)unlink(temporary);
     return r;
 }

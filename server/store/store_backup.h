@@ -1,10 +1,11 @@
-/* A copy of a database that another process may be writing to: SQLite's online backup, of one snapshot. */
+/* Copies a database while another process may write to it, through SQLite's online backup API. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Copies the database at path into a new file: whatever was committed when it is called, and nothing half. The writer goes
- * on meanwhile; its log grows until the copy is done. The copy is looked through, synced and only then has its name; mode
- * 0600. -EEXIST: there is such a file; -ENOENT: there is none of this program's version. why gets a sentence. */
+/* Copies the last committed state of the database at path into the new file copy (mode 0600). The writer can
+ * continue; its WAL grows until the copy is done. The copy gets its name only after it was checked and
+ * synced. -EEXIST: copy exists; -ENOENT: no database of this program's schema version at path. On failure why
+ * holds an error message. */
 int mf_store_backup(const char *path, const char *copy, int64_t *ret_bytes, char *why, size_t why_cap);

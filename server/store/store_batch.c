@@ -36,8 +36,8 @@ int mf_sql_ids(struct mf_store *s, const char *literal, struct mf_ids *ret, cons
     return r;
 }
 
-int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
-                     cJSON **ret_receipt)
+int mf_store_find_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
+                          cJSON **ret_receipt)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s, literal, &q, "t", key);
@@ -49,10 +49,11 @@ int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, c
     return *ret_receipt ? 1 : -ENOMEM;
 }
 
-int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt)
+int mf_store_batch_find_receipt(struct mf_store *s, const char *key, const char *body_hash,
+                                cJSON **ret_receipt)
 {
-    return mf_store_receipt(s, "SELECT body_hash, receipt FROM batch WHERE idempotency_key = ?", key,
-                            body_hash, ret_receipt);
+    return mf_store_find_receipt(s, "SELECT body_hash, receipt FROM batch WHERE idempotency_key = ?", key,
+                                 body_hash, ret_receipt);
 }
 
 int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret)
@@ -69,7 +70,7 @@ int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64
     return 0;
 }
 
-int mf_store_batch_receipt(struct mf_store *s, int64_t batch, const char *receipt)
+int mf_store_batch_set_receipt(struct mf_store *s, int64_t batch, const char *receipt)
 {
     return mf_sql_write(s, "UPDATE batch SET receipt = ? WHERE id = ?", "ti", receipt, batch);
 }
@@ -144,36 +145,36 @@ int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret)
     return r;
 }
 
-int mf_store_task_state(struct mf_store *s, int64_t task, enum mf_task_state state, const char *reason,
-                        int64_t now_ms)
+int mf_store_task_set_state(struct mf_store *s, int64_t task, enum mf_task_state state, const char *reason,
+                            int64_t now_ms)
 {
     return mf_sql_write(s, "UPDATE task SET state = ?, reason = ?, ended_ms = ? WHERE id = ?", "ttIi",
                         mf_task_state_name(state), reason, state >= MF_TASK_DONE ? now_ms : (int64_t)0, task);
 }
 
-int mf_store_task_reason(struct mf_store *s, int64_t task, const char *reason)
+int mf_store_task_set_reason(struct mf_store *s, int64_t task, const char *reason)
 {
     return mf_sql_run(s, "UPDATE task SET reason = ?1 WHERE id = ?2 AND reason <> ?1", "ti", reason, task);
 }
 
-int mf_store_task_enumerating(struct mf_store *s, int64_t task, int64_t enumeration)
+int mf_store_task_set_enumerating(struct mf_store *s, int64_t task, int64_t enumeration)
 {
     return mf_sql_write(s, "UPDATE task SET state = 'enumerating', reason = '', enumeration = ? WHERE id = ?",
                         "ii", enumeration, task);
 }
 
-int mf_store_task_steps(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured)
+int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured)
 {
     return mf_sql_write(s, "UPDATE task SET n_steps = ?, n_measured = ? WHERE id = ?", "iii", n_steps,
                         n_measured, task);
 }
 
-int mf_store_task_model(struct mf_store *s, int64_t task, int64_t model)
+int mf_store_task_set_model(struct mf_store *s, int64_t task, int64_t model)
 {
     return mf_sql_write(s, "UPDATE task SET model = ? WHERE id = ? AND model IS NULL", "ii", model, task);
 }
 
-int mf_store_task_worker(struct mf_store *s, int64_t task, int64_t worker)
+int mf_store_task_set_worker(struct mf_store *s, int64_t task, int64_t worker)
 {
     return mf_sql_write(s, "UPDATE task SET worker = ? WHERE id = ? AND worker IS NULL", "ii", worker, task);
 }
@@ -183,7 +184,7 @@ int mf_store_tasks_unpin(struct mf_store *s, int64_t worker)
     return mf_sql_write(s, "UPDATE task SET worker = NULL WHERE worker = ?", "i", worker);
 }
 
-int mf_store_tasks_adopt(struct mf_store *s, int64_t class)
+int mf_store_tasks_assign_class(struct mf_store *s, int64_t class)
 {
     return mf_sql_run(s, "UPDATE task SET class = ? WHERE state = 'waiting' AND class IS NULL", "i", class);
 }
@@ -197,7 +198,7 @@ int mf_store_tasks_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret
         ret, "i", class);
 }
 
-int mf_store_tasks_in(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret)
+int mf_store_tasks_in_state(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret)
 {
     return mf_sql_ids(s, "SELECT id FROM task WHERE state = ? ORDER BY id", ret, "t",
                       mf_task_state_name(state));
@@ -217,15 +218,16 @@ int mf_store_tasks_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *re
                       ret, "i", batch);
 }
 
-/* CROSS: through the shapes of the layer model. Left to itself SQLite goes through all tasks of the batch, at every task of it. */
+/* CROSS JOIN makes SQLite start from the shapes of the layer model. Otherwise it would scan all tasks of the
+ * batch at each call. */
 int mf_store_tasks_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                            struct mf_ids *ret, int64_t *ret_behind)
+                            struct mf_ids *ret, int64_t *ret_n_pending)
 {
     int r = mf_sql_get_i64(
         s,
         "SELECT count(*) FROM shape s CROSS JOIN task g ON g.shape = s.id AND g.batch = ?1 AND g.class = ?2"
         " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing')",
-        ret_behind, "iit", batch, class, layer_model);
+        ret_n_pending, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
     return mf_sql_ids(
@@ -236,7 +238,7 @@ int mf_store_tasks_of_layer(struct mf_store *s, int64_t batch, int64_t class, co
 }
 
 int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                         struct mf_ids *ret, int64_t *ret_behind)
+                         struct mf_ids *ret, int64_t *ret_n_pending)
 {
     int r = mf_sql_get_i64(
         s,
@@ -244,7 +246,7 @@ int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const
         " WHERE s.layer_model = ?3 AND g.state IN ('waiting', 'enumerating', 'probing', 'ranking', 'racing')"
         " AND NOT EXISTS (SELECT 1 FROM layout_race x WHERE x.task = g.id)"
         " AND NOT EXISTS (SELECT 1 FROM config f WHERE f.task = g.id)",
-        ret_behind, "iit", batch, class, layer_model);
+        ret_n_pending, "iit", batch, class, layer_model);
     if (r < 0)
         return r;
     return mf_sql_ids(
@@ -256,7 +258,7 @@ int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const
         ret, "iit", batch, class, layer_model);
 }
 
-int mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret)
+int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret)
 {
     int r = mf_sql_get_i64(s,
                            "SELECT count(*) FROM task WHERE batch = ?"

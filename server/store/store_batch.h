@@ -1,4 +1,4 @@
-/* The store of what people asked for: batches, shapes, tasks, and the events they follow. */
+/* Batches, shapes, tasks, enumerations and events in the database. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -6,7 +6,7 @@
 #include "common/moe/shape.h"
 #include "server/store/store.h"
 
-/* A list of ids that a query gave. */
+/* Ids that a query returned. */
 struct mf_ids {
     int64_t *all;
     size_t n, cap;
@@ -33,22 +33,24 @@ struct mf_batch_row {
     int priority;
     int64_t created_ms;
 };
-/* What was answered under a key; literal: SELECT body_hash, receipt … = ?. 1: the key is known; *ret_receipt is the caller's. 0: it
- * is not. -EEXIST: known, of another body. */
-int mf_store_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
-                     cJSON **ret_receipt);
-int mf_store_batch_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt);
+/* Looks up the response stored for an idempotency key. literal: "SELECT body_hash, receipt … = ?". Returns 1
+ * with *ret_receipt (the caller frees it), 0 if the key is unknown; -EEXIST: the key was used with another
+ * body. */
+int mf_store_find_receipt(struct mf_store *s, const char *literal, const char *key, const char *body_hash,
+                          cJSON **ret_receipt);
+int mf_store_batch_find_receipt(struct mf_store *s, const char *key, const char *body_hash,
+                                cJSON **ret_receipt);
 int mf_store_batch_add(struct mf_store *s, const struct mf_batch_row *row, int64_t *ret);
-int mf_store_batch_receipt(struct mf_store *s, int64_t batch, const char *receipt);
-/* Priority, creation and options (JSON text, the caller's), and whether it is open. -ENOENT. */
+int mf_store_batch_set_receipt(struct mf_store *s, int64_t batch, const char *receipt);
+/* *ret_options: JSON text that the caller frees. -ENOENT: no such batch. */
 int mf_store_batch_get(struct mf_store *s, int64_t batch, int *ret_priority, int64_t *ret_created_ms,
                        char **ret_options, bool *ret_open);
 int mf_store_batch_end(struct mf_store *s, int64_t batch, const char *state, int64_t now_ms);
 
-/* The id of the shape's row, made if need be. */
+/* Returns the id of the shape's row; creates the row if missing. */
 int mf_store_shape(struct mf_store *s, const struct mf_shape *shape, int64_t *ret);
 
-/* class 0: the first one to come. */
+/* class 0: the class of the first worker to join. */
 int mf_store_task_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *reason);
 struct mf_task_row {
     int64_t batch, shape, class, enumeration, model;
@@ -57,45 +59,47 @@ struct mf_task_row {
     char row[MF_SHAPE_TEXT_MAX];
     char layer_model[MF_SHAPE_TEXT_MAX];
 };
-/* -ENOENT. */
+/* -ENOENT: no such task. */
 int mf_store_task_get(struct mf_store *s, int64_t task, struct mf_task_row *ret);
-int mf_store_task_state(struct mf_store *s, int64_t task, enum mf_task_state state, const char *reason,
-                        int64_t now_ms);
-/* What a waiting task waits for. 1: the text is new. */
-int mf_store_task_reason(struct mf_store *s, int64_t task, const char *reason);
-int mf_store_task_enumerating(struct mf_store *s, int64_t task, int64_t enumeration);
-int mf_store_task_steps(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured);
-/* Only when it has none yet. */
-int mf_store_task_model(struct mf_store *s, int64_t task, int64_t model);
-/* From now on only that worker measures the task, until it leaves. */
-int mf_store_task_worker(struct mf_store *s, int64_t task, int64_t worker);
+int mf_store_task_set_state(struct mf_store *s, int64_t task, enum mf_task_state state, const char *reason,
+                            int64_t now_ms);
+/* Stores what a waiting task waits for. Returns 1 if the text changed, otherwise 0. */
+int mf_store_task_set_reason(struct mf_store *s, int64_t task, const char *reason);
+int mf_store_task_set_enumerating(struct mf_store *s, int64_t task, int64_t enumeration);
+int mf_store_task_set_counts(struct mf_store *s, int64_t task, int64_t n_steps, int64_t n_measured);
+/* Sets the device model unless the task has one. */
+int mf_store_task_set_model(struct mf_store *s, int64_t task, int64_t model);
+/* Pins the task to the worker unless it is pinned already. */
+int mf_store_task_set_worker(struct mf_store *s, int64_t task, int64_t worker);
 int mf_store_tasks_unpin(struct mf_store *s, int64_t worker);
-/* Tasks without a class get this one. */
-int mf_store_tasks_adopt(struct mf_store *s, int64_t class);
+/* Sets the class of waiting tasks that have none. Returns the number of tasks. */
+int mf_store_tasks_assign_class(struct mf_store *s, int64_t class);
 
-/* Batch by batch and layer by layer, of a layer the most tokens first: they take longest. */
+/* Waiting tasks of the class, ordered by batch and layer model; within a layer model the largest token count,
+ * which takes longest, comes first. */
 int mf_store_tasks_waiting(struct mf_store *s, int64_t class, struct mf_ids *ret);
-int mf_store_tasks_in(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret);
+int mf_store_tasks_in_state(struct mf_store *s, enum mf_task_state state, struct mf_ids *ret);
 int mf_store_tasks_of_enumeration(struct mf_store *s, int64_t enumeration,
-                                  struct mf_ids *ret);                              /* enumerating ones */
+                                  struct mf_ids *ret);                              /* in state enumerating */
 int mf_store_tasks_of_batch(struct mf_store *s, int64_t batch, struct mf_ids *ret); /* that have not ended */
-/* Tasks of a layer model: ranking ones into ret; *ret_behind counts those that have not come so far. */
+/* Tasks of a layer model in state ranking. *ret_n_pending: number of its tasks in an earlier state. */
 int mf_store_tasks_of_layer(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                            struct mf_ids *ret, int64_t *ret_behind);
-/* Those of a layer model that have raced over several layouts and have no config yet, by tokens, and how many others are on their way
- * there. */
+                            struct mf_ids *ret, int64_t *ret_n_pending);
+/* Tasks of a layer model that raced over several layouts and have no config yet, ordered by token count.
+ * *ret_n_pending: number of its unfinished tasks that have not raced yet. */
 int mf_store_tasks_raced(struct mf_store *s, int64_t batch, int64_t class, const char *layer_model,
-                         struct mf_ids *ret, int64_t *ret_behind);
-/* Tasks of the batch that have not ended. */
-int mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret);
-/* The id of an enumeration, made if need be, and whether it is complete. */
+                         struct mf_ids *ret, int64_t *ret_n_pending);
+/* Number of tasks of the batch that have not ended. */
+int mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
+/* Returns the id of an enumeration and whether it is complete; creates it if missing. */
 int mf_store_enumeration(struct mf_store *s, int64_t class, int64_t shape, const char *revision, int64_t *ret,
                          bool *ret_complete);
-/* The revision that other tasks of the batch and class work with. 1: *ret is the caller's; 0: none yet. */
+/* Kernel revision of the batch's other tasks of the class. Returns 1 with *ret (the caller frees it); 0 if
+ * none has begun. */
 int mf_store_pinned_revision(struct mf_store *s, int64_t batch, int64_t class, char **ret);
 
-/* batch 0: of the farm. */
+/* batch 0: the event concerns the whole farm. */
 int mf_store_event_add(struct mf_store *s, int64_t batch, const char *kind, const char *body, int64_t now_ms,
                        int64_t *ret);
-/* Keeps the newest n. */
+/* Deletes all but the newest n events. */
 int mf_store_events_trim(struct mf_store *s, int64_t n);

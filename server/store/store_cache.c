@@ -1,21 +1,22 @@
 #include "server/store/store_cache.h"
-#include "server/store/store_private.h"
+
+#include <sqlite3.h>
 
 #include "common/base/cleanup.h"
 
 #include <stdlib.h>
 
-/* SQLite's own, which it calls through ours. Set once. */
+/* SQLite's built-in cache, which does the work. Set once. */
 static sqlite3_pcache_methods2 real;
 
-/* A connection's; SQLite sees a pointer only. */
+/* State of one connection's cache, which SQLite sees as an opaque pointer. */
 struct cache {
     sqlite3_pcache *pages;
-    unsigned highest; /* no page has a higher number, but for: */
-    unsigned lent;    /* 0: none */
+    unsigned highest;   /* highest page number in the cache, except `temporary` */
+    unsigned temporary; /* temporary number beyond `highest`; 0: none */
 };
 
-static struct cache *of(sqlite3_pcache *cache)
+static struct cache *to_cache(sqlite3_pcache *cache)
 {
     return (struct cache *)cache;
 }
@@ -48,28 +49,28 @@ static sqlite3_pcache *create(int page_size, int extra_size, int purgeable)
 
 static void destroy(sqlite3_pcache *cache)
 {
-    real.xDestroy(of(cache)->pages);
-    free(of(cache));
+    real.xDestroy(to_cache(cache)->pages);
+    free(to_cache(cache));
 }
 
 static void set_size(sqlite3_pcache *cache, int n_pages)
 {
-    real.xCachesize(of(cache)->pages, n_pages);
+    real.xCachesize(to_cache(cache)->pages, n_pages);
 }
 
 static int count(sqlite3_pcache *cache)
 {
-    return real.xPagecount(of(cache)->pages);
+    return real.xPagecount(to_cache(cache)->pages);
 }
 
 static void shrink(sqlite3_pcache *cache)
 {
-    real.xShrink(of(cache)->pages);
+    real.xShrink(to_cache(cache)->pages);
 }
 
 static sqlite3_pcache_page *fetch(sqlite3_pcache *cache, unsigned number, int make)
 {
-    struct cache *c = of(cache);
+    struct cache *c = to_cache(cache);
     if (make)
         c->highest = MF_MAX(c->highest, number);
     return real.xFetch(c->pages, number, make);
@@ -77,30 +78,30 @@ static sqlite3_pcache_page *fetch(sqlite3_pcache *cache, unsigned number, int ma
 
 static void unpin(sqlite3_pcache *cache, sqlite3_pcache_page *page, int discard)
 {
-    real.xUnpin(of(cache)->pages, page, discard);
+    real.xUnpin(to_cache(cache)->pages, page, discard);
 }
 
 static void rename_page(sqlite3_pcache *cache, sqlite3_pcache_page *page, unsigned from, unsigned to)
 {
-    struct cache *c = of(cache);
-    if (from == c->lent)
-        c->lent = 0;
-    if (to > c->highest && c->lent == 0)
-        c->lent = to;
+    struct cache *c = to_cache(cache);
+    if (from == c->temporary)
+        c->temporary = 0;
+    if (to > c->highest && c->temporary == 0)
+        c->temporary = to;
     else
         c->highest = MF_MAX(c->highest, to);
     real.xRekey(c->pages, page, from, to);
 }
 
-/* Drops the pages from that number on. */
+/* Drops all pages with number `first` or higher. */
 static void truncate_at(sqlite3_pcache *cache, unsigned first)
 {
-    struct cache *c = of(cache);
-    if (c->highest < first && c->lent < first)
+    struct cache *c = to_cache(cache);
+    if (c->highest < first && c->temporary < first)
         return;
     real.xTruncate(c->pages, first);
     c->highest = MF_MIN(c->highest, first - 1);
-    c->lent = c->lent < first ? c->lent : 0;
+    c->temporary = c->temporary < first ? c->temporary : 0;
 }
 
 void mf_store_cache_init(void)
@@ -117,7 +118,7 @@ void mf_store_cache_init(void)
                                           .xTruncate = truncate_at,
                                           .xDestroy = destroy,
                                           .xShrink = shrink};
-    /* What is refused, SQLite being in use already, leaves it its own */
+    /* sqlite3_config fails if SQLite is in use already; the built-in cache then stays in place */
     if (sqlite3_config(SQLITE_CONFIG_GETPCACHE2, &real) == SQLITE_OK)
         (void)sqlite3_config(SQLITE_CONFIG_PCACHE2, &ours);
 }

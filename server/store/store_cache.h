@@ -1,8 +1,10 @@
-/* SQLite's page cache, spared a walk at every commit. Where an insert gives pages of the tree other places, SQLite lends one of
- * them for a moment a number that no page has, 1 GiB into the file; its cache keeps that for the highest one ever, and looks for
- * pages behind the file's end in all of the cache whenever a transaction ends. Here the highest number is known
- * without those that were lent and given back, and the cache is asked only when there is something to drop. */
+/* Page cache for SQLite that avoids a scan of all cached pages at the end of each transaction.
+ *
+ * When SQLite rebalances a B-tree, it briefly gives a page a number beyond the end of the file (the page at 1
+ * GiB). The built-in cache remembers the highest number ever used, so at the end of each transaction it
+ * searches all cached pages for pages beyond the end of the file. This wrapper around the built-in cache
+ * ignores temporary numbers and calls it only if there are pages to drop. */
 #pragma once
 
-/* For all connections; before the first one, and before there are threads. */
+/* Installs the cache for all connections. Call before the first connection and before other threads exist. */
 void mf_store_cache_init(void);

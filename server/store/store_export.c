@@ -9,11 +9,11 @@
 #include <math.h>
 #include <string.h>
 
-/* Parameters 1 to 5 of each query are the filter. The batch, where there is one, is asked for by itself: its tasks are found by
- * an index, however many there are beside them. A task that ended before any device began to measure it has no model: it is
- * missing in the table of each model of its class. */
-#define OF_ALL   " ?1 IS NULL"
-#define OF_BATCH " g.batch = ?1"
+/* Parameters 1 to 5 of each query are the filter. A filter on one batch uses its own statement, so that
+ * SQLite finds the batch's tasks by index. A task that ended before any device began to measure it has no
+ * model; it is missing in the table of each model of its class. */
+#define ANY_BATCH " ?1 IS NULL"
+#define ONE_BATCH " g.batch = ?1"
 #define FILTER(batch)                                                                                    \
     batch " AND (?2 IS NULL OR c.gfx = ?2) AND (?3 IS NULL OR c.cu_num = ?3)"                            \
           " AND (?4 IS NULL OR coalesce(m.name = ?4, EXISTS (SELECT 1 FROM device_model d WHERE d.class" \
@@ -21,13 +21,14 @@
 #define FILTER_TYPES   "ItItt"
 #define FILTER_ARGS(f) (f)->batch, (f)->gfx, (f)->cu_num, (f)->model, (f)->layer_model
 
-/* The config of a task whose promotion is pending or stays undecided is nobody's row. */
-#define STANDS(task)                                              \
+/* A config whose promotion is pending or undecided is not exported. */
+#define DECIDED(task)                                             \
     " NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = " task \
     " AND x.decision IN ('pending', 'undecided'))"
 
-/* The winner's fresh samples are behind us; without them, those of its race; those of its comparison behind a row that was
- * kept. Of several configs of a key the last one counts: by its id, for dates are of a clock that may have been set back. */
+/* us is the median of the winner's rerun samples, or of its race samples if it has none, or for a kept row of
+ * its comparison samples. Of several configs of a key the one with the highest id is used, because the clock
+ * that gives the time stamps may be set back. */
 #define CONFIGS(batch)                                                                                       \
     "SELECT q.gfx, q.cu_num, q.model, q.simulated, q.row, q.layout, q.provenance, q.block_m, q.us, q.us1, "  \
     "q.us2, q.err1, q.err2, q.steps,"                                                                        \
@@ -48,17 +49,17 @@
     "  FROM config f JOIN task g ON g.id = f.task JOIN shape s ON s.id = f.shape JOIN device_class c ON "    \
     "c.id = f.class"                                                                                         \
     "  JOIN device_model m ON m.id = f.model JOIN pipeline p ON p.id = f.pipeline WHERE" FILTER(             \
-        batch) " AND" STANDS("f.task") ") q"                                                                 \
-                                       " LEFT JOIN promotion o ON o.task = q.task"                           \
-                                       " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE "    \
-                                       "task = q.task AND step IS "                                          \
-                                       "NULL AND "                                                           \
-                                       "final = 1 AND pipeline = q.pipeline"                                 \
-                                       "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, "      \
-                                       "q.layer_model, q.token, "                                            \
-                                       "q.model"
+        batch) " AND" DECIDED("f.task") ") q"                                                                \
+                                        " LEFT JOIN promotion o ON o.task = q.task"                          \
+                                        " LEFT JOIN result r ON r.id = (SELECT max(id) FROM result WHERE "   \
+                                        "task = q.task AND step IS "                                         \
+                                        "NULL AND "                                                          \
+                                        "final = 1 AND pipeline = q.pipeline"                                \
+                                        "  AND us IS NOT NULL) WHERE nth = 1 ORDER BY q.gfx, q.cu_num, "     \
+                                        "q.layer_model, q.token, "                                           \
+                                        "q.model"
 
-/* -EOVERFLOW: more steps than a pipeline can have. */
+/* -EOVERFLOW: more than MF_EXPORT_STEPS_MAX steps. */
 static int read_steps(struct mf_store *s, const char *ids, struct mf_export_config *c)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -84,7 +85,7 @@ static int read_steps(struct mf_store *s, const char *ids, struct mf_export_conf
     return r;
 }
 
-static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_each each, void *data)
+static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_fn each, void *data)
 {
     struct mf_export_config c = {
         .class.cu_num = (int)mf_sql_i64(q, 1),
@@ -115,12 +116,11 @@ static int read_config(struct mf_store *s, const struct mf_sql *q, mf_export_eac
     return r < 0 ? r : each(&c, data);
 }
 
-int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_each each,
-                    void *data)
+int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, mf_export_fn each, void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r =
-        mf_sql(s, filter->batch ? CONFIGS(OF_BATCH) : CONFIGS(OF_ALL), &q, FILTER_TYPES, FILTER_ARGS(filter));
+    int r = mf_sql(s, filter->batch ? CONFIGS(ONE_BATCH) : CONFIGS(ANY_BATCH), &q, FILTER_TYPES,
+                   FILTER_ARGS(filter));
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         int e = read_config(s, q, each, data);
         if (e < 0)
@@ -129,12 +129,13 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
     return r;
 }
 
-/* Of one model the config or the task of another says nothing; a task without a model speaks for each of its class. */
+/* A filter on the model ignores configs and tasks of other models. A task without a model counts for every
+ * model of its class. */
 #define OF_MODEL(model) \
     " (?4 IS NULL OR coalesce((SELECT d.name FROM device_model d WHERE d.id = " model ") = ?4, 1))"
 #define HAS_CONFIG                                                                                \
     " EXISTS (SELECT 1 FROM config f WHERE f.shape = g.shape AND f.class = g.class AND" OF_MODEL( \
-        "f.model") " AND" STANDS("f.task") ")"
+        "f.model") " AND" DECIDED("f.task") ")"
 
 #define FAILED(batch)                                                                                    \
     "SELECT c.gfx || '/' || c.cu_num, s.row, coalesce((SELECT o.reason FROM promotion o WHERE o.task = " \
@@ -162,8 +163,8 @@ int mf_store_export(struct mf_store *s, const struct mf_export_filter *filter, m
                                                         " AND NOT" HAS_CONFIG                                \
                                                         " ORDER BY c.gfx, c.cu_num, s.layer_model, s.token"
 
-static int each_without(struct mf_store *s, const char *literal, const struct mf_export_filter *filter,
-                        mf_export_failed each, void *data)
+static int each_left_out(struct mf_store *s, const char *literal, const struct mf_export_filter *filter,
+                         mf_export_left_out_fn each, void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s, literal, &q, FILTER_TYPES, FILTER_ARGS(filter));
@@ -175,16 +176,16 @@ static int each_without(struct mf_store *s, const char *literal, const struct mf
     return r;
 }
 
-int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
-                           void *data)
+int mf_store_export_failed(struct mf_store *s, const struct mf_export_filter *filter,
+                           mf_export_left_out_fn each, void *data)
 {
-    return each_without(s, filter->batch ? FAILED(OF_BATCH) : FAILED(OF_ALL), filter, each, data);
+    return each_left_out(s, filter->batch ? FAILED(ONE_BATCH) : FAILED(ANY_BATCH), filter, each, data);
 }
 
-int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *filter, mf_export_failed each,
-                            void *data)
+int mf_store_export_missing(struct mf_store *s, const struct mf_export_filter *filter,
+                            mf_export_left_out_fn each, void *data)
 {
-    return each_without(s, filter->batch ? MISSING(OF_BATCH) : MISSING(OF_ALL), filter, each, data);
+    return each_left_out(s, filter->batch ? MISSING(ONE_BATCH) : MISSING(ANY_BATCH), filter, each, data);
 }
 
 int mf_store_export_names(struct mf_store *s, int64_t pipeline, char *ret, size_t cap)
@@ -224,7 +225,7 @@ int mf_store_export_models(struct mf_store *s, const struct mf_export_filter *fi
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     *ret = 0;
-    int r = mf_sql(s, filter->batch ? MODELS(OF_BATCH) : MODELS(OF_ALL), &q, FILTER_TYPES "i",
+    int r = mf_sql(s, filter->batch ? MODELS(ONE_BATCH) : MODELS(ANY_BATCH), &q, FILTER_TYPES "i",
                    FILTER_ARGS(filter), (int64_t)simulated);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         size_t len = strlen(ret);

@@ -27,7 +27,7 @@ static cJSON *column_json(const struct mf_sql *q, int column, char type)
     }
 }
 
-/* Whole numbers are printed exactly, however large. */
+/* Integers are printed exactly, also above 2^53. */
 static int add_column(cJSON *o, const struct mf_sql *q, int column, char type)
 {
     const char *name = sqlite3_column_name(q->stmt, column);
@@ -52,7 +52,7 @@ cJSON *mf_row_json(const struct mf_sql *q, const char *types)
     return MF_TAKE(o);
 }
 
-int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
+int mf_list_read(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
                  mf_row_maker maker, void *data, struct mf_list *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *items = cJSON_CreateArray();
@@ -91,7 +91,7 @@ static int make_plain(struct mf_sql *q, void *data, cJSON **ret)
 
 int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret)
 {
-    return mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_plain, &(struct plain){types}, ret);
+    return mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_plain, &(struct plain){types}, ret);
 }
 
 cJSON *mf_race_json(const struct mf_sql *q)
@@ -122,7 +122,7 @@ cJSON *mf_samples_json(const void *blob, size_t len)
         uint32_t bits = p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
         float value;
         memcpy(&value, &bits, sizeof(value));
-        /* As many digits as a float32 has: 411.2, not 411.20001220703125. */
+        /* 7 digits, the precision of float32: 411.2 instead of 411.20001220703125 */
         char text[32];
         (void)snprintf(text, sizeof(text), "%.7g", (double)value);
         cJSON_AddItemToArray(list, isfinite(value) ? cJSON_CreateRaw(text) : cJSON_CreateNull());

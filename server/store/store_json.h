@@ -1,35 +1,38 @@
-/* Rows as JSON, for the store_read*.c files: the SQL's column names are the members' names. */
+/* Converts query rows to JSON for the store_read*.c files. SQL column names are the JSON member names. */
 #pragma once
 
 #include "common/moe/shape_json.h"
+#include "server/store/store_list.h"
 #include "server/store/store_private.h"
-#include "server/store/store_read.h"
 
-/* types, one letter a column:  i integer  d number  t text  b bool  j JSON text  . passed over.
- * NULL is null. NULL when out of memory. */
+/* Converts the current row. types has one letter per column: i integer, d number, t text, b bool, j JSON
+ * text, . skipped. NULL becomes null. Returns NULL if out of memory. */
 cJSON *mf_row_json(const struct mf_sql *q, const char *types);
 
-/* Makes one item of the current row; it may add members by further queries. */
+/* Creates one item from the current row; may add members by further queries. */
 typedef int (*mf_row_maker)(struct mf_sql *q, void *data, cJSON **ret);
-/* How the cursor's keys come out of a row: columns, -1 for none. */
+/* Columns that hold the keys of the list cursor; -1 if the list has no such key. */
 struct mf_list_keys {
     int group, number, id;
 };
-/* Steps q to its end, which the query limits to page->limit + 1 rows. */
-int mf_list_take(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
+/* Reads q to its end and fills ret with items and the cursor. The query must return at most page->limit + 1
+ * rows. */
+int mf_list_read(struct mf_sql *q, const struct mf_page *page, const struct mf_list_keys *keys,
                  mf_row_maker maker, void *data, struct mf_list *ret);
-/* The same of rows that are items as they stand, in the order of their first column. */
+/* As mf_list_read, with each row as one item, ordered by its first column. */
 int mf_list_rows(struct mf_sql *q, const struct mf_page *page, const char *types, struct mf_list *ret);
-/* Every row of q as an item of the array `name`, which the object gets. */
+/* Adds every row of q as an item of a new array member `name` of the object. */
 int mf_rows_json(struct mf_sql *q, const char *types, cJSON *object, const char *name);
-/* The outcome of task ?1's race, for mf_race_json, and who won it of the layout that was chosen; NULL: that is not known. */
+/* Query for the race of task ?1 as JSON, and the pipeline that won within the chosen layout (NULL if
+ * unknown). Its rows are the input of mf_race_json. */
 #define MF_RACE_OF_TASK                                                                                      \
     "SELECT json_extract(r.extra, '$.race'), (SELECT coalesce(x.new, f.pipeline) FROM config f LEFT JOIN "   \
     "promotion x ON x.task = f.task WHERE f.task = ?1) FROM result r WHERE r.task = ?1 AND r.step IS NULL "  \
     "AND "                                                                                                   \
     "r.pipeline IS NULL AND r.final = 1 AND json_extract(r.extra, '$.race') IS NOT NULL ORDER BY r.id DESC " \
     "LIMIT 1"
-/* Of a race of several groups, the members say what the group of that winner gave. NULL: no JSON. */
+/* Returns the race as JSON. If it had several groups (one per layout), the top-level members are those of the
+ * winner's group. NULL if the text is not JSON. */
 cJSON *mf_race_json(const struct mf_sql *q);
-/* The samples of a result: little-endian float32. */
+/* Converts the samples of a result (little-endian float32). */
 cJSON *mf_samples_json(const void *blob, size_t len);

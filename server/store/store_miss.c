@@ -10,24 +10,27 @@
 
 MF_NAMES_DEFINE(mf_miss_state, MF_MISS_, MF_MISS_MAP)
 
-/* The latest task of m's shape on its class, and what has become of it. A task that is done without a config enumerated only. */
-#define OF_IT                                                                          \
+/* TASK: latest task of m's shape on its class. STATE: state of miss m. A task that is done without a config
+ * only enumerated. */
+#define SAME_SHAPE_AND_CLASS                                                           \
     " JOIN shape s ON s.id = x.shape AND s.row = m.row JOIN device_class c ON c.id = " \
     "x.class AND c.gfx = m.gfx AND c.cu_num = m.cu_num"
-#define TASK " (SELECT max(x.id) FROM task x" OF_IT ")"
+#define TASK " (SELECT max(x.id) FROM task x" SAME_SHAPE_AND_CLASS ")"
 #define STATE                                                                                               \
-    " CASE WHEN EXISTS (SELECT 1 FROM config x" OF_IT ") THEN 'tuned' ELSE coalesce((SELECT CASE g.state "  \
+    " CASE WHEN EXISTS (SELECT 1 FROM config x" SAME_SHAPE_AND_CLASS                                        \
+    ") THEN 'tuned' ELSE coalesce((SELECT CASE g.state "                                                    \
     "WHEN 'failed' THEN 'failed' WHEN 'cancelled' THEN 'failed' WHEN 'done' THEN 'open' ELSE 'tuning' END " \
     "FROM task g WHERE g.id =" TASK "), 'open') END"
 
-int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt)
+int mf_store_miss_find_receipt(struct mf_store *s, const char *key, const char *body_hash,
+                               cJSON **ret_receipt)
 {
-    return mf_store_receipt(s, "SELECT body_hash, receipt FROM miss_report WHERE idempotency_key = ?", key,
-                            body_hash, ret_receipt);
+    return mf_store_find_receipt(s, "SELECT body_hash, receipt FROM miss_report WHERE idempotency_key = ?",
+                                 key, body_hash, ret_receipt);
 }
 
-int mf_store_miss_receipt(struct mf_store *s, const char *key, const char *body_hash, const char *receipt,
-                          int64_t now_ms)
+int mf_store_miss_add_receipt(struct mf_store *s, const char *key, const char *body_hash, const char *receipt,
+                              int64_t now_ms)
 {
     int r = mf_sql_run(
         s, "INSERT INTO miss_report (idempotency_key, body_hash, receipt, at_ms) VALUES (?, ?, ?, ?)", "ttti",
@@ -61,7 +64,7 @@ static int read_state(struct mf_store *s, int64_t miss, enum mf_miss_state *ret)
 int mf_store_miss_add(struct mf_store *s, const struct mf_miss *miss, bool room, enum mf_miss_state *ret)
 {
     int64_t id = 0, cu_num = miss->class->cu_num;
-    /* A count that has come to its end stays there */
+    /* The count saturates at 2^53, the largest exact integer in JSON */
     int r = mf_sql_get_i64(
         s,
         "UPDATE miss SET count = min(count + ?4, 9007199254740992), last_ms = max(last_ms, "
@@ -90,16 +93,15 @@ int mf_store_misses_count(struct mf_store *s, int64_t *ret)
     return r < 0 ? r : 0;
 }
 
-int mf_store_misses_forget_tuned(struct mf_store *s)
+int mf_store_misses_delete_tuned(struct mf_store *s)
 {
     return mf_sql_run(s, "DELETE FROM miss AS m WHERE" STATE " = 'tuned'", "");
 }
 
-int mf_store_misses_open(struct mf_store *s, const struct mf_miss_filter *filter, mf_miss_each each,
-                         void *data)
+int mf_store_misses_open(struct mf_store *s, const struct mf_miss_filter *filter, mf_miss_fn each, void *data)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    const struct mf_device_class *of = filter->class;
+    const struct mf_device_class *wanted = filter->class;
     int r =
         mf_sql(s,
                "SELECT gfx, cu_num, row, layout FROM (SELECT m.gfx AS gfx, m.cu_num AS cu_num, m.row AS row, "
@@ -107,8 +109,8 @@ int mf_store_misses_open(struct mf_store *s, const struct mf_miss_filter *filter
                " AS state FROM miss m WHERE m.count >= ?3 AND (?1 IS NULL OR (m.gfx = ?1 AND m.cu_num = "
                "?2))) WHERE state = 'open' OR (?4 AND state = 'failed') ORDER BY gfx, cu_num, layout, count "
                "DESC, id",
-               &q, "tiii", of ? of->gfx : NULL, of ? (int64_t)of->cu_num : (int64_t)0, filter->min_count,
-               (int64_t)filter->failed);
+               &q, "tiii", wanted ? wanted->gfx : NULL, wanted ? (int64_t)wanted->cu_num : (int64_t)0,
+               filter->min_count, (int64_t)filter->failed);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         struct mf_device_class class = {.cu_num = (int)mf_sql_i64(q, 1)};
         r = mf_copy(class.gfx, sizeof(class.gfx), mf_sql_text(q, 0));
@@ -122,7 +124,7 @@ static int make_miss(struct mf_sql *q, void *data, cJSON **ret)
 {
     (void)data;
     cJSON *o = mf_row_json(q, "it.iitiiit");
-    if (!o || mf_shape_add(o, mf_sql_text(q, 2)) < 0) {
+    if (!o || mf_shape_add_to_json(o, mf_sql_text(q, 2)) < 0) {
         cJSON_Delete(o);
         return -ENOMEM;
     }
@@ -144,5 +146,5 @@ int mf_read_misses(struct mf_store *s, const struct mf_device_class *class, cons
         "?6)) ORDER BY m.count DESC, m.id) WHERE ?3 IS NULL OR state = ?3 LIMIT ?7",
         &q, "titiiii", class ? class->gfx : NULL, class ? (int64_t) class->cu_num : (int64_t)0, state,
         (int64_t)page->from, (int64_t)page->number, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, 3, 0}, make_miss, NULL, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, 3, 0}, make_miss, NULL, ret);
 }

@@ -1,17 +1,17 @@
-/* The store of what production missed: look-ups of a device class that found no row (schema.sql: miss). */
+/* Misses: production lookups of a device class that found no row (schema.sql: miss). */
 #pragma once
 
 #include "common/moe/device_class.h"
 #include "common/moe/shape.h"
 #include "server/store/store_read.h"
 
-#define MF_MISSES_MAX       20000 /* that are kept; more are counted as left out */
-#define MF_MISS_SOURCES_MAX 32    /* that are told apart of one of them */
-#define MF_MISS_REPORTS_MAX 10000 /* whose answers are kept */
+#define MF_MISSES_MAX       20000 /* stored misses; more are reported as left_out */
+#define MF_MISS_SOURCES_MAX 32    /* distinct sources stored per miss */
+#define MF_MISS_REPORTS_MAX 10000 /* stored receipts */
 #define MF_MISS_REPORT_ROWS 4096
 #define MF_MISS_SOURCE_MAX  128
 
-/* open ─submitted─► tuning ─its task is done─► tuned, ─its task failed or was cancelled─► failed */
+/* open ─submitted─► tuning ─task done─► tuned; tuning ─task failed or cancelled─► failed */
 /* clang-format off */
 #define MF_MISS_MAP(X, P)   \
     X(P, OPEN, "open")      \
@@ -21,37 +21,39 @@
 /* clang-format on */
 MF_NAMES_DECLARE(mf_miss_state, MF_MISS_, MF_MISS_MAP);
 
-/* As mf_store_receipt. */
-int mf_store_miss_known(struct mf_store *s, const char *key, const char *body_hash, cJSON **ret_receipt);
-/* Keeps the answer, and only the latest MF_MISS_REPORTS_MAX. */
-int mf_store_miss_receipt(struct mf_store *s, const char *key, const char *body_hash, const char *receipt,
-                          int64_t now_ms);
+/* See mf_store_find_receipt. */
+int mf_store_miss_find_receipt(struct mf_store *s, const char *key, const char *body_hash,
+                               cJSON **ret_receipt);
+/* Stores the receipt and deletes all but the latest MF_MISS_REPORTS_MAX. */
+int mf_store_miss_add_receipt(struct mf_store *s, const char *key, const char *body_hash, const char *receipt,
+                              int64_t now_ms);
 
 struct mf_miss {
     const struct mf_device_class *class;
     const char *row; /* of the shape */
     int64_t count;
-    const char *layout; /* "": not said */
+    const char *layout; /* "": not reported */
     const char *source;
     int64_t at_ms;
 };
-/* Counts it; it is made when `room`. 1: it was there; 2: it is new; 0: it is not there, and there is no room. */
+/* Adds miss->count lookups. Creates the miss only if room. Returns 1 if it existed, 2 if it is new, 0 if it
+ * is not stored because room is false. */
 int mf_store_miss_add(struct mf_store *s, const struct mf_miss *miss, bool room, enum mf_miss_state *ret);
 int mf_store_misses_count(struct mf_store *s, int64_t *ret);
-/* Forgets those that are tuned. How many. */
-int mf_store_misses_forget_tuned(struct mf_store *s);
+/* Deletes the misses that are tuned. Returns their number. */
+int mf_store_misses_delete_tuned(struct mf_store *s);
 
 struct mf_miss_filter {
     const struct mf_device_class *class; /* NULL: any */
     int64_t min_count;
-    bool failed; /* those whose task failed or was cancelled too */
+    bool failed; /* also those whose task failed or was cancelled */
 };
-/* What is to be tuned, class by class and layout by layout, most missed first. */
-typedef int (*mf_miss_each)(const struct mf_device_class *class, const char *row, const char *layout,
-                            void *data);
-int mf_store_misses_open(struct mf_store *s, const struct mf_miss_filter *filter, mf_miss_each each,
+/* Lists the misses to tune, ordered by class and layout, most frequent first. */
+typedef int (*mf_miss_fn)(const struct mf_device_class *class, const char *row, const char *layout,
+                          void *data);
+int mf_store_misses_open(struct mf_store *s, const struct mf_miss_filter *filter, mf_miss_fn each,
                          void *data);
 
-/* Most missed first; class and state may be NULL. */
+/* Most frequent first. class and state may be NULL. */
 int mf_read_misses(struct mf_store *s, const struct mf_device_class *class, const char *state,
                    const struct mf_page *page, struct mf_list *ret);

@@ -10,10 +10,10 @@
 
 MF_NAMES_DEFINE(mf_decision, MF_DECISION_, MF_DECISION_MAP)
 
-/* ---- what is known ---- */
+/* ---- known rows ---- */
 
-int mf_store_known_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, const char *pipeline,
-                       double us, int64_t line)
+int mf_store_baseline_row_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t class,
+                              const char *pipeline, double us, int64_t line)
 {
     return mf_sql_write(s,
                         "INSERT INTO baseline_row (batch, shape, class, pipeline, us, line)"
@@ -21,7 +21,7 @@ int mf_store_known_add(struct mf_store *s, int64_t batch, int64_t shape, int64_t
                         "iiitdi", batch, shape, class, pipeline, us, line);
 }
 
-static int take_known(const struct mf_sql *q, const char *where, const char *rest, struct mf_known *ret)
+static int read_known(const struct mf_sql *q, const char *where, const char *rest, struct mf_known *ret)
 {
     char *pipeline = strdup(mf_sql_text(q, 0));
     if (!pipeline)
@@ -31,18 +31,18 @@ static int take_known(const struct mf_sql *q, const char *where, const char *res
     return 1;
 }
 
-int mf_store_known_given(struct mf_store *s, int64_t batch, int64_t shape, int64_t class,
-                         struct mf_known *ret)
+int mf_store_known_from_baseline(struct mf_store *s, int64_t batch, int64_t shape, int64_t class,
+                                 struct mf_known *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(
         s, "SELECT pipeline, us, line FROM baseline_row WHERE batch = ? AND shape = ? AND class = ?", &q,
         "iii", batch, shape, class);
-    return r > 0 ? take_known(q, "line", " of the baseline", ret) : r;
+    return r > 0 ? read_known(q, "line", " of the baseline", ret) : r;
 }
 
-int mf_store_known_own(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, int64_t model,
-                       struct mf_known *ret)
+int mf_store_known_from_config(struct mf_store *s, int64_t batch, int64_t shape, int64_t class, int64_t model,
+                               struct mf_known *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(
@@ -54,11 +54,11 @@ int mf_store_known_own(struct mf_store *s, int64_t batch, int64_t shape, int64_t
         " AND g.batch < ? AND NOT EXISTS (SELECT 1 FROM promotion x WHERE x.task = f.task"
         "  AND x.decision IN ('pending', 'undecided')) ORDER BY f.id DESC LIMIT 1",
         &q, "iiii", class, shape, model, batch);
-    return r > 0 ? take_known(q, "batch", "", ret) : r;
+    return r > 0 ? read_known(q, "batch", "", ret) : r;
 }
 
-int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, int64_t now_ms,
-                         struct mf_ids *ret)
+int mf_store_skip_unnamed(struct mf_store *s, int64_t batch, const char *reason, int64_t now_ms,
+                          struct mf_ids *ret)
 {
     int r =
         mf_sql_ids(s,
@@ -78,7 +78,7 @@ int mf_store_known_spare(struct mf_store *s, int64_t batch, const char *reason, 
         "ii", batch, now_ms);
 }
 
-int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret)
+int mf_store_batches_unnamed(struct mf_store *s, int64_t class, struct mf_ids *ret)
 {
     return mf_sql_ids(
         s,
@@ -87,9 +87,9 @@ int mf_store_known_foreign(struct mf_store *s, int64_t class, struct mf_ids *ret
         ret, "i", class);
 }
 
-/* ---- as a pipeline of a task ---- */
+/* ---- the known row as a pipeline of a task ---- */
 
-int mf_store_step_named(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret)
+int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret)
 {
     return mf_sql_get_i64(s,
                           "SELECT t.id FROM task g JOIN enumeration e ON e.id = g.enumeration"
@@ -98,8 +98,8 @@ int mf_store_step_named(struct mf_store *s, int64_t task, const char *family, co
                           ret, "itt", task, family, name);
 }
 
-int mf_store_step_rejected(struct mf_store *s, int64_t task, const char *family, const char *name,
-                           char ret[MF_REASON_MAX])
+int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family, const char *name,
+                            char ret[MF_REASON_MAX])
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql_first(s,
@@ -115,14 +115,14 @@ int mf_store_step_rejected(struct mf_store *s, int64_t task, const char *family,
 #define SORTED(steps) \
     "(SELECT group_concat(value) FROM (SELECT value FROM json_each(" steps ") ORDER BY value))"
 
-int mf_store_pipeline_same(struct mf_store *s, int64_t task, const char *steps, int64_t *ret)
+int mf_store_pipeline_find(struct mf_store *s, int64_t task, const char *steps, int64_t *ret)
 {
     return mf_sql_get_i64(
         s, "SELECT p.id FROM pipeline p WHERE p.task = ?1 AND " SORTED("p.steps") " = " SORTED("?2"), ret,
         "it", task, steps);
 }
 
-/* ---- what was decided ---- */
+/* ---- comparisons and decisions ---- */
 
 int mf_store_promotion_add(struct mf_store *s, const struct mf_promotion *p, int64_t now_ms)
 {
@@ -159,14 +159,14 @@ int mf_store_promotion_decide(struct mf_store *s, int64_t task, enum mf_decision
         "ttdIii", mf_decision_name(decision), reason, mad, n, now_ms, task);
 }
 
-void mf_raced_release(struct mf_raced *r)
+void mf_race_result_release(struct mf_race_result *r)
 {
     free(r->samples);
-    *r = (struct mf_raced){0};
+    *r = (struct mf_race_result){0};
 }
 
-int mf_store_raced_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_t pipeline,
-                       struct mf_raced *ret)
+int mf_store_race_result_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_t pipeline,
+                             struct mf_race_result *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     size_t len;
@@ -176,7 +176,7 @@ int mf_store_raced_get(struct mf_store *s, int64_t unit, int64_t attempt, int64_
                          &q, "iii", unit, attempt, pipeline);
     if (r <= 0)
         return r < 0 ? r : -ENOENT;
-    struct mf_raced raced = {.us = mf_sql_double(q, 2), .mad = mf_sql_double(q, 3)};
+    struct mf_race_result raced = {.us = mf_sql_double(q, 2), .mad = mf_sql_double(q, 3)};
     r = mf_status_parse(mf_sql_text(q, 0), &raced.status);
     if (r < 0)
         return r;

@@ -103,7 +103,7 @@ int mf_store_pipeline_get(struct mf_store *s, int64_t pipeline, struct mf_pipeli
     return 0;
 }
 
-int mf_store_layout_add(struct mf_store *s, const struct mf_layout_row *row)
+int mf_store_layout_set(struct mf_store *s, const struct mf_layout_row *row)
 {
     return mf_sql_write(s,
                         "INSERT INTO layout_choice (batch, class, layer_model, layout, us, body)"
@@ -125,7 +125,7 @@ int mf_store_layout_body(struct mf_store *s, int64_t batch, int64_t class, const
     return *ret ? 1 : -ENOMEM;
 }
 
-int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row)
+int mf_store_layout_race_add(struct mf_store *s, const struct mf_layout_race_row *row)
 {
     return mf_sql_write(s,
                         "INSERT INTO layout_race (task, layout, pipeline, us, mad, ties, provenance)"
@@ -134,7 +134,7 @@ int mf_store_raced_add(struct mf_store *s, const struct mf_raced_row *row)
                         row->provenance);
 }
 
-int mf_store_raced_rows_each(struct mf_store *s, int64_t task, mf_raced_row_fn fn, void *context)
+int mf_store_layout_races_each(struct mf_store *s, int64_t task, mf_layout_race_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
@@ -142,13 +142,13 @@ int mf_store_raced_rows_each(struct mf_store *s, int64_t task, mf_raced_row_fn f
                    " ORDER BY layout",
                    &q, "i", task);
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
-        const struct mf_raced_row row = {.task = task,
-                                         .layout = mf_sql_text(q, 0),
-                                         .pipeline = mf_sql_i64(q, 1),
-                                         .us = mf_sql_double(q, 2),
-                                         .mad = mf_sql_double(q, 3),
-                                         .ties = mf_sql_text(q, 4),
-                                         .provenance = mf_sql_text(q, 5)};
+        const struct mf_layout_race_row row = {.task = task,
+                                               .layout = mf_sql_text(q, 0),
+                                               .pipeline = mf_sql_i64(q, 1),
+                                               .us = mf_sql_double(q, 2),
+                                               .mad = mf_sql_double(q, 3),
+                                               .ties = mf_sql_text(q, 4),
+                                               .provenance = mf_sql_text(q, 5)};
         r = fn(context, &row);
     }
     return r;
@@ -205,7 +205,7 @@ int mf_store_config_regret(struct mf_store *s, int64_t task, const char *json)
                         "it", task, json);
 }
 
-int mf_store_raced_each(struct mf_store *s, int64_t batch, mf_raced_fn fn, void *context)
+int mf_store_forecast_ratios_each(struct mf_store *s, int64_t batch, mf_forecast_ratio_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,

@@ -1,4 +1,6 @@
-/* Batches, tasks, workers, quarantine, events. Steps, pipelines and results are in store_read_steps.c. */
+/* REST queries for batches, tasks, workers, quarantine and events. store_read_steps.c has steps, pipelines
+ * and results. */
+#include "server/store/store_read.h"
 #include "server/store/store_json.h"
 
 #include "common/base/clock.h"
@@ -18,7 +20,7 @@ static int take(cJSON *item, cJSON **ret)
     return item ? 0 : -ENOMEM;
 }
 
-/* --- batches ---------------------------------------------------------------------------------------------- */
+/* ---- batches ---- */
 
 #define BATCH_COLUMNS                                                                               \
     "SELECT b.id AS id, b.name AS name, b.state AS state, b.priority AS priority, b.created_ms AS " \
@@ -43,8 +45,8 @@ int mf_read_batch_exists(struct mf_store *s, int64_t id)
     return mf_sql_exists(s, "SELECT id FROM batch WHERE id = ?", id);
 }
 
-/* Tasks that have not begun, and those that have and whose workers are all gone: a batch keeps to the kernel revision that
- * it began with on a class. */
+/* Adds `waiting`: the number of tasks by reason. A task waits if it has not begun, or if all its workers have
+ * left: a batch keeps the kernel revision with which it began on a class. */
 static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -70,7 +72,7 @@ static int add_waiting(struct mf_store *s, int64_t id, cJSON *batch)
     return r < 0 ? r : mf_rows_json(q, "tit", batch, "waiting");
 }
 
-/* A choice of a layer model's layout. Those that an earlier version made say neither by what nor why. */
+/* Layout choices written by older versions lack some members of the body. */
 #define LAYOUT_COLUMNS                                                                                     \
     "SELECT c.gfx || '/' || c.cu_num AS class, l.layer_model AS layer_model, l.layout AS layout, l.us AS " \
     "us,"                                                                                                  \
@@ -90,12 +92,12 @@ static int add_layouts(struct mf_store *s, int64_t id, cJSON *batch)
     return r < 0 ? r : mf_rows_json(q, LAYOUT_TYPES, batch, "layouts");
 }
 
-/* Looked at for the rate: the last results of the farm, and of those at most so many of the batch. */
+/* The rate is that of the batch's last ETA_RESULTS results among the farm's last ETA_WINDOW results. */
 #define ETA_WINDOW  "20000"
 #define ETA_RESULTS "500"
 
-/* Seconds that are left at the batch's rate of late; NAN when it cannot be known: nothing measured, or steps that
- * nobody has enumerated. */
+/* Estimates the remaining seconds from the batch's recent rate. NAN if unknown: fewer than five recent
+ * results, or tasks that no worker has enumerated. */
 static int read_eta(struct mf_store *s, int64_t id, double *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *left = NULL;
@@ -152,7 +154,7 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
     return 0;
 }
 
-/* --- tasks ------------------------------------------------------------------------------------------------ */
+/* ---- tasks ---- */
 
 #define TASK_COLUMNS                                                                                         \
     "SELECT g.id AS id, g.batch AS batch, s.row, s.layer_model AS layer_model, c.gfx || '/' || c.cu_num AS " \
@@ -166,7 +168,7 @@ int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret)
 #define TASK_TYPES "ii.tttttiiiditt."
 enum { TASK_ROW = 2, TASK_STEPS = 15 };
 
-/* ["family:step", …] of a JSON array of step ids. */
+/* Returns ["family:step", …] for a JSON array of step ids. */
 static cJSON *names_json(struct mf_store *s, const char *steps)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -185,7 +187,7 @@ static int make_task(struct mf_sql *q, void *store, cJSON **ret)
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, TASK_TYPES);
     cJSON *winner =
         mf_sql_null(q, TASK_STEPS) ? cJSON_CreateNull() : names_json(store, mf_sql_text(q, TASK_STEPS));
-    if (!o || !winner || mf_shape_add(o, mf_sql_text(q, TASK_ROW)) < 0) {
+    if (!o || !winner || mf_shape_add_to_json(o, mf_sql_text(q, TASK_ROW)) < 0) {
         cJSON_Delete(winner);
         return -ENOMEM;
     }
@@ -205,10 +207,10 @@ int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const st
                TASK_COLUMNS
                " WHERE g.batch = ?1 AND (?2 IS NULL OR g.state = ?2) AND g.id > ?3 ORDER BY g.id LIMIT ?4",
                &q, "itii", batch, state, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_task, s, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_task, s, ret);
 }
 
-/* Adds `config`, null when there is none. */
+/* Adds `config`; null if there is none. */
 static int add_config(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *race = NULL;
@@ -233,7 +235,7 @@ static int add_config(struct mf_store *s, int64_t task, cJSON *o)
     return 0;
 }
 
-/* Adds `layout`, the choice of its layer model, null before there is one. */
+/* Adds `layout`, the layout choice of the task's layer model; null if there is none yet. */
 static int add_layout(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -248,7 +250,7 @@ static int add_layout(struct mf_store *s, int64_t task, cJSON *o)
     return layout && cJSON_AddItemToObject(o, "layout", layout) ? 0 : -ENOMEM;
 }
 
-/* Adds `promotion`, null where the batch replaces every row. */
+/* Adds `promotion`; null if the batch replaces every row. */
 static int add_promotion(struct mf_store *s, int64_t task, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL, *devices = NULL;
@@ -298,9 +300,9 @@ int mf_read_task(struct mf_store *s, int64_t id, cJSON **ret)
     return 0;
 }
 
-/* --- workers, quarantine ---------------------------------------------------------------------------------- */
+/* ---- workers, quarantine ---- */
 
-/* Seconds by phase become shares of their sum; the seconds stay as busy_s. */
+/* Adds `busy`: the fraction of time per phase, from the seconds in busy_s. */
 static void add_shares(cJSON *worker)
 {
     cJSON *seconds = cJSON_GetObjectItemCaseSensitive(worker, "busy_s"), *item;
@@ -338,7 +340,7 @@ int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_li
         " FROM worker w JOIN device_model m ON m.id = w.model JOIN device_class c ON c.id = m.class"
         " WHERE w.id > ?1 ORDER BY w.id LIMIT ?2",
         &q, "ii", page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_worker, NULL, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_worker, NULL, ret);
 }
 
 static int make_quarantine(struct mf_sql *q, void *store, cJSON **ret)
@@ -368,10 +370,10 @@ int mf_read_quarantine(struct mf_store *s, const struct mf_page *page, struct mf
                    " FROM quarantine x JOIN kernel k ON k.id = x.kernel JOIN device_class c ON c.id = x.class"
                    " WHERE (x.kernel, x.class) > (?1, ?2) ORDER BY x.kernel, x.class LIMIT ?3",
                    &q, "iii", page->group, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){0, -1, 7}, make_quarantine, s, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){0, -1, 7}, make_quarantine, s, ret);
 }
 
-/* --- events ----------------------------------------------------------------------------------------------- */
+/* ---- events ---- */
 
 int mf_read_last_event(struct mf_store *s, int64_t *ret_id)
 {
@@ -399,7 +401,7 @@ int mf_read_events(struct mf_store *s, int64_t batch, int64_t *cursor, struct mf
             return r;
         *cursor = mf_sql_i64(q, 0);
     }
-    /* Nothing of the batch is left up to the last event of the farm. */
+    /* No event of the batch is left: skip the farm's other events */
     if (r == 0 && last > *cursor)
         *cursor = last;
     return r;

@@ -1,30 +1,27 @@
-/* What the API reads from the store, as JSON, each call in the caller's snapshot.
+/* Database queries of the REST API. Each function returns JSON and runs in the caller's snapshot; none
+ * writes.
  *
- * Lists end with a cursor when there is more (server/api/cursor.h). Nothing here writes. */
+ * Lists end with a cursor if there are more rows (server/api/cursor.h). */
 #pragma once
 
 #include <cjson/cJSON.h>
 #include <stdint.h>
 
 #include "common/base/buf.h"
-#include "server/api/cursor.h"
 #include "server/store/store.h"
+#include "server/store/store_list.h"
 
-struct mf_list {
-    cJSON *items;                  /* array; the caller frees it */
-    char next[MF_CURSOR_TEXT_MAX]; /* "" when this was the last page */
-};
-
-/* -ENOENT for ids that do not exist, in all below. */
+/* All functions below return -ENOENT for an id that does not exist. */
 int mf_read_batches(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 int mf_read_batch(struct mf_store *s, int64_t id, cJSON **ret);
-/* Buckets of time from submission to the end, or to now. */
+/* Results per time bucket, from submission to the end of the batch or to now. */
 int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret);
 int mf_read_batch_exists(struct mf_store *s, int64_t id);
 /* state may be NULL. */
 int mf_read_tasks(struct mf_store *s, int64_t batch, const char *state, const struct mf_page *page,
                   struct mf_list *ret);
-/* layer_model and class ("gfx942/304") may be NULL. A shape has its latest tasks, at most 256 of all classes together. */
+/* layer_model and class ("gfx942/304") may be NULL. Each shape has its latest tasks, at most 256 over all
+ * classes. */
 int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *class, const struct mf_page *page,
                    struct mf_list *ret);
 int mf_read_task(struct mf_store *s, int64_t id, cJSON **ret);
@@ -39,10 +36,10 @@ struct mf_step_filter {
 int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter *filter,
                   const struct mf_page *page, struct mf_list *ret);
 int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret);
-/* kernel: a glob, may be NULL. */
+/* kernel: glob pattern, may be NULL. */
 int mf_read_rejections(struct mf_store *s, int64_t task, const char *kernel, const struct mf_page *page,
                        struct mf_list *ret);
-/* task 0: of all tasks. */
+/* task 0: results of all tasks. */
 int mf_read_step_results(struct mf_store *s, int64_t step, int64_t task, const struct mf_page *page,
                          struct mf_list *ret);
 int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct mf_page *page,
@@ -51,7 +48,7 @@ int mf_read_workers(struct mf_store *s, const struct mf_page *page, struct mf_li
 int mf_read_quarantine(struct mf_store *s, const struct mf_page *page, struct mf_list *ret);
 
 int mf_read_last_event(struct mf_store *s, int64_t *ret_id);
-/* Appends about max bytes of events after *cursor that concern the batch (0: all), moves *cursor. */
+/* Appends the events after *cursor of a batch (0: all events), about max bytes, and advances *cursor. */
 int mf_read_events(struct mf_store *s, int64_t batch, int64_t *cursor, struct mf_buf *out, size_t max);
-/* Gauges by state, for /metrics. */
+/* Appends the metrics of /metrics that come from the database. */
 int mf_read_metrics(struct mf_store *s, struct mf_buf *out);

@@ -1,5 +1,6 @@
-/* What /metrics says of the store: counts by state, and each worker's time by phase. */
+/* Metrics of /metrics that come from the database: objects by state, worker time by phase, channels. */
 #include "server/store/store_json.h"
+#include "server/store/store_read.h"
 
 #include "common/base/json.h"
 #include "server/http/metrics.h"
@@ -7,11 +8,11 @@
 #include <errno.h>
 #include <string.h>
 
-/* Workers that have a series of their own; more of them are left out, and the gauge by state counts them all. */
+/* Number of workers that have their own time series; moefarm_workers counts all workers. */
 #define WORKERS_MAX  "2000"
 #define CHANNELS_MAX "200"
 
-/* Every state has its sample, also when nothing is in it. */
+/* Writes a sample for every state, including those without objects. */
 static int add_states(struct mf_buf *out, const char *metric, const char *const *states, struct mf_sql *q)
 {
     int64_t counts[16] = {0};
@@ -35,8 +36,9 @@ static int add_batches(struct mf_store *s, struct mf_buf *out)
     return r < 0 ? r : add_states(out, "moefarm_batches", states, q);
 }
 
-/* Nearly all rows are done, and none is ever deleted: those are what the other states leave, so that asking costs no more in
- * an old farm than in a new one. states: all others, quoted. */
+/* Nearly all rows are done and none is ever deleted, so the number of done rows is the largest id minus the
+ * rows in other states. This keeps the cost independent of the age of the farm. states: all other states,
+ * quoted. */
 #define COUNT_BY_STATE(table, index, states)                                                               \
     "WITH few AS (SELECT state, count(*) AS n FROM " table " INDEXED BY " index " WHERE state IN (" states \
     ") GROUP BY state) SELECT state, n FROM few UNION ALL"                                                 \
@@ -62,7 +64,7 @@ static int add_units(struct mf_store *s, struct mf_buf *out)
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r =
         mf_sql(s, COUNT_BY_STATE("unit", "unit_ready", "'ready', 'leased', 'failed', 'cancelled'"), &q, "");
-    mf_metric_head(out, "moefarm_units", MF_METRIC_GAUGE, "Units of work by state.");
+    mf_metric_head(out, "moefarm_units", MF_METRIC_GAUGE, "Work units by state.");
     return r < 0 ? r : add_states(out, "moefarm_units", states, q);
 }
 
@@ -81,7 +83,7 @@ static int add_busy(struct mf_store *s, struct mf_buf *out)
     int r = mf_sql(
         s, "SELECT name, busy FROM worker WHERE state <> 'gone' ORDER BY id DESC LIMIT " WORKERS_MAX, &q, "");
     mf_metric_head(out, "moefarm_worker_busy_seconds_total", MF_METRIC_COUNTER,
-                   "Time of a worker by phase, since it joined.");
+                   "Seconds that a worker spent in a phase since it joined.");
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         static const char *const phases[] = {"timing", "verify", "data", "load", "wait"};
         const char *text = mf_sql_text(q, 1);
@@ -97,7 +99,7 @@ static int add_busy(struct mf_store *s, struct mf_buf *out)
     return r;
 }
 
-/* What hosts are given: a host that says what it has can be held against it. */
+/* Current release of each channel, to compare with the release that a host reports. */
 static int add_channels(struct mf_store *s, struct mf_buf *out)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -105,7 +107,7 @@ static int add_channels(struct mf_store *s, struct mf_buf *out)
         s, "SELECT name, current FROM channel WHERE current IS NOT NULL ORDER BY id LIMIT " CHANNELS_MAX, &q,
         "");
     mf_metric_head(out, "moefarm_channel_release", MF_METRIC_GAUGE,
-                   "Number of the release that a channel gives out.");
+                   "Id of the current release of a channel.");
     while (r >= 0 && (r = mf_sql_next(q)) > 0) {
         mf_buf_adds(out, "moefarm_channel_release{channel=\"");
         mf_metric_label(out, mf_sql_text(q, 0));
@@ -133,11 +135,10 @@ int mf_read_metrics(struct mf_store *s, struct mf_buf *out)
         (r = mf_sql_get_i64(s, "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
                             &bytes, "")) < 0)
         return r;
-    add_count(out, "moefarm_quarantined_kernels", "Kernels that are not run any more, counted by class.",
+    add_count(out, "moefarm_quarantined_kernels", "Quarantined kernels, counted per device class.",
               quarantined);
-    add_count(out, "moefarm_missed_shapes", "Shapes that production missed on a class, tuned since or not.",
-              misses);
-    add_count(out, "moefarm_store_results", "Results in the store.", results);
+    add_count(out, "moefarm_missed_shapes", "Stored misses, tuned ones included.", misses);
+    add_count(out, "moefarm_store_results", "Results in the database.", results);
     add_count(out, "moefarm_store_bytes", "Size of the database file.", bytes);
     return mf_buf_error(out);
 }

@@ -31,7 +31,7 @@ int mf_read_releases(struct mf_store *s, const char *name, const char *sha256, c
     return r < 0 ? r : mf_list_rows(q, page, RELEASE_TYPES, ret);
 }
 
-static int take_one(struct mf_sql *q, const char *types, cJSON **ret)
+static int read_one(struct mf_sql *q, const char *types, cJSON **ret)
 {
     int r = mf_sql_next(q);
     if (r <= 0)
@@ -44,7 +44,7 @@ int mf_read_release(struct mf_store *s, int64_t id, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s, RELEASE_COLUMNS " WHERE r.id = ?1", &q, "i", id);
-    return r < 0 ? r : take_one(q, RELEASE_TYPES, ret);
+    return r < 0 ? r : read_one(q, RELEASE_TYPES, ret);
 }
 
 static int exists(struct mf_store *s, int64_t id)
@@ -88,7 +88,7 @@ int mf_read_release_rows(struct mf_store *s, int64_t id, const struct mf_page *p
                "x WHERE x.task = w.task AND x.step IS NULL AND x.final = 1 AND x.pipeline = w.pipeline) AS "
                "samples FROM release_row w WHERE w.release = ?1 AND w.row > ?2 ORDER BY w.row LIMIT ?3",
                &q, "iii", id, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_row, NULL, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_row, NULL, ret);
 }
 
 static int add_side(struct mf_store *s, const char *literal, int64_t a, int64_t b, const char *types,
@@ -99,7 +99,7 @@ static int add_side(struct mf_store *s, const char *literal, int64_t a, int64_t 
     return r < 0 ? r : mf_rows_json(q, types, o, name);
 }
 
-#define WITHOUT                                                                                          \
+#define ONLY_IN_FIRST                                                                                    \
     "SELECT x.key AS key, x.us AS us, x.names AS names FROM release_row x WHERE x.release = ?1 AND NOT " \
     "EXISTS (SELECT 1 FROM release_row y WHERE y.release = ?2 AND y.key = x.key) ORDER BY x.row"
 
@@ -123,8 +123,8 @@ int mf_read_release_diff(struct mf_store *s, int64_t id, int64_t against, cJSON 
     mf_json_add_i64(o, "release", id);
     cJSON_AddItemToObject(o, "against", against ? cJSON_CreateNumber((double)against) : cJSON_CreateNull());
     mf_json_add_i64(o, "same", same);
-    if ((r = add_side(s, WITHOUT, id, against, "tdt", o, "added")) < 0 ||
-        (r = add_side(s, WITHOUT, against, id, "tdt", o, "removed")) < 0)
+    if ((r = add_side(s, ONLY_IN_FIRST, id, against, "tdt", o, "added")) < 0 ||
+        (r = add_side(s, ONLY_IN_FIRST, against, id, "tdt", o, "removed")) < 0)
         return r;
     r = add_side(s,
                  "SELECT x.key AS key, y.us AS old_us, x.us AS new_us, y.names AS old_names, x.names AS "
@@ -178,7 +178,7 @@ int mf_read_channel(struct mf_store *s, const char *name, cJSON **ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s, CHANNEL_COLUMNS " WHERE c.name = ?1", &q, "t", name);
-    return r < 0 ? r : take_one(q, CHANNEL_TYPES, ret);
+    return r < 0 ? r : read_one(q, CHANNEL_TYPES, ret);
 }
 
 int mf_read_channel_moves(struct mf_store *s, const char *name, const struct mf_page *page,

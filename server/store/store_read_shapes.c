@@ -1,13 +1,14 @@
-/* Shapes over all batches, with what became of them. */
+/* REST queries for shapes over all batches, with their latest tasks. */
 #include "server/store/store_json.h"
+#include "server/store/store_read.h"
 
 #include "common/base/json.h"
 
 #include <errno.h>
 
-/* Of one shape, the latest, of all classes together. */
+/* Number of latest tasks per shape, over all classes */
 #define TASKS_MAX 256
-#define SHAPE_ROW 2 /* column of its row */
+#define SHAPE_ROW 2 /* column of shape.row */
 
 struct maker {
     struct mf_store *s;
@@ -19,7 +20,7 @@ static int make_shape(struct mf_sql *q, void *data, cJSON **ret)
     const struct maker *m = data;
     _cleanup_(mf_sql_donep) struct mf_sql *tasks = NULL;
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "it.");
-    if (!o || mf_shape_add(o, mf_sql_text(q, SHAPE_ROW)) < 0)
+    if (!o || mf_shape_add_to_json(o, mf_sql_text(q, SHAPE_ROW)) < 0)
         return -ENOMEM;
     int r = mf_sql(
         m->s,
@@ -47,5 +48,5 @@ int mf_read_shapes(struct mf_store *s, const char *layer_model, const char *clas
         " JOIN device_class c ON c.id = g.class WHERE g.shape = h.id AND c.gfx || '/' || c.cu_num = ?3))"
         " ORDER BY h.id LIMIT ?4",
         &q, "itti", page->id, layer_model, class, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_shape, &m, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_shape, &m, ret);
 }

@@ -1,5 +1,6 @@
-/* Pipelines, races, steps, rejections and results. */
+/* REST queries for pipelines, races, steps, rejections and results. */
 #include "server/store/store_json.h"
+#include "server/store/store_read.h"
 
 #include "common/base/json.h"
 
@@ -12,9 +13,9 @@ static int task_exists(struct mf_store *s, int64_t id)
     return mf_sql_exists(s, "SELECT id FROM task WHERE id = ?", id);
 }
 
-/* --- pipelines -------------------------------------------------------------------------------------------- */
+/* ---- pipelines ---- */
 
-/* Adds names and ops: every step in order, with its time in this task. */
+/* Adds `names` and `ops`: all steps in order, with their times in this task. */
 static int add_ops(struct mf_store *s, int64_t task, const char *steps, cJSON *o)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
@@ -40,8 +41,8 @@ enum { PIPELINE_GROUP = 0, PIPELINE_KEY = 7, PIPELINE_STEPS = 15, PIPELINE_TASK 
 
 static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
 {
-    /* group, id, place, structure, block_m, layout, forecast_us, key, finalist, us, mad, samples_n, dropped_at, winner, tie, steps,
-     * task */
+    /* columns: group, id, place, structure, block_m, layout, forecast_us, key, finalist, us, mad, samples_n,
+     * dropped_at, winner, tie, steps, task */
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, ".iititd.bddiibb.i");
     if (!o)
         return -ENOMEM;
@@ -52,8 +53,8 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
     return 0;
 }
 
-/* What was raced comes first, by its time; then what the race dropped or never saw, by forecast. Within a race the winner's
- * number is its fresh one. */
+/* Order: the winner, then pipelines with a race time by that time, then the others by forecast. The winner's
+ * us is the median of its rerun. */
 #define PIPELINES                                                                                            \
     "SELECT CASE WHEN f.pipeline = p.id THEN 0 WHEN r.us IS NOT NULL THEN 1 ELSE 2 END AS grp, p.id AS id, " \
     "p.place AS place,"                                                                                      \
@@ -84,7 +85,7 @@ int mf_read_pipelines(struct mf_store *s, int64_t task, bool finalists, const st
                &q, "iiidii", task, (int64_t)finalists, page->from ? page->group : -1, page->number, page->id,
                (int64_t)page->limit + 1);
     return r < 0 ? r
-                 : mf_list_take(q, page, &(struct mf_list_keys){PIPELINE_GROUP, PIPELINE_KEY, 1},
+                 : mf_list_read(q, page, &(struct mf_list_keys){PIPELINE_GROUP, PIPELINE_KEY, 1},
                                 make_pipeline, s, ret);
 }
 
@@ -146,9 +147,9 @@ int mf_read_race(struct mf_store *s, int64_t task, cJSON **ret)
     return 0;
 }
 
-/* --- steps ------------------------------------------------------------------------------------------------ */
+/* ---- steps ---- */
 
-/* A step with the last word on it in a task: ?1. */
+/* Steps of task ?1 with their deciding results. */
 #define STEPS_FROM                                                                               \
     " FROM task g JOIN step s ON s.enumeration = g.enumeration JOIN kernel k ON k.id = s.kernel" \
     " LEFT JOIN result r ON r.task = g.id AND r.step = s.id AND r.final = 1"                     \
@@ -179,7 +180,7 @@ int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter 
     return r < 0 ? r : mf_list_rows(q, page, "ittttitiddiddditiiii", ret);
 }
 
-#define STEP_SHAPE_ROW 14 /* column of the query below */
+#define STEP_SHAPE_ROW 14 /* column of shape.row in the query below */
 
 int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
 {
@@ -200,7 +201,7 @@ int mf_read_step(struct mf_store *s, int64_t id, cJSON **ret)
     if (r == 0)
         return -ENOENT;
     _cleanup_(cJSON_Deletep) cJSON *o = mf_row_json(q, "iitttttitdddjj.");
-    if (!o || mf_shape_add(o, mf_sql_text(q, STEP_SHAPE_ROW)) < 0)
+    if (!o || mf_shape_add_to_json(o, mf_sql_text(q, STEP_SHAPE_ROW)) < 0)
         return -ENOMEM;
     *ret = MF_TAKE(o);
     return 0;
@@ -229,10 +230,10 @@ int mf_read_rejections(struct mf_store *s, int64_t task, const char *kernel, con
                " AND r.status <> 'ok')"
                " WHERE (grp, id) > (?2, ?3) AND (?4 IS NULL OR kernel GLOB ?4) ORDER BY grp, id LIMIT ?5",
                &q, "iiiti", task, page->group, page->id, kernel, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){0, -1, 1}, make_rejection, NULL, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){0, -1, 1}, make_rejection, NULL, ret);
 }
 
-/* --- results ---------------------------------------------------------------------------------------------- */
+/* ---- results ---- */
 
 #define RESULT_COLUMNS                                                                                      \
     "SELECT r.id AS id, r.unit AS unit, r.attempt AS attempt, r.seq AS seq, r.task AS task, w.name AS "     \
@@ -255,8 +256,8 @@ static int make_result(struct mf_sql *q, void *data, cJSON **ret)
     return 0;
 }
 
-/* The indices on result begin with the task, one for the deciding results and one for the others: a step's results are
- * found by way of the tasks that share its enumeration, in two halves. */
+/* Both indices on result start with the task: result_final holds the deciding results, result_other all
+ * others. So the query goes through the tasks that share the step's enumeration, with one half per index. */
 #define STEP_RESULTS(final)                                                                                  \
     RESULT_COLUMNS " WHERE r.task IN (SELECT g.id FROM step t JOIN task g ON g.enumeration = t.enumeration " \
                    "WHERE t.id = ?1"                                                                         \
@@ -271,7 +272,7 @@ int mf_read_step_results(struct mf_store *s, int64_t step, int64_t task, const s
         return r;
     r = mf_sql(s, STEP_RESULTS("1") " UNION ALL " STEP_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q, "iIii", step,
                task, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
 }
 
 #define PIPELINE_RESULTS(final)                                                 \
@@ -288,5 +289,5 @@ int mf_read_pipeline_results(struct mf_store *s, int64_t pipeline, const struct 
         return r < 0 ? r : -ENOENT;
     r = mf_sql(s, PIPELINE_RESULTS("1") " UNION ALL " PIPELINE_RESULTS("0") " ORDER BY 1 LIMIT ?4", &q,
                "iiii", task, pipeline, page->id, (int64_t)page->limit + 1);
-    return r < 0 ? r : mf_list_take(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
+    return r < 0 ? r : mf_list_read(q, page, &(struct mf_list_keys){-1, -1, 0}, make_result, NULL, ret);
 }

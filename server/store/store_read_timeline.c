@@ -1,11 +1,12 @@
-/* When a batch measured what: results by buckets of time. */
+/* REST query for the timeline of a batch: results per time bucket. */
 #include "server/store/store_json.h"
+#include "server/store/store_read.h"
 
 #include "common/base/clock.h"
 
 #include <errno.h>
 
-/* As many as a plot can show. */
+/* maximum number of buckets that a plot can show */
 #define BUCKETS       240
 #define BUCKET_MIN_MS 1000
 
@@ -15,7 +16,7 @@ struct timeline {
     int measured[BUCKETS + 1], refused[BUCKETS + 1], raced[BUCKETS + 1];
 };
 
-static void cut(struct timeline *t, int64_t from_ms, int64_t to_ms)
+static void set_buckets(struct timeline *t, int64_t from_ms, int64_t to_ms)
 {
     int64_t span = to_ms > from_ms ? to_ms - from_ms : 0;
     int64_t n = (span + BUCKETS * (int64_t)BUCKET_MIN_MS - 1) / (BUCKETS * (int64_t)BUCKET_MIN_MS);
@@ -24,8 +25,9 @@ static void cut(struct timeline *t, int64_t from_ms, int64_t to_ms)
     t->n = (int)(span / t->bucket_ms) + 1;
 }
 
-/* A result has the time of its worker, whose clock may be another: the first and the last bucket hold what lies beyond. */
-static int count(struct mf_store *s, int64_t batch, struct timeline *t)
+/* A result has the time of its worker's clock, which may be wrong: results outside the range are counted in
+ * the first or last bucket. */
+static int count_results(struct mf_store *s, int64_t batch, struct timeline *t)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(
@@ -66,8 +68,8 @@ int mf_read_timeline(struct mf_store *s, int64_t batch, cJSON **ret)
     if (r == 0)
         return -ENOENT;
     struct timeline t = {0};
-    cut(&t, mf_sql_i64(q, 0), mf_sql_i64(q, 1));
-    if ((r = count(s, batch, &t)) < 0)
+    set_buckets(&t, mf_sql_i64(q, 0), mf_sql_i64(q, 1));
+    if ((r = count_results(s, batch, &t)) < 0)
         return r;
     cJSON *json = timeline_json(&t);
     if (!json)

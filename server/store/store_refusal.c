@@ -12,13 +12,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The rest of the sentence that begins with the file, for what its errno says badly. */
+/* Messages, to follow the path, for errors whose errno text does not help. */
 static const struct {
     int r;
-    const char *says;
+    const char *text;
 } reasons[] = {
     {-EBADMSG, "is damaged or not a moefarmd database; restore a backup (docs/operations.md)"},
-    {-EBUSY, "is being written to by another process: end that one first"},
+    {-EBUSY, "is open for writing in another process: stop that process first"},
     {-ENOMEM, "cannot be opened: out of memory"},
 };
 
@@ -26,12 +26,12 @@ static const char *reason_of(int r)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(reasons); i++) {
         if (reasons[i].r == r)
-            return reasons[i].says;
+            return reasons[i].text;
     }
     return NULL;
 }
 
-/* false: it has none that can be read. */
+/* Returns false if the file has no readable schema version. */
 static bool read_version(const char *path, int *ret)
 {
     sqlite3 *db = NULL;
@@ -46,7 +46,8 @@ static bool read_version(const char *path, int *ret)
     return read;
 }
 
-/* To read a database SQLite makes files beside it; that it could not, it keeps to itself. 0: it can, or there is no folder. */
+/* SQLite creates files next to a database even to read it, but does not report that it failed to. Returns 0
+ * if the folder is writable or does not exist; otherwise a negative errno. */
 static int check_folder(const char *path)
 {
     char folder[PATH_MAX];
@@ -55,15 +56,15 @@ static int check_folder(const char *path)
     return access(folder, W_OK | X_OK) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* true: the file itself is the reason, and why has it. */
-static bool say_file(const char *path, char *why, size_t why_cap)
+/* Returns true and sets why if the file itself is the cause. */
+static bool explain_file(const char *path, char *why, size_t why_cap)
 {
     struct stat st;
     int found = stat(path, &st);
     if (found < 0 && errno == ENOENT)
-        mf_format(why, why_cap, "%s: there is no such file; is --state the folder of a moefarmd?", path);
+        mf_format(why, why_cap, "%s: no such file; check that --state names the folder of a moefarmd", path);
     else if (found == 0 && !S_ISREG(st.st_mode))
-        mf_format(why, why_cap, "%s is no file, and moefarmd's database is one: move it away", path);
+        mf_format(why, why_cap, "%s is not a regular file, so it cannot be the database: move it away", path);
     else if (found < 0 || access(path, R_OK | W_OK) < 0)
         mf_format(why, why_cap, "%s: %s", path, strerror(errno));
     else
@@ -71,28 +72,28 @@ static bool say_file(const char *path, char *why, size_t why_cap)
     return true;
 }
 
-static void say_version(const char *path, int version, char *why, size_t why_cap)
+static void explain_version(const char *path, int version, char *why, size_t why_cap)
 {
     mf_format(why, why_cap, "%s: schema version %d, this program needs %d: %s", path, version,
               mf_schema.version,
               version > mf_schema.version ? "use the programs of the newer release"
-                                          : "start moefarmd of this release once, it migrates the database");
+                                          : "start moefarmd of this release once to migrate the database");
 }
 
-void mf_store_refusal(const char *path, int r, char *why, size_t why_cap)
+void mf_store_open_error(const char *path, int r, char *why, size_t why_cap)
 {
-    const char *reason = reason_of(r);
+    const char *text = reason_of(r);
     int version, folder = check_folder(path);
-    if (reason)
-        mf_format(why, why_cap, "%s %s", path, reason);
+    if (text)
+        mf_format(why, why_cap, "%s %s", path, text);
     else if (folder < 0)
         mf_format(why, why_cap,
-                  "the folder of %s cannot be written to, which reading the database takes too: %s", path,
+                  "the folder of %s is not writable, which SQLite requires even for reading: %s", path,
                   strerror(-folder));
-    else if (say_file(path, why, why_cap))
+    else if (explain_file(path, why, why_cap))
         return;
     else if (read_version(path, &version) && version != mf_schema.version)
-        say_version(path, version, why, why_cap);
+        explain_version(path, version, why, why_cap);
     else
         mf_format(why, why_cap, "%s: %s", path, strerror(-r));
 }

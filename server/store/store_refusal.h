@@ -1,7 +1,8 @@
-/* Why a database could not be opened, in words of the person who has to do something about it. */
+/* Explains to a user why a database could not be opened. */
 #pragma once
 
 #include <stddef.h>
 
-/* A sentence on what mf_store_open() or mf_store_open_reader() gave r for; looks at the file once more. It names the file. */
-void mf_store_refusal(const char *path, int r, char *why, size_t why_cap);
+/* Writes an error message for the error r of mf_store_open() or mf_store_open_reader(). It names the file;
+ * the function inspects the file again. */
+void mf_store_open_error(const char *path, int r, char *why, size_t why_cap);

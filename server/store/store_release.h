@@ -1,5 +1,5 @@
-/* The store of frozen exports and of the channels they are pulled by. What the API reads of them is in
- * store_read_release.h. */
+/* Releases (frozen exports) and the channels that deployments pull them from, in the database. Queries of the
+ * REST API are in store_read_release.h. */
 #pragma once
 
 #include "common/base/names.h"
@@ -8,10 +8,10 @@
 
 #define MF_RELEASE_NAME_MAX 64
 #define MF_CHANNEL_NAME_MAX 64
-#define MF_CHANNEL_TEXT_MAX 400 /* a reason */
-#define MF_CHANNELS_MAX     200 /* that staging makes */
+#define MF_CHANNEL_TEXT_MAX 400 /* for a reason */
+#define MF_CHANNELS_MAX     200 /* limit for channels that `stage` creates */
 
-/* Where a row of the table comes from. */
+/* Origin of one row of the table. */
 struct mf_release_row {
     const char *key, *names;
     double us;
@@ -26,8 +26,8 @@ struct mf_release {
     const struct mf_release_row *rows;
     size_t n_rows;
 };
-/* 1: there is one of that name, filters and bytes already, and *ret is it. -EEXIST: there is one of that name, and it is
- * another. */
+/* Returns 1 and *ret if a release of that name with the same filters and bytes exists, 0 if it was added.
+ * -EEXIST: the name is used by a different release. */
 int mf_store_release_add(struct mf_store *s, const struct mf_release *release, int64_t *ret);
 
 /* clang-format off */
@@ -39,30 +39,30 @@ int mf_store_release_add(struct mf_store *s, const struct mf_release *release, i
 /* clang-format on */
 MF_NAMES_DECLARE(mf_move, MF_MOVE_, MF_MOVE_MAP);
 
-/* What a move came to. All but the first leave the channel as it is. */
+/* Outcome of a move. All but MF_MOVED leave the channel unchanged. */
 enum mf_moved {
     MF_MOVED,
-    MF_MOVED_BEFORE,      /* it was the last of its kind, and stands: an answer was lost */
-    MF_MOVED_NO_RELEASE,  /* there is none of that number */
-    MF_MOVED_NO_CHANNEL,  /* only `stage` makes one */
-    MF_MOVED_TOO_MANY,    /* stage: there are MF_CHANNELS_MAX channels already */
-    MF_MOVED_CURRENT,     /* stage, approve: it is what is pulled already */
-    MF_MOVED_NOT_STAGED,  /* approve, unstage: another one is, or none */
-    MF_MOVED_NOT_CURRENT, /* rollback: another one is */
-    MF_MOVED_NONE_BELOW,  /* rollback: nothing was approved before it */
+    MF_MOVED_ALREADY,     /* a repeated request: this was the channel's last move */
+    MF_MOVED_NO_RELEASE,  /* no release with that id */
+    MF_MOVED_NO_CHANNEL,  /* only `stage` creates a channel */
+    MF_MOVED_TOO_MANY,    /* stage: MF_CHANNELS_MAX channels exist */
+    MF_MOVED_CURRENT,     /* stage, approve: the release is current already */
+    MF_MOVED_NOT_STAGED,  /* approve, unstage: another release or none is staged */
+    MF_MOVED_NOT_CURRENT, /* rollback: another release or none is current */
+    MF_MOVED_NO_PREVIOUS, /* rollback: no earlier approval */
 };
 
-/* Each move names the release that it moves: who has looked at one does not move another. */
+/* Every move names its release, so that a user cannot move a release that they have not looked at. */
 struct mf_channel_move {
     const char *channel;
     enum mf_move move;
-    int64_t release; /* stage, approve: the new one; rollback, unstage: the one that is taken back */
+    int64_t release; /* stage, approve: the new release; rollback, unstage: the release that is withdrawn */
     const char *moved_by, *reason;
     int64_t at_ms;
 };
-/* A channel as it stands; 0: none. */
+/* State of a channel; a release id of 0 means none. */
 struct mf_channel {
     int64_t id, staged, current;
 };
-/* Gives an enum mf_moved, or a negative errno. */
+/* Returns an enum mf_moved or a negative errno. */
 int mf_store_channel_move(struct mf_store *s, const struct mf_channel_move *m, struct mf_channel *ret);

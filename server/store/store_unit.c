@@ -66,43 +66,46 @@ int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, in
         ret, "ii", class, (int64_t)priority);
 }
 
-/* A task that one worker measures whole; but another device's word on it is not that worker's. */
-#define OF_OTHERS    "u.kind = 'compare' AND u.avoid_worker IS NOT NULL"
-#define IN_ITS_GROUP "g.worker = ?2 AND NOT (" OF_OTHERS ")"
-#define UNGROUPED    "(g.worker IS NULL OR " OF_OTHERS ")"
+/* A task may be pinned to one worker, except for its comparison on a second device. */
+#define SECOND_DEVICE "u.kind = 'compare' AND u.avoid_worker IS NOT NULL"
+#define PINNED_HERE   "g.worker = ?2 AND NOT (" SECOND_DEVICE ")"
+#define NOT_PINNED    "(g.worker IS NULL OR " SECOND_DEVICE ")"
 
-/* What a slot may take. Parameters: 1 class, 2 worker, 3 alone, 4 revision, 5 model, 6 the task it worked on. The
- * indices are named, for the planner knows neither how many units wait nor that the scan of unit_ready or unit_free, which are
- * in the order asked for, stops at the first one that fits. */
-#define LEASE(index, nearness)                                                                           \
+/* Units that a slot may take. Parameters: 1 class, 2 worker, 3 is_only_worker, 4 revision, 5 model, 6 last
+ * task, 7 epoch, 8 deadline. INDEXED BY is needed: the planner knows neither the number of ready units nor
+ * that the scan of unit_ready or unit_free, which is in the requested order, stops at the first match. */
+#define LEASE(index, affinity)                                                                           \
     "UPDATE unit SET state = 'leased', attempt = attempt + 1, epoch = ?7, worker = ?2, deadline_ms = ?8" \
     " WHERE id = (SELECT u.id FROM unit u INDEXED BY " index " CROSS JOIN task g ON g.id = u.task"       \
     "  CROSS JOIN enumeration e ON e.id = g.enumeration"                                                 \
-    "  WHERE u.state = 'ready' AND u.class = ?1 AND (" IN_ITS_GROUP " OR (" UNGROUPED " AND"             \
+    "  WHERE u.state = 'ready' AND u.class = ?1 AND (" PINNED_HERE " OR (" NOT_PINNED " AND"             \
     "   (u.avoid_worker IS NULL OR u.avoid_worker <> ?2 OR ?3)))"                                        \
-    "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" nearness       \
+    "  AND e.revision = ?4 AND (u.kind = 'enumerate' OR g.model IS NULL OR g.model = ?5)" affinity       \
     "  ORDER BY u.priority DESC, u.start_tag, u.id LIMIT 1) RETURNING " UNIT_COLUMNS
 
-#define MOST_URGENT  " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready' AND class = ?1)"
+#define MOST_URGENT                                                            \
+    " AND u.priority >= (SELECT max(priority) FROM unit WHERE state = 'ready'" \
+    " AND class = ?1)"
 #define OF_LAST_TASK " AND u.task = ?6" MOST_URGENT
-#define OF_FREE_TASK " AND u.busy = 0 AND ?6 IS NOT NULL" MOST_URGENT
+#define OF_IDLE_TASK " AND u.busy = 0 AND ?6 IS NOT NULL" MOST_URGENT
 #define OF_ANY_TASK  " AND ?6 IS NOT NULL"
 
-int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
-                        int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
+int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_affinity affinity,
+                        bool is_only_worker, int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret)
 {
-    static const char *const leases[MF_NEAR_N_] = {
-        [MF_NEAR_TASK] = LEASE("unit_task", OF_LAST_TASK),
-        [MF_NEAR_FREE] = LEASE("unit_free", OF_FREE_TASK),
-        [MF_NEAR_ANY] = LEASE("unit_ready", OF_ANY_TASK),
+    static const char *const leases[MF_AFFINITY_N_] = {
+        [MF_AFFINITY_LAST_TASK] = LEASE("unit_task", OF_LAST_TASK),
+        [MF_AFFINITY_IDLE_TASK] = LEASE("unit_free", OF_IDLE_TASK),
+        [MF_AFFINITY_ANY] = LEASE("unit_ready", OF_ANY_TASK),
     };
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
-    int r = mf_sql_first(s, leases[nearness], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)alone,
-                         slot->revision, slot->model_id, slot->last_task, epoch, deadline_ms);
+    int r =
+        mf_sql_first(s, leases[affinity], &q, "iiitiiii", slot->class_id, slot->id, (int64_t)is_only_worker,
+                     slot->revision, slot->model_id, slot->last_task, epoch, deadline_ms);
     return r > 0 ? read_unit(q, ret) : r;
 }
 
-int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t most, mf_row_fn fn, void *context)
+int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r =
@@ -113,7 +116,7 @@ int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t most, mf_row
                " JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape JOIN batch b ON b.id = g.batch"
                " WHERE json_extract(b.options, '$.search') IS NOT 'enumerate'"
                " ORDER BY u.priority DESC, u.id LIMIT ?2",
-               &q, "ii", class, most);
+               &q, "ii", class, limit);
     while (r >= 0 && (r = mf_sql_next(q)) > 0)
         r = fn(context, mf_sql_text(q, 0));
     return r;
@@ -155,7 +158,7 @@ int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms)
                         deadline_ms);
 }
 
-int mf_store_units_open(struct mf_store *s, int64_t task, int64_t *ret)
+int mf_store_open_units_count(struct mf_store *s, int64_t task, int64_t *ret)
 {
     int r = mf_sql_get_i64(s, "SELECT count(*) FROM unit WHERE task = ? AND state IN ('ready', 'leased')",
                            ret, "i", task);
@@ -170,7 +173,7 @@ int mf_store_units_cancel(struct mf_store *s, int64_t task)
                         "i", task);
 }
 
-int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration)
+int mf_store_has_enumerate_unit(struct mf_store *s, int64_t enumeration)
 {
     int64_t id;
     return mf_sql_get_i64(
@@ -180,7 +183,7 @@ int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration)
         &id, "i", enumeration);
 }
 
-/* Most kernels were offered for other shapes before: to look first costs a fifth of an INSERT that gives back what is there. */
+/* Most kernels exist already from other shapes, and a SELECT costs a fifth of an INSERT with ON CONFLICT. */
 static int kernel_of(struct mf_store *s, const char *family, const char *revision, const char *name,
                      int64_t *ret)
 {
@@ -336,20 +339,20 @@ int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row)
     return r;
 }
 
-int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t most)
+int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t limit)
 {
     int64_t from = 0, to = 0;
     int r = mf_sql_get_i64(s, "SELECT samples_dropped_through FROM farm", &from, "");
-    /* Results stand in the order in which they were committed: up to the first that is too young */
+    /* Results are in commit order: process up to the first that is too new */
     if (r > 0)
         r = mf_sql_get_i64(
             s,
             "SELECT coalesce(min(CASE WHEN at_ms >= ?2 AND at_ms <= ?3 THEN id - 1 END), max(id), ?1)"
             " FROM (SELECT id, at_ms FROM result WHERE id > ?1 ORDER BY id LIMIT ?4)",
-            &to, "iiii", from, before_ms, now_ms, most);
+            &to, "iiii", from, before_ms, now_ms, limit);
     if (r <= 0 || to <= from)
         return r < 0 ? r : 0;
-    /* What a release was made of stays: its rows lead to their samples for ever */
+    /* Tasks with a row in a release keep their samples, because release rows link to them */
     r = mf_sql_run(s,
                    "UPDATE result SET samples = NULL WHERE id > ? AND id <= ? AND samples IS NOT NULL"
                    " AND NOT EXISTS (SELECT 1 FROM release_row w WHERE w.task = result.task)",
@@ -387,12 +390,12 @@ int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, 
     return r;
 }
 
-int mf_store_results_unmake(struct mf_store *s, int64_t unit)
+int mf_store_results_clear_final(struct mf_store *s, int64_t unit)
 {
     return mf_sql_write(s, "UPDATE result SET final = 0 WHERE unit = ? AND final = 1", "i", unit);
 }
 
-int mf_store_best(struct mf_store *s, int64_t task, mf_best_fn fn, void *context)
+int mf_store_best_times(struct mf_store *s, int64_t task, mf_best_fn fn, void *context)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
     int r = mf_sql(s,
@@ -430,12 +433,12 @@ int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const
                         "iiti", kernel, class, reason, now_ms);
 }
 
-int mf_store_revive(struct mf_store *s, int64_t kernel, int64_t class)
+int mf_store_quarantine_lift(struct mf_store *s, int64_t kernel, int64_t class)
 {
     int r = mf_sql_run(s, "DELETE FROM quarantine WHERE kernel = ? AND class = ?", "ii", kernel, class);
     if (r <= 0)
         return r;
-    /* Enumerations that left it out say so no more */
+    /* Delete the rejections that report the quarantine */
     int dropped = mf_sql_run(s,
                              "DELETE FROM rejection WHERE rule = 'quarantine' AND (family, kernel) ="
                              " (SELECT family, name FROM kernel WHERE id = ?1) AND enumeration IN"

@@ -1,4 +1,4 @@
-/* The store of work: units and their leases, steps as units carry them, results, deaths. */
+/* Work units and leases, steps, results, strikes and quarantine in the database. */
 #pragma once
 
 #include "common/base/names.h"
@@ -21,7 +21,7 @@ struct mf_unit_row {
     int64_t id, task, class;
     enum mf_unit_kind kind;
     int priority;
-    char *body;           /* heap when read; owned by whoever read it */
+    char *body;           /* heap after a read; the caller frees it */
     int64_t avoid_worker; /* 0: none */
     int64_t attempt, epoch, worker, deadline_ms;
     int64_t start_tag; /* start-time fair queueing: among units of one priority the lowest goes first */
@@ -29,40 +29,42 @@ struct mf_unit_row {
 };
 int mf_store_unit_add(struct mf_store *s, const struct mf_unit_row *row, int64_t now_ms, int64_t *ret);
 
-/* The largest start tag of the batch's units on that class, 0 for none. */
+/* Largest start tag among the batch's units on the class; 0 if none. */
 int mf_store_last_start_tag(struct mf_store *s, int64_t batch, int64_t class, int64_t *ret);
-/* 1: the smallest start tag of the class's ready units of that priority; 0: there are none. */
+/* Smallest start tag among the class's ready units of that priority. Returns 1, or 0 if there are none. */
 int mf_store_least_start_tag(struct mf_store *s, int64_t class, int priority, int64_t *ret);
 
-/* How narrowly a slot looks for work, nearest first. */
-enum mf_nearness {
-    MF_NEAR_TASK, /* of the task that it worked on last */
-    MF_NEAR_FREE, /* of a task that nobody works on */
-    MF_NEAR_ANY,
-    MF_NEAR_N_
+/* Which units a slot considers, most specific first. */
+enum mf_affinity {
+    MF_AFFINITY_LAST_TASK, /* units of the task that it worked on last */
+    MF_AFFINITY_IDLE_TASK, /* units of tasks that no worker works on */
+    MF_AFFINITY_ANY,
+    MF_AFFINITY_N_
 };
-/* Leases the best ready unit that the slot may take: 1, and *ret; 0: there is none. One statement. Among units of the same
- * nearness the more urgent, then the one with the lower start tag, then the older comes first; a near unit never goes before a more urgent one. */
-int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_nearness nearness, bool alone,
-                        int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret);
-/* The shapes (rows as text) that are to be enumerated on the class next and then measured, at most `most`, the most urgent first; of
- * four times as many that are looked at, whatever waits. */
+/* Leases the best ready unit that the slot may take, in one statement. Returns 1 and *ret, or 0 if there is
+ * none. Order: priority, start tag, age. A unit preferred by affinity never goes before one of higher
+ * priority. is_only_worker: also take units that should avoid this worker. */
+int mf_store_unit_lease(struct mf_store *s, const struct mf_slot *slot, enum mf_affinity affinity,
+                        bool is_only_worker, int64_t epoch, int64_t deadline_ms, struct mf_unit_row *ret);
+/* Shapes (row texts) that are enumerated next on the class and then measured: at most `limit`, in order of
+ * priority. Reads at most 4 * limit units. */
 typedef int (*mf_row_fn)(void *context, const char *row);
-int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t most, mf_row_fn fn, void *context);
+int mf_store_next_shapes(struct mf_store *s, int64_t class, int64_t limit, mf_row_fn fn, void *context);
 int mf_store_unit_extend(struct mf_store *s, int64_t unit, int64_t deadline_ms);
-/* Back to ready. */
+/* Returns the unit to state ready. */
 int mf_store_unit_release(struct mf_store *s, int64_t unit);
 int mf_store_unit_end(struct mf_store *s, int64_t unit, const char *state);
-/* -ENOENT. */
+/* -ENOENT: no such unit. */
 int mf_store_unit_get(struct mf_store *s, int64_t unit, struct mf_unit_row *ret);
 int mf_store_units_leased(struct mf_store *s, struct mf_ids *ret);
-/* Every lease lasts at least until then: after a start, workers need the time to say HELLO. */
+/* Extends every lease to at least deadline_ms: after a restart of the coordinator, workers need time to send
+ * HELLO. */
 int mf_store_units_prolong(struct mf_store *s, int64_t deadline_ms);
-/* Ready and leased units of a task. */
-int mf_store_units_open(struct mf_store *s, int64_t task, int64_t *ret);
+/* Number of ready and leased units of a task. */
+int mf_store_open_units_count(struct mf_store *s, int64_t task, int64_t *ret);
 int mf_store_units_cancel(struct mf_store *s, int64_t task);
-/* 1 when a unit of the enumeration is open. */
-int mf_store_enumerating_unit(struct mf_store *s, int64_t enumeration);
+/* Returns 1 if an enumerate unit of the enumeration is ready or leased, otherwise 0. */
+int mf_store_has_enumerate_unit(struct mf_store *s, int64_t enumeration);
 
 /* ---- steps ---- */
 struct mf_step_row {
@@ -73,64 +75,66 @@ struct mf_step_row {
     int32_t block_m;
     double flops, bytes;
 };
-/* A kernel is interned once a revision. 1: it was added; 0: the enumeration had it. */
+/* Adds a step and, if new at this revision, its kernel. Returns 1; 0 if the enumeration has the step. */
 int mf_store_step_add(struct mf_store *s, int64_t enumeration, const char *revision,
                       const struct mf_step *step, const char *body);
-/* batch: whose options or moment leave it out; 0: of all batches, which share the enumeration. */
+/* batch: the batch that skips the kernel; 0: the rejection holds for all batches of the enumeration. */
 int mf_store_rejection_add(struct mf_store *s, int64_t enumeration, int64_t batch, const char *family,
                            const char *kernel, const char *rule, const char *reason);
 int mf_store_enumeration_complete(struct mf_store *s, int64_t enumeration);
-/* Its steps, and its rejections that are of no batch. */
+/* Number of its steps, and of its rejections that hold for all batches. */
 int mf_store_enumeration_counts(struct mf_store *s, int64_t enumeration, int64_t *ret_steps,
                                 int64_t *ret_rejections);
-/* Steps of an enumeration, in the order of (family, name). quarantined: the reason when the kernel was in quarantine
- * on the class before the moment given, else NULL. */
+/* Steps of an enumeration, ordered by family and name. quarantined: the reason if the kernel was in
+ * quarantine on the class at before_ms; otherwise NULL. */
 typedef int (*mf_step_fn)(void *context, const struct mf_step_row *row, const char *quarantined);
 int mf_store_steps_each(struct mf_store *s, int64_t enumeration, int64_t class, int64_t before_ms,
                         mf_step_fn fn, void *context);
-/* -ENOENT. *ret_body: JSON text, the caller's; NULL when not wanted. */
+/* -ENOENT: no such step. *ret_body: JSON text that the caller frees; ret_body may be NULL. */
 int mf_store_step_get(struct mf_store *s, int64_t step, struct mf_step_row *ret, char **ret_body);
-/* Is the step of the unit no longer its business? 1: a result decides it for the task, or it died in an earlier attempt of the
- * unit and is in a unit of its own since; 0: it is to be measured. */
+/* Returns 1 if the unit must not measure the step: a result decides it for the task, or the step killed a
+ * runner in an earlier attempt and has a unit of its own. Returns 0 otherwise. */
 int mf_store_step_decided(struct mf_store *s, int64_t task, int64_t unit, int64_t step, enum mf_status *ret,
                           double *ret_us);
-/* Does the step belong to what the task enumerated, the pipeline to the task? 1 or 0. */
+/* Return 1 if the step belongs to the task's enumeration, or the pipeline to the task; otherwise 0. */
 int mf_store_step_of_task(struct mf_store *s, int64_t task, int64_t step);
 int mf_store_pipeline_of_task(struct mf_store *s, int64_t task, int64_t pipeline);
 
 /* ---- results ---- */
 struct mf_result_row {
-    int64_t unit, attempt, seq, step, pipeline, task, worker; /* step, pipeline: 0 for none */
+    int64_t unit, attempt, seq, step, pipeline, task, worker; /* step, pipeline: 0 if none */
     enum mf_status status;
     const char *reason;
-    double us, mad, err, row_err; /* NAN: none */
+    double us, mad, err, row_err; /* NAN if none */
     int verified;
     bool late, final;
     const float *samples;
     size_t n_samples;
-    const char *extra; /* NULL: none */
+    const char *extra; /* NULL if none */
     int64_t at_ms;
 };
-/* 1: committed with the turn; 0: it was known. */
+/* Returns 1 if added, 0 if the result was stored already. */
 int mf_store_result_add(struct mf_store *s, const struct mf_result_row *row);
-/* Drops the samples of results before that moment, at most so many a call, oldest first; medians and spreads stay. A result from
- * the future, of a clock that is wrong, goes with its neighbours. How many results were gone through; 0: none is so old. */
-int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t most);
-/* What a unit's attempt has given so far, for a coordinator that starts. */
+/* Deletes the samples of results with at_ms below before_ms, oldest first, at most `limit` results per call.
+ * Medians, spreads and the samples of released tasks stay. Results dated after now_ms (wrong clock) count as
+ * old. Returns the number of results processed, 0 if none is old enough. */
+int mf_store_samples_drop(struct mf_store *s, int64_t before_ms, int64_t now_ms, int64_t limit);
+/* Results of one attempt of a unit, to restore its lease after a restart of the coordinator. */
 typedef int (*mf_result_fn)(void *context, const struct mf_result_row *row);
 int mf_store_results_of_unit(struct mf_store *s, int64_t unit, int64_t attempt, mf_result_fn fn,
                              void *context);
-/* They stay as samples and decide nothing: a race that is run again. */
-int mf_store_results_unmake(struct mf_store *s, int64_t unit);
-/* The best times of a task by covered ops. */
+/* Makes the unit's results non-deciding because its race runs again. They stay in the database. */
+int mf_store_results_clear_final(struct mf_store *s, int64_t unit);
+/* Best time of a task for each set of covered ops. */
 typedef void (*mf_best_fn)(void *context, mf_ops covers, double us);
-int mf_store_best(struct mf_store *s, int64_t task, mf_best_fn fn, void *context);
+int mf_store_best_times(struct mf_store *s, int64_t task, mf_best_fn fn, void *context);
 
-/* ---- deaths ---- */
-/* Counts the death of a step's kernel: *ret_n within the task, this one included. */
+/* ---- crashed and hung steps ---- */
+/* Records that the kernel crashed or hung a runner. *ret_n: number of strikes within the task, including this
+ * one. */
 int mf_store_strike(struct mf_store *s, int64_t kernel, int64_t class, int64_t worker, int64_t task,
                     enum mf_status status, const char *reason, int64_t now_ms, int64_t *ret_n);
 int mf_store_quarantine(struct mf_store *s, int64_t kernel, int64_t class, const char *reason,
                         int64_t now_ms);
-/* 1: it was there. */
-int mf_store_revive(struct mf_store *s, int64_t kernel, int64_t class);
+/* Removes a kernel from quarantine. Returns 1, or 0 if it was not in quarantine. */
+int mf_store_quarantine_lift(struct mf_store *s, int64_t kernel, int64_t class);

@@ -1,13 +1,15 @@
-/* A VFS of SQLite's for the writing connection that gathers what is written to the write-ahead log and writes it in one
- * call when it is synced. SQLite writes each frame's header and page by themselves: 40 calls for the commit of eight results,
- * each from a worker of its own, where one does.
+/* SQLite VFS for the writing connection that buffers writes to the write-ahead log (WAL) and writes them in
+ * one system call at sync.
  *
- * Nobody sees the difference: other connections read no frame before the index of the log names it, which is after the sync
- * of its commit (synchronous = FULL), and this one's own reads write first what is gathered. A write that fails is
- * reported by that sync, and the commit fails. Every other file goes to the default VFS untouched. */
+ * SQLite writes the header and the page of each WAL frame separately: 40 calls to commit eight results of
+ * eight workers.
+ *
+ * The buffering is invisible to other connections: they read a frame only after the WAL index lists it, which
+ * happens after the commit's sync (synchronous=FULL). Reads on this connection flush the buffer first. If a
+ * write fails, the sync reports it and the commit fails. All other files use the default VFS. */
 #pragma once
 
 #define MF_STORE_WAL "moefarm-wal"
 
-/* Makes the VFS known to SQLite, once; -ENOMEM, -ENODEV. */
+/* Registers the VFS with SQLite; later calls do nothing. -ENOMEM; -ENODEV: SQLite has no default VFS. */
 int mf_store_wal_register(void);

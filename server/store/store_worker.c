@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
+int mf_store_start_epoch(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
 {
     int r = mf_sql_get_i64(
         s,
@@ -23,7 +23,7 @@ int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
                    "");
     if (r >= 0)
         r = mf_sql_run(s, "UPDATE task SET worker = NULL WHERE worker IS NOT NULL", "");
-    /* Counters are written a few times a second only; the results are what counts */
+    /* n_measured is saved only a few times per second: count the results again */
     if (r >= 0)
         r = mf_sql_run(s,
                        "UPDATE task SET n_measured = (SELECT count(*) FROM result r WHERE r.task = task.id"
@@ -34,7 +34,7 @@ int mf_store_start(struct mf_store *s, int64_t now_ms, int64_t *ret_epoch)
 
 int mf_store_class(struct mf_store *s, const struct mf_device_class *class, int64_t *ret)
 {
-    /* DO UPDATE, not DO NOTHING: RETURNING gives the row only when it was touched */
+    /* DO UPDATE instead of DO NOTHING: RETURNING returns only rows that were changed */
     int r = mf_sql_get_i64(s,
                            "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)"
                            " ON CONFLICT (gfx, cu_num) DO UPDATE SET gfx = gfx RETURNING id",
@@ -69,7 +69,7 @@ int mf_store_model(struct mf_store *s, int64_t class, const char *name, bool sim
     return r < 0 ? r : 0;
 }
 
-int mf_store_model_again(struct mf_store *s, int64_t model, const char *body)
+int mf_store_model_update(struct mf_store *s, int64_t model, const char *body)
 {
     return mf_sql_run(s, "UPDATE device_model SET body = ? WHERE id = ?", "ti", body, model);
 }

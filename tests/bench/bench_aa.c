@@ -1,8 +1,9 @@
-/* The device's own noise: a fixed step timed again and again, and raced against itself.
+/* Timing noise of the CPU device: a fixed step timed repeatedly and raced against itself.
  *
- *   sigma            relative spread from one call to the next (1.4826 · MAD / median of neighbours' differences / √2)
+ *   sigma            relative spread between consecutive calls
+ *                    (1.4826 · MAD / median of the differences between neighbours / √2)
  *   drift            relative spread of the medians of blocks of 50 calls
- *   aa_outside_ci    of 100 A/A races, those whose 95% interval of the paired median difference misses zero
+ *   aa_outside_ci    A/A races of 100 with a 95% interval of the paired median difference that excludes 0
  *
  * Prints "name value unit" lines. */
 #include <math.h>
@@ -22,7 +23,7 @@
 #define BLOCK    50
 #define SEED     20250101u
 
-/* Something like a decode step: a read of memory beyond the last cache, by all threads. */
+/* Similar to a decode step: all threads read memory that exceeds the last-level cache. */
 struct work {
     const float *at;
     size_t n, next, run;
@@ -73,7 +74,7 @@ static void noise(struct mf_device *d, struct work *w)
     printf("drift %.5f ratio\n", 1.4826 * mf_mad(medians, N_CALLS / BLOCK) / centre);
 }
 
-/* Pairs in shuffled order within each round, as a race takes them. */
+/* Each round times a pair in random order, like a race. */
 static bool is_outside(struct mf_device *d, struct work *w, uint64_t race)
 {
     double a[N_ROUNDS], b[N_ROUNDS], scratch[N_ROUNDS];

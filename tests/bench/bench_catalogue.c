@@ -1,24 +1,30 @@
-/* The whole catalogue through a farm: every untuned table that ROCm/aiter ships (tests/data/aiter), each row on two classes,
- * from the submission to the exported table. A real moefarmd, and W simulated AITER devices of each class, up to 256 of them
- * in one moefarm-worker: every one is a DEALER of its own over TCP with its spool, journal and runner. The workers run at a
- * lower priority than moefarmd (nice), for in a farm they are on other machines.
+/* The whole catalogue through a farm: every untuned table that ROCm/aiter ships (tests/data/aiter), each row
+ * on two device classes, from submission to the exported table. Runs a real moefarmd and W simulated AITER
+ * devices per class, up to 256 of them in one moefarm-worker; each device has its own DEALER socket over TCP,
+ * spool, journal and runner. The workers run at a lower priority than moefarmd (nice), because in a farm they
+ * run on other machines.
  *
- *   catalogue_join_s       from the start of the workers' processes until the coordinator has taken all of them
- *   catalogue_candidates   steps that were tried; a table whose number is not within 2 % of what AITER's tuner tries for it
- *                          (known of seven of them) ends the benchmark, since it would count other work
- *   catalogue_total_s      from the first submission until the table is exported
- *   catalogue_enumerate_s  the part of it until the first result, .measure_s: from there to the last, .race_s: to the end of
- *                          the last task, .export_s
- *   catalogue_results_s    results committed a second, while 5 to 95 % of the steps were measured
- *   catalogue_wait_ms_p99  a worker's runner without work between two units, while 5 to 95 % were measured; .wait_none: the share
- *                          of units that were there before they were needed
- *   catalogue_get_ms_p99   a GET (lists, tasks, metrics, the page; one at a time, 50 a second) from connecting to the last byte
- *   catalogue_rss_mib      the coordinator's peak
- *   catalogue_cpu_*_us     processor time for each step, of the coordinator and of all workers with their runners: with their start,
- *                          which is much of it where many workers measure little
+ *   catalogue_join_s       from starting the worker processes until the coordinator lists all workers
+ *   catalogue_candidates   steps measured. The benchmark fails if a table's number differs by more than 2 %
+ *                          from that of AITER's tuner (known for seven tables).
+ *   catalogue_total_s      from the first submission until the table is exported; the sum of
+ *                          catalogue_enumerate_s (until the first result), catalogue_measure_s (until the
+ *                          last result), catalogue_race_s (until the end of the last task) and
+ *                          catalogue_export_s
+ *   catalogue_results_s    results committed per second while 5 to 95 % of the steps are measured
+ *   catalogue_wait_ms_p99  idle time of a runner between two units while 5 to 95 % are measured
+ *   catalogue_wait_none    fraction of units without idle time before them
+ *   catalogue_get_ms_p99   a GET request (lists, tasks, metrics, the page; one at a time, 50 per second),
+ *                          from connecting to the last byte
+ *   catalogue_rss_mib      peak memory of the coordinator
+ *   catalogue_cpu_*_us     CPU time per step of the coordinator and of all workers with their runners.
+ *                          Includes startup, which is a large part where many workers measure little.
  *
- * Prints `name value unit`.   bench_catalogue [W [PATTERN [NAME]]]: W workers of each class (128), tables of that pattern only,
- * figures that begin with another name than catalogue */
+ * Prints `name value unit`.
+ *
+ *   bench_catalogue [W [PATTERN [NAME]]]
+ *       W: workers per class (default: 128); PATTERN: only tables that match it; NAME: prefix of the figures
+ *       (default: catalogue) */
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
@@ -54,12 +60,12 @@
 #define STEADY_FROM   0.05
 #define STEADY_TO     0.95
 #define CLASSES_N     2
-#define PER_PROCESS   256 /* that a moefarm-worker takes */
+#define PER_PROCESS   256 /* simulated workers per moefarm-worker process */
 #define PROCESSES_MAX 32
 
 extern char **environ;
 
-/* Candidates of AITER's tuner over a table's rows, counted of its generators. */
+/* Candidates of AITER's tuner for all rows of a table, counted from its generators. */
 static const struct {
     const char *table;
     double candidates;
@@ -68,7 +74,7 @@ static const struct {
     {"kimik2_fp8fp4", 60592}, {"qwen3_5_397b_fp4", 55872}, {"gptoss_fp4", 55392},
 };
 
-/* What people look at meanwhile, in turns. */
+/* Requests sent round-robin during the run. */
 #define N_PATHS 11
 static const char *const paths[N_PATHS] = {
     "/api/v1/workers?limit=1000",
@@ -91,15 +97,15 @@ struct progress {
 struct bench {
     struct farm_process farm;
     pid_t workers[PROCESSES_MAX];
-    int n_processes, n_workers; /* workers: of each class */
+    int n_processes, n_workers; /* workers per class */
     double join_s;
-    const char *name; /* that figures begin with */
+    const char *name; /* prefix of the figures */
     glob_t tables;
     const char *pattern;
     int batches[TABLES_MAX];
     size_t n_batches;
     double *get_ms;
-    size_t n_gets, turn;
+    size_t n_gets, next_path;
     double path_ms[N_PATHS], path_worst_ms[N_PATHS];
     int path_n[N_PATHS];
     double *wait_ms;
@@ -110,7 +116,7 @@ static struct bench bench = {.n_workers = 128, .name = "catalogue", .farm = {.lo
 
 static _Noreturn void die(const char *what)
 {
-    (void)fprintf(stderr, "bench_catalogue: %s; logs are in %s\n", what, bench.farm.folder);
+    (void)fprintf(stderr, "bench_catalogue: %s; see the logs in %s\n", what, bench.farm.folder);
     for (int i = 0; i < bench.n_processes; i++) {
         if (bench.workers[i] > 0)
             (void)kill(bench.workers[i], SIGTERM);
@@ -145,7 +151,7 @@ static void log_path(const struct bench *b, int i, char path[320])
     mf_format(path, 320, "%s/worker%d.log", b->farm.folder, i);
 }
 
-/* One more process, of n workers, the first of them number `first` of its class. */
+/* Starts a process with n workers; `first` is the index of its first device within the class. */
 static void start_process(struct bench *b, const char *class, int first, int n_workers)
 {
     int i = b->n_processes++;
@@ -158,18 +164,18 @@ static void start_process(struct bench *b, const char *class, int first, int n_w
     log_path(b, i, log);
     const char *const argv[] = {"nice",     "-n",   NICE,         WORKER,  "--coordinator", hub,
                                 "--device", device, "--families", "aiter", "--sim-workers", n,
-                                "--name",   name,   "--spool",    spool,   "--log",         "debug",
+                                "--name",   name,   "--spool",    spool,   "--log-level",   "debug",
                                 NULL};
     posix_spawn_file_actions_t actions;
     if (posix_spawn_file_actions_init(&actions) != 0 ||
         posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0) != 0 ||
         posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log, O_WRONLY | O_CREAT | O_APPEND, 0600) !=
             0)
-        die("prepare a worker's log");
+        die("cannot create a worker's log");
     int r = posix_spawnp(&b->workers[i], argv[0], &actions, NULL, (char **)argv, environ);
     (void)posix_spawn_file_actions_destroy(&actions);
     if (r != 0)
-        die("start " WORKER);
+        die("cannot start " WORKER);
 }
 
 static void start_workers(struct bench *b)
@@ -194,9 +200,9 @@ static double peak_mib(pid_t pid)
     return (double)NAN;
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
-/* Timed, whatever it is for. */
+/* Sends a GET request and records its duration. */
 static char *get(struct bench *b, const char *path)
 {
     int status;
@@ -228,7 +234,7 @@ static double number(const cJSON *json, const char *key)
 static void look(struct bench *b, int n_tasks)
 {
     char path[96];
-    size_t i = b->turn++, n = b->n_gets;
+    size_t i = b->next_path++, n = b->n_gets;
     const char *form = paths[i % N_PATHS];
     int id =
         strstr(form, "tasks/%d") ? 1 + (int)(i % (size_t)n_tasks) : b->batches[i / N_PATHS % b->n_batches];
@@ -258,7 +264,7 @@ static struct progress ask_progress(struct bench *b)
     return p;
 }
 
-/* Of all classes, as the list of workers has them: page by page. */
+/* Counts the workers of all classes, page by page. */
 static int count_workers(struct bench *b)
 {
     int n = 0;
@@ -285,10 +291,10 @@ static void wait_workers(struct bench *b)
         }
         for (int i = 0; i < b->n_processes; i++) {
             if (waitpid(b->workers[i], NULL, WNOHANG) != 0)
-                die("a worker ended at once");
+                die("a worker ended during startup");
         }
     }
-    die("the workers do not come up");
+    die("the workers did not connect in time");
 }
 
 /* ---- submitting ---- */
@@ -327,12 +333,12 @@ static void submit_all(struct bench *b)
         const char *table = b->tables.gl_pathv[i];
         char name[80];
         table_name(table, name);
-        /* The grouped operator's is another one */
+        /* the tables of the grouped operator are excluded */
         if (!strstr(table, "grouped") && (!b->pattern || fnmatch(b->pattern, name, 0) == 0))
             submit(b, table);
     }
     if (b->n_batches == 0)
-        die("no table of that name");
+        die("no table matches the pattern");
 }
 
 static void check_counts(struct bench *b)
@@ -349,12 +355,12 @@ static void check_counts(struct bench *b)
             (void)fprintf(stderr, "%s: %.0f candidates, AITER's tuner has %.0f: %+.1f %%\n", name, steps,
                           known[i].candidates, 100 * off);
             if (!(fabs(off) <= TOLERANCE))
-                die("that is other work");
+                die("the number of candidates differs from AITER's tuner");
         }
     }
 }
 
-/* ---- waits, as the workers' logs tell them ---- */
+/* ---- idle times from the workers' logs ---- */
 
 struct moment {
     double s, measured;
@@ -376,7 +382,7 @@ static void read_waits(struct bench *b, const struct moment *from, const struct 
         log_path(b, i, path);
         _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
         if (!file || fseek(file, from->log[i], SEEK_SET) != 0)
-            die("read a worker's log");
+            die("cannot read a worker's log");
         while (ftell(file) < to->log[i] && fgets(line, sizeof(line), file)) {
             const char *at = strstr(line, " waited ");
             if (at && b->n_waits < WAITS_MAX)
@@ -404,7 +410,7 @@ static void note(struct bench *b, struct times *t, double now_s)
         m->log[i] = log_size(b, i);
 }
 
-/* The first moment with that share of all steps measured. */
+/* Returns the first moment at which that fraction of all steps was measured. */
 static const struct moment *moment_at(const struct times *t, double share)
 {
     size_t i = 0;
@@ -422,7 +428,7 @@ static struct times run(struct bench *b)
     submit_all(b);
     for (int i = 0; t.p.tasks == 0 || t.p.done < t.p.tasks; i++) {
         if (seconds(start_ns) * 1e3 > END_MS)
-            die("it does not end");
+            die("the batches did not end in time");
         if (i % 10 == 0) {
             t.p = ask_progress(b);
             note(b, &t, seconds(start_ns));

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The naive chains of bench_moves by PyTorch's ops, replayed from a graph, without the host's time.
+"""Time the operator chains of bench_moves in PyTorch, replayed from a CUDA graph (no host time).
 
-    bench_chain.py      on the first GPU; exit code 77 without PyTorch or a GPU
+    bench_chain.py      on the first GPU; exit status 77 without PyTorch or a GPU
 
-Permute: argsort of the chosen experts, slice, divide by topk, gather of rows. Unpermute: argsort of that order, gather, times the
-weights, sum over a token's slots. Rows of bf16, 8 slots a token, uniform routing; sets of buffers in turn, so that they are beyond
-the last cache. A line a chain: `name value unit`.
+Permute: argsort of the chosen experts, slice, division by topk, gather of rows. Unpermute: argsort of that
+order, gather, multiplication by the weights, sum over a token's slots. Rows of bf16, 8 slots per token,
+uniform routing. Calls rotate over sets of buffers that together exceed the L2 cache. Prints one line per
+chain: `name value unit`.
 """
 import sys
 
@@ -14,7 +15,7 @@ try:
 except ImportError:
     torch = None
 if torch is None or not torch.cuda.is_available():
-    print("bench_chain: PyTorch and a GPU are needed", file=sys.stderr)
+    print("bench_chain: requires PyTorch and a GPU", file=sys.stderr)
     sys.exit(77)
 
 TOPK, SAMPLES, SETS_MAX, COLD_BYTES = 8, 9, 64, 400 << 20
@@ -34,8 +35,8 @@ def unpermute(s):
 
 
 def median_us(call, sets):
-    """Of one call, from a graph that calls it once for each set."""
-    for s in sets:  # what is allocated or chosen at a first call
+    """Median time of one call, from a graph that makes at least one call per buffer set."""
+    for s in sets:  # warm-up: first calls allocate memory and select kernels
         call(s)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

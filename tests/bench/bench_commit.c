@@ -1,10 +1,11 @@
-/* How many results a second moefarmd commits: a real moefarmd with the real schema and synchronous=FULL, W logical workers
- * (DEALERs over TCP) in this process, real RESULT messages of 20 samples and at least 400 bytes.
+/* Results that moefarmd commits per second: a real moefarmd with the real schema and synchronous=FULL, and W
+ * logical workers (DEALER sockets over TCP) in this process. RESULT messages have 20 samples and at least 400
+ * bytes.
  *
- *   commit_rr_wW      request and reply: each worker waits for the ACK before it sends the next result
- *   commit_stream_wW  each worker sends as fast as its window of results that are not acknowledged allows, as a spool does
+ *   commit_rr_wW      request-reply: each worker waits for the ACK before it sends the next result
+ *   commit_stream_wW  each worker keeps a window of unacknowledged results full, like a spool
  *
- * Prints `name value unit`; the unit is results acknowledged a second. */
+ * Prints `name value unit`; the unit is acknowledged results per second. */
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
@@ -24,14 +25,14 @@
 
 #define WORKERS_MAX    64
 #define SHAPES         48
-#define STEPS          2048 /* of a shape */
+#define STEPS          2048 /* per shape */
 #define STEPS_A_RESULT 256
 #define MEASURE_MS     1500
 #define PREPARE_MS     60000
-#define WINDOW         256 /* a worker's results that are not acknowledged */
+#define WINDOW         256 /* unacknowledged results per worker */
 #define UNIT_STEPS_MAX 256
-#define UNITS_AHEAD    2 /* that a worker holds before it asks for no more */
-#define TURNS          "moefarm_turn_duration_seconds_count"
+#define UNITS_AHEAD    2 /* units a worker holds before it stops asking */
+#define COMMITS_METRIC "moefarm_iteration_duration_seconds_count"
 
 struct unit {
     int64_t id, attempt, epoch;
@@ -41,11 +42,11 @@ struct unit {
 
 struct client {
     struct fake_worker w;
-    struct unit units[4]; /* a ring: the first is worked on */
+    struct unit units[4]; /* ring buffer; the first unit is in progress */
     int first, n_units;
     int in_flight;
     bool has_mail;
-    bool asked; /* READY is out, its unit has not come */
+    bool asked; /* READY was sent, its unit has not arrived */
 };
 
 static struct client clients[WORKERS_MAX];
@@ -64,7 +65,7 @@ static int64_t number(const cJSON *json, const char *key)
     return value;
 }
 
-/* ---- enumerating: not measured ---- */
+/* ---- enumeration: not measured ---- */
 
 static void add_steps(struct mf_buf *b, int from)
 {
@@ -91,7 +92,7 @@ static void enumerate(struct client *c, const cJSON *unit)
                              number(unit, "unit"), number(unit, "attempt"), number(unit, "epoch"),
                              from / STEPS_A_RESULT + 1, b.data,
                              from + STEPS_A_RESULT == STEPS ? "true" : "false") < 0)
-            die("send an enumeration");
+            die("cannot send an enumeration");
         mf_buf_release(&b);
     }
 }
@@ -103,7 +104,7 @@ static void take_unit(struct client *c, const cJSON *json)
     const cJSON *step;
     struct unit *u = &c->units[(c->first + c->n_units) % 4];
     if (c->n_units == 4)
-        die("more units than were asked for");
+        die("received more units than requested");
     *u = (struct unit){
         .id = number(json, "unit"), .attempt = number(json, "attempt"), .epoch = number(json, "epoch")};
     cJSON_ArrayForEach (step, mf_json_array(json, "steps")) {
@@ -133,7 +134,7 @@ static void send_result(struct client *c)
             "\"at_ms\":1790000000000%s}",
             u->id, u->attempt, u->epoch, i + 1, u->steps[i], samples,
             u->sent == u->n ? ",\"last\":true" : "") < 0)
-        die("send a result");
+        die("cannot send a result");
     c->in_flight++;
     if (u->sent == u->n) {
         c->first = (c->first + 1) % 4;
@@ -148,7 +149,7 @@ static void pump(struct client *c, int window)
         send_result(c);
 }
 
-/* Takes what has come; returns the number of results acknowledged. */
+/* Handles all received messages; returns the number of acknowledged results. */
 static int take_all(struct client *c)
 {
     int acks = 0;
@@ -175,7 +176,7 @@ static int take_all(struct client *c)
     return acks;
 }
 
-/* Waits until something has come, and marks whom for. */
+/* Waits for messages and marks the clients that have one. */
 static void wait_any(int n, int timeout_ms)
 {
     zmq_pollitem_t items[WORKERS_MAX] = {{0}};
@@ -194,7 +195,7 @@ static void submit(const struct farm_process *p)
     (void)mf_buf_adds(
         &csv, "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
               "doweight_stage1\n");
-    /* Each of a layer model of its own */
+    /* each shape belongs to its own layer model */
     for (int i = 0; i < SHAPES; i++)
         (void)mf_buf_addf(&csv,
                           "16,%d,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
@@ -204,16 +205,16 @@ static void submit(const struct farm_process *p)
         farm_process_http(p, "POST", "/api/v1/batches?name=bench", "text/csv", csv.data, &status);
     mf_buf_release(&csv);
     if (!answer || status != 201)
-        die(answer ? answer : "submit the batch");
+        die(answer ? answer : "cannot submit the batch");
 }
 
-/* Turns of the writing loop that ended so far: each is one commit. */
-static double turns(const struct farm_process *p)
+/* Iterations of the writer's loop that have ended; each one is a commit. */
+static double commits_so_far(const struct farm_process *p)
 {
     int status;
     _cleanup_(mf_freep) char *text = farm_process_http(p, "GET", "/metrics", "text/plain", "", &status);
-    const char *at = text ? strstr(text, "\n" TURNS " ") : NULL;
-    return at ? strtod(at + sizeof(TURNS) + 1, NULL) : 0;
+    const char *at = text ? strstr(text, "\n" COMMITS_METRIC " ") : NULL;
+    return at ? strtod(at + sizeof(COMMITS_METRIC) + 1, NULL) : 0;
 }
 
 static void measure(void *zmq, const char *name, int n, int window)
@@ -226,15 +227,15 @@ static void measure(void *zmq, const char *name, int n, int window)
         mf_format(worker, sizeof(worker), "b%d", i);
         if (fake_worker_open(&clients[i].w, zmq, p.hub, worker) < 0 ||
             fake_worker_hello(&clients[i].w, "[]") < 0)
-            die("connect a worker");
+            die("cannot connect a worker");
         cJSON *welcome = fake_worker_await(&clients[i].w, MF_MESSAGE_WELCOME, 10000);
         if (!welcome)
-            die("no WELCOME");
+            die("no WELCOME received");
         cJSON_Delete(welcome);
         ask(&clients[i]);
     }
     submit(&p);
-    /* Enumerations come first; once each worker holds steps to measure, they are over */
+    /* enumerations come first: they are over once each worker holds steps to measure */
     int64_t end_ms = mf_now_ms() + PREPARE_MS;
     for (int ready = 0; ready < n;) {
         wait_any(n, 100);
@@ -244,10 +245,10 @@ static void measure(void *zmq, const char *name, int n, int window)
             ready += clients[i].n_units > 1;
         }
         if (mf_now_ms() > end_ms)
-            die("the farm cuts no units");
+            die("the farm creates no units");
     }
     int64_t acks = 0;
-    double start_cpu_s = farm_process_cpu_s(&p), start_turns = turns(&p);
+    double start_cpu_s = farm_process_cpu_s(&p), start_commits = commits_so_far(&p);
     uint64_t start_ns = mf_now_ns(), now_ns = start_ns;
     for (int i = 0; i < n; i++)
         pump(&clients[i], window);
@@ -263,16 +264,16 @@ static void measure(void *zmq, const char *name, int n, int window)
     }
     printf("%s_w%d %.0f results/s\n", name, n, (double)acks / ((double)(now_ns - start_ns) * 1e-9));
     (void)fflush(stdout);
-    fprintf(stderr, "%s_w%d: %.1f us of processor time a result, %.1f results a commit\n", name, n,
+    fprintf(stderr, "%s_w%d: %.1f us of CPU time per result, %.1f results per commit\n", name, n,
             (farm_process_cpu_s(&p) - start_cpu_s) * 1e6 / (double)(acks ? acks : 1),
-            (double)acks / fmax(turns(&p) - start_turns, 1));
+            (double)acks / fmax(commits_so_far(&p) - start_commits, 1));
     for (int i = 0; i < n; i++)
         fake_worker_close(&clients[i].w);
     (void)farm_process_kill(&p, SIGTERM);
     farm_process_remove(&p);
 }
 
-/* bench_commit [W [rr|stream]]: of that many workers only, of that kind only */
+/* bench_commit [W [rr|stream]]: only W workers, only that mode */
 int main(int argc, char **argv)
 {
     static const int counts[] = {1, 8, 64};

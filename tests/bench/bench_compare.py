@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How often `moefarm compare` is wrong about a table against itself, one figure a line: name value unit.
+"""Measure the false positives of `moefarm compare` for a table compared with itself.
 
-200 small layers of every family on the CPU, each by the pipeline that production runs where no row is; every FASTER or SLOWER is
-false. The machine is as busy as it is: pairing is for that.
+200 small layers of every format on the CPU, each run by the pipeline that production uses without a table
+row. Every verdict FASTER or SLOWER is false. Other load on the machine is allowed: samples are paired.
+Prints one figure per line: name value unit.
 
-  compare_aa_false       share of the rows that are FASTER or SLOWER, percent; 2 is the most that is asked for
-  compare_aa_ambiguous   share that the samples could not tell, percent
-  compare_aa_rounds      median of the rounds that a row took
-  compare_aa_seed        of the order within the rounds
+  compare_aa_false       rows with verdict FASTER or SLOWER, percent (limit: 2)
+  compare_aa_ambiguous   rows with verdict AMBIGUOUS, percent
+  compare_aa_rounds      median number of rounds per row
+  compare_aa_seed        seed of the order within the rounds
 
   bench_compare.py BUILD_FOLDER [--rows N]
 """
@@ -22,10 +23,10 @@ import sys
 import tempfile
 import time
 
-UNTUNED = ["token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dtype", "q_dtype_a", "q_dtype_w", "q_type",
-           "use_g1u1", "doweight_stage1"]
-RESULT = ["block_m", "ksplit", "us1", "kernelName1", "err1", "us2", "kernelName2", "err2", "us", "run_1stage", "xbf16",
-          "flat", "tflops", "bw", "pipeline"]
+UNTUNED = ["token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dtype", "q_dtype_a", "q_dtype_w",
+           "q_type", "use_g1u1", "doweight_stage1"]
+RESULT = ["block_m", "ksplit", "us1", "kernelName1", "err1", "us2", "kernelName2", "err2", "us", "run_1stage",
+          "xbf16", "flat", "tflops", "bw", "pipeline"]
 TOKENS = (1, 2, 4, 8, 16, 32, 64)
 FORMATS = (
     ("torch.bfloat16", "torch.bfloat16", "QuantType.No"),
@@ -35,25 +36,27 @@ FORMATS = (
 
 
 def shapes(n):
-    """n shapes, ladders of small layers."""
-    layers = itertools.product(FORMATS, ((256, 128), (512, 128), (512, 256), (768, 128), (1024, 128)), ((8, 2), (32, 4)))
+    """Return n shapes: small layers at several token counts."""
+    layers = itertools.product(FORMATS, ((256, 128), (512, 128), (512, 256), (768, 128), (1024, 128)),
+                               ((8, 2), (32, 4)))
     rows = [[token, model_dim, inter_dim, expert, topk, "ActivationType.Silu", "torch.bfloat16", *fmt, 1, 0]
             for fmt, (model_dim, inter_dim), (expert, topk) in layers for token in TOKENS]
     if n > len(rows):
-        sys.exit(f"bench_compare: at most {len(rows)} rows")
+        sys.exit(f"bench_compare: --rows {n}: expected at most {len(rows)}")
     return rows[:n]
 
 
 def run(build, *words):
-    """What moefarm answers as JSON; exit code 1 says something of rows and is fine."""
+    """Run moefarm and return its JSON output. Exit status 1 reports a property of the rows, not a failure."""
     done = subprocess.run([f"{build}/cli/moefarm", *words, "--json"], stdout=subprocess.PIPE, check=False)
     if done.returncode not in (0, 1):
-        sys.exit(f"bench_compare: moefarm {' '.join(words)} ended with {done.returncode}")
+        sys.exit(f"bench_compare: moefarm {' '.join(words)} failed with exit status {done.returncode}")
     return json.loads(done.stdout)
 
 
 def device_class(build):
-    done = subprocess.run([f"{build}/worker/moefarm-worker", "--list-devices"], stdout=subprocess.PIPE, check=True, text=True)
+    done = subprocess.run([f"{build}/worker/moefarm-worker", "--list-devices"], stdout=subprocess.PIPE,
+                          check=True, text=True)
     for line in done.stdout.splitlines():
         if line.startswith("cpu:0"):
             return line.split()[1].rstrip(":").split("/")
@@ -66,8 +69,8 @@ def write_table(path, build, chosen):
         out = csv.writer(f, lineterminator="\n")
         out.writerow(["gfx", "cu_num", *UNTUNED, *RESULT])
         for row in chosen:
-            out.writerow([gfx, cu_num, *row["shape"].split(","), 8, 0, row["measured_us"], "a", "0.0%", 0.0, "None", "0.0%",
-                          row["measured_us"], 1, 0, 0, 1.0, 1.0, row["pipeline"]])
+            out.writerow([gfx, cu_num, *row["shape"].split(","), 8, 0, row["measured_us"], "a", "0.0%", 0.0,
+                          "None", "0.0%", row["measured_us"], 1, 0, 0, 1.0, 1.0, row["pipeline"]])
 
 
 def main():
@@ -82,7 +85,7 @@ def main():
         chosen = run(args.build, "run-config", "--shapes", untuned, "--rounds", "1")
         bad = [row for row in chosen if row["verdict"] != "OK"]
         if bad:
-            sys.exit(f"bench_compare: {len(bad)} rows are not right, the first: {bad[0]}")
+            sys.exit(f"bench_compare: {len(bad)} rows failed verification, the first: {bad[0]}")
         write_table(tuned, args.build, chosen)
         began = time.monotonic()
         result = run(args.build, "compare", "--aa", tuned)

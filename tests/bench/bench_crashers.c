@@ -1,13 +1,15 @@
-/* What crashes cost.
+/* Cost of crashes.
  *
- *   crashers_s       100 steps of 50 ms of which 10 crash their runner, on a real farm of two simulated workers: from
- *                    the submission until every step has its result. Each crasher is tried on both workers before it
- *                    is in quarantine. Were nothing lost it would take 2.75 s. (Three further steps fail at once.)
- *   death_seen_ms    from the signal that a runner dies of in a step to the worker's knowing it: the worst of 20. .sim and
- *                    .cpu: SIGSEGV, as of a kernel gone wrong; .cpu_killed: SIGKILL, which is seen only when the kernel
- *                    has taken the runner's memory apart
- *   next_step_ms     from the same signal to the begin of the next step in another runner: likewise; .context is the part
- *                    of it until that runner has the device, .data the rest, of the worst
+ *   crashers_s       100 steps of 50 ms, 10 of which crash their runner, on a real farm with two
+ *                    simulated workers: from submission until every step has its result. Each crashing
+ *                    step runs on both workers before it is quarantined. Without any overhead it takes
+ *                    2.75 s. (Three more steps fail at once.)
+ *   death_seen_ms    from the signal that kills a runner during a step until the worker notices: worst of 20.
+ *                    .sim and .cpu: SIGSEGV, like a faulty kernel; .cpu_killed: SIGKILL, noticed only after
+ *                    the operating system has freed the runner's memory
+ *   next_step_ms     from the same signal until the next step begins in another runner: worst of 20. .context
+ *                    is the part until that runner has opened the device, .data the rest, both of the worst
+ *                    case
  *
  * Prints `name value unit`. */
 #include <inttypes.h>
@@ -29,7 +31,7 @@
 #define WAIT_MS  60000
 #define SHAPE \
     "16,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-#define N_STEPS 103 /* three of which fail before they take any time */
+#define N_STEPS 103 /* three of them fail immediately */
 
 static _Noreturn void die(const char *what)
 {
@@ -39,7 +41,8 @@ static _Noreturn void die(const char *what)
 
 /* ---- crashers_s ---- */
 
-/* Two widths of tile and four blocks are legal: 96 GEMMs, 7 moves, and no one-launch step for so many tokens. */
+/* Two tile widths and four block_m values are legal: 96 GEMMs and 7 moves; one-launch steps are not offered
+ * for so large a token count. */
 static const char csv[] = FARM_CSV_HEAD
     "1536,2048,192,512,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
 
@@ -64,11 +67,11 @@ static void crashers(void)
     int64_t from = mf_now_ms();
     int batch = farm_submit(&f, csv, "&classes=gfx942/304");
     if (!farm_wait_batch(&f, batch, "measured", N_STEPS))
-        die("the batch was done before all its steps were seen to be");
+        die("the batch ended before all its steps were reported as measured");
     printf("crashers_s %.3f s\n", (double)(mf_now_ms() - from) / 1e3);
     cJSON *list = farm_get(&f, "/api/v1/quarantine");
     if (cJSON_GetArraySize(mf_json_array(list, "items")) != 10)
-        die("there are not ten crashers in quarantine");
+        die("expected ten quarantined steps");
     cJSON_Delete(list);
     farm_stop(&f);
 }
@@ -85,23 +88,23 @@ static double now_ms(void)
     return (double)mf_now_ns() / 1e6;
 }
 
-static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret)
+static enum mf_runner_pool_event wait_runner(struct mf_runner_pool *c, cJSON **ret)
 {
     int64_t until = mf_now_ms() + WAIT_MS;
     while (mf_now_ms() < until) {
-        enum mf_runner_pool_event event = runner_pool_turn(c, ret, until);
+        enum mf_runner_pool_event event = runner_pool_iterate(c, ret, until);
         if (event != MF_RUNNER_POOL_NOTHING)
             return event;
     }
-    die("a runner says nothing");
+    die("timeout waiting for a runner");
 }
 
-/* Messages until one of that op, which the caller owns. */
-static cJSON *hear(struct mf_runner_pool *c, const char *op)
+/* Returns the next message with that op; skips others. The caller frees it. */
+static cJSON *wait_message(struct mf_runner_pool *c, const char *op)
 {
     for (;;) {
         cJSON *m = NULL;
-        enum mf_runner_pool_event event = wait_crew(c, &m);
+        enum mf_runner_pool_event event = wait_runner(c, &m);
         if (event == MF_RUNNER_POOL_READY)
             continue;
         if (event != MF_RUNNER_POOL_MESSAGE)
@@ -112,22 +115,22 @@ static cJSON *hear(struct mf_runner_pool *c, const char *op)
     }
 }
 
-static void say(struct mf_runner_pool *c, const cJSON *m)
+static void send_message(struct mf_runner_pool *c, const cJSON *m)
 {
     if (mf_runner_pool_send(c, m) < 0)
-        die("a runner takes no message");
+        die("cannot send to the runner");
 }
 
-/* The first steps of the shape that have stage 2: GEMMs, so that a kill meets one. */
+/* The first steps of the shape that cover stage 2: GEMMs, so that the kill hits a running kernel. */
 static cJSON *some_steps(struct mf_runner_pool *c)
 {
     cJSON *m = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" SHAPE "\"}"), *steps = cJSON_CreateArray();
-    say(c, m);
+    send_message(c, m);
     cJSON_Delete(m);
     for (;;) {
         m = NULL;
-        if (wait_crew(c, &m) != MF_RUNNER_POOL_MESSAGE)
-            die("it does not enumerate");
+        if (wait_runner(c, &m) != MF_RUNNER_POOL_MESSAGE)
+            die("the enumeration failed");
         const char *op = cJSON_GetObjectItem(m, "op")->valuestring;
         bool end = strcmp(op, "enumerated") == 0;
         if (strcmp(op, "step") == 0 && cJSON_GetArraySize(steps) < 4) {
@@ -150,32 +153,32 @@ static void ask_probe(struct target *t)
     cJSON *m =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"probe\",\"shape\":\"" SHAPE "\",\"options\":{\"seed\":1}}");
     cJSON_AddItemToObject(m, "steps", cJSON_Duplicate(t->steps, true));
-    say(t->runner_pool, m);
+    send_message(t->runner_pool, m);
     cJSON_Delete(m);
 }
 
-/* One kill in a step, and on to the next begin. */
+/* Kills the runner during a step and waits until the next step begins. */
 static void kill_once(struct target *t, int signal_number, double *ret_seen, double *ret_ready,
                       double *ret_next)
 {
     cJSON *m = NULL;
     ask_probe(t);
-    cJSON_Delete(hear(t->runner_pool, "begin"));
+    cJSON_Delete(wait_message(t->runner_pool, "begin"));
     double from = now_ms();
     if (kill(mf_runner_pool_pid(t->runner_pool), signal_number) < 0)
-        die("the runner is gone");
-    while (wait_crew(t->runner_pool, &m) != MF_RUNNER_POOL_DIED) {
+        die("the runner has already exited");
+    while (wait_runner(t->runner_pool, &m) != MF_RUNNER_POOL_DIED) {
         cJSON_Delete(m);
         m = NULL;
     }
     *ret_seen = now_ms() - from;
-    while (wait_crew(t->runner_pool, &m) != MF_RUNNER_POOL_READY)
-        die("no runner follows");
+    while (wait_runner(t->runner_pool, &m) != MF_RUNNER_POOL_READY)
+        die("the reserve runner did not take over");
     *ret_ready = now_ms() - from;
     ask_probe(t);
-    cJSON_Delete(hear(t->runner_pool, "begin"));
+    cJSON_Delete(wait_message(t->runner_pool, "begin"));
     *ret_next = now_ms() - from;
-    cJSON_Delete(hear(t->runner_pool, "end"));
+    cJSON_Delete(wait_message(t->runner_pool, "end"));
 }
 
 static void deaths(const char *kind, const char *device, int signal_number)
@@ -184,15 +187,15 @@ static void deaths(const char *kind, const char *device, int signal_number)
     struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = UINT64_C(2) << 30, .reserve = true};
     struct target t = {0};
     cJSON *m = NULL;
-    if (mf_runner_pool_new(&o, &t.runner_pool) < 0 || wait_crew(t.runner_pool, &m) != MF_RUNNER_POOL_READY)
-        die("no runner starts");
+    if (mf_runner_pool_new(&o, &t.runner_pool) < 0 || wait_runner(t.runner_pool, &m) != MF_RUNNER_POOL_READY)
+        die("cannot start a runner");
     t.steps = some_steps(t.runner_pool);
     double worst_seen = 0, worst_ready = 0, worst_next = 0;
     for (int i = 0; i <= N_DEATHS; i++) {
         double seen, ready, next;
         kill_once(&t, signal_number, &seen, &ready, &next);
         if (i == 0)
-            continue; /* makes the data that later ones are handed */
+            continue; /* the first iteration creates data that later runners reuse */
         worst_seen = MF_MAX(worst_seen, seen);
         worst_ready = next > worst_next ? ready : worst_ready;
         worst_next = MF_MAX(worst_next, next);
@@ -205,7 +208,7 @@ static void deaths(const char *kind, const char *device, int signal_number)
     mf_runner_pool_free(t.runner_pool);
 }
 
-/* The harness reports through check, so the benchmark runs as its test. */
+/* The farm harness reports through Check, so the benchmark runs as a Check test. */
 START_TEST(all)
 {
     crashers();

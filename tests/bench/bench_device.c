@@ -1,10 +1,12 @@
-/* Steps of shapes on a device without a farm: every step probed through the worker's own gates and clock, then the best
- * pipelines raced end to end. For whoever writes kernels.
+/* Measures the steps of shapes on one device without a farm, for kernel development: probes every step with
+ * the worker's own gates and timing, then races the best pipelines end to end.
  *
- *     bench_device DEVICE SHAPES.csv [FAMILIES [NAMES]]       DEVICE as moefarm-worker --device; NAMES: only steps whose names hold one of these words with commas between
+ *   bench_device DEVICE SHAPES.csv [FAMILIES [NAMES]]
+ *       DEVICE as for moefarm-worker --device; NAMES: comma-separated words, only steps with one of them in
+ *       their name
  *
- * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the columns' order. With BENCH_TRACE in the environment
- * each step is named as it begins: what a device that fails was at. */
+ * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the same column order. With BENCH_TRACE in
+ * the environment each step's name is printed as it begins, to find the step at which a device fails. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,22 +18,23 @@
 #include "common/moe/layer.h"
 #include "common/moe/pipeline_search.h"
 #include "kernels/core/data.h"
+#include "measure/session/session.h"
 #include "measure/session/session_data.h"
 
 #define STEPS_MAX      2048
 #define RACED_MAX      12
 #define RACED_NAME_MAX (MF_PATH_STEPS_MAX * (MF_STEP_NAME_MAX + 1) + 32)
-#define KEPT           2 /* pipelines that go together alike, with one block_m and one layout of weights */
+#define KEPT           2 /* pipelines per structure, block_m and weight layout */
 
 struct found {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be first */
     struct mf_probe_step steps[STEPS_MAX];
     struct mf_unit_result results[STEPS_MAX];
     size_t n, n_rejected;
     const char *only; /* NULL: every step */
 };
 
-/* Any of the words of only, which commas separate. */
+/* Returns true if the name contains one of the comma-separated words. */
 static bool holds(const char *name, const char *only)
 {
     char word[MF_STEP_NAME_MAX];
@@ -66,9 +69,9 @@ static int take_rejection(struct mf_offer *o, const char *family, const char *ke
 /* ---- results ---- */
 
 struct sink {
-    struct mf_sink sink; /* first */
+    struct mf_sink sink; /* must be first */
     struct found *found;
-    char (*names)[RACED_NAME_MAX]; /* of raced pipelines */
+    char (*names)[RACED_NAME_MAX]; /* of the raced pipelines */
     uint64_t start_ns, phase_ns[MF_PHASE_N_];
     enum mf_phase phase;
 };
@@ -109,7 +112,7 @@ static int take_race(struct mf_sink *base, const struct mf_race_outcome *o)
     return 0;
 }
 
-/* ---- pipelines of the best ---- */
+/* ---- pipelines of the fastest steps ---- */
 
 static const struct found *sorting;
 static int by_time(const void *a, const void *b)
@@ -118,7 +121,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Races the cheapest pipelines, as the coordinator's ranking finds them. */
+/* Races the cheapest pipelines, found with the coordinator's search. */
 static void race(struct mf_session *session, const struct found *f, const struct mf_device *d,
                  const struct mf_shape *s, struct sink *sink)
 {
@@ -196,9 +199,9 @@ static void bench_shape(struct mf_device *d, const struct mf_shape *s, const cha
         return;
     }
     printf("%s\n  data and references in %.3f s, %s\n", text, (double)(mf_now_ns() - sink.start_ns) * 1e-9,
-           session->maker ? "made by the device" : "made by the host");
+           session->device_data ? "made by the device" : "made by the host");
     int64_t active = session->rotation.active;
-    double bytes = mf_layer_floor_bytes(s, active), flops = mf_layer_flops(s);
+    double bytes = mf_layer_min_bytes(s, active), flops = mf_layer_flops(s);
     printf("  active %lld  floor %.1f us (bytes %.1f, flops %.1f)\n", (long long)active,
            fmax(bytes / d->info.mem_read_gbs / 1e3, flops / d->info.peak_gflops_bf16 / 1e3),
            bytes / d->info.mem_read_gbs / 1e3, flops / d->info.peak_gflops_bf16 / 1e3);

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""The figures that only a whole farm can give, one a line: name value unit.
+"""Benchmark a whole farm: start moefarmd and one CPU worker on loopback, tune a few shapes and read the API.
 
-Starts moefarmd and one CPU worker on loopback, tunes a few shapes and reads the API:
+Prints one figure per line: name value unit.
 
-  e2e_over_floor.<shape>.T<n>  the winner's end-to-end time over the layer's floor: the larger of the bytes of
-                               its active experts over mem_read_gbs and its FLOPs over bf16_peak_gflops
-  own_over_lib.<shape>.T<n>    of one race: the fastest pipeline without a library step over the fastest with one
-  space.<shape>.T<n>           steps measured, and the slowest right one over the fastest of the same ops
-  sum_vs_e2e_rank_corr         Spearman's correlation of forecast and measured end-to-end times of the finalists
-  busy_<phase>                 share of the worker's wall time
-  turns_over_100ms             how often the coordinator heard and answered nobody for a tenth of a second, rankings included
+  e2e_over_floor.<shape>.T<n>  the winner's end-to-end time over the layer's lower bound: the larger of
+                               active expert bytes / mem_read_gbs and FLOPs / bf16_peak_gflops
+  own_over_lib.<shape>.T<n>    in one race: fastest pipeline without a library step over the fastest with one
+  space.<shape>.T<n>           number of measured steps
+  space_worst_over_best.<shape>.T<n>
+                               slowest correct step over the fastest with the same ops, maximum over the ops
+  sum_vs_e2e_rank_corr         Spearman correlation of forecast and measured end-to-end times of the finalists
+  busy_<phase>                 fraction of the worker's wall time
+  turns_over_100ms             iterations of the writer's loop that took over 100 ms, rankings included
 
   bench_farm.py BUILD_FOLDER [--quick]
 """
@@ -28,7 +30,7 @@ COLUMNS = ("token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dty
 BF16 = "torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No"
 FP8 = "torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
 
-# name: (model_dim, inter_dim, experts, topk, format columns, bytes of a weight, token counts)
+# name: (model_dim, inter_dim, experts, topk, format columns, bytes per weight, token counts)
 SHAPES = {
     "qwen3-30b-tp8-bf16": (2048, 96, 128, 8, BF16, 2, (1, 4, 16, 64, 1024)),
     "qwen3-30b-tp8-fp8": (2048, 96, 128, 8, FP8 + "QuantType.per_Token", 1, (1, 4, 16, 64)),
@@ -43,14 +45,14 @@ def emit(name, value, unit):
 
 
 class Farm:
-    """moefarmd, with further options, and one CPU worker in a folder that is thrown away."""
+    """moefarmd, started with additional options, and one CPU worker in a temporary folder."""
 
     def __init__(self, build, *options):
         self.folder = tempfile.mkdtemp(prefix="moefarm-figures.")
         self.processes = []
         ports = os.path.join(self.folder, "ports")
-        self.start("moefarmd", [f"{build}/server/moefarmd", "--state", f"{self.folder}/farm", "--http", "127.0.0.1:0",
-                                "--hub", "127.0.0.1:0", "--port-file", ports, *options])
+        self.start("moefarmd", [f"{build}/server/moefarmd", "--state", f"{self.folder}/farm", "--http",
+                                "127.0.0.1:0", "--hub", "127.0.0.1:0", "--port-file", ports, *options])
         lines = {}
         while not {"http", "hub"} <= lines.keys():
             self.check()
@@ -59,25 +61,28 @@ class Farm:
                 with open(ports, encoding="ascii") as f:
                     lines = dict(line.replace("=", " ").split() for line in f if line.strip())
         self.url = f"http://127.0.0.1:{lines['http']}"
-        self.start("worker", [f"{build}/worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{lines['hub']}",
-                              "--device", "cpu:0", "--name", "bench", "--spool", f"{self.folder}/spool"])
+        hub = f"tcp://127.0.0.1:{lines['hub']}"
+        self.start("worker", [f"{build}/worker/moefarm-worker", "--coordinator", hub, "--device", "cpu:0",
+                              "--name", "bench", "--spool", f"{self.folder}/spool"])
 
     def start(self, name, command):
         log = open(os.path.join(self.folder, name + ".log"), "wb")
-        self.processes.append((name, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)))
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.processes.append((name, process))
 
     def check(self):
         for name, process in self.processes:
             if process.poll() is not None:
                 with open(os.path.join(self.folder, name + ".log"), encoding="utf-8", errors="replace") as f:
-                    sys.exit(f"bench_farm: {name} ended with {process.returncode}:\n{f.read()[-2000:]}")
+                    log = f.read()[-2000:]
+                sys.exit(f"bench_farm: {name} exited with status {process.returncode}:\n{log}")
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             return json.load(answer)
 
     def items(self, path):
-        """Every item of a list, page by page."""
+        """Yield every item of a list, page by page."""
         cursor, join = None, "&" if "?" in path else "?"
         while True:
             page = self.get(f"{path}{join}limit=1000" + (f"&cursor={cursor}" if cursor else ""))
@@ -92,7 +97,7 @@ class Farm:
         with urllib.request.urlopen(request, timeout=60) as answer:
             receipt = json.load(answer)
         if receipt["errors"]:
-            sys.exit(f"bench_farm: rows were refused: {receipt['errors']}")
+            sys.exit(f"bench_farm: the coordinator rejected rows: {receipt['errors']}")
         return receipt["batch"]
 
     def wait(self, batch):
@@ -127,7 +132,7 @@ def spearman(a, b):
 
 
 def floor_us(shape, token, device):
-    """The larger of weight bytes of the expected number of active experts over bandwidth, FLOPs over peak."""
+    """Lower bound: expected active expert bytes over bandwidth, or FLOPs over the peak rate if larger."""
     model_dim, inter_dim, experts, topk, _, weight_bytes, _ = shape
     active = experts * (1 - (1 - topk / experts) ** token)
     moved = active * 3 * model_dim * inter_dim * weight_bytes + token * model_dim * 4
@@ -136,13 +141,13 @@ def floor_us(shape, token, device):
 
 
 def name_of(task):
-    """The name and the token count of a task's shape."""
+    """Return the name and the token count of a task's shape."""
     row = task["shape"]
     for name, shape in SHAPES.items():
         columns = dict(zip(COLUMNS.split(",")[5:10], ["", *shape[4].split(",")]))
         if (int(row["model_dim"]), int(row["inter_dim"])) == shape[:2] and row["q_type"] == columns["q_type"]:
             return name, int(row["token"])
-    sys.exit(f"bench_farm: a task of no shape of ours: {row}")
+    sys.exit(f"bench_farm: a task has an unknown shape: {row}")
 
 
 def report_task(farm, task, device, pairs):
@@ -173,12 +178,13 @@ def table_of(shapes):
     text.write(COLUMNS + "\n")
     for model_dim, inter_dim, experts, topk, formats, _, tokens in shapes.values():
         for token in tokens:
-            text.write(f"{token},{model_dim},{inter_dim},{experts},{topk},ActivationType.Silu,{formats},1,0\n")
+            text.write(f"{token},{model_dim},{inter_dim},{experts},{topk},ActivationType.Silu,"
+                       f"{formats},1,0\n")
     return text.getvalue()
 
 
 def tune(farm, shapes, query=""):
-    """Every task of the shapes, tuned; the seconds it took."""
+    """Tune the shapes. Return the tasks and the seconds it took."""
     began = time.monotonic()
     batch = farm.submit(table_of(shapes), query)
     farm.wait(batch)
@@ -190,10 +196,11 @@ def tune(farm, shapes, query=""):
 
 
 def turns_over_100ms(farm):
-    """Of the writing thread, by its histogram."""
+    """Count iterations of the writer's loop over 100 ms, from its histogram."""
     with urllib.request.urlopen(farm.url + "/metrics", timeout=60) as answer:
-        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
-    name = "moefarm_turn_duration_seconds"
+        text = answer.read().decode()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    name = "moefarm_iteration_duration_seconds"
     return int(lines[name + "_count"]) - int(lines[name + '_bucket{le="0.1"}'])
 
 

@@ -1,5 +1,5 @@
-/* Prints `name value unit` lines: the machine's ceilings, and for the demo's shapes how near the best pipeline comes
- * to the floor and to oneDNN. Arguments choose shapes by the start of their names. */
+/* Prints `name value unit` lines: the machine's peak rates, and for the demo's shapes the ratio of the best
+ * pipeline to the lower bound and to oneDNN. Arguments select shapes by prefix of their names. */
 #include "bench_kernels.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "common/base/cleanup.h"
 
-static bool is_asked(int argc, char **argv, const char *name)
+static bool is_selected(int argc, char **argv, const char *name)
 {
     for (int i = 1; i < argc; i++) {
         if (strncmp(name, argv[i], strlen(argv[i])) == 0)
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
     (void)fflush(stdout);
     const struct bench_shape *shapes = bench_shapes(&n);
     for (size_t i = 0; i < n && !failed; i++) {
-        if (is_asked(argc, argv, shapes[i].name))
+        if (is_selected(argc, argv, shapes[i].name))
             failed = bench_shape(d, &shapes[i]);
     }
     (void)mf_device_close(d);

@@ -1,5 +1,5 @@
-/* How good the CPU kernels are: the best own pipeline of a shape against the floor of the machine and against the
- * best pipeline with oneDNN in it. Pipelines are opened by name and run as production runs them. */
+/* Quality of the CPU kernels: a shape's best own pipeline compared with the machine's lower bound and with
+ * the best pipeline that uses oneDNN. Pipelines are opened by name and run as in production. */
 #pragma once
 
 #include "common/moe/shape.h"
@@ -13,33 +13,34 @@ struct bench_shape {
     int32_t topk; /* 0: 8 */
 };
 
-/* What pipelines are told apart by. */
+/* Kinds of pipelines that are compared. */
 enum bench_kind {
     BENCH_OWN,
     BENCH_LIB,
-    BENCH_A16,   /* of ours, with stage 1 that takes bf16 and quantises it itself */
-    BENCH_SPLIT, /* of ours, with K of stage 1 in parts */
+    BENCH_A16,   /* own pipeline; stage 1 reads bf16 and quantises it itself */
+    BENCH_SPLIT, /* own pipeline with split-K in stage 1 */
     BENCH_N_KINDS,
 };
 
 struct bench_result {
-    double us[BENCH_N_KINDS]; /* best end to end; 0 where nothing of that kind is offered */
-    double floor_us;          /* weights of active experts and activations at the measured read bandwidth, or
-                                       the arithmetic at the measured peak, whichever is longer */
-    double read_us; /* the same weights read and nothing else, in turns with the finalists of ours: best */
-    double space;   /* worst over best of the stage-1 steps */
+    double us[BENCH_N_KINDS]; /* best end-to-end time; 0 if no pipeline of that kind is offered */
+    /* lower bound: active experts' weights and activations at the measured read bandwidth, or FLOPs at the
+     * measured peak rate, whichever takes longer */
+    double floor_us;
+    double read_us; /* best time of only reading the same weights, interleaved with the own finalists */
+    double space;   /* slowest over fastest stage-1 step */
     int n_steps;
-    char best[BENCH_N_KINDS][512]; /* names of those pipelines */
+    char best[BENCH_N_KINDS][512]; /* names of the best pipelines */
 };
 
-/* The shapes of the demo, Qwen3-30B-A3B and Qwen3-235B-A22B; *ret_n of them. */
+/* Returns the shapes of the demo, Qwen3-30B-A3B and Qwen3-235B-A22B; *ret_n is their number. */
 const struct bench_shape *bench_shapes(size_t *ret_n);
 
-/* Weights of a layer model in every layout, made once for its ladder. */
+/* Weights of a layer model in every layout, shared by its token counts. */
 struct bench_weights;
 struct bench_weights *bench_weights_new(struct mf_device *d, const struct bench_shape *b);
 struct bench_weights *bench_weights_free(struct bench_weights *w);
 
-/* Searches the steps of one token count: each stage by itself, then the best of each block and layout end to end.
- * Every call has its experts shifted, so that it finds its weights cold. */
+/* Measures the steps of one token count: each stage alone, then the best of each block_m and layout end to
+ * end. Every call shifts its experts, so that the weights are not in cache. */
 int bench_tokens(struct bench_weights *w, int64_t token, struct bench_result *ret);

@@ -1,18 +1,20 @@
-/* Prints `name value unit` lines for data movement, at the widths of the models that are served. 128 experts, 8 slots a
- * token, uniform routing; buffers many times the last cache; every round runs the ceilings and the kernels one after the
- * other, and a figure is the middle one of the rounds' ratios.
+/* Prints `name value unit` lines for data movement on the CPU, at the widths of common models. 128 experts, 8
+ * slots per token, uniform routing; buffers many times the last-level cache. Every round runs the
+ * peak-rate loops and the kernels in sequence; a figure is the median of the rounds' ratios.
  *
  *   copy            MB/s of a streaming copy, written bytes only
  *   read            MB/s of a plain read
- *   write_mix       MB/s written by a copy of each row to 8 places one behind the other: a permutation without an index
+ *   write_mix       MB/s written by copying each row to 8 consecutive places: a permutation without an index
  *
- *   permute_over_copy      written bytes a second, routing sorted on the way, over those of the copy. A copy reads as
- *                          much as it writes, a permutation an eighth of it, so that it may come out above 1; the same
- *                          for a single slot a token (k1), where both read and write alike
- *   permute_over_mix       against the write mix
- *   permute_traffic_over_copy  read and written bytes a second over those of the copy
- *   unpermute_over_read    read bytes a second over those of the read; rows written are not counted
- *   permute_over_naive     time of stable argsort, slice, division and gather, each a pass of its own, over ours */
+ *   permute_over_copy      written bytes per second of permute, including the sort, over those of the copy. A
+ *                          copy reads as much as it writes, a permutation one eighth of it, so the ratio
+ *                          can exceed 1. k1: the same with one slot per token, where both read as much as
+ *                          they write
+ *   permute_over_mix       the same over the write mix
+ *   permute_traffic_over_copy  read plus written bytes per second over those of the copy
+ *   unpermute_over_read    read bytes per second over those of the read; written rows are not counted
+ *   permute_over_naive     time of stable argsort, slice, division and gather, a pass each, over permute's
+ *   sort_share_of_permute  time of the sort over permute's */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +45,7 @@ struct bench {
         uint32_t expert;
         int32_t route;
     } * pairs;
-    uint64_t sum; /* so that a read is not left out */
+    uint64_t sum; /* prevents the compiler from removing the read */
 };
 
 static double now(void)
@@ -62,7 +64,7 @@ static void *pages(size_t bytes)
     return p;
 }
 
-/* ---- ceilings ---- */
+/* ---- peak-rate loops ---- */
 
 static void copy_thread(void *context, int thread, int n_threads)
 {
@@ -100,7 +102,7 @@ static void read_thread(void *context, int thread, int n_threads)
     (void)__atomic_fetch_add(&b->sum, (sum[0] ^ sum[1] ^ sum[2] ^ sum[3])[0], __ATOMIC_RELAXED);
 }
 
-/* ---- ours ---- */
+/* ---- kernels under test ---- */
 
 static void sort(struct bench *b)
 {
@@ -138,7 +140,7 @@ static void unpermute(struct bench *b)
     mf_unpermute_rows(&u, b->threads);
 }
 
-/* ---- the chain that frameworks without a fused kernel run ---- */
+/* ---- the chain of operators of frameworks without a fused kernel ---- */
 
 static int by_expert(const void *a, const void *b)
 {
@@ -164,7 +166,7 @@ static void naive(struct bench *b)
         b->pairs[i].route = (int32_t)i;
     }
     qsort(b->pairs, (size_t)n, sizeof(*b->pairs), by_expert);
-    for (int64_t i = 0; i < n; i++) /* the slice of a rank that has all experts */
+    for (int64_t i = 0; i < n; i++) /* the slice of a rank that holds all experts */
         b->order[i] = b->pairs[i].route;
     for (int64_t i = 0; i < n; i++)
         b->order[i] /= b->topk;
@@ -192,7 +194,7 @@ enum { COPY, MIX, PERMUTE, READ, UNPERMUTE, NAIVE, SORT, N_RUNS };
 
 static void (*const runs[N_RUNS])(struct bench *) = {copy, mix, permute, read_all, unpermute, naive, sort};
 
-/* times[run][round]; the first round warms up and is not kept. */
+/* times[run][round]; the first round is a warm-up and is discarded. */
 static void measure(struct bench *b, double times[N_RUNS][ROUNDS])
 {
     for (int round = -1; round < ROUNDS; round++) {
@@ -213,7 +215,7 @@ static double best(double times[N_RUNS][ROUNDS], int run)
     return us;
 }
 
-/* The memory's speed changes within seconds, so ratios are made within a round; the middle one of them. */
+/* Memory speed changes within seconds, so ratios are taken within a round. Returns their median. */
 static double ratio(double times[N_RUNS][ROUNDS], int over, int under)
 {
     double r[ROUNDS];

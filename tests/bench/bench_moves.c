@@ -1,19 +1,22 @@
-/* Moving and quantising rows on a device, against copies of the same bytes and, for few tokens, against library ops.
+/* Steps that move and quantise rows on a device, compared with copies of the same number of bytes and, for
+ * few tokens, with chains of library operators.
  *
- *     bench_moves DEVICE [TOKENS]      as moefarm-worker --device, one that compiles kernels; up to so many tokens
+ *     bench_moves DEVICE [TOKENS]
+ *         DEVICE as for moefarm-worker --device, must compile kernels; TOKENS: maximum token count
  *
- * Rows of 2048 and 7168 bf16, 8 slots a token, uniform routing over 128 and 256 experts, blocks of 16 rows. Every launch has
- * buffers of its own until they are many times the last cache. A line a step:
+ * Rows of 2048 and 7168 bf16 elements, 8 slots per token, uniform routing over 128 and 256 experts, blocks of
+ * 16 rows. Launches rotate over buffers that together are many times the L2 cache. One line per step:
  *
- *   bytes       read and written; of permuted rows each token's is read once, padding is neither
- *   GB/s        those bytes over the step's time, and copy: a copy that reads and writes as many in all, in the same run
- *   of copy     the first over the second; asked for: 0.8 from 1024 tokens on
- *   chain       time of the ops of plain.hip, each begun when the one before has ended, and how many times ours; asked for: 4 up to
- *               64 tokens. begun early: the same chain, each op launched while the one before it still runs
+ *   bytes       read and written; of permuted rows each token's row is read once, padding is not counted
+ *   GB/s        those bytes over the step's time, and of a copy with the same total traffic in the same run
+ *   of copy     ratio of the two; target: 0.8 from 1024 tokens
+ *   chain       time of the operators of plain.hip, each started after the previous one has ended, and its
+ *               ratio to the step's time; target: 4 up to 64 tokens. overlapped: the same chain with each
+ *               operator launched while the previous one still runs
  *
- * The chain's ops are plain kernels of one op each, since no vendor's library is asked for: what a library would launch, without
- * its host's time. A library's ops wait for each other's end; begun early is the harder yardstick. Its results are compared with
- * ours. */
+ * The chain uses plain kernels of one operator each instead of a vendor library: the kernels a library would
+ * launch, without its host time. Operators of a library wait for each other, so "overlapped" is the harder
+ * comparison. The results of the chain are compared with the step's. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -49,7 +52,7 @@ struct bench {
     size_t n_buffers;
 };
 
-static void *must(void *p)
+static void *check_alloc(void *p)
 {
     if (!p) {
         (void)fprintf(stderr, "out of memory\n");
@@ -58,17 +61,17 @@ static void *must(void *p)
     return p;
 }
 
-static void *room(struct bench *b, size_t bytes)
+static void *new_buffer(struct bench *b, size_t bytes)
 {
-    void *p = must(b->d->ops->alloc(b->d, bytes ? bytes : 1));
+    void *p = check_alloc(b->d->ops->alloc(b->d, bytes ? bytes : 1));
     if (b->n_buffers == MF_ARRAY_LEN(b->buffers))
-        must(NULL);
+        check_alloc(NULL);
     b->buffers[b->n_buffers].at = p;
     b->buffers[b->n_buffers++].bytes = bytes ? bytes : 1;
     return p;
 }
 
-static void release_rooms(struct bench *b)
+static void release_buffers(struct bench *b)
 {
     for (; b->n_buffers > 0; b->n_buffers--)
         b->d->ops->release(b->d, b->buffers[b->n_buffers - 1].at, b->buffers[b->n_buffers - 1].bytes);
@@ -77,7 +80,7 @@ static void release_rooms(struct bench *b)
 static void copy(struct bench *b, void *to, const void *from, size_t bytes)
 {
     if (b->d->ops->copy(b->d, to, from, bytes) < 0) {
-        (void)fprintf(stderr, "the device failed\n");
+        (void)fprintf(stderr, "a device operation failed\n");
         exit(1);
     }
 }
@@ -88,11 +91,11 @@ static double median_us(struct bench *b, mf_launch_fn launch, void *context)
 {
     double us[SAMPLES];
     int n = b->n_sets < 16 ? 16 : b->n_sets;
-    for (int i = -1; i < SAMPLES; i++) { /* the first warms */
+    for (int i = -1; i < SAMPLES; i++) { /* the first sample is a warm-up */
         double sum;
         int r = b->d->ops->time(b->d, launch, context, n, &sum);
         if (r < 0) {
-            (void)fprintf(stderr, "a launch fails: %s\n", strerror(-r));
+            (void)fprintf(stderr, "launch failed: %s\n", strerror(-r));
             exit(1);
         }
         if (i >= 0)
@@ -109,7 +112,7 @@ static struct mf_hip_function plain(struct bench *b, const char *name, int threa
     struct mf_hip_function f;
     mf_code_define(&code, "MF_THREADS=%d", threads);
     if (mf_hip_function_open(b->d, &code, &f) < 0) {
-        (void)fprintf(stderr, "plain.hip: %s does not open\n", name);
+        (void)fprintf(stderr, "plain.hip: cannot open %s\n", name);
         exit(1);
     }
     return f;
@@ -121,7 +124,7 @@ struct op {
     struct mf_hip_plain_args args[SETS_MAX];
 };
 
-/* Work in units of a thread. */
+/* work: number of threads needed. */
 static struct op op_of(struct bench *b, const char *name, int64_t work)
 {
     bool sorts = strcmp(name, "mf_sort_pairs") == 0;
@@ -132,8 +135,8 @@ static struct op op_of(struct bench *b, const char *name, int64_t work)
                                 .y = 1,
                                 .z = 1,
                                 .block = (uint32_t)threads,
-                                .whole = true,
-                                .early = true}};
+                                .struct_argument = true,
+                                .programmatic_launch = true}};
 }
 
 struct chain {
@@ -152,16 +155,16 @@ static int launch_chain(void *context, int index)
 }
 
 struct chain_us {
-    double apart, early; /* each op begun behind the end of the one before, or while it runs; 0: no chain */
+    double sequential, overlapped; /* operators started one after the other, or overlapping; 0: no chain */
 };
 
 static struct chain_us time_chain(struct bench *b, struct chain *c)
 {
     struct chain_us us;
-    us.early = median_us(b, launch_chain, c);
+    us.overlapped = median_us(b, launch_chain, c);
     for (int i = 0; i < c->n; i++)
-        c->ops[i].grid.early = false;
-    us.apart = median_us(b, launch_chain, c);
+        c->ops[i].grid.programmatic_launch = false;
+    us.sequential = median_us(b, launch_chain, c);
     return us;
 }
 
@@ -178,8 +181,9 @@ static double time_copy(struct bench *b, double bytes)
     size_t kept = b->n_buffers;
     c.ops[0] = op_of(b, "mf_copy", chunks);
     for (int i = 0; i < b->n_sets; i++)
-        c.ops[0].args[i] = (struct mf_hip_plain_args){
-            .from = room(b, (size_t)chunks * 16), .to = room(b, (size_t)chunks * 16), .n = chunks};
+        c.ops[0].args[i] = (struct mf_hip_plain_args){.from = new_buffer(b, (size_t)chunks * 16),
+                                                      .to = new_buffer(b, (size_t)chunks * 16),
+                                                      .n = chunks};
     double us = median_us(b, launch_chain, &c);
     close_chain(&c);
     for (; b->n_buffers > kept; b->n_buffers--)
@@ -199,7 +203,7 @@ struct step {
 };
 
 struct search {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be first */
     const char *name;
     struct mf_step *found;
     bool is_found;
@@ -215,8 +219,8 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     return 0;
 }
 
-static int take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
-                   const char *format, ...)
+static int ignore_rejection(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                            const char *format, ...)
 {
     (void)o, (void)family, (void)kernel, (void)rule, (void)format;
     return 0;
@@ -228,19 +232,20 @@ static struct mf_tensor_ref tensor(struct bench *b, const struct mf_tensor_spec 
     struct mf_tensor_ref ref = {{0}};
     int n = mf_tensor_spec_parts(a, &b->shape, parts);
     for (int i = 0; i < n; i++)
-        ref.part[i] = room(b, (size_t)mf_part_bytes(&parts[i]));
+        ref.part[i] = new_buffer(b, (size_t)mf_part_bytes(&parts[i]));
     return ref;
 }
 
-/* Opens a step with buffers of its own for what it gives; what it needs is the caller's. False: it is not offered. */
+/* Opens a step with new buffers for its outputs; the caller provides the inputs. Returns false if the device
+ * does not offer the step. */
 static bool open_offered(struct bench *b, const char *family, const char *name, struct step *s)
 {
-    struct search search = {.offer = {take_step, take_no}, .name = name, .found = &s->step};
+    struct search search = {.offer = {take_step, ignore_rejection}, .name = name, .found = &s->step};
     *s = (struct step){.b = b, .f = mf_family_find("hip", family)};
     if (mf_family_enumerate(s->f, &b->d->info, &b->shape, &search.offer) < 0 || !search.is_found ||
         s->f->open(s->f, b->d, &b->shape, name, &s->kernel) < 0)
         return false;
-    s->workspace = room(b, s->step.workspace_bytes);
+    s->workspace = new_buffer(b, s->step.workspace_bytes);
     for (int set = 0; set < b->n_sets; set++) {
         for (int i = 0; i < s->step.n_gives; i++)
             s->gives[set][i] = tensor(b, &s->step.gives[i]);
@@ -287,14 +292,14 @@ static void print(const struct bench *b, const char *name, double bytes, double 
     printf("%6d %6" PRId64 "  %-22s %9.2f MB %8.2f us %6.0f GB/s  copy %6.0f GB/s  of copy %.2f",
            b->shape.model_dim, b->shape.token, name, bytes / 1e6, us, bytes / us / 1e3, bytes / copy_us / 1e3,
            copy_us / us);
-    if (chain.apart > 0)
-        printf("  chain %6.2f us, %.1f x; begun early %6.2f us, %.1f x", chain.apart, chain.apart / us,
-               chain.early, chain.early / us);
+    if (chain.sequential > 0)
+        printf("  chain %6.2f us, %.1f x; overlapped %6.2f us, %.1f x", chain.sequential,
+               chain.sequential / us, chain.overlapped, chain.overlapped / us);
     printf("\n");
     (void)fflush(stdout);
 }
 
-/* Sets, so that all of them are beyond the last cache. */
+/* Chooses the number of buffer sets so that together they exceed the L2 cache. */
 static void choose_sets(struct bench *b, double bytes)
 {
     double sets = (double)COLD_BYTES / bytes + 1;
@@ -312,7 +317,7 @@ static void bench_quant(struct bench *b, int64_t token, int model_dim, enum mf_d
     (void)snprintf(name, sizeof(name), "quant1_%s", mf_codec_find(x.format, x.scale)->name);
     choose_sets(b, (double)token * model_dim * 3);
     open_step(b, "move", name, &s);
-    uint16_t *host = must(calloc((size_t)token * (size_t)model_dim, 2));
+    uint16_t *host = check_alloc(calloc((size_t)token * (size_t)model_dim, 2));
     mf_data_x(&b->shape, 1, host);
     for (int set = 0; set < b->n_sets; set++) {
         for (int i = 0; i < s.step.n_needs; i++)
@@ -323,17 +328,17 @@ static void bench_quant(struct bench *b, int64_t token, int model_dim, enum mf_d
     double us = median_us(b, launch_step, &s);
     print(b, name, s.step.bytes, us, time_copy(b, s.step.bytes), (struct chain_us){0});
     (void)s.f->close(s.kernel);
-    release_rooms(b);
+    release_buffers(b);
 }
 
-/* Keys, indices, sort, division, rows. */
+/* Operators: keys, indices, sort, division, rows. */
 static void chain_permute(struct bench *b, const struct step *s, void *out, struct chain *c)
 {
     static const char *const names[] = {"mf_copy", "mf_iota", "mf_sort_pairs", "mf_floor_divide",
                                         "mf_index_select"};
     int64_t n = b->shape.token * TOPK, chunks = b->shape.model_dim / 8;
-    void *keys = room(b, (size_t)n * 4 + 16), *order = room(b, (size_t)n * 4),
-         *tokens = room(b, (size_t)n * 4);
+    void *keys = new_buffer(b, (size_t)n * 4 + 16), *order = new_buffer(b, (size_t)n * 4),
+         *tokens = new_buffer(b, (size_t)n * 4);
     *c = (struct chain){.b = b, .n = MF_ARRAY_LEN(names)};
     for (int i = 0; i < c->n; i++)
         c->ops[i] = op_of(b, names[i], i == 4 ? n * chunks : n);
@@ -348,15 +353,17 @@ static void chain_permute(struct bench *b, const struct step *s, void *out, stru
     }
 }
 
-/* The order's inverse by another sort, rows, weights, sums. from: rows without padding, in the order that chain_permute left. */
+/* Operators: inverse of the order by another sort, rows, weights, sums. from: rows without padding, in the
+ * order that chain_permute produced. */
 static void chain_unpermute(struct bench *b, void *order, const void *from, const float *weights, void *y,
                             struct chain *c)
 {
     static const char *const names[] = {"mf_copy",         "mf_iota",          "mf_sort_pairs",
                                         "mf_index_select", "mf_multiply_rows", "mf_sum_rows"};
     int64_t n = b->shape.token * TOPK, chunks = b->shape.model_dim / 8;
-    void *keys = room(b, (size_t)n * 4 + 16), *inverse = room(b, (size_t)n * 4);
-    void *rows = room(b, (size_t)(n * chunks) * 16), *weighted = room(b, (size_t)(n * chunks) * 16);
+    void *keys = new_buffer(b, (size_t)n * 4 + 16), *inverse = new_buffer(b, (size_t)n * 4);
+    void *rows = new_buffer(b, (size_t)(n * chunks) * 16),
+         *weighted = new_buffer(b, (size_t)(n * chunks) * 16);
     *c = (struct chain){.b = b, .n = MF_ARRAY_LEN(names)};
     for (int i = 0; i < c->n; i++)
         c->ops[i] = op_of(b, names[i], i < 3 ? n : n * chunks);
@@ -373,11 +380,11 @@ static void chain_unpermute(struct bench *b, void *order, const void *from, cons
     }
 }
 
-/* Both ways give the same rows and, products rounded in between apart, the same sums. */
+/* Permuted rows must be equal; sums may differ by the rounding of intermediate products. */
 static void compare(struct bench *b, const void *ours, const void *chains, const char *what)
 {
     size_t n = (size_t)b->shape.token * (size_t)b->shape.model_dim;
-    uint16_t *a = must(calloc(n, 2)), *c = must(calloc(n, 2));
+    uint16_t *a = check_alloc(calloc(n, 2)), *c = check_alloc(calloc(n, 2));
     double error = 0, size = 0;
     copy(b, a, ours, n * 2);
     copy(b, c, chains, n * 2);
@@ -387,24 +394,25 @@ static void compare(struct bench *b, const void *ours, const void *chains, const
         size += (double)mf_bf16_to_float(c[i]) * (double)mf_bf16_to_float(c[i]);
     }
     if (!(error <= size * 1e-4) || size == 0)
-        printf("WRONG: %s of %" PRId64 " tokens differs from the other way's by %g of its size\n", what,
-               b->shape.token, sqrt(error / size));
+        printf("WRONG: %s of %" PRId64
+               " tokens differs from the reference chain's by a relative error of %g\n",
+               what, b->shape.token, sqrt(error / size));
     free(a);
     free(c);
 }
 
-/* What compare looks at, where rows of padding are never written. */
+/* Clears the rows that compare() reads: padding rows are never written. */
 static void clear_start(struct bench *b, void *at)
 {
     size_t n = (size_t)b->shape.token * (size_t)b->shape.model_dim;
-    void *zeros = must(calloc(n, 2));
+    void *zeros = check_alloc(calloc(n, 2));
     copy(b, at, zeros, n * 2);
     free(zeros);
 }
 
-/* Another step for what one does already, where it is offered: from the same, and to the same bits. */
-static void bench_way(struct bench *b, const char *name, const char *title, const struct step *one,
-                      double copy_us)
+/* Measures another step for the same operation, if offered: same inputs, bitwise equal outputs. */
+static void bench_variant(struct bench *b, const char *name, const char *title, const struct step *one,
+                          double copy_us)
 {
     struct step other;
     if (!open_offered(b, "permute", name, &other))
@@ -420,18 +428,18 @@ static void bench_way(struct bench *b, const char *name, const char *title, cons
 static void bench_permute(struct bench *b, int64_t token, int model_dim)
 {
     struct step sort = {0}, in, out;
-    struct chain there, back;
+    struct chain permute_chain, unpermute_chain;
     bool few = token <= FEW_TOKENS;
     b->shape = shape_of(token, model_dim, MF_DTYPE_BF16, MF_QTYPE_NO);
     choose_sets(b, (double)token * model_dim * 2 * (TOPK + 1));
     size_t x_bytes = (size_t)token * (size_t)model_dim * 2, n = (size_t)token * TOPK;
-    uint16_t *x = must(calloc(x_bytes, 1));
-    int32_t *ids = must(calloc(n, 4));
-    float *weights = must(calloc(n, 4));
+    uint16_t *x = check_alloc(calloc(x_bytes, 1));
+    int32_t *ids = check_alloc(calloc(n, 4));
+    float *weights = check_alloc(calloc(n, 4));
     const struct mf_routing routing = {.kind = MF_ROUTING_UNIFORM};
     mf_data_x(&b->shape, 1, x);
     if (mf_data_topk(&b->shape, &routing, 1, ids, weights) < 0)
-        must(NULL);
+        check_alloc(NULL);
     const struct mf_tensor_spec x_of = mf_cpu_bf16(MF_TENSOR_X, "token", 0), topk_of = mf_cpu_topk();
     struct mf_tensor_ref topk = tensor(b, &topk_of);
     copy(b, topk.part[0], ids, n * 4);
@@ -453,32 +461,32 @@ static void bench_permute(struct bench *b, int64_t token, int model_dim)
     free(ids);
     free(weights);
     if (!few)
-        (void)median_us(b, launch_step, &sort); /* makes the order */
+        (void)median_us(b, launch_step, &sort); /* creates the order */
     double in_us = median_us(b, launch_step, &in), out_us = median_us(b, launch_step, &out);
-    struct chain_us there_us = {0}, back_us = {0};
+    struct chain_us permute_chain_us = {0}, unpermute_chain_us = {0};
     if (few) {
-        void *rows = room(b, n * (size_t)model_dim * 2), *y = room(b, x_bytes);
-        chain_permute(b, &in, rows, &there);
-        there_us = time_chain(b, &there);
-        chain_unpermute(b, there.ops[1].args[0].to, rows, topk.part[1], y, &back);
-        back_us = time_chain(b, &back);
+        void *rows = new_buffer(b, n * (size_t)model_dim * 2), *y = new_buffer(b, x_bytes);
+        chain_permute(b, &in, rows, &permute_chain);
+        permute_chain_us = time_chain(b, &permute_chain);
+        chain_unpermute(b, permute_chain.ops[1].args[0].to, rows, topk.part[1], y, &unpermute_chain);
+        unpermute_chain_us = time_chain(b, &unpermute_chain);
         compare(b, out.gives[0][0].part[0], y, "permute and unpermute");
-        close_chain(&there);
-        close_chain(&back);
+        close_chain(&permute_chain);
+        close_chain(&unpermute_chain);
     }
     double copy_us = time_copy(b, in.step.bytes);
-    print(b, few ? "sort and permute" : "permute (once)", in.step.bytes, in_us, copy_us, there_us);
-    print(b, "unpermute", out.step.bytes, out_us, copy_us, back_us);
+    print(b, few ? "sort and permute" : "permute (once)", in.step.bytes, in_us, copy_us, permute_chain_us);
+    print(b, "unpermute", out.step.bytes, out_us, copy_us, unpermute_chain_us);
     if (!few) {
-        bench_way(b, "gather_bulk_m16", "permute (in bulk)", &in, copy_us);
-        bench_way(b, "gather_m16", "permute (row by row)", &in, copy_us);
+        bench_variant(b, "gather_bulk_m16", "permute (in bulk)", &in, copy_us);
+        bench_variant(b, "gather_m16", "permute (row by row)", &in, copy_us);
         (void)sort.f->close(sort.kernel);
     } else {
-        bench_way(b, "unpermute_z_m16", "unpermute by meeting", &out, copy_us);
+        bench_variant(b, "unpermute_z_m16", "unpermute by meeting", &out, copy_us);
     }
     (void)in.f->close(in.kernel);
     (void)out.f->close(out.kernel);
-    release_rooms(b);
+    release_buffers(b);
 }
 
 int main(int argc, char **argv)
@@ -495,7 +503,7 @@ int main(int argc, char **argv)
         return 1;
     }
     if (!b.d->ops->compile) {
-        (void)fprintf(stderr, "%s compiles no kernels\n", argv[1]);
+        (void)fprintf(stderr, "%s: this device cannot compile kernels\n", argv[1]);
         return 1;
     }
     printf("%s, %s: read %.0f GB/s, gap %.2f us, llc %.0f MB\n", b.d->info.model, b.d->info.driver,

@@ -12,6 +12,7 @@
 #include "kernels/core/codec.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 #include "kernels/cpu/peaks.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/pipeline/fmoe.h"
@@ -20,13 +21,13 @@
 #define ROTATIONS 16
 #define STEPS_MAX 512
 #define EXPERTS   128
-#define CALLS     24 /* of a whole pipeline; the best counts */
+#define CALLS     24 /* calls of a whole pipeline; the fastest is reported */
 
 #define FP8 MF_DTYPE_FP8_E4M3FN
 #define FP4 MF_DTYPE_FP4X2
 /* clang-format off */
 static const struct bench_shape shapes[] = {
-    /* name, H, I, a, w, q_type, topk (0: 8); "few" have fewer tiles than threads can share evenly */
+    /* name, H, I, a, w, q_type, topk (0: 8); "few" has fewer tiles than threads can share evenly */
     {"qwen3-30b-tp8-bf16",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, 0},
     {"qwen3-30b-tp8-fp8",   2048,  96, FP8, FP8, MF_QTYPE_PER_TOKEN, 0},
     {"qwen3-30b-tp4-fp8b",  2048, 192, FP8, FP8, MF_QTYPE_PER_1X128, 0},
@@ -57,7 +58,8 @@ const struct bench_shape *bench_shapes(size_t *ret_n)
 struct bench_weights {
     struct mf_device *device;
     struct mf_shape shape;
-    struct mf_tensor_ref w[2][MF_LAYOUTS_MAX]; /* w1, w2; none in layouts that the format has not */
+    /* w1, w2; empty for layouts that the format does not support */
+    struct mf_tensor_ref w[2][MF_LAYOUTS_MAX];
     struct mf_part parts[2][MF_PARTS_MAX];
     int n_parts;
 };
@@ -166,7 +168,7 @@ static int search_open(struct search *s, struct bench_weights *w, int64_t token)
 {
     struct mf_routing uniform = {.kind = MF_ROUTING_UNIFORM};
 
-    *s = (struct search){.offer = {take_step, mf_offer_unheard}, .w = w, .shape = w->shape};
+    *s = (struct search){.offer = {take_step, mf_offer_ignore_rejection}, .w = w, .shape = w->shape};
     s->shape.token = token;
     size_t slots = (size_t)(token * s->shape.topk), H = (size_t)s->shape.model_dim;
     s->steps = calloc(STEPS_MAX, sizeof(*s->steps));
@@ -202,7 +204,7 @@ static void search_close(struct search *s)
 struct chain {
     char text[MF_PIPELINE_TEXT_MAX];
     size_t n;
-    int stage1, stage2; /* their places */
+    int stage1, stage2; /* indices of the stages' steps */
 };
 
 static void chain_add(struct chain *c, const char *family, const char *step)
@@ -245,7 +247,7 @@ static int launch_stage(void *context, int index)
     return mf_pipeline_launch(l->p, l->step);
 }
 
-/* What the layer reads of its weights, read by nothing but the loop of the ceiling. */
+/* Reads the layer's active weights with the read loop of the bandwidth measurement and does nothing else. */
 struct reading {
     const struct mf_cpu_peak_loops *loops;
     const struct search *s;
@@ -253,7 +255,7 @@ struct reading {
     bool active[EXPERTS];
 };
 
-/* A thread's share of the active experts' w1 and w2, one after the other. */
+/* Reads a thread's share of the active experts' w1 and w2. */
 static void read_share(void *context, int thread, int n_threads)
 {
     const struct reading *r = context;
@@ -297,11 +299,12 @@ static double time_reading(const struct search *s, const struct mf_fmoe_args *ar
 }
 
 struct timed {
-    double us, read_us; /* best of each */
+    double us, read_us; /* minimum of each */
 };
 
-/* The best of `calls` rotations of the whole pipeline, or of its step `only` with the others run untimed. With read, each
- * call takes turns with reading what it reads, of the experts of another rotation. */
+/* Returns the fastest of `calls` rotations of the whole pipeline or, if only >= 0, of its step `only`; the
+ * other steps run untimed. With `read`, calls alternate with reads of the same amount of weights, from the
+ * experts of another rotation. */
 static struct timed time_calls(struct search *s, const struct chain *c, int only, bool read, int calls)
 {
     struct mf_device *d = s->w->device;
@@ -344,7 +347,8 @@ static struct timed time_calls(struct search *s, const struct chain *c, int only
 
 /* ---- the search ---- */
 
-/* Steps of family move: "sort_m16", "quant1_t2", "quant2_m16_t2"; block_m or threads 0: not part of the name. */
+/* Adds a step of family move: "sort_m16", "quant1_t2", "quant2_m16_t2"; block_m or threads 0: not part of the
+ * name. */
 static void chain_move(struct chain *c, const char *word, int block_m, int threads)
 {
     char block[16] = "", count[16] = "", step[64];
@@ -357,12 +361,12 @@ static void chain_move(struct chain *c, const char *word, int block_m, int threa
     chain_add(c, "move", step);
 }
 
-static bool gives_quantised(const struct mf_step *s)
+static bool has_quantised_output(const struct mf_step *s)
 {
     return s->gives[0].scale != MF_SCALE_NONE;
 }
 
-/* A weight of codes that the step wants decoded. */
+/* Adds the dequantisation of a weight that the step needs in bf16. */
 static void chain_decode(struct chain *c, const struct mf_step *s, enum mf_tensor decoded, int threads)
 {
     for (int i = 0; i < s->n_needs; i++) {
@@ -371,7 +375,7 @@ static void chain_decode(struct chain *c, const struct mf_step *s, enum mf_tenso
     }
 }
 
-/* The whole pipeline of two GEMM steps. x in sorted order is not followed up here. */
+/* Completes two GEMM steps to a pipeline. Pipelines with x in sorted order are not tried. */
 static bool chain_of(const struct search *s, const struct mf_step *s1, const struct mf_step *s2,
                      struct chain *c)
 {
@@ -389,7 +393,7 @@ static bool chain_of(const struct search *s, const struct mf_step *s1, const str
     chain_add(c, s1->family, s1->name);
     if (s1->gives[0].tensor == MF_TENSOR_G)
         chain_move(c, "act", bm, cores);
-    if (quantised && !gives_quantised(s1))
+    if (quantised && !has_quantised_output(s1))
         chain_move(c, "quant2", bm, cores);
     chain_decode(c, s2, MF_TENSOR_W2D, cores);
     c->stage2 = (int)c->n;
@@ -428,13 +432,13 @@ static enum bench_kind kind_of(const struct mf_step *s)
                                                  : BENCH_OWN;
 }
 
-/* Stage 2 is lib's for lib's stage 1, and ours for all others. */
+/* Stage 2 is from oneDNN if stage 1 is, otherwise own. */
 static enum bench_kind partner_kind(enum bench_kind kind)
 {
     return kind == BENCH_LIB ? BENCH_LIB : BENCH_OWN;
 }
 
-/* The KEEP fastest of each block_m and kind. */
+/* Keeps the KEEP fastest steps of each block_m and kind. */
 static void keep(struct kept *list, const struct mf_step *step, double us)
 {
     struct kept next = {step, us};
@@ -455,7 +459,7 @@ static int block_index(int32_t bm)
     return bm == 8 ? 0 : bm == 16 ? 1 : bm == 32 ? 2 : 3;
 }
 
-static void note_chain(struct search *s, const struct chain *c, enum bench_kind kind,
+static void time_chain(struct search *s, const struct chain *c, enum bench_kind kind,
                        struct bench_result *ret)
 {
     bool read = kind == BENCH_OWN;
@@ -479,7 +483,7 @@ static void finish(struct search *s, struct kept (*best)[BENCH_N_KINDS][4][KEEP]
                 struct chain c;
                 if (!s1 || !s2 || !chain_of(s, s1, s2, &c))
                     continue;
-                note_chain(s, &c, kind, ret);
+                time_chain(s, &c, kind, ret);
             }
         }
     }
@@ -488,7 +492,7 @@ static void finish(struct search *s, struct kept (*best)[BENCH_N_KINDS][4][KEEP]
         if (s->steps[i].stage != MF_STAGE_ONE)
             continue;
         chain_add(&c, s->steps[i].family, s->steps[i].name);
-        note_chain(s, &c, BENCH_OWN, ret);
+        time_chain(s, &c, BENCH_OWN, ret);
     }
 }
 
@@ -499,7 +503,7 @@ static double floor_of(const struct search *s)
 
     for (int i = 0; i < ROTATIONS; i++)
         active += (double)mf_active_experts(&s->shape, s->ids[i]) / ROTATIONS;
-    double bytes = mf_layer_floor_bytes(&s->shape, (int64_t)(active + 0.5));
+    double bytes = mf_layer_min_bytes(&s->shape, (int64_t)(active + 0.5));
     double memory = bytes / d->mem_read_gbs * 1e-3,
            arithmetic = mf_layer_flops(&s->shape) / d->peak_gflops_bf16 * 1e-3;
     return memory > arithmetic ? memory : arithmetic;

@@ -1,9 +1,10 @@
-/* A table's rows as whoever links libfmoe runs them: fmoe_run (fmoe/fmoe.h) on a session's data, in rounds with the pipeline alone, as
- * the farm's race runs it. bench_libfmoe.py asks for it.
+/* Runs the rows of a table with libfmoe (fmoe_run in fmoe/fmoe.h) on a session's data, interleaved with the
+ * pipeline alone as a race runs it. Called by bench_libfmoe.py.
  *
  *     libfmoe_call TABLE ROUNDS
  *
- * One line a row: its key, µs of the table, of the pipeline, of the call, and what the call adds to the pipeline: the change's interval. */
+ * Prints one line per row: its key; µs of the table, of the pipeline and of the call; and the confidence
+ * interval of the relative time that the call adds to the pipeline (low, middle, high). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "fmoe/fmoe.h"
 #include "kernels/core/philox.h"
 #include "measure/race/entrant.h"
+#include "measure/session/session.h"
 #include "measure/session/session_data.h"
 #include "support/farm/serving_model.h"
 
@@ -40,10 +42,10 @@ static void take_parts(const void *to[3], const struct mf_tensor_ref *from)
         to[i] = from->part[i];
 }
 
-/* What the entrant has bound, for a call. */
+/* Sets the call's arguments to the buffers that the entrant would bind. */
 static int bind(struct call *c, struct mf_entrant *e, int rotation)
 {
-    struct mf_session *s = e->course->session;
+    struct mf_session *s = e->buffers->session;
     const struct mf_tensor_spec x = {.tensor = MF_TENSOR_X, .format = MF_FORMAT_BF16, .order = "token"};
     const struct mf_tensor_spec topk = {
         .tensor = MF_TENSOR_TOPK, .format = MF_FORMAT_INDEX, .order = "token"};
@@ -64,29 +66,29 @@ static int bind(struct call *c, struct mf_entrant *e, int rotation)
         .ids = rtopk.part[0],
         .weights = rtopk.part[1],
         .calib = rcalib.part[0],
-        .y = e->course->y[0]->seen.part[0],
-        .workspace = mf_region_start(&s->arena),
+        .y = e->buffers->y[0]->launch_ref.part[0],
+        .workspace = mf_region_launch_start(&s->arena),
         .workspace_bytes = fmoe_workspace_bytes(c->layer),
     };
-    take_parts(c->args.w1, &e->measured.weights[0]->seen);
-    take_parts(c->args.w2, &e->measured.weights[1]->seen);
+    take_parts(c->args.w1, &e->measured.weights[0]->launch_ref);
+    take_parts(c->args.w2, &e->measured.weights[1]->launch_ref);
     return 0;
 }
 
-/* As mf_entrant_sample, of the call. */
+/* Like mf_entrant_sample, but times the call. */
 static int sample_call(struct call *c, struct mf_entrant *e, double *ret_us)
 {
     struct mf_measured m = e->measured;
-    struct mf_course *course = e->course;
+    struct mf_race_buffers *buffers = e->buffers;
     int r;
 
-    course->cursor = (course->cursor + 1) % m.n_rotations;
-    course->run = 0;
+    buffers->cursor = (buffers->cursor + 1) % m.n_rotations;
+    buffers->run = 0;
     m.launch = launch;
     m.prepare = NULL;
     m.context = c;
-    r = bind(c, e, course->cursor);
-    return r < 0 ? r : mf_measure_run(&m, course->cursor, ret_us, NULL);
+    r = bind(c, e, buffers->cursor);
+    return r < 0 ? r : mf_measure_run(&m, buffers->cursor, ret_us, NULL);
 }
 
 static int fail(const char *what, const char *why)
@@ -104,14 +106,14 @@ static int run_rounds(struct call *c, struct mf_entrant *e, size_t n)
     for (size_t i = 0; i < n; i++) {
         bool call_first = mf_philox(SEED, i, 0).v[0] & 1;
         if (call_first && sample_call(c, e, &call[i]) < 0)
-            return fail("fmoe_run", "refused");
+            return fail("fmoe_run", "the call failed");
         if (mf_entrant_sample(e, &pipeline[i], reason) != MF_STATUS_OK)
-            return fail("the pipeline", reason);
+            return fail("pipeline", reason);
         if (!call_first && sample_call(c, e, &call[i]) < 0)
-            return fail("fmoe_run", "refused");
+            return fail("fmoe_run", "the call failed");
     }
     if (mf_paired_interval(pipeline, call, n, MF_PAIRED_CONFIDENCE, scratch, &change) < 0)
-        return fail("a time", "is not above zero");
+        return fail("timing", "a sample is not above zero");
     printf("%.3f %.3f %.5f %.5f %.5f\n", mf_median(pipeline, n), mf_median(call, n), change.low, change.mid,
            change.high);
     return 0;
@@ -120,7 +122,7 @@ static int run_rounds(struct call *c, struct mf_entrant *e, size_t n)
 static int run_row(struct mf_bench *b, struct fmoe *f, const struct mf_bench_row *row, size_t n)
 {
     struct mf_session *session = NULL;
-    struct mf_course course;
+    struct mf_race_buffers buffers;
     struct mf_entrant e;
     struct call c = {0};
     struct fmoe_error error = {""};
@@ -133,13 +135,13 @@ static int run_row(struct mf_bench *b, struct fmoe *f, const struct mf_bench_row
         return fail(key, row->refused);
     if (mf_bench_session(row, b, &session) != 0)
         return -EIO;
-    if (mf_course_init(&course, session) < 0 ||
-        mf_entrant_init(&e, &course, row->pipeline, reason) != MF_STATUS_OK ||
+    if (mf_race_buffers_init(&buffers, session) < 0 ||
+        mf_entrant_init(&e, &buffers, row->pipeline, reason) != MF_STATUS_OK ||
         mf_entrant_verify(&e, reason) != MF_STATUS_OK)
         (void)fail(key, reason);
     else if (fmoe_layer_open(f, &model, &error, &c.layer) < 0)
         (void)fail(key, error.text);
-    else if (mf_session_room(session, &session->arena, fmoe_workspace_bytes(c.layer) + 64) < 0)
+    else if (mf_session_reserve(session, &session->arena, fmoe_workspace_bytes(c.layer) + 64) < 0)
         (void)fail(key, "out of memory");
     else {
         printf("%s %.3f ", key, row->us);
@@ -162,7 +164,7 @@ int main(int argc, char **argv)
     int r = 0;
 
     if (argc != 3 || mf_parse_i64(argv[2], 8, ROUNDS_MAX, &n) < 0)
-        return fail("usage", "libfmoe_call TABLE ROUNDS, 8 to 1000 of them") != 0;
+        return fail("usage", "libfmoe_call TABLE ROUNDS (8 to 1000)") != 0;
     if (mf_bench_open(&b, &options) != 0 || mf_bench_rows_open(&rows, &b, argv[1]) != 0)
         return EXIT_FAILURE;
     if (fmoe_open("cpu:0", tables, 1, &error, &f) < 0)

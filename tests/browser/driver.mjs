@@ -1,5 +1,5 @@
-// A browser to look at the page with: Debian's chromium, driven by chromedriver over the WebDriver protocol (plain HTTP and
-// JSON), with nothing but Node. Every wait polls with a deadline.
+// Controls a browser: Debian's chromium through chromedriver and the WebDriver protocol (HTTP and JSON),
+// without further Node packages. Every wait polls with a deadline.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, existsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,7 +11,7 @@ export const missing = () => [chromium, chromedriver].filter((f) => !existsSync(
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// Polls until f gives something true; the error names what was waited for.
+// Polls f until it returns a true value, and returns that. what: description for the error after a timeout.
 export async function until(what, f, ms = 20000) {
   const end = Date.now() + ms;
   let last;
@@ -24,12 +24,13 @@ export async function until(what, f, ms = 20000) {
     }
     await sleep(50);
   } while (Date.now() < end);
-  throw new Error(`waited ${ms} ms for ${what}; last: ${last instanceof Error ? last.message : JSON.stringify(last)}`);
+  const state = last instanceof Error ? last.message : JSON.stringify(last);
+  throw new Error(`waited ${ms} ms for ${what}; last: ${state}`);
 }
 
-// A child whose first line of output that matches says where it listens.
+// Starts a child process. ready resolves to the first match of pattern, for example the port, in its output.
 export function start(command, args, pattern, options = {}) {
-  // In a process group of its own: a test program that is told to end tells its whole group.
+  // In a new process group: a test program forwards a termination signal to its whole group.
   const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'], detached: true, ...options });
   const ready = new Promise((resolve, reject) => {
     let text = '';
@@ -38,7 +39,9 @@ export function start(command, args, pattern, options = {}) {
       const match = pattern.exec(text);
       if (match) resolve(match);
     });
-    child.on('exit', (code) => reject(new Error(`${command} ended with ${code} before it was ready: ${text}`)));
+    child.on('exit', (code) => {
+      reject(new Error(`${command} exited with ${code} before it was ready: ${text}`));
+    });
     child.on('error', reject);
   });
   return { child, ready };
@@ -49,44 +52,73 @@ export async function openBrowser({ width = 1280, height = 900, dark = false } =
   const { child, ready } = start(chromedriver, ['--port=0'], /started successfully on port (\d+)/);
   const base = `http://127.0.0.1:${(await ready)[1]}`;
   const call = async (method, path, body) => {
-    const response = await fetch(base + path, { method, body: body && JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
+    const headers = { 'Content-Type': 'application/json' };
+    const response = await fetch(base + path, { method, body: body && JSON.stringify(body), headers });
     const { value } = await response.json();
     if (!response.ok) throw new Error(`${value.error}: ${value.message.split('\n')[0]}`);
     return value;
   };
-  const args = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--disable-dev-shm-usage', '--hide-scrollbars', `--user-data-dir=${profile}`, `--window-size=${width},${height}`];
-  const session = (await call('POST', '/session', { capabilities: { alwaysMatch: { browserName: 'chrome', 'goog:loggingPrefs': { browser: 'ALL' }, 'goog:chromeOptions': { binary: chromium, args } } } })).sessionId;
-  const s = `/session/${session}`;
+  const args = [
+    '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+    '--disable-background-networking', '--disable-component-update', '--disable-sync',
+    '--disable-dev-shm-usage', '--hide-scrollbars', `--user-data-dir=${profile}`,
+    `--window-size=${width},${height}`,
+  ];
+  const alwaysMatch = {
+    browserName: 'chrome',
+    'goog:loggingPrefs': { browser: 'ALL' },
+    'goog:chromeOptions': { binary: chromium, args },
+  };
+  const { sessionId } = await call('POST', '/session', { capabilities: { alwaysMatch } });
+  const s = `/session/${sessionId}`;
+  const run = (script, ...list) => call('POST', `${s}/execute/sync`, { script, args: list });
   const cdp = (cmd, params) => call('POST', `${s}/goog/cdp/execute`, { cmd, params });
-  await cdp('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 600 });
-  const scheme = (value) => cdp('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value }] });
+  const metrics = { width, height, deviceScaleFactor: 1, mobile: width < 600 };
+  await cdp('Emulation.setDeviceMetricsOverride', metrics);
+  const scheme = (value) => {
+    return cdp('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value }] });
+  };
   await scheme(dark ? 'dark' : 'light');
   return {
     scheme,
     go: (url) => call('POST', `${s}/url`, { url }),
-    run: (script, ...list) => call('POST', `${s}/execute/sync`, { script, args: list }),
-    text: (selector) => call('POST', `${s}/execute/sync`, { script: 'const e = document.querySelector(arguments[0]); return e && e.innerText;', args: [selector] }),
-    count: (selector) => call('POST', `${s}/execute/sync`, { script: 'return document.querySelectorAll(arguments[0]).length;', args: [selector] }),
+    run,
+    text: (selector) => run(`const e = document.querySelector(arguments[0]);
+      return e && e.innerText;`, selector),
+    count: (selector) => run('return document.querySelectorAll(arguments[0]).length;', selector),
     async click(selector) {
       const found = await call('POST', `${s}/element`, { using: 'css selector', value: selector });
-      await call('POST', `${s}/execute/sync`, { script: 'arguments[0].scrollIntoView({ block: "center" });', args: [found] });
+      await run('arguments[0].scrollIntoView({ block: "center" });', found);
       await call('POST', `${s}/element/${found[ELEMENT]}/click`, {});
     },
-    // The pointer goes over an element, that share of its width from the left.
-    async point(selector, share) {
-      const at = await call('POST', `${s}/execute/sync`, { script: 'const e = document.querySelector(arguments[0]); e.scrollIntoView({ block: "center" }); const r = e.getBoundingClientRect(); return { x: Math.round(r.left + r.width * arguments[1]), y: Math.round(r.top + r.height / 2) };', args: [selector, share] });
-      await call('POST', `${s}/actions`, { actions: [{ type: 'pointer', id: 'mouse', actions: [{ type: 'pointerMove', duration: 0, x: at.x - 2, y: at.y }, { type: 'pointerMove', duration: 50, x: at.x, y: at.y }] }] });
+    // Moves the pointer over an element, to the given fraction of its width.
+    async point(selector, fraction) {
+      const at = await run(`const e = document.querySelector(arguments[0]);
+        e.scrollIntoView({ block: "center" });
+        const r = e.getBoundingClientRect();
+        return { x: Math.round(r.left + r.width * arguments[1]), y: Math.round(r.top + r.height / 2) };`,
+      selector, fraction);
+      const moves = [
+        { type: 'pointerMove', duration: 0, x: at.x - 2, y: at.y },
+        { type: 'pointerMove', duration: 50, x: at.x, y: at.y },
+      ];
+      await call('POST', `${s}/actions`, { actions: [{ type: 'pointer', id: 'mouse', actions: moves }] });
     },
     async type(selector, text) {
       const found = await call('POST', `${s}/element`, { using: 'css selector', value: selector });
       await call('POST', `${s}/element/${found[ELEMENT]}/value`, { text });
     },
-    // What the page complained of: errors of scripts, refused styles, failed requests.
-    complaints: async () => (await call('POST', `${s}/se/log`, { type: 'browser' })).filter((e) => e.level === 'SEVERE' || /Content Security Policy/.test(e.message)).map((e) => e.message),
-    // As PNG: the whole page, or from y on so many pixels of it.
+    // Console messages: script errors, styles blocked by the content security policy, failed requests.
+    async consoleErrors() {
+      const log = await call('POST', `${s}/se/log`, { type: 'browser' });
+      const serious = log.filter((e) => e.level === 'SEVERE' || /Content Security Policy/.test(e.message));
+      return serious.map((e) => e.message);
+    },
+    // PNG of the whole page, or of `rows` pixel rows from y on.
     async screenshot(y = 0, rows = 0) {
-      const size = await call('POST', `${s}/execute/sync`, { script: 'return document.documentElement.scrollHeight;', args: [] });
-      const { data } = await cdp('Page.captureScreenshot', { captureBeyondViewport: true, clip: { x: 0, y, width, height: rows || size, scale: 1 } });
+      const size = await run('return document.documentElement.scrollHeight;');
+      const clip = { x: 0, y, width, height: rows || size, scale: 1 };
+      const { data } = await cdp('Page.captureScreenshot', { captureBeyondViewport: true, clip });
       return Buffer.from(data, 'base64');
     },
     async close() {

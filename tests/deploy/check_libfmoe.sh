@@ -1,6 +1,6 @@
 #!/bin/bash
-# libfmoe as others get it: installed into a folder, which is moved; its example built with pkg-config and with CMake, and served
-# with under load, reloads included; its manual page read.
+# Tests the installed libfmoe: installs it into a folder and moves that, builds the example with pkg-config
+# and with CMake, runs it under load with table reloads, and checks the manual page.
 set -euo pipefail
 export MF_SOURCE_DIR=${1:?check_libfmoe.sh SOURCE BUILD} MF_BINARY_DIR=${2:?check_libfmoe.sh SOURCE BUILD}
 folder=$(mktemp -d /tmp/check_libfmoe.XXXXXX)
@@ -12,21 +12,23 @@ fail() {
     exit 1
 }
 
-echo "== install, and move"
-cmake --install "$MF_BINARY_DIR" --component fmoe --prefix "$folder/first" >install.log 2>&1 || fail "cmake --install failed"
+echo "== install and move"
+cmake --install "$MF_BINARY_DIR" --component fmoe --prefix "$folder/first" >install.log 2>&1 ||
+    fail "cmake --install failed"
 mv first moved
 pc=$(find moved -name fmoe.pc)
-[ -n "$pc" ] || fail "there is no fmoe.pc"
+[ -n "$pc" ] || fail "fmoe.pc is not installed"
 header=$(find moved -name '*.h')
-[ "$(basename "$header")" = fmoe.h ] || fail "headers are installed that nobody may use: $header"
+[ "$(basename "$header")" = fmoe.h ] || fail "expected fmoe.h as the only header, got: $header"
 
 echo "== pkg-config"
 read -ra flags < <(PKG_CONFIG_PATH=$(dirname "$folder/$pc") pkg-config --cflags --libs fmoe)
 library=$(PKG_CONFIG_PATH=$(dirname "$folder/$pc") pkg-config --variable=libdir fmoe)
-cc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -pedantic -O2 "$MF_SOURCE_DIR/examples/serve_layer.c" "${flags[@]}" -o serve_layer >cc.log 2>&1 ||
+cc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -pedantic -O2 "$MF_SOURCE_DIR/examples/serve_layer.c" \
+    "${flags[@]}" -o serve_layer >cc.log 2>&1 ||
     fail "the example does not build with pkg-config"
-shown=$(nm -D --defined-only "$library/libfmoe.so" | awk '{print $3}' | grep -v '^fmoe_' || true)
-[ -z "$shown" ] || fail "the library shows what fmoe.h does not declare: $shown"
+exported=$(nm -D --defined-only "$library/libfmoe.so" | awk '{print $3}' | grep -v '^fmoe_' || true)
+[ -z "$exported" ] || fail "the library exports symbols that fmoe.h does not declare: $exported"
 
 echo "== CMake"
 mkdir project
@@ -38,24 +40,31 @@ add_executable(serve ${EXAMPLE})
 target_compile_definitions(serve PRIVATE _GNU_SOURCE)
 target_link_libraries(serve PRIVATE fmoe::fmoe)
 END
-cmake -S project -B project/build -DCMAKE_PREFIX_PATH="$folder/moved" -DEXAMPLE="$MF_SOURCE_DIR/examples/serve_layer.c" >cmake.log 2>&1 &&
+cmake -S project -B project/build -DCMAKE_PREFIX_PATH="$folder/moved" \
+    -DEXAMPLE="$MF_SOURCE_DIR/examples/serve_layer.c" >cmake.log 2>&1 &&
     cmake --build project/build >>cmake.log 2>&1 || fail "the example does not build with CMake"
-usage=$(project/build/serve 2>&1) && fail "no arguments are fine to the example"
-[[ $usage == usage:* ]] || fail "the example says '$usage'"
+usage=$(project/build/serve 2>&1) && fail "the example accepts a call without arguments"
+[[ $usage == usage:* ]] || fail "expected the usage of the example, got '$usage'"
 
 echo "== C++"
 echo '#include <fmoe.h>
-int main() { struct fmoe_error error; fmoe *f; return fmoe_open("none", nullptr, 0, &error, &f) ? 0 : 1; }' >cxx.cpp
+int main() {
+    struct fmoe_error error;
+    fmoe *f;
+    return fmoe_open("none", nullptr, 0, &error, &f) ? 0 : 1;
+}' >cxx.cpp
 if command -v c++ >/dev/null; then
-    c++ -Wall -Wextra -Werror cxx.cpp "${flags[@]}" -o cxx >cxx.log 2>&1 || fail "the header is no C++"
-    LD_LIBRARY_PATH=$library ./cxx || fail "the C++ program fails"
+    c++ -Wall -Wextra -Werror cxx.cpp "${flags[@]}" -o cxx >cxx.log 2>&1 ||
+        fail "fmoe.h does not compile as C++"
+    LD_LIBRARY_PATH=$library ./cxx || fail "the C++ program failed"
 fi
 
 echo "== serve"
-header=gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_stage1
-header+=,block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops,bw,pipeline
+header=gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type
+header+=,use_g1u1,doweight_stage1,block_m,ksplit,us1,kernelName1,err1,us2
+header+=,kernelName2,err2,us,run_1stage,xbf16,flat,tflops,bw,pipeline
 echo "$header" >table.csv
-said() {
+await_reports() {
     until [ "$(grep -c misses serve.log)" -ge "$1" ]; do
         kill -0 $server 2>/dev/null || fail "the example ended"
         sleep 0.02
@@ -63,28 +72,29 @@ said() {
 }
 LD_LIBRARY_PATH=$library ./serve_layer table.csv 256 128 8 3 16 >serve.log 2>&1 &
 server=$!
-said 1
+await_reports 1
 for reload in 2 3 4; do
     kill -HUP $server
-    said $reload
+    await_reports $reload
 done
-# A table that is refused changes nothing
+# An invalid table is not loaded
 echo "x,y" >table.csv
 kill -HUP $server
-said 5
-grep -q 'what served goes on' serve.log || fail "a bad table is not told of"
+await_reports 5
+grep -q 'the previous table stays in use' serve.log || fail "the invalid table is not reported"
 kill -TERM $server
-wait $server || fail "the example ends with $?"
-grep -q '^table.csv: the header has no column' serve.log || fail "a refused table is not named"
-tail -n 1 serve.log | grep -qx '[0-9]* calls, 0 failed' || fail "the example's last line is '$(tail -n 1 serve.log)'"
+wait $server || fail "the example: exit status $?"
+grep -q '^table.csv: the header has no column' serve.log || fail "the report does not name the invalid table"
+tail -n 1 serve.log | grep -qx '[0-9]* calls, 0 failed' ||
+    fail "the example's last line is '$(tail -n 1 serve.log)'"
 
 echo "== manual"
 if command -v groff >/dev/null; then
-    groff -man -Tascii -ww "$(find moved -name fmoe.3)" >/dev/null 2>man.log || fail "fmoe.3 is no manual page"
-    [ ! -s man.log ] || fail "fmoe.3 has mistakes"
+    groff -man -Tascii -ww "$(find moved -name fmoe.3)" >/dev/null 2>man.log || fail "groff rejects fmoe.3"
+    [ ! -s man.log ] || fail "groff warns about fmoe.3"
 fi
 page=$(cat "$(find moved -name fmoe.3)")
 for function in $(nm -D --defined-only "$library/libfmoe.so" | awk '{print $3}'); do
-    [[ $page == *$function* ]] || fail "the manual does not know $function"
+    [[ $page == *$function* ]] || fail "fmoe.3 does not document $function"
 done
 echo "served $(tail -n 1 serve.log)"

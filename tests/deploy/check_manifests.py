@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""The Kubernetes manifests against the API's own schema, as Debian's python3-kubernetes carries it: every field is one that
-its object has, of its type, and every field that has to be there is. Then what the schema cannot say: probes ask for routes that
-moefarmd has, options are ones that the programs have, ports and volumes that are named exist, and there is no secret.
+"""Checks the Kubernetes manifests against the API schema of Debian's python3-kubernetes: known fields of the
+right type, and no required field missing. Also checks that probes use routes of moefarmd, that options exist
+in the programs, that named ports and volumes exist, and that the Containerfile builds the images.
 
     check_manifests.py SOURCE BUILD
 """
@@ -18,32 +18,34 @@ except ImportError as missing:
     sys.exit(77)
 
 KINDS = {("v1", "Namespace"): "V1Namespace", ("v1", "Service"): "V1Service",
-         ("apps/v1", "StatefulSet"): "V1StatefulSet", ("networking.k8s.io/v1", "NetworkPolicy"): "V1NetworkPolicy"}
+         ("apps/v1", "StatefulSet"): "V1StatefulSet",
+         ("networking.k8s.io/v1", "NetworkPolicy"): "V1NetworkPolicy"}
 SCALARS = {"str": str, "int": int, "bool": bool, "float": (int, float), "object": object, "datetime": str}
 errors = []
 
 
-def wrong(at, says):
-    errors.append(f"{at}: {says}")
+def wrong(at, text):
+    errors.append(f"{at}: {text}")
 
 
 def check(at, value, kind):
-    """value is what the schema calls kind; the object that the client makes of it, which checks that nothing is missing."""
+    """Checks a value of the schema type kind. Returns the client's object, which checks required fields."""
     listed, mapped = re.fullmatch(r"list\[(.*)\]", kind), re.fullmatch(r"dict\((\w+), (.*)\)", kind)
     if listed:
         if not isinstance(value, list):
-            return wrong(at, f"is no list of {listed[1]}")
+            return wrong(at, f"expected a list of {listed[1]}")
         return [check(f"{at}[{i}]", item, listed[1]) for i, item in enumerate(value)]
     if mapped:
         if not isinstance(value, dict):
-            return wrong(at, "is no map")
+            return wrong(at, "expected a map")
         return {key: check(f"{at}.{key}", item, mapped[2]) for key, item in value.items()}
     if kind in SCALARS:
-        good = isinstance(value, SCALARS[kind]) and (kind in ("bool", "object") or not isinstance(value, bool))
-        return value if good else wrong(at, f"{value!r} is no {kind}")
+        bool_allowed = kind in ("bool", "object")
+        good = isinstance(value, SCALARS[kind]) and (bool_allowed or not isinstance(value, bool))
+        return value if good else wrong(at, f"{value!r}: expected {kind}")
     model = getattr(models, kind)
     if not isinstance(value, dict):
-        return wrong(at, f"is no {kind}")
+        return wrong(at, f"expected {kind}")
     names = {json_name: name for name, json_name in model.attribute_map.items()}
     made = {}
     for key, item in value.items():
@@ -58,7 +60,7 @@ def check(at, value, kind):
 
 
 def help_of(program):
-    """Options of a program, from what it says of itself."""
+    """Options of a program, from its --help."""
     text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
     return set(re.findall(r"--([a-z-]+)", text))
 
@@ -83,17 +85,20 @@ def check_pod(at, manifest, routes, options):
         for word in container["args"]:
             if word.split("=")[0].removeprefix("--") not in options[container["image"]]:
                 wrong(at, f"{container['image']} has no option {word}")
-        if container["image"] not in open(sys.argv[1] + "/deploy/container/Containerfile", encoding="utf-8").read():
-            wrong(at, f"nobody builds the image {container['image']}")
-    if manifest["spec"]["selector"]["matchLabels"].items() - manifest["spec"]["template"]["metadata"]["labels"].items():
-        wrong(at, "the selector does not match its own pods")
+        containerfile = open(sys.argv[1] + "/deploy/container/Containerfile", encoding="utf-8").read()
+        if container["image"] not in containerfile:
+            wrong(at, f"the Containerfile does not build the image {container['image']}")
+    labels = manifest["spec"]["template"]["metadata"]["labels"]
+    if manifest["spec"]["selector"]["matchLabels"].items() - labels.items():
+        wrong(at, "the selector does not match the pods")
 
 
 def main():
     source, build = sys.argv[1:]
     text = pathlib.Path(f"{source}/server/api/routes.c").read_text(encoding="utf-8")
     routes = set(re.findall(r'"(GET|POST)",\s*"([^"]+)"', text))
-    options = {"moefarm-server": help_of(f"{build}/server/moefarmd"), "moefarm-worker": help_of(f"{build}/worker/moefarm-worker")}
+    options = {"moefarm-server": help_of(f"{build}/server/moefarmd"),
+               "moefarm-worker": help_of(f"{build}/worker/moefarm-worker")}
     checked = 0
     for path in sorted(pathlib.Path(f"{source}/deploy/kubernetes").glob("*.yaml")):
         for manifest in yaml.safe_load_all(path.read_text(encoding="utf-8")):
@@ -102,15 +107,16 @@ def main():
             if manifest["kind"] == "StatefulSet":
                 check_pod(at, manifest, routes, options)
             checked += 1
-    # That a mistake is seen, of each sort
+    # The checker must find a mistake of each kind
     before = len(errors)
-    for mistake in ({"spec": {"replicas": "1"}}, {"spec": {"replica": 1}}, {"spec": {"template": {}}}, {"kinds": 1}):
+    mistakes = {"spec": {"replicas": "1"}}, {"spec": {"replica": 1}}, {"spec": {"template": {}}}, {"kinds": 1}
+    for mistake in mistakes:
         check("mistake", mistake, "V1StatefulSet")
         if len(errors) == before:
-            errors.append(f"{mistake} is not seen")
+            errors.append(f"{mistake} was not detected")
             break
         del errors[before:]
-    print("\n".join(errors) or f"{checked} manifests are as the schema has them")
+    print("\n".join(errors) or f"{checked} manifests match the schema")
     sys.exit(1 if errors else 0)
 
 

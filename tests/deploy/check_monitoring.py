@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The Prometheus files and the Grafana dashboard: promtool takes them and every query of theirs, and every metric and label
-that they name is one that a moefarmd with a worker shows in /metrics.
+"""Checks the Prometheus files and the Grafana dashboard: promtool accepts them and their queries, and a
+moefarmd with a worker exports every metric and label that they use.
 
     check_monitoring.py SOURCE BUILD
 """
@@ -16,14 +16,15 @@ import time
 import urllib.request
 
 DEADLINE_S = 60
-SHAPES = """token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,doweight_stage1
+SHAPES = """token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,\
+doweight_stage1
 4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0
 """
-OF_PROMETHEUS = {"job", "instance", "le"}
+PROMETHEUS_LABELS = {"job", "instance", "le"}
 
 
-def fail(says):
-    print(f"check_monitoring: {says}")
+def fail(text):
+    print(f"check_monitoring: {text}")
     sys.exit(1)
 
 
@@ -35,10 +36,10 @@ def get(port, path, data=None):
         return answer.read().decode()
 
 
-def wait_for(ask, what):
+def wait_for(condition, what):
     until = time.monotonic() + DEADLINE_S
     while time.monotonic() < until:
-        answer = ask()
+        answer = condition()
         if answer:
             return answer
         time.sleep(0.02)
@@ -46,19 +47,23 @@ def wait_for(ask, what):
 
 
 def metrics_of(build, folder):
-    """/metrics of a farm that has tuned something: {name: its labels}."""
+    """Metrics of a farm after a batch, from /metrics: {name: set of labels}."""
     ports = folder / "ports"
-    daemon = subprocess.Popen([f"{build}/server/moefarmd", "--state", folder / "farm", "--http", "127.0.0.1:0", "--hub", "127.0.0.1:0",
-                               "--port-file", ports], stderr=subprocess.DEVNULL)
+    daemon = subprocess.Popen([f"{build}/server/moefarmd", "--state", folder / "farm",
+                               "--http", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--port-file", ports],
+                              stderr=subprocess.DEVNULL)
     worker = None
     try:
         wait_for(ports.exists, "moefarmd")
         at = dict(line.split("=") for line in ports.read_text().split())
-        worker = subprocess.Popen([f"{build}/worker/moefarm-worker", "--coordinator", f"tcp://127.0.0.1:{at['hub']}", "--device",
-                                   "sim:gfx942/304:0", "--spool", folder, "--lock-dir", folder], stderr=subprocess.DEVNULL)
+        worker = subprocess.Popen([f"{build}/worker/moefarm-worker", "--coordinator",
+                                   f"tcp://127.0.0.1:{at['hub']}", "--device", "sim:gfx942/304:0",
+                                   "--spool", folder, "--lock-dir", folder], stderr=subprocess.DEVNULL)
         get(at["http"], "/api/v1/batches?classes=gfx942/304", SHAPES.encode())
         wait_for(lambda: '"state":"done"' in get(at["http"], "/api/v1/batches/1"), "end of the batch")
-        text = wait_for(lambda: (lambda t: t if "busy_seconds_total{" in t else "")(get(at["http"], "/metrics")), "worker's time")
+        text = wait_for(
+            lambda: (lambda t: t if "busy_seconds_total{" in t else "")(get(at["http"], "/metrics")),
+            "worker's time")
     finally:
         for process in (worker, daemon):
             if process:
@@ -79,7 +84,7 @@ def promtool(*words):
 
 
 def queries_of(dashboard):
-    """Every query, as Prometheus gets it from Grafana."""
+    """All queries, in the form that Grafana sends to Prometheus."""
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$job", "moefarm")
@@ -92,7 +97,7 @@ def check_names(where, query, named):
             fail(f"{where}: /metrics has no {name}")
     labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", query))
     labels |= {name for names in re.findall(r"\bby \(([^)]*)\)", query) for name in re.split(r",\s*", names)}
-    known = OF_PROMETHEUS.union(*(named[name] for name in used))
+    known = PROMETHEUS_LABELS.union(*(named[name] for name in used))
     if not labels <= known:
         fail(f"{where}: {used} have no {labels - known}")
 
@@ -106,8 +111,9 @@ def main():
     try:
         shutil.copytree(f"{source}/deploy/monitoring", folder / "deploy")
         named = metrics_of(build, folder)
-        # The file of the token is the administrator's
-        config = (folder / "deploy/prometheus.yml").read_text().replace("/etc/prometheus/moefarm.token", os.devnull)
+        # The token file exists on real hosts only
+        config = (folder / "deploy/prometheus.yml").read_text()
+        config = config.replace("/etc/prometheus/moefarm.token", os.devnull)
         (folder / "deploy/prometheus.yml").write_text(config)
         promtool("config", folder / "deploy/prometheus.yml")
         queries = list(queries_of(json.loads((folder / "deploy/grafana.json").read_text())))

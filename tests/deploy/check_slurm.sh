@@ -1,7 +1,8 @@
 #!/bin/bash
-# deploy/slurm under a Slurm of two nodes: in a copy of this machine, munged, slurmctld and two slurmd, each with folders for
-# locks and spools of its own, as on hosts of their own. A batch is tuned by workers of both nodes; one node is taken away
-# in the middle and another job brings it back; at the batch's end the workers are drained and jobs that wait are cancelled.
+# Tests deploy/slurm with a Slurm of two nodes in a disposable copy of this machine: munged, slurmctld and two
+# slurmd, each with its own folders for locks and spools, as on separate hosts. Workers on both nodes tune a
+# batch; one node's job is cancelled during the batch and another job replaces it. At the end of the batch the
+# workers are drained and pending jobs are cancelled.
 #
 #   check_slurm.sh SOURCE BUILD
 set -euo pipefail
@@ -12,7 +13,10 @@ nodes="node1 node2"
 address=10.77.0.1
 
 for program in munged slurmctld slurmd sbatch ip; do
-    command -v $program >/dev/null || { echo "skipped: $program is missing (packages slurm-wlm, munge, iproute2)"; exit 77; }
+    command -v $program >/dev/null || {
+        echo "skipped: $program is missing (packages slurm-wlm, munge, iproute2)"
+        exit 77
+    }
 done
 if [ -z "${3-}" ]; then
     exec unshare --net --uts "$MF_SOURCE_DIR/tests/deploy/in_copy.sh" "$self" "$1" "$2" --inside
@@ -27,34 +31,34 @@ fail() {
     exit 1
 } >&2
 
-# Asks every 50 ms, for a minute.
+# await COMMAND…: repeats the command every 50 ms until it succeeds; fails after a minute.
 await() {
     local until=$((SECONDS + 60))
     while [ $SECONDS -lt $until ]; do
         ! "$@" || return 0
         sleep 0.05
     done
-    fail "waited in vain: $*"
+    fail "timed out: $*"
 }
 
 start_slurm() {
     local node port=17001
-    # An address beside 127.0.0.1: with that alone a host counts as one without a network, where no address resolves
+    # A host with 127.0.0.1 alone counts as offline and resolves no address
     ip link set lo up
     ip address add $address/32 dev lo
     hostname farm
     echo "$address farm" >>/etc/hosts
-    # slurmd looks at the processors, and asks for control groups though none of its plugins here uses one
+    # slurmd reads the CPUs from /sys, and needs control groups although no plugin configured here uses them
     mount -t sysfs -o ro sysfs /sys
     mount -t tmpfs tmpfs /sys/fs/cgroup
     mkdir -p /etc/slurm
     echo CgroupPlugin=cgroup/v1 >/etc/slurm/cgroup.conf
-    # A key of this test's own
+    # A key for this test
     dd if=/dev/urandom bs=128 count=1 of=/etc/munge/munge.key status=none
     chown munge: /etc/munge/munge.key
     mkdir -p /run/munge ctld node1.spool node2.spool
     chown munge: /run/munge
-    runuser -u munge -- munged --force >munged.log 2>&1 || fail "munged does not start"
+    runuser -u munge -- munged --force >munged.log 2>&1 || fail "munged did not start"
     cat >/etc/slurm/slurm.conf <<END
 ClusterName=test
 SlurmctldHost=farm($address)
@@ -80,8 +84,8 @@ END
     echo "PartitionName=all Nodes=${nodes// /,} Default=YES" >>/etc/slurm/slurm.conf
     slurmctld -D >slurmctld.log 2>&1 &
     for node in $nodes; do
-        unshare --mount sh -c "mount -t tmpfs tmpfs /run/lock && mkdir -p /var/lib/spool && mount -t tmpfs tmpfs /var/lib/spool &&
-            exec slurmd -D -N $node" >$node.log 2>&1 &
+        unshare --mount sh -c "mount -t tmpfs tmpfs /run/lock && mkdir -p /var/lib/spool &&
+            mount -t tmpfs tmpfs /var/lib/spool && exec slurmd -D -N $node" >$node.log 2>&1 &
     done
     await nodes_are_idle
     echo "Slurm: $(srun --quiet --nodes=2 --ntasks-per-node=1 printenv SLURMD_NODENAME | sort | xargs)"
@@ -98,14 +102,14 @@ start_farm() {
     await test -s ports
 }
 
-# worker NAME MEMBER
+# worker NAME MEMBER: prints a member of the worker of this name
 worker() {
     moefarm --json workers | python3 -c 'import json, sys
 found = [w for w in json.load(sys.stdin) if w["name"] == sys.argv[1]]
 print(found[0][sys.argv[2]] if found else "")' "$1" "$2"
 }
 
-# has_results NAME N: so many at least, over all its lives
+# has_results NAME N: true if the worker has at least N results, over all its instances
 has_results() {
     local n
     n=$(worker "$1" n_results)
@@ -121,13 +125,14 @@ no_jobs() {
 }
 
 submit_workers() {
-    sbatch --parsable --output=/tmp/job-%j.out --chdir=/tmp "$@" /usr/share/moefarm/slurm/moefarm-workers.sbatch "$batch"
+    sbatch --parsable --output=/tmp/job-%j.out --chdir=/tmp "$@" \
+        /usr/share/moefarm/slurm/moefarm-workers.sbatch "$batch"
 }
 
 start_slurm
 start_farm
 head -n 9 $MF_SOURCE_DIR/examples/qwen3_untuned_fmoe.csv >shapes.csv
-# Slow enough to last, until the node has come back: then nothing is waited for
+# Slow steps until the node is back, fast ones afterwards
 echo '{"step_ms": 100}' >slow.json
 batch=$(moefarm submit shapes.csv --classes gfx942/304 --name slurm | sed -n 's/^batch \([0-9]*\):.*/\1/p')
 export MOEFARM_DEVICES=sim:gfx942/304:0:/tmp/slow.json MOEFARM_SPOOL=/var/lib/spool
@@ -136,9 +141,9 @@ submit_workers --array=1-3 >/dev/null
 name=-sim-gfx942-304-0
 await has_results node1$name 1
 await has_results node2$name 1
-echo "workers of both nodes measure"
+echo "workers on both nodes measure"
 
-# One is taken away, and comes back with another job: by its name it is the same worker
+# One job is cancelled; the worker of the new job has the same name and so is the same worker
 victim=$(squeue --noheader --format='%i %N' | awk '$2 == "node2" {print $1}')
 scancel "$victim"
 await is_gone node2$name
@@ -146,7 +151,7 @@ results=$(worker node2$name n_results)
 echo '{}' >slow.json
 submit_workers --nodelist=node2 >/dev/null
 await has_results node2$name $((results + 1))
-echo "a node was taken away and came back"
+echo "a cancelled node was replaced"
 
 timeout 120 moefarm watch "$batch" >watch.log || fail "the batch failed"
 await no_jobs
@@ -155,6 +160,6 @@ await is_gone node2$name
 for log in job-*.out; do
     ! grep -v ' exited with status 0$' $log | grep ' exited with status ' || fail "a worker failed"
 done
-grep -q 'leaves: drained' job-*.out || fail "no worker was drained"
+grep -q 'leaving the farm: drained' job-*.out || fail "no worker was drained"
 [ "$(moefarm export --simulated | tail -n +2 | wc -l)" = 8 ] || fail "rows are missing"
-echo "tuned: 8 rows, $(worker node1$name n_results) results of node1, $(worker node2$name n_results) of node2; no job is left"
+echo "tuned 8 rows: $(worker node1$name n_results) results of node1, $(worker node2$name n_results) of node2"

@@ -1,57 +1,60 @@
-/* What compiled kernels and the emulator know of each other; read by the kernels' C++ and by the emulator's C.
+/* Interface between compiled kernels and the emulator. It is read by the kernels' C++ and by the emulator's
+ * C.
  *
- * A source is a shared object with its functions. The emulator hands it this table before each launch and keeps `now` at
- * the lane that runs; every word of the dialect that touches another lane, LDS in the background or time ends here. Loads
- * and stores arrive by the hooks of beside.cc, whatever wrote them. */
+ * Each kernel source becomes a shared object. Before a launch the emulator binds this table to it and keeps
+ * `now` at the running lane. Dialect primitives that involve other lanes, asynchronous LDS copies or time
+ * call these functions. Plain loads and stores reach `access` through the hooks in beside.cc. */
 #pragma once
 
 #include <stdint.h>
 
-/* LDS that a launch may ask for: what a block of an H200 has. */
+/* Maximum LDS of a launch, in bytes: that of a block on an H200. */
 #define MF_EMULATOR_LDS (228 * 1024)
-/* Bytes of a lane's stack, which is its own. */
+/* Bytes of each lane's private stack. */
 #define MF_EMULATOR_STACK (64 * 1024)
 
 struct mf_emulator_dim {
     uint32_t x, y, z;
 };
 
-/* Kinds of access. Any alignment: otherwise an address has to be a multiple of the size. */
-#define MF_ACCESS_READ  0
-#define MF_ACCESS_WRITE 1
-#define MF_ACCESS_LOOSE 2
+/* Kinds of access. Without MF_ACCESS_UNALIGNED the address must be a multiple of the size. */
+#define MF_ACCESS_READ      0
+#define MF_ACCESS_WRITE     1
+#define MF_ACCESS_UNALIGNED 2
 
 struct mf_emulator_calls {
     struct {
         struct mf_emulator_dim thread, block, block_dim, grid_dim;
         uintptr_t stack;
     } now;
-    /* Before bytes at p, not of its stack, are read or written by the running lane; pc is where in the kernel. */
+    /* Called before the running lane accesses bytes at p outside its stack. pc: program counter in the
+     * kernel. */
     void (*access)(struct mf_emulator_calls *e, const void *p, uint32_t bytes, int kind, const void *pc);
     void (*barrier)(struct mf_emulator_calls *e); /* all lanes of the block */
-    /* All lanes of the wave, at a call of one name; the last to come runs `all` on what each brought. NULL: they are
-     * synchronised, with what they wrote to LDS. */
-    void (*meet)(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes),
-                 const void *pc);
-    /* bytes into LDS, of which the first `read` are read and the others zeros; they land at the lane's own copy_wait of their
-     * group. */
+    /* Collective call by all lanes of the wave under one name. The last lane to arrive runs `all` on the
+     * `mine` pointers of all lanes. all == NULL: synchronises the wave and orders its LDS accesses. */
+    void (*wave_collective)(struct mf_emulator_calls *e, const char *name, void *mine,
+                            void (*all)(void **lanes), const void *pc);
+    /* Asynchronous copy of `bytes` bytes to LDS: `read` bytes from global memory, then zeros. It completes at
+     * the lane's copy_wait for its group. */
     void (*copy)(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes, uint32_t read,
                  const void *pc);
     void (*copy_commit)(struct mf_emulator_calls *e);
     void (*copy_wait)(struct mf_emulator_calls *e, uint32_t groups);
-    void (*pause)(struct mf_emulator_calls *e); /* other blocks run */
+    void (*pause)(struct mf_emulator_calls *e); /* yields to other blocks */
     uint64_t (*clock_ns)(struct mf_emulator_calls *e);
 };
 
-/* A function: on a lane, with its block of so many bytes of arguments. */
+/* Calls a kernel on one lane with its argument block. */
 typedef void (*mf_emulator_call_fn)(const void *arguments);
 struct mf_emulator_kernel {
     const char *name;
     mf_emulator_call_fn call;
-    uint64_t bytes;
+    uint64_t bytes; /* of the argument block */
 };
 
-/* What the shared object exports: itself to bind as mf_emulator_bind, its functions as mf_emulator_kernels, the last without
- * a name, and as mf_emulator_lds where its LDS of launches is, MF_EMULATOR_LDS bytes of it. */
+/* Symbols that the shared object exports: mf_emulator_bind stores the table, mf_emulator_kernels lists the
+ * kernels and ends with an entry without a name, mf_emulator_lds returns the address of the launch's LDS
+ * (MF_EMULATOR_LDS bytes). */
 typedef void (*mf_emulator_bind_fn)(struct mf_emulator_calls *e);
 typedef void *(*mf_emulator_lds_fn)(void);

@@ -1,5 +1,6 @@
-/* Prebuilt kernels on GPUs: what the script builds with NVRTC is enumerated; the same source, as the emulator's objects behind a
- * manifest, keeps the contract of every family; and what is not offered is refused in words. */
+/* Prebuilt GPU kernels: kernels that the script builds with NVRTC are enumerated; the same source, built as
+ * emulator objects behind a manifest, satisfies the family contract; unsuitable kernels are rejected with a
+ * reason. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,19 +35,19 @@ static void remove_folder(void)
     remove_tree(folder);
 }
 
-/* ---- what is offered and refused ---- */
+/* ---- enumeration and rejection ---- */
 
-static void ask(const char *gfx, const struct mf_shape *s, struct heard *h)
+static void ask(const char *gfx, const struct mf_shape *s, struct offer_recorder *h)
 {
     struct mf_device_info info = {.class = {.cu_num = 132}, .cores = 132};
 
     mf_format(info.class.gfx, sizeof(info.class.gfx), "%s", gfx);
-    *h = (struct heard){.offer = HEARD_OFFER};
+    *h = (struct offer_recorder){.offer = RECORDING_OFFER};
     ck_assert_int_eq(mf_enumerate(&info, s, "asm", &h->offer), 0);
 }
 
 static const struct contract_format bf16 = {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "asm"};
-/* A last slice of K of half its width; experts with no token and with several blocks. */
+/* The last K tile is half full; experts without tokens and experts with several blocks. */
 static const struct contract_case cases[] = {{6, 288, 128, 8, 2, MF_ACT_SILU, false},
                                              {40, 128, 64, 3, 2, MF_ACT_GELU, true}};
 
@@ -66,10 +67,10 @@ static void write_manifest(const char *gfx, const char *name, const char *text)
 
 #define HEADER "tile_m,tile_n,knl_name,co_name\n"
 
-START_TEST(test_refuses)
+START_TEST(test_rejections)
 {
     struct mf_shape s = contract_shape(&cases[0], &bf16);
-    static struct heard h;
+    static struct offer_recorder h;
 
     make_folder();
     ask("sm_90", &s, &h);
@@ -98,7 +99,7 @@ END_TEST
 
 /* ---- on the emulator ---- */
 
-static const struct contract_guard guard = {mf_device_emulated_know, mf_device_emulated_why};
+static const struct contract_guard guard = {mf_device_emulated_allow, mf_device_emulated_why};
 
 static void add_kernel(struct mf_device *d, int m, int n, bool weight, char *manifest, size_t cap)
 {
@@ -125,7 +126,7 @@ START_TEST(test_contract)
     struct contract_run run = {
         .families = families, .n_families = 1, .shape = &s, .most = INT_MAX, .guard = &guard};
 
-    s.has_b1 = s.has_b2 = false; /* the argument block has none */
+    s.has_b1 = s.has_b2 = false; /* the kernel's argument block has no biases */
     make_folder();
     write_manifest("sm_89", c->doweight ? "noquantBf16_doweight" : "noquantBf16", HEADER);
     ck_assert_int_eq(mf_device_emulated_open("sm_89", 3, SEED, &run.device), 0);
@@ -138,16 +139,16 @@ START_TEST(test_contract)
 }
 END_TEST
 
-/* ---- by the script ---- */
+/* ---- built by the script ---- */
 
-/* Each row of the manifests that it writes is offered, and names a code object. */
-START_TEST(test_script)
+/* Each manifest row that the script writes is enumerated and names a code object. */
+START_TEST(test_build_script)
 {
     static const char *const names[] = {"mf_stage1_bf16_16x64", "mf_stage1_bf16_32x64",
                                         "mf_stage1_bf16_64x64", "mf_stage1_bf16_64x128"};
     char version[64], why[MF_CODE_WHY_MAX];
     const char *script[] = {MF_SOURCE_DIR "/scripts/build_asm.sh", NULL}, *to[] = {folder, "sm_90", NULL};
-    static struct heard h;
+    static struct offer_recorder h;
 
     if (mf_code_version("nvidia", version, why, sizeof(why)) < 0) {
         mf_check_skip("NVRTC is missing (NVIDIA\'s CUDA toolkit): %s", why);
@@ -165,7 +166,7 @@ START_TEST(test_script)
         for (size_t i = 0; i < MF_ARRAY_LEN(names); i++) {
             char name[64], path[PATH_MAX], head[4];
             mf_format(name, sizeof(name), "%s%s", names[i], weight ? "_w" : "");
-            ck_assert_ptr_nonnull(heard_of(&h, name));
+            ck_assert_ptr_nonnull(find_recorded(&h, name));
             mf_format(path, sizeof(path), "%s/sm_90/fmoe_2stages/%s.co", folder, name);
             _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
             ck_assert_ptr_nonnull(f);
@@ -183,8 +184,8 @@ int main(void)
     TCase *tests = tcase_create("asm hip");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_refuses);
-    tcase_add_test(mf_check_optional(suite, 0), test_script);
+    tcase_add_test(tests, test_rejections);
+    tcase_add_test(mf_check_optional(suite, 0), test_build_script);
     tcase_add_loop_test(tests, test_contract, 0, MF_ARRAY_LEN(cases));
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);

@@ -1,5 +1,5 @@
-/* What a GPU makes of a shape's data: the same bits as the host's, on the emulator in every flavour, or on the device that
- * MOEFARM_TEST_DEVICE names ("hip:nvidia:0"). */
+/* A GPU creates the same bits of a shape's data as the host. Runs on the emulator for every architecture, or
+ * on the device that MOEFARM_TEST_DEVICE names ("hip:nvidia:0"). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +9,11 @@
 #include "emulator/device_emulated.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 #include "kernels/gpu/host/device_data.h"
 #include "support/mf_check.h"
 
-#define CORES 1 /* eight blocks: they take turns at the groups of a tensor */
+#define CORES 1 /* eight blocks, so each block processes several groups of a tensor */
 #define SEED  UINT64_C(0x1234567890abcdef)
 
 /* ---- formats ---- */
@@ -50,7 +51,7 @@ static const struct {
     {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN}},
 };
 
-/* NULL: the case is of another vendor than the device that is asked for. */
+/* Returns NULL if MOEFARM_TEST_DEVICE is of another vendor than the case. */
 static struct mf_device *open_device(const char *gfx)
 {
     struct mf_device *d = NULL;
@@ -59,7 +60,7 @@ static struct mf_device *open_device(const char *gfx)
     return d;
 }
 
-/* What lies in a device's memory. */
+/* Copies device memory to a new host buffer. */
 static void *read_back(struct mf_device *d, const void *from, size_t bytes)
 {
     void *p = malloc(bytes);
@@ -68,7 +69,7 @@ static void *read_back(struct mf_device *d, const void *from, size_t bytes)
     return p;
 }
 
-/* Widths that are no multiple of a group of 128, and a last group of sixteen. */
+/* Widths that are not multiples of a 128-element group; the last group has 16 elements. */
 static struct mf_shape shape_of(const struct format *f)
 {
     struct mf_shape s;
@@ -82,7 +83,7 @@ static struct mf_shape shape_of(const struct format *f)
     return s;
 }
 
-/* ---- memory: parts one after the other, on the host and on the device ---- */
+/* ---- tensor parts on the host and on the device ---- */
 
 struct parts {
     struct mf_part parts[MF_PARTS_MAX];
@@ -103,7 +104,7 @@ static struct parts new_parts(struct mf_device *d, const struct mf_shape *s, con
     return p;
 }
 
-/* The same on the device. */
+/* Copies parts to the device. */
 static struct parts copied_parts(struct mf_device *d, const struct mf_shape *s,
                                  const struct mf_tensor_spec *a, const struct parts *from)
 {
@@ -124,7 +125,7 @@ static void free_parts(struct mf_device *d, struct parts *p)
     }
 }
 
-/* The weight as the host has it. */
+/* The weight as the host creates it. */
 static struct parts host_weight(const struct mf_shape *s, const struct mf_tensor_spec *a)
 {
     struct mf_tensor_spec row = mf_plain_w(s, a->tensor, "row");
@@ -166,8 +167,8 @@ static void check_weight(struct mf_device *d, struct mf_device_data *m, const st
 
 /* ---- filling ---- */
 
-/* Of any number of bytes, to the last and no further. */
-START_TEST(memory_is_filled)
+/* Fills exactly the requested bytes, for sizes of any alignment. */
+START_TEST(fill_exact_size)
 {
     static const size_t sizes[] = {1, 3, 16, 31, 4096, 70001};
     const struct mf_shape s = shape_of(&cases[0].format);
@@ -197,8 +198,8 @@ START_TEST(memory_is_filled)
 }
 END_TEST
 
-/* What is not the shape's is refused. */
-START_TEST(others_are_refused)
+/* Tensor specs that the shape does not have are refused. */
+START_TEST(invalid_tensor_spec_refused)
 {
     const struct mf_shape s = shape_of(&cases[0].format);
     const struct mf_tensor_ref to = {0};
@@ -221,7 +222,7 @@ END_TEST
 
 /* ---- references ---- */
 
-/* Inputs and weights as a session has them on the host. */
+/* Inputs and weights of a session, on the host. */
 struct layer {
     struct mf_layer_data data;
     struct parts w[2];
@@ -266,7 +267,7 @@ static void layer_release(struct layer *l)
     free(l->b2);
 }
 
-/* What steps are fed of z. */
+/* Checks the plain z and zw that the device creates as inputs of steps. */
 static void check_plain_z(struct mf_device *d, struct mf_device_data *m, const struct layer *l,
                           const struct mf_reference *want, const struct mf_reference *got)
 {
@@ -288,9 +289,9 @@ static void check_plain_z(struct mf_device *d, struct mf_device_data *m, const s
     ck_assert_int_eq(mf_device_data_plain_z(m, &l->data, got, &y, NULL), -ENOTSUP);
 }
 
-#define ROTTEN 3 /* id of a row that a step has overwritten: of a token that there is not */
+#define INVALID_TOKEN 3 /* invalid token id, as if a step had overwritten a row's id */
 
-/* What a step is fed in sorted order, gathered there from another order: rows, what they share, padding. */
+/* Checks sorted inputs gathered on the device from another row order: rows, shared scales and padding. */
 static void check_gathered(struct mf_device *d, struct mf_device_data *m, const struct layer *l,
                            const struct mf_reference *ref, struct mf_tensor_spec a)
 {
@@ -301,7 +302,7 @@ static void check_gathered(struct mf_device *d, struct mf_device_data *m, const 
     struct parts sorted = new_parts(NULL, s, &index), want = new_parts(NULL, s, &a),
                  from = new_parts(NULL, s, &plain);
     ck_assert_int_eq(mf_reference_tensor_spec(&l->data, ref, &index, NULL, &sorted.ref), 0);
-    ((int32_t *)sorted.ref.part[0])[ROTTEN] = mf_pack_id(0x7ffff0, 1);
+    ((int32_t *)sorted.ref.part[0])[INVALID_TOKEN] = mf_pack_id(0x7ffff0, 1);
     ck_assert_int_eq(mf_reference_tensor_spec(&l->data, ref, &a, &sorted.ref, &want.ref), 0);
     ck_assert_int_eq(mf_reference_tensor_spec(&l->data, ref, &plain, NULL, &from.ref), 0);
     struct parts sorted_there = copied_parts(d, s, &index, &sorted),
@@ -345,7 +346,7 @@ static void check_gather(struct mf_device *d, struct mf_device_data *m, const st
                      -EINVAL);
 }
 
-/* Every array of the block, the two magnitudes before them, and z. */
+/* Checks every array of the reference block, the two magnitudes before them, and z. */
 static void check_reference(struct mf_device *d, struct mf_device_data *m, const struct mf_shape *s)
 {
     struct layer l;
@@ -397,8 +398,8 @@ static void check_reference(struct mf_device *d, struct mf_device_data *m, const
     layer_release(&l);
 }
 
-/* Weights in every layout that the shape's have, and the reference. */
-START_TEST(all_is_the_hosts)
+/* Weights in every layout of the shape, and the reference. */
+START_TEST(weights_and_reference_match_host)
 {
     const struct mf_shape s = shape_of(&cases[_i].format);
     struct mf_device *d = NULL;
@@ -419,15 +420,15 @@ START_TEST(all_is_the_hosts)
         check_weight(d, m, &s, &a);
         n++;
     }
-    ck_assert_int_ge(n, 4); /* row and panel16 of both at least */
+    ck_assert_int_ge(n, 4); /* at least row and panel16 for both weights */
     check_reference(d, m, &s);
     (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
 END_TEST
 
-/* Weights whose rows are long enough for panels of 128 rows and 128 bytes. */
-START_TEST(slices_are_the_hosts)
+/* Weights whose rows are long enough for panels of 128 rows by 128 bytes. */
+START_TEST(panel128_weights_match_host)
 {
     struct mf_shape s = shape_of(&cases[_i].format);
     struct mf_device *d = NULL;
@@ -448,7 +449,7 @@ START_TEST(slices_are_the_hosts)
 }
 END_TEST
 
-/* Everything that a shape can have beside its format; experts without tokens, and those of other ranks. */
+/* Shape options other than the format; experts without tokens and experts of other ranks. */
 static const struct {
     int64_t token;
     int32_t expert, topk, ep_experts, ep_first;
@@ -460,7 +461,7 @@ static const struct {
     {9, 3, 2, 0, 0, false, true, false, true},
 };
 
-START_TEST(references_of_all_layers)
+START_TEST(references_of_shape_options)
 {
     struct mf_shape s = shape_of(&cases[3].format);
     struct mf_device *d = NULL;
@@ -485,11 +486,11 @@ START_TEST(references_of_all_layers)
 }
 END_TEST
 
-/* A layer whose weights are beyond 2^31 bytes and elements, which is for a real device. */
+/* A layer whose weights exceed 2^31 bytes and elements; for a real device only. */
 static const struct format large[] = {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
                                       {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128}};
 
-START_TEST(a_large_layer)
+START_TEST(layer_beyond_2g_elements)
 {
     struct mf_shape s = shape_of(&large[_i]);
     struct mf_device_data *m = NULL;
@@ -515,32 +516,33 @@ START_TEST(a_large_layer)
 }
 END_TEST
 
-/* ---- what the host makes ---- */
+/* ---- formats that only the host creates ---- */
 
 static const struct {
     const char *gfx;
     struct format format;
     int32_t model_dim;
-} hosts[] = {
+} unsupported[] = {
     {"sm_89", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN}, 256},
-    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO}, 264},          /* rows of no whole 32 bytes */
-    {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN}, 32768}, /* a row that LDS cannot hold */
+    /* rows that are not multiples of 32 bytes */
+    {"sm_89", {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO}, 264},
+    {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN}, 32768}, /* rows that do not fit into LDS */
 };
 
-START_TEST(the_host_makes_the_rest)
+START_TEST(unsupported_format_refused)
 {
-    struct mf_shape s = shape_of(&hosts[_i].format);
+    struct mf_shape s = shape_of(&unsupported[_i].format);
     struct mf_device *d = NULL;
     struct mf_device_data *m = NULL;
 
-    s.model_dim = hosts[_i].model_dim;
-    ck_assert_int_eq(mf_device_emulated_open(hosts[_i].gfx, CORES, SEED, &d), 0);
+    s.model_dim = unsupported[_i].model_dim;
+    ck_assert_int_eq(mf_device_emulated_open(unsupported[_i].gfx, CORES, SEED, &d), 0);
     ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), -ENOTSUP);
     (void)mf_device_close(d);
 }
 END_TEST
 
-START_TEST(a_cpu_has_none)
+START_TEST(cpu_device_refused)
 {
     const struct mf_shape s = shape_of(&cases[0].format);
     struct mf_device *d = NULL;
@@ -559,14 +561,14 @@ int main(void)
     TCase *tests = tcase_create("maker");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, all_is_the_hosts, 0, MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(tests, slices_are_the_hosts, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tests, others_are_refused);
-    tcase_add_loop_test(tests, memory_is_filled, 0, 2);
-    tcase_add_loop_test(mf_check_optional(suite, 0), a_large_layer, 0, MF_ARRAY_LEN(large));
-    tcase_add_loop_test(tests, references_of_all_layers, 0, MF_ARRAY_LEN(layers));
-    tcase_add_loop_test(tests, the_host_makes_the_rest, 0, MF_ARRAY_LEN(hosts));
-    tcase_add_test(tests, a_cpu_has_none);
+    tcase_add_loop_test(tests, weights_and_reference_match_host, 0, MF_ARRAY_LEN(cases));
+    tcase_add_loop_test(tests, panel128_weights_match_host, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tests, invalid_tensor_spec_refused);
+    tcase_add_loop_test(tests, fill_exact_size, 0, 2);
+    tcase_add_loop_test(mf_check_optional(suite, 0), layer_beyond_2g_elements, 0, MF_ARRAY_LEN(large));
+    tcase_add_loop_test(tests, references_of_shape_options, 0, MF_ARRAY_LEN(layers));
+    tcase_add_loop_test(tests, unsupported_format_refused, 0, MF_ARRAY_LEN(unsupported));
+    tcase_add_test(tests, cpu_device_refused);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

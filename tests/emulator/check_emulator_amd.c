@@ -1,4 +1,5 @@
-/* GPU kernels on the CPU, AMD's flavour: waves of 64, MFMA; OCP's e4m3 by way of f16, CDNA 3's own as it is. */
+/* Family contract of GPU kernels on the emulator, AMD: waves of 64, MFMA, OCP e4m3 converted to f16, FNUZ
+ * e4m3 used directly (CDNA 3). */
 #include "support/kernels/emulator_contract.h"
 
 /* clang-format off */

@@ -1,5 +1,5 @@
-/* The emulator itself: each planted fault is found, in whatever order lanes run, and says what it is and where; the same
- * kernel without one gives what it should. */
+/* Checks the emulator itself: it reports each planted fault with description and source line under every lane
+ * order, and the kernel without a fault computes the right result. */
 #include <errno.h>
 #include <string.h>
 
@@ -9,25 +9,25 @@
 #include "kernels/families/family_hip.h"
 #include "support/mf_check.h"
 
-#define LAUNCHES 6 /* each order twice: two seeds of the drawn one */
+#define LAUNCHES 6 /* each lane order twice; the pseudorandom order with two seeds */
 
 /* clang-format off */
-#define UNORDERED_READ  "reads without a barrier what was written by lane"
-#define UNORDERED_WRITE "overwrites without a barrier what was"
-#define UNWRITTEN       "reads what nobody wrote"
-#define ON_ITS_WAY      "reads what is on its way, in a copy asked for by lane"
+#define UNORDERED_READ  "reads, without a barrier, data written by lane"
+#define UNORDERED_WRITE "overwrites, without a barrier, data"
+#define UNWRITTEN       "reads uninitialised data"
+#define COPY_PENDING    "reads the destination of a pending copy started by lane"
 
 static const struct {
-    const char *says[3]; /* one of them: what comes first depends on the order */
-    bool of_copies;      /* in the background: none where they wait in registers */
+    const char *says[3]; /* accepted messages; the lane order decides which one appears */
+    bool of_copies;      /* a fault of asynchronous copies: harmless where copies are held in registers */
 } faults[N_FAULTS] = {
-    [FAULT_BARRIER]      = {{UNORDERED_READ, UNWRITTEN, ON_ITS_WAY}},
+    [FAULT_BARRIER]      = {{UNORDERED_READ, UNWRITTEN, COPY_PENDING}},
     [FAULT_WAVE_SYNC]    = {{UNORDERED_READ, UNWRITTEN}},
     [FAULT_LAST_BARRIER] = {{UNORDERED_READ, UNORDERED_WRITE}},
-    [FAULT_OWN_BARRIER]  = {{UNORDERED_READ, UNWRITTEN}},
-    [FAULT_WAIT]         = {{ON_ITS_WAY}, .of_copies = true},
-    [FAULT_SHALLOW_WAIT] = {{ON_ITS_WAY}, .of_copies = true},
-    [FAULT_EARLY_COPY]   = {{UNORDERED_READ, UNORDERED_WRITE, ON_ITS_WAY}},
+    [FAULT_STATIC_BARRIER] = {{UNORDERED_READ, UNWRITTEN}},
+    [FAULT_WAIT]         = {{COPY_PENDING}, .of_copies = true},
+    [FAULT_SHALLOW_WAIT] = {{COPY_PENDING}, .of_copies = true},
+    [FAULT_EARLY_COPY]   = {{UNORDERED_READ, UNORDERED_WRITE, COPY_PENDING}},
     [FAULT_LDS_BEYOND]   = {{"at 2048 of LDS: out of bounds, the launch has 2048"}},
     [FAULT_UNWRITTEN]    = {{UNWRITTEN ": 4 bytes at 2044 of LDS"}},
     [FAULT_READ_BEYOND]  = {{"lane 127 reads 4 bytes out of bounds: at 512 of a buffer of 512 bytes"}},
@@ -35,14 +35,14 @@ static const struct {
     [FAULT_WRITE_BEYOND] = {{"lane 9 writes 4 bytes out of bounds: at 1024 of a buffer of 1024 bytes"}},
     [FAULT_INPUT]        = {{"lane 9 writes 4 bytes at 36 of an input of 512 bytes"}},
     [FAULT_COPY_BEYOND]  = {{"lane 127 reads 4 bytes out of bounds: at 512 of a buffer of 512 bytes"}},
-    [FAULT_UNALIGNED]    = {{"accesses 16 bytes at an address that is no multiple of it"}},
+    [FAULT_UNALIGNED]    = {{"accesses 16 bytes at an address that is not a multiple of the size"}},
     [FAULT_DIVERGED]     = {{", other lanes of its wave are at"}},
-    [FAULT_STUCK]        = {{" for others of their wave"}},
+    [FAULT_STUCK]        = {{" for other lanes of their wave"}},
     [FAULT_NO_ARRIVAL]   = {{"1 for another block"}},
 };
 /* clang-format on */
 
-static bool is_said(int fault, const char *why)
+static bool is_expected(int fault, const char *why)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(faults[0].says) && faults[fault].says[i]; i++) {
         if (strstr(why, faults[fault].says[i]))
@@ -51,12 +51,12 @@ static bool is_said(int fault, const char *why)
     return false;
 }
 
-/* Copies of AMD's flavour wait in registers: nothing of it is on its way to LDS. */
+/* On AMD copies are held in registers, so none is pending in LDS. */
 static const char *const flavours[] = {"sm_89", "gfx90a"};
 static struct mf_device *devices[MF_ARRAY_LEN(flavours)], *device;
-static uint32_t *in, *out; /* at the ends of their own blocks of memory: nothing that is known lies near */
+static uint32_t *in, *out; /* separate allocations, so nothing registered lies next to their ends */
 
-/* Loaded anew each time: after a fault the counters that blocks meet by are no longer zero. */
+/* Loads the module anew for each launch: a fault can leave the grid barrier's counters non-zero. */
 static int launch_of(const char *function, int mode, const struct mf_grid *grid)
 {
     const struct mf_code code = {.source = "faults.hip", .function = function};
@@ -86,8 +86,8 @@ static void setup(void)
         in[i] = i * i + 1;
     for (size_t f = 0; f < MF_ARRAY_LEN(flavours); f++) {
         ck_assert_int_eq(mf_device_emulated_open(flavours[f], 1, 5, &devices[f]), 0);
-        mf_device_emulated_know(devices[f], in, n_in * 4, false);
-        mf_device_emulated_know(devices[f], out, n_out * 4, true);
+        mf_device_emulated_allow(devices[f], in, n_in * 4, false);
+        mf_device_emulated_allow(devices[f], out, n_out * 4, true);
         device = devices[f];
         ck_assert_int_eq(launch(FAULT_NONE), 0);
     }
@@ -101,7 +101,7 @@ static void teardown(void)
     free(out);
 }
 
-/* What the kernel computes when nothing is wrong. */
+/* Computes the output of the kernel without a fault. */
 static void expect(uint32_t want[FAULT_LANES], uint32_t wave)
 {
     uint32_t n = FAULT_LANES, first[FAULT_LANES], second[FAULT_LANES], third[FAULT_LANES];
@@ -118,7 +118,7 @@ static void expect(uint32_t want[FAULT_LANES], uint32_t wave)
         want[t] = first[t] + first[t / 4 * 4];
 }
 
-START_TEST(test_right)
+START_TEST(test_correct_result)
 {
     uint32_t want[FAULT_LANES];
 
@@ -133,7 +133,7 @@ START_TEST(test_right)
 }
 END_TEST
 
-START_TEST(test_found)
+START_TEST(test_fault_reported)
 {
     int flavour = _i / N_FAULTS, fault = _i % N_FAULTS,
         want = flavour > 0 && faults[fault].of_copies ? 0 : -EFAULT;
@@ -145,16 +145,16 @@ START_TEST(test_found)
         ck_assert_msg(r == want, "%s: %d, %s", flavours[flavour], r, r < 0 ? why : "found nothing");
         if (r == 0)
             continue;
-        ck_assert_msg(is_said(fault, why), "%s", why);
-        /* a launch that cannot go on is nobody's line */
-        ck_assert_msg(strstr(why, "(faults.hip:") || strstr(why, "cannot go on"), "%s", why);
+        ck_assert_msg(is_expected(fault, why), "%s", why);
+        /* a deadlock has no source line */
+        ck_assert_msg(strstr(why, "(faults.hip:") || strstr(why, "is deadlocked"), "%s", why);
     }
     ck_assert_msg(launch(FAULT_NONE) == 0, "after a fault: %s", mf_device_emulated_why(device));
 }
 END_TEST
 
-/* A wave that is not whole runs, and may not ask for lanes that are not there. */
-START_TEST(test_short_wave)
+/* Incomplete waves run but must not make collective calls. */
+START_TEST(test_incomplete_wave)
 {
     const struct mf_grid grid = {1, 1, 1, FAULT_LANES - 8, 0, false, false};
 
@@ -169,8 +169,8 @@ START_TEST(test_short_wave)
 }
 END_TEST
 
-/* A launch that no GPU would take. */
-START_TEST(test_refused)
+/* Invalid launch dimensions are refused. */
+START_TEST(test_invalid_launch)
 {
     static const struct mf_grid grids[] = {{1, 1, 1, 0, 0, false, false},
                                            {1, 1, 1, 2048, 0, false, false},
@@ -189,10 +189,10 @@ int main(void)
 
     tcase_add_unchecked_fixture(tests, setup, teardown);
     tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_right, 0, MF_ARRAY_LEN(flavours));
-    tcase_add_loop_test(tests, test_found, 0, N_FAULTS * (int)MF_ARRAY_LEN(flavours));
-    tcase_add_loop_test(tests, test_short_wave, 0, MF_ARRAY_LEN(flavours));
-    tcase_add_test(tests, test_refused);
+    tcase_add_loop_test(tests, test_correct_result, 0, MF_ARRAY_LEN(flavours));
+    tcase_add_loop_test(tests, test_fault_reported, 0, N_FAULTS * (int)MF_ARRAY_LEN(flavours));
+    tcase_add_loop_test(tests, test_incomplete_wave, 0, MF_ARRAY_LEN(flavours));
+    tcase_add_test(tests, test_invalid_launch);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

@@ -1,6 +1,6 @@
-/* The emulator's matrix instructions by their maps: products with identity matrices on their way through LDS, and the
- * registers of each lane by the formulas of the PTX ISA and of AMD's matrix instruction calculator, written here from an
- * element to where it lies. */
+/* Register maps of the emulator's matrix instructions: products with identity matrices loaded through LDS,
+ * and the registers of each lane compared with the formulas of the PTX ISA and of AMD's matrix instruction
+ * calculator. Here the formulas map an element to its register; the emulator implements the inverse. */
 #include <math.h>
 #include <string.h>
 
@@ -23,10 +23,10 @@ static const struct flavour {
 } flavours[] = {
     {"sm_89", BF16, 32, 8, 32},   /* */
     {"sm_89", F16, 32, 8, 32},    /* */
-    {"sm_89", FP8, 32, 8, 32},    /* by way of f16 */
+    {"sm_89", FP8, 32, 8, 32},    /* converted to f16 */
     {"gfx90a", BF16, 64, 16, 64}, /* */
     {"gfx90a", F16, 64, 16, 64},  /* */
-    {"gfx90a", FP8, 64, 16, 64},  /* by way of f16 */
+    {"gfx90a", FP8, 64, 16, 64},  /* converted to f16 */
     {"gfx942", FNUZ, 64, 16, 64}, /* */
     {"sm_89", S8, 32, 8, 32},     /* */
     {"gfx90a", S8, 64, 16, 64},   /* */
@@ -38,13 +38,14 @@ static int elements(const struct flavour *f)
     return f->row_bytes / (int)element_bytes[f->format];
 }
 
-/* ---- matrices of numbers that every format holds: 0 to 15 times 2^-3 to 2^0, of int8 times 2^0 to 2^3 ---- */
+/* ---- matrices of values that every format represents: 0 to 15 times 2^-3 to 2^0, for int8 times 2^0 to 2^3
+ * ---- */
 
 static uint32_t bits_of(enum format f, float v)
 {
     static const uint32_t shift[] = {[BF16] = 16, [F16] = 13, [FP8] = 20, [FNUZ] = 20};
     static const uint32_t bias[] = {
-        [BF16] = 0, [F16] = 112, [FP8] = 120, [FNUZ] = 119}; /* less than a float's */
+        [BF16] = 0, [F16] = 112, [FP8] = 120, [FNUZ] = 119}; /* bias difference to float */
     uint32_t bits;
 
     if (f == S8)
@@ -66,7 +67,7 @@ static void put(struct matrix *m, const struct flavour *f, int row, int k, float
     memcpy(m->bytes + row * f->row_bytes + (size_t)k * bytes, &bits, bytes);
 }
 
-/* Neighbours differ along both ways, and a row from every other. */
+/* Neighbouring elements differ in both directions, and all rows differ. */
 static void put_numbers(struct matrix *m, const struct flavour *f, int salt)
 {
     for (int r = 0; r < ROWS; r++) {
@@ -77,7 +78,7 @@ static void put_numbers(struct matrix *m, const struct flavour *f, int salt)
     }
 }
 
-/* One where the column is `from` on from the row. */
+/* Element (r, k) is 1 where k == r + from, otherwise 0. */
 static void put_identity(struct matrix *m, const struct flavour *f, int from)
 {
     for (int r = 0; r < ROWS; r++) {
@@ -121,14 +122,14 @@ static void multiply(const struct flavour *f, const struct matrix *a, const stru
         float *d;
     } args = {a->bytes, b->bytes, d};
 
-    mf_device_emulated_know(device, NULL, 0, false);
-    mf_device_emulated_know(device, a->bytes, (size_t)(ROWS * f->row_bytes), false);
-    mf_device_emulated_know(device, b->bytes, (size_t)(f->cols * f->row_bytes), false);
-    mf_device_emulated_know(device, d, (size_t)(ROWS * f->cols) * sizeof(float), true);
+    mf_device_emulated_allow(device, NULL, 0, false);
+    mf_device_emulated_allow(device, a->bytes, (size_t)(ROWS * f->row_bytes), false);
+    mf_device_emulated_allow(device, b->bytes, (size_t)(f->cols * f->row_bytes), false);
+    mf_device_emulated_allow(device, d, (size_t)(ROWS * f->cols) * sizeof(float), true);
     launch(f, &args, sizeof(args));
 }
 
-/* An identity that starts at each of K's eights picks those columns of the other operand, and nothing else. */
+/* An identity that starts at a multiple of 8 along K selects exactly those columns of the other operand. */
 START_TEST(test_identity)
 {
     const struct flavour *f = &flavours[_i];
@@ -167,13 +168,13 @@ static void use_registers(const struct flavour *f, bool multiplies, const uint32
         int32_t multiply, unused;
     } args = {in, out, multiplies, 0};
 
-    mf_device_emulated_know(device, NULL, 0, false);
-    mf_device_emulated_know(device, in, n_in * 4, false);
-    mf_device_emulated_know(device, out, n_out * 4, true);
+    mf_device_emulated_allow(device, NULL, 0, false);
+    mf_device_emulated_allow(device, in, n_in * 4, false);
+    mf_device_emulated_allow(device, out, n_out * 4, true);
     launch(f, &args, sizeof(args));
 }
 
-/* Element (row, col) of matrix m is in register m of lane 4·row + col / 2, its half col % 2. */
+/* Element (row, col) of matrix m is in register m of lane 4·row + col / 2, half col % 2. */
 START_TEST(test_ldmatrix)
 {
     const struct flavour *f = &flavours[0];
@@ -194,7 +195,7 @@ START_TEST(test_ldmatrix)
 END_TEST
 
 struct place {
-    int lane, reg, part; /* a half, or a byte of a register */
+    int lane, reg, part; /* half or byte of the register */
 };
 
 /* mma.m16n8k16 */
@@ -221,7 +222,8 @@ static struct place nvidia_s8_b(int k, int col)
     return (struct place){4 * col + k % 16 / 4, k / 16, k % 4};
 }
 
-/* v_mfma_f32_16x16x16_bf16_1k; the word makes two of them, the second of the last two registers. */
+/* v_mfma_f32_16x16x16_bf16_1k. The dialect primitive executes two; the second one uses the last two
+ * registers. */
 static struct place amd_a(int row, int k)
 {
     return (struct place){row + 16 * (k % 16 / 4), k / 16 * 2 + k % 4 / 2, k % 2};
@@ -235,7 +237,7 @@ static struct place amd_d(int row, int col)
     return (struct place){col + 16 * (row / 4), row % 4, 0};
 }
 
-/* v_mfma_i32_16x16x16i8, of which the word makes four, and v_mfma_i32_16x16x32_i8, of which it makes two */
+/* v_mfma_i32_16x16x16i8 (the primitive executes four) and v_mfma_i32_16x16x32_i8 (it executes two). */
 static struct place cdna2_s8_a(int row, int k)
 {
     return (struct place){row + 16 * (k % 16 / 4), k / 16, k % 4};
@@ -255,7 +257,7 @@ static struct place cdna3_s8_b(int k, int col)
 
 static const struct maps {
     const struct flavour *flavour;
-    int depth, n_a, n_b; /* K; registers */
+    int depth, n_a, n_b; /* K; number of registers */
     struct place (*a)(int row, int k), (*b)(int k, int col), (*d)(int row, int col);
 } maps[] = {
     {&flavours[0], 16, 4, 2, nvidia_a, nvidia_b, nvidia_d},
@@ -272,7 +274,7 @@ static void put_register(const struct maps *m, uint32_t *in, struct place p, flo
     in[p.lane * (m->n_a + m->n_b) + p.reg] |= bits_of(m->flavour->format, v) << bits * p.part;
 }
 
-/* One element of a at a time, all of b: row `row` of d is row k of b, the others are zeros. */
+/* One element of a is 1 at a time, b is full: row `row` of d equals row k of b, all other rows are zero. */
 START_TEST(test_mma)
 {
     const struct maps *m = &maps[_i];

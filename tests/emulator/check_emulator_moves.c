@@ -1,6 +1,12 @@
-/* What moves and quantises rows, sorts them and activates them alone, on the emulator in both flavours: every format of activations against its definition, bit
- * by bit, on widths that end within a group; all tokens to the same experts, ranks that have next to no expert. */
+/* Steps that move, quantise, sort or activate rows, on the emulator for both vendors. Every activation format
+ * is compared bit by bit with its definition, on widths that end within a group, with all tokens routed to
+ * the same experts, and for ranks with almost no experts. */
 #include "support/kernels/emulator_contract.h"
+
+#define FORMAT(dtype, q_type, family)                                 \
+    {                                                                 \
+        MF_DTYPE_##dtype, MF_DTYPE_##dtype, MF_QTYPE_##q_type, family \
+    }
 
 /* clang-format off */
 static const struct moved {
@@ -10,34 +16,46 @@ static const struct moved {
     const char *form;
     bool gate_only; /* use_g1u1 = 0 */
 } moved[] = {
-    /*            T    H    I    E  k */
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "move"}, "", false},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TENSOR, "move"}, "ep:15/22", false},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,   "move"}, "", false},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, "", false},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, "", false},
-    {"sm_89",  {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN,  "move"}, "", false},
-    {"sm_89",  {  2, 9232, 16,  3, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, "", false},
-    {"sm_89",  {  1, 20496, 16, 2, 1, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN,  "move"}, "", false},
-    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_1X128,  "move"}, "", false},
-    {"gfx90a", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "move"}, "", false},
-    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, "move"}, "", false},
-    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "move"}, "", false},
-    {"gfx942", {  9, 464, 464,  7, 3, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "move"}, "", false},
-    /* every way to sort, of ids that every block ranks, of which it counts others', and for which blocks meet */
-    {"gfx90a", {130, 64,  32, 33, 8, MF_ACT_SILU, true},  {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "ep:199/232", false},
-    {"sm_89",  {300, 64,  32, 33, 8, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "", false},
-    {"gfx90a", {300, 64,  32, 33, 8, MF_ACT_SILU, true},  {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "ep:199/232", false},
-    {"sm_89",  {1030, 16, 32, 33, 8, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "move"}, "", false},
-    /* every fourth token's row ends within 16 bytes; threads have several turns; what lies behind num_valid is never used */
-    {"sm_89",  {130, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,         "permute"}, "", false},
-    {"sm_89",  {130, 544,  32,  5, 4, MF_ACT_SILU, true},  {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128,  "permute"}, "ep:1/11+b1", false},
-    {"sm_89",  { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,   "permute"}, "", false},
-    {"gfx942", { 37, 272,  32,  5, 4, MF_ACT_SILU, false}, {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,   "permute"}, "ep:6/11", false},
-    {"gfx90a", {  3, 400,  32,  9, 9, MF_ACT_SILU, false}, {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TENSOR, "permute"}, "", true},
-    /* rows of which a lane keeps nothing */
-    {"sm_89",  {  3, 1296, 32,  9, 9, MF_ACT_SWIGLU, false}, {MF_DTYPE_INT8,       MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN,  "permute"}, "ep:2/14", false},
-    {"gfx942", {  3, 1296, 32,  9, 3, MF_ACT_GELU_TANH, true}, {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, "permute"}, "b1", true},
+    /*             T     H    I   E  k */
+    {"sm_89",  {   9,   464, 464,  7, 3, MF_ACT_SILU, false},
+     FORMAT(FP8_E4M3FN, PER_1X128, "move"), "", false},
+    {"sm_89",  {   9,   464, 464,  7, 3, MF_ACT_SILU, false},
+     FORMAT(FP8_E4M3FN, PER_TENSOR, "move"), "ep:15/22", false},
+    {"sm_89",  {   9,   464, 464,  7, 3, MF_ACT_SILU, false},
+     FORMAT(FP8_E4M3FN, PER_1X32, "move"), "", false},
+    {"sm_89",  {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(FP4X2, PER_1X32, "move"), "", false},
+    {"sm_89",  {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(FP4X2, PER_1X16, "move"), "", false},
+    {"sm_89",  {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(INT8, PER_TOKEN, "move"), "", false},
+    {"sm_89",  {   2,  9232,  16,  3, 1, MF_ACT_SILU, false},
+     FORMAT(FP8_E4M3FN, PER_TOKEN, "move"), "", false},
+    {"sm_89",  {   1, 20496,  16,  2, 1, MF_ACT_SILU, false},
+     FORMAT(FP8_E4M3FN, PER_TOKEN, "move"), "", false},
+    {"gfx90a", {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(INT8, PER_1X128, "move"), "", false},
+    {"gfx90a", {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(INT8, PER_TENSOR, "move"), "", false},
+    {"gfx942", {   9,   464, 464,  7, 3, MF_ACT_SILU, false},
+     FORMAT(FP8_E4M3FNUZ, PER_TENSOR, "move"), "", false},
+    {"gfx942", {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(FP4X2, PER_1X32, "move"), "", false},
+    {"gfx942", {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(FP4X2, PER_1X16, "move"), "", false},
+    /* every sort variant: one block ranks all ids, blocks read other blocks' counts, blocks synchronise at a
+     * grid barrier */
+    {"gfx90a", { 130,    64,  32, 33, 8, MF_ACT_SILU, true}, FORMAT(BF16, NO, "move"), "ep:199/232", false},
+    {"sm_89",  { 300,    64,  32, 33, 8, MF_ACT_SILU, false}, FORMAT(BF16, NO, "move"), "", false},
+    {"gfx90a", { 300,    64,  32, 33, 8, MF_ACT_SILU, true}, FORMAT(BF16, NO, "move"), "ep:199/232", false},
+    {"sm_89",  {1030,    16,  32, 33, 8, MF_ACT_SILU, false}, FORMAT(BF16, NO, "move"), "", false},
+    /* every fourth token's row ends within a 16-byte access; threads process several elements; data after
+     * num_valid is never read */
+    {"sm_89",  { 130,   272,  32,  5, 4, MF_ACT_SILU, false}, FORMAT(BF16, NO, "permute"), "", false},
+    {"sm_89",  { 130,   544,  32,  5, 4, MF_ACT_SILU, true},
+     FORMAT(FP8_E4M3FN, PER_1X128, "permute"), "ep:1/11+b1", false},
+    {"sm_89",  {  37,   272,  32,  5, 4, MF_ACT_SILU, false}, FORMAT(FP4X2, PER_1X16, "permute"), "", false},
+    {"gfx942", {  37,   272,  32,  5, 4, MF_ACT_SILU, false},
+     FORMAT(FP4X2, PER_1X32, "permute"), "ep:6/11", false},
+    {"gfx90a", {   3,   400,  32,  9, 9, MF_ACT_SILU, false}, FORMAT(INT8, PER_TENSOR, "permute"), "", true},
+    /* rows too long for a lane to keep in registers */
+    {"sm_89",  {   3,  1296,  32,  9, 9, MF_ACT_SWIGLU, false},
+     FORMAT(INT8, PER_TOKEN, "permute"), "ep:2/14", false},
+    {"gfx942", {   3,  1296,  32,  9, 3, MF_ACT_GELU_TANH, true},
+     FORMAT(FP8_E4M3FNUZ, PER_TOKEN, "permute"), "b1", true},
 };
 /* clang-format on */
 
@@ -49,7 +67,8 @@ START_TEST(test_contract)
     struct contract_run run = {.families = &m->format.family,
                                .n_families = 1,
                                .shape = &s,
-                               .most = permutes || sorts ? 4 : 1, /* of those that cover and give the same */
+                               /* limit among steps with the same ops and output */
+                               .most = permutes || sorts ? 4 : 1,
                                .first = _i,
                                .of_each = true,
                                .guard = &guard};

@@ -1,4 +1,4 @@
-/* GPU kernels on the CPU, NVIDIA's flavour: waves of 32, mma.sync. */
+/* Family contract of GPU kernels on the emulator, NVIDIA: warps of 32, mma.sync. */
 #include "support/kernels/emulator_contract.h"
 
 /* clang-format off */
@@ -28,13 +28,14 @@ START_TEST(test_contract)
 }
 END_TEST
 
-/* `one` on weights in slices, which only sm_90 has: a step that reads rows, and the same that reads slices. */
+/* Family `one` with weights in layout panel128, which only sm_90 reads: each case runs a step on row-major
+ * weights and the same step on panels. */
 static const struct {
     struct contract_format format;
     struct contract_case layer;
     const char *form;
-    int step; /* of those that read rows */
-} sliced[] = {
+    int step; /* index among the steps for row-major weights */
+} panel_cases[] = {
     {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"},
      {3, 256, 128, 4, 2, MF_ACT_SILU, false},
      "b1+ep:1/9",
@@ -42,24 +43,28 @@ static const struct {
     {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "tile"},
      {2, 384, 256, 4, 3, MF_ACT_SILU, false},
      "b2",
-     7}, /* four columns of a wave */
+     7}, /* four columns per warp */
     {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, "tile"},
      {2, 384, 128, 4, 2, MF_ACT_SILU, false},
      "",
-     5}, /* two */
+     5}, /* two columns per warp */
     {{MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN, "tile"},
      {1, 1152, 128, 4, 2, MF_ACT_GELU, true},
      "",
      0},
 };
 
-START_TEST(test_sliced)
+START_TEST(test_panel128)
 {
     const char *const one[] = {"one"};
-    struct mf_shape s = contract_shape(&sliced[_i].layer, &sliced[_i].format);
-    struct contract_run run = {
-        .families = one, .n_families = 1, .shape = &s, .most = 2, .first = sliced[_i].step, .guard = &guard};
-    ck_assert_int_eq(mf_shape_form_parse(sliced[_i].form, &s), 0);
+    struct mf_shape s = contract_shape(&panel_cases[_i].layer, &panel_cases[_i].format);
+    struct contract_run run = {.families = one,
+                               .n_families = 1,
+                               .shape = &s,
+                               .most = 2,
+                               .first = panel_cases[_i].step,
+                               .guard = &guard};
+    ck_assert_int_eq(mf_shape_form_parse(panel_cases[_i].form, &s), 0);
     ck_assert_int_eq(mf_device_emulated_open("sm_90", CORES, emulated_seed, &run.device), 0);
     ck_assert_int_eq(contract_check_some(&run), 2);
     (void)mf_device_close(run.device);
@@ -69,5 +74,5 @@ END_TEST
 int main(void)
 {
     return emulated_main("emulator nvidia", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours),
-                         test_sliced, MF_ARRAY_LEN(sliced));
+                         test_panel128, MF_ARRAY_LEN(panel_cases));
 }

@@ -1,6 +1,6 @@
-/* A session on a device that has memory of its own and makes its data itself: the emulator as one. What it makes is what the host
- * would, nothing of a weight's size is kept on the host, steps are verified against it, and a device without room leaves all to
- * the host. */
+/* A session on a device that has its own memory and creates its data itself, here the emulator. The data
+ * equals the host's, the host keeps no buffer of a weight's size, steps are verified against device-created
+ * references, and the host takes over if the device runs out of memory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 #include "emulator/device_emulated.h"
 #include "kernels/core/data.h"
 #include "measure/session/memory.h"
+#include "measure/session/session.h"
 #include "measure/session/session_data.h"
 #include "measure/verify/verify.h"
 #include "support/kernels/test_memfd_store.h"
@@ -38,7 +39,8 @@ static struct mf_device *device(void)
     return d;
 }
 
-static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s, struct test_keeper *k)
+static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s,
+                                     struct fake_memfd_store *k)
 {
     struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
@@ -55,7 +57,7 @@ static struct mf_session_weight *weight_of(struct mf_session *session, const str
     return w;
 }
 
-/* The weight that launches see, element for element the host's. */
+/* The weight in device memory equals the host's element by element. */
 static void check_weight(struct mf_session *session, const struct mf_shape *s, enum mf_tensor tensor)
 {
     const struct mf_tensor_spec row = mf_plain_w(s, tensor, "row");
@@ -68,13 +70,12 @@ static void check_weight(struct mf_session *session, const struct mf_shape *s, e
         want.part[i] = calloc(1, (size_t)mf_part_bytes(&parts[i]));
     ck_assert_int_eq(mf_data_weight(s, tensor, options.seed, &want), 0);
     for (int i = 0; i < n; i++) {
-        ck_assert_mem_eq(w->seen.part[i], want.part[i], (size_t)mf_part_bytes(&parts[i]));
+        ck_assert_mem_eq(w->launch_ref.part[i], want.part[i], (size_t)mf_part_bytes(&parts[i]));
         free(want.part[i]);
     }
 }
 
-/* The references that a session has beside those of the CPU, whose block is the same bytes from first to last, but for z, which the
- * device has. */
+/* The session's reference block is byte-identical to the CPU's, except z, which stays on the device. */
 static void check_reference(struct mf_session *session, const struct mf_shape *s)
 {
     struct mf_device *cpu = NULL;
@@ -94,17 +95,16 @@ static void check_reference(struct mf_session *session, const struct mf_shape *s
 
 /* ---- tests ---- */
 
-START_TEST(the_device_makes_all)
+START_TEST(device_creates_weights_and_references)
 {
     const struct mf_shape s = a_shape();
-    struct test_keeper k;
+    struct fake_memfd_store k;
     memfd_store_init(&k);
     struct mf_device *d = device();
 
     struct mf_session *first = session_of(d, &s, &k);
-    ck_assert_ptr_nonnull(first->maker);
-    ck_assert_int_eq(
-        k.n, 1); /* the references; no weight is made on the host, and none at all before it is asked for */
+    ck_assert_ptr_nonnull(first->device_data);
+    ck_assert_int_eq(k.n, 1); /* only the references: weights are created on demand, and not on the host */
     ck_assert_uint_eq(first->n_weights, 0);
     ck_assert_ptr_null(first->data.w1.part[0]);
     check_weight(first, &s, MF_TENSOR_W1);
@@ -128,8 +128,9 @@ static uint64_t bytes_of_pages(const struct mf_region *r)
     return (uint64_t)st.st_blocks * 512;
 }
 
-/* Of an output, codes too, the host has pages of the bands, until it pulls all of it. */
-START_TEST(the_host_has_no_pages)
+/* The host has pages only for an output's guard bands until it pulls the whole output; for quantised outputs
+ * too. */
+START_TEST(host_output_pages_on_demand)
 {
     struct mf_shape s = a_shape();
     s.token = 100;
@@ -153,8 +154,9 @@ START_TEST(the_host_has_no_pages)
 }
 END_TEST
 
-/* What steps are fed without the host's encoding it: its own x, and what is gathered, in the order of each rotation. */
-START_TEST(inputs_are_made_there)
+/* Inputs that the device creates without the host: its own x and gathered inputs, in the row order of each
+ * rotation. */
+START_TEST(device_creates_inputs)
 {
     struct mf_shape s = a_shape();
     s.token = 12;
@@ -166,18 +168,19 @@ START_TEST(inputs_are_made_there)
         {MF_TENSOR_Z, MF_FORMAT_BF16, MF_SCALE_NONE, "sorted", 16, false},
         mf_plain_h(&s, 16),
     };
-    struct mf_tensor_ref seen[MF_ARRAY_LEN(inputs)][2], ignored;
+    struct mf_tensor_ref launch_ref[MF_ARRAY_LEN(inputs)][2], ignored;
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
     ck_assert_int_gt(session->rotation.n, 1);
     for (size_t i = 0; i < MF_ARRAY_LEN(inputs); i++) {
         for (int rotation = 0; rotation < 2; rotation++)
-            ck_assert_int_eq(mf_session_input(session, &inputs[i], rotation, &seen[i][rotation], NULL), 0);
+            ck_assert_int_eq(mf_session_input(session, &inputs[i], rotation, &launch_ref[i][rotation], NULL),
+                             0);
     }
     for (size_t i = 0; i < session->n_inputs; i++) {
         const struct mf_guarded *g = &session->inputs[i].buffer;
         bool is_slot = strcmp(g->tensor_spec.order, "slot") == 0 && g->tensor_spec.tensor == MF_TENSOR_H;
-        ck_assert_int_eq(g->region.bare, !is_slot && g->tensor_spec.format != MF_FORMAT_INDEX);
+        ck_assert_int_eq(g->region.sparse, !is_slot && g->tensor_spec.format != MF_FORMAT_INDEX);
     }
     ck_assert_ptr_null(session->ref.z);
     ck_assert_int_eq(mf_session_z(session), 0);
@@ -194,7 +197,8 @@ START_TEST(inputs_are_made_there)
             want.part[p] = calloc(1, (size_t)mf_part_bytes(&parts[p]));
         ck_assert_int_eq(mf_reference_tensor_spec(&session->data, &session->ref, a, &sorted, &want), 0);
         for (int p = 0; p < n; p++) {
-            ck_assert_mem_eq(seen[i / 2][i % 2].part[p], want.part[p], (size_t)mf_part_bytes(&parts[p]));
+            ck_assert_mem_eq(launch_ref[i / 2][i % 2].part[p], want.part[p],
+                             (size_t)mf_part_bytes(&parts[p]));
             free(want.part[p]);
         }
     }
@@ -203,10 +207,10 @@ START_TEST(inputs_are_made_there)
 }
 END_TEST
 
-/* ---- a step on it ---- */
+/* ---- probing a step ---- */
 
 struct test_sink {
-    struct mf_sink sink; /* first */
+    struct mf_sink sink; /* must be first */
     struct mf_unit_result results[4];
     size_t n;
 };
@@ -232,7 +236,7 @@ static int take_outcome(struct mf_sink *s, const struct mf_race_outcome *o)
 }
 
 struct test_offer {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be first */
     const char *family, *prefix;
     enum mf_tensor gives; /* MF_TENSOR_N_: any */
     struct mf_probe_step step;
@@ -251,7 +255,8 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     return 0;
 }
 
-/* Both stages read weights that only the device has, and are held against references that it has made. */
+/* Both stages read weights that exist only on the device and are verified against references created there.
+ */
 static const struct {
     const char *family, *prefix;
 } steps[] = {
@@ -260,7 +265,7 @@ static const struct {
 static struct mf_unit_result result_of(struct mf_session *session, const char *family, const char *prefix,
                                        enum mf_tensor gives)
 {
-    struct test_offer o = {{take_step, mf_offer_unheard}, family, prefix, gives, {0}, false};
+    struct test_offer o = {{take_step, mf_offer_ignore_rejection}, family, prefix, gives, {0}, false};
     struct test_sink sink = {.sink = {.begin = begin, .result = take}};
 
     ck_assert_int_ge(mf_enumerate(&session->device->info, &session->shape, family, &o.offer), 0);
@@ -283,7 +288,7 @@ static void probe(struct mf_session *session, const char *family, const char *pr
     probe_one(session, family, prefix, MF_TENSOR_N_);
 }
 
-START_TEST(steps_are_verified)
+START_TEST(step_verified_against_device_reference)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -295,8 +300,9 @@ START_TEST(steps_are_verified)
 }
 END_TEST
 
-/* A z that the device refuses the host looks at, too, once it has z itself; one that is right never gets there. */
-START_TEST(a_refused_z_is_the_hosts)
+/* If the device rejects a z, the host checks it too after it has computed z; a correct z is never checked by
+ * the host. */
+START_TEST(host_rechecks_rejected_z)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -308,8 +314,9 @@ START_TEST(a_refused_z_is_the_hosts)
     ck_assert_int_eq(mf_session_output(session, &z, out), 0);
     const struct mf_verify_input v = {&session->data, &session->ref, out[0], NULL, 0, 0.05, false};
     ck_assert_int_eq(mf_guarded_poison(out[0], NULL, false), 0);
-    ck_assert_int_eq(
-        mf_device_data_plain_z(session->maker, &session->data, &session->ref, &z, out[0]->seen.part[0]), 0);
+    ck_assert_int_eq(mf_device_data_plain_z(session->device_data, &session->data, &session->ref, &z,
+                                            out[0]->launch_ref.part[0]),
+                     0);
     ck_assert_int_eq(mf_verify(&v, &verdict), 0);
     ck_assert_ptr_null(session->ref.z);
     ck_assert_int_eq(mf_guarded_poison(out[0], NULL, true), 0);
@@ -326,7 +333,7 @@ END_TEST
 
 static void *(*alloc)(struct mf_device *d, size_t bytes);
 static size_t bytes_of_z;
-static void *z_at; /* the last memory of that size */
+static void *z_at; /* latest allocation of that size */
 
 static void *alloc_and_note(struct mf_device *d, size_t bytes)
 {
@@ -335,7 +342,7 @@ static void *alloc_and_note(struct mf_device *d, size_t bytes)
     return at;
 }
 
-static void spoil_z(struct mf_device *d)
+static void overwrite_z(struct mf_device *d)
 {
     void *garbage = malloc(bytes_of_z);
     ck_assert(garbage && z_at);
@@ -344,8 +351,8 @@ static void spoil_z(struct mf_device *d)
     free(garbage);
 }
 
-/* Steps are fed of another z, and one that is right passes in the end. */
-START_TEST(a_spoiled_z_is_made_anew)
+/* Steps receive a newly created z, and a correct output passes in the end. */
+START_TEST(overwritten_z_recreated)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -364,10 +371,10 @@ START_TEST(a_spoiled_z_is_made_anew)
     ck_assert_int_eq(mf_guarded_poison(out[0], NULL, false), 0);
     d->ops = &ops;
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(
-            mf_device_data_plain_z(session->maker, &session->data, &session->ref, &z, out[0]->seen.part[0]),
-            0);
-        spoil_z(d);
+        ck_assert_int_eq(mf_device_data_plain_z(session->device_data, &session->data, &session->ref, &z,
+                                                out[0]->launch_ref.part[0]),
+                         0);
+        overwrite_z(d);
     }
     ck_assert_int_eq(mf_verify(&v, &verdict), -ENODATA);
     ck_assert_int_eq(mf_session_z(session), 0);
@@ -378,7 +385,7 @@ START_TEST(a_spoiled_z_is_made_anew)
 }
 END_TEST
 
-/* ---- a device that is full for once ---- */
+/* ---- one failing allocation ---- */
 
 static int until_full;
 
@@ -387,8 +394,8 @@ static void *alloc_until_full(struct mf_device *d, size_t bytes)
     return until_full-- == 0 ? NULL : alloc(d, bytes);
 }
 
-/* The device's calls with alloc_until_full(). */
-static struct mf_device_ops may_be_full(struct mf_device *d)
+/* The device's functions with alloc_until_full(). */
+static struct mf_device_ops failing_alloc_ops(struct mf_device *d)
 {
     struct mf_device_ops ops = *d->ops;
     alloc = ops.alloc;
@@ -396,23 +403,23 @@ static struct mf_device_ops may_be_full(struct mf_device *d)
     return ops;
 }
 
-/* So many memories does a reference take, each of which may be the one that is not there. */
-#define MEMORIES 18
+/* Allocations that a reference makes; each of them fails once. */
+#define REFERENCE_ALLOCATIONS 18
 
-START_TEST(a_full_device_leaves_it_to_the_host)
+START_TEST(allocation_failure_falls_back_to_host)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
-    const struct mf_device_ops *const own = d->ops, ops = may_be_full(d);
+    const struct mf_device_ops *const own = d->ops, ops = failing_alloc_ops(d);
 
     d->ops = &ops;
-    for (int i = 0; i < MEMORIES; i++) {
-        struct test_keeper k;
+    for (int i = 0; i < REFERENCE_ALLOCATIONS; i++) {
+        struct fake_memfd_store k;
         memfd_store_init(&k);
         until_full = i;
         struct mf_session *session = session_of(d, &s, &k);
         ck_assert_int_lt(until_full, 0);
-        ck_assert_ptr_null(session->maker);
+        ck_assert_ptr_null(session->device_data);
         ck_assert_int_eq(k.n, 3);
         ck_assert_ptr_nonnull(session->data.w1.part[0]);
         check_weight(session, &s, MF_TENSOR_W1);
@@ -425,32 +432,32 @@ START_TEST(a_full_device_leaves_it_to_the_host)
 }
 END_TEST
 
-/* What is kept of the reference beside a step's outputs is given back when another step finds no room. */
-START_TEST(a_step_goes_before_the_reference)
+/* If an allocation for a step fails, cached reference data of another step's outputs is freed. */
+START_TEST(cached_reference_freed_for_step)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
-    const struct mf_device_ops *const own = d->ops, ops = may_be_full(d);
+    const struct mf_device_ops *const own = d->ops, ops = failing_alloc_ops(d);
 
     probe(session, "tile", "s2_");
     d->ops = &ops;
     until_full = 0;
     probe(session, "move", "quant1_");
     ck_assert_int_lt(until_full, 0);
-    ck_assert(!mf_session_give_way(session));
+    ck_assert(!mf_session_free_device_cache(session));
     d->ops = own;
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
 END_TEST
 
-/* A step that leaves z is right, whichever memory is not there for once. */
-START_TEST(a_full_device_has_a_z_verified)
+/* A step that writes z passes whichever allocation fails once. */
+START_TEST(z_verified_after_allocation_failure)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
-    const struct mf_device_ops *const own = d->ops, ops = may_be_full(d);
+    const struct mf_device_ops *const own = d->ops, ops = failing_alloc_ops(d);
     int i = 0;
     do {
         struct mf_session *session = session_of(d, &s, NULL);
@@ -460,20 +467,20 @@ START_TEST(a_full_device_has_a_z_verified)
         d->ops = own;
         (void)mf_session_free(session);
     } while (until_full < 0);
-    ck_assert_int_gt(i, 8); /* outputs, inputs, the weight, looks */
+    ck_assert_int_gt(i, 8); /* outputs, inputs, weight, verification */
     (void)mf_device_close(d);
 }
 END_TEST
 
-/* A device that would not keep z has it in the block from the start. */
-START_TEST(a_large_z_is_the_hosts)
+/* If z is too large for the device to keep, the host computes it in the reference block from the start. */
+START_TEST(large_z_stays_on_host)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
     d->info.memory_bytes = 8 * (uint64_t)(s.token * s.topk * s.model_dim) * sizeof(float) - 1;
     struct mf_session *session = session_of(d, &s, NULL);
 
-    ck_assert_ptr_nonnull(session->maker);
+    ck_assert_ptr_nonnull(session->device_data);
     ck_assert_ptr_nonnull(session->ref.z);
     check_reference(session, &s);
     probe_one(session, "tile", "s2_", MF_TENSOR_Z);
@@ -483,10 +490,10 @@ START_TEST(a_large_z_is_the_hosts)
 }
 END_TEST
 
-/* ---- a host that is smaller than the layer ---- */
+/* ---- a layer that does not fit into host memory ---- */
 
-/* Experts that would not lie in this host's memory even once; a token goes to one of them. */
-static struct mf_shape larger_than_the_host(void)
+/* The experts' weights exceed the available host memory; each token uses one expert. */
+static struct mf_shape larger_than_host_memory(void)
 {
     struct mf_shape s = a_shape();
     s.token = s.topk = 1;
@@ -497,9 +504,9 @@ static struct mf_shape larger_than_the_host(void)
     return s;
 }
 
-START_TEST(the_device_holds_what_the_host_cannot)
+START_TEST(layer_larger_than_host_memory)
 {
-    const struct mf_shape s = larger_than_the_host();
+    const struct mf_shape s = larger_than_host_memory();
     struct mf_device *d = device();
     struct mf_device *cpu = NULL;
     struct mf_session *session = NULL;
@@ -509,7 +516,7 @@ START_TEST(the_device_holds_what_the_host_cannot)
 
     on_device.device = d;
     ck_assert_msg(mf_session_new(&on_device, why, sizeof(why), &session) == 0, "%s", why);
-    ck_assert_ptr_nonnull(session->maker);
+    ck_assert_ptr_nonnull(session->device_data);
     (void)mf_session_free(session);
     (void)mf_device_close(d);
     ck_assert_int_eq(mf_device_open("cpu:0", why, sizeof(why), &cpu), 0);
@@ -520,40 +527,41 @@ START_TEST(the_device_holds_what_the_host_cannot)
 }
 END_TEST
 
-/* ---- a step that writes over what others are fed ---- */
+/* ---- a step that overwrites the inputs of other steps ---- */
 
-static void spoil(struct mf_session *session, const struct mf_tensor_ref *seen, size_t bytes)
+static void overwrite(struct mf_session *session, const struct mf_tensor_ref *launch_ref, size_t bytes)
 {
     void *garbage = malloc(bytes);
     ck_assert_ptr_nonnull(garbage);
     memset(garbage, 0x42, bytes);
-    ck_assert_int_eq(session->device->ops->copy(session->device, seen->part[0], garbage, bytes), 0);
+    ck_assert_int_eq(session->device->ops->copy(session->device, launch_ref->part[0], garbage, bytes), 0);
     free(garbage);
 }
 
-/* The next one is right all the same, whether the weight it reads is spoiled or what else it is fed. _i: the host makes all. */
-START_TEST(a_bad_step_hurts_nobody)
+/* The next step still passes, whether its weight or another input was overwritten. _i = 1: the host creates
+ * all data. */
+START_TEST(overwritten_inputs_restored)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
-    const struct mf_device_ops *const own = d->ops, ops = may_be_full(d);
+    const struct mf_device_ops *const own = d->ops, ops = failing_alloc_ops(d);
     d->ops = &ops;
     until_full = _i ? 0 : -1;
     struct mf_session *session = session_of(d, &s, NULL);
     d->ops = own;
-    ck_assert_int_eq(session->maker == NULL, _i);
+    ck_assert_int_eq(session->device_data == NULL, _i);
 
     probe(session, "tile", "s2_");
     for (int i = 0; i < 2; i++) {
         if (i == 0)
-            spoil(session, &session->weights[session->n_weights - 1].seen, (size_t)s.expert * 64);
+            overwrite(session, &session->weights[session->n_weights - 1].launch_ref, (size_t)s.expert * 64);
         for (size_t k = 0; i == 1 && k < session->n_inputs; k++) {
             if (session->inputs[k].buffer.tensor_spec.tensor == MF_TENSOR_H)
-                spoil(session, &session->inputs[k].buffer.seen, 64);
+                overwrite(session, &session->inputs[k].buffer.launch_ref, 64);
         }
         struct mf_unit_result r = result_of(session, "tile", "s2_", MF_TENSOR_N_);
         ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
-        ck_assert_msg(strstr(r.reason, "right on data made anew; on those of before, "), "%s", r.reason);
+        ck_assert_msg(strstr(r.reason, "passed after the inputs were restored; "), "%s", r.reason);
     }
     probe(session, "tile", "s2_");
     (void)mf_session_free(session);
@@ -561,52 +569,52 @@ START_TEST(a_bad_step_hurts_nobody)
 }
 END_TEST
 
-/* Somebody's step runs just before the n-th time that a racer begins. */
-static struct mf_session *spoiled;
-static int spoiled_at, n_begun;
+/* Overwrites a weight just before the n-th begin message of the race. */
+static struct mf_session *victim;
+static int overwritten_at, n_begun;
 
-static int spoil_and_begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms)
+static int overwrite_and_begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms)
 {
-    if (n_begun++ == spoiled_at) {
-        spoil(spoiled, &spoiled->weights[1].seen, (size_t)spoiled->shape.expert * 64);
-        spoiled->worn = true;
+    if (n_begun++ == overwritten_at) {
+        overwrite(victim, &victim->weights[1].launch_ref, (size_t)victim->shape.expert * 64);
+        victim->step_has_run = true;
     }
     return begin(s, id, is_pipeline, limit_ms);
 }
 
-/* _i: when it does; at first as a probe before the race. */
-START_TEST(a_bad_step_hurts_no_race)
+/* _i: begin message at which it happens; 0: a probe before the race. */
+START_TEST(overwritten_inputs_restored_in_race)
 {
     static const struct mf_race_plan plan = {.stages = {{2, 1}}, .n_stages = 1, .fresh = 2, .alpha = 0.05};
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
     struct mf_session *session = session_of(d, &s, NULL);
-    struct test_offer o = {{take_step, mf_offer_unheard}, "one", "one_", MF_TENSOR_N_, {0}, false};
-    struct test_sink sink = {.sink = {.begin = spoil_and_begin, .result = take, .race = take_outcome}};
+    struct test_offer o = {{take_step, mf_offer_ignore_rejection}, "one", "one_", MF_TENSOR_N_, {0}, false};
+    struct test_sink sink = {.sink = {.begin = overwrite_and_begin, .result = take, .race = take_outcome}};
 
     probe(session, "one", "one_");
     ck_assert_uint_eq(session->n_weights, 2);
-    spoiled = session;
-    spoiled_at = _i - 1;
+    victim = session;
+    overwritten_at = _i - 1;
     n_begun = 0;
     if (_i == 0)
-        spoil(session, &session->weights[1].seen, (size_t)s.expert * 64);
+        overwrite(session, &session->weights[1].launch_ref, (size_t)s.expert * 64);
     ck_assert_int_ge(mf_enumerate(&d->info, &s, "one", &o.offer), 0);
     const struct mf_race_entry entry = {.id = 1, .forecast_us = 100, .steps = &o.step.step, .n_steps = 1};
     ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
     ck_assert_int_ge(n_begun, 6);
-    /* The last begin whose racer is verified is the fourth */
-    bool renewed = strstr(sink.results[0].reason, "right on data made anew; on those of before, ") != NULL;
+    /* Verification follows only the first four begin messages. */
+    bool renewed = strstr(sink.results[0].reason, "passed after the inputs were restored; ") != NULL;
     ck_assert_msg(renewed == (_i >= 1 && _i <= 4), "%s", sink.results[0].reason);
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
 END_TEST
 
-/* What is wrong on data that nobody else has seen is wrong. */
-START_TEST(wrong_twice_is_wrong)
+/* A step that fails again on fresh inputs is rejected. */
+START_TEST(failing_on_fresh_inputs_is_wrong)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -629,20 +637,20 @@ int main(void)
     TCase *tests = tcase_create("session_device");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, the_device_makes_all);
-    tcase_add_test(tests, the_host_has_no_pages);
-    tcase_add_test(tests, inputs_are_made_there);
-    tcase_add_loop_test(tests, steps_are_verified, 0, MF_ARRAY_LEN(steps));
-    tcase_add_loop_test(tests, a_bad_step_hurts_nobody, 0, 2);
-    tcase_add_loop_test(tests, a_bad_step_hurts_no_race, 0, 7);
-    tcase_add_test(tests, wrong_twice_is_wrong);
-    tcase_add_test(tests, a_refused_z_is_the_hosts);
-    tcase_add_test(tests, a_spoiled_z_is_made_anew);
-    tcase_add_test(tests, a_full_device_leaves_it_to_the_host);
-    tcase_add_test(tests, a_step_goes_before_the_reference);
-    tcase_add_test(tests, a_full_device_has_a_z_verified);
-    tcase_add_test(tests, a_large_z_is_the_hosts);
-    tcase_add_test(tests, the_device_holds_what_the_host_cannot);
+    tcase_add_test(tests, device_creates_weights_and_references);
+    tcase_add_test(tests, host_output_pages_on_demand);
+    tcase_add_test(tests, device_creates_inputs);
+    tcase_add_loop_test(tests, step_verified_against_device_reference, 0, MF_ARRAY_LEN(steps));
+    tcase_add_loop_test(tests, overwritten_inputs_restored, 0, 2);
+    tcase_add_loop_test(tests, overwritten_inputs_restored_in_race, 0, 7);
+    tcase_add_test(tests, failing_on_fresh_inputs_is_wrong);
+    tcase_add_test(tests, host_rechecks_rejected_z);
+    tcase_add_test(tests, overwritten_z_recreated);
+    tcase_add_test(tests, allocation_failure_falls_back_to_host);
+    tcase_add_test(tests, cached_reference_freed_for_step);
+    tcase_add_test(tests, z_verified_after_allocation_failure);
+    tcase_add_test(tests, large_z_stays_on_host);
+    tcase_add_test(tests, layer_larger_than_host_memory);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

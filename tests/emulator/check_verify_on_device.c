@@ -1,5 +1,6 @@
-/* Outputs that a device looks at itself, beside the same bytes looked at by the host: what is seen of each row is the same, and so is
- * what is said of them, be they right or not, and where the device has no room for the reference. On the emulator, or the device that MOEFARM_TEST_DEVICE names. */
+/* Verification on the device compared with verification on the host for the same bytes: both find the same
+ * statistics for each row and return the same verdict, for correct and wrong outputs, and when the device has
+ * no memory for the reference. Runs on the emulator or on the device that MOEFARM_TEST_DEVICE names. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -8,7 +9,9 @@
 #include "common/base/text.h"
 #include "emulator/device_emulated.h"
 #include "kernels/core/quant.h"
+#include "measure/session/session.h"
 #include "measure/session/session_data.h"
+#include "measure/verify/verify.h"
 #include "measure/verify/verify_on_device.h"
 #include "support/mf_check.h"
 
@@ -22,7 +25,7 @@ struct output {
     struct mf_session *session;
     struct mf_guarded *run[2];
     struct mf_verify_input v;
-    struct mf_reference without_z; /* as the session had it at first */
+    struct mf_reference without_z; /* the session's reference before z was computed */
 };
 
 static uint16_t *row_of(const struct mf_guarded *g, int64_t p)
@@ -30,7 +33,7 @@ static uint16_t *row_of(const struct mf_guarded *g, int64_t p)
     return (uint16_t *)g->ref.part[0] + p * g->parts[0].cols;
 }
 
-/* Every row as the reference has it; padding keeps what it holds. */
+/* Writes the reference to every row; padding is unchanged. */
 static void fill(const struct output *o, int run)
 {
     const struct mf_guarded *g = o->run[run];
@@ -48,7 +51,7 @@ static void fill(const struct output *o, int run)
     }
 }
 
-/* The last row that is somebody's. */
+/* Returns the last row that is not padding. */
 static int64_t last_row(const struct output *o)
 {
     int64_t p = o->run[0]->parts[0].rows - 1;
@@ -85,11 +88,11 @@ static void plant(const struct output *o, int run, enum plant what)
         for (int64_t i = 0; i < cols; i++)
             row[i] ^= 0x8000;
         break;
-    case MANY: /* of each row some elements, that no limit of a row or an expert is the first to find */
+    case MANY: /* some elements of each row, so that no row or expert limit fails first */
         for (int64_t i = 0; i < g->parts[0].rows * cols; i += 9)
             row_of(g, 0)[i] = mf_bf16_from_float(mf_bf16_to_float(row_of(g, 0)[i]) * 1.5f + 0.05f);
         break;
-    case AN_EXPERT: /* every row's, whoever's */
+    case AN_EXPERT: /* every row of one expert */
         for (int64_t i = 0; i < g->parts[0].rows * cols; i++)
             row_of(g, 0)[i] = mf_bf16_from_float(mf_bf16_to_float(row_of(g, 0)[i]) * 1.03f);
         break;
@@ -99,7 +102,7 @@ static void plant(const struct output *o, int run, enum plant what)
     }
 }
 
-/* So many slots of a rank's share, whose experts of other ranks leave rows that are nobody's. */
+/* share: expert parallelism; rows of experts on other ranks are padding. */
 static const struct {
     const char *gfx, *tensor_spec;
     bool share;
@@ -114,7 +117,8 @@ static const struct {
 
 static struct mf_device *device;
 
-/* A session's output on the device, right in both runs. False: the case is of another vendor than the device that is asked for. */
+/* Creates a session with an output on the device that is correct in both runs. Returns false if
+ * MOEFARM_TEST_DEVICE is of another vendor than the case. */
 static bool output_init(struct output *o, int i)
 {
     struct mf_shape s;
@@ -159,52 +163,52 @@ static void output_release(struct output *o)
     (void)mf_device_close(device);
 }
 
-/* ---- there and here ---- */
+/* ---- verification on the device and on the host ---- */
 
-struct said {
+struct outcome {
     int r;
     struct mf_verdict verdict;
 };
 
-static struct said there(const struct output *o, int run)
+static struct outcome verify_on_device(const struct output *o, int run)
 {
     struct mf_verify_input v = o->v;
-    struct said s;
+    struct outcome s;
     v.out = o->run[run];
-    ck_assert(mf_verify_is_there(&v));
+    ck_assert(mf_verify_runs_on_device(&v));
     s.r = mf_verify(&v, &s.verdict);
     ck_assert_msg(s.r >= 0, "%d: %s", s.r, mf_device_emulated_why(device));
     return s;
 }
 
-/* By the host, who has pulled it; the owner is taken off for that long. */
-static struct said here(const struct output *o, int run)
+/* Verifies on the host after a pull, with device verification disabled. */
+static struct outcome verify_on_host(const struct output *o, int run)
 {
     struct mf_verify_input v = o->v;
-    struct mf_device_data *maker = o->run[run]->maker;
-    struct said s;
+    struct mf_device_data *device_data = o->run[run]->device_data;
+    struct outcome s;
     v.out = o->run[run];
-    v.out->maker = NULL;
+    v.out->device_data = NULL;
     s.r = mf_verify(&v, &s.verdict);
-    v.out->maker = maker;
+    v.out->device_data = device_data;
     return s;
 }
 
-static void assert_same(const struct said *a, const struct said *b, const char *what)
+static void assert_same(const struct outcome *a, const struct outcome *b, const char *what)
 {
     ck_assert_msg(a->r == b->r && strcmp(a->verdict.reason, b->verdict.reason) == 0,
-                  "%s: there %d %s\nhere %d %s", what, a->r, a->verdict.reason, b->r, b->verdict.reason);
+                  "%s: device %d %s\nhost %d %s", what, a->r, a->verdict.reason, b->r, b->verdict.reason);
     if (a->r == 0)
         ck_assert_msg(fabs(a->verdict.err - b->verdict.err) <= 1e-9 &&
                           fabs(a->verdict.row_err - b->verdict.row_err) <=
                               1e-5 * b->verdict.row_err + 1e-12 &&
                           fabs(a->verdict.row_limit - b->verdict.row_limit) <= 1e-6 * b->verdict.row_limit,
-                      "%s: there %g %g %g, here %g %g %g", what, a->verdict.err, a->verdict.row_err,
+                      "%s: device %g %g %g, host %g %g %g", what, a->verdict.err, a->verdict.row_err,
                       a->verdict.row_limit, b->verdict.err, b->verdict.row_err, b->verdict.row_limit);
 }
 
-/* The host's memory holds something else, so that who looks there has seen what the device has. */
-static void spoil(const struct mf_guarded *g)
+/* Overwrites the host copy, so that a change shows whether the host pulled the output. */
+static void overwrite_host_copy(const struct mf_guarded *g)
 {
     memset(g->ref.part[0], 0x11, (size_t)mf_part_bytes(&g->parts[0]));
 }
@@ -214,7 +218,7 @@ static bool is_near(double a, double b)
     return (isnan(a) && isnan(b)) || (isinf(a) && isinf(b)) || fabs(a - b) <= 1e-5 * fabs(b);
 }
 
-/* Each row, by the device, with the z that it has itself, and then, when it was pulled, by the host. */
+/* Compares each row's statistics: by the device with its own z, then by the host after a pull. */
 static void assert_same_rows(const struct output *o, const char *what)
 {
     const struct mf_guarded *g = o->run[0];
@@ -222,9 +226,9 @@ static void assert_same_rows(const struct output *o, const char *what)
     float scratch[2 * 1024];
     struct mf_verify_row *rows = calloc((size_t)g->parts[0].rows, sizeof(*rows));
     ck_assert_ptr_nonnull(rows);
-    spoil(g);
+    overwrite_host_copy(g);
     own.ref = &o->without_z;
-    ck_assert_int_eq(mf_verify_look_there(&own, rows), 0);
+    ck_assert_int_eq(mf_verify_rows_on_device(&own, rows), 0);
     ck_assert_uint_eq(row_of(g, 0)[0], 0x1111);
     ck_assert_int_eq(mf_region_pull(&g->region), 0);
     for (int64_t p = 0; p < g->parts[0].rows; p++) {
@@ -232,7 +236,7 @@ static void assert_same_rows(const struct output *o, const char *what)
         ck_assert_int_eq(a.source, b.source);
         if (b.source < 0)
             continue;
-        mf_verify_row_look(&o->v, p, g->parts[0].cols, scratch, &b);
+        mf_verify_row_inspect(&o->v, p, g->parts[0].cols, scratch, &b);
         ck_assert_msg(
             a.unwritten == b.unwritten && a.unwritten_at == b.unwritten_at && a.bad == b.bad &&
                 a.bad_at == b.bad_at && a.mismatches == b.mismatches && is_near(a.difference, b.difference) &&
@@ -244,7 +248,7 @@ static void assert_same_rows(const struct output *o, const char *what)
     free(rows);
 }
 
-START_TEST(the_same_is_said)
+START_TEST(device_and_host_agree)
 {
     struct output o;
     if (!output_init(&o, _i))
@@ -256,12 +260,12 @@ START_TEST(the_same_is_said)
         plant(&o, 0, (enum plant)i);
         ck_assert_int_eq(mf_region_push(&o.run[0]->region), 0);
         assert_same_rows(&o, what);
-        spoil(o.run[0]);
-        const struct said device_says = there(&o, 0);
+        overwrite_host_copy(o.run[0]);
+        const struct outcome device_says = verify_on_device(&o, 0);
         ck_assert((row_of(o.run[0], last_row(&o))[0] == 0x1111) == (device_says.r == 0));
-        const struct said host_says = here(&o, 0);
+        const struct outcome host_says = verify_on_host(&o, 0);
         assert_same(&device_says, &host_says, what);
-        /* zeros are zeros with another sign, and times any factor */
+        /* negated or scaled zeros are still zeros */
         bool right = i == NOTHING || (o.v.out->tensor_spec.zeroed && (i == A_ROW || i == AN_EXPERT));
         ck_assert_msg((device_says.r == 0) == right, "%s: %s", what, device_says.verdict.reason);
     }
@@ -269,8 +273,8 @@ START_TEST(the_same_is_said)
 }
 END_TEST
 
-/* What is added up is zeroed first and holds no poison: bits like those are values. */
-START_TEST(sums_have_no_poison)
+/* Accumulated outputs are zeroed first and are not poisoned: bits equal to the poison are values. */
+START_TEST(accumulated_output_has_no_poison)
 {
     struct output o;
     if (!output_init(&o, 3))
@@ -279,7 +283,7 @@ START_TEST(sums_have_no_poison)
     plant(&o, 0, A_HOLE);
     ck_assert_int_eq(mf_region_push(&o.run[0]->region), 0);
     assert_same_rows(&o, "sums");
-    const struct said device_says = there(&o, 0), host_says = here(&o, 0);
+    const struct outcome device_says = verify_on_device(&o, 0), host_says = verify_on_host(&o, 0);
     assert_same(&device_says, &host_says, "sums");
     ck_assert_msg(strncmp(device_says.verdict.reason, "not finite: ", 12) == 0, "%s",
                   device_says.verdict.reason);
@@ -287,7 +291,7 @@ START_TEST(sums_have_no_poison)
 }
 END_TEST
 
-/* In the room where the maker notes what it has seen, which it keeps: differences of every row, padding too. */
+/* Leaves differences of every row, padding included, in the scratch memory of device_data. */
 static void leave_differences(struct output *o)
 {
     struct mf_verify_input all = o->v;
@@ -305,17 +309,17 @@ static void leave_differences(struct output *o)
     free(kept);
 }
 
-/* Rows of the second run that are off by so much, by a step that declares a tolerance. */
+/* Rows of the second run scaled by `factor`, for a step that declares `tolerance`. */
 static const struct {
     float factor;
     double tolerance;
     int want;
 } seconds[] = {{1, 0, 0}, {1.01f, 0, 1}, {1.01f, 0.02, 0}, {1.1f, 0.02, 1}};
 
-START_TEST(second_runs)
+START_TEST(second_run_agrees)
 {
     struct output o;
-    struct said device_says, host_says;
+    struct outcome device_says, host_says;
     if (!output_init(&o, _i))
         return;
     for (size_t i = 0; i < MF_ARRAY_LEN(seconds); i++) {
@@ -326,13 +330,13 @@ START_TEST(second_runs)
                     mf_bf16_from_float(mf_bf16_to_float(row_of(o.run[1], p)[c]) * seconds[i].factor);
         }
         ck_assert_int_eq(mf_region_push(&o.run[1]->region), 0);
-        struct mf_device_data *maker = o.run[0]->maker;
-        device_says = host_says = (struct said){.verdict.reason = ""};
-        o.run[0]->maker = NULL;
+        struct mf_device_data *device_data = o.run[0]->device_data;
+        device_says = host_says = (struct outcome){.verdict.reason = ""};
+        o.run[0]->device_data = NULL;
         host_says.r = mf_verify_stable(&o.v, o.run[1], seconds[i].tolerance, &host_says.verdict);
-        o.run[0]->maker = maker;
+        o.run[0]->device_data = device_data;
         leave_differences(&o);
-        spoil(o.run[1]);
+        overwrite_host_copy(o.run[1]);
         device_says.r = mf_verify_stable(&o.v, o.run[1], seconds[i].tolerance, &device_says.verdict);
         ck_assert_int_eq(device_says.r, seconds[i].want);
         assert_same(&device_says, &host_says, cases[_i].tensor_spec);
@@ -341,7 +345,7 @@ START_TEST(second_runs)
 }
 END_TEST
 
-/* ---- a device without room ---- */
+/* ---- failing allocations ---- */
 
 static void *(*alloc)(struct mf_device *d, size_t bytes);
 static int until_full;
@@ -351,8 +355,9 @@ static void *alloc_until_full(struct mf_device *d, size_t bytes)
     return until_full-- == 0 ? NULL : alloc(d, bytes);
 }
 
-/* The reference's copy, what a look takes, what the second takes: each may be the one that is not there. */
-START_TEST(a_full_device_leaves_it_to_the_host)
+/* Fails in turn: the copy of the reference, the first verification's buffers, the second verification's
+ * buffers. */
+START_TEST(allocation_failure_falls_back_to_host)
 {
     struct output o;
     if (!output_init(&o, 2))
@@ -362,17 +367,17 @@ START_TEST(a_full_device_leaves_it_to_the_host)
     ops.alloc = alloc_until_full;
     device->ops = &ops;
     for (int i = 0; i < 2; i++) {
-        spoil(o.run[0]);
+        overwrite_host_copy(o.run[0]);
         until_full = i;
-        struct said s = there(&o, 0);
+        struct outcome s = verify_on_device(&o, 0);
         ck_assert_msg(s.r == 0, "%s", s.verdict.reason);
         ck_assert_int_lt(until_full, 0);
         ck_assert_uint_ne(row_of(o.run[0], last_row(&o))[0], 0x1111);
     }
-    spoil(o.run[0]);
-    spoil(o.run[1]);
+    overwrite_host_copy(o.run[0]);
+    overwrite_host_copy(o.run[1]);
     until_full = 0;
-    struct said s = {.r = mf_verify_stable(&o.v, o.run[1], 0, &s.verdict)};
+    struct outcome s = {.r = mf_verify_stable(&o.v, o.run[1], 0, &s.verdict)};
     ck_assert_int_eq(s.r, 0);
     ck_assert_uint_ne(row_of(o.run[1], last_row(&o))[0], 0x1111);
     output_release(&o);
@@ -392,8 +397,9 @@ static void *alloc_and_note(struct mf_device *d, size_t bytes)
     return p;
 }
 
-/* A kernel may have written over the device's copy of the reference: what is right is not refused for it, and the copy is made anew. */
-START_TEST(the_host_has_the_last_word)
+/* A kernel may overwrite the device's copy of the reference: a correct output is not rejected because of it,
+ * and the copy is created again. */
+START_TEST(overwritten_reference_copy_recreated)
 {
     struct output o;
     if (!output_init(&o, 2))
@@ -402,7 +408,7 @@ START_TEST(the_host_has_the_last_word)
     alloc = ops.alloc;
     ops.alloc = alloc_and_note;
     device->ops = &ops;
-    struct said s = there(&o, 0);
+    struct outcome s = verify_on_device(&o, 0);
     ck_assert_int_eq(s.r, 0);
     ck_assert_uint_ge(largest, (size_t)(o.v.data->shape.token * o.v.data->shape.topk * 272) * sizeof(float));
     void *garbage = malloc(largest);
@@ -411,8 +417,8 @@ START_TEST(the_host_has_the_last_word)
     ck_assert_int_eq(device->ops->copy(device, largest_at, garbage, largest), 0);
     free(garbage);
     for (int i = 0; i < 2; i++) {
-        spoil(o.run[0]);
-        s = there(&o, 0);
+        overwrite_host_copy(o.run[0]);
+        s = verify_on_device(&o, 0);
         ck_assert_msg(s.r == 0, "%s", s.verdict.reason);
         ck_assert((row_of(o.run[0], last_row(&o))[0] == 0x1111) == (i == 1));
     }
@@ -420,15 +426,15 @@ START_TEST(the_host_has_the_last_word)
 }
 END_TEST
 
-/* A reference that is more than its share of the device's memory stays with the host. */
-START_TEST(a_large_reference_stays)
+/* A reference that exceeds its share of device memory stays on the host. */
+START_TEST(large_reference_stays_on_host)
 {
     struct output o;
     if (!output_init(&o, 0))
         return;
     device->info.memory_bytes = 1 << 16;
-    spoil(o.run[0]);
-    struct said s = there(&o, 0);
+    overwrite_host_copy(o.run[0]);
+    struct outcome s = verify_on_device(&o, 0);
     ck_assert_msg(s.r == 0, "%s", s.verdict.reason);
     ck_assert_uint_ne(row_of(o.run[0], last_row(&o))[0], 0x1111);
     output_release(&o);
@@ -437,17 +443,17 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("verify_there");
-    TCase *tests = tcase_create("verify_there");
+    Suite *suite = suite_create("verify_on_device");
+    TCase *tests = tcase_create("verify_on_device");
 
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, the_same_is_said, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tests, sums_have_no_poison);
-    tcase_add_loop_test(tests, second_runs, 0,
-                        MF_ARRAY_LEN(cases) - 1); /* but zeros, which no factor changes */
-    tcase_add_test(tests, a_full_device_leaves_it_to_the_host);
-    tcase_add_test(tests, the_host_has_the_last_word);
-    tcase_add_test(tests, a_large_reference_stays);
+    tcase_add_loop_test(tests, device_and_host_agree, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tests, accumulated_output_has_no_poison);
+    tcase_add_loop_test(tests, second_run_agrees, 0,
+                        MF_ARRAY_LEN(cases) - 1); /* the zeroed output is excluded: no factor changes it */
+    tcase_add_test(tests, allocation_failure_falls_back_to_host);
+    tcase_add_test(tests, overwritten_reference_copy_recreated);
+    tcase_add_test(tests, large_reference_stays_on_host);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

@@ -95,7 +95,8 @@ static int compile(struct mf_device *base, const struct mf_code *codes, size_t n
         return -ENOMEM;
     if (!paths)
         paths = own;
-    /* The one to wait for follows behind the one to start. Two of one path are made once. */
+    /* Keeps up to at_once compilers running: starts job i and waits for job i - at_once. Equal paths are
+     * built once. */
     for (size_t i = 0; i < n + (size_t)at_once; i++) {
         if (i < n) {
             path_of(d, &codes[i], paths[i]);
@@ -208,7 +209,7 @@ static int device_copy(struct mf_device *base, void *to, const void *from, size_
     return 0;
 }
 
-/* Nothing here has a speed: a launch takes a millisecond. */
+/* The emulator has no meaningful speed: every launch counts as one millisecond. */
 static int device_time(struct mf_device *base, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     int r = 0;
@@ -222,7 +223,7 @@ static int device_time(struct mf_device *base, mf_launch_fn launch, void *contex
 
 /* ---- the device ---- */
 
-void mf_device_emulated_know(struct mf_device *d, const void *memory, size_t bytes, bool writable)
+void mf_device_emulated_allow(struct mf_device *d, const void *memory, size_t bytes, bool writable)
 {
     if (!memory)
         mf_known_forget(&device_of(d)->known);
@@ -274,7 +275,7 @@ int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf
             .class = {.cu_num = cores}, .model = MODEL, .memory_bytes = UINT64_C(1) << 30, .cores = cores}};
     mf_format(d->base.info.class.gfx, sizeof(d->base.info.class.gfx), "%s", gfx);
     d->flavour = flavour;
-    d->seed = seed + 2; /* 0 and 1 are orders of their own */
+    d->seed = seed + 2; /* seeds 0 and 1 select the ascending and descending order */
     mf_format(d->folder, sizeof(d->folder), "%s/moefarm-emulator-XXXXXX",
               getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     int r = mkdtemp(d->folder) ? mf_object_prepare(d->folder) : -errno;

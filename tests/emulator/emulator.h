@@ -1,8 +1,8 @@
-/* The dialect on the emulator, for g++ on the host: what a GPU's compiler gives. Included by dialect.h in the place of the
- * GPUs' own, with MF_EMULATOR being the lanes of a wave: 32 is NVIDIA's flavour, 64 AMD's.
+/* Implements the dialect's primitives on the host for g++. Included by dialect.h instead of a GPU vendor's
+ * header. MF_EMULATOR is the number of lanes of a wave: 32 emulates NVIDIA, 64 AMD.
  *
- * Lanes are fibers of one thread. Shared variables are thread-local ones, so that they have addresses of their own, which
- * the emulator exchanges when it turns from a block to another. */
+ * Lanes are fibers of one thread. __shared__ variables are thread_local variables, so they lie in a separate
+ * address range; the emulator saves and restores it when it switches blocks. */
 #pragma once
 
 #include <math.h>
@@ -18,17 +18,17 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
-/* The emulator's own work is no access of the kernel. */
-#define MF_HIDDEN static inline __attribute__((no_sanitize_thread))
-/* A word that stands for one instruction: the emulator hears from where it is called. */
-#define MF_WORD static __attribute__((no_sanitize_thread, noinline))
-#define MF_PC   __builtin_return_address(0)
+/* Emulator code: its loads and stores are not reported as accesses of the kernel. */
+#define MF_UNINSTRUMENTED static inline __attribute__((no_sanitize_thread))
+/* A primitive that stands for one instruction: it is not inlined, so its return address locates the call. */
+#define MF_INSTRUCTION static __attribute__((no_sanitize_thread, noinline))
+#define MF_PC          __builtin_return_address(0)
 
 extern struct mf_emulator_calls *mf_emulator; /* beside.cc */
 
-/* ---- what the compiler knows ---- */
+/* ---- compiler built-ins ---- */
 
-/* They do not change while a lane lives. */
+/* Constant during the life of a lane. */
 static __attribute__((no_sanitize_thread, noinline, const)) mf_emulator_dim mf_now_thread()
 {
     return mf_emulator->now.thread;
@@ -50,7 +50,7 @@ static __attribute__((no_sanitize_thread, noinline, const)) mf_emulator_dim mf_n
 #define blockDim  mf_now_block_dim()
 #define gridDim   mf_now_grid_dim()
 
-MF_HIDDEN void __syncthreads()
+MF_UNINSTRUMENTED void __syncthreads()
 {
     mf_emulator->barrier(mf_emulator);
 }
@@ -67,17 +67,17 @@ static inline u32 __float_as_uint(float f)
     memcpy(&v, &f, 4);
     return v;
 }
-#define __expf(x) expf(x) /* libm has the name for itself */
+#define __expf(x) expf(x) /* the C library declares __expf itself */
 
-/* ---- what flavours share ---- */
+/* ---- shared by both vendors ---- */
 
 template <class T> struct mf_exchange {
     T value;
     int by;
 };
 
-/* Every lane gets what lane from(l, by) brought; its own where there is no such lane. */
-template <class T, int (*FROM)(int, int)> MF_HIDDEN void mf_exchange_all(void **lanes)
+/* Gives every lane the value of lane FROM(l, by), or its own value if there is no such lane. */
+template <class T, int (*FROM)(int, int)> MF_UNINSTRUMENTED void mf_exchange_all(void **lanes)
 {
     T taken[MF_EMULATOR];
     for (int l = 0; l < MF_EMULATOR; l++) {
@@ -89,14 +89,14 @@ template <class T, int (*FROM)(int, int)> MF_HIDDEN void mf_exchange_all(void **
     for (int l = 0; l < MF_EMULATOR; l++)
         ((mf_exchange<T> *)lanes[l])->value = taken[l];
 }
-/* A float's exponent is 112 above; infinities and NaN have the highest of both. */
+/* The exponent bias of float is 112 higher; the highest exponent means infinity or NaN in both formats. */
 MF_DEVICE float mf_f16(u32 bits)
 {
     const float v = __uint_as_float((bits & 0x7fff) << 13) * 0x1p112f;
     const u32 magnitude = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 | (bits & 0x3ff) << 13 : __float_as_uint(v);
     return __uint_as_float(magnitude | (bits & 0x8000) << 16);
 }
-/* d += a·b, each sum in the order of K. */
+/* d += a·b, summed in ascending order of k. */
 template <int K, int COLS>
 static __attribute__((no_sanitize_thread, optimize("O3"))) void
 mf_multiply(const double (&a)[16][K], const double (&b)[K][COLS], double (&d)[16][COLS])

@@ -1,6 +1,7 @@
-/* AMD's instructions on the emulator, as clang's builtins name them: dialect_amd.h itself is compiled above them. Matrix
- * instructions go by the maps of AMD's matrix instruction calculator: each lane brings its registers, the last of the wave
- * multiplies. Sums of an instruction are made in double and rounded once. */
+/* AMD's instructions on the emulator, under the names of clang's builtins; dialect_amd.h is compiled on top
+ * of them. Matrix instructions follow the register maps of AMD's matrix instruction calculator: each lane
+ * passes its registers, and the last lane of the wave computes the product. An instruction sums in double and
+ * rounds once. */
 #pragma once
 
 /* ---- lanes ---- */
@@ -15,18 +16,19 @@ MF_DEVICE u32 __builtin_amdgcn_mbcnt_hi(u32 mask, u32 more)
     const u32 lane = threadIdx.x % 64;
     return more + (lane < 32 ? 0 : __builtin_popcount(mask & ((1u << (lane - 32)) - 1)));
 }
-static inline int mf_lane_named(int lane, int address)
+static inline int mf_lane_addressed(int lane, int address)
 {
     (void)lane;
     return address / 4 % 64;
 }
-MF_WORD i32 __builtin_amdgcn_ds_bpermute(i32 address, i32 v)
+MF_INSTRUCTION i32 __builtin_amdgcn_ds_bpermute(i32 address, i32 v)
 {
     mf_exchange<i32> e = {v, address};
-    mf_emulator->meet(mf_emulator, "ds_bpermute", &e, mf_exchange_all<i32, mf_lane_named>, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "ds_bpermute", &e, mf_exchange_all<i32, mf_lane_addressed>,
+                                 MF_PC);
     return e.value;
 }
-MF_HIDDEN void mf_ballot_all(void **lanes)
+MF_UNINSTRUMENTED void mf_ballot_all(void **lanes)
 {
     u64 set = 0;
     for (int l = 0; l < 64; l++)
@@ -34,17 +36,17 @@ MF_HIDDEN void mf_ballot_all(void **lanes)
     for (int l = 0; l < 64; l++)
         *(u64 *)lanes[l] = set;
 }
-MF_WORD u64 __builtin_amdgcn_uicmp(u32 a, u32 b, int not_equal)
+MF_INSTRUCTION u64 __builtin_amdgcn_uicmp(u32 a, u32 b, int not_equal)
 {
     u64 mine = a != b;
     (void)not_equal;
-    mf_emulator->meet(mf_emulator, "v_cmp", &mine, mf_ballot_all, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "v_cmp", &mine, mf_ballot_all, MF_PC);
     return mine;
 }
-/* With the fences around it: what the wave wrote to LDS is there for the wave. */
-MF_WORD void __builtin_amdgcn_wave_barrier()
+/* Orders the wave's LDS accesses, together with the fences around it. */
+MF_INSTRUCTION void __builtin_amdgcn_wave_barrier()
 {
-    mf_emulator->meet(mf_emulator, "wave_barrier", NULL, NULL, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "wave_barrier", NULL, NULL, MF_PC);
 }
 #define __builtin_amdgcn_fence(order, scope) ((void)0)
 
@@ -54,25 +56,25 @@ MF_WORD void __builtin_amdgcn_wave_barrier()
 #define __HIP_MEMORY_SCOPE_AGENT      0
 #define __HIP_MEMORY_SCOPE_WORKGROUP  0
 
-template <class T> MF_HIDDEN T __hip_atomic_load(T *p, int, int)
+template <class T> MF_UNINSTRUMENTED T __hip_atomic_load(T *p, int, int)
 {
     return *(volatile T *)p;
 }
-template <class T> MF_HIDDEN void __hip_atomic_store(T *p, T v, int, int)
+template <class T> MF_UNINSTRUMENTED void __hip_atomic_store(T *p, T v, int, int)
 {
     *p = v;
 }
-template <class T> MF_HIDDEN T __hip_atomic_fetch_add(T *p, T v, int, int)
+template <class T> MF_UNINSTRUMENTED T __hip_atomic_fetch_add(T *p, T v, int, int)
 {
     const T old = *p;
     *p = old + v;
     return old;
 }
-MF_HIDDEN u64 __builtin_amdgcn_s_memrealtime()
+MF_UNINSTRUMENTED u64 __builtin_amdgcn_s_memrealtime()
 {
     return mf_emulator->clock_ns(mf_emulator) / 10;
 }
-MF_HIDDEN void __builtin_amdgcn_s_sleep(int)
+MF_UNINSTRUMENTED void __builtin_amdgcn_s_sleep(int)
 {
     mf_emulator->pause(mf_emulator);
 }
@@ -96,14 +98,14 @@ MF_DEVICE u32 __builtin_amdgcn_perm(u32 a, u32 b, u32 at)
 
 /* ---- v_mfma_f32_16x16xK, v_mfma_i32_16x16xK ---- */
 
-/* Lane l has of row l % 16 of a, and of column l % 16 of b, EACH elements from EACH·(l / 16) on along K, and of d rows
- * 4·(l / 16) to that + 3 of column l % 16. */
+/* Lane l holds EACH elements along K, beginning at EACH·(l / 16), of row l % 16 of a and of column l % 16 of
+ * b. Of d it holds rows 4·(l / 16) to 4·(l / 16) + 3 of column l % 16. */
 template <int EACH, class SUM> struct mf_product {
     SUM d[4];
     float a[EACH], b[EACH];
 };
 
-template <int EACH, class SUM> MF_HIDDEN void mf_product_all(void **lanes)
+template <int EACH, class SUM> MF_UNINSTRUMENTED void mf_product_all(void **lanes)
 {
     double a[16][4 * EACH], b[4 * EACH][16], d[16][16];
     for (int l = 0; l < 64; l++) {
@@ -122,35 +124,36 @@ template <int EACH, class SUM> MF_HIDDEN void mf_product_all(void **lanes)
     }
 }
 
-/* CDNA 2 takes subnormals of 16 bits for zeros (PyTorch, numerical accuracy: "reduced precision ... on AMD Instinct MI200"). */
+/* CDNA 2 flushes 16-bit subnormals to zero (PyTorch, numerical accuracy: "reduced precision ... on AMD
+ * Instinct MI200"). */
 #ifdef __gfx90a__
 #    define MF_IS_FLUSHED(bits, exponent) (((bits) & (exponent)) == 0)
 #else
 #    define MF_IS_FLUSHED(bits, exponent) false
 #endif
-MF_HIDDEN float mf_bf16_element(u64 bits)
+MF_UNINSTRUMENTED float mf_bf16_element(u64 bits)
 {
     return MF_IS_FLUSHED(bits, 0x7f80) ? 0.0f : __uint_as_float((u32)bits << 16);
 }
-MF_HIDDEN float mf_f16_element(u64 bits)
+MF_UNINSTRUMENTED float mf_f16_element(u64 bits)
 {
     return MF_IS_FLUSHED(bits, 0x7c00) ? 0.0f : mf_f16((u32)bits);
 }
-/* Bias 8; no -0, whose code is the NaN. */
-MF_HIDDEN float mf_fnuz_element(u64 bits)
+/* e4m3 FNUZ: bias 8; the code of -0 means NaN. */
+MF_UNINSTRUMENTED float mf_fnuz_element(u64 bits)
 {
     const u32 e = bits >> 3 & 15, m = bits & 7;
     const float v = e == 0 ? (float)m * 0x1p-10f : __uint_as_float((e + 119) << 23 | m << 20);
     return bits == 0x80 ? NAN : bits & 0x80 ? -v : v;
 }
 
-MF_HIDDEN float mf_s8_element(u64 bits)
+MF_UNINSTRUMENTED float mf_s8_element(u64 bits)
 {
     return (float)(signed char)bits;
 }
 
 template <int EACH, float (*ELEMENT)(u64), class SUM = float, class T, class D>
-MF_HIDDEN D mf_product_of_waves(const char *name, const T &a, const T &b, D c, const void *pc)
+MF_UNINSTRUMENTED D mf_wave_product(const char *name, const T &a, const T &b, D c, const void *pc)
 {
     const int bits = (int)sizeof(T) * 8 / EACH;
     const u64 mask = ((u64)1 << bits) - 1;
@@ -163,31 +166,34 @@ MF_HIDDEN D mf_product_of_waves(const char *name, const T &a, const T &b, D c, c
         p.b[k] = ELEMENT(b_bits >> bits * k & mask);
     }
     memcpy(p.d, &c, sizeof(p.d));
-    mf_emulator->meet(mf_emulator, name, &p, mf_product_all<EACH, SUM>, pc);
+    mf_emulator->wave_collective(mf_emulator, name, &p, mf_product_all<EACH, SUM>, pc);
     memcpy(&c, p.d, sizeof(p.d));
     return c;
 }
-template <class T, class D> MF_WORD D __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(T a, T b, D c, int, int, int)
+template <class T, class D>
+MF_INSTRUCTION D __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(T a, T b, D c, int, int, int)
 {
-    return mf_product_of_waves<4, mf_bf16_element>("mfma_bf16", a, b, c, MF_PC);
+    return mf_wave_product<4, mf_bf16_element>("mfma_bf16", a, b, c, MF_PC);
 }
-template <class T, class D> MF_WORD D __builtin_amdgcn_mfma_f32_16x16x16f16(T a, T b, D c, int, int, int)
+template <class T, class D>
+MF_INSTRUCTION D __builtin_amdgcn_mfma_f32_16x16x16f16(T a, T b, D c, int, int, int)
 {
-    return mf_product_of_waves<4, mf_f16_element>("mfma_f16", a, b, c, MF_PC);
+    return mf_wave_product<4, mf_f16_element>("mfma_f16", a, b, c, MF_PC);
 }
-template <class T, class D> MF_WORD D __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(T a, T b, D c, int, int, int)
+template <class T, class D>
+MF_INSTRUCTION D __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(T a, T b, D c, int, int, int)
 {
-    return mf_product_of_waves<8, mf_fnuz_element>("mfma_fp8", a, b, c, MF_PC);
+    return mf_wave_product<8, mf_fnuz_element>("mfma_fp8", a, b, c, MF_PC);
 }
 #ifdef __gfx90a__
-template <class D> MF_WORD D __builtin_amdgcn_mfma_i32_16x16x16i8(i32 a, i32 b, D c, int, int, int)
+template <class D> MF_INSTRUCTION D __builtin_amdgcn_mfma_i32_16x16x16i8(i32 a, i32 b, D c, int, int, int)
 {
-    return mf_product_of_waves<4, mf_s8_element, i32>("mfma_i8", a, b, c, MF_PC);
+    return mf_wave_product<4, mf_s8_element, i32>("mfma_i8", a, b, c, MF_PC);
 }
 #else
-template <class D> MF_WORD D __builtin_amdgcn_mfma_i32_16x16x32_i8(i64 a, i64 b, D c, int, int, int)
+template <class D> MF_INSTRUCTION D __builtin_amdgcn_mfma_i32_16x16x32_i8(i64 a, i64 b, D c, int, int, int)
 {
-    return mf_product_of_waves<8, mf_s8_element, i32>("mfma_i8", a, b, c, MF_PC);
+    return mf_wave_product<8, mf_s8_element, i32>("mfma_i8", a, b, c, MF_PC);
 }
 #endif
 

@@ -1,13 +1,13 @@
-/* NVIDIA's words on the emulator, those that dialect_nvidia.h makes of an instruction each. Matrix instructions go by the lane
- * maps of the PTX ISA (ldmatrix; mma.m16n8k16): each lane brings its registers, the last of the wave multiplies. Sums of a
- * step are made in double and rounded once. */
+/* The primitives of dialect_nvidia.h on the emulator. Matrix instructions follow the register maps of the PTX
+ * ISA (ldmatrix; mma.m16n8k16): each lane passes its registers, and the last lane of the warp computes the
+ * product. An instruction sums in double and rounds once. */
 #pragma once
 
 #define MF_BOUNDS(threads, blocks)
 #include "nvidia_plain.h"
 #include "soft.h"
 
-/* ---- lanes of a wave ---- */
+/* ---- lanes of a warp ---- */
 
 static inline int mf_lane_xor(int lane, int mask)
 {
@@ -18,26 +18,28 @@ static inline int mf_lane_below(int lane, int delta)
     return lane - delta;
 }
 
-MF_WORD float mf_shuffle_xor(float v, int mask)
+MF_INSTRUCTION float mf_shuffle_xor(float v, int mask)
 {
     mf_exchange<float> e = {v, mask};
-    mf_emulator->meet(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<float, mf_lane_xor>, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<float, mf_lane_xor>,
+                                 MF_PC);
     return e.value;
 }
-MF_WORD i32 mf_shuffle_xor(i32 v, int mask)
+MF_INSTRUCTION i32 mf_shuffle_xor(i32 v, int mask)
 {
     mf_exchange<i32> e = {v, mask};
-    mf_emulator->meet(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<i32, mf_lane_xor>, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_shuffle_xor", &e, mf_exchange_all<i32, mf_lane_xor>, MF_PC);
     return e.value;
 }
-MF_WORD i32 mf_shuffle_up(i32 v, int delta)
+MF_INSTRUCTION i32 mf_shuffle_up(i32 v, int delta)
 {
     mf_exchange<i32> e = {v, delta};
-    mf_emulator->meet(mf_emulator, "mf_shuffle_up", &e, mf_exchange_all<i32, mf_lane_below>, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_shuffle_up", &e, mf_exchange_all<i32, mf_lane_below>,
+                                 MF_PC);
     return e.value;
 }
 
-MF_HIDDEN void mf_match_all(void **lanes)
+MF_UNINSTRUMENTED void mf_match_all(void **lanes)
 {
     u64 same[MF_WAVE];
     for (int l = 0; l < MF_WAVE; l++) {
@@ -48,28 +50,28 @@ MF_HIDDEN void mf_match_all(void **lanes)
     for (int l = 0; l < MF_WAVE; l++)
         *(u64 *)lanes[l] = same[l];
 }
-template <u32 BOUND> MF_WORD u64 mf_match(u32 v)
+template <u32 BOUND> MF_INSTRUCTION u64 mf_match(u32 v)
 {
     u64 mine = v;
-    mf_emulator->meet(mf_emulator, "mf_match", &mine, mf_match_all, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_match", &mine, mf_match_all, MF_PC);
     return mine;
 }
 MF_DEVICE int mf_popcount(u64 v)
 {
     return __builtin_popcountll(v);
 }
-MF_WORD void mf_wave_sync()
+MF_INSTRUCTION void mf_wave_sync()
 {
-    mf_emulator->meet(mf_emulator, "mf_wave_sync", NULL, NULL, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_wave_sync", NULL, NULL, MF_PC);
 }
 
-/* Others add between lanes' turns only: no access that the shadow memory compares. */
-MF_HIDDEN void mf_add_shared(i32 *lds, i32 v)
+/* The addition is atomic because lanes switch only at calls, so the shadow memory need not check it. */
+MF_UNINSTRUMENTED void mf_add_shared(i32 *lds, i32 v)
 {
     *lds += v;
 }
 
-/* Launches begin in turn here. */
+/* Emulated launches run one after another: there is no preceding launch to wait for. */
 MF_DEVICE void mf_begin()
 {
 }
@@ -80,30 +82,31 @@ MF_DEVICE void mf_prefetch_l2(const void *global, u32 bytes)
 
 /* ---- global memory ---- */
 
-MF_WORD void mf_copy_async_16(void *lds, const void *global, bool valid)
+MF_INSTRUCTION void mf_copy_async_16(void *lds, const void *global, bool valid)
 {
     mf_emulator->copy(mf_emulator, lds, global, 16, valid ? 16 : 0, MF_PC);
 }
-MF_WORD void mf_copy_async_4(void *lds, const void *global, bool valid)
+MF_INSTRUCTION void mf_copy_async_4(void *lds, const void *global, bool valid)
 {
     mf_emulator->copy(mf_emulator, lds, global, 4, valid ? 4 : 0, MF_PC);
 }
-MF_WORD void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes)
+MF_INSTRUCTION void mf_copy_async_up_to_4(void *lds, const void *global, i32 bytes)
 {
     mf_emulator->copy(mf_emulator, lds, global, 4, bytes, MF_PC);
 }
-MF_HIDDEN void mf_copy_commit()
+MF_UNINSTRUMENTED void mf_copy_commit()
 {
     mf_emulator->copy_commit(mf_emulator);
 }
-template <int N> MF_HIDDEN void mf_copy_wait()
+template <int N> MF_UNINSTRUMENTED void mf_copy_wait()
 {
     mf_emulator->copy_wait(mf_emulator, N);
 }
 
-/* In a register: a structure might be left by the word where it is stored, which would then be no store of the kernel. */
+/* Returned in a register: a structure could be stored inside the primitive, and that store would escape the
+ * hooks. */
 typedef u32 mf_four __attribute__((vector_size(16)));
-MF_WORD mf_four mf_load_four(const void *p)
+MF_INSTRUCTION mf_four mf_load_four(const void *p)
 {
     mf_emulator->access(mf_emulator, p, 16, MF_ACCESS_READ, MF_PC);
     return *(const mf_four *)p;
@@ -113,7 +116,7 @@ MF_DEVICE mf_16b mf_load_once(const void *p)
     const mf_four v = mf_load_four(p);
     return mf_16b{v[0], v[1], v[2], v[3]};
 }
-MF_WORD i32 mf_load_shared_by_grid_4(const void *p)
+MF_INSTRUCTION i32 mf_load_shared_by_grid_4(const void *p)
 {
     mf_emulator->access(mf_emulator, p, 4, MF_ACCESS_READ, MF_PC);
     return *(const i32 *)p;
@@ -148,7 +151,8 @@ MF_DEVICE float mf_f16_high(u32 two)
     return mf_f16(two >> 16);
 }
 
-/* e4m3 has 4 bits of exponent around 7, no infinities, and one NaN of each sign. As f16 every value is a normal one. */
+/* e4m3 has 4 exponent bits with bias 7, no infinities, and one NaN per sign. Every value is a normal f16
+ * number. */
 MF_DEVICE u32 mf_fp8_to_f16(u32 code)
 {
     const u32 sign = (code & 0x80) << 8, e = code >> 3 & 15, m = code & 7;
@@ -174,7 +178,7 @@ MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
-/* The farther of the two that the inverse lies between: whoever asks may rely on neither. */
+/* Returns the worse of the two floats around the inverse: callers must be correct with either. */
 MF_DEVICE float mf_inverse_near(float x)
 {
     const float nearest = 1.0f / x, left = fmaf(-nearest, x, 1.0f);
@@ -184,7 +188,7 @@ MF_DEVICE float mf_sigmoid(float x)
 {
     return 1.0f / (1.0f + __expf(-x));
 }
-/* The emulator's kernels are compiled without contraction. */
+/* The emulator's kernels are compiled without contraction into FMA. */
 template <class T> MF_DEVICE T mf_times(T a, T b)
 {
     return a * b;
@@ -197,12 +201,12 @@ template <class T> MF_DEVICE T mf_plus(T a, T b)
 /* ---- ldmatrix ---- */
 
 struct mf_matrix_rows {
-    const void *row; /* of the matrix that the lane names */
-    int n;           /* matrices */
+    const void *row; /* row of a matrix whose address this lane passes */
+    int n;           /* number of matrices */
     u32 r[4];
 };
 
-MF_HIDDEN void mf_load_matrix_all(void **lanes)
+MF_UNINSTRUMENTED void mf_load_matrix_all(void **lanes)
 {
     for (int l = 0; l < MF_WAVE; l++) {
         mf_matrix_rows *mine = (mf_matrix_rows *)lanes[l];
@@ -212,39 +216,39 @@ MF_HIDDEN void mf_load_matrix_all(void **lanes)
         }
     }
 }
-MF_WORD void mf_load_matrix_4(u32 (&r)[4], const void *lds)
+MF_INSTRUCTION void mf_load_matrix_4(u32 (&r)[4], const void *lds)
 {
     mf_matrix_rows rows = {lds, 4, {}};
     mf_emulator->access(mf_emulator, lds, 16, MF_ACCESS_READ, MF_PC);
-    mf_emulator->meet(mf_emulator, "mf_load_matrix_4", &rows, mf_load_matrix_all, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_load_matrix_4", &rows, mf_load_matrix_all, MF_PC);
     memcpy(r, rows.r, sizeof(r));
 }
-/* The addresses of the upper half of the wave are not used. */
-MF_WORD void mf_load_matrix_2(u32 (&r)[2], const void *lds)
+/* The addresses of the upper 16 lanes are ignored. */
+MF_INSTRUCTION void mf_load_matrix_2(u32 (&r)[2], const void *lds)
 {
     mf_matrix_rows rows = {lds, 2, {}};
     if (mf_now_thread().x % MF_WAVE < 16)
         mf_emulator->access(mf_emulator, lds, 16, MF_ACCESS_READ, MF_PC);
-    mf_emulator->meet(mf_emulator, "mf_load_matrix_2", &rows, mf_load_matrix_all, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_load_matrix_2", &rows, mf_load_matrix_all, MF_PC);
     memcpy(r, rows.r, sizeof(r));
 }
 
-/* ---- mma.m16n8k32, of int8 ---- */
+/* ---- mma.m16n8k32 for int8 ---- */
 
-struct mf_count_product {
+struct mf_int8_product {
     i32 *d;
     u32 a[4], b[2];
 };
 
-/* Lane 4·g + t has of row g or g + 8 and columns 4·t to that + 3, or those 16 on, the registers below; of b with rows and
- * columns exchanged; of d as below. */
-MF_HIDDEN void mf_count_product_all(void **lanes)
+/* With l = 4·g + t, the registers of lane l hold rows g and g + 8 of a, columns 4·t to 4·t + 3 and 16
+ * further. b is transposed. d is indexed as in mf_product_all. */
+MF_UNINSTRUMENTED void mf_int8_product_all(void **lanes)
 {
     double a[16][32], b[32][8], d[16][8];
     for (int l = 0; l < MF_WAVE; l++) {
-        const mf_count_product *p = (const mf_count_product *)lanes[l];
+        const mf_int8_product *p = (const mf_int8_product *)lanes[l];
         const int g = l / 4, t = l % 4;
-        for (int i = 0; i < 16; i++) /* register i / 4, its byte i % 4 */
+        for (int i = 0; i < 16; i++) /* register i / 4, byte i % 4 */
             a[g + i / 4 % 2 * 8][4 * t + i % 4 + i / 8 * 16] = (signed char)(p->a[i / 4] >> 8 * (i % 4));
         for (int i = 0; i < 8; i++)
             b[4 * t + i % 4 + i / 4 * 16][g] = (signed char)(p->b[i / 4] >> 8 * (i % 4));
@@ -254,13 +258,13 @@ MF_HIDDEN void mf_count_product_all(void **lanes)
     mf_multiply(a, b, d);
     for (int l = 0; l < MF_WAVE; l++) {
         for (int i = 0; i < 4; i++)
-            ((const mf_count_product *)lanes[l])->d[i] = (i32)d[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
+            ((const mf_int8_product *)lanes[l])->d[i] = (i32)d[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
     }
 }
-MF_WORD void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+MF_INSTRUCTION void mf_mma_s8(i32 (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
-    mf_count_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    mf_emulator->meet(mf_emulator, "mf_mma_s8", &p, mf_count_product_all, MF_PC);
+    mf_int8_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    mf_emulator->wave_collective(mf_emulator, "mf_mma_s8", &p, mf_int8_product_all, MF_PC);
 }
 
 /* ---- mma.m16n8k16 ---- */
@@ -271,21 +275,21 @@ struct mf_product {
     bool bf16;
 };
 
-MF_HIDDEN float mf_product_element(u32 two, int high, bool bf16)
+MF_UNINSTRUMENTED float mf_product_element(u32 two, int high, bool bf16)
 {
     const u32 bits = high ? two >> 16 : two & 0xffff;
     return bf16 ? __uint_as_float(bits << 16) : mf_f16(bits);
 }
 
-/* Lane 4·g + t has of row g or g + 8 and column 2·t + i, or that + 8, the registers below; of b with rows and columns
- * exchanged. */
-MF_HIDDEN void mf_product_all(void **lanes)
+/* With l = 4·g + t, the registers of lane l hold rows g and g + 8 of a, columns 2·t + i and 2·t + i + 8. b is
+ * transposed. */
+MF_UNINSTRUMENTED void mf_product_all(void **lanes)
 {
     double a[16][16], b[16][8], d[16][8];
     for (int l = 0; l < MF_WAVE; l++) {
         const mf_product *p = (const mf_product *)lanes[l];
         const int g = l / 4, t = l % 4;
-        for (int i = 0; i < 8; i++) /* register i / 2, its low or high half */
+        for (int i = 0; i < 8; i++) /* register i / 2, low or high half */
             a[g + (i / 2 % 2) * 8][2 * t + i % 2 + i / 4 * 8] =
                 mf_product_element(p->a[i / 2], i % 2, p->bf16);
         for (int i = 0; i < 4; i++) {
@@ -299,29 +303,29 @@ MF_HIDDEN void mf_product_all(void **lanes)
             ((const mf_product *)lanes[l])->d[i] = (float)d[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
     }
 }
-MF_WORD void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+MF_INSTRUCTION void mf_mma_bf16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     mf_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, true};
-    mf_emulator->meet(mf_emulator, "mf_mma_bf16", &p, mf_product_all, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_mma_bf16", &p, mf_product_all, MF_PC);
 }
-MF_WORD void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
+MF_INSTRUCTION void mf_mma_f16(float (&d)[4], const u32 (&a)[MF_MMA_A], const u32 (&b)[MF_MMA_B])
 {
     mf_product p = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, false};
-    mf_emulator->meet(mf_emulator, "mf_mma_f16", &p, mf_product_all, MF_PC);
+    mf_emulator->wave_collective(mf_emulator, "mf_mma_f16", &p, mf_product_all, MF_PC);
 }
 
-/* ---- time, and between blocks ---- */
+/* ---- time and grid synchronisation ---- */
 
-MF_HIDDEN u64 mf_clock_ns()
+MF_UNINSTRUMENTED u64 mf_clock_ns()
 {
     return mf_emulator->clock_ns(mf_emulator);
 }
-MF_HIDDEN void mf_pause()
+MF_UNINSTRUMENTED void mf_pause()
 {
     mf_emulator->pause(mf_emulator);
 }
 
-MF_HIDDEN void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
+MF_UNINSTRUMENTED void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
 {
     __syncthreads();
     if (mf_now_thread().x == 0) {
@@ -332,7 +336,7 @@ MF_HIDDEN void mf_grid_arrive(u32 *barrier, u32 *ret_generation)
         }
     }
 }
-MF_HIDDEN void mf_grid_wait(u32 *barrier, u32 generation)
+MF_UNINSTRUMENTED void mf_grid_wait(u32 *barrier, u32 generation)
 {
     while (mf_now_thread().x == 0 && *(volatile u32 *)(barrier + 1) == generation)
         mf_pause();

@@ -1,5 +1,6 @@
-/* A kernel of everything that needs order: LDS between waves and within one, copies in the background over two places of a
- * ring, a __shared__ variable, shuffles, and the meeting of all blocks. a.mode breaks one of them (faults.h). */
+/* Kernel that uses everything that needs ordering: LDS shared between and within waves, asynchronous copies
+ * to the two stages of a ring buffer, a __shared__ variable, shuffles, and a grid barrier. a.mode breaks one
+ * of them (faults.h). */
 #include "dialect.h"
 #include "faults.h"
 
@@ -17,7 +18,7 @@ MF_DEVICE void land(const mf_copy_4 &way, u32 *place)
     mf_copy_finish_4(way, place + threadIdx.x);
 }
 
-/* Through the ring: what comes first, what comes second, and what comes in the second's place. */
+/* Copies three tiles through the ring buffer; the third reuses the stage of the second. */
 MF_DEVICE u32 stream(const fault_args &a, u32 *ring)
 {
     const u32 t = threadIdx.x;
@@ -56,12 +57,12 @@ MF_DEVICE u32 exchange(const fault_args &a, u32 sum, u32 *room)
         __syncthreads();
     room[(t + 64) % N] = sum;
     own[t] = sum;
-    if (a.mode != FAULT_OWN_BARRIER)
+    if (a.mode != FAULT_STATIC_BARRIER)
         __syncthreads();
     return sum + own[N - 1 - t] + room[t];
 }
 
-MF_DEVICE u32 meet(const fault_args &a, u32 sum)
+MF_DEVICE u32 wave_collective(const fault_args &a, u32 sum)
 {
     if (a.mode == FAULT_STUCK && threadIdx.x == 7)
         __syncthreads();
@@ -92,21 +93,21 @@ extern "C" __global__ void MF_BOUNDS(FAULT_LANES, 1) mf_faults(const fault_args 
 {
     extern __shared__ u32 lds[];
     u32 *out = a.out + blockIdx.x * N, generation;
-    u32 sum = meet(a, exchange(a, stream(a, lds), lds + 2 * N)) + stray(a, lds);
+    u32 sum = wave_collective(a, exchange(a, stream(a, lds), lds + 2 * N)) + stray(a, lds);
 
     out[threadIdx.x] = sum;
     if (a.mode != FAULT_NO_ARRIVAL || blockIdx.x == 0) {
         mf_grid_arrive(mf_barrier, &generation);
         mf_grid_wait(mf_barrier, generation);
     }
-    /* the other block's, from here on */
+    /* below, the values of the other block */
     sum += mf_load_shared_by_grid(a.out + (1 - blockIdx.x) * N + threadIdx.x / 4 * 4).x;
     mf_grid_arrive(mf_barrier, &generation);
     mf_grid_wait(mf_barrier, generation);
     out[threadIdx.x] = sum;
 }
 
-/* Of a wave that is not whole; any mode but none asks for a lane that is not there. */
+/* Runs in an incomplete wave; every mode except FAULT_NONE makes a collective call there. */
 extern "C" __global__ void mf_short_wave(const fault_args a)
 {
     a.out[threadIdx.x] = a.mode == FAULT_NONE ? threadIdx.x + 1 : (u32)mf_shuffle_up((i32)threadIdx.x, 1);

@@ -5,7 +5,8 @@
 
 #if defined(__x86_64__)
 
-/* rdi: where to keep the stack pointer that stops; rsi: the one to go on with. Callee-saved registers lie on the stack. */
+/* rdi: where to save the current stack pointer; rsi: stack pointer to resume. Callee-saved registers are on
+ * the stack. */
 __asm__(".text\n"
         ".type mf_fiber_swap, @function\n"
         "mf_fiber_swap:\n"
@@ -26,7 +27,7 @@ __asm__(".text\n"
         "    ret\n"
         ".size mf_fiber_swap, . - mf_fiber_swap\n"
         ".type mf_fiber_enter, @function\n"
-        "mf_fiber_enter:\n" /* first return of a fiber: r12 the function, r13 its argument */
+        "mf_fiber_enter:\n" /* first return of a new fiber: r12 holds fn, r13 its argument */
         "    movq %r13, %rdi\n"
         "    callq *%r12\n"
         "    ud2\n"
@@ -39,7 +40,7 @@ void mf_fiber_start(struct mf_fiber *f, void *stack, size_t bytes, mf_fiber_fn f
 {
     uintptr_t *top = (uintptr_t *)((uintptr_t)((char *)stack + bytes) / 16 * 16);
 
-    /* r15, r14, r13, r12, rbx, rbp, where to return: after that the stack is aligned for a call */
+    /* r15, r14, r13, r12, rbx, rbp, return address; then the stack is aligned for a call */
     top -= 7;
     memset(top, 0, 7 * sizeof(*top));
     top[2] = (uintptr_t)argument;
@@ -57,7 +58,8 @@ void mf_fiber_switch(struct mf_fiber *from, struct mf_fiber *to)
 
 #    include <ucontext.h>
 
-/* The context of a fiber lies at the top of its stack; that of the thread that switches to it first, in its own frame. */
+/* A fiber's context lies at the top of its stack; the context of the thread that first switches to it, in its
+ * own frame. */
 struct start {
     ucontext_t context;
     mf_fiber_fn fn;

@@ -13,12 +13,12 @@
 #    define ASAN_UNPOISON_MEMORY_REGION(p, bytes) ((void)0)
 #endif
 
-#define LANES_MAX   1024  /* of a block, as on every GPU */
-#define SPINS_MAX   20000 /* turns of all blocks in which nothing else was done */
-#define NOT_YET     0xff  /* in every byte of LDS: NaN, and no index */
-#define GUARD_BYTES 4096u
+#define LANES_MAX     1024  /* lanes per block, as on every GPU */
+#define SPINS_MAX     20000 /* consecutive rounds over all blocks without progress */
+#define UNINITIALISED 0xff  /* fills LDS: NaN as a float, invalid as an index */
+#define GUARD_BYTES   4096u
 
-/* ---- whose turn it is ---- */
+/* ---- schedule ---- */
 
 static uint32_t draw(struct grid *g, uint32_t below)
 {
@@ -45,14 +45,15 @@ static bool run_lane(struct grid *g, struct lane *l)
     g->calls.now.thread = (struct mf_emulator_dim){l->index, 0, 0};
     g->calls.now.stack = (uintptr_t)l->stack;
     mf_fiber_switch(&g->scheduler, &l->fiber);
-    return l->state != SPINS;
+    return l->state != POLLING;
 }
 
-/* Until all its lanes wait for others, or now and then less; -> whether anything but spinning was done. */
+/* Runs until all lanes wait for other lanes, or sometimes stops earlier. Returns true if a lane did more than
+ * poll. */
 static bool run_wave(struct grid *g, struct wave *w)
 {
     uint32_t order[64], n = w->n_lanes;
-    bool went_on = false, again = true;
+    bool progress = false, again = true;
 
     while (again) {
         again = false;
@@ -61,36 +62,36 @@ static bool run_wave(struct grid *g, struct wave *w)
             if (w->lanes[order[i]].state != READY)
                 continue;
             again = true;
-            went_on |= run_lane(g, &w->lanes[order[i]]);
+            progress |= run_lane(g, &w->lanes[order[i]]);
         }
         if (g->failed || (g->launch->seed > 1 && draw(g, 8) == 0))
             break;
     }
-    return went_on;
+    return progress;
 }
 
-static void put_in_place(struct grid *g, struct block *b)
+static void activate(struct grid *g, struct block *b)
 {
     const struct mf_emulator_module *m = g->launch->module;
 
     g->calls.now.block = b->at;
-    if (g->in_place == b)
+    if (g->active == b)
         return;
-    if (g->in_place)
-        memcpy(g->in_place->shared, m->shared, g->shared_bytes);
+    if (g->active)
+        memcpy(g->active->shared, m->shared, g->shared_bytes);
     memcpy(m->shared, b->shared, g->shared_bytes);
-    g->in_place = b;
+    g->active = b;
 }
 
-/* Until it waits for another block. */
+/* Runs until the block waits for another block. */
 static bool run_block(struct grid *g, struct block *b)
 {
     uint32_t order[LANES_MAX];
-    bool went_on = false, again = true;
+    bool progress = false, again = true;
 
-    put_in_place(g, b);
+    activate(g, b);
     for (uint32_t i = 0; i < g->n_lanes; i++) {
-        if (b->lanes[i].state == SPINS)
+        if (b->lanes[i].state == POLLING)
             b->lanes[i].state = READY;
     }
     while (again && !g->failed) {
@@ -98,12 +99,12 @@ static bool run_block(struct grid *g, struct block *b)
         put_in_order(g, g->n_waves, order);
         for (uint32_t i = 0; i < g->n_waves && !g->failed; i++)
             again |= run_wave(g, &b->waves[order[i]]);
-        went_on |= again;
+        progress |= again;
     }
-    return went_on;
+    return progress;
 }
 
-/* ---- the end ---- */
+/* ---- end of a launch ---- */
 
 static bool is_done(const struct grid *g)
 {
@@ -114,7 +115,7 @@ static bool is_done(const struct grid *g)
     return true;
 }
 
-static void say_stuck(struct grid *g)
+static void explain_deadlock(struct grid *g)
 {
     const struct block *b = g->blocks;
     uint32_t n[ENDED + 1] = {0};
@@ -124,35 +125,36 @@ static void say_stuck(struct grid *g)
         b++;
     for (uint32_t i = 0; i < g->n_lanes; i++) {
         n[b->lanes[i].state]++;
-        if (b->lanes[i].state == MEETS)
+        if (b->lanes[i].state == IN_COLLECTIVE)
             name = b->lanes[i].wave->name;
     }
-    (void)snprintf(g->why, MF_EMULATOR_WHY_MAX,
-                   "block %u cannot go on: %u lanes wait at a barrier, %u at %s for others of their wave, %u "
-                   "for another "
-                   "block, %u have ended",
-                   b->at.x, n[WAITS], n[MEETS], *name ? name : "a call", n[SPINS], n[ENDED]);
+    (void)snprintf(
+        g->why, MF_EMULATOR_WHY_MAX,
+        "block %u is deadlocked: %u lanes wait at a barrier, %u at %s for other lanes of their wave, "
+        "%u for another block, "
+        "%u have ended",
+        b->at.x, n[AT_BARRIER], n[IN_COLLECTIVE], *name ? name : "a call", n[POLLING], n[ENDED]);
     g->failed = true;
 }
 
 static void run_all(struct grid *g, uint32_t *order)
 {
     for (int spins = 0; !g->failed && !is_done(g);) {
-        bool went_on = false, spun = false;
+        bool progress = false, spun = false;
         put_in_order(g, g->n_blocks, order);
         for (uint32_t i = 0; i < g->n_blocks && !g->failed; i++) {
             if (g->blocks[order[i]].n_live > 0)
-                went_on |= run_block(g, &g->blocks[order[i]]);
+                progress |= run_block(g, &g->blocks[order[i]]);
         }
         for (uint32_t i = 0; i < g->n_blocks * g->n_lanes && !spun; i++)
-            spun = g->lanes[i].state == SPINS;
-        spins = went_on ? 0 : spins + 1;
-        if (!went_on && !g->failed && (!spun || spins > SPINS_MAX))
-            say_stuck(g);
+            spun = g->lanes[i].state == POLLING;
+        spins = progress ? 0 : spins + 1;
+        if (!progress && !g->failed && (!spun || spins > SPINS_MAX))
+            explain_deadlock(g);
     }
 }
 
-/* ---- making and releasing ---- */
+/* ---- allocation and release ---- */
 
 static void enter(void *argument)
 {
@@ -177,7 +179,7 @@ static int make_block(struct grid *g, uint32_t index)
     b->shared = malloc(g->shared_bytes + 1);
     if (!b->shadow || !b->shared)
         return -ENOMEM;
-    memset(b->shared, NOT_YET, g->shared_bytes);
+    memset(b->shared, UNINITIALISED, g->shared_bytes);
     for (uint32_t i = 0; i < g->n_lanes; i++) {
         struct wave *w = &b->waves[i / l->wave_lanes];
         unsigned char *room =
@@ -223,7 +225,7 @@ static void release(struct grid *g)
         (void)mf_shadow_free(g->blocks[b].shadow);
         free(g->blocks[b].shared);
     }
-    /* lanes of a launch that a fault ended have left frames there */
+    /* lanes of a failed launch leave poisoned frames on their stacks */
     if (g->stacks != MAP_FAILED)
         ASAN_UNPOISON_MEMORY_REGION(g->stacks, lanes * (MF_EMULATOR_STACK + GUARD_BYTES));
     if (g->stacks != MAP_FAILED)
@@ -236,8 +238,9 @@ static void release(struct grid *g)
 static bool is_legal(const struct mf_emulator_launch *l, char *why)
 {
     if (l->block.x == 0 || l->block.x > LANES_MAX || l->block.y != 1 || l->block.z != 1)
-        (void)snprintf(why, MF_EMULATOR_WHY_MAX, "a block of %ux%ux%u lanes: a row of at most %d is emulated",
-                       l->block.x, l->block.y, l->block.z, LANES_MAX);
+        (void)snprintf(why, MF_EMULATOR_WHY_MAX,
+                       "a block of %ux%ux%u lanes: expected one dimension of 1 to %d", l->block.x, l->block.y,
+                       l->block.z, LANES_MAX);
     else if (l->lds > MF_EMULATOR_LDS)
         (void)snprintf(why, MF_EMULATOR_WHY_MAX, "%u bytes of LDS; a block has %d", l->lds, MF_EMULATOR_LDS);
     else

@@ -1,11 +1,12 @@
 /* Runs a grid of blocks of lanes on one thread.
  *
- * Every lane is a fiber and all blocks are there from the start. A lane runs until it has to meet others; a wave runs until
- * all its lanes wait for the block, a block until it waits for another. Whose turn it is says the seed: 0 is lowest first, 1
- * highest first, any other draws lanes and waves anew each time and leaves a wave now and then in between.
+ * Every lane is a fiber, and all blocks exist from the start. A lane runs until it waits for other lanes, a
+ * wave until all its lanes wait for the block, a block until it waits for another block. The seed selects the
+ * order: 0 runs the lowest lane first, 1 the highest first, any other value draws a new order of lanes and
+ * waves each time and sometimes switches away from a wave early.
  *
- * The first fault ends the launch: an access out of bounds, one that is not ordered after another lane's (shadow.h), lanes
- * of a wave that meet at different calls, or a grid that can not go on. */
+ * The first fault ends the launch: an access out of bounds, an access that is not ordered after another
+ * lane's access (shadow.h), lanes of a wave at different collective calls, or a deadlock of the grid. */
 #pragma once
 
 #include <stddef.h>
@@ -16,17 +17,17 @@
 
 #define MF_EMULATOR_WHY_MAX 512
 
-/* An object of kernels that is loaded (object.h). */
+/* A loaded object of kernels (object.h). */
 struct mf_emulator_module {
     mf_emulator_bind_fn bind;
-    uintptr_t image, image_end; /* what the object has of its own: constants and __device__ variables */
-    unsigned char *shared;      /* its __shared__ variables, and behind them the launches' LDS */
+    uintptr_t image, image_end; /* address range of the object's constants and __device__ variables */
+    unsigned char *shared;      /* the object's __shared__ variables, then the launch's LDS */
     size_t lds_at;
 };
 
 struct mf_emulator_launch {
     const struct mf_emulator_module *module;
-    mf_emulator_call_fn call; /* a function of it */
+    mf_emulator_call_fn call; /* one of the module's kernels */
     uint32_t wave_lanes;
     struct mf_emulator_dim grid, block;
     uint32_t lds; /* bytes */
@@ -35,6 +36,6 @@ struct mf_emulator_launch {
     struct mf_known *known;
 };
 
-/* 0; -EFAULT: the fault in why, with the lane's place and the address in the kernel's image, *ret_pc (0: none); -EINVAL:
- * no such launch; -ENOMEM. */
+/* Returns 0 on success. -EFAULT: a fault, described in `why` with block and lane; *ret_pc is its address
+ * relative to the module's image, 0 if unknown. -EINVAL: invalid launch; -ENOMEM. */
 int mf_emulator_run(const struct mf_emulator_launch *l, char why[MF_EMULATOR_WHY_MAX], uintptr_t *ret_pc);

@@ -1,4 +1,4 @@
-/* A launch as the scheduler (grid.c) and the calls of its lanes (lane.c) share it. */
+/* State of a launch, shared by the scheduler (grid.c) and the calls of lanes (lane.c). */
 #pragma once
 
 #include <stdbool.h>
@@ -7,11 +7,11 @@
 #include "emulator/grid.h"
 #include "emulator/shadow.h"
 
-/* READY: goes on when it is its turn. MEETS: at a call of the wave. WAITS: at a barrier of the block. SPINS: for another
- * block; READY again when its block's turn comes. */
-enum lane_state { READY, MEETS, WAITS, SPINS, ENDED };
+/* READY: runnable. IN_COLLECTIVE: waits at a collective call of its wave. AT_BARRIER: waits at a barrier of
+ * the block. POLLING: polls for another block and becomes READY when its own block runs again. */
+enum lane_state { READY, IN_COLLECTIVE, AT_BARRIER, POLLING, ENDED };
 
-/* A copy in the background. Groups count from 0; those below lane.groups are committed. */
+/* An asynchronous copy. Groups are numbered from 0; groups below lane.groups are committed. */
 struct copy {
     void *to;
     const void *from;
@@ -25,16 +25,16 @@ struct lane {
     struct wave *wave;
     uint32_t index; /* in the block */
     enum lane_state state;
-    void *mine; /* what it brought to where it meets */
+    void *mine; /* its argument of the collective call */
     unsigned char *stack;
-    struct copy *copies; /* in the order they were asked for */
+    struct copy *copies; /* in the order they were started */
     uint32_t n_copies, cap_copies, groups;
 };
 
 struct wave {
     struct lane *lanes;
-    uint32_t index, n_lanes; /* the last one of a block may be short */
-    uint32_t n_there;        /* of its lanes, at `name` */
+    uint32_t index, n_lanes; /* the last wave of a block may be incomplete */
+    uint32_t n_there;        /* lanes that have arrived at the collective call `name` */
     uint32_t epoch;
     const char *name;
 };
@@ -45,17 +45,18 @@ struct block {
     struct wave *waves;
     uint32_t n_live, n_waiting, epoch;
     struct mf_shadow *shadow;
-    unsigned char *shared; /* its variables while another block's are in place */
+    unsigned char *shared; /* saved __shared__ variables while another block is active */
 };
 
 struct grid {
-    struct mf_emulator_calls calls; /* first: the calls get its address */
+    /* must be first: the functions of `calls` cast its address to struct grid */
+    struct mf_emulator_calls calls;
     const struct mf_emulator_launch *launch;
-    struct block *blocks, *in_place;
-    struct lane *lanes, *lane; /* all; the one that runs */
+    struct block *blocks, *active; /* active: its shared variables are in the module */
+    struct lane *lanes, *lane;     /* all lanes; the running one */
     struct wave *waves;
-    uint32_t n_blocks, n_lanes, n_waves; /* blocks; lanes and waves of a block */
-    size_t shared_bytes;                 /* of a block: its variables and the launch's LDS */
+    uint32_t n_blocks, n_lanes, n_waves; /* in the grid; per block; per block */
+    size_t shared_bytes;                 /* per block: __shared__ variables and LDS of the launch */
     unsigned char *stacks;
     struct mf_fiber scheduler;
     uint64_t random, ticks;
@@ -64,13 +65,13 @@ struct grid {
     uintptr_t pc;
 };
 
-/* The words of mf_emulator_calls. */
+/* Fills in the function pointers of `e`. */
 void mf_lane_bind(struct mf_emulator_calls *e);
-/* Ends the launch with a fault of the running lane; does not return, which AddressSanitizer must not be told: it would look
- * for the end of the thread's own stack. */
+/* Ends the launch with a fault of the running lane. Does not return, but must not be declared _Noreturn:
+ * AddressSanitizer would then unpoison the thread's own stack. */
 void mf_lane_fault(struct grid *g, const void *pc, const char *format, ...)
     __attribute__((format(printf, 3, 4), noinline));
-/* Goes on elsewhere until the scheduler comes back. */
-void mf_lane_give_way(struct grid *g);
-/* The lane's function is done. */
+/* Suspends the running lane until the scheduler resumes it. */
+void mf_lane_yield(struct grid *g);
+/* Marks the running lane as finished. */
 void mf_lane_end(struct grid *g);

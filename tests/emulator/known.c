@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first range that begins beyond the address. */
+/* Returns the index of the first range that starts above the address. */
 static size_t beyond(const struct mf_known *k, uintptr_t at)
 {
     size_t low = 0, high = k->n;

@@ -1,5 +1,5 @@
-/* Memory that kernels may touch: the buffers that a launch was handed, each by its exact bounds. Everything else is out of
- * bounds, as it would be on a device where nothing happens to lie beside. */
+/* Memory that kernels may access: registered buffers with their exact bounds. Every other address is out of
+ * bounds, even where a device would have mapped memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,14 +12,14 @@ struct mf_known_range {
 };
 
 struct mf_known {
-    struct mf_known_range *ranges; /* by address, apart from each other */
-    size_t n, cap, last;           /* last: where the last question was answered */
+    struct mf_known_range *ranges; /* sorted by address, disjoint */
+    size_t n, cap, last;           /* last: index of the previous result of mf_known_below */
 };
 
-/* -ENOMEM; -EEXIST: it overlaps another. One that is there already may become writable. */
+/* -ENOMEM; -EEXIST: overlaps another range. Adding the same range again may make it writable. */
 int mf_known_add(struct mf_known *k, const void *p, size_t bytes, bool writable);
-/* The range that begins nearest below or at the address; NULL: none. */
+/* Returns the range with the highest start at or below the address; NULL if there is none. */
 const struct mf_known_range *mf_known_below(struct mf_known *k, uintptr_t at);
-void mf_known_remove(struct mf_known *k, const void *p); /* the range that begins there */
-void mf_known_forget(struct mf_known *k);                /* all of them */
+void mf_known_remove(struct mf_known *k, const void *p); /* removes the range that starts at p */
+void mf_known_forget(struct mf_known *k);                /* removes all ranges */
 void mf_known_release(struct mf_known *k);

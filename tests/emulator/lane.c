@@ -10,7 +10,7 @@ static struct grid *grid_of(struct mf_emulator_calls *e)
     return (struct grid *)e;
 }
 
-void mf_lane_give_way(struct grid *g)
+void mf_lane_yield(struct grid *g)
 {
     mf_fiber_switch(&g->lane->fiber, &g->scheduler);
 }
@@ -27,17 +27,17 @@ void mf_lane_fault(struct grid *g, const void *pc, const char *format, ...)
     g->pc = pc ? (uintptr_t)pc - g->launch->module->image : 0;
     g->failed = true;
     while (g->failed)
-        mf_lane_give_way(g);
+        mf_lane_yield(g);
 }
 
-/* ---- meeting ---- */
+/* ---- collective calls ---- */
 
 static void release_block(struct block *b, uint32_t n_lanes)
 {
     b->epoch++;
     b->n_waiting = 0;
     for (uint32_t i = 0; i < n_lanes; i++) {
-        if (b->lanes[i].state == WAITS)
+        if (b->lanes[i].state == AT_BARRIER)
             b->lanes[i].state = READY;
     }
 }
@@ -47,14 +47,14 @@ static void barrier(struct mf_emulator_calls *e)
     struct grid *g = grid_of(e);
     struct lane *l = g->lane;
 
-    l->state = WAITS;
+    l->state = AT_BARRIER;
     if (++l->block->n_waiting == l->block->n_live)
         release_block(l->block, g->n_lanes);
     else
-        mf_lane_give_way(g);
+        mf_lane_yield(g);
 }
 
-/* The others wait for those that are left. */
+/* Lanes that have ended no longer count for the barrier. */
 void mf_lane_end(struct grid *g)
 {
     struct block *b = g->lane->block;
@@ -63,39 +63,39 @@ void mf_lane_end(struct grid *g)
     if (--b->n_live > 0 && b->n_waiting == b->n_live)
         release_block(b, g->n_lanes);
     for (;;)
-        mf_lane_give_way(g);
+        mf_lane_yield(g);
 }
 
-static void meet(struct mf_emulator_calls *e, const char *name, void *mine, void (*all)(void **lanes),
-                 const void *pc)
+static void wave_collective(struct mf_emulator_calls *e, const char *name, void *mine,
+                            void (*all)(void **lanes), const void *pc)
 {
     struct grid *g = grid_of(e);
     struct lane *l = g->lane;
     struct wave *w = l->wave;
     uint32_t n = g->launch->wave_lanes;
-    void *brought[64];
+    void *arguments_of_lanes[64];
 
     if (w->n_lanes < n)
         mf_lane_fault(g, pc,
-                      "is at %s in a wave of %u lanes: what a lane hears of others that are not there "
-                      "is not emulated",
+                      "is at %s in a wave of %u lanes: collective calls of "
+                      "incomplete waves are not emulated",
                       name, w->n_lanes);
     if (w->n_there > 0 && w->name != name && strcmp(w->name, name) != 0)
         mf_lane_fault(g, pc, "is at %s, other lanes of its wave are at %s", name, w->name);
     w->name = name;
     l->mine = mine;
-    l->state = MEETS;
+    l->state = IN_COLLECTIVE;
     if (++w->n_there < n) {
-        mf_lane_give_way(g);
+        mf_lane_yield(g);
         return;
     }
     w->n_there = 0;
     for (uint32_t i = 0; i < n; i++) {
-        brought[i] = w->lanes[i].mine;
+        arguments_of_lanes[i] = w->lanes[i].mine;
         w->lanes[i].state = READY;
     }
     if (all)
-        all(brought);
+        all(arguments_of_lanes);
     else
         w->epoch++;
 }
@@ -103,11 +103,11 @@ static void meet(struct mf_emulator_calls *e, const char *name, void *mine, void
 static void pause_lane(struct mf_emulator_calls *e)
 {
     struct grid *g = grid_of(e);
-    g->lane->state = SPINS;
-    mf_lane_give_way(g);
+    g->lane->state = POLLING;
+    mf_lane_yield(g);
 }
 
-/* Time goes on with every look at it. */
+/* Each call advances the clock by 100 ns. */
 static uint64_t clock_ns(struct mf_emulator_calls *e)
 {
     return grid_of(e)->ticks += 100;
@@ -129,7 +129,7 @@ static void note(struct grid *g, enum mf_shadow_event event, size_t at, size_t b
     mf_lane_fault(g, pc, "%s: %zu bytes of a __shared__ variable", why, bytes);
 }
 
-/* Bounds of LDS; false: the address is elsewhere. */
+/* Returns false if the address is not in shared memory, otherwise checks the bounds and sets its offset. */
 static bool is_shared(struct grid *g, uintptr_t p, size_t bytes, const void *pc, size_t *ret_at)
 {
     const struct mf_emulator_module *m = g->launch->module;
@@ -167,7 +167,8 @@ static void check_global(struct grid *g, uintptr_t p, size_t bytes, bool writes,
 static void check_alignment(struct grid *g, const void *p, size_t bytes, const void *pc)
 {
     if (bytes <= 16 && (uintptr_t)p % bytes != 0)
-        mf_lane_fault(g, pc, "accesses %zu bytes at an address that is no multiple of it (remainder %zu)",
+        mf_lane_fault(g, pc,
+                      "accesses %zu bytes at an address that is not a multiple of the size (remainder %zu)",
                       bytes, (size_t)((uintptr_t)p % bytes));
 }
 
@@ -177,7 +178,7 @@ static void on_access(struct mf_emulator_calls *e, const void *p, uint32_t bytes
     bool writes = kind & MF_ACCESS_WRITE;
     size_t at = 0;
 
-    if (!(kind & MF_ACCESS_LOOSE))
+    if (!(kind & MF_ACCESS_UNALIGNED))
         check_alignment(g, p, bytes, pc);
     if (is_shared(g, (uintptr_t)p, bytes, pc, &at))
         note(g, writes ? MF_SHADOW_WRITE : MF_SHADOW_READ, at, bytes, pc);
@@ -185,10 +186,10 @@ static void on_access(struct mf_emulator_calls *e, const void *p, uint32_t bytes
         check_global(g, (uintptr_t)p, bytes, writes, pc);
 }
 
-/* ---- copies in the background ---- */
+/* ---- asynchronous copies ---- */
 
-static void ask_copy(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes,
-                     uint32_t read, const void *pc)
+static void start_copy(struct mf_emulator_calls *e, void *lds, const void *global, uint32_t bytes,
+                       uint32_t read, const void *pc)
 {
     struct grid *g = grid_of(e);
     struct lane *l = g->lane;
@@ -201,7 +202,7 @@ static void ask_copy(struct mf_emulator_calls *e, void *lds, const void *global,
         check_alignment(g, global, bytes, pc);
         check_global(g, (uintptr_t)global, read, false, pc);
     }
-    note(g, MF_SHADOW_ASK, at, bytes, pc);
+    note(g, MF_SHADOW_COPY_START, at, bytes, pc);
     if (l->n_copies == l->cap_copies) {
         uint32_t cap = l->cap_copies ? l->cap_copies * 2 : 64;
         struct copy *more = reallocarray(l->copies, cap, sizeof(*more));
@@ -220,7 +221,8 @@ static void copy_commit(struct mf_emulator_calls *e)
 
 static void land(struct grid *g, const struct copy *c)
 {
-    note(g, MF_SHADOW_LAND, (size_t)((unsigned char *)c->to - g->launch->module->shared), c->bytes, NULL);
+    note(g, MF_SHADOW_COPY_DONE, (size_t)((unsigned char *)c->to - g->launch->module->shared), c->bytes,
+         NULL);
     memcpy(c->to, c->from, c->read);
     memset((char *)c->to + c->read, 0, c->bytes - c->read);
 }
@@ -242,8 +244,8 @@ void mf_lane_bind(struct mf_emulator_calls *e)
 {
     e->access = on_access;
     e->barrier = barrier;
-    e->meet = meet;
-    e->copy = ask_copy;
+    e->wave_collective = wave_collective;
+    e->copy = start_copy;
     e->copy_commit = copy_commit;
     e->copy_wait = copy_wait;
     e->pause = pause_lane;

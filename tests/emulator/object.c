@@ -18,7 +18,7 @@ extern char **environ;
 
 static const struct mf_flavour flavours[] = {
     {"sm_89", "", 32},
-    {"sm_90", "", 32}, /* of it only what sm_89 could run as well */
+    {"sm_90", "", 32}, /* only the instructions it shares with sm_89 */
     {"gfx90a", "-D__gfx90a__", 64},
     {"gfx942", "-D__gfx942__", 64},
 };
@@ -63,8 +63,8 @@ int mf_object_prepare(const char *folder)
     return r < 0 ? r : mf_object_finish(child) ? 0 : -ENOENT;
 }
 
-/* The first run says which functions there are, as __global__ marks them. In the second one loads and stores become calls of
- * beside.cc's hooks; without the option's own library. */
+/* The preprocessor run lists the kernels, which __global__ marks. The compiler run turns loads and stores
+ * into calls of the hooks in beside.cc; libtsan is not linked. */
 int mf_object_start(const struct mf_object_build *b, const char *path, pid_t *ret)
 {
     char of[COMMAND_MAX / 2], command[COMMAND_MAX];
@@ -135,10 +135,10 @@ static int open_object(struct mf_object *o, char *why, size_t why_cap)
     *(void **)&lds = dlsym(o->handle, "mf_emulator_lds");
     kernels = dlsym(o->handle, "mf_emulator_kernels");
     if (!o->module.bind || !lds || !kernels || !kernels->name) {
-        mf_format(why, why_cap, "%s is no object of kernels", o->path);
+        mf_format(why, why_cap, "%s contains no kernels", o->path);
         return -ENOEXEC;
     }
-    /* the first use of thread-local variables is what gives them a place */
+    /* thread-local variables have no address before their first use */
     unsigned char *at = lds();
     (void)dl_iterate_phdr(take_segments, o);
     o->module.lds_at = (size_t)(at - o->module.shared);

@@ -1,7 +1,7 @@
-/* A source of GPU kernels as a shared object for the host: compiled by g++, loaded, and its functions by name.
+/* Compiles a GPU kernel source with g++ into a shared object for the host, loads it and looks up its kernels.
  *
- * Compiling works in a folder of the caller's and takes the source and its headers from another, so that what is compiled is
- * what is there: this tree's own kernels, or texts that somebody was handed. */
+ * Objects are built in a folder of the caller. The source and its headers come from a second folder: either
+ * this tree's kernels or texts passed to hipRTC. */
 #pragma once
 
 #include <limits.h>
@@ -11,30 +11,31 @@
 #include "emulator/calls.h"
 #include "emulator/grid.h"
 
-/* An architecture as its compiler has it. */
+/* An emulated GPU architecture. */
 struct mf_flavour {
     const char *gfx, *define;
     uint32_t wave_lanes;
 };
-/* "sm_89", "gfx90a" or "gfx942"; NULL: another. */
+/* "sm_89", "sm_90", "gfx90a" or "gfx942"; NULL for others. */
 const struct mf_flavour *mf_flavour_find(const char *gfx);
 
-/* What every object has beside its kernels, into the folder, once. -ENOENT: there is no compiler. */
+/* Compiles beside.cc, which every object links, into the folder. Call once per folder. -ENOENT: g++ is
+ * missing. */
 int mf_object_prepare(const char *folder);
 
 struct mf_object_build {
-    const char *folder;  /* prepared */
-    const char *sources; /* where `source` and what it includes is */
+    const char *folder;  /* passed to mf_object_prepare */
+    const char *sources; /* folder of `source` and its includes */
     const char *source;  /* "tile.hip" */
     const struct mf_flavour *flavour;
     const char *options; /* " -DNAME=VALUE …" */
 };
-/* Starts a process that makes `path`, which is whole or not there; its words go to `path`.log. */
+/* Starts a process that builds `path` (created atomically) and writes compiler messages to `path`.log. */
 int mf_object_start(const struct mf_object_build *b, const char *path, pid_t *ret);
-/* Waits for it. */
+/* Waits for the process; true if it succeeded. */
 bool mf_object_finish(pid_t child);
 
-/* A function of an object that is loaded. */
+/* A kernel of a loaded object. */
 struct mf_object_function {
     struct mf_object *object;
     const struct mf_emulator_kernel *kernel;
@@ -43,14 +44,14 @@ struct mf_object {
     struct mf_emulator_module module;
     void *handle;
     char path[PATH_MAX];
-    struct mf_object_function *functions; /* the last has no kernel */
+    struct mf_object_function *functions; /* terminated by an entry without kernel */
 };
-/* -ENOENT or -ENOEXEC with the sentence in why; -ENOMEM. */
+/* -ENOENT or -ENOEXEC with the reason in `why`; -ENOMEM. */
 int mf_object_load(const char *path, char *why, size_t why_cap, struct mf_object **ret);
 struct mf_object *mf_object_unload(struct mf_object *o);
-/* NULL: it has none of that name. Valid until the object is unloaded. */
+/* Returns NULL if there is no kernel of that name. Valid until the object is unloaded. */
 struct mf_object_function *mf_object_find(struct mf_object *o, const char *name);
 
-/* Adds to why where in a kernel's source an address of the object is, "… (tile.hip:340)", past the words that it is inlined
- * from; where binutils can say it. */
+/* Appends to `why` the kernel source line of an address of the object, "… (tile.hip:340)", outside inlined
+ * dialect primitives. Appends nothing without binutils. */
 void mf_object_add_line(const struct mf_object *o, uintptr_t pc, char *why, size_t why_cap);

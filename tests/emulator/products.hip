@@ -1,6 +1,6 @@
-/* One product of matrix operands on their way through LDS as tile.hip has them: d[16, MF_MMA_COLS] = a · b transposed, with
- * rows of MF_MMA_BYTES along K. MF_FORMAT 0: bf16, 1: f16, 2: e4m3 by way of f16,
- * 3: e4m3 as the instruction takes it, 4: int8. */
+/* One matrix product with operands loaded through LDS as in tile.hip: d[16, MF_MMA_COLS] = a · transposed b,
+ * with rows of MF_MMA_BYTES along K. MF_FORMAT 0: bf16, 1: f16, 2: e4m3 converted to f16, 3: e4m3 passed to
+ * the instruction, 4: int8. */
 #include "dialect.h"
 
 struct product_args {
@@ -9,7 +9,7 @@ struct product_args {
     float *d;
 };
 
-MF_DEVICE void take(u8 *lds, const void *from, i32 rows)
+MF_DEVICE void load(u8 *lds, const void *from, i32 rows)
 {
     for (i32 i = threadIdx.x; i < rows * MF_MMA_BYTES / 4; i += MF_WAVE)
         ((u32 *)lds)[i] = ((const u32 *)from)[i];
@@ -22,8 +22,8 @@ extern "C" __global__ void MF_BOUNDS(MF_WAVE, 1) mf_product_of(const product_arg
     u32 w[MF_MMA_A], x[MF_MMA_B];
     float d[4] = {0, 0, 0, 0};
 
-    take(a, args.a, 16);
-    take(b, args.b, MF_MMA_COLS);
+    load(a, args.a, 16);
+    load(b, args.b, MF_MMA_COLS);
     __syncthreads();
     mf_load_matrix_4(w, a + (lane & 15) * MF_MMA_BYTES + (lane >> 4) * 16);
 #if MF_MMA_COLS == 16
@@ -38,10 +38,10 @@ extern "C" __global__ void MF_BOUNDS(MF_WAVE, 1) mf_product_of(const product_arg
 #elif MF_FORMAT == 3
     mf_mma_fp8(d, w, x);
 #elif MF_FORMAT == 4
-    i32 counts[4] = {0, 0, 0, 0};
-    mf_mma_s8(counts, w, x);
+    i32 sums[4] = {0, 0, 0, 0};
+    mf_mma_s8(sums, w, x);
     for (int i = 0; i < 4; i++)
-        d[i] = (float)counts[i];
+        d[i] = (float)sums[i];
 #else
     for (int half = 0; half < 2; half++) {
         u32 wf[MF_MMA_A], xf[MF_MMA_B];

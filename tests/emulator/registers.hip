@@ -1,10 +1,12 @@
-/* The registers of matrix instructions as they are, lane by lane: what NVIDIA's ldmatrix leaves of rows in memory, and what a
- * product of bf16 or, with MF_FORMAT 4, of int8 leaves of registers from memory. */
+/* Exposes the register maps of matrix instructions, lane by lane: what NVIDIA's ldmatrix loads from rows in
+ * memory, and the result of a product of bf16 (int8 with MF_FORMAT 4) with operand registers taken from
+ * memory. */
 #include "dialect.h"
 
 struct register_args {
-    const u32 *in; /* load: four matrices of 8 rows of 8 elements; multiply: a and b, [lanes][MF_MMA_A + MF_MMA_B] */
-    u32 *out;      /* load: [lanes][4 of four matrices, 2 of the first two]; multiply: float [lanes][4] */
+    /* load: four matrices of 8 rows of 8 elements; multiply: a and b, [lanes][MF_MMA_A + MF_MMA_B] */
+    const u32 *in;
+    u32 *out;      /* load: [lanes][4 registers of ldmatrix.x4, 2 of .x2]; multiply: float [lanes][4] */
     i32 multiply, unused;
 };
 
@@ -39,10 +41,10 @@ extern "C" __global__ void MF_BOUNDS(MF_WAVE, 1) mf_registers(const register_arg
     for (int i = 0; i < MF_MMA_A + MF_MMA_B; i++)
         (i < MF_MMA_A ? a[i] : b[i - MF_MMA_A]) = in[i];
 #if MF_FORMAT == 4
-    i32 counts[4] = {0, 0, 0, 0};
-    mf_mma_s8(counts, a, b);
+    i32 sums[4] = {0, 0, 0, 0};
+    mf_mma_s8(sums, a, b);
     for (int i = 0; i < 4; i++)
-        d[i] = (float)counts[i];
+        d[i] = (float)sums[i];
 #else
     mf_mma_bf16(d, a, b);
 #endif

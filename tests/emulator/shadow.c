@@ -3,16 +3,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MANY UINT32_MAX
+#define MANY UINT32_MAX /* several lanes or waves */
 
-/* Epochs count from 1, so that a zeroed cell was never touched. */
+/* Epochs are numbered from 1, so a zeroed cell was never accessed. */
 struct cell {
     uint32_t written, written_wave, writer;
-    uint32_t read, read_wave, reader; /* reader: a lane, or MANY of reading_wave */
-    uint32_t reading_wave;            /* MANY: several */
-    uint32_t state;                   /* of what lies there */
+    uint32_t read, read_wave, reader; /* a lane, or MANY lanes of reading_wave */
+    uint32_t reading_wave;            /* MANY: several waves */
+    uint32_t state;                   /* of the byte's contents */
 };
-enum { NOTHING, DATA, ON_ITS_WAY };
+enum { UNWRITTEN, DATA, COPY_PENDING };
 
 struct mf_shadow {
     uint32_t wave_lanes;
@@ -65,37 +65,37 @@ static void note_read(struct cell *c, const struct mf_shadow_lane *by)
     }
 }
 
-enum whom { NOBODY, WRITER, READER };
+enum party { NOBODY, WRITER, READER };
 
-/* NULL: in order. */
+/* Returns NULL if the access is ordered. */
 static const char *error_of(const struct mf_shadow *s, const struct cell *c, const struct mf_shadow_lane *by,
-                            enum mf_shadow_event event, enum whom *ret_whom)
+                            enum mf_shadow_event event, enum party *ret_whom)
 {
     bool reads = event == MF_SHADOW_READ;
     *ret_whom = WRITER;
-    if (event == MF_SHADOW_LAND)
+    if (event == MF_SHADOW_COPY_DONE)
         return NULL;
-    if (c->state == ON_ITS_WAY)
-        return reads ? "reads what is on its way, in a copy asked for by"
-                     : "overwrites what is on its way, in a copy asked for by";
+    if (c->state == COPY_PENDING)
+        return reads ? "reads the destination of a pending copy started by"
+                     : "overwrites the destination of a pending copy started by";
     if (!follows_write(s, c, by))
-        return reads ? "reads without a barrier what was written by"
-                     : "overwrites without a barrier what was written by";
+        return reads ? "reads, without a barrier, data written by"
+                     : "overwrites, without a barrier, data written by";
     *ret_whom = READER;
     if (!reads && !follows_reads(c, by))
-        return "overwrites without a barrier what was read by";
+        return "overwrites, without a barrier, data read by";
     *ret_whom = NOBODY;
-    return reads && c->state == NOTHING ? "reads what nobody wrote" : NULL;
+    return reads && c->state == UNWRITTEN ? "reads uninitialised data" : NULL;
 }
 
-static void explain(const struct cell *c, const char *error, enum whom whom, char *why, size_t why_cap)
+static void explain(const struct cell *c, const char *error, enum party party, char *why, size_t why_cap)
 {
-    if (whom == NOBODY)
+    if (party == NOBODY)
         (void)snprintf(why, why_cap, "%s", error);
-    else if (whom == READER && c->reader == MANY)
+    else if (party == READER && c->reader == MANY)
         (void)snprintf(why, why_cap, "%s several lanes", error);
     else
-        (void)snprintf(why, why_cap, "%s lane %u", error, whom == READER ? c->reader : c->writer);
+        (void)snprintf(why, why_cap, "%s lane %u", error, party == READER ? c->reader : c->writer);
 }
 
 bool mf_shadow_note(struct mf_shadow *s, const struct mf_shadow_lane *by, enum mf_shadow_event event,
@@ -103,17 +103,17 @@ bool mf_shadow_note(struct mf_shadow *s, const struct mf_shadow_lane *by, enum m
 {
     for (size_t i = at; i < at + bytes; i++) {
         struct cell *c = &s->cells[i];
-        enum whom whom;
-        const char *error = error_of(s, c, by, event, &whom);
+        enum party party;
+        const char *error = error_of(s, c, by, event, &party);
         if (error) {
-            explain(c, error, whom, why, why_cap);
+            explain(c, error, party, why, why_cap);
             return false;
         }
         if (event == MF_SHADOW_READ) {
             note_read(c, by);
             continue;
         }
-        c->state = event == MF_SHADOW_ASK ? ON_ITS_WAY : DATA;
+        c->state = event == MF_SHADOW_COPY_START ? COPY_PENDING : DATA;
         c->written = by->epoch;
         c->written_wave = by->wave_epoch;
         c->writer = by->lane;

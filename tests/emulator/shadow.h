@@ -1,26 +1,27 @@
-/* Shadow memory of a block's LDS: for every byte who wrote and who read it last, and since when.
+/* Shadow memory for a block's LDS: for every byte, the last writer, the last reader and the epochs of both
+ * accesses.
  *
- * Two accesses of different lanes to a byte, of which one writes, need order between them: a barrier of the block, or, for
- * lanes of one wave, a synchronisation of the wave. Which came first in this run does not matter, so an error does not depend
- * on the order that lanes happen to run in. A copy in the background writes from its call until its lane waits for it; in
- * between the bytes are nobody's. */
+ * Two accesses of different lanes to a byte, at least one of them a write, must be separated by a barrier of
+ * the block or, for lanes of one wave, by a synchronisation of the wave. The order of the two in this run
+ * does not matter, so errors do not depend on the schedule. An asynchronous copy writes from its start until
+ * its lane waits for it; until then no lane may access the bytes. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Who accesses: a lane, in its wave and at its block's and its wave's count of synchronisations. */
+/* The accessing lane, its wave, and the number of synchronisations of its block and of its wave so far. */
 struct mf_shadow_lane {
     uint32_t lane, wave, epoch, wave_epoch;
 };
 
-struct mf_shadow; /* of `bytes`, untouched; NULL when out of memory */
+struct mf_shadow; /* mf_shadow_new creates one for `bytes` bytes, all uninitialised; NULL if out of memory */
 struct mf_shadow *mf_shadow_new(size_t bytes, uint32_t wave_lanes);
 struct mf_shadow *mf_shadow_free(struct mf_shadow *s);
 
-enum mf_shadow_event { MF_SHADOW_READ, MF_SHADOW_WRITE, MF_SHADOW_ASK, MF_SHADOW_LAND };
+enum mf_shadow_event { MF_SHADOW_READ, MF_SHADOW_WRITE, MF_SHADOW_COPY_START, MF_SHADOW_COPY_DONE };
 
-/* false: the event is an error, which the sentence says. */
+/* Records an access. Returns false on an error, described in `why`. */
 bool mf_shadow_note(struct mf_shadow *s, const struct mf_shadow_lane *by, enum mf_shadow_event event,
                     size_t at, size_t bytes, char *why, size_t why_cap);

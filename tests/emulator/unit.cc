@@ -1,5 +1,5 @@
-/* One source as a shared object: MF_EMULATOR_SOURCE is its file, MF_EMULATOR_KERNELS its functions, X(mf_tile)…; without
- * them only what is asked for their names. */
+/* Builds one kernel source as a shared object. MF_EMULATOR_SOURCE is the source file, MF_EMULATOR_KERNELS its
+ * kernels: X(mf_tile)X(…). Without MF_EMULATOR_KERNELS the file is only preprocessed, to list the kernels. */
 #include MF_EMULATOR_SOURCE
 
 #ifdef MF_EMULATOR_KERNELS
@@ -19,5 +19,6 @@ template <class ARGS> static constexpr size_t bytes_of(void (*)(const ARGS))
 }
 
 #    define X(name) {#name, call_of<name>, bytes_of(name)},
-extern "C" __attribute__((visibility("default"))) const mf_emulator_kernel mf_emulator_kernels[] = {MF_EMULATOR_KERNELS{}};
+extern "C" __attribute__((visibility("default"))) const mf_emulator_kernel mf_emulator_kernels[] = {
+    MF_EMULATOR_KERNELS{}};
 #endif

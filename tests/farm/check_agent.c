@@ -1,4 +1,4 @@
-/* worker/agent/agent.c and worker/agent/job.c against a coordinator of cardboard. */
+/* Tests worker/agent/agent.c and worker/agent/job.c against a fake coordinator. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 /* ---- tests ---- */
 
-START_TEST(says_who_it_is)
+START_TEST(sends_hello)
 {
     start_agent("{}");
     _cleanup_(cJSON_Deletep) cJSON *hello = expect(MF_MESSAGE_HELLO);
@@ -29,7 +29,7 @@ START_TEST(says_who_it_is)
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(hello, "running")), 0);
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(hello, "families")), 1);
     ck_assert_str_eq(text_of(mf_json_object(hello, "device"), "class"), "gfx942/304");
-    /* It says so again until it is answered. */
+    /* HELLO is repeated until it is answered. */
     skip(MF_MESSAGE_HELLO);
     welcome("[]");
     _cleanup_(cJSON_Deletep) cJSON *ready = expect(MF_MESSAGE_READY);
@@ -37,14 +37,14 @@ START_TEST(says_who_it_is)
 }
 END_TEST
 
-START_TEST(enumerates_in_pieces)
+START_TEST(enumerates_in_several_results)
 {
     join("{}");
     tell(MF_MESSAGE_UNIT,
          "{\"unit\":5,\"attempt\":2,\"epoch\":3,\"kind\":\"enumerate\",\"shape\":\"4096,4096,1536,128,8,"
          "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,"
          "QuantType.per_Token,1,0\"}");
-    skip(MF_MESSAGE_READY); /* the next unit is asked for while this one runs */
+    skip(MF_MESSAGE_READY); /* requests the next unit while this one runs */
     int n_steps = 0, n_rejections = 0, seq = 0;
     for (bool last = false; !last;) {
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
@@ -62,7 +62,7 @@ START_TEST(enumerates_in_pieces)
 }
 END_TEST
 
-/* Results of a probe until the last: the statuses in order of arrival. */
+/* Checks the results of a probe until the last: statuses in order of arrival. */
 static void expect_probe(int n, const char *const *statuses)
 {
     for (int i = 0; i < n; i++) {
@@ -103,39 +103,38 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(one_result_a_step)
+START_TEST(sends_one_result_per_step)
 {
     join(probes[_i].spec);
-    time_cap_ms = HUNG_MS;
+    time_cap_ms = SHORT_CAP_MS;
     give_probe(9, five, 5);
     expect_probe(5, probes[_i].statuses);
-    /* And the next unit runs as if nothing had been. */
+    /* The next unit is not affected. */
     give_probe(10, five, 5);
     expect_probe(5, probes[_i].statuses);
 }
 END_TEST
 
-/* The log says what the way back from a death was spent on. */
-START_TEST(tells_the_way_back)
+/* After a crash the log reports how long recovery took, by phase. */
+START_TEST(logs_recovery_time)
 {
     log_begin();
     join("{\"faults\":[{\"match\":\"a3\",\"fault\":\"crash\"}]}");
     give_probe(9, five, 5);
     expect_probe(5, (const char *const[]){"ok", "ok", "crash", "ok", "ok"});
     log_end();
-    const char *log = log_so_far(), *line = strstr(log, "w: next step ");
+    const char *log = log_text(), *line = strstr(log, "w: recovered ");
     double total = 0, context = 0, data = 0, step = 0;
-    ck_assert_msg(
-        line &&
-            sscanf(line, "w: next step %lf ms after its runner's death: context %lf + data %lf + step %lf",
-                   &total, &context, &data, &step) == 4,
-        "%s", log);
+    ck_assert_msg(line && sscanf(line,
+                                 "w: recovered %lf ms after a runner died: context %lf + data %lf + step %lf",
+                                 &total, &context, &data, &step) == 4,
+                  "%s", log);
     ck_assert_double_eq_tol(total, context + data + step, 0.2);
-    ck_assert_ptr_null(strstr(line + 1, "w: next step ")); /* once a death */
+    ck_assert_ptr_null(strstr(line + 1, "w: recovered ")); /* once per crash */
 }
 END_TEST
 
-START_TEST(one_unit_ahead)
+START_TEST(requests_one_unit_ahead)
 {
     join("{\"step_ms\":30}");
     give_probe(1, five, 5);
@@ -161,8 +160,8 @@ START_TEST(one_unit_ahead)
 }
 END_TEST
 
-/* Whose READY is lost, and whose connection is not, asks again once it has waited for a lease. */
-START_TEST(asks_again)
+/* If READY is lost but the connection is not, the agent repeats READY after one lease. */
+START_TEST(repeats_a_lost_ready)
 {
     enum { LEASE_MS = 300 };
     enum mf_message type;
@@ -180,9 +179,9 @@ START_TEST(asks_again)
     }
     ck_assert_ptr_nonnull(m);
     ck_assert_int_eq(type, MF_MESSAGE_READY);
-    ck_assert_int_ge(mf_now_ms() - start, LEASE_MS - 50); /* it began to count a little before it was heard */
+    ck_assert_int_ge(mf_now_ms() - start, LEASE_MS - 50); /* the agent's timer started slightly earlier */
     cJSON_Delete(m);
-    /* The first was only late: both are answered, and so is the READY that follows. Nothing of the three is dropped. */
+    /* The first READY was only late: all three READYs are answered, and no unit is dropped. */
     for (int unit = 1; unit <= 3; unit++)
         give_probe(unit, five, 1);
     while (n_results < 3 && mf_now_ms() < until) {
@@ -197,7 +196,7 @@ START_TEST(asks_again)
 }
 END_TEST
 
-START_TEST(races)
+START_TEST(runs_a_race)
 {
     join("{}");
     tell(MF_MESSAGE_UNIT, "{\"unit\":4,\"attempt\":1,\"epoch\":3,\"kind\":\"race\",\"shape\":\"" SHAPE
@@ -217,7 +216,7 @@ START_TEST(races)
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
         ck_assert_int_eq(number_of(result, "pipeline"), i);
         ck_assert_str_eq(text_of(result, "status"), "ok");
-        /* The second takes nine times as long, and one round is enough to see it */
+        /* The second takes nine times as long; one round is enough to drop it. */
         int n = cJSON_GetArraySize(mf_json_array(result, "samples"));
         ck_assert_msg(i == 1 ? n >= 6 : n == 1 && number_of(result, "dropped_at") == 1, "%d samples of %d", n,
                       i);
@@ -229,9 +228,9 @@ START_TEST(races)
 }
 END_TEST
 
-/* What is not acknowledged is sent again, in order, after every WELCOME: of a coordinator that forgot us, and by a worker
- * that was started anew. */
-START_TEST(sent_until_acknowledged)
+/* Unacknowledged results are sent again, in order, after every WELCOME: from a coordinator that has lost its
+ * state, and after a restart of the worker. */
+START_TEST(resends_until_acknowledged)
 {
     join("{}");
     give_probe(1, five, 3);
@@ -253,11 +252,11 @@ START_TEST(sent_until_acknowledged)
         }
         skip(MF_MESSAGE_READY);
         if (again == 0) {
-            agent = mf_agent_free(agent); /* no BYE: as if killed */
+            agent = mf_agent_free(agent); /* no BYE, as if killed */
             start_agent("{}");
         }
     }
-    /* Acknowledged now: a further hello is followed by nothing. */
+    /* All results are acknowledged: after another HELLO none is sent. */
     tell(MF_MESSAGE_REFUSE, "{\"code\":\"unknown_worker\",\"reason\":\"say hello\"}");
     skip(MF_MESSAGE_HELLO);
     welcome("[]");
@@ -265,8 +264,8 @@ START_TEST(sent_until_acknowledged)
 }
 END_TEST
 
-/* A coordinator that was restarted learns of the unit that still runs, and lets it run. */
-START_TEST(goes_on_over_a_restart_of_the_coordinator)
+/* A restarted coordinator learns of the running unit, and lets it run. */
+START_TEST(keeps_its_unit_when_the_coordinator_restarts)
 {
     join("{\"step_ms\":100}");
     give_probe(6, five, 5);
@@ -274,7 +273,7 @@ START_TEST(goes_on_over_a_restart_of_the_coordinator)
     skip(MF_MESSAGE_RESULT);
     zmq_close(router);
     bind_router();
-    /* Its beat comes to somebody who does not know it. */
+    /* The new coordinator receives a BEAT from a worker it does not know. */
     enum mf_message type;
     cJSON *m = NULL;
     while (!receive(&type, &m))
@@ -291,7 +290,7 @@ START_TEST(goes_on_over_a_restart_of_the_coordinator)
             cJSON_Delete(m);
     }
     const cJSON *running = cJSON_GetArrayItem(mf_json_array(hello, "running"), 0);
-    /* It may have ended it in the meantime; then all is in the spool. */
+    /* If the unit has ended in the meantime, all its results are in the spool. */
     if (running)
         ck_assert_int_eq(number_of(running, "unit"), 6);
     welcome("[{\"unit\":6,\"attempt\":1}]");
@@ -309,7 +308,7 @@ START_TEST(goes_on_over_a_restart_of_the_coordinator)
 }
 END_TEST
 
-START_TEST(silence_ends_its_units)
+START_TEST(drops_units_when_the_lease_expires)
 {
     start_agent("{\"step_ms\":5000}");
     skip(MF_MESSAGE_HELLO);
@@ -317,7 +316,8 @@ START_TEST(silence_ends_its_units)
     skip(MF_MESSAGE_READY);
     give_probe(1, five, 5);
     skip(MF_MESSAGE_READY);
-    /* Nothing more is said: within a lease it gives up and says who it is, with nothing running. */
+    /* The coordinator is silent from here on: within one lease the agent drops its units and sends HELLO
+     * again. */
     _cleanup_(cJSON_Deletep) cJSON *hello = expect(MF_MESSAGE_HELLO);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(hello, "running")), 0);
     ck_assert_int_ge(n_beats, 1);
@@ -329,7 +329,7 @@ END_TEST
 static int count_in_log(const char *text)
 {
     int n = 0;
-    for (const char *at = log_so_far(); (at = strstr(at, text)) != NULL; at++)
+    for (const char *at = log_text(); (at = strstr(at, text)) != NULL; at++)
         n++;
     return n;
 }
@@ -338,13 +338,13 @@ static void pump_until_logged(const char *text, int times)
 {
     int64_t until = mf_now_ms() + DEADLINE;
     while (count_in_log(text) < times) {
-        ck_assert_msg(mf_now_ms() < until, "not %d times '%s' in:\n%s", times, text, log_so_far());
+        ck_assert_msg(mf_now_ms() < until, "expected %d times '%s' in:\n%s", times, text, log_text());
         pump(mf_now_ms() + 50);
     }
 }
 
-/* In place of the router, who takes connections and says nothing. Nobody at all would leave the port to any test beside this. */
-static int bind_mute(void)
+/* Replaces the router by a listening socket that never answers, which also reserves the port. */
+static int bind_silent_listener(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET,
                                   .sin_addr = {htonl(INADDR_LOOPBACK)},
@@ -360,39 +360,39 @@ static int bind_mute(void)
     return fd;
 }
 
-/* It says so when no answer comes, again after twice the time, and no more once one has. Of a farm that goes silent it says so
- * after its lease. */
-START_TEST(tells_of_silence)
+/* The agent logs that no answer comes, again after twice the time, and stops once an answer arrives. After
+ * WELCOME it logs a silent coordinator after one lease. */
+START_TEST(logs_a_silent_coordinator)
 {
-    char says[128];
-    (void)snprintf(says, sizeof(says), "w: no answer from %s for ", endpoint);
-    int mute = bind_mute();
+    char message[128];
+    (void)snprintf(message, sizeof(message), "w: no answer from %s for ", endpoint);
+    int listener = bind_silent_listener();
     silence_ms = 300;
     log_begin();
     int64_t begun = mf_now_ms();
     start_agent("{}");
-    pump_until_logged(says, 1);
+    pump_until_logged(message, 1);
     ck_assert_int_ge(mf_now_ms() - begun, silence_ms);
-    ck_assert_ptr_nonnull(strstr(log_so_far(), "moefarmd --hub"));
-    pump_until_logged(says, 2);
+    ck_assert_ptr_nonnull(strstr(log_text(), "moefarmd --hub"));
+    pump_until_logged(message, 2);
     ck_assert_int_ge(mf_now_ms() - begun, 2 * silence_ms);
-    pump_until_logged(says, 3);
+    pump_until_logged(message, 3);
     ck_assert_int_ge(mf_now_ms() - begun, 4 * silence_ms);
-    (void)close(mute);
+    (void)close(listener);
     bind_router();
     skip(MF_MESSAGE_HELLO);
-    int before = count_in_log(says);
+    int before = count_in_log(message);
     tell(MF_MESSAGE_WELCOME, "{\"epoch\":3,\"beat_ms\":500,\"lease_ms\":1500,\"keep\":[]}");
     skip(MF_MESSAGE_READY);
-    ck_assert_int_eq(count_in_log(says), before);
-    pump_until_logged("nothing heard for 1500 ms", 1);
-    pump_until_logged(says, before + 1);
+    ck_assert_int_eq(count_in_log(message), before);
+    pump_until_logged("no message from the coordinator for 1500 ms", 1);
+    pump_until_logged(message, before + 1);
     log_end();
 }
 END_TEST
 
-/* Who is refused is answered. */
-START_TEST(a_refusal_is_no_silence)
+/* A refusal is an answer. */
+START_TEST(logs_a_refusal)
 {
     silence_ms = 3000;
     log_begin();
@@ -403,11 +403,11 @@ START_TEST(a_refusal_is_no_silence)
     }
     log_end();
     ck_assert_int_eq(count_in_log("no answer from"), 0);
-    ck_assert_int_eq(count_in_log("does not take this worker (device): test"), 1);
+    ck_assert_int_eq(count_in_log("refuses this worker (device): test"), 1);
 }
 END_TEST
 
-START_TEST(units_not_kept_are_dropped)
+START_TEST(drops_units_not_kept)
 {
     join("{\"step_ms\":5000}");
     give_probe(1, five, 5);
@@ -424,7 +424,7 @@ START_TEST(units_not_kept_are_dropped)
 }
 END_TEST
 
-START_TEST(cancelled)
+START_TEST(cancels_a_unit)
 {
     join("{\"step_ms\":5000}");
     give_probe(1, five, 5);
@@ -438,7 +438,7 @@ START_TEST(cancelled)
 }
 END_TEST
 
-START_TEST(drained)
+START_TEST(drains_on_request)
 {
     join("{\"step_ms\":20}");
     give_probe(1, five, 2);
@@ -455,9 +455,9 @@ START_TEST(drained)
 }
 END_TEST
 
-START_TEST(stopped)
+START_TEST(stops_without_waiting)
 {
-    join("{\"step_ms\":50000}"); /* it does not wait for a step: expect() would give up first */
+    join("{\"step_ms\":50000}"); /* the agent must not wait for the step: expect() would time out first */
     give_probe(1, five, 2);
     skip(MF_MESSAGE_READY);
     mf_agent_stop(agent, "stopped");
@@ -468,21 +468,22 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *unit, *says;
+    const char *unit, *message;
 } bad_units[] = {
-    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"dance\"}", "kind has to be"},
-    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"steps\":[]}", "steps has to be"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"dance\"}", "kind: expected"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"steps\":[]}", "steps: expected"},
     {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"steps\":[{\"name\":\"a\"}]}", "steps[0].id"},
-    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"race\"}", "pipelines has to be"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"race\"}", "pipelines: expected"},
     {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"steps\":[{\"id\":1}]}", "shape"},
-    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"enumerate\",\"shape\":\"no\"}", "shape has to hold"},
-    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"shape\":\"" SHAPE "\",\"steps\":[{\"id\":1}]}", "name"},
-    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"shape\":\"" SHAPE "\",\"options\":{\"seed\":-1},"
-     "\"steps\":[{\"id\":1}]}", "seed"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"enumerate\",\"shape\":\"no\"}", "shape: expected"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"shape\":\"" SHAPE "\","
+     "\"steps\":[{\"id\":1}]}", "name"},
+    {"{\"unit\":1,\"attempt\":1,\"epoch\":3,\"kind\":\"probe\",\"shape\":\"" SHAPE "\","
+     "\"options\":{\"seed\":-1},\"steps\":[{\"id\":1}]}", "seed"},
 };
 /* clang-format on */
 
-START_TEST(refuses_in_words)
+START_TEST(rejects_malformed_units)
 {
     join("{}");
     tell(MF_MESSAGE_UNIT, bad_units[_i].unit);
@@ -493,18 +494,19 @@ START_TEST(refuses_in_words)
         if (type != MF_MESSAGE_RESULT)
             continue;
         ck_assert_str_eq(text_of(m, "status"), "unsupported");
-        ck_assert_msg(strstr(text_of(m, "reason"), bad_units[_i].says) != NULL, "%s", text_of(m, "reason"));
+        ck_assert_msg(strstr(text_of(m, "reason"), bad_units[_i].message) != NULL, "%s",
+                      text_of(m, "reason"));
         ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(m, "last")));
         break;
     }
-    /* It is still there for a good one. */
+    /* The agent still accepts a valid unit. */
     static const char *const ok[] = {"ok"};
     give_probe(2, five, 1);
     expect_probe(1, ok);
 }
 END_TEST
 
-START_TEST(rubbish_is_ignored)
+START_TEST(ignores_malformed_messages)
 {
     join("{}");
     zmq_msg_t id;
@@ -528,8 +530,8 @@ START_TEST(rubbish_is_ignored)
 }
 END_TEST
 
-/* A result that the coordinator will never take must not be sent for ever. */
-START_TEST(refused_result_is_dropped)
+/* A result that the coordinator rejects as malformed must not be sent again. */
+START_TEST(drops_a_refused_result)
 {
     join("{}");
     give_probe(1, five, 1);
@@ -546,8 +548,8 @@ START_TEST(refused_result_is_dropped)
 }
 END_TEST
 
-/* One that the coordinator has no memory for is sent again, and so is what was asked. */
-START_TEST(refused_for_want_of_memory_is_sent_again)
+/* A result refused for lack of memory is sent again, like the READY. */
+START_TEST(resends_after_no_memory)
 {
     join("{}");
     give_probe(1, five, 1);
@@ -562,7 +564,7 @@ START_TEST(refused_for_want_of_memory_is_sent_again)
 }
 END_TEST
 
-START_TEST(one_worker_a_device)
+START_TEST(allows_one_worker_per_device)
 {
     join("{}");
     struct mf_agent *first = agent;
@@ -586,21 +588,26 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *script, *status, *says;
+    const char *script, *status, *message;
 } bad_runners[] = {
     {HELLO DESCRIBED "read l <&3; echo no data >&2; exit 5", "crash", "exit code 5; stderr: no data"},
-    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"result\",\"step\":99,\"status\":\"ok\"}' >&3; exec sleep 100", "crash",
-     "nothing that was asked"},
-    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"begin\",\"step\":1}' >&3; exec sleep 100", "crash", "without a limit"},
-    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"sing\"}' >&3; exec sleep 100", "crash", "no message for a unit"},
-    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"end\"}' >&3; exec sleep 100", "unsupported", "gave no result"},
-    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"error\",\"status\":\"no_memory\",\"reason\":\"w1 is too large\"}' >&3; "
-                     "exec sleep 100", "no_memory", "w1 is too large"},
+    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"result\",\"step\":99,\"status\":\"ok\"}' >&3; "
+                     "exec sleep 100",
+     "crash", "not an item of the unit"},
+    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"begin\",\"step\":1}' >&3; exec sleep 100",
+     "crash", "limit_ms missing or invalid"},
+    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"sing\"}' >&3; exec sleep 100",
+     "crash", "invalid for a unit"},
+    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"end\"}' >&3; exec sleep 100",
+     "unsupported", "sent no result"},
+    {HELLO DESCRIBED "read l <&3; echo '{\"op\":\"error\",\"status\":\"no_memory\","
+                     "\"reason\":\"w1 is too large\"}' >&3; exec sleep 100",
+     "no_memory", "w1 is too large"},
 };
 /* clang-format on */
 
-/* An agent whose runners are such a program has a probe of n steps in hand. */
-static void probe_by(const char *script, int n)
+/* Starts an agent with a script as runner and gives it a probe of n steps. */
+static void probe_with_runner(const char *script, int n)
 {
     char why[256] = "";
     ck_assert_msg(start(NULL, script, why, sizeof(why)) == 0, "%s", why);
@@ -611,25 +618,25 @@ static void probe_by(const char *script, int n)
     skip(MF_MESSAGE_READY);
 }
 
-/* Programs that are runners in name only: the unit ends with the reason, after three tries where a try may help. */
-START_TEST(bad_runner)
+/* Defective runners: the unit ends with the reason, after three attempts if a retry may help. */
+START_TEST(reports_a_bad_runner)
 {
-    probe_by(bad_runners[_i].script, 1);
+    probe_with_runner(bad_runners[_i].script, 1);
     _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
     ck_assert_str_eq(text_of(result, "status"), bad_runners[_i].status);
-    ck_assert_msg(strstr(text_of(result, "reason"), bad_runners[_i].says) != NULL, "%s",
+    ck_assert_msg(strstr(text_of(result, "reason"), bad_runners[_i].message) != NULL, "%s",
                   text_of(result, "reason"));
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(result, "last")));
 }
 END_TEST
 
-/* While it makes data a runner may be silent for as long as that may take, and not longer in any other phase. */
+/* While it makes data, a runner may be silent longer than idle_ms; in other phases it may not. */
 static const struct {
     const char *phase;
-    bool lives;
-} quiet[] = {{"data", true}, {"timing", false}};
+    bool allowed;
+} silent_phases[] = {{"data", true}, {"timing", false}};
 
-START_TEST(data_take_their_time)
+START_TEST(allows_silence_while_making_data)
 {
     static char script[4096];
     (void)snprintf(script, sizeof(script),
@@ -637,17 +644,18 @@ START_TEST(data_take_their_time)
                    "read l <&3; echo '{\"op\":\"phase\",\"name\":\"%s\"}' >&3; sleep 2; "
                    "echo '{\"op\":\"error\",\"status\":\"no_memory\",\"reason\":\"at last\"}' >&3; "
                    "exec sleep 100",
-                   quiet[_i].phase);
+                   silent_phases[_i].phase);
     idle_ms = 500;
-    probe_by(script, 1);
+    probe_with_runner(script, 1);
     _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
-    const char *says = quiet[_i].lives ? "at last" : "silent for more than 500 ms";
-    ck_assert_msg(strstr(text_of(result, "reason"), says) != NULL, "%s", text_of(result, "reason"));
+    const char *message = silent_phases[_i].allowed ? "at last" : "silent for more than 500 ms";
+    ck_assert_msg(strstr(text_of(result, "reason"), message) != NULL, "%s", text_of(result, "reason"));
 }
 END_TEST
 
-/* A device that dies in mid-life takes no unit with it: its worker gives back what it has and ends, and is not given more to fail. */
-START_TEST(a_sick_device_leaves)
+/* If no runner can open the device any more, the worker returns its unit and ends, rather than failing
+ * further units. */
+START_TEST(leaves_when_the_device_fails)
 {
     static char script[4096];
     enum mf_message got = MF_MESSAGE_HELLO;
@@ -658,21 +666,21 @@ START_TEST(a_sick_device_leaves)
                    ">&3; exec sleep 100; "
                    "fi; touch %s/sick; " HELLO DESCRIBED "read l <&3; exit 5",
                    folder, folder);
-    probe_by(script, 1);
+    probe_with_runner(script, 1);
     _cleanup_(cJSON_Deletep) cJSON *bye = next_message(&got, 2 * DEADLINE);
     _cleanup_(mf_freep) char *text = mf_json_print(bye);
-    ck_assert_msg(got == MF_MESSAGE_BYE, "%s in place of BYE: %s", mf_message_name(got), text);
-    ck_assert_str_eq(text_of(bye, "reason"), "no runner starts on its device any more");
+    ck_assert_msg(got == MF_MESSAGE_BYE, "received %s instead of BYE: %s", mf_message_name(got), text);
+    ck_assert_str_eq(text_of(bye, "reason"), "cannot start a runner on the device any more");
     pump(mf_now_ms());
     ck_assert(mf_agent_ended(agent, &code));
     ck_assert_int_eq(code, 1);
 }
 END_TEST
 
-/* A shape that does not fit is a status on each of its steps, not a failed unit. */
-START_TEST(too_large_is_said_of_each_step)
+/* A shape too large for the device is reported as a status of each step, not as a failed unit. */
+START_TEST(reports_no_memory_per_step)
 {
-    probe_by(bad_runners[MF_ARRAY_LEN(bad_runners) - 1].script, 3);
+    probe_with_runner(bad_runners[MF_ARRAY_LEN(bad_runners) - 1].script, 3);
     for (int i = 0; i < 3; i++) {
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
         ck_assert_str_eq(text_of(result, "status"), "no_memory");
@@ -688,31 +696,31 @@ int main(void)
     Suite *suite = suite_create("agent");
     TCase *tc = tcase_create("agent");
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, says_who_it_is);
-    tcase_add_test(tc, enumerates_in_pieces);
-    tcase_add_loop_test(tc, one_result_a_step, 0, (int)MF_ARRAY_LEN(probes));
-    tcase_add_test(tc, tells_the_way_back);
-    tcase_add_test(tc, one_unit_ahead);
-    tcase_add_test(tc, asks_again);
-    tcase_add_test(tc, races);
-    tcase_add_test(tc, sent_until_acknowledged);
-    tcase_add_test(tc, goes_on_over_a_restart_of_the_coordinator);
-    tcase_add_test(tc, silence_ends_its_units);
-    tcase_add_test(tc, tells_of_silence);
-    tcase_add_test(tc, a_refusal_is_no_silence);
-    tcase_add_test(tc, units_not_kept_are_dropped);
-    tcase_add_test(tc, cancelled);
-    tcase_add_test(tc, drained);
-    tcase_add_test(tc, stopped);
-    tcase_add_loop_test(tc, refuses_in_words, 0, (int)MF_ARRAY_LEN(bad_units));
-    tcase_add_test(tc, rubbish_is_ignored);
-    tcase_add_test(tc, refused_result_is_dropped);
-    tcase_add_test(tc, refused_for_want_of_memory_is_sent_again);
-    tcase_add_test(tc, one_worker_a_device);
-    tcase_add_test(tc, too_large_is_said_of_each_step);
-    tcase_add_loop_test(tc, bad_runner, 0, (int)MF_ARRAY_LEN(bad_runners));
-    tcase_add_test(tc, a_sick_device_leaves);
-    tcase_add_loop_test(tc, data_take_their_time, 0, (int)MF_ARRAY_LEN(quiet));
+    tcase_add_test(tc, sends_hello);
+    tcase_add_test(tc, enumerates_in_several_results);
+    tcase_add_loop_test(tc, sends_one_result_per_step, 0, (int)MF_ARRAY_LEN(probes));
+    tcase_add_test(tc, logs_recovery_time);
+    tcase_add_test(tc, requests_one_unit_ahead);
+    tcase_add_test(tc, repeats_a_lost_ready);
+    tcase_add_test(tc, runs_a_race);
+    tcase_add_test(tc, resends_until_acknowledged);
+    tcase_add_test(tc, keeps_its_unit_when_the_coordinator_restarts);
+    tcase_add_test(tc, drops_units_when_the_lease_expires);
+    tcase_add_test(tc, logs_a_silent_coordinator);
+    tcase_add_test(tc, logs_a_refusal);
+    tcase_add_test(tc, drops_units_not_kept);
+    tcase_add_test(tc, cancels_a_unit);
+    tcase_add_test(tc, drains_on_request);
+    tcase_add_test(tc, stops_without_waiting);
+    tcase_add_loop_test(tc, rejects_malformed_units, 0, (int)MF_ARRAY_LEN(bad_units));
+    tcase_add_test(tc, ignores_malformed_messages);
+    tcase_add_test(tc, drops_a_refused_result);
+    tcase_add_test(tc, resends_after_no_memory);
+    tcase_add_test(tc, allows_one_worker_per_device);
+    tcase_add_test(tc, reports_no_memory_per_step);
+    tcase_add_loop_test(tc, reports_a_bad_runner, 0, (int)MF_ARRAY_LEN(bad_runners));
+    tcase_add_test(tc, leaves_when_the_device_fails);
+    tcase_add_loop_test(tc, allows_silence_while_making_data, 0, (int)MF_ARRAY_LEN(silent_phases));
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

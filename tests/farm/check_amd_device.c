@@ -1,5 +1,6 @@
-/* kernels/gpu/host/device_hip.c as the module for AMD, over a runtime of the tests (emulator/hip/runtime.h): every call of struct
- * mf_device_ops, what it says of the device, what it refuses and what it ends its process for. */
+/* Tests the AMD module of kernels/gpu/host/device_hip.c over a fake HIP runtime (emulator/hip/runtime.h):
+ * every call of struct mf_device_ops, the device description, refused calls, and failures that end the
+ * process. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,21 +17,21 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 
-#define EXIT_FAULT 86 /* of device_hip.c: the device failed */
+#define EXIT_FAULT 86 /* exit code of device_hip.c for a failed device */
 #define ROWS       4
 #define COLS       64
 
 static char folder[] = "/tmp/check_amd_device.XXXXXX", plan[64];
 static struct mf_device *device;
 
-/* ---- a kernel whose work is seen: zeros in rows of y ---- */
+/* ---- a kernel with a visible effect: it zeroes rows of y ---- */
 
 struct zeroing {
     struct mf_device *device;
     struct mf_hip_function function;
     uint16_t *y;
     struct mf_grid grid;
-    int calls, fails_at; /* fails_at: the launch that returns -EDOM, counted from 1 */
+    int calls, fails_at; /* fails_at: the launch that returns -EDOM, from 1 */
     int (*more)(struct zeroing *z);
 };
 
@@ -57,7 +58,7 @@ static struct zeroing zeroing_of(void)
     return z;
 }
 
-/* The i-th launch is of the i-th row. */
+/* Launch i zeroes row i. */
 static int zero_row(void *context, int index)
 {
     struct zeroing *z = context;
@@ -69,8 +70,8 @@ static int zero_row(void *context, int index)
     return r < 0 ? r : mf_hip_launch(&z->function, &z->grid, &args, sizeof(args));
 }
 
-/* Which rows are zeros, as bits. */
-static int zeros(const struct zeroing *z)
+/* Bit mask of the rows that are zero. */
+static int zero_rows(const struct zeroing *z)
 {
     uint16_t y[ROWS * COLS];
     int rows = 0;
@@ -106,7 +107,7 @@ static void close_device(void)
     device = mf_device_close(device);
 }
 
-START_TEST(says_what_it_is)
+START_TEST(describes_the_device)
 {
     const struct mf_device_info *i = &device->info;
 
@@ -124,15 +125,17 @@ START_TEST(says_what_it_is)
 }
 END_TEST
 
-/* Releases whose version call says the same are told apart, for they make other code: the cache goes by it. */
-START_TEST(says_which_compiler)
+/* The compiler name distinguishes releases whose version call returns the same: they generate different code,
+ * and the code cache is keyed by it. */
+START_TEST(names_the_compiler)
 {
     ck_assert_str_eq(device->info.compiler, "hiprtc 9.0 libamdhip64.so.6.0.emulated");
 }
 END_TEST
 
-/* What the runtime calls the last cache of CDNA 3 is that of one of its dies; the one in front of memory is larger. */
-START_TEST(knows_the_last_cache)
+/* The L2 size that the runtime reports for CDNA 3 is that of one die; llc_bytes is the larger Infinity Cache.
+ */
+START_TEST(reports_the_cache_size)
 {
     char why[256];
 
@@ -143,33 +146,33 @@ START_TEST(knows_the_last_cache)
 }
 END_TEST
 
-START_TEST(opens_as_it_was_known)
+START_TEST(opens_with_known_info)
 {
     const struct mf_device_info known = device->info;
     struct mf_device *again;
     char why[256];
 
-    ck_assert_int_eq(mf_device_open_as("hip:amd:0", &(struct mf_device_opening){.known = &known}, why,
-                                       sizeof(why), &again),
+    ck_assert_int_eq(mf_device_open_with("hip:amd:0", &(struct mf_device_open_options){.known = &known}, why,
+                                         sizeof(why), &again),
                      0);
     ck_assert_mem_eq(&again->info, &known, sizeof(known));
     mf_device_close(again);
 }
 END_TEST
 
-START_TEST(has_no_other)
+START_TEST(rejects_a_missing_device)
 {
     struct mf_device *other;
     char why[256];
 
     ck_assert_int_eq(mf_device_open("hip:amd:1", why, sizeof(why), &other), -EINVAL);
-    ck_assert_str_eq(why, "hip:amd:1: the runtime shows 1 device");
+    ck_assert_str_eq(why, "hip:amd:1: the runtime reports 1 device");
 }
 END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(gives_memory)
+START_TEST(allocates_zeroed_memory)
 {
     static const size_t sizes[] = {1, 63, 4096, 100000, 3 << 20};
     unsigned char *at[MF_ARRAY_LEN(sizes)];
@@ -195,7 +198,7 @@ START_TEST(gives_memory)
 }
 END_TEST
 
-START_TEST(runs_out_of_memory)
+START_TEST(survives_a_failed_allocation)
 {
     ck_assert_ptr_null(device->ops->alloc(device, SIZE_MAX / 2));
     ck_assert_ptr_null(device->ops->alloc(device, 0));
@@ -208,51 +211,52 @@ END_TEST
 
 /* ---- time ---- */
 
-/* What is launched is recorded and runs once, when it is replayed. */
-START_TEST(replays_what_is_launched)
+/* Launches are captured and run once, when the graph is replayed. */
+START_TEST(captures_and_replays_launches)
 {
     struct zeroing z = zeroing_of();
     double us = 0;
 
-    ck_assert_int_eq(zeros(&z), 0);
+    ck_assert_int_eq(zero_rows(&z), 0);
     ck_assert_int_eq(device->ops->time(device, zero_row, &z, 3, &us), 0);
     ck_assert_int_eq(z.calls, 3);
-    ck_assert_int_eq(zeros(&z), 7);
+    ck_assert_int_eq(zero_rows(&z), 7);
     ck_assert(us > 3);
     release(&z);
 }
 END_TEST
 
-/* A launch that fails in the middle: its own error, nothing has run, and the device is as before. */
-START_TEST(gives_back_a_launchs_error)
+/* If a launch fails during capture: its own error is returned, nothing has run, and the device still works.
+ */
+START_TEST(returns_a_launch_error)
 {
     struct zeroing z = zeroing_of();
     double us = 0;
 
     z.fails_at = 2;
     ck_assert_int_eq(device->ops->time(device, zero_row, &z, 3, &us), -EDOM);
-    ck_assert_int_eq(zeros(&z), 0);
+    ck_assert_int_eq(zero_rows(&z), 0);
     ck_assert_int_eq(device->ops->time(device, zero_row, &z, 2, &us), 0);
-    ck_assert_int_eq(zeros(&z), 3);
+    ck_assert_int_eq(zero_rows(&z), 3);
     release(&z);
 }
 END_TEST
 
-/* Nothing that is asked for has happened before somebody waits: what this runtime is for. */
-START_TEST(runs_when_it_is_waited_for)
+/* The fake runtime runs work only when the host synchronises, as a real one may. */
+START_TEST(runs_at_synchronisation)
 {
     struct zeroing z = zeroing_of();
     double us = 0;
 
     ck_assert_int_eq(zero_row(&z, 2), 0);
-    ck_assert_int_eq(zeros(&z), 0);
+    ck_assert_int_eq(zero_rows(&z), 0);
     ck_assert_int_eq(device->ops->canary(device, &us), 0);
-    ck_assert_int_eq(zeros(&z), 4);
+    ck_assert_int_eq(zero_rows(&z), 4);
     release(&z);
 }
 END_TEST
 
-START_TEST(has_a_canary)
+START_TEST(runs_the_canary)
 {
     double first = 0, second = 0;
 
@@ -285,51 +289,53 @@ END_TEST
 static const struct {
     const char *path;
     int r;
-    const char *says;
+    const char *message;
 } not_loaded[] = {
     {"/nonexistent", -ENOENT, "/nonexistent: cannot be read"},
-    {MF_SOURCE_DIR "/LICENSE", -ENOEXEC, "is no code object of gfx90a: no kernel image is available"},
+    {MF_SOURCE_DIR "/LICENSE", -ENOEXEC, "is not a code object for gfx90a: no kernel image is available"},
 };
 
-START_TEST(refuses_other_files)
+START_TEST(rejects_other_files)
 {
     struct mf_module *m;
     char why[PATH_MAX];
 
     ck_assert_int_eq(device->ops->module_load(device, not_loaded[_i].path, why, sizeof(why), &m),
                      not_loaded[_i].r);
-    ck_assert_msg(strstr(why, not_loaded[_i].says) != NULL, "%s", why);
+    ck_assert_msg(strstr(why, not_loaded[_i].message) != NULL, "%s", why);
 }
 END_TEST
 
-START_TEST(has_no_bulk_copies)
+START_TEST(has_no_tensor_maps)
 {
-    const struct mf_bulk_tensor t = {.rank = 1};
+    const struct mf_tma_tensor t = {.rank = 1};
     char map[128];
 
-    ck_assert_int_eq(device->ops->bulk_map(device, &t, map), -ENOTSUP);
+    ck_assert_int_eq(device->ops->tensor_map(device, &t, map), -ENOTSUP);
 }
 END_TEST
 
-/* Of a unit: 64 KiB of LDS, and 4 SIMDs of 512 registers and 8 waves. */
+/* Resources of a CU: 64 KiB of LDS, 4 SIMDs with 512 registers and 8 waves each. */
 /* clang-format off */
 static const struct {
     const char *registers, *spills;
     struct mf_grid grid;
     int r;
-    struct mf_device_use use;
+    struct mf_resource_usage use;
 } uses[] = {
     {"0",   "0",  {1, 1, 1, 64,   0,     false, false}, 0,      {.occupancy = 32}},
-    {"128", "48", {1, 1, 1, 256,  8192,  false, false}, 0,      {.registers = 128, .spills = 48, .lds = 8192, .occupancy = 4}},
-    {"128", "0",  {1, 1, 1, 256,  32768, false, false}, 0,      {.registers = 128, .lds = 32768, .occupancy = 2}},
+    {"128", "48", {1, 1, 1, 256,  8192,  false, false}, 0,
+     {.registers = 128, .spills = 48, .lds = 8192, .occupancy = 4}},
+    {"128", "0",  {1, 1, 1, 256,  32768, false, false}, 0,
+     {.registers = 128, .lds = 32768, .occupancy = 2}},
     {"256", "0",  {1, 1, 1, 1024, 0,     false, false}, -E2BIG, {.registers = 256, .occupancy = -1}},
     {"0",   "0",  {1, 1, 1, 64,   65537, false, false}, -E2BIG, {.occupancy = 0}},
 };
 /* clang-format on */
 
-START_TEST(asks_and_refuses)
+START_TEST(checks_resource_usage)
 {
-    struct mf_device_use use = {0};
+    struct mf_resource_usage use = {0};
 
     ck_assert_int_eq(setenv("FAKE_HIP_REGISTERS", uses[_i].registers, 1), 0);
     ck_assert_int_eq(setenv("FAKE_HIP_SPILLS", uses[_i].spills, 1), 0);
@@ -338,7 +344,7 @@ START_TEST(asks_and_refuses)
     double us;
     z.grid = uses[_i].grid;
     ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &us), uses[_i].r);
-    ck_assert_int_eq(zeros(&z), uses[_i].r == 0);
+    ck_assert_int_eq(zero_rows(&z), uses[_i].r == 0);
     ck_assert_msg(memcmp(&use, &uses[_i].use, sizeof(use)) == 0,
                   "%d registers, %d spills, %d of LDS, %d blocks", use.registers, use.spills, use.lds,
                   use.occupancy);
@@ -362,7 +368,7 @@ static void allocate(void)
     device->ops->release(device, device->ops->alloc(device, 64), 64);
 }
 
-/* y ends before the row does. */
+/* y is shorter than the row. */
 static void write_beyond(void)
 {
     struct zeroing z = zeroing_of();
@@ -388,7 +394,7 @@ static int load_more(struct zeroing *z)
     return mf_hip_function_open(z->device, &code, &z->function);
 }
 
-/* Memory and code are made outside of samples. */
+/* Allocating memory and loading code are not allowed within a sample. */
 static void allocate_in_a_sample(void)
 {
     struct zeroing z = zeroing_of();
@@ -405,19 +411,20 @@ static void load_in_a_sample(void)
     (void)device->ops->time(device, zero_row, &z, 1, &us);
 }
 
-/* A read of twice the last cache, by the kernel that memory's rate is measured with, and code. */
-static void wash(void)
+/* Evicts the L2 cache: reads twice its size with the kernel that measures memory bandwidth, and runs a code
+ * eviction kernel. */
+static void evict(void)
 {
     double bytes = 0;
-    ck_assert_int_eq(device->ops->wash(device, &bytes), 0);
+    ck_assert_int_eq(device->ops->evict_caches(device, &bytes), 0);
     ck_assert(bytes == 2.0 * (double)device->info.llc_bytes);
     sample();
 }
 
-START_TEST(washes_the_last_cache)
+START_TEST(evicts_the_cache)
 {
     ck_assert_uint_gt(device->info.llc_bytes, 0);
-    wash();
+    evict();
 }
 END_TEST
 
@@ -425,14 +432,14 @@ END_TEST
 static const struct {
     const char *fault;
     void (*action)(void);
-    const char *says;
+    const char *message;
 } failures[] = {
     {"illegal mf_zero 2", sample, "running a step: an illegal memory access was encountered"},
     {"illegal mf_delay 1", sample, "running a step: an illegal memory access was encountered"},
-    {"illegal mf_read 1", wash, "running a step: an illegal memory access was encountered"},
-    {"illegal mf_wash_code 1", wash, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_read 1", evict, "running a step: an illegal memory access was encountered"},
+    {"illegal mf_evict_code 1", evict, "running a step: an illegal memory access was encountered"},
     {"illegal hipMemcpy 1", sample, "copying: an illegal memory access was encountered"},
-    /* an error of before may come back from any call: it is no lack of memory, and no wrong file */
+    /* any call may return an earlier error; it must not be taken for lack of memory or a wrong file */
     {"illegal hipMalloc 1", allocate, "allocating memory: an illegal memory access was encountered"},
     {"illegal hipFree 1", allocate, "releasing memory: an illegal memory access was encountered"},
     {"illegal hipModuleLoadData 1", sample, "loading code: an illegal memory access was encountered"},
@@ -453,8 +460,9 @@ static const struct {
 };
 /* clang-format on */
 
-/* The process ends with its own code and says why: nobody goes on with a device that gives only errors. */
-START_TEST(ends_with_its_device)
+/* After a device failure the process exits with its own code and prints the reason: every later call on the
+ * device would fail. */
+START_TEST(exits_on_device_failure)
 {
     char words[4096] = "";
     size_t n = 0;
@@ -475,13 +483,13 @@ START_TEST(ends_with_its_device)
     (void)close(pipes[0]);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_FAULT, "status %#x: %s", status, words);
-    ck_assert_msg(strstr(words, failures[_i].says) != NULL, "%s", words);
+    ck_assert_msg(strstr(words, failures[_i].message) != NULL, "%s", words);
     ck_assert_int_ne(access(plan, F_OK), 0);
 }
 END_TEST
 
-/* What a runtime refuses and goes on after. */
-START_TEST(goes_on_after_a_refusal)
+/* Refused calls that leave the device usable. */
+START_TEST(continues_after_a_refusal)
 {
     const struct mf_code code = zero_code();
     struct mf_hip_function f;
@@ -497,23 +505,23 @@ START_TEST(goes_on_after_a_refusal)
 }
 END_TEST
 
-/* In a process of somebody else's: nothing is timed, launches go to the stream that is said and run when somebody waits, and a
- * device that fails is an error that stays. */
-START_TEST(is_a_guest)
+/* As a guest in a host process: nothing is timed, launches go to the given stream and run at synchronisation,
+ * and a device failure is a persistent error. */
+START_TEST(works_as_a_guest)
 {
-    const struct mf_device_opening how = {.guest = true};
-    struct mf_device *of_runner = device;
+    const struct mf_device_open_options how = {.guest = true};
+    struct mf_device *runner_device = device;
     char why[256];
     int status;
 
-    ck_assert_msg(mf_device_open_as("hip:amd:0", &how, why, sizeof(why), &device) == 0, "%s", why);
+    ck_assert_msg(mf_device_open_with("hip:amd:0", &how, why, sizeof(why), &device) == 0, "%s", why);
     ck_assert(!device->ops->time && !device->ops->canary);
     ck_assert(device->info.mem_read_gbs == 0 && device->info.class.cu_num > 0);
     struct zeroing z = zeroing_of();
     ck_assert_int_eq(device->ops->enter(device), 0);
     ck_assert_int_eq(zero_row(&z, 1), 0);
     ck_assert_int_eq(device->ops->sync(device), 0);
-    ck_assert_int_eq(zeros(&z), 2);
+    ck_assert_int_eq(zero_rows(&z), 2);
     pid_t child = fork();
     if (child == 0) {
         hip_release_plan(plan, "illegal mf_zero 1");
@@ -525,19 +533,19 @@ START_TEST(is_a_guest)
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x", status);
     release(&z);
     device = mf_device_close(device);
-    device = of_runner;
+    device = runner_device;
 }
 END_TEST
 
-/* The host is not let at the device's memory: it dies of trying. */
-START_TEST(keeps_its_memory)
+/* Device memory is not accessible from the host: an access ends the process. */
+START_TEST(protects_device_memory)
 {
     char *memory = device->ops->alloc(device, 64);
     int status = 0;
 
     pid_t child = fork();
     if (child == 0) {
-        (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer has words for it */
+        (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer would catch the signal */
         memory[3] = 1;
         _exit(0);
     }
@@ -558,28 +566,28 @@ int main(int argc, char **argv)
     mf_format(plan, sizeof(plan), "%s/plan", folder);
     tcase_set_timeout(tests, 60);
     tcase_add_unchecked_fixture(tests, open_device, close_device);
-    tcase_add_test(tests, says_what_it_is);
-    tcase_add_test(tests, says_which_compiler);
-    tcase_add_test(tests, opens_as_it_was_known);
-    tcase_add_test(tests, has_no_other);
-    tcase_add_test(tests, gives_memory);
-    tcase_add_test(tests, runs_out_of_memory);
-    tcase_add_test(tests, replays_what_is_launched);
-    tcase_add_test(tests, washes_the_last_cache);
-    tcase_add_test(tests, gives_back_a_launchs_error);
-    tcase_add_test(tests, runs_when_it_is_waited_for);
-    tcase_add_test(tests, has_a_canary);
+    tcase_add_test(tests, describes_the_device);
+    tcase_add_test(tests, names_the_compiler);
+    tcase_add_test(tests, opens_with_known_info);
+    tcase_add_test(tests, rejects_a_missing_device);
+    tcase_add_test(tests, allocates_zeroed_memory);
+    tcase_add_test(tests, survives_a_failed_allocation);
+    tcase_add_test(tests, captures_and_replays_launches);
+    tcase_add_test(tests, evicts_the_cache);
+    tcase_add_test(tests, returns_a_launch_error);
+    tcase_add_test(tests, runs_at_synchronisation);
+    tcase_add_test(tests, runs_the_canary);
     tcase_add_test(tests, compiles_and_loads);
-    tcase_add_loop_test(tests, refuses_other_files, 0, MF_ARRAY_LEN(not_loaded));
-    tcase_add_test(tests, has_no_bulk_copies);
-    tcase_add_loop_test(tests, asks_and_refuses, 0, MF_ARRAY_LEN(uses));
-    tcase_add_loop_test(tests, ends_with_its_device, 0, MF_ARRAY_LEN(failures));
-    tcase_add_test(tests, goes_on_after_a_refusal);
-    tcase_add_test(tests, is_a_guest);
-    tcase_add_test(tests, keeps_its_memory);
+    tcase_add_loop_test(tests, rejects_other_files, 0, MF_ARRAY_LEN(not_loaded));
+    tcase_add_test(tests, has_no_tensor_maps);
+    tcase_add_loop_test(tests, checks_resource_usage, 0, MF_ARRAY_LEN(uses));
+    tcase_add_loop_test(tests, exits_on_device_failure, 0, MF_ARRAY_LEN(failures));
+    tcase_add_test(tests, continues_after_a_refusal);
+    tcase_add_test(tests, works_as_a_guest);
+    tcase_add_test(tests, protects_device_memory);
     suite_add_tcase(suite, tests);
     tcase_set_timeout(others, 60);
-    tcase_add_loop_test(others, knows_the_last_cache, 0, 2);
+    tcase_add_loop_test(others, reports_the_cache_size, 0, 2);
     suite_add_tcase(suite, others);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);

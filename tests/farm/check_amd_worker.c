@@ -1,6 +1,6 @@
-/* A worker on hip:amd:0 over a runtime of the tests (emulator/hip/runtime.h), kernels and all: what it lists of three
- * releases, a whole batch through a farm, a pipeline of several kernels through a runner, and a device that faults, hangs or
- * refuses in the middle. What comes out is of the emulator and says so. */
+/* A worker on hip:amd:0 over a fake HIP runtime that emulates kernels (emulator/hip/runtime.h): device lists
+ * of three releases, a whole batch through a farm, a pipeline of several kernels in a runner, and a device
+ * that faults, hangs or refuses calls. Results carry the model name of the emulator. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -45,11 +45,11 @@
 static char folder[] = "/tmp/check_amd_worker.XXXXXX", plan[64];
 static struct farm farm;
 
-/* ---- what is found ---- */
+/* ---- device list ---- */
 
 static const struct {
     int release;
-    const char *says;
+    const char *message;
 } releases[] = {
     {5, "HIP 5.2.21153, compiler hiprtc 9.0 libamdhip64.so.5.0.emulated, 0000:e0:00.0"},
     {6, "HIP 6.0.32831, compiler " COMPILER ", 0000:e0:00.0"},
@@ -64,43 +64,42 @@ START_TEST(lists_releases)
     struct ran r = run_program(program, none);
     ck_assert_int_eq(r.code, 0);
     assert_says(r, "hip:amd:0     " CLASS ": " MODEL ", gfx90a\n");
-    assert_says(r, releases[_i].says);
+    assert_says(r, releases[_i].message);
 }
 END_TEST
 
 static const struct {
-    const char *variable, *value, *says;
-} left_out[] = {
+    const char *variable, *value, *message;
+} missing_devices[] = {
     {"FAKE_HIP_DEVICES", "0",
-     "hip:amd       left out: the runtime of amd shows no device: no ROCm-capable device"},
-    {"FAKE_HIP_FAULT", "abort hipInit 1",
-     "hip:amd       left out: the runtime took its process down with signal 6"},
+     "hip:amd       not usable: the amd runtime reports no device: no ROCm-capable device"},
+    {"FAKE_HIP_FAULT", "abort hipInit 1", "hip:amd       not usable: the GPU runtime crashed: signal 6"},
 };
 
-START_TEST(says_why_none)
+START_TEST(lists_why_a_device_is_missing)
 {
     const char *const program[] = {WORKER, "--list-devices", "--no-sandbox", NULL}, *const none[] = {NULL};
 
     hip_release_use(6);
-    if (strcmp(left_out[_i].variable, "FAKE_HIP_FAULT") == 0)
-        hip_release_plan(plan, left_out[_i].value);
+    if (strcmp(missing_devices[_i].variable, "FAKE_HIP_FAULT") == 0)
+        hip_release_plan(plan, missing_devices[_i].value);
     else
-        ck_assert_int_eq(setenv(left_out[_i].variable, left_out[_i].value, 1), 0);
+        ck_assert_int_eq(setenv(missing_devices[_i].variable, missing_devices[_i].value, 1), 0);
     struct ran r = run_program(program, none);
     ck_assert_int_eq(r.code, 0);
-    assert_says(r, left_out[_i].says);
+    assert_says(r, missing_devices[_i].message);
     assert_says(r, "cpu:0 ");
 }
 END_TEST
 
-/* ---- a pipeline of several kernels, as a runner is asked for it ---- */
+/* ---- a pipeline of several kernels in a runner ---- */
 
-static cJSON *hear(struct mf_runner_pool *c)
+static cJSON *next_message(struct mf_runner_pool *c)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
     while (mf_now_ms() < until) {
         cJSON *m = NULL;
-        enum mf_runner_pool_event event = runner_pool_turn(c, &m, until);
+        enum mf_runner_pool_event event = runner_pool_iterate(c, &m, until);
         if (event == MF_RUNNER_POOL_MESSAGE && strcmp(mf_channel_op(m), "phase") != 0)
             return m;
         cJSON_Delete(m);
@@ -108,10 +107,10 @@ static cJSON *hear(struct mf_runner_pool *c)
         if (event == MF_RUNNER_POOL_READY)
             return NULL;
     }
-    ck_abort_msg("no word within %d ms", DEADLINE_MS);
+    ck_abort_msg("no message within %d ms", DEADLINE_MS);
 }
 
-/* In the order that they run in; the ids are from 1. */
+/* In execution order; the ids are from 1. */
 static const char *const pipeline[] = {
     "sort_m16",
     "quant1_fp8fn_token",
@@ -130,7 +129,7 @@ static cJSON *enumerate(struct mf_runner_pool *c)
         cJSON_AddItemToArray(steps, cJSON_CreateNull());
     ck_assert_int_eq(mf_runner_pool_send(c, ask), 0);
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        _cleanup_(cJSON_Deletep) cJSON *m = next_message(c);
         const cJSON *step = cJSON_GetObjectItem(m, "step");
         if (strcmp(mf_channel_op(m), "enumerated") == 0)
             return steps;
@@ -148,11 +147,11 @@ static const char *text_of(const cJSON *m)
 {
     static char text[4096];
     if (!cJSON_PrintPreallocated((cJSON *)(uintptr_t)m, text, (int)sizeof(text), false))
-        mf_format(text, sizeof(text), "a long message");
+        mf_format(text, sizeof(text), "(message too long to print)");
     return text;
 }
 
-/* Code objects that the cache has; what is on its way to be one has a dot in its name. */
+/* Number of code objects in the cache. Files being written have a dot in their name. */
 static int count_codes(void)
 {
     DIR *dir = opendir(getenv("MOEFARM_CODE_CACHE"));
@@ -165,8 +164,9 @@ static int count_codes(void)
     return n;
 }
 
-/* Sends a unit and checks that so many results are all right, and that nothing was compiled once the first of its items had
- * begun: that item's time limit ran then. The last message before `end` is returned, which a race's outcome is. */
+/* Sends a unit and checks that it gives n correct results, and that nothing is compiled after the first item
+ * begins: compilation would consume that item's time limit. Returns the last message before `end`, which is
+ * the outcome of a race. */
 static cJSON *run_unit(struct mf_runner_pool *c, cJSON *unit, int n)
 {
     cJSON *last = NULL;
@@ -174,7 +174,7 @@ static cJSON *run_unit(struct mf_runner_pool *c, cJSON *unit, int n)
 
     ck_assert_int_eq(mf_runner_pool_send(c, unit), 0);
     for (;;) {
-        cJSON *m = hear(c);
+        cJSON *m = next_message(c);
         const char *op = mf_channel_op(m);
         ck_assert_str_ne(op, "error");
         if (strcmp(op, "begin") == 0 && codes == 0)
@@ -203,13 +203,13 @@ static void run_pipeline(const char *const *argv, const char *sandbox)
 
     hip_release_use(6);
     ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
-    while (hear(c))
+    while (next_message(c))
         ;
     ck_assert_str_eq(farm_text(mf_runner_pool_described(c), "compiler"), COMPILER);
     const char *within = farm_text(mf_runner_pool_hello(c), "sandbox");
     ck_assert_msg(strncmp(within, sandbox, strlen(sandbox)) == 0, "%s", within);
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c);
-    /* As a worker is asked that has probed none of them: the race is the first to want their code */
+    /* The runner has probed none of these steps: the race is the first to need their code. */
     _cleanup_(cJSON_Deletep) cJSON *race =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"race\",\"shape\":\"" FP8_B
                     "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000},"
@@ -244,7 +244,8 @@ START_TEST(runs_a_pipeline)
 }
 END_TEST
 
-/* The limits of a GPU's runner. The emulator's compiler starts programs, which these forbid: the code is there before. */
+/* With the sandbox of a GPU runner. It forbids starting programs, which the emulator's compiler does, so a
+ * first run without it fills the code cache. */
 START_TEST(runs_a_pipeline_in_the_sandbox)
 {
     char scratch[64];
@@ -256,8 +257,8 @@ START_TEST(runs_a_pipeline_in_the_sandbox)
 }
 END_TEST
 
-/* Code objects of a shape in family `one`. */
-static int codes_of(const struct mf_runner_pool *c, const char *row)
+/* Number of code objects of a shape in family `one`. */
+static int count_codes_of(const struct mf_runner_pool *c, const char *row)
 {
     struct mf_device_info info;
     struct mf_shape shape;
@@ -272,7 +273,7 @@ static int codes_of(const struct mf_runner_pool *c, const char *row)
     return (int)ahead.n;
 }
 
-/* The steps that are offered for a shape, as a probe of them. */
+/* Returns a probe of all steps that the runner offers for a shape. */
 static cJSON *probe_of(struct mf_runner_pool *c, const char *row)
 {
     cJSON *probe =
@@ -284,7 +285,7 @@ static cJSON *probe_of(struct mf_runner_pool *c, const char *row)
     cJSON_AddStringToObject(ask, "shape", row);
     ck_assert_int_eq(mf_runner_pool_send(c, ask), 0);
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        _cleanup_(cJSON_Deletep) cJSON *m = next_message(c);
         cJSON *step = cJSON_DetachItemFromObject(m, "step");
         if (strcmp(mf_channel_op(m), "enumerated") == 0)
             return probe;
@@ -295,7 +296,7 @@ static cJSON *probe_of(struct mf_runner_pool *c, const char *row)
     }
 }
 
-/* All that a unit wants is there when it begins, made by another runner than the one that works. */
+/* All code of a unit exists before the unit begins, compiled by another runner than the one that runs it. */
 START_TEST(compiles_ahead)
 {
     static const char *const argv[] = {RUNNER, "--families", "one", "--no-sandbox", NULL};
@@ -307,19 +308,19 @@ START_TEST(compiles_ahead)
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", cache, 1), 0);
     hip_release_use(6);
     ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
-    while (hear(c))
+    while (next_message(c))
         ;
-    int n = count_codes() + codes_of(c, BF16);
-    ck_assert_int_eq(mf_runner_pool_ahead(c, BF16), 0);
+    int n = count_codes() + count_codes_of(c, BF16);
+    ck_assert_int_eq(mf_runner_pool_compile_ahead(c, BF16), 0);
     for (int64_t until = mf_now_ms() + DEADLINE_MS; count_codes() < n;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        ck_assert_int_eq(runner_pool_turn(c, &none, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
+        ck_assert_int_eq(runner_pool_iterate(c, &none, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
     }
     _cleanup_(cJSON_Deletep) cJSON *probe = probe_of(c, BF16);
     ck_assert_int_eq(mf_runner_pool_send(c, probe), 0);
     for (const char *op = ""; strcmp(op, "end") != 0;) {
-        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        _cleanup_(cJSON_Deletep) cJSON *m = next_message(c);
         op = strcmp(mf_channel_op(m), "end") == 0 ? "end" : "";
         ck_assert_str_ne(mf_channel_op(m), "error");
     }
@@ -332,9 +333,9 @@ END_TEST
 
 static void start_worker(void)
 {
-    /* Its compiler is g++, which starts whatever it likes */
-    const char *const args[] = {"--device",     "hip:amd:0", "--families", "one",
-                                "--no-sandbox", "--log",     "debug",      NULL};
+    /* the runtime compiler is g++, which starts other programs */
+    const char *const args[] = {"--device",     "hip:amd:0",   "--families", "one",
+                                "--no-sandbox", "--log-level", "debug",      NULL};
 
     hip_release_use(6);
     farm_start_worker(&farm, 0, args);
@@ -373,7 +374,7 @@ static cJSON *steps_of_task(int task)
     return json;
 }
 
-/* Everything is measured: ok, or dropped for being slow beside others, which is right, too. */
+/* Every step is measured: ok, or dropped as slow. At most one step may have the status `but`. */
 static void check_measured(int task, const char *but)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(task);
@@ -394,7 +395,7 @@ static void check_measured(int task, const char *but)
     ck_assert_int_le(n_other, 1);
 }
 
-/* The config is there, and says what it is of. */
+/* The config exists and its provenance names class, model and compiler. */
 static void check_config(void)
 {
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
@@ -430,20 +431,21 @@ static bool log_says(const char *words)
     return strstr(text, words) != NULL;
 }
 
-/* A shape that is to be listed only is not compiled for. */
-START_TEST(looks_ahead_of_what_is_measured)
+/* Code is not compiled ahead for a shape of a batch that only enumerates. */
+START_TEST(compiles_ahead_only_for_measured_shapes)
 {
     start_farm();
     submit(BF16_2, "&classes=" CLASS "&search=enumerate");
     tune(BF16);
-    ck_assert(log_says("the code of " BF16 " is compiled ahead"));
-    ck_assert(!log_says("the code of " BF16_2));
+    ck_assert(log_says("compiling ahead for " BF16));
+    ck_assert(!log_says("compiling ahead for " BF16_2));
 }
 END_TEST
 
-/* Of a batch that waits behind another one, too: of its last shape, that of the fewest tokens, which nobody has been asked for. A worker holds two units, and the
- * second may be the first of that batch, while nothing of the more urgent one is listed yet. */
-START_TEST(looks_ahead_of_what_waits)
+/* Code is compiled ahead for the last shape (fewest tokens) of a batch that waits behind a more urgent one,
+ * before that shape is enumerated. A worker holds two units; the second may belong to the waiting batch while
+ * the urgent one is not enumerated yet. */
+START_TEST(compiles_ahead_for_a_waiting_batch)
 {
     char csv[512];
     farm_start(&farm, 300);
@@ -452,8 +454,8 @@ START_TEST(looks_ahead_of_what_waits)
     mf_format(csv, sizeof(csv), "%s%s\n%s\n%s\n", FARM_CSV_HEAD, BF16_2, BF16_3, BF16_4);
     (void)farm_submit(&farm, csv, "&classes=" CLASS "&topk=1&regret=none");
     start_worker();
-    for (int64_t until = mf_now_ms() + DEADLINE_MS; !log_says("the code of " BF16_2 " is compiled ahead");) {
-        ck_assert_msg(mf_now_ms() < until, "no word of the shape that waits");
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; !log_says("compiling ahead for " BF16_2);) {
+        ck_assert_msg(mf_now_ms() < until, "the waiting shape was not compiled ahead");
         mf_sleep_ms(5);
     }
     _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/tasks/1"),
@@ -463,14 +465,15 @@ START_TEST(looks_ahead_of_what_waits)
 }
 END_TEST
 
-/* What was tuned runs on the device outside of the farm, too: data, gates and times of its table's rows. */
-static void run_table(const char *const *command, const char *says)
+/* The tuned table also runs outside the farm: run-config and compare check and time its rows on the device.
+ */
+static void run_table(const char *const *command, const char *message)
 {
     static const char *const more[] = {"--device", "hip:amd:0", "--rounds", "2", NULL};
     struct ran r = run_program(command, more);
 
     ck_assert_msg(r.code == 0, "exit code %d: %s", r.code, r.text);
-    assert_says(r, says);
+    assert_says(r, message);
 }
 
 START_TEST(runs_its_table)
@@ -487,21 +490,22 @@ START_TEST(runs_its_table)
 }
 END_TEST
 
-/* ---- and with a device that fails on the way ---- */
+/* ---- a failing device ---- */
 
 /* clang-format off */
 static const struct {
     const char *fault, *status, *reason;
     bool dies;
 } faults[] = {
-    {"illegal mf_one 5", "crash", "exit code 86; stderr: device failure in running a step: an illegal memory access", true},
+    {"illegal mf_one 5", "crash",
+     "exit code 86; stderr: device failure in running a step: an illegal memory access", true},
     {"abort mf_one 5", "crash", "signal 6 (Aborted); stderr: Memory access fault by GPU node-1", true},
     {"hang mf_one 5", "hang", "silent for more than", true},
-    {"refused load:mf_one 2", "unsupported", "the family did not open what it had offered", false},
+    {"refused load:mf_one 2", "unsupported", "the family failed to open a step that it offered", false},
 };
 /* clang-format on */
 
-/* How many results of any step have the status, and that they say why. */
+/* Number of results with the status, over all steps; checks their reasons. */
 static int count_results(const char *status, const char *reason)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(1);
@@ -522,8 +526,9 @@ static int count_results(const char *status, const char *reason)
     return n;
 }
 
-/* The step that ran has its status, the next runner goes on with the others, and the way back is told in its parts. */
-START_TEST(goes_on_after_a_fault)
+/* The running step gets the status, the next runner continues with the others, and the log reports the
+ * recovery time by phase. */
+START_TEST(continues_after_a_fault)
 {
     hip_release_plan(plan, faults[_i].fault);
     start_farm();
@@ -533,17 +538,18 @@ START_TEST(goes_on_after_a_fault)
     check_measured(1, faults[_i].dies ? "ok" : faults[_i].status);
     check_config();
     if (faults[_i].dies) {
-        ck_assert(log_says(" ms after its runner's death: context "));
+        ck_assert(log_says(" ms after a runner died: context "));
         ck_assert(log_says(" + data "));
         ck_assert(log_says(" + step "));
     }
 }
 END_TEST
 
-/* As long as somebody else has the memory, that is what the shape's steps lack; the next shape has it. */
-START_TEST(goes_on_after_a_lack_of_memory)
+/* While another process holds the device memory, the shape's steps end as no_memory; the next shape runs. */
+START_TEST(continues_after_no_memory)
 {
-    hip_release_plan(plan, "refused hipMalloc 4+"); /* after those of opening the device */
+    /* call 4 and later: opening the device makes the first three */
+    hip_release_plan(plan, "refused hipMalloc 4+");
     start_farm();
     tune(BF16);
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(1);
@@ -555,9 +561,9 @@ START_TEST(goes_on_after_a_lack_of_memory)
 }
 END_TEST
 
-/* ---- and with a cache of code objects that takes nothing ---- */
+/* ---- an unusable code cache ---- */
 
-/* A disk of its own with nothing left on it. False: the host refuses. */
+/* Mounts a file system without free space. Returns false if the host does not allow it. */
 static bool mount_full(const char *path)
 {
     char file[96];
@@ -574,8 +580,8 @@ static bool mount_full(const char *path)
     return true;
 }
 
-/* The host's trouble is no step's failure, and the log tells of it. */
-START_TEST(works_without_a_cache)
+/* An unusable cache fails no step and is logged. */
+START_TEST(works_without_a_code_cache)
 {
     char full[64];
     bool is_full = _i == 1;
@@ -588,8 +594,8 @@ START_TEST(works_without_a_cache)
     tune(BF16);
     check_measured(1, "ok");
     check_config();
-    ck_assert(log_says(is_full ? "takes nothing (No space left on device)"
-                               : "the code cache /proc/moefarm takes nothing"));
+    ck_assert(log_says(is_full ? "is not writable: No space left on device"
+                               : "code cache /proc/moefarm is not writable"));
     if (is_full)
         (void)umount2(full, MNT_DETACH);
 }
@@ -605,7 +611,7 @@ int main(void)
     mf_format(plan, sizeof(plan), "%s/plan", folder);
     tcase_set_timeout(list, 60);
     tcase_add_loop_test(list, lists_releases, 0, MF_ARRAY_LEN(releases));
-    tcase_add_loop_test(list, says_why_none, 0, MF_ARRAY_LEN(left_out));
+    tcase_add_loop_test(list, lists_why_a_device_is_missing, 0, MF_ARRAY_LEN(missing_devices));
     suite_add_tcase(suite, list);
     tcase_set_timeout(runner, 120);
     tcase_add_test(runner, runs_a_pipeline);
@@ -615,16 +621,16 @@ int main(void)
     tcase_set_timeout(tuning, 120);
     tcase_add_checked_fixture(tuning, NULL, stop_farm);
     tcase_add_test(tuning, tunes_a_shape);
-    tcase_add_test(tuning, looks_ahead_of_what_is_measured);
-    tcase_add_test(tuning, looks_ahead_of_what_waits);
+    tcase_add_test(tuning, compiles_ahead_only_for_measured_shapes);
+    tcase_add_test(tuning, compiles_ahead_for_a_waiting_batch);
     tcase_add_test(tuning, runs_its_table);
-    tcase_add_loop_test(tuning, goes_on_after_a_fault, 0, MF_ARRAY_LEN(faults));
-    tcase_add_test(tuning, goes_on_after_a_lack_of_memory);
-    tcase_add_loop_test(tuning, works_without_a_cache, 0, 1);
+    tcase_add_loop_test(tuning, continues_after_a_fault, 0, MF_ARRAY_LEN(faults));
+    tcase_add_test(tuning, continues_after_no_memory);
+    tcase_add_loop_test(tuning, works_without_a_code_cache, 0, 1);
     suite_add_tcase(suite, tuning);
     TCase *optional = mf_check_optional(suite, 120);
     tcase_add_checked_fixture(optional, NULL, stop_farm);
-    tcase_add_loop_test(optional, works_without_a_cache, 1, 2);
+    tcase_add_loop_test(optional, works_without_a_code_cache, 1, 2);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);
     return failed;

@@ -1,5 +1,6 @@
-/* moefarmd --backup beside a moefarmd that works: the copy opens, is whole, and holds every result that was acknowledged before
- * it began; the farm notices nothing. What a farm does on a restored copy is in check_farm. */
+/* Tests moefarmd --backup while the farm runs: the copy opens, passes integrity_check, and holds every result
+ * acknowledged before the backup began; the farm is not disturbed. check_farm tests a farm on a restored
+ * copy. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@ static void stop(void)
     farm_stop(&farm);
 }
 
-/* Results that workers may have forgotten by now. */
+/* Number of acknowledged results; workers may have dropped these from their spools. */
 static int64_t acknowledged(void)
 {
     struct http_reply r = http_get(farm.http, "/metrics");
@@ -45,7 +46,7 @@ static void path_of(const char *name, char *path, size_t cap)
     (void)snprintf(path, cap, "%s/%s", farm.folder, name);
 }
 
-static int64_t ask(struct mf_store *s, const char *sql)
+static int64_t query_number(struct mf_store *s, const char *sql)
 {
     struct mf_sql *q = NULL;
     ck_assert_int_eq(mf_sql_dynamic(s, sql, &q), 0);
@@ -54,8 +55,8 @@ static int64_t ask(struct mf_store *s, const char *sql)
     return n;
 }
 
-/* Its results; what else a copy has to be is asserted. */
-static int64_t look_at(const char *path)
+/* Checks a copy and returns its number of results. */
+static int64_t check_copy(const char *path)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
     struct mf_sql *q = NULL;
@@ -67,13 +68,13 @@ static int64_t look_at(const char *path)
     ck_assert_int_eq(mf_sql_next(q), 1);
     ck_assert_str_eq(mf_sql_text(q, 0), "ok");
     mf_sql_done(q);
-    ck_assert_int_eq(ask(s, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
-    /* One transaction adds a result and what follows from it */
-    ck_assert_int_eq(ask(s,
-                         "SELECT count(*) FROM unit u WHERE state = 'done' AND kind = 'probe' AND NOT EXISTS"
-                         " (SELECT 1 FROM result r WHERE r.unit = u.id)"),
-                     0);
-    return ask(s, "SELECT count(*) FROM result");
+    ck_assert_int_eq(query_number(s, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
+    /* A result and its consequences are one transaction. */
+    ck_assert_int_eq(
+        query_number(s, "SELECT count(*) FROM unit u WHERE state = 'done' AND kind = 'probe' AND NOT EXISTS"
+                        " (SELECT 1 FROM result r WHERE r.unit = u.id)"),
+        0);
+    return query_number(s, "SELECT count(*) FROM result");
 }
 
 static struct ran back_up(const char *name)
@@ -86,7 +87,7 @@ static struct ran back_up(const char *name)
     return run_program(argv, none);
 }
 
-START_TEST(under_load)
+START_TEST(copies_under_load)
 {
     char name[16], path[128], device[160], another[16];
     int64_t last = 0;
@@ -100,7 +101,7 @@ START_TEST(under_load)
     farm_wait_workers(&farm, 2);
     int batch = farm_submit(&farm, csv, "");
     for (int i = 0; i < COPIES; i++) {
-        /* However far it went during the copy before: where it is over, the next one follows */
+        /* A batch may end during a backup; then the next one starts. */
         (void)snprintf(another, sizeof(another), "&seed=%d", i + 2);
         while (!farm_wait_more(&farm, batch, 10))
             batch = farm_submit(&farm, csv, another);
@@ -110,7 +111,7 @@ START_TEST(under_load)
         struct ran r = back_up(name);
         ck_assert_msg(r.code == 0, "%s", r.text);
         path_of(name, path, sizeof(path));
-        int64_t n = look_at(path);
+        int64_t n = check_copy(path);
         ck_assert_msg(n >= before, "%ld of %ld results", (long)n, (long)before);
         last = before;
     }
@@ -119,8 +120,8 @@ START_TEST(under_load)
 }
 END_TEST
 
-/* Nothing is left beside the database or in place of the copy, and what was there stays as it was. */
-START_TEST(refuses)
+/* A failed backup leaves no files, and does not change existing ones. */
+START_TEST(rejects_bad_targets)
 {
     char path[128];
     struct stat st;
@@ -132,7 +133,7 @@ START_TEST(refuses)
     path_of("mine", path, sizeof(path));
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert_int_eq(st.st_size, 4);
-    /* The database itself is a file that exists */
+    /* the target may not be the database itself */
     ck_assert_int_eq(back_up("state/farm.db").code, 1);
     r = back_up("no/folder/copy.db");
     ck_assert_int_eq(r.code, 1);
@@ -153,8 +154,8 @@ int main(void)
     Suite *suite = suite_create("backup");
     TCase *tc = tcase_create("backup");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, under_load);
-    tcase_add_test(tc, refuses);
+    tcase_add_test(tc, copies_under_load);
+    tcase_add_test(tc, rejects_bad_targets);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -1,4 +1,5 @@
-/* scripts/bench_gpu.sh, on the CPU: it stops when its time is up, goes on where it stopped, and prints the same table again. */
+/* Tests scripts/bench_gpu.sh on the CPU: it stops when its time is up, resumes, and prints the same table
+ * again. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* The script on the test's shapes and state, with more words up to NULL. */
+/* Runs the script on the test's shapes and state, with more words up to NULL. */
 static struct ran bench(const char *const *words)
 {
     static const char *const script[] = {"bash", SCRIPT,     "--state", state, "--bin",
@@ -58,12 +59,12 @@ static struct ran bench(const char *const *words)
     return run_program(script, words);
 }
 
-/* The lock of a device is one of the machine, and tests run side by side: theirs is in the folder. */
+/* Device locks are per machine and tests run in parallel: keep the lock in the test's folder. */
 #define OWN_LOCK              "--lock-dir", folder
 #define BENCH(...)            bench((const char *const[]){__VA_ARGS__, NULL})
 #define assert_ended(r, with) ck_assert_msg((r).code == (with), "exit code %d:\n%s", (r).code, (r).text)
 
-/* The line of the table for that layer and token count, which starts a line; its numbers. */
+/* Parses the table line of a layer and token count. */
 struct row {
     char line[1024];
     double floor, us, ratio, gemms;
@@ -84,10 +85,10 @@ static struct row row_of(const struct ran *r, const char *layer, int token)
     return row;
 }
 
-START_TEST(goes_on_where_it_stopped)
+START_TEST(resumes_where_it_stopped)
 {
     struct ran r =
-        BENCH("--device", "cpu:0", "--minutes", "0.2", "--", OWN_LOCK); /* no more than the end takes */
+        BENCH("--device", "cpu:0", "--minutes", "0.2", "--", OWN_LOCK); /* less than the run needs */
 
     assert_ended(r, 75);
     assert_says(r, "h256-i64-e8-k2: batch 1: 1 shapes, 1 tasks\n");
@@ -102,7 +103,8 @@ START_TEST(goes_on_where_it_stopped)
     struct row first = row_of(&r, "H256 I64 E8 k2", 1), second = row_of(&r, "H256 I128 E8 k2", 2);
     ck_assert_msg(first.floor > 0 && first.us > 0 && first.gemms > 0, "%s", first.line);
     ck_assert_msg(fabs(first.ratio - first.us / first.floor) < 0.01 + 0.01 * first.ratio, "%s", first.line);
-    ck_assert_double_gt(second.floor, 3 * first.floor); /* experts twice as wide, and about twice as many */
+    /* experts twice as wide, and about twice as many active */
+    ck_assert_double_gt(second.floor, 3 * first.floor);
     ck_assert(strstr(first.line, "tile:") || strstr(first.line, "one:") || strstr(first.line, "lib:"));
     assert_says(r, " of its time timing and verifying (timing ");
 
@@ -116,7 +118,7 @@ END_TEST
 /* clang-format off */
 static const struct {
     const char *words[8]; /* up to NULL */
-    const char *says;
+    const char *message;
 } wrong[] = {
     {{"--shape", "mixtral"}, "no shape of "},
     {{"--shape", "h256-i64-e8-k2:3"}, "no shape of "},
@@ -125,18 +127,19 @@ static const struct {
     {{"--shape"}, "--shape needs a value"},
     {{"--shapes", "/nonexistent.csv"}, "cannot read /nonexistent.csv"},
     {{"--device", "hip:nvidia:9"}, "the worker has ended"},
-    {{"--device", "cpu:0", "--", "--families", "nobody", OWN_LOCK}, "--families: nobody is no family"},
-    {{"--device", "cpu:0", "--", "--families", "asm", OWN_LOCK}, NULL}, /* reaches the worker: no kernel, no task */
+    {{"--device", "cpu:0", "--", "--families", "no_such", OWN_LOCK}, "--families: unknown family no_such"},
+    /* the option reaches the worker, whose family has no kernel: the task fails */
+    {{"--device", "cpu:0", "--", "--families", "asm", OWN_LOCK}, NULL},
 };
 /* clang-format on */
 
-START_TEST(says_what_is_wrong)
+START_TEST(rejects_bad_options)
 {
     struct ran r = bench(wrong[_i].words);
 
-    if (wrong[_i].says) {
+    if (wrong[_i].message) {
         assert_ended(r, 1);
-        assert_says(r, wrong[_i].says);
+        assert_says(r, wrong[_i].message);
     } else {
         assert_ended(r, 0);
         assert_says(r, "failed");
@@ -151,8 +154,8 @@ int main(void)
 
     tcase_set_timeout(tests, 250);
     tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, goes_on_where_it_stopped);
-    tcase_add_loop_test(tests, says_what_is_wrong, 0, MF_ARRAY_LEN(wrong));
+    tcase_add_test(tests, resumes_where_it_stopped);
+    tcase_add_loop_test(tests, rejects_bad_options, 0, MF_ARRAY_LEN(wrong));
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

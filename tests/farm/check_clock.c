@@ -1,6 +1,7 @@
-/* The clock on the wall jumps, by days and both ways, at the coordinator and at a worker, while a batch runs and over restarts:
- * leases are ruled by the other clock, so that none ends and nothing is measured twice; and what was tuned last is what is
- * exported, whatever its date says. On tests/support/farm/machine_shim.c. */
+/* The wall clock jumps by days, forwards and backwards, at the coordinator and at a worker, while a batch
+ * runs and across restarts. Leases use the monotonic clock, so none expires and nothing is measured twice. An
+ * export contains the most recently tuned config, whatever its date. Uses tests/support/farm/machine_shim.c.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "support/farm/machine.h"
 #include "support/mf_check.h"
 
-#define BEAT_MS 3000 /* its lease outlasts a start of the coordinator on a busy machine */
+#define BEAT_MS 3000 /* a lease outlasts a start of the coordinator on a busy machine */
 #define DAY_MS  INT64_C(86400000)
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64);
@@ -32,27 +33,29 @@ static void start(const char *spec)
 {
     farm_make(&farm);
     machine = machine_new(farm.folder);
-    machine_plug(true);
+    machine_preload(true);
     farm_start_daemon(&farm, BEAT_MS);
     start_worker(spec);
 }
 
-/* No unit is granted again but one whose grant died with a coordinator: committed, and not sent when it was killed. */
+/* Units are granted again only if their grant was committed but not sent before the coordinator was killed.
+ */
 static void check_attempts(void)
 {
-    ck_assert(!farm_log_has(&farm, "moefarmd.log", "its lease ended"));
-    ck_assert_int_eq(farm_ask(&farm, "SELECT sum(attempt - 1) FROM unit"),
-                     farm_log_count(&farm, "moefarmd.log", "free again: its worker came back without it"));
+    ck_assert(!farm_log_has(&farm, "moefarmd.log", "its lease expired"));
+    ck_assert_int_eq(farm_query_number(&farm, "SELECT sum(attempt - 1) FROM unit"),
+                     farm_log_count(&farm, "moefarmd.log", "released: its worker reconnected without it"));
 }
 
 static const int64_t jumps_ms[] = {DAY_MS, -3 * DAY_MS, 0, -400 * DAY_MS};
 
-START_TEST(leases_stand)
+START_TEST(leases_ignore_clock_jumps)
 {
-    start("{\"step_ms\":15,\"pipeline_ms\":2}"); /* slow enough for the last jump to come before the end */
+    start("{\"step_ms\":15,\"pipeline_ms\":2}"); /* slow enough for the last jump to precede the end */
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     for (size_t i = 0; i < MF_ARRAY_LEN(jumps_ms); i++) {
-        ck_assert_msg(farm_wait_batch(&farm, batch, "measured", 10 + 30 * (int)i), "done before the jump");
+        ck_assert_msg(farm_wait_batch(&farm, batch, "measured", 10 + 30 * (int)i),
+                      "the batch ended before the clock jumped");
         machine->wall_ms = jumps_ms[i];
         if (i % 2) {
             farm_kill_daemon(&farm);
@@ -63,20 +66,20 @@ START_TEST(leases_stand)
     farm_wait_spools(&farm);
     farm_audit(&farm, batch, &(struct farm_keys){0});
     check_attempts();
-    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM result WHERE late"), 0);
+    ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM result WHERE late"), 0);
     ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
-    ck_assert(!farm_log_has(&farm, "worker0.log", "nothing heard"));
+    ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
 }
 END_TEST
 
-/* What the farm would write into a table now, of all that it has tuned. */
+/* Exports the table of all tuned configs. */
 static char *export_all(void)
 {
     return farm_export_query(&farm, "");
 }
 
-/* Kernels of the first winner are wrong on the second day, which the clock takes for the day before. */
-START_TEST(what_was_tuned_last_counts)
+/* On the second day the kernels of the first winner fail; the clock dates that day before the first. */
+START_TEST(exports_the_latest_config)
 {
     start("{}");
     int first = farm_submit(&farm, csv, "&classes=gfx942/304");
@@ -104,14 +107,14 @@ static void stop(void)
 int main(void)
 {
 #ifdef __SANITIZE_ADDRESS__
-    (void)printf("skipped: a program under AddressSanitizer takes no preloaded library\n");
+    (void)printf("skipped: AddressSanitizer does not allow a preloaded library\n");
     return 77;
 #endif
     Suite *suite = suite_create("clock");
     TCase *tc = tcase_create("clock");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, leases_stand);
-    tcase_add_test(tc, what_was_tuned_last_counts);
+    tcase_add_test(tc, leases_ignore_clock_jumps);
+    tcase_add_test(tc, exports_the_latest_config);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

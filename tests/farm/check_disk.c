@@ -1,6 +1,7 @@
-/* A disk that is full or cannot be written to, under the database and under a spool: the farm says so in the log, in /readyz
- * and in its answers, refuses what it cannot keep, keeps serving what it has, and goes on when it can write again. Full disks
- * are small ones of the test's own, mounted where nobody else sees them; a read-only one is tests/support/farm/machine_shim.c. */
+/* A full or read-only disk under the database and under a spool. The farm reports it in the log, in /readyz
+ * and in its answers, refuses changes, keeps serving reads, and continues when it can write again. Full disks
+ * are small file systems in the test's own mount namespace; the read-only one is simulated by
+ * tests/support/farm/machine_shim.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,11 +23,11 @@
 #include "support/run_program.h"
 
 #define BEAT_MS \
-    1000 /* where a lease may end; who works notices within a beat that the coordinator is another */
-#define CALM_MS   2000 /* where none may, however busy this machine is */
-#define MANY_ROWS 1000
+    1000 /* for tests in which a lease may expire; workers notice a new coordinator within one beat */
+#define LONG_BEAT_MS 2000 /* for tests in which no lease may expire, even on a busy machine */
+#define MANY_ROWS    1000
 #define SLOW \
-    "{\"step_ms\":15,\"pipeline_ms\":2}" /* a batch is there still when a busy machine lets the test see how far it is */
+    "{\"step_ms\":15,\"pipeline_ms\":2}" /* slow enough for the test to observe the batch on a busy machine */
 #define DAEMON MF_BINARY_DIR "/server/moefarmd"
 #define WORKER MF_BINARY_DIR "/worker/moefarm-worker"
 
@@ -43,7 +44,7 @@ static void path_of(const char *name, char path[128])
     (void)snprintf(path, 128, "%s/%s", farm.folder, name);
 }
 
-/* A disk of its own at the folder of that name. */
+/* Mounts a small file system at the named folder. */
 static void mount_disk(const char *name, const char *size)
 {
     char path[128], options[32];
@@ -60,7 +61,7 @@ static void unmount_disk(const char *name)
     (void)umount2(path, MNT_DETACH);
 }
 
-/* Nothing more fits. */
+/* Fills the file system completely. */
 static void fill_disk(const char *name)
 {
     static const char zeros[4096];
@@ -73,7 +74,7 @@ static void fill_disk(const char *name)
     ck_assert_int_eq(errno, ENOSPC);
 }
 
-static void make_room(const char *name)
+static void free_disk(const char *name)
 {
     char path[192];
     (void)snprintf(path, sizeof(path), "%s/%s/filler", farm.folder, name);
@@ -124,11 +125,11 @@ static char *wait_ready(int status)
     }
 }
 
-/* What a farm says of itself that cannot write. */
+/* Checks how a farm reports that it cannot write. */
 static void check_halted(const char *why)
 {
     _cleanup_(mf_freep) char *ready = wait_ready(503);
-    ck_assert_msg(strstr(ready, "the database cannot be written to") != NULL, "%s", ready);
+    ck_assert_msg(strstr(ready, "the database is not writable") != NULL, "%s", ready);
     ck_assert_msg(strstr(ready, why) != NULL, "%s", ready);
     _cleanup_(mf_freep) char *csv = rows(0, 1);
     struct http_reply r = http_call(farm.http, "POST", "/api/v1/batches?name=no",
@@ -137,19 +138,19 @@ static void check_halted(const char *why)
     ck_assert_msg(strstr(r.body, why) != NULL, "%s", r.body);
     http_reply_free(&r);
     r = http_get(farm.http, "/metrics");
-    ck_assert_ptr_nonnull(strstr(r.body, "\nmoefarm_store_halted 1\n"));
+    ck_assert_ptr_nonnull(strstr(r.body, "\nmoefarm_store_read_only 1\n"));
     http_reply_free(&r);
     ck_assert(farm_log_has(&farm, "moefarmd.log", why));
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/batches");
     ck_assert_int_gt(cJSON_GetArraySize(mf_json_array(list, "items")), 0);
 }
 
-/* After it: the batch that ran ends, and so does a new one. */
+/* After the fault: the running batch completes, and so does a new one. */
 static void check_recovered(int batch)
 {
     struct farm_keys none = {0};
     free(wait_ready(200));
-    ck_assert(farm_log_has(&farm, "moefarmd.log", "the database can be written to again"));
+    ck_assert(farm_log_has(&farm, "moefarmd.log", "the database is writable again"));
     farm_wait_done(&farm, batch);
     farm_wait_spools(&farm);
     farm_audit(&farm, batch, &none);
@@ -158,7 +159,7 @@ static void check_recovered(int batch)
     farm_audit(&farm, next, &none);
 }
 
-/* Batches that nobody works on, until one is refused; how many were accepted. */
+/* Submits batches for a class without workers until one is refused. Returns the number accepted. */
 static int fill_database(void)
 {
     for (int n = 0;; n++) {
@@ -174,7 +175,7 @@ START_TEST(database_full)
     farm_make(&farm);
     mount_disk("state", "56m");
     write_spec(SLOW);
-    farm_start_daemon(&farm, CALM_MS);
+    farm_start_daemon(&farm, LONG_BEAT_MS);
     start_worker(0);
     farm_wait_workers(&farm, 1);
     int batch = submit(2);
@@ -182,49 +183,49 @@ START_TEST(database_full)
     fill_disk("state");
     int accepted = fill_database();
     check_halted("No space left on device");
-    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM batch"), 1 + accepted);
-    make_room("state");
+    ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM batch"), 1 + accepted);
+    free_disk("state");
     check_recovered(batch);
-    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM batch"), 2 + accepted);
-    /* It was not given up for lost meanwhile */
-    ck_assert(!farm_log_has(&farm, "worker0.log", "nothing heard"));
+    ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM batch"), 2 + accepted);
+    /* the worker was not considered lost meanwhile */
+    ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
 }
 END_TEST
 
-/* In the middle of a batch, for longer than a lease. */
+/* The database becomes read-only during a batch, for longer than a lease. */
 START_TEST(database_read_only)
 {
     farm_make(&farm);
     machine = machine_new(farm.folder);
-    machine_plug(true);
+    machine_preload(true);
     write_spec(SLOW);
-    farm_start_daemon(&farm, CALM_MS);
-    machine_plug(false);
+    farm_start_daemon(&farm, LONG_BEAT_MS);
+    machine_preload(false);
     start_worker(0);
     farm_wait_workers(&farm, 1);
     int batch = submit(2);
     ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
     machine->read_only = 1;
     check_halted("Read-only file system");
-    int64_t until = mf_now_ms() + 3 * CALM_MS + 1000;
+    int64_t until = mf_now_ms() + 3 * LONG_BEAT_MS + 1000;
     while (mf_now_ms() < until) {
         free(wait_ready(503));
         (void)poll(NULL, 0, 10);
     }
     machine->read_only = 0;
     check_recovered(batch);
-    ck_assert(!farm_log_has(&farm, "worker0.log", "nothing heard"));
-    ck_assert_int_eq(farm_ask(&farm, "SELECT max(attempt) FROM unit"), 1);
+    ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
+    ck_assert_int_eq(farm_query_number(&farm, "SELECT max(attempt) FROM unit"), 1);
 }
 END_TEST
 
-/* A worker whose spool is full leaves, and another one goes on; it does not come back, and takes no unit, until there is
- * room. Its units' attempts are not used up meanwhile. */
+/* A worker with a full spool leaves, and another one continues. Restarted workers end without taking a unit
+ * until there is space, and use up no attempts of the units. */
 START_TEST(spool_full)
 {
-    farm_start(&farm, CALM_MS);
+    farm_start(&farm, LONG_BEAT_MS);
     machine = machine_new(farm.folder);
-    machine_plug(true);
+    machine_preload(true);
     write_spec(SLOW);
     start_worker(0);
     farm_wait_workers(&farm, 1);
@@ -232,15 +233,16 @@ START_TEST(spool_full)
     ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
     machine->write_errno = ENOSPC;
     ck_assert_int_eq(farm_wait_end(&farm.workers[0]), 1);
-    ck_assert(farm_log_has(&farm, "worker0.log", "keep a result in the spool: No space left on device"));
-    /* Its word is on the way when it has ended */
-    farm_wait_log(&farm, "moefarmd.log", "worker w0 leaves: its spool cannot be written to");
+    ck_assert(
+        farm_log_has(&farm, "worker0.log", "cannot write a result to the spool: No space left on device"));
+    /* BYE may arrive after the process has ended. */
+    farm_wait_log(&farm, "moefarmd.log", "worker w0 leaves: cannot write to the spool");
     for (int i = 0; i < 10; i++) {
         start_worker(0);
         ck_assert_int_eq(farm_wait_end(&farm.workers[0]), 1);
     }
     ck_assert(farm_log_has(&farm, "worker0.log", "w0.spool: No space left on device"));
-    ck_assert_int_le(farm_ask(&farm, "SELECT max(attempt) FROM unit"), 2);
+    ck_assert_int_le(farm_query_number(&farm, "SELECT max(attempt) FROM unit"), 2);
     machine->write_errno = 0;
     start_worker(0);
     farm_wait_done(&farm, batch);
@@ -248,7 +250,7 @@ START_TEST(spool_full)
 }
 END_TEST
 
-/* ---- programs that are started on a disk that is read-only ---- */
+/* ---- programs started on a read-only disk ---- */
 
 static void make_read_only(const char *name, bool read_only)
 {
@@ -258,7 +260,7 @@ static void make_read_only(const char *name, bool read_only)
                   strerror(errno));
 }
 
-/* It ends, and says in one line which file it is about. */
+/* The program exits, and one line of its output names the file. */
 static void check_refuses_to_start(const char *const *program, const char *file)
 {
     static const char *const none[] = {NULL};
@@ -269,7 +271,7 @@ static void check_refuses_to_start(const char *const *program, const char *file)
     ck_assert_ptr_eq(strchr(r.text, '\n'), strrchr(r.text, '\n'));
 }
 
-/* What was there is as it was, and goes on when it can be written to. */
+/* The existing state is unchanged and usable once the disk is writable. */
 START_TEST(coordinator_on_a_read_only_disk)
 {
     char state[128], fresh[160], lock[160], folder_of_database[192], copy[128], index[128];
@@ -282,7 +284,7 @@ START_TEST(coordinator_on_a_read_only_disk)
     int batch = submit(2);
     ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
     farm_kill_daemon(&farm);
-    path_of("state/farm.db-shm", index); /* reading makes it anew, where it can */
+    path_of("state/farm.db-shm", index); /* a reader recreates it if it can */
     ck_assert_int_eq(unlink(index), 0);
     make_read_only("state", true);
     path_of("state", state);
@@ -306,7 +308,7 @@ START_TEST(coordinator_on_a_read_only_disk)
 }
 END_TEST
 
-/* Waits until the worker has something in its spool that nobody acknowledges. */
+/* Waits until the worker has an unacknowledged result in its spool. */
 static void wait_spooled(const struct farm *at)
 {
     char path[160];
@@ -319,13 +321,13 @@ static void wait_spooled(const struct farm *at)
     }
 }
 
-/* The worker takes no unit there, and what an earlier one had measured is sent once it can start again. */
+/* The worker takes no unit; earlier results are sent once it can start again. */
 START_TEST(worker_on_a_read_only_disk)
 {
     _cleanup_(farm_keys_release) struct farm_keys kept = {0};
     char device[160], coordinator[64], fresh[160];
     farm_start(&farm, BEAT_MS);
-    struct farm at = farm; /* the spool's folder in place of the farm's */
+    struct farm at = farm; /* with the spool's folder as its folder */
     mount_disk("spool", "8m");
     ck_assert_int_lt(snprintf(at.folder, sizeof(at.folder), "%s/spool", farm.folder), sizeof(at.folder));
     write_spec(SLOW);
@@ -359,7 +361,7 @@ START_TEST(worker_on_a_read_only_disk)
 }
 END_TEST
 
-/* A disk that stays mounted keeps its folder. */
+/* A mounted file system would prevent removing its folder. */
 static void stop(void)
 {
     unmount_disk("state");
@@ -371,12 +373,12 @@ static void stop(void)
 int main(void)
 {
 #ifdef __SANITIZE_ADDRESS__
-    (void)printf("skipped: a program under AddressSanitizer takes no preloaded library\n");
+    (void)printf("skipped: AddressSanitizer does not allow a preloaded library\n");
     return 77;
 #endif
-    /* What is mounted from here on is seen by this process and its children */
+    /* Later mounts are visible to this process and its children only. */
     if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
-        (void)printf("skipped: a mount namespace of its own is refused: %s\n", strerror(errno));
+        (void)printf("skipped: cannot create a mount namespace: %s\n", strerror(errno));
         return 77;
     }
     Suite *suite = suite_create("disk");

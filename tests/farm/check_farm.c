@@ -1,5 +1,6 @@
-/* A real moefarmd with workers of cardboard: what it loses, counts twice or decides differently when workers and the
- * coordinator die at any point. The measure is an undisturbed run: configs must be equal, and each step decided once. */
+/* A real moefarmd with fake workers. The workers and the coordinator die at various points; afterwards
+ * nothing may be lost, counted twice or decided differently: the configs must equal those of an undisturbed
+ * run, and each step must have one final result. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -20,11 +21,11 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define BEAT_MS       100  /* a lease is three: short where one has to end */
-#define CALM_MS       3000 /* long where none may, however busy this machine is */
-#define LIMIT_MS      30000
-#define TOLD_EVERY_MS 500 /* the farm's own */
-#define N_SHAPES      3
+#define BEAT_MS           100  /* for tests in which a lease (three beats) must expire */
+#define LONG_BEAT_MS      3000 /* for tests in which no lease may expire, even on a busy machine */
+#define LIMIT_MS          30000
+#define EVENT_INTERVAL_MS 500 /* interval of worker events in moefarmd */
+#define N_SHAPES          3
 
 static const char csv_head[] = SHAPE_COLUMNS "\n";
 
@@ -79,7 +80,7 @@ static int64_t number(const cJSON *json, const char *key)
     return value;
 }
 
-/* The state of the only batch. */
+/* True if the only batch is done. */
 static bool is_done(struct farm *f)
 {
     int status = 0;
@@ -97,15 +98,15 @@ static void beat(struct farm *f, const cJSON *unit)
         "{\"running\":[{%s,\"step\":\"\",\"done\":0,\"total\":1}],\"busy\":{\"timing\":0.5}}", key);
 }
 
-/* ---- disturbances: each is done once, when the n-th result of the run was sent ---- */
+/* ---- disturbances: each happens once, after the n-th result of the run ---- */
 
 struct plan {
     const char *what;
-    void (*strike)(struct farm *f, const cJSON *unit, int sent);
+    void (*disturb)(struct farm *f, const cJSON *unit, int sent);
     int beat_ms;
 };
 
-/* The worker vanishes without a word; one of another name goes on. */
+/* The worker vanishes without BYE; a worker with another name continues. */
 static void lose_worker(struct farm *f, const cJSON *unit, int sent)
 {
     (void)unit;
@@ -114,7 +115,7 @@ static void lose_worker(struct farm *f, const cJSON *unit, int sent)
     join(f, "second");
 }
 
-static void say_bye(struct farm *f, const cJSON *unit, int sent)
+static void leave_and_return(struct farm *f, const cJSON *unit, int sent)
 {
     (void)unit;
     (void)sent;
@@ -123,8 +124,9 @@ static void say_bye(struct farm *f, const cJSON *unit, int sent)
     (void)fake_worker_ready(&f->worker);
 }
 
-/* HELLO with the unit in hand, and what a spool then sends again. The unit is kept, unless its last result was committed. */
-static void come_back(struct farm *f, const cJSON *unit, int sent)
+/* Sends HELLO with the running unit, then its results again, as from a spool. WELCOME keeps the unit unless
+ * its last result was committed. */
+static void rejoin(struct farm *f, const cJSON *unit, int sent)
 {
     char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
     fake_unit_key(unit, key);
@@ -138,7 +140,8 @@ static void come_back(struct farm *f, const cJSON *unit, int sent)
         ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
 }
 
-/* The worker is killed and started again at once, with no unit in hand: refused until its old lease has ended. */
+/* The worker is killed and restarted at once, without a running unit: it is refused until its old lease
+ * expires. */
 static void restart_worker(struct farm *f, const cJSON *unit, int sent)
 {
     (void)unit;
@@ -147,20 +150,22 @@ static void restart_worker(struct farm *f, const cJSON *unit, int sent)
     ck_assert_int_eq(fake_worker_open(&f->worker, f->zmq, f->process.hub, "first"), 0);
     int64_t end = mf_now_ms() + LIMIT_MS;
     while (fake_worker_greet(&f->worker, "[]", BEAT_MS) < 0)
-        ck_assert_msg(mf_now_ms() < end, "a restarted worker is not admitted");
+        ck_assert_msg(mf_now_ms() < end, "the restarted worker is still refused");
     ck_assert_int_eq(fake_worker_ready(&f->worker), 0);
 }
 
-/* kill -9 and start: the worker keeps its unit, sends again what may not have been acknowledged, and goes on. */
+/* Kills and restarts the coordinator: the worker keeps its unit, sends unacknowledged results again, and
+ * continues. */
 static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
 {
     (void)farm_process_kill(&f->process, SIGKILL);
-    farm_process_start(&f->process, CALM_MS);
-    come_back(f, unit, sent);
+    farm_process_start(&f->process, LONG_BEAT_MS);
+    rejoin(f, unit, sent);
 }
 
-/* The farm goes on behind a backup, loses all of that, and starts on the backup: the unit in hand is as the backup has it, and
- * what was granted in the lost life is refused, whether its number is none yet or is given again. */
+/* The farm continues after a backup, loses the later state, and starts from the backup. The running unit is
+ * as in the backup. Units granted after the backup are refused, whether or not their ids have been assigned
+ * again. */
 static void restore_backup(struct farm *f, const cJSON *unit, int sent)
 {
     char database[320], log[330], old[320], why[256] = "";
@@ -178,14 +183,14 @@ static void restore_backup(struct farm *f, const cJSON *unit, int sent)
     (void)farm_process_kill(&f->process, SIGKILL);
     (void)unlink(log);
     ck_assert_int_eq(rename(old, database), 0);
-    farm_process_start(&f->process, CALM_MS);
-    come_back(f, unit, sent);
+    farm_process_start(&f->process, LONG_BEAT_MS);
+    rejoin(f, unit, sent);
     ck_assert_int_eq(fake_worker_result(&f->worker, lost, 0), 0);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f->worker, MF_MESSAGE_REFUSE, LIMIT_MS);
     ck_assert_ptr_nonnull(refusal);
 }
 
-/* What a spool does after a reconnect. */
+/* Sends results again, as a spool does after a reconnect. */
 static void send_twice(struct farm *f, const cJSON *unit, int sent)
 {
     for (int i = 0; i < sent; i++)
@@ -200,16 +205,17 @@ static void do_nothing(struct farm *f, const cJSON *unit, int sent)
 }
 
 static const struct plan plans[] = {
-    {"nothing", do_nothing, CALM_MS},
+    {"nothing", do_nothing, LONG_BEAT_MS},
     {"worker lost", lose_worker, BEAT_MS},
-    {"worker leaves", say_bye, CALM_MS},
+    {"worker leaves", leave_and_return, LONG_BEAT_MS},
     {"worker restarted", restart_worker, BEAT_MS},
-    {"coordinator killed", kill_coordinator, CALM_MS},
-    {"results sent twice", send_twice, CALM_MS},
-    {"database restored", restore_backup, CALM_MS},
+    {"coordinator killed", kill_coordinator, LONG_BEAT_MS},
+    {"results sent twice", send_twice, LONG_BEAT_MS},
+    {"database restored", restore_backup, LONG_BEAT_MS},
 };
 
-/* The next unit; NULL: none for a beat. Whoever is told that the farm has lost it says again who it is, as a worker does. */
+/* Returns the next unit; NULL if none comes within a beat. A worker that is no longer registered sends HELLO
+ * again. */
 static cJSON *next_unit(struct farm *f)
 {
     for (int64_t end = mf_now_ms() + BEAT_MS; mf_now_ms() <= end;) {
@@ -231,12 +237,13 @@ static cJSON *next_unit(struct farm *f)
     return NULL;
 }
 
-/* Works until the batch is done. The disturbance comes after result number `at` of the run. 1: it came. */
+/* Works until the batch is done. Applies the disturbance after result number `at` of the run. Returns 1 if it
+ * happened. */
 static int work(struct farm *f, const struct plan *plan, int at)
 {
-    int n_sent = 0, struck = 0;
+    int n_sent = 0, has_happened = 0;
     for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(f);) {
-        ck_assert_msg(mf_now_ms() < end, "%s at %d: the batch does not end", plan->what, at);
+        ck_assert_msg(mf_now_ms() < end, "%s at %d: the batch is not done in time", plan->what, at);
         (void)fake_worker_send(&f->worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
         _cleanup_(cJSON_Deletep) cJSON *unit = next_unit(f);
         if (!unit)
@@ -247,18 +254,19 @@ static int work(struct farm *f, const struct plan *plan, int at)
             if (++n_sent != at)
                 continue;
             beat(f, unit);
-            plan->strike(f, unit, i + 1);
-            struck = 1;
-            gone = plan->strike == lose_worker || plan->strike == say_bye || plan->strike == restart_worker;
+            plan->disturb(f, unit, i + 1);
+            has_happened = 1;
+            gone = plan->disturb == lose_worker || plan->disturb == leave_and_return ||
+                   plan->disturb == restart_worker;
         }
         if (!gone)
             (void)fake_worker_ready(&f->worker);
     }
-    return struck;
+    return has_happened;
 }
 
-/* One number or text out of the database. */
-static char *ask(struct farm *f, const char *sql)
+/* Returns the first column of a query's only row. */
+static char *query_text(struct farm *f, const char *sql)
 {
     char path[320];
     struct mf_store *s = NULL;
@@ -273,7 +281,7 @@ static char *ask(struct farm *f, const char *sql)
     return text;
 }
 
-/* The winners by what does not depend on ids. */
+/* The configs, without ids. */
 static const char configs_sql[] = "SELECT group_concat(line, '; ') FROM (SELECT s.row || ' ' || p.structure "
                                   "|| ' ' || p.layout || ' ' || c.us || ' ' || c.us1 || ' '"
                                   " || (SELECT group_concat(k.name, '+') FROM json_each(p.steps) j JOIN step "
@@ -307,35 +315,35 @@ static const struct {
      "0"},
 };
 
-static char *run(const struct plan *plan, int at, int *ret_struck)
+static char *run(const struct plan *plan, int at, int *ret_happened)
 {
     struct farm f;
     farm_start(&f, plan->beat_ms);
     join(&f, "first");
     submit(&f);
-    *ret_struck = work(&f, plan, at);
+    *ret_happened = work(&f, plan, at);
     for (size_t i = 0; i < MF_ARRAY_LEN(invariants); i++) {
-        _cleanup_(mf_freep) char *got = ask(&f, invariants[i].sql);
+        _cleanup_(mf_freep) char *got = query_text(&f, invariants[i].sql);
         ck_assert_msg(strcmp(got, invariants[i].expected) == 0, "%s at %d: %s: %s", plan->what, at,
                       invariants[i].what, got);
     }
-    char *configs = ask(&f, configs_sql);
+    char *configs = query_text(&f, configs_sql);
     farm_stop(&f);
     return configs;
 }
 
-/* Enumerations, probes and races are each struck in the middle. */
+/* In the middle of enumerations, probes and races. */
 static const int moments[] = {2, 7, 25, 60, 66};
 
-START_TEST(equals_undisturbed)
+START_TEST(equals_an_undisturbed_run)
 {
     static char *undisturbed;
-    int struck;
-    undisturbed = run(&plans[0], 1, &struck);
+    int has_happened;
+    undisturbed = run(&plans[0], 1, &has_happened);
     ck_assert_int_gt((int)strlen(undisturbed), 300);
     for (size_t i = 0; i < MF_ARRAY_LEN(moments); i++) {
-        _cleanup_(mf_freep) char *configs = run(&plans[_i], moments[i], &struck);
-        ck_assert_msg(struck, "%s at %d never happened", plans[_i].what, moments[i]);
+        _cleanup_(mf_freep) char *configs = run(&plans[_i], moments[i], &has_happened);
+        ck_assert_msg(has_happened, "%s at %d did not happen", plans[_i].what, moments[i]);
         ck_assert_msg(strcmp(configs, undisturbed) == 0, "%s at %d:\n%s\n%s", plans[_i].what, moments[i],
                       configs, undisturbed);
     }
@@ -343,16 +351,16 @@ START_TEST(equals_undisturbed)
 }
 END_TEST
 
-/* ---- results that a farm must not believe, and deaths ---- */
+/* ---- implausible results, and crashes ---- */
 
-struct lie {
+struct claim {
     const char *what;
-    const char *members; /* of the RESULT of the first step, in place of a good one */
-    int n_sent;          /* how often a worker says so before the step is decided */
-    const char *status;  /* that the step ends with */
+    const char *members; /* members of the RESULT for one step, instead of a correct one */
+    int n_sent;          /* number of times that this result is sent */
+    const char *status;  /* final status of the step */
 };
 
-static const struct lie lies[] = {
+static const struct claim claims[] = {
     {"zero time", "\"status\":\"ok\",\"us\":0,\"verified\":2", 1, "implausible"},
     {"negative time", "\"status\":\"ok\",\"us\":-3,\"verified\":2", 1, "implausible"},
     {"no time", "\"status\":\"ok\",\"verified\":2", 1, "implausible"},
@@ -365,16 +373,16 @@ static const struct lie lies[] = {
 
 START_TEST(judges_results)
 {
-    const struct lie *lie = &lies[_i];
+    const struct claim *claim = &claims[_i];
     struct farm f;
     char key[FAKE_UNIT_KEY_MAX];
     int64_t victim = 0;
-    int told = 0;
-    farm_start(&f, CALM_MS);
+    int n_sent = 0;
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
     submit(&f);
     for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(&f);) {
-        ck_assert_msg(mf_now_ms() < end, "%s: the batch does not end", lie->what);
+        ck_assert_msg(mf_now_ms() < end, "%s: the batch is not done in time", claim->what);
         (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
         _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, BEAT_MS);
         if (!unit)
@@ -385,14 +393,14 @@ START_TEST(judges_results)
             const cJSON *step = cJSON_GetArrayItem(steps, i);
             if (step && !victim && cJSON_GetArraySize(steps) > 2)
                 victim = number(step, "id");
-            if (!step || number(step, "id") != victim || told == lie->n_sent) {
+            if (!step || number(step, "id") != victim || n_sent == claim->n_sent) {
                 ck_assert_int_eq(fake_worker_result(&f.worker, unit, i), 0);
                 continue;
             }
-            told++;
+            n_sent++;
             fake_unit_key(unit, key);
             (void)fake_worker_send(&f.worker, MF_MESSAGE_RESULT, "{%s,\"seq\":%d,\"step\":%" PRId64 ",%s%s}",
-                                   key, i + 1, victim, lie->members, i == n - 1 ? ",\"last\":true" : "");
+                                   key, i + 1, victim, claim->members, i == n - 1 ? ",\"last\":true" : "");
         }
         (void)fake_worker_ready(&f.worker);
     }
@@ -402,24 +410,24 @@ START_TEST(judges_results)
               "FROM result"
               " WHERE step = %" PRId64 " AND final = 1",
               victim);
-    _cleanup_(mf_freep) char *status = ask(&f, sql);
-    ck_assert_msg(strcmp(status, lie->status) == 0, "%s: %s", lie->what, status);
-    _cleanup_(mf_freep) char *quarantined = ask(&f, "SELECT count(*) FROM quarantine");
-    ck_assert_str_eq(quarantined, strcmp(lie->status, "quarantined") == 0 ? "1" : "0");
+    _cleanup_(mf_freep) char *status = query_text(&f, sql);
+    ck_assert_msg(strcmp(status, claim->status) == 0, "%s: %s", claim->what, status);
+    _cleanup_(mf_freep) char *quarantined = query_text(&f, "SELECT count(*) FROM quarantine");
+    ck_assert_str_eq(quarantined, strcmp(claim->status, "quarantined") == 0 ? "1" : "0");
     _cleanup_(mf_freep) char *done =
-        ask(&f, "SELECT count(*) FROM task WHERE state = 'done' AND n_measured = n_steps");
+        query_text(&f, "SELECT count(*) FROM task WHERE state = 'done' AND n_measured = n_steps");
     ck_assert_str_eq(done, "3");
     farm_stop(&f);
 }
 END_TEST
 
-/* Another process with the name of a connected worker is refused. */
+/* A second process with the name of a connected worker is refused. */
 START_TEST(refuses_a_name_in_use)
 {
     struct farm f;
     struct fake_worker other;
     const char *code;
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
     ck_assert_int_eq(fake_worker_open(&other, f.zmq, f.process.hub, "first"), 0);
     (void)fake_worker_hello(&other, "[]");
@@ -432,27 +440,28 @@ START_TEST(refuses_a_name_in_use)
 }
 END_TEST
 
-/* Waits until people have heard of these states, and of no others. */
-static void await_told(struct farm *f, const char *states)
+/* Waits until exactly these worker states have been published. */
+static void await_states(struct farm *f, const char *states)
 {
     for (int64_t end = mf_now_ms() + LIMIT_MS;; mf_sleep_ms(5)) {
-        _cleanup_(mf_freep) char *told = ask(f, "SELECT ifnull(group_concat(json_extract(body, '$.state')), "
-                                                "'') FROM event WHERE kind = 'worker'");
-        if (strcmp(told, states) == 0)
+        _cleanup_(mf_freep) char *got =
+            query_text(f, "SELECT ifnull(group_concat(json_extract(body, '$.state')), "
+                          "'') FROM event WHERE kind = 'worker'");
+        if (strcmp(got, states) == 0)
             return;
-        ck_assert_msg(mf_now_ms() < end, "told are %s, not %s", told, states);
+        ck_assert_msg(mf_now_ms() < end, "published states: %s, expected: %s", got, states);
     }
 }
 
-/* People hear of a worker when something of it is new, not with each of its beats. */
-START_TEST(tells_what_is_new)
+/* A worker event is published when the worker's state changes, not with each BEAT. */
+START_TEST(publishes_only_changes)
 {
     struct farm f;
     int status = 0;
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
-    await_told(&f, "idle");
-    for (int64_t end = mf_now_ms() + 3 * TOLD_EVERY_MS; mf_now_ms() < end;) {
+    await_states(&f, "idle");
+    for (int64_t end = mf_now_ms() + 3 * EVENT_INTERVAL_MS; mf_now_ms() < end;) {
         (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
         _cleanup_(cJSON_Deletep) cJSON *answer = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
         ck_assert_ptr_nonnull(answer);
@@ -461,12 +470,12 @@ START_TEST(tells_what_is_new)
     ck_assert_int_eq(status, 200);
     _cleanup_(cJSON_Deletep) cJSON *drain = fake_worker_await(&f.worker, MF_MESSAGE_DRAIN, LIMIT_MS);
     ck_assert_ptr_nonnull(drain);
-    await_told(&f, "idle,draining");
+    await_states(&f, "idle,draining");
     farm_stop(&f);
 }
 END_TEST
 
-/* ---- messages that are refused, and do no harm ---- */
+/* ---- refused messages ---- */
 
 struct bad {
     const char *what;
@@ -475,20 +484,20 @@ struct bad {
     const char *code;
 };
 
-static const struct bad bads[] = {
-    {"no JSON", MF_MESSAGE_BEAT, "{", "malformed"},
-    {"no object", MF_MESSAGE_BEAT, "[]", "malformed"},
-    {"not ours to send", MF_MESSAGE_WELCOME, "{}", "malformed"},
+static const struct bad bad_messages[] = {
+    {"not JSON", MF_MESSAGE_BEAT, "{", "malformed"},
+    {"not an object", MF_MESSAGE_BEAT, "[]", "malformed"},
+    {"a message of the coordinator", MF_MESSAGE_WELCOME, "{}", "malformed"},
     {"credit missing", MF_MESSAGE_READY, "{}", "malformed"},
     {"credit too high", MF_MESSAGE_READY, "{\"credit\":1000000}", "malformed"},
     {"result without unit", MF_MESSAGE_RESULT, "{\"attempt\":1,\"epoch\":1,\"seq\":1}", "malformed"},
-    {"result of no unit of ours", MF_MESSAGE_RESULT,
+    {"result of an unknown unit", MF_MESSAGE_RESULT,
      "{\"unit\":99999,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1}", "malformed"},
     {"status unknown", MF_MESSAGE_RESULT,
      "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"status\":\"fine\"}", "malformed"},
     {"samples are text", MF_MESSAGE_RESULT,
      "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"samples\":[\"a\"]}", "malformed"},
-    {"a time that no double holds", MF_MESSAGE_RESULT,
+    {"a time beyond the range of double", MF_MESSAGE_RESULT,
      "{\"unit\":1,\"attempt\":1,\"epoch\":1,\"seq\":1,\"step\":1,\"us\":1e999}", "malformed"},
     {"another model under the name", MF_MESSAGE_HELLO,
      "{\"worker\":\"first\",\"instance\":\"other\",\"class\":\"gfx942/"
@@ -504,18 +513,18 @@ static const struct bad bads[] = {
      "b\",\"instance\":\"x\",\"class\":\"gfx942/"
      "304\",\"model\":\"m\",\"device\":{},\"revision\":\"r\",\"families\":[]}",
      "malformed"},
-    {"a class of no form", MF_MESSAGE_HELLO,
+    {"a malformed class", MF_MESSAGE_HELLO,
      "{\"worker\":\"w2\",\"instance\":\"x\",\"class\":\"gfx942\",\"model\":\"m\",\"device\":{},\"revision\":"
      "\"r\",\"families\":[]}",
      "malformed"},
 };
 
-START_TEST(refuses)
+START_TEST(refuses_bad_messages)
 {
-    const struct bad *bad = &bads[_i];
+    const struct bad *bad = &bad_messages[_i];
     struct farm f;
     const char *code = "";
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
     ck_assert_int_eq(fake_worker_send(&f.worker, bad->type, "%s", bad->body), 0);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
@@ -523,7 +532,7 @@ START_TEST(refuses)
     ck_assert_int_eq(mf_json_text(refusal, "code", &code), 0);
     ck_assert_msg(strcmp(code, bad->code) == 0, "%s: %s", bad->what, code);
     ck_assert_int_eq(number(refusal, "sequence"), (int64_t)f.worker.sequence);
-    /* It goes on */
+    /* The worker can continue. */
     (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
     _cleanup_(cJSON_Deletep) cJSON *alive = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
     ck_assert_ptr_nonnull(alive);
@@ -531,12 +540,12 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* A number that the farm has given a second time, in another life: the first one's result must not stand for it. */
-START_TEST(knows_its_own_life)
+/* A unit id may be assigned again after a restored backup: results of the earlier epoch must not count. */
+START_TEST(refuses_results_of_a_lost_epoch)
 {
     struct farm f;
     const char *reason = "";
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
     submit(&f);
     _cleanup_(cJSON_Deletep) cJSON *enumerate = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
@@ -551,7 +560,7 @@ START_TEST(knows_its_own_life)
     ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
     ck_assert_int_eq(mf_json_text(refusal, "reason", &reason), 0);
-    ck_assert_msg(strstr(reason, "in a life of the farm that its database has lost"), "%s", reason);
+    ck_assert_msg(strstr(reason, "in an epoch that the database has lost"), "%s", reason);
     cJSON_SetNumberValue(cJSON_GetObjectItem(unit, "epoch"), (double)epoch);
     ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
     _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&f.worker, MF_MESSAGE_ACK, LIMIT_MS);
@@ -560,7 +569,7 @@ START_TEST(knows_its_own_life)
 }
 END_TEST
 
-/* Of a result of that unit; those of units before it may come first. */
+/* Waits for the ACK of a result of the unit; ACKs of earlier units may come first. */
 static void await_ack(struct fake_worker *w, int64_t unit)
 {
     for (bool found = false; !found;) {
@@ -572,15 +581,15 @@ static void await_ack(struct fake_worker *w, int64_t unit)
     }
 }
 
-/* Who writes a result of what another worker has in hand would have that worker's own taken for known. */
-START_TEST(a_unit_is_its_workers)
+/* A worker may not send results of another worker's unit: they would be taken for that worker's own. */
+START_TEST(refuses_results_of_anothers_unit)
 {
     struct farm f;
     struct fake_worker other;
     const char *reason = "";
     char path[64];
     int status = 0;
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
     ck_assert_int_eq(fake_worker_open(&other, f.zmq, f.process.hub, "other"), 0);
     ck_assert_int_eq(fake_worker_greet(&other, "[]", LIMIT_MS), 0);
@@ -591,7 +600,7 @@ START_TEST(a_unit_is_its_workers)
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&other, MF_MESSAGE_REFUSE, LIMIT_MS);
     ck_assert_ptr_nonnull(refusal);
     ck_assert_int_eq(mf_json_text(refusal, "reason", &reason), 0);
-    ck_assert_msg(strstr(reason, "another worker's"), "%s", reason);
+    ck_assert_msg(strstr(reason, "granted to another worker"), "%s", reason);
     ck_assert_int_eq(fake_worker_result(&f.worker, unit, 0), 0);
     await_ack(&f.worker, number(unit, "unit"));
     (void)snprintf(path, sizeof(path), "/api/v1/steps/%lld/results",
@@ -604,8 +613,8 @@ START_TEST(a_unit_is_its_workers)
 }
 END_TEST
 
-/* What the database holds of what workers say of shapes and of themselves. */
-static const char said_sql[] =
+/* Everything in the database that comes from enumerations and from HELLO. */
+static const char stored_sql[] =
     "SELECT (SELECT count(*) FROM kernel) || ' ' || (SELECT count(*) FROM step) || ' ' || "
     "(SELECT count(*) FROM rejection) || ' ' || (SELECT group_concat(gfx) FROM "
     "device_class) || ' ' || (SELECT group_concat(name || body) FROM device_model)";
@@ -614,53 +623,55 @@ static const char said_sql[] =
     "{\"name\":\"x\",\"family\":\"fake\",\"stage\":\"move\",\"covers\":\"sort\",\"block_m\":0,\"ksplit\":0," \
     "\"needs\":[],\"gives\":[],\"workspace\":0,\"flops\":1,\"bytes\":1,\"reorder_tolerance\":0}"
 #define GOOD_REJECTION "{\"family\":\"fake\",\"kernel\":\"x*\",\"rule\":\"dtype\",\"reason\":\"no\"}"
-#define OF_DEVICE      "\"device\":{\"gap_us\":1},\"revision\":\"r1\",\"families\":[],\"simulated\":true"
+#define DEVICE_MEMBERS "\"device\":{\"gap_us\":1},\"revision\":\"r1\",\"families\":[],\"simulated\":true"
 
-/* Behind the key of the unit in hand, or behind the worker's name and instance. */
+/* body: appended to the key of the running unit, or to the worker's name and instance. */
 static const struct {
     enum mf_message type;
     const char *what, *body;
-} halves[] = {
-    {MF_MESSAGE_RESULT, "a step that is none behind one that is one",
+} partly_bad[] = {
+    {MF_MESSAGE_RESULT, "an invalid step after a valid one",
      "\"seq\":1,\"last\":true,\"steps\":[" GOOD_STEP ",{}],\"rejections\":[]"},
-    {MF_MESSAGE_RESULT, "a rejection without a reason behind all else",
+    {MF_MESSAGE_RESULT, "a rejection without a reason at the end",
      "\"seq\":1,\"last\":true,\"steps\":[" GOOD_STEP "],\"rejections\":[" GOOD_REJECTION ",{}]"},
-    {MF_MESSAGE_HELLO, "a worker that was of another class",
-     "\"class\":\"gfx950/256\",\"model\":\"m\"," OF_DEVICE},
-    {MF_MESSAGE_HELLO, "a worker that was of another model",
-     "\"class\":\"gfx942/304\",\"model\":\"other\"," OF_DEVICE},
+    {MF_MESSAGE_HELLO, "a worker with another class than before",
+     "\"class\":\"gfx950/256\",\"model\":\"m\"," DEVICE_MEMBERS},
+    {MF_MESSAGE_HELLO, "a worker with another model than before",
+     "\"class\":\"gfx942/304\",\"model\":\"other\"," DEVICE_MEMBERS},
 };
 
-/* A part of a message may be good, and is written before what is bad is seen: the worker will not send the rest of it. */
-START_TEST(what_is_refused_leaves_nothing)
+/* A refused message leaves nothing in the database, even if its valid parts were written first: the worker
+ * will not send the rest. */
+START_TEST(rolls_back_refused_messages)
 {
     struct farm f;
     char key[FAKE_UNIT_KEY_MAX + 128];
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
     submit(&f);
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
     ck_assert_ptr_nonnull(unit);
-    if (halves[_i].type == MF_MESSAGE_RESULT)
+    if (partly_bad[_i].type == MF_MESSAGE_RESULT)
         fake_unit_key(unit, key);
     else
         mf_format(key, sizeof(key), "\"worker\":\"first\",\"instance\":\"%s\"", f.worker.instance);
-    _cleanup_(mf_freep) char *before = ask(&f, said_sql);
-    ck_assert_int_eq(fake_worker_send(&f.worker, halves[_i].type, "{%s,%s}", key, halves[_i].body), 0);
+    _cleanup_(mf_freep) char *before = query_text(&f, stored_sql);
+    ck_assert_int_eq(fake_worker_send(&f.worker, partly_bad[_i].type, "{%s,%s}", key, partly_bad[_i].body),
+                     0);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
-    ck_assert_msg(refusal != NULL, "%s is not refused", halves[_i].what);
-    _cleanup_(mf_freep) char *after = ask(&f, said_sql);
-    ck_assert_msg(strcmp(before, after) == 0, "%s: %s, not %s", halves[_i].what, after, before);
-    /* The same unit, said well */
+    ck_assert_msg(refusal != NULL, "%s is not refused", partly_bad[_i].what);
+    _cleanup_(mf_freep) char *after = query_text(&f, stored_sql);
+    ck_assert_msg(strcmp(before, after) == 0, "%s: %s, not %s", partly_bad[_i].what, after, before);
+    /* the same unit, with a valid result */
     ck_assert_int_eq(fake_worker_answer(&f.worker, unit), 0);
     await_ack(&f.worker, number(unit, "unit"));
     farm_stop(&f);
 }
 END_TEST
 
-/* Of a list that comes in three parts the second is refused, and the worker drops it. What is left of it is tuned by nobody: the tasks
- * say why they failed, once each has been tried as often as what a worker cannot run. */
-START_TEST(a_list_without_a_part_is_none)
+/* If the second of three parts of an enumeration is refused, the worker drops the unit. The incomplete
+ * enumeration is never tuned: after the maximum number of attempts the tasks fail with the reason. */
+START_TEST(drops_an_incomplete_enumeration)
 {
     static const char *const parts[] = {
         "\"last\":false,\"steps\":[" GOOD_STEP "],\"rejections\":[]",
@@ -669,7 +680,7 @@ START_TEST(a_list_without_a_part_is_none)
     };
     const int tries = 3 * N_SHAPES;
     struct farm f;
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     join(&f, "first");
     submit(&f);
     for (int i = 0; i < tries; i++) {
@@ -688,18 +699,18 @@ START_TEST(a_list_without_a_part_is_none)
     }
     char like[160];
     mf_format(like, sizeof(like), "SELECT count(*) FROM task WHERE state = 'failed' AND reason LIKE '%%%s%%'",
-              "its list of steps was refused: a rejection lacks");
-    _cleanup_(mf_freep) char *failed = ask(&f, like);
+              "its list of steps was refused: rejections: expected family");
+    _cleanup_(mf_freep) char *failed = query_text(&f, like);
     ck_assert_int_eq(atoi(failed), N_SHAPES);
     farm_stop(&f);
 }
 END_TEST
 
-START_TEST(knows_no_stranger)
+START_TEST(refuses_an_unregistered_worker)
 {
     struct farm f;
     const char *code = "";
-    farm_start(&f, CALM_MS);
+    farm_start(&f, LONG_BEAT_MS);
     ck_assert_int_eq(fake_worker_open(&f.worker, f.zmq, f.process.hub, "first"), 0);
     (void)fake_worker_ready(&f.worker);
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
@@ -714,16 +725,16 @@ int main(void)
     Suite *suite = suite_create("farm");
     TCase *c = tcase_create("farm");
     tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, equals_undisturbed, 0, (int)MF_ARRAY_LEN(plans));
-    tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(lies));
-    tcase_add_loop_test(c, refuses, 0, (int)MF_ARRAY_LEN(bads));
+    tcase_add_loop_test(c, equals_an_undisturbed_run, 0, (int)MF_ARRAY_LEN(plans));
+    tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(claims));
+    tcase_add_loop_test(c, refuses_bad_messages, 0, (int)MF_ARRAY_LEN(bad_messages));
     tcase_add_test(c, refuses_a_name_in_use);
-    tcase_add_test(c, knows_its_own_life);
-    tcase_add_test(c, a_unit_is_its_workers);
-    tcase_add_test(c, a_list_without_a_part_is_none);
-    tcase_add_loop_test(c, what_is_refused_leaves_nothing, 0, (int)MF_ARRAY_LEN(halves));
-    tcase_add_test(c, knows_no_stranger);
-    tcase_add_test(c, tells_what_is_new);
+    tcase_add_test(c, refuses_results_of_a_lost_epoch);
+    tcase_add_test(c, refuses_results_of_anothers_unit);
+    tcase_add_test(c, drops_an_incomplete_enumeration);
+    tcase_add_loop_test(c, rolls_back_refused_messages, 0, (int)MF_ARRAY_LEN(partly_bad));
+    tcase_add_test(c, refuses_an_unregistered_worker);
+    tcase_add_test(c, publishes_only_changes);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

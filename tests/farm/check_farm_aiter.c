@@ -1,7 +1,7 @@
-/* A farm of simulated AITER devices of two classes (--families aiter), over REST: every untuned table that AITER ships is
- * submitted, each row enumerated or refused with a reason, then tuned, and the tables for consumer aiter held against the
- * checks that AITER has for its own. Of tables whose rows have hundreds of candidates some rows are tuned; with the argument
- * "whole", as the long tests call it, all. */
+/* A farm of simulated AITER devices of two classes (--families aiter), over REST. Every untuned table of
+ * ROCm/aiter is submitted. Each row is enumerated or rejected with a reason, then tuned, and the tables
+ * exported for consumer aiter must pass AITER's own checks. Of tables with many steps only some rows are
+ * tuned; with the argument "whole" (the long tests) all. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +18,14 @@
 
 #define CLASSES "gfx942/304,gfx950/256"
 
-/* With the sanitizers a farm takes six times as long: a table of four is enough to look for what they find. */
+/* With sanitizers a farm takes six times as long: one of four tables is enough. */
 #ifdef __SANITIZE_ADDRESS__
 #    define EVERY 4
 #else
 #    define EVERY 1
 #endif
 
-/* Steps of a table beyond which only some of its rows are tuned. */
+/* If a table has more steps, only some of its rows are tuned. */
 #define STEPS_MAX  4000
 #define MODELS_MAX 128
 
@@ -65,10 +65,10 @@ static int submit(const char *file, const char *query)
     return farm_submit(&farm, csv, query);
 }
 
-/* --- every row -------------------------------------------------------------------------------------------- */
+/* --- every row --- */
 
-struct told {
-    long rows, tried, refused, steps;
+struct totals {
+    long rows, enumerated, rejected, steps;
 };
 
 static void check_rejections(int task)
@@ -76,13 +76,13 @@ static void check_rejections(int task)
     char path[96];
     (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/rejections?limit=100", task);
     _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
-    const cJSON *no = cJSON_GetArrayItem(mf_json_array(json, "items"), 0);
-    ck_assert_msg(no, "task %d is refused without a rejection", task);
-    ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
+    const cJSON *rejection = cJSON_GetArrayItem(mf_json_array(json, "items"), 0);
+    ck_assert_msg(rejection, "task %d has no steps and no rejection", task);
+    ck_assert_uint_gt(strlen(farm_text(rejection, "reason")), 20);
 }
 
-/* The tasks of a batch on both classes: what would be tried, or why nothing. */
-static void count_tasks(int batch, struct told *t)
+/* Counts the tasks of a batch on both classes; a task without steps must have a reason. */
+static void count_tasks(int batch, struct totals *t)
 {
     char path[160], next[128] = "";
     do {
@@ -97,8 +97,8 @@ static void count_tasks(int batch, struct told *t)
             t->rows++;
             t->steps += n;
             if (strcmp(state, "done") == 0)
-                t->tried++;
-            else if (t->refused++ == 0)
+                t->enumerated++;
+            else if (t->rejected++ == 0)
                 check_rejections(farm_number(task, "id"));
             ck_assert_msg(n > 0 || farm_text(task, "reason")[0], "task %d is %s without a reason",
                           farm_number(task, "id"), state);
@@ -114,22 +114,22 @@ static bool is_untuned(const struct shipped *s)
     return !s->tuned && s->op == MF_TABLE_FMOE && s->n_rows > 0;
 }
 
-/* Of two classes at least one has kernels for a row. */
-static struct told enumerate(const struct shipped *s)
+/* Each row must have kernels on at least one of the two classes. */
+static struct totals enumerate(const struct shipped *s)
 {
-    struct told t = {0};
+    struct totals t = {0};
     int batch = submit(s->file, "&classes=" CLASSES "&search=enumerate");
     farm_wait_done(&farm, batch);
     count_tasks(batch, &t);
-    printf("%-48s %3ld tasks, %3ld tried, %3ld refused, %6ld steps\n", s->file, t.rows, t.tried, t.refused,
-           t.steps);
+    printf("%-48s %3ld tasks, %3ld tried, %3ld refused, %6ld steps\n", s->file, t.rows, t.enumerated,
+           t.rejected, t.steps);
     ck_assert_int_eq(t.rows, (long)(2 * s->n_rows));
-    ck_assert_int_ge(t.tried, (long)s->n_rows);
+    ck_assert_int_ge(t.enumerated, (long)s->n_rows);
     return t;
 }
 
-/* Tables of AITER's other operators are refused whole, with the reason. */
-START_TEST(other_operators)
+/* Tables of AITER's other operators are refused as a whole, with the reason. */
+START_TEST(refuses_other_operators)
 {
     int n = 0;
     start();
@@ -148,7 +148,7 @@ START_TEST(other_operators)
 }
 END_TEST
 
-/* --- tuned, exported, checked ----------------------------------------------------------------------------- */
+/* --- tuning, export and checks --- */
 
 static struct mf_table *export_for_aiter(const char *query)
 {
@@ -162,7 +162,7 @@ static struct mf_table *export_for_aiter(const char *query)
     return t;
 }
 
-/* A problem of the reader is a row that production would not read, meet or match: there is none. */
+/* Checks a row like AITER. The reader reports no problem for it: production would read and match it. */
 static void check_row(const struct mf_table_row *row)
 {
     ck_assert_double_gt(row->us, 0);
@@ -187,7 +187,8 @@ static void check_row(const struct mf_table_row *row)
     }
 }
 
-/* test_csv_validation over one file, test_config_shape_collision over all of a set (ROCm/aiter, op_tests). */
+/* The checks of test_csv_validation for each file, and of test_config_shape_collision for all files combined
+ * (ROCm/aiter, op_tests). */
 static void check_set(struct mf_table *const *tables, size_t n)
 {
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
@@ -203,13 +204,13 @@ static void check_set(struct mf_table *const *tables, size_t n)
     for (size_t i = 0; i < n_clashes; i++) {
         char key[MF_SHAPE_TEXT_MAX];
         mf_shape_print(&clashes[i].a->shape, key);
-        printf("twice: %s, %f and %f us\n", key, clashes[i].a->us, clashes[i].b->us);
+        printf("duplicate key: %s, %f and %f us\n", key, clashes[i].a->us, clashes[i].b->us);
     }
     ck_assert_uint_eq(n_clashes, 0);
 }
 
-/* The table with its header and every n-th row, from the first. */
-static char *thinned(const char *csv, long n)
+/* Returns the header and every n-th row of a table, from the first. */
+static char *every_nth_row(const char *csv, long n)
 {
     char *out = calloc(1, strlen(csv) + 1), *to = out;
     ck_assert_ptr_nonnull(out);
@@ -230,19 +231,19 @@ static int n_left_out(const char *query)
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 
-/* Every task of the batch is a row of the export, or is left out in words. */
+/* Every task of the batch must be a row of the export, or be left out with a reason. */
 static void tune(const struct shipped *s, long stride)
 {
     char query[64];
-    struct told t = {0};
+    struct totals t = {0};
     int64_t began = mf_now_ms();
-    _cleanup_(mf_freep) char *csv = read_shipped(s->file), *rows = thinned(csv, stride);
+    _cleanup_(mf_freep) char *csv = read_shipped(s->file), *rows = every_nth_row(csv, stride);
     int batch = farm_submit(&farm, rows, "&classes=" CLASSES "&topk=2&consumer=aiter");
     farm_wait_done(&farm, batch);
     count_tasks(batch, &t);
     (void)snprintf(query, sizeof(query), "&batch=%d", batch);
     struct mf_table *none = export_for_aiter(query);
-    ck_assert_uint_eq(none->n_rows, 0); /* nothing simulated, unless asked */
+    ck_assert_uint_eq(none->n_rows, 0); /* no simulated rows by default */
     mf_table_free(none);
     (void)snprintf(query, sizeof(query), "&batch=%d&simulated=1", batch);
     _cleanup_(mf_table_freep) struct mf_table *table = export_for_aiter(query);
@@ -254,7 +255,7 @@ static void tune(const struct shipped *s, long stride)
     check_set(&table, 1);
 }
 
-/* One file for each layer model, as a site keeps them: -> how many, each of whose rows is in one of them only. */
+/* Exports one file per layer model. Returns the number of files; each row is in exactly one of them. */
 static size_t by_model(const struct mf_table *all, struct mf_table **ret)
 {
     size_t n = 0;
@@ -275,32 +276,33 @@ static size_t by_model(const struct mf_table *all, struct mf_table **ret)
     return n;
 }
 
-/* Each table is enumerated, which says how much there is to tune of it, then tuned. */
-START_TEST(every_table)
+/* Enumerates each table, which gives its number of steps, then tunes it. */
+START_TEST(tunes_every_table)
 {
     struct mf_table *models[MODELS_MAX];
     size_t n_tables = 0, n_rows = 0, n_exported = 0;
     int64_t began = mf_now_ms();
-    struct told all = {0};
+    struct totals all = {0};
     start();
     for (size_t i = 0; i < MF_ARRAY_LEN(shipped); i += EVERY) {
         if (!is_untuned(&shipped[i]))
             continue;
-        struct told t = enumerate(&shipped[i]);
+        struct totals t = enumerate(&shipped[i]);
         all.rows += t.rows;
         all.steps += t.steps;
         n_rows += shipped[i].n_rows;
         tune(&shipped[i], whole ? 1 : 1 + t.steps / STEPS_MAX);
         n_tables++;
     }
-    /* Rows of two tables may be one key to production, which gives bf16 activations to both; the farm's table has it once. */
-    _cleanup_(mf_table_freep) struct mf_table *together = export_for_aiter("&simulated=1");
-    check_set(&together, 1);
-    size_t n = by_model(together, models);
+    /* Production uses bf16 activations for several q_dtype_a, so rows of two tables may have the same key;
+     * the farm's table has the key once. */
+    _cleanup_(mf_table_freep) struct mf_table *combined = export_for_aiter("&simulated=1");
+    check_set(&combined, 1);
+    size_t n = by_model(combined, models);
     check_set(models, n);
     for (size_t i = 0; i < n; i++)
         n_exported += models[i]->n_rows;
-    ck_assert_uint_eq(n_exported, together->n_rows);
+    ck_assert_uint_eq(n_exported, combined->n_rows);
     printf("%zu rows of %zu tables on two classes: %ld tasks, %ld steps; %zu rows of %zu layer models "
            "exported, in "
            "%.1f s\n",
@@ -310,9 +312,9 @@ START_TEST(every_table)
 }
 END_TEST
 
-/* Rows tuned under keys that production does not compute stay out of its table, each with the key that it would ask for;
- * the table for moefarm has them. */
-START_TEST(other_keys)
+/* Rows tuned under keys that production does not compute are left out of its table, with the key that
+ * production computes. The table for consumer moefarm has them. */
+START_TEST(leaves_other_keys_out)
 {
     start();
     int batch = submit("untuned_fmoe.csv", "&classes=" CLASSES "&topk=2");
@@ -325,7 +327,7 @@ START_TEST(other_keys)
     const cJSON *item;
     int n = 0;
     cJSON_ArrayForEach (item, mf_json_array(json, "items"))
-        n += strstr(farm_text(item, "reason"), "token 64 in place of 56") != NULL;
+        n += strstr(farm_text(item, "reason"), "token 64 instead of 56") != NULL;
     ck_assert_int_gt(n, 0);
     _cleanup_(mf_freep) char *own = farm_export(&farm, batch);
     ck_assert_ptr_nonnull(strstr(own, ",56,6144,4096,"));
@@ -339,9 +341,9 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("farm_aiter");
     TCase *tc = tcase_create("farm_aiter");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, every_table);
-    tcase_add_test(tc, other_operators);
-    tcase_add_test(tc, other_keys);
+    tcase_add_test(tc, tunes_every_table);
+    tcase_add_test(tc, refuses_other_operators);
+    tcase_add_test(tc, leaves_other_keys_out);
     tcase_set_timeout(tc, whole ? 3000 : 240);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

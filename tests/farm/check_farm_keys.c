@@ -1,5 +1,5 @@
-/* A real moefarmd whose hub has keys: who gets in, who does not, and what a worker is. Each refusal is asserted, and beside
- * it that the same with the right key works. */
+/* A real moefarmd whose hub uses CURVE keys: authentication, enrolment, revocation, and the identity of
+ * workers. Each test of a refusal also checks that the same action works with the right key. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -71,7 +71,7 @@ static int64_t number(const cJSON *json, const char *key)
     return n;
 }
 
-/* A token's keys, to connect with. */
+/* Creates an enrolment token; returns its id and, in *ret, the keys to connect with. */
 static int64_t make_token(struct farm *f, const char *more, struct fake_keys *ret)
 {
     char path[128];
@@ -82,7 +82,7 @@ static int64_t make_token(struct farm *f, const char *more, struct fake_keys *re
     ck_assert_int_eq(mf_json_text(json, "token", &text), 0);
     *ret = (struct fake_keys){0};
     ck_assert_int_eq(mf_enrol_token_parse(text, secret, ret->coordinator), 0);
-    ck_assert_int_eq(mf_key_pair_of(secret, &ret->own), 0);
+    ck_assert_int_eq(mf_key_pair_from_secret(secret, &ret->own), 0);
     return number(json, "id");
 }
 
@@ -108,7 +108,7 @@ static void assert_refused(struct fake_worker *w, const char *expected)
     ck_assert_str_eq(code, expected);
 }
 
-/* Keys of a worker that the farm takes. */
+/* Enrols a worker; returns its keys. */
 static void enrol(struct farm *f, const char *name, struct fake_keys *ret)
 {
     struct fake_worker w;
@@ -129,8 +129,9 @@ static void join(struct farm *f, const char *name, const struct fake_keys *keys,
     assert_answer(w, MF_MESSAGE_WELCOME);
 }
 
-/* Connects and waits until libzmq says how the handshake ended. 0: it was let in; else the event. */
-static int knock(struct farm *f, const struct fake_keys *keys)
+/* Connects and waits for the end of the handshake. Returns 0 if it succeeded, else the event of the socket
+ * monitor. */
+static int try_handshake(struct farm *f, const struct fake_keys *keys)
 {
     char endpoint[64];
     const int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
@@ -139,7 +140,7 @@ static int knock(struct farm *f, const struct fake_keys *keys)
     int zero = 0, limit = LIMIT_MS;
     uint16_t event = 0;
     uint8_t frame[64];
-    mf_format(endpoint, sizeof(endpoint), "inproc://knock-%p", socket);
+    mf_format(endpoint, sizeof(endpoint), "inproc://handshake-%p", socket);
     ck_assert_int_eq(zmq_socket_monitor(socket, endpoint, events), 0);
     ck_assert_int_eq(zmq_connect(monitor, endpoint), 0);
     (void)zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof(zero));
@@ -151,7 +152,7 @@ static int knock(struct farm *f, const struct fake_keys *keys)
     }
     mf_format(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%d", f->process.hub);
     ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
-    ck_assert_msg(zmq_recv(monitor, frame, sizeof(frame), 0) == 6, "the handshake does not end");
+    ck_assert_msg(zmq_recv(monitor, frame, sizeof(frame), 0) == 6, "the handshake did not end in time");
     memcpy(&event, frame, sizeof(event));
     (void)zmq_recv(monitor, frame, sizeof(frame), 0);
     (void)zmq_socket_monitor(socket, NULL, 0);
@@ -160,35 +161,35 @@ static int knock(struct farm *f, const struct fake_keys *keys)
     return event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : event;
 }
 
-START_TEST(strangers_get_nothing)
+START_TEST(refuses_unknown_keys)
 {
     struct farm f;
-    struct fake_keys known, unknown, elsewhere;
+    struct fake_keys known, unknown, other_server;
     farm_start(&f);
     enrol(&f, "w", &known);
-    ck_assert_int_eq(knock(&f, &known), 0);
-    unknown = elsewhere = known;
+    ck_assert_int_eq(try_handshake(&f, &known), 0);
+    unknown = other_server = known;
     ck_assert_int_eq(mf_key_pair_make(&unknown.own), 0);
-    ck_assert_int_eq(knock(&f, &unknown), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
-    /* Who holds the public half of a worker's key, but not the secret one */
+    ck_assert_int_eq(try_handshake(&f, &unknown), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    /* a peer with a worker's public key, but without the secret key */
     unknown = known;
     unknown.own.secret[5] ^= 1;
-    ck_assert_int_ne(knock(&f, &unknown), 0);
-    /* Who takes another for the coordinator */
-    elsewhere.coordinator[0] ^= 1;
-    ck_assert_int_ne(knock(&f, &elsewhere), 0);
-    /* Who has no keys at all */
-    ck_assert_int_ne(knock(&f, NULL), 0);
-    ck_assert_int_eq(knock(&f, &known), 0);
+    ck_assert_int_ne(try_handshake(&f, &unknown), 0);
+    /* a peer that expects another coordinator key */
+    other_server.coordinator[0] ^= 1;
+    ck_assert_int_ne(try_handshake(&f, &other_server), 0);
+    /* a peer without keys */
+    ck_assert_int_ne(try_handshake(&f, NULL), 0);
+    ck_assert_int_eq(try_handshake(&f, &known), 0);
     int status = 0;
     _cleanup_(mf_freep) char *metrics = farm_process_http(&f.process, "GET", "/metrics", "", "", &status);
-    ck_assert_ptr_nonnull(strstr(metrics, "\nmoefarm_hub_turned_away_total "));
-    ck_assert_ptr_null(strstr(metrics, "\nmoefarm_hub_turned_away_total 0\n"));
+    ck_assert_ptr_nonnull(strstr(metrics, "\nmoefarm_handshakes_refused_total "));
+    ck_assert_ptr_null(strstr(metrics, "\nmoefarm_handshakes_refused_total 0\n"));
     farm_stop(&f);
 }
 END_TEST
 
-START_TEST(a_token_enrols_once)
+START_TEST(enrols_one_key_per_token)
 {
     struct farm f;
     struct fake_worker w;
@@ -199,7 +200,7 @@ START_TEST(a_token_enrols_once)
     ck_assert_int_eq(mf_key_pair_make(&first), 0);
     ck_assert_int_eq(mf_key_pair_make(&second), 0);
     ck_assert_int_eq(fake_worker_open_keys(&w, f.zmq, f.process.hub, "w", &token), 0);
-    /* It is no worker */
+    /* a token is not a worker */
     ck_assert_int_eq(fake_worker_hello(&w, "[]"), 0);
     assert_refused(&w, "unknown_key");
     ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_ENROL, "{\"worker\":\"a b\",\"key\":\"\"}"), 0);
@@ -208,7 +209,7 @@ START_TEST(a_token_enrols_once)
     assert_refused(&w, "malformed");
     ck_assert_int_eq(send_enrol(&w, "w", &first), 0);
     assert_answer(&w, MF_MESSAGE_ENROLLED);
-    /* An answer that was lost is asked for again; another key never gets one */
+    /* Repeating a request after a lost answer is allowed; enrolling another key is not. */
     ck_assert_int_eq(send_enrol(&w, "w", &first), 0);
     assert_answer(&w, MF_MESSAGE_ENROLLED);
     ck_assert_int_eq(send_enrol(&w, "w2", &second), 0);
@@ -226,7 +227,7 @@ START_TEST(a_token_enrols_once)
     ck_assert_int_eq(send_enrol(&w, "w2", &second), 0);
     assert_answer(&w, MF_MESSAGE_ENROLLED);
     fake_worker_close(&w);
-    /* A worker does not enrol others */
+    /* a worker cannot enrol others */
     struct fake_keys worker = token;
     worker.own = first;
     join(&f, "w", &worker, &w);
@@ -237,8 +238,8 @@ START_TEST(a_token_enrols_once)
 }
 END_TEST
 
-/* Over its time, or revoked: on a connection that is open, and for a new one. */
-START_TEST(a_token_ends)
+/* An expired or revoked token is refused, on an open connection and for a new one. */
+START_TEST(refuses_an_ended_token)
 {
     struct farm f;
     struct fake_worker w;
@@ -251,7 +252,7 @@ START_TEST(a_token_ends)
     if (_i == 0) {
         ck_assert_int_eq(fake_worker_open_keys(&w, f.zmq, f.process.hub, "w", &token), 0);
         ck_assert_int_eq(fake_worker_hello(&w, "[]"), 0);
-        assert_refused(&w, "unknown_key"); /* the connection is there */
+        assert_refused(&w, "unknown_key"); /* the connection is established */
         mf_format(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
         post(&f, path, 200);
         post(&f, path, 404);
@@ -260,14 +261,14 @@ START_TEST(a_token_ends)
         fake_worker_close(&w);
     }
     int64_t end = mf_now_ms() + LIMIT_MS;
-    while (knock(&f, &token) == 0)
-        ck_assert_msg(mf_now_ms() < end, "the token does not end");
-    ck_assert_int_eq(knock(&f, &token), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    while (try_handshake(&f, &token) == 0)
+        ck_assert_msg(mf_now_ms() < end, "the token did not expire in time");
+    ck_assert_int_eq(try_handshake(&f, &token), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
     farm_stop(&f);
 }
 END_TEST
 
-START_TEST(a_worker_is_its_key)
+START_TEST(binds_a_name_to_its_key)
 {
     struct farm f;
     struct fake_worker a, b;
@@ -279,12 +280,13 @@ START_TEST(a_worker_is_its_key)
     ck_assert_int_eq(fake_worker_hello(&a, "[]"), 0);
     assert_refused(&a, "not_its_name");
     fake_worker_close(&a);
-    /* Under the routing id of the other: nothing that is for the other comes, and nothing is taken for the other's */
+    /* With the routing id of another worker, a peer receives none of its messages and cannot send as it. */
     of_a.routing_id = of_b.routing_id = "same";
     join(&f, "b", &of_b, &b);
     ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_BYE, "{\"reason\":\"\"}"), 0);
-    ck_assert_int_eq(knock(&f, &of_a), 0); /* the hub has seen a by now: its handshakes come in order */
+    /* the hub processes handshakes in order, so it has seen a by now */
+    ck_assert_int_eq(try_handshake(&f, &of_a), 0);
     ck_assert_int_eq(fake_worker_send(&b, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}"), 0);
     assert_answer(&b, MF_MESSAGE_BEAT);
     enum mf_message type;
@@ -294,11 +296,10 @@ START_TEST(a_worker_is_its_key)
     ck_assert_int_eq(fake_worker_send(&b, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}"), 0);
     assert_answer(&b, MF_MESSAGE_BEAT);
     fake_worker_close(&b);
-    /* The id is free: who takes it now is no heir of the slot */
+    /* A peer that takes over a free routing id does not inherit the worker's slot. */
     ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     int64_t end = mf_now_ms() + LIMIT_MS;
-    for (int wait_ms = 200; mf_now_ms() < end;
-         wait_ms *= 2) { /* a busy machine may need long for an answer */
+    for (int wait_ms = 200; mf_now_ms() < end; wait_ms *= 2) { /* a busy machine may need long to answer */
         ck_assert_int_eq(fake_worker_ready(&a), 0);
         if (fake_worker_recv(&a, wait_ms, &type, &json) > 0)
             break;
@@ -316,7 +317,7 @@ START_TEST(a_worker_is_its_key)
 }
 END_TEST
 
-/* The worker of that name, as the API has it. */
+/* Returns the worker of this name from the API; NULL if none. */
 static cJSON *find_worker(struct farm *f, const char *name)
 {
     cJSON *list = call(f, "GET", "/api/v1/workers", 200), *item, *found = NULL;
@@ -330,7 +331,7 @@ static cJSON *find_worker(struct farm *f, const char *name)
     return found;
 }
 
-START_TEST(a_revoked_key_is_refused_at_once)
+START_TEST(refuses_a_revoked_key_at_once)
 {
     struct farm f;
     struct fake_worker a, b;
@@ -349,34 +350,34 @@ START_TEST(a_revoked_key_is_refused_at_once)
     ck_assert_ptr_nonnull(unit);
     post(&f, "/api/v1/keys/1/revoke", 200);
     post(&f, "/api/v1/keys/1/revoke", 404);
-    /* Its connection is open: each message is refused, its results above all */
+    /* On the open connection every message is refused, results included. */
     ck_assert_int_eq(fake_worker_result(&a, unit, 0), 0);
     assert_refused(&a, "unknown_key");
     ck_assert_int_eq(fake_worker_hello(&a, "[]"), 0);
     assert_refused(&a, "unknown_key");
-    ck_assert_int_eq(knock(&f, &of_a), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    ck_assert_int_eq(try_handshake(&f, &of_a), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
     _cleanup_(cJSON_Deletep) cJSON *gone = find_worker(&f, "a");
     (void)mf_json_text(gone, "state", &state);
     ck_assert_str_eq(state, "gone");
     ck_assert_int_eq(number(gone, "n_results"), 0);
-    /* What it had is another's now, and the farm goes on */
+    /* Its unit is granted to another worker. */
     join(&f, "b", &of_b, &b);
     ck_assert_int_eq(fake_worker_ready(&b), 0);
     _cleanup_(cJSON_Deletep) cJSON *again = fake_worker_await(&b, MF_MESSAGE_UNIT, LIMIT_MS);
     ck_assert_int_eq(number(again, "unit"), number(unit, "unit"));
     ck_assert_int_eq(number(again, "attempt"), number(unit, "attempt") + 1);
-    /* The name is free for a new key, and the old key stays out for ever */
+    /* The name is free for a new key; the old key stays revoked. */
     struct fake_keys new_a;
     enrol(&f, "a", &new_a);
-    ck_assert_int_eq(knock(&f, &new_a), 0);
-    ck_assert_int_eq(knock(&f, &of_a), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    ck_assert_int_eq(try_handshake(&f, &new_a), 0);
+    ck_assert_int_eq(try_handshake(&f, &of_a), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
     fake_worker_close(&a);
     fake_worker_close(&b);
     farm_stop(&f);
 }
 END_TEST
 
-/* ---- the programs ---- */
+/* ---- programs ---- */
 
 static pid_t start_worker(struct farm *f, const char *name, const char *token)
 {
@@ -443,7 +444,7 @@ static char *read_text(const struct farm *f, const char *name)
     return text;
 }
 
-START_TEST(programs)
+START_TEST(enrols_a_real_worker)
 {
     struct farm f;
     char url[64], token[320], key[320], public[MF_KEY_TEXT_MAX] = "";
@@ -463,7 +464,7 @@ START_TEST(programs)
     ck_assert_int_eq(stat(key, &status), 0);
     ck_assert_int_eq((int)(status.st_mode & 0777), 0600);
     end_worker(worker);
-    /* Neither needs the token again, whoever is started again first */
+    /* Neither program needs the token after a restart. */
     (void)farm_process_kill(&f.process, SIGTERM);
     farm_process_start(&f.process, BEAT_MS);
     worker = start_worker(&f, "w", NULL);
@@ -475,9 +476,9 @@ START_TEST(programs)
     assert_says(revoked, "key 1 is revoked");
     await_state(&f, "w", "gone");
     end_worker(worker);
-    /* A second worker with a token that is used up, and one that has none, are told so */
+    /* A worker with a used token, and one without a token, log the reason. */
     char *text = read_text(&f, "token");
-    text[strcspn(text, "_")] = 0; /* what is secret begins behind it */
+    text[strcspn(text, "_")] = 0; /* the secret follows the underscore */
     ck_assert_str_eq(text, "moefarm-enrol");
     char secret[65];
     mf_format(secret, sizeof(secret), "%.64s", text + strlen(text) + 1);
@@ -485,10 +486,10 @@ START_TEST(programs)
     int code = 0;
     ck_assert_int_eq(waitpid(worker, &code, 0), worker);
     ck_assert_int_ne(WEXITSTATUS(code), 0);
-    ck_assert_ptr_nonnull(strstr(read_text(&f, "worker.log"), "the token has brought a key in already"));
+    ck_assert_ptr_nonnull(strstr(read_text(&f, "worker.log"), "the enrolment token has been used"));
     worker = start_worker(&f, "w3", NULL);
     for (int64_t end = mf_now_ms() + LIMIT_MS; !strstr(read_text(&f, "worker.log"), "--enrol");) {
-        ck_assert_msg(mf_now_ms() < end, "nothing says what is missing");
+        ck_assert_msg(mf_now_ms() < end, "the worker log does not mention --enrol");
         (void)poll(NULL, 0, LOOK_MS);
     }
     end_worker(worker);
@@ -497,25 +498,25 @@ START_TEST(programs)
 }
 END_TEST
 
-/* Beyond loopback nobody has to ask for it. */
-START_TEST(beyond_loopback_keys_are_needed)
+/* Beyond loopback, keys are required by default. */
+START_TEST(requires_keys_beyond_loopback)
 {
     struct farm f = {.zmq = zmq_ctx_new(), .process = {.hub_address = "0.0.0.0"}};
     struct fake_keys known;
     farm_process_start(&f.process, BEAT_MS);
-    ck_assert_int_ne(knock(&f, NULL), 0);
+    ck_assert_int_ne(try_handshake(&f, NULL), 0);
     enrol(&f, "w", &known);
-    ck_assert_int_eq(knock(&f, &known), 0);
+    ck_assert_int_eq(try_handshake(&f, &known), 0);
     farm_stop(&f);
 }
 END_TEST
 
-/* On loopback nothing is configured; and a token for workers would be of no use there. */
-START_TEST(on_loopback_there_are_none)
+/* On loopback, keys are off by default, and worker tokens cannot be created. */
+START_TEST(needs_no_keys_on_loopback)
 {
     struct farm f = {.zmq = zmq_ctx_new()};
     farm_process_start(&f.process, BEAT_MS);
-    ck_assert_int_eq(knock(&f, NULL), 0);
+    ck_assert_int_eq(try_handshake(&f, NULL), 0);
     post(&f, "/api/v1/tokens?role=worker&name=t", 409);
     farm_stop(&f);
 }
@@ -526,14 +527,14 @@ int main(void)
     Suite *suite = suite_create("keys");
     TCase *c = tcase_create("keys");
     tcase_set_timeout(c, 120);
-    tcase_add_test(c, strangers_get_nothing);
-    tcase_add_test(c, a_token_enrols_once);
-    tcase_add_loop_test(c, a_token_ends, 0, 2);
-    tcase_add_test(c, a_worker_is_its_key);
-    tcase_add_test(c, a_revoked_key_is_refused_at_once);
-    tcase_add_test(c, programs);
-    tcase_add_test(c, beyond_loopback_keys_are_needed);
-    tcase_add_test(c, on_loopback_there_are_none);
+    tcase_add_test(c, refuses_unknown_keys);
+    tcase_add_test(c, enrols_one_key_per_token);
+    tcase_add_loop_test(c, refuses_an_ended_token, 0, 2);
+    tcase_add_test(c, binds_a_name_to_its_key);
+    tcase_add_test(c, refuses_a_revoked_key_at_once);
+    tcase_add_test(c, enrols_a_real_worker);
+    tcase_add_test(c, requires_keys_beyond_loopback);
+    tcase_add_test(c, needs_no_keys_on_loopback);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -1,5 +1,6 @@
-/* kill -9 of a runner, a worker and the coordinator in the middle of a batch: it completes, nothing measured is lost
- * or counted twice, and the table is that of an undisturbed run. Two simulated workers. */
+/* Sends SIGKILL to a runner, a worker and the coordinator in the middle of a batch, with two simulated
+ * workers. The batch must complete, no result may be lost or counted twice, and the table must equal that of
+ * an undisturbed run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_C
 static struct farm farm;
 static char *undisturbed;
 
-/* Slow steps: the batch must still be running when a busy machine lets the test see its progress. */
+/* Slow steps: the batch must still be running when the test observes its progress on a busy machine. */
 static void start_worker(int place)
 {
     static const char slow[] = "{\"step_ms\":15,\"pipeline_ms\":2}";
@@ -36,9 +37,9 @@ static void start_farm(void)
     farm_wait_workers(&farm, 2);
 }
 
-/* ---- what is in the database ---- */
+/* ---- database ---- */
 
-static bool has(const struct farm_keys *k, struct mf_spool_key key)
+static bool contains(const struct farm_keys *k, struct mf_spool_key key)
 {
     for (size_t i = 0; i < k->n; i++) {
         if (k->at[i].unit == key.unit && k->at[i].attempt == key.attempt && k->at[i].seq == key.seq)
@@ -47,7 +48,7 @@ static bool has(const struct farm_keys *k, struct mf_spool_key key)
     return false;
 }
 
-/* Every item of a list that pages by cursor. */
+/* Returns all items of a paginated list. */
 static cJSON *get_all(const char *path)
 {
     cJSON *all = cJSON_CreateArray();
@@ -66,7 +67,7 @@ static cJSON *get_all(const char *path)
     return all;
 }
 
-/* The results of one step or pipeline. Those that count (not late, and of a runner that lived) are one. */
+/* Adds the results of one step or pipeline; exactly one must be ok and not late. */
 static void collect(struct farm_keys *k, const char *path)
 {
     _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);
@@ -75,13 +76,13 @@ static void collect(struct farm_keys *k, const char *path)
     cJSON_ArrayForEach (item, results) {
         struct mf_spool_key key = {farm_number(item, "unit"), farm_number(item, "attempt"),
                                    farm_number(item, "seq")};
-        ck_assert_msg(!has(k, key), "%s: unit %ld attempt %ld seq %ld twice", path, (long)key.unit,
+        ck_assert_msg(!contains(k, key), "%s: unit %ld attempt %ld seq %ld twice", path, (long)key.unit,
                       (long)key.attempt, (long)key.seq);
         farm_keys_add(k, key);
         counted +=
             !cJSON_IsTrue(cJSON_GetObjectItem(item, "late")) && strcmp(farm_text(item, "status"), "ok") == 0;
     }
-    ck_assert_msg(counted == 1, "%s: %d results count", path, counted);
+    ck_assert_msg(counted == 1, "%s: %d final results", path, counted);
 }
 
 static void check_database(int batch, const struct farm_keys *spooled)
@@ -106,13 +107,13 @@ static void check_database(int batch, const struct farm_keys *spooled)
         }
     }
     for (size_t i = 0; i < spooled->n; i++)
-        ck_assert_msg(has(&found, spooled->at[i]), "unit %ld attempt %ld seq %ld of the spool is lost",
+        ck_assert_msg(contains(&found, spooled->at[i]), "unit %ld attempt %ld seq %ld of the spool is lost",
                       (long)spooled->at[i].unit, (long)spooled->at[i].attempt, (long)spooled->at[i].seq);
 }
 
-/* ---- the runs ---- */
+/* ---- runs ---- */
 
-/* Once for all: what the table is when nothing happens. */
+/* Produces the table of an undisturbed run, once. */
 static void make_undisturbed(void)
 {
     start_farm();
@@ -134,7 +135,7 @@ enum victim { RUNNER, WORKER_0, COORDINATOR };
 /* clang-format off */
 static const struct {
     int n;
-    struct { enum victim who; int at; } kills[4];   /* at: results measured */
+    struct { enum victim process; int at; } kills[4];   /* at: number of results measured */
 } runs[] = {
     {1, {{RUNNER, 20}}},
     {1, {{WORKER_0, 20}}},
@@ -144,9 +145,9 @@ static const struct {
 };
 /* clang-format on */
 
-static void strike(enum victim who, struct farm_keys *spooled)
+static void kill_process(enum victim process, struct farm_keys *spooled)
 {
-    switch (who) {
+    switch (process) {
     case RUNNER:
         farm_kill_runner(&farm, 1);
         break;
@@ -162,15 +163,15 @@ static void strike(enum victim who, struct farm_keys *spooled)
     }
 }
 
-START_TEST(same_table)
+START_TEST(gives_the_same_table)
 {
     _cleanup_(farm_keys_release) struct farm_keys spooled = {0};
     start_farm();
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     for (int i = 0; i < runs[_i].n; i++) {
         ck_assert_msg(farm_wait_batch(&farm, batch, "measured", runs[_i].kills[i].at),
-                      "done before the kill");
-        strike(runs[_i].kills[i].who, &spooled);
+                      "the batch ended before the kill");
+        kill_process(runs[_i].kills[i].process, &spooled);
     }
     farm_wait_done(&farm, batch);
     farm_wait_spools(&farm);
@@ -180,8 +181,8 @@ START_TEST(same_table)
 }
 END_TEST
 
-/* Both workers and the coordinator at once; then, with nobody there, the workers come first. */
-START_TEST(all_at_once)
+/* Kills both workers and the coordinator; restarts the workers before the coordinator. */
+START_TEST(survives_all_killed_at_once)
 {
     _cleanup_(farm_keys_release) struct farm_keys spooled = {0};
     start_farm();
@@ -216,8 +217,8 @@ int main(void)
     TCase *tc = tcase_create("farm_kill");
     tcase_add_unchecked_fixture(tc, make_undisturbed, free_undisturbed);
     tcase_add_checked_fixture(tc, NULL, stop_farm);
-    tcase_add_loop_test(tc, same_table, 0, (int)MF_ARRAY_LEN(runs));
-    tcase_add_test(tc, all_at_once);
+    tcase_add_loop_test(tc, gives_the_same_table, 0, (int)MF_ARRAY_LEN(runs));
+    tcase_add_test(tc, survives_all_killed_at_once);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

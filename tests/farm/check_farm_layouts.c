@@ -1,7 +1,7 @@
-/* One weight layout for a layer model, with workers of cardboard whose times are given: a real moefarmd, a ladder of two token counts,
- * and races that say otherwise than the forecasts. Steps of either GEMM want their weight as row or as panel16, which makes four
- * layouts: by forecast, without 1.5 us of launches, "row, panel16" (49 us) goes before "row, row" (50), "panel16, panel16" (51) and
- * "panel16, row" (52), which has no place in the races. */
+/* One weight layout per layer model: a real moefarmd, a fake worker with given times, two token counts, and
+ * races that contradict the forecasts. Each GEMM needs its weight as row or as panel16, which gives four
+ * layouts. Their forecasts, without 1.5 us of launches: "row, panel16" 49 us, "row, row" 50, "panel16,
+ * panel16" 51, and "panel16, row" 52, which is not raced. */
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
@@ -28,26 +28,26 @@ static struct farm farm;
 static struct fake_worker worker;
 static void *zmq;
 
-/* Of steps "sort_m16", "sne_m16_0" (gather to act, row) and "tne_m16_1" (the rest, panel16). */
+/* Time of the steps "sort_m16", "sne_m16_0" (gather to act, row) and "tne_m16_1" (the rest, panel16). */
 static double us(const struct fake_worker *w, const char *name)
 {
     static const double stages[2][2] = {{20, 22}, {20, 19}};
-    double later = strstr(name, "_m32") ? 5 : 0; /* block_m 32 is behind */
+    double later = strstr(name, "_m32") ? 5 : 0; /* block_m 32 is slower */
     (void)w;
     if (strncmp(name, "sort", 4) == 0)
         return 10 + later;
     return stages[*name == 't'][name[strlen(name) - 1] == '1'] + later;
 }
 
-/* In a race, by layout and token count, over the forecast. */
-struct truth {
+/* Ratio of race time to forecast, by layout and token count. */
+struct race_ratio {
     const char *layout;
     double at_16, at_64;
 };
 
 /* clang-format off */
-/* The best of each token count is another layout's, and the forecasts' first loses over the ladder. */
-static const struct truth truths[] = {{RP, 1.2, 1.0}, {RR, 1.0, 1.1}, {PP, 1.1, 1.0}};
+/* The best layout differs between the token counts, and the best forecast loses over both. */
+static const struct race_ratio race_ratios[] = {{RP, 1.2, 1.0}, {RR, 1.0, 1.1}, {PP, 1.1, 1.0}};
 /* clang-format on */
 
 static bool is_at(const cJSON *unit, const char *token)
@@ -70,9 +70,9 @@ static double factor(const struct fake_worker *w, const cJSON *unit, const cJSON
         mf_format(layout + len, sizeof(layout) - len, "%s=%s", len ? " w2" : "w1",
                   name[strlen(name) - 1] == '1' ? "panel16" : "row");
     }
-    for (size_t i = 0; i < MF_ARRAY_LEN(truths); i++) {
-        if (strcmp(truths[i].layout, layout) == 0)
-            return is_at(unit, "16,") ? truths[i].at_16 : truths[i].at_64;
+    for (size_t i = 0; i < MF_ARRAY_LEN(race_ratios); i++) {
+        if (strcmp(race_ratios[i].layout, layout) == 0)
+            return is_at(unit, "16,") ? race_ratios[i].at_16 : race_ratios[i].at_64;
     }
     return 1;
 }
@@ -115,11 +115,11 @@ static void answer_unit(const cJSON *unit)
     ck_assert_int_eq(fake_worker_answer(&worker, unit), 0);
 }
 
-/* Answers what comes, and gives back the first race. */
+/* Answers units up to the first race, which it returns. */
 static cJSON *work_until_race(void)
 {
     cJSON *unit = fake_worker_work_until(&worker, "race", FARM_DEADLINE_MS);
-    ck_assert_msg(unit, "no race comes");
+    ck_assert_msg(unit, "no race received");
     return unit;
 }
 
@@ -129,7 +129,7 @@ static void work_and_race(void)
     answer_unit(unit);
 }
 
-/* Until the task's race is in the books. */
+/* Waits until the task's race has a winner. */
 static void await_race(int task)
 {
     char path[60];
@@ -152,13 +152,13 @@ static const cJSON *layout_of(const cJSON *choice, const char *layout)
     ck_abort_msg("layout %s is not listed", layout);
 }
 
-static void check_why(const cJSON *choice, const char *layout, const char *why)
+static void check_reason(const cJSON *choice, const char *layout, const char *why)
 {
     ck_assert_str_eq(farm_text(layout_of(choice, layout), "reason"), why);
 }
 
-/* _i: nothing else happens; the worker knows no groups; the coordinator is killed between the races. */
-START_TEST(races_choose)
+/* _i: 0 undisturbed; 1 the worker does not support groups; 2 the coordinator is killed between the races. */
+START_TEST(chooses_by_race)
 {
     worker.no_groups = _i == 1;
     submit("");
@@ -169,14 +169,14 @@ START_TEST(races_choose)
         cJSON_ArrayForEach (p, mf_json_array(unit, "pipelines"))
             n_of[farm_number(p, "group")]++;
         ck_assert(n_of[0] >= 2 && n_of[1] >= 2 && n_of[2] >= 2);
-        if (i == 1) { /* the first one waits for it */
+        if (i == 1) { /* the first task waits for the second race */
             _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
             const cJSON *choice = mf_json_array(batch, "layouts")->child;
             ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(choice, "pending")));
             _cleanup_(cJSON_Deletep) cJSON *first = farm_get(&farm, "/api/v1/tasks/1");
             ck_assert_str_eq(farm_text(first, "state"), "racing");
             ck_assert(cJSON_IsNull(cJSON_GetObjectItem(first, "config")));
-            check_why(mf_json_object(first, "layout"), PR, "is not raced");
+            check_reason(mf_json_object(first, "layout"), PR, "is not raced");
         }
         answer_unit(unit);
         if (_i != 2 || i != 0)
@@ -193,15 +193,14 @@ START_TEST(races_choose)
         ck_assert_str_eq(farm_text(choice, "layout"), RR);
         ck_assert_str_eq(farm_text(choice, "by"), "race");
         ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(choice, "pending")));
-        check_why(choice, RR, "won over the ladder: 105.0 us in sum at 2 token counts, raced");
-        check_why(choice, RP, "lost over the ladder: 107.8 us against 105.0 us of " RR ", raced");
-        check_why(choice, PP, "lost over the ladder: 107.1 us against 105.0 us of " RR ", raced");
-        check_why(choice, PR,
-                  "was not raced: 107.0 us against 101.0 us of " RP " over the ladder, by forecast");
+        check_reason(choice, RR, "won the races: 105.0 us in total over 2 token counts");
+        check_reason(choice, RP, "lost the races: 107.8 us in total, 105.0 us with " RR);
+        check_reason(choice, PP, "lost the races: 107.1 us in total, 105.0 us with " RR);
+        check_reason(choice, PR, "was not raced: 107.0 us in total, 101.0 us with " RP " (forecasts)");
         const cJSON *provenance = mf_json_object(config, "provenance");
         ck_assert_str_eq(farm_text(provenance, "layout_by"), "race");
         ck_assert_str_eq(farm_text(provenance, "layout_why"),
-                         "won over the ladder: 105.0 us in sum at 2 token counts, raced");
+                         "won the races: 105.0 us in total over 2 token counts");
         ck_assert_str_eq(farm_text(provenance, "worker"), "w0");
     }
     _cleanup_(mf_freep) char *csv =
@@ -213,8 +212,8 @@ START_TEST(races_choose)
 }
 END_TEST
 
-/* A step that is wrong in the second race takes two layouts out of it: the one that is left serves every task. */
-START_TEST(a_layout_that_dies)
+/* A step that fails in the second race removes two layouts: the remaining one serves every task. */
+START_TEST(drops_a_failed_layout)
 {
     submit("");
     work_and_race();
@@ -222,23 +221,24 @@ START_TEST(a_layout_that_dies)
     work_and_race();
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 2, "done");
     const cJSON *choice = mf_json_object(task, "layout");
-    /* block_m 32 still runs, 15 us slower */
+    /* block_m 32 still works, 15 us slower */
     ck_assert_str_eq(farm_text(choice, "layout"), PP);
-    check_why(choice, PP, "won over the ladder: 107.1 us in sum at 2 token counts, raced");
+    check_reason(choice, PP, "won the races: 107.1 us in total over 2 token counts");
 }
 END_TEST
 
 /* clang-format off */
 static const struct {
     const char *options, *by, *layout;
-    const char *asked, *why; /* the sentence of a layout */
+    const char *listed, *why; /* reason of that layout */
 } others[] = {
-    {",\"layout\":\"free\"", "free", "free", PR, "is one of those that each token count chose from (layout=free)"},
-    {",\"layout\":\"" PP "\"", "given", PP, PP, "is where the weights lie already (layout)"},
+    {",\"layout\":\"free\"", "free", "free", PR,
+     "is available: each task chooses its own layout (layout=free)"},
+    {",\"layout\":\"" PP "\"", "given", PP, PP, "is the layout that the batch specifies (layout)"},
 };
 /* clang-format on */
 
-START_TEST(nothing_is_in_question)
+START_TEST(accepts_given_layouts)
 {
     submit(others[_i].options);
     for (int i = 0; i < 2; i++) {
@@ -252,12 +252,12 @@ START_TEST(nothing_is_in_question)
     const cJSON *choice = mf_json_object(task, "layout");
     ck_assert_str_eq(farm_text(choice, "by"), others[_i].by);
     ck_assert_str_eq(farm_text(choice, "layout"), others[_i].layout);
-    check_why(choice, others[_i].asked, others[_i].why);
+    check_reason(choice, others[_i].listed, others[_i].why);
 }
 END_TEST
 
-/* A task that fails in its race, or cannot be raced, is waited for no longer. */
-START_TEST(a_task_that_fails)
+/* The layout choice does not wait for a task that fails in its race. */
+START_TEST(ignores_a_failed_task)
 {
     submit("");
     work_and_race();
@@ -267,8 +267,7 @@ START_TEST(a_task_that_fails)
     }
     cJSON_Delete(farm_wait_task(&farm, 2, "failed"));
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
-    check_why(mf_json_object(task, "layout"), RR,
-              "won over the ladder: 50.0 us in sum at 1 token counts, raced");
+    check_reason(mf_json_object(task, "layout"), RR, "won the races: 50.0 us in total over 1 token counts");
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     ck_assert_str_eq(farm_text(batch, "state"), "done");
 }
@@ -280,10 +279,10 @@ int main(void)
     TCase *c = tcase_create("farm_layouts");
     tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, start, stop);
-    tcase_add_loop_test(c, races_choose, 0, 3);
-    tcase_add_test(c, a_layout_that_dies);
-    tcase_add_loop_test(c, nothing_is_in_question, 0, MF_ARRAY_LEN(others));
-    tcase_add_test(c, a_task_that_fails);
+    tcase_add_loop_test(c, chooses_by_race, 0, 3);
+    tcase_add_test(c, drops_a_failed_layout);
+    tcase_add_loop_test(c, accepts_given_layouts, 0, MF_ARRAY_LEN(others));
+    tcase_add_test(c, ignores_a_failed_task);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -1,4 +1,5 @@
-/* What production missed, by real processes: counted once however often it is sent, tuned, and off the list of what is open. */
+/* Reported misses, by real processes: a report is counted once even if sent again, and the shapes are tuned
+ * and then no longer open. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static void stop(void)
 #define REPORT(source, class, misses) \
     "{\"source\":\"" source "\",\"class\":\"" class "\",\"misses\":[" misses "]}"
 
-/* The answer, with that status; the caller owns it. key "": none. */
+/* Returns the answer, which must have the status; the caller owns it. key "": none. */
 static cJSON *post(const char *path, const char *key, const char *body, int status)
 {
     char headers[160];
@@ -58,7 +59,7 @@ static cJSON *report(const char *key, const char *body, int status)
     return post("/api/v1/misses", key, body, status);
 }
 
-/* The item of the list that is first, and how many there are. The caller owns *ret. */
+/* Returns the number of items in the list of misses, and in *ret the first one, which the caller owns. */
 static int misses(const char *query, cJSON **ret)
 {
     char path[96];
@@ -84,8 +85,8 @@ static void wait_state(const char *query, int n)
         ck_assert_msg(mf_now_ms() < end, "%s: not %d", query, n);
 }
 
-/* With --tune-misses nobody has to ask. */
-START_TEST(what_was_missed_is_tuned)
+/* With --tune-misses no request is needed. */
+START_TEST(tunes_misses)
 {
     static const char *const more[] = {"--tune-misses", "1", NULL};
     start(more);
@@ -96,7 +97,7 @@ START_TEST(what_was_missed_is_tuned)
     wait_state("?state=tuned", 2);
     ck_assert_int_eq(misses("?state=open", NULL), 0);
     int batches = n_batches();
-    /* Of a table that is not deployed yet: counted, and nothing to do */
+    /* A miss of a tuned row that is not deployed yet: counted, nothing to tune. */
     _cleanup_(cJSON_Deletep) cJSON *again = report("n1/7/2", REPORT("n1/7", CLASS, MISS(16, 1)), 201);
     ck_assert_int_eq(farm_number(again, "tuned"), 1);
     ck_assert_int_eq(farm_number(again, "open"), 0);
@@ -110,8 +111,8 @@ START_TEST(what_was_missed_is_tuned)
 }
 END_TEST
 
-/* Without it they are listed, and one call makes batches of them. */
-START_TEST(listed_until_somebody_asks)
+/* Without --tune-misses they are listed until a request submits them as batches. */
+START_TEST(lists_until_submitted)
 {
     start(NULL);
     cJSON_Delete(report("", REPORT("n1/7", CLASS, MISS(16, 5) "," MISS(64, 9)), 201));
@@ -125,14 +126,14 @@ START_TEST(listed_until_somebody_asks)
     _cleanup_(cJSON_Deletep) cJSON *one = post("/api/v1/misses/submit?min_count=10", "", NULL, 201);
     ck_assert_int_eq(farm_number(cJSON_GetArrayItem(mf_json_array(one, "batches"), 0), "shapes"), 1);
     farm_wait_done(&farm, farm_number(cJSON_GetArrayItem(mf_json_array(one, "batches"), 0), "batch"));
-    /* The rest, a batch for each class; one waits for a device that nobody has */
+    /* The rest, one batch per class; one waits for a class without workers. */
     _cleanup_(cJSON_Deletep) cJSON *rest = post("/api/v1/misses/submit", "", NULL, 201);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(rest, "batches")), 2);
     ck_assert_int_eq(misses("?state=open", NULL), 0);
     wait_state("?state=tuned", 2);
     ck_assert_int_eq(misses("?state=tuning&class=gfx950/256", NULL), 1);
     cJSON_Delete(post("/api/v1/misses/submit", "", NULL, 200));
-    /* What a person has cancelled does not come back by itself */
+    /* a cancelled miss is submitted again only on request */
     cJSON_Delete(post("/api/v1/batches/3/cancel", "", NULL, 200));
     ck_assert_int_eq(misses("?state=failed", NULL), 1);
     cJSON_Delete(post("/api/v1/misses/submit", "", NULL, 200));
@@ -141,7 +142,7 @@ START_TEST(listed_until_somebody_asks)
 }
 END_TEST
 
-START_TEST(sent_again_it_counts_once)
+START_TEST(counts_a_report_once)
 {
     static const char body[] = REPORT("n1/7", CLASS, MISS(16, 5));
     farm_start(&farm, BEAT_MS);
@@ -183,7 +184,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rubbish_is_refused_by_its_place)
+START_TEST(reports_position_of_errors)
 {
     farm_start(&farm, BEAT_MS);
     for (size_t i = 0; i < MF_ARRAY_LEN(wrong); i++) {
@@ -191,14 +192,14 @@ START_TEST(rubbish_is_refused_by_its_place)
         const cJSON *error = cJSON_GetArrayItem(mf_json_array(problem, "errors"), 0);
         ck_assert_msg(strcmp(farm_text(error, "at"), wrong[i].at) == 0, "%zu: %s", i, farm_text(error, "at"));
     }
-    /* Bad rows among good ones */
+    /* invalid rows among valid ones */
     _cleanup_(cJSON_Deletep) cJSON *some =
         report("", REPORT("n", CLASS, MISS(16, 0) "," MISS(16, 3) "," MISS(0, 1)), 201);
     ck_assert_int_eq(farm_number(some, "misses"), 1);
     ck_assert_int_eq(farm_number(some, "counted"), 3);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(some, "errors")), 2);
 
-    /* A count stays at the largest whole number that JSON holds exactly, and is printed so */
+    /* A count saturates at 2^53, the largest integer range that JSON numbers hold exactly. */
     int64_t counted = 0, count = 0;
     _cleanup_(cJSON_Deletep) cJSON *first = NULL;
     _cleanup_(cJSON_Deletep) cJSON *most =
@@ -213,7 +214,7 @@ START_TEST(rubbish_is_refused_by_its_place)
 }
 END_TEST
 
-/* n shapes from that token on, each missed once. */
+/* Returns a report of n shapes with consecutive token counts from `from`, each missed once. */
 static char *many(int from, int n)
 {
     struct mf_buf b;
@@ -226,8 +227,8 @@ static char *many(int from, int n)
     return mf_buf_take(&b);
 }
 
-/* Whoever may report cannot make the list grow without end, and what is on it still counts. */
-START_TEST(a_flood_is_bounded)
+/* The list of misses has a maximum length; known misses are still counted. */
+START_TEST(bounds_the_list)
 {
     int left_out = 0;
     farm_start(&farm, BEAT_MS);
@@ -241,7 +242,7 @@ START_TEST(a_flood_is_bounded)
     cJSON_Delete(report("", beyond, 422));
     _cleanup_(cJSON_Deletep) cJSON *known = report("", REPORT("n", CLASS, MISS(16, 7)), 201);
     ck_assert_int_eq(farm_number(known, "left_out"), 0);
-    /* A miss keeps the first of its sources only */
+    /* at most 32 sources are kept per miss */
     for (int i = 0; i < 40; i++) {
         char body[1024];
         (void)snprintf(body, sizeof(body), "{\"source\":\"host/%d\",\"class\":\"" CLASS "\",\"misses\":[%s]}",
@@ -261,11 +262,11 @@ int main(void)
     TCase *tc = tcase_create("farm_misses");
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, what_was_missed_is_tuned);
-    tcase_add_test(tc, listed_until_somebody_asks);
-    tcase_add_test(tc, sent_again_it_counts_once);
-    tcase_add_test(tc, rubbish_is_refused_by_its_place);
-    tcase_add_test(tc, a_flood_is_bounded);
+    tcase_add_test(tc, tunes_misses);
+    tcase_add_test(tc, lists_until_submitted);
+    tcase_add_test(tc, counts_a_report_once);
+    tcase_add_test(tc, reports_position_of_errors);
+    tcase_add_test(tc, bounds_the_list);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,9 +1,10 @@
-/* kill -9 at every named place of common/base/fault.h, the first time that a process gets there, the second time, …: whoever
- * died is started again, the batch ends, and nothing is lost, counted twice or decided otherwise.
+/* Sends SIGKILL at every crash point of common/base/fault.h, at the first visit, the second, and so on.
+ * Killed processes are restarted; the batch must complete, and nothing may be lost, counted twice or decided
+ * differently.
  *
- *     check_farm_points              the first visits of every place
- *     check_farm_points all          every visit of every place, until a batch ends before the place was met so often
- *     check_farm_points all NAME     of that place alone */
+ *     check_farm_points              the first visits of every crash point
+ *     check_farm_points all          every visit of every crash point
+ *     check_farm_points all NAME     every visit of this crash point */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 #include "support/mf_check.h"
 
 #define BEAT_MS 150
-#define SHORT_N 2 /* visits that the short test kills at */
+#define SHORT_N 2 /* number of visits in the short test */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16);
 
@@ -35,7 +36,7 @@ static void start_worker(void)
     farm_start_worker(&farm, 0, args);
 }
 
-/* Starts again what has died. */
+/* Restarts dead processes. */
 static void keep_alive(void)
 {
     int status;
@@ -45,7 +46,7 @@ static void keep_alive(void)
         start_worker();
 }
 
-/* The submission may meet a coordinator that dies of it: the key makes the second one harmless. */
+/* The coordinator may die during the submission: the idempotency key makes a repetition harmless. */
 static int submit(void)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
@@ -58,7 +59,7 @@ static int submit(void)
     }
 }
 
-/* Done, and all acknowledged: whoever does that may die of it. */
+/* Waits until the batch is done and all results are acknowledged. Processes may die meanwhile. */
 static void wait_done(int batch)
 {
     char path[64];
@@ -68,13 +69,13 @@ static void wait_done(int batch)
         _cleanup_(cJSON_Deletep) cJSON *json = farm_get(&farm, path);
         if (json && strcmp(farm_text(json, "state"), "done") == 0 && farm_spools_empty(&farm))
             return;
-        ck_assert_msg(mf_now_ms() < until, "the batch does not end");
+        ck_assert_msg(mf_now_ms() < until, "the batch is not done in time");
         keep_alive();
         (void)poll(NULL, 0, 2);
     }
 }
 
-/* How often the place was met. */
+/* Number of visits of the crash point. */
 static int64_t visits(const char *file)
 {
     int64_t n = 0;
@@ -84,7 +85,7 @@ static int64_t visits(const char *file)
     return n;
 }
 
-/* One batch from an empty folder to its table. False: it ended before the place was met n times. */
+/* Runs one batch from an empty folder to its table. Returns false if it ended before the n-th visit. */
 static bool one_batch(enum mf_fault place, int n)
 {
     char file[] = "/tmp/moefarm-fault.XXXXXX", value[96];
@@ -96,7 +97,7 @@ static bool one_batch(enum mf_fault place, int n)
     start_worker();
     int batch = submit();
     wait_done(batch);
-    int64_t met = visits(file);
+    int64_t n_visits = visits(file);
     (void)unlink(file);
     farm_audit(&farm, batch, &(struct farm_keys){0});
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
@@ -105,17 +106,17 @@ static bool one_batch(enum mf_fault place, int n)
     else
         undisturbed = MF_TAKE(table);
     farm_stop(&farm);
-    return met >= n;
+    return n_visits >= n;
 }
 
-/* Places that a batch of these processes meets. */
-static bool is_met(enum mf_fault place)
+/* Crash points that these processes visit. */
+static bool is_visited(enum mf_fault place)
 {
     if (only != MF_FAULT_NONE && place != only)
         return false;
     return place >= MF_FAULT_SCHEMA_WRITTEN && place <= MF_FAULT_WORK_ENDED &&
            place != MF_FAULT_SPOOL_WRITTEN && place != MF_FAULT_SPOOL_RENAMED &&
-           place != MF_FAULT_CHANNEL_MOVED; /* check_farm_release dies there */
+           place != MF_FAULT_CHANNEL_MOVED; /* tested by check_farm_release */
 }
 
 static void make_undisturbed(void)
@@ -123,15 +124,15 @@ static void make_undisturbed(void)
     (void)one_batch(MF_FAULT_NONE, 1);
 }
 
-START_TEST(dies_there)
+START_TEST(survives_kills)
 {
-    if (!is_met((enum mf_fault)_i))
+    if (!is_visited((enum mf_fault)_i))
         return;
     int n = 1;
     while ((every_visit || n <= SHORT_N) && one_batch((enum mf_fault)_i, n))
         n++;
-    (void)fprintf(stderr, "%s: died there %d times\n", mf_fault_name((enum mf_fault)_i), n - 1);
-    ck_assert_msg(n > 1, "%s is never met", mf_fault_name((enum mf_fault)_i));
+    (void)fprintf(stderr, "%s: killed %d times\n", mf_fault_name((enum mf_fault)_i), n - 1);
+    ck_assert_msg(n > 1, "%s was never visited", mf_fault_name((enum mf_fault)_i));
 }
 END_TEST
 
@@ -150,7 +151,7 @@ int main(int argc, char **argv)
     TCase *tc = tcase_create("farm_points");
     tcase_add_unchecked_fixture(tc, make_undisturbed, NULL);
     tcase_add_checked_fixture(tc, NULL, stop_farm);
-    tcase_add_loop_test(tc, dies_there, 0, MF_FAULT_N_);
+    tcase_add_loop_test(tc, survives_kills, 0, MF_FAULT_N_);
     tcase_set_timeout(tc, every_visit ? 7200 : 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

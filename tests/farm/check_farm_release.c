@@ -1,5 +1,5 @@
-/* From a batch to a host's file and back, by real processes: frozen, staged, approved, pulled, rolled back; and a coordinator
- * that is killed while it approves. */
+/* Releases from a batch to a file on a host, by real processes: freeze, stage, approve, pull, roll back; and
+ * a coordinator killed while it approves. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@
 
 #define CLASS   "gfx942/304"
 #define BEAT_MS 300
-/* In one layout: a longer ladder may take another one, and then the row of its first token count is another too. */
+/* One layout only: with more token counts the farm could choose another layout, and the first row would
+ * change. */
 #define WHERE "&classes=" CLASS "&layout=w1%3Dpanel16%20w2%3Dpanel16"
 
 static struct farm farm;
@@ -61,7 +62,7 @@ static char *read_table(void)
     return text;
 }
 
-/* The release whose bytes the file has. */
+/* Returns the id of the release with the file's contents; 0 if none. */
 static int released(void)
 {
     char hash[MF_SHA256_TEXT_MAX], path[160];
@@ -73,7 +74,7 @@ static int released(void)
     return release ? farm_number(release, "id") : 0;
 }
 
-START_TEST(from_a_batch_to_a_host)
+START_TEST(releases_and_rolls_back)
 {
     start();
     assert_says(RUN(0, "release", "freeze", "--name", "one", "--batch", "1", "--simulated"),
@@ -82,7 +83,7 @@ START_TEST(from_a_batch_to_a_host)
     RUN(2, "pull", "stable", "-o", table);
     ck_assert_int_ne(access(table, F_OK), 0);
     RUN(0, "release", "stage", "stable", "one");
-    RUN(2, "pull", "stable", "-o", table); /* staged is not approved */
+    RUN(2, "pull", "stable", "-o", table); /* a staged release is not current */
     RUN(2, "release", "approve", "stable", "two");
     assert_says(RUN(0, "release", "approve", "stable", "one"), "release 1 is current");
     assert_says(RUN(10, "pull", "stable", "-o", table, "--exit-code"), "release 1 one of channel stable");
@@ -92,15 +93,15 @@ START_TEST(from_a_batch_to_a_host)
     ck_assert_int_eq(stat(table, &before), 0);
     assert_says(RUN(0, "pull", "stable", "-o", table, "--exit-code"), "already");
     ck_assert_int_eq(stat(table, &after), 0);
-    ck_assert_uint_eq(before.st_ino, after.st_ino); /* 304: it was not written */
+    ck_assert_uint_eq(before.st_ino, after.st_ino); /* 304: the file was not written */
 
-    /* What was staged by mistake is taken back, and was there */
+    /* A release staged by mistake can be unstaged; the history keeps it. */
     RUN(0, "release", "stage", "stable", "two");
     assert_says(RUN(0, "release", "unstage", "stable", "--reason", "of the wrong week"),
                 "release 1 is current\n");
     RUN(2, "release", "approve", "stable", "two");
-    assert_says(RUN(2, "release", "unstage", "stable"), "no release that is staged");
-    assert_says(RUN(2, "release", "unstage", "stable", "one"), "nothing is staged");
+    assert_says(RUN(2, "release", "unstage", "stable"), "no staged release");
+    assert_says(RUN(2, "release", "unstage", "stable", "one"), "no release is staged");
     assert_says(RUN(0, "release", "history", "stable"), "of the wrong week");
 
     RUN(0, "release", "stage", "stable", "two", "--reason", "one more bucket");
@@ -116,19 +117,19 @@ START_TEST(from_a_batch_to_a_host)
     assert_says(RUN(0, "release", "show", "two"), "channels: none");
     assert_says(RUN(0, "release", "show", "1"), "stable (current)");
 
-    /* Somebody's own rows are not overwritten */
+    /* a file with local changes is not overwritten */
     FILE *f = fopen(table, "ae");
     ck_assert_ptr_nonnull(f);
     (void)fputs("gfx942,304,1\n", f);
     (void)fclose(f);
-    assert_says(RUN(1, "pull", "stable", "-o", table), "is no release of this farm");
+    assert_says(RUN(1, "pull", "stable", "-o", table), "is not a release of this farm");
     ck_assert_int_eq(released(), 0);
     RUN(0, "pull", "stable", "-o", table, "--force");
     ck_assert_int_eq(released(), 1);
 }
 END_TEST
 
-/* What the channel gives out: 1 or 2. */
+/* Returns the id of the channel's current release; checks that pull writes its contents. */
 static int current(void)
 {
     _cleanup_(cJSON_Deletep) cJSON *channel = farm_get(&farm, "/api/v1/channels/stable");
@@ -152,7 +153,7 @@ static void kill_and_start(void)
     farm_start_daemon(&farm, BEAT_MS);
 }
 
-START_TEST(killed_while_it_approves)
+START_TEST(survives_kill_during_approve)
 {
     char file[] = "/tmp/moefarm-fault.XXXXXX", value[96];
     _cleanup_(mf_closep) int fd = mkstemp(file);
@@ -165,7 +166,7 @@ START_TEST(killed_while_it_approves)
     RUN(0, "release", "stage", "stable", "2");
     ck_assert_int_eq(current(), 1);
 
-    /* The move is written and not committed: it has not been */
+    /* Killed after the move is written and before it is committed: it has no effect. */
     (void)snprintf(value, sizeof(value), "%s:1:%s", mf_fault_name(MF_FAULT_CHANNEL_MOVED), file);
     ck_assert_int_eq(setenv("MOEFARM_FAULT", value, 1), 0);
     farm_kill_daemon(&farm);
@@ -178,7 +179,8 @@ START_TEST(killed_while_it_approves)
     ck_assert_int_eq(current(), 1);
     ck_assert_int_eq(n_moves(), 3);
 
-    /* Killed as soon as it has been asked: one or the other, with its record, and asking again ends it */
+    /* Killed right after the request: the move is either complete with its record, or has not happened.
+     * Repeating the request completes it. */
     for (int i = 0; i < 4; i++) {
         static const char request[] = "POST /api/v1/channels/stable/approve?release=2 HTTP/1.1\r\nHost: "
                                       "localhost\r\nContent-Length: 0\r\n\r\n";
@@ -195,15 +197,15 @@ START_TEST(killed_while_it_approves)
         RUN(0, "release", "rollback", "stable");
         RUN(0, "release", "stage", "stable", "2");
     }
-    /* What was answered stays */
+    /* An acknowledged move is durable. */
     RUN(0, "release", "approve", "stable", "2");
     kill_and_start();
     ck_assert_int_eq(current(), 2);
 }
 END_TEST
 
-/* Where tokens are asked for, who stages does not approve, and the history has their names. */
-START_TEST(who_moved_what)
+/* With tokens, staging and approving need different roles, and the history has the token names. */
+START_TEST(checks_roles_and_records_names)
 {
     static const char *const tokens[] = {"--tokens", NULL};
     char admin[160], alice[160], bob[160], carol[160];
@@ -242,9 +244,9 @@ int main(void)
     TCase *tc = tcase_create("farm_release");
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, from_a_batch_to_a_host);
-    tcase_add_test(tc, killed_while_it_approves);
-    tcase_add_test(tc, who_moved_what);
+    tcase_add_test(tc, releases_and_rolls_back);
+    tcase_add_test(tc, survives_kill_during_approve);
+    tcase_add_test(tc, checks_roles_and_records_names);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,5 +1,5 @@
-/* A farm of real processes as its users see it, over REST: faults become statuses and quarantine, options do what they
- * say, and a config says where it comes from. Two simulated workers of one class. */
+/* A farm of real processes over REST, with two simulated workers of one class: faults become statuses and
+ * quarantine, batch options take effect, and configs have a provenance. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "support/run_program.h"
 
 #define CLASS   "gfx942/304"
-#define BEAT_MS 2000 /* no lease ends here, and who was there is waited for, however busy this machine is */
+#define BEAT_MS 2000 /* no lease expires in these tests, even on a busy machine */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(64);
 
@@ -49,7 +49,7 @@ static int quarantined(void)
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 
-/* How many steps of a task have the status; each of a fault has a reason. */
+/* Number of steps of a task with the status; each failed step has a reason. */
 static int count(int task, const char *status)
 {
     char path[96];
@@ -70,8 +70,9 @@ static struct ran moefarm(const char *action, const char *kernel, const char *cl
     return run_program(program, (const char *const[]){url, action, kernel, class, NULL});
 }
 
-/* Two strikes, on two devices where there are two; no later batch meets the kernel; until it is revived. */
-START_TEST(quarantine)
+/* Two strikes, on two devices if there are two, quarantine a kernel: later batches skip it until it is
+ * revived. */
+START_TEST(quarantines_and_revives)
 {
     start("{\"faults\":[{\"match\":\"sim_s1_m64_*\",\"fault\":\"crash\"},"
           "{\"match\":\"sim_s2_m32_*\",\"fault\":\"no_memory\"}]}");
@@ -103,10 +104,10 @@ START_TEST(quarantine)
     ck_assert_int_eq(quarantined(), n);
     struct ran lifted = moefarm("revive", kernel, NULL);
     ck_assert_int_eq(lifted.code, 0);
-    assert_says(lifted, " is not in quarantine on " CLASS " any more: submit again");
+    assert_says(lifted, " is no longer quarantined on " CLASS "; submit its shapes again");
     ck_assert_int_eq(quarantined(), n - 1);
     ck_assert_int_eq(moefarm("revive", kernel, "--class=" CLASS).code, 2);
-    /* It is run again, and kills its runners again */
+    /* a revived kernel runs again, and is quarantined again */
     farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=3"));
     ck_assert_int_eq(quarantined(), n);
     ck_assert_int_eq(count(3, "quarantined"), 1);
@@ -117,20 +118,21 @@ END_TEST
 static const struct {
     const char *match, *fault, *status, *reason;
 } bad_steps[] = {
-    {"sim_s1_m16_n64_row_v1*", "hang",        "quarantined", "hang"}, /* one: each takes the cap twice */
+    /* few steps: each takes the time cap twice */
+    {"sim_s1_m16_n64_row_v1*", "hang",        "quarantined", "hang"},
     {"sim_s1_m32_*",           "zero_time",   "implausible", "0 us"},
     {"sim_s1_m64_*",           "beyond_peak", "implausible", "peak"},
     {"sim_s2_m16_*",           "exit",        "quarantined", "exit code 3"},
     {"sim_s2_m32_*",           "nan",         "wrong",       "NaN"},
     {"sim_s2_m64_*",           "wrong",       "wrong",       "relative error"},
 };
-/* Of a step: no other than the one that hangs comes near it, however busy this machine is. */
+/* only hanging steps exceed this time cap, even on a busy machine */
 #define CAP "&time_cap_ms=2000"
 /* clang-format on */
 
-/* A device on which kernels hang, kill every runner that meets them, lie about their time or give rubbish: each has its status
- * and its reason, the batch ends, and its winner is none of them. */
-START_TEST(bad_devices)
+/* A device on which kernels hang, crash the runner, report impossible times or wrong outputs: each such step
+ * has its status and reason, the batch ends, and no such step is in the exported table. */
+START_TEST(reports_faulty_kernels)
 {
     char spec[1024] = "{\"faults\":[";
     for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++)
@@ -159,7 +161,7 @@ START_TEST(bad_devices)
         met[i]++;
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++)
-        ck_assert_msg(met[i] > 0, "no step is %s", bad_steps[i].match);
+        ck_assert_msg(met[i] > 0, "no step matches %s", bad_steps[i].match);
     _cleanup_(mf_freep) char *table = farm_export(&farm, 1);
     for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++) {
         char prefix[32];
@@ -170,12 +172,12 @@ START_TEST(bad_devices)
 }
 END_TEST
 
-/* What was asked for is what the config says it was made by, beside the machine, the device and the kernels. */
-START_TEST(provenance)
+/* The provenance of a config names the batch's options, the machine, the device and the kernels. */
+START_TEST(records_provenance)
 {
     static const char *const texts[][2] = {
         {"class", CLASS}, {"routing", "zipf:1.2"}, {"search", "exhaustive"}, {"layout", "free"}};
-    static const char *const there[] = {"worker", "host", "model", "revision", "compiler", "version"};
+    static const char *const nonempty[] = {"worker", "host", "model", "revision", "compiler", "version"};
     start("{}");
     farm_wait_done(
         &farm,
@@ -186,13 +188,13 @@ START_TEST(provenance)
     ck_assert_int_eq(farm_number(p, "seed"), 7);
     for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++)
         ck_assert_str_eq(farm_text(p, texts[i][0]), texts[i][1]);
-    for (size_t i = 0; i < MF_ARRAY_LEN(there); i++)
-        ck_assert_msg(farm_text(p, there[i])[0] != '\0', "%s", there[i]);
+    for (size_t i = 0; i < MF_ARRAY_LEN(nonempty); i++)
+        ck_assert_msg(farm_text(p, nonempty[i])[0] != '\0', "%s", nonempty[i]);
     ck_assert_int_eq(count(1, "slow"), 0);
 }
 END_TEST
 
-/* The result of that pipeline under that routing, as its page shows it. */
+/* Returns the pipeline's time under the routing, as in /api/v1/pipelines/<id>/results. */
 static double raced_under(int pipeline, const char *routing)
 {
     char path[96];
@@ -215,16 +217,17 @@ static const struct {
     const char *profiles[3];
 } regrets[] = {
     {"", {"balanced", "zipf:1.2"}},
-    {"&routing=zipf:1.2", {"balanced"}},          /* its own is no other */
+    {"&routing=zipf:1.2", {"balanced"}},          /* without the batch's own routing */
     {"&regret=none", {NULL}},
     {"&regret=hot:0.5,uniform", {"hot:0.5"}},
-    {"&regret=recorded:1.2.3", {"recorded:1.2.3"}}, /* counts of 3 experts, where the shape has 128 */
+    {"&regret=recorded:1.2.3", {"recorded:1.2.3"}}, /* 3 counts, but the shape has 128 experts */
 };
 /* clang-format on */
 
-/* A config says what its winner loses under each other profile, and the samples behind every number can be had. On this
- * device a routing moves each step by up to a tenth, so that somewhere another pipeline is the better one. */
-START_TEST(regret)
+/* A config reports the winner's regret under each other routing profile, and the underlying results are
+ * available. On the simulated device a routing changes each step's time by up to 10%, so another pipeline is
+ * best in some cases. */
+START_TEST(reports_regret)
 {
     int n_lost = 0;
     start("{}");
@@ -268,8 +271,8 @@ START_TEST(regret)
 }
 END_TEST
 
-/* Raced are the K cheapest, beside the best of each structure and block: with K = 1 these alone. */
-START_TEST(topk)
+/* The K cheapest pipelines race, with the best of each structure and block; with K = 1 only the latter. */
+START_TEST(races_topk)
 {
     static const int k[] = {1, 30};
     int raced[MF_ARRAY_LEN(k)];
@@ -292,13 +295,14 @@ START_TEST(topk)
 }
 END_TEST
 
-/* What people forbid: by ops, and by how much fusing has to save. */
+/* Options that restrict fusion, by ops or by the minimum saving. */
 /* clang-format off */
 static const struct {
-    const char *query, *rule, *ops[2]; /* no step of the batch covers both */
+    const char *query, *rule, *ops[2]; /* no step of the batch covers both ops */
 } forbidden[] = {
     {"&no_fuse=gemm1%2Bgemm2", "no_fuse", {"gemm1", "gemm2"}},
-    {"&fuse_saves=1e12",       "policy",  {"", "+"}},         /* more than any: steps of one op are left */
+    /* larger than any saving: only single-op steps remain */
+    {"&fuse_saves=1e12",       "policy",  {"", "+"}},
 };
 /* clang-format on */
 
@@ -318,7 +322,7 @@ static int count_steps(int task, const char *const ops[2], int *ret_both)
     return all;
 }
 
-/* The task of a batch of one, which has measured some steps. */
+/* Runs a batch of one task; returns the task's id. */
 static int task_of_batch(const char *query)
 {
     char path[96];
@@ -329,12 +333,12 @@ static int task_of_batch(const char *query)
     return (int)farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id");
 }
 
-/* No step of the batch is one that it forbids, each such one is a rejection that says so, and another batch, which shares
- * the enumeration, is free of it. */
-START_TEST(people_forbid)
+/* The batch contains no forbidden step, each forbidden step is a rejection with a reason, and another batch
+ * with the same enumeration is not affected. */
+START_TEST(applies_fusion_options)
 {
     char path[96], query[96];
-    int both, told = 0;
+    int both, n_told = 0;
     start("{}");
     (void)snprintf(query, sizeof(query), "&classes=" CLASS "%s", forbidden[_i].query);
     ck_assert_int_gt(count_steps(task_of_batch(query), forbidden[_i].ops, &both), 0);
@@ -343,18 +347,18 @@ START_TEST(people_forbid)
     _cleanup_(cJSON_Deletep) cJSON *rejections = farm_get(&farm, path);
     const cJSON *no;
     cJSON_ArrayForEach (no, mf_json_array(rejections, "items")) {
-        told += strcmp(farm_text(no, "rule"), forbidden[_i].rule) == 0;
+        n_told += strcmp(farm_text(no, "rule"), forbidden[_i].rule) == 0;
         ck_assert_uint_gt(strlen(farm_text(no, "reason")), 20);
     }
-    ck_assert_int_gt(told, 0);
+    ck_assert_int_gt(n_told, 0);
     ck_assert_int_gt(count_steps(task_of_batch("&classes=" CLASS "&seed=3"), forbidden[_i].ops, &both), 0);
     ck_assert_int_gt(both, 0);
 }
 END_TEST
 
-/* The batch that was handed in later, and is more urgent, ends first. Both are there before anybody works, and one worker has
- * both: of two, one could end the other batch while the first is kept from its race. */
-START_TEST(priority)
+/* The more urgent batch ends first although it was submitted later. Both are submitted before the only worker
+ * starts; with two workers one could end the other batch while the first waits for its race. */
+START_TEST(runs_urgent_batch_first)
 {
     farm_start(&farm, BEAT_MS);
     int low = farm_submit(&farm, csv, "&classes=" CLASS "&priority=1");
@@ -374,8 +378,8 @@ END_TEST
 
 /* ---- promotion ---- */
 
-/* The task's row with another pipeline in it: the first of the ranking that the race has so much behind the winner, in its
- * layout. */
+/* Prints the task's row with another pipeline of the winner's layout: the first that raced at least `least`
+ * and at most `most` times as long as the winner. */
 static void write_baseline(const char *table, double least, double most, struct mf_buf *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/pipelines?limit=200");
@@ -398,7 +402,7 @@ static void write_baseline(const char *table, double least, double most, struct 
     (void)mf_buf_adds(ret, strchr(at, ','));
 }
 
-/* few: in one layout, so that few pipelines race. */
+/* few: limits the batch to one layout, so that few pipelines race. */
 #define FEW "&topk=1&layout=w1%3Dpanel16%20w2%3Dpanel16"
 static int submit_over(const char *baseline, bool few)
 {
@@ -420,9 +424,10 @@ static int submit_over(const char *baseline, bool few)
     return farm_number(receipt, "batch");
 }
 
-/* A known row that is a good deal slower is replaced, on the word of both devices, whoever dies meanwhile. _i: nobody, the
- * coordinator, both runners; then it takes two seconds to compare, which a busy machine does not let the test miss. */
-START_TEST(a_slow_row_is_replaced)
+/* A known row that is clearly slower is replaced, if both devices agree, even if processes are killed
+ * meanwhile. _i: 0 none, 1 the coordinator, 2 both runners; then the comparison takes two seconds, so that
+ * the test can interrupt it. */
+START_TEST(replaces_a_slow_row)
 {
     struct mf_buf baseline;
     start(_i ? "{\"pipeline_ms\":500}" : "{}");
@@ -452,7 +457,7 @@ START_TEST(a_slow_row_is_replaced)
         ck_assert_str_eq(farm_text(device, "verdict"), "FASTER");
         ck_assert_int_eq(farm_number(device, "n"), 200);
     }
-    /* The race is what it was, and so is its row, but that it says what it won against */
+    /* The new row equals that of the race, except for its source. */
     _cleanup_(mf_freep) char *second = farm_export(&farm, batch);
     char *by = strstr(first, "moefarm:race");
     ck_assert_ptr_nonnull(by);
@@ -462,8 +467,9 @@ START_TEST(a_slow_row_is_replaced)
 }
 END_TEST
 
-/* One that the new row beats by less than was asked for stays, and a rerun over that table gives it again, byte for byte. */
-START_TEST(a_good_row_stays)
+/* A known row that the new row beats by less than required is kept. A rerun over the exported table gives the
+ * same bytes. */
+START_TEST(keeps_a_good_row)
 {
     struct mf_buf baseline;
     start("{}");
@@ -499,15 +505,15 @@ int main(void)
     Suite *suite = suite_create("farm_rest");
     TCase *tc = tcase_create("farm_rest");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, quarantine);
-    tcase_add_test(tc, bad_devices);
-    tcase_add_test(tc, provenance);
-    tcase_add_test(tc, topk);
-    tcase_add_test(tc, regret);
-    tcase_add_loop_test(tc, a_slow_row_is_replaced, 0, 3);
-    tcase_add_test(tc, a_good_row_stays);
-    tcase_add_loop_test(tc, people_forbid, 0, MF_ARRAY_LEN(forbidden));
-    tcase_add_test(tc, priority);
+    tcase_add_test(tc, quarantines_and_revives);
+    tcase_add_test(tc, reports_faulty_kernels);
+    tcase_add_test(tc, records_provenance);
+    tcase_add_test(tc, races_topk);
+    tcase_add_test(tc, reports_regret);
+    tcase_add_loop_test(tc, replaces_a_slow_row, 0, 3);
+    tcase_add_test(tc, keeps_a_good_row);
+    tcase_add_loop_test(tc, applies_fusion_options, 0, MF_ARRAY_LEN(forbidden));
+    tcase_add_test(tc, runs_urgent_batch_first);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

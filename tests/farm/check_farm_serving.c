@@ -1,6 +1,6 @@
-/* The whole circle, by real processes and libfmoe: a service looks up what no table has, reports it, the farm tunes it, what was
- * tuned is frozen, approved and pulled, and the same service is served by the row. On the CPU, or on the device that
- * MOEFARM_TEST_DEVICE names. */
+/* The full cycle, by real processes and libfmoe: a service reports a miss, the farm tunes it, the result is
+ * frozen, approved and pulled, and the same service then uses the row. On the CPU, or on the device named by
+ * MOEFARM_TEST_DEVICE. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,13 +40,13 @@ static struct fmoe_layer *must_open_layer(struct fmoe *f, const struct mf_shape 
 {
     struct fmoe_layer_model model = serving_model(shape, shape->token);
     struct fmoe_error error = {""};
-    model.workspace_bytes = 16u << 20; /* of rows to come */
+    model.workspace_bytes = 16u << 20; /* enough for the rows tuned later */
     struct fmoe_layer *l = NULL;
     ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
     return l;
 }
 
-/* One call, held against the reference. */
+/* Runs one call and compares it with the reference. */
 static void serve(struct fmoe_layer *l, const struct mf_shape *shape)
 {
     struct serving s;
@@ -55,7 +55,7 @@ static void serve(struct fmoe_layer *l, const struct mf_shape *shape)
     serving_poison(&s);
     ck_assert_int_eq(fmoe_run(l, &call), 0);
     ck_assert_int_eq(device->ops->sync(device), 0);
-    ck_assert(serving_right(&s, TOKENS));
+    ck_assert(serving_matches(&s, TOKENS));
     serving_release(&s);
 }
 
@@ -70,11 +70,11 @@ static void wait_tuned(void)
         _cleanup_(cJSON_Deletep) cJSON *all = farm_get(&farm, "/api/v1/misses"),
                                        *tasks = farm_get(&farm, "/api/v1/batches/1/tasks");
         _cleanup_(mf_freep) char *misses = mf_json_print(all), *what = mf_json_print(tasks);
-        ck_abort_msg("what was missed is not tuned: %s %s", misses, what);
+        ck_abort_msg("the miss was not tuned in time: %s %s", misses, what);
     }
 }
 
-START_TEST(a_miss_comes_back_as_a_row)
+START_TEST(serves_a_tuned_miss)
 {
     static const char *const more[] = {"--tune-misses", "1", NULL};
     struct fmoe_error error = {""};
@@ -107,7 +107,7 @@ START_TEST(a_miss_comes_back_as_a_row)
     RUN("release", "stage", "stable", "first");
     RUN("release", "approve", "stable", "first");
     RUN("pull", "stable", "-o", file);
-    /* the miss has said where the weights lie, and they lie there still */
+    /* the reported miss contains the weight layouts, so the row uses the same */
     ck_assert_msg(fmoe_reload(f, tables, 1, &error) == 0, "%s", error.text);
     ck_assert_int_eq(fmoe_served(l, TOKENS, &served), 0);
     ck_assert_int_eq(served.tuned, 1);
@@ -141,8 +141,8 @@ static void start_example(const char *table)
     posix_spawn_file_actions_destroy(&actions);
 }
 
-/* What it says when it has told of its table for the n-th time. The caller frees. */
-static char *told(int n)
+/* Returns the output of the example once it has listed its table n times. The caller frees it. */
+static char *example_output(int n)
 {
     for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
         FILE *f = fopen(example.log, "re");
@@ -157,8 +157,8 @@ static char *told(int n)
             times++;
         if (times >= n)
             return text;
-        ck_assert_msg(mf_now_ms() < end && waitpid(example.pid, NULL, WNOHANG) == 0, "the example says: %s",
-                      text);
+        ck_assert_msg(mf_now_ms() < end && waitpid(example.pid, NULL, WNOHANG) == 0,
+                      "output of the example: %s", text);
         free(text);
     }
 }
@@ -173,8 +173,8 @@ static void tune_and_release(const char *csv, const char *release, const char *b
     ck_assert_ptr_nonnull(f);
     (void)fputs(csv, f);
     (void)fclose(f);
-    /* On a busy machine steps may be dropped as slow by their first run, and a token count be left without a pipeline in the known
-     * rows' layout: each step is measured in full */
+    /* On a busy machine steps may be dropped as slow after their first run, which may leave a token count
+     * without a pipeline in the known rows' layout: measure each step fully. */
     if (baseline)
         RUN("submit", path, "--watch", "--search", "exhaustive", "--baseline", baseline);
     else
@@ -187,9 +187,9 @@ static void tune_and_release(const char *csv, const char *release, const char *b
 
 #define LAYER ",64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 
-/* It serves without a pause while the farm tunes more of its ladder beside the rows that it has, and goes over to what was
- * approved: no call fails, and the first that begins then is served by the new rows. */
-START_TEST(the_example_goes_over_to_a_promoted_table)
+/* The example serves continuously while the farm tunes more token counts, then reloads the approved table: no
+ * call fails, and the next calls use the new rows. */
+START_TEST(example_reloads_a_promoted_table)
 {
     static const char header[] = SHAPE_COLUMNS "\n";
     const char *const args[] = {"--device", "cpu:0", NULL};
@@ -205,13 +205,13 @@ START_TEST(the_example_goes_over_to_a_promoted_table)
     (void)snprintf(csv, sizeof(csv), "%s4" LAYER, header);
     tune_and_release(csv, "first", NULL, file);
     start_example(file);
-    _cleanup_(mf_freep) char *first = told(1);
+    _cleanup_(mf_freep) char *first = example_output(1);
     ck_assert_msg(strstr(first, "\n4: tuned ") && strstr(first, "\n16: miss "), "%s", first);
 
     (void)snprintf(csv, sizeof(csv), "%s4" LAYER "8" LAYER "16" LAYER, header);
     tune_and_release(csv, "second", file, file);
     ck_assert_int_eq(kill(example.pid, SIGHUP), 0);
-    _cleanup_(mf_freep) char *second = told(2);
+    _cleanup_(mf_freep) char *second = example_output(2);
     const char *after = strstr(second, " misses\n");
     ck_assert_msg(strstr(after, "\n4: tuned ") && strstr(after, "\n8: tuned ") &&
                       strstr(after, "\n16: tuned "),
@@ -219,7 +219,7 @@ START_TEST(the_example_goes_over_to_a_promoted_table)
     ck_assert_int_eq(kill(example.pid, SIGTERM), 0);
     ck_assert_int_eq(waitpid(example.pid, &status, 0), example.pid);
     ck_assert_int_eq(status, 0);
-    _cleanup_(mf_freep) char *whole = told(2);
+    _cleanup_(mf_freep) char *whole = example_output(2);
     const char *last = whole;
     for (const char *at = whole; (at = strchr(at, '\n')) != NULL && at[1]; at++)
         last = at + 1;
@@ -229,9 +229,9 @@ START_TEST(the_example_goes_over_to_a_promoted_table)
 }
 END_TEST
 
-/* A signal that comes while it reads its table is not its end, nor is it lost. A pipe for a table: who has opened it for
- * writing knows that the example reads. */
-START_TEST(the_example_is_told_while_it_starts)
+/* SIGHUP while the example reads its table neither ends it nor is lost. The table is a FIFO: opening it for
+ * writing succeeds once the example reads it. */
+START_TEST(example_handles_sighup_during_start)
 {
     char table[128], header[128];
     int status, fd;
@@ -246,13 +246,13 @@ START_TEST(the_example_is_told_while_it_starts)
                      (ssize_t)strlen(TUNED_COLUMNS "\n"));
     ck_assert_int_eq(kill(example.pid, SIGHUP), 0);
 
-    FILE *f = fopen(header, "we"); /* what it reads from then on */
+    FILE *f = fopen(header, "we"); /* replaces the FIFO for the reload */
     ck_assert_ptr_nonnull(f);
     (void)fputs(TUNED_COLUMNS "\n", f);
     (void)fclose(f);
     ck_assert_int_eq(rename(header, table), 0);
     (void)close(fd);
-    free(told(2));
+    free(example_output(2));
     ck_assert_int_eq(kill(example.pid, SIGTERM), 0);
     ck_assert_int_eq(waitpid(example.pid, &status, 0), example.pid);
     ck_assert_int_eq(status, 0);
@@ -265,9 +265,9 @@ int main(void)
     TCase *tc = tcase_create("farm_serving");
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, a_miss_comes_back_as_a_row);
-    tcase_add_test(tc, the_example_goes_over_to_a_promoted_table);
-    tcase_add_test(tc, the_example_is_told_while_it_starts);
+    tcase_add_test(tc, serves_a_tuned_miss);
+    tcase_add_test(tc, example_reloads_a_promoted_table);
+    tcase_add_test(tc, example_handles_sighup_during_start);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,6 +1,7 @@
-/* A farm over time. Who gets the workers: a batch that is added while another runs shares them with it from then on, also when the coordinator
- * is started again in between; one of a higher priority goes before both; of one layer the most tokens go first. One worker of cardboard, one
- * unit at a time, so that the order in which units come is the order in which they are granted. And what becomes of old samples. */
+/* Sharing of workers between batches: a batch added while another runs shares the workers from then on, also
+ * across a restart of the coordinator; a batch with a higher priority goes first; within one layer the shapes
+ * with the most tokens go first. One fake worker runs one unit at a time, so units arrive in the order in
+ * which they are granted. Also tests the removal of old samples. */
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
@@ -21,9 +22,9 @@
 #define LIMIT_MS 30000
 #define MANY     12
 #define FEW      2
-#define BEFORE   4 /* units of the first batch before the second comes */
+#define BEFORE   4 /* measured units of the first batch before the second is submitted */
 
-/* Which batch a shape is of is told by its model_dim. */
+/* model_dim identifies the batch of a shape. */
 enum { FIRST_DIM = 1024, SECOND_DIM = 8192, URGENT_DIM = 16384 };
 
 static struct farm_process farm;
@@ -44,7 +45,7 @@ static void add_shape(struct mf_buf *csv, int token, int dim)
                       token, dim);
 }
 
-static void hand_in(struct mf_buf *csv, const char *query)
+static void submit_table(struct mf_buf *csv, const char *query)
 {
     int status = 0;
     char path[80];
@@ -58,9 +59,9 @@ static void submit(int n, int dim, const char *query)
 {
     struct mf_buf csv;
     begin_table(&csv);
-    for (int i = 0; i < n; i++) /* each a layer model of its own, which waits for no other */
+    for (int i = 0; i < n; i++) /* each has its own layer model and so is independent of the others */
         add_shape(&csv, 4, dim + 128 * i);
-    hand_in(&csv, query);
+    submit_table(&csv, query);
 }
 
 static void greet(void)
@@ -89,17 +90,17 @@ static void stop(void)
 }
 
 struct answered {
-    int token, dim; /* of its shape */
-    bool probe;     /* one that measures steps */
+    int token, dim; /* of the unit's shape */
+    bool probe;     /* measures steps */
 };
 
-/* The next unit. */
+/* Answers the next unit. */
 static struct answered answer_one(void)
 {
     struct answered a;
     const char *shape = "", *kind = "";
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&worker, MF_MESSAGE_UNIT, LIMIT_MS);
-    ck_assert_msg(unit, "no unit comes");
+    ck_assert_msg(unit, "no unit received");
     (void)mf_json_text(unit, "shape", &shape);
     (void)mf_json_text(unit, "kind", &kind);
     ck_assert_int_eq(sscanf(shape, "%d,%d", &a.token, &a.dim), 2);
@@ -109,7 +110,8 @@ static struct answered answer_one(void)
     return a;
 }
 
-/* Answers units until n that measure have come of shapes of at least that size. -> how many measuring ones of others came. */
+/* Answers units until n probes of shapes with model_dim >= dim have come. Returns the number of other probes.
+ */
 static int answer_until(int n, int dim)
 {
     int others = 0;
@@ -121,7 +123,7 @@ static int answer_until(int n, int dim)
     return others;
 }
 
-/* Units that measure a shape. */
+/* Number of probes of one shape. */
 static int n_probes;
 
 static void count_probes(void)
@@ -135,8 +137,8 @@ static void count_probes(void)
     ck_assert_int_ge(n_probes, 2);
 }
 
-/* _i: whether the coordinator is killed and started in between. */
-START_TEST(a_late_batch_is_not_starved)
+/* _i: kill and restart the coordinator in between. */
+START_TEST(shares_with_a_later_batch)
 {
     start();
     count_probes();
@@ -148,18 +150,18 @@ START_TEST(a_late_batch_is_not_starved)
         farm_process_start(&farm, BEAT_MS);
         greet();
     }
-    /* The worker keeps its shape while it has units; from then on they take turns. First come, first served would be all of
-     * the first batch's units. */
+    /* The worker finishes the units of its shape; from then on the batches alternate. In FIFO order all units
+     * of the first batch would come first. */
     int others = answer_until(FEW * n_probes, SECOND_DIM);
-    ck_assert_msg(others <= (FEW + 2) * n_probes, "%d of %d units of the first batch came before", others,
+    ck_assert_msg(others <= (FEW + 2) * n_probes, "%d of %d units of the first batch came first", others,
                   MANY * n_probes - BEFORE);
-    ck_assert_msg(others > 0 || FEW * n_probes < 2, "the second batch pushed the first aside");
+    ck_assert_msg(others > 0 || FEW * n_probes < 2, "the second batch starved the first");
     stop();
 }
 END_TEST
 
-/* What was submitted first has no place of its own either: both go on side by side to the end. */
-START_TEST(equal_batches_take_turns)
+/* Batches of equal priority alternate to the end, independent of the order of submission. */
+START_TEST(alternates_equal_batches)
 {
     start();
     count_probes();
@@ -172,7 +174,7 @@ START_TEST(equal_batches_take_turns)
 }
 END_TEST
 
-START_TEST(priority_goes_first)
+START_TEST(runs_higher_priority_first)
 {
     start();
     count_probes();
@@ -180,15 +182,15 @@ START_TEST(priority_goes_first)
     submit(FEW, SECOND_DIM, "");
     ck_assert_int_eq(answer_until(1, FIRST_DIM), 0);
     submit(FEW, URGENT_DIM, "&priority=90");
-    /* The unit in hand, and one that was granted while the batch was being submitted */
+    /* the running unit, and one granted while the batch was being submitted */
     ck_assert_int_le(answer_until(FEW * n_probes, URGENT_DIM), 2);
     stop();
 }
 END_TEST
 
-/* Listing what a shape may be served by, which the farm asks for first, makes none of its data: the shape whose list came last is no
- * nearer than the others. */
-START_TEST(of_a_layer_the_most_tokens_go_first)
+/* Enumeration, which the farm requests first, makes no data of a shape: the shape enumerated last has no
+ * preference. */
+START_TEST(runs_most_tokens_first)
 {
     static const int tokens[] = {1, 64, 16384, 4};
     int before = INT_MAX;
@@ -199,12 +201,12 @@ START_TEST(of_a_layer_the_most_tokens_go_first)
     begin_table(&csv);
     for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++)
         add_shape(&csv, tokens[i], FIRST_DIM + 128);
-    hand_in(&csv, "");
+    submit_table(&csv, "");
     for (int i = 0; i < n_probes * (int)MF_ARRAY_LEN(tokens);) {
         struct answered a = answer_one();
         if (!a.probe)
             continue;
-        ck_assert_msg(a.token <= before, "%d tokens behind %d", a.token, before);
+        ck_assert_msg(a.token <= before, "%d tokens after %d", a.token, before);
         before = a.token;
         i++;
     }
@@ -213,9 +215,9 @@ START_TEST(of_a_layer_the_most_tokens_go_first)
 }
 END_TEST
 
-/* Cardboard's results are some months old by their own clock: where samples are kept for a day, they are gone at once, and their
- * median is still told. */
-START_TEST(old_samples_are_dropped)
+/* The fake worker dates its results months ago: with --samples-days 1 the samples are removed at once, and
+ * the median is kept. */
+START_TEST(drops_old_samples)
 {
     static const char *const more[] = {"--samples-days", "1", NULL};
     options = more;
@@ -241,11 +243,11 @@ int main(void)
     Suite *suite = suite_create("farm_shares");
     TCase *c = tcase_create("farm_shares");
     tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, a_late_batch_is_not_starved, 0, 2);
-    tcase_add_test(c, equal_batches_take_turns);
-    tcase_add_test(c, priority_goes_first);
-    tcase_add_test(c, of_a_layer_the_most_tokens_go_first);
-    tcase_add_test(c, old_samples_are_dropped);
+    tcase_add_loop_test(c, shares_with_a_later_batch, 0, 2);
+    tcase_add_test(c, alternates_equal_batches);
+    tcase_add_test(c, runs_higher_priority_first);
+    tcase_add_test(c, runs_most_tokens_first);
+    tcase_add_test(c, drops_old_samples);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -1,8 +1,8 @@
-/* kill -9 of the coordinator, a worker or a runner, again and again at random moments, while batches run: every batch ends,
- * and its database passes the audit. The seed is printed; MOEFARM_SEED repeats it.
+/* Sends SIGKILL to the coordinator, a worker or a runner at random moments while batches run. Every batch
+ * must end and its database must pass the audit. The seed is printed; set MOEFARM_SEED to reproduce a run.
  *
- *     check_farm_storm          20 deaths
- *     check_farm_storm 200      so many */
+ *     check_farm_storm          20 kills
+ *     check_farm_storm 200      200 kills */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,14 +12,14 @@
 #include "support/farm/farm_audit.h"
 #include "support/mf_check.h"
 
-#define BEAT_MS   150
-#define N_WORKERS 2
-#define APART_MAX 25 /* results between two deaths */
+#define BEAT_MS             150
+#define N_WORKERS           2
+#define RESULTS_BETWEEN_MAX 25 /* maximum number of results between two kills */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_CSV_FP8;
 
 static struct farm farm;
-static int n_deaths = 20;
+static int n_kills = 20;
 static unsigned seed;
 
 static void start_worker(int place)
@@ -30,7 +30,7 @@ static void start_worker(int place)
     farm_start_worker(&farm, place, args);
 }
 
-static void strike(struct farm_keys *kept)
+static void kill_at_random(struct farm_keys *kept)
 {
     int place = rand_r(&seed) % N_WORKERS;
     switch (rand_r(&seed) % 4) {
@@ -43,7 +43,7 @@ static void strike(struct farm_keys *kept)
         farm_read_spool(&farm, place, kept);
         start_worker(place);
         break;
-    case 2: /* nobody is left to tell anybody */
+    case 2: /* coordinator and worker at the same time */
         farm_kill_daemon(&farm);
         farm_kill_worker(&farm, place);
         farm_read_spool(&farm, place, kept);
@@ -62,27 +62,27 @@ START_TEST(storm)
     int n = 0, n_batches = 0;
     const char *text = getenv("MOEFARM_SEED");
     seed = text ? (unsigned)strtoul(text, NULL, 10) : (unsigned)mf_now_ns();
-    (void)printf("storm: seed %u, %d deaths\n", seed, n_deaths);
+    (void)printf("storm: seed %u, %d kills\n", seed, n_kills);
     (void)fflush(stdout);
     farm_start(&farm, BEAT_MS);
     (void)farm_file(&farm, "spec.json", "{\"step_ms\":1}");
     for (int place = 0; place < N_WORKERS; place++)
         start_worker(place);
     farm_wait_workers(&farm, N_WORKERS);
-    while (n < n_deaths) {
+    while (n < n_kills) {
         char query[64];
         (void)snprintf(query, sizeof(query), "&classes=gfx942/304&seed=%d", ++n_batches);
         int batch = farm_submit(&farm, csv, query);
-        for (; n < n_deaths && farm_wait_more(&farm, batch, rand_r(&seed) % APART_MAX); n++)
-            strike(&kept);
+        for (; n < n_kills && farm_wait_more(&farm, batch, rand_r(&seed) % RESULTS_BETWEEN_MAX); n++)
+            kill_at_random(&kept);
         farm_wait_done(&farm, batch);
     }
     farm_wait_spools(&farm);
     for (int batch = 1; batch <= n_batches; batch++)
         farm_audit(&farm, batch, &kept);
-    (void)printf("storm: %d batches, %zu results that spools held at a death, %ld late, %ld in quarantine\n",
-                 n_batches, kept.n, farm_ask(&farm, "SELECT count(*) FROM result WHERE late"),
-                 farm_ask(&farm, "SELECT count(*) FROM quarantine"));
+    (void)printf("storm: %d batches, %zu results in spools of killed workers, %ld late, %ld in quarantine\n",
+                 n_batches, kept.n, farm_query_number(&farm, "SELECT count(*) FROM result WHERE late"),
+                 farm_query_number(&farm, "SELECT count(*) FROM quarantine"));
 }
 END_TEST
 
@@ -94,12 +94,12 @@ static void stop_farm(void)
 int main(int argc, char **argv)
 {
     if (argc > 1)
-        n_deaths = (int)strtol(argv[1], NULL, 10);
+        n_kills = (int)strtol(argv[1], NULL, 10);
     Suite *suite = suite_create("farm_storm");
     TCase *tc = tcase_create("farm_storm");
     tcase_add_checked_fixture(tc, NULL, stop_farm);
     tcase_add_test(tc, storm);
-    tcase_set_timeout(tc, 120 + 5 * n_deaths);
+    tcase_set_timeout(tc, 120 + 5 * n_kills);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

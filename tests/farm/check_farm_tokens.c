@@ -1,5 +1,6 @@
-/* A real moefarmd whose API asks for tokens: each route takes its role and no less, a token ends when it is revoked, and TLS
- * is needed where others listen. Each refusal is asserted, and beside it that the same with the right token works. */
+/* A real moefarmd whose API requires tokens: each route needs its role, revoked tokens stop working, and TLS
+ * is required beyond loopback. Each test of a refusal also checks that the same request works with the right
+ * token. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -29,11 +30,11 @@
 static const char csv[] = SHAPE_COLUMNS
     "\n4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
 
-static const char *const unbounded[] = {"--tokens", "--http-rate", "0", "--log-level", "debug", NULL};
+static const char *const no_rate_limit[] = {"--tokens", "--http-rate", "0", "--log-level", "debug", NULL};
 
 struct farm {
     struct farm_process process;
-    char admin[MF_TOKEN_TEXT_MAX]; /* the first token */
+    char admin[MF_TOKEN_TEXT_MAX]; /* admin token created at the first start */
 };
 
 static void read_admin(struct farm *f)
@@ -59,9 +60,9 @@ static void farm_stop(struct farm *f)
     farm_process_remove(&f->process);
 }
 
-/* Answers by status; token NULL: none. headers: further ones. */
-static struct http_reply ask(struct farm *f, const char *method, const char *path, const char *token,
-                             const char *headers)
+/* Sends a request; token NULL: none. headers: additional ones. */
+static struct http_reply send_request(struct farm *f, const char *method, const char *path, const char *token,
+                                      const char *headers)
 {
     char all[512];
     mf_format(all, sizeof(all), "%s%s%s%s", token ? "Authorization: Bearer " : "", token ? token : "",
@@ -72,7 +73,7 @@ static struct http_reply ask(struct farm *f, const char *method, const char *pat
 static int status_of(struct farm *f, const char *method, const char *path, const char *token,
                      const char *headers)
 {
-    struct http_reply r = ask(f, method, path, token, headers);
+    struct http_reply r = send_request(f, method, path, token, headers);
     int status = r.status;
     if (status >= 400)
         ck_assert_msg(r.len == 0 || strstr(r.body, "\"errors\":["), "%s", r.body);
@@ -86,7 +87,7 @@ static int64_t make_token(struct farm *f, const char *query, char text[MF_TOKEN_
     const char *token = "";
     int64_t id = 0;
     mf_format(path, sizeof(path), "/api/v1/tokens?%s", query);
-    struct http_reply r = ask(f, "POST", path, f->admin, "");
+    struct http_reply r = send_request(f, "POST", path, f->admin, "");
     ck_assert_msg(r.status == 201, "%d %s", r.status, r.body);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(r.body, r.len, r.len);
     ck_assert_int_eq(mf_json_text(json, "token", &token), 0);
@@ -96,8 +97,8 @@ static int64_t make_token(struct farm *f, const char *query, char text[MF_TOKEN_
     return id;
 }
 
-/* A path of a route, of things that there are none of. */
-static void concrete(const struct mf_route *route, char *path, size_t cap)
+/* Prints a path of the route, with the id 999, which does not exist. */
+static void example_path(const struct mf_route *route, char *path, size_t cap)
 {
     const char *brace = strchr(route->path, '{');
     if (!brace)
@@ -106,23 +107,23 @@ static void concrete(const struct mf_route *route, char *path, size_t cap)
         mf_format(path, cap, "%.*s999%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
 }
 
-START_TEST(each_route_takes_its_role)
+START_TEST(checks_the_role_of_each_route)
 {
     static const char *const queries[] = {"role=read&name=r", "role=submit&name=s", "role=admin&name=a"};
     char tokens[3][MF_TOKEN_TEXT_MAX], path[128];
     struct farm f;
     size_t n;
     const struct mf_route *routes = mf_routes(&n);
-    farm_start(&f, unbounded);
+    farm_start(&f, no_rate_limit);
     for (size_t i = 0; i < MF_ARRAY_LEN(queries); i++)
         (void)make_token(&f, queries[i], tokens[i]);
     for (size_t i = 0; i < n; i++) {
         const struct mf_route *route = &routes[i];
-        concrete(route, path, sizeof(path));
+        example_path(route, path, sizeof(path));
         int none = status_of(&f, route->method, path, NULL, "");
         ck_assert_msg((none == 401) == (route->role != MF_ROLE_NONE), "%s without a token: %d", path, none);
         if (strcmp(route->path, "/api/v1/events") == 0)
-            continue; /* does not end; a_revoked_token_ends_its_stream has it */
+            continue; /* endless; see the test of event streams */
         for (int role = MF_ROLE_READ; role <= MF_ROLE_ADMIN; role++) {
             int got = status_of(&f, route->method, path, tokens[role - MF_ROLE_READ], "");
             ck_assert_msg((got == 403) == (role < (int)route->role), "%s with role %s: %d", path,
@@ -134,31 +135,31 @@ START_TEST(each_route_takes_its_role)
 }
 END_TEST
 
-/* Asks again and again, with that status for an answer, until it is too often, which is told with a time to wait. */
+/* Repeats a request that gives `status` until it is rate-limited; checks the Retry-After header. */
 static void await_refusal(struct farm *f, const char *path, const char *token, int status)
 {
     for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
-        struct http_reply r = ask(f, "GET", path, token, "");
-        bool refused = r.status == 429;
-        ck_assert_msg(refused || r.status == status, "%s: %d %s", path, r.status, r.body);
-        ck_assert_msg(!refused || atoi(http_header(&r, "Retry-After")) >= 1, "%s", r.head);
+        struct http_reply r = send_request(f, "GET", path, token, "");
+        bool refused_options = r.status == 429;
+        ck_assert_msg(refused_options || r.status == status, "%s: %d %s", path, r.status, r.body);
+        ck_assert_msg(!refused_options || atoi(http_header(&r, "Retry-After")) >= 1, "%s", r.head);
         http_reply_free(&r);
-        if (refused)
+        if (refused_options)
             return;
-        ck_assert_msg(mf_now_ms() < end, "%s: there is no bound", path);
+        ck_assert_msg(mf_now_ms() < end, "%s: not rate-limited in time", path);
     }
 }
 
-/* What is no token, and what was one. */
-START_TEST(wrong_tokens)
+/* Malformed, mixed, revoked and expired tokens are refused. */
+START_TEST(refuses_bad_tokens)
 {
     struct farm f;
     char token[MF_TOKEN_TEXT_MAX], other[MF_TOKEN_TEXT_MAX], path[64], text[MF_TOKEN_TEXT_MAX + 8];
-    farm_start(&f, unbounded);
+    farm_start(&f, no_rate_limit);
     int64_t id = make_token(&f, "role=read&name=r", token);
     (void)make_token(&f, "role=read&name=q", other);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
-    /* Another's secret under this number */
+    /* the secret of another token with this id */
     mf_format(text, sizeof(text), "moefarm_%" PRId64 "_%s", id, strrchr(other, '_') + 1);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
     mf_format(text, sizeof(text), "moefarm_999_%s", strrchr(token, '_') + 1);
@@ -166,39 +167,39 @@ START_TEST(wrong_tokens)
     mf_format(text, sizeof(text), "%s0", token);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", "", ""), 401);
-    /* Not by another scheme, nor in the address, where logs and histories keep it */
+    /* no other authentication scheme, and no token in the URL, which logs and histories would keep */
     mf_format(text, sizeof(text), "Basic %s\r\n", token);
     char header[MF_TOKEN_TEXT_MAX + 40], address[MF_TOKEN_TEXT_MAX + 40];
     mf_format(header, sizeof(header), "Authorization: %s", text);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, header), 401);
     mf_format(address, sizeof(address), "/api/v1/batches?token=%s", token);
     ck_assert_int_eq(status_of(&f, "GET", address, NULL, ""), 401);
-    struct http_reply r = ask(&f, "GET", "/api/v1/batches", NULL, "");
+    struct http_reply r = send_request(&f, "GET", "/api/v1/batches", NULL, "");
     ck_assert_str_eq(http_header(&r, "WWW-Authenticate"), "Bearer realm=\"moefarm\"");
     http_reply_free(&r);
-    /* Revoked: from the next request on */
+    /* revocation is effective from the next request on */
     mf_format(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
     ck_assert_int_eq(status_of(&f, "POST", path, f.admin, ""), 200);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 401);
-    /* Over its time */
+    /* expired */
     (void)make_token(&f, "role=read&name=t&expires_s=1", token);
     int64_t end = mf_now_ms() + LIMIT_MS;
     while (status_of(&f, "GET", "/api/v1/batches", token, "") == 200)
-        ck_assert_msg(mf_now_ms() < end, "the token does not end");
-    /* Whoever goes on guessing is not even heard, and the right one from elsewhere is */
+        ck_assert_msg(mf_now_ms() < end, "the token did not expire in time");
+    /* Repeated wrong tokens are rate-limited. */
     await_refusal(&f, "/api/v1/batches", "moefarm_1_no", 401);
     farm_stop(&f);
 }
 END_TEST
 
-START_TEST(a_browser_has_a_cookie)
+START_TEST(gives_browsers_a_cookie)
 {
     struct farm f;
     char cookie[256], with_origin[384];
-    farm_start(&f, unbounded);
+    farm_start(&f, no_rate_limit);
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/session", NULL, ""), 401);
-    struct http_reply r = ask(&f, "POST", "/api/v1/session", f.admin, "");
+    struct http_reply r = send_request(&f, "POST", "/api/v1/session", f.admin, "");
     ck_assert_int_eq(r.status, 200);
     const char *set = http_header(&r, "Set-Cookie");
     ck_assert_ptr_nonnull(strstr(set, "; HttpOnly"));
@@ -207,7 +208,7 @@ START_TEST(a_browser_has_a_cookie)
     mf_format(cookie, sizeof(cookie), "Cookie: %.*s\r\n", (int)strcspn(set, ";"), set);
     http_reply_free(&r);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, cookie), 200);
-    /* A change: only where the browser says that our own page asks */
+    /* Changes need proof that the page itself sent the request. */
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, cookie), 401);
     mf_format(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: same-origin\r\n", cookie);
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 404);
@@ -216,34 +217,35 @@ START_TEST(a_browser_has_a_cookie)
     mf_format(with_origin, sizeof(with_origin), "%sOrigin: http://evil.example\r\n", cookie);
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 403);
     ck_assert_int_eq(status_of(&f, "GET", "/", NULL, "Cookie: moefarm=old\r\n"), 200);
-    r = ask(&f, "POST", "/api/v1/session/end", NULL, "");
+    r = send_request(&f, "POST", "/api/v1/session/end", NULL, "");
     ck_assert_ptr_nonnull(strstr(http_header(&r, "Set-Cookie"), "Max-Age=0"));
     http_reply_free(&r);
     farm_stop(&f);
 }
 END_TEST
 
-START_TEST(requests_are_counted)
+START_TEST(limits_the_request_rate)
 {
-    /* A machine on which a request takes nearly a second asks too often for that */
+    /* a rate that even a slow machine exceeds */
     static const char *const few[] = {"--tokens", "--http-rate", "1", NULL};
     struct farm f;
     char token[MF_TOKEN_TEXT_MAX];
     farm_start(&f, few);
     (void)make_token(&f, "role=read&name=r", token);
     await_refusal(&f, "/api/v1/batches", token, 200);
-    /* Others are not held up by it; nor is it for ever */
+    /* The limit applies to this token only, and ends. */
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", f.admin, ""), 200);
     for (int64_t end = mf_now_ms() + LIMIT_MS; status_of(&f, "GET", "/api/v1/batches", token, "") != 200;)
-        ck_assert_msg(mf_now_ms() < end, "it is refused for ever");
+        ck_assert_msg(mf_now_ms() < end, "the token is still refused");
     await_refusal(&f, "/healthz", NULL, 200);
     farm_stop(&f);
 }
 END_TEST
 
-#define CONNECTIONS 512 /* the most there are */
+#define CONNECTIONS 512 /* maximum of moefarmd */
 
-/* A connection that has had an answer, from that address of this machine; -1: it got none. */
+/* Connects from the given local address and sends one request. Returns the connection; -1 if no answer came.
+ */
 static int connect_from(struct farm *f, const char *address)
 {
     struct sockaddr_in from = {.sin_family = AF_INET};
@@ -263,12 +265,12 @@ static int connect_from(struct farm *f, const char *address)
     return -1;
 }
 
-START_TEST(one_address_has_half_of_the_connections)
+START_TEST(limits_connections_per_address)
 {
     static int fds[CONNECTIONS];
     struct farm f;
     int n = 0;
-    farm_start(&f, unbounded);
+    farm_start(&f, no_rate_limit);
     while (n < CONNECTIONS && (fds[n] = connect_from(&f, "127.0.0.1")) >= 0)
         n++;
     ck_assert_int_eq(n, CONNECTIONS / 2);
@@ -281,11 +283,11 @@ START_TEST(one_address_has_half_of_the_connections)
 }
 END_TEST
 
-START_TEST(a_revoked_token_ends_its_stream)
+START_TEST(ends_streams_of_a_revoked_token)
 {
     struct farm f;
     char token[MF_TOKEN_TEXT_MAX], request[320], path[64];
-    farm_start(&f, unbounded);
+    farm_start(&f, no_rate_limit);
     int64_t id = make_token(&f, "role=read&name=r", token);
     int fd = http_connect(f.process.http);
     mf_format(request, sizeof(request),
@@ -304,23 +306,23 @@ END_TEST
 
 /* ---- beyond loopback ---- */
 
-static const char *const refused[][6] = {
+static const char *const refused_options[][6] = {
     {"--http", "0.0.0.0:0", NULL},
     {"--http", "192.0.2.1:0", NULL},
     {"--http", "0.0.0.0:0", "--tokens", NULL},
     {"--http", "0.0.0.0:0", "--tls-cert", MF_TEST_DATA "/tls/cert.pem", NULL},
 };
 
-START_TEST(no_tls_no_other_hosts)
+START_TEST(requires_tls_beyond_loopback)
 {
     char state[] = "/tmp/check_tokens.XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(state));
     const char *const program[] = {
         MF_BINARY_DIR "/server/moefarmd", "--state", state, "--hub", "127.0.0.1:0", NULL};
-    struct ran r = run_program(program, refused[_i]);
+    struct ran r = run_program(program, refused_options[_i]);
     ck_assert_int_ne(r.code, 0);
     assert_says(r, "--tls-key");
-    ck_assert_int_eq(rmdir(state), 0); /* nothing was begun */
+    ck_assert_int_eq(rmdir(state), 0); /* no files were created */
 }
 END_TEST
 
@@ -328,7 +330,7 @@ static const char *const tls[] = {"--tls-cert", MF_TEST_DATA "/tls/cert.pem", "-
                                   MF_TEST_DATA "/tls/key.pem", NULL};
 static const char *const plain[] = {"--plain-http", NULL};
 
-START_TEST(beyond_loopback_tokens_are_needed)
+START_TEST(requires_tokens_beyond_loopback)
 {
     struct farm f = {.process = {.http_address = "0.0.0.0", .more = plain}};
     farm_process_start(&f.process, BEAT_MS);
@@ -346,7 +348,7 @@ static struct ran moefarm(const char *const *words)
     return run_program(program, words);
 }
 
-START_TEST(over_tls)
+START_TEST(serves_over_tls)
 {
     struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
     char url[64], far[64], token[320], table[320];
@@ -364,23 +366,23 @@ START_TEST(over_tls)
     struct ran r = moefarm(
         (const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "submit", table, NULL});
     ck_assert_msg(r.code == 0, "%s", r.text);
-    /* Its event stream too: cancelled, the batch ends for who watches it */
+    /* Event stream over TLS: watch ends for the cancelled batch. */
     r = moefarm((const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "cancel", "1", NULL});
     ck_assert_msg(r.code == 0, "%s", r.text);
     r = moefarm((const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "watch", "1", NULL});
     assert_says(r, "cancelled");
     r = moefarm((const char *const[]){"--url", url, "--ca", ca, "batches", NULL});
     ck_assert_int_eq(r.code, 2);
-    assert_says(r, "an access token is needed");
+    assert_says(r, "this route needs an access token");
     assert_says(r, "MOEFARM_TOKEN_FILE");
-    /* Who is not vouched for is not told the token */
+    /* The client does not send the token to a server with an untrusted certificate. */
     r = moefarm((const char *const[]){"--url", url, "--token-file", token, "batches", NULL});
     ck_assert_int_eq(r.code, 3);
     r = moefarm((const char *const[]){"--url", far, "--token-file", token, "batches", NULL});
     ck_assert_int_eq(r.code, 2);
-    assert_says(r, "in the clear");
-    /* In the clear the port says nothing of the API */
-    struct http_reply reply = ask(&f, "GET", "/healthz", NULL, "");
+    assert_says(r, "would send the token unencrypted");
+    /* without TLS the port answers nothing useful */
+    struct http_reply reply = send_request(&f, "GET", "/healthz", NULL, "");
     ck_assert_int_ne(reply.status, 200);
     http_reply_free(&reply);
     farm_stop(&f);
@@ -394,23 +396,27 @@ END_TEST
 /* clang-format off */
 static const struct {
     int version;
-    bool taken;
+    bool accepted;
 } tls_versions[] = {
     {0x0301, false}, /* TLS 1.0 */
     {0x0302, false}, /* TLS 1.1 */
-    {0x0303, true},  /* TLS 1.2, in the same words: it is the version that is refused above */
+    {0x0303, true},  /* TLS 1.2 with the same ClientHello: the refusals above are due to the version */
 };
 
-/* A ClientHello (RFC 5246 section 7.4.1.2), of lengths that fit one record. */
-static const unsigned char hello_head[] = {HANDSHAKE, 3, 1, 0, 0 /* length */, 1, 0, 0, 0 /* length */, 0, 0 /* version */};
+/* A ClientHello (RFC 5246 section 7.4.1.2) that fits in one record. */
+static const unsigned char hello_head[] = {
+    HANDSHAKE, 3, 1, 0, 0 /* length */, 1, 0, 0, 0 /* length */, 0, 0 /* version */
+};
 static const unsigned char hello_tail[] = {
-    0,                                                /* no session */
-    0, 16, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x09, 0xc0, 0x13, 0xc0, 0x0a, 0xc0, 0x14, 0, 0x9c, 0, 0x2f, /* suites: ECDHE and RSA, AES */
+    0,                                                /* no session id */
+    /* cipher suites: ECDHE and RSA, AES */
+    0, 16, 0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x09, 0xc0, 0x13, 0xc0, 0x0a, 0xc0, 0x14, 0, 0x9c, 0, 0x2f,
     1, 0,                                             /* no compression */
     0, 32,
     0, 10, 0, 6, 0, 4, 0, 29, 0, 23,                  /* groups: x25519, secp256r1 */
     0, 11, 0, 2, 1, 0,                                /* points: uncompressed */
-    0, 13, 0, 12, 0, 10, 4, 3, 8, 4, 4, 1, 2, 3, 2, 1 /* signatures: ECDSA, RSA-PSS, RSA, with SHA-256 and SHA-1 */
+    /* signatures: ECDSA, RSA-PSS, RSA, with SHA-256 and SHA-1 */
+    0, 13, 0, 12, 0, 10, 4, 3, 8, 4, 4, 1, 2, 3, 2, 1
 };
 /* clang-format on */
 
@@ -428,7 +434,7 @@ static size_t make_hello(int version, unsigned char *hello)
     return n;
 }
 
-START_TEST(old_tls_is_refused)
+START_TEST(refuses_old_tls)
 {
     struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
     unsigned char hello[256], answer;
@@ -438,20 +444,22 @@ START_TEST(old_tls_is_refused)
         ck_assert_int_ge(fd, 0);
         size_t n = make_hello(tls_versions[i].version, hello);
         ck_assert_int_eq(send(fd, hello, n, MSG_NOSIGNAL), (ssize_t)n);
-        bool taken = recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE; /* else closed, or an alert */
-        ck_assert_msg(taken == tls_versions[i].taken, "TLS %#x", tls_versions[i].version);
+        bool accepted =
+            recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE; /* otherwise closed, or an alert */
+        ck_assert_msg(accepted == tls_versions[i].accepted, "TLS %#x", tls_versions[i].version);
         (void)close(fd);
     }
     farm_stop(&f);
 }
 END_TEST
 
-/* The first token comes back when its file is lost, and the old one ends. Nothing of a token is ever in the log. */
-START_TEST(the_first_token)
+/* If its file is lost, the admin token is replaced, and the old one is revoked. Tokens never appear in the
+ * log. */
+START_TEST(replaces_a_lost_admin_token)
 {
     struct farm f;
     char path[320], old[MF_TOKEN_TEXT_MAX], text[1 << 14];
-    farm_start(&f, unbounded);
+    farm_start(&f, no_rate_limit);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/tokens", f.admin, ""), 200);
     (void)farm_process_kill(&f.process, SIGTERM);
     farm_process_start(&f.process, BEAT_MS);
@@ -465,7 +473,7 @@ START_TEST(the_first_token)
     read_admin(&f);
     ck_assert_str_ne(old, f.admin);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/tokens", old, ""), 401);
-    struct http_reply r = ask(&f, "GET", "/api/v1/tokens", f.admin, "");
+    struct http_reply r = send_request(&f, "GET", "/api/v1/tokens", f.admin, "");
     ck_assert_int_eq(r.status, 200);
     ck_assert_ptr_null(strstr(r.body, strrchr(old, '_') + 1));
     ck_assert_ptr_null(strstr(r.body, strrchr(f.admin, '_') + 1));
@@ -484,17 +492,17 @@ int main(void)
     Suite *suite = suite_create("tokens");
     TCase *c = tcase_create("tokens");
     tcase_set_timeout(c, 120);
-    tcase_add_test(c, each_route_takes_its_role);
-    tcase_add_test(c, wrong_tokens);
-    tcase_add_test(c, a_browser_has_a_cookie);
-    tcase_add_test(c, requests_are_counted);
-    tcase_add_test(c, one_address_has_half_of_the_connections);
-    tcase_add_test(c, a_revoked_token_ends_its_stream);
-    tcase_add_loop_test(c, no_tls_no_other_hosts, 0, (int)MF_ARRAY_LEN(refused));
-    tcase_add_test(c, beyond_loopback_tokens_are_needed);
-    tcase_add_test(c, over_tls);
-    tcase_add_test(c, old_tls_is_refused);
-    tcase_add_test(c, the_first_token);
+    tcase_add_test(c, checks_the_role_of_each_route);
+    tcase_add_test(c, refuses_bad_tokens);
+    tcase_add_test(c, gives_browsers_a_cookie);
+    tcase_add_test(c, limits_the_request_rate);
+    tcase_add_test(c, limits_connections_per_address);
+    tcase_add_test(c, ends_streams_of_a_revoked_token);
+    tcase_add_loop_test(c, requires_tls_beyond_loopback, 0, (int)MF_ARRAY_LEN(refused_options));
+    tcase_add_test(c, requires_tokens_beyond_loopback);
+    tcase_add_test(c, serves_over_tls);
+    tcase_add_test(c, refuses_old_tls);
+    tcase_add_test(c, replaces_a_lost_admin_token);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

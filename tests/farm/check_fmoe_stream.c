@@ -1,5 +1,6 @@
-/* libfmoe on a GPU as an engine serves with it: calls on a stream, captured in a graph that is replayed with other routing, across a
- * reload. On the runtime of the tests (emulator/hip/runtime.h), or on the device that MOEFARM_TEST_DEVICE names. */
+/* libfmoe on a GPU as a serving engine uses it: calls on a stream, captured in a graph that is replayed with
+ * other routing, across a reload. On the fake HIP runtime (emulator/hip/runtime.h), or on the device named by
+ * MOEFARM_TEST_DEVICE. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@
 
 #define MOST 16
 
-/* The engine's own calls, by the runtime's names: of HIP, of CUDA's driver. The fifth argument and the fourth are HIP's alone. */
+/* Runtime calls of the engine: names in HIP and in CUDA's driver API. Only the HIP functions use arguments
+ * four and five. */
 enum { CREATE, BEGIN, END, INSTANTIATE, LAUNCH, SYNC, END_GRAPH, END_EXEC, END_STREAM, N_CALLS };
 static const char *const hip_names[N_CALLS] = {"hipStreamCreateWithFlags", "hipStreamBeginCapture",
                                                "hipStreamEndCapture",      "hipGraphInstantiate",
@@ -59,20 +61,20 @@ static void open_device(void)
     }
 }
 
-static void must(int call, void *a, void *b)
+static void call_runtime(int call, void *a, void *b)
 {
     ck_assert_int_eq(calls[call](a, b, NULL, NULL, 0), 0);
 }
 
-static void replay_right(struct serving *s, void *graph, void *stream, int64_t tokens)
+static void replay_and_check(struct serving *s, void *graph, void *stream, int64_t tokens)
 {
     serving_poison(s);
-    must(LAUNCH, graph, stream);
-    must(SYNC, stream, NULL);
-    ck_assert_msg(serving_right(s, tokens), "%d tokens come out wrong", (int)tokens);
+    call_runtime(LAUNCH, graph, stream);
+    call_runtime(SYNC, stream, NULL);
+    ck_assert_msg(serving_matches(s, tokens), "wrong result for %d tokens", (int)tokens);
 }
 
-START_TEST(graphs_are_replayed_across_a_reload)
+START_TEST(replays_graphs_across_a_reload)
 {
     struct mf_shape shape;
     struct served_row row = {.token = 8, .us = 50};
@@ -84,7 +86,7 @@ START_TEST(graphs_are_replayed_across_a_reload)
     struct fmoe_call call;
     struct fmoe_served served;
     struct serving s;
-    void *stream = NULL, *graph = NULL, *exec = NULL, *spoilt = NULL;
+    void *stream = NULL, *graph = NULL, *exec = NULL, *invalidated = NULL;
 
     ck_assert_int_eq(mf_shape_parse(layers[_i], &shape), 0);
     shape.token = 8;
@@ -101,16 +103,16 @@ START_TEST(graphs_are_replayed_across_a_reload)
     ck_assert_msg(fmoe_open(name, &tables[0], 1, &error, &f) == 0, "%s", error.text);
     ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
     serving_make(&s, device, l, &shape);
-    must(CREATE, &stream, (void *)NON_BLOCKING);
+    call_runtime(CREATE, &stream, (void *)NON_BLOCKING);
 
-    must(BEGIN, stream, (void *)THREAD_LOCAL);
+    call_runtime(BEGIN, stream, (void *)THREAD_LOCAL);
     call = serving_call(&s, 7, stream);
     ck_assert_int_eq(fmoe_run(l, &call), 0);
-    must(END, stream, &graph);
-    must(INSTANTIATE, &exec, graph);
-    replay_right(&s, exec, stream, 7);
+    call_runtime(END, stream, &graph);
+    call_runtime(INSTANTIATE, &exec, graph);
+    replay_and_check(&s, exec, stream, 7);
     serving_route(&s, 99);
-    replay_right(&s, exec, stream, 7);
+    replay_and_check(&s, exec, stream, 7);
 
     ck_assert_msg(fmoe_reload(f, &tables[1], 1, &error) == 0, "%s", error.text);
     ck_assert_int_eq(fmoe_served(l, 7, &served), 0);
@@ -118,37 +120,40 @@ START_TEST(graphs_are_replayed_across_a_reload)
     serving_poison(&s);
     call = serving_call(&s, 5, stream);
     ck_assert_int_eq(fmoe_run(l, &call), 0);
-    must(SYNC, stream, NULL);
-    ck_assert_msg(serving_right(&s, 5), "the other table's row comes out wrong");
+    call_runtime(SYNC, stream, NULL);
+    ck_assert_msg(serving_matches(&s, 5), "wrong result for the other table's row");
     serving_route(&s, 5);
-    replay_right(&s, exec, stream, 7); /* what was captured holds on to its kernels */
-    /* Nobody may wait for a device while something on it is being captured: that capture is spoilt, and the handle lives */
-    must(BEGIN, stream, (void *)THREAD_LOCAL);
+    replay_and_check(&s, exec, stream, 7); /* the captured graph keeps its kernels alive */
+    /* Synchronising a device invalidates a capture in progress on it: fmoe_drop_old fails with -EBUSY, the
+     * capture is lost, and the handle stays usable. */
+    call_runtime(BEGIN, stream, (void *)THREAD_LOCAL);
     ck_assert_int_eq(fmoe_drop_old(f), -EBUSY);
-    int r = fmoe_run(l, &call); /* the tests' runtime tells of it at the end only */
-    ck_assert_msg(r == -ECANCELED || (r == 0 && !is_real), "a call in a spoilt capture gives %d", r);
-    ck_assert_int_ne(calls[END](stream, &spoilt, NULL, NULL, 0), 0);
-    replay_right(&s, exec, stream, 7);
+    int r = fmoe_run(l, &call); /* the fake runtime reports an invalidated capture only at its end */
+    ck_assert_msg(r == -ECANCELED || (r == 0 && !is_real), "fmoe_run in an invalidated capture returned %d",
+                  r);
+    ck_assert_int_ne(calls[END](stream, &invalidated, NULL, NULL, 0), 0);
+    replay_and_check(&s, exec, stream, 7);
     ck_assert_int_eq(fmoe_drop_old(f), 0);
     serving_poison(&s);
     call = serving_call(&s, MOST, stream); /* a miss */
     ck_assert_int_eq(fmoe_run(l, &call), 0);
-    must(SYNC, stream, NULL);
-    ck_assert_msg(serving_right(&s, MOST), "a miss comes out wrong");
+    call_runtime(SYNC, stream, NULL);
+    ck_assert_msg(serving_matches(&s, MOST), "wrong result for a miss");
     ck_assert_uint_eq(fmoe_n_misses(f), 1);
-    must(END_EXEC, exec, NULL);
-    must(END_GRAPH, graph, NULL);
-    if (spoilt)
-        must(END_GRAPH, spoilt, NULL);
-    must(END_STREAM, stream, NULL);
+    call_runtime(END_EXEC, exec, NULL);
+    call_runtime(END_GRAPH, graph, NULL);
+    if (invalidated)
+        call_runtime(END_GRAPH, invalidated, NULL);
+    call_runtime(END_STREAM, stream, NULL);
     serving_release(&s);
     fmoe_close(f);
     device = mf_device_close(device);
 }
 END_TEST
 
-/* A row whose kernels the device does not load refuses the layer, by its line and the step; it opens once they load. */
-START_TEST(kernels_that_do_not_load)
+/* If the device cannot load a row's kernels, opening the layer fails with the table line and the step. It
+ * succeeds once they load. */
+START_TEST(refuses_kernels_that_do_not_load)
 {
     const char *fault, *tables[1];
     struct served_row row = {.token = 8, .us = 50};
@@ -171,7 +176,7 @@ START_TEST(kernels_that_do_not_load)
     ck_assert_int_eq(fmoe_layer_open(f, &model, &error, &l), -ENOTSUP);
     mf_format(place, sizeof(place), "%s:2: ", tables[0]);
     ck_assert_msg(strncmp(error.text, place, strlen(place)) == 0, "%s", error.text);
-    ck_assert_msg(strstr(error.text, " does not open for this shape: ") != NULL, "%s", error.text);
+    ck_assert_msg(strstr(error.text, " for this shape: ") != NULL, "%s", error.text);
     ck_assert_int_eq(unlink(fault), 0);
     ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
     fmoe_close(f);
@@ -193,10 +198,10 @@ int main(int argc, char **argv)
     }
     tcase_add_checked_fixture(tc, open_device, NULL);
     tcase_set_timeout(tc, 300);
-    /* what an emulator takes a minute for is left to a device */
-    tcase_add_loop_test(tc, graphs_are_replayed_across_a_reload, 0, is_real ? (int)MF_ARRAY_LEN(layers) : 1);
+    /* the larger layers take the emulator a minute each: real devices only */
+    tcase_add_loop_test(tc, replays_graphs_across_a_reload, 0, is_real ? (int)MF_ARRAY_LEN(layers) : 1);
     if (!is_real) /* a real device loads its kernels */
-        tcase_add_test(tc, kernels_that_do_not_load);
+        tcase_add_test(tc, refuses_kernels_that_do_not_load);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,5 +1,5 @@
-/* A program that is not ours as a runner: examples/python_runner.py enumerates a step, is verified and timed by the farm,
- * and wins a row. And what becomes of foreign programs that misbehave. */
+/* A foreign runner: examples/python_runner.py enumerates a step, is verified and timed by the farm, and wins
+ * a row. Also foreign runners that misbehave. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* A farm of one CPU worker whose GEMMs can only come from the foreign program. */
+/* Starts a farm with one CPU worker; only the foreign runner offers GEMMs. */
 static void start_farm(const char *command, const char *families)
 {
     farm_start(&farm, 1000);
@@ -47,7 +47,7 @@ static cJSON *tasks_of(int batch)
     return tasks;
 }
 
-/* The items of a list of the first task, filtered. */
+/* Returns a filtered list of the batch's first task. */
 static cJSON *first_task_list(int batch, const char *what)
 {
     char path[128];
@@ -59,7 +59,8 @@ static cJSON *first_task_list(int batch, const char *what)
     return list;
 }
 
-/* A file of the template with `run` in the place of its '@'; the command that runs it. */
+/* Writes the template with its '@' replaced by `run` to a file; returns the file and the command that runs
+ * it. */
 static void write_program(const char *before, const char *run, char file[64], char command[96])
 {
     char text[4096];
@@ -80,10 +81,10 @@ START_TEST(wins_a_row)
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     ck_assert_str_eq(farm_text(step, "name"), "py_layer");
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
-    ck_assert_int_eq(farm_number(step, "verified"), 2); /* every gate */
+    ck_assert_int_eq(farm_number(step, "verified"), 2); /* all gates */
     ck_assert_int_ge(farm_number(step, "n"), 3);
     ck_assert_double_gt(cJSON_GetObjectItem(step, "us")->valuedouble, 10);
-    /* Its output is that of the layer, to the rounding of bf16. */
+    /* equal to the layer's output up to rounding to bf16 */
     ck_assert_double_le(cJSON_GetObjectItem(step, "row_err")->valuedouble, 0.01);
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     const char *row = strchr(table, '\n');
@@ -104,8 +105,8 @@ END_TEST
     "p.load = load\n"                                    \
     "p.main()\n"
 
-/* The time that counts is from `run` to `ran`: what a program does at a load, for each set of buffers, is no part of it. */
-START_TEST(loads_are_not_timed)
+/* Only the time from `run` to `ran` is measured, not the load of each set of buffers. */
+START_TEST(does_not_time_loads)
 {
     char file[64], command[96];
     write_program(SLOW_LOADS, "0.2", file, command);
@@ -118,35 +119,37 @@ START_TEST(loads_are_not_timed)
 }
 END_TEST
 
-#define SMALL     "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define SMALL                                                                       \
+    "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
+    "QuantType.No,1,0"
 #define FORM_HEAD SHAPE_COLUMNS ",form\n"
 
 static const struct {
-    const char *csv, *says;
-} refused[] = {
-    {FARM_CSV_HEAD LARGE, "multiply-adds would take minutes"},
-    {FORM_HEAD SMALL ",b1\n", "without 'b1'"},
-    {FORM_HEAD SMALL ",limit:5+b2\n", "without 'limit:5+b2'"},
-    {FORM_HEAD SMALL ",ep:0/64\n", "without 'ep:0/64'"},
+    const char *csv, *message;
+} rejected_shapes[] = {
+    {FARM_CSV_HEAD LARGE, "multiply-adds"},
+    {FORM_HEAD SMALL ",b1\n", "without a form, not 'b1'"},
+    {FORM_HEAD SMALL ",limit:5+b2\n", "without a form, not 'limit:5+b2'"},
+    {FORM_HEAD SMALL ",ep:0/64\n", "without a form, not 'ep:0/64'"},
 };
 
-START_TEST(refuses_in_a_sentence)
+START_TEST(rejects_with_a_reason)
 {
-    int batch = tune(PYTHON, "move,python", refused[_i].csv, "");
+    int batch = tune(PYTHON, "move,python", rejected_shapes[_i].csv, "");
     _cleanup_(cJSON_Deletep) cJSON *why = first_task_list(batch, "rejections");
     _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
     const cJSON *item;
     bool found = false;
     cJSON_ArrayForEach (item, mf_json_array(why, "items")) {
         if (strcmp(farm_text(item, "family"), "python") == 0)
-            found |= strstr(farm_text(item, "reason"), refused[_i].says) != NULL;
+            found |= strstr(farm_text(item, "reason"), rejected_shapes[_i].message) != NULL;
     }
     ck_assert(found);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(steps, "items")), 0);
 }
 END_TEST
 
-/* A foreign program in a few lines: does as the example until it is to run. */
+/* A minimal foreign runner that works until it must run a step. */
 #define PROGRAM(RUN)                                                                                      \
     "import json, os, socket, sys, time\n"                                                                \
     "peer = socket.socket(fileno=int(os.environ['MOEFARM_RUNNER_FD']))\n"                                 \
@@ -170,41 +173,43 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *run, *status, *says;
-} odd[] = {
+    const char *run, *status, *message;
+} bad_programs[] = {
     {"os._exit(7)", "crash", "exit code 7"},
     {"os.kill(os.getpid(), 11)", "crash", "signal 11"},
     {"sys.stderr.write('no such kernel\\n'); sys.stderr.flush(); os._exit(1)", "crash", "no such kernel"},
     {"time.sleep(1000)", "hang", "silent for more than"},
-    {"say(op='ran', handle=m['handle'])", "wrong", ""},                      /* writes nothing */
+    {"say(op='ran', handle=m['handle'])", "wrong", ""},                      /* writes no output */
     {"say(op='failed', handle=m['handle'], status='no_memory', reason='too large for me')", "no_memory", ""},
-    {"peer.sendall(b'what?\\n')", "crash", "no message"},
+    {"peer.sendall(b'what?\\n')", "crash", "sent an invalid message"},
 };
 /* clang-format on */
 
-START_TEST(misbehaves)
+START_TEST(reports_bad_programs)
 {
     char file[64], command[96];
-    write_program(PROGRAM("@"), odd[_i].run, file, command);
-    /* No other fault is taken for silence, however busy this machine is */
-    int batch = tune(command, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
-                     strcmp(odd[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
+    write_program(PROGRAM("@"), bad_programs[_i].run, file, command);
+    /* no other fault may exceed the time cap, even on a busy machine */
+    int batch =
+        tune(command, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
+             strcmp(bad_programs[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
     (void)unlink(file);
     _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=odd");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
-    /* What killed two runners is in quarantine, and says why it was. */
-    bool quarantined = strcmp(status, "quarantined") == 0 && strcmp(odd[_i].status, "no_memory") != 0;
-    ck_assert_msg(quarantined || strcmp(status, odd[_i].status) == 0, "%s: %s", status, reason);
-    ck_assert_msg(strstr(reason, odd[_i].says) != NULL, "%s: %s", status, reason);
-    /* The other steps of the unit went on. */
+    /* a step that crashed two runners is quarantined, with the reason */
+    bool quarantined =
+        strcmp(status, "quarantined") == 0 && strcmp(bad_programs[_i].status, "no_memory") != 0;
+    ck_assert_msg(quarantined || strcmp(status, bad_programs[_i].status) == 0, "%s: %s", status, reason);
+    ck_assert_msg(strstr(reason, bad_programs[_i].message) != NULL, "%s: %s", status, reason);
+    /* the other steps of the unit continue */
     _cleanup_(cJSON_Deletep) cJSON *moves = first_task_list(batch, "steps?family=move&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
 }
 END_TEST
 
-/* The example with a flaw that a batch's options let pass or do not: one output in 64 off by a little more than
- * what counts as equal, and runs of a fifth of a second. */
+/* The example with a flaw that passes or fails depending on batch options: one output in 64 is slightly
+ * beyond the mismatch tolerance, or each run takes 0.2 s. */
 #define FLAWED                                           \
     "import sys, time\n"                                 \
     "sys.dont_write_bytecode = True\n"                   \
@@ -220,19 +225,20 @@ END_TEST
 /* clang-format off */
 static const struct {
     const char *what, *flaw;
-    const char *lenient, *strict; /* options */
-    const char *status, *says;    /* with the strict ones; with the others it is ok */
+    const char *lenient, *strict; /* batch options */
+    const char *status, *message;    /* result with the strict options; ok with the lenient ones */
 } flaws[] = {
     {"err_ratio",
-     "for i in range(0, len(y), 64): y[i] = p.bfloat16([v + (0.012 + 0.02 * abs(v)) for v in p.floats(y[i:i + 1])])[0]",
+     "for i in range(0, len(y), 64): "
+     "y[i] = p.bfloat16([v + (0.012 + 0.02 * abs(v)) for v in p.floats(y[i:i + 1])])[0]",
      "&err_ratio=0.1", "&err_ratio=0.01", "wrong", "mismatch: "},
     {"time_cap_ms", "time.sleep(0.2)", "&time_cap_ms=30000", "&time_cap_ms=100", "hang",
      "silent for more than 100 ms"},
 };
 /* clang-format on */
 
-/* The same step in two batches of one farm: taken by the lenient one, refused by the strict one. */
-START_TEST(options)
+/* The same step passes in the lenient batch and fails in the strict one. */
+START_TEST(applies_batch_options)
 {
     char file[64], command[96];
     write_program(FLAWED, flaws[_i].flaw, file, command);
@@ -244,13 +250,13 @@ START_TEST(options)
         _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
         const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
         const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
-        /* What was silent twice is in quarantine, and says why it was. */
+        /* a step that hung twice is quarantined, with the reason */
         bool as_expected =
             strcmp(status, strict ? flaws[_i].status : "ok") == 0 ||
             (strict && strcmp(flaws[_i].status, "hang") == 0 && strcmp(status, "quarantined") == 0);
         ck_assert_msg(as_expected, "%s, strict %d: %s: %s", flaws[_i].what, strict, status, reason);
         if (strict)
-            ck_assert_msg(strstr(reason, flaws[_i].says) != NULL, "%s: %s", flaws[_i].what, reason);
+            ck_assert_msg(strstr(reason, flaws[_i].message) != NULL, "%s: %s", flaws[_i].what, reason);
     }
     (void)unlink(file);
 }
@@ -266,10 +272,10 @@ int main(void)
     TCase *tc = tcase_create("foreign");
     tcase_add_checked_fixture(tc, NULL, stop_farm);
     tcase_add_test(tc, wins_a_row);
-    tcase_add_test(tc, loads_are_not_timed);
-    tcase_add_loop_test(tc, refuses_in_a_sentence, 0, (int)MF_ARRAY_LEN(refused));
-    tcase_add_loop_test(tc, misbehaves, 0, (int)MF_ARRAY_LEN(odd));
-    tcase_add_loop_test(tc, options, 0, (int)MF_ARRAY_LEN(flaws));
+    tcase_add_test(tc, does_not_time_loads);
+    tcase_add_loop_test(tc, rejects_with_a_reason, 0, (int)MF_ARRAY_LEN(rejected_shapes));
+    tcase_add_loop_test(tc, reports_bad_programs, 0, (int)MF_ARRAY_LEN(bad_programs));
+    tcase_add_loop_test(tc, applies_batch_options, 0, (int)MF_ARRAY_LEN(flaws));
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -1,5 +1,5 @@
-/* moefarm-worker and GPUs on a machine that has none: what it lists and why not the rest, and its lock, with a driver of
- * cardboard (fake_cuda.c) where one is needed. */
+/* moefarm-worker with GPUs on a machine without any: the device list with reasons for missing devices, device
+ * locks, and --compile-only; with a fake CUDA driver (fake_cuda.c) where one is needed. */
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #include "worker/agent/device_lock.h"
 
 #define WORKER      MF_BINARY_DIR "/worker/moefarm-worker"
-#define CARDBOARD   MF_BINARY_DIR "/tests/fake_cuda"
+#define FAKE_DRIVER MF_BINARY_DIR "/tests/fake_cuda"
 #define OTHER_BUILD MF_BINARY_DIR "/tests/other_build.so"
 
 static char folder[64];
@@ -39,8 +39,8 @@ static const char *const program[] = {WORKER, NULL};
 
 #define RUN(...) run_program(program, (const char *const[]){__VA_ARGS__, NULL})
 
-/* The driver of cardboard in place of any other; false, with a word, where this build has no module that would open it. */
-static bool use_cardboard(void)
+/* Selects the fake CUDA driver. Skips the test and returns false if the build has no module for NVIDIA. */
+static bool use_fake_driver(void)
 {
     char path[PATH_MAX];
 
@@ -48,7 +48,7 @@ static bool use_cardboard(void)
         mf_check_skip("this build has no moefarm-hip-nvidia.so (NVIDIA\'s CUDA toolkit)");
         return false;
     }
-    ck_assert_int_eq(setenv("LD_LIBRARY_PATH", CARDBOARD, 1), 0);
+    ck_assert_int_eq(setenv("LD_LIBRARY_PATH", FAKE_DRIVER, 1), 0);
     return true;
 }
 
@@ -62,14 +62,14 @@ static bool has_compiler(const char *vendor)
     return false;
 }
 
-/* The CPU is always there, and each vendor has a line: its devices, or why there are none. */
-START_TEST(lists_what_is_here)
+/* The list contains the CPU, and for each vendor its devices or the reason for their absence. */
+START_TEST(lists_cpu_and_vendors)
 {
     struct ran r = RUN("--list-devices");
 
     ck_assert_int_eq(r.code, 0);
     assert_says(r, "cpu:0 ");
-    assert_says(r, " threads, last cache ");
+    assert_says(r, " threads, last-level cache ");
     assert_says(r, "GB/s");
     assert_says(r, "sim:<class>:<ordinal>");
     for (const char *const *vendor = (const char *const[]){"nvidia", "amd", NULL}; *vendor; vendor++) {
@@ -83,43 +83,46 @@ END_TEST
 
 START_TEST(lists_gpus)
 {
-    if (!use_cardboard() || !has_compiler("nvidia"))
+    if (!use_fake_driver() || !has_compiler("nvidia"))
         return;
     ck_assert_int_eq(setenv("FAKE_CUDA_DEVICES", "2", 1), 0);
     struct ran r = RUN("--list-devices");
 
     ck_assert_int_eq(r.code, 0);
-    assert_says(r, "hip:nvidia:0  sm_90/132: Cardboard H200, sm_90\n");
-    assert_says(r, "hip:nvidia:1  sm_90/132: Cardboard H200, sm_90\n");
-    assert_says(r, "140.0 GiB, 132 compute units, last cache 50 MiB, 227 KiB of LDS a block, 1980 MHz, "
-                   "memory 3201 MHz\n");
+    assert_says(r, "hip:nvidia:0  sm_90/132: Fake H200, sm_90\n");
+    assert_says(r, "hip:nvidia:1  sm_90/132: Fake H200, sm_90\n");
+    assert_says(
+        r,
+        "140.0 GiB, 132 compute units, last-level cache 50 MiB, 227 KiB shared memory per block, 1980 MHz, "
+        "memory 3201 MHz\n");
     assert_says(r, "CUDA 13.0, compiler nvrtc ");
     assert_says(r, "GPU-6e000000-0000-0000-0000-000000000002\n");
 }
 END_TEST
 
 static const struct {
-    const char *variable, *value, *says;
-} left_out[] = {
-    {"FAKE_CUDA_DEVICES", "0", "hip:nvidia    left out: the runtime of nvidia shows no device"},
-    {"FAKE_CUDA_CRASH", "1", "hip:nvidia    left out: the runtime took its process down with signal 6"},
+    const char *variable, *value, *message;
+} missing_devices[] = {
+    {"FAKE_CUDA_DEVICES", "0", "hip:nvidia    not usable: the nvidia runtime reports no device"},
+    {"FAKE_CUDA_CRASH", "1", "hip:nvidia    not usable: the GPU runtime crashed: signal 6"},
 };
 
-START_TEST(says_why_none)
+START_TEST(lists_why_a_device_is_missing)
 {
-    if (!use_cardboard())
+    if (!use_fake_driver())
         return;
-    ck_assert_int_eq(setenv(left_out[_i].variable, left_out[_i].value, 1), 0);
+    ck_assert_int_eq(setenv(missing_devices[_i].variable, missing_devices[_i].value, 1), 0);
     struct ran r = RUN("--list-devices");
 
     ck_assert_int_eq(r.code, 0);
-    assert_says(r, left_out[_i].says);
+    assert_says(r, missing_devices[_i].message);
     assert_says(r, "sim:<class>");
 }
 END_TEST
 
-/* Beside a worker that still runs may lie what another version was installed with: it makes and names code of other kernels. */
-START_TEST(leaves_another_build_out)
+/* The module next to a running worker may belong to a newer version after an upgrade: it would compile and
+ * name other kernels. */
+START_TEST(skips_a_module_of_another_build)
 {
     char worker[PATH_MAX], module[PATH_MAX];
     mf_format(worker, sizeof(worker), "%s/moefarm-worker", folder);
@@ -133,11 +136,11 @@ START_TEST(leaves_another_build_out)
         run_program((const char *const[]){worker, NULL}, (const char *const[]){"--list-devices", NULL});
 
     ck_assert_int_eq(r.code, 0);
-    assert_says(r, "moefarm-hip-nvidia.so is of another version of moefarm");
+    assert_says(r, "moefarm-hip-nvidia.so: version mismatch");
 }
 END_TEST
 
-START_TEST(compiles_for_its_own_build)
+START_TEST(refuses_a_caller_of_another_build)
 {
     static const char *const compile[] = {MF_BINARY_DIR "/kernels/moefarm-compile", NULL};
     char own[128];
@@ -145,11 +148,11 @@ START_TEST(compiles_for_its_own_build)
     struct ran r =
         run_program(compile, (const char *const[]){MF_CODE_SOURCES_OPTION "0", "--version", "nvidia", NULL});
     ck_assert_int_eq(r.code, 1);
-    assert_says(r, "moefarm-compile is of another version of moefarm");
+    assert_says(r, "moefarm-compile: version mismatch");
     r = run_program(compile, (const char *const[]){MF_CODE_SOURCES_OPTION "0", "nvidia", "sm_90a",
                                                    "quant.hip", "/dev/null/code", NULL});
     ck_assert_int_eq(r.code, 1);
-    assert_says(r, "moefarm-compile is of another version of moefarm");
+    assert_says(r, "moefarm-compile: version mismatch");
     if (!has_compiler("nvidia"))
         return;
     r = run_program(compile, (const char *const[]){own, "--version", "nvidia", NULL});
@@ -158,7 +161,8 @@ START_TEST(compiles_for_its_own_build)
 }
 END_TEST
 
-/* The lock goes by which GPU it is: the same one under another ordinal is held, another one under the same ordinal is not. */
+/* The lock identifies the GPU itself: the same GPU under another ordinal is locked, another GPU under the
+ * same ordinal is not. */
 static const struct {
     const char *device, *uuid;
     bool held;
@@ -173,22 +177,22 @@ START_TEST(locks_the_gpu_itself)
     char why[256] = "", log[512], *const spool = folder;
     int fd = -1;
 
-    if (!use_cardboard())
+    if (!use_fake_driver())
         return;
     ck_assert_int_eq(setenv("FAKE_CUDA_DEVICES", "2", 1), 0);
     ck_assert_int_eq(setenv("FAKE_CUDA_UUID", locks[_i].uuid, 1), 0);
     ck_assert_int_eq(mf_device_lock(folder, "hip:nvidia:0", "GPU-6e000000-0000-0000-0000-000000000007", why,
                                     sizeof(why), &fd),
                      0);
-    /* Not held: it goes on to its coordinator, whose address cannot be one. */
+    /* If the lock is free, the worker fails later at its invalid coordinator address. */
     struct ran r = RUN("--device", locks[_i].device, "--lock-dir", folder, "--spool", spool, "--coordinator",
                        "nowhere", "--name", "w");
 
     ck_assert_int_eq(r.code, 1);
-    mf_format(
-        log, sizeof(log),
-        "device %s, which is GPU-6e000000-0000-0000-0000-000000000007 is held by the worker with pid %ld",
-        locks[_i].device, (long)getpid());
+    mf_format(log, sizeof(log),
+              "device %s with identity GPU-6e000000-0000-0000-0000-000000000007 is in use by the worker with "
+              "pid %ld",
+              locks[_i].device, (long)getpid());
     assert_says(r, locks[_i].held ? log : "coordinator nowhere");
     (void)close(fd);
 }
@@ -197,7 +201,9 @@ END_TEST
 /* ---- --compile-only ---- */
 
 #define COLUMNS SHAPE_COLUMNS "\n"
-#define ROW     "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
+#define ROW                                                                          \
+    "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
+    "QuantType.No,1,0"
 
 static const char *shapes_file(const char *text)
 {
@@ -219,8 +225,8 @@ static void use_cache(const char *name)
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", path, 1), 0);
 }
 
-/* Once compiled, it is there, and stays so wherever the cache is carried. */
-START_TEST(fills_a_cache)
+/* Compiled code is found again, even if the cache was moved. */
+START_TEST(fills_and_reuses_a_cache)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n");
     bool compiles = has_compiler("nvidia");
@@ -230,56 +236,57 @@ START_TEST(fills_a_cache)
     struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_90", "--shapes", shapes, "--families", "one");
     ck_assert_int_eq(r.code, compiles ? 0 : 1);
     if (!compiles) {
-        assert_says(r, "no run-time compiler of nvidia");
+        assert_says(r, "no run-time compiler for nvidia");
         return;
     }
-    assert_says(r, "the device itself: ");
+    assert_says(r, "device kernels: ");
     assert_says(r, ROW ": ");
-    assert_says(r, ", 0 there before, 0 failed\n");
+    assert_says(r, ", 0 cached, 0 failed\n");
     mf_format(from, sizeof(from), "%s/a", folder);
     mf_format(to, sizeof(to), "%s/b", folder);
     ck_assert_int_eq(rename(from, to), 0);
     use_cache("b");
     r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one");
     ck_assert_int_eq(r.code, 0);
-    /* Looking for it may take its time */
-    const char *own = strstr(r.text, "the device itself: ");
+    /* looking it up may take some time */
+    const char *own = strstr(r.text, "device kernels: ");
     double seconds;
     int length = 0;
-    ck_assert_msg(
-        own &&
-            sscanf(own,
-                   "the device itself: 0 steps, code objects 1: 0 compiled in %lf s, 1 there before, "
-                   "0 failed%n",
-                   &seconds, &length) == 1 &&
-            length > 0 && own[length] == '\n',
-        "%s", r.text);
-    ck_assert_msg(!strstr(r.text, ", 0 there before"), "%s", r.text);
+    ck_assert_msg(own &&
+                      sscanf(own,
+                             "device kernels: 0 steps, 1 code objects: 0 compiled in %lf s, 1 cached, "
+                             "0 failed%n",
+                             &seconds, &length) == 1 &&
+                      length > 0 && own[length] == '\n',
+                  "%s", r.text);
+    ck_assert_msg(!strstr(r.text, ", 0 cached"), "%s", r.text);
 }
 END_TEST
 
-/* What washes the units' own cache of code is longer than it: no compiler makes a few instructions of it. */
+/* The code that evicts the instruction cache must be larger than it: the compiler must not reduce it to a
+ * loop. */
 static const struct {
     const char *vendor, *arch, *objects;
     off_t least; /* bytes */
-} washing[] = {
+} evictions[] = {
     {"nvidia", "nvidia:sm_90", "measure-sm_90a-*", 256 << 10},
     {"amd", "amd:gfx90a", "measure-gfx90a-*", 128 << 10},
 };
 
-START_TEST(code_that_washes_is_long)
+START_TEST(eviction_code_is_large)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n");
     char pattern[256];
     glob_t found;
     off_t bytes = 0;
 
-    if (!has_compiler(washing[_i].vendor))
+    if (!has_compiler(evictions[_i].vendor))
         return;
     use_cache("a");
-    struct ran r = RUN("--compile-only", "--arch", washing[_i].arch, "--shapes", shapes, "--families", "one");
+    struct ran r =
+        RUN("--compile-only", "--arch", evictions[_i].arch, "--shapes", shapes, "--families", "one");
     ck_assert_msg(r.code == 0, "%s", r.text);
-    mf_format(pattern, sizeof(pattern), "%s/a/%s", folder, washing[_i].objects);
+    mf_format(pattern, sizeof(pattern), "%s/a/%s", folder, evictions[_i].objects);
     ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         struct stat file;
@@ -287,12 +294,13 @@ START_TEST(code_that_washes_is_long)
         bytes += file.st_size;
     }
     globfree(&found);
-    ck_assert_msg(bytes > washing[_i].least, "%lld", (long long)bytes);
+    ck_assert_msg(bytes > evictions[_i].least, "%lld", (long long)bytes);
 }
 END_TEST
 
-/* What fails is told with its definitions and the compiler's words, and the rest goes on. No GPU is sm_85. */
-START_TEST(tells_what_fails)
+/* A failed kernel is listed with its definitions and the compiler's message, and the others are compiled. No
+ * GPU is sm_85. */
+START_TEST(lists_failed_kernels)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n" ROW ",\n1,256,x,8,2\n");
 
@@ -309,23 +317,23 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *arch, *shapes, *says;
+    const char *arch, *shapes, *message;
 } wrong[] = {
-    {"sm_90", ROW, "--arch has to be nvidia:<gfx>[/<compute units>] or amd:<gfx>"},
-    {"nvidia:sm_77", ROW, "--arch has to be"},               /* nobody knows how many units that has */
+    {"sm_90", ROW, "--arch: expected nvidia:<gfx>[/<compute units>] or amd:<gfx>"},
+    {"nvidia:sm_77", ROW, "--arch: expected"},               /* unknown number of SMs */
     {"nvidia:sm_90/0", ROW, "not 'nvidia:sm_90/0'"},
     {"nvidia:sm_90", NULL, "/nonexistent.csv"},
     {"nvidia:sm_90", "", "its first line must name the columns"},
 };
 /* clang-format on */
 
-START_TEST(refuses_wrong_options)
+START_TEST(refuses_bad_options)
 {
     const char *shapes = wrong[_i].shapes ? shapes_file(wrong[_i].shapes) : "/nonexistent.csv";
     struct ran r = RUN("--compile-only", "--arch", wrong[_i].arch, "--shapes", shapes);
 
     ck_assert_int_eq(r.code, 2);
-    assert_says(r, wrong[_i].says);
+    assert_says(r, wrong[_i].message);
 }
 END_TEST
 
@@ -336,18 +344,18 @@ int main(void)
 
     tcase_set_timeout(tests, 100);
     tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, lists_what_is_here);
-    tcase_add_loop_test(tests, says_why_none, 0, MF_ARRAY_LEN(left_out));
-    tcase_add_loop_test(tests, refuses_wrong_options, 0, MF_ARRAY_LEN(wrong));
+    tcase_add_test(tests, lists_cpu_and_vendors);
+    tcase_add_loop_test(tests, lists_why_a_device_is_missing, 0, MF_ARRAY_LEN(missing_devices));
+    tcase_add_loop_test(tests, refuses_bad_options, 0, MF_ARRAY_LEN(wrong));
     TCase *optional = mf_check_optional(suite, 100);
     tcase_add_checked_fixture(optional, setup, teardown);
     tcase_add_test(optional, lists_gpus);
-    tcase_add_test(optional, leaves_another_build_out);
-    tcase_add_test(optional, compiles_for_its_own_build);
+    tcase_add_test(optional, skips_a_module_of_another_build);
+    tcase_add_test(optional, refuses_a_caller_of_another_build);
     tcase_add_loop_test(optional, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
-    tcase_add_test(optional, fills_a_cache);
-    tcase_add_loop_test(optional, code_that_washes_is_long, 0, MF_ARRAY_LEN(washing));
-    tcase_add_test(optional, tells_what_fails);
+    tcase_add_test(optional, fills_and_reuses_a_cache);
+    tcase_add_loop_test(optional, eviction_code_is_large, 0, MF_ARRAY_LEN(evictions));
+    tcase_add_test(optional, lists_failed_kernels);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

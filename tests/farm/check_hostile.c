@@ -1,6 +1,6 @@
-/* Texts that are SQL, shell words, options, paths, markup, formulas or log lines to somebody, wherever the farm takes a text from
- * people or workers: refused with a sentence, or kept and handed out as the text that it is. A real moefarmd, with a worker of
- * cardboard. */
+/* Texts that are SQL, shell code, options, paths, markup, formulas or log lines in some context, sent to
+ * every place where the farm accepts text from users or workers. Each must be refused with a reason, or
+ * stored and returned unchanged. A real moefarmd with a fake worker. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -22,11 +22,11 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define BEAT_MS  20000 /* cardboard gives no sign of life between its messages */
+#define BEAT_MS  20000 /* fake workers send no BEAT between messages */
 #define LIMIT_MS 30000
 #define MARK     "HOSTILE"
 
-/* line: holds control characters, which no name may */
+/* line: contains control characters, which no name may contain */
 static const struct {
     const char *text;
     bool line;
@@ -73,7 +73,7 @@ static void start(struct farm *f)
     farm_process_start(&f->process, BEAT_MS);
 }
 
-/* Nothing of what was said became a file, and no line of the log is another's. */
+/* Checks that no file was created and that each line of the log is one of moefarmd. */
 static void stop(struct farm *f)
 {
     char path[320], line[8192];
@@ -100,9 +100,9 @@ static void add_encoded(struct mf_buf *b, const char *text)
         (void)mf_buf_addf(b, isalnum((unsigned char)*text) ? "%c" : "%%%02x", (unsigned char)*text);
 }
 
-/* The answer, which is JSON or a table whatever was asked. method and path as they are, then text, encoded. */
-static cJSON *ask(struct farm *f, const char *method, const char *path, const char *text, const char *type,
-                  const char *body, int *ret_status)
+/* Sends a request with the encoded text appended to the path. The answer must be JSON or a table. */
+static cJSON *request(struct farm *f, const char *method, const char *path, const char *text,
+                      const char *type, const char *body, int *ret_status)
 {
     struct mf_buf full;
     mf_buf_init(&full, 65536);
@@ -122,12 +122,12 @@ static void expect(struct farm *f, const char *method, const char *path, const c
                    const char *body, int wanted)
 {
     int status = 0;
-    _cleanup_(cJSON_Deletep) cJSON *json = ask(f, method, path, text, type, body, &status);
+    _cleanup_(cJSON_Deletep) cJSON *json = request(f, method, path, text, type, body, &status);
     _cleanup_(mf_freep) char *printed = mf_json_print(json);
     ck_assert_msg(status == wanted, "%s %s%s: %d, not %d: %s", method, path, text, status, wanted, printed);
 }
 
-/* The row with one cell as it is given, in quotes. */
+/* Returns a table of one row with one cell replaced by the quoted text. */
 static char *table(size_t cell, const char *text)
 {
     struct mf_buf b;
@@ -148,7 +148,7 @@ static char *table(size_t cell, const char *text)
     return mf_buf_take(&b);
 }
 
-/* {"name": text} and the like; what is in the place of the four is the text. */
+/* Returns a JSON submission with the given texts; NULL: the default. */
 static char *body_of(const char *name, const char *option, const char *value, const char *column)
 {
     cJSON *json = cJSON_CreateObject();
@@ -176,7 +176,7 @@ static const char *const options[] = {"classes",  "priority", "topk",    "err_ra
                                       "consumer", "layout",   "seed",    "promote",      "min_effect",
                                       "warmup",   "iters",    "split_k", "shape_grouped"};
 
-/* Filters: a text that fits nothing, or is no value. */
+/* Query parameters and paths that the text is appended to. */
 static const char *const filters[] = {
     "/api/v1/batches?cursor=",
     "/api/v1/batches?limit=",
@@ -211,14 +211,15 @@ static void submit_names(struct farm *f, int *n_batches)
         if (hostile[i].line)
             continue;
         *n_batches += 2;
-        _cleanup_(cJSON_Deletep) cJSON *list = ask(f, "GET", "/api/v1/batches?limit=2", "", "", "", &status);
+        _cleanup_(cJSON_Deletep) cJSON *list =
+            request(f, "GET", "/api/v1/batches?limit=2", "", "", "", &status);
         const cJSON *batch;
         cJSON_ArrayForEach (batch, mf_json_array(list, "items"))
             ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(batch, "name")), hostile[i].text);
     }
 }
 
-START_TEST(what_people_submit)
+START_TEST(keeps_texts_of_users)
 {
     struct farm f;
     int n_batches = 0, status = 0;
@@ -244,19 +245,21 @@ START_TEST(what_people_submit)
         expect(&f, "POST", "/api/v1/batches", "", "application/json", column, 422);
         expect(&f, "POST", "/api/v1/batches?", text, "text/csv", good, 400);
         for (size_t p = 0; p < MF_ARRAY_LEN(filters); p++) {
-            _cleanup_(cJSON_Deletep) cJSON *json = ask(&f, "GET", filters[p], text, "", "", &status);
+            _cleanup_(cJSON_Deletep) cJSON *json = request(&f, "GET", filters[p], text, "", "", &status);
             ck_assert_msg(status == 200 || status == 400 || status == 404, "%s%s: %d", filters[p], text,
                           status);
         }
     }
-    _cleanup_(cJSON_Deletep) cJSON *list = ask(&f, "GET", "/api/v1/batches?limit=1000", "", "", "", &status);
+    _cleanup_(cJSON_Deletep) cJSON *list =
+        request(&f, "GET", "/api/v1/batches?limit=1000", "", "", "", &status);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(list, "items")), n_batches);
     stop(&f);
 }
 END_TEST
 
-/* A table of somebody else's, with the text in a cell of a kernel's name: its rows stay as they are, or are said to be dirty. */
-START_TEST(what_is_merged_into)
+/* Merging with a foreign table that has the text as kernel name: its row stays unchanged or is reported as
+ * invalid. */
+START_TEST(keeps_texts_of_merged_tables)
 {
     static const char columns[] = TUNED_COLUMNS "\n";
     struct farm f;
@@ -274,13 +277,13 @@ START_TEST(what_is_merged_into)
             (void)mf_buf_addf(&b, *p == '"' ? "\"\"" : "%c", *p);
         (void)mf_buf_adds(&b, "\",0.0%,1.0,k,0.0%,2.0,0,0,0,1.0,1.0\n");
         _cleanup_(cJSON_Deletep) cJSON *json =
-            ask(&f, "POST", "/api/v1/export/merge", "", "text/csv", b.data, &status);
+            request(&f, "POST", "/api/v1/export/merge", "", "text/csv", b.data, &status);
         mf_buf_release(&b);
         ck_assert_msg(status == 200 || status == 422, "%d", status);
         const char *csv = "";
         if (status == 200)
             ck_assert_int_eq(mf_json_text(json, "csv", &csv), 0);
-        /* whatever it holds, it is one table of so many lines and columns */
+        /* a merged text must parse as one table with the same number of rows and columns */
         struct mf_table *t = NULL;
         char why[MF_REASON_MAX] = "";
         if (*csv) {
@@ -294,9 +297,9 @@ START_TEST(what_is_merged_into)
 }
 END_TEST
 
-/* --- workers ---------------------------------------------------------------------------------------------- */
+/* --- workers --- */
 
-/* A HELLO of a worker with the text in one of its members. */
+/* Prints a HELLO with the text in one member. */
 static char *hello(const char *name, const char *member, const char *text)
 {
     const char *const members[][2] = {{"worker", name},  {"instance", name},      {"host", "h"},
@@ -319,35 +322,35 @@ static char *hello(const char *name, const char *member, const char *text)
     return printed;
 }
 
-/* Names are names; what people read may be any text. */
+/* Identifiers have a fixed syntax; descriptive members may be any text. */
 static const struct {
     const char *member;
     bool free_text;
-} said[] = {{"worker", false}, {"instance", false}, {"class", false}, {"revision", false},
-            {"model", true},   {"host", true},      {"version", true}};
+} hello_members[] = {{"worker", false}, {"instance", false}, {"class", false}, {"revision", false},
+                     {"model", true},   {"host", true},      {"version", true}};
 
-START_TEST(what_workers_say_of_themselves)
+START_TEST(keeps_texts_of_hello)
 {
     struct farm f;
     struct fake_worker w;
     start(&f);
     for (int i = 0; i < N_HOSTILE; i++) {
-        for (size_t m = 0; m < MF_ARRAY_LEN(said); m++) {
-            bool fits = said[m].free_text && strlen(hostile[i].text) <= 64;
+        for (size_t m = 0; m < MF_ARRAY_LEN(hello_members); m++) {
+            bool fits = hello_members[m].free_text && strlen(hostile[i].text) <= 64;
             char name[24];
             (void)snprintf(name, sizeof(name), "w%d.%zu", i, m);
-            _cleanup_(mf_freep) char *text = hello(name, said[m].member, hostile[i].text);
+            _cleanup_(mf_freep) char *text = hello(name, hello_members[m].member, hostile[i].text);
             ck_assert_int_eq(fake_worker_open(&w, f.zmq, f.process.hub, name), 0);
             ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_HELLO, "%s", text), 0);
             _cleanup_(cJSON_Deletep) cJSON *answer =
                 fake_worker_await(&w, fits ? MF_MESSAGE_WELCOME : MF_MESSAGE_REFUSE, LIMIT_MS);
-            ck_assert_msg(answer != NULL, "%s is %s", said[m].member, hostile[i].text);
+            ck_assert_msg(answer != NULL, "no answer to %s = %s", hello_members[m].member, hostile[i].text);
             fake_worker_close(&w);
-            if (!fits || strcmp(said[m].member, "host") != 0)
+            if (!fits || strcmp(hello_members[m].member, "host") != 0)
                 continue;
             int status = 0;
             _cleanup_(cJSON_Deletep) cJSON *list =
-                ask(&f, "GET", "/api/v1/workers?limit=1000", "", "", "", &status);
+                request(&f, "GET", "/api/v1/workers?limit=1000", "", "", "", &status);
             const cJSON *worker;
             int n = 0;
             cJSON_ArrayForEach (worker, mf_json_array(list, "items"))
@@ -356,7 +359,7 @@ START_TEST(what_workers_say_of_themselves)
             ck_assert_int_eq(n, 1);
         }
     }
-    /* every line of the metrics is one of theirs */
+    /* every line of /metrics must be a comment or a metric of moefarmd */
     int status = 0;
     _cleanup_(mf_freep) char *metrics = farm_process_http(&f.process, "GET", "/metrics", "", "", &status);
     for (char *save = NULL, *line = strtok_r(metrics, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
@@ -365,7 +368,7 @@ START_TEST(what_workers_say_of_themselves)
 }
 END_TEST
 
-static void refuse_with(struct fake_worker *w, const cJSON *unit, const char *text)
+static void reject_with(struct fake_worker *w, const cJSON *unit, const char *text)
 {
     cJSON *json = cJSON_CreateObject(), *no = cJSON_CreateObject();
     static const char *const ids[] = {"unit", "attempt", "epoch"};
@@ -385,8 +388,9 @@ static void refuse_with(struct fake_worker *w, const cJSON *unit, const char *te
     ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_RESULT, "%s", printed), 0);
 }
 
-/* A step whose name or family is such a text is no step, and its list no list; a reason is a sentence, and comes out as it went in. */
-START_TEST(what_workers_say_of_kernels)
+/* A step with such a text as name or family is refused, and the enumeration with it. A reason is stored and
+ * returned unchanged. */
+START_TEST(keeps_texts_of_enumerations)
 {
     struct farm f;
     struct fake_worker w;
@@ -418,17 +422,17 @@ START_TEST(what_workers_say_of_kernels)
                                           key, text),
                          0);
         _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&w, MF_MESSAGE_REFUSE, LIMIT_MS);
-        ck_assert_msg(refusal != NULL, "a step by %s", hostile[i].text);
+        ck_assert_msg(refusal != NULL, "a step with %s is not refused", hostile[i].text);
         ck_assert_int_eq(fake_worker_ready(&w), 0);
         _cleanup_(cJSON_Deletep) cJSON *again = fake_worker_await(&w, MF_MESSAGE_UNIT, LIMIT_MS);
         ck_assert_ptr_nonnull(again);
         ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItem(again, "unit")),
                             cJSON_GetNumberValue(cJSON_GetObjectItem(unit, "unit")));
-        refuse_with(&w, again, hostile[i].text);
+        reject_with(&w, again, hostile[i].text);
         _cleanup_(cJSON_Deletep) cJSON *ack = fake_worker_await(&w, MF_MESSAGE_ACK, LIMIT_MS);
         ck_assert_ptr_nonnull(ack);
         (void)snprintf(path, sizeof(path), "/api/v1/tasks/%d/rejections?kernel=", task);
-        _cleanup_(cJSON_Deletep) cJSON *list = ask(&f, "GET", path, "*", "", "", &status);
+        _cleanup_(cJSON_Deletep) cJSON *list = request(&f, "GET", path, "*", "", "", &status);
         const cJSON *no = cJSON_GetArrayItem(mf_json_array(list, "items"), 0);
         ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(no, "reason")), hostile[i].text);
         ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(no, "kernel")), hostile[i].text);
@@ -438,8 +442,8 @@ START_TEST(what_workers_say_of_kernels)
 }
 END_TEST
 
-/* A table of what was measured on a device of such a model: of so many columns as ever, and no cell is a formula. */
-START_TEST(what_a_table_says)
+/* The table of a device whose model is such a text has the usual columns, and no cell is a formula. */
+START_TEST(exports_no_formula)
 {
     struct farm f;
     struct fake_worker w;
@@ -478,25 +482,25 @@ START_TEST(what_a_table_says)
 }
 END_TEST
 
-/* A worker takes no such text for its name, a device's or an architecture's, before it makes a path or an option of it. */
-START_TEST(what_a_worker_is_told)
+/* A worker rejects such a text as name, device or architecture before it is used in a path or option. */
+START_TEST(worker_rejects_texts)
 {
-    static const char *const told[][2] = {{"--name", "--name has to be"},
-                                          {"--arch", "--arch has to be"},
-                                          {"--arch=nvidia:", "--arch has to be"}};
+    static const char *const options_and_errors[][2] = {{"--name", "--name: expected"},
+                                                        {"--arch", "--arch: expected"},
+                                                        {"--arch=nvidia:", "--arch: expected"}};
     static const char *const program[] = {MF_BINARY_DIR "/worker/moefarm-worker", NULL};
     for (int i = 0; i < N_HOSTILE; i++) {
-        for (size_t k = 0; k < MF_ARRAY_LEN(told); k++) {
+        for (size_t k = 0; k < MF_ARRAY_LEN(options_and_errors); k++) {
             char joined[256];
-            (void)snprintf(joined, sizeof(joined), "%s%s%s", told[k][0], strchr(told[k][0], '=') ? "" : "=",
-                           hostile[i].text);
+            (void)snprintf(joined, sizeof(joined), "%s%s%s", options_and_errors[k][0],
+                           strchr(options_and_errors[k][0], '=') ? "" : "=", hostile[i].text);
             const char *const more[] = {joined,     "--device",
                                         "cpu:0",    k ? "--compile-only" : NULL,
                                         "--shapes", MF_SOURCE_DIR "/examples/h200.csv",
                                         NULL};
             struct ran r = run_program(program, more);
             ck_assert_int_ne(r.code, 0);
-            assert_says(r, told[k][1]);
+            assert_says(r, options_and_errors[k][1]);
         }
     }
     ck_assert_int_ne(access(MARK, F_OK), 0);
@@ -507,12 +511,12 @@ int main(void)
 {
     Suite *suite = suite_create("hostile");
     TCase *tc = tcase_create("hostile");
-    tcase_add_test(tc, what_people_submit);
-    tcase_add_test(tc, what_is_merged_into);
-    tcase_add_test(tc, what_workers_say_of_themselves);
-    tcase_add_test(tc, what_workers_say_of_kernels);
-    tcase_add_loop_test(tc, what_a_table_says, 0, N_HOSTILE);
-    tcase_add_test(tc, what_a_worker_is_told);
+    tcase_add_test(tc, keeps_texts_of_users);
+    tcase_add_test(tc, keeps_texts_of_merged_tables);
+    tcase_add_test(tc, keeps_texts_of_hello);
+    tcase_add_test(tc, keeps_texts_of_enumerations);
+    tcase_add_loop_test(tc, exports_no_formula, 0, N_HOSTILE);
+    tcase_add_test(tc, worker_rejects_texts);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -1,7 +1,7 @@
-/* The network between the coordinator and a worker is cut, both ways or one way only, and healed: the worker's lease is fenced,
- * another worker goes on, and what the first had measured meanwhile is kept and counts once. Two network namespaces of the
- * test's own, joined by a pair of devices; a direction is cut by an address of the link layer that nobody has. Addresses of
- * 127/8 are routed between them, so that no keys are needed. */
+/* Network partitions between the coordinator and a worker, in both directions or in one, and their end: the
+ * worker's lease expires, another worker continues, and the results measured meanwhile are kept and counted
+ * once. Uses two network namespaces joined by a veth pair; a permanent neighbour entry with an unused MAC
+ * address cuts one direction. 127/8 addresses are routed between them, so that no keys are needed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -18,16 +18,16 @@
 #include "support/farm/http_client.h"
 #include "support/mf_check.h"
 
-#define BEAT_MS 500
-#define HERE    "127.7.0.1"
-#define THERE   "127.7.0.2"
-#define NOBODY  "02:00:00:00:00:01"
+#define BEAT_MS    500
+#define HERE       "127.7.0.1"
+#define THERE      "127.7.0.2"
+#define UNUSED_MAC "02:00:00:00:00:01"
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_CSV_FP8;
 
 static struct farm farm;
-static int here, there;   /* the namespaces */
-static pid_t memfd_store; /* of the other one */
+static int local_namespace, remote_namespace; /* network namespaces of the test and of the remote worker */
+static pid_t namespace_holder;                /* process that holds the remote namespace */
 
 static int run(const char *const *argv)
 {
@@ -40,7 +40,7 @@ static int run(const char *const *argv)
     return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* ip with those words, in a namespace. */
+/* Runs ip with the given words in a namespace. */
 static void ip(int namespace, const char *words)
 {
     char copy[160];
@@ -52,7 +52,7 @@ static void ip(int namespace, const char *words)
         argv[n++] = word;
     ck_assert_int_eq(setns(namespace, CLONE_NEWNET), 0);
     int code = run(argv);
-    ck_assert_int_eq(setns(here, CLONE_NEWNET), 0);
+    ck_assert_int_eq(setns(local_namespace, CLONE_NEWNET), 0);
     ck_assert_msg(code == 0, "ip %s: %d", words, code);
 }
 
@@ -63,15 +63,15 @@ static void route_localnet(void)
     (void)close(fd);
 }
 
-/* 0, or -errno where the system does not let us. */
+/* Returns 0, or -errno if the system does not allow it. */
 static int make_namespaces(void)
 {
     char path[64], words[64];
     int ready[2];
     if (pipe(ready) < 0 || unshare(CLONE_NEWNET) < 0)
         return -errno;
-    memfd_store = fork();
-    if (memfd_store == 0) {
+    namespace_holder = fork();
+    if (namespace_holder == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (unshare(CLONE_NEWNET) == 0)
             (void)!write(ready[1], "1", 1);
@@ -83,22 +83,23 @@ static int make_namespaces(void)
     (void)close(ready[1]);
     if (read(ready[0], &one, 1) != 1)
         return -EPERM;
-    (void)snprintf(path, sizeof(path), "/proc/%ld/ns/net", (long)memfd_store);
-    here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-    there = open(path, O_RDONLY | O_CLOEXEC);
+    (void)snprintf(path, sizeof(path), "/proc/%ld/ns/net", (long)namespace_holder);
+    local_namespace = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    remote_namespace = open(path, O_RDONLY | O_CLOEXEC);
     route_localnet();
-    ck_assert_int_eq(setns(there, CLONE_NEWNET), 0);
+    ck_assert_int_eq(setns(remote_namespace, CLONE_NEWNET), 0);
     route_localnet();
-    ck_assert_int_eq(setns(here, CLONE_NEWNET), 0);
-    ip(here, "link set lo up");
-    ip(here, "addr del 127.0.0.1/8 dev lo");
-    ip(here, "addr add 127.0.0.1/32 dev lo");
-    (void)snprintf(words, sizeof(words), "link add m0 type veth peer name m1 netns %ld", (long)memfd_store);
-    ip(here, words);
-    ip(here, "addr add " HERE "/24 dev m0");
-    ip(here, "link set m0 up");
-    ip(there, "addr add " THERE "/24 dev m1");
-    ip(there, "link set m1 up");
+    ck_assert_int_eq(setns(local_namespace, CLONE_NEWNET), 0);
+    ip(local_namespace, "link set lo up");
+    ip(local_namespace, "addr del 127.0.0.1/8 dev lo");
+    ip(local_namespace, "addr add 127.0.0.1/32 dev lo");
+    (void)snprintf(words, sizeof(words), "link add m0 type veth peer name m1 netns %ld",
+                   (long)namespace_holder);
+    ip(local_namespace, words);
+    ip(local_namespace, "addr add " HERE "/24 dev m0");
+    ip(local_namespace, "link set m0 up");
+    ip(remote_namespace, "addr add " THERE "/24 dev m1");
+    ip(remote_namespace, "link set m1 up");
     return 0;
 }
 
@@ -110,7 +111,7 @@ static void start_worker(int place, int namespace)
     const char *const args[] = {"--device", device, "--coordinator", coordinator, NULL};
     ck_assert_int_eq(setns(namespace, CLONE_NEWNET), 0);
     farm_start_worker(&farm, place, args);
-    ck_assert_int_eq(setns(here, CLONE_NEWNET), 0);
+    ck_assert_int_eq(setns(local_namespace, CLONE_NEWNET), 0);
 }
 
 static bool counter_is_positive(const char *name)
@@ -128,15 +129,15 @@ static bool counter_is_positive(const char *name)
 static const struct {
     const char *what;
     bool to_coordinator, to_worker;
-    const char *counter; /* that is above zero afterwards */
+    const char *counter; /* counter that must be above zero afterwards */
 } cuts[] = {
     {"both ways",                       true,  true,  "moefarm_results_late_total"},
-    {"what the worker says is lost",    true,  false, "moefarm_results_late_total"},
-    {"what the worker hears is lost",   false, true,  "moefarm_leases_expired_total"},
+    {"messages of the worker are lost",    true,  false, "moefarm_results_late_total"},
+    {"messages to the worker are lost",   false, true,  "moefarm_leases_expired_total"},
 };
 /* clang-format on */
 
-START_TEST(cut_and_healed)
+START_TEST(survives_a_partition)
 {
     static const char *const more[] = {"--hub", "tcp://" HERE ":0", NULL};
     ck_assert_int_eq(make_namespaces(), 0);
@@ -144,29 +145,29 @@ START_TEST(cut_and_healed)
     farm.more = more;
     farm_start_daemon(&farm, BEAT_MS);
     (void)farm_file(&farm, "spec.json", "{\"step_ms\":15,\"pipeline_ms\":2}");
-    start_worker(0, there);
-    start_worker(1, here);
+    start_worker(0, remote_namespace);
+    start_worker(1, local_namespace);
     farm_wait_workers(&farm, 2);
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     ck_assert(farm_wait_batch(&farm, batch, "measured", 30));
     if (cuts[_i].to_coordinator)
-        ip(there, "neigh replace " HERE " lladdr " NOBODY " dev m1 nud permanent");
+        ip(remote_namespace, "neigh replace " HERE " lladdr " UNUSED_MAC " dev m1 nud permanent");
     if (cuts[_i].to_worker)
-        ip(here, "neigh replace " THERE " lladdr " NOBODY " dev m0 nud permanent");
+        ip(local_namespace, "neigh replace " THERE " lladdr " UNUSED_MAC " dev m0 nud permanent");
     farm_wait_log(&farm, "moefarmd.log", "worker w0 is lost: silent for");
-    farm_wait_log(&farm, "worker0.log", "nothing heard for");
-    /* Leases are fenced: the other one goes on */
+    farm_wait_log(&farm, "worker0.log", "no message from the coordinator for");
+    /* the leases have expired: the other worker continues */
     (void)farm_wait_more(&farm, batch, 10);
     if (cuts[_i].to_coordinator)
-        ip(there, "neigh del " HERE " dev m1");
+        ip(remote_namespace, "neigh del " HERE " dev m1");
     if (cuts[_i].to_worker)
-        ip(here, "neigh del " THERE " dev m0");
+        ip(local_namespace, "neigh del " THERE " dev m0");
     farm_wait_done(&farm, batch);
     farm_wait_workers(&farm, 2);
     farm_wait_spools(&farm);
     farm_audit(&farm, batch, &(struct farm_keys){0});
-    ck_assert_int_gt(farm_ask(&farm, "SELECT max(attempt) FROM unit"), 1);
-    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM result WHERE late AND final"), 0);
+    ck_assert_int_gt(farm_query_number(&farm, "SELECT max(attempt) FROM unit"), 1);
+    ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM result WHERE late AND final"), 0);
     ck_assert_msg(counter_is_positive(cuts[_i].counter), "%s: no %s", cuts[_i].what, cuts[_i].counter);
 }
 END_TEST
@@ -174,12 +175,12 @@ END_TEST
 static void stop(void)
 {
     farm_stop(&farm);
-    if (memfd_store > 0)
-        (void)kill(memfd_store, SIGKILL);
+    if (namespace_holder > 0)
+        (void)kill(namespace_holder, SIGKILL);
 }
 
-/* What is missing, NULL when nothing is. Tried in a child: the namespaces go with it. */
-static const char *missing(void)
+/* Returns a missing requirement, or NULL. Tries in a child process, whose namespace ends with it. */
+static const char *missing_requirement(void)
 {
     static const char *const version[] = {"ip", "-V", NULL};
     int status = 0;
@@ -189,12 +190,12 @@ static const char *missing(void)
     if (pid == 0)
         _exit(unshare(CLONE_NEWNET) == 0 ? 0 : 1);
     (void)waitpid(pid, &status, 0);
-    return status == 0 ? NULL : "a network namespace of its own is refused";
+    return status == 0 ? NULL : "cannot create a network namespace";
 }
 
 int main(void)
 {
-    const char *why = missing();
+    const char *why = missing_requirement();
     if (why) {
         (void)printf("skipped: %s\n", why);
         return 77;
@@ -202,7 +203,7 @@ int main(void)
     Suite *suite = suite_create("network");
     TCase *tc = tcase_create("network");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_loop_test(tc, cut_and_healed, 0, (int)MF_ARRAY_LEN(cuts));
+    tcase_add_loop_test(tc, survives_a_partition, 0, (int)MF_ARRAY_LEN(cuts));
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

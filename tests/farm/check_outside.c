@@ -1,5 +1,5 @@
-/* Kernels from outside, through a farm: a family in a shared object wins a row, prebuilt kernels by their manifests do,
- * and what is wrong with either says so and hurts nothing. */
+/* Kernels from outside the build, through a farm: a family in a shared object and prebuilt kernels with
+ * manifests win rows; defective ones are reported and do no harm. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 
 #define OBJECT(name) MF_BINARY_DIR "/tests/" name ".so"
 #define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
-/* A foreign runner that says hello, of that revision, and no more. */
+/* A foreign runner that only sends hello, with the given revision. */
 #define FOREIGN(revision)                                                               \
     "echo '{\"op\":\"hello\",\"protocol\":1,\"name\":\"mine\",\"revision\":\"" revision \
     "\",\"families\":[\"mine\"],\"can\":[\"step\"]}' >&$MOEFARM_RUNNER_FD; read rest <&$MOEFARM_RUNNER_FD"
@@ -31,7 +31,7 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* One at a time: it goes by its arguments as long as it lives. */
+/* One pool at a time: argv is static and must live as long as the pool. */
 static struct mf_runner_pool *runner_pool_of(const char *const options[])
 {
     static const char *argv[12] = {WORKER, "--runner-child", "--no-sandbox", "--device", "cpu:0"};
@@ -51,12 +51,12 @@ static enum mf_runner_pool_event wait_for(struct mf_runner_pool *c)
     for (int64_t until = mf_now_ms() + FARM_DEADLINE_MS; event == MF_RUNNER_POOL_NOTHING;) {
         cJSON *none = NULL;
         ck_assert_int_lt(mf_now_ms(), until);
-        event = runner_pool_turn(c, &none, until);
+        event = runner_pool_iterate(c, &none, until);
     }
     return event;
 }
 
-/* What a runner of these options says its kernels' revision is. */
+/* Returns the kernel revision of a runner with these options. */
 static void revision_of(const char *const options[], char buf[MF_REVISION_MAX])
 {
     const char *revision = "";
@@ -78,7 +78,7 @@ static int tune(const char *families, const char *option, const char *value)
     return batch;
 }
 
-/* A list of the first task. */
+/* Returns a list of the batch's first task. */
 static cJSON *task_list(int batch, const char *what)
 {
     char path[128];
@@ -91,7 +91,7 @@ static cJSON *task_list(int batch, const char *what)
     return list;
 }
 
-static void must_be_ok(int batch, const char *query, const char *name)
+static void check_ok(int batch, const char *query, const char *name)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = task_list(batch, query);
     const cJSON *item;
@@ -100,26 +100,26 @@ static void must_be_ok(int batch, const char *query, const char *name)
             continue;
         ck_assert_msg(strcmp(farm_text(item, "status"), "ok") == 0, "%s: %s", name,
                       farm_text(item, "reason"));
-        ck_assert_int_eq(farm_number(item, "verified"), 2); /* every gate */
+        ck_assert_int_eq(farm_number(item, "verified"), 2); /* all gates */
         return;
     }
     ck_abort_msg("no step %s", name);
 }
 
-static void must_say(int batch, const char *sentence)
+static void check_rejection(int batch, const char *sentence)
 {
     _cleanup_(cJSON_Deletep) cJSON *why = task_list(batch, "rejections");
     _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(why);
-    ck_assert_msg(strstr(text, sentence) != NULL, "nothing says '%s': %s", sentence, text);
+    ck_assert_msg(strstr(text, sentence) != NULL, "no rejection '%s' in: %s", sentence, text);
 }
 
-START_TEST(shared_object)
+START_TEST(tunes_a_shared_object)
 {
     int batch = tune("move,plain", "--family-so", OBJECT("plain"));
-    must_be_ok(batch, "steps?family=plain", "plain_layer");
+    check_ok(batch, "steps?family=plain", "plain_layer");
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     ck_assert_msg(strstr(table, ",plain:plain_layer,") != NULL, "%s", table);
-    /* The row's revision is that of the file, too. */
+    /* the row's revision includes the hash of the file */
     struct mf_family_plugins p = {0};
     char why[MF_REASON_MAX] = "", revision[MF_REVISION_MAX], without[MF_REVISION_MAX],
          of_file[MF_REVISION_MAX];
@@ -140,8 +140,8 @@ START_TEST(shared_object)
 }
 END_TEST
 
-/* What a shape is offered is kept by the revision: workers that do not offer the same do not have the same. */
-START_TEST(revision_is_of_what_is_offered)
+/* Enumerations are stored per revision, so runners with different offers must have different revisions. */
+START_TEST(revision_depends_on_offer)
 {
     const char *const all[] = {NULL}, *const move[] = {"--families", "move", NULL},
                       *const two[] = {"--families", "lib,move", NULL},
@@ -161,40 +161,40 @@ START_TEST(revision_is_of_what_is_offered)
 }
 END_TEST
 
-/* A name that is mistyped would be a worker that offers nothing. */
-START_TEST(no_such_family)
+/* A mistyped family name must be an error, not a worker that offers nothing. */
+START_TEST(refuses_an_unknown_family)
 {
     const char *const options[] = {"--families", "move,titel", NULL};
     struct mf_runner_pool *c = runner_pool_of(options);
-    ck_assert_int_eq(wait_for(c), MF_RUNNER_POOL_HOPELESS);
-    ck_assert_msg(strstr(mf_runner_pool_why(c),
-                         "--families: titel is no family; of this device there are [\"move\",") != NULL,
-                  "%s", mf_runner_pool_why(c));
+    ck_assert_int_eq(wait_for(c), MF_RUNNER_POOL_FAILED);
+    ck_assert_msg(
+        strstr(mf_runner_pool_why(c), "--families: unknown family titel; this device has [\"move\",") != NULL,
+        "%s", mf_runner_pool_why(c));
     mf_runner_pool_free(c);
 }
 END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *file, *says;
-} odd[] = {
+    const char *file, *message;
+} broken_objects[] = {
     {OBJECT("odd0"), "the shared object does not export mf_family_entry"},
     {OBJECT("odd1"), "built for family API version 999"},
     {OBJECT("odd2"), "this build already has a family move"},
-    {OBJECT("odd3"), "its enumerate crashed with signal 11"},
-    {OBJECT("odd4"), "its enumerate ended the process with exit code 7"},
-    {OBJECT("odd5"), "its enumerate returned -5 (Input/output error)"},
-    {OBJECT("odd6"), "family odd is for devices of kind hip"},
+    {OBJECT("odd3"), "enumerate crashed with signal 11"},
+    {OBJECT("odd4"), "enumerate ended the process with exit code 7"},
+    {OBJECT("odd5"), "enumerate returned -5 (Input/output error)"},
+    {OBJECT("odd6"), "family odd supports devices of kind hip"},
     {OBJECT("odd7"), "loading crashed with signal 11"},
     {"/nowhere/at-all.so", "cannot open shared object file"},
 };
 /* clang-format on */
 
-START_TEST(broken_object)
+START_TEST(reports_a_broken_object)
 {
-    int batch = tune("move,one,odd", "--family-so", odd[_i].file);
-    must_say(batch, odd[_i].says);
-    /* Everybody else went on. */
+    int batch = tune("move,one,odd", "--family-so", broken_objects[_i].file);
+    check_rejection(batch, broken_objects[_i].message);
+    /* the other families are not affected */
     _cleanup_(cJSON_Deletep) cJSON *steps = task_list(batch, "steps?family=one&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(steps, "items")), 1);
 }
@@ -222,7 +222,7 @@ static void write_text(const char *name, const char *text)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-/* No link: a runner reads what lies in the folder, and not what it points to. */
+/* A copy: runners do not follow links that lead out of the folder. */
 static void copy_object(const char *name)
 {
     static char bytes[4 << 20];
@@ -270,21 +270,21 @@ static void remove_kernels(void)
         (void)remove(in_folder(names[i]));
 }
 
-START_TEST(prebuilt)
+START_TEST(tunes_prebuilt_kernels)
 {
     int batch = tune("move,asm", "--asm-dir", folder);
-    must_be_ok(batch, "steps?family=asm", "fmoe_test_one_silu_16x32");
-    must_be_ok(batch, "steps?family=asm", "fmoe_test_stage1_16x32");
-    must_say(batch, "inter_dim 32 is not a multiple of the tile width 48 (remainder 32)");
-    must_say(batch, "fmoe_bf16_noquantBf16_g1u1_silu.csv:5: fmoe_test_broken: column subGU_n");
+    check_ok(batch, "steps?family=asm", "fmoe_test_one_silu_16x32");
+    check_ok(batch, "steps?family=asm", "fmoe_test_stage1_16x32");
+    check_rejection(batch, "inter_dim 32 is not a multiple of the tile width 48 (remainder 32)");
+    check_rejection(batch, "fmoe_bf16_noquantBf16_g1u1_silu.csv:5: fmoe_test_broken: column subGU_n");
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     ck_assert_msg(strstr(table, "asm:asm_zero_y") && strstr(table, "asm:fmoe_test_one_silu_16x32"), "%s",
                   table);
 }
 END_TEST
 
-/* A changed manifest is another revision. */
-START_TEST(prebuilt_revision)
+/* A changed manifest changes the revision. */
+START_TEST(hashes_manifests)
 {
     uint64_t before = mf_asm_hash(folder);
     ck_assert_uint_ne(before, 0);
@@ -296,10 +296,10 @@ START_TEST(prebuilt_revision)
 }
 END_TEST
 
-START_TEST(no_prebuilt)
+START_TEST(reports_missing_manifests)
 {
     int batch = tune("move,one,asm", "--asm-dir", "/nowhere");
-    must_say(batch, "/nowhere has no manifest below ");
+    check_rejection(batch, "/nowhere has no manifest below ");
 }
 END_TEST
 
@@ -309,16 +309,16 @@ int main(void)
     TCase *objects = tcase_create("shared objects"), *offers = tcase_create("offers"),
           *prebuilt_case = tcase_create("prebuilt");
     tcase_add_checked_fixture(objects, NULL, stop_farm);
-    tcase_add_test(objects, shared_object);
-    tcase_add_test(offers, revision_is_of_what_is_offered);
-    tcase_add_test(offers, no_such_family);
+    tcase_add_test(objects, tunes_a_shared_object);
+    tcase_add_test(offers, revision_depends_on_offer);
+    tcase_add_test(offers, refuses_an_unknown_family);
     suite_add_tcase(suite, offers);
-    tcase_add_loop_test(objects, broken_object, 0, (int)MF_ARRAY_LEN(odd));
-    tcase_add_test(objects, no_prebuilt);
+    tcase_add_loop_test(objects, reports_a_broken_object, 0, (int)MF_ARRAY_LEN(broken_objects));
+    tcase_add_test(objects, reports_missing_manifests);
     tcase_set_timeout(objects, 120);
     tcase_add_checked_fixture(prebuilt_case, make_kernels, remove_kernels);
-    tcase_add_test(prebuilt_case, prebuilt);
-    tcase_add_test(prebuilt_case, prebuilt_revision);
+    tcase_add_test(prebuilt_case, tunes_prebuilt_kernels);
+    tcase_add_test(prebuilt_case, hashes_manifests);
     tcase_set_timeout(prebuilt_case, 120);
     suite_add_tcase(suite, objects);
     suite_add_tcase(suite, prebuilt_case);

@@ -1,10 +1,11 @@
-/* The power fails while the coordinator writes: the disk has what was synced, and of the rest some sectors and not others. The
- * database that is opened afterwards is whole and has every result that was acknowledged and every batch that was accepted,
- * and the farm goes on from there. A real coordinator on tests/support/farm/machine_shim.c, a worker of cardboard that keeps its
- * acknowledgements. The seed is printed; MOEFARM_SEED repeats it.
+/* The power fails while the coordinator writes: the disk keeps all synced data and an arbitrary subset of the
+ * other sectors. The database must then pass integrity_check and hold every acknowledged result and every
+ * accepted batch, and the farm must continue. Uses a real coordinator on tests/support/farm/machine_shim.c
+ * and a fake worker that records its acknowledgements. The seed is printed; set MOEFARM_SEED to reproduce a
+ * run.
  *
  *     check_power          12 failures
- *     check_power 60       so many, and later ones */
+ *     check_power 60       60 failures, also later in a run */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,12 +53,12 @@ static void take_unit(const cJSON *unit)
 
 static void greet(void)
 {
-    ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "cardboard"), 0);
+    ck_assert_int_eq(fake_worker_open(&worker, zmq, farm.hub, "fake"), 0);
     (void)fake_worker_hello(&worker, "[]");
 }
 
-/* One message, if there is one. */
-static bool turn(int timeout_ms)
+/* Handles one message, if there is one. */
+static bool handle_message(int timeout_ms)
 {
     enum mf_message type;
     _cleanup_(cJSON_Deletep) cJSON *m = NULL;
@@ -87,50 +88,51 @@ static int submit(void)
     return farm_try_submit(&farm, csv, query, "");
 }
 
-/* Batch after batch, until the power fails; the last batch that was accepted. */
+/* Submits one batch after another until the power fails. Returns the last accepted batch. */
 static int work_until_it_fails(void)
 {
     int last = 0, batch = 0;
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     while (!machine->has_cut) {
-        ck_assert_msg(mf_now_ms() < until, "the power does not fail: %ld writes of %ld",
+        ck_assert_msg(mf_now_ms() < until, "the power failure did not happen: %ld writes of %ld",
                       (long)machine->writes, (long)machine->cut_at);
         if (batch == 0 || is_done(batch))
             batch = submit();
         last = MF_MAX(last, batch);
-        while (turn(1))
+        while (handle_message(1))
             ;
         (void)fake_worker_send(&worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
     }
-    while (turn(20)) /* what was on its way */
+    while (handle_message(20)) /* messages that were in flight */
         ;
     return last;
 }
 
-/* The worker comes again, with nothing in hand. The batches up to the last share it: any of them may be the one that ends last. */
+/* Reconnects the worker, without a running unit, and works until all batches up to `last` are done. They
+ * share the worker, so any may end last. */
 static void work_until_done(int last)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     fake_worker_close(&worker);
     greet();
     for (int batch = 1; batch <= last; batch += is_done(batch)) {
-        ck_assert_msg(mf_now_ms() < until, "batch %d does not end", batch);
-        while (turn(1))
+        ck_assert_msg(mf_now_ms() < until, "batch %d is not done in time", batch);
+        while (handle_message(1))
             ;
         (void)fake_worker_send(&worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
     }
 }
 
-/* Whole, with all that was promised. */
+/* Checks that the database is intact and holds all acknowledged results and accepted batches. */
 static void check_files(int last)
 {
     char sql[96];
-    farm_check_whole(&farm, &acked);
+    farm_check_results(&farm, &acked);
     (void)snprintf(sql, sizeof(sql), "SELECT count(*) FROM batch WHERE id <= %d", last);
-    ck_assert_int_eq(farm_ask(&farm, sql), last);
+    ck_assert_int_eq(farm_query_number(&farm, sql), last);
 }
 
-START_TEST(power_fails)
+START_TEST(survives_power_failure)
 {
     (void)printf("power %d: seed %u\n", _i, seed += (unsigned)_i * 7919);
     (void)fflush(stdout);
@@ -138,15 +140,15 @@ START_TEST(power_fails)
     zmq = zmq_ctx_new();
     machine = machine_new("/tmp/moefarm-test.");
     machine->seed = seed;
-    /* Starting takes the first of them, for a new database and the room that its log gets */
+    /* the first START_WRITES writes belong to the start: new database, preallocated WAL */
     machine->cut_at =
         _i % 4 == 0 ? 1 + rand_r(&random) % START_WRITES : START_WRITES + rand_r(&random) % writes_max;
-    machine_plug(true);
+    machine_preload(true);
     farm_start(&farm, BEAT_MS);
     greet();
     int last = work_until_it_fails();
     size_t n_before = acked.n;
-    machine_plug(false);
+    machine_preload(false);
     farm_kill_daemon(&farm);
     farm_start_daemon(&farm, BEAT_MS);
     check_files(last);
@@ -165,15 +167,15 @@ static void wait_for_cut(void)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     for (int batch = 0; !machine->has_cut; (void)poll(NULL, 0, 2)) {
-        ck_assert_msg(mf_now_ms() < until, "the power does not fail");
+        ck_assert_msg(mf_now_ms() < until, "the power failure did not happen");
         if (batch == 0 || is_done(batch))
             batch = submit();
     }
 }
 
-/* The same at a worker, whose spool is synced now and then: it starts with what is left of it, sends what its
- * spool has, and what is gone was not acknowledged and is measured again. */
-START_TEST(power_fails_at_a_worker)
+/* The same for a worker, whose spool is synced at intervals: it starts with the rest of its spool and sends
+ * those results. Lost results were not acknowledged and are measured again. */
+START_TEST(worker_survives_power_failure)
 {
     static const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
     unsigned random = seed + (unsigned)_i * 104729;
@@ -181,9 +183,9 @@ START_TEST(power_fails_at_a_worker)
     machine = machine_new(farm.folder);
     machine->seed = random;
     machine->cut_at = 1 + rand_r(&random) % 1500;
-    machine_plug(true);
+    machine_preload(true);
     farm_start_worker(&farm, 0, args);
-    machine_plug(false);
+    machine_preload(false);
     wait_for_cut();
     farm_kill_worker(&farm, 0);
     farm_read_spool(&farm, 0, &acked);
@@ -214,14 +216,14 @@ int main(int argc, char **argv)
         writes_max = 3000;
     }
 #ifdef __SANITIZE_ADDRESS__
-    (void)printf("skipped: a program under AddressSanitizer takes no preloaded library\n");
+    (void)printf("skipped: AddressSanitizer does not allow a preloaded library\n");
     return 77;
 #endif
     Suite *suite = suite_create("power");
     TCase *tc = tcase_create("power");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_loop_test(tc, power_fails, 0, n_cuts);
-    tcase_add_loop_test(tc, power_fails_at_a_worker, 0, n_cuts / 2);
+    tcase_add_loop_test(tc, survives_power_failure, 0, n_cuts);
+    tcase_add_loop_test(tc, worker_survives_power_failure, 0, n_cuts / 2);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

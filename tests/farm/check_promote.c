@@ -1,8 +1,9 @@
-/* Promotion with workers of cardboard, whose times are given: a real moefarmd, two devices of a class where a case wants two, and
- * who gets which unit is decided by who has credit. What is known of the key is a row of a baseline, or of an earlier batch.
+/* Promotion with fake workers that have given times: a real moefarmd, and two devices of a class in some
+ * cases. READY messages decide which worker gets which unit. The known row comes from a baseline or from an
+ * earlier batch.
  *
- * The race is won by WINNER on the first device; KNOWN is the row to beat, and `known` of a case is the time of its first stage
- * there, where the winner's is 20 of 60 us. */
+ * WINNER wins the race on the first device; KNOWN is the first stage of the known row. `known` of a case is
+ * the time of KNOWN there, where WINNER takes 20 of the pipeline's 60 us. */
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
@@ -29,7 +30,7 @@
 
 static struct farm farm;
 static struct fake_worker workers[2];
-static double known_us[2], winner_us[2]; /* first stages, by worker */
+static double known_us[2], winner_us[2]; /* times of the first stages, by worker */
 static void *zmq;
 
 static double us(const struct fake_worker *w, const char *name)
@@ -49,7 +50,7 @@ static void greet(int i, const char *running)
     ck_assert_int_eq(fake_worker_greet(&workers[i], running, FARM_DEADLINE_MS), 0);
 }
 
-/* model: "m", as the first one's; else its results are of no use to the others. */
+/* model: "m" for the first worker's model; results of another model do not count for it. */
 static void join(int i, const char *model)
 {
     ck_assert_int_eq(fake_worker_open(&workers[i], zmq, farm.hub, i ? "w1" : "w0"), 0);
@@ -63,18 +64,18 @@ static void credit(int i)
     ck_assert_int_eq(fake_worker_ready(&workers[i]), 0);
 }
 
-static void known_takes(double us_of_both)
+static void set_known_us(double us_of_both)
 {
     known_us[0] = known_us[1] = us_of_both;
 }
 
-/* A farm with the first worker, for which the winner is clearly faster than the known row. */
+/* Starts a farm with the first worker, on which the winner is clearly faster than the known row. */
 static void start(void)
 {
     zmq = zmq_ctx_new();
     farm_start(&farm, BEAT_MS);
     winner_us[0] = winner_us[1] = 20;
-    known_takes(29);
+    set_known_us(29);
     join(0, "m");
 }
 
@@ -96,9 +97,9 @@ static void post(const char *path)
     free(farm_call(&farm, "POST", path, "", "", 200));
 }
 
-/* The answer. shapes: rows, each with its line end as JSON has it; baseline: the pipeline cell of its row, and more rows behind
- * it; NULL: none. */
-static char *hand_in(const char *shapes, const char *baseline, const char *options)
+/* Submits and returns the answer. shapes: CSV rows with JSON-escaped line ends; baseline: the pipeline cell
+ * of its first row, and possibly more rows; NULL: none. */
+static char *submit_shapes(const char *shapes, const char *baseline, const char *options)
 {
     struct mf_buf body;
     mf_buf_init(&body, 1u << 16);
@@ -121,7 +122,7 @@ static char *hand_in(const char *shapes, const char *baseline, const char *optio
 
 static void submit(const char *baseline, const char *options)
 {
-    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", baseline, options);
+    _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n", baseline, options);
 }
 
 static void answer_unit(int i, const cJSON *unit)
@@ -129,11 +130,11 @@ static void answer_unit(int i, const cJSON *unit)
     ck_assert_int_eq(fake_worker_answer(&workers[i], unit), 0);
 }
 
-/* Answers what comes to worker i, and gives back the first unit of that kind. */
+/* Answers units for worker i up to the first unit of the kind, which it returns. */
 static cJSON *work_until(int i, const char *kind)
 {
     cJSON *unit = fake_worker_work_until(&workers[i], kind, FARM_DEADLINE_MS);
-    ck_assert_msg(unit, "no unit of kind %s comes to w%d", kind, i);
+    ck_assert_msg(unit, "no unit of kind %s for w%d", kind, i);
     return unit;
 }
 
@@ -148,7 +149,7 @@ static const cJSON *promotion_of(const cJSON *task)
     return mf_json_object(task, "promotion");
 }
 
-/* Answers task 1's probes, until each of its steps is measured. */
+/* Answers the probes of task 1 until all its steps are measured. */
 static void probe_all(void)
 {
     int answered = 0, measured = 0, steps = 1;
@@ -165,7 +166,7 @@ static void probe_all(void)
     }
 }
 
-/* Until so many devices have compared in task 1. */
+/* Waits until n devices have compared in task 1. */
 static void await_devices(int n)
 {
     for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
@@ -176,7 +177,7 @@ static void await_devices(int n)
     }
 }
 
-/* reasons: what the sentence has, up to NULL. */
+/* reasons: required substrings of the reason, up to NULL. */
 static void check_decision(const cJSON *task, const char *decision, const char *const *reasons)
 {
     const char *decided = farm_text(promotion_of(task), "decision"),
@@ -187,14 +188,14 @@ static void check_decision(const cJSON *task, const char *decision, const char *
 }
 #define REASONS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* The same of a task, when it has come to that state. */
+/* Waits until the task has the state, then checks its decision. */
 static void check_task(int task, const char *state, const char *decision, const char *const *reasons)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_task(&farm, task, state);
     check_decision(json, decision, reasons);
 }
 
-/* The exported row is the one that stands, with the time that it was measured at. */
+/* Checks that the exported row contains the step and the time; step NULL: no row is exported. */
 static void check_export(int batch, const char *step, double expected_us)
 {
     char path[100], field[40];
@@ -212,36 +213,42 @@ static void check_export(int batch, const char *step, double expected_us)
 /* clang-format off */
 static const struct {
     const char *what;
-    double known;       /* on the first device */
-    double winner2;     /* of the winner on the second, where KNOWN takes what it takes on the first; 0: there is none */
+    double known;       /* time of KNOWN on the first device */
+    /* time of WINNER on the second device, where KNOWN takes as long as on the first; 0: no second device */
+    double winner2;
     const char *baseline, *wrong, *crash;
-    int n_compare;      /* units on the first device */
+    int n_compare;      /* compare units on the first device */
     const char *decision, *reasons[3]; /* up to NULL */
-    const char *stands; /* of the exported row; NULL: none is */
+    const char *exported_step; /* step of the exported row; NULL: no row */
     double us;
-} cases[] = {
+} decisions[] = {
     {"a clear win, one device", 29, 0, KNOWN_ROW, NULL, NULL, 1, "promoted",
      {"FASTER on w0, -13.0%", "no other device"}, WINNER, 60.6},
     {"a win of one percent", 20.6, 0, KNOWN_ROW, NULL, NULL, 1, "kept",
      {"SAME on w0, -1.0%", "3% less"}, KNOWN, 61.206},
-    {"both devices", 29, 20, KNOWN_ROW, NULL, NULL, 1, "promoted", {"FASTER on w0", "FASTER on w1"}, WINNER, 60.6},
+    {"both devices", 29, 20, KNOWN_ROW, NULL, NULL, 1, "promoted",
+     {"FASTER on w0", "FASTER on w1"}, WINNER, 60.6},
     {"a win on one device, a loss on the other", 29, 40, KNOWN_ROW, NULL, NULL, 1, "kept",
      {"FASTER on w0, -13.0%", "SLOWER on w1, +15.9%"}, KNOWN, 69.69},
-    {"a known row of a kernel that is gone", 29, 0, "fake:sort_m16|fake:sne_m16_9|fake:tne_m16_0", NULL, NULL, 0, "promoted",
-     {"does not run", "fake:sne_m16_9 is not there any more"}, WINNER, 60.6},
-    {"a known row that is no pipeline", 29, 0, "fake:sort_m16|fake:tne_m16_0", NULL, NULL, 0, "promoted",
+    {"a known row with a kernel that no longer exists", 29, 0, "fake:sort_m16|fake:sne_m16_9|fake:tne_m16_0",
+     NULL, NULL, 0, "promoted",
+     {"does not run", "fake:sne_m16_9 cannot run"}, WINNER, 60.6},
+    {"a known row that is not a complete pipeline", 29, 0, "fake:sort_m16|fake:tne_m16_0", NULL, NULL, 0,
+     "promoted",
      {"does not run", "do not cover each op once"}, WINNER, 60.6},
-    {"a known row that is no text of one", 29, 0, "nonsense", NULL, NULL, 0, "promoted", {"no pipeline"}, WINNER, 60.6},
-    {"a known row that is wrong", 29, 0, KNOWN_ROW, KNOWN, NULL, 1, "promoted", {"is wrong", "planted"}, WINNER, 60.6},
-    {"a known row that kills its runner, twice", 29, 0, KNOWN_ROW, NULL, KNOWN, 2, "promoted",
+    {"a known row with an invalid pipeline text", 29, 0, "nonsense", NULL, NULL, 0, "promoted",
+     {"invalid pipeline"}, WINNER, 60.6},
+    {"a known row that is wrong", 29, 0, KNOWN_ROW, KNOWN, NULL, 1, "promoted",
+     {"is wrong", "planted"}, WINNER, 60.6},
+    {"a known row that crashes its runner twice", 29, 0, KNOWN_ROW, NULL, KNOWN, 2, "promoted",
      {"does not run", "planted"}, WINNER, 60.6},
-    {"the known row wins the race", 10, 0, KNOWN_ROW, NULL, NULL, 0, "kept", {"won by the known row"}, KNOWN, 50.5},
+    {"the known row wins the race", 10, 0, KNOWN_ROW, NULL, NULL, 0, "kept",
+     {"the known row won"}, KNOWN, 50.5},
 };
 /* clang-format on */
 
-/* Merged into the table that the baseline was, which says 50 us of a better day: what was promoted takes its place, and nothing else
- * does. */
-static void check_merge(const char *stands, const char *decision, const char *baseline)
+/* Merges into the baseline's table, whose row has a better time of 50 us: only a promoted row replaces it. */
+static void check_merge(const char *exported_step, const char *decision, const char *baseline)
 {
     char csv[2000];
     mf_format(csv, sizeof(csv), "%s,model,routing,provenance\n%s%s,m,uniform,moefarm:race\n", BASELINE_HEAD,
@@ -251,39 +258,39 @@ static void check_merge(const char *stands, const char *decision, const char *ba
     bool promoted = strcmp(decision, "promoted") == 0;
     ck_assert_msg((strstr(answer, "promoted over the known row") != NULL) == promoted, "%s", answer);
     ck_assert_msg((strstr(answer, "moefarm:promoted") != NULL) == promoted, "%s", answer);
-    ck_assert_msg(!promoted || strstr(answer, stands), "%s", answer);
+    ck_assert_msg(!promoted || strstr(answer, exported_step), "%s", answer);
 }
 
-START_TEST(decides)
+START_TEST(decides_promotion)
 {
-    known_takes(cases[_i].known);
-    if (cases[_i].winner2 > 0) {
-        winner_us[1] = cases[_i].winner2;
+    set_known_us(decisions[_i].known);
+    if (decisions[_i].winner2 > 0) {
+        winner_us[1] = decisions[_i].winner2;
         join(1, "m");
     }
-    submit(cases[_i].baseline, "");
+    submit(decisions[_i].baseline, "");
     work_and_answer(0, "race");
-    for (int i = 0; i < cases[_i].n_compare; i++) {
-        workers[0].wrong = cases[_i].wrong;
-        workers[0].crash = cases[_i].crash;
+    for (int i = 0; i < decisions[_i].n_compare; i++) {
+        workers[0].wrong = decisions[_i].wrong;
+        workers[0].crash = decisions[_i].crash;
         work_and_answer(0, "compare");
     }
-    if (cases[_i].winner2 > 0) {
-        credit(0); /* it has credit, and does not get what is another device's */
+    if (decisions[_i].winner2 > 0) {
+        credit(0); /* the first worker has credit, but the unit is for another device */
         work_and_answer(1, "compare");
     }
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
-    check_decision(task, cases[_i].decision, cases[_i].reasons);
+    check_decision(task, decisions[_i].decision, decisions[_i].reasons);
     ck_assert_str_eq(farm_text(promotion_of(task), "source"), "line 2 of the baseline");
-    check_export(1, cases[_i].stands, cases[_i].us);
-    check_merge(cases[_i].stands, cases[_i].decision, cases[_i].baseline);
+    check_export(1, decisions[_i].exported_step, decisions[_i].us);
+    check_merge(decisions[_i].exported_step, decisions[_i].decision, decisions[_i].baseline);
     _cleanup_(mf_freep) char *left = get("/api/v1/export/left_out?simulated=1");
     ck_assert_msg(!strstr(left, "names no pipeline"), "%s", left);
 }
 END_TEST
 
-/* Task 1's known row is a row of AITER's: it stays, and nothing of the task was ever measured. */
-static void check_spared(void)
+/* Checks that task 1, whose known row is AITER's, is undecided, keeps that row, and was never measured. */
+static void check_undecided(void)
 {
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
     const cJSON *promotion = promotion_of(task);
@@ -299,23 +306,26 @@ static void check_spared(void)
     ck_assert_msg(strstr(left, "names no pipeline"), "%s", left);
 }
 
-/* A row of AITER's can be compared with nothing: whoever hands it in is told so by the answer, and no device works for it. _i: a worker
- * of its class is there; the batch names the class, and none is; it names none, and the first worker to come is of it. */
-START_TEST(a_row_of_somebody_elses_is_decided_at_once)
+/* A row without a pipeline cannot be compared: the answer to the submission reports it, and no device
+ * measures it. _i: 0 a worker of the class is connected; 1 none is, but the batch names the class; 2 the
+ * batch names no class, and the first worker connects later. */
+START_TEST(decides_rows_without_pipeline_at_once)
 {
     if (_i > 0) {
         ck_assert_int_eq(farm_end(&farm.daemon), 0);
         farm_start_daemon(&farm, BEAT_MS);
     }
-    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", "", _i == 1 ? ",\"classes\":\"gfx942/304\"" : "");
+    _cleanup_(mf_freep) char *answer =
+        submit_shapes(SHAPE "\\n", "", _i == 1 ? ",\"classes\":\"gfx942/304\"" : "");
     ck_assert_msg((strstr(answer, "\"undecided\":1") != NULL) == (_i < 2), "%s", answer);
-    ck_assert_msg(strstr(answer, "names no pipeline, only a,") && strstr(answer, "it stays"), "%s", answer);
+    ck_assert_msg(strstr(answer, "names no pipeline (kernel: a)") && strstr(answer, "The row is kept"), "%s",
+                  answer);
     if (_i == 2)
         join(1, "m");
-    check_spared();
+    check_undecided();
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     ck_assert_str_eq(farm_text(batch, "state"), "done");
-    /* Another batch's work is what comes next */
+    /* the next unit belongs to another batch */
     if (_i == 0) {
         submit(NULL, "");
         work_and_answer(0, "race");
@@ -325,35 +335,36 @@ START_TEST(a_row_of_somebody_elses_is_decided_at_once)
 }
 END_TEST
 
-/* Of a ladder with such a row the others are tuned, and do not wait for it. */
-START_TEST(the_rest_of_its_layer_goes_on)
+/* The other shapes of the layer model are tuned without waiting for such a row. */
+START_TEST(tunes_the_rest_of_the_layer)
 {
-    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
+    _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
     work_and_answer(0, "race");
-    check_task(2, "done", "promoted", REASONS("nothing is known"));
+    check_task(2, "done", "promoted", REASONS("no known row"));
     check_task(1, "done", "undecided", REASONS("names no pipeline"));
     check_export(1, WINNER, 60.6);
 }
 END_TEST
 
-/* Who only asks what would be tried is told that. */
-START_TEST(an_enumeration_decides_nothing)
+/* With search=enumerate the row is reported, but there is no decision. */
+START_TEST(enumeration_decides_nothing)
 {
-    _cleanup_(mf_freep) char *answer = hand_in(SHAPE "\\n", "", ",\"search\":\"enumerate\"");
+    _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n", "", ",\"search\":\"enumerate\"");
     ck_assert_msg(strstr(answer, "names no pipeline"), "%s", answer);
     credit(0);
     _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&workers[0], MF_MESSAGE_UNIT, FARM_DEADLINE_MS);
     answer_unit(0, unit);
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
-    ck_assert_msg(strstr(farm_text(task, "reason"), "steps would be tried"), "%s", farm_text(task, "reason"));
+    ck_assert_msg(strstr(farm_text(task, "reason"), "steps would be measured"), "%s",
+                  farm_text(task, "reason"));
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(task, "promotion")));
 }
 END_TEST
 
-/* A row that was kept is not the row of the race that it lost: samples, spread and provenance are of the comparison. */
-START_TEST(a_kept_row_says_where_its_time_is_from)
+/* A kept row has the samples, spread and provenance of the comparison, not of the race that it lost. */
+START_TEST(kept_row_has_times_of_comparison)
 {
-    known_takes(20.6);
+    set_known_us(20.6);
     submit(KNOWN_ROW, "");
     work_and_answer(0, "compare");
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
@@ -363,17 +374,17 @@ START_TEST(a_kept_row_says_where_its_time_is_from)
     ck_assert_double_eq_tol(farm_double(device, "mid"), 60 / 60.6 - 1, 1e-3);
     ck_assert_int_eq(farm_number(device, "n"), 20);
     ck_assert_str_eq(farm_text(device, "verdict"), "SAME");
-    /* The new one was too little faster, but faster: it is no tie */
+    /* The new row is faster, but by too little: not a tie. */
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(config, "ties")), 0);
     _cleanup_(mf_freep) char *csv = get("/api/v1/export/tuned_fmoe.csv?simulated=1");
     ck_assert_msg(strstr(csv, ",20,0.5000,moefarm:race"), "%s", csv);
 }
 END_TEST
 
-/* One that the samples do not tell from the new one is its tie. */
-START_TEST(a_row_as_fast_is_kept_as_a_tie)
+/* A kept row that is statistically tied with the new one is listed as a tie. */
+START_TEST(lists_a_kept_tie)
 {
-    known_takes(20);
+    set_known_us(20);
     submit(KNOWN_ROW, "");
     work_and_answer(0, "compare");
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
@@ -382,19 +393,20 @@ START_TEST(a_row_as_fast_is_kept_as_a_tie)
 }
 END_TEST
 
-/* Without a baseline it is the farm's own row, and a rerun of the same kernels changes no row. */
-START_TEST(a_rerun_keeps_its_rows)
+/* Without a baseline the known row is that of the farm; a rerun with the same kernels keeps it. */
+START_TEST(rerun_keeps_rows)
 {
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "race");
-    check_task(1, "done", "promoted", REASONS("nothing is known"));
+    check_task(1, "done", "promoted", REASONS("no known row"));
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "race");
     _cleanup_(cJSON_Deletep) cJSON *two = farm_wait_task(&farm, 2, "done");
-    check_decision(two, "kept", REASONS("won by the known row"));
+    check_decision(two, "kept", REASONS("the known row won"));
     ck_assert_str_eq(farm_text(promotion_of(two), "source"), "batch 1");
     check_export(2, WINNER, 60.6);
-    /* Another kernel that is 10% faster beats it; one that is 1% faster does not, whose batch then stands for the next */
+    /* A kernel that is 10% faster is promoted. One that is 1% faster is not, and the kept row is then the
+     * known row of the next batch. */
     known_us[0] = 14;
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "compare");
@@ -404,7 +416,7 @@ START_TEST(a_rerun_keeps_its_rows)
     work_and_answer(0, "compare");
     check_task(4, "done", "kept", REASONS("SAME on w0", "5% less"));
     check_export(4, KNOWN, 61.206);
-    /* And where every row is to be replaced, it is */
+    /* with promotion of all rows, the row is replaced */
     submit(NULL, "");
     work_and_answer(0, "race");
     _cleanup_(cJSON_Deletep) cJSON *five = farm_wait_task(&farm, 5, "done");
@@ -413,8 +425,9 @@ START_TEST(a_rerun_keeps_its_rows)
 }
 END_TEST
 
-/* _i: whether it is drained while it is to compare, or is of another model of the class and never asked. */
-START_TEST(a_second_device_that_does_not_count)
+/* _i: 0 the second device is drained before it compares; 1 it is of another model of the class and gets no
+ * unit. */
+START_TEST(ignores_drained_or_other_device)
 {
     join(1, _i ? "other" : "m");
     submit(KNOWN_ROW, "");
@@ -422,17 +435,18 @@ START_TEST(a_second_device_that_does_not_count)
     credit(0);
     if (!_i) {
         cJSON_Delete(farm_wait_task(&farm, 1, "comparing"));
-        check_export(1, NULL, 0); /* nobody's row yet */
+        check_export(1, NULL, 0); /* no row before the decision */
         post("/api/v1/workers/2/drain");
     }
     check_task(1, "done", "promoted", REASONS("FASTER on w0", "no other device"));
 }
 END_TEST
 
-/* A step whose time cannot be has no place in a new row. The known row that has it is judged by its own time. */
-START_TEST(a_step_that_was_timed_badly)
+/* A step with an implausible time is not used in a new row. The known row that contains it is judged by the
+ * comparison's times. */
+START_TEST(skips_implausible_steps)
 {
-    known_takes(0.5); /* beyond the peak of its device */
+    set_known_us(0.5); /* faster than the device's peak */
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *race = work_until(0, "race");
     _cleanup_(mf_freep) char *steps = get("/api/v1/tasks/1/steps?status=implausible");
@@ -445,8 +459,8 @@ START_TEST(a_step_that_was_timed_badly)
 }
 END_TEST
 
-/* One worker measures all of a shape: but what another device says is another's. */
-START_TEST(a_grouped_shape_asks_another_device_too)
+/* With shape_grouped one worker measures a shape, but the comparison still needs a second device. */
+START_TEST(grouped_shape_uses_second_device)
 {
     join(1, "m");
     submit(KNOWN_ROW, ",\"shape_grouped\":1");
@@ -457,8 +471,8 @@ START_TEST(a_grouped_shape_asks_another_device_too)
 }
 END_TEST
 
-/* A unit that another worker should try again is no other's where there is no other of its model: it is not waited for. */
-START_TEST(a_retry_that_no_other_may_take)
+/* A retry on another worker is not required if no other worker has the same model. */
+START_TEST(retries_on_the_only_worker)
 {
     join(1, "other");
     submit(KNOWN_ROW, "");
@@ -471,9 +485,9 @@ START_TEST(a_retry_that_no_other_may_take)
 }
 END_TEST
 
-/* _i: in the first comparison; in the second; before the second was granted, and the first device is back before the other,
- * for which it must not stand in. */
-START_TEST(a_coordinator_that_is_killed_goes_on)
+/* _i: 0 killed during the first comparison; 1 during the second; 2 before the second is granted, and the
+ * first device reconnects first but must not run it. */
+START_TEST(survives_coordinator_kill)
 {
     char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
     join(1, "m");
@@ -500,7 +514,7 @@ START_TEST(a_coordinator_that_is_killed_goes_on)
 }
 END_TEST
 
-START_TEST(a_cancelled_comparison_decides_nothing)
+START_TEST(cancelled_comparison_decides_nothing)
 {
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
@@ -508,16 +522,16 @@ START_TEST(a_cancelled_comparison_decides_nothing)
     _cleanup_(cJSON_Deletep) cJSON *cancel =
         fake_worker_await(&workers[0], MF_MESSAGE_CANCEL, FARM_DEADLINE_MS);
     ck_assert_ptr_nonnull(cancel);
-    answer_unit(0, unit); /* late: samples, no decision */
+    answer_unit(0, unit); /* late: stores samples, decides nothing */
     check_task(1, "cancelled", "undecided", REASONS("cancelled"));
     check_export(1, NULL, 0);
 }
 END_TEST
 
-/* What was decided before stands: only the races for regret are left out. */
-START_TEST(a_decision_outlives_its_task)
+/* A decision made before the cancellation stands: only the races for regret are omitted. */
+START_TEST(decision_survives_cancellation)
 {
-    known_takes(20.6);
+    set_known_us(20.6);
     submit(KNOWN_ROW, ",\"regret\":\"balanced\"");
     work_and_answer(0, "compare");
     credit(0);
@@ -529,7 +543,7 @@ START_TEST(a_decision_outlives_its_task)
 }
 END_TEST
 
-START_TEST(a_comparison_that_cannot_be_run_decides_nothing)
+START_TEST(failed_comparison_decides_nothing)
 {
     submit(KNOWN_ROW, "");
     for (int i = 0; i < 3; i++) {
@@ -541,13 +555,13 @@ START_TEST(a_comparison_that_cannot_be_run_decides_nothing)
 }
 END_TEST
 
-/* A layer's weights are stored once: where known rows stand unless they are beaten, the layout that they have is the layer
- * model's, though another would be faster. */
-START_TEST(the_layout_of_known_rows_stays)
+/* Weights are stored once per layer: if known rows are kept unless beaten, their layout is the layer model's,
+ * even if another would be faster. */
+START_TEST(keeps_layout_of_known_rows)
 {
     submit("fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", "");
     work_and_answer(0, "race");
-    check_task(1, "done", "kept", REASONS("won by the known row"));
+    check_task(1, "done", "kept", REASONS("the known row won"));
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     const cJSON *layout = cJSON_GetArrayItem(mf_json_array(batch, "layouts"), 0);
     ck_assert_str_eq(farm_text(layout, "layout"), "w1=panel16 w2=panel16");
@@ -555,38 +569,38 @@ START_TEST(the_layout_of_known_rows_stays)
 }
 END_TEST
 
-/* Also where another layout serves more token counts: rows in that one could not stand beside those that are kept. */
-START_TEST(the_layout_of_known_rows_stays_where_it_serves_fewer)
+/* Also if another layout serves more token counts: its rows could not be combined with the kept ones. */
+START_TEST(keeps_layout_that_serves_fewer)
 {
-    free(hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n", "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", ""));
+    free(submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", ""));
     _cleanup_(cJSON_Deletep) cJSON *first = work_until(0, "enumerate");
     const int n_variants = workers[0].n_variants;
-    workers[0].n_variants = 1; /* at 32 tokens, which go first, nothing in panel16 */
+    workers[0].n_variants = 1; /* panel16 has no variant at 32 tokens, which go first */
     answer_unit(0, first);
     workers[0].n_variants = n_variants;
     work_and_answer(0, "enumerate");
     work_and_answer(0, "race");
-    check_task(1, "done", "kept", REASONS("won by the known row"));
+    check_task(1, "done", "kept", REASONS("the known row won"));
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 2, "failed");
     const char *reason = farm_text(task, "reason");
     ck_assert_msg(strstr(reason, "no legal pipeline in w1=panel16 w2=panel16"), "%s", reason);
 }
 END_TEST
 
-/* Known rows of two layouts cannot all stay: those that are not in the one that is chosen go. */
-START_TEST(known_rows_in_two_layouts)
+/* Known rows in two layouts cannot all be kept: those that are not in the chosen layout are replaced. */
+START_TEST(replaces_rows_of_other_layouts)
 {
-    free(hand_in(SHAPE "\\n" SHAPE_OF(32) "\\n",
-                 "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1\n" BASELINE_ROW_OF(32) KNOWN_ROW, ""));
+    free(submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n",
+                       "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1\n" BASELINE_ROW_OF(32) KNOWN_ROW, ""));
     work_and_answer(0, "race");
     work_and_answer(0, "race");
     check_task(1, "done", "promoted",
-               REASONS("w1=panel16 w2=panel16", "w1=row w2=row", "a table does not mix them"));
+               REASONS("w1=panel16 w2=panel16", "w1=row w2=row", "one table cannot mix them"));
 }
 END_TEST
 
-/* So where a submission says where the weights lie already: another layout is faster, and not asked for. */
-START_TEST(the_layout_that_is_given_stays)
+/* A layout given by the batch is used even if another is faster. */
+START_TEST(uses_given_layout)
 {
     submit(NULL, ",\"layout\":\"w1=panel16 w2=panel16\"");
     work_and_answer(0, "race");
@@ -599,17 +613,17 @@ START_TEST(the_layout_that_is_given_stays)
 }
 END_TEST
 
-/* And a shape that has no pipeline in it says so, and takes no other. */
-START_TEST(a_layout_that_nothing_wants)
+/* A shape without a pipeline in the given layout fails with the reason. */
+START_TEST(fails_without_pipeline_in_layout)
 {
     submit(NULL, ",\"layout\":\"w1=panel32 w2=panel32\"");
     probe_all();
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "failed");
-    ck_assert_msg(strstr(farm_text(task, "reason"), "no right step covers gather+gemm1+act") != NULL, "%s",
+    ck_assert_msg(strstr(farm_text(task, "reason"), "no correct step covers gather+gemm1+act") != NULL, "%s",
                   farm_text(task, "reason"));
     _cleanup_(mf_freep) char *why = get("/api/v1/tasks/1/rejections?limit=200");
     ck_assert_msg(
-        strstr(why, "it wants w1=panel16, the weights of batch 1 lie in w1=panel32 w2=panel32 (layout)") !=
+        strstr(why, "needs w1=panel16, but the weights of batch 1 are in w1=panel32 w2=panel32 (layout)") !=
             NULL,
         "%s", why);
     check_export(1, NULL, 0);
@@ -622,26 +636,26 @@ int main(void)
     TCase *c = tcase_create("promote");
     tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, start, stop);
-    tcase_add_loop_test(c, decides, 0, MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(c, a_row_of_somebody_elses_is_decided_at_once, 0, 3);
-    tcase_add_test(c, the_rest_of_its_layer_goes_on);
-    tcase_add_test(c, an_enumeration_decides_nothing);
-    tcase_add_test(c, a_row_as_fast_is_kept_as_a_tie);
-    tcase_add_test(c, a_kept_row_says_where_its_time_is_from);
-    tcase_add_test(c, a_rerun_keeps_its_rows);
-    tcase_add_loop_test(c, a_second_device_that_does_not_count, 0, 2);
-    tcase_add_test(c, a_step_that_was_timed_badly);
-    tcase_add_test(c, a_grouped_shape_asks_another_device_too);
-    tcase_add_test(c, a_retry_that_no_other_may_take);
-    tcase_add_loop_test(c, a_coordinator_that_is_killed_goes_on, 0, 3);
-    tcase_add_test(c, a_cancelled_comparison_decides_nothing);
-    tcase_add_test(c, the_layout_that_is_given_stays);
-    tcase_add_test(c, a_layout_that_nothing_wants);
-    tcase_add_test(c, a_decision_outlives_its_task);
-    tcase_add_test(c, a_comparison_that_cannot_be_run_decides_nothing);
-    tcase_add_test(c, the_layout_of_known_rows_stays);
-    tcase_add_test(c, the_layout_of_known_rows_stays_where_it_serves_fewer);
-    tcase_add_test(c, known_rows_in_two_layouts);
+    tcase_add_loop_test(c, decides_promotion, 0, MF_ARRAY_LEN(decisions));
+    tcase_add_loop_test(c, decides_rows_without_pipeline_at_once, 0, 3);
+    tcase_add_test(c, tunes_the_rest_of_the_layer);
+    tcase_add_test(c, enumeration_decides_nothing);
+    tcase_add_test(c, lists_a_kept_tie);
+    tcase_add_test(c, kept_row_has_times_of_comparison);
+    tcase_add_test(c, rerun_keeps_rows);
+    tcase_add_loop_test(c, ignores_drained_or_other_device, 0, 2);
+    tcase_add_test(c, skips_implausible_steps);
+    tcase_add_test(c, grouped_shape_uses_second_device);
+    tcase_add_test(c, retries_on_the_only_worker);
+    tcase_add_loop_test(c, survives_coordinator_kill, 0, 3);
+    tcase_add_test(c, cancelled_comparison_decides_nothing);
+    tcase_add_test(c, uses_given_layout);
+    tcase_add_test(c, fails_without_pipeline_in_layout);
+    tcase_add_test(c, decision_survives_cancellation);
+    tcase_add_test(c, failed_comparison_decides_nothing);
+    tcase_add_test(c, keeps_layout_of_known_rows);
+    tcase_add_test(c, keeps_layout_that_serves_fewer);
+    tcase_add_test(c, replaces_rows_of_other_layouts);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

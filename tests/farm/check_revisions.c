@@ -1,6 +1,6 @@
-/* Workers of two kernel revisions in one farm, as while the nodes of a farm get a new version one after the other: a batch
- * keeps to the revision that it began with on a class, and ranks and table say which it was. The other revision is made by a
- * shared object of families beside the same simulated device. */
+/* Workers of two kernel revisions in one farm, as during a rolling upgrade. A batch keeps the revision that
+ * it began with on a class, and rankings and tables name the revision. The second revision is the same
+ * simulated device with an additional shared object of families. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static void stop(void)
     farm_stop(&farm);
 }
 
-/* Place 0 is of this build's revision, the others have the shared object's beside it. */
+/* Worker 0 has this build's revision; the others also load the shared object. */
 static void start_worker(int place, const char *class, int step_ms)
 {
     char device[200], spec[32];
@@ -34,8 +34,8 @@ static void start_worker(int place, const char *class, int step_ms)
     farm_start_worker(&farm, place, args);
 }
 
-/* The revision of the worker of a place, as soon as it has come. A count of workers would not do: one that has ended is
- * among them until the coordinator has read that it leaves. */
+/* Returns the revision of a worker once it is listed. Waiting for a number of workers would not do: a worker
+ * that has ended is counted until the coordinator processes its BYE. */
 static void revision_of(int place, char *revision, size_t cap)
 {
     char name[16];
@@ -48,11 +48,11 @@ static void revision_of(int place, char *revision, size_t cap)
             if (strcmp(farm_text(item, "name"), name) == 0)
                 (void)snprintf(revision, cap, "%s", farm_text(item, "revision"));
         }
-        ck_assert_msg(mf_now_ms() < until, "%s does not come", name);
+        ck_assert_msg(mf_now_ms() < until, "%s did not connect in time", name);
     }
 }
 
-/* Every step of the task's ranked pipelines is of the revision; how many there are. */
+/* Checks that every step of the task's ranked pipelines has the revision; returns their number. */
 static int ranks_are_of(int task, const char *revision)
 {
     char path[96];
@@ -71,7 +71,7 @@ static int ranks_are_of(int task, const char *revision)
     return n;
 }
 
-/* The rows of a batch's table that have both texts. */
+/* Number of rows of a batch's table with the gfx and the revision. */
 static int rows_with(int batch, const char *gfx, const char *revision)
 {
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
@@ -101,8 +101,8 @@ static int tasks_are_of(int batch, const char *class, const char *revision)
     return n;
 }
 
-/* One batch over two classes, each served by a revision of its own. */
-START_TEST(one_batch)
+/* One batch over two classes, each served by another revision. */
+START_TEST(serves_classes_of_two_revisions)
 {
     char old[100], new[100];
     farm_start(&farm, 300);
@@ -120,7 +120,7 @@ START_TEST(one_batch)
 }
 END_TEST
 
-/* Waits until the batch says that it waits for that revision. */
+/* Waits until the batch reports that it waits for a worker of this revision. */
 static void await_waiting(int batch, const char *revision)
 {
     char path[64], sentence[200];
@@ -135,15 +135,14 @@ static void await_waiting(int batch, const char *revision)
             if (strncmp(farm_text(item, "reason"), sentence, strlen(sentence)) == 0)
                 return;
         }
-        ck_assert_msg(mf_now_ms() < until, "it does not say '%s': %s", sentence,
-                      cJSON_PrintUnformatted(json));
+        ck_assert_msg(mf_now_ms() < until, "no reason '%s' in: %s", sentence, cJSON_PrintUnformatted(json));
         mf_sleep_ms(5);
     }
 }
 
-/* The node that began a batch gets the new version in the middle: the batch waits, and says for what; a batch after it is
- * the new version's; and when a node of the old one is back the first ends as it began. */
-START_TEST(one_class)
+/* The node that began a batch is upgraded during the batch: the batch waits and reports why. A later batch
+ * uses the new revision. When a node of the old revision returns, the first batch completes with it. */
+START_TEST(batch_keeps_its_revision)
 {
     char old[100], new[100];
     farm_start(&farm, 300);
@@ -173,8 +172,8 @@ int main(void)
     Suite *suite = suite_create("revisions");
     TCase *tc = tcase_create("revisions");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, one_batch);
-    tcase_add_test(tc, one_class);
+    tcase_add_test(tc, serves_classes_of_two_revisions);
+    tcase_add_test(tc, batch_keeps_its_revision);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

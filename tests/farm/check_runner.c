@@ -1,4 +1,5 @@
-/* worker/agent/runner_host.c, worker/agent/runner_pool.c and worker/runner/runner.c: real children, driven as the worker drives them. */
+/* Tests worker/agent/runner_host.c, worker/agent/runner_pool.c and worker/runner/runner.c with real child
+ * processes, driven as by the worker. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -19,7 +20,7 @@
 #define SHAPE_TEXT \
     "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
-/* ---- the host, with a shell as the runner ---- */
+/* ---- runner host, with a shell as the runner ---- */
 
 static struct mf_runner_host *start_shell(const char *script)
 {
@@ -29,12 +30,12 @@ static struct mf_runner_host *start_shell(const char *script)
     return h;
 }
 
-/* The next event that is one; polls as the worker does. */
+/* Returns the next event; polls like the worker. */
 static enum mf_runner_event wait_host(struct mf_runner_host *h, cJSON **ret)
 {
     int64_t until = mf_now_ms() + DEADLINE;
     while (mf_now_ms() < until) {
-        mf_runner_host_turn(h);
+        mf_runner_host_run_once(h);
         enum mf_runner_event event = mf_runner_host_next(h, ret);
         if (event != MF_RUNNER_NOTHING)
             return event;
@@ -55,7 +56,7 @@ static void expect_death(struct mf_runner_host *h, const char *part)
         cJSON_Delete(m);
     ck_assert_int_eq(event, MF_RUNNER_DIED);
     mf_runner_host_why(h, why, sizeof(why));
-    ck_assert_msg(strstr(why, part) != NULL, "'%s' does not say '%s'", why, part);
+    ck_assert_msg(strstr(why, part) != NULL, "no '%s' in '%s'", part, why);
     ck_assert_int_eq(mf_runner_host_next(h, &m), MF_RUNNER_NOTHING);
     mf_runner_host_free(h);
 }
@@ -68,33 +69,34 @@ static const struct {
     {"kill -9 $$", "signal 9 (Killed)"},
     {"kill -SEGV $$", "signal 11 (Segmentation fault)"},
     {"echo first >&2; echo last words >&2; exit 1", "exit code 1; stderr: first|last words"},
-    {"echo to stdout; exit 1", "stderr: to stdout"},            /* fd 1 is stderr, not the worker's */
-    {"printf 'a\\001b\\377c' >&2; exit 1", "stderr: a b?c"},    /* must fit into JSON */
+    {"echo to stdout; exit 1", "stderr: to stdout"},            /* fd 1 is redirected to stderr */
+    {"printf 'a\\001b\\377c' >&2; exit 1", "stderr: a b?c"},    /* must be valid in JSON */
     {"echo no json >&3; exec sleep 100", "broke the runner protocol"},
-    {"exec 3>&-; exec sleep 100", "signal 9"},                  /* closed its socket: of no use any more */
+    {"exec 3>&-; exec sleep 100", "signal 9"},                  /* a closed socket makes the runner useless */
     {"head -c 9000000 /dev/zero | tr '\\0' x >&3; exec sleep 100", "broke the runner protocol"},
-    {"echo oh >&2; echo '{\"op\":\"dying\",\"signal\":7}' >&3; exec sleep 100", "signal 7 (Bus error); stderr: oh"},
+    {"echo oh >&2; echo '{\"op\":\"dying\",\"signal\":7}' >&3; exec sleep 100",
+     "signal 7 (Bus error); stderr: oh"},
     {"exec /nonexistent/program", "exit code 127"},
 };
 /* clang-format on */
 
-START_TEST(says_why_it_died)
+START_TEST(reports_cause_of_death)
 {
     expect_death(start_shell(deaths[_i].script), deaths[_i].why);
 }
 END_TEST
 
-START_TEST(tail_of_stderr)
+START_TEST(keeps_end_of_stderr)
 {
-    /* Far more than is kept: the end of it is. */
+    /* more than the buffer holds: the end is kept */
     struct mf_runner_host *h =
         start_shell("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1");
     expect_death(h, "line 1998|line 1999");
 }
 END_TEST
 
-/* More than one buffer of results, then death: none may be lost. */
-START_TEST(last_words_are_heard)
+/* The runner dies after sending more results than one buffer holds: all must be received. */
+START_TEST(receives_results_before_death)
 {
     struct mf_runner_host *h =
         start_shell("i=0; while [ $i -lt 5000 ]; do echo \"{\\\"op\\\":\\\"n\\\",\\\"i\\\":$i}\"; "
@@ -110,7 +112,7 @@ START_TEST(last_words_are_heard)
 }
 END_TEST
 
-START_TEST(silence_is_a_hang)
+START_TEST(kills_a_silent_runner)
 {
     struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
     cJSON *m = NULL;
@@ -129,8 +131,8 @@ START_TEST(silence_is_a_hang)
 }
 END_TEST
 
-/* A message that is there must not be taken for silence by a worker that comes late. */
-START_TEST(late_worker_is_no_hang)
+/* If a message is waiting, a worker that polls late must not report a hang. */
+START_TEST(reads_before_reporting_a_hang)
 {
     struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
     struct pollfd fds[MF_RUNNER_POLLFDS];
@@ -141,14 +143,14 @@ START_TEST(late_worker_is_no_hang)
     while (mf_now_ms() < from + 3)
         ;
     cJSON *m = NULL;
-    mf_runner_host_turn(h);
+    mf_runner_host_run_once(h);
     ck_assert_int_eq(mf_runner_host_next(h, &m), MF_RUNNER_MESSAGE);
     cJSON_Delete(m);
     mf_runner_host_free(h);
 }
 END_TEST
 
-/* ---- the runner_pool, with real runners ---- */
+/* ---- runner pool, with real runners ---- */
 
 static char spec[96];
 
@@ -174,7 +176,7 @@ static void remove_spec(void)
 
 static char device[160];
 
-static struct mf_runner_pool *start_crew(const char *text, bool reserve)
+static struct mf_runner_pool *start_pool(const char *text, bool reserve)
 {
     static const char *argv[8];
     int n = 0;
@@ -191,11 +193,11 @@ static struct mf_runner_pool *start_crew(const char *text, bool reserve)
     return c;
 }
 
-static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret)
+static enum mf_runner_pool_event wait_pool(struct mf_runner_pool *c, cJSON **ret)
 {
     int64_t until = mf_now_ms() + DEADLINE;
     while (mf_now_ms() < until) {
-        enum mf_runner_pool_event event = runner_pool_turn(c, ret, until);
+        enum mf_runner_pool_event event = runner_pool_iterate(c, ret, until);
         if (event != MF_RUNNER_POOL_NOTHING)
             return event;
     }
@@ -205,36 +207,36 @@ static enum mf_runner_pool_event wait_crew(struct mf_runner_pool *c, cJSON **ret
 static void expect_ready(struct mf_runner_pool *c)
 {
     cJSON *m = NULL;
-    ck_assert_int_eq(wait_crew(c, &m), MF_RUNNER_POOL_READY);
+    ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_READY);
 }
 
-/* The next message but phases. */
-static cJSON *hear(struct mf_runner_pool *c)
+/* Returns the next message other than phases. */
+static cJSON *next_message(struct mf_runner_pool *c)
 {
     for (;;) {
         cJSON *m = NULL;
-        ck_assert_int_eq(wait_crew(c, &m), MF_RUNNER_POOL_MESSAGE);
+        ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_MESSAGE);
         if (strcmp(mf_channel_op(m), "phase") != 0)
             return m;
         cJSON_Delete(m);
     }
 }
 
-static void say(struct mf_runner_pool *c, const char *text)
+static void send(struct mf_runner_pool *c, const char *text)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_Parse(text);
     ck_assert_ptr_nonnull(m);
     ck_assert_int_eq(mf_runner_pool_send(c, m), 0);
 }
 
-/* Steps of the shape, as objects with ids from 1. */
+/* Returns the steps of the shape as objects with ids from 1. */
 static cJSON *enumerate(struct mf_runner_pool *c, int *ret_rejections)
 {
     cJSON *steps = cJSON_CreateArray();
     *ret_rejections = 0;
-    say(c, "{\"op\":\"enumerate\",\"shape\":\"" SHAPE_TEXT "\"}");
+    send(c, "{\"op\":\"enumerate\",\"shape\":\"" SHAPE_TEXT "\"}");
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+        _cleanup_(cJSON_Deletep) cJSON *m = next_message(c);
         if (strcmp(mf_channel_op(m), "enumerated") == 0)
             return steps;
         if (strcmp(mf_channel_op(m), "reject") == 0) {
@@ -261,7 +263,7 @@ static void ask_probe(struct mf_runner_pool *c, const cJSON *steps, int from, in
 
 START_TEST(enumerates_and_probes)
 {
-    struct mf_runner_pool *c = start_crew("{}", false);
+    struct mf_runner_pool *c = start_pool("{}", false);
     int n_rejections;
     expect_ready(c);
     ck_assert_str_eq(cJSON_GetObjectItem(mf_runner_pool_described(c), "class")->valuestring, "gfx942/304");
@@ -273,7 +275,7 @@ START_TEST(enumerates_and_probes)
     ck_assert_int_ge(n_rejections, 1);
     ask_probe(c, steps, 0, 5);
     for (int i = 0; i < 5; i++) {
-        _cleanup_(cJSON_Deletep) cJSON *begin = hear(c), *result = hear(c);
+        _cleanup_(cJSON_Deletep) cJSON *begin = next_message(c), *result = next_message(c);
         ck_assert_str_eq(mf_channel_op(begin), "begin");
         ck_assert_int_eq(cJSON_GetObjectItem(begin, "step")->valueint, i + 1);
         ck_assert_int_eq(cJSON_GetObjectItem(begin, "limit_ms")->valueint, 300);
@@ -281,25 +283,25 @@ START_TEST(enumerates_and_probes)
         ck_assert_str_eq(cJSON_GetObjectItem(result, "status")->valuestring, "ok");
         ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(result, "samples")), 20);
     }
-    _cleanup_(cJSON_Deletep) cJSON *end = hear(c);
+    _cleanup_(cJSON_Deletep) cJSON *end = next_message(c);
     ck_assert_str_eq(mf_channel_op(end), "end");
     mf_runner_pool_free(c);
     remove_spec();
 }
 END_TEST
 
-/* The samples of a step do not depend on the runner, nor on what it did before. */
-START_TEST(samples_are_pure)
+/* The samples of a step do not depend on the runner or its history. */
+START_TEST(gives_reproducible_samples)
 {
     _cleanup_(mf_freep) char *first = NULL;
     for (int run = 0; run < 2; run++) {
-        struct mf_runner_pool *c = start_crew("{}", false);
+        struct mf_runner_pool *c = start_pool("{}", false);
         int n_rejections;
         expect_ready(c);
         _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
-        ask_probe(c, steps, run ? 3 : 7, run ? 6 : 2); /* step 8 in both */
+        ask_probe(c, steps, run ? 3 : 7, run ? 6 : 2); /* step 8 in both runs */
         for (;;) {
-            _cleanup_(cJSON_Deletep) cJSON *m = hear(c);
+            _cleanup_(cJSON_Deletep) cJSON *m = next_message(c);
             if (strcmp(mf_channel_op(m), "end") == 0)
                 break;
             const cJSON *step = cJSON_GetObjectItem(m, "step");
@@ -321,7 +323,7 @@ END_TEST
 /* clang-format off */
 static const struct {
     const char *fault, *status;     /* status NULL: the runner dies */
-    const char *says;
+    const char *message;
 } faults[] = {
     {"crash",       NULL,          "signal 11"},
     {"abort",       NULL,          "signal 6"},
@@ -336,32 +338,32 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(planted_faults)
+START_TEST(reports_faults)
 {
     char text[128];
     (void)snprintf(text, sizeof(text), "{\"faults\":[{\"match\":\"sim_sort_m32\",\"fault\":\"%s\"}]}",
                    faults[_i].fault);
-    struct mf_runner_pool *c = start_crew(text, false);
+    struct mf_runner_pool *c = start_pool(text, false);
     int n_rejections;
     expect_ready(c);
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
     ask_probe(c, steps, 1, 1);
-    _cleanup_(cJSON_Deletep) cJSON *begin = hear(c);
+    _cleanup_(cJSON_Deletep) cJSON *begin = next_message(c);
     ck_assert_str_eq(mf_channel_op(begin), "begin");
-    /* No other fault is taken for silence, however busy this machine is */
+    /* no other fault may exceed the limit, even on a busy machine */
     mf_runner_pool_limit(c, strcmp(faults[_i].fault, "hang") == 0 ? 300 : DEADLINE);
     cJSON *m = NULL;
     enum mf_runner_pool_event event;
-    while ((event = wait_crew(c, &m)) == MF_RUNNER_POOL_MESSAGE && strcmp(mf_channel_op(m), "result") != 0)
+    while ((event = wait_pool(c, &m)) == MF_RUNNER_POOL_MESSAGE && strcmp(mf_channel_op(m), "result") != 0)
         cJSON_Delete(m);
     if (faults[_i].status) {
         ck_assert_int_eq(event, MF_RUNNER_POOL_MESSAGE);
         ck_assert_str_eq(cJSON_GetObjectItem(m, "status")->valuestring, faults[_i].status);
-        ck_assert_ptr_nonnull(strstr(cJSON_GetObjectItem(m, "reason")->valuestring, faults[_i].says));
+        ck_assert_ptr_nonnull(strstr(cJSON_GetObjectItem(m, "reason")->valuestring, faults[_i].message));
         cJSON_Delete(m);
     } else {
         ck_assert_int_eq(event, MF_RUNNER_POOL_DIED);
-        ck_assert_msg(strstr(mf_runner_pool_why(c), faults[_i].says) != NULL, "%s", mf_runner_pool_why(c));
+        ck_assert_msg(strstr(mf_runner_pool_why(c), faults[_i].message) != NULL, "%s", mf_runner_pool_why(c));
         ck_assert_int_eq(mf_runner_pool_hung(c), strcmp(faults[_i].fault, "hang") == 0);
         expect_ready(c);
     }
@@ -370,26 +372,26 @@ START_TEST(planted_faults)
 }
 END_TEST
 
-/* The reserve steps in: what is kept goes with it, and the device is not described anew. */
-START_TEST(next_runner_goes_on)
+/* The reserve runner takes over with the kept memory; the device is not described again. */
+START_TEST(continues_with_reserve_runner)
 {
     struct mf_runner_pool *c =
-        start_crew("{\"faults\":[{\"match\":\"sim_sort_m16\",\"fault\":\"crash\",\"first\":1}]}", true);
+        start_pool("{\"faults\":[{\"match\":\"sim_sort_m16\",\"fault\":\"crash\",\"first\":1}]}", true);
     int n_rejections;
     expect_ready(c);
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
     ask_probe(c, steps, 0, 1);
     cJSON *m = NULL;
     enum mf_runner_pool_event event;
-    while ((event = wait_crew(c, &m)) == MF_RUNNER_POOL_MESSAGE)
+    while ((event = wait_pool(c, &m)) == MF_RUNNER_POOL_MESSAGE)
         cJSON_Delete(m);
     ck_assert_int_eq(event, MF_RUNNER_POOL_DIED);
     ck_assert_int_eq(mf_runner_pool_deaths(c), 1);
     expect_ready(c);
-    /* Only the first time: the count outlives the runner that it killed. */
+    /* the fault occurs once: its counter survives the runner */
     ask_probe(c, steps, 0, 1);
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *answer = hear(c);
+        _cleanup_(cJSON_Deletep) cJSON *answer = next_message(c);
         if (strcmp(mf_channel_op(answer), "end") == 0)
             break;
         if (strcmp(mf_channel_op(answer), "result") == 0)
@@ -400,13 +402,13 @@ START_TEST(next_runner_goes_on)
 }
 END_TEST
 
-/* Those that compile nothing are not asked to. */
-START_TEST(simulated_compile_nothing_ahead)
+/* Runners that do not compile are not asked to compile ahead. */
+START_TEST(does_not_compile_simulated_ahead)
 {
-    struct mf_runner_pool *c = start_crew("{}", true);
-    ck_assert_int_eq(mf_runner_pool_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    struct mf_runner_pool *c = start_pool("{}", true);
+    ck_assert_int_eq(mf_runner_pool_compile_ahead(c, SHAPE_TEXT), -ENOTSUP);
     expect_ready(c);
-    ck_assert_int_eq(mf_runner_pool_ahead(c, SHAPE_TEXT), -ENOTSUP);
+    ck_assert_int_eq(mf_runner_pool_compile_ahead(c, SHAPE_TEXT), -ENOTSUP);
     mf_runner_pool_free(c);
     remove_spec();
 }
@@ -420,8 +422,8 @@ END_TEST
     "\"simulated\":true}' "                                                                                 \
     ">&3;; *ahead*1,2,3*) exit 3;; *ahead*) echo '{}' >&3;; esac; done"
 
-/* Another runner than the one that works is at it, and its death is nobody's but its own. */
-START_TEST(runner_that_compiles_ahead)
+/* A separate runner compiles ahead; its death does not affect the working runner. */
+START_TEST(compiles_ahead_in_another_runner)
 {
     static const char *const argv[] = {"/bin/sh", "-c", COMPILES_AHEAD, NULL};
     const struct mf_runner_pool_options o = {.argv = argv};
@@ -430,12 +432,13 @@ START_TEST(runner_that_compiles_ahead)
 
     ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
     expect_ready(c);
-    ck_assert_int_eq(mf_runner_pool_ahead(c, SHAPE_TEXT), 0);
-    ck_assert_int_eq(mf_runner_pool_ahead(c, "1,2,3"), 0);
-    for (int64_t until = mf_now_ms() + DEADLINE; (r = mf_runner_pool_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
+    ck_assert_int_eq(mf_runner_pool_compile_ahead(c, SHAPE_TEXT), 0);
+    ck_assert_int_eq(mf_runner_pool_compile_ahead(c, "1,2,3"), 0);
+    for (int64_t until = mf_now_ms() + DEADLINE;
+         (r = mf_runner_pool_compile_ahead(c, SHAPE_TEXT)) != -EAGAIN;) {
         cJSON *m = NULL;
-        ck_assert_msg(mf_now_ms() < until, "it lives: %d", r);
-        ck_assert_int_eq(runner_pool_turn(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
+        ck_assert_msg(mf_now_ms() < until, "the compiling runner is still alive: %d", r);
+        ck_assert_int_eq(runner_pool_iterate(c, &m, mf_now_ms() + 20), MF_RUNNER_POOL_NOTHING);
     }
     ck_assert_int_eq(mf_runner_pool_deaths(c), 0);
     ck_assert_int_gt(mf_runner_pool_pid(c), 0);
@@ -443,7 +446,7 @@ START_TEST(runner_that_compiles_ahead)
 }
 END_TEST
 
-START_TEST(memory_limit)
+START_TEST(sets_memory_limit)
 {
     static const char *const argv[] = {
         WORKER, "--runner-child", "--device", "sim:gfx942/304:0", "--memory=512", NULL};
@@ -463,19 +466,19 @@ START_TEST(memory_limit)
 }
 END_TEST
 
-START_TEST(hopeless)
+START_TEST(fails_on_invalid_device)
 {
     static const char *const argv[] = {WORKER, "--runner-child", "--device", "sim:nonsense", NULL};
     struct mf_runner_pool *c = NULL;
     cJSON *m = NULL;
     ck_assert_int_eq(mf_runner_pool_new(&(struct mf_runner_pool_options){.argv = argv}, &c), 0);
-    ck_assert_int_eq(wait_crew(c, &m), MF_RUNNER_POOL_HOPELESS);
+    ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_FAILED);
     ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "invalid sim device"));
     mf_runner_pool_free(c);
 }
 END_TEST
 
-START_TEST(dies_before_ready)
+START_TEST(fails_after_two_early_deaths)
 {
     static const char *const argv[] = {"/bin/sh", "-c", "echo cannot load the driver >&2; exit 9", NULL};
     struct mf_runner_pool *c = NULL;
@@ -483,9 +486,9 @@ START_TEST(dies_before_ready)
     enum mf_runner_pool_event event;
     int n = 0;
     ck_assert_int_eq(mf_runner_pool_new(&(struct mf_runner_pool_options){.argv = argv}, &c), 0);
-    while ((event = wait_crew(c, &m)) == MF_RUNNER_POOL_DIED)
+    while ((event = wait_pool(c, &m)) == MF_RUNNER_POOL_DIED)
         n++;
-    ck_assert_int_eq(event, MF_RUNNER_POOL_HOPELESS);
+    ck_assert_int_eq(event, MF_RUNNER_POOL_FAILED);
     ck_assert_int_eq(n, 2);
     ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "exit code 9; stderr: cannot load the driver"));
     mf_runner_pool_free(c);
@@ -496,23 +499,23 @@ int main(void)
 {
     Suite *suite = suite_create("runner");
     TCase *host = tcase_create("host");
-    tcase_add_loop_test(host, says_why_it_died, 0, (int)MF_ARRAY_LEN(deaths));
-    tcase_add_test(host, tail_of_stderr);
-    tcase_add_test(host, last_words_are_heard);
-    tcase_add_test(host, silence_is_a_hang);
-    tcase_add_test(host, late_worker_is_no_hang);
+    tcase_add_loop_test(host, reports_cause_of_death, 0, (int)MF_ARRAY_LEN(deaths));
+    tcase_add_test(host, keeps_end_of_stderr);
+    tcase_add_test(host, receives_results_before_death);
+    tcase_add_test(host, kills_a_silent_runner);
+    tcase_add_test(host, reads_before_reporting_a_hang);
     tcase_set_timeout(host, 60);
     suite_add_tcase(suite, host);
     TCase *runner_pool = tcase_create("runner_pool");
     tcase_add_test(runner_pool, enumerates_and_probes);
-    tcase_add_test(runner_pool, samples_are_pure);
-    tcase_add_loop_test(runner_pool, planted_faults, 0, (int)MF_ARRAY_LEN(faults));
-    tcase_add_test(runner_pool, next_runner_goes_on);
-    tcase_add_test(runner_pool, simulated_compile_nothing_ahead);
-    tcase_add_test(runner_pool, runner_that_compiles_ahead);
-    tcase_add_test(runner_pool, memory_limit);
-    tcase_add_test(runner_pool, hopeless);
-    tcase_add_test(runner_pool, dies_before_ready);
+    tcase_add_test(runner_pool, gives_reproducible_samples);
+    tcase_add_loop_test(runner_pool, reports_faults, 0, (int)MF_ARRAY_LEN(faults));
+    tcase_add_test(runner_pool, continues_with_reserve_runner);
+    tcase_add_test(runner_pool, does_not_compile_simulated_ahead);
+    tcase_add_test(runner_pool, compiles_ahead_in_another_runner);
+    tcase_add_test(runner_pool, sets_memory_limit);
+    tcase_add_test(runner_pool, fails_on_invalid_device);
+    tcase_add_test(runner_pool, fails_after_two_early_deaths);
     tcase_set_timeout(runner_pool, 60);
     suite_add_tcase(suite, runner_pool);
     return mf_check_main(suite);

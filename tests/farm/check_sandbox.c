@@ -1,5 +1,6 @@
-/* What a runner may not do once it has begun, and what it still may: in a process of the test's own, and through a farm whose
- * runner loads a family that pries. Each try is made without the sandbox too, where it must not meet the sandbox's refusal. */
+/* Operations that the sandbox refuses to a runner, and operations that it allows: in a process of the test,
+ * and through a farm whose runner loads a family that attempts forbidden operations. Each attempt is also
+ * made without the sandbox, where it must not be refused in the same way. */
 #include "worker/sandbox/sandbox.h"
 
 #include <linux/filter.h>
@@ -17,7 +18,8 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 
-/* base: of a case, whose process enters no sandbox, and so can take away what tests leave; folder: of a test. */
+/* base: per test case, created by a process that does not enter a sandbox and so can clean up; folder: per
+ * test. */
 static char base[40], folder[64], scratch[80];
 
 static void make_base(void)
@@ -52,7 +54,7 @@ static bool is_refusal(int error)
 static const struct kind {
     const char *device;
     bool foreign;
-    const char *may; /* of the tries, what it may all the same */
+    const char *allowed; /* names of the attempts that are allowed for this kind */
 } kinds[] = {
     {"cpu:0",              false, ""},
     {"sim:gfx942/304:0",   false, ""},
@@ -76,7 +78,7 @@ static bool has_landlock(void)
     return syscall(SYS_landlock_create_ruleset, NULL, 0, 1) >= 1;
 }
 
-START_TEST(tries_are_refused)
+START_TEST(refuses_attempts)
 {
     const struct kind *k = &kinds[_i];
     int before[N_PRYINGS];
@@ -86,17 +88,18 @@ START_TEST(tries_are_refused)
     for (size_t i = 0; i < N_PRYINGS; i++) {
         const struct prying *p = &pryings[i];
         int error = p->try();
-        bool may = strstr(k->may, p->name) != NULL;
-        /* A GPU's runner starts programs, and only Landlock tells which; on a kernel without it this is not kept */
+        bool allowed = strstr(k->allowed, p->name) != NULL;
+        /* A GPU runner may start programs, and only Landlock restricts which; without Landlock this is not
+         * enforced. */
         bool files = p->files || (strcmp(p->name, "shell") == 0 && strncmp(k->device, "hip", 3) == 0);
         if (files && !has_landlock())
             continue;
-        if (may)
+        if (allowed)
             ck_assert_msg(error == before[i], "%s: %s, %d before", p->name, strerror(error), before[i]);
         else
             ck_assert_msg(is_refusal(error), "%s: %s", p->name, strerror(error));
     }
-    /* The tests run as root: what they try is really possible there */
+    /* As root the attempts succeed without the sandbox. */
     if (geteuid() == 0) {
         ck_assert_int_eq(before[0], 0);
         ck_assert_int_eq(prying_shell() == 0, k->foreign);
@@ -110,8 +113,8 @@ static void *count(void *n)
     return NULL;
 }
 
-/* What measuring takes. */
-START_TEST(work_goes_on)
+/* Operations that measuring needs. */
+START_TEST(allows_measuring)
 {
     const struct kind *k = &kinds[_i];
     pthread_t thread;
@@ -127,7 +130,7 @@ START_TEST(work_goes_on)
     int memory = memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(memory, 0);
     ck_assert_int_eq(ftruncate(memory, 4096), 0);
-    /* As a foreign runner gets it */
+    /* the way a foreign runner opens it */
     mf_format(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), memory);
     int again = open(path, O_RDWR);
     ck_assert_msg(again >= 0, "%s", strerror(errno));
@@ -142,7 +145,7 @@ START_TEST(work_goes_on)
     }
     int null = open("/dev/null", O_RDWR);
     ck_assert_int_ge(null, 0);
-    /* Its own folder, which TMPDIR names */
+    /* its scratch folder, as in TMPDIR */
     ck_assert_str_eq(getenv("TMPDIR"), scratch);
     mf_format(path, sizeof(path), "%s/file", scratch);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
@@ -156,8 +159,8 @@ START_TEST(work_goes_on)
 }
 END_TEST
 
-/* A GPU's runner starts the compile helper, which keeps what it makes in the cache; nothing else. */
-START_TEST(a_gpu_compiles)
+/* A GPU runner may start only moefarm-compile, which may write to the code cache. */
+START_TEST(allows_gpu_compilation)
 {
     int status = 0;
     char path[96];
@@ -175,7 +178,7 @@ START_TEST(a_gpu_compiles)
 }
 END_TEST
 
-START_TEST(scratch_is_emptied)
+START_TEST(empties_scratch)
 {
     char path[160], link[160];
     mf_format(path, sizeof(path), "%s/a", scratch);
@@ -187,13 +190,13 @@ START_TEST(scratch_is_emptied)
     ck_assert_int_eq(symlink(folder, link), 0);
     ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
     ck_assert_int_eq(access(link, F_OK), -1);
-    ck_assert_int_eq(access(path, F_OK), 0); /* behind the link */
+    ck_assert_int_eq(access(path, F_OK), 0); /* the target of the link is kept */
     ck_assert_int_eq(rmdir(scratch), 0);
 }
 END_TEST
 
-/* A kernel of the test's own choosing: one call of it fails as on a kernel that has it not. */
-static void take_away(uint32_t call, uint32_t argument, bool any, int error)
+/* Makes one system call fail, as on a kernel without it. */
+static void disable_call(uint32_t call, uint32_t argument, bool any, int error)
 {
     const struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -209,16 +212,16 @@ static void take_away(uint32_t call, uint32_t argument, bool any, int error)
     ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-/* What a kernel lacks is said, and the rest holds. */
-START_TEST(says_what_is_missing)
+/* The description names missing kernel features; the other restrictions hold. */
+START_TEST(reports_missing_features)
 {
     char text[MF_SANDBOX_TEXT_MAX], why[256] = "";
     const struct mf_sandbox s = {.device = "cpu:0", .scratch = scratch};
     bool landlock = _i == 0;
     if (landlock)
-        take_away(SYS_landlock_create_ruleset, 0, true, ENOSYS);
+        disable_call(SYS_landlock_create_ruleset, 0, true, ENOSYS);
     else
-        take_away(SYS_prctl, PR_SET_SECCOMP, false, EINVAL);
+        disable_call(SYS_prctl, PR_SET_SECCOMP, false, EINVAL);
     ck_assert_msg(mf_sandbox_enter(&s, text, why, sizeof(why)) == 0, "%s", why);
     ck_assert_msg(strstr(text, landlock ? "no landlock" : "no seccomp") != NULL, "%s", text);
     ck_assert_msg(strstr(text, landlock ? ", seccomp" : "landlock") != NULL, "%s", text);
@@ -231,7 +234,7 @@ START_TEST(says_what_is_missing)
 }
 END_TEST
 
-/* ---- a farm ---- */
+/* ---- farm ---- */
 
 static struct farm farm;
 
@@ -240,22 +243,22 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* What the prying family says in the rejections of the batch's only task, by its try's name. */
-static int pried(const cJSON *list, const char *name)
+/* Returns the errno of the named attempt from the rejections of the batch's only task. */
+static int attempt_result(const cJSON *list, const char *name)
 {
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(list, "items")) {
         if (strcmp(farm_text(item, "kernel"), name) == 0)
             return (int)strtol(strchr(farm_text(item, "reason"), ':') + 1, NULL, 10);
     }
-    ck_abort_msg("nothing is said of %s", name);
+    ck_abort_msg("no rejection for %s", name);
     return 0;
 }
 
-START_TEST(a_prying_family)
+START_TEST(sandboxes_a_family)
 {
     char path[64];
-    bool kept = _i == 0;
+    bool sandboxed = _i == 0;
     farm_start(&farm, 1000);
     const char *const args[] = {"--device",
                                 "cpu:0",
@@ -263,7 +266,7 @@ START_TEST(a_prying_family)
                                 "move,one,prying",
                                 "--family-so",
                                 MF_BINARY_DIR "/tests/prying.so",
-                                kept ? NULL : "--no-sandbox",
+                                sandboxed ? NULL : "--no-sandbox",
                                 NULL};
     farm_start_worker(&farm, 0, args);
     farm_wait_workers(&farm, 1);
@@ -272,21 +275,21 @@ START_TEST(a_prying_family)
     mf_format(path, sizeof(path), "/api/v1/tasks/1/rejections?limit=1000");
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, path);
     for (size_t i = 0; i < N_PRYINGS; i++) {
-        int error = pried(list, pryings[i].name);
-        if (kept && (!pryings[i].files || has_landlock()))
+        int error = attempt_result(list, pryings[i].name);
+        if (sandboxed && (!pryings[i].files || has_landlock()))
             ck_assert_msg(is_refusal(error), "%s: %s", pryings[i].name, strerror(error));
     }
-    if (!kept) {
-        ck_assert_int_eq(pried(list, "tcp"), 0);
-        ck_assert_int_eq(pried(list, "write"), 0);
-        ck_assert_int_eq(pried(list, "shell"), 0);
+    if (!sandboxed) {
+        ck_assert_int_eq(attempt_result(list, "tcp"), 0);
+        ck_assert_int_eq(attempt_result(list, "write"), 0);
+        ck_assert_int_eq(attempt_result(list, "shell"), 0);
     }
-    /* The farm has gone on: the task has its winner. And it says how its runners are kept. */
+    /* The task is done all the same, and the worker reports its sandbox. */
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
     ck_assert_str_eq(farm_text(task, "state"), "done");
     _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");
     const char *text = farm_text(cJSON_GetArrayItem(mf_json_array(workers, "items"), 0), "sandbox");
-    ck_assert_msg(strstr(text, kept ? "seccomp" : "none: --no-sandbox") != NULL, "%s", text);
+    ck_assert_msg(strstr(text, sandboxed ? "seccomp" : "none: --no-sandbox") != NULL, "%s", text);
 }
 END_TEST
 
@@ -296,17 +299,17 @@ int main(void)
     TCase *alone = tcase_create("alone");
     tcase_add_unchecked_fixture(alone, make_base, remove_base);
     tcase_add_checked_fixture(alone, make_folder, NULL);
-    tcase_add_loop_test(alone, tries_are_refused, 0, (int)MF_ARRAY_LEN(kinds));
-    tcase_add_loop_test(alone, work_goes_on, 0, (int)MF_ARRAY_LEN(kinds));
-    tcase_add_test(alone, a_gpu_compiles);
-    tcase_add_loop_test(alone, says_what_is_missing, 0, 2);
-    tcase_add_test(alone, scratch_is_emptied);
+    tcase_add_loop_test(alone, refuses_attempts, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_loop_test(alone, allows_measuring, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_test(alone, allows_gpu_compilation);
+    tcase_add_loop_test(alone, reports_missing_features, 0, 2);
+    tcase_add_test(alone, empties_scratch);
     suite_add_tcase(suite, alone);
     TCase *c = tcase_create("farm");
     tcase_set_timeout(c, 120);
     tcase_add_unchecked_fixture(c, make_base, remove_base);
     tcase_add_checked_fixture(c, make_folder, stop_farm);
-    tcase_add_loop_test(c, a_prying_family, 0, 2);
+    tcase_add_loop_test(c, sandboxes_a_family, 0, 2);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

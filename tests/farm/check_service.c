@@ -1,5 +1,5 @@
-/* moefarmd and moefarm-worker as services of a supervisor: they say when they serve and when they stop, their loops give
- * signs of life, and a loop that hangs gives none. */
+/* moefarmd and moefarm-worker as services of a supervisor: they report READY and STOPPING, their event loops
+ * send watchdog messages, and a hanging loop sends none. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,22 +14,22 @@
 #include "support/farm/notify_listener.h"
 #include "support/mf_check.h"
 
-#define WATCHDOG_US "400000" /* a sign of life each 200 ms */
-#define HANG_MS     800      /* nothing at all for so long is a missed watchdog, twice */
+#define WATCHDOG_US "400000" /* a watchdog message each 200 ms */
+#define HANG_MS     800      /* twice the watchdog interval: silence for this time is a hang */
 
 static struct farm farm;
-static int heard = -1;
+static int listener = -1;
 
-/* What is started now is a service. */
-static void supervise(void)
+/* Makes processes started from now on notify this test. */
+static void enable_notify(void)
 {
     char name[32];
-    heard = notify_listen(name);
+    listener = notify_listen(name);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", name, 1), 0);
     ck_assert_int_eq(setenv("WATCHDOG_USEC", WATCHDOG_US, 1), 0);
 }
 
-static void unsupervise(void)
+static void disable_notify(void)
 {
     (void)unsetenv("NOTIFY_SOCKET");
     (void)unsetenv("WATCHDOG_USEC");
@@ -38,33 +38,33 @@ static void unsupervise(void)
 static void await(const char *message)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    while (strcmp(notify_hear(heard, 100), message) != 0)
+    while (strcmp(notify_receive(listener, 100), message) != 0)
         ck_assert_msg(mf_now_ms() < until, "no %s", message);
 }
 
-/* Signs of life that were sent before the hang are read; then none comes. */
+/* Reads the watchdog messages sent before the hang, then expects silence. */
 static void await_hang(void)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    while (notify_hear(heard, HANG_MS)[0])
-        ck_assert_msg(mf_now_ms() < until, "it lives on");
+    while (notify_receive(listener, HANG_MS)[0])
+        ck_assert_msg(mf_now_ms() < until, "watchdog messages continue");
 }
 
 static void stop(void)
 {
     farm_stop(&farm);
-    (void)close(heard);
+    (void)close(listener);
 }
 
-/* The writing thread waits for a lock on the database, which it has less than two seconds of patience for; its other
- * threads go on. */
+/* The writer waits for a lock on the database, shorter than its timeout of two seconds; the other threads
+ * continue. */
 START_TEST(coordinator)
 {
     char path[128];
     struct mf_store *other = NULL;
-    supervise();
+    enable_notify();
     farm_start(&farm, 300);
-    unsupervise();
+    disable_notify();
     await("READY=1");
     await("WATCHDOG=1");
     await("WATCHDOG=1");
@@ -80,15 +80,15 @@ START_TEST(coordinator)
 }
 END_TEST
 
-/* Without a coordinator too: it serves as soon as it has its device. */
+/* READY does not depend on a coordinator: the worker sends it once it has its device. */
 START_TEST(worker)
 {
     const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
     farm_start(&farm, 300);
     farm_kill_daemon(&farm);
-    supervise();
+    enable_notify();
     farm_start_worker(&farm, 0, args);
-    unsupervise();
+    disable_notify();
     await("READY=1");
     await("WATCHDOG=1");
     await("WATCHDOG=1");

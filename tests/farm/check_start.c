@@ -1,4 +1,4 @@
-/* What keeps moefarmd from starting is said in one line, with what it is about and what to do. */
+/* Errors that keep moefarmd from starting are reported in one line with the cause and a remedy. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* One that does start is ended after a while, with another code. */
+/* A process that starts successfully is ended after 10 s, with another exit code. */
 static struct ran start(const char *const *more)
 {
     const char *const program[] = {"timeout", "10",          "env",     DAEMON, "--http", "127.0.0.1:0",
@@ -39,28 +39,29 @@ static struct ran start(const char *const *more)
     return run_program(program, more);
 }
 
-/* ---- its words ---- */
+/* ---- arguments ---- */
 
-static const char *const words[][3] = {
-    {"tokens"}, /* the dashes forgotten: it must not run without tokens */
+static const char *const bad_arguments[][3] = {
+    {"tokens"}, /* dashes forgotten: it must not run without tokens */
     {"--tokens", "extra"},
     {"--", "--tokens"},
 };
 
-START_TEST(takes_options_only)
+START_TEST(refuses_arguments)
 {
-    char says[64];
-    struct ran r = start(words[_i]);
+    char message[64];
+    struct ran r = start(bad_arguments[_i]);
     ck_assert_int_eq(r.code, 2);
-    mf_format(says, sizeof(says), "unexpected argument '%s'", words[_i][words[_i][1] ? 1 : 0]);
-    assert_says(r, says);
-    ck_assert_int_lt(access(state, F_OK), 0); /* nothing was begun */
+    mf_format(message, sizeof(message), "unexpected argument '%s'",
+              bad_arguments[_i][bad_arguments[_i][1] ? 1 : 0]);
+    assert_says(r, message);
+    ck_assert_int_lt(access(state, F_OK), 0); /* no files were created */
 }
 END_TEST
 
-/* ---- its database ---- */
+/* ---- database ---- */
 
-static void put(const char *path, const char *text, size_t len)
+static void write_text(const char *path, const char *text, size_t len)
 {
     FILE *f = fopen(path, "we");
     ck_assert_ptr_nonnull(f);
@@ -68,7 +69,7 @@ static void put(const char *path, const char *text, size_t len)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-static void be_newer(const char *path)
+static void make_newer(const char *path)
 {
     char sql[64];
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
@@ -77,18 +78,18 @@ static void be_newer(const char *path)
     ck_assert_int_ge(mf_sql_run(s, sql, ""), 0);
 }
 
-static void be_garbage(const char *path)
+static void make_garbage(const char *path)
 {
     char text[8192];
     memset(text, 'x', sizeof(text));
-    put(path, text, sizeof(text));
+    write_text(path, text, sizeof(text));
 }
 
-/* Its first page is as it was. */
-static void be_damaged(const char *path)
+/* Keeps the first page intact. */
+static void make_damaged(const char *path)
 {
     char text[16384];
-    be_newer(path);
+    make_newer(path);
     memset(text, 'x', sizeof(text));
     FILE *f = fopen(path, "r+e");
     ck_assert_ptr_nonnull(f);
@@ -98,12 +99,12 @@ static void be_damaged(const char *path)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-static void be_folder(const char *path)
+static void make_folder(const char *path)
 {
     ck_assert_int_eq(mkdir(path, 0700), 0);
 }
 
-static void be_missing(const char *path)
+static void make_missing(const char *path)
 {
     (void)path;
 }
@@ -112,16 +113,16 @@ static void be_missing(const char *path)
 static const struct {
     void (*make)(const char *path);
     bool backup;
-    const char *says[2];
+    const char *message[2];
 } databases[] = {
-    {be_newer,   false, {"this program needs ", "use the programs of the newer release"}},
-    {be_newer,   true,  {"this program needs ", "use the programs of the newer release"}},
-    {be_garbage, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
-    {be_garbage, true,  {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
-    {be_damaged, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
-    {be_folder,  false, {"is no file", "move it away"}},
-    {be_folder,  true,  {"is no file", "move it away"}},
-    {be_missing, true,  {"there is no such file", "--state"}},
+    {make_newer,   false, {"this program needs ", "use the programs of the newer release"}},
+    {make_newer,   true,  {"this program needs ", "use the programs of the newer release"}},
+    {make_garbage, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {make_garbage, true,  {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {make_damaged, false, {"is damaged or not a moefarmd database", "restore a backup (docs/operations.md)"}},
+    {make_folder,  false, {"is not a regular file", "move it away"}},
+    {make_folder,  true,  {"is not a regular file", "move it away"}},
+    {make_missing, true,  {"no such file", "--state"}},
 };
 /* clang-format on */
 
@@ -131,8 +132,8 @@ static bool has_twice(const char *text, const char *part)
     return first && strstr(first + 1, part);
 }
 
-/* The words of an errno, which say nothing here, and those that the reason has already. */
-static void check_one_sentence(struct ran r)
+/* The message must not contain a meaningless errno text, or repeat a text. */
+static void check_one_line(struct ran r)
 {
     static const char *const empty[] = {"Bad message", "Operation not supported", "Input/output error",
                                         "Resource temporarily unavailable", "Invalid argument"};
@@ -143,7 +144,7 @@ static void check_one_sentence(struct ran r)
     ck_assert_msg(!has_twice(r.text, "No such file"), "%s", r.text);
 }
 
-START_TEST(says_what_its_database_is)
+START_TEST(reports_a_bad_database)
 {
     char path[128], copy[128];
     mf_format(path, sizeof(path), "%s/farm.db", state);
@@ -152,15 +153,15 @@ START_TEST(says_what_its_database_is)
     databases[_i].make(path);
     struct ran r = start(databases[_i].backup ? (const char *const[]){"--backup", copy, NULL}
                                               : (const char *const[]){NULL});
-    check_one_sentence(r);
+    check_one_line(r);
     assert_says(r, path);
-    for (size_t i = 0; i < MF_ARRAY_LEN(databases[_i].says); i++)
-        assert_says(r, databases[_i].says[i]);
+    for (size_t i = 0; i < MF_ARRAY_LEN(databases[_i].message); i++)
+        assert_says(r, databases[_i].message[i]);
     ck_assert_int_lt(access(copy, F_OK), 0);
 }
 END_TEST
 
-/* ---- its certificate ---- */
+/* ---- certificate ---- */
 
 #define CERTIFICATE MF_TEST_DATA "/tls/cert.pem"
 #define KEY         MF_TEST_DATA "/tls/key.pem"
@@ -175,23 +176,23 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(says_that_its_certificate_is_none)
+START_TEST(reports_a_bad_certificate)
 {
     struct ran r =
         start((const char *const[]){"--tls-cert", pairs[_i].certificate, "--tls-key", pairs[_i].key, NULL});
-    check_one_sentence(r);
+    check_one_line(r);
     assert_says(r, pairs[_i].certificate);
     assert_says(r, pairs[_i].key);
     assert_says(r, "GnuTLS");
-    assert_says(r, "a PEM certificate and the PEM key that belongs to it");
+    assert_says(r, "a PEM certificate and its PEM key");
 }
 END_TEST
 
-/* ---- its ports ---- */
+/* ---- ports ---- */
 
 static const char *const listeners[] = {"--http", "--hub"};
 
-START_TEST(says_once_that_a_port_is_taken)
+START_TEST(reports_a_used_port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof(address);
@@ -202,7 +203,7 @@ START_TEST(says_once_that_a_port_is_taken)
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &len), 0);
     mf_format(taken, sizeof(taken), "127.0.0.1:%d", ntohs(address.sin_port));
     struct ran r = start((const char *const[]){listeners[_i], taken, NULL});
-    check_one_sentence(r);
+    check_one_line(r);
     assert_says(r, taken);
     assert_says(r, "Address already in use");
     ck_assert_msg(!has_twice(r.text, "Address already in use"), "%s", r.text);
@@ -214,10 +215,10 @@ int main(void)
     Suite *suite = suite_create("start");
     TCase *tc = tcase_create("start");
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, takes_options_only, 0, (int)MF_ARRAY_LEN(words));
-    tcase_add_loop_test(tc, says_what_its_database_is, 0, (int)MF_ARRAY_LEN(databases));
-    tcase_add_loop_test(tc, says_that_its_certificate_is_none, 0, (int)MF_ARRAY_LEN(pairs));
-    tcase_add_loop_test(tc, says_once_that_a_port_is_taken, 0, (int)MF_ARRAY_LEN(listeners));
+    tcase_add_loop_test(tc, refuses_arguments, 0, (int)MF_ARRAY_LEN(bad_arguments));
+    tcase_add_loop_test(tc, reports_a_bad_database, 0, (int)MF_ARRAY_LEN(databases));
+    tcase_add_loop_test(tc, reports_a_bad_certificate, 0, (int)MF_ARRAY_LEN(pairs));
+    tcase_add_loop_test(tc, reports_a_used_port, 0, (int)MF_ARRAY_LEN(listeners));
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

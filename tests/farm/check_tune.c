@@ -1,4 +1,5 @@
-/* moefarm tune in real processes, over a simulated device: twice, killed between, interrupted, side by side. */
+/* Tests moefarm tune with real processes on a simulated device: repeated, killed, interrupted and concurrent
+ * runs. */
 #include <ctype.h>
 #include <errno.h>
 #include <poll.h>
@@ -16,13 +17,15 @@
 
 #define DEADLINE_MS 60000
 
-#define HEAD       SHAPE_COLUMNS "\n"
-#define FORM       ",128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+#define HEAD SHAPE_COLUMNS "\n"
+#define FORM                                                                   \
+    ",128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
+    "QuantType.No,1,0\n"
 #define ROW(token) #token ",2048,768" FORM
 #define DIRTY(token) \
 #    token ",2048,768,128,8,Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False\n"
 
-/* The lock of a device is one of the machine, and tests run side by side: the ordinal is this process's. */
+/* Device locks are per machine and tests run in parallel: use an ordinal unique to this process. */
 static char device[160];
 
 static void setup(void)
@@ -36,19 +39,19 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* What the device does in the next run. */
-static void replant(const char *spec)
+/* Sets the behaviour of the device for the next run. */
+static void set_behaviour(const char *spec)
 {
     write_file(in_folder("spec.json"), spec);
 }
 
-/* Steps really take that long, so that there is a middle to be killed in, however late a busy machine lets the test see that
- * it has come; some go wrong. */
-static void plant(const char *spec)
+/* Uses a simulated device with this behaviour. Real step times leave the test time to act in the middle of a
+ * run, even on a busy machine. */
+static void use_behaviour(const char *spec)
 {
     char plain[64];
     mf_format(plain, sizeof(plain), "%s", device);
-    replant(spec);
+    set_behaviour(spec);
     mf_format(device, sizeof(device), "%s:%s", plain, in_folder("spec.json"));
 }
 
@@ -75,8 +78,8 @@ static int count_lines(const char *path)
     return n;
 }
 
-/* A number out of the farm's database, which is read beside its writer; 0 while there is none. */
-static int ask(const char *sql)
+/* Returns a number from the farm's database, which the farm is writing; 0 if there is none yet. */
+static int query_number(const char *sql)
 {
     sqlite3 *db = NULL;
     sqlite3_stmt *q = NULL;
@@ -95,29 +98,29 @@ static int ask(const char *sql)
 static void await(const char *sql, int least)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
-    while (ask(sql) < least) {
-        ck_assert_msg(mf_now_ms() < until, "%s stays below %d; it said:\n%s", sql, least,
+    while (query_number(sql) < least) {
+        ck_assert_msg(mf_now_ms() < until, "%s stays below %d; output:\n%s", sql, least,
                       read_file(in_folder("out")));
         (void)poll(NULL, 0, 5);
     }
 }
 
-/* The coordinator of a tune has gone once its lock is free. */
-static void await_farm_gone(void)
+/* Waits until the coordinator of a tune has released its lock. */
+static void await_farm_end(void)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
     int fd = open(in_folder("table.csv.moefarm/farm/lock"), O_RDWR | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        ck_assert_msg(errno == EWOULDBLOCK && mf_now_ms() < until, "moefarmd outlives its tune");
+        ck_assert_msg(errno == EWOULDBLOCK && mf_now_ms() < until, "moefarmd still runs after moefarm tune");
         (void)poll(NULL, 0, 5);
     }
     (void)close(fd);
 }
 
-/* ---- a whole run ---- */
+/* ---- a complete run ---- */
 
-START_TEST(tunes_what_is_missing)
+START_TEST(tunes_missing_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(2) ROW(1));
     struct ran r = moefarm("", TUNE("--batch", "1", "--sort", "True", NULL));
@@ -127,41 +130,41 @@ START_TEST(tunes_what_is_missing)
     assert_says(r.out, "Tuning Finished. tune 2 shapes");
     assert_says(r.out, "Successfully tuned shapes: 2");
     assert_says(r.out, "added");
-    /* --batch 1: one after the other, each a batch; --sort: by token */
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 2);
+    /* --batch 1: one batch per shape; --sort: by token */
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
     const char *table = read_file(in_folder("table.csv"));
     ck_assert_ptr_nonnull(strstr(table, "\ngfx942,304,1,2048"));
     ck_assert(strstr(table, "\ngfx942,304,1,2048") < strstr(table, "\ngfx942,304,2,2048"));
-    await_farm_gone();
-    /* Who checks it, its kernels' names too, finds nothing. */
+    await_farm_end();
+    /* csv check, of kernel names too, finds nothing */
     r = moefarm("", "csv", "check", in_folder("table.csv"), NULL);
     assert_code(r, 0);
-    assert_says(r.out, "1 file, 2 rows: nothing wrong\n");
+    assert_says(r.out, "1 file, 2 rows: no errors, no warnings\n");
 
-    /* Rows that AITER's tuner would tune for ever, for it compares their text */
+    /* Rows in other spellings: AITER's tuner compares text and would tune them again. */
     write_file(in_folder("shapes.csv"), HEAD DIRTY(1) DIRTY(2));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    assert_says(r.out, "0 shapes to tune, 2 are tuned already");
+    assert_says(r.out, "0 shapes to tune, 2 are already tuned");
     assert_says(r.out, "no shapes to be tuned, skip tuning");
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 2);
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 
-    /* --all tunes them anew; the same device says the same, and the row stays */
+    /* --all tunes them again; the device gives the same times, so the row is kept */
     r = moefarm("", TUNE("--all", "--last", NULL));
     assert_code(r, 0);
     assert_says(r.out, "1 shapes to tune");
     assert_says(r.out, "kept");
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 3);
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 3);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
 }
 END_TEST
 
-/* --iters: the samples behind a row's time; --shape_grouped: one device measures all of a shape, of two that are there;
- * --warmup goes to the workers. */
-START_TEST(measures_as_told)
+/* --iters: number of samples of a row; --shape_grouped: one of two devices measures all of a shape; --warmup
+ * is passed to the workers. */
+START_TEST(applies_measuring_options)
 {
     char two[400];
-    plant("{\"step_ms\":15}");
+    use_behaviour("{\"step_ms\":15}");
     mf_format(two, sizeof(two), "%s,sim:gfx942/304:%ld:%s", device, (long)getpid() % 40000 + 40000,
               in_folder("spec.json"));
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
@@ -171,28 +174,31 @@ START_TEST(measures_as_told)
     assert_code(r, 0);
     assert_says(read_file(in_folder("table.csv")), ",uniform,1,31,");
     ck_assert_int_eq(
-        ask("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL OR pipeline IS NOT NULL"), 1);
-    ck_assert_int_eq(ask("SELECT json_extract(options, '$.warmup') FROM batch"), 3);
+        query_number(
+            "SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL OR pipeline IS NOT NULL"),
+        1);
+    ck_assert_int_eq(query_number("SELECT json_extract(options, '$.warmup') FROM batch"), 3);
 
-    /* Without, both work on it: it is long enough for one of them to come late */
+    /* Without --shape_grouped both devices work on the shape; it takes long enough for both to start. */
     ck_assert_int_eq(unlink(in_folder("table.csv")), 0);
-    replant("{\"step_ms\":40,\"pipeline_ms\":2}");
+    set_behaviour("{\"step_ms\":40,\"pipeline_ms\":2}");
     r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
                 "--simulated", NULL);
     assert_code(r, 0);
-    ck_assert_int_eq(ask("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL AND task = 2"), 2);
+    ck_assert_int_eq(
+        query_number("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL AND task = 2"), 2);
 }
 END_TEST
 
-/* A shape that nothing right covers, and a row that is none: both are said, and the exit code is 1. */
-START_TEST(failures_are_told)
+/* A shape without a correct pipeline and an unreadable row: both are reported, and the exit code is 1. */
+START_TEST(reports_failures)
 {
-    plant("{\"faults\":[{\"match\":\"*\",\"fault\":\"wrong\"}]}");
+    use_behaviour("{\"faults\":[{\"match\":\"*\",\"fault\":\"wrong\"}]}");
     write_file(in_folder("shapes.csv"), HEAD ROW(2) "x,nan,96" FORM);
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 1);
     assert_says(r.err, "shapes.csv:3: token:");
-    assert_says(r.err, "shapes.csv:3: model_dim:"); /* two findings, one row */
+    assert_says(r.err, "shapes.csv:3: model_dim:"); /* two errors in one row */
     assert_says(r.out, "Failed shapes: 1");
     assert_says(r.out, "unreadable rows: 1");
     assert_says(r.out, "============= Repro CSV (1 failed shapes) =============");
@@ -200,16 +206,17 @@ START_TEST(failures_are_told)
     assert_says(r.out, "[Tuning not Finished]");
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
 
-    /* Handed in again it is tried again */
+    /* submitted again, it is tried again */
     r = moefarm("", TUNE(NULL));
     assert_code(r, 1);
     assert_says(r.out, "Failed shapes: 1");
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 2);
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 }
 END_TEST
 
-/* A tuned table handed in: the shapes of its rows, also of those that its tuner could not tune; but of a device class there is none. */
-START_TEST(shapes_of_a_tuned_table)
+/* A tuned table as input: the shapes of its rows are tuned, failed rows included. An invalid device class is
+ * an error. */
+START_TEST(reads_shapes_of_a_tuned_table)
 {
 #define FAILED(class, token)                                                                            \
     class "," token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
@@ -226,8 +233,8 @@ START_TEST(shapes_of_a_tuned_table)
 }
 END_TEST
 
-/* A row of somebody else's stays unless --all asks for it. */
-START_TEST(foreign_rows)
+/* A foreign row is kept unless --all is given. */
+START_TEST(keeps_foreign_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     write_file(in_folder("table.csv"), TUNED_COLUMNS
@@ -235,7 +242,7 @@ START_TEST(foreign_rows)
                "bfloat16,QuantType.No,1,0,32,0,1.0,theirs1,0.0%,1.0,theirs2,0.0%,2.0,0,0,0,1.0,1.0\n");
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    assert_says(r.out, "1 are tuned already");
+    assert_says(r.out, "1 are already tuned");
     r = moefarm("", TUNE("--all", NULL));
     assert_code(r, 0);
     assert_says(r.out, "replaced");
@@ -245,8 +252,9 @@ START_TEST(foreign_rows)
 }
 END_TEST
 
-/* -o2 has AITER's merged table, appended to; --compat its winner, which the recorded candidates give again without a farm. */
-START_TEST(additive_rule)
+/* -o2 appends AITER's merged table. --compat adds its winner; the recorded candidates reproduce the row
+ * without a farm. */
+START_TEST(reproduces_additive_rule)
 {
     static char winner[2048], profiles[160], candidates[160], replayed[160];
     mf_format(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
@@ -255,7 +263,7 @@ START_TEST(additive_rule)
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     struct ran r = moefarm("", TUNE("--compat", "-o2", profiles, NULL));
     assert_code(r, 0);
-    assert_says(r.out, "============= Additive rule beside the race =============");
+    assert_says(r.out, "============= Additive rule compared with the race =============");
     assert_says(r.out, " us end to end");
     int rows = count_lines(profiles);
     ck_assert_int_gt(rows, 3);
@@ -265,7 +273,7 @@ START_TEST(additive_rule)
     mf_format(winner, sizeof(winner), "%.*s", (int)strcspn(best, "\n"), best);
     ck_assert_msg(strstr(winner, "gfx942,304,2,2048,") == winner, "%s", winner);
 
-    /* Every measured candidate is in the recorded table; that gives the same row */
+    /* all measured candidates are recorded and give the same row */
     ck_assert_int_gt(count_lines(candidates), 50);
     r = moefarm("", "tune", "--compat", "--candidates", candidates, "-o", replayed, NULL);
     assert_code(r, 0);
@@ -278,8 +286,8 @@ START_TEST(additive_rule)
 }
 END_TEST
 
-/* What -o and -o2 name is tried before a farm is started. */
-START_TEST(an_output_that_cannot_be_written)
+/* -o and -o2 are checked before a farm is started. */
+START_TEST(checks_outputs_first)
 {
     static char nowhere[160], lock[160];
     mf_format(nowhere, sizeof(nowhere), "%s", in_folder("nodir/t.csv"));
@@ -303,8 +311,8 @@ START_TEST(an_output_that_cannot_be_written)
 }
 END_TEST
 
-/* A run whose table of that lock cannot be written any more from its middle on: it ends with 1. */
-static void fail_midway(const char *profiles, const char *lock, int n_before)
+/* Runs tune and makes the table with this lock unwritable during the run; the exit code must be 1. */
+static void fail_during_run(const char *profiles, const char *lock, int n_before)
 {
     int status;
     char sql[128];
@@ -317,42 +325,42 @@ static void fail_midway(const char *profiles, const char *lock, int n_before)
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", read_file(in_folder("out")));
     assert_says(read_file(in_folder("out")), "Tuning Error");
     ck_assert_int_eq(rmdir(lock), 0);
-    await_farm_gone();
+    await_farm_end();
 }
 
-/* A table that cannot be written ends the run; nothing is lost, for the same command writes it once it can be: also where
- * every row is in the table by then, and only what -o2 names is missing. */
-START_TEST(a_table_that_cannot_be_written)
+/* A table that cannot be written ends the run, and the same command writes it later. This also holds if all
+ * rows are in the table already and only the file of -o2 is incomplete. */
+START_TEST(resumes_after_write_failure)
 {
     static char profiles[160], lock[160], profiles_lock[180];
     mf_format(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
     mf_format(lock, sizeof(lock), "%s", in_folder("table.csv.lock"));
     mf_format(profiles_lock, sizeof(profiles_lock), "%s.lock", profiles);
-    plant("{\"step_ms\":25,\"pipeline_ms\":2}");
+    use_behaviour("{\"step_ms\":25,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
-    fail_midway(profiles, lock, 0);
+    fail_during_run(profiles, lock, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
     struct ran r = moefarm("", TUNE("-o2", profiles, NULL));
     assert_code(r, 0);
-    assert_says(r.out, "going on with batch 1 of an earlier run");
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 1);
+    assert_says(r.out, "resuming batch 1 of an earlier run");
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 1);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 
     int rows = count_lines(profiles);
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
-    fail_midway(profiles, profiles_lock, 1);
+    fail_during_run(profiles, profiles_lock, 1);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
     ck_assert_int_eq(count_lines(profiles), rows);
     r = moefarm("", TUNE("-o2", profiles, NULL));
     assert_code(r, 0);
-    assert_says(r.out, "going on with batch 2 of an earlier run");
+    assert_says(r.out, "resuming batch 2 of an earlier run");
     ck_assert_int_gt(count_lines(profiles), rows);
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 2);
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 }
 END_TEST
 
-/* What the farm refuses leaves nothing behind that a later run with other options would stumble over. */
-START_TEST(a_refused_submission)
+/* A refused submission leaves no record that would affect a later run with other options. */
+START_TEST(forgets_refused_submissions)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     struct ran r = moefarm("", TUNE("--routing", "bogus", NULL));
@@ -362,36 +370,35 @@ START_TEST(a_refused_submission)
     assert_code(r, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 
-    /* As a run that was killed in between leaves it */
+    /* the record of a run that was killed */
     write_file(in_folder("table.csv.moefarm/pending-1.000000001.json"),
                "{\"farm\":\"own\",\"options\":\"{}\",\"key\":\"k\",\"body\":\"{\\\"csv\\\":\\\"\\\","
                "\\\"odd\\\":1}\"}");
     r = moefarm("", TUNE("--all", NULL));
     assert_code(r, 0);
-    assert_says(r.out, "what the farm does not take; it is forgotten");
+    assert_says(r.out, "deleted the record of an earlier run with other options");
     ck_assert_int_ne(access(in_folder("table.csv.moefarm/pending-1.000000001.json"), F_OK), 0);
 }
 END_TEST
 
-/* A column that nobody knows is told of; one that is near to what makes another shape stops the run before it began. */
-START_TEST(a_column_that_there_is_not)
+/* An unknown column gives a warning. One whose name resembles a column that changes the shape ends the run at
+ * the start. */
+START_TEST(reports_unknown_columns)
 {
     write_file(in_folder("shapes.csv"), "frm," HEAD "limit:7," ROW(1));
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 2);
-    assert_says(r.err, "shapes.csv: there is no column 'frm', and the table has no form");
+    assert_says(r.err, "shapes.csv: unknown column 'frm', and the table has no form");
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
     write_file(in_folder("shapes.csv"), "act_limt," HEAD "7," ROW(1));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt', it is passed over");
+    assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt', it is not read");
 }
 END_TEST
 
-/* A batch is told of the rows that its own shapes look up, and where they are in the table; with --compare and none of them, of
- * none: what the farm itself knows of a key is not what is deployed. */
-/* The reason it is told is the last thing it does, each time: what it frees then has had a beginning. */
-START_TEST(compared_with_no_table)
+/* --compare without a tuned table fails with the reason. Repeated, since it frees its state on this path. */
+START_TEST(refuses_compare_without_table)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     write_file(in_folder("table.csv"), HEAD ROW(1));
@@ -403,27 +410,31 @@ START_TEST(compared_with_no_table)
 }
 END_TEST
 
-START_TEST(compared_with_what_it_looks_up)
+/* A batch gets the known rows of its own shapes, with their lines in the table. With --compare and no table
+ * it gets none: rows that the farm knows itself are not the deployed ones. */
+START_TEST(compares_with_known_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     r = moefarm("", TUNE("--all", "--compare", "--batch", "1", NULL));
     assert_code(r, 0);
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 3);
-    ck_assert_int_eq(ask("SELECT count(DISTINCT batch) FROM baseline_row"), 2);
-    ck_assert_int_eq(ask("SELECT sum(line) FROM baseline_row"), 2 + 3);
-    ck_assert_int_eq(ask("SELECT count(*) FROM promotion WHERE source = 'line 3 of the baseline'"), 1);
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 3);
+    ck_assert_int_eq(query_number("SELECT count(DISTINCT batch) FROM baseline_row"), 2);
+    ck_assert_int_eq(query_number("SELECT sum(line) FROM baseline_row"), 2 + 3);
+    ck_assert_int_eq(query_number("SELECT count(*) FROM promotion WHERE source = 'line 3 of the baseline'"),
+                     1);
 
     ck_assert_int_eq(unlink(in_folder("table.csv")), 0);
     r = moefarm("", TUNE("--last", "--compare", NULL));
     assert_code(r, 0);
-    assert_says(r.out, "nothing is known of this key");
+    assert_says(r.out, "no known row for this key");
 }
 END_TEST
 
-/* --compare measures the known row beside the new one; only --update_improved writes, and only what won. */
-START_TEST(compared)
+/* --compare compares the known row with the new one; only --update_improved writes, and only improved rows.
+ */
+START_TEST(compares_and_updates)
 {
     static char before[4096], damaged[4096];
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
@@ -437,7 +448,7 @@ START_TEST(compared)
     assert_says(r.out, "\nkept  gfx942/304  T2 H2048 I768 E128 k8 bf16: ");
     ck_assert_str_eq(read_file(in_folder("table.csv")), before);
 
-    /* A known row that does not run any more loses; without --update_improved the table stays */
+    /* A known row that no longer runs loses; without --update_improved the table is unchanged. */
     mf_format(damaged, sizeof(damaged), "%s", before);
     char *step = strstr(damaged, "sim:sim_");
     ck_assert_ptr_nonnull(step);
@@ -456,9 +467,9 @@ START_TEST(compared)
 }
 END_TEST
 
-/* A row of AITER's own can be compared with nothing. That is said before anything is tuned, its shape costs nothing, its row stays, and
- * the rest is tuned. */
-START_TEST(compared_with_somebody_elses_row)
+/* A row of AITER cannot be compared. This is reported before tuning starts, its shape is not measured, the
+ * row is kept, and the other shapes are tuned. */
+START_TEST(skips_rows_of_aiter)
 {
     static const char table[] = TUNED_COLUMNS
         "\ngfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
@@ -468,9 +479,9 @@ START_TEST(compared_with_somebody_elses_row)
     struct ran r = moefarm("", TUNE("--all", "--compare", "--update_improved", NULL));
     assert_code(r, 1);
     assert_says(r.out, "table.csv:2: gfx942/304  T2 H2048 I768 E128 k8 bf16: ck_one\n");
-    const char *told = strstr(r.out, "1 of 2 shapes will not be tuned"),
+    const char *notice = strstr(r.out, "1 of 2 shapes will not be tuned"),
                *begun = strstr(r.out, "starting a farm");
-    ck_assert_msg(told && begun && told < begun, "%s", r.out);
+    ck_assert_msg(notice && begun && notice < begun, "%s", r.out);
     assert_says(r.out, "Successfully tuned shapes: 1");
     assert_says(r.out, "untuned shapes: 1\ngfx942/304  T2 H2048 I768 E128 k8 bf16: no config: the known row "
                        "names no pipeline");
@@ -478,24 +489,24 @@ START_TEST(compared_with_somebody_elses_row)
     assert_says(read_file(in_folder("table.csv")), "ck_one");
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
     ck_assert_int_eq(
-        ask("SELECT count(*) FROM unit u JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape"
-            " WHERE s.token = 2"),
+        query_number("SELECT count(*) FROM unit u JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape"
+                     " WHERE s.token = 2"),
         0);
-    /* As was said: */
+    /* with --all alone the row is replaced */
     r = moefarm("", TUNE("--all", NULL));
     assert_code(r, 0);
     ck_assert_ptr_null(strstr(read_file(in_folder("table.csv")), "ck_one"));
 }
 END_TEST
 
-/* A farm that is there: nothing is started, and a run that was killed follows its batch again, which went on. */
-START_TEST(on_a_named_farm)
+/* With an existing farm no farm is started, and a repeated run continues the batch of a killed run. */
+START_TEST(uses_an_existing_farm)
 {
     struct farm farm;
     char url[64], spec[400], state[160];
     int status;
     mf_format(spec, sizeof(spec), "%s:%s", device, in_folder("spec.json"));
-    replant("{\"step_ms\":15,\"pipeline_ms\":2}");
+    set_behaviour("{\"step_ms\":15,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     farm_start(&farm, 200);
     farm_start_worker(&farm, 0, (const char *const[]){"--device", spec, NULL});
@@ -511,7 +522,7 @@ START_TEST(on_a_named_farm)
     struct ran r = moefarm(url, "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"),
                            "--simulated", "--state", state, "--classes", "gfx942/304", NULL);
     assert_code(r, 0);
-    assert_says(r.out, "going on with batch 1 of an earlier run");
+    assert_says(r.out, "resuming batch 1 of an earlier run");
     ck_assert_ptr_null(strstr(r.out, "starting a farm"));
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
     ck_assert_int_ne(access(in_folder("table.csv.moefarm"), F_OK), 0);
@@ -519,8 +530,8 @@ START_TEST(on_a_named_farm)
 }
 END_TEST
 
-/* What cuts K of a task's steps, and of its rejections, by name. */
-static int count_cutting(struct farm *f, int task, const char *list, const char *says)
+/* Number of the task's steps or rejections with split-K; message: substring of their reason, or NULL. */
+static int count_split_k(struct farm *f, int task, const char *list, const char *message)
 {
     char path[128];
     int n = 0;
@@ -529,13 +540,13 @@ static int count_cutting(struct farm *f, int task, const char *list, const char 
     const cJSON *item;
     cJSON_ArrayForEach (item, mf_json_array(page, "items")) {
         const char *name = farm_text(item, strcmp(list, "steps") == 0 ? "name" : "kernel");
-        n += strstr(name, "_sk") && (!says || strstr(farm_text(item, "reason"), says));
+        n += strstr(name, "_sk") && (!message || strstr(farm_text(item, "reason"), message));
     }
     return n;
 }
 
-/* --no-splitK, as the batch has it: on the CPU, whose tiled kernels come with K cut where that may pay. */
-START_TEST(split_k_is_left_out)
+/* --no-splitK as a batch option, on the CPU, whose tile family offers split-K. */
+START_TEST(omits_split_k)
 {
     static const char csv[] = HEAD
         "1,4096,64,8,1,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
@@ -544,97 +555,98 @@ START_TEST(split_k_is_left_out)
     farm_start_worker(&farm, 0, (const char *const[]){"--device", "cpu:0", "--families", "tile", NULL});
     farm_wait_workers(&farm, 1);
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate"));
-    int with = count_cutting(&farm, 1, "steps", NULL);
+    int with = count_split_k(&farm, 1, "steps", NULL);
     ck_assert_int_gt(with, 0);
-    ck_assert_int_eq(count_cutting(&farm, 1, "rejections", "leaves that out (split_k)"), 0);
+    ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "(split_k)"), 0);
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0"));
-    ck_assert_int_eq(count_cutting(&farm, 2, "rejections", "leaves that out (split_k)"), with);
-    /* What a batch leaves out is no reason of others that share what the shape is offered, before or after it */
+    ck_assert_int_eq(count_split_k(&farm, 2, "rejections", "(split_k)"), with);
+    /* An option of one batch does not appear as a reason in others that share the enumeration. */
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&no_fuse=gemm1%2Bact"));
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0&seed=2"));
-    ck_assert_int_eq(count_cutting(&farm, 1, "rejections", "batch "), 0);
-    ck_assert_int_eq(count_cutting(&farm, 2, "rejections", "batch 2 leaves that out (split_k)"), with);
-    ck_assert_int_eq(count_cutting(&farm, 3, "rejections", "(split_k)"), 0);
-    ck_assert_int_eq(count_cutting(&farm, 4, "rejections", "batch 4 leaves that out (split_k)"), with);
-    ck_assert_int_eq(count_cutting(&farm, 4, "rejections", "batch 2"), 0);
+    ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "batch "), 0);
+    ck_assert_int_eq(count_split_k(&farm, 2, "rejections", "is disabled for batch 2 (split_k)"), with);
+    ck_assert_int_eq(count_split_k(&farm, 3, "rejections", "(split_k)"), 0);
+    ck_assert_int_eq(count_split_k(&farm, 4, "rejections", "is disabled for batch 4 (split_k)"), with);
+    ck_assert_int_eq(count_split_k(&farm, 4, "rejections", "batch 2"), 0);
     farm_stop(&farm);
 }
 END_TEST
 
-/* ---- killed, interrupted ---- */
+/* ---- killed and interrupted runs ---- */
 
-/* It goes on at the candidate: the batch is the same, and no step is measured again but what was on its way. */
-START_TEST(resumes_where_it_was_killed)
+/* A repeated run continues the same batch; only steps that were in flight are measured again. */
+START_TEST(resumes_after_kill)
 {
     static const char measured[] = "SELECT count(*) FROM result WHERE step IS NOT NULL";
     int status;
 
-    plant("{\"step_ms\":40,\"pipeline_ms\":2}");
+    use_behaviour("{\"step_ms\":40,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     pid_t pid = start_tune("", TUNE(NULL));
     await(measured, 20);
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    await_farm_gone();
-    int before = ask(measured);
+    await_farm_end();
+    int before = query_number(measured);
     ck_assert_int_ge(before, 20);
-    ck_assert_msg(ask("SELECT count(*) FROM config") == 0, "it was over before it was killed");
+    ck_assert_msg(query_number("SELECT count(*) FROM config") == 0, "the run ended before the kill");
 
-    replant("{}");
+    set_behaviour("{}");
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    assert_says(r.out, "going on with batch 1 of an earlier run");
+    assert_says(r.out, "resuming batch 1 of an earlier run");
     assert_says(r.out, "Successfully tuned shapes: 2");
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch"), 1);
-    int again = ask("SELECT count(*) - count(DISTINCT step) FROM result WHERE step IS NOT NULL");
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 1);
+    int again = query_number("SELECT count(*) - count(DISTINCT step) FROM result WHERE step IS NOT NULL");
     ck_assert_msg(again <= 2, "%d of %d steps were measured again", again, before);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
-    /* Nothing is left to go on with */
+    /* nothing is left to continue */
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
     ck_assert_ptr_null(strstr(r.out, "going on"));
 }
 END_TEST
 
-/* A row is in the table as soon as its shape is done: what comes after loses nothing of it. */
-START_TEST(rows_come_one_by_one)
+/* A row is written as soon as its shape is done. */
+START_TEST(writes_rows_one_by_one)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
     int status;
 
-    plant("{\"step_ms\":20,\"pipeline_ms\":2}");
+    use_behaviour("{\"step_ms\":20,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2) ROW(4));
     pid_t pid = start_tune("", TUNE("--batch", "1", NULL));
     while (count_lines(in_folder("table.csv")) < 2) {
-        ck_assert_msg(mf_now_ms() < until, "no row comes; it said:\n%s", read_file(in_folder("out")));
+        ck_assert_msg(mf_now_ms() < until, "no row in time; output:\n%s", read_file(in_folder("out")));
         (void)poll(NULL, 0, 5);
     }
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    await_farm_gone();
+    await_farm_end();
     int rows = count_lines(in_folder("table.csv")) - 1;
-    ck_assert_msg(rows < 3, "it was over before it was killed");
-    replant("{}");
+    ck_assert_msg(rows < 3, "the run ended before the kill");
+    set_behaviour("{}");
     struct ran r = moefarm("", TUNE("--batch", "1", NULL));
     assert_code(r, 0);
     char tuned[64];
-    mf_format(tuned, sizeof(tuned), "%d shapes to tune, %d are tuned already", 3 - rows, rows);
+    mf_format(tuned, sizeof(tuned), "%d shapes to tune, %d are already tuned", 3 - rows, rows);
     assert_says(r.out, tuned);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 4);
 }
 END_TEST
 
-/* Ctrl-C: what is done is in the table, the farm has ended, and the same command goes on. Another set of options does not. */
-START_TEST(interrupted)
+/* SIGINT: finished rows are in the table, the farm has ended, and the same command continues. With other
+ * options the batch is cancelled. */
+START_TEST(resumes_after_sigint)
 {
     int status;
 
-    plant("{\"step_ms\":40,\"pipeline_ms\":2}");
+    use_behaviour("{\"step_ms\":40,\"pipeline_ms\":2}");
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     pid_t pid = start_tune("", TUNE("--mp", "1", NULL));
     await("SELECT count(*) FROM result WHERE step IS NOT NULL", 5);
 
-    /* A second one on the same table is refused while the first works */
+    /* a second run on the same table is refused */
     char *argv[] = {(char *)MOEFARM,
                     (char *)"tune",
                     (char *)"-i",
@@ -653,20 +665,20 @@ START_TEST(interrupted)
     posix_spawn_file_actions_destroy(&actions);
     ck_assert_int_eq(waitpid(second, &status, 0), second);
     ck_assert_int_eq(WEXITSTATUS(status), 1);
-    assert_says(read_file(in_folder("err2")), "another moefarm tune, process ");
+    assert_says(read_file(in_folder("err2")), "locked by another moefarm tune, process ");
 
     ck_assert_int_eq(kill(pid, SIGINT), 0);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
     assert_says(read_file(in_folder("out")), "Tuning Interrupted");
-    assert_says(read_file(in_folder("out")), "the same command goes on where this one stopped");
-    await_farm_gone();
+    assert_says(read_file(in_folder("out")), "run the same command again to continue");
+    await_farm_end();
 
-    replant("{}");
+    set_behaviour("{}");
     struct ran r = moefarm("", TUNE("--errRatio", "0.05", NULL));
     assert_code(r, 0);
-    assert_says(r.out, "batch 1 of an earlier run had other options; it is cancelled");
-    ck_assert_int_eq(ask("SELECT count(*) FROM batch WHERE state = 'cancelled'"), 1);
+    assert_says(r.out, "cancelling batch 1 of an earlier run, which had other options");
+    ck_assert_int_eq(query_number("SELECT count(*) FROM batch WHERE state = 'cancelled'"), 1);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
 }
 END_TEST
@@ -677,25 +689,25 @@ int main(void)
     TCase *tc = tcase_create("tune");
     tcase_set_timeout(tc, 150);
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, tunes_what_is_missing);
-    tcase_add_test(tc, measures_as_told);
-    tcase_add_test(tc, failures_are_told);
-    tcase_add_test(tc, shapes_of_a_tuned_table);
-    tcase_add_test(tc, foreign_rows);
-    tcase_add_test(tc, additive_rule);
-    tcase_add_test(tc, an_output_that_cannot_be_written);
-    tcase_add_test(tc, a_table_that_cannot_be_written);
-    tcase_add_test(tc, a_refused_submission);
-    tcase_add_test(tc, a_column_that_there_is_not);
-    tcase_add_test(tc, compared_with_no_table);
-    tcase_add_test(tc, compared_with_what_it_looks_up);
-    tcase_add_test(tc, compared_with_somebody_elses_row);
-    tcase_add_test(tc, compared);
-    tcase_add_test(tc, on_a_named_farm);
-    tcase_add_test(tc, split_k_is_left_out);
-    tcase_add_test(tc, resumes_where_it_was_killed);
-    tcase_add_test(tc, rows_come_one_by_one);
-    tcase_add_test(tc, interrupted);
+    tcase_add_test(tc, tunes_missing_rows);
+    tcase_add_test(tc, applies_measuring_options);
+    tcase_add_test(tc, reports_failures);
+    tcase_add_test(tc, reads_shapes_of_a_tuned_table);
+    tcase_add_test(tc, keeps_foreign_rows);
+    tcase_add_test(tc, reproduces_additive_rule);
+    tcase_add_test(tc, checks_outputs_first);
+    tcase_add_test(tc, resumes_after_write_failure);
+    tcase_add_test(tc, forgets_refused_submissions);
+    tcase_add_test(tc, reports_unknown_columns);
+    tcase_add_test(tc, refuses_compare_without_table);
+    tcase_add_test(tc, compares_with_known_rows);
+    tcase_add_test(tc, skips_rows_of_aiter);
+    tcase_add_test(tc, compares_and_updates);
+    tcase_add_test(tc, uses_an_existing_farm);
+    tcase_add_test(tc, omits_split_k);
+    tcase_add_test(tc, resumes_after_kill);
+    tcase_add_test(tc, writes_rows_one_by_one);
+    tcase_add_test(tc, resumes_after_sigint);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

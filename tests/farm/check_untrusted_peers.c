@@ -1,6 +1,6 @@
-/* Who comes to a farm and does not belong: peers of another version of the protocol, a second worker for a device or a name,
- * connections that stay silent, and ten thousand of them. Each is refused in words that both sides can read, and those who belong notice nothing. Real
- * processes; the peers of other versions are of cardboard. */
+/* Untrusted or faulty peers of a farm: peers with another protocol version, a second worker for a device or a
+ * name, floods, silent connections, and ten thousand connections. Each is refused with a reason, and
+ * legitimate clients are not affected. Uses real processes, and fake peers for other versions. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include "support/farm/http_client.h"
 #include "support/mf_check.h"
 
-#define BEAT_MS       20000 /* who works is not lost by this machine being busy */
+#define BEAT_MS       20000 /* a busy machine must not lose its worker */
 #define N_CONNECTIONS 10000
 #define HTTP_LIMIT    512 /* server/http/http.c */
 
@@ -46,7 +46,7 @@ static void run_batch(const char *query)
 
 static const int versions[] = {MF_WIRE_VERSION - 1, MF_WIRE_VERSION + 1};
 
-/* A HELLO of another version: a header whose magic and version are where they always are, and nothing else is known. */
+/* Sends a HELLO of another version: only magic and version are at known offsets. */
 static void send_other(void *socket, int version)
 {
     const unsigned char header[] = {'M', 'F', (unsigned char)version, 0, 1, 2, 3};
@@ -54,9 +54,9 @@ static void send_other(void *socket, int version)
     ck_assert_int_ge(zmq_send(socket, "{}", 2, 0), 0);
 }
 
-START_TEST(worker_of_another_version)
+START_TEST(refuses_other_worker_version)
 {
-    char endpoint[64], said[96], answer[512] = "";
+    char endpoint[64], expected[96], answer[512] = "";
     int wait_ms = 20000, none = 0;
     farm_start(&farm, BEAT_MS);
     start_worker(0, "sim:gfx942/304:0", NULL);
@@ -75,20 +75,21 @@ START_TEST(worker_of_another_version)
     ck_assert_int_eq(mf_wire_decode(header, (size_t)n, &decoded, &version), 0);
     ck_assert_int_eq(decoded.type, MF_MESSAGE_REFUSE);
     ck_assert_int_gt(zmq_recv(socket, answer, sizeof(answer) - 1, 0), 0);
-    ck_assert_msg(strstr(answer, "\"version\"") && strstr(answer, "speaks version 1 only"), "%s", answer);
-    (void)snprintf(said, sizeof(said), "a worker that speaks version %d of the protocol is refused",
+    ck_assert_msg(strstr(answer, "\"version\"") && strstr(answer, "speaks protocol version 1 only"), "%s",
+                  answer);
+    (void)snprintf(expected, sizeof(expected), "refused a worker that speaks protocol version %d",
                    versions[_i]);
-    farm_wait_log(&farm, "moefarmd.log", said);
-    ck_assert_int_eq(farm_log_count(&farm, "moefarmd.log", said), 1);
+    farm_wait_log(&farm, "moefarmd.log", expected);
+    ck_assert_int_eq(farm_log_count(&farm, "moefarmd.log", expected), 1);
     run_batch("&classes=gfx942/304");
     (void)zmq_close(socket);
     (void)zmq_ctx_term(zmq);
 }
 END_TEST
 
-START_TEST(coordinator_of_another_version)
+START_TEST(logs_other_coordinator_version)
 {
-    char endpoint[64], said[96], id[64], rest[4096];
+    char endpoint[64], expected[96], id[64], rest[4096];
     int wait_ms = 20000, none = 0;
     size_t len = sizeof(endpoint);
     farm_make(&farm);
@@ -99,7 +100,7 @@ START_TEST(coordinator_of_another_version)
     ck_assert_int_eq(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &len), 0);
     farm.hub = (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
     start_worker(0, "sim:gfx942/304:0", NULL);
-    /* Two of its HELLOs: it stays and asks on, and says what is wrong once */
+    /* Two HELLOs: the worker stays and repeats HELLO, and logs the reason once. */
     for (int i = 0; i < 2; i++) {
         int n = zmq_recv(socket, id, sizeof(id), 0);
         ck_assert_int_gt(n, 0);
@@ -108,50 +109,50 @@ START_TEST(coordinator_of_another_version)
         ck_assert_int_ge(zmq_send(socket, id, (size_t)n, ZMQ_SNDMORE), 0);
         send_other(socket, versions[_i]);
     }
-    (void)snprintf(said, sizeof(said), "speaks version %d of the protocol and this worker version %d",
+    (void)snprintf(expected, sizeof(expected), "speaks protocol version %d, this worker version %d",
                    versions[_i], MF_WIRE_VERSION);
-    farm_wait_log(&farm, "worker0.log", said);
-    ck_assert_int_eq(farm_log_count(&farm, "worker0.log", said), 1);
+    farm_wait_log(&farm, "worker0.log", expected);
+    ck_assert_int_eq(farm_log_count(&farm, "worker0.log", expected), 1);
     ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
     (void)zmq_close(socket);
     (void)zmq_ctx_term(zmq);
 }
 END_TEST
 
-/* ---- claims ---- */
+/* ---- device and name conflicts ---- */
 
-/* Two workers for one device, and two of one name, on one host: the second ends, and says who has it. */
-START_TEST(claims)
+/* Two workers for one device, or with one name, on one host: the second ends and names the holder. */
+START_TEST(refuses_second_worker)
 {
     char holder[64];
     farm_start(&farm, BEAT_MS);
     start_worker(0, "sim:gfx942/304:0", NULL);
     farm_wait_workers(&farm, 1);
-    (void)snprintf(holder, sizeof(holder), "is held by the worker with pid %ld", (long)farm.workers[0]);
+    (void)snprintf(holder, sizeof(holder), "is in use by the worker with pid %ld", (long)farm.workers[0]);
     start_worker(1, "sim:gfx942/304:0", NULL);
     ck_assert_int_eq(farm_wait_end(&farm.workers[1]), 1);
     farm_wait_log(&farm, "worker1.log", holder);
     start_worker(2, "sim:gfx942/304:2", "w0");
     ck_assert_int_eq(farm_wait_end(&farm.workers[2]), 1);
-    farm_wait_log(&farm, "worker2.log", "another worker of this name has it");
+    farm_wait_log(&farm, "worker2.log", "in use by another worker of this name");
     run_batch("&classes=gfx942/304");
-    ck_assert_int_eq(farm_ask(&farm, "SELECT count(*) FROM worker"), 1);
+    ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM worker"), 1);
 }
 END_TEST
 
-/* ---- too much ---- */
+/* ---- floods ---- */
 
 #define N_FLOOD 20000
-/* Under AddressSanitizer 48 took longer to read than a batch may, and nothing is held against its limit */
+/* under AddressSanitizer 48 take longer to parse than the batch timeout; memory is not limited there */
 #ifdef __SANITIZE_ADDRESS__
 #    define N_LONGEST 4
 #else
 #    define N_LONGEST 36
 #endif
-#define FLOOD_KIB_MAX \
-    (192 << 10) /* what the batches take, and more; 10,000 of the small ones would be 160 MiB beside */
+/* Above the batches' own use; buffering 10,000 of the small messages would take 160 MiB more. */
+#define FLOOD_KIB_MAX (192 << 10)
 
-/* The kilobytes of memory that the process has had at most. */
+/* Returns the peak resident memory of the process in KiB. */
 static long peak_kib(pid_t pid)
 {
     char path[64], line[256];
@@ -167,18 +168,18 @@ static long peak_kib(pid_t pid)
     return kib;
 }
 
-/* A stranger's flood of messages that mean nothing: 312 MiB in messages of 16 KiB, and 288 MiB in the longest there are, of
- * values that take far longer to read than to send. A message that is read and one that is told of may be in memory as values, of
- * 32 times their length, beside what waits. */
+/* Floods of meaningless messages: 312 MiB in messages of 16 KiB, and 288 MiB in messages of the maximum
+ * length, whose values take far longer to parse than to send. Two parsed messages may be in memory at a time,
+ * at 32 times their length, plus the queue. */
 static const struct {
     size_t len;
     int n;
     long most_kib;
 } floods[] = {{16 << 10, N_FLOOD, FLOOD_KIB_MAX}, {MF_WIRE_BODY_MAX, N_LONGEST, 700 << 10}};
 
-/* And another's one message beyond the ceiling, which
- * ends its connection: the hub takes them as fast as it reads them and keeps none, and who works goes on. */
-START_TEST(flood)
+/* Another peer sends a message above the maximum length, which ends its connection. The hub reads the flood
+ * as fast as it can and keeps none of it, and the worker continues. */
+START_TEST(survives_a_flood)
 {
     static char large[MF_WIRE_BODY_MAX + 1], flooding[MF_WIRE_BODY_MAX];
     uint8_t header[MF_WIRE_HEADER_SIZE];
@@ -217,8 +218,7 @@ START_TEST(flood)
     ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
     long more = peak_kib(farm.daemon) - before;
 #ifdef __SANITIZE_ADDRESS__
-    printf("not held against its limit: %ld KiB more, of which AddressSanitizer keeps what was freed\n",
-           more);
+    printf("not checked: %ld KiB more, which includes freed memory kept by AddressSanitizer\n", more);
 #else
     printf("flood %d: %ld KiB more\n", _i, more);
     ck_assert_msg(more < floods[_i].most_kib, "%ld KiB more", more);
@@ -230,32 +230,33 @@ START_TEST(flood)
 }
 END_TEST
 
-/* ---- silence ---- */
+/* ---- silent connections ---- */
 
-/* What each says before it falls silent, in the middle of ZeroMQ's greeting and behind it. */
+/* Number of bytes sent before the silence: within the ZeroMQ greeting, and all of it. */
 static const unsigned char greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
-static const size_t says[] = {0, 5, 12, sizeof(greeting)};
+static const size_t sent_bytes[] = {0, 5, 12, sizeof(greeting)};
 
-/* Connections that never get through the handshake end by the hub's doing, and those who work notice nothing. */
-START_TEST(silent_strangers)
+/* The hub closes connections that do not complete the handshake; the worker is not affected. */
+START_TEST(closes_silent_connections)
 {
-    int fds[MF_ARRAY_LEN(says)];
-    char heard[256];
+    int fds[MF_ARRAY_LEN(sent_bytes)];
+    char received[256];
     farm_start(&farm, BEAT_MS);
     start_worker(0, "sim:gfx942/304:0", NULL);
     farm_wait_workers(&farm, 1);
-    for (size_t i = 0; i < MF_ARRAY_LEN(says); i++) {
+    for (size_t i = 0; i < MF_ARRAY_LEN(sent_bytes); i++) {
         fds[i] = http_connect(farm.hub);
         ck_assert_int_ge(fds[i], 0);
-        ck_assert_int_eq(send(fds[i], greeting, says[i], MSG_NOSIGNAL), (ssize_t)says[i]);
+        ck_assert_int_eq(send(fds[i], greeting, sent_bytes[i], MSG_NOSIGNAL), (ssize_t)sent_bytes[i]);
     }
     run_batch("&classes=gfx942/304");
-    for (size_t i = 0; i < MF_ARRAY_LEN(says); i++) {
+    for (size_t i = 0; i < MF_ARRAY_LEN(sent_bytes); i++) {
         ssize_t n;
-        do { /* the hub's own greeting comes first */
+        do { /* the hub sends its greeting first */
             struct pollfd p = {.fd = fds[i], .events = POLLIN};
-            ck_assert_msg(poll(&p, 1, FARM_DEADLINE_MS) == 1, "one who said %zu bytes stays", says[i]);
-            n = recv(fds[i], heard, sizeof(heard), 0);
+            ck_assert_msg(poll(&p, 1, FARM_DEADLINE_MS) == 1, "the connection with %zu bytes is still open",
+                          sent_bytes[i]);
+            n = recv(fds[i], received, sizeof(received), 0);
         } while (n > 0);
         ck_assert_msg(n == 0 || errno == ECONNRESET, "%s", strerror(errno));
         (void)close(fds[i]);
@@ -280,8 +281,9 @@ static int n_descriptors(pid_t pid)
     return n;
 }
 
-/* On a connection that was there before. Silence ends it (server/http/http.c, 30 s), so it is asked on between whatever takes long. */
-static void ask_on(int fd)
+/* Sends a request on an existing connection. Call it regularly: moefarmd closes idle connections
+ * (server/http/http.c, 30 s). */
+static void check_connection(int fd)
 {
     http_sends(fd, "GET /api/v1/batches HTTP/1.1\r\nHost: localhost\r\n\r\n");
     struct http_reply r = http_read(fd, 0);
@@ -289,7 +291,8 @@ static void ask_on(int fd)
     http_reply_free(&r);
 }
 
-/* Begun, not waited for: those that the server does not take stay on their way. Who is there is served meanwhile. */
+/* Starts all connections without waiting: those the server does not accept stay pending. The kept connection
+ * is served meanwhile. */
 static void connect_all(int port, int *fds, int kept)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
@@ -300,7 +303,7 @@ static void connect_all(int port, int *fds, int kept)
         ck_assert_msg(fds[i] >= 0, "%d: %s", i, strerror(errno));
         ck_assert(connect(fds[i], (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EINPROGRESS);
         if (i % 500 == 0)
-            ask_on(kept);
+            check_connection(kept);
     }
 }
 
@@ -318,9 +321,9 @@ static void set_descriptors(rlim_t n)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-/* At the port of people, or of workers: the limit is respected, who is there is served, and afterwards everybody is. The farm
- * is started with the few descriptors that a login shell gives. */
-START_TEST(ten_thousand_connections)
+/* At the HTTP port or the hub's port: the limit holds, existing connections are served, and afterwards all
+ * are. The farm starts with the default descriptor limit of a login shell. */
+START_TEST(survives_10000_connections)
 {
     static int fds[N_CONNECTIONS];
     bool http = _i == 0;
@@ -340,16 +343,16 @@ START_TEST(ten_thousand_connections)
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     int kept = http_connect(farm.http);
     ck_assert_int_ge(kept, 0);
-    ask_on(kept);
+    check_connection(kept);
     connect_all(http ? farm.http : farm.hub, fds, kept);
     for (int i = 0; i < 20; i++)
-        ask_on(kept);
+        check_connection(kept);
     if (http)
         ck_assert_int_le(n_descriptors(farm.daemon), HTTP_LIMIT + 100);
-    ask_on(kept);
+    check_connection(kept);
     (void)close(kept);
     if (!http)
-        farm_wait_done(&farm, batch); /* people are served while strangers hold the other port */
+        farm_wait_done(&farm, batch); /* HTTP works while the connections hold the hub's port */
     close_all(fds);
     farm_wait_done(&farm, batch);
     farm_audit(&farm, batch, &(struct farm_keys){0});
@@ -368,14 +371,14 @@ int main(void)
     Suite *suite = suite_create("strangers");
     TCase *tc = tcase_create("strangers");
     tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_loop_test(tc, worker_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
-    tcase_add_loop_test(tc, coordinator_of_another_version, 0, (int)MF_ARRAY_LEN(versions));
-    tcase_add_test(tc, claims);
-    tcase_add_test(tc, silent_strangers);
-    tcase_add_loop_test(tc, flood, 0, (int)MF_ARRAY_LEN(floods));
+    tcase_add_loop_test(tc, refuses_other_worker_version, 0, (int)MF_ARRAY_LEN(versions));
+    tcase_add_loop_test(tc, logs_other_coordinator_version, 0, (int)MF_ARRAY_LEN(versions));
+    tcase_add_test(tc, refuses_second_worker);
+    tcase_add_test(tc, closes_silent_connections);
+    tcase_add_loop_test(tc, survives_a_flood, 0, (int)MF_ARRAY_LEN(floods));
     TCase *optional = mf_check_optional(suite, 120);
     tcase_add_checked_fixture(optional, NULL, stop);
-    tcase_add_loop_test(optional, ten_thousand_connections, 0, 2);
+    tcase_add_loop_test(optional, survives_10000_connections, 0, 2);
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -1,4 +1,4 @@
-/* What every fuzz target has: the entry, and a check that stays on in every build and says what it found. */
+/* Shared by all fuzz targets: the entry point, and an assertion that is enabled in every build. */
 #pragma once
 
 #include <errno.h>
@@ -10,11 +10,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* errno's text tells only of a call that just gave an error. */
-#define MF_MUST(truth)                                                                                       \
-    do {                                                                                                     \
-        if (!(truth)) {                                                                                      \
-            fprintf(stderr, "does not hold: %s:%d: %s (%s)\n", __FILE__, __LINE__, #truth, strerror(errno)); \
-            abort();                                                                                         \
-        }                                                                                                    \
+/* The text of errno is meaningful only after a failed call. */
+#define MF_MUST(truth)                                                                                      \
+    do {                                                                                                    \
+        if (!(truth)) {                                                                                     \
+            fprintf(stderr, "check failed: %s:%d: %s (%s)\n", __FILE__, __LINE__, #truth, strerror(errno)); \
+            abort();                                                                                        \
+        }                                                                                                   \
     } while (0)

@@ -1,10 +1,11 @@
-/* What people submit. The first line of an input is the query, after "json" or "csv" for the type of the body, which is the rest:
+/* Fuzzes submissions. The first line of an input is "json" or "csv", the type of the body, and the query; the
+ * rest is the body:
  *
  *     csv topk=4&name=nightly
  *     token,model_dim,…
  *
- * What is taken is a batch whose every text prints and parses to the same; what is refused is a problem in JSON that names the
- * place. */
+ * Every text of an accepted batch must parse back to the same value. A rejection must be a JSON problem that
+ * names the location. */
 #include <string.h>
 
 #include "common/base/cleanup.h"
@@ -20,7 +21,7 @@ static struct mf_request *request_of(const char *text, size_t size)
     MF_MUST(r);
     const char *line_end = memchr(text, '\n', size);
     size_t line = line_end ? (size_t)(line_end - text) : size, body = line_end ? line + 1 : size;
-    /* no query that is not UTF-8 gets past HTTP */
+    /* the HTTP server accepts only UTF-8 queries */
     for (size_t i = 0; i < line; i++) {
         if ((unsigned char)text[i] >= 0x80)
             line = i;

@@ -1,5 +1,6 @@
-/* What any program may say that was started as a runner: lines of JSON on a socket, in pieces, with descriptors or without.
- * The first byte says where the pieces are cut, the second how many descriptors each brings, or whether one comes many times. */
+/* Fuzzes the messages of a runner, which may be any program: lines of JSON on a socket, sent in pieces, with
+ * or without file descriptors. The first byte of an input selects where the pieces are cut, the second how
+ * many descriptors accompany each piece and how often one piece is sent. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -34,12 +35,12 @@ static void send_piece(int fd, const uint8_t *data, size_t size, int n_fds)
                                  .cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int))};
         memcpy(CMSG_DATA(head), fds, (size_t)n_fds * sizeof(int));
     }
-    /* to one that takes no more nothing is said */
+    /* the receiver may have stopped reading */
     MF_MUST(size == 0 || sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 0);
 }
 
-/* A message that was taken can be sent on, and arrives as it is. */
-static void pass_on(const cJSON *message)
+/* An accepted message can be forwarded and arrives unchanged. */
+static void check_forwarding(const cJSON *message)
 {
     struct mf_channel from, to;
     int pair[2];
@@ -56,7 +57,7 @@ static void pass_on(const cJSON *message)
     _cleanup_(mf_freep) char *two = mf_json_print(again);
     MF_MUST(one && two && strcmp(one, two) == 0);
     cJSON_Delete(again);
-    /* One of many goes with the next one at the latest */
+    /* mf_channel_send_many may delay a message until the next send */
     MF_MUST(mf_channel_send_many(&from, message) == 0 && mf_channel_send_wait(&from, message, -1) == 0);
     for (int i = 0; i < 2; i++) {
         again = NULL;
@@ -68,7 +69,7 @@ static void pass_on(const cJSON *message)
     mf_channel_release(&to);
 }
 
-/* -> what sending it says. */
+/* Sends a "bye" message; returns the result of the send. */
 static int answer(struct mf_channel *c, int fd)
 {
     _cleanup_(cJSON_Deletep) cJSON *bye = mf_channel_message("bye");
@@ -76,8 +77,8 @@ static int answer(struct mf_channel *c, int fd)
     return mf_channel_send(c, bye, fd);
 }
 
-/* What is left is taken by one who waits for it, and then there is an end. */
-static void take_rest(struct mf_channel *c)
+/* Receives the remaining messages until the channel ends. */
+static void receive_rest(struct mf_channel *c)
 {
     int r;
     do {
@@ -88,11 +89,12 @@ static void take_rest(struct mf_channel *c)
     } while (r == 1 || r == -EBADMSG);
 }
 
-/* A peer that does not read is given so much and no more, and when it does read it gets all of it. */
-static void stall(void)
+/* The send queue for a peer that does not read is bounded; once it reads, it receives every queued message.
+ */
+static void check_backpressure(void)
 {
     struct mf_channel from, to;
-    int pair[2], n = 0, taken = 0, r;
+    int pair[2], n = 0, received = 0, r;
     static char filler[60000];
     _cleanup_(cJSON_Deletep) cJSON *large = mf_channel_message("large");
     memset(filler, 'x', sizeof(filler) - 1);
@@ -104,11 +106,11 @@ static void stall(void)
         n++;
     MF_MUST(r == -ENOBUFS && n > MF_CHANNEL_FDS_MAX &&
             mf_channel_send_wait(&from, large, STDERR_FILENO) == r);
-    while (taken < n) {
+    while (received < n) {
         cJSON *message = NULL;
         MF_MUST(mf_channel_flush(&from) >= 0 && mf_channel_fill(&to) == 0);
         while (mf_channel_next(&to, &message) == 1) {
-            taken++;
+            received++;
             cJSON_Delete(message);
             int fd = mf_channel_take_fd(&to);
             MF_MUST(fd >= 0 && close(fd) == 0);
@@ -118,8 +120,8 @@ static void stall(void)
     mf_channel_release(&to);
 }
 
-/* -> false: nothing more is taken of this peer. */
-static bool take(struct mf_channel *c)
+/* Receives available messages. Returns false once the channel rejects further input. */
+static bool receive(struct mf_channel *c)
 {
     int filled = mf_channel_fill(c), r;
     cJSON *message = NULL;
@@ -127,7 +129,7 @@ static bool take(struct mf_channel *c)
     while ((r = mf_channel_next(c, &message)) == 1 || r == -EBADMSG) {
         if (r == 1) {
             MF_MUST(cJSON_IsObject(message) && mf_channel_op(message));
-            pass_on(message);
+            check_forwarding(message);
         }
         cJSON_Delete(message);
         message = NULL;
@@ -136,43 +138,43 @@ static bool take(struct mf_channel *c)
     return filled == 0 && r == 0;
 }
 
-/* What comes with a piece, and how often it is said. */
+/* Descriptors per piece, and how often a piece is sent. */
 static const struct {
     int n_fds, times;
-} manners[] = {
-    {0, 1},       {1, 1},  {8, MF_CHANNEL_FDS_MAX / 8},     /* full to the last place */
-    {FDS_MAX, 1}, {0, 48}, {7, MF_CHANNEL_FDS_MAX / 7 + 1}, /* and not */
+} deliveries[] = {
+    {0, 1},       {1, 1},  {8, MF_CHANNEL_FDS_MAX / 8},     /* fills the descriptor queue exactly */
+    {FDS_MAX, 1}, {0, 48}, {7, MF_CHANNEL_FDS_MAX / 7 + 1}, /* overflows it */
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct mf_channel c;
     int pair[2];
-    static bool stalled;
-    if (!stalled)
-        stall();
-    stalled = true;
+    static bool backpressure_checked;
+    if (!backpressure_checked)
+        check_backpressure();
+    backpressure_checked = true;
     if (size < 2)
         return 0;
-    unsigned cut = data[0] & 7, manner = data[1] % MF_ARRAY_LEN(manners);
+    unsigned cut = data[0] & 7, delivery = data[1] % MF_ARRAY_LEN(deliveries);
     data += 2;
     size -= 2;
     MF_MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
     mf_channel_init(&c, pair[1]);
-    bool takes = true;
+    bool accepts = true;
     size_t at = 0;
-    for (int i = 0; i < PIECES && takes; i++) {
+    for (int i = 0; i < PIECES && accepts; i++) {
         size_t end = i + 1 == PIECES ? size : at + (size - at) * cut / 8;
-        for (int n = 0; n < (i == 1 ? manners[manner].times : 1); n++)
-            send_piece(pair[0], data + at, end - at, manners[manner].n_fds);
+        for (int n = 0; n < (i == 1 ? deliveries[delivery].times : 1); n++)
+            send_piece(pair[0], data + at, end - at, deliveries[delivery].n_fds);
         at = end;
-        takes = i + 1 == PIECES || take(&c); /* the last one is for take_rest() */
+        accepts = i + 1 == PIECES || receive(&c); /* the last piece is left to receive_rest() */
     }
     MF_MUST(answer(&c, -1) == 0 && !mf_channel_wants_write(&c));
     (void)close(pair[0]);
     MF_MUST(answer(&c, STDERR_FILENO) == -EPIPE);
-    take_rest(&c);
-    int fd = mf_channel_take_fd(&c); /* what is left closes with the channel */
+    receive_rest(&c);
+    int fd = mf_channel_take_fd(&c); /* the channel closes remaining descriptors on release */
     MF_MUST(fd < 0 || close(fd) == 0);
     mf_channel_release(&c);
     return 0;

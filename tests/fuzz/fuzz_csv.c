@@ -1,5 +1,5 @@
-/* CSV and tables against any bytes: nothing crashes, every cell is within its limits, and a table that can be
- * written is read back as it was. */
+/* Fuzzes the CSV reader and table tools: no crash, every cell within its limits, and a table that can be
+ * written reads back unchanged. */
 #include "common/table/csv.h"
 #include "common/table/table.h"
 #include "common/table/table_check.h"
@@ -81,12 +81,12 @@ static void count_fix(void *data, int64_t line, enum mf_problem_code code, const
     ++*(size_t *)data;
 }
 
-/* A table does not differ from itself, and what was repaired once is whole. */
+/* A table has no difference to itself, and a repaired table is complete. */
 static void check_tools(struct mf_table *t)
 {
     struct mf_diff d = MF_DIFF_INIT;
     char why[MF_REASON_MAX] = "";
-    size_t n_told = 0, n = 0, n_rows = t->n_rows;
+    size_t n_reported = 0, n = 0, n_rows = t->n_rows;
     MF_MUST(mf_tables_check(&t, 1, &(struct mf_check_options){.err_ratio = 0.2}) == 0);
     check_problems(t);
     if (mf_table_diff(t, t, &d, why) == 0)
@@ -94,7 +94,7 @@ static void check_tools(struct mf_table *t)
     else
         MF_MUST(*why);
     mf_diff_release(&d);
-    MF_MUST(mf_table_fix(t, count_fix, &n_told, &n) == 0 && n == n_told);
+    MF_MUST(mf_table_fix(t, count_fix, &n_reported, &n) == 0 && n == n_reported);
     MF_MUST(t->n_rows <= n_rows && (n > 0 || t->n_rows == n_rows));
     if (n == 0)
         return;
@@ -104,7 +104,7 @@ static void check_tools(struct mf_table *t)
     free(written);
 }
 
-/* Merging a table into itself: whatever it decides, it must not harm the table. */
+/* Merges a table into itself; the table must stay intact whatever is decided. */
 static void check_merge(struct mf_table *t)
 {
     struct mf_merge_result result = MF_MERGE_RESULT_INIT;

@@ -1,6 +1,7 @@
-/* Bytes on a connection to the API, whatever they are, to a coordinator in this process: nothing is a server's error, every
- * answer in JSON is JSON, and the next one is still answered. There are two, one whose API takes tokens: an input with the word
- * TOKEN goes there, with an admin's in its place, or else one with a header Authorization or Cookie. */
+/* Fuzzes the HTTP API of a coordinator in this process with arbitrary bytes: never status 500, every JSON
+ * answer parses, and the next request is still answered. A second coordinator requires access tokens; it gets
+ * inputs with the word TOKEN, which is replaced by an admin token, or with an Authorization or Cookie header.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -23,10 +24,10 @@
 #include "server/http/http.h"
 #include "server/http/reader.h"
 
-#define PATIENCE_MS 30000
-#define SILENCE_MS  60 /* of what is no whole request nothing comes */
-#define ASK_EVERY   16 /* inputs: is it well? */
-#define ANSWER_MAX  (4u << 20)
+#define ANSWER_TIMEOUT_MS  30000
+#define SILENCE_MS         60 /* no answer to an incomplete request within this time */
+#define HEALTH_CHECK_EVERY 16 /* inputs between two health checks */
+#define ANSWER_MAX         (4u << 20)
 
 static struct coordinator {
     char folder[32], path[64], token_path[64], token[128];
@@ -36,13 +37,13 @@ static struct coordinator {
     struct mf_farm *farm;
     struct mf_readers *readers;
     struct mf_http *http;
-} farms[2]; /* open, with tokens */
+} farms[2]; /* without and with access tokens */
 
 static void *run_writer(void *coordinator)
 {
     struct coordinator *c = coordinator;
-    struct mf_notify nobody = {.fd = -1};
-    MF_MUST(mf_farm_run(c->farm, c->stop_fd, &nobody) == 0);
+    struct mf_notify no_manager = {.fd = -1};
+    MF_MUST(mf_farm_run(c->farm, c->stop_fd, &no_manager) == 0);
     return NULL;
 }
 
@@ -65,8 +66,9 @@ static void stop_one(struct coordinator *c)
     (void)rmdir(c->folder);
 }
 
-/* The alarm is for the thread that runs inputs: a coordinator starts and stops without, and its threads never get it. */
-static void hold_alarm(int how)
+/* SIGALRM must reach the thread that runs inputs: it is blocked while a coordinator starts or stops, so its
+ * threads inherit a blocked SIGALRM. */
+static void mask_alarm(int how)
 {
     sigset_t alarm;
     (void)sigemptyset(&alarm);
@@ -76,7 +78,7 @@ static void hold_alarm(int how)
 
 static void stop(void)
 {
-    hold_alarm(SIG_BLOCK);
+    mask_alarm(SIG_BLOCK);
     stop_one(&farms[0]);
     stop_one(&farms[1]);
 }
@@ -111,7 +113,7 @@ static void start(struct coordinator *c, bool tokens)
         read_token(c);
 }
 
-/* An alarm is no answer: libFuzzer's rings every half of its timeout, and the wait goes on. */
+/* Restarts after EINTR: libFuzzer's alarm rings every half of its timeout. */
 static bool wait_for(int fd, short events, int ms)
 {
     struct pollfd p = {.fd = fd, .events = events};
@@ -124,7 +126,7 @@ static bool wait_for(int fd, short events, int ms)
     return false;
 }
 
-/* From one address after the other, as each may give a wrong token so often only. */
+/* Rotates the source address, because wrong tokens are rate-limited per address. */
 static int connect_to(int port)
 {
     static unsigned n;
@@ -134,16 +136,16 @@ static int connect_to(int port)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     MF_MUST(fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof(from)) == 0);
     if (connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0) {
-        /* What an alarm interrupted goes on by itself. */
+        /* an interrupted connect completes in the background */
         int failed = 0;
-        MF_MUST(errno == EINTR && wait_for(fd, POLLOUT, PATIENCE_MS));
+        MF_MUST(errno == EINTR && wait_for(fd, POLLOUT, ANSWER_TIMEOUT_MS));
         MF_MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &(socklen_t){sizeof(failed)}) == 0 &&
                 failed == 0);
     }
     return fd;
 }
 
-/* Is there a whole answer, or the beginning of an event stream, which has no end? */
+/* True for a complete answer or the start of an event stream, which has no end. */
 static bool is_whole(const char *text, size_t len)
 {
     const char *body = memmem(text, len, "\r\n\r\n", 4), *length;
@@ -156,7 +158,7 @@ static bool is_whole(const char *text, size_t len)
     return length && len - (size_t)(body - text) >= strtoul(length + 16, NULL, 10);
 }
 
-/* What comes back to the first request, if one was whole. */
+/* Receives the answer to the first request, if the input holds a complete request. */
 static size_t answer(int fd, int silence_ms, char *buf, size_t cap)
 {
     size_t len = 0;
@@ -170,12 +172,12 @@ static size_t answer(int fd, int silence_ms, char *buf, size_t cap)
     return len;
 }
 
-static void ask_whether_well(const struct coordinator *c, char *room)
+static void check_health(const struct coordinator *c, char *room)
 {
     static const char ask[] = "GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     int fd = connect_to(mf_http_port(c->http));
     MF_MUST(send(fd, ask, strlen(ask), MSG_NOSIGNAL) == (ssize_t)strlen(ask));
-    size_t len = answer(fd, PATIENCE_MS, room, ANSWER_MAX);
+    size_t len = answer(fd, ANSWER_TIMEOUT_MS, room, ANSWER_MAX);
     MF_MUST(len > 12 && memcmp(room + 9, "200", 3) == 0);
     (void)close(fd);
 }
@@ -189,14 +191,14 @@ static void check_answer(const char *text, size_t len)
     MF_MUST(memcmp(text + 9, "500", 3) != 0);
     body += 4;
     size_t body_len = (size_t)(text + len - body), head_len = (size_t)(body - text);
-    /* one answer, in JSON, and not one that a HEAD has no body of */
+    /* only a single JSON answer that has a body (none after HEAD) */
     if (!memmem(text, head_len, "json\r\n", 6) || memmem(body, body_len, "HTTP/1.", 7) || body_len == 0)
         return;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, body_len, body_len);
     MF_MUST(json);
 }
 
-/* The other side may close before all is sent. */
+/* The peer may close before all bytes are sent. */
 static void send_bytes(int fd, const void *data, size_t size)
 {
     const uint8_t *at = data;
@@ -209,10 +211,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static char room[ANSWER_MAX];
     static unsigned n_asked;
     if (n_asked == 0) {
-        hold_alarm(SIG_BLOCK);
+        mask_alarm(SIG_BLOCK);
         start(&farms[0], false);
         start(&farms[1], true);
-        hold_alarm(SIG_UNBLOCK);
+        mask_alarm(SIG_UNBLOCK);
         (void)atexit(stop);
     }
     const struct coordinator *c =
@@ -227,7 +229,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     send_bytes(fd, data, size);
     check_answer(room, answer(fd, SILENCE_MS, room, sizeof(room)));
     (void)close(fd);
-    if (++n_asked % ASK_EVERY == 0)
-        ask_whether_well(c, room);
+    if (++n_asked % HEALTH_CHECK_EVERY == 0)
+        check_health(c, room);
     return 0;
 }

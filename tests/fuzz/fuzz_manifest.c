@@ -1,5 +1,5 @@
-/* Kernel manifests against any bytes: nothing crashes, what is read is within its limits, and what is refused has a
- * place and a reason. From a file they are the same. */
+/* Fuzzes kernel manifests: no crash, parsed values within limits, and a line and a reason for each rejection.
+ * Loading from a file must give the same result. */
 #include "common/base/cleanup.h"
 #include "fuzz.h"
 #include "kernels/families/asm_manifest.h"
@@ -9,7 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[] = "/tmp/moefarm-fuzz-XXXXXX"; /* whose name, once made, may end in an X, too */
+/* is_made tells whether mkdtemp ran: a generated name may end in X too */
+static char folder[] = "/tmp/moefarm-fuzz-XXXXXX";
 static bool is_made;
 
 static char *path_of(const char *below)
@@ -59,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = 0; i < m.n_problems; i++)
         MF_MUST(m.problems[i].reason[0] && m.problems[i].line >= 0);
-    /* A header without rows is a manifest of no kernels; what has no header is none */
+    /* A header without rows is a manifest without kernels; without a header there must be a problem */
     MF_MUST(m.n > 0 || m.n_problems > 0 || memmem(data, size, "knl_name", 8));
     if (!is_made)
         make_folder();

@@ -1,4 +1,5 @@
-/* Models that people hand in: whatever config.json, list or name is taken gives a layer that a table can have, whole and split. */
+/* Fuzzes model descriptions: an accepted config.json, list or name gives a layer that a table can hold, whole
+ * and split over ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +7,7 @@
 #include "common/table/model.h"
 #include "fuzz.h"
 
-static void must_be_a_layer(const struct mf_model *m)
+static void check_layer(const struct mf_model *m)
 {
     char text[MF_SHAPE_TEXT_MAX], why[MF_REASON_MAX] = "";
     struct mf_shape again;
@@ -38,14 +39,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     r = mf_model_config_read((const char *)data, size, "fuzz", &m, why);
     if (r == 0)
-        must_be_a_layer(&m);
+        check_layer(&m);
     else
         MF_MUST(why[0]);
     r = mf_model_list_read((const char *)data, size, &models, &n, why);
     for (size_t i = 0; r == 0 && i < n; i++)
-        must_be_a_layer(&models[i]);
+        check_layer(&models[i]);
     _cleanup_(mf_freep) char *name = strndup((const char *)data, size);
     if (name && strlen(name) < MF_MODEL_NAME_MAX && mf_model_find(name, &m) == 0)
-        must_be_a_layer(&m);
+        check_layer(&m);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Kernels' names. What counts as one of AITER's is a name to everybody else too: it is kept in a database, written into tables,
- * answers and logs, and shown on the page, so that nothing but letters, digits and "_.-" may be in it. */
+/* Fuzzes kernel names. A name recognised as AITER's is stored in the database, written to tables, answers and
+ * logs, and shown on the status page, so it may contain only letters, digits and "_.-". */
 #include <string.h>
 
 #include "common/base/cleanup.h"

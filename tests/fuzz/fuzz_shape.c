@@ -1,5 +1,5 @@
-/* Texts that people and peers hand in: whatever is taken must print to a text that is taken again, and means
- * and prints the same. */
+/* Fuzzes texts from users and peers: an accepted text must print to a text that parses to the same value and
+ * prints identically. */
 #include <string.h>
 
 #include "common/base/cleanup.h"
@@ -31,10 +31,10 @@ static void try_shape(const char *text)
     MF_MUST(strcmp(printed, reprinted) == 0);
     MF_MUST(mf_layer_ops(&shape) & MF_OP_BIT(MF_OP_GEMM1));
     MF_MUST(mf_token_bucket(shape.token) >= 1 && mf_layer_flops(&shape) > 0);
-    MF_MUST(mf_layer_floor_bytes(&shape, shape.expert) > 0);
+    MF_MUST(mf_layer_min_bytes(&shape, shape.expert) > 0);
 }
 
-/* One column of the text's own choice: "topk=9". */
+/* Parses a column given in the input: "topk=9". */
 static void try_column(const char *text)
 {
     char column[32] = "", canonical[64];

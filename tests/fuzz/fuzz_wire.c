@@ -1,4 +1,4 @@
-/* What a peer sends: a header of sixteen bytes, then a JSON body that may be a step or a result. */
+/* Fuzzes peer messages: a header of 16 bytes, then a JSON body that may be a step or a result. */
 #include <string.h>
 
 #include "common/base/json.h"
@@ -18,7 +18,7 @@ static void try_header(const uint8_t *data, size_t size)
     MF_MUST(version == MF_WIRE_VERSION && memcmp(data, again, sizeof(again)) == 0);
 }
 
-/* A step that is taken is written as one that is taken and written the same. */
+/* An accepted step round-trips through JSON unchanged. */
 static void try_step(const cJSON *json)
 {
     struct mf_step step, again;
@@ -34,7 +34,7 @@ static void try_step(const cJSON *json)
     MF_MUST(rewritten && strcmp(written, rewritten) == 0);
 }
 
-/* A result that is taken has numbers that mean something; one that is not is refused in words. */
+/* An accepted result has plausible numbers; a rejected one has a reason. */
 static void try_result(const cJSON *json)
 {
     static struct mf_result_message m;
@@ -55,7 +55,7 @@ static void try_result(const cJSON *json)
     free(extra);
 }
 
-/* What parses, prints as what parses again. */
+/* Accepted JSON prints to JSON that parses again. */
 static void try_body(const char *text, size_t size)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, size, MF_WIRE_BODY_MAX);

@@ -1,5 +1,6 @@
-/* A coordinator of cardboard for an agent (worker/agent/agent.c): a ROUTER in the test's process, and the agent beside it, in one
- * thread. Its runners are real, on the simulated device. For one test program: what is here is static. */
+/* A fake coordinator for tests of the worker agent (worker/agent/agent.c). A ROUTER socket and the agent
+ * share one thread of the test process. The agent's runners are real processes on the simulated device.
+ * Everything here is static: include it in one test program only. */
 #pragma once
 
 #include <check.h>
@@ -18,10 +19,10 @@
 #include "support/remove_tree.h"
 #include "worker/agent/agent.h"
 
-#define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
-#define DEADLINE 20000
-#define CALM_MS  60000 /* of a step: no step that is slow counts as hung */
-#define HUNG_MS  2500  /* where one has to, a good step still has time on a busy machine */
+#define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
+#define DEADLINE     20000
+#define LONG_CAP_MS  60000 /* of a step: slow steps on a loaded machine do not count as hung */
+#define SHORT_CAP_MS 2500  /* for tests of hung steps: a good step still finishes on a loaded machine */
 #define SHAPE \
     "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
@@ -30,12 +31,12 @@ static void *zmq, *router;
 static struct mf_agent *agent;
 static zmq_msg_t peer;
 static bool peer_known;
-static uint64_t sequence; /* of the last message received */
-static bool greets; /* it has been told WELCOME, and may have said HELLO once more before that reached it */
-static int64_t silence_ms, idle_ms; /* of the agent that is started */
-static int n_beats, time_cap_ms;    /* of the units that are given */
+static uint64_t sequence;           /* of the last message received */
+static bool welcome_sent;           /* WELCOME has been sent: a HELLO that crossed it may still arrive */
+static int64_t silence_ms, idle_ms; /* options of the next agent */
+static int n_beats, time_cap_ms;    /* time_cap_ms: of the units that the coordinator sends */
 
-/* ---- the cardboard ---- */
+/* ---- the fake coordinator ---- */
 
 static void write_file(const char *name, const char *text)
 {
@@ -53,14 +54,14 @@ static void bind_router(void)
     size_t len = sizeof(endpoint);
     router = zmq_socket(zmq, ZMQ_ROUTER);
     ck_assert_int_eq(zmq_setsockopt(router, ZMQ_LINGER, &zero, sizeof(zero)), 0);
-    /* A socket that was closed gives its port back a little later. */
+    /* The kernel frees the port of a closed socket with a delay. */
     int64_t until = mf_now_ms() + DEADLINE;
     while (zmq_bind(router, endpoint[0] ? endpoint : "tcp://127.0.0.1:*") < 0)
         ck_assert_int_lt(mf_now_ms(), until);
     ck_assert_int_eq(zmq_getsockopt(router, ZMQ_LAST_ENDPOINT, endpoint, &len), 0);
 }
 
-/* ---- its log ---- */
+/* ---- the agent's log ---- */
 
 static int log_fd = -1, stderr_was;
 
@@ -74,7 +75,7 @@ static void log_begin(void)
     ck_assert_int_ge(dup2(log_fd, STDERR_FILENO), 0);
 }
 
-static const char *log_so_far(void)
+static const char *log_text(void)
 {
     static char text[8192];
     ssize_t n = pread(log_fd, text, sizeof(text) - 1, 0);
@@ -87,7 +88,7 @@ static void log_end(void)
     ck_assert_int_ge(dup2(stderr_was, STDERR_FILENO), 0);
 }
 
-/* ---- its life ---- */
+/* ---- setup and teardown ---- */
 
 static void setup(void)
 {
@@ -98,9 +99,9 @@ static void setup(void)
     bind_router();
     peer_known = false;
     n_beats = 0;
-    time_cap_ms = CALM_MS;
+    time_cap_ms = LONG_CAP_MS;
     silence_ms = idle_ms = 0;
-    greets = false;
+    welcome_sent = false;
 }
 
 static void teardown(void)
@@ -140,8 +141,8 @@ static int start(const char *spec, const char *script, char *why, size_t why_cap
                                  .runner_argv = argv,
                                  .keep_bytes = 1 << 20,
                                  .reserve = true,
-                                 .silence_ms = silence_ms,
-                                 .idle_ms = idle_ms};
+                                 .silence_warning_ms = silence_ms,
+                                 .runner_idle_timeout_ms = idle_ms};
     return mf_agent_new(&o, why, why_cap, &agent);
 }
 
@@ -151,7 +152,7 @@ static void start_agent(const char *spec)
     ck_assert_msg(start(spec, NULL, why, sizeof(why)) == 0, "%s", why);
 }
 
-/* One message from the router, when there is one. */
+/* Receives one message from the router without blocking. Returns false if there is none. */
 static bool receive(enum mf_message *ret_type, cJSON **ret)
 {
     zmq_msg_t id, header, body;
@@ -183,12 +184,12 @@ static bool receive(enum mf_message *ret_type, cJSON **ret)
     return true;
 }
 
-/* Lets the agent work until something happens, or the time is up. */
+/* Runs one iteration of the agent, then waits for an event or until the time `until`. */
 static void pump(int64_t until)
 {
     zmq_pollitem_t items[MF_AGENT_POLLITEMS + 1], own[MF_AGENT_POLLITEMS];
     int n = 0, code;
-    mf_agent_turn(agent);
+    mf_agent_run_once(agent);
     if (router)
         items[n++] = (zmq_pollitem_t){.socket = router, .events = ZMQ_POLLIN};
     if (!mf_agent_ended(agent, &code)) {
@@ -202,17 +203,18 @@ static void pump(int64_t until)
     (void)zmq_poll(items, n, MF_MAX(due, 0));
 }
 
-/* The next message of the worker but BEATs, and a HELLO that crossed with its answer. NULL: none within the time. */
+/* Returns the next message of the worker. Skips BEATs and a HELLO that crossed its WELCOME. NULL on timeout.
+ */
 static cJSON *next_message(enum mf_message *ret_type, int64_t within_ms)
 {
     int64_t until = mf_now_ms() + within_ms;
     while (mf_now_ms() < until) {
         cJSON *m = NULL;
         while (receive(ret_type, &m)) {
-            bool again = greets && *ret_type == MF_MESSAGE_HELLO;
+            bool again = welcome_sent && *ret_type == MF_MESSAGE_HELLO;
             n_beats += *ret_type == MF_MESSAGE_BEAT;
             if (*ret_type != MF_MESSAGE_BEAT && !again) {
-                greets = false;
+                welcome_sent = false;
                 return m;
             }
             cJSON_Delete(m);
@@ -244,7 +246,7 @@ static void tell(enum mf_message type, const char *text)
     zmq_msg_t id;
     zmq_msg_init(&id);
     zmq_msg_copy(&id, &peer);
-    greets |= type == MF_MESSAGE_WELCOME;
+    welcome_sent |= type == MF_MESSAGE_WELCOME;
     mf_wire_encode(&(struct mf_wire_header){.type = type, .sequence = ++own}, header);
     ck_assert_int_ge(zmq_msg_send(&id, router, ZMQ_SNDMORE), 0);
     ck_assert_int_ge(zmq_send(router, header, sizeof(header), ZMQ_SNDMORE), 0);
@@ -289,7 +291,7 @@ static void join(const char *spec)
     skip(MF_MESSAGE_READY);
 }
 
-/* Some of the simulated steps, with ids from 1. */
+/* Prints a probe unit of n simulated steps with ids from 1. */
 static void probe(char *text, size_t cap, int unit, const char *const *names, int n)
 {
     int at = snprintf(text, cap,

@@ -1,8 +1,8 @@
-/* The main function that every check_*.c shares, and how a test says that it was skipped.
+/* The main function of every check_*.c, and reporting of skipped tests.
  *
- * A test that may lack something (a compiler, root, a browser) goes into a TCase of its own with the tag "optional" and
- * calls mf_check_skip() before it returns. mf_add_test(… OPTIONAL) makes a second ctest entry of these cases, so that a
- * skip is an exit code of 77 in an entry of its own. */
+ * A test that may lack a resource (a compiler, root, a browser) goes into a TCase of its own with the tag
+ * "optional" and calls mf_check_skip() before it returns. mf_add_test(… OPTIONAL) makes a second ctest entry
+ * of these cases, so that a skip is an exit code of 77 in an entry of its own. */
 #pragma once
 
 #include <check.h>
@@ -49,8 +49,8 @@ static inline void mf_check_print_skips(void)
     }
 }
 
-/* Runs the suite as CK_ENV asks (CK_VERBOSITY, CK_RUN_CASE, CK_FORK). Returns the exit code: 77 if nothing failed and a
- * test was skipped. */
+/* Runs the suite as configured by the environment (CK_VERBOSITY, CK_RUN_CASE, CK_FORK). Returns the exit
+ * code: 77 if no test failed and at least one was skipped. */
 static inline int mf_check_main(Suite *suite)
 {
     mf_check_skips =
@@ -67,7 +67,7 @@ static inline int mf_check_main(Suite *suite)
     return atomic_load(&mf_check_skips->n) > 0 ? MF_CHECK_SKIPPED : EXIT_SUCCESS;
 }
 
-/* A TCase for tests that may be skipped, in the suite. timeout_s: 0 for check's default. */
+/* Adds a TCase for tests that may be skipped to the suite. timeout_s: 0 for the default of libcheck. */
 __attribute__((unused)) static TCase *mf_check_optional(Suite *suite, double timeout_s)
 {
     TCase *ret = tcase_create("optional");

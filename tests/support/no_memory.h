@@ -1,27 +1,27 @@
-/* cJSON finds no memory for one of its blocks, as malloc would say it. For tests in one process. */
+/* Makes one allocation of cJSON fail with ENOMEM. For tests that do not fork. */
 #pragma once
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 
-static int blocks_before;
+static int allocations_left;
 
-static void *all_but_one(size_t size)
+static void *failing_malloc(size_t size)
 {
-    if (blocks_before-- != 0)
+    if (allocations_left-- != 0)
         return malloc(size);
     errno = ENOMEM;
     return NULL;
 }
 
-/* The nth block that it asks for from here on, counted from 0, is not to be had. */
-static void lose_block(int n)
+/* Makes the nth allocation of cJSON from now on fail (from 0). */
+static void fail_allocation(int n)
 {
-    blocks_before = n;
-    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = all_but_one, .free_fn = free});
+    allocations_left = n;
+    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = failing_malloc, .free_fn = free});
 }
-static void lose_none(void)
+static void restore_allocation(void)
 {
     cJSON_InitHooks(NULL);
 }

@@ -1,4 +1,4 @@
-/* Takes a test's folder away with all that is in it. */
+/* Removes a folder with its contents. */
 #pragma once
 
 #include <ftw.h>
@@ -10,7 +10,7 @@ static inline int remove_entry(const char *path, const struct stat *st, int type
     return remove(path);
 }
 
-/* Links are removed and not followed. 0; otherwise something is left. */
+/* Does not follow symbolic links. Returns 0 on success. */
 static inline int remove_tree(const char *folder)
 {
     return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);

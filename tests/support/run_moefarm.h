@@ -1,4 +1,4 @@
-/* Runs the program moefarm as a person would, in a folder of the test's own, and keeps what it said. */
+/* Runs the program moefarm in a temporary folder and captures its output. */
 #pragma once
 
 #include <check.h>
@@ -77,7 +77,8 @@ struct ran {
 static inline pid_t start_moefarm(const char *url, va_list words)
 {
     char *argv[24] = {(char *)MOEFARM}, variable[96], isa[32];
-    const char *own = getenv("MOEFARM_ISA"); /* of this test, which may run as on a lesser machine */
+    /* inherited: the test may emulate a CPU with fewer instructions */
+    const char *own = getenv("MOEFARM_ISA");
     char *env[] = {variable,         (char *)"LC_ALL=C",
                    (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
                    own ? isa : NULL, NULL};
@@ -98,7 +99,7 @@ static inline pid_t start_moefarm(const char *url, va_list words)
     return pid;
 }
 
-/* Runs moefarm with the words given, up to NULL; MOEFARM_URL is url. */
+/* Runs moefarm with the given words up to NULL; MOEFARM_URL is url. */
 static inline struct ran moefarm(const char *url, ...)
 {
     va_list words;
@@ -113,7 +114,8 @@ static inline struct ran moefarm(const char *url, ...)
     return (struct ran){WEXITSTATUS(status), read_file(in_folder("out")), read_file(in_folder("err"))};
 }
 
-/* The same, with Ctrl-C once it has connected to the socket that listens at url; code is the signal that it died of, 0 for none. */
+/* Like moefarm(), but sends SIGINT once moefarm has connected to the socket `listening`, which listens at
+ * url. code is the signal that ended moefarm; 0 if none. */
 static inline struct ran moefarm_interrupted(int listening, const char *url, ...)
 {
     va_list words;

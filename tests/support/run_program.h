@@ -1,4 +1,4 @@
-/* Runs a program as a person would and keeps all that it said. */
+/* Runs a program and captures its standard output and standard error. */
 #pragma once
 
 #include <check.h>
@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PROGRAM_WORDS 24 /* argv, its NULL included */
+#define PROGRAM_WORDS 24 /* size of argv, with the terminating NULL */
 
 extern char **environ;
 
@@ -17,7 +17,8 @@ struct ran {
     char text[32768]; /* stdout and stderr */
 };
 
-/* The program, found on PATH where it is no path, with its words up to NULL and then `more` up to NULL. */
+/* Runs `program` (words up to NULL; searched in PATH if the first has no slash) with the further words `more`
+ * up to NULL. */
 static inline struct ran run_program(const char *const *program, const char *const *more)
 {
     struct ran r = {0};

@@ -1,4 +1,5 @@
-/* The 51 tables that ROCm/aiter ships (tests/data/aiter) and what is in them, for the tests of tables. */
+/* The 51 tables of ROCm/aiter (tests/data/aiter) with their expected contents, for tests of the table code.
+ */
 #pragma once
 
 #include "common/base/cleanup.h"

@@ -1,4 +1,4 @@
-/* The columns of a table of shapes and of a tuned one, in order, for tests that write or expect their text. */
+/* Column names of shape tables and tuned tables, in order. */
 #pragma once
 
 #define SHAPE_COLUMNS                                                                           \
@@ -8,5 +8,5 @@
 #define TUNED_COLUMNS                                                                                        \
     KEY_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops," \
                 "bw"
-/* Moefarm's own, behind them; a form comes last of all. */
+/* Columns of moefarm after the columns of AITER; an optional column "form" comes last. */
 #define OWN_COLUMNS ",pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance"

@@ -1,4 +1,4 @@
-/* A table out of the text of a test. */
+/* Parses a table from a string. */
 #pragma once
 
 #include "common/table/table.h"
@@ -6,7 +6,8 @@
 #include <check.h>
 #include <string.h>
 
-/* The caller owns it; the test fails when it is no table at all. name: what its problems call it. */
+/* Returns a table that the caller frees; fails the test if the text cannot be parsed. name: file name in
+ * messages. */
 static inline struct mf_table *read_text(const char *name, const char *text)
 {
     struct mf_table *t = NULL;

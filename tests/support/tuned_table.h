@@ -1,4 +1,4 @@
-/* A tuned table of moefarm's, made row by row. */
+/* Builds a tuned table of moefarm row by row. */
 #pragma once
 
 #include <string.h>
@@ -8,10 +8,11 @@
 
 #define TABLE_HEADER TUNED_COLUMNS OWN_COLUMNS ",form\n"
 
-/* Steps of tests/support/kernels/rows_family.c: "rows:right" and its likes. */
+/* Shared object with the steps of tests/support/kernels/rows_family.c, such as "rows:right". */
 #define ROWS_SO MF_BINARY_DIR "/tests/rows.so"
 
-/* class: "cpu-znver4,2"; shape: the twelve columns; names: "family:step|family:step". Appends to text. */
+/* Appends a row to text. class: "cpu-znver4,2"; shape: the twelve columns; names: "family:step|family:step".
+ */
 static inline void add_row(char *text, size_t cap, const char *class, const char *shape, const char *us,
                            const char *names, const char *form)
 {

@@ -1,12 +1,12 @@
-/* One logical worker: its DEALER, its spool, its jobs and its runner_pool of runners.
+/* One logical worker: its ZeroMQ socket, spool, jobs and pool of runners.
  *
- *   starting ─a runner is ready─► greeting ─WELCOME─► joined ─DRAIN, stop─► leaving ─spool empty, or time is up─► ended
- *                                    ▲                   │
- *                                    └─REFUSE unknown_worker (jobs go on), or silence for a lease (jobs are dropped)
+ *   starting ─runner ready─► greeting ─WELCOME─► joined ─DRAIN, stop─► leaving ─spool empty, timeout─► ended
+ *                               ▲                  │
+ *                               └── REFUSE unknown_worker (jobs continue), silence for a lease (jobs dropped)
  *
- * At most two jobs: one runs, the next is asked for while it runs. Every RESULT is in the spool before it is sent, and
- * leaves it when acknowledged. Nothing here blocks; many agents share one loop (worker/main.c), each with its own
- * socket. One thread. */
+ * An agent holds at most two jobs: one runs, the next is requested while it runs. Every RESULT is written to
+ * the spool before it is sent and removed when acknowledged. No call blocks. Many agents share one event loop
+ * (worker/main.c), each with its own socket. Single-threaded. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,38 +16,39 @@
 
 #include "worker/agent/runner_pool.h"
 
-#define MF_AGENT_POLLITEMS (1 + MF_RUNNER_POOL_POLLFDS) /* the socket and its runners */
+#define MF_AGENT_POLLITEMS (1 + MF_RUNNER_POOL_POLLFDS) /* the socket and the runners */
 
 struct mf_agent;
 struct mf_link_keys;
 
 struct mf_agent_options {
-    void *zmq;                       /* context */
+    void *zmq;                       /* ZeroMQ context */
     const char *coordinator;         /* "tcp://host:port" */
-    const struct mf_link_keys *keys; /* NULL: it has none */
+    const struct mf_link_keys *keys; /* NULL: no CURVE */
     const char *name;                /* unique in the farm */
     const char *device;
-    const char *identity; /* of the device, for its lock; NULL or "": it has none but its name */
+    const char *identity; /* device identity for the lock; NULL or "": lock by device name */
     const char *spool_folder;
     const char *lock_folder;
-    const char *const *runner_argv; /* of its runners; NULL ends */
+    const char *const *runner_argv; /* command line of a runner, NULL-terminated */
     uint64_t keep_bytes;
-    bool reserve;       /* keep a second runner started */
-    int64_t silence_ms; /* without an answer, after which it says so; 0: 10 s */
-    int64_t idle_ms;    /* that a runner may be silent outside any step; 0: two minutes */
+    bool reserve;                   /* keep a second runner started */
+    int64_t silence_warning_ms;     /* silence of the coordinator before a warning; 0: 10 s */
+    int64_t runner_idle_timeout_ms; /* maximum silence of a runner outside a step; 0: 120 s */
 };
-/* Locks the device and opens the spool; the texts and argv have to outlive it. -errno with the sentence in why. */
+/* Locks the device and opens the spool. The strings and argv must outlive the agent. Returns -errno and the
+ * reason in why. */
 int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, struct mf_agent **ret);
 struct mf_agent *mf_agent_free(struct mf_agent *a);
 
-/* Always MF_AGENT_POLLITEMS entries; -1 and NULL for those not in use. */
+/* Fills all MF_AGENT_POLLITEMS entries; unused ones have fd -1 and socket NULL. */
 void mf_agent_pollitems(const struct mf_agent *a, zmq_pollitem_t items[MF_AGENT_POLLITEMS]);
-/* When it wants its turn without an event (mf_now_ms clock). */
+/* Time of the next mf_agent_run_once without an event (mf_now_ms clock). */
 int64_t mf_agent_due_ms(const struct mf_agent *a);
-/* After every poll. */
-void mf_agent_turn(struct mf_agent *a);
+/* Runs one iteration; call after every poll. */
+void mf_agent_run_once(struct mf_agent *a);
 
-/* Hands its units back: runners end, results still go out, then BYE. */
+/* Starts the shutdown: runners end, leased units are returned, pending results are sent, then BYE. */
 void mf_agent_stop(struct mf_agent *a, const char *reason);
-/* True when it is over; *ret_exit is then what the process should say of it. */
+/* True once the agent has ended; *ret_exit is then its exit code for the process. */
 bool mf_agent_ended(const struct mf_agent *a, int *ret_exit);

@@ -1,5 +1,5 @@
-/* Inside an agent: what its files share. agent.c: its life, its jobs and its runner; agent_send.c: what it sends;
- * agent_receive.c: what it makes of what it receives. */
+/* Private parts of an agent. agent.c: states, jobs and runners; agent_send.c: messages sent;
+ * agent_receive.c: messages received. */
 #pragma once
 
 #include "common/base/clock.h"
@@ -15,13 +15,13 @@
 #include "worker/agent/runner_pool.h"
 #include "worker/agent/spool.h"
 
-#define MF_AGENT_JOBS_WANTED     2 /* one that runs and the next */
-#define MF_AGENT_JOBS_MAX        3 /* see mf_agent_send_ready */
-#define MF_AGENT_AHEAD_KNOWN     64
-#define MF_AGENT_HELLO_MIN_MS    100  /* however often it is asked for */
-#define MF_AGENT_BEAT_MS         1000 /* until WELCOME says */
-#define MF_AGENT_MESSAGES_A_TURN 256
-#define MF_AGENT_SENT_MAX        1024 /* RESULTs whose sequence is remembered, for REFUSE */
+#define MF_AGENT_JOBS_WANTED      2 /* the running job and the next one */
+#define MF_AGENT_JOBS_MAX         3 /* see ready_is_overdue() */
+#define MF_AGENT_AHEAD_REMEMBERED 64
+#define MF_AGENT_HELLO_MIN_MS     100  /* minimum interval between two HELLOs */
+#define MF_AGENT_BEAT_MS          1000 /* until WELCOME sets the interval */
+#define MF_AGENT_MESSAGES_PER_RUN 256
+#define MF_AGENT_SENT_MAX         1024 /* RESULTs whose sequence number is remembered, for REFUSE */
 
 enum mf_agent_state {
     MF_AGENT_STARTING,
@@ -41,58 +41,76 @@ struct mf_agent {
     struct mf_runner_pool *runner_pool;
     struct mf_recovery_time recovery_time;
     int lock_fd;
-    struct mf_job *jobs[MF_AGENT_JOBS_MAX];
+
+    struct mf_job *jobs[MF_AGENT_JOBS_MAX]; /* in the order received */
     size_t n_jobs;
-    struct mf_job *current; /* jobs[0] while the runner is at it; NULL before, and after its last RESULT */
-    uint64_t ahead[MF_AGENT_AHEAD_KNOWN]; /* hashes of the shapes whose code was last asked to be compiled */
-    size_t n_ahead;                       /* shapes asked for; each takes the place of the oldest */
-    bool working;                         /* the runner was given a unit and has not said end */
-    bool asked;                           /* READY sent, its UNIT not here yet */
-    bool draining, blocked;               /* blocked: the socket took no more results */
-    int64_t beat_ms, lease_ms;
-    int64_t hello_due_ms, hello_sent_ms, beat_due_ms, heard_ms, leave_by_ms, sent_ms;
-    int64_t answered_ms;     /* when the coordinator last said anything, or it was first asked */
-    int64_t silence_told_ms; /* when it is said that nothing has come since */
-    int64_t waits_from_ms;   /* since then there was nothing to do, or a unit was asked for */
-    int told_version;        /* of a coordinator that is none for us; -1: none came */
-    char leave_reason[MF_REASON_MAX], refused[64];
+    struct mf_job *current; /* jobs[0] while the runner works on it, else NULL */
+    bool runner_busy;       /* the runner got a unit and has not sent its end */
+    bool unit_requested;    /* READY was sent, no UNIT has arrived */
+    bool draining;          /* DRAIN received: finish the running unit, then leave */
+    bool send_blocked;      /* the send queue was full; results are left in the spool */
+
+    /* Hashes of shapes whose code is compiled ahead. A ring buffer: the newest shape replaces the oldest. */
+    uint64_t compiled_ahead[MF_AGENT_AHEAD_REMEMBERED];
+    size_t n_compiled_ahead; /* shapes so far, including replaced ones */
+
+    /* Intervals and times, mf_now_ms clock */
+    int64_t beat_ms, lease_ms; /* set by WELCOME */
+    int64_t hello_sent_ms, hello_due_ms, beat_due_ms;
+    int64_t last_message_ms;        /* last valid message received; silence for lease_ms drops the jobs */
+    int64_t last_result_sent_ms;    /* last RESULT sent; without an acknowledgement it is sent again */
+    int64_t waiting_since_ms;       /* last READY sent, or time at which the last job was dropped */
+    int64_t last_answer_ms;         /* last sign of the coordinator, a REFUSE included; or the first HELLO */
+    int64_t silence_warning_due_ms; /* next warning that the coordinator does not answer */
+    int64_t leave_deadline_ms;      /* BYE is sent even if the spool is not empty */
+
+    /* Conditions already logged, to log each only once */
+    int warned_version;      /* protocol version of the last mismatch; -1: none */
+    char warned_refusal[64]; /* code of the last REFUSE, or "handshake failed" */
+
+    char leave_reason[MF_REASON_MAX];
+
+    /* Time accounting, mf_now_ns clock */
     enum mf_phase phase;
-    uint64_t phase_since_ns, beat_ns;
-    uint64_t idle_since_ns; /* the runner's last unit ended; 0: none has */
-    double busy_s[MF_PHASE_N_];
+    uint64_t phase_since_ns;
+    uint64_t busy_since_ns;        /* start of the interval of busy_s: the last BEAT */
+    double busy_s[MF_PHASE_N_];    /* seconds per phase since the last BEAT */
+    uint64_t runner_idle_since_ns; /* end of the runner's last unit; 0: none since the last start */
+
     struct {
         uint64_t sequence;
         struct mf_spool_key key;
-    } sent[MF_AGENT_SENT_MAX];
+    } sent_results[MF_AGENT_SENT_MAX]; /* indexed by sequence number modulo MF_AGENT_SENT_MAX */
 };
 
 /* ---- agent_send.c ---- */
 
-/* What its time is spent on from now. */
+/* Switches to a phase; BEAT reports the time spent in each. */
 void mf_agent_set_phase(struct mf_agent *a, enum mf_phase phase);
 void mf_agent_send_hello(struct mf_agent *a);
-/* device: what it says of itself now, NULL when that has not changed. */
+/* device: new description of the device, or NULL if it has not changed. */
 void mf_agent_send_beat(struct mf_agent *a, const cJSON *device);
-/* One unit ahead: asked for as soon as there is room, so that the device does not wait for the network. */
+/* Requests a unit if fewer than MF_AGENT_JOBS_WANTED are held: one in advance hides the network latency. */
 void mf_agent_send_ready(struct mf_agent *a);
-/* What of the spool was not sent yet. */
+/* Sends all results of the spool that are not marked as sent. */
 void mf_agent_send_results(struct mf_agent *a);
-/* Gets every RESULT of the jobs, and takes it; context: the agent. Durable before it is sent. */
+/* mf_emit_fn of every job; context: the agent. Takes ownership, writes the RESULT to the spool, then sends
+ * it. */
 int mf_agent_spool_result(void *context, cJSON *result);
 
 /* ---- agent.c ---- */
 
 void mf_agent_drop_job(struct mf_agent *a, size_t i);
-/* A runner in the middle of the job goes with it. */
-void mf_agent_abandon(struct mf_agent *a, size_t i);
-/* A spool that cannot be written to is the end: results would be lost. */
-void mf_agent_give_up(struct mf_agent *a, int r);
-/* After every message and death: the first job may be over, the next may start. */
-void mf_agent_go_on(struct mf_agent *a);
+/* Drops a job. If it is running, its runner is replaced. */
+void mf_agent_abandon_job(struct mf_agent *a, size_t i);
+/* Leaves the farm: results would be lost without a writable spool. r: the error. */
+void mf_agent_stop_on_spool_error(struct mf_agent *a, int r);
+/* Drops ended jobs and sends the next one to the runner if it is idle. Call after every message and death. */
+void mf_agent_start_next_job(struct mf_agent *a);
 
 /* ---- agent_receive.c ---- */
 
-/* Its silence begins anew: the coordinator has said something, be it a refusal, or is asked for the first time. */
-void mf_agent_answered(struct mf_agent *a);
-
-void mf_agent_turn_socket(struct mf_agent *a);
+/* Restarts the silence warning: the coordinator has sent something, or gets the first HELLO. */
+void mf_agent_note_answer(struct mf_agent *a);
+/* Handles the messages received, at most MF_AGENT_MESSAGES_PER_RUN. */
+void mf_agent_receive_all(struct mf_agent *a);

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define HELLO_REFUSED_MS 500 /* until the next HELLO after a REFUSE */
-#define AHEAD_MOST       16  /* shapes of one message */
+#define HELLO_REFUSED_MS 500 /* delay of the next HELLO after a REFUSE */
+#define AHEAD_SHAPES_MAX 16  /* maximum shapes per message */
 
 static bool is_kept(const cJSON *keep, const struct mf_job *j)
 {
@@ -27,23 +27,23 @@ static void on_welcome(struct mf_agent *a, const cJSON *m)
     (void)mf_json_i64(m, "lease_ms", 10, 3600000, &lease_ms);
     a->beat_ms = beat_ms;
     a->lease_ms = lease_ms;
-    a->refused[0] = '\0';
+    a->warned_refusal[0] = '\0';
     if (a->state == MF_AGENT_LEAVING)
         return;
     const cJSON *keep = mf_json_array(m, "keep");
     for (size_t i = a->n_jobs; i-- > 0;) {
         if (!is_kept(keep, a->jobs[i]))
-            mf_agent_abandon(a, i);
+            mf_agent_abandon_job(a, i);
     }
     if (a->state != MF_AGENT_JOINED)
         log_info("%s: joined the farm at %s", a->o.name, a->o.coordinator);
     a->state = MF_AGENT_JOINED;
-    a->asked = false;
+    a->unit_requested = false;
     a->beat_due_ms = mf_now_ms();
     mf_spool_resend(a->spool);
     mf_agent_send_results(a);
     mf_agent_send_ready(a);
-    mf_agent_go_on(a);
+    mf_agent_start_next_job(a);
 }
 
 static bool is_held(const struct mf_agent *a, const struct mf_job *j)
@@ -55,17 +55,18 @@ static bool is_held(const struct mf_agent *a, const struct mf_job *j)
     return false;
 }
 
-/* A unit that cannot be understood is answered: its lease would otherwise run on with every beat. */
+/* Answers a malformed unit with a RESULT. Otherwise every BEAT would extend its lease. */
 static void refuse_unit(struct mf_agent *a, const cJSON *body, const char *why)
 {
-    log_warn("%s: a unit that cannot be run: %s", a->o.name, why);
+    log_warn("%s: malformed unit: %s", a->o.name, why);
     cJSON *refusal = mf_job_refusal(body, why);
     int r = refusal ? mf_agent_spool_result(a, refusal) : 0;
     if (r < 0)
-        mf_agent_give_up(a, r);
+        mf_agent_stop_on_spool_error(a, r);
 }
 
-/* Will what is offered for the shape be measured? Nothing of one that is only listed, and a race wants a few. */
+/* True if enumerated steps of the shape will be probed. False for search=enumerate, which only lists them,
+ * and for races, which need few steps. */
 static bool leads_to_probes(const struct mf_job *job)
 {
     const char *search = "";
@@ -73,22 +74,23 @@ static bool leads_to_probes(const struct mf_job *job)
     return job->kind == MF_UNIT_PROBE || (job->kind == MF_UNIT_ENUMERATE && strcmp(search, "enumerate") != 0);
 }
 
-/* Once for each shape, as long as it is remembered: what is there already is found to be, and costs little. */
+/* Requests compilation once per remembered shape. A repeated request is cheap: existing code objects are
+ * found in the cache. */
 static void compile_ahead(struct mf_agent *a, const char *shape)
 {
     uint64_t hash = mf_hash64(shape, strlen(shape), MF_HASH_SEED);
-    for (size_t i = 0; i < MF_MIN(a->n_ahead, MF_ARRAY_LEN(a->ahead)); i++) {
-        if (a->ahead[i] == hash)
+    for (size_t i = 0; i < MF_MIN(a->n_compiled_ahead, MF_ARRAY_LEN(a->compiled_ahead)); i++) {
+        if (a->compiled_ahead[i] == hash)
             return;
     }
-    if (mf_runner_pool_ahead(a->runner_pool, shape) < 0)
+    if (mf_runner_pool_compile_ahead(a->runner_pool, shape) < 0)
         return;
-    a->ahead[a->n_ahead++ % MF_ARRAY_LEN(a->ahead)] = hash;
-    log_debug("%s: the code of %s is compiled ahead", a->o.name, shape);
+    a->compiled_ahead[a->n_compiled_ahead++ % MF_ARRAY_LEN(a->compiled_ahead)] = hash;
+    log_debug("%s: compiling ahead for %s", a->o.name, shape);
 }
 
-/* The code of its shape, and of those that the coordinator says come next, is compiled while others are measured. */
-static void look_ahead(struct mf_agent *a, const struct mf_job *job)
+/* Compiles the code of the unit's shape and of the shapes listed in `next` while the worker measures. */
+static void compile_upcoming(struct mf_agent *a, const struct mf_job *job)
 {
     const char *shape;
     const cJSON *next;
@@ -97,7 +99,7 @@ static void look_ahead(struct mf_agent *a, const struct mf_job *job)
         compile_ahead(a, shape);
     cJSON_ArrayForEach (next, mf_json_array(job->body, "next")) {
         struct mf_shape known;
-        if (n++ < AHEAD_MOST && cJSON_IsString(next) && mf_shape_parse(next->valuestring, &known) == 0)
+        if (n++ < AHEAD_SHAPES_MAX && cJSON_IsString(next) && mf_shape_parse(next->valuestring, &known) == 0)
             compile_ahead(a, next->valuestring);
     }
 }
@@ -107,18 +109,18 @@ static void on_unit(struct mf_agent *a, const cJSON *m)
     char why[MF_REASON_MAX] = "out of memory";
     struct mf_job *job = NULL;
     if (a->state != MF_AGENT_JOINED || a->draining)
-        return; /* BYE gives it back */
-    a->asked = false;
+        return; /* BYE returns the unit */
+    a->unit_requested = false;
     cJSON *copy = cJSON_Duplicate(m, true);
     if (!copy || mf_job_new(copy, mf_agent_spool_result, a, &job, why, sizeof(why)) < 0) {
         refuse_unit(a, m, why);
     } else if (a->n_jobs == MF_AGENT_JOBS_MAX || is_held(a, job)) {
-        mf_job_free(job); /* sent twice, or never asked for: its lease ends without a beat */
+        mf_job_free(job); /* duplicate or not requested: no BEAT extends its lease */
     } else {
-        mf_fault_at(MF_FAULT_UNIT_TAKEN);
+        mf_fault_at(MF_FAULT_UNIT_RECEIVED);
         a->jobs[a->n_jobs++] = job;
-        look_ahead(a, job);
-        mf_agent_go_on(a);
+        compile_upcoming(a, job);
+        mf_agent_start_next_job(a);
     }
     mf_agent_send_ready(a);
 }
@@ -137,18 +139,18 @@ static void on_ack(struct mf_agent *a, const cJSON *m)
         }
         if (!good)
             continue;
-        mf_fault_at(MF_FAULT_ACK_TAKEN);
+        mf_fault_at(MF_FAULT_ACK_RECEIVED);
         int r = mf_spool_acknowledge(a->spool, &(struct mf_spool_key){part[0], part[1], part[2]});
-        mf_fault_at(MF_FAULT_ACK_KEPT);
+        mf_fault_at(MF_FAULT_ACK_APPLIED);
         if (r < 0)
-            log_err(r, "%s: shorten the spool", a->o.name);
+            log_err(r, "%s: cannot compact the spool", a->o.name);
     }
 }
 
 static void on_beat(struct mf_agent *a, const cJSON *m)
 {
     (void)a;
-    (void)m; /* that it came is all it says */
+    (void)m; /* the message has no content */
 }
 
 static void on_cancel(struct mf_agent *a, const cJSON *m)
@@ -159,31 +161,31 @@ static void on_cancel(struct mf_agent *a, const cJSON *m)
         return;
     for (size_t i = a->n_jobs; i-- > 0;) {
         if (a->jobs[i]->unit == unit && a->jobs[i]->attempt == attempt)
-            mf_agent_abandon(a, i);
+            mf_agent_abandon_job(a, i);
     }
-    mf_agent_go_on(a);
+    mf_agent_start_next_job(a);
     mf_agent_send_ready(a);
 }
 
 static void on_drain(struct mf_agent *a, const cJSON *m)
 {
     (void)m;
-    log_info("%s: drained: finishes what runs, then leaves", a->o.name);
+    log_info("%s: draining: finishing the running unit, then leaving", a->o.name);
     a->draining = true;
     while (a->n_jobs > 1)
         mf_agent_drop_job(a, a->n_jobs - 1);
 }
 
-/* A RESULT that can never be taken would be sent for ever. */
-static void forget_refused(struct mf_agent *a, const cJSON *m, const char *reason)
+/* Drops a RESULT that the coordinator refuses; it would be resent forever. */
+static void drop_refused_result(struct mf_agent *a, const cJSON *m, const char *reason)
 {
     int64_t sequence;
     if (mf_json_i64(m, "sequence", 1, INT64_C(1) << 53, &sequence) < 0 ||
-        a->sent[sequence % MF_AGENT_SENT_MAX].sequence != (uint64_t)sequence)
+        a->sent_results[sequence % MF_AGENT_SENT_MAX].sequence != (uint64_t)sequence)
         return;
-    const struct mf_spool_key *key = &a->sent[sequence % MF_AGENT_SENT_MAX].key;
-    log_warn("%s: result %lld of unit %lld was refused and is dropped: %s", a->o.name, (long long)key->seq,
-             (long long)key->unit, reason);
+    const struct mf_spool_key *key = &a->sent_results[sequence % MF_AGENT_SENT_MAX].key;
+    log_warn("%s: dropped result %lld of unit %lld, refused by the coordinator: %s", a->o.name,
+             (long long)key->seq, (long long)key->unit, reason);
     (void)mf_spool_acknowledge(a->spool, key);
 }
 
@@ -194,24 +196,24 @@ static void on_refuse(struct mf_agent *a, const cJSON *m)
     (void)mf_json_text(m, "code", &code);
     (void)mf_json_text(m, "reason", &reason);
     if (strcmp(code, "malformed") == 0 || strcmp(code, "too_large") == 0) {
-        log_warn("%s: a message was refused: %s", a->o.name, reason);
-        forget_refused(a, m, reason);
+        log_warn("%s: the coordinator refused a message: %s", a->o.name, reason);
+        drop_refused_result(a, m, reason);
         return;
     }
     if (a->state != MF_AGENT_JOINED && a->state != MF_AGENT_GREETING)
         return;
     a->state = MF_AGENT_GREETING;
-    a->asked = false;
+    a->unit_requested = false;
     if (strcmp(code, "unknown_worker") == 0) {
         a->hello_due_ms = MF_MAX(now, a->hello_sent_ms + MF_AGENT_HELLO_MIN_MS);
         return;
     }
-    if (strcmp(code, "unknown_key") == 0) /* what it measures now is no longer wanted */
+    if (strcmp(code, "unknown_key") == 0) /* the key is revoked: the running unit is not wanted any more */
         while (a->n_jobs > 0)
-            mf_agent_abandon(a, a->n_jobs - 1);
-    if (strcmp(a->refused, code) != 0)
-        log_warn("%s: the coordinator does not take this worker (%s): %s", a->o.name, code, reason);
-    (void)mf_copy(a->refused, sizeof(a->refused), code);
+            mf_agent_abandon_job(a, a->n_jobs - 1);
+    if (strcmp(a->warned_refusal, code) != 0)
+        log_warn("%s: the coordinator refuses this worker (%s): %s", a->o.name, code, reason);
+    (void)mf_copy(a->warned_refusal, sizeof(a->warned_refusal), code);
     a->hello_due_ms = now + HELLO_REFUSED_MS;
 }
 
@@ -230,42 +232,42 @@ static const struct {
 };
 /* clang-format on */
 
-/* Its REFUSE may be of a version that cannot be read here; that it came says enough, once. */
-static void tell_version(struct mf_agent *a)
+/* Warns once per protocol version. The REFUSE of another version may be unreadable, but its header has the
+ * version. */
+static void warn_version_mismatch(struct mf_agent *a)
 {
-    if (a->socket.other_version == a->told_version)
+    if (a->socket.peer_version == a->warned_version)
         return;
-    a->told_version = a->socket.other_version;
-    log_warn("%s: the coordinator at %s speaks version %d of the protocol and this worker version %d: "
-             "neither takes"
-             " the other's messages; bring both to one release",
-             a->o.name, a->o.coordinator, a->told_version, MF_WIRE_VERSION);
+    a->warned_version = a->socket.peer_version;
+    log_warn("%s: the coordinator at %s speaks protocol version %d, this worker version %d; "
+             "install the same release of both",
+             a->o.name, a->o.coordinator, a->warned_version, MF_WIRE_VERSION);
 }
 
-void mf_agent_answered(struct mf_agent *a)
+void mf_agent_note_answer(struct mf_agent *a)
 {
-    a->answered_ms = mf_now_ms();
-    a->silence_told_ms = a->answered_ms + a->o.silence_ms;
+    a->last_answer_ms = mf_now_ms();
+    a->silence_warning_due_ms = a->last_answer_ms + a->o.silence_warning_ms;
 }
 
-void mf_agent_turn_socket(struct mf_agent *a)
+void mf_agent_receive_all(struct mf_agent *a)
 {
-    for (int i = 0; i < MF_AGENT_MESSAGES_A_TURN && a->state != MF_AGENT_ENDED; i++) {
+    for (int i = 0; i < MF_AGENT_MESSAGES_PER_RUN && a->state != MF_AGENT_ENDED; i++) {
         enum mf_message type;
         _cleanup_(cJSON_Deletep) cJSON *m = NULL;
-        uint64_t n_refused = a->socket.n_refused;
+        uint64_t n_invalid = a->socket.n_invalid;
         int got = mf_agent_socket_receive(&a->socket, &type, &m);
-        tell_version(a);
-        if (a->socket.n_refused > n_refused)
-            mf_agent_answered(a);
+        warn_version_mismatch(a);
+        if (a->socket.n_invalid > n_invalid)
+            mf_agent_note_answer(a);
         if (got == 0)
             return;
-        a->heard_ms = mf_now_ms();
+        a->last_message_ms = mf_now_ms();
         for (size_t k = 0; k < MF_ARRAY_LEN(handlers); k++) {
             if (handlers[k].type != type)
                 continue;
-            /* Its own HELLO is no answer: TCP may connect a port where nobody listens to itself */
-            mf_agent_answered(a);
+            /* A HELLO is no answer: TCP may connect a local port to itself if no process listens on it */
+            mf_agent_note_answer(a);
             handlers[k].handle(a, m);
         }
     }

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HELLO_MS    1000 /* between two while nobody answers */
-#define RUNNING_MAX 64   /* that a coordinator takes */
+#define HELLO_MS    1000 /* interval while the coordinator does not answer */
+#define RUNNING_MAX 64   /* limit of the coordinator */
 
 /* ---- time by phase ---- */
 
@@ -17,12 +17,12 @@ void mf_agent_set_phase(struct mf_agent *a, enum mf_phase phase)
     a->phase = phase;
 }
 
-/* Shares of the time since the last beat; starts the next one. */
+/* Adds the share of each phase in the time since the last BEAT and starts the next interval. */
 static bool add_busy(struct mf_agent *a, cJSON *beat)
 {
     mf_agent_set_phase(a, a->phase);
-    double seconds = (double)(a->phase_since_ns - a->beat_ns) / 1e9;
-    a->beat_ns = a->phase_since_ns;
+    double seconds = (double)(a->phase_since_ns - a->busy_since_ns) / 1e9;
+    a->busy_since_ns = a->phase_since_ns;
     cJSON *busy = cJSON_AddObjectToObject(beat, "busy");
     for (int i = 0; busy && i < MF_PHASE_N_; i++) {
         if (!cJSON_AddNumberToObject(busy, mf_phase_name((enum mf_phase)i),
@@ -33,7 +33,7 @@ static bool add_busy(struct mf_agent *a, cJSON *beat)
     return busy != NULL;
 }
 
-/* ---- what is sent ---- */
+/* ---- messages ---- */
 
 static bool add_running(const struct mf_agent *a, cJSON *to)
 {
@@ -48,8 +48,8 @@ static bool add_running(const struct mf_agent *a, cJSON *to)
     return array != NULL;
 }
 
-/* A unit that is over here and not there yet: its last result is in the spool, and ends its lease. false: no memory, since what the
- * spool holds this worker has written. */
+/* Lists a unit whose last result is still in the spool: that result ends its lease. False: out of memory (the
+ * worker wrote the spool itself, so the JSON is valid). */
 static bool add_ended(cJSON *array, const char *body, size_t len)
 {
     static const char *const keys[] = {"unit", "attempt", "epoch"};
@@ -79,7 +79,7 @@ static bool add_spooled(const struct mf_agent *a, cJSON *m)
             ok = add_ended(array, body, len);
         mf_spool_sent(a->spool);
     }
-    mf_spool_resend(a->spool); /* all of it after WELCOME */
+    mf_spool_resend(a->spool); /* WELCOME sends all of it */
     return ok;
 }
 
@@ -126,7 +126,6 @@ void mf_agent_send_hello(struct mf_agent *a)
     mf_fault_at(MF_FAULT_HELLO_SENT);
 }
 
-/* device: what it says of itself now, NULL when that has not changed. */
 void mf_agent_send_beat(struct mf_agent *a, const cJSON *device)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
@@ -135,23 +134,24 @@ void mf_agent_send_beat(struct mf_agent *a, const cJSON *device)
         (void)mf_agent_socket_send_json(&a->socket, MF_MESSAGE_BEAT, m);
 }
 
-/* A READY that was lost without its connection is said again by who has had nothing to do for a lease. Were its UNIT only late, two
- * come, and a third for the READY that the first is answered with: there is room for one more than are wanted. */
-static bool waits_too_long(const struct mf_agent *a)
+/* READY is repeated after a lease without a unit: the coordinator may have lost it while the connection
+ * stayed up. If the UNIT was only late, two units arrive, and a third for the READY that answers the first.
+ * So MF_AGENT_JOBS_MAX is one more than MF_AGENT_JOBS_WANTED. */
+static bool ready_is_overdue(const struct mf_agent *a)
 {
-    return a->n_jobs == 0 && mf_now_ms() - a->waits_from_ms > a->lease_ms;
+    return a->n_jobs == 0 && mf_now_ms() - a->waiting_since_ms > a->lease_ms;
 }
 
 void mf_agent_send_ready(struct mf_agent *a)
 {
     if (a->state != MF_AGENT_JOINED || a->draining || a->n_jobs >= MF_AGENT_JOBS_WANTED ||
-        (a->asked && !waits_too_long(a)))
+        (a->unit_requested && !ready_is_overdue(a)))
         return;
     _cleanup_(cJSON_Deletep) cJSON *m = cJSON_CreateObject();
     if (m && mf_json_add_i64(m, "credit", 1) &&
         mf_agent_socket_send_json(&a->socket, MF_MESSAGE_READY, m) == 0) {
-        a->asked = true;
-        a->waits_from_ms = mf_now_ms();
+        a->unit_requested = true;
+        a->waiting_since_ms = mf_now_ms();
     }
 }
 
@@ -160,18 +160,18 @@ void mf_agent_send_results(struct mf_agent *a)
     struct mf_spool_key key;
     const char *body;
     size_t len;
-    a->blocked = false;
+    a->send_blocked = false;
     if (a->state != MF_AGENT_JOINED && a->state != MF_AGENT_LEAVING)
         return;
     while (mf_spool_next(a->spool, &key, &body, &len)) {
         if (mf_agent_socket_send(&a->socket, MF_MESSAGE_RESULT, body, len) < 0) {
-            a->blocked = true;
+            a->send_blocked = true;
             return;
         }
         uint64_t sequence = a->socket.sequence;
-        a->sent[sequence % MF_AGENT_SENT_MAX].sequence = sequence;
-        a->sent[sequence % MF_AGENT_SENT_MAX].key = key;
-        a->sent_ms = mf_now_ms();
+        a->sent_results[sequence % MF_AGENT_SENT_MAX].sequence = sequence;
+        a->sent_results[sequence % MF_AGENT_SENT_MAX].key = key;
+        a->last_result_sent_ms = mf_now_ms();
         mf_spool_sent(a->spool);
         mf_fault_at(MF_FAULT_RESULT_SENT);
     }

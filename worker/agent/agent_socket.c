@@ -25,7 +25,7 @@ static int set_options(void *socket)
         {ZMQ_LINGER, 0},
         {ZMQ_RECONNECT_IVL, RECONNECT_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
-        /* Nothing queues for a coordinator that is not there: old beats and results would come back as a flood. */
+        /* do not queue while disconnected: a reconnect would send a flood of old beats and results */
         {ZMQ_IMMEDIATE, 1},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
@@ -45,8 +45,8 @@ static int set_keys(void *socket, const struct mf_link_keys *k)
     return 0;
 }
 
-/* libzmq tries for ever and says nothing where it is turned away: what it tells of that comes by a socket of its own. */
-static int watch(struct mf_agent_socket *s, void *socket)
+/* libzmq retries after a failed handshake and reports it only through a socket monitor. */
+static int open_monitor(struct mf_agent_socket *s, void *socket)
 {
     char endpoint[64];
     mf_format(endpoint, sizeof(endpoint), "inproc://handshakes-%p", socket);
@@ -65,8 +65,8 @@ int mf_agent_socket_open(struct mf_agent_socket *s)
     int r = s->socket ? set_options(s->socket) : -errno;
     if (r == 0 && s->keys)
         r = set_keys(s->socket, s->keys);
-    if (r == 0 && s->watch)
-        r = watch(s, s->socket);
+    if (r == 0 && s->watch_handshake)
+        r = open_monitor(s, s->socket);
     if (r == 0 && zmq_connect(s->socket, s->endpoint) < 0)
         r = -errno;
     if (r < 0)
@@ -74,11 +74,11 @@ int mf_agent_socket_open(struct mf_agent_socket *s)
     return r;
 }
 
-bool mf_agent_socket_turned_away(struct mf_agent_socket *s)
+bool mf_agent_socket_handshake_failed(struct mf_agent_socket *s)
 {
     bool away = false;
     char event[64];
-    /* Two frames an event; that there is one says it */
+    /* An event has two frames; their content does not matter */
     while (s->monitor && zmq_recv(s->monitor, event, sizeof(event), ZMQ_DONTWAIT) >= 0)
         away = true;
     return away;
@@ -89,7 +89,7 @@ void mf_agent_socket_close(struct mf_agent_socket *s, int linger_ms)
     if (!s->socket)
         return;
     if (s->monitor) {
-        /* In this order: an event for a socket that nobody has would wait for ever */
+        /* Stop the monitor first: with its PAIR peer closed, the next event would block forever */
         (void)zmq_socket_monitor(s->socket, NULL, 0);
         (void)zmq_close(s->monitor);
         s->monitor = NULL;
@@ -109,7 +109,7 @@ int mf_agent_socket_send(struct mf_agent_socket *s, enum mf_message type, const 
     mf_wire_encode(&(struct mf_wire_header){.type = type, .sequence = s->sequence + 1}, header);
     if (zmq_send(s->socket, header, sizeof(header), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
         return -errno;
-    /* Within a message the queue takes the rest. */
+    /* The queue accepts the remaining frames of a message it has begun. */
     if (zmq_send(s->socket, body, len, 0) < 0)
         return -errno;
     s->sequence++;
@@ -122,7 +122,7 @@ int mf_agent_socket_send_json(struct mf_agent_socket *s, enum mf_message type, c
     return text ? mf_agent_socket_send(s, type, text, strlen(text)) : -ENOMEM;
 }
 
-/* One frame; *ret_more: another follows. -EAGAIN: none. */
+/* Receives one frame; *ret_more: another follows. -EAGAIN: none. */
 static int receive_frame(void *socket, zmq_msg_t *frame, int *ret_more)
 {
     zmq_msg_init(frame);
@@ -137,7 +137,7 @@ static int receive_frame(void *socket, zmq_msg_t *frame, int *ret_more)
     return 0;
 }
 
-/* A whole message, whatever its number of frames: those beyond two are dropped. -EBADMSG: not ours. */
+/* Receives one message with all its frames; frames after the second are dropped. -EBADMSG: invalid. */
 static int receive_one(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret)
 {
     zmq_msg_t frame;
@@ -153,7 +153,7 @@ static int receive_one(struct mf_agent_socket *s, enum mf_message *ret_type, cJS
             int decoded = mf_wire_decode(zmq_msg_data(&frame), zmq_msg_size(&frame), &header, &version);
             good = decoded == 0;
             if (decoded == -EPROTONOSUPPORT)
-                s->other_version = version;
+                s->peer_version = version;
         }
         if (n == 1 && good)
             body = mf_json_parse(zmq_msg_data(&frame), zmq_msg_size(&frame), MF_WIRE_BODY_MAX);
@@ -175,7 +175,7 @@ int mf_agent_socket_receive(struct mf_agent_socket *s, enum mf_message *ret_type
             return 1;
         if (r != -EBADMSG)
             return 0;
-        s->n_refused++;
+        s->n_invalid++;
     }
     return 0;
 }

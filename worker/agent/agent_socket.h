@@ -1,4 +1,4 @@
-/* The DEALER of an agent: messages of docs/protocol.md section 1 in and out, without blocking. */
+/* Non-blocking DEALER socket of a worker: sends and receives the messages of docs/protocol.md section 1. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -8,31 +8,32 @@
 #include "common/base/secret.h"
 #include "common/net/wire.h"
 
-/* What a worker with keys knows. */
+/* CURVE keys of a worker. */
 struct mf_link_keys {
-    uint8_t coordinator[MF_KEY_SIZE]; /* its public key */
+    uint8_t coordinator[MF_KEY_SIZE]; /* public key */
     struct mf_key_pair own;
 };
 
 struct mf_agent_socket {
-    void *zmq; /* context */
+    void *zmq; /* ZeroMQ context */
     const char *endpoint;
-    const struct mf_link_keys *keys; /* NULL: none, in the clear */
-    bool watch;                      /* say when it is turned away; costs two sockets more */
+    const struct mf_link_keys *keys; /* NULL: no CURVE, plain text */
+    bool watch_handshake;            /* detect failed handshakes; needs two more sockets */
     void *socket, *monitor;
     uint64_t sequence;  /* of the last message sent */
-    uint64_t n_refused; /* messages received that were none */
-    int other_version;  /* that the last of them was of; -1: none was */
+    uint64_t n_invalid; /* invalid messages received */
+    int peer_version;   /* protocol version of the last message with another version; -1: none */
 };
 
-/* Connects anew, closing what was there with nothing left in its queues. */
+/* Connects again. Closes the old socket and discards its queues. */
 int mf_agent_socket_open(struct mf_agent_socket *s);
 void mf_agent_socket_close(struct mf_agent_socket *s, int linger_ms);
-/* While it is watched: the coordinator has turned it away since it was asked last: it does not take this key, or one takes
- * keys and the other has none. */
-bool mf_agent_socket_turned_away(struct mf_agent_socket *s);
-/* -EAGAIN: not connected, or its queue is full. */
+/* True if a handshake failed since the last call: the coordinator rejects the key, or only one side uses
+ * keys. Always false without watch_handshake. */
+bool mf_agent_socket_handshake_failed(struct mf_agent_socket *s);
+/* -EAGAIN: not connected, or the send queue is full. */
 int mf_agent_socket_send(struct mf_agent_socket *s, enum mf_message type, const char *body, size_t len);
 int mf_agent_socket_send_json(struct mf_agent_socket *s, enum mf_message type, const cJSON *body);
-/* 1: a message, its body (an object) is the caller's; 0: none. What does not decode is dropped and counted. */
+/* 1: one message, the caller owns its body (an object); 0: none. Invalid messages are dropped and counted in
+ * n_invalid. */
 int mf_agent_socket_receive(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret);

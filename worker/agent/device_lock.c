@@ -18,7 +18,7 @@ const char *mf_device_lock_folder(void)
     return access("/run/lock", W_OK) == 0 ? "/run/lock" : "/tmp";
 }
 
-static long holder_of(int fd)
+static long read_holder(int fd)
 {
     char text[24] = "";
     ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
@@ -30,9 +30,9 @@ static long holder_of(int fd)
     return mf_parse_i64(text, 1, INT32_MAX, &pid) < 0 ? 0 : (long)pid;
 }
 
-/* A service, a person and the jobs of several users may have the device one after the other: whoever comes may write the file.
- * It is made only where there is none, for Linux refuses O_CREAT on another's file in a folder such as /run/lock
- * (fs.protected_regular). A link planted in a folder that others can write to is not followed. */
+/* Opens the lock file. Services and users take turns on a device, so the file is writable by all. It is
+ * opened without O_CREAT first: in a sticky folder such as /run/lock, Linux refuses O_CREAT on another user's
+ * file (fs.protected_regular). O_NOFOLLOW: other users may have planted a link there. */
 static int open_lock(const char *path)
 {
     for (int tries = 0;; tries++) {
@@ -41,7 +41,7 @@ static int open_lock(const char *path)
             return fd >= 0 ? fd : -errno;
         fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd >= 0) {
-            (void)fchmod(fd, 0666); /* whatever the umask */
+            (void)fchmod(fd, 0666); /* independent of the umask */
             return fd;
         }
         if (errno != EEXIST || tries > 0)
@@ -54,7 +54,8 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
 {
     char name[128];
     bool known = identity && *identity;
-    /* A simulated device is its class and ordinal: the spec file behind them is how it behaves. */
+    /* A simulated device is identified by class and ordinal; the spec file after them only sets its
+     * behaviour. */
     size_t len = strlen(device);
     const char *end = strncmp(device, "sim:", 4) == 0 ? strchr(device + 4, ':') : NULL;
     if (end && (end = strchr(end + 1, ':')))
@@ -65,7 +66,7 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
     else if (r == 0)
         mf_format(name, sizeof(name), "%.*s", (int)len, device);
     if (r < 0) {
-        mf_format(why, why_cap, "the device name %.40s… is too long", device);
+        mf_format(why, why_cap, "device name %.40s… is too long", device);
         return r;
     }
     for (char *p = name; *p; p++) {
@@ -80,20 +81,20 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
     _cleanup_(mf_closep) int fd = open_lock(path);
     if (fd < 0) {
         r = fd;
-        mf_format(why, why_cap, "cannot open the lock %s: %s; choose a folder with --lock-dir", path,
+        mf_format(why, why_cap, "cannot open lock file %s: %s; choose another folder with --lock-dir", path,
                   strerror(-r));
         return r;
     }
     r = mf_lock_file(fd);
     if (r < 0) {
         mf_format(why, why_cap,
-                  "device %s%s%s is held by the worker with pid %ld (lock %s): a device takes one worker",
-                  device, known ? ", which is " : "", known ? identity : "", holder_of(fd), path);
+                  "device %s%s%s is in use by the worker with pid %ld (lock %s); run one worker per device",
+                  device, known ? " with identity " : "", known ? identity : "", read_holder(fd), path);
         return r;
     }
     char pid[24];
     mf_format(pid, sizeof(pid), "%ld\n", (long)getpid());
-    /* On a full disk the lock holds all the same, and its holder has no name */
+    /* If the disk is full, the lock still holds but the file lacks the pid */
     if (ftruncate(fd, 0) == 0)
         (void)!pwrite(fd, pid, strlen(pid), 0);
     *ret_fd = fd;

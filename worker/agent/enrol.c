@@ -12,10 +12,10 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 
-#define ANSWER_MS 20000
-#define AGAIN_MS  1000
-#define LOOK_MS   50
-#define FILE_MAX  512
+#define ANSWER_TIMEOUT_MS 20000
+#define RESEND_MS         1000
+#define POLL_MS           50
+#define FILE_MAX          512
 
 static int read_keys(const char *path, struct mf_link_keys *ret)
 {
@@ -42,7 +42,7 @@ static int write_keys(const char *path, const struct mf_link_keys *k)
     return mf_secret_file_write(path, text);
 }
 
-/* The pair of an enrolment that was broken off, or a new one. */
+/* Reads the key pair of an interrupted enrolment, or creates a new one. */
 static int new_keys(const char *path, const uint8_t *coordinator, struct mf_link_keys *ret)
 {
     int r = read_keys(path, ret);
@@ -63,7 +63,7 @@ static int send_enrol(struct mf_agent_socket *s, const char *name, const struct 
     return mf_agent_socket_send_json(s, MF_MESSAGE_ENROL, m);
 }
 
-/* 1: enrolled; 0: nothing yet. */
+/* 1: enrolled; 0: no answer yet. */
 static int take_answer(struct mf_agent_socket *s, char *why, size_t why_cap)
 {
     enum mf_message type;
@@ -74,37 +74,36 @@ static int take_answer(struct mf_agent_socket *s, char *why, size_t why_cap)
     if (type == MF_MESSAGE_ENROLLED)
         return 1;
     (void)mf_json_text(m, "reason", &reason);
-    mf_format(why, why_cap, "the coordinator refuses the enrolment: %s", reason);
+    mf_format(why, why_cap, "the coordinator refused the enrolment: %s", reason);
     return -EACCES;
 }
 
-static int ask(struct mf_agent_socket *s, const char *name, const struct mf_link_keys *keys, char *why,
-               size_t why_cap)
+static int request_enrolment(struct mf_agent_socket *s, const char *name, const struct mf_link_keys *keys,
+                             char *why, size_t why_cap)
 {
-    int64_t until = mf_now_ms() + ANSWER_MS, again = 0;
+    int64_t until = mf_now_ms() + ANSWER_TIMEOUT_MS, resend_at_ms = 0;
     int r = 0;
     while (r == 0 && mf_now_ms() < until) {
         zmq_pollitem_t item = {.socket = s->socket, .events = ZMQ_POLLIN};
-        if (mf_now_ms() >= again && send_enrol(s, name, keys) == 0)
-            again = mf_now_ms() + AGAIN_MS;
-        (void)zmq_poll(&item, 1, LOOK_MS);
+        if (mf_now_ms() >= resend_at_ms && send_enrol(s, name, keys) == 0)
+            resend_at_ms = mf_now_ms() + RESEND_MS;
+        (void)zmq_poll(&item, 1, POLL_MS);
         r = take_answer(s, why, why_cap);
-        if (r == 0 && mf_agent_socket_turned_away(s)) {
-            mf_format(
-                why, why_cap,
-                "%s does not let the token in: it is unknown there, expired or revoked, or is of another"
-                " coordinator; ask for a new one",
-                s->endpoint);
+        if (r == 0 && mf_agent_socket_handshake_failed(s)) {
+            mf_format(why, why_cap,
+                      "%s rejects the enrolment token: it is unknown, expired, revoked or for another"
+                      " coordinator; request a new one",
+                      s->endpoint);
             return -EACCES;
         }
     }
     if (r == 0)
-        mf_format(why, why_cap, "nobody answers at %s", s->endpoint);
+        mf_format(why, why_cap, "no answer from %s; check --coordinator", s->endpoint);
     return r == 0 ? -ETIMEDOUT : r;
 }
 
-/* 1: enrolled; 0: there is no token in the file. */
-static int enrol(const struct mf_enrol *e, const char *beside, struct mf_link_keys *ret, char *why,
+/* 1: enrolled; 0: the token file is empty. */
+static int enrol(const struct mf_enrol *e, const char *pending_path, struct mf_link_keys *ret, char *why,
                  size_t why_cap)
 {
     char text[MF_TOKEN_TEXT_MAX];
@@ -118,51 +117,51 @@ static int enrol(const struct mf_enrol *e, const char *beside, struct mf_link_ke
     if (!text[0])
         return 0;
     if (mf_enrol_token_parse(text, secret, token.coordinator) < 0) {
-        mf_format(
-            why, why_cap,
-            "--enrol %s: the file has to hold a worker's token, as `moefarm token worker NAME` prints it",
-            e->token_file);
+        mf_format(why, why_cap,
+                  "--enrol %s: expected an enrolment token as printed by `moefarm token worker NAME`",
+                  e->token_file);
         return -EINVAL;
     }
-    r = mf_key_pair_of(secret, &token.own);
+    r = mf_key_pair_from_secret(secret, &token.own);
     if (r == 0)
-        r = new_keys(beside, token.coordinator, ret);
+        r = new_keys(pending_path, token.coordinator, ret);
     if (r < 0) {
-        mf_format(why, why_cap, "make a key in %s: %s", beside, strerror(-r));
+        mf_format(why, why_cap, "cannot create a key in %s: %s", pending_path, strerror(-r));
         return r;
     }
-    struct mf_agent_socket s = {.zmq = e->zmq, .endpoint = e->coordinator, .keys = &token, .watch = true};
+    struct mf_agent_socket s = {
+        .zmq = e->zmq, .endpoint = e->coordinator, .keys = &token, .watch_handshake = true};
     r = mf_agent_socket_open(&s);
     if (r < 0)
-        mf_format(why, why_cap, "connect to %s: %s", e->coordinator, strerror(-r));
+        mf_format(why, why_cap, "cannot connect to %s: %s", e->coordinator, strerror(-r));
     else
-        r = ask(&s, e->name, ret, why, why_cap);
+        r = request_enrolment(&s, e->name, ret, why, why_cap);
     mf_agent_socket_close(&s, 0);
     return r;
 }
 
 int mf_enrol(const struct mf_enrol *e, struct mf_link_keys *ret, char *why, size_t why_cap)
 {
-    char path[PATH_MAX], beside[PATH_MAX];
+    char path[PATH_MAX], pending_path[PATH_MAX];
     mf_format(path, sizeof(path), "%s/%s.key", e->folder, e->name);
-    mf_format(beside, sizeof(beside), "%s/%s.key.new", e->folder, e->name);
+    mf_format(pending_path, sizeof(pending_path), "%s/%s.key.new", e->folder, e->name);
     int r = read_keys(path, ret);
     if (r == 0)
         return 1;
     if (r != -ENOENT) {
-        mf_format(why, why_cap, "read the key %s: %s", path, strerror(-r));
+        mf_format(why, why_cap, "cannot read the key %s: %s", path, strerror(-r));
         return r;
     }
     if (!e->token_file[0])
         return 0;
-    r = enrol(e, beside, ret, why, why_cap);
+    r = enrol(e, pending_path, ret, why, why_cap);
     if (r <= 0)
         return r;
-    if (rename(beside, path) < 0) {
+    if (rename(pending_path, path) < 0) {
         r = -errno;
-        mf_format(why, why_cap, "keep the key %s: %s", path, strerror(-r));
+        mf_format(why, why_cap, "cannot save the key %s: %s", path, strerror(-r));
         return r;
     }
-    log_info("%s: enrolled at %s; the token is used up", e->name, e->coordinator);
+    log_info("%s: enrolled at %s; the token is now used up", e->name, e->coordinator);
     return 1;
 }

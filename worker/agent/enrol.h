@@ -1,9 +1,11 @@
-/* How a worker comes to its key. It makes the pair itself; a token that a person was given lets it bring the public half in,
- * once. The secret half leaves its file for nobody.
+/* Enrolment: obtains the CURVE key of a worker.
+ *
+ * The worker creates a key pair and registers the public key with a one-time enrolment token. The secret key
+ * never leaves its file.
  *
  *   NAME.key      mode 0600: lines "coordinator", "public", "secret", each with 64 hex digits
- *   NAME.key.new  the same while the enrolment is under way: whatever breaks it off, the next try takes the same pair, and the
- *                 coordinator takes the same pair with the same token again */
+ *   NAME.key.new  same format, during enrolment. A retry after an interruption sends the same pair,
+ *                 and the coordinator accepts the same pair and token again. */
 #pragma once
 
 #include <stddef.h>
@@ -12,9 +14,8 @@
 
 struct mf_enrol {
     void *zmq;
-    const char *coordinator, *name, *folder; /* folder: of the worker's spool */
-    const char
-        *token_file; /* "", or an empty file, as a service has it: take the key that is there, or none */
+    const char *coordinator, *name, *folder; /* folder: folder of the spool */
+    const char *token_file; /* "" or an empty file (as services have): use the existing key, if any */
 };
-/* 1: *ret are the worker's keys; 0: it has none and needs none, as far as it knows. -errno with the sentence in why. */
+/* 1: *ret has the keys; 0: no key and no token, connect without keys. -errno and the reason in why. */
 int mf_enrol(const struct mf_enrol *e, struct mf_link_keys *ret, char *why, size_t why_cap);

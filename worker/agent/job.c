@@ -31,7 +31,7 @@ static int read_items(struct mf_job *j, const char *list, char *why, size_t why_
     const cJSON *array = mf_json_array(j->body, list), *item;
     int n = array ? cJSON_GetArraySize(array) : 0;
     if (n < 1 || n > MF_JOB_ITEMS_MAX) {
-        mf_format(why, why_cap, "%s has to be an array of 1 to %d members", list, MF_JOB_ITEMS_MAX);
+        mf_format(why, why_cap, "%s: expected an array of 1 to %d members", list, MF_JOB_ITEMS_MAX);
         return -EINVAL;
     }
     j->items = calloc((size_t)n, sizeof(*j->items));
@@ -42,7 +42,7 @@ static int read_items(struct mf_job *j, const char *list, char *why, size_t why_
         to->name = "";
         (void)mf_json_text(item, "name", &to->name);
         if (mf_json_i64(item, "id", 0, ID_MAX, &to->id) < 0) {
-            mf_format(why, why_cap, "%s[%zu].id is missing or wrong", list, j->n_items);
+            mf_format(why, why_cap, "%s[%zu].id: missing or invalid", list, j->n_items);
             return -EINVAL;
         }
         j->n_items++;
@@ -54,11 +54,11 @@ static int read_body(struct mf_job *j, char *why, size_t why_cap)
 {
     const char *kind;
     if (read_key(j->body, j) < 0) {
-        mf_format(why, why_cap, "unit, attempt and epoch have to be numbers");
+        mf_format(why, why_cap, "unit, attempt, epoch: expected numbers");
         return -EINVAL;
     }
     if (mf_json_text(j->body, "kind", &kind) < 0 || mf_unit_kind_parse(kind, &j->kind) < 0) {
-        mf_format(why, why_cap, "kind has to be enumerate, probe, race or compare");
+        mf_format(why, why_cap, "kind: expected enumerate, probe, race or compare");
         return -EINVAL;
     }
     if (j->kind == MF_UNIT_PROBE)
@@ -121,8 +121,8 @@ cJSON *mf_job_refusal(const cJSON *body, const char *why)
     return MF_TAKE(result);
 }
 
-/* Those of the list's members that are not done, by reference. */
-static cJSON *what_is_left(const struct mf_job *j, cJSON *list)
+/* The members of the list whose items are not done, by reference. */
+static cJSON *remaining_items(const struct mf_job *j, cJSON *list)
 {
     cJSON *left = cJSON_CreateArray(), *item;
     size_t i = 0;
@@ -135,12 +135,12 @@ static cJSON *what_is_left(const struct mf_job *j, cJSON *list)
     return left;
 }
 
-/* One member of the UNIT, as a runner is asked for it. */
-static bool add_asked(const struct mf_job *j, cJSON *request, cJSON *member)
+/* Adds one member of the UNIT to the request, without finished items. A comparison becomes a race. */
+static bool add_request_member(const struct mf_job *j, cJSON *request, cJSON *member)
 {
     const char *list = is_race(j) ? "pipelines" : "steps";
     if (j->n_items > 0 && cJSON_IsArray(member) && strcmp(member->string, list) == 0) {
-        cJSON *left = what_is_left(j, member);
+        cJSON *left = remaining_items(j, member);
         if (cJSON_AddItemToObject(request, list, left))
             return true;
         cJSON_Delete(left);
@@ -164,13 +164,13 @@ cJSON *mf_job_request(struct mf_job *j)
         return NULL;
     cJSON *item;
     cJSON_ArrayForEach (item, j->body) {
-        if (!add_asked(j, m, item))
+        if (!add_request_member(j, m, item))
             return NULL;
     }
     return MF_TAKE(m);
 }
 
-/* Adds what every RESULT has, and gives it away. Takes it in any case. */
+/* Adds the members common to all RESULTs and emits it. Takes ownership, also on error. */
 static int emit(struct mf_job *j, cJSON *result, bool last)
 {
     _cleanup_(cJSON_Deletep) cJSON *body = result;
@@ -209,7 +209,7 @@ static struct mf_job_item *find_item(struct mf_job *j, int64_t id)
     return NULL;
 }
 
-/* The item that a message is about; NULL when it names none that is left. */
+/* The item that a message refers to; NULL if there is none or it is done. */
 static struct mf_job_item *item_of(struct mf_job *j, const cJSON *message)
 {
     int64_t id;
@@ -226,7 +226,7 @@ static void mark_done(struct mf_job *j, struct mf_job_item *item)
     j->begun = NULL;
 }
 
-/* The message as a RESULT: its members move there, all but op. */
+/* Moves all members of the message except op to a new RESULT. */
 static cJSON *as_result(cJSON *message)
 {
     cJSON *result = cJSON_CreateObject(), *next;
@@ -269,14 +269,14 @@ static int take_result(struct mf_job *j, cJSON *message, char *why, size_t why_c
     const char *text;
     enum mf_status status;
     if (mf_json_text(message, "status", &text) < 0 || mf_status_parse(text, &status) < 0) {
-        mf_format(why, why_cap, "a result without a status");
+        mf_format(why, why_cap, "result: status missing or invalid");
         return -EPROTO;
     }
     if (is_race(j) && mf_json_object(message, "race"))
         return take_race(j, message);
     struct mf_job_item *item = item_of(j, message);
     if (!item || j->kind == MF_UNIT_ENUMERATE) {
-        mf_format(why, why_cap, "a result for nothing that was asked");
+        mf_format(why, why_cap, "result: not an item of the unit");
         return -EPROTO;
     }
     if (is_race(j) && status == MF_STATUS_OK) {
@@ -323,7 +323,7 @@ static int take_step(struct mf_job *j, cJSON *message, char *why, size_t why_cap
     const char *field;
     struct mf_step parsed;
     if (!step || mf_step_from_json(step, &parsed, &field) < 0) {
-        mf_format(why, why_cap, "a step whose %s is missing or wrong", step ? field : "step");
+        mf_format(why, why_cap, "step: %s missing or invalid", step ? field : "step");
         return -EPROTO;
     }
     return gather(j, &j->steps, &j->step_count.skip, cJSON_DetachItemViaPointer(message, step));
@@ -340,7 +340,7 @@ static int take_begin(struct mf_job *j, const cJSON *message, int64_t *ret_limit
     int64_t limit_ms;
     struct mf_job_item *item = item_of(j, message);
     if (!item || mf_json_i64(message, "limit_ms", 1, 86400000, &limit_ms) < 0) {
-        mf_format(why, why_cap, "a begin without a limit, or of nothing that was asked");
+        mf_format(why, why_cap, "begin: limit_ms missing or invalid, or not an item of the unit");
         return -EPROTO;
     }
     j->begun = item;
@@ -348,8 +348,8 @@ static int take_begin(struct mf_job *j, const cJSON *message, int64_t *ret_limit
     return 0;
 }
 
-/* Every step of a probe that has no result yet gets this one. */
-static int give_the_rest(struct mf_job *j, enum mf_status status, const char *reason)
+/* Emits this result for every item of a probe that has none yet. */
+static int fail_remaining(struct mf_job *j, enum mf_status status, const char *reason)
 {
     for (size_t i = 0; i < j->n_items; i++) {
         if (j->items[i].done)
@@ -362,21 +362,19 @@ static int give_the_rest(struct mf_job *j, enum mf_status status, const char *re
     return 0;
 }
 
-/* A step that the runner left out has no result to give: said so, since silence would keep the unit open. */
+/* Reports the steps for which the runner sent no result; otherwise the unit would stay open. */
 static int take_end(struct mf_job *j)
 {
     if (j->ended)
         return 0;
     if (is_race(j)) {
         int r = release_held(j);
-        return r < 0
-                   ? r
-                   : end_with(j, MF_STATUS_UNSUPPORTED, "no pipeline of the race survived its verification");
+        return r < 0 ? r : end_with(j, MF_STATUS_UNSUPPORTED, "no pipeline of the race passed verification");
     }
-    int r = give_the_rest(j, MF_STATUS_UNSUPPORTED, "its runner gave no result for it");
+    int r = fail_remaining(j, MF_STATUS_UNSUPPORTED, "the runner sent no result for this step");
     if (r < 0)
         return r;
-    return j->ended ? 0 : end_with(j, MF_STATUS_UNSUPPORTED, "the runner gave no result");
+    return j->ended ? 0 : end_with(j, MF_STATUS_UNSUPPORTED, "the runner sent no result");
 }
 
 static int take_error(struct mf_job *j, const cJSON *message)
@@ -388,9 +386,10 @@ static int take_error(struct mf_job *j, const cJSON *message)
         (void)mf_status_parse(text, &status);
     if (status == MF_STATUS_OK)
         status = MF_STATUS_UNSUPPORTED;
-    /* Too little memory for the shape's data is what each of its steps dies of, and no other attempt would help. */
+    /* If the device memory is too small for the shape's data, every step fails. Report all of them: another
+     * attempt would not help. */
     if (status == MF_STATUS_NO_MEMORY && j->kind == MF_UNIT_PROBE && !j->ended) {
-        int r = give_the_rest(j, status, reason);
+        int r = fail_remaining(j, status, reason);
         if (r < 0)
             return r;
     }
@@ -416,7 +415,7 @@ int mf_job_message(struct mf_job *j, cJSON *message, int64_t *ret_limit_ms, char
         return take_end(j);
     if (strcmp(op, "error") == 0)
         return take_error(j, message);
-    mf_format(why, why_cap, "'%s' is no message for a unit of kind %s", op, mf_unit_kind_name(j->kind));
+    mf_format(why, why_cap, "message '%s' is invalid for a unit of kind %s", op, mf_unit_kind_name(j->kind));
     return -EPROTO;
 }
 
@@ -431,9 +430,9 @@ int mf_job_died(struct mf_job *j, enum mf_status status, const char *reason)
             emit(j, new_result(j, item, status, reason), j->kind == MF_UNIT_PROBE && j->n_done == j->n_items);
         if (r < 0 || !is_race(j) || j->n_done < j->n_items)
             return r;
-        return end_with(j, MF_STATUS_UNSUPPORTED, "no pipeline of the race survived");
+        return end_with(j, MF_STATUS_UNSUPPORTED, "every pipeline of the race failed");
     }
-    mf_format(j->reason, sizeof(j->reason), "%d runners died outside any step, the last of %s", ++j->failures,
+    mf_format(j->reason, sizeof(j->reason), "%d runners died outside a step, the last one: %s", ++j->failures,
               reason);
     return j->failures < MF_JOB_FAILURES_MAX ? 0 : end_with(j, status, j->reason);
 }

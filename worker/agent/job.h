@@ -1,12 +1,12 @@
-/* A job: a unit that the worker holds, from UNIT to its last RESULT. It knows what is still to do, so that a new
- * runner can go on where the old one fell, and turns a runner's messages into RESULT bodies.
+/* A job: one leased unit, from UNIT to its last RESULT. It tracks the remaining steps, so that a new runner
+ * can continue after a runner died, and converts runner messages to RESULT bodies.
  *
- *   waiting ─► running (request sent) ─► ended (the last RESULT is out)
- *                 └─ runner died ─► waiting, less what is done and the step that killed it
+ *   waiting ─► running (request sent) ─► ended (last RESULT emitted)
+ *                └─ runner died ─► waiting, without the finished steps and the step that killed the runner
  *
- * Every RESULT goes through emit() once, in order, numbered by seq from 1. A race's good results are held until its
- * closing one and dropped when its runner dies: samples of a race are paired or nothing. A
- * comparison is a race whose plan drops nobody, and that is what a runner is asked. */
+ * Every RESULT goes through emit() once, in order, with seq counting from 1. Successful results of a race are
+ * held until the closing race result and dropped if the runner dies: race samples are paired, so a partial
+ * race is worthless. A comparison is a race whose plan drops no pipeline; the runner gets it as a race. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -27,54 +27,57 @@
 MF_NAMES_DECLARE(mf_unit_kind, MF_UNIT_, MF_UNIT_KIND_MAP);
 
 #define MF_JOB_ITEMS_MAX    65536
-#define MF_JOB_CHUNK_MAX    256 /* steps or rejections of one RESULT */
-#define MF_JOB_FAILURES_MAX 3   /* runners that may die in it outside any step */
+#define MF_JOB_CHUNK_MAX    256 /* maximum steps or rejections per RESULT */
+#define MF_JOB_FAILURES_MAX 3   /* runner deaths outside a step that end the unit */
 
 struct mf_job_item { /* a step or a pipeline */
     int64_t id;
-    const char *name; /* of the step; "" for a pipeline */
+    const char *name; /* step name; "" for a pipeline */
     bool done;
 };
 
-/* Gets a finished RESULT body; takes it. A negative return is passed up. */
+/* Receives a finished RESULT body and takes ownership. A negative return value is passed to the caller of the
+ * job. */
 typedef int (*mf_emit_fn)(void *context, cJSON *body);
 
 struct mf_job {
     int64_t unit, attempt, epoch, seq;
     enum mf_unit_kind kind;
-    cJSON *body; /* the UNIT */
+    cJSON *body; /* the UNIT message */
     struct mf_job_item *items;
     size_t n_items, n_done;
-    const struct mf_job_item *begun; /* its runner is at this one */
-    cJSON *steps, *rejections;       /* enumerate: gathered for the next RESULT */
+    const struct mf_job_item *begun; /* item the runner has begun */
+    cJSON *steps, *rejections;       /* enumerate: collected for the next RESULT */
     struct {
-        size_t sent, skip; /* given out in RESULTs; to leave out, since an enumeration is told again */
+        /* sent: emitted in RESULTs; skip: still to drop because a new runner enumerates from the start */
+        size_t sent, skip;
     } step_count, rejection_count;
-    cJSON *held; /* race: good results so far */
+    cJSON *held; /* race: successful results so far */
     int failures;
-    char reason[MF_REASON_MAX]; /* of the last failure */
+    char reason[MF_REASON_MAX]; /* reason of the last runner death outside a step */
     bool ended;
     mf_emit_fn emit;
     void *context;
 };
 
-/* Takes the body. -EINVAL with the sentence in why: the worker ends such a unit with it when unit, attempt and epoch
- * could be read (mf_job_refuse_body), else there is nothing to answer. */
+/* Takes ownership of the body, also on error. -EINVAL and the reason in why: the unit is malformed. The
+ * worker then ends it with mf_job_refusal. */
 int mf_job_new(cJSON *body, mf_emit_fn emit, void *context, struct mf_job **ret, char *why, size_t why_cap);
 struct mf_job *mf_job_free(struct mf_job *j);
-/* The one RESULT of a unit that could not be understood; NULL when not even its key could be read. */
+/* RESULT that ends a malformed unit; NULL if unit, attempt or epoch cannot be read (no answer is possible) or
+ * out of memory. */
 cJSON *mf_job_refusal(const cJSON *body, const char *why);
 
-/* What a runner is asked: the unit less what is done. NULL: out of memory. Begins anew what a death interrupted. It refers to
- * members of the job's body, and has to go before the job does. */
+/* Request for the runner: the unit without finished items. Discards partial results of a runner that died. It
+ * refers to members of the job's body; free it before the job. NULL: out of memory. */
 cJSON *mf_job_request(struct mf_job *j);
 
-/* A message of the runner, of which only op is left afterwards: the rest may move into a RESULT. -EPROTO: it makes no sense
- * here, with the sentence in why. *ret_limit_ms is set, when it says how long the runner may now be silent (0 otherwise). */
+/* Handles a message of the runner. Moves its members except op into a RESULT where needed. -EPROTO: invalid
+ * here, reason in why. *ret_limit_ms: new limit for the runner's silence, or 0. */
 int mf_job_message(struct mf_job *j, cJSON *message, int64_t *ret_limit_ms, char *why, size_t why_cap);
 
-/* Its runner died: the step that had begun gets the status, or the failure is counted; ends the unit after too
- * many. */
+/* The runner died. The begun step gets the status; otherwise a failure is counted, and MF_JOB_FAILURES_MAX of
+ * them end the unit. */
 int mf_job_died(struct mf_job *j, enum mf_status status, const char *reason);
-/* {"unit", "attempt", "epoch", "step", "done", "total"}, as in HELLO and BEAT; NULL: out of memory. */
+/* {"unit", "attempt", "epoch", "step", "done", "total"} for HELLO and BEAT; NULL: out of memory. */
 cJSON *mf_job_running(const struct mf_job *j);

@@ -1,6 +1,6 @@
-/* A lock on a file that one process at a time may have; it goes with the process. */
+/* Exclusive file lock (flock) that ends with the process. */
 #pragma once
 
-/* -EBUSY: another one has it. Waits a moment before it says so: a worker that is killed while it starts a runner leaves its
- * locks to that child, until the child has executed and its descriptors are closed. */
+/* -EBUSY: another process holds the lock. Retries for 500 ms first: if a worker is killed while it starts a
+ * runner, the child inherits the locks until exec closes its descriptors. */
 int mf_lock_file(int fd);

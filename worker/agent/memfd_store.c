@@ -6,7 +6,7 @@
 
 static void send_drop(void *context, const char *key)
 {
-    struct mf_runner_keeper *k = context;
+    struct mf_runner_memfd_store *k = context;
     _cleanup_(cJSON_Deletep) cJSON *message = mf_channel_message("drop");
     if (message && cJSON_AddStringToObject(message, "key", key))
         (void)mf_channel_send_wait(k->channel, message, -1);
@@ -14,7 +14,7 @@ static void send_drop(void *context, const char *key)
 
 static int memfd_store_keep(struct mf_memfd_store *memfd_store, const char *key, int fd, uint64_t bytes)
 {
-    struct mf_runner_keeper *k = (struct mf_runner_keeper *)memfd_store;
+    struct mf_runner_memfd_store *k = (struct mf_runner_memfd_store *)memfd_store;
     int r = mf_kept_store_add(&k->local.store, key, fd, bytes);
     if (r < 0)
         return r;
@@ -27,14 +27,15 @@ static int memfd_store_keep(struct mf_memfd_store *memfd_store, const char *key,
 
 static void memfd_store_drop(struct mf_memfd_store *memfd_store, const char *key)
 {
-    struct mf_runner_keeper *k = (struct mf_runner_keeper *)memfd_store;
+    struct mf_runner_memfd_store *k = (struct mf_runner_memfd_store *)memfd_store;
     mf_kept_store_drop(&k->local.store, key);
     send_drop(k, key);
 }
 
-void mf_runner_keeper_init(struct mf_runner_keeper *k, struct mf_channel *channel, uint64_t max_bytes)
+void mf_runner_memfd_store_init(struct mf_runner_memfd_store *k, struct mf_channel *channel,
+                                uint64_t max_bytes)
 {
-    *k = (struct mf_runner_keeper){.channel = channel};
+    *k = (struct mf_runner_memfd_store){.channel = channel};
     mf_local_memfd_store_init(&k->local, max_bytes);
     k->local.memfd_store.keep = memfd_store_keep;
     k->local.memfd_store.drop = memfd_store_drop;
@@ -42,7 +43,7 @@ void mf_runner_keeper_init(struct mf_runner_keeper *k, struct mf_channel *channe
     k->local.store.context = k;
 }
 
-void mf_runner_keeper_release(struct mf_runner_keeper *k)
+void mf_runner_memfd_store_release(struct mf_runner_memfd_store *k)
 {
     mf_local_memfd_store_release(&k->local);
 }

@@ -1,13 +1,14 @@
-/* A runner's memfd_store: it holds what the worker handed over (`have`), and hands over what sessions make (`keep`). The worker has a
- * store of its own, whose files every new runner gets. */
+/* The runner's side of the memfd store. It holds the files received from the worker (`have`) and sends the
+ * files that sessions create (`keep`). The worker has its own store and passes its files to new runners. */
 #pragma once
 
 #include "measure/session/kept.h"
 #include "worker/runner/runner_wire.h"
 
-struct mf_runner_keeper {
-    struct mf_local_memfd_store local; /* first */
+struct mf_runner_memfd_store {
+    struct mf_local_memfd_store local; /* must be the first member */
     struct mf_channel *channel;
 };
-void mf_runner_keeper_init(struct mf_runner_keeper *k, struct mf_channel *channel, uint64_t max_bytes);
-void mf_runner_keeper_release(struct mf_runner_keeper *k);
+void mf_runner_memfd_store_init(struct mf_runner_memfd_store *k, struct mf_channel *channel,
+                                uint64_t max_bytes);
+void mf_runner_memfd_store_release(struct mf_runner_memfd_store *k);

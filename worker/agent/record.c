@@ -10,8 +10,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/fault.h"
 
-/* CRC-32 of the payload. */
-static uint32_t sum_of(const void *data, size_t len)
+static uint32_t crc_of(const void *data, size_t len)
 {
     return (uint32_t)crc32_z(0, data, len);
 }
@@ -57,7 +56,7 @@ static int read_at(int fd, void *to, size_t len, uint64_t at)
     return 0;
 }
 
-/* One call of the system for both; what it leaves is written by more. */
+/* Writes both parts with one system call; writes the rest separately if that was interrupted. */
 static int write_both(int fd, const uint8_t header[MF_RECORD_HEADER], const char *payload, size_t len,
                       uint64_t at)
 {
@@ -65,9 +64,9 @@ static int write_both(int fd, const uint8_t header[MF_RECORD_HEADER], const char
     ssize_t n = pwritev(fd, parts, 2, (off_t)at);
     if (n < 0 && errno != EINTR)
         return -errno;
-    size_t done = n < 0 ? 0 : (size_t)n, of_header = MF_MIN(done, (size_t)MF_RECORD_HEADER);
-    int r = write_at(fd, header + of_header, MF_RECORD_HEADER - of_header, at + of_header);
-    done -= of_header;
+    size_t done = n < 0 ? 0 : (size_t)n, header_done = MF_MIN(done, (size_t)MF_RECORD_HEADER);
+    int r = write_at(fd, header + header_done, MF_RECORD_HEADER - header_done, at + header_done);
+    done -= header_done;
     return r < 0 ? r : write_at(fd, payload + done, len - done, at + MF_RECORD_HEADER + done);
 }
 
@@ -76,12 +75,12 @@ int mf_record_write(int fd, const char *magic, const void *payload, size_t len, 
     uint8_t header[MF_RECORD_HEADER];
     memcpy(header, magic, 4);
     put_u32(header + 4, (uint32_t)len);
-    put_u32(header + 8, sum_of(payload, len));
-    if (mf_fault_armed == MF_FAULT_RECORD_HALF) { /* for a test to die between the two */
+    put_u32(header + 8, crc_of(payload, len));
+    if (mf_fault_armed == MF_FAULT_RECORD_PARTIAL) { /* lets a test crash between the two writes */
         int r = write_at(fd, header, sizeof(header), at);
         if (r < 0)
             return r;
-        mf_fault_at(MF_FAULT_RECORD_HALF);
+        mf_fault_at(MF_FAULT_RECORD_PARTIAL);
     }
     return write_both(fd, header, payload, len, at);
 }
@@ -103,7 +102,7 @@ int mf_record_read(int fd, uint64_t at, uint64_t size, char ret_magic[5], char *
     r = read_at(fd, payload, len, at + sizeof(header));
     if (r < 0)
         return r;
-    if (sum_of(payload, len) != get_u32(header + 8))
+    if (crc_of(payload, len) != get_u32(header + 8))
         return 0;
     payload[len] = '\0';
     memcpy(ret_magic, header, 4);

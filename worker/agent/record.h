@@ -1,4 +1,4 @@
-/* Records of an append-only file: what a death in the middle of a write leaves is found out.
+/* Checksummed records of an append-only file; detects records torn by a crash.
  *
  *   magic (4)  length u32 LE  CRC-32 of the payload u32 LE  payload */
 #pragma once
@@ -9,8 +9,9 @@
 #define MF_RECORD_HEADER 12
 #define MF_RECORD_MAX    (8u << 20)
 
-/* -errno leaves what is there up to `at` readable once the caller has cut the file to it. */
+/* Writes a record at offset `at`. On -errno, the records before `at` are intact; the caller truncates the
+ * file to `at`. */
 int mf_record_write(int fd, const char *magic, const void *payload, size_t len, uint64_t at);
-/* The record at `at` of a file of that size: 1, and its payload on the heap, ended by a 0 that len does not count; 0: what
- * is readable ends here. */
+/* Reads the record at offset `at` of a file of `size` bytes. 1: *ret is the payload (malloc), with a NUL byte
+ * that *ret_len does not count; 0: no complete record at `at`. */
 int mf_record_read(int fd, uint64_t at, uint64_t size, char ret_magic[5], char **ret, size_t *ret_len);

@@ -19,7 +19,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-#define CHILD_FD      3 /* its socket, as MOEFARM_RUNNER_FD says */
+#define CHILD_FD      3 /* descriptor of the socket in the child (MOEFARM_RUNNER_FD) */
 #define SOCKET_BUFFER (1 << 20)
 
 struct mf_runner_host {
@@ -28,17 +28,17 @@ struct mf_runner_host {
     struct mf_channel channel;
     char tail[MF_RUNNER_STDERR_MAX];
     size_t n_tail;
-    int64_t limit_ms, deadline_ms; /* 0, INT64_MAX: none */
-    bool hung, exited, told;
-    int last_signal; /* it said that it dies of this one: the kernel is taking its memory apart */
-    int broken;      /* it broke the protocol and was killed for it */
-    siginfo_t end;
+    int64_t limit_ms, deadline_ms; /* 0 and INT64_MAX: no limit */
+    bool hung, exited, death_reported;
+    int announced_signal; /* of `dying`, sent before the process has exited; 0: none */
+    int protocol_error;   /* error of the runner protocol for which the runner was killed; 0: none */
+    siginfo_t exit_info;
     int64_t died_ms;
 };
 
 extern char **environ;
 
-/* Ours without the variable that we set, and without what is nobody else's business. */
+/* The worker's environment with the variable set. Leaves out MOEFARM_TOKEN: runners must not see it. */
 static char **make_environment(char *variable)
 {
     size_t n = 0;
@@ -71,7 +71,7 @@ static int spawn(const char *const *argv, int socket_fd, int err_fd, pid_t *ret)
     sigfillset(&all);
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
-    /* 0 and 1 are of no use to a runner; what it prints belongs to its stderr. */
+    /* Stdin is /dev/null; stdout goes to the same pipe as stderr. */
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, err_fd, 1);
     posix_spawn_file_actions_adddup2(&actions, err_fd, 2);
@@ -85,8 +85,8 @@ static int spawn(const char *const *argv, int socket_fd, int err_fd, pid_t *ret)
     return -r;
 }
 
-/* dup2 onto itself would leave close-on-exec set. */
-static int move_up(int *fd)
+/* Moves *fd above CHILD_FD: dup2 onto the same number would keep close-on-exec. */
+static int move_above_child_fd(int *fd)
 {
     if (*fd > CHILD_FD)
         return 0;
@@ -104,20 +104,20 @@ static int start(struct mf_runner_host *h, const char *const *argv)
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     h->channel.fd = pair[0];
-    _cleanup_(mf_closep) int theirs = pair[1];
+    _cleanup_(mf_closep) int child_fd = pair[1];
     const int size = SOCKET_BUFFER;
-    (void)setsockopt(theirs, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+    (void)setsockopt(child_fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
     if (pipe2(err, O_CLOEXEC) < 0)
         return -errno;
     h->err_fd = err[0];
     _cleanup_(mf_closep) int err_write = err[1];
     if (fcntl(h->err_fd, F_SETFL, O_NONBLOCK) < 0)
         return -errno;
-    int r = move_up(&theirs);
+    int r = move_above_child_fd(&child_fd);
     if (r == 0)
-        r = move_up(&err_write);
+        r = move_above_child_fd(&err_write);
     if (r == 0)
-        r = spawn(argv, theirs, err_write, &h->pid);
+        r = spawn(argv, child_fd, err_write, &h->pid);
     if (r < 0)
         return r;
     h->pidfd = (int)syscall(SYS_pidfd_open, h->pid, 0);
@@ -214,7 +214,7 @@ static void keep_tail(struct mf_runner_host *h, const char *data, size_t len)
     h->n_tail += len;
 }
 
-/* Bounded: a runner that prints without end must not keep the worker here. */
+/* Reads a limited amount, so that a runner that prints without end does not block the worker. */
 static void read_stderr(struct mf_runner_host *h)
 {
     char data[4096];
@@ -231,36 +231,36 @@ static void read_stderr(struct mf_runner_host *h)
     }
 }
 
-static void see_exit(struct mf_runner_host *h)
+static void check_exit(struct mf_runner_host *h)
 {
     siginfo_t info = {0};
     if (h->exited || waitid(P_PID, (id_t)h->pid, &info, WEXITED | WNOHANG) < 0 || info.si_pid == 0)
         return;
     h->exited = true;
-    h->end = info;
+    h->exit_info = info;
     if (h->died_ms == 0)
         h->died_ms = mf_now_ms();
     h->pid = 0;
 }
 
-void mf_runner_host_turn(struct mf_runner_host *h)
+void mf_runner_host_run_once(struct mf_runner_host *h)
 {
-    /* Exit first, then the rest: what it wrote before it died is there once its exit is seen. */
-    see_exit(h);
+    /* Check for exit before reading: everything the runner wrote is readable once its exit is visible. */
+    check_exit(h);
     if (mf_channel_flush(&h->channel) < 0)
         mf_buf_clear(&h->channel.out);
     int r = mf_channel_fill(&h->channel);
-    if (r < 0 && h->broken == 0) {
-        h->broken = r;
+    if (r < 0 && h->protocol_error == 0) {
+        h->protocol_error = r;
         mf_runner_host_kill(h);
     }
     read_stderr(h);
-    /* One that closed its socket is of no use any more, alive or not. */
+    /* A runner that closed its socket cannot be used any more */
     if (h->channel.eof)
         mf_runner_host_kill(h);
 }
 
-/* The next message, also of what a dead runner left in the socket beyond one buffer. */
+/* Returns the next message. After the exit, reads what did not fit into the buffer before. */
 static int take_message(struct mf_runner_host *h, cJSON **ret)
 {
     int r = mf_channel_next(&h->channel, ret);
@@ -270,43 +270,43 @@ static int take_message(struct mf_runner_host *h, cJSON **ret)
     return r < 0 ? r : mf_channel_next(&h->channel, ret);
 }
 
-static enum mf_runner_event take_last_words(struct mf_runner_host *h, cJSON **message)
+static enum mf_runner_event take_dying(struct mf_runner_host *h, cJSON **message)
 {
     int64_t number = 0;
     (void)mf_json_i64(*message, "signal", 1, 64, &number);
     cJSON_Delete(*message);
     *message = NULL;
-    h->last_signal = (int)number;
+    h->announced_signal = (int)number;
     h->deadline_ms = INT64_MAX;
     if (h->died_ms == 0)
         h->died_ms = mf_now_ms();
-    h->told = true;
+    h->death_reported = true;
     return MF_RUNNER_DIED;
 }
 
 enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret)
 {
-    if (h->told)
+    if (h->death_reported)
         return MF_RUNNER_NOTHING;
-    int r = h->broken ? 0 : take_message(h, ret);
+    int r = h->protocol_error ? 0 : take_message(h, ret);
     if (r == 1 && strcmp(mf_channel_op(*ret), "dying") == 0)
-        return take_last_words(h, ret);
+        return take_dying(h, ret);
     if (r == 1) {
         restart_limit(h);
         return MF_RUNNER_MESSAGE;
     }
     if (r < 0) {
-        h->broken = r;
+        h->protocol_error = r;
         mf_runner_host_kill(h);
     }
-    /* Here, and not before the messages: a worker that was busy elsewhere has not seen what came in time. */
+    /* Check the deadline after the messages: a busy worker may read a message late that arrived in time. */
     if (mf_now_ms() >= mf_runner_host_deadline_ms(h)) {
         h->hung = true;
         mf_runner_host_kill(h);
     }
     if (!h->exited)
         return MF_RUNNER_NOTHING;
-    h->told = true;
+    h->death_reported = true;
     return MF_RUNNER_DIED;
 }
 
@@ -315,7 +315,7 @@ int mf_runner_host_take_fd(struct mf_runner_host *h)
     return mf_channel_take_fd(&h->channel);
 }
 
-bool mf_runner_host_gone(const struct mf_runner_host *h)
+bool mf_runner_host_exited(const struct mf_runner_host *h)
 {
     return h->exited;
 }
@@ -325,7 +325,7 @@ bool mf_runner_host_hung(const struct mf_runner_host *h)
     return h->hung;
 }
 
-/* The tail on one line of ASCII, so that it fits into JSON; its end is kept when there is too much. */
+/* Appends the end of stderr in printable ASCII on one line, so that it fits into JSON. */
 static void add_tail(const struct mf_runner_host *h, char *buf, size_t cap)
 {
     size_t at = strlen(buf);
@@ -346,17 +346,17 @@ static void add_tail(const struct mf_runner_host *h, char *buf, size_t cap)
 
 void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap)
 {
-    assert(h->told);
-    if (h->last_signal)
-        mf_format(buf, cap, "signal %d (%s)", h->last_signal, strsignal(h->last_signal));
-    else if (h->broken)
-        mf_format(buf, cap, "it broke the runner protocol (%s)", strerror(-h->broken));
+    assert(h->death_reported);
+    if (h->announced_signal)
+        mf_format(buf, cap, "signal %d (%s)", h->announced_signal, strsignal(h->announced_signal));
+    else if (h->protocol_error)
+        mf_format(buf, cap, "broke the runner protocol (%s)", strerror(-h->protocol_error));
     else if (h->hung)
         mf_format(buf, cap, "silent for more than %lld ms", (long long)h->limit_ms);
-    else if (h->end.si_code == CLD_EXITED)
-        mf_format(buf, cap, "exit code %d", h->end.si_status);
+    else if (h->exit_info.si_code == CLD_EXITED)
+        mf_format(buf, cap, "exit code %d", h->exit_info.si_status);
     else
-        mf_format(buf, cap, "signal %d (%s)", h->end.si_status, strsignal(h->end.si_status));
+        mf_format(buf, cap, "signal %d (%s)", h->exit_info.si_status, strsignal(h->exit_info.si_status));
     add_tail(h, buf, cap);
 }
 

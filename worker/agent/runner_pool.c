@@ -14,17 +14,17 @@
 #include "worker/agent/runner_host.h"
 #include "worker/runner/device_info.h"
 
-#define START_MS       60000 /* for hello, and for described */
-#define RETRY_MS       100   /* doubled for each runner in a row that does not get ready */
-#define RETRY_MAX_MS   10000
-#define DYING_MAX      4
-#define DYING_MS       10000 /* for a core dump, say */
-#define HOPELESS_TRIES 3     /* when none has ever been ready */
-#define SICK_TRIES     7     /* when one has: 6 s and what starting takes, for a driver that is being reset */
+#define START_TIMEOUT_MS  60000 /* for `hello`, and again for `described` */
+#define RETRY_MS          100   /* doubled for each runner in a row that dies before it is ready */
+#define RETRY_MAX_MS      10000
+#define DYING_MAX         4
+#define DYING_TIMEOUT_MS  10000 /* a process may take long to exit, for example to write a core dump */
+#define FIRST_START_TRIES 3     /* failed starts before the first runner was ready */
+#define RESTART_TRIES     7     /* the same after one was ready; 6 s or more, enough for a driver reset */
 
 enum state { STARTED, GREETED, READY };
 
-struct place {
+struct member {
     struct mf_runner_host *host;
     enum state state;
     cJSON *hello;
@@ -32,15 +32,15 @@ struct place {
 
 struct mf_runner_pool {
     struct mf_runner_pool_options o;
-    struct place working, reserve;
-    struct mf_runner_host *ahead;            /* NULL: there was nothing to compile yet, or it has died */
-    struct mf_runner_host *dying[DYING_MAX]; /* reported as dead, not gone yet */
+    struct member working, reserve;
+    struct mf_runner_host *compiler;         /* compiles ahead; NULL: nothing to compile yet, or it died */
+    struct mf_runner_host *dying[DYING_MAX]; /* reported as dead, not exited yet */
     struct mf_kept_store kept;
     cJSON *hello, *described;
-    int failures; /* in a row, before ready */
-    int64_t start_at_ms, reserve_at_ms, ahead_at_ms;
-    bool stopped, hung, hopeless;
-    bool was_ready; /* the one that died last */
+    int failures; /* failed starts in a row */
+    int64_t start_at_ms, reserve_at_ms, compiler_at_ms;
+    bool stopped, hung, failed;
+    bool was_ready; /* whether the runner that died last was ready */
     int64_t deaths;
     char kill_reason[MF_REASON_MAX], why[MF_REASON_MAX];
 };
@@ -56,11 +56,11 @@ int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_
     return 0;
 }
 
-static void clear(struct place *p)
+static void clear_member(struct member *p)
 {
     mf_runner_host_free(p->host);
     cJSON_Delete(p->hello);
-    *p = (struct place){0};
+    *p = (struct member){0};
 }
 
 struct mf_runner_pool *mf_runner_pool_free(struct mf_runner_pool *c)
@@ -75,7 +75,7 @@ struct mf_runner_pool *mf_runner_pool_free(struct mf_runner_pool *c)
     return NULL;
 }
 
-static void no_fds(struct pollfd *fds)
+static void clear_pollfds(struct pollfd *fds)
 {
     for (int i = 0; i < MF_RUNNER_POLLFDS; i++)
         fds[i] = (struct pollfd){.fd = -1};
@@ -83,13 +83,13 @@ static void no_fds(struct pollfd *fds)
 
 void mf_runner_pool_pollfds(const struct mf_runner_pool *c, struct pollfd fds[MF_RUNNER_POOL_POLLFDS])
 {
-    const struct mf_runner_host *hosts[] = {c->working.host, c->reserve.host, c->ahead};
+    const struct mf_runner_host *hosts[] = {c->working.host, c->reserve.host, c->compiler};
     for (size_t i = 0; i < MF_ARRAY_LEN(hosts); i++) {
         struct pollfd *to = fds + i * MF_RUNNER_POLLFDS;
         if (hosts[i])
             mf_runner_host_pollfds(hosts[i], to);
         else
-            no_fds(to);
+            clear_pollfds(to);
     }
 }
 
@@ -110,17 +110,17 @@ int64_t mf_runner_pool_due_ms(const struct mf_runner_pool *c)
     return due;
 }
 
-static int start(struct mf_runner_pool *c, struct place *p)
+static int start(struct mf_runner_pool *c, struct member *p)
 {
-    clear(p);
+    clear_member(p);
     int r = mf_runner_host_start(c->o.argv, &p->host);
     if (r == 0)
-        mf_runner_host_limit(p->host, START_MS);
+        mf_runner_host_limit(p->host, START_TIMEOUT_MS);
     return r;
 }
 
 _Static_assert(MF_KEPT_MAX <= MF_CHANNEL_FDS_MAX,
-               "all that is kept may be on its way to a runner that does not read yet");
+               "all kept files may be queued for a runner that does not read yet");
 
 static int hand_over_kept(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
@@ -156,10 +156,10 @@ static void set_kill_reason(struct mf_runner_pool *c, const char *reason)
     (void)mf_copy(c->kill_reason, sizeof(c->kill_reason), reason);
 }
 
-/* The working runner has said hello: it gets what is kept, and the first request. */
+/* The working runner has sent hello: send it the kept files and `describe`. */
 static void greet(struct mf_runner_pool *c)
 {
-    struct place *p = &c->working;
+    struct member *p = &c->working;
     int r = hand_over_kept(c, p->host);
     if (r == 0)
         r = ask_to_describe(c, p->host);
@@ -169,30 +169,30 @@ static void greet(struct mf_runner_pool *c)
         return;
     }
     p->state = GREETED;
-    mf_runner_host_limit(p->host, START_MS);
+    mf_runner_host_limit(p->host, START_TIMEOUT_MS);
 }
 
-static bool can(const cJSON *hello, const char *what)
+static bool has_capability(const cJSON *hello, const char *name)
 {
     const cJSON *list = mf_json_array(hello, "can"), *item;
     cJSON_ArrayForEach (item, list) {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, what) == 0)
+        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0)
             return true;
     }
     return false;
 }
 
-static void take_hello(struct mf_runner_pool *c, struct place *p, cJSON *message)
+static void take_hello(struct mf_runner_pool *c, struct member *p, cJSON *message)
 {
     int64_t protocol;
     const char *revision;
     if (strcmp(mf_channel_op(message), "hello") != 0 ||
         mf_json_i64(message, "protocol", 1, 1, &protocol) < 0 ||
         mf_json_text(message, "revision", &revision) < 0 || !mf_json_array(message, "families") ||
-        !can(message, "unit")) {
+        !has_capability(message, "unit")) {
         cJSON_Delete(message);
         set_kill_reason(
-            c, "its first message is no hello of protocol 1 with revision, families and can: [\"unit\"]");
+            c, "the first message is not a hello of protocol 1 with revision, families and can: [\"unit\"]");
         mf_runner_host_kill(p->host);
         return;
     }
@@ -230,16 +230,16 @@ static enum mf_runner_pool_event take_described(struct mf_runner_pool *c, cJSON 
     if (strcmp(mf_channel_op(m), "error") == 0) {
         (void)mf_json_text(m, "reason", &reason);
         mf_format(c->why, sizeof(c->why), "%s", reason);
-        c->hopeless = !c->described;
-        if (c->hopeless)
-            return MF_RUNNER_POOL_HOPELESS;
+        c->failed = !c->described;
+        if (c->failed)
+            return MF_RUNNER_POOL_FAILED;
         set_kill_reason(c, reason);
         mf_runner_host_kill(c->working.host);
         return MF_RUNNER_POOL_NOTHING;
     }
     if (strcmp(mf_channel_op(m), "described") != 0 || mf_device_info_parse(m, &info, &field) < 0) {
         char text[MF_REASON_MAX];
-        mf_format(text, sizeof(text), "its answer to describe has no good %s", field);
+        mf_format(text, sizeof(text), "described: %s missing or invalid", field);
         set_kill_reason(c, text);
         mf_runner_host_kill(c->working.host);
         return MF_RUNNER_POOL_NOTHING;
@@ -255,8 +255,8 @@ static enum mf_runner_pool_event take_described(struct mf_runner_pool *c, cJSON 
     return MF_RUNNER_POOL_READY;
 }
 
-/* Its device's ceilings, measured again and higher: the next runner is told, and whoever judges results. */
-static enum mf_runner_pool_event take_raised(struct mf_runner_pool *c, cJSON *message)
+/* The runner measured higher ceilings of the device. Later runners and the coordinator get them. */
+static enum mf_runner_pool_event take_new_ceilings(struct mf_runner_pool *c, cJSON *message)
 {
     struct mf_device_info info;
     const char *field;
@@ -270,7 +270,7 @@ static enum mf_runner_pool_event take_raised(struct mf_runner_pool *c, cJSON *me
     return MF_RUNNER_POOL_DESCRIBED;
 }
 
-/* A message of the working runner; *ret when it is the caller's. */
+/* Handles a message of the working runner; MF_RUNNER_POOL_MESSAGE: the caller owns *ret. */
 static enum mf_runner_pool_event take_message(struct mf_runner_pool *c, cJSON *message, cJSON **ret)
 {
     const char *op = mf_channel_op(message);
@@ -290,7 +290,7 @@ static enum mf_runner_pool_event take_message(struct mf_runner_pool *c, cJSON *m
     if (c->working.state == GREETED)
         return take_described(c, message);
     if (strcmp(op, "described") == 0)
-        return take_raised(c, message);
+        return take_new_ceilings(c, message);
     *ret = message;
     return MF_RUNNER_POOL_MESSAGE;
 }
@@ -301,18 +301,18 @@ static void note_start_failure(struct mf_runner_pool *c)
     for (int i = 1; i < c->failures && wait < RETRY_MAX_MS; i++)
         wait *= 2;
     c->start_at_ms = mf_now_ms() + MF_MIN(wait, RETRY_MAX_MS);
-    if (++c->failures >= (c->described ? SICK_TRIES : HOPELESS_TRIES))
-        c->hopeless = true;
+    if (++c->failures >= (c->described ? RESTART_TRIES : FIRST_START_TRIES))
+        c->failed = true;
 }
 
-/* The reserve steps in; without one, a new runner is started at once. */
-static void fill_working(struct mf_runner_pool *c)
+/* Makes the reserve the working runner; without a reserve, starts a new runner. */
+static void ensure_working(struct mf_runner_pool *c)
 {
-    if (c->stopped || c->hopeless || c->working.host)
+    if (c->stopped || c->failed || c->working.host)
         return;
     if (c->reserve.host) {
         c->working = c->reserve;
-        c->reserve = (struct place){0};
+        c->reserve = (struct member){0};
         if (c->working.hello)
             greet(c);
         return;
@@ -326,30 +326,31 @@ static void fill_working(struct mf_runner_pool *c)
     }
 }
 
-/* Without waiting for it; the oldest is waited for when there are too many. */
-static void let_go(struct mf_runner_pool *c, struct mf_runner_host *host)
+/* Keeps a dead runner until its process has exited, without waiting. If there are too many, waits for the
+ * oldest. */
+static void add_dying(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
     mf_runner_host_free(c->dying[DYING_MAX - 1]);
     memmove(&c->dying[1], &c->dying[0], (DYING_MAX - 1) * sizeof(c->dying[0]));
     c->dying[0] = host;
 }
 
-static void turn_dying(struct mf_runner_pool *c)
+static void reap_dying(struct mf_runner_pool *c)
 {
     for (int i = 0; i < DYING_MAX; i++) {
         if (!c->dying[i])
             continue;
-        mf_runner_host_turn(c->dying[i]);
-        if (mf_now_ms() - mf_runner_host_died_ms(c->dying[i]) > DYING_MS)
+        mf_runner_host_run_once(c->dying[i]);
+        if (mf_now_ms() - mf_runner_host_died_ms(c->dying[i]) > DYING_TIMEOUT_MS)
             mf_runner_host_kill(c->dying[i]);
-        if (mf_runner_host_gone(c->dying[i]))
+        if (mf_runner_host_exited(c->dying[i]))
             c->dying[i] = mf_runner_host_free(c->dying[i]);
     }
 }
 
 static enum mf_runner_pool_event note_death(struct mf_runner_pool *c)
 {
-    struct place *p = &c->working;
+    struct member *p = &c->working;
     c->hung = mf_runner_host_hung(p->host);
     c->deaths++;
     mf_runner_host_why(p->host, c->why, sizeof(c->why));
@@ -359,21 +360,21 @@ static enum mf_runner_pool_event note_death(struct mf_runner_pool *c)
         c->kill_reason[0] = '\0';
     }
     c->was_ready = p->state == READY;
-    let_go(c, MF_TAKE(p->host));
-    clear(p);
+    add_dying(c, MF_TAKE(p->host));
+    clear_member(p);
     if (!c->was_ready)
         note_start_failure(c);
-    fill_working(c);
-    return c->hopeless ? MF_RUNNER_POOL_HOPELESS : MF_RUNNER_POOL_DIED;
+    ensure_working(c);
+    return c->failed ? MF_RUNNER_POOL_FAILED : MF_RUNNER_POOL_DIED;
 }
 
-static void turn_reserve(struct mf_runner_pool *c)
+static void run_reserve(struct mf_runner_pool *c)
 {
     if (wants_reserve(c) && mf_now_ms() >= c->reserve_at_ms && start(c, &c->reserve) < 0)
         c->reserve_at_ms = mf_now_ms() + RETRY_MAX_MS;
     if (!c->reserve.host)
         return;
-    mf_runner_host_turn(c->reserve.host);
+    mf_runner_host_run_once(c->reserve.host);
     cJSON *message = NULL;
     enum mf_runner_event event = mf_runner_host_next(c->reserve.host, &message);
     if (event == MF_RUNNER_MESSAGE && !c->reserve.hello) {
@@ -381,43 +382,43 @@ static void turn_reserve(struct mf_runner_pool *c)
     } else if (event == MF_RUNNER_MESSAGE) {
         cJSON_Delete(message);
     } else if (event == MF_RUNNER_DIED) {
-        clear(&c->reserve);
+        clear_member(&c->reserve);
         c->reserve_at_ms = mf_now_ms() + RETRY_MAX_MS;
     }
 }
 
-/* It has nothing to say but its hello. */
-static void turn_ahead(struct mf_runner_pool *c)
+/* Discards its messages; only `hello` is expected. */
+static void run_compiler(struct mf_runner_pool *c)
 {
     enum mf_runner_event event = MF_RUNNER_MESSAGE;
-    if (c->ahead)
-        mf_runner_host_turn(c->ahead);
-    while (c->ahead && event == MF_RUNNER_MESSAGE) {
+    if (c->compiler)
+        mf_runner_host_run_once(c->compiler);
+    while (c->compiler && event == MF_RUNNER_MESSAGE) {
         cJSON *message = NULL;
-        event = mf_runner_host_next(c->ahead, &message);
+        event = mf_runner_host_next(c->compiler, &message);
         cJSON_Delete(message);
     }
     if (event != MF_RUNNER_DIED)
         return;
-    c->ahead = mf_runner_host_free(c->ahead);
-    c->ahead_at_ms = mf_now_ms() + RETRY_MAX_MS;
+    c->compiler = mf_runner_host_free(c->compiler);
+    c->compiler_at_ms = mf_now_ms() + RETRY_MAX_MS;
 }
 
-void mf_runner_pool_turn(struct mf_runner_pool *c)
+void mf_runner_pool_run_once(struct mf_runner_pool *c)
 {
     if (c->stopped)
         return;
-    fill_working(c);
+    ensure_working(c);
     if (c->working.host)
-        mf_runner_host_turn(c->working.host);
-    turn_reserve(c);
-    turn_ahead(c);
-    turn_dying(c);
+        mf_runner_host_run_once(c->working.host);
+    run_reserve(c);
+    run_compiler(c);
+    reap_dying(c);
 }
 
 enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **ret)
 {
-    while (c->working.host && !c->hopeless) {
+    while (c->working.host && !c->failed) {
         cJSON *message = NULL;
         enum mf_runner_event event = mf_runner_host_next(c->working.host, &message);
         if (event == MF_RUNNER_NOTHING)
@@ -427,7 +428,7 @@ enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **
         if (out != MF_RUNNER_POOL_NOTHING)
             return out;
     }
-    return c->hopeless ? MF_RUNNER_POOL_HOPELESS : MF_RUNNER_POOL_NOTHING;
+    return c->failed ? MF_RUNNER_POOL_FAILED : MF_RUNNER_POOL_NOTHING;
 }
 
 const char *mf_runner_pool_why(const struct mf_runner_pool *c)
@@ -464,21 +465,21 @@ int mf_runner_pool_send(struct mf_runner_pool *c, const cJSON *message)
 
 bool mf_runner_pool_compiles(const struct mf_runner_pool *c)
 {
-    return c->described && can(c->hello, "ahead");
+    return c->described && has_capability(c->hello, "ahead");
 }
 
-int mf_runner_pool_ahead(struct mf_runner_pool *c, const char *shape)
+int mf_runner_pool_compile_ahead(struct mf_runner_pool *c, const char *shape)
 {
     if (c->stopped || !mf_runner_pool_compiles(c))
         return -ENOTSUP;
-    if (!c->ahead && mf_now_ms() < c->ahead_at_ms)
+    if (!c->compiler && mf_now_ms() < c->compiler_at_ms)
         return -EAGAIN;
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("ahead");
     if (!m || !cJSON_AddItemReferenceToObject(m, "known", c->described) ||
         !cJSON_AddStringToObject(m, "shape", shape))
         return -ENOMEM;
-    int r = c->ahead ? 0 : mf_runner_host_start(c->o.argv, &c->ahead);
-    return r < 0 ? r : mf_runner_host_send(c->ahead, m, -1);
+    int r = c->compiler ? 0 : mf_runner_host_start(c->o.argv, &c->compiler);
+    return r < 0 ? r : mf_runner_host_send(c->compiler, m, -1);
 }
 
 void mf_runner_pool_limit(struct mf_runner_pool *c, int64_t limit_ms)
@@ -497,17 +498,17 @@ void mf_runner_pool_kill(struct mf_runner_pool *c, const char *reason)
 
 void mf_runner_pool_replace(struct mf_runner_pool *c)
 {
-    clear(&c->working);
+    clear_member(&c->working);
     c->kill_reason[0] = '\0';
-    fill_working(c);
+    ensure_working(c);
 }
 
 void mf_runner_pool_stop(struct mf_runner_pool *c)
 {
     c->stopped = true;
-    clear(&c->working);
-    clear(&c->reserve);
-    c->ahead = mf_runner_host_free(c->ahead);
+    clear_member(&c->working);
+    clear_member(&c->reserve);
+    c->compiler = mf_runner_host_free(c->compiler);
     for (int i = 0; i < DYING_MAX; i++)
         c->dying[i] = mf_runner_host_free(c->dying[i]);
 }

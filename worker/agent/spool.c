@@ -22,7 +22,7 @@
 #define RESULT_MAGIC "MFR1"
 #define ACK_MAGIC    "MFA1"
 #define ACK_PAYLOAD  24
-#define ROOM_BYTES   (64 << 10) /* that there has to be at a start */
+#define SPACE_BYTES  (64 << 10) /* free space required at startup */
 
 struct record {
     struct mf_spool_key key;
@@ -31,17 +31,17 @@ struct record {
     bool acknowledged;
 };
 
-/* records[first …] are in the order of the file; acknowledged ones before `first` are gone. */
+/* records[first ... n - 1] are in file order; acknowledged ones before `first` are freed. */
 struct mf_spool {
     int fd;
     char *path;
     struct record *records;
     size_t first, n, cap;
-    size_t next; /* first record not sent */
+    size_t next; /* first record not marked as sent */
     size_t n_live;
-    uint64_t live_bytes; /* bodies */
+    uint64_t live_bytes; /* size of all unacknowledged bodies */
     uint64_t file_bytes;
-    int64_t dirty_since_ms; /* 0: all is synced or acknowledged */
+    int64_t dirty_since_ms; /* 0: everything is synced or acknowledged */
 };
 
 static int add_record(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len)
@@ -90,8 +90,8 @@ static int ack_key_of(const char *payload, size_t len, struct mf_spool_key *ret)
     return 0;
 }
 
-/* Takes a result out of those that are alive; false: it is not one of them. */
-static bool forget(struct mf_spool *s, const struct mf_spool_key *key)
+/* Removes a result; false: it is unknown or already acknowledged. */
+static bool remove_record(struct mf_spool *s, const struct mf_spool_key *key)
 {
     for (size_t i = s->first; i < s->n; i++) {
         struct record *record = &s->records[i];
@@ -111,7 +111,7 @@ static bool forget(struct mf_spool *s, const struct mf_spool_key *key)
     return false;
 }
 
-/* One record at file_bytes: 1 taken, 0 when the readable part ends here. */
+/* Reads the record at file_bytes. 1: loaded; 0: end of the readable part. */
 static int load_record(struct mf_spool *s, uint64_t size)
 {
     char magic[5];
@@ -127,10 +127,10 @@ static int load_record(struct mf_spool *s, uint64_t size)
     r = is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key);
     if (r == -EBADMSG)
         return 0;
-    if (r < 0) /* for want of memory: what lies behind is not torn */
+    if (r < 0) /* out of memory: the rest of the file is intact */
         return r;
     if (is_ack)
-        forget(s, &key);
+        remove_record(s, &key);
     else
         r = add_record(s, &key, body, len);
     if (r < 0)
@@ -157,17 +157,18 @@ static int load(struct mf_spool *s, uint64_t *ret_torn)
     return 0;
 }
 
-/* A worker that cannot keep a result must not take a unit: each time it fell over it would use up one of its attempts. */
-static int try_room(const struct mf_spool *s)
+/* Fails if the disk has no room for results. A worker that cannot store a result must not lease a unit: every
+ * crash would use up one attempt of the unit. */
+static int check_space(const struct mf_spool *s)
 {
     static const char zeros[4096];
     int r = 0;
-    for (int i = 0; r == 0 && i < ROOM_BYTES; i += (int)sizeof(zeros)) {
+    for (int i = 0; r == 0 && i < SPACE_BYTES; i += (int)sizeof(zeros)) {
         if (pwrite(s->fd, zeros, sizeof(zeros), (off_t)(s->file_bytes + (uint64_t)i)) !=
             (ssize_t)sizeof(zeros))
             r = errno ? -errno : -ENOSPC;
     }
-    /* Zeros are no record: a death here leaves what the next one cuts off */
+    /* Zeros are not a valid record: if the worker dies here, the next start cuts them off */
     if (ftruncate(s->fd, (off_t)s->file_bytes) < 0 && r == 0)
         r = -errno;
     return r;
@@ -193,7 +194,7 @@ int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, u
     if (r == 0)
         r = load(s, ret_torn);
     if (r == 0)
-        r = try_room(s);
+        r = check_space(s);
     if (r < 0)
         goto fail;
     *ret = s;
@@ -225,7 +226,7 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
     if (r == 0)
         r = add_record(s, key, body, len);
     if (r < 0) {
-        /* Half a record would hide all that came after it. */
+        /* An incomplete record would hide all later ones */
         (void)ftruncate(s->fd, (off_t)s->file_bytes);
         return r;
     }
@@ -235,8 +236,8 @@ int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const ch
     return 0;
 }
 
-/* What is alive, in a new file in the place of the old one. The lock moves with it: the new file is locked
- * before it gets the name. */
+/* Writes the unacknowledged results to a new file and renames it over the old one. The new file is locked
+ * before the rename, so the lock is never free. */
 static int rewrite(struct mf_spool *s)
 {
     _cleanup_(mf_freep) char *path = NULL;
@@ -290,7 +291,7 @@ static int compact(struct mf_spool *s)
 
 int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key)
 {
-    if (!forget(s, key))
+    if (!remove_record(s, key))
         return 0;
     if (s->n_live > 0) {
         char payload[ACK_PAYLOAD];

@@ -1,18 +1,18 @@
-/* The spool: results that the coordinator has not acknowledged, in one append-only file of records (worker/agent/record.h). What is
- * in it survives the worker; a worker that starts again sends it first.
+/* The spool: results not yet acknowledged by the coordinator, in one append-only file of records (record.h).
+ * It survives the worker; a restarted worker sends it first.
  *
- *   magic "MFR1": payload is the RESULT's JSON body
- *   magic "MFA1": that result is acknowledged; payload unit, attempt, seq, i64 LE each. Written without a sync: a lost one
- *                 has the result sent again, which is harmless
+ *   magic "MFR1": the payload is the JSON body of a RESULT
+ *   magic "MFA1": that result is acknowledged; the payload is unit, attempt, seq, i64 LE each. Written
+ *                 without a sync: if it is lost, the result is sent again, which is harmless
  *
- * When a result is safe: append() has written it to the file before it is sent anywhere, so it survives any
- * death of the worker at once. It survives a loss of power after sync(), which is called when the oldest record
- * neither acknowledged nor synced is MF_SPOOL_SYNC_MS old: an answering coordinator has committed long before, and a
- * power cut takes at most that much, from a lease that then ends without those results and has them measured again.
+ * Durability: append() writes the result to the file before it is sent, so it survives a crash of the worker.
+ * It survives a power failure after sync(), which is due when the oldest unacknowledged, unsynced record is
+ * MF_SPOOL_SYNC_MS old. A responding coordinator has committed long before. A power failure loses at most
+ * that much; the lease then expires and the units are measured again.
  *
- * The file is cut to nothing when all is acknowledged, and rewritten (temporary file, fsync, rename) when it is
- * large and most of it is acknowledged. A torn or corrupted record ends the readable part at load: what follows
- * is cut off. The file is locked: one process at a time. */
+ * The file is truncated when all results are acknowledged. It is rewritten (temporary file, fsync, rename)
+ * when it is large and mostly acknowledged. At load, the first torn or corrupt record and everything after it
+ * are cut off. The file is locked: one process at a time. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 
 #define MF_SPOOL_SYNC_MS     100
 #define MF_SPOOL_RECORD_MAX  MF_RECORD_MAX
-#define MF_SPOOL_BYTES_MAX   (256u << 20) /* unacknowledged; beyond it append refuses */
+#define MF_SPOOL_BYTES_MAX   (256u << 20) /* unacknowledged; append fails beyond it */
 #define MF_SPOOL_REWRITE_MIN (4u << 20)
 
 struct mf_spool;
@@ -32,22 +32,22 @@ struct mf_spool_key {
     int64_t unit, attempt, seq;
 };
 
-/* Opens or makes <folder>/<name>.spool; the folder has to exist. -EBUSY: another process has it.
+/* Opens or creates <folder>/<name>.spool; the folder must exist. -EBUSY: another process has it open.
  * *ret_torn (optional): bytes cut off at the end. */
 int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_torn);
 struct mf_spool *mf_spool_close(struct mf_spool *s);
 
-/* Writes a record. The key has to be in the body as `unit`, `attempt`, `seq`. -ENOSPC and the like leave the
- * file as it was; -EFBIG: too long, or too much unacknowledged. */
+/* Writes a record. The body must contain the key as `unit`, `attempt`, `seq`. On an error such as -ENOSPC the
+ * file is unchanged. -EFBIG: the record is too long, or too much is unacknowledged. */
 int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len);
-/* Forgets a record; unknown keys are ignored. */
+/* Removes a record; unknown keys are ignored. */
 int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key);
-/* When sync() is due (mf_now_ms clock); INT64_MAX: nothing to sync. */
+/* Time of the next sync() (mf_now_ms clock); INT64_MAX: nothing to sync. */
 int64_t mf_spool_sync_due_ms(const struct mf_spool *s);
 int mf_spool_sync(struct mf_spool *s);
 
-/* Unacknowledged records, oldest first, as they have to be sent: next() gives the oldest not yet marked as
- * sent, until sent() marks it; resend() takes all marks away. */
+/* Iterates over unacknowledged records, oldest first. next() returns the oldest one not marked as sent,
+ * sent() marks it, resend() clears all marks. */
 bool mf_spool_next(struct mf_spool *s, struct mf_spool_key *ret_key, const char **ret_body, size_t *ret_len);
 void mf_spool_sent(struct mf_spool *s);
 void mf_spool_resend(struct mf_spool *s);

@@ -1,10 +1,10 @@
-/* How long a runner may say nothing while it makes a shape's data. */
+/* Timeouts for runners. */
 #pragma once
 
 #include <stdint.h>
 
 #include "common/moe/shape.h"
 
-/* Milliseconds beyond those of a runner that is idle, for the weights and the reference's products on a host of so many slow cores. Two
- * hours at the most. */
+/* Milliseconds to add to the idle timeout while a runner creates the weights and reference of a shape on this
+ * many cores. At most two hours. */
 int64_t mf_data_timeout_ms(const struct mf_shape *shape, long cores);

@@ -16,11 +16,11 @@
 
 struct target {
     struct mf_compiler compiler;
-    struct mf_device_info info; /* as far as enumerating asks */
+    struct mf_device_info info; /* only the fields needed to enumerate */
 };
 
-/* Compute units of the whole chip, for who leaves them out. */
-static const struct mf_device_class known[] = {
+/* Compute units of the whole chip: default of --arch. */
+static const struct mf_device_class full_chips[] = {
     {"sm_90", 132}, {"gfx90a", 104}, {"gfx942", 304}, {"gfx950", 256}};
 
 static int parse_arch(const char *text, struct target *ret)
@@ -34,15 +34,15 @@ static int parse_arch(const char *text, struct target *ret)
             t.compiler.vendor = vendors[i];
     }
     const char *name = t.compiler.vendor ? strchr(text, ':') + 1 : text;
-    int units = 0;
-    for (size_t i = 0; i < MF_ARRAY_LEN(known); i++)
-        units = strcmp(known[i].gfx, name) == 0 ? known[i].cu_num : units;
-    mf_format(class, sizeof(class), units ? "%s/%d" : "%s", name, units);
+    int cu_num = 0;
+    for (size_t i = 0; i < MF_ARRAY_LEN(full_chips); i++)
+        cu_num = strcmp(full_chips[i].gfx, name) == 0 ? full_chips[i].cu_num : cu_num;
+    mf_format(class, sizeof(class), cu_num ? "%s/%d" : "%s", name, cu_num);
     if (!t.compiler.vendor || mf_device_class_parse(class, &t.info.class) < 0) {
         (void)fprintf(
             stderr,
-            "moefarm-worker: --arch has to be nvidia:<gfx>[/<compute units>] or amd:<gfx>[/<compute "
-            "units>], such as nvidia:sm_90/132, not '%s'\n",
+            "moefarm-worker: --arch: expected nvidia:<gfx>[/<compute units>] or amd:<gfx>[/<compute "
+            "units>], for example nvidia:sm_90/132, not '%s'\n",
             text);
         return -EINVAL;
     }
@@ -72,7 +72,8 @@ static void print_failure(const struct mf_code *c, const char *why)
     printf("\n");
 }
 
-/* -> codes that failed, with their words printed; what names them and how many steps want them. */
+/* Compiles the codes and prints a summary and the errors. Returns the number of failures. what: label of the
+ * summary; n_steps: steps that use the codes. */
 static int make(const struct target *t, const char *what, const struct mf_code *codes, size_t n,
                 size_t n_steps)
 {
@@ -83,8 +84,8 @@ static int make(const struct target *t, const char *what, const struct mf_code *
     size_t before = count_made(t, codes, n);
     int made = mf_code_make(&t->compiler, codes, n, mf_cpus_allowed(), NULL, whys);
     size_t failed = n - (size_t)made;
-    printf("%s: %zu steps, code objects %zu: %zu compiled in %.1f s, %zu there before, %zu failed\n", what,
-           n_steps, n, (size_t)made - before, (double)(mf_now_ms() - start) / 1000, before, failed);
+    printf("%s: %zu steps, %zu code objects: %zu compiled in %.1f s, %zu cached, %zu failed\n", what, n_steps,
+           n, (size_t)made - before, (double)(mf_now_ms() - start) / 1000, before, failed);
     for (size_t i = 0; i < n; i++) {
         if (whys[i][0])
             print_failure(&codes[i], whys[i]);
@@ -117,7 +118,7 @@ int mf_compile_only(const struct mf_compile_only *o)
         return 1;
     }
     const struct mf_code own = mf_device_hip_code(t.info.class.gfx);
-    int r = make(&t, "the device itself", &own, 1, 0);
+    int r = make(&t, "device kernels", &own, 1, 0);
     for (size_t i = 0; i < n && r >= 0; i++) {
         failed += r;
         r = make_shape(&t, &shapes[i], o->families);

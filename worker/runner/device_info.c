@@ -16,7 +16,7 @@ static const struct field {
     const char *object, *key;       /* object: NULL for a member of the message itself */
     enum kind kind;
     size_t at;
-    bool optional;                  /* nothing, or 0, where it is not said */
+    bool optional;                  /* left out if empty or 0 */
 } fields[] = {
     {NULL,          "model",        TEXT,   AT(model), false},
     {NULL,          "isa",          TEXT,   AT(isa), false},
@@ -45,7 +45,7 @@ static cJSON *inner(cJSON *object, const struct field *f)
     return found ? found : cJSON_AddObjectToObject(object, f->object);
 }
 
-static bool is_said(const struct field *f, const void *value)
+static bool is_present(const struct field *f, const void *value)
 {
     static const uint64_t none;
     size_t size = f->kind == TEXT ? 1 : f->kind == COUNT ? sizeof(int) : sizeof(none);
@@ -61,7 +61,7 @@ int mf_device_info_add(cJSON *object, const struct mf_device_info *info)
     for (size_t i = 0; ok && i < MF_ARRAY_LEN(fields); i++) {
         const struct field *f = &fields[i];
         const void *value = (const char *)info + f->at;
-        if (!is_said(f, value))
+        if (!is_present(f, value))
             continue;
         cJSON *to = inner(object, f);
         if (f->kind == TEXT)

@@ -1,5 +1,5 @@
-/* The message `described`: what a device says of itself, on its way from a runner to the worker and, as
- * `known`, to the next runner. */
+/* Message `described`: properties of a device, sent by a runner to the worker; later runners get them as
+ * `known`. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -8,5 +8,5 @@
 
 /* Adds the members to an object. -ENOMEM. */
 int mf_device_info_add(cJSON *object, const struct mf_device_info *info);
-/* -EINVAL with the member in *ret_field. */
+/* -EINVAL: *ret_field is the missing or invalid member. */
 int mf_device_info_parse(const cJSON *object, struct mf_device_info *ret, const char **ret_field);

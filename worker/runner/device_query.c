@@ -12,13 +12,13 @@
 #include "common/base/text.h"
 #include "kernels/gpu/host/hip_open.h"
 
-#define ASK_MS 60000
+#define TIMEOUT_MS 60000
 
 struct answer {
     int r;
     char text[MF_DEVICE_TEXT_MAX], why[256];
 };
-typedef void (*ask_fn)(const char *of, struct answer *ret);
+typedef void (*query_fn)(const char *target, struct answer *ret);
 
 static void count(const char *vendor, struct answer *a)
 {
@@ -30,12 +30,12 @@ static void identify(const char *device, struct answer *a)
     a->r = mf_device_hip_identity(device, a->text, sizeof(a->text), a->why, sizeof(a->why));
 }
 
-/* One write of less than a pipe takes at once: the answer is there whole or not at all. */
-static void hear(int fd, struct answer *ret)
+/* Reads the answer. It is one write smaller than PIPE_BUF, so it arrives completely or not at all. */
+static void read_answer(int fd, struct answer *ret)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     int r;
-    while ((r = poll(&p, 1, ASK_MS)) < 0 && errno == EINTR)
+    while ((r = poll(&p, 1, TIMEOUT_MS)) < 0 && errno == EINTR)
         ;
     ssize_t n = r > 0 ? read(fd, ret, sizeof(*ret)) : 0;
     if (n == (ssize_t)sizeof(*ret))
@@ -43,31 +43,32 @@ static void hear(int fd, struct answer *ret)
     *ret = (struct answer){.r = r == 0 ? -ETIMEDOUT : -EIO};
 }
 
-static void ask(ask_fn fn, const char *of, struct answer *ret)
+static void run_in_child(query_fn fn, const char *target, struct answer *ret)
 {
     int pipes[2], status = 0;
     *ret = (struct answer){.r = -EIO};
     pid_t pid = pipe(pipes) < 0 ? -1 : fork();
     if (pid < 0) {
         ret->r = -errno;
-        mf_format(ret->why, sizeof(ret->why), "starting a process: %s", strerror(errno));
+        mf_format(ret->why, sizeof(ret->why), "cannot start a child process: %s", strerror(errno));
         return;
     }
     if (pid == 0) {
         (void)close(pipes[0]);
-        fn(of, ret);
+        fn(target, ret);
         _exit(write(pipes[1], ret, sizeof(*ret)) == (ssize_t)sizeof(*ret) ? 0 : 1);
     }
     (void)close(pipes[1]);
-    hear(pipes[0], ret);
+    read_answer(pipes[0], ret);
     (void)close(pipes[0]);
-    (void)kill(pid, SIGKILL); /* it has answered, or never will */
+    (void)kill(pid, SIGKILL); /* it has answered or hangs */
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (ret->r == -ETIMEDOUT)
-        mf_format(ret->why, sizeof(ret->why), "the runtime did not answer within %d s", ASK_MS / 1000);
+        mf_format(ret->why, sizeof(ret->why), "the GPU runtime did not respond within %d s",
+                  TIMEOUT_MS / 1000);
     else if (ret->r < 0 && !ret->why[0])
-        mf_format(ret->why, sizeof(ret->why), "the runtime took its process down with %s %d",
+        mf_format(ret->why, sizeof(ret->why), "the GPU runtime crashed: %s %d",
                   WIFSIGNALED(status) ? "signal" : "exit code",
                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
@@ -75,7 +76,7 @@ static void ask(ask_fn fn, const char *of, struct answer *ret)
 int mf_device_query_count(const char *vendor, char *why, size_t why_cap)
 {
     struct answer a;
-    ask(count, vendor, &a);
+    run_in_child(count, vendor, &a);
     mf_format(why, why_cap, "%s", a.why);
     return a.r;
 }
@@ -83,7 +84,7 @@ int mf_device_query_count(const char *vendor, char *why, size_t why_cap)
 int mf_device_query_identity(const char *device, char *ret, size_t cap, char *why, size_t why_cap)
 {
     struct answer a;
-    ask(identify, device, &a);
+    run_in_child(identify, device, &a);
     mf_format(why, why_cap, "%s", a.why);
     return a.r < 0 ? a.r : mf_copy(ret, cap, a.text);
 }

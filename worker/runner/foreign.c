@@ -15,33 +15,33 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "measure/race/rotate.h"
-#include "measure/session/session.h"
+#include "measure/session/region.h"
 #include "worker/runner/runner_wire.h"
 
 #define CHILD_FD  3
 #define HELLO_MS  30000
 #define STOP_MS   1000
 #define STEPS_MAX 4096
-/* Sets of addresses of one kernel that are loaded at a time: of every rotation, and of a first run's own output */
+/* Maximum address sets of one kernel loaded at a time: one per rotation, and those of the first run */
 #define LOADS_MAX    (MF_ROTATIONS_MAX + 2)
 #define BUFFERS_MAX  (2 * MF_STEP_TENSOR_SPECS_MAX * MF_PARTS_MAX)
-#define EXIT_FOREIGN 70 /* this runner's exit code when its foreign runner died */
+#define EXIT_FOREIGN 70 /* exit code of this runner if its foreign runner died */
 
 struct mf_foreign {
-    struct mf_family family; /* first: enumerate and open get only this */
+    struct mf_family family; /* must be the first member: enumerate and open get only this */
     char name[MF_FAMILY_NAME_MAX], kind[16];
     uint64_t hash;
     pid_t pid;
     struct mf_channel channel;
     int64_t last_handle;
-    char shape[MF_SHAPE_TEXT_MAX]; /* what `steps` were enumerated for */
+    char shape[MF_SHAPE_TEXT_MAX]; /* shape for which `steps` were enumerated */
     struct mf_step *steps;
     size_t n_steps, cap_steps;
 };
 
 struct load {
     int64_t handle; /* 0: free */
-    uint64_t used;
+    uint64_t last_use;
     const void *address[BUFFERS_MAX];
 };
 
@@ -50,41 +50,42 @@ struct mf_kernel {
     struct mf_step step;
     struct mf_shape shape;
     struct load loads[LOADS_MAX];
-    uint64_t turn;
+    uint64_t use_counter;
 };
 
-/* What is left of this process has no use: the worker starts another one, and a new foreign runner with it. */
-static _Noreturn void give_up(struct mf_foreign *f, const char *what)
+/* Prints the reason and exits: without the foreign program this process is useless. The worker starts another
+ * runner, which starts the program again. */
+static _Noreturn void exit_with_reason(struct mf_foreign *f, const char *reason)
 {
     int status = 0;
     (void)kill(f->pid, SIGKILL);
     if (waitpid(f->pid, &status, 0) == f->pid && WIFEXITED(status))
-        (void)fprintf(stderr, "foreign runner %s: %s; exit code %d\n", f->name, what, WEXITSTATUS(status));
+        (void)fprintf(stderr, "foreign runner %s: %s; exit code %d\n", f->name, reason, WEXITSTATUS(status));
     else if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
-        (void)fprintf(stderr, "foreign runner %s: %s; signal %d (%s)\n", f->name, what, WTERMSIG(status),
+        (void)fprintf(stderr, "foreign runner %s: %s; signal %d (%s)\n", f->name, reason, WTERMSIG(status),
                       strsignal(WTERMSIG(status)));
     else
-        (void)fprintf(stderr, "foreign runner %s: %s\n", f->name, what);
+        (void)fprintf(stderr, "foreign runner %s: %s\n", f->name, reason);
     _exit(EXIT_FOREIGN);
 }
 
-static void tell(struct mf_foreign *f, const cJSON *message)
+static void send_message(struct mf_foreign *f, const cJSON *message)
 {
     int r = mf_channel_send_wait(&f->channel, message, -1);
     if (r == -EPIPE || r == -ECONNRESET)
-        give_up(f, "it died");
+        exit_with_reason(f, "exited");
     if (r < 0)
-        give_up(f, strerror(-r));
+        exit_with_reason(f, strerror(-r));
 }
 
-static cJSON *hear(struct mf_foreign *f)
+static cJSON *receive_message(struct mf_foreign *f)
 {
     cJSON *message = NULL;
     int r = mf_channel_wait(&f->channel, -1, &message);
     if (r == 0)
-        give_up(f, "it died");
+        exit_with_reason(f, "exited");
     if (r < 0)
-        give_up(f, r == -EBADMSG ? "it sent a line that is no message" : strerror(-r));
+        exit_with_reason(f, r == -EBADMSG ? "sent an invalid message" : strerror(-r));
     return message;
 }
 
@@ -101,9 +102,9 @@ static int take_step(struct mf_foreign *f, const cJSON *json, struct mf_offer *o
     if (r == 0)
         r = mf_copy(step.family, sizeof(step.family), f->name);
     if (r < 0) {
-        (void)fprintf(stderr, "foreign runner %s: a step's %s is missing or wrong\n", f->name, field);
+        (void)fprintf(stderr, "foreign runner %s: step: %s missing or invalid\n", f->name, field);
         return offer ? offer->reject(offer, f->name, "*", "protocol",
-                                     "it offered a step whose %s is missing or wrong", field)
+                                     "invalid step offered: %s missing or invalid", field)
                      : 0;
     }
     if (f->n_steps == STEPS_MAX)
@@ -124,9 +125,9 @@ static int take_reject(struct mf_foreign *f, const cJSON *json, struct mf_offer 
     return offer ? offer->reject(offer, f->name, kernel, rule, "%s", reason) : 0;
 }
 
-/* Asks for the steps of a shape and remembers them; offer may be NULL. */
-static int ask_steps(struct mf_foreign *f, const struct mf_device_info *device, const struct mf_shape *shape,
-                     struct mf_offer *offer)
+/* Requests the steps of a shape and stores them; offer may be NULL. */
+static int enumerate_steps(struct mf_foreign *f, const struct mf_device_info *device,
+                           const struct mf_shape *shape, struct mf_offer *offer)
 {
     char class[MF_DEVICE_CLASS_TEXT_MAX];
     mf_device_class_print(&device->class, class);
@@ -137,10 +138,10 @@ static int ask_steps(struct mf_foreign *f, const struct mf_device_info *device, 
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("enumerate");
     if (!m || !cJSON_AddStringToObject(m, "shape", text) || !cJSON_AddStringToObject(m, "class", class))
         return -ENOMEM;
-    tell(f, m);
+    send_message(f, m);
     int r = 0;
     for (;;) {
-        _cleanup_(cJSON_Deletep) cJSON *answer = hear(f);
+        _cleanup_(cJSON_Deletep) cJSON *answer = receive_message(f);
         if (is_op(answer, "enumerated"))
             break;
         if (r < 0)
@@ -158,7 +159,7 @@ static int ask_steps(struct mf_foreign *f, const struct mf_device_info *device, 
 static int foreign_enumerate(const struct mf_family *family, const struct mf_device_info *device,
                              const struct mf_shape *shape, struct mf_offer *offer)
 {
-    return ask_steps((struct mf_foreign *)family, device, shape, offer);
+    return enumerate_steps((struct mf_foreign *)family, device, shape, offer);
 }
 
 static const struct mf_step *find_step(const struct mf_foreign *f, const char *name)
@@ -177,7 +178,7 @@ static int foreign_open(const struct mf_family *family, struct mf_device *device
     char text[MF_SHAPE_TEXT_MAX];
     mf_shape_print(shape, text);
     if (strcmp(text, f->shape) != 0) {
-        int r = ask_steps(f, &device->info, shape, NULL);
+        int r = enumerate_steps(f, &device->info, shape, NULL);
         if (r < 0)
             return r;
     }
@@ -194,7 +195,7 @@ static int foreign_open(const struct mf_family *family, struct mf_device *device
     return 0;
 }
 
-/* One side's buffers as JSON, in the order of its tensor specs. */
+/* Adds the buffers of one side, in the order of its tensor specs. */
 static int add_buffers(cJSON *array, const struct mf_kernel *k, const char *side,
                        const struct mf_tensor_spec *tensor_specs, int32_t n, const struct mf_tensor_ref *refs)
 {
@@ -217,7 +218,7 @@ static int add_buffers(cJSON *array, const struct mf_kernel *k, const char *side
         for (int p = 0; p < n_parts; p++) {
             int fd;
             uint64_t offset;
-            int r = mf_session_locate(refs[i].part[p], &fd, &offset);
+            int r = mf_region_locate(refs[i].part[p], &fd, &offset);
             if (r < 0)
                 return r;
             char path[48];
@@ -246,22 +247,22 @@ static int status_errno(const cJSON *message)
     return strcmp(status, "no_memory") == 0 ? -ENOMEM : -ENOTSUP;
 }
 
-static int ask(struct mf_foreign *f, const cJSON *message, const char *good)
+static int request(struct mf_foreign *f, const cJSON *message, const char *expected)
 {
-    tell(f, message);
-    _cleanup_(cJSON_Deletep) cJSON *answer = hear(f);
-    if (is_op(answer, good))
+    send_message(f, message);
+    _cleanup_(cJSON_Deletep) cJSON *answer = receive_message(f);
+    if (is_op(answer, expected))
         return 0;
     if (is_op(answer, "failed"))
         return status_errno(answer);
-    give_up(f, "it answered with something else than what was asked");
+    exit_with_reason(f, "unexpected answer");
 }
 
 static void unload(struct mf_kernel *k, struct load *load)
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("unload");
     if (m && mf_json_add_i64(m, "handle", load->handle))
-        (void)ask(k->foreign, m, "unloaded");
+        (void)request(k->foreign, m, "unloaded");
     *load = (struct load){0};
 }
 
@@ -281,7 +282,7 @@ static int do_load(struct mf_kernel *k, const struct mf_launch *launch, struct l
     if (r == 0)
         r = add_buffers(buffers, k, "gives", k->step.gives, k->step.n_gives, launch->gives);
     if (r == 0)
-        r = ask(k->foreign, m, "loaded");
+        r = request(k->foreign, m, "loaded");
     if (r == 0)
         load->handle = handle;
     return r;
@@ -301,7 +302,7 @@ static void collect_addresses(const struct mf_kernel *k, const struct mf_launch 
     }
 }
 
-/* The load of these addresses: an old one, or a new one in the place of the one unused for longest. */
+/* Finds the load for these addresses, or creates one in place of the least recently used. */
 static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct load **ret)
 {
     const void *address[BUFFERS_MAX] = {0};
@@ -313,7 +314,7 @@ static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct
             *ret = load;
             return 0;
         }
-        if (load->used < oldest->used)
+        if (load->last_use < oldest->last_use)
             oldest = load;
     }
     if (oldest->handle)
@@ -326,13 +327,13 @@ static int find_load(struct mf_kernel *k, const struct mf_launch *launch, struct
     return 0;
 }
 
-/* A load is a round trip to the program, which may pack weights or compile in it: the time that counts is a run's. */
+/* Loads in advance: a load may pack weights or compile in the program, which must not count as run time. */
 static int foreign_prepare(struct mf_kernel *k, const struct mf_launch *launch)
 {
     struct load *load;
     int r = find_load(k, launch, &load);
     if (r == 0)
-        load->used = ++k->turn;
+        load->last_use = ++k->use_counter;
     return r;
 }
 
@@ -342,11 +343,11 @@ static int foreign_launch(struct mf_kernel *k, const struct mf_launch *launch)
     int r = find_load(k, launch, &load);
     if (r < 0)
         return r;
-    load->used = ++k->turn;
+    load->last_use = ++k->use_counter;
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("run");
     if (!m || !mf_json_add_i64(m, "handle", load->handle))
         return -ENOMEM;
-    return ask(k->foreign, m, "ran");
+    return request(k->foreign, m, "ran");
 }
 
 static struct mf_kernel *foreign_close(struct mf_kernel *k)
@@ -359,7 +360,7 @@ static struct mf_kernel *foreign_close(struct mf_kernel *k)
     return NULL;
 }
 
-/* fork and not posix_spawn: only the child itself can ask to die with its parent. No thread runs yet. */
+/* Uses fork instead of posix_spawn: only the child can set PR_SET_PDEATHSIG. No other threads exist yet. */
 static int spawn(const char *command, int socket_fd, pid_t *ret)
 {
     pid_t parent = getpid();
@@ -390,20 +391,20 @@ static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
     int64_t protocol;
     int r = mf_channel_wait(&f->channel, HELLO_MS, &hello);
     if (r <= 0) {
-        mf_format(why, why_cap, "%s", r == 0 ? "it ended before its hello" : "no hello within 30 s");
+        mf_format(why, why_cap, "%s", r == 0 ? "it exited before sending hello" : "no hello within 30 s");
         return r == 0 ? -EPIPE : r;
     }
     if (!is_op(hello, "hello") || mf_json_i64(hello, "protocol", 1, 1, &protocol) < 0) {
-        mf_format(why, why_cap, "its first message has to be a hello of protocol 1");
+        mf_format(why, why_cap, "the first message is not a hello of protocol 1");
         return -EPROTO;
     }
     if (mf_json_text(hello, "name", &name) < 0 || !mf_is_name(name, sizeof(f->name) - 1)) {
-        mf_format(why, why_cap, "its hello's name has to be 1 to %zu letters, digits, _ . or -",
+        mf_format(why, why_cap, "hello.name: expected 1 to %zu letters, digits, _ . or -",
                   sizeof(f->name) - 1);
         return -EINVAL;
     }
     if (mf_family_find(NULL, name)) {
-        mf_format(why, why_cap, "its name %s is that of a family of ours", name);
+        mf_format(why, why_cap, "hello.name: %s is the name of a built-in family", name);
         return -EEXIST;
     }
     (void)mf_json_text(hello, "revision", &revision);
@@ -413,7 +414,7 @@ static int read_hello(struct mf_foreign *f, char *why, size_t why_cap)
         if (cJSON_IsString(item) && strcmp(item->valuestring, "step") == 0)
             return mf_copy(f->name, sizeof(f->name), name);
     }
-    mf_format(why, why_cap, "its hello does not say can: [\"step\"]");
+    mf_format(why, why_cap, "hello.can: expected [\"step\"]");
     return -EINVAL;
 }
 
@@ -444,7 +445,7 @@ int mf_foreign_start(const char *command, const char *device, struct mf_foreign 
     }
     f->family = (struct mf_family){
         .api = MF_FAMILY_API,
-        .shares = true, /* its program sees the form and refuses what it does not know */
+        .supports_ep = true, /* the program rejects shapes it does not support */
         .name = f->name,
         .device_kind = f->kind,
         .enumerate = foreign_enumerate,

@@ -19,39 +19,39 @@ static void print_described(const char *name, const cJSON *described)
     struct mf_device_info d;
     const char *field, *indent = "              ";
     if (mf_device_info_parse(described, &d, &field) < 0) {
-        printf("%-13s left out: what it says of itself lacks %s\n", name, field);
+        printf("%-13s not usable: described.%s missing or invalid\n", name, field);
         return;
     }
     char class[MF_DEVICE_CLASS_TEXT_MAX];
     mf_device_class_print(&d.class, class);
     printf("%-13s %s: %s, %s\n", name, class, d.model, d.isa);
-    printf("%s%.1f GiB, %d %s, last cache %.0f MiB", indent, (double)d.memory_bytes / GIB, d.cores,
+    printf("%s%.1f GiB, %d %s, last-level cache %.0f MiB", indent, (double)d.memory_bytes / GIB, d.cores,
            d.lds_bytes ? "compute units" : "threads", (double)d.llc_bytes / (1024 * 1024));
     if (d.lds_bytes)
-        printf(", %.0f KiB of LDS a block, %.0f MHz, memory %.0f MHz", (double)d.lds_bytes / 1024,
+        printf(", %.0f KiB shared memory per block, %.0f MHz, memory %.0f MHz", (double)d.lds_bytes / 1024,
                d.clock_mhz, d.memory_mhz);
     printf("\n");
     if (d.driver[0])
         printf("%s%s, compiler %s, %s\n", indent, d.driver, d.compiler, d.identity);
-    printf("%sreads %.0f GB/s, %.0f GFLOP/s in bf16", indent, d.mem_read_gbs, d.peak_gflops_bf16);
+    printf("%smemory read %.0f GB/s, bf16 %.0f GFLOP/s", indent, d.mem_read_gbs, d.peak_gflops_bf16);
     if (d.peak_gflops_fp8 > 0)
-        printf(", %.0f in fp8", d.peak_gflops_fp8);
-    printf("; %.2f us a launch\n", d.gap_us);
+        printf(", fp8 %.0f GFLOP/s", d.peak_gflops_fp8);
+    printf(", launch gap %.2f us\n", d.gap_us);
 }
 
-/* Asks a runner, as a worker would: nothing of a driver gets into this process. */
+/* Describes the device through a runner, as a worker does: no driver is loaded into this process. */
 static int describe(struct mf_runner_pool *runner_pool)
 {
     int64_t until = mf_now_ms() + TIMEOUT_MS;
     while (mf_now_ms() < until) {
         struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
-        mf_runner_pool_turn(runner_pool);
+        mf_runner_pool_run_once(runner_pool);
         cJSON *message = NULL;
         enum mf_runner_pool_event event;
         while ((event = mf_runner_pool_next(runner_pool, &message)) != MF_RUNNER_POOL_NOTHING) {
             if (event == MF_RUNNER_POOL_READY)
                 return 0;
-            if (event == MF_RUNNER_POOL_HOPELESS)
+            if (event == MF_RUNNER_POOL_FAILED)
                 return -ENODEV;
             if (event == MF_RUNNER_POOL_MESSAGE)
                 cJSON_Delete(message);
@@ -73,7 +73,7 @@ static void list(const char *const *argv, const char *name)
     if (r == 0)
         print_described(name, mf_runner_pool_described(runner_pool));
     else
-        printf("%-13s left out: %s\n", name,
+        printf("%-13s not usable: %s\n", name,
                r == -ETIMEDOUT ? "no answer within a minute"
                : runner_pool   ? mf_runner_pool_why(runner_pool)
                                : "out of memory");
@@ -89,13 +89,13 @@ int mf_list_devices(const char *const *argv, char *device, size_t device_cap)
         char why[256];
         int n = mf_device_query_count(vendors[i], why, sizeof(why));
         if (n < 0)
-            printf("hip:%-9s left out: %s\n", vendors[i], why);
+            printf("hip:%-9s not usable: %s\n", vendors[i], why);
         for (int ordinal = 0; ordinal < n; ordinal++) {
             mf_format(device, device_cap, "hip:%s:%d", vendors[i], ordinal);
             list(argv, device);
         }
     }
-    printf("sim           sim:<class>:<ordinal>[:<spec file>] simulates a device; only when asked for by "
-           "name\n");
+    printf("sim           sim:<class>:<ordinal>[:<spec file>] simulates a device; select it with "
+           "--device\n");
     return 0;
 }

@@ -27,34 +27,36 @@
 #include "worker/runner/foreign.h"
 #include "worker/runner/runner_plugin.h"
 #include "worker/runner/runner_sink.h"
-#include "worker/runner/sim_unit.h"
+#if MF_SIM
+#    include "worker/runner/sim_unit.h"
+#endif
 #include "worker/sandbox/sandbox.h"
 
-#define STEPS_MAX    65536
-#define AHEAD_NICE   10    /* a tenth of what others get; somebody may come to wait for it */
-#define AHEAD_MOST   16    /* compilers at once, 100 MB and more each, of one of a host's workers */
-#define TOO_LARGE_MS 60000 /* memory may be free again later */
+#define STEPS_MAX          65536
+#define AHEAD_NICE         10 /* about a tenth of the CPU share of nice 0; a runner may need the code soon */
+#define COMPILERS_MAX      16 /* maximum compilers at once per runner; each needs 100 MB or more */
+#define TOO_LARGE_RETRY_MS 60000 /* retry later: memory may be free again */
 
 struct runner {
     const struct mf_runner_options *options;
     struct mf_channel channel;
-    struct mf_runner_keeper memfd_store;
+    struct mf_runner_memfd_store memfd_store;
     struct mf_runner_sink sink;
-    struct mf_device *device; /* NULL until `describe` */
+    struct mf_device *device; /* NULL before `describe` */
     char sandbox[MF_SANDBOX_TEXT_MAX];
-    struct mf_session *session; /* of the last unit; serves the next one of the same data */
+    struct mf_session *session; /* session of the last unit, reused by units with the same data */
     struct mf_foreign *foreign[MF_RUNNER_FOREIGN_MAX];
     struct mf_runner_plugins plugins;
     const struct mf_family *extra_families[MF_RUNNER_FOREIGN_MAX + MF_PLUGINS_MAX];
     struct mf_family_set extra;
     struct {
-        int64_t until_ms; /* 0: none */
+        int64_t retry_at_ms; /* 0: none */
         struct mf_shape shape;
         char why[MF_REASON_MAX];
-    } too_large; /* the last shape whose data did not fit: its other units need not try again at once */
+    } too_large; /* the last shape that did not fit into memory; its other units fail until retry_at_ms */
 };
 
-/* What a UNIT asks for, parsed. */
+/* A parsed `unit` message. */
 struct request {
     struct mf_shape shape;
     struct mf_unit_options options;
@@ -110,8 +112,8 @@ static bool is_listed(const char *list, const char *name)
     return !list || !*list;
 }
 
-/* Names of the families that such a list leaves of those of the device's kind; "" leaves all but what is only for who asks. Before
- * the device is opened: its name says the kind. false: no memory. */
+/* Adds the names of the families for the device's kind that the list selects; "" selects all except families
+ * available only on request. Needs only the name of the device, which has the kind. False: out of memory. */
 static bool add_families(const struct runner *r, const char *list, cJSON *array)
 {
     size_t n, kind = strcspn(r->options->device, ":");
@@ -130,9 +132,9 @@ static bool add_families(const struct runner *r, const char *list, cJSON *array)
     return ok;
 }
 
-/* A word of the list that names no family, of whatever kind of device; NULL: there is none. A shared object that does not load, of
- * which a rejection tells, may have the name that is missed. */
-static const char *find_unknown(const struct runner *r, char word[MF_FAMILY_NAME_MAX])
+/* Returns a name in --families that no family has, for any kind of device, or NULL. With shared objects it
+ * returns NULL: an object that failed to load may have the missing name, and a rejection reports it. */
+static const char *find_unknown_family(const struct runner *r, char word[MF_FAMILY_NAME_MAX])
 {
     if (r->options->n_family_so > 0)
         return NULL;
@@ -158,8 +160,9 @@ static uint64_t hash_of_names(const cJSON *array)
     return hash;
 }
 
-/* What a worker offers beside the build's own kernels, or does not offer of them: workers that offer the same have the same. A
- * farm keeps what a shape is offered by it, and so what one of them lists is not taken for what another would. 0: the build's own. */
+/* Hash of the differences to the built-in kernels: plugins, prebuilt kernels, foreign runners and --families.
+ * Workers with equal offers have equal hashes. The farm caches enumerations by revision, which includes the
+ * hash. 0: no difference. */
 static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_t *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
@@ -172,7 +175,7 @@ static int hash_of_offers(const struct runner *r, const cJSON *families, uint64_
     return 0;
 }
 
-/* What a foreign program offers is not compiled here. */
+/* False if kernels cannot be compiled ahead here, for example with foreign runners. */
 static bool compiles(const struct runner *r)
 {
     const struct mf_device_info unknown = {0};
@@ -213,12 +216,12 @@ static int take_have(struct runner *r, const cJSON *message)
     return 0;
 }
 
-static int refuse_family(struct runner *r, const char *word)
+static int send_unknown_family(struct runner *r, const char *word)
 {
     _cleanup_(cJSON_Deletep) cJSON *all = cJSON_CreateArray();
     _cleanup_(mf_freep) char *names = add_families(r, "", all) ? mf_json_print(all) : NULL;
-    return send_error(r, MF_STATUS_UNSUPPORTED, "--families: %s is no family; of this device there are %s",
-                      word, names ? names : "");
+    return send_error(r, MF_STATUS_UNSUPPORTED, "--families: unknown family %s; this device has %s", word,
+                      names ? names : "");
 }
 
 static int describe(struct runner *r, const cJSON *message)
@@ -227,14 +230,14 @@ static int describe(struct runner *r, const cJSON *message)
     const cJSON *json = mf_json_object(message, "known");
     const char *field;
     if (json && mf_device_info_parse(json, &known, &field) < 0)
-        return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s is missing or wrong", field);
+        return send_error(r, MF_STATUS_UNSUPPORTED, "describe: known.%s missing or invalid", field);
     char word[MF_FAMILY_NAME_MAX];
-    if (find_unknown(r, word))
-        return refuse_family(r, word);
+    if (find_unknown_family(r, word))
+        return send_unknown_family(r, word);
     if (!r->device) {
-        const struct mf_device_opening how = {.known = json ? &known : NULL};
+        const struct mf_device_open_options how = {.known = json ? &known : NULL};
         char why[MF_REASON_MAX] = "";
-        if (mf_device_open_as(r->options->device, &how, why, sizeof(why), &r->device) < 0)
+        if (mf_device_open_with(r->options->device, &how, why, sizeof(why), &r->device) < 0)
             return send_error(r, MF_STATUS_UNSUPPORTED, "%s", why);
     }
     return mf_runner_sink_describe(&r->sink, &r->device->info);
@@ -284,8 +287,8 @@ static int enumerate(struct runner *r, const cJSON *message)
     struct mf_shape shape;
     if (!r->device || parse_shape(message, &shape) < 0)
         return send_error(r, MF_STATUS_UNSUPPORTED, "enumerate: %s",
-                          r->device ? "shape has to hold the twelve values of a row"
-                                    : "describe comes first");
+                          r->device ? "shape: expected the twelve values of a row"
+                                    : "expected describe first");
     struct offer o = {.offer = {.step = offer_step, .reject = offer_reject}, .channel = &r->channel};
     const char *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
     int x = mf_enumerate(&r->device->info, &shape, only, &o.offer);
@@ -298,7 +301,7 @@ static int enumerate(struct runner *r, const cJSON *message)
                     : mf_runner_plugin_enumerate(f, &r->device->info, &shape, &o.offer);
     }
     if (x >= 0)
-        x = mf_runner_plugins_tell(&r->plugins, &o.offer);
+        x = mf_runner_plugins_offer_rejections(&r->plugins, &o.offer);
     if (x < 0)
         return x;
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("enumerated");
@@ -385,7 +388,7 @@ static int parse_request(const cJSON *unit, const char *kind, struct request *q,
     return mf_race_plan_parse(cJSON_GetObjectItemCaseSensitive(unit, "plan"), &q->plan, ret_field);
 }
 
-static double best_of(void *context, mf_ops covers)
+static double best_us_of(void *context, mf_ops covers)
 {
     const cJSON *best = context, *item;
     cJSON_ArrayForEach (item, best) {
@@ -400,11 +403,11 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
 {
     if (r->session && mf_session_serves(r->session, &q->shape, &q->options))
         return 0;
-    if (mf_now_ms() < r->too_large.until_ms && mf_shape_equal(&r->too_large.shape, &q->shape)) {
+    if (mf_now_ms() < r->too_large.retry_at_ms && mf_shape_equal(&r->too_large.shape, &q->shape)) {
         (void)mf_copy(why, why_cap, r->too_large.why);
         return -ENOMEM;
     }
-    /* The old one's memory goes before the new one's is made. */
+    /* Free the old session first: both may not fit into memory. */
     r->session = mf_session_free(r->session);
     struct mf_session_args args = {.device = r->device,
                                    .shape = q->shape,
@@ -414,7 +417,7 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
                                    .sink = &r->sink.sink};
     int x = mf_session_new(&args, why, why_cap, &r->session);
     if (x == -ENOMEM) {
-        r->too_large.until_ms = mf_now_ms() + TOO_LARGE_MS;
+        r->too_large.retry_at_ms = mf_now_ms() + TOO_LARGE_RETRY_MS;
         r->too_large.shape = q->shape;
         (void)mf_copy(r->too_large.why, sizeof(r->too_large.why), why);
     }
@@ -424,14 +427,16 @@ static int make_session(struct runner *r, const struct request *q, char *why, si
 static int run_request(struct runner *r, const struct request *q, char *why, size_t why_cap)
 {
     struct mf_sink *sink = &r->sink.sink;
+#if MF_SIM
     if (r->device->info.simulated)
         return q->entries ? mf_sim_race(r->device, &q->shape, &q->options, q->entries, q->n, &q->plan, sink)
                           : mf_sim_probe(r->device, &q->shape, &q->options, q->steps, q->n, sink);
+#endif
     int x = make_session(r, q, why, why_cap);
     if (x < 0)
         return x;
     return q->entries ? mf_session_race(r->session, q->entries, q->n, &q->plan, sink)
-                      : mf_session_probe(r->session, q->steps, q->n, q->best ? best_of : NULL,
+                      : mf_session_probe(r->session, q->steps, q->n, q->best ? best_us_of : NULL,
                                          (void *)q->best, sink);
 }
 
@@ -440,11 +445,11 @@ static int run_unit(struct runner *r, const cJSON *unit)
     const char *kind = "", *field = "kind";
     (void)mf_json_text(unit, "kind", &kind);
     if (!r->device)
-        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: describe comes first");
+        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: expected describe first");
     _cleanup_(request_release) struct request q = {0};
     if ((strcmp(kind, "probe") != 0 && strcmp(kind, "race") != 0) ||
         parse_request(unit, kind, &q, &field) < 0)
-        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: %s is missing or wrong", field);
+        return send_error(r, MF_STATUS_UNSUPPORTED, "unit: %s missing or invalid", field);
     char why[MF_REASON_MAX] = "";
     int x = run_request(r, &q, why, sizeof(why));
     if (x == -EPIPE || r->channel.eof)
@@ -455,7 +460,7 @@ static int run_unit(struct runner *r, const cJSON *unit)
     return mf_runner_sink_end(&r->sink);
 }
 
-/* With less of the processors than whoever measures meanwhile. No device is opened. */
+/* Runs at low priority, so that it does not disturb measurements. Opens no device. */
 static int compile_ahead(struct runner *r, const cJSON *message)
 {
     const char *field, *only = r->options->families && r->options->families[0] ? r->options->families : NULL;
@@ -466,11 +471,11 @@ static int compile_ahead(struct runner *r, const cJSON *message)
     size_t n_steps;
     if (!known || mf_device_info_parse(known, &info, &field) < 0 || parse_shape(message, &shape) < 0 ||
         mf_device_hip_compiler(r->options->device, &info, &compiler) < 0)
-        return send_error(r, MF_STATUS_UNSUPPORTED, "ahead: known and shape have to be those of a GPU's");
+        return send_error(r, MF_STATUS_UNSUPPORTED, "ahead: known or shape missing, invalid or not of a GPU");
     _cleanup_(mf_ahead_release) struct mf_ahead ahead = {.device = &info, .kind = "hip", .shape = &shape};
     int x = mf_ahead_add_shape(&ahead, only, &n_steps);
     (void)setpriority(PRIO_PROCESS, 0, AHEAD_NICE);
-    int processes = MF_MIN(mf_cpus_allowed(), AHEAD_MOST);
+    int processes = MF_MIN(mf_cpus_allowed(), COMPILERS_MAX);
     (void)mf_code_make(&compiler, ahead.codes, ahead.n, processes, NULL, NULL);
     return x;
 }
@@ -504,32 +509,32 @@ static int handle(struct runner *r, const cJSON *message)
         if (strcmp(op, handlers[i].op) == 0)
             return handlers[i].handle(r, message);
     }
-    return send_error(r, MF_STATUS_UNSUPPORTED, "'%s' is no message of this protocol", op);
+    return send_error(r, MF_STATUS_UNSUPPORTED, "unknown message '%s'", op);
 }
 
-static int last_words_fd = -1;
+static int dying_fd = -1;
 
-/* Tells the worker at once: the kernel first takes the memory apart, and only then lets others see the death. Then dies of
- * the signal after all, whose action is the default again. */
-static void say_last_words(int signal_number)
+/* Signal handler: sends `dying` to the worker at once, since the kernel frees the memory of a process before
+ * others can see its exit. Then raises the signal again; SA_RESETHAND has restored its default action. */
+static void send_dying(int signal_number)
 {
     char line[] = "\n{\"op\":\"dying\",\"signal\":00}\n";
     char *digits = line + sizeof(line) - 5;
     digits[0] = (char)(signal_number >= 10 ? '0' + signal_number / 10 : ' ');
     digits[1] = (char)('0' + signal_number % 10);
-    (void)send(last_words_fd, line, sizeof(line) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)send(dying_fd, line, sizeof(line) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)raise(signal_number);
 }
 
-/* On a stack of its own, so that a stack that overflows can still speak. */
-static void prepare_last_words(int fd)
+/* Installs the handler on an alternate stack, so that it works after a stack overflow. */
+static void install_signal_handlers(int fd)
 {
     static char stack[16384];
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     const stack_t other = {.ss_sp = stack, .ss_size = sizeof(stack)};
-    struct sigaction action = {.sa_handler = say_last_words, .sa_flags = (int)(SA_ONSTACK | SA_RESETHAND)};
-    last_words_fd = fd;
-#ifndef __SANITIZE_ADDRESS__ /* which has more to say */
+    struct sigaction action = {.sa_handler = send_dying, .sa_flags = (int)(SA_ONSTACK | SA_RESETHAND)};
+    dying_fd = fd;
+#ifndef __SANITIZE_ADDRESS__ /* AddressSanitizer prints more in its own handler */
     (void)sigaltstack(&other, NULL);
     for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++)
         (void)sigaction(signals[i], &action, NULL);
@@ -556,7 +561,7 @@ static int start_foreign(struct runner *r)
     return 0;
 }
 
-/* Foreign programs come first in `extra`. */
+/* Appends plugins to `extra`; foreign runners come first. */
 static void load_plugins(struct runner *r)
 {
     char kind[16];
@@ -581,7 +586,7 @@ static int run(struct runner *r)
         if (x > 0)
             x = handle(r, message);
     }
-    /* A worker that is gone has nobody to tell. */
+    /* The worker has exited: this is not an error. */
     return x == -EPIPE ? 0 : x;
 }
 
@@ -611,7 +616,8 @@ int mf_runner_main(const struct mf_runner_options *o)
     const char *text = getenv(MF_RUNNER_FD_ENV);
     int64_t fd;
     if (!text || mf_parse_i64(text, 0, 1 << 20, &fd) < 0) {
-        (void)fprintf(stderr, "a runner is started by a worker: %s is not set\n", MF_RUNNER_FD_ENV);
+        (void)fprintf(stderr, "runner: %s is not set; only moefarm-worker starts runners\n",
+                      MF_RUNNER_FD_ENV);
         return 2;
     }
     (void)fcntl((int)fd, F_SETFD, FD_CLOEXEC);
@@ -619,7 +625,7 @@ int mf_runner_main(const struct mf_runner_options *o)
     if (o->parent > 0 && getppid() != o->parent)
         return 0;
     if (o->scratch && o->scratch[0])
-        (void)setenv(MF_CODE_SPARE_ENV, o->scratch, 1);
+        (void)setenv(MF_CODE_FALLBACK_ENV, o->scratch, 1);
     if (o->asm_folder && o->asm_folder[0])
         (void)setenv(MF_ASM_FOLDER_ENV, o->asm_folder, 1);
     struct runner r = {.options = o};
@@ -630,9 +636,9 @@ int mf_runner_main(const struct mf_runner_options *o)
         (void)setrlimit(RLIMIT_AS, &limit);
     }
     r.extra.families = r.extra_families;
-    prepare_last_words((int)fd);
+    install_signal_handlers((int)fd);
     mf_channel_init(&r.channel, (int)fd);
-    mf_runner_keeper_init(&r.memfd_store, &r.channel, o->keep_bytes);
+    mf_runner_memfd_store_init(&r.memfd_store, &r.channel, o->keep_bytes);
     mf_runner_sink_init(&r.sink, &r.channel);
     int x = run(&r);
     mf_session_free(r.session);
@@ -640,7 +646,7 @@ int mf_runner_main(const struct mf_runner_options *o)
         mf_foreign_free(r.foreign[i]);
     mf_device_close(r.device);
     mf_runner_plugins_release(&r.plugins);
-    mf_runner_keeper_release(&r.memfd_store);
+    mf_runner_memfd_store_release(&r.memfd_store);
     mf_channel_release(&r.channel);
     if (x < 0)
         (void)fprintf(stderr, "runner: %s\n", strerror(-x));

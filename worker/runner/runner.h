@@ -1,5 +1,5 @@
-/* The runner: the child that touches the device. A loop over messages of docs/protocol.md section 2 that calls
- * sessions, or the simulation; it dies without loss. */
+/* The runner: disposable child process that owns the device. It handles the messages of docs/protocol.md
+ * section 2 with sessions or the simulation. It may die at any time without losing results. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,18 +10,18 @@
 
 struct mf_runner_options {
     const char *device;
-    const char *families;                       /* comma list; "" or NULL: all */
+    const char *families;                       /* comma-separated; "" or NULL: all */
     const char *foreign[MF_RUNNER_FOREIGN_MAX]; /* commands of foreign runners */
     int n_foreign;
-    const char *family_so[MF_RUNNER_FAMILY_SO_MAX]; /* shared objects with a family each */
+    const char *family_so[MF_RUNNER_FAMILY_SO_MAX]; /* shared objects, one family each */
     int n_family_so;
-    const char *asm_folder; /* of prebuilt kernels and their manifests; "" or NULL: none */
+    const char *asm_folder; /* prebuilt kernels and manifests; "" or NULL: none */
     uint64_t keep_bytes;
-    uint64_t memory_bytes; /* limit of its address space; 0: none */
-    const char *scratch;   /* folder of its own; "": none */
-    bool no_sandbox;       /* without worker/sandbox/sandbox.h */
-    int64_t parent;        /* pid of the worker: without it there is nothing to do */
+    uint64_t memory_bytes; /* limit of the address space; 0: none */
+    const char *scratch;   /* folder the runner may write to; "": none */
+    bool no_sandbox;       /* skip worker/sandbox/sandbox.h */
+    int64_t parent;        /* pid of the worker; the runner exits if it is not the child of this process */
 };
 
-/* Until the worker says stop or is gone. The exit code. */
+/* Runs until the worker sends `stop` or exits. Returns the exit code. */
 int mf_runner_main(const struct mf_runner_options *o);

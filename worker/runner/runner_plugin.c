@@ -14,7 +14,7 @@
 #include "common/base/json.h"
 #include "common/base/text.h"
 
-#define SILENCE_MS 10000
+#define ENUMERATE_TIMEOUT_MS 10000
 
 static void base_name(const char *path, char name[MF_FAMILY_NAME_MAX])
 {
@@ -38,7 +38,7 @@ void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *path
             const struct mf_family *f = p->loaded.families[p->loaded.n - 1];
             if (strcmp(f->device_kind, device_kind) == 0)
                 continue;
-            mf_format(why, sizeof(why), "family %s is for devices of kind %s, and this one is a %s", f->name,
+            mf_format(why, sizeof(why), "family %s supports devices of kind %s, not %s", f->name,
                       f->device_kind, device_kind);
         }
         (void)fprintf(stderr, "family %s: %s\n", paths[i], why);
@@ -52,7 +52,7 @@ void mf_runner_plugins_release(struct mf_runner_plugins *p)
     mf_family_plugins_release(&p->loaded);
 }
 
-int mf_runner_plugins_tell(const struct mf_runner_plugins *p, struct mf_offer *offer)
+int mf_runner_plugins_offer_rejections(const struct mf_runner_plugins *p, struct mf_offer *offer)
 {
     int r = 0;
     for (size_t i = 0; i < p->n_refused && r >= 0; i++)
@@ -64,7 +64,7 @@ int mf_runner_plugins_tell(const struct mf_runner_plugins *p, struct mf_offer *o
 /* ---- the child's side ---- */
 
 struct sender {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be the first member */
     struct mf_channel channel;
 };
 
@@ -98,7 +98,7 @@ static void run_child(int fd, const struct mf_family *f, const struct mf_device_
 {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     for (size_t i = 0; i < MF_ARRAY_LEN(signals); i++)
-        (void)signal(signals[i], SIG_DFL); /* the runner's last words are not this child's */
+        (void)signal(signals[i], SIG_DFL); /* the signal handlers of the runner report to the worker */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct sender s = {.offer = {.step = send_step, .reject = send_reject}};
     mf_channel_init(&s.channel, fd);
@@ -111,20 +111,20 @@ static void run_child(int fd, const struct mf_family *f, const struct mf_device_
 
 /* ---- the runner's side ---- */
 
-static int pass_step(const struct mf_family *f, const cJSON *m, struct mf_offer *offer)
+static int forward_step(const struct mf_family *f, const cJSON *m, struct mf_offer *offer)
 {
     struct mf_step step;
     const char *field = "step";
     if (mf_step_from_json(mf_json_object(m, "step"), &step, &field) < 0)
-        return offer->reject(offer, f->name, f->name, "malformed",
-                             "it offers a step whose %s is missing or wrong", field);
+        return offer->reject(offer, f->name, f->name, "malformed", "invalid step: %s missing or invalid",
+                             field);
     if (strcmp(step.family, f->name) != 0)
         return offer->reject(offer, f->name, step.name, "malformed",
-                             "it offers a step of family %s, not of its own", step.family);
+                             "invalid step: family is %s, not that of the plugin", step.family);
     return offer->step(offer, &step);
 }
 
-static int pass_reject(const struct mf_family *f, const cJSON *m, struct mf_offer *offer)
+static int forward_reject(const struct mf_family *f, const cJSON *m, struct mf_offer *offer)
 {
     const char *kernel = f->name, *rule = "", *reason = "";
     (void)mf_json_text(m, "kernel", &kernel);
@@ -133,40 +133,42 @@ static int pass_reject(const struct mf_family *f, const cJSON *m, struct mf_offe
     return offer->reject(offer, f->name, kernel, rule, "%s", reason);
 }
 
-/* 1: it has said all; 0: it is gone; -ETIMEDOUT: silent. Other: what the offer said. */
-static int pass_all(const struct mf_family *f, struct mf_channel *from, struct mf_offer *offer,
-                    int64_t *result)
+/* 1: enumeration is complete; 0: the child exited; -ETIMEDOUT: it is silent. Other values: error of the
+ * offer. */
+static int forward_all(const struct mf_family *f, struct mf_channel *from, struct mf_offer *offer,
+                       int64_t *result)
 {
     for (;;) {
         _cleanup_(cJSON_Deletep) cJSON *m = NULL;
-        int r = mf_channel_wait(from, SILENCE_MS, &m);
+        int r = mf_channel_wait(from, ENUMERATE_TIMEOUT_MS, &m);
         if (r <= 0)
             return r == -ETIMEDOUT ? r : 0;
         const char *op = mf_channel_op(m);
         if (strcmp(op, "enumerated") == 0)
             return mf_json_i64(m, "result", INT32_MIN, INT32_MAX, result) < 0 ? 0 : 1;
-        r = strcmp(op, "step") == 0 ? pass_step(f, m, offer) : pass_reject(f, m, offer);
+        r = strcmp(op, "step") == 0 ? forward_step(f, m, offer) : forward_reject(f, m, offer);
         if (r < 0)
             return r;
     }
 }
 
-static int tell_end(const struct mf_family *f, int r, int64_t result, int status, struct mf_offer *offer)
+static int offer_end_rejection(const struct mf_family *f, int r, int64_t result, int status,
+                               struct mf_offer *offer)
 {
     if (r == 1 && result >= 0)
         return 0;
     if (r == 1)
-        return offer->reject(offer, f->name, f->name, "enumerate", "its enumerate returned %lld (%s)",
+        return offer->reject(offer, f->name, f->name, "enumerate", "enumerate returned %lld (%s)",
                              (long long)result, strerror((int)-result));
     if (r == -ETIMEDOUT)
-        return offer->reject(offer, f->name, f->name, "hang", "its enumerate said nothing for %d s",
-                             SILENCE_MS / 1000);
+        return offer->reject(offer, f->name, f->name, "hang", "enumerate was silent for %d s",
+                             ENUMERATE_TIMEOUT_MS / 1000);
     if (r == 0 && WIFSIGNALED(status))
-        return offer->reject(offer, f->name, f->name, "crash", "its enumerate crashed with signal %d (%s)",
+        return offer->reject(offer, f->name, f->name, "crash", "enumerate crashed with signal %d (%s)",
                              WTERMSIG(status), strsignal(WTERMSIG(status)));
     if (r == 0)
         return offer->reject(offer, f->name, f->name, "crash",
-                             "its enumerate ended the process with exit code %d", WEXITSTATUS(status));
+                             "enumerate ended the process with exit code %d", WEXITSTATUS(status));
     return r;
 }
 
@@ -190,9 +192,9 @@ int mf_runner_plugin_enumerate(const struct mf_family *f, const struct mf_device
     }
     struct mf_channel channel;
     mf_channel_init(&channel, fds[0]);
-    int r = pass_all(f, &channel, offer, &result);
+    int r = forward_all(f, &channel, offer, &result);
     mf_channel_release(&channel);
-    (void)kill(child, SIGKILL); /* it has nothing more to say, or has ended by itself */
+    (void)kill(child, SIGKILL); /* it has sent everything, hangs or has exited */
     (void)waitpid(child, &status, 0);
-    return tell_end(f, r, result, status, offer);
+    return offer_end_rejection(f, r, result, status, offer);
 }

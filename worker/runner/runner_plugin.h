@@ -1,8 +1,8 @@
-/* The runner's families from shared objects (--family-so): loaded, asked for steps in a child, and refused in words.
+/* Kernel families from shared objects (--family-so): loading, enumeration in a child process, rejections.
  *
- * A family of ours is trusted to enumerate; one from outside is asked in a child of the runner, so that one that
- * crashes, hangs or offers nonsense costs its own steps only, and says so as a rejection. Opening and launching happen in
- * the runner itself: there a crash is a result of the step that ran, as with every kernel. */
+ * A built-in family enumerates in the runner. A plugin enumerates in a child of the runner, so that a crash,
+ * hang or invalid step costs only its own steps and is reported as a rejection. Opening and launching run in
+ * the runner: a crash there becomes the result of the step, as with every kernel. */
 #pragma once
 
 #include "kernels/families/family_plugin.h"
@@ -11,18 +11,18 @@
 struct mf_runner_plugins {
     struct mf_family_plugins loaded;
     struct {
-        char name[MF_FAMILY_NAME_MAX]; /* of the file, as far as it fits */
+        char name[MF_FAMILY_NAME_MAX]; /* file name, truncated */
         char why[MF_REASON_MAX];
     } refused[MF_PLUGINS_MAX];
     size_t n_refused;
 };
 
-/* Before the device is opened, as that makes threads. Objects that are refused are told of by enumerate. */
+/* Call before the device is opened, which starts threads. Enumeration reports objects that failed to load. */
 void mf_runner_plugins_load(struct mf_runner_plugins *p, const char *const *paths, int n,
                             const char *device_kind);
 void mf_runner_plugins_release(struct mf_runner_plugins *p);
-/* Passes the steps and rejections of one family on. Negative: the channel's. */
+/* Forwards the steps and rejections of one family. Returns a negative error of the offer. */
 int mf_runner_plugin_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                                const struct mf_shape *shape, struct mf_offer *offer);
-/* Rejections for the objects that were refused. */
-int mf_runner_plugins_tell(const struct mf_runner_plugins *p, struct mf_offer *offer);
+/* Offers a rejection for each object that failed to load. */
+int mf_runner_plugins_offer_rejections(const struct mf_runner_plugins *p, struct mf_offer *offer);

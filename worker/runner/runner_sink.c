@@ -8,7 +8,7 @@
 #include "common/base/json.h"
 #include "worker/runner/device_info.h"
 
-/* A tenth of a nanosecond is enough, and short in text. */
+/* Rounds to 0.1 ns to keep the messages short. */
 static double rounded(double us)
 {
     return round(us * 1e4) / 1e4;
@@ -48,12 +48,12 @@ static int sink_begin(struct mf_sink *sink, int64_t id, bool is_pipeline, int64_
     bool ok = m && mf_json_add_i64(m, is_pipeline ? "pipeline" : "step", id) &&
               mf_json_add_i64(m, "limit_ms", limit_ms);
     int r = send_message(s, m, ok);
-    mf_fault_at(MF_FAULT_STEP_BEGUN);
+    mf_fault_at(MF_FAULT_STEP_STARTED);
     return r;
 }
 
-/* What is not known is not said. */
-static bool add_use(cJSON *m, const struct mf_device_use *use)
+/* Leaves out unknown values. */
+static bool add_use(cJSON *m, const struct mf_resource_usage *use)
 {
     const struct {
         const char *key;
@@ -94,21 +94,21 @@ int mf_runner_sink_describe(struct mf_runner_sink *s, const struct mf_device_inf
 {
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("described");
     s->device = device;
-    s->told = ceilings(device);
+    s->sent_ceilings = ceilings(device);
     return send_message(s, m, m && mf_device_info_add(m, device) == 0);
 }
 
 static int sink_result(struct mf_sink *sink, const struct mf_unit_result *result)
 {
     struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
-    if (s->device && ceilings(s->device) > s->told) {
+    if (s->device && ceilings(s->device) > s->sent_ceilings) {
         int r = mf_runner_sink_describe(s, s->device);
         if (r < 0)
             return r;
     }
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("result");
     int r = send_message(s, m, m && fill_result(m, result));
-    mf_fault_at(MF_FAULT_STEP_TOLD);
+    mf_fault_at(MF_FAULT_STEP_REPORTED);
     return r;
 }
 
@@ -127,7 +127,7 @@ static bool fill_won(cJSON *to, const struct mf_race_won *won)
     return ties != NULL;
 }
 
-/* Where there is more than one. */
+/* Only if the race has more than one group. */
 static bool add_groups(cJSON *race, const struct mf_race_outcome *o)
 {
     cJSON *groups = o->n_groups > 1 ? cJSON_AddArrayToObject(race, "groups") : NULL;
@@ -159,22 +159,22 @@ static int sink_race(struct mf_sink *sink, const struct mf_race_outcome *outcome
     bool ok = m && cJSON_AddStringToObject(m, "status", mf_status_name(MF_STATUS_OK));
     cJSON *race = ok ? cJSON_AddObjectToObject(m, "race") : NULL;
     int r = send_message(s, m, race && fill_race(race, outcome));
-    mf_fault_at(MF_FAULT_RACE_TOLD);
+    mf_fault_at(MF_FAULT_RACE_REPORTED);
     return r;
 }
 
 static void switch_phase(struct mf_runner_sink *s, enum mf_phase phase)
 {
     uint64_t now = mf_now_ns();
-    s->busy_s[s->now] += (double)(now - s->since_ns) / 1e9;
+    s->busy_s[s->phase] += (double)(now - s->since_ns) / 1e9;
     s->since_ns = now;
-    s->now = phase;
+    s->phase = phase;
 }
 
 static void sink_phase(struct mf_sink *sink, enum mf_phase phase)
 {
     struct mf_runner_sink *s = (struct mf_runner_sink *)sink;
-    if (phase == s->now)
+    if (phase == s->phase)
         return;
     switch_phase(s, phase);
     _cleanup_(cJSON_Deletep) cJSON *m = mf_channel_message("phase");
@@ -187,7 +187,7 @@ void mf_runner_sink_init(struct mf_runner_sink *s, struct mf_channel *channel)
     *s = (struct mf_runner_sink){
         .sink = {.begin = sink_begin, .result = sink_result, .race = sink_race, .phase = sink_phase},
         .channel = channel,
-        .now = MF_PHASE_WAIT,
+        .phase = MF_PHASE_WAIT,
         .since_ns = mf_now_ns(),
     };
 }

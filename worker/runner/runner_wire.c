@@ -11,14 +11,14 @@
 #include "common/base/json.h"
 
 #define IN_FDS_PER_READ 8
-/* Of many messages so much waits at most to be written, and none where nothing was written for so long. */
+/* mf_channel_send_many writes when this many bytes are queued or this long after the last write. */
 #define MANY_BYTES (32 << 10)
 #define MANY_MS    5
 
 void mf_channel_init(struct mf_channel *c, int fd)
 {
     *c = (struct mf_channel){.fd = fd};
-    /* A whole line and the start of the next ones. */
+    /* room for a full line and the start of the next ones */
     mf_buf_init(&c->in, MF_CHANNEL_LINE_MAX + (1u << 20));
     mf_buf_init(&c->out, MF_CHANNEL_OUT_MAX);
 }
@@ -37,7 +37,7 @@ void mf_channel_release(struct mf_channel *c)
     c->fd = -1;
 }
 
-/* One sendmsg: the bytes up to the next descriptor's, or that descriptor with what follows it. */
+/* One sendmsg call: the bytes before the next descriptor, or that descriptor and the bytes that follow it. */
 static ssize_t write_some(struct mf_channel *c)
 {
     bool with_fd = c->n_out_fds > 0 && c->out_fds[0].at == 0;
@@ -153,7 +153,7 @@ int mf_channel_fill(struct mf_channel *c)
 {
     char bytes[65536];
     while (!c->eof) {
-        /* Bounded: what does not fit now is read after messages were taken out. */
+        /* Limited: the rest is read after messages have been taken. */
         if (c->in.len - c->in_start > MF_CHANNEL_LINE_MAX || c->n_in_fds == MF_CHANNEL_FDS_MAX)
             return 0;
         struct iovec iov = {.iov_base = bytes, .iov_len = sizeof(bytes)};
@@ -199,7 +199,7 @@ int mf_channel_next(struct mf_channel *c, cJSON **ret)
         if (!end) {
             c->in_scanned = c->in.len;
             if (c->n_in_fds == MF_CHANNEL_FDS_MAX)
-                return -EPROTO; /* nothing that was read takes them, and nothing is read before they are taken */
+                return -EPROTO; /* the messages read so far carry no descriptors, and no more can be read */
             return c->in.len - c->in_start >= MF_CHANNEL_LINE_MAX ? -EMSGSIZE : 0;
         }
         const char *line = c->in.data + c->in_start;
@@ -263,7 +263,7 @@ int mf_channel_send_wait(struct mf_channel *c, const cJSON *message, int fd)
     return r < 0 ? r : flush_wait(c);
 }
 
-/* Behind a pause it goes at once: who is slow is heard all the same. */
+/* After a pause a message is written at once, so that a slow sender still reports progress. */
 int mf_channel_send_many(struct mf_channel *c, const cJSON *message)
 {
     int r = queue(c, message, -1);

@@ -13,7 +13,7 @@ int mf_shapes_file_read(const char *path, struct mf_shape **ret, size_t *ret_n, 
     char why[MF_REASON_MAX];
     int bad = 0, r = mf_table_file_read_part(path, MF_TABLE_SHAPES, &t, why);
     if (r == 0 && t->op != MF_TABLE_FMOE) {
-        (void)snprintf(why, sizeof(why), "%s belongs to another operator; an untuned_fmoe.csv is expected",
+        (void)snprintf(why, sizeof(why), "%s is a table of another operator; expected an untuned_fmoe.csv",
                        path);
         r = -EINVAL;
     }

@@ -17,15 +17,15 @@
 
 #define N_SAMPLES 20
 
-/* Faults that end the runner do not come back from here. */
-static void carry_out(enum mf_sim_fault fault, const char *name)
+/* Executes a planted fault. Does not return if the fault ends the runner. */
+static void execute_fault(enum mf_sim_fault fault, const char *name)
 {
     if (fault == MF_SIM_FAULT_CRASH || fault == MF_SIM_FAULT_ABORT || fault == MF_SIM_FAULT_EXIT)
         (void)fprintf(stderr, "planted %s in %s\n", mf_sim_fault_name(fault), name);
     switch (fault) {
     case MF_SIM_FAULT_CRASH:
 #ifdef __SANITIZE_ADDRESS__
-        (void)signal(SIGSEGV, SIG_DFL); /* its own handler would make it an exit */
+        (void)signal(SIGSEGV, SIG_DFL); /* AddressSanitizer's handler would turn the signal into an exit */
 #endif
         (void)raise(SIGSEGV);
         break;
@@ -48,25 +48,25 @@ static void carry_out(enum mf_sim_fault fault, const char *name)
     }
 }
 
-/* The status that a gate gives a planted fault; ok when none refuses it. */
-static enum mf_status judge(enum mf_sim_fault fault, char reason[MF_REASON_MAX])
+/* Returns the status that the gates give the planted fault, or MF_STATUS_OK. */
+static enum mf_status fault_status(enum mf_sim_fault fault, char reason[MF_REASON_MAX])
 {
     switch (fault) {
     case MF_SIM_FAULT_WRONG:
-        mf_format(reason, MF_REASON_MAX, "worst row: relative error 1.0 is beyond its limit 0.01 (planted)");
+        mf_format(reason, MF_REASON_MAX, "worst row: relative error 1.0 exceeds the limit 0.01 (planted)");
         return MF_STATUS_WRONG;
     case MF_SIM_FAULT_NAN:
-        mf_format(reason, MF_REASON_MAX, "the output holds a NaN (planted)");
+        mf_format(reason, MF_REASON_MAX, "the output contains NaN (planted)");
         return MF_STATUS_WRONG;
     case MF_SIM_FAULT_NO_MEMORY:
-        mf_format(reason, MF_REASON_MAX, "its workspace could not be allocated (planted)");
+        mf_format(reason, MF_REASON_MAX, "cannot allocate the workspace (planted)");
         return MF_STATUS_NO_MEMORY;
     case MF_SIM_FAULT_ZERO_TIME:
-        mf_format(reason, MF_REASON_MAX, "a time of 0 us (planted)");
+        mf_format(reason, MF_REASON_MAX, "measured time is 0 us (planted)");
         return MF_STATUS_IMPLAUSIBLE;
     case MF_SIM_FAULT_BEYOND_PEAK:
         mf_format(reason, MF_REASON_MAX,
-                  "its time is a tenth of what the device's peak arithmetic allows (planted)");
+                  "measured time is a tenth of the minimum at peak throughput (planted)");
         return MF_STATUS_IMPLAUSIBLE;
     case MF_SIM_FAULT_NONE:
     case MF_SIM_FAULT_CRASH:
@@ -80,7 +80,7 @@ static enum mf_status judge(enum mf_sim_fault fault, char reason[MF_REASON_MAX])
     return MF_STATUS_OK;
 }
 
-/* Where tokens spread otherwise than evenly a step is up to a tenth faster or slower, each by its own share. */
+/* Time of a step. With a non-uniform routing it varies by up to 10 %, depending on the step. */
 static double step_us(const struct mf_device *device, const struct mf_shape *shape,
                       const struct mf_unit_options *options, const struct mf_step *step)
 {
@@ -103,8 +103,8 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
         return r;
     sink->phase(sink, MF_PHASE_TIMING);
     enum mf_sim_fault fault = mf_sim_fault_of(device, p->step.name);
-    carry_out(fault, p->step.name);
-    /* One without memory has not run. */
+    execute_fault(fault, p->step.name);
+    /* A step without memory does not run */
     mf_sleep_ms(fault == MF_SIM_FAULT_NO_MEMORY ? 0 : mf_sim_step_ms(device));
     struct mf_unit_result result = {.id = p->id,
                                     .us = NAN,
@@ -117,7 +117,7 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     double samples[N_SAMPLES], sorted[N_SAMPLES];
     result.status = mf_aiter_launch_refuses(shape, p->step.name, result.reason, sizeof(result.reason))
                         ? MF_STATUS_UNSUPPORTED
-                        : judge(fault, result.reason);
+                        : fault_status(fault, result.reason);
     if (result.status == MF_STATUS_OK) {
         double us = step_us(device, shape, options, &p->step) * (fault == MF_SIM_FAULT_SLOW ? 20 : 1);
         uint64_t noise = mf_sim_noise(options->seed, shape, p->step.name);
@@ -136,7 +136,7 @@ static int probe_step(struct mf_device *device, const struct mf_shape *shape,
     return sink->result(sink, &result);
 }
 
-/* Time is not cut short by what is known of other steps: a rerun has to give the same results in any order. */
+/* Does not stop early based on other results: a rerun must give the same results in any order. */
 int mf_sim_probe(struct mf_device *device, const struct mf_shape *shape,
                  const struct mf_unit_options *options, const struct mf_probe_step *steps, size_t n,
                  struct mf_sink *sink)
@@ -156,19 +156,19 @@ struct sim_race {
     const struct mf_race_entry *entries;
     double *true_us;
     int64_t *n_calls;
-    uint64_t *noise; /* of a pipeline: the same for the same steps */
+    uint64_t *noise; /* per pipeline; equal for equal steps */
 };
 
 static int sample(void *context, size_t racer, int round, double *ret_us, char reason[MF_REASON_MAX])
 {
     struct sim_race *s = context;
     (void)reason;
-    (void)round; /* not of the sample: all of a fresh re-measurement are of one round */
+    (void)round; /* unused: all samples of a fresh measurement have the same round */
     *ret_us = mf_sim_sample_us(s->true_us[racer], s->noise[racer], s->n_calls[racer]++);
     return 0;
 }
 
-/* The whole is not the sum: gaps, and a factor of up to 3% that only the pipeline as a whole has. */
+/* Models the time of a pipeline: sum of the steps, launch gaps, and a factor of up to 3 % per pipeline. */
 static void model_pipeline(struct sim_race *s, size_t i)
 {
     const struct mf_race_entry *e = &s->entries[i];
@@ -185,7 +185,7 @@ static void model_pipeline(struct sim_race *s, size_t i)
     s->noise[i] = mf_sim_noise(s->options->seed, s->shape, name);
 }
 
-/* Runs the faults of its steps, as a verification of the pipeline would meet them. */
+/* Executes the planted faults of the pipeline's steps, as its verification would. */
 static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
                            const struct mf_unit_options *options, struct mf_sink *sink)
 {
@@ -193,8 +193,8 @@ static int verify_pipeline(struct sim_race *s, size_t i, struct mf_racer *racer,
     int r = sink->begin(sink, e->id, true, options->time_cap_ms);
     for (size_t k = 0; r >= 0 && k < e->n_steps && racer->status == MF_STATUS_OK; k++) {
         enum mf_sim_fault fault = mf_sim_fault_of(s->device, e->steps[k].name);
-        carry_out(fault, e->steps[k].name);
-        racer->status = judge(fault, racer->reason);
+        execute_fault(fault, e->steps[k].name);
+        racer->status = fault_status(fault, racer->reason);
     }
     mf_sleep_ms(mf_sim_pipeline_ms(s->device));
     return r;

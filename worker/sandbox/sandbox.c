@@ -21,21 +21,21 @@
 #include "kernels/core/code.h"
 #include "kernels/core/sibling_file.h"
 
-/* Of newer kernels than Debian 12's headers. */
-#define FS_TRUNCATE  (UINT64_C(1) << 14) /* from version 3 on */
-#define NET_ALL      UINT64_C(3)         /* 4: bind and connect of TCP */
-#define FS_IOCTL_DEV (UINT64_C(1) << 15) /* 5 */
-#define SCOPE_ALL    UINT64_C(3)         /* 6: abstract sockets and signals */
-#define FS_OF_FILES                                                                              \
+/* Landlock rights missing in the headers of Debian 12. The number is the first ABI version with the right. */
+#define FS_TRUNCATE  (UINT64_C(1) << 14) /* version 3 */
+#define NET_ALL      UINT64_C(3)         /* version 4: TCP bind and connect */
+#define FS_IOCTL_DEV (UINT64_C(1) << 15) /* version 5 */
+#define SCOPE_ALL    UINT64_C(3)         /* version 6: abstract sockets and signals */
+#define FS_FILE_RIGHTS                                                                           \
     (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | \
      FS_TRUNCATE | FS_IOCTL_DEV)
 #define FS_VERSION_1 ((UINT64_C(1) << 13) - 1)
 
-#define READ  (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
-#define WRITE (LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE)
-#define EXEC  LANDLOCK_ACCESS_FS_EXECUTE
-#define DRIVE (READ | WRITE | FS_IOCTL_DEV)
-#define OWN                                                                                              \
+#define READ   (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR)
+#define WRITE  (LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE)
+#define EXEC   LANDLOCK_ACCESS_FS_EXECUTE
+#define DEVICE (READ | WRITE | FS_IOCTL_DEV)
+#define FULL                                                                                             \
     (READ | WRITE |                                                                                      \
      (FS_VERSION_1 & ~(uint64_t)(EXEC | LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK)) | \
      LANDLOCK_ACCESS_FS_REFER)
@@ -48,11 +48,11 @@ enum { ALL = 0, GPU = 1, FOREIGN = 2 };
 
 /* clang-format off */
 static const struct {
-    const char *path;   /* a pattern; what is not there is passed over */
-    uint64_t may;
-    int kind;           /* which runners need it */
+    const char *path;   /* glob pattern; missing paths are skipped */
+    uint64_t rights;
+    int runners;        /* runners that need it */
 } rules[] = {
-    /* what programs are made of */
+    /* system libraries */
     {"/usr",                READ, ALL},
     {"/lib*",               READ, ALL},
     {"/bin",                READ, ALL},
@@ -65,20 +65,20 @@ static const struct {
     {"/etc/passwd",         READ, ALL},
     {"/etc/OpenCL",         READ, GPU},
     {"/etc/nvidia*",        READ, GPU},
-    /* what the machine says of itself; other processes' inner things stay closed */
+    /* system information; the kernel still protects the private parts of other processes */
     {"/proc",               READ, ALL},
     {"/sys",                READ, ALL},
     {"/dev/null",           READ | WRITE, ALL},
     {"/dev/zero",           READ | WRITE, ALL},
     {"/dev/urandom",        READ, ALL},
     {"/dev/random",         READ, ALL},
-    /* GPUs, and what their runtimes talk over */
-    {"/dev/nvidia*",        DRIVE, GPU},
-    {"/dev/kfd",            DRIVE, GPU},
-    {"/dev/dri",            DRIVE, GPU},
-    {"/dev/shm",            OWN,  GPU},
+    /* GPU devices and shared memory of their runtimes */
+    {"/dev/nvidia*",        DEVICE, GPU},
+    {"/dev/kfd",            DEVICE, GPU},
+    {"/dev/dri",            DEVICE, GPU},
+    {"/dev/shm",            FULL,  GPU},
     {"/proc/self",          READ | WRITE, GPU},
-    /* the loader that the compile helper begins with */
+    /* dynamic loader of the compile helper */
     {"/lib*/ld-linux*",     READ | EXEC, GPU},
     {"/lib*/*/ld-linux*",   READ | EXEC, GPU},
     {"/",                   READ | EXEC, FOREIGN},
@@ -87,35 +87,35 @@ static const struct {
 
 struct landlock {
     int fd;
-    uint64_t known; /* rights that this kernel has */
+    uint64_t supported; /* rights supported by this kernel */
 };
 
-static int allow(const struct landlock *l, const char *path, uint64_t may)
+static int allow(const struct landlock *l, const char *path, uint64_t rights)
 {
     struct stat status;
     _cleanup_(mf_closep) int fd = open(path, O_PATH | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &status) < 0)
-        return 0; /* not there, and so nobody's need */
-    struct landlock_path_beneath_attr rule = {.allowed_access = may & l->known, .parent_fd = fd};
+        return 0; /* missing, so not needed */
+    struct landlock_path_beneath_attr rule = {.allowed_access = rights & l->supported, .parent_fd = fd};
     if (!S_ISDIR(status.st_mode))
-        rule.allowed_access &= FS_OF_FILES;
+        rule.allowed_access &= FS_FILE_RIGHTS;
     return syscall(SYS_landlock_add_rule, l->fd, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) < 0 ? -errno : 0;
 }
 
-static int allow_pattern(const struct landlock *l, const char *pattern, uint64_t may)
+static int allow_pattern(const struct landlock *l, const char *pattern, uint64_t rights)
 {
     glob_t found = {0};
     int r = 0;
     if (glob(pattern, 0, NULL, &found) == 0) {
         for (size_t i = 0; r == 0 && i < found.gl_pathc; i++)
-            r = allow(l, found.gl_pathv[i], may);
+            r = allow(l, found.gl_pathv[i], rights);
     }
     globfree(&found);
     return r;
 }
 
-/* Folders by colons. */
-static int allow_each(const struct landlock *l, const char *list)
+/* Read access to each folder of a colon-separated list. */
+static int allow_path_list(const struct landlock *l, const char *list)
 {
     char path[PATH_MAX];
     int r = 0;
@@ -128,29 +128,29 @@ static int allow_each(const struct landlock *l, const char *list)
     return r;
 }
 
-/* The folder that a file lies in. */
-static int allow_around(const struct landlock *l, const char *file, uint64_t may)
+/* Access to the folder of a file. */
+static int allow_folder_of(const struct landlock *l, const char *file, uint64_t rights)
 {
     char path[PATH_MAX];
     const char *slash = strrchr(file, '/');
     if (slash)
         mf_format(path, sizeof(path), "%.*s", (int)MF_MAX(slash - file, 1), file);
-    return allow(l, slash ? path : ".", may);
+    return allow(l, slash ? path : ".", rights);
 }
 
-/* The program itself, its modules, and the helper that compiles. */
+/* Access to the program itself, its GPU modules, the compile helper and the code cache. */
 static int allow_program(const struct landlock *l, bool gpu)
 {
     char path[PATH_MAX];
     static const char *const modules[] = {"moefarm-hip-nvidia.so", "moefarm-hip-amd.so"};
     int r = allow(l, "/proc/self/exe", READ);
     for (size_t i = 0; r == 0 && gpu && i < MF_ARRAY_LEN(modules); i++)
-        r = mf_sibling_file(modules[i], "kernels", path) == 0 ? allow_around(l, path, READ) : 0;
+        r = mf_sibling_file(modules[i], "kernels", path) == 0 ? allow_folder_of(l, path, READ) : 0;
     if (r == 0 && gpu && mf_sibling_file("moefarm-compile", "kernels", path) == 0)
         r = allow(l, path, READ | EXEC);
     if (r == 0 && gpu) {
         mf_code_folder(path);
-        r = allow(l, path, OWN);
+        r = allow(l, path, FULL);
     }
     return r;
 }
@@ -159,26 +159,27 @@ static int allow_all(const struct landlock *l, const struct mf_sandbox *s, bool 
 {
     int r = 0;
     for (size_t i = 0; r == 0 && i < MF_ARRAY_LEN(rules); i++) {
-        if (rules[i].kind == ALL || (rules[i].kind == GPU && gpu) || (rules[i].kind == FOREIGN && s->foreign))
-            r = allow_pattern(l, rules[i].path, rules[i].may);
+        if (rules[i].runners == ALL || (rules[i].runners == GPU && gpu) ||
+            (rules[i].runners == FOREIGN && s->foreign))
+            r = allow_pattern(l, rules[i].path, rules[i].rights);
     }
     if (r == 0)
         r = allow_program(l, gpu);
     if (r == 0)
-        r = allow_each(l, getenv("LD_LIBRARY_PATH"));
+        r = allow_path_list(l, getenv("LD_LIBRARY_PATH"));
     for (size_t i = 0; r == 0 && i < s->n_files; i++)
         r = allow(l, s->files[i], READ);
     if (r == 0 && s->scratch[0])
-        r = allow(l, s->scratch, OWN);
+        r = allow(l, s->scratch, FULL);
     const char *spec = strncmp(s->device, "sim:", 4) == 0 ? strchr(s->device, '/') : NULL;
     spec = spec ? strchr(spec, ':') : NULL;
     spec = spec ? strchr(spec + 1, ':') : NULL;
-    if (r == 0 && spec) /* "sim:CLASS:N:FILE": it counts its faults beside the file */
-        r = allow_around(l, spec + 1, OWN);
+    if (r == 0 && spec) /* "sim:CLASS:N:FILE": the simulation counts its faults in a file next to FILE */
+        r = allow_folder_of(l, spec + 1, FULL);
     return r;
 }
 
-/* The version that holds; 0: the kernel has none; -errno. */
+/* Returns the Landlock version applied, 0 if the kernel has none, or -errno. */
 static int limit_files(const struct mf_sandbox *s, bool gpu)
 {
     long version = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -210,7 +211,7 @@ int mf_sandbox_scratch(const char *path)
         return 0;
     if (errno != EEXIST)
         return -errno;
-    /* Links are removed and not followed: what wrote them is not trusted */
+    /* The contents are not trusted: remove symbolic links, do not follow them */
     return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : -EIO;
 }
 
@@ -231,23 +232,23 @@ int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_M
         mf_format(ret_text, MF_SANDBOX_TEXT_MAX, "none: --no-sandbox");
         return 0;
     }
-    /* CUDA's and ROCm's own caches are in the home folder otherwise, which is closed */
+    /* By default, CUDA and ROCm cache in the home folder, which is not accessible */
     static const char *const folders[] = {"TMPDIR", "CUDA_CACHE_PATH", "AMD_COMGR_CACHE_DIR"};
     for (size_t i = 0; s->scratch[0] && i < MF_ARRAY_LEN(folders); i++)
         (void)setenv(folders[i], s->scratch, 1);
     int r = drop_privileges();
     if (r < 0) {
-        mf_format(why, why_cap, "drop privileges: %s", strerror(-r));
+        mf_format(why, why_cap, "cannot drop privileges: %s", strerror(-r));
         return r;
     }
     int version = limit_files(s, gpu);
     if (version < 0) {
-        mf_format(why, why_cap, "limit its files by Landlock: %s", strerror(-version));
+        mf_format(why, why_cap, "cannot apply Landlock rules: %s", strerror(-version));
         return version;
     }
     int calls = mf_sandbox_calls(gpu, s->foreign);
     if (calls < 0 && calls != -ENOSYS) {
-        mf_format(why, why_cap, "limit its calls by seccomp: %s", strerror(-calls));
+        mf_format(why, why_cap, "cannot install the seccomp filter: %s", strerror(-calls));
         return calls;
     }
     char files[32] = "no landlock in this kernel";

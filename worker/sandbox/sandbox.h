@@ -1,13 +1,15 @@
-/* What a runner, and whatever it starts, may still do once it has begun: the kernels that it runs come from many hands.
+/* Sandbox of a runner and its children: limits what untrusted kernels can do.
  *
- *   no new privileges   set, and every capability dropped
- *   files (Landlock)    reads what programs and drivers are made of, writes its scratch folder, the code cache and, for a GPU,
- *                       that GPU's devices; starts the compile helper only. Signals and abstract sockets stay within
- *   calls (seccomp)     no sockets, no program at all where the device needs none, nothing that changes the machine, looks
- *                       into other processes or goes round these rules
+ *   no new privileges   set; all capabilities dropped
+ *   files (Landlock)    read access to system libraries and drivers; write access to the scratch folder, the
+ *                       code cache and, for a GPU, its device files; executes only the compile helper.
+ *                       No signals to and no abstract sockets of other processes
+ *   calls (seccomp)     no network, no execve if the device does not need it, no calls that change the
+ *                       machine, inspect other processes or bypass these rules
  *
- * Where the kernel lacks one, the rest holds and the text says what is missing. A foreign runner (--runner) is a program of
- * the operator's: it may read and start everything, and has the other limits. Inherited by children; there is no way back. */
+ * If the kernel lacks a mechanism, the others still apply, and the text names the missing one. A foreign
+ * runner (--runner) is a program chosen by the operator: it may read and execute all files, with the other
+ * limits. Children inherit the sandbox; a process cannot leave it. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,22 +18,21 @@
 #define MF_SANDBOX_TEXT_MAX 160
 
 struct mf_sandbox {
-    bool off; /* --no-sandbox */
-    const char
-        *device; /* its name: the kind decides, and a simulated one's spec file lies in a folder of its own */
-    const char *scratch; /* its own folder, TMPDIR from here on; "": it has none */
-    const char *const
-        *files; /* further ones that it reads: shared objects, prebuilt kernels; n_files of them */
+    bool off;                 /* --no-sandbox */
+    const char *device;       /* device name; sets the kind, and for sim: the folder of the spec file */
+    const char *scratch;      /* folder the runner may write to, also its TMPDIR; "": none */
+    const char *const *files; /* n_files more paths it may read: shared objects, prebuilt kernels */
     size_t n_files;
     bool foreign;
 };
-/* Before any thread. ret_text: what holds, for people: "landlock 7, seccomp", or what is missing. -errno: a limit that the
- * kernel has could not be set, and why says which. */
+/* Call before starting threads. ret_text: the active mechanisms ("landlock 7, seccomp") and the missing ones,
+ * for messages. -errno: a mechanism of the kernel failed; why names it. */
 int mf_sandbox_enter(const struct mf_sandbox *s, char ret_text[MF_SANDBOX_TEXT_MAX], char *why,
                      size_t why_cap);
 
-/* Makes the folder that runners write to, without what runners of before left in it. */
+/* Creates the scratch folder, or deletes its contents. */
 int mf_sandbox_scratch(const char *path);
 
-/* worker/sandbox/sandbox_calls.c: the seccomp filter alone. 0: it holds; -ENOSYS: the kernel, or this architecture, has none. */
+/* Installs only the seccomp filter (sandbox_calls.c). 0 on success; -ENOSYS: no seccomp in this kernel or for
+ * this architecture. */
 int mf_sandbox_calls(bool gpu, bool foreign);

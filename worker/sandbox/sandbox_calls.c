@@ -1,4 +1,4 @@
-/* The calls that a runner has no use for, as a table, and the filter that comes of it. */
+/* seccomp filter of a runner: a table of denied system calls, compiled to a BPF program. */
 #include "worker/sandbox/sandbox.h"
 
 #include <errno.h>
@@ -28,14 +28,14 @@
     (CLONE_NEWNS | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | \
      CLONE_NEWCGROUP)
 
-/* Who may make a call in spite of its row. */
+/* Runners that may make the call despite its row. */
 enum { GPU = 1, FOREIGN = 2, SANITIZED = 4 };
-/* When a row applies, by the low half of an argument. */
-enum test { ALWAYS, IS, HAS, IS_NOT, READS_AND_CUTS };
+/* Condition on the low 32 bits of an argument. */
+enum test { ALWAYS, IS, HAS, IS_NOT, IS_READ_TRUNC };
 
 struct row {
     int call, error;
-    unsigned spared;
+    unsigned exempt;
     enum test test;
     int argument;
     uint32_t value;
@@ -43,25 +43,26 @@ struct row {
 
 /* clang-format off */
 static const struct row rows[] = {
-    /* the network: AF_UNIX for a GPU's driver, which listens for itself; it reaches nobody by it */
+    /* Network. A GPU driver needs AF_UNIX to listen; it cannot connect. */
     {SYS_socket,            EACCES, 0,             IS_NOT, 0, AF_UNIX},
     {SYS_socket,            EACCES, GPU,           ALWAYS, 0, 0},
     {SYS_connect,           EACCES, 0,             ALWAYS, 0, 0},
-    {SYS_sendto,            EACCES, 0,             IS_NOT, 4, 0}, /* to an address */
-    {SYS_io_uring_setup,    EPERM,  0,             ALWAYS, 0, 0}, /* its calls pass by every filter */
+    {SYS_sendto,            EACCES, 0,             IS_NOT, 4, 0}, /* with an address */
+    /* io_uring operations bypass seccomp filters */
+    {SYS_io_uring_setup,    EPERM,  0,             ALWAYS, 0, 0},
     {SYS_io_uring_enter,    EPERM,  0,             ALWAYS, 0, 0},
     {SYS_io_uring_register, EPERM,  0,             ALWAYS, 0, 0},
-    /* programs: a GPU's runner starts the compile helper, which Landlock picks out */
+    /* Programs: a GPU runner executes the compile helper; Landlock limits it to that. */
     {SYS_execve,            EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
     {SYS_execveat,          EACCES, GPU | FOREIGN, ALWAYS, 0, 0},
-    /* other processes */
+    /* Other processes. */
     {SYS_ptrace,            EPERM,  SANITIZED,     ALWAYS, 0, 0},
     {SYS_process_vm_readv,  EPERM,  SANITIZED,     ALWAYS, 0, 0},
     {SYS_process_vm_writev, EPERM,  0,             ALWAYS, 0, 0},
     {SYS_kcmp,              EPERM,  0,             ALWAYS, 0, 0},
     {SYS_pidfd_getfd,       EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_ioctl,             EPERM,  0,             IS,     1, TIOCSTI}, /* words into a terminal's mouth */
-    /* files that Landlock does not look at: whose they are and who may */
+    {SYS_ioctl,             EPERM,  0,             IS,     1, TIOCSTI}, /* injects terminal input */
+    /* Ownership and permissions of files, which Landlock does not cover. */
     {SYS_fchownat,          EPERM,  0,             ALWAYS, 0, 0},
     {SYS_fchown,            EPERM,  0,             ALWAYS, 0, 0},
     {SYS_setxattr,          EPERM,  0,             ALWAYS, 0, 0},
@@ -70,24 +71,24 @@ static const struct row rows[] = {
     {SYS_removexattr,       EPERM,  0,             ALWAYS, 0, 0},
     {SYS_lremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
     {SYS_fremovexattr,      EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_fchmodat,          EPERM,  GPU | FOREIGN, ALWAYS, 0, 0}, /* compilers make their files so */
+    {SYS_fchmodat,          EPERM,  GPU | FOREIGN, ALWAYS, 0, 0}, /* compilers create their output this way */
     {SYS_fchmod,            EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
 #ifdef SYS_chmod
     {SYS_chmod,             EPERM,  GPU | FOREIGN, ALWAYS, 0, 0},
     {SYS_chown,             EPERM,  0,             ALWAYS, 0, 0},
     {SYS_lchown,            EPERM,  0,             ALWAYS, 0, 0},
 #endif
-    /* and what it did not look at before Linux 6.2: cutting a file short that it lets be read */
+    /* Landlock before version 3 (Linux 6.2) does not cover truncation of readable files. */
     {SYS_truncate,          EPERM,  0,             ALWAYS, 0, 0},
-    {SYS_openat,            EPERM,  0,             READS_AND_CUTS, 2, 0},
+    {SYS_openat,            EPERM,  0,             IS_READ_TRUNC, 2, 0},
 #ifdef SYS_open
-    {SYS_open,              EPERM,  0,             READS_AND_CUTS, 1, 0},
+    {SYS_open,              EPERM,  0,             IS_READ_TRUNC, 1, 0},
 #endif
-    {SYS_openat2,           ENOSYS, 0,             ALWAYS, 0, 0}, /* its flags cannot be seen; libc takes openat then */
+    {SYS_openat2,           ENOSYS, 0,             ALWAYS, 0, 0}, /* filters cannot read its flags: openat */
     {SYS_open_by_handle_at, EPERM,  0,             ALWAYS, 0, 0},
-    /* namespaces and mounts: a world without these rules */
+    /* Namespaces and mounts, which would bypass these rules. */
     {SYS_clone,             EPERM,  0,             HAS,    0, NAMESPACES},
-    {SYS_clone3,            ENOSYS, 0,             ALWAYS, 0, 0}, /* its flags cannot be seen; libc takes clone then */
+    {SYS_clone3,            ENOSYS, 0,             ALWAYS, 0, 0}, /* filters cannot read its flags: clone */
     {SYS_unshare,           EPERM,  0,             ALWAYS, 0, 0},
     {SYS_setns,             EPERM,  0,             ALWAYS, 0, 0},
     {SYS_mount,             EPERM,  0,             ALWAYS, 0, 0},
@@ -101,7 +102,7 @@ static const struct row rows[] = {
     {SYS_fsmount,           EPERM,  0,             ALWAYS, 0, 0},
     {SYS_fspick,            EPERM,  0,             ALWAYS, 0, 0},
     {SYS_mount_setattr,     EPERM,  0,             ALWAYS, 0, 0},
-    /* the machine, and wide doors of the kernel's */
+    /* Machine configuration and kernel interfaces with a large attack surface. */
     {SYS_bpf,               EPERM,  0,             ALWAYS, 0, 0},
     {SYS_perf_event_open,   EPERM,  0,             ALWAYS, 0, 0},
     {SYS_userfaultfd,       EPERM,  0,             ALWAYS, 0, 0},
@@ -131,7 +132,7 @@ static const struct row rows[] = {
 };
 /* clang-format on */
 
-#define ROW_MAX 6 /* instructions of a row */
+#define ROW_MAX 6 /* maximum instructions per row */
 #define ALL_MAX (ROW_MAX * MF_ARRAY_LEN(rows) + 16)
 
 struct program {
@@ -139,9 +140,9 @@ struct program {
     unsigned short n;
 };
 
-static void add(struct program *p, uint16_t code, uint32_t k, uint8_t if_so, uint8_t else_so)
+static void add(struct program *p, uint16_t code, uint32_t k, uint8_t jump_true, uint8_t jump_false)
 {
-    p->code[p->n++] = (struct sock_filter){.code = code, .k = k, .jt = if_so, .jf = else_so};
+    p->code[p->n++] = (struct sock_filter){.code = code, .k = k, .jt = jump_true, .jf = jump_false};
 }
 
 static void load(struct program *p, size_t at)
@@ -149,59 +150,59 @@ static void load(struct program *p, size_t at)
     add(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)at, 0, 0);
 }
 
-static void answer(struct program *p, uint32_t what)
+static void add_return(struct program *p, uint32_t action)
 {
-    add(p, BPF_RET | BPF_K, what, 0, 0);
+    add(p, BPF_RET | BPF_K, action, 0, 0);
 }
 
-/* With the call's number loaded before and behind it. */
+/* Adds the instructions of a row. The accumulator holds the system call number before and after. */
 static void add_row(struct program *p, const struct row *r)
 {
     uint32_t no = SECCOMP_RET_ERRNO | (uint32_t)r->error;
     if (r->test == ALWAYS) {
         add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, 1);
-        answer(p, no);
+        add_return(p, no);
         return;
     }
-    bool cuts = r->test == READS_AND_CUTS;
-    add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, cuts ? 5 : 4);
-    load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)r->argument); /* little-endian: the low half */
-    if (cuts)
+    bool truncates = r->test == IS_READ_TRUNC;
+    add(p, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)r->call, 0, truncates ? 5 : 4);
+    load(p, offsetof(struct seccomp_data, args) + 8 * (size_t)r->argument); /* little-endian: low half */
+    if (truncates)
         add(p, BPF_ALU | BPF_AND | BPF_K, O_ACCMODE | O_TRUNC, 0, 0);
     uint16_t jump = BPF_JMP | BPF_K | (r->test == HAS ? BPF_JSET : BPF_JEQ);
-    add(p, jump, cuts ? O_RDONLY | O_TRUNC : r->value, r->test == IS_NOT, r->test != IS_NOT);
-    answer(p, no);
+    add(p, jump, truncates ? O_RDONLY | O_TRUNC : r->value, r->test == IS_NOT, r->test != IS_NOT);
+    add_return(p, no);
     load(p, offsetof(struct seccomp_data, nr));
 }
 
-static unsigned spared_of(bool gpu, bool foreign)
+static unsigned exempt_of(bool gpu, bool foreign)
 {
-    unsigned spared = (gpu ? GPU : 0) | (foreign ? FOREIGN : 0);
-#ifdef __SANITIZE_ADDRESS__ /* its search for leaks looks at its own threads from outside */
-    spared |= SANITIZED;
+    unsigned exempt = (gpu ? GPU : 0) | (foreign ? FOREIGN : 0);
+#ifdef __SANITIZE_ADDRESS__ /* LeakSanitizer inspects its own threads with ptrace */
+    exempt |= SANITIZED;
 #endif
-    return spared;
+    return exempt;
 }
 
 int mf_sandbox_calls(bool gpu, bool foreign)
 {
     struct program p = {.n = 0};
-    unsigned spared = spared_of(gpu, foreign);
+    unsigned exempt = exempt_of(gpu, foreign);
     if (ARCH == 0)
         return -ENOSYS;
     load(&p, offsetof(struct seccomp_data, arch));
     add(&p, BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0);
-    answer(&p, SECCOMP_RET_KILL_PROCESS);
+    add_return(&p, SECCOMP_RET_KILL_PROCESS);
     load(&p, offsetof(struct seccomp_data, nr));
 #ifdef __x86_64__
     add(&p, BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1);
-    answer(&p, SECCOMP_RET_ERRNO | EPERM);
+    add_return(&p, SECCOMP_RET_ERRNO | EPERM);
 #endif
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
-        if (!(rows[i].spared & spared))
+        if (!(rows[i].exempt & exempt))
             add_row(&p, &rows[i]);
     }
-    answer(&p, SECCOMP_RET_ALLOW);
+    add_return(&p, SECCOMP_RET_ALLOW);
     const struct sock_fprog program = {.len = p.n, .filter = p.code};
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
         return errno == EINVAL || errno == ENOSYS ? -ENOSYS : -errno;

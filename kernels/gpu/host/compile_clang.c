@@ -19,7 +19,7 @@
 
 extern char **environ;
 
-/* gfx942 is known from 17 on, gfx950 from 20; the linker is of the same version and a package of its own. */
+/* gfx942 is supported from clang 17 on, gfx950 from 20. The lld of the same version is a separate package. */
 static const char *const programs[] = {"clang-22", "clang-21", "clang-20",
                                        "clang-19", "clang-18", "clang-17"};
 
@@ -37,7 +37,7 @@ static int run(const char *program, const char **argv)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -ENOEXEC;
 }
 
-static bool is_there(const char *program)
+static bool is_installed(const char *program)
 {
     const char *path = getenv("PATH");
     for (const char *at = path ? path : ""; *at; at += strcspn(at, ":"), at += *at == ':') {
@@ -52,11 +52,12 @@ static bool is_there(const char *program)
 static const char *find(void)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(programs); i++) {
-        if (is_there(programs[i]))
+        if (is_installed(programs[i]))
             return programs[i];
     }
-    (void)fprintf(stderr,
-                  "no clang from 17 on that is named by its version: of Debian, clang-19 and lld-19\n");
+    (void)fprintf(
+        stderr,
+        "no clang found: install a versioned clang from 17 on, such as clang-19 and lld-19 on Debian\n");
     return NULL;
 }
 
@@ -70,7 +71,7 @@ int mf_clang_version(void)
     return run(program, argv);
 }
 
-/* Every source into a folder: one may include any other. */
+/* Writes all sources into a folder, because each may include any other. */
 static int write_sources(const char *folder)
 {
     const char *name;
@@ -130,14 +131,14 @@ int mf_clang_compile(const char *arch, const char *source, const char *out, char
         return -ENOENT;
     mf_format(folder, sizeof(folder), "%s/moefarm-clang.XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(folder)) {
-        (void)fprintf(stderr, "making %s: %s\n", folder, strerror(errno));
+        (void)fprintf(stderr, "cannot create folder %s: %s\n", folder, strerror(errno));
         return -EIO;
     }
     mf_format(from, sizeof(from), "%s/%s", folder, source);
     mf_format(part, sizeof(part), "%s.%d", out, (int)getpid());
     int r = write_sources(folder);
     if (r < 0)
-        (void)fprintf(stderr, "writing to %s: %s\n", folder, strerror(-r));
+        (void)fprintf(stderr, "cannot write sources to %s: %s\n", folder, strerror(-r));
     else
         r = compile(program, arch, from, part, defines, n_defines);
     remove_sources(folder);
@@ -146,8 +147,8 @@ int mf_clang_compile(const char *arch, const char *source, const char *out, char
         (void)fprintf(stderr, "%s does not compile for %s\n", source, arch);
         return r;
     }
-    r = mf_put_in_place(part, out);
+    r = mf_replace_file(part, out);
     if (r < 0)
-        (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
+        (void)fprintf(stderr, "cannot write %s: %s\n", out, strerror(-r));
     return r;
 }

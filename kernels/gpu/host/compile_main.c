@@ -1,17 +1,19 @@
-/* moefarm-compile: one kernel source into one code object, in a process that may die of it (Debian's hipRTC aborts its
- * caller for an architecture that it does not know).
+/* moefarm-compile: compiles one kernel source to one code object, in its own process because compilers may
+ * crash (Debian's hipRTC aborts on an unknown architecture).
  *
  *     moefarm-compile [--sources=DIGEST] VENDOR ARCH SOURCE OUT [-DNAME=VALUE …]
  *     moefarm-compile [--sources=DIGEST] --version VENDOR
  *
- * DIGEST is of the sources that OUT is named for (kernels/core/code.h): where they are not those that are built in here, nothing is made.
+ * DIGEST is the caller's digest of the kernel sources, part of the name OUT (kernels/core/code.h). If it
+ * differs from the digest of the built-in sources, nothing is compiled.
  *
- * Both vendors' run-time compilers have the same calls under another prefix, so neither's headers are needed; a third
- * vendor, "clang", is a program (kernels/gpu/host/compile_clang.h). The compiler's words go to stderr; OUT is complete or not there, after
- * a power cut too. Where OUT cannot be written, the code goes to its spare (kernels/core/code.h).
+ * The run-time compilers of both vendors have the same functions with different prefixes, so no headers are
+ * needed. The third vendor, "clang", is a program (kernels/gpu/host/compile_clang.h). Compiler output goes to
+ * stderr. OUT is complete or absent, even after a power failure. If OUT is not writable, the code goes to its
+ * fallback path (kernels/core/code.h).
  *
- * Of several that are to make the same OUT one does, and the others wait for it: they hold OUT.lock in turn, which the kernel
- * takes from one that dies. It ends with the process that started it: nobody else would end it. */
+ * Of several processes that compile the same OUT, one compiles and the others wait for OUT.lock; the kernel
+ * releases the lock if its holder dies. The process is killed when its parent exits. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,14 +33,14 @@
 #include "kernels/core/code.h"
 #include "kernels/gpu/host/compile_clang.h"
 
-#define WAIT_S 20 /* of the minute that a compiler has */
+#define LOCK_WAIT_S 20 /* of the 60 s that the caller allows a compiler */
 
 struct compiler {
     const char *vendor, *prefix;
-    const char *libraries[8]; /* the first that has the calls */
+    const char *libraries[8]; /* tried in this order */
     const char *size_call, *code_call;
-    const char *fixed[4]; /* options of every kernel */
-    bool file_is_version; /* its call for the version says the same in every release */
+    const char *fixed[4]; /* options for every kernel */
+    bool file_is_version; /* its version function returns the same number in every release */
 };
 static const struct compiler compilers[] = {
     {"nvidia",
@@ -50,7 +52,7 @@ static const struct compiler compilers[] = {
      false},
     {"amd",
      "hiprtc",
-     /* with HIP 7 the runtime has no compiler any more, before 5.3 no library of its own had it */
+     /* HIP 7's runtime contains no compiler; before 5.3 only the runtime did */
      {"libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.6", "libhiprtc.so.5", "libamdhip64.so.5"},
      "CodeSize",
      "Code",
@@ -58,7 +60,7 @@ static const struct compiler compilers[] = {
      true},
 };
 
-/* The calls, whichever vendor's; 0 is success. */
+/* Functions of either compiler; they return 0 on success. */
 struct calls {
     void *library;
     int (*version)(int *major, int *minor);
@@ -99,16 +101,18 @@ static int load(const struct compiler *v, struct calls *c)
         c->library = dlopen(v->libraries[i], RTLD_NOW | RTLD_LOCAL);
         if (c->library && has_calls(v, c))
             return 0;
-        any |= c->library != NULL; /* stays loaded: what it has started may not be taken from under it */
+        any |= c->library != NULL; /* never unloaded: it may have started threads */
     }
     if (any)
-        (void)fprintf(stderr, "%s's run-time compiler lacks a call\n", v->vendor);
+        (void)fprintf(stderr,
+                      "the %s run-time compiler lacks a required function: install a supported version\n",
+                      v->vendor);
     else
-        (void)fprintf(stderr, "no run-time compiler of %s: %s\n", v->vendor, dlerror());
+        (void)fprintf(stderr, "no run-time compiler for %s: %s\n", v->vendor, dlerror());
     return -ENOENT;
 }
 
-/* "nvrtc 13.0", "hiprtc 9.0 libhiprtc.so.6.3.60304". */
+/* Prints for example "nvrtc 13.0" or "hiprtc 9.0 libhiprtc.so.6.3.60304". */
 static void print_version(const struct compiler *v, const struct calls *c)
 {
     int major = 0, minor = 0;
@@ -142,7 +146,7 @@ static int write_file(const char *out, const char *code, size_t n)
         return -errno;
     int r = mf_write_all(fd, code, n);
     if (r == 0)
-        return mf_put_in_place(part, out);
+        return mf_replace_file(part, out);
     (void)unlink(part);
     return r;
 }
@@ -159,8 +163,8 @@ static int write_code(const struct calls *c, void *program, const char *out)
     int r = write_file(out, code, n);
     if (r == 0)
         return 0;
-    (void)fprintf(stderr, "writing %s: %s\n", out, strerror(-r));
-    return mf_code_spare(out, spare) ? write_file(spare, code, n) : r;
+    (void)fprintf(stderr, "cannot write %s: %s\n", out, strerror(-r));
+    return mf_code_fallback_path(out, spare) ? write_file(spare, code, n) : r;
 }
 
 static int compile(const struct compiler *v, const struct calls *c, const char *arch, const char *source,
@@ -205,40 +209,41 @@ static int compile(const struct compiler *v, const struct calls *c, const char *
     return r;
 }
 
-static void wake(int signal_number)
+static void on_alarm(int signal_number)
 {
     (void)signal_number;
 }
 
-/* Waits for whoever holds it, but not for long: that may be one that hardly gets a processor. */
-static int wait_for(int fd)
+/* Waits for the lock at most LOCK_WAIT_S: its holder may be starved of CPU time. */
+static int wait_for_lock(int fd)
 {
-    const struct sigaction waking = {.sa_handler = wake}; /* its call ends with the signal */
-    (void)sigaction(SIGALRM, &waking, NULL);
-    (void)alarm(WAIT_S);
+    const struct sigaction action = {.sa_handler = on_alarm}; /* no SA_RESTART: the signal interrupts flock */
+    (void)sigaction(SIGALRM, &action, NULL);
+    (void)alarm(LOCK_WAIT_S);
     int r = flock(fd, LOCK_EX);
     (void)alarm(0);
     return r;
 }
 
-/* -1: none is to be had, and what it is of may be made twice. ret_waited: somebody else had it. */
+/* Returns the descriptor of the locked file, or -1 if the lock is unavailable: the code may then be compiled
+ * twice. *ret_waited: another process held the lock. */
 static int take_lock(const char *path, bool *ret_waited)
 {
     int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
     int r = fd < 0 ? -1 : flock(fd, LOCK_EX | LOCK_NB);
     *ret_waited = fd >= 0 && r < 0 && errno == EWOULDBLOCK;
     if (*ret_waited)
-        r = wait_for(fd);
+        r = wait_for_lock(fd);
     if (r == 0 || fd < 0)
         return fd;
     (void)close(fd);
     return -1;
 }
 
-static bool is_there(const char *out)
+static bool exists(const char *out)
 {
     char spare[PATH_MAX];
-    return access(out, R_OK) == 0 || (mf_code_spare(out, spare) && access(spare, R_OK) == 0);
+    return access(out, R_OK) == 0 || (mf_code_fallback_path(out, spare) && access(spare, R_OK) == 0);
 }
 
 static int make(const struct compiler *v, const char *arch, const char *source, const char *out,
@@ -259,7 +264,7 @@ static int make_once(const struct compiler *v, const char *arch, const char *sou
     if (snprintf(lock, sizeof(lock), "%s.lock", out) >= (int)sizeof(lock))
         return make(v, arch, source, out, defines, n_defines);
     _cleanup_(mf_closep) int fd = take_lock(lock, &waited);
-    if (waited && is_there(out))
+    if (waited && exists(out))
         return 0;
     int r = make(v, arch, source, out, defines, n_defines);
     if (fd >= 0)
@@ -267,7 +272,7 @@ static int make_once(const struct compiler *v, const char *arch, const char *sou
     return r;
 }
 
-static int say_version(const struct compiler *v)
+static int show_version(const struct compiler *v)
 {
     struct calls c = {0};
     if (!v)
@@ -287,8 +292,9 @@ static int usage(void)
     return 2;
 }
 
-/* The option, which comes first, is taken off; false where it says another digest. */
-static bool take_sources(int *argc, char ***argv)
+/* Removes the digest option, which comes first, if present. Returns false if the digest differs from this
+ * build's. */
+static bool parse_digest_option(int *argc, char ***argv)
 {
     const size_t n = strlen(MF_CODE_SOURCES_OPTION);
     if (*argc < 2 || strncmp((*argv)[1], MF_CODE_SOURCES_OPTION, n) != 0)
@@ -301,27 +307,27 @@ static bool take_sources(int *argc, char ***argv)
 
 int main(int argc, char **argv)
 {
-    if (!take_sources(&argc, &argv)) {
-        (void)fputs("moefarm-compile is of another version of moefarm than who asks: "
-                    "install both of one build, and start that again\n",
+    if (!parse_digest_option(&argc, &argv)) {
+        (void)fputs("moefarm-compile: version mismatch: the caller has other kernel sources; "
+                    "install matching moefarm packages and restart the caller\n",
                     stderr);
         return 1;
     }
-    bool asks_version = argc == 3 && strcmp(argv[1], "--version") == 0;
-    const char *vendor = asks_version ? argv[2] : argc >= 5 ? argv[1] : "";
+    bool wants_version = argc == 3 && strcmp(argv[1], "--version") == 0;
+    const char *vendor = wants_version ? argv[2] : argc >= 5 ? argv[1] : "";
     const struct compiler *v = NULL;
     for (size_t i = 0; i < MF_ARRAY_LEN(compilers); i++) {
         if (strcmp(compilers[i].vendor, vendor) == 0)
             v = &compilers[i];
     }
-    if ((!v && strcmp(vendor, "clang") != 0) || (!asks_version && !mf_code_source(argv[3])))
+    if ((!v && strcmp(vendor, "clang") != 0) || (!wants_version && !mf_code_source(argv[3])))
         return usage();
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    /* NVRTC opens the driver where there is one, and so the device that somebody times meanwhile. A compiler needs none. */
+    /* NVRTC opens the driver and its devices, which disturbs measurements. The compiler needs no device. */
     (void)setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
-    int r = asks_version ? say_version(v) : make_once(v, argv[2], argv[3], argv[4], argv + 5, argc - 5);
-    /* What the vendor's compiler would do at exit is not waited for: its threads may be alive, and OUT is complete whatever
-     * becomes of them. LeakSanitizer, which stops and walks every thread there, dies of NVRTC's now and then. */
+    int r = wants_version ? show_version(v) : make_once(v, argv[2], argv[3], argv[4], argv + 5, argc - 5);
+    /* Skip the vendor library's exit handlers: its threads may still run, and OUT is already complete.
+     * LeakSanitizer's exit check occasionally crashes on NVRTC's threads. */
     (void)fflush(NULL);
     _exit(r < 0);
 }

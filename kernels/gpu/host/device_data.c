@@ -7,14 +7,14 @@
 #include "kernels/core/layout.h"
 #include "kernels/gpu/host/device_data_private.h"
 
-#define BLOCKS_CORE 8
-#define LDS         (48 * 1024) /* that every GPU gives a block unasked */
-#define FREE_ROWS   8           /* of a block where values share no scale */
-#define FREE_COLS   256
+#define BLOCKS_PER_CORE 8
+#define LDS_MAX         (48 * 1024) /* available to a block on every GPU without an opt-in */
+#define TILE_ROWS       8           /* per block, if values share no scale */
+#define TILE_COLS       256
 
-/* ---- what is known ---- */
+/* ---- supported shapes ---- */
 
-/* MF_CODEC of kernels/gpu/src/codecs.h; -1: a codec that the host makes. */
+/* Returns MF_CODEC of kernels/gpu/src/codecs.h, or -1 if the host must encode the format. */
 static int codec_number(const struct mf_hip_machine *machine, const struct mf_codec *c)
 {
     bool mx = c->scale_format == MF_SCALE_E8M0;
@@ -40,7 +40,7 @@ static int codec_number(const struct mf_hip_machine *machine, const struct mf_co
     return -1;
 }
 
-/* Scales of a few columns each: a block makes many. */
+/* True for scales over fewer than 128 columns: one block computes many of them. */
 static bool has_small_groups(const struct mf_codec *c)
 {
     return c->group_cols > 0 && c->group_cols < 128;
@@ -51,15 +51,15 @@ bool mf_device_data_needs_amax(const struct mf_codec *c)
     return (c->scale_bytes > 0 && c->group_rows == 0) || c->global;
 }
 
-/* Rows and columns of what a block makes. */
+/* Rows and columns that a block generates at a time. */
 static void group_of(const struct mf_codec *c, int64_t cols, mf_i32 *ret_rows, mf_i32 *ret_cols)
 {
     bool free = c->scale_bytes == 0 || has_small_groups(c);
-    *ret_rows = free ? FREE_ROWS : c->group_rows > 0 ? c->group_rows : 1;
-    *ret_cols = free ? FREE_COLS : c->group_cols > 0 ? c->group_cols : (mf_i32)cols;
+    *ret_rows = free ? TILE_ROWS : c->group_rows > 0 ? c->group_rows : 1;
+    *ret_cols = free ? TILE_COLS : c->group_cols > 0 ? c->group_cols : (mf_i32)cols;
 }
 
-/* Of the kernel: the values, and the scales of small groups. */
+/* Bytes of LDS for the kernel: bf16 values, and scales of small groups. */
 static int64_t lds_of(const struct mf_codec *c, int64_t cols)
 {
     mf_i32 group_rows, group_cols;
@@ -68,7 +68,7 @@ static int64_t lds_of(const struct mf_codec *c, int64_t cols)
     return 2 * (values + (has_small_groups(c) ? values / c->group_cols : 0));
 }
 
-static bool is_known(const struct mf_device_info *d, const struct mf_shape *s, struct mf_codecs *ret)
+static bool is_supported(const struct mf_device_info *d, const struct mf_shape *s, struct mf_codecs *ret)
 {
     const struct mf_hip_machine *machine = mf_hip_machine_of(d);
     const char *why;
@@ -77,7 +77,7 @@ static bool is_known(const struct mf_device_info *d, const struct mf_shape *s, s
     int64_t widest = MF_MAX(s->model_dim, s->inter_dim);
     return s->dtype == MF_DTYPE_BF16 && codec_number(machine, ret->a) >= 0 &&
            codec_number(machine, ret->w) >= 0 && s->model_dim % 16 == 0 && s->inter_dim % 16 == 0 &&
-           lds_of(ret->a, widest) <= LDS && lds_of(ret->w, widest) <= LDS;
+           lds_of(ret->a, widest) <= LDS_MAX && lds_of(ret->w, widest) <= LDS_MAX;
 }
 
 static struct mf_code data_code(const struct mf_device_info *d, const struct mf_shape *shape,
@@ -90,17 +90,19 @@ static struct mf_code data_code(const struct mf_device_info *d, const struct mf_
 }
 
 size_t mf_device_data_codes(const struct mf_device_info *device, const struct mf_shape *shape,
-                            struct mf_code ret[MF_MAKER_CODES])
+                            struct mf_code ret[MF_DEVICE_DATA_CODES])
 {
     struct mf_codecs codecs;
-    if (!is_known(device, shape, &codecs))
+    if (!is_supported(device, shape, &codecs))
         return 0;
-    ret[MF_MAKER_CODE_W] = data_code(device, shape, codecs.w);
-    ret[MF_MAKER_CODE_REFERENCE] = (struct mf_code){.source = "reference.hip", .function = "mf_dots"};
-    ret[MF_MAKER_CODE_FILL] = (struct mf_code){.source = "fill.hip", .function = "mf_fill"};
-    ret[MF_MAKER_CODE_ROWS] = (struct mf_code){.source = "rows.hip", .function = "mf_look"};
-    ret[MF_MAKER_CODE_X] = data_code(device, shape, codecs.a);
-    return mf_code_equal(&ret[MF_MAKER_CODE_X], &ret[MF_MAKER_CODE_W]) ? MF_MAKER_CODE_X : MF_MAKER_CODES;
+    ret[MF_DEVICE_DATA_CODE_W] = data_code(device, shape, codecs.w);
+    ret[MF_DEVICE_DATA_CODE_REFERENCE] = (struct mf_code){.source = "reference.hip", .function = "mf_dots"};
+    ret[MF_DEVICE_DATA_CODE_FILL] = (struct mf_code){.source = "fill.hip", .function = "mf_fill"};
+    ret[MF_DEVICE_DATA_CODE_ROWS] =
+        (struct mf_code){.source = "rows.hip", .function = "mf_compare_reference"};
+    ret[MF_DEVICE_DATA_CODE_X] = data_code(device, shape, codecs.a);
+    return mf_code_equal(&ret[MF_DEVICE_DATA_CODE_X], &ret[MF_DEVICE_DATA_CODE_W]) ? MF_DEVICE_DATA_CODE_X
+                                                                                   : MF_DEVICE_DATA_CODES;
 }
 
 /* ---- launches ---- */
@@ -120,18 +122,18 @@ static int launch(void *context, int index)
 int mf_device_data_run(struct mf_device_data *m, const struct mf_device_data_launch *launches, size_t n)
 {
     struct run run = {m, launches};
-    struct mf_device_use *asked = m->device->use; /* about a step, not about these */
+    struct mf_resource_usage *saved_use = m->device->use; /* resource usage is recorded for steps only */
     double us;
     m->device->use = NULL;
     int r = n > 0 ? m->device->ops->time(m->device, launch, &run, (int)n, &us) : 0;
-    m->device->use = asked;
+    m->device->use = saved_use;
     return r;
 }
 
 struct mf_grid mf_device_data_grid(const struct mf_device_data *m, int64_t work)
 {
-    int64_t blocks = MF_MIN(work, (int64_t)m->device->info.cores * BLOCKS_CORE);
-    return (struct mf_grid){(uint32_t)MF_MAX(blocks, 1), 1, 1, MF_MAKER_THREADS, 0, true, false};
+    int64_t blocks = MF_MIN(work, (int64_t)m->device->info.cores * BLOCKS_PER_CORE);
+    return (struct mf_grid){(uint32_t)MF_MAX(blocks, 1), 1, 1, MF_DEVICE_DATA_THREADS, 0, true, false};
 }
 
 int64_t mf_device_data_groups(const struct mf_device_data_matrices *x)
@@ -145,10 +147,10 @@ int mf_device_data_add_data(struct mf_device_data *m, const struct mf_device_dat
                             struct mf_device_data_launch *ret)
 {
     const struct mf_data_rule rule = mf_data_rule(&m->shape, x->tensor, m->seed);
-    enum mf_device_data_kernel kernel = x->tensor == MF_TENSOR_X ? MF_MAKER_X : MF_MAKER_W;
+    enum mf_device_data_kernel kernel = x->tensor == MF_TENSOR_X ? MF_DEVICE_DATA_X : MF_DEVICE_DATA_W;
     struct mf_device_data_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.data)};
     l.args.data = (struct mf_hip_data_args){
-        .matrices = x->numbers,
+        .matrices = x->indices,
         .key = rule.key,
         .groups = mf_device_data_groups(x),
         .factor = rule.factor,
@@ -214,40 +216,40 @@ int mf_device_data_weight(struct mf_device_data *m, const struct mf_tensor_spec 
 
 int mf_device_data_fill(struct mf_device_data *m, const struct mf_device_data_fill *fills, size_t n)
 {
-    struct mf_device_data_launch launches[MF_MAKER_FILLS];
+    struct mf_device_data_launch launches[MF_DEVICE_DATA_FILLS];
     for (size_t i = 0; i < n; i++) {
         struct mf_device_data_launch *l = &launches[i];
-        *l = (struct mf_device_data_launch){.function = &m->functions[MF_MAKER_FILL],
+        *l = (struct mf_device_data_launch){.function = &m->functions[MF_DEVICE_DATA_FILL],
                                             .bytes = sizeof(l->args.fill)};
         l->args.fill = (struct mf_hip_fill_args){
             .to = fills[i].at, .bytes = (long long)fills[i].bytes, .pattern = fills[i].pattern};
-        l->grid = mf_device_data_grid(m, (int64_t)(fills[i].bytes / 16 / MF_MAKER_THREADS + 1));
+        l->grid = mf_device_data_grid(m, (int64_t)(fills[i].bytes / 16 / MF_DEVICE_DATA_THREADS + 1));
     }
     return mf_device_data_run(m, launches, n);
 }
 
 /* ---- opening ---- */
 
-static int open_functions(struct mf_device_data *m, struct mf_code codes[MF_MAKER_CODES])
+static int open_functions(struct mf_device_data *m, struct mf_code codes[MF_DEVICE_DATA_CODES])
 {
     static const struct {
         enum mf_device_data_code code;
         const char *function;
-    } kernels[MF_MAKER_N_] = {
-        [MF_MAKER_W] = {MF_MAKER_CODE_W, "mf_data"},
-        [MF_MAKER_X] = {MF_MAKER_CODE_X, "mf_data"},
-        [MF_MAKER_DOTS] = {MF_MAKER_CODE_REFERENCE, "mf_dots"},
-        [MF_MAKER_SLOTS] = {MF_MAKER_CODE_REFERENCE, "mf_sum_slots"},
-        [MF_MAKER_DIFFERENCES] = {MF_MAKER_CODE_REFERENCE, "mf_differences"},
-        [MF_MAKER_FILL] = {MF_MAKER_CODE_FILL, "mf_fill"},
-        [MF_MAKER_LOOK] = {MF_MAKER_CODE_ROWS, "mf_look"},
-        [MF_MAKER_APART] = {MF_MAKER_CODE_ROWS, "mf_apart"},
-        [MF_MAKER_ROUND] = {MF_MAKER_CODE_ROWS, "mf_round"},
-        [MF_MAKER_GATHER] = {MF_MAKER_CODE_ROWS, "mf_gather"},
+    } kernels[MF_DEVICE_DATA_N_] = {
+        [MF_DEVICE_DATA_W] = {MF_DEVICE_DATA_CODE_W, "mf_data"},
+        [MF_DEVICE_DATA_X] = {MF_DEVICE_DATA_CODE_X, "mf_data"},
+        [MF_DEVICE_DATA_DOTS] = {MF_DEVICE_DATA_CODE_REFERENCE, "mf_dots"},
+        [MF_DEVICE_DATA_SLOTS] = {MF_DEVICE_DATA_CODE_REFERENCE, "mf_sum_slots"},
+        [MF_DEVICE_DATA_DIFFERENCES] = {MF_DEVICE_DATA_CODE_REFERENCE, "mf_differences"},
+        [MF_DEVICE_DATA_FILL] = {MF_DEVICE_DATA_CODE_FILL, "mf_fill"},
+        [MF_DEVICE_DATA_COMPARE_REFERENCE] = {MF_DEVICE_DATA_CODE_ROWS, "mf_compare_reference"},
+        [MF_DEVICE_DATA_COMPARE_RUNS] = {MF_DEVICE_DATA_CODE_ROWS, "mf_compare_runs"},
+        [MF_DEVICE_DATA_ROUND] = {MF_DEVICE_DATA_CODE_ROWS, "mf_round"},
+        [MF_DEVICE_DATA_GATHER] = {MF_DEVICE_DATA_CODE_ROWS, "mf_gather"},
     };
-    const struct mf_hip_function *first[MF_MAKER_CODES] = {NULL};
+    const struct mf_hip_function *first[MF_DEVICE_DATA_CODES] = {NULL};
     int r = 0;
-    for (int i = 0; i < MF_MAKER_N_ && r == 0; i++) {
+    for (int i = 0; i < MF_DEVICE_DATA_N_ && r == 0; i++) {
         enum mf_device_data_code code = kernels[i].code;
         if (first[code]) {
             r = mf_hip_function_lookup(first[code], kernels[i].function, &m->functions[i]);
@@ -264,15 +266,16 @@ int mf_device_data_new(struct mf_device *device, const struct mf_shape *shape, u
                        struct mf_device_data **ret)
 {
     struct mf_codecs codecs;
-    struct mf_code codes[MF_MAKER_CODES];
-    if (!device->ops->own_memory || !device->ops->compile || !is_known(&device->info, shape, &codecs))
+    struct mf_code codes[MF_DEVICE_DATA_CODES];
+    if (!device->ops->own_memory || !device->ops->compile || !is_supported(&device->info, shape, &codecs))
         return -ENOTSUP;
     struct mf_device_data *m = calloc(1, sizeof(*m));
     if (!m)
         return -ENOMEM;
     *m = (struct mf_device_data){.device = device, .shape = *shape, .seed = seed, .codecs = codecs};
     size_t n = mf_device_data_codes(&device->info, shape, codes);
-    (void)device->ops->compile(device, codes, n, NULL, NULL); /* all at once; opening says what fails */
+    /* compiles all in parallel; opening them reports failures */
+    (void)device->ops->compile(device, codes, n, NULL, NULL);
     int r = open_functions(m, codes);
     if (r < 0) {
         (void)mf_device_data_free(m);
@@ -290,7 +293,7 @@ struct mf_device *mf_device_data_device(const struct mf_device_data *m)
 struct mf_device_data *mf_device_data_free(struct mf_device_data *m)
 {
     if (m)
-        (void)mf_device_data_forget(m);
+        (void)mf_device_data_drop_cache(m);
     for (size_t i = 0; m && i < MF_ARRAY_LEN(m->functions); i++)
         mf_hip_function_close(&m->functions[i]);
     free(m);

@@ -1,4 +1,5 @@
-/* A maker's inside, and how it has the device work: a list of launches, run as one. Only maker*.c include this. */
+/* Internals of mf_device_data: its state, and lists of launches that run as one sample. Included only by
+ * device_data*.c. */
 #pragma once
 
 #include "kernels/core/codec.h"
@@ -6,33 +7,33 @@
 #include "kernels/gpu/host/device_data.h"
 #include "kernels/gpu/src/args.h"
 
-#define MF_MAKER_THREADS 256 /* of every block */
+#define MF_DEVICE_DATA_THREADS 256 /* threads per block */
 
 enum mf_device_data_kernel {
-    MF_MAKER_W, /* data of a weight's codec, and of x's */
-    MF_MAKER_X,
-    MF_MAKER_DOTS,
-    MF_MAKER_SLOTS,
-    MF_MAKER_DIFFERENCES,
-    MF_MAKER_FILL,
-    MF_MAKER_LOOK,
-    MF_MAKER_APART,
-    MF_MAKER_ROUND,
-    MF_MAKER_GATHER,
-    MF_MAKER_N_
+    MF_DEVICE_DATA_W, /* data with the codec of a weight; the next with the codec of x */
+    MF_DEVICE_DATA_X,
+    MF_DEVICE_DATA_DOTS,
+    MF_DEVICE_DATA_SLOTS,
+    MF_DEVICE_DATA_DIFFERENCES,
+    MF_DEVICE_DATA_FILL,
+    MF_DEVICE_DATA_COMPARE_REFERENCE,
+    MF_DEVICE_DATA_COMPARE_RUNS,
+    MF_DEVICE_DATA_ROUND,
+    MF_DEVICE_DATA_GATHER,
+    MF_DEVICE_DATA_N_
 };
-/* X last: it may be that of W. */
+/* X is last: it may equal W. */
 enum mf_device_data_code {
-    MF_MAKER_CODE_W,
-    MF_MAKER_CODE_REFERENCE,
-    MF_MAKER_CODE_FILL,
-    MF_MAKER_CODE_ROWS,
-    MF_MAKER_CODE_X
+    MF_DEVICE_DATA_CODE_W,
+    MF_DEVICE_DATA_CODE_REFERENCE,
+    MF_DEVICE_DATA_CODE_FILL,
+    MF_DEVICE_DATA_CODE_ROWS,
+    MF_DEVICE_DATA_CODE_X
 };
 
 /* The device's copy of an array of the reference, or its z. */
 struct mf_device_data_copy {
-    const void *of; /* the host's; of z its maker */
+    const void *of; /* key: the host array; for z, the mf_device_data itself */
     void *at;
     size_t bytes;
 };
@@ -42,11 +43,11 @@ struct mf_device_data {
     struct mf_shape shape;
     uint64_t seed;
     struct mf_codecs codecs;
-    struct mf_hip_function functions[MF_MAKER_N_];
-    struct mf_device_data_copy copies[8]; /* of more arrays than a reference has */
+    struct mf_hip_function functions[MF_DEVICE_DATA_N_];
+    struct mf_device_data_copy copies[8]; /* enough for all arrays of a reference */
     size_t n_copies;
-    uint8_t *room; /* of the calls of device_data_rows.c */
-    size_t room_bytes;
+    uint8_t *scratch; /* used by device_data_rows.c */
+    size_t scratch_bytes;
 };
 
 struct mf_device_data_launch {
@@ -65,31 +66,32 @@ struct mf_device_data_launch {
     size_t bytes; /* of args */
 };
 
-/* Matrices [rows, cols] of a tensor, as the kernel makes them. */
+/* Matrices [rows, cols] of a tensor to generate. */
 struct mf_device_data_matrices {
     enum mf_tensor tensor;
     const struct mf_codec *codec;
     int64_t n, rows, cols;
-    const mf_i32 *numbers; /* the device's; NULL: the first n of the tensor */
-    float *amax; /* the device's, mf_device_data_groups() floats, where mf_device_data_needs_amax() */
+    const mf_i32 *indices; /* in device memory: indices of the matrices; NULL: the first n of the tensor */
+    float *amax; /* in device memory: mf_device_data_groups() floats, if mf_device_data_needs_amax() */
 };
 
-/* Blocks that take turns at so many pieces of work. */
+/* Grid for `work` pieces of work, with a limited number of blocks that stride over them. */
 struct mf_grid mf_device_data_grid(const struct mf_device_data *m, int64_t work);
 int64_t mf_device_data_groups(const struct mf_device_data_matrices *x);
-/* Whether what is made of a matrix depends on its largest magnitude. */
+/* True if the encoding of a matrix depends on its largest magnitude. */
 bool mf_device_data_needs_amax(const struct mf_codec *c);
-/* Launches that make them, at most two: how many. args.data of the last is the caller's to complete. */
+/* Adds the launches that generate the matrices and returns their number, 1 or 2. The caller completes
+ * args.data of the last one. */
 int mf_device_data_add_data(struct mf_device_data *m, const struct mf_device_data_matrices *x,
                             struct mf_device_data_launch *ret);
-/* Bytes that the device may keep of the reference: a share of its memory, the rest is the steps'. */
-uint64_t mf_device_data_most_kept(const struct mf_device_data *m);
-/* Does it keep one more array of so many? */
-bool mf_device_data_may_keep(const struct mf_device_data *m, size_t bytes);
-/* What it keeps of that; NULL: nothing. */
-const void *mf_device_data_kept(const struct mf_device_data *m, const void *of);
-/* The device's z, made where it has none. -ENOMEM: there is no room to keep it. */
-int mf_device_data_own_z(struct mf_device_data *m, const struct mf_layer_data *data,
-                         const struct mf_reference *r, const void **ret);
-/* All of them, one after the other; done when it returns. */
+/* Maximum bytes of cached reference data, a fraction of device memory; the rest is for steps. */
+uint64_t mf_device_data_cache_limit(const struct mf_device_data *m);
+/* True if another array of this size may be cached. */
+bool mf_device_data_cache_fits(const struct mf_device_data *m, size_t bytes);
+/* Returns the cached copy with this key, or NULL. */
+const void *mf_device_data_cached(const struct mf_device_data *m, const void *of);
+/* Returns the cached z, computing it if needed. -ENOMEM: it does not fit the cache or device memory. */
+int mf_device_data_cached_z(struct mf_device_data *m, const struct mf_layer_data *data,
+                            const struct mf_reference *r, const void **ret);
+/* Runs n launches one after the other; returns when they are complete. */
 int mf_device_data_run(struct mf_device_data *m, const struct mf_device_data_launch *launches, size_t n);

@@ -1,4 +1,5 @@
-/* The reference's large products on the device: decoded weights are made for some experts at a time, multiplied and forgotten. */
+/* Computes the large products of the reference on the device. Decoded weights are generated for some experts
+ * at a time and discarded after their products. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,11 +7,11 @@
 #include "common/base/cleanup.h"
 #include "kernels/gpu/host/device_data_private.h"
 
-#define WEIGHT_BYTES (UINT64_C(1) << 30) /* of decoded weights at a time, or one expert's */
-#define TEAM         16                  /* lanes of a row in mf_differences */
+#define WEIGHT_BYTES  (UINT64_C(1) << 30) /* maximum decoded weights at a time; at least one expert's */
+#define LANES_PER_ROW 16                  /* lanes per row in mf_differences */
 
-/* The device's memory that one half of the work takes, released together. */
-struct room {
+/* Device memory for one half of the reference, released together. */
+struct scratch {
     struct mf_device *device;
     struct {
         void *at;
@@ -19,7 +20,7 @@ struct room {
     int n;
 };
 
-static void *take(struct room *r, size_t bytes)
+static void *scratch_alloc(struct scratch *r, size_t bytes)
 {
     void *p =
         (size_t)r->n < MF_ARRAY_LEN(r->all) ? r->device->ops->alloc(r->device, MF_MAX(bytes, 64)) : NULL;
@@ -30,15 +31,15 @@ static void *take(struct room *r, size_t bytes)
     return p;
 }
 
-/* The same, with the host's bytes in it. */
-static void *take_copy(struct room *r, const void *from, size_t bytes)
+/* Allocates scratch memory and copies host data into it. */
+static void *scratch_upload(struct scratch *r, const void *from, size_t bytes)
 {
-    void *p = take(r, bytes);
+    void *p = scratch_alloc(r, bytes);
     return p && (bytes == 0 || r->device->ops->copy(r->device, p, from, bytes) == 0) ? p : NULL;
 }
 
-/* Takes it out of the room, whose release it outlives. */
-static void leave(struct room *r, const void *at)
+/* Removes an allocation from the scratch, so that scratch_free does not release it. */
+static void scratch_detach(struct scratch *r, const void *at)
 {
     for (int i = 0; i < r->n; i++) {
         if (r->all[i].at == at) {
@@ -48,7 +49,7 @@ static void leave(struct room *r, const void *at)
     }
 }
 
-static void release_room(struct room *r)
+static void scratch_free(struct scratch *r)
 {
     while (r->n > 0) {
         r->n--;
@@ -56,13 +57,13 @@ static void release_room(struct room *r)
     }
 }
 
-/* ---- which slots are multiplied with which expert ---- */
+/* ---- assignment of slots to experts ---- */
 
 struct work {
-    mf_i32 *slots, *experts; /* by expert; and those that have any */
+    mf_i32 *slots, *experts; /* slots grouped by expert; experts with at least one slot */
     struct mf_hip_dots_tile *tiles;
     int64_t n_slots, n_experts, n_tiles;
-    int64_t *first_tile; /* of the i-th of the experts; one more at the end */
+    int64_t *first_tile; /* [n_experts + 1]: first tile of each listed expert, then n_tiles */
 };
 
 static void release_work(struct work *w)
@@ -73,14 +74,14 @@ static void release_work(struct work *w)
     free(w->first_tile);
 }
 
-static int plan(const struct mf_shape *s, const struct mf_reference_slots *slots, int64_t at_once,
-                struct work *ret)
+static int plan_tiles(const struct mf_shape *s, const struct mf_reference_slots *slots,
+                      int64_t experts_per_pass, struct work *ret)
 {
     struct work w = {.n_slots = slots->first[s->expert]};
-    size_t most = (size_t)(w.n_slots / MF_DOTS_TILE + s->expert);
+    size_t max_tiles = (size_t)(w.n_slots / MF_DOTS_TILE + s->expert);
     w.slots = reallocarray(NULL, (size_t)w.n_slots + 1, sizeof(*w.slots));
     w.experts = reallocarray(NULL, (size_t)s->expert, sizeof(*w.experts));
-    w.tiles = reallocarray(NULL, most, sizeof(*w.tiles));
+    w.tiles = reallocarray(NULL, max_tiles, sizeof(*w.tiles));
     w.first_tile = reallocarray(NULL, (size_t)s->expert + 1, sizeof(*w.first_tile));
     if (!w.slots || !w.experts || !w.tiles || !w.first_tile) {
         release_work(&w);
@@ -92,8 +93,9 @@ static int plan(const struct mf_shape *s, const struct mf_reference_slots *slots
         int64_t last = slots->first[e + 1];
         w.first_tile[w.n_experts] = w.n_tiles;
         for (int64_t i = slots->first[e]; i < last; i += MF_DOTS_TILE)
-            w.tiles[w.n_tiles++] = (struct mf_hip_dots_tile){(mf_i32)(w.n_experts % at_once), e, (mf_i32)i,
-                                                             (mf_i32)MF_MIN((int64_t)MF_DOTS_TILE, last - i)};
+            w.tiles[w.n_tiles++] =
+                (struct mf_hip_dots_tile){(mf_i32)(w.n_experts % experts_per_pass), e, (mf_i32)i,
+                                          (mf_i32)MF_MIN((int64_t)MF_DOTS_TILE, last - i)};
         if (slots->first[e] < last)
             w.experts[w.n_experts++] = e;
     }
@@ -102,37 +104,38 @@ static int plan(const struct mf_shape *s, const struct mf_reference_slots *slots
     return 0;
 }
 
-/* ---- rows of slots by a weight ---- */
+/* ---- product of slot rows with a weight ---- */
 
 struct product {
     enum mf_tensor w;
-    int64_t n, k;      /* of the weight */
-    const float *a[2]; /* the device's: what is multiplied, one or two of them */
-    float *out[2];     /* the device's, zeroed: [T·k, n] */
+    int64_t n, k;      /* of the weight of one expert */
+    const float *a[2]; /* in device memory: one or two left operands */
+    float *out[2];     /* in device memory, zeroed: [T·k, n] */
     int n_a;
     mf_i32 slots_of_row;
-    const float *bias; /* the host's; NULL: none */
+    const float *bias; /* in host memory; NULL: none */
 };
 
 static struct mf_device_data_launch dots(const struct mf_device_data *m, const struct mf_hip_dots_args *args)
 {
-    struct mf_device_data_launch l = {.function = &m->functions[MF_MAKER_DOTS], .bytes = sizeof(*args)};
+    struct mf_device_data_launch l = {.function = &m->functions[MF_DEVICE_DATA_DOTS], .bytes = sizeof(*args)};
     l.grid = mf_device_data_grid(m, args->n_tiles * ((args->n + MF_DOTS_TILE - 1) / MF_DOTS_TILE));
     l.args.dots = *args;
     return l;
 }
 
-/* The launches of a whole product, weights of `at_once` experts at a time. */
+/* Adds the launches of a whole product, with the weights of experts_per_pass experts at a time. Returns their
+ * number. */
 static int64_t add_product(struct mf_device_data *m, const struct product *p, const struct work *work,
-                           int64_t at_once, struct mf_device_data_matrices *matrices, float *decoded,
+                           int64_t experts_per_pass, struct mf_device_data_matrices *matrices, float *decoded,
                            const struct mf_hip_dots_args *all, struct mf_device_data_launch *launches)
 {
-    const mf_i32 *numbers = matrices->numbers;
+    const mf_i32 *indices = matrices->indices;
     int64_t n = 0;
-    for (int64_t i = 0; i < work->n_experts; i += at_once) {
+    for (int64_t i = 0; i < work->n_experts; i += experts_per_pass) {
         int64_t first = work->first_tile[i];
-        matrices->n = MF_MIN(at_once, work->n_experts - i);
-        matrices->numbers = numbers + i;
+        matrices->n = MF_MIN(experts_per_pass, work->n_experts - i);
+        matrices->indices = indices + i;
         n += mf_device_data_add_data(m, matrices, launches + n);
         launches[n - 1].args.data.out = decoded;
         for (int a = 0; a < p->n_a; a++) {
@@ -148,53 +151,54 @@ static int64_t add_product(struct mf_device_data *m, const struct product *p, co
 }
 
 static int multiply(struct mf_device_data *m, const struct mf_reference_slots *slots, const struct product *p,
-                    struct room *room)
+                    struct scratch *scratch)
 {
     const struct mf_shape *s = &m->shape;
     const struct mf_codec *c = m->codecs.w;
     int64_t expert_bytes = p->n * p->k * (int64_t)sizeof(float);
-    int64_t at_once = MF_MIN(MF_MAX((int64_t)WEIGHT_BYTES / expert_bytes, 1), (int64_t)s->expert);
+    int64_t experts_per_pass = MF_MIN(MF_MAX((int64_t)WEIGHT_BYTES / expert_bytes, 1), (int64_t)s->expert);
     struct mf_device_data_matrices matrices = {
-        .tensor = p->w, .codec = c, .n = at_once, .rows = p->n, .cols = p->k};
+        .tensor = p->w, .codec = c, .n = experts_per_pass, .rows = p->n, .cols = p->k};
     struct work work;
-    int r = plan(s, slots, at_once, &work);
+    int r = plan_tiles(s, slots, experts_per_pass, &work);
     if (r < 0)
         return r;
-    float *decoded = take(room, (size_t)(at_once * expert_bytes));
+    float *decoded = scratch_alloc(scratch, (size_t)(experts_per_pass * expert_bytes));
     if (mf_device_data_needs_amax(c))
-        matrices.amax = take(room, (size_t)mf_device_data_groups(&matrices) * sizeof(float));
-    matrices.numbers = take_copy(room, work.experts, (size_t)work.n_experts * sizeof(*work.experts));
+        matrices.amax = scratch_alloc(scratch, (size_t)mf_device_data_groups(&matrices) * sizeof(float));
+    matrices.indices = scratch_upload(scratch, work.experts, (size_t)work.n_experts * sizeof(*work.experts));
     struct mf_hip_dots_args all = {
         .w = decoded,
-        .slots = take_copy(room, work.slots, (size_t)work.n_slots * sizeof(*work.slots)),
-        .tiles = take_copy(room, work.tiles, (size_t)work.n_tiles * sizeof(*work.tiles)),
+        .slots = scratch_upload(scratch, work.slots, (size_t)work.n_slots * sizeof(*work.slots)),
+        .tiles = scratch_upload(scratch, work.tiles, (size_t)work.n_tiles * sizeof(*work.tiles)),
         .n = (mf_i32)p->n,
         .k = (mf_i32)p->k,
         .slots_of_row = p->slots_of_row,
     };
     if (p->bias)
-        all.bias = take_copy(room, p->bias, (size_t)(s->expert * p->n) * sizeof(float));
-    size_t most = (size_t)(work.n_experts / at_once + 1) * 4;
-    _cleanup_(mf_freep) struct mf_device_data_launch *launches = calloc(most, sizeof(*launches));
-    bool has_room = decoded && matrices.numbers && all.slots && all.tiles && (all.bias || !p->bias) &&
-                    (matrices.amax || !mf_device_data_needs_amax(c)) && launches;
-    r = has_room ? 0 : -ENOMEM;
+        all.bias = scratch_upload(scratch, p->bias, (size_t)(s->expert * p->n) * sizeof(float));
+    size_t max_launches = (size_t)(work.n_experts / experts_per_pass + 1) * 4;
+    _cleanup_(mf_freep) struct mf_device_data_launch *launches = calloc(max_launches, sizeof(*launches));
+    bool allocated = decoded && matrices.indices && all.slots && all.tiles && (all.bias || !p->bias) &&
+                     (matrices.amax || !mf_device_data_needs_amax(c)) && launches;
+    r = allocated ? 0 : -ENOMEM;
     if (r == 0)
-        r = mf_device_data_run(m, launches,
-                               (size_t)add_product(m, p, &work, at_once, &matrices, decoded, &all, launches));
+        r = mf_device_data_run(
+            m, launches,
+            (size_t)add_product(m, p, &work, experts_per_pass, &matrices, decoded, &all, launches));
     release_work(&work);
     return r;
 }
 
-/* ---- the engine ---- */
+/* ---- reference engine ---- */
 
 struct engine {
-    struct mf_reference_engine engine; /* first */
+    struct mf_reference_engine engine; /* must be first */
     struct mf_device_data *m;
 };
 
-/* The quantised x, decoded: [T,H]. */
-static int make_x(struct mf_device_data *m, struct room *room, float **ret)
+/* Decodes the quantised x to float [T,H] in device memory. */
+static int decode_x(struct mf_device_data *m, struct scratch *scratch, float **ret)
 {
     struct mf_device_data_matrices x = {.tensor = MF_TENSOR_X,
                                         .codec = m->codecs.a,
@@ -202,9 +206,9 @@ static int make_x(struct mf_device_data *m, struct room *room, float **ret)
                                         .rows = m->shape.token,
                                         .cols = m->shape.model_dim};
     struct mf_device_data_launch launches[2];
-    float *decoded = take(room, (size_t)(x.rows * x.cols) * sizeof(float));
+    float *decoded = scratch_alloc(scratch, (size_t)(x.rows * x.cols) * sizeof(float));
     if (mf_device_data_needs_amax(x.codec)) {
-        x.amax = take(room, (size_t)mf_device_data_groups(&x) * sizeof(float));
+        x.amax = scratch_alloc(scratch, (size_t)mf_device_data_groups(&x) * sizeof(float));
         if (!x.amax)
             return -ENOMEM;
     }
@@ -221,10 +225,10 @@ static int gemm1(struct mf_reference_engine *base, const struct mf_layer_data *d
 {
     struct mf_device_data *m = ((struct engine *)base)->m;
     const struct mf_shape *s = &data->shape;
-    struct room room = {.device = m->device};
+    struct scratch scratch = {.device = m->device};
     size_t bytes = (size_t)(s->token * s->topk * mf_gemm1_cols(s)) * sizeof(float);
-    float *x = NULL, *g = take(&room, bytes);
-    int r = g ? make_x(m, &room, &x) : -ENOMEM;
+    float *x = NULL, *g = scratch_alloc(&scratch, bytes);
+    int r = g ? decode_x(m, &scratch, &x) : -ENOMEM;
     if (r == 0) {
         struct product p = {.w = MF_TENSOR_W1,
                             .n = mf_gemm1_cols(s),
@@ -233,21 +237,21 @@ static int gemm1(struct mf_reference_engine *base, const struct mf_layer_data *d
                             .out = {g},
                             .n_a = 1,
                             .slots_of_row = s->topk};
-        r = multiply(m, slots, &p, &room);
+        r = multiply(m, slots, &p, &scratch);
     }
     if (r == 0)
         r = m->device->ops->copy(m->device, out->g, g, bytes);
-    release_room(&room);
+    scratch_free(&scratch);
     return r;
 }
 
 static struct mf_device_data_launch sum_slots(const struct mf_device_data *m, const float *z,
                                               const float *weights, float *y)
 {
-    struct mf_device_data_launch l = {.function = &m->functions[MF_MAKER_SLOTS],
+    struct mf_device_data_launch l = {.function = &m->functions[MF_DEVICE_DATA_SLOTS],
                                       .bytes = sizeof(struct mf_hip_slots_args)};
     int64_t values = m->shape.token * m->shape.model_dim;
-    l.grid = mf_device_data_grid(m, (values + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
+    l.grid = mf_device_data_grid(m, (values + MF_DEVICE_DATA_THREADS - 1) / MF_DEVICE_DATA_THREADS);
     l.args.slots = (struct mf_hip_slots_args){.z = z,
                                               .weights = weights,
                                               .y = y,
@@ -260,15 +264,16 @@ static struct mf_device_data_launch sum_slots(const struct mf_device_data *m, co
 static struct mf_device_data_launch differences(const struct mf_device_data *m, const float *a,
                                                 const float *b, int64_t rows, double *to)
 {
-    struct mf_device_data_launch l = {.function = &m->functions[MF_MAKER_DIFFERENCES],
+    struct mf_device_data_launch l = {.function = &m->functions[MF_DEVICE_DATA_DIFFERENCES],
                                       .bytes = sizeof(struct mf_hip_difference_args)};
-    l.grid = mf_device_data_grid(m, (rows * TEAM + MF_MAKER_THREADS - 1) / MF_MAKER_THREADS);
+    l.grid =
+        mf_device_data_grid(m, (rows * LANES_PER_ROW + MF_DEVICE_DATA_THREADS - 1) / MF_DEVICE_DATA_THREADS);
     l.args.difference =
         (struct mf_hip_difference_args){.a = a, .b = b, .out = to, .rows = rows, .cols = m->shape.model_dim};
     return l;
 }
 
-/* Errors of rows from the sums that the device made of them. */
+/* Converts the sums that the device computed per row to row errors. */
 static int copy_errors(struct mf_device *d, const double *from, int64_t rows, float *to)
 {
     _cleanup_(mf_freep) double *sums = reallocarray(NULL, (size_t)rows, 2 * sizeof(*sums));
@@ -278,21 +283,21 @@ static int copy_errors(struct mf_device *d, const double *from, int64_t rows, fl
     return r;
 }
 
-/* What gemm2 leaves on the device: of h, and of h before its quantisation. */
-struct second {
+/* Outputs of gemm2 in device memory: [0] from h, [1] from h before quantisation. */
+struct gemm2_outputs {
     float *z[2], *y[2];
-    double *z_sums, *y_sums; /* NULL: h is not quantised */
+    double *z_sums, *y_sums; /* NULL if h is not quantised */
 };
 
-static int sum_and_compare(struct mf_device_data *m, const struct mf_layer_data *data, const struct second *o,
-                           struct room *room)
+static int sum_and_compare(struct mf_device_data *m, const struct mf_layer_data *data,
+                           const struct gemm2_outputs *o, struct scratch *scratch)
 {
     const struct mf_shape *s = &data->shape;
     struct mf_device_data_launch launches[4];
     size_t n = 0;
     float *weights = NULL;
     if (!s->doweight_stage1) {
-        weights = take_copy(room, data->weights, (size_t)(s->token * s->topk) * sizeof(float));
+        weights = scratch_upload(scratch, data->weights, (size_t)(s->token * s->topk) * sizeof(float));
         if (!weights)
             return -ENOMEM;
     }
@@ -305,19 +310,20 @@ static int sum_and_compare(struct mf_device_data *m, const struct mf_layer_data 
     return mf_device_data_run(m, launches, n);
 }
 
-static int take_second(struct room *room, const struct mf_shape *s, bool quantises, struct second *ret)
+static int alloc_gemm2_outputs(struct scratch *scratch, const struct mf_shape *s, bool quantise,
+                               struct gemm2_outputs *ret)
 {
     size_t rows = (size_t)(s->token * s->topk), H = (size_t)s->model_dim, T = (size_t)s->token;
     bool all = true;
-    *ret = (struct second){0};
-    for (int i = 0; i <= quantises; i++) {
-        ret->z[i] = take(room, rows * H * sizeof(float));
-        ret->y[i] = take(room, T * H * sizeof(float));
+    *ret = (struct gemm2_outputs){0};
+    for (int i = 0; i <= quantise; i++) {
+        ret->z[i] = scratch_alloc(scratch, rows * H * sizeof(float));
+        ret->y[i] = scratch_alloc(scratch, T * H * sizeof(float));
         all &= ret->z[i] && ret->y[i];
     }
-    if (quantises) {
-        ret->z_sums = take(room, rows * 2 * sizeof(double));
-        ret->y_sums = take(room, T * 2 * sizeof(double));
+    if (quantise) {
+        ret->z_sums = scratch_alloc(scratch, rows * 2 * sizeof(double));
+        ret->y_sums = scratch_alloc(scratch, T * 2 * sizeof(double));
         all &= ret->z_sums && ret->y_sums;
     }
     return all ? 0 : -ENOMEM;
@@ -328,8 +334,8 @@ static size_t z_bytes(const struct mf_shape *s)
     return (size_t)(s->token * s->topk * s->model_dim) * sizeof(float);
 }
 
-static int take_back(struct mf_device *d, const struct mf_shape *s, const struct second *o,
-                     struct mf_reference *out)
+static int download_gemm2(struct mf_device *d, const struct mf_shape *s, const struct gemm2_outputs *o,
+                          struct mf_reference *out)
 {
     int r = d->ops->copy(d, out->y, o->y[0], (size_t)(s->token * s->model_dim) * sizeof(float));
     if (r == 0 && out->z)
@@ -341,7 +347,7 @@ static int take_back(struct mf_device *d, const struct mf_shape *s, const struct
     return r;
 }
 
-static struct product second_product(const struct mf_layer_data *data, float *z, float *z_exact)
+static struct product gemm2_product(const struct mf_layer_data *data, float *z, float *z_exact)
 {
     const struct mf_shape *s = &data->shape;
     return (struct product){.w = MF_TENSOR_W2,
@@ -353,68 +359,68 @@ static struct product second_product(const struct mf_layer_data *data, float *z,
                             .bias = s->has_b2 ? data->b2 : NULL};
 }
 
-/* Keeps z of the room, as it may. */
-static void keep_z(struct mf_device_data *m, struct room *room, float *z)
+/* Moves z from the scratch to the cache. */
+static void keep_z(struct mf_device_data *m, struct scratch *scratch, float *z)
 {
-    leave(room, z);
+    scratch_detach(scratch, z);
     m->copies[m->n_copies++] = (struct mf_device_data_copy){m, z, MF_MAX(z_bytes(&m->shape), 64)};
 }
 
 bool mf_device_data_keeps_z(const struct mf_device_data *m)
 {
-    return z_bytes(&m->shape) <= mf_device_data_most_kept(m);
+    return z_bytes(&m->shape) <= mf_device_data_cache_limit(m);
 }
 
-/* z of a reference whose h the host has. */
+/* Computes z of a reference from h in host memory. z belongs to the scratch. */
 static int make_z(struct mf_device_data *m, const struct mf_layer_data *data, const struct mf_reference *ref,
-                  struct room *room, float **ret)
+                  struct scratch *scratch, float **ret)
 {
     const struct mf_shape *s = &data->shape;
     size_t h_bytes = (size_t)(s->token * s->topk * s->inter_dim) * sizeof(float);
     struct mf_reference_slots slots;
-    float *z = take(room, z_bytes(s));
-    struct product p = second_product(data, z, NULL);
-    p.a[0] = take_copy(room, ref->h, h_bytes);
+    float *z = scratch_alloc(scratch, z_bytes(s));
+    struct product p = gemm2_product(data, z, NULL);
+    p.a[0] = scratch_upload(scratch, ref->h, h_bytes);
     int r = mf_reference_group(data, &slots);
     if (r == 0)
-        r = z && p.a[0] ? multiply(m, &slots, &p, room) : -ENOMEM;
+        r = z && p.a[0] ? multiply(m, &slots, &p, scratch) : -ENOMEM;
     mf_reference_ungroup(&slots);
     if (r == 0)
         *ret = z;
     return r;
 }
 
-int mf_device_data_own_z(struct mf_device_data *m, const struct mf_layer_data *data,
-                         const struct mf_reference *r, const void **ret)
+int mf_device_data_cached_z(struct mf_device_data *m, const struct mf_layer_data *data,
+                            const struct mf_reference *r, const void **ret)
 {
-    struct room room = {.device = m->device};
-    const void *kept = mf_device_data_kept(m, m);
+    struct scratch scratch = {.device = m->device};
+    const void *kept = mf_device_data_cached(m, m);
     float *z;
     if (kept) {
         *ret = kept;
         return 0;
     }
-    if (!mf_device_data_may_keep(m, z_bytes(&m->shape)))
+    if (!mf_device_data_cache_fits(m, z_bytes(&m->shape)))
         return -ENOMEM;
-    int made = make_z(m, data, r, &room, &z);
+    int made = make_z(m, data, r, &scratch, &z);
     if (made == 0) {
-        keep_z(m, &room, z);
+        keep_z(m, &scratch, z);
         *ret = z;
     }
-    release_room(&room);
+    scratch_free(&scratch);
     return made;
 }
 
 int mf_device_data_z(struct mf_device_data *m, const struct mf_layer_data *data, const struct mf_reference *r,
                      float *to)
 {
-    struct room room = {.device = m->device};
+    struct scratch scratch = {.device = m->device};
     float *z;
-    (void)mf_device_data_forget(m);
-    int made = make_z(m, data, r, &room, &z);
+    (void)mf_device_data_drop_cache(m);
+    int made = make_z(m, data, r, &scratch, &z);
     if (made == 0)
         made = m->device->ops->copy(m->device, to, z, z_bytes(&m->shape));
-    release_room(&room);
+    scratch_free(&scratch);
     return made;
 }
 
@@ -423,25 +429,25 @@ static int gemm2(struct mf_reference_engine *base, const struct mf_layer_data *d
 {
     struct mf_device_data *m = ((struct engine *)base)->m;
     const struct mf_shape *s = &data->shape;
-    struct room room = {.device = m->device};
+    struct scratch scratch = {.device = m->device};
     size_t h_bytes = (size_t)(s->token * s->topk * s->inter_dim) * sizeof(float);
-    bool quantises = out->h_error != NULL;
-    struct second o;
-    int r = take_second(&room, s, quantises, &o);
-    struct product p = second_product(data, o.z[0], o.z[1]);
+    bool quantise = out->h_error != NULL;
+    struct gemm2_outputs o;
+    int r = alloc_gemm2_outputs(&scratch, s, quantise, &o);
+    struct product p = gemm2_product(data, o.z[0], o.z[1]);
     for (int i = 0; i < p.n_a && r == 0; i++) {
-        p.a[i] = take_copy(&room, i ? h_exact : out->h, h_bytes);
+        p.a[i] = scratch_upload(&scratch, i ? h_exact : out->h, h_bytes);
         r = p.a[i] ? 0 : -ENOMEM;
     }
     if (r == 0)
-        r = multiply(m, slots, &p, &room);
+        r = multiply(m, slots, &p, &scratch);
     if (r == 0)
-        r = sum_and_compare(m, data, &o, &room);
+        r = sum_and_compare(m, data, &o, &scratch);
     if (r == 0)
-        r = take_back(m->device, s, &o, out);
+        r = download_gemm2(m->device, s, &o, out);
     if (r == 0 && !out->z)
-        keep_z(m, &room, o.z[0]);
-    release_room(&room);
+        keep_z(m, &scratch, o.z[0]);
+    scratch_free(&scratch);
     return r;
 }
 
@@ -449,6 +455,6 @@ int mf_device_data_reference(struct mf_device_data *m, const struct mf_layer_dat
                              struct mf_reference *out)
 {
     struct engine e = {{mf_device_data_keeps_z(m), gemm1, gemm2}, m};
-    (void)mf_device_data_forget(m); /* of another routing, if it has any */
+    (void)mf_device_data_drop_cache(m); /* cached data may belong to another routing */
     return mf_reference_make_in(data, &e.engine, block, out);
 }

@@ -1,5 +1,5 @@
-/* Rows where they lie. Looked at: a reference's arrays are copied to the device once, what differs from call to call each time. And
- * made there, of z or of the same in another order: what steps are fed. */
+/* Compares, converts and gathers rows in device memory. Arrays of the reference are cached on the device;
+ * sources and factors are copied per call. */
 #include <errno.h>
 #include <string.h>
 
@@ -7,11 +7,11 @@
 #include "kernels/core/limits.h"
 #include "kernels/gpu/host/device_data_private.h"
 
-#define ROWS_OF_BLOCK 8
-#define SHARE         8 /* of the device's memory one part at most is for copies: the rest is the steps' */
+#define ROWS_PER_BLOCK 8
+#define CACHE_SHARE    8 /* the cache takes at most 1/CACHE_SHARE of device memory; the rest is for steps */
 
-/* Is it of plain bf16, of which there is a reference? */
-static bool can_look(const struct mf_tensor_spec *a)
+/* True for plain bf16 tensors with a reference. */
+static bool has_reference(const struct mf_tensor_spec *a)
 {
     return a->format == MF_FORMAT_BF16 && a->scale == MF_SCALE_NONE && a->tensor != MF_TENSOR_X &&
            !mf_tensor_spec_is_decoded(a);
@@ -24,18 +24,18 @@ bool mf_device_data_rows_of(const struct mf_layer_data *data, const struct mf_re
     struct mf_part parts[MF_PARTS_MAX];
     bool is_value;
     float factor;
-    if (!can_look(a) || mf_tensor_spec_parts(a, s, parts) != 1)
+    if (!has_reference(a) || mf_tensor_spec_parts(a, s, parts) != 1)
         return false;
     struct mf_device_data_rows rows = {
-        .rows = parts[0].rows, .cols = parts[0].cols, .poison = MF_MAKER_NO_POISON};
-    bool own_z = mf_reference_lacks(r, a);
+        .rows = parts[0].rows, .cols = parts[0].cols, .poison = MF_DEVICE_DATA_NO_POISON};
+    bool device_z = mf_reference_lacks_z(r, a);
     const float *row = mf_reference_row(data, r, a, 0, &factor);
-    if (!row && !own_z)
+    if (!row && !device_z)
         return false;
     if (!a->zeroed) {
         rows.reference = row;
-        rows.data = own_z ? data : NULL;
-        rows.r = own_z ? r : NULL;
+        rows.data = device_z ? data : NULL;
+        rows.r = device_z ? r : NULL;
         rows.n_reference = a->tensor == MF_TENSOR_Y ? s->token : s->token * s->topk;
         rows.factors = a->tensor == MF_TENSOR_GW || a->tensor == MF_TENSOR_ZW ? data->weights : NULL;
         rows.poison = mf_part_poison(a, 0, &is_value) & 0xffff;
@@ -44,19 +44,19 @@ bool mf_device_data_rows_of(const struct mf_layer_data *data, const struct mf_re
     return true;
 }
 
-uint64_t mf_device_data_most_kept(const struct mf_device_data *m)
+uint64_t mf_device_data_cache_limit(const struct mf_device_data *m)
 {
-    return m->device->info.memory_bytes / SHARE;
+    return m->device->info.memory_bytes / CACHE_SHARE;
 }
 
-bool mf_device_data_may_keep(const struct mf_device_data *m, size_t bytes)
+bool mf_device_data_cache_fits(const struct mf_device_data *m, size_t bytes)
 {
     for (size_t i = 0; i < m->n_copies; i++)
         bytes += m->copies[i].bytes;
-    return m->n_copies < MF_ARRAY_LEN(m->copies) && bytes <= mf_device_data_most_kept(m);
+    return m->n_copies < MF_ARRAY_LEN(m->copies) && bytes <= mf_device_data_cache_limit(m);
 }
 
-const void *mf_device_data_kept(const struct mf_device_data *m, const void *of)
+const void *mf_device_data_cached(const struct mf_device_data *m, const void *of)
 {
     for (size_t i = 0; i < m->n_copies; i++) {
         if (m->copies[i].of == of)
@@ -65,14 +65,14 @@ const void *mf_device_data_kept(const struct mf_device_data *m, const void *of)
     return NULL;
 }
 
-/* The device's copy, made on the first call. */
-static int copy_of(struct mf_device_data *m, const void *of, size_t bytes, const void **ret)
+/* Returns the device's copy of a host array, creating it on the first call. */
+static int cached_copy(struct mf_device_data *m, const void *of, size_t bytes, const void **ret)
 {
     struct mf_device *d = m->device;
-    *ret = mf_device_data_kept(m, of);
+    *ret = mf_device_data_cached(m, of);
     if (*ret)
         return 0;
-    if (!mf_device_data_may_keep(m, bytes))
+    if (!mf_device_data_cache_fits(m, bytes))
         return -ENOMEM;
     struct mf_device_data_copy c = {of, d->ops->alloc(d, bytes), bytes};
     if (!c.at)
@@ -87,18 +87,18 @@ static int copy_of(struct mf_device_data *m, const void *of, size_t bytes, const
     return 0;
 }
 
-static void release_room(struct mf_device_data *m)
+static void scratch_free(struct mf_device_data *m)
 {
-    if (m->room)
-        m->device->ops->release(m->device, m->room, m->room_bytes);
-    m->room = NULL;
-    m->room_bytes = 0;
+    if (m->scratch)
+        m->device->ops->release(m->device, m->scratch, m->scratch_bytes);
+    m->scratch = NULL;
+    m->scratch_bytes = 0;
 }
 
-bool mf_device_data_forget(struct mf_device_data *m)
+bool mf_device_data_drop_cache(struct mf_device_data *m)
 {
-    bool had_any = m->n_copies > 0 || m->room;
-    release_room(m);
+    bool had_any = m->n_copies > 0 || m->scratch;
+    scratch_free(m);
     while (m->n_copies > 0) {
         const struct mf_device_data_copy *c = &m->copies[--m->n_copies];
         m->device->ops->release(m->device, c->at, c->bytes);
@@ -106,34 +106,34 @@ bool mf_device_data_forget(struct mf_device_data *m)
     return had_any;
 }
 
-/* Memory for a call, good until the next one. */
-static int take_room(struct mf_device_data *m, size_t bytes)
+/* Reserves scratch memory, valid until the next call. */
+static int scratch_reserve(struct mf_device_data *m, size_t bytes)
 {
-    if (m->room_bytes >= bytes)
+    if (m->scratch_bytes >= bytes)
         return 0;
-    release_room(m);
-    m->room = m->device->ops->alloc(m->device, bytes);
-    if (!m->room)
+    scratch_free(m);
+    m->scratch = m->device->ops->alloc(m->device, bytes);
+    if (!m->scratch)
         return -ENOMEM;
-    m->room_bytes = bytes;
+    m->scratch_bytes = bytes;
     return 0;
 }
 
-/* What a call has there: results, then sources and factors where there are any. */
-struct room {
+/* Layout of the scratch of a call: results, then sources and factors if present. */
+struct scratch {
     uint8_t *at;
     size_t source, factors;
 };
 
-static int fill_room(struct mf_device_data *m, const struct mf_device_data_rows *rows, struct room *ret)
+static int scratch_fill(struct mf_device_data *m, const struct mf_device_data_rows *rows, struct scratch *ret)
 {
     struct mf_device *d = m->device;
-    struct room o = {.source = (size_t)rows->rows * sizeof(struct mf_hip_row)};
+    struct scratch o = {.source = (size_t)rows->rows * sizeof(struct mf_hip_row)};
     size_t source_bytes = rows->source ? (size_t)rows->rows * sizeof(*rows->source) : 0;
     size_t factor_bytes = rows->factors ? (size_t)rows->n_reference * sizeof(*rows->factors) : 0;
     o.factors = o.source + source_bytes;
-    int r = take_room(m, o.factors + factor_bytes);
-    o.at = m->room;
+    int r = scratch_reserve(m, o.factors + factor_bytes);
+    o.at = m->scratch;
     if (r == 0 && source_bytes > 0)
         r = d->ops->copy(d, o.at + o.source, rows->source, source_bytes);
     if (r == 0 && factor_bytes > 0)
@@ -147,17 +147,17 @@ static int run(struct mf_device_data *m, enum mf_device_data_kernel kernel,
 {
     struct mf_device *d = m->device;
     struct mf_device_data_launch l = {.function = &m->functions[kernel], .bytes = sizeof(l.args.rows)};
-    struct room room;
-    int r = fill_room(m, rows, &room);
+    struct scratch scratch;
+    int r = scratch_fill(m, rows, &scratch);
     if (r < 0)
         return r;
-    l.grid = mf_device_data_grid(m, (rows->rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
+    l.grid = mf_device_data_grid(m, (rows->rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK);
     l.args.rows = (struct mf_hip_rows_args){
         .values = rows->at,
         .other = other,
-        .source = rows->source ? (const void *)(room.at + room.source) : NULL,
-        .factors = rows->factors ? (const void *)(room.at + room.factors) : NULL,
-        .out = (void *)room.at,
+        .source = rows->source ? (const void *)(scratch.at + scratch.source) : NULL,
+        .factors = rows->factors ? (const void *)(scratch.at + scratch.factors) : NULL,
+        .out = (void *)scratch.at,
         .rows = rows->rows,
         .cols = (mf_i32)rows->cols,
         .poison = rows->poison,
@@ -165,21 +165,21 @@ static int run(struct mf_device_data *m, enum mf_device_data_kernel kernel,
     };
     r = mf_device_data_run(m, &l, 1);
     if (r == 0)
-        r = d->ops->copy(d, ret, room.at, room.source);
+        r = d->ops->copy(d, ret, scratch.at, scratch.source);
     return r;
 }
 
-int mf_device_data_look(struct mf_device_data *m, const struct mf_device_data_rows *rows,
-                        struct mf_hip_row *ret)
+int mf_device_data_compare_reference(struct mf_device_data *m, const struct mf_device_data_rows *rows,
+                                     struct mf_hip_row *ret)
 {
-    const void *should = NULL;
+    const void *expected = NULL;
     size_t bytes = (size_t)(rows->n_reference * rows->cols) * sizeof(*rows->reference);
     int r = 0;
     if (rows->data)
-        r = mf_device_data_own_z(m, rows->data, rows->r, &should);
+        r = mf_device_data_cached_z(m, rows->data, rows->r, &expected);
     else if (rows->reference)
-        r = copy_of(m, rows->reference, bytes, &should);
-    return r < 0 ? r : run(m, MF_MAKER_LOOK, rows, should, ret);
+        r = cached_copy(m, rows->reference, bytes, &expected);
+    return r < 0 ? r : run(m, MF_DEVICE_DATA_COMPARE_REFERENCE, rows, expected, ret);
 }
 
 int mf_device_data_plain_z(struct mf_device_data *m, const struct mf_layer_data *data,
@@ -190,23 +190,22 @@ int mf_device_data_plain_z(struct mf_device_data *m, const struct mf_layer_data 
     if (!mf_device_data_rows_of(data, r, a, &rows) || !rows.data || strcmp(a->order, "slot") != 0 ||
         data->shape.ep_experts > 0)
         return -ENOTSUP;
-    (void)mf_device_data_forget(
-        m); /* steps may have written to it: what they are fed is not what they left */
-    struct mf_device_data_launch l = {.function = &m->functions[MF_MAKER_ROUND],
+    (void)mf_device_data_drop_cache(m); /* steps may have overwritten the cached z, so compute it again */
+    struct mf_device_data_launch l = {.function = &m->functions[MF_DEVICE_DATA_ROUND],
                                       .bytes = sizeof(l.args.round)};
     size_t factor_bytes = (size_t)rows.rows * sizeof(*rows.factors);
     const void *z = NULL;
-    int made = mf_device_data_own_z(m, data, r, &z);
+    int made = mf_device_data_cached_z(m, data, r, &z);
     if (made == 0 && rows.factors)
-        made = take_room(m, factor_bytes);
+        made = scratch_reserve(m, factor_bytes);
     if (made == 0 && rows.factors)
-        made = d->ops->copy(d, m->room, rows.factors, factor_bytes);
+        made = d->ops->copy(d, m->scratch, rows.factors, factor_bytes);
     l.args.round = (struct mf_hip_round_args){.from = z,
-                                              .factors = rows.factors ? (const void *)m->room : NULL,
+                                              .factors = rows.factors ? (const void *)m->scratch : NULL,
                                               .to = to,
                                               .rows = rows.rows,
                                               .cols = (mf_i32)rows.cols};
-    l.grid = mf_device_data_grid(m, (rows.rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
+    l.grid = mf_device_data_grid(m, (rows.rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK);
     return made < 0 ? made : mf_device_data_run(m, &l, 1);
 }
 
@@ -221,9 +220,9 @@ int mf_device_data_gather(struct mf_device_data *m, const struct mf_tensor_spec 
     if (n < 0 || mf_tensor_spec_parts(&plain, &m->shape, of) != n)
         return -EINVAL;
     for (int i = 0; i < n; i++) {
-        bool is_rows = parts[i].rows == parts[0].rows; /* and not what all rows share */
+        bool is_rows = parts[i].rows == parts[0].rows; /* false for a part shared by all rows */
         struct mf_device_data_launch *l = &launches[i];
-        *l = (struct mf_device_data_launch){.function = &m->functions[MF_MAKER_GATHER],
+        *l = (struct mf_device_data_launch){.function = &m->functions[MF_DEVICE_DATA_GATHER],
                                             .bytes = sizeof(l->args.gather)};
         l->args.gather = (struct mf_hip_gather_args){
             .from = from->part[i],
@@ -236,15 +235,15 @@ int mf_device_data_gather(struct mf_device_data *m, const struct mf_tensor_spec 
             .topk = a->tensor == MF_TENSOR_X ? 1 : m->shape.topk,
             .poison = mf_part_poison_word(a, parts, i),
         };
-        l->grid = mf_device_data_grid(m, (parts[i].rows + ROWS_OF_BLOCK - 1) / ROWS_OF_BLOCK);
+        l->grid = mf_device_data_grid(m, (parts[i].rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK);
     }
     return mf_device_data_run(m, launches, (size_t)n);
 }
 
-int mf_device_data_apart(struct mf_device_data *m, const struct mf_device_data_rows *rows, const void *second,
-                         struct mf_hip_row *ret)
+int mf_device_data_compare_runs(struct mf_device_data *m, const struct mf_device_data_rows *rows,
+                                const void *second, struct mf_hip_row *ret)
 {
     struct mf_device_data_rows plain = *rows;
     plain.factors = NULL;
-    return run(m, MF_MAKER_APART, &plain, second, ret);
+    return run(m, MF_DEVICE_DATA_COMPARE_RUNS, &plain, second, ret);
 }

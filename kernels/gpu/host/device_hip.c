@@ -1,12 +1,13 @@
-/* A GPU through the HIP module API, or through CUDA's driver API under the same names: one source for two loadable modules
- * (kernels/gpu/host/hip_calls_amd.h, hip_calls_nvidia.h).
+/* A GPU through the HIP module API, or through the CUDA driver API under the same names. This source is
+ * compiled to two loadable modules (kernels/gpu/host/hip_calls_amd.h, hip_calls_nvidia.h).
  *
- * A sample is a graph of the launches, replayed behind a kernel that waits until all of it is in the queue, between two
- * events. Memory, modules and streams are made outside of samples. Between samples the device rests: without it an H200
- * meets its power cap within a tenth of a second of large GEMMs and takes 10 to 50 % longer (canary 1.2 to 1.3), with as
- * much rest as work it keeps its clock. A device that has failed gives nothing but errors until
- * its process ends, so this process ends then: a runner is there to be lost. In a process of somebody else's, a guest, the
- * errors come back. */
+ * A sample is a graph of the launches between two events, replayed behind a kernel that delays it until the
+ * whole graph is queued. Memory, modules and streams are created outside of samples. The device idles after
+ * each sample for the duration of the sample. Without idle time an H200 reaches its power cap within 0.1 s of
+ * large GEMMs and slows down by 10 to 50 %; idling as long as it works keeps its clock.
+ *
+ * A failed device returns only errors until its process ends. A runner process therefore exits. A guest, in
+ * another application's process, returns the errors. */
 #if defined(MF_HIP_NVIDIA)
 #    include "kernels/gpu/host/hip_calls_nvidia.h"
 #else
@@ -30,43 +31,43 @@
 #include "kernels/gpu/host/hip_open.h"
 #include "kernels/gpu/src/args.h"
 
-#define DELAY_NS     60000 /* what queueing a graph takes at most, on a host that is not busy */
-#define REST_MOST_US 10000 /* what runs longer heats the device whatever one does */
-#define EXIT_FAULT   86    /* of a process whose device failed */
-#define READ_BYTES   (UINT64_C(2) << 30)
-#define READ_BLOCKS  4 /* of a unit */
-#define WASHES       2 /* last caches that take the place of what is in one */
-#define READ_TURNS   12
-#define PEAK_TURNS   2048
-#define GAP_LAUNCHES 41
-#define LINES        64 /* that tell the halves of the last cache apart, and bytes from one to the next */
-#define LINE_STRIDE  4224
-#define LINE_TURNS   8
-#define HALVES_TRIES 3 /* a unit that is busy with somebody else's launch is missed */
+#define DELAY_NS          60000 /* upper bound of the time to queue a graph on an idle host */
+#define REST_MAX_US       10000 /* idling longer does not keep longer samples from heating the device */
+#define EXIT_FAULT        86    /* exit status after a device failure */
+#define READ_BYTES        (UINT64_C(2) << 30)
+#define READ_BLOCKS       4 /* per SM or CU */
+#define EVICT_CACHE_SIZES 2 /* eviction buffer, in sizes of the last-level cache */
+#define CEILING_SAMPLES   12
+#define PEAK_ITERATIONS   2048
+#define GAP_LAUNCHES      41
+#define LINES             64 /* lines for locating the L2 partitions; LINE_STRIDE bytes apart */
+#define LINE_STRIDE       4224
+#define LINE_ITERATIONS   8
+#define HALVES_ATTEMPTS   3 /* an SM that another program occupies is missed */
 
 struct mf_module {
     hipModule_t module;
 };
 
 struct hip_device {
-    struct mf_device base; /* first */
+    struct mf_device base; /* must be first */
     struct mf_hip_calls c;
     int ordinal, max_shared;
     mf_hip_current current;
-    bool launches_early; /* mf_grid.early means something here */
+    bool has_programmatic_launch; /* the architecture supports mf_grid.programmatic_launch */
     bool guest;
     atomic_bool failed;
-    hipStream_t stream; /* its own; a guest has none */
+    hipStream_t stream; /* created by this module; NULL for a guest */
     hipEvent_t from, to;
     struct mf_compiler compiler;
     struct mf_module *own;
-    hipFunction_t delay, nothing, read, peak;
-    hipFunction_t peak_fp8, add_cycles;              /* of Hopper only; NULL elsewhere */
-    hipFunction_t wash_code, wash_fill, wash_forget; /* the last two of NVIDIA only; NULL elsewhere */
+    hipFunction_t delay, empty, read, peak;
+    hipFunction_t peak_fp8, add_cycles;                  /* Hopper only, otherwise NULL */
+    hipFunction_t evict_code, evict_fill, evict_discard; /* the last two: NVIDIA only, otherwise NULL */
     void *canary_memory;
-    void *washing; /* so many bytes, and room for a sum */
-    uint64_t washing_bytes;
-    uint64_t rested_ns; /* when it has rested from the last sample */
+    void *evict_buffer; /* evict_bytes, followed by space for a sum */
+    uint64_t evict_bytes;
+    uint64_t rest_until_ns; /* end of the idle time after the last sample */
 };
 
 static struct hip_device *of(struct mf_device *d)
@@ -81,16 +82,17 @@ static int errno_of(hipError_t e)
     return e == hipErrorOutOfMemory ? -ENOMEM : -EIO;
 }
 
-/* A device that has failed, and a capture that somebody spoilt: what a launch did comes back from whichever call is next.
- * CUDA's numbers are HIP's, where not every one has a name. */
+/* True for errors of a failed device and of an invalidated capture; an asynchronous launch error is returned
+ * by a later call. CUDA's error numbers equal HIP's, which lacks names for some. */
 static bool is_failure(hipError_t e)
 {
     static const int failures[] = {
-        214,                          /* memory that cannot be corrected */
-        700, 702, 709, 710,           /* illegal address, out of time, context gone, assertion */
-        714, 715, 716, 717, 718, 719, /* stack, instruction, alignment, address space, counter, any other */
-        900, 901,                     /* not allowed in a capture, and what comes of it */
-        999,                          /* unknown */
+        214,                /* uncorrectable ECC error */
+        700, 702, 709, 710, /* illegal address, timeout, context destroyed, assert */
+        714, 715, 716, 717, /* stack, illegal instruction, misaligned address, address space */
+        718, 719,           /* invalid program counter, other launch failure */
+        900, 901,           /* not allowed during capture, capture invalidated */
+        999,                /* unknown */
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(failures); i++) {
         if ((int)e == failures[i])
@@ -99,30 +101,30 @@ static bool is_failure(hipError_t e)
     return false;
 }
 
-/* What others do to a capture, and a capture to others: no failure where the process has more than one that launches. The
- * runtime refuses to wait for a device while anything on it is being captured, whichever the mode. */
-static bool is_of_capture(hipError_t e)
+/* Errors from other captures in the process. They are not device failures. In every capture mode the runtime
+ * refuses to synchronise a device while a stream on it is being captured. */
+static bool is_capture_error(hipError_t e)
 {
     return (int)e >= 900 && (int)e <= 907;
 }
 
-/* Of calls that only a failed device refuses. Does not return but in a guest. */
-static void must(struct hip_device *d, hipError_t e, const char *what)
+/* For calls that fail only on a failed device. On failure it exits the process or marks a guest as failed. */
+static void check(struct hip_device *d, hipError_t e, const char *what)
 {
-    if (e == hipSuccess || (d->guest && is_of_capture(e)))
+    if (e == hipSuccess || (d->guest && is_capture_error(e)))
         return;
     if (!d->failed)
-        (void)fprintf(stderr, "device failure in %s: %s\n", what, mf_hip_words(&d->c, e));
+        (void)fprintf(stderr, "device failure in %s: %s\n", what, mf_hip_error_text(&d->c, e));
     d->failed = true;
     if (!d->guest)
         _exit(EXIT_FAULT);
 }
 
-/* Of calls that may be refused, too. */
-static hipError_t alive(struct hip_device *d, hipError_t e, const char *what)
+/* For calls that may also fail for other reasons. */
+static hipError_t check_failure(struct hip_device *d, hipError_t e, const char *what)
 {
     if (is_failure(e))
-        must(d, e, what);
+        check(d, e, what);
     return e;
 }
 
@@ -132,10 +134,10 @@ static void *hip_alloc(struct mf_device *base, size_t bytes)
 {
     struct hip_device *d = of(base);
     void *p = NULL;
-    if (bytes == 0 || alive(d, mf_hip_malloc(&d->c, &p, bytes), "allocating memory") != hipSuccess)
+    if (bytes == 0 || check_failure(d, mf_hip_malloc(&d->c, &p, bytes), "allocating memory") != hipSuccess)
         return NULL;
-    must(d, mf_hip_clear(&d->c, p, bytes), "clearing memory");
-    must(d, d->c.hipStreamSynchronize(NULL), "clearing memory");
+    check(d, mf_hip_clear(&d->c, p, bytes), "clearing memory");
+    check(d, d->c.hipStreamSynchronize(NULL), "clearing memory");
     if (d->failed) {
         (void)mf_hip_free(&d->c, p);
         return NULL;
@@ -147,29 +149,29 @@ static void hip_release(struct mf_device *base, void *memory, size_t bytes)
 {
     (void)bytes;
     if (memory)
-        must(of(base), mf_hip_free(&of(base)->c, memory), "releasing memory");
+        check(of(base), mf_hip_free(&of(base)->c, memory), "releasing memory");
 }
 
 static int hip_copy(struct mf_device *base, void *to, const void *from, size_t bytes)
 {
     struct hip_device *d = of(base);
-    must(d, mf_hip_copy(&d->c, to, from, bytes), "copying");
-    /* The host's bytes may only have been read so far, and d->stream does not wait for the stream they are written in */
+    check(d, mf_hip_copy(&d->c, to, from, bytes), "copying");
+    /* The copy may return once the host buffer is read, and d->stream does not wait for the null stream. */
     if (!d->guest)
-        must(d, d->c.hipStreamSynchronize(NULL), "copying");
+        check(d, d->c.hipStreamSynchronize(NULL), "copying");
     return d->failed ? -EIO : 0;
 }
 
 static int hip_enter(struct mf_device *base)
 {
-    must(of(base), mf_hip_enter(&of(base)->c, of(base)->current), "entering the device");
+    check(of(base), mf_hip_enter(&of(base)->c, of(base)->current), "entering the device");
     return of(base)->failed ? -EIO : 0;
 }
 
 static int hip_sync(struct mf_device *base)
 {
     hipError_t e = of(base)->c.hipDeviceSynchronize();
-    must(of(base), e, "waiting for the device");
+    check(of(base), e, "waiting for the device");
     return of(base)->failed ? -EIO : e != hipSuccess ? -EBUSY : 0;
 }
 
@@ -205,10 +207,10 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
         free(m);
         return image ? -ENOMEM : -ENOENT;
     }
-    hipError_t e = alive(d, d->c.hipModuleLoadData(&m->module, image), "loading code");
+    hipError_t e = check_failure(d, d->c.hipModuleLoadData(&m->module, image), "loading code");
     if (e != hipSuccess) {
-        mf_format(why, why_cap, "%s is no code object of %s: %s", path, base->info.class.gfx,
-                  mf_hip_words(&d->c, e));
+        mf_format(why, why_cap, "%s is not a code object for %s: %s", path, base->info.class.gfx,
+                  mf_hip_error_text(&d->c, e));
         free(m);
         return errno_of(e) == -ENOMEM ? -ENOMEM : -ENOEXEC;
     }
@@ -219,18 +221,18 @@ static int hip_module_load(struct mf_device *base, const char *path, char *why, 
 static struct mf_module *hip_module_unload(struct mf_device *base, struct mf_module *m)
 {
     if (m) {
-        if (!of(base)->guest) /* whose host waits, for all that it unloads at once */
-            must(of(base), of(base)->c.hipStreamSynchronize(of(base)->stream), "unloading code");
-        must(of(base), of(base)->c.hipModuleUnload(m->module), "unloading code");
+        if (!of(base)->guest) /* a guest's application synchronises once before it unloads modules */
+            check(of(base), of(base)->c.hipStreamSynchronize(of(base)->stream), "unloading code");
+        check(of(base), of(base)->c.hipModuleUnload(m->module), "unloading code");
     }
     free(m);
     return NULL;
 }
 
-/* Registers and spills of a function that somebody asks about. */
-static void note_function(struct hip_device *d, hipFunction_t f)
+/* Records registers and spills of a function for the caller's usage request. */
+static void record_function_usage(struct hip_device *d, hipFunction_t f)
 {
-    struct mf_device_use *use = d->base.use;
+    struct mf_resource_usage *use = d->base.use;
     int registers = 0, spills = 0;
     (void)d->c.hipFuncGetAttribute(&registers, HIP_FUNC_ATTRIBUTE_NUM_REGS, f);
     (void)d->c.hipFuncGetAttribute(&spills, HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, f);
@@ -238,10 +240,10 @@ static void note_function(struct hip_device *d, hipFunction_t f)
     use->spills = MF_MAX(use->spills, spills);
 }
 
-/* -E2BIG for a launch whose block no compute unit can hold. */
-static int note_launch(struct hip_device *d, hipFunction_t f, const struct mf_grid *grid)
+/* Records shared memory and occupancy of a launch. -E2BIG if a block does not fit an SM or CU. */
+static int record_launch_usage(struct hip_device *d, hipFunction_t f, const struct mf_grid *grid)
 {
-    struct mf_device_use *use = d->base.use;
+    struct mf_resource_usage *use = d->base.use;
     int own = 0, blocks = 0;
     (void)d->c.hipFuncGetAttribute(&own, HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
     use->lds = MF_MAX(use->lds, own + (int)grid->shared);
@@ -257,12 +259,12 @@ static int hip_module_function(struct mf_device *base, struct mf_module *m, cons
     struct hip_device *d = of(base);
     hipFunction_t f;
     int own = 0;
-    if (alive(d, d->c.hipModuleGetFunction(&f, m->module, name), "finding a kernel") != hipSuccess)
+    if (check_failure(d, d->c.hipModuleGetFunction(&f, m->module, name), "finding a kernel") != hipSuccess)
         return -ENOENT;
     (void)d->c.hipFuncGetAttribute(&own, HIP_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
-    must(d, mf_hip_allow_shared(&d->c, f, d->max_shared - own), "setting a kernel's LDS");
+    check(d, mf_hip_allow_shared(&d->c, f, d->max_shared - own), "setting a kernel's shared memory limit");
     if (base->use)
-        note_function(d, f);
+        record_function_usage(d, f);
     *ret = (void *)f;
     return 0;
 }
@@ -274,14 +276,15 @@ static int hip_module_launch(struct mf_device *base, void *function, const struc
     void *extra[] = {HIP_LAUNCH_PARAM_BUFFER_POINTER, (void *)(uintptr_t)block, HIP_LAUNCH_PARAM_BUFFER_SIZE,
                      &bytes, HIP_LAUNCH_PARAM_END};
     void *one[] = {(void *)(uintptr_t)block};
-    void **whole = grid->whole ? one : NULL, **packed = grid->whole ? NULL : extra;
+    void **whole = grid->struct_argument ? one : NULL, **packed = grid->struct_argument ? NULL : extra;
     if (grid->shared > (uint32_t)d->max_shared ||
-        (base->use && note_launch(d, (hipFunction_t)function, grid) < 0))
+        (base->use && record_launch_usage(d, (hipFunction_t)function, grid) < 0))
         return -E2BIG;
-    hipError_t e = mf_hip_launch_grid(&d->c, (hipFunction_t)function, grid, grid->early && d->launches_early,
+    hipError_t e = mf_hip_launch_grid(&d->c, (hipFunction_t)function, grid,
+                                      grid->programmatic_launch && d->has_programmatic_launch,
                                       d->guest ? (hipStream_t)base->stream : d->stream, whole, packed);
-    (void)alive(d, e, "launching");
-    if (e != hipSuccess && !d->failed && is_of_capture(e))
+    (void)check_failure(d, e, "launching");
+    if (e != hipSuccess && !d->failed && is_capture_error(e))
         return -ECANCELED;
     return e == hipSuccess ? 0 : d->failed ? -EIO : e == hipErrorOutOfMemory ? -ENOMEM : -EINVAL;
 }
@@ -292,45 +295,46 @@ static int hip_compile(struct mf_device *base, const struct mf_code *codes, size
     return mf_code_make(&of(base)->compiler, codes, n, mf_cpus_allowed(), paths, whys);
 }
 
-static int hip_bulk_map(struct mf_device *base, const struct mf_bulk_tensor *t, void *ret)
+static int hip_tensor_map(struct mf_device *base, const struct mf_tma_tensor *t, void *ret)
 {
-    return mf_hip_bulk_map(&of(base)->c, t, ret) == hipSuccess ? 0 : -ENOTSUP;
+    return mf_hip_tensor_map(&of(base)->c, t, ret) == hipSuccess ? 0 : -ENOTSUP;
 }
 
 /* ---- time ---- */
 
-static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t groups, uint32_t block,
+static int launch_own(struct hip_device *d, hipFunction_t f, uint32_t blocks, uint32_t block,
                       const void *args, size_t bytes)
 {
-    const struct mf_grid grid = {groups, 1, 1, block, 0, true, false};
-    struct mf_device_use *asked = d->base.use; /* about a step, not about these */
+    const struct mf_grid grid = {blocks, 1, 1, block, 0, true, false};
+    struct mf_resource_usage *saved_use = d->base.use; /* resource usage is recorded for steps only */
     d->base.use = NULL;
     int r = hip_module_launch(&d->base, (void *)f, &grid, args, bytes);
-    d->base.use = asked;
+    d->base.use = saved_use;
     return r;
 }
 
-/* The launches as a graph; their own error comes back. */
+/* Captures the launches as a graph. Returns a launch's own error. */
 static int capture(struct hip_device *d, mf_launch_fn launch, void *context, int n, hipGraphExec_t *ret)
 {
     hipGraph_t graph = NULL;
     int r = 0;
-    must(d, d->c.hipStreamBeginCapture(d->stream, hipStreamCaptureModeThreadLocal), "capturing");
+    check(d, d->c.hipStreamBeginCapture(d->stream, hipStreamCaptureModeThreadLocal), "capturing");
     for (int i = 0; i < n && r >= 0; i++)
         r = launch(context, i);
-    hipError_t e = alive(d, d->c.hipStreamEndCapture(d->stream, &graph), "capturing");
+    hipError_t e = check_failure(d, d->c.hipStreamEndCapture(d->stream, &graph), "capturing");
     if (r >= 0)
-        must(d, e, "capturing");
+        check(d, e, "capturing");
     if (r >= 0)
-        must(d, mf_hip_instantiate(&d->c, ret, graph), "making a graph");
+        check(d, mf_hip_instantiate(&d->c, ret, graph), "making a graph");
     if (graph)
         (void)d->c.hipGraphDestroy(graph);
     return r;
 }
 
-static void rest(const struct hip_device *d)
+static void wait_for_rest(const struct hip_device *d)
 {
-    const struct timespec until = {(time_t)(d->rested_ns / 1000000000u), (long)(d->rested_ns % 1000000000u)};
+    const struct timespec until = {(time_t)(d->rest_until_ns / 1000000000u),
+                                   (long)(d->rest_until_ns % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         ;
 }
@@ -344,56 +348,57 @@ static int hip_time(struct mf_device *base, mf_launch_fn launch, void *context, 
     int r = capture(d, launch, context, n, &graph);
     if (r < 0)
         return r;
-    rest(d);
+    wait_for_rest(d);
     if (d->delay)
         r = launch_own(d, d->delay, 1, 1, &delay, sizeof(delay));
-    must(d, d->c.hipEventRecord(d->from, d->stream), "timing");
-    must(d, d->c.hipGraphLaunch(graph, d->stream), "timing");
-    must(d, d->c.hipEventRecord(d->to, d->stream), "timing");
-    must(d, d->c.hipEventSynchronize(d->to), "running a step");
-    must(d, d->c.hipEventElapsedTime(&ms, d->from, d->to), "timing");
-    must(d, d->c.hipGraphExecDestroy(graph), "timing");
+    check(d, d->c.hipEventRecord(d->from, d->stream), "timing");
+    check(d, d->c.hipGraphLaunch(graph, d->stream), "timing");
+    check(d, d->c.hipEventRecord(d->to, d->stream), "timing");
+    check(d, d->c.hipEventSynchronize(d->to), "running a step");
+    check(d, d->c.hipEventElapsedTime(&ms, d->from, d->to), "timing");
+    check(d, d->c.hipGraphExecDestroy(graph), "timing");
     *ret_us = (double)ms * 1e3;
-    d->rested_ns = mf_now_ns() + (uint64_t)(fmin(*ret_us, REST_MOST_US) * 1e3);
+    d->rest_until_ns = mf_now_ns() + (uint64_t)(fmin(*ret_us, REST_MAX_US) * 1e3);
     return r;
 }
 
-struct reading {
+struct read_args {
     const void *from;
     uint64_t bytes;
     void *sum;
 };
 
-/* By reading where lines cannot be given up unwritten; whether that puts away what was written there was not seen (AMD). */
-static int hip_wash(struct mf_device *base, double *ret_bytes)
+/* Without line discard (AMD), reads other memory; whether reads evict dirty lines is unverified there. */
+static int hip_evict_caches(struct mf_device *base, double *ret_bytes)
 {
     struct hip_device *d = of(base);
-    const uint32_t groups = (uint32_t)base->info.cores * READ_BLOCKS;
-    const struct reading reading = {d->washing, d->washing_bytes, (uint8_t *)d->washing + d->washing_bytes};
-    const struct mf_hip_wash_args lines = {d->washing, d->washing_bytes};
+    const uint32_t blocks = (uint32_t)base->info.cores * READ_BLOCKS;
+    const struct read_args read_args = {d->evict_buffer, d->evict_bytes,
+                                        (uint8_t *)d->evict_buffer + d->evict_bytes};
+    const struct mf_hip_evict_args lines = {d->evict_buffer, d->evict_bytes};
     int r;
 
-    *ret_bytes = (double)d->washing_bytes;
-    if (d->wash_forget) {
-        r = launch_own(d, d->wash_fill, groups, 512, &lines, sizeof(lines));
+    *ret_bytes = (double)d->evict_bytes;
+    if (d->evict_discard) {
+        r = launch_own(d, d->evict_fill, blocks, 512, &lines, sizeof(lines));
         if (r == 0)
-            r = launch_own(d, d->wash_forget, groups, 512, &lines, sizeof(lines));
+            r = launch_own(d, d->evict_discard, blocks, 512, &lines, sizeof(lines));
     } else {
-        r = launch_own(d, d->read, groups, 512, &reading, sizeof(reading));
+        r = launch_own(d, d->read, blocks, 512, &read_args, sizeof(read_args));
     }
-    return r < 0 ? r : launch_own(d, d->wash_code, (uint32_t)base->info.cores, 256, &lines, sizeof(lines));
+    return r < 0 ? r : launch_own(d, d->evict_code, (uint32_t)base->info.cores, 256, &lines, sizeof(lines));
 }
 
 /* ---- ceilings ---- */
 
-struct peaking {
-    uint32_t turns, seed;
+struct peak_args {
+    uint32_t iterations, seed;
     void *sum;
 };
 struct own_launch {
     struct hip_device *d;
     hipFunction_t f;
-    uint32_t groups, block;
+    uint32_t blocks, block;
     const void *args;
     size_t bytes;
 };
@@ -402,10 +407,10 @@ static int run_own(void *context, int index)
 {
     const struct own_launch *l = context;
     (void)index;
-    return launch_own(l->d, l->f, l->groups, l->block, l->args, l->bytes);
+    return launch_own(l->d, l->f, l->blocks, l->block, l->args, l->bytes);
 }
 
-/* The shortest of some samples of n launches. */
+/* Returns the shortest of several samples of n launches. */
 static double best_us(struct own_launch *l, int n, int samples)
 {
     double best = INFINITY, us;
@@ -419,50 +424,51 @@ static double best_us(struct own_launch *l, int n, int samples)
 static int measure_ceilings(struct hip_device *d)
 {
     struct mf_device_info *info = &d->base.info;
-    const uint32_t groups = (uint32_t)info->cores;
+    const uint32_t blocks = (uint32_t)info->cores;
     const uint64_t unused = 0;
     uint8_t *memory = hip_alloc(&d->base, READ_BYTES + 64);
     if (!memory)
         return -ENOMEM;
-    struct reading reading = {memory, READ_BYTES, memory + READ_BYTES};
-    struct peaking peaking = {PEAK_TURNS, 1, memory + READ_BYTES};
-    struct own_launch read = {d, d->read, groups * READ_BLOCKS, 512, &reading, sizeof(reading)};
-    struct own_launch peak = {d, d->peak, groups * 2, 256, &peaking, sizeof(peaking)};
-    struct own_launch nothing = {d, d->nothing, 1, 32, &unused, sizeof(unused)};
-    info->mem_read_gbs = (double)READ_BYTES / best_us(&read, 1, READ_TURNS) / 1e3;
-    /* measure.hip: of a block and turn, with wgmma 2 groups x 4 products of 64x256x16 */
-    double flops = 2.0 * PEAK_TURNS * groups * 2 * (d->peak_fp8 ? 2 * 4 * 64 * 256 * 16 : MF_HIP_PEAK_TURN);
-    info->peak_gflops_bf16 = flops / best_us(&peak, 1, READ_TURNS) / 1e3;
+    struct read_args read_args = {memory, READ_BYTES, memory + READ_BYTES};
+    struct peak_args peak_args = {PEAK_ITERATIONS, 1, memory + READ_BYTES};
+    struct own_launch read = {d, d->read, blocks * READ_BLOCKS, 512, &read_args, sizeof(read_args)};
+    struct own_launch peak = {d, d->peak, blocks * 2, 256, &peak_args, sizeof(peak_args)};
+    struct own_launch empty = {d, d->empty, 1, 32, &unused, sizeof(unused)};
+    info->mem_read_gbs = (double)READ_BYTES / best_us(&read, 1, CEILING_SAMPLES) / 1e3;
+    /* measure.hip, per block and iteration with WGMMA: 2 warpgroups x 4 products of 64x256x16 */
+    double flops =
+        2.0 * PEAK_ITERATIONS * blocks * 2 * (d->peak_fp8 ? 2 * 4 * 64 * 256 * 16 : MF_HIP_PEAK_MACS);
+    info->peak_gflops_bf16 = flops / best_us(&peak, 1, CEILING_SAMPLES) / 1e3;
     peak.f = d->peak_fp8;
-    info->peak_gflops_fp8 = d->peak_fp8 ? 2 * flops / best_us(&peak, 1, READ_TURNS) / 1e3 : 0;
+    info->peak_gflops_fp8 = d->peak_fp8 ? 2 * flops / best_us(&peak, 1, CEILING_SAMPLES) / 1e3 : 0;
     info->peak_gflops_f32 = info->peak_gflops_bf16 / 8;
-    info->gap_us = (best_us(&nothing, GAP_LAUNCHES, 5) - best_us(&nothing, 1, 5)) / (GAP_LAUNCHES - 1);
+    info->gap_us = (best_us(&empty, GAP_LAUNCHES, 5) - best_us(&empty, 1, 5)) / (GAP_LAUNCHES - 1);
     hip_release(&d->base, memory, READ_BYTES + 64);
     return 0;
 }
 
-/* Which units are near to which half of the last cache; whatever fails, it is not known. */
+/* Finds the nearer L2 partition of each SM; on any error the result is unknown (near = 0). */
 static struct mf_l2_halves find_halves(struct hip_device *d)
 {
     struct mf_l2_halves halves = {.near = 0};
-    const int units = d->base.info.cores;
-    const size_t n = (size_t)units * LINES * sizeof(uint32_t), lines = (size_t)LINES * LINE_STRIDE;
-    /* all of its LDS for one block, so that each unit has one */
-    const struct mf_grid grid = {(uint32_t)units, 1, 1, 32, (uint32_t)d->max_shared, true, false};
+    const int sms = d->base.info.cores;
+    const size_t n = (size_t)sms * LINES * sizeof(uint32_t), lines = (size_t)LINES * LINE_STRIDE;
+    /* all shared memory for one block, so that each SM runs one block */
+    const struct mf_grid grid = {(uint32_t)sms, 1, 1, 32, (uint32_t)d->max_shared, true, false};
     _cleanup_(mf_freep) uint32_t *cycles = calloc(1, n);
     uint8_t *memory = cycles ? hip_alloc(&d->base, lines + n) : NULL;
     if (!memory)
         return halves;
     const struct mf_hip_add_cycles_args adding = {memory, LINE_STRIDE, (uint32_t *)(memory + lines), LINES,
-                                                  LINE_TURNS};
-    for (int i = 0; i < HALVES_TRIES && halves.near == 0; i++) {
+                                                  LINE_ITERATIONS};
+    for (int i = 0; i < HALVES_ATTEMPTS && halves.near == 0; i++) {
         if (hip_module_launch(&d->base, (void *)d->add_cycles, &grid, &adding, sizeof(adding)) < 0)
             break;
         hipError_t e = d->c.hipStreamSynchronize(d->stream);
-        must(d, e, "telling the halves of the last cache apart");
+        check(d, e, "measuring the L2 partitions");
         if (e != hipSuccess || hip_copy(&d->base, cycles, memory + lines, n) < 0)
             break;
-        halves = mf_l2_halves_of(cycles, units, LINES);
+        halves = mf_l2_halves_of(cycles, sms, LINES);
     }
     hip_release(&d->base, memory, lines + n);
     return halves;
@@ -471,8 +477,8 @@ static struct mf_l2_halves find_halves(struct hip_device *d)
 static int hip_canary(struct mf_device *base, double *ret_us)
 {
     struct hip_device *d = of(base);
-    struct peaking peaking = {PEAK_TURNS / 4, 1, d->canary_memory};
-    struct own_launch peak = {d, d->peak, (uint32_t)base->info.cores * 2, 256, &peaking, sizeof(peaking)};
+    struct peak_args peak_args = {PEAK_ITERATIONS / 4, 1, d->canary_memory};
+    struct own_launch peak = {d, d->peak, (uint32_t)base->info.cores * 2, 256, &peak_args, sizeof(peak_args)};
     return hip_time(base, run_own, &peak, 1, ret_us);
 }
 
@@ -485,8 +491,8 @@ static void hip_free(struct mf_device *base)
         (void)hip_module_unload(base, d->own);
     if (d->canary_memory)
         hip_release(base, d->canary_memory, 64);
-    if (d->washing)
-        (void)mf_hip_free(&d->c, d->washing);
+    if (d->evict_buffer)
+        (void)mf_hip_free(&d->c, d->evict_buffer);
     if (d->from)
         (void)d->c.hipEventDestroy(d->from);
     if (d->to)
@@ -497,22 +503,22 @@ static void hip_free(struct mf_device *base)
 }
 
 /* clang-format off */
-#define FOR_ALL                                                                                      \
+#define COMMON_OPS                                                                                      \
     .kind = "hip", .own_memory = true, .free = hip_free, .alloc = hip_alloc, .release = hip_release, \
     .copy = hip_copy, .module_load = hip_module_load, .module_unload = hip_module_unload,            \
     .module_function = hip_module_function, .module_launch = hip_module_launch,                      \
-    .compile = hip_compile, .bulk_map = hip_bulk_map, .enter = hip_enter, .sync = hip_sync
+    .compile = hip_compile, .tensor_map = hip_tensor_map, .enter = hip_enter, .sync = hip_sync
 /* clang-format on */
-static const struct mf_device_ops hip_ops = {FOR_ALL, .time = hip_time, .wash = hip_wash,
+static const struct mf_device_ops hip_ops = {COMMON_OPS, .time = hip_time, .evict_caches = hip_evict_caches,
                                              .canary = hip_canary},
-                                  guest_ops = {FOR_ALL};
+                                  guest_ops = {COMMON_OPS};
 
 static bool find_call(void *library, const char *name, void *ret, char *why, size_t why_cap)
 {
     void *symbol = dlsym(library, name);
     memcpy(ret, &symbol, sizeof(symbol));
     if (!symbol)
-        mf_format(why, why_cap, "the runtime lacks %s", name);
+        mf_format(why, why_cap, "the runtime lacks %s: install a supported version", name);
     return symbol != NULL;
 }
 
@@ -525,7 +531,7 @@ static int load_calls(struct mf_hip_calls *c, char *why, size_t why_cap)
     for (size_t i = 0; i < MF_ARRAY_LEN(mf_hip_sonames) && !library; i++)
         library = dlopen(mf_hip_sonames[i], RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
-        mf_format(why, why_cap, "no runtime of %s: %s", MF_HIP_VENDOR, dlerror());
+        mf_format(why, why_cap, "no %s runtime: %s", MF_HIP_VENDOR, dlerror());
         return -ENOENT;
     }
 #if defined(MF_HIP_NVIDIA)
@@ -555,8 +561,8 @@ static int count_with(const struct mf_hip_calls *c, char *why, size_t why_cap)
         e = c->hipGetDeviceCount(&n);
     if (e == hipSuccess && n > 0)
         return n;
-    mf_format(why, why_cap, "the runtime of %s shows no device%s%s", MF_HIP_VENDOR,
-              e == hipSuccess ? "" : ": ", e == hipSuccess ? "" : mf_hip_words(c, e));
+    mf_format(why, why_cap, "the %s runtime reports no device%s%s", MF_HIP_VENDOR,
+              e == hipSuccess ? "" : ": ", e == hipSuccess ? "" : mf_hip_error_text(c, e));
     return -ENOENT;
 }
 
@@ -578,7 +584,8 @@ static int identity(int ordinal, char *ret, size_t cap, char *why, size_t why_ca
     hipError_t e = ordinal < n ? mf_hip_identity(&c, ordinal, ret, cap) : hipErrorNotFound;
     if (e == hipSuccess)
         return 0;
-    mf_format(why, why_cap, "asking who hip:%s:%d is: %s", MF_HIP_VENDOR, ordinal, mf_hip_words(&c, e));
+    mf_format(why, why_cap, "cannot read the identity of hip:%s:%d: %s", MF_HIP_VENDOR, ordinal,
+              mf_hip_error_text(&c, e));
     return errno_of(e);
 }
 
@@ -613,10 +620,10 @@ static int describe(struct hip_device *d)
         e = mf_hip_arch(&d->c, d->ordinal, info->class.gfx, sizeof(info->class.gfx));
     if (e != hipSuccess)
         return errno_of(e);
-    d->launches_early =
+    d->has_programmatic_launch =
         strncmp(info->class.gfx, "sm_", 3) == 0 && strtol(info->class.gfx + 3, NULL, 10) >= 90;
     info->class.cu_num = info->cores = cores;
-    info->llc_bytes = mf_hip_last_cache(info->class.gfx, (uint64_t)llc);
+    info->llc_bytes = mf_hip_llc_bytes(info->class.gfx, (uint64_t)llc);
     info->memory_bytes = memory;
     info->lds_bytes = (uint64_t)d->max_shared;
     info->clock_mhz = clock / 1e3;
@@ -630,22 +637,22 @@ static bool is_hopper(const struct hip_device *d)
     return strcmp(d->base.info.class.gfx, "sm_90") == 0;
 }
 
-static int make_own(struct hip_device *d, char *why, size_t why_cap)
+static int load_own_kernels(struct hip_device *d, char *why, size_t why_cap)
 {
     const struct mf_code code = mf_device_hip_code(d->base.info.class.gfx);
     char path[1][PATH_MAX], whys[1][MF_CODE_WHY_MAX];
     static const struct {
         const char *name;
         size_t at;
-        const char *of; /* architectures whose names begin so */
+        const char *of; /* prefix of the architectures that have it */
     } functions[] = {
         {"mf_delay", offsetof(struct hip_device, delay), ""},
-        {"mf_nothing", offsetof(struct hip_device, nothing), ""},
+        {"mf_nothing", offsetof(struct hip_device, empty), ""},
         {"mf_read", offsetof(struct hip_device, read), ""},
         {"mf_peak", offsetof(struct hip_device, peak), ""},
-        {"mf_wash_code", offsetof(struct hip_device, wash_code), ""},
-        {"mf_wash_fill", offsetof(struct hip_device, wash_fill), "sm_"},
-        {"mf_wash_forget", offsetof(struct hip_device, wash_forget), "sm_"},
+        {"mf_evict_code", offsetof(struct hip_device, evict_code), ""},
+        {"mf_evict_fill", offsetof(struct hip_device, evict_fill), "sm_"},
+        {"mf_evict_discard", offsetof(struct hip_device, evict_discard), "sm_"},
         {"mf_peak_fp8", offsetof(struct hip_device, peak_fp8), "sm_90"},
         {"mf_add_cycles", offsetof(struct hip_device, add_cycles), "sm_90"},
     };
@@ -664,12 +671,12 @@ static int make_own(struct hip_device *d, char *why, size_t why_cap)
     return r;
 }
 
-/* A guest wants it no more once it is open, and may be closed where there is no context. */
-static void leave_own(struct hip_device *d)
+/* A guest needs these kernels only while opening; later, unloading them might lack a current context. */
+static void unload_own_kernels(struct hip_device *d)
 {
     d->own = hip_module_unload(&d->base, d->own);
-    d->delay = d->nothing = d->read = d->peak = d->peak_fp8 = d->add_cycles = d->wash_code = d->wash_fill =
-        d->wash_forget = NULL;
+    d->delay = d->empty = d->read = d->peak = d->peak_fp8 = d->add_cycles = d->evict_code = d->evict_fill =
+        d->evict_discard = NULL;
 }
 
 static int open_streams(struct hip_device *d)
@@ -679,9 +686,9 @@ static int open_streams(struct hip_device *d)
         e = d->c.hipEventCreateWithFlags(&d->from, hipEventDefault);
     if (e == hipSuccess)
         e = d->c.hipEventCreateWithFlags(&d->to, hipEventDefault);
-    d->washing_bytes = WASHES * d->base.info.llc_bytes / 128 * 128;
-    if (e == hipSuccess) /* whatever is in it */
-        e = mf_hip_malloc(&d->c, &d->washing, d->washing_bytes + 64);
+    d->evict_bytes = EVICT_CACHE_SIZES * d->base.info.llc_bytes / 128 * 128;
+    if (e == hipSuccess) /* uninitialised */
+        e = mf_hip_malloc(&d->c, &d->evict_buffer, d->evict_bytes + 64);
     d->canary_memory = e == hipSuccess ? hip_alloc(&d->base, 64) : NULL;
     return e != hipSuccess ? errno_of(e) : d->canary_memory ? 0 : -ENOMEM;
 }
@@ -690,18 +697,18 @@ static int measure(struct hip_device *d, const struct mf_device_info *known, cha
 {
     int r = open_streams(d);
     if (r < 0)
-        mf_format(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, d->ordinal, strerror(-r));
+        mf_format(why, why_cap, "cannot open hip:%s:%d: %s", MF_HIP_VENDOR, d->ordinal, strerror(-r));
     else
-        r = make_own(d, why, why_cap);
+        r = load_own_kernels(d, why, why_cap);
     if (r == 0 && !known) {
         r = measure_ceilings(d);
         if (r < 0)
-            mf_format(why, why_cap, "measuring the device: %s", strerror(-r));
+            mf_format(why, why_cap, "cannot measure the device: %s", strerror(-r));
     }
     return r;
 }
 
-static int open_device(int ordinal, const struct mf_device_opening *how, char *why, size_t why_cap,
+static int open_device(int ordinal, const struct mf_device_open_options *how, char *why, size_t why_cap,
                        struct mf_device **ret)
 {
     struct hip_device *d = calloc(1, sizeof(*d));
@@ -717,7 +724,7 @@ static int open_device(int ordinal, const struct mf_device_opening *how, char *w
     if (r == 0)
         r = count_with(&d->c, why, why_cap);
     if (r >= 0 && ordinal >= r) {
-        mf_format(why, why_cap, "hip:%s:%d: the runtime shows %d device%s", MF_HIP_VENDOR, ordinal, r,
+        mf_format(why, why_cap, "hip:%s:%d: the runtime reports %d device%s", MF_HIP_VENDOR, ordinal, r,
                   r == 1 ? "" : "s");
         r = -EINVAL;
     }
@@ -728,18 +735,18 @@ static int open_device(int ordinal, const struct mf_device_opening *how, char *w
         mf_format(d->base.info.compiler, sizeof(d->base.info.compiler), "%s", d->compiler.version);
         mf_code_arch(&d->compiler, d->base.info.class.gfx);
         if (r < 0)
-            mf_format(why, why_cap, "opening hip:%s:%d: %s", MF_HIP_VENDOR, ordinal, strerror(-r));
+            mf_format(why, why_cap, "cannot open hip:%s:%d: %s", MF_HIP_VENDOR, ordinal, strerror(-r));
     }
     if (r >= 0 && !how->guest)
         r = measure(d, how->known, why, why_cap);
     if (r >= 0 && how->known)
         d->base.info = *how->known;
     if (r >= 0 && how->guest && is_hopper(d))
-        (void)make_own(d, why, why_cap); /* whose host may compile nothing: halves are not known then */
+        (void)load_own_kernels(d, why, why_cap); /* if compilation fails, the L2 partitions stay unknown */
     if (r >= 0 && d->add_cycles)
         d->base.info.halves = find_halves(d);
     if (r >= 0 && how->guest)
-        leave_own(d);
+        unload_own_kernels(d);
     if (r < 0) {
         hip_free(&d->base);
         return r;

@@ -1,6 +1,6 @@
-/* The HIP calls that kernels/gpu/host/device_hip.c uses, as AMD's own headers type them. The runtime is opened when a device is:
- * any of the three sonames, whose calls below have one ABI. hipGetDeviceProperties alone has two; it is looked up under
- * both of its names. */
+/* The HIP functions that kernels/gpu/host/device_hip.c calls, with the types of AMD's headers. The runtime is
+ * loaded when a device is opened, from one of three sonames; the functions below have the same ABI in all.
+ * Only hipGetDeviceProperties has two ABIs; both of its symbols are looked up. */
 #pragma once
 
 #define __HIP_PLATFORM_AMD__ 1
@@ -12,21 +12,21 @@
 
 #define MF_HIP_VENDOR   "amd"
 #define MF_HIP_COMPILER "hiprtc"
-/* Multiplications of a turn of a block of measure.hip's mf_peak: 4 waves x 16 products of 16x16x32. */
-#define MF_HIP_PEAK_TURN (4 * 16 * 16 * 16 * 32)
+/* Multiply-adds per block and iteration of mf_peak in measure.hip: 4 waves x 16 products of 16x16x32. */
+#define MF_HIP_PEAK_MACS (4 * 16 * 16 * 16 * 32)
 
 static const char *const mf_hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
 
 /* clang-format off */
-#define MF_HIP_CALLS(X)                                                                                              \
-    X(hipInit) X(hipGetDeviceCount) X(hipDeviceGet) X(hipDeviceGetName) X(hipDeviceGetAttribute) X(hipDeviceTotalMem) \
-    X(hipSetDevice) X(hipMalloc) X(hipFree) X(hipMemcpy) X(hipMemset) X(hipStreamCreateWithFlags)                     \
-    X(hipStreamSynchronize) X(hipStreamDestroy) X(hipEventCreateWithFlags) X(hipEventRecord) X(hipEventElapsedTime)   \
-    X(hipEventSynchronize) X(hipEventDestroy) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)         \
-    X(hipFuncGetAttribute) X(hipModuleLaunchKernel) X(hipStreamBeginCapture) X(hipStreamEndCapture)                   \
-    X(hipGraphInstantiate) X(hipGraphLaunch) X(hipGraphExecDestroy) X(hipGraphDestroy)                                \
-    X(hipGetErrorString) X(hipRuntimeGetVersion) X(hipDeviceGetPCIBusId)                                              \
-    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor) X(hipDeviceSynchronize)
+#define MF_HIP_CALLS(X)                                                                                     \
+    X(hipInit) X(hipGetDeviceCount) X(hipDeviceGet) X(hipDeviceGetName) X(hipDeviceGetAttribute)            \
+    X(hipDeviceTotalMem) X(hipSetDevice) X(hipMalloc) X(hipFree) X(hipMemcpy) X(hipMemset)                  \
+    X(hipStreamCreateWithFlags) X(hipStreamSynchronize) X(hipStreamDestroy) X(hipEventCreateWithFlags)      \
+    X(hipEventRecord) X(hipEventElapsedTime) X(hipEventSynchronize) X(hipEventDestroy) X(hipModuleLoadData) \
+    X(hipModuleUnload) X(hipModuleGetFunction) X(hipFuncGetAttribute) X(hipModuleLaunchKernel)              \
+    X(hipStreamBeginCapture) X(hipStreamEndCapture) X(hipGraphInstantiate) X(hipGraphLaunch)                \
+    X(hipGraphExecDestroy) X(hipGraphDestroy) X(hipGetErrorString) X(hipRuntimeGetVersion)                  \
+    X(hipDeviceGetPCIBusId) X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor) X(hipDeviceSynchronize)
 /* clang-format on */
 
 struct mf_hip_calls {
@@ -36,7 +36,7 @@ struct mf_hip_calls {
     hipError_t (*properties)(void *, int);
 };
 
-/* ---- the same verbs as on NVIDIA ---- */
+/* ---- the interface shared with hip_calls_nvidia.h ---- */
 
 typedef int mf_hip_current;
 static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal, mf_hip_current *ret)
@@ -44,7 +44,7 @@ static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ord
     *ret = ordinal;
     return c->hipSetDevice(ordinal);
 }
-/* The same for another thread. */
+/* Makes the device current for another thread. */
 static inline hipError_t mf_hip_enter(const struct mf_hip_calls *c, mf_hip_current current)
 {
     return c->hipSetDevice(current);
@@ -70,36 +70,36 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
 {
     return c->hipGraphInstantiate(ret, graph, NULL, NULL, 0);
 }
-/* Launches always begin in turn. */
+/* `programmatic` is ignored: launches of a stream always begin in order. */
 static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
-                                            const struct mf_grid *grid, bool early, hipStream_t stream,
+                                            const struct mf_grid *grid, bool programmatic, hipStream_t stream,
                                             void **whole, void **packed)
 {
-    (void)early;
+    (void)programmatic;
     return c->hipModuleLaunchKernel(f, grid->x, grid->y, grid->z, grid->block, 1, 1, grid->shared, stream,
                                     whole, packed);
 }
-/* All of a compute unit's LDS may be had without leave. */
+/* Nothing to do: a block may use all of a compute unit's LDS. */
 static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFunction_t f, int bytes)
 {
     (void)c, (void)f, (void)bytes;
     return hipSuccess;
 }
-/* AMD's machines have no such copies. */
-static inline hipError_t mf_hip_bulk_map(const struct mf_hip_calls *c, const struct mf_bulk_tensor *t,
-                                         void *ret)
+/* AMD GPUs have no TMA. */
+static inline hipError_t mf_hip_tensor_map(const struct mf_hip_calls *c, const struct mf_tma_tensor *t,
+                                           void *ret)
 {
     (void)c;
     (void)t;
     (void)ret;
     return hipErrorNotSupported;
 }
-static inline const char *mf_hip_words(const struct mf_hip_calls *c, hipError_t error)
+static inline const char *mf_hip_error_text(const struct mf_hip_calls *c, hipError_t error)
 {
     return c->hipGetErrorString(error);
 }
-/* "gfx942". The structure of properties has two layouts; the name of the architecture is the one text in either that
- * starts with gfx. */
+/* "gfx942". The properties structure has two layouts; the architecture is the only text in either that begins
+ * with gfx. */
 static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
     char properties[8192] = {0};
@@ -108,9 +108,9 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     (void)snprintf(buf, cap, "%.*s", at ? (int)strcspn(at, ":") : 0, at ? at : "");
     return r == hipSuccess && !at ? hipErrorNotFound : r;
 }
-/* What is asked for as the L2 is that of one die. CDNA 3 and 4 have a cache of 256 MB between all of theirs and the memory,
- * which no call tells of ("AMD CDNA 3 Architecture", AMD Infinity Cache). */
-static inline uint64_t mf_hip_last_cache(const char *gfx, uint64_t l2)
+/* Size of the last-level cache. The L2 attribute is that of one die. CDNA 3 and 4 have an Infinity Cache of
+ * 256 MiB in front of HBM that no HIP call reports ("AMD CDNA 3 Architecture"). */
+static inline uint64_t mf_hip_llc_bytes(const char *gfx, uint64_t l2)
 {
     return strcmp(gfx, "gfx942") == 0 || strcmp(gfx, "gfx950") == 0 ? UINT64_C(256) << 20 : l2;
 }
@@ -119,7 +119,7 @@ static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordin
 {
     return c->hipDeviceGetPCIBusId(buf, (int)cap, ordinal);
 }
-/* "driver 6.3.6, HIP 6.0.32831": the kernel's driver where it says its version, and the runtime. */
+/* "driver 6.3.6, HIP 6.0.32831": version of the kernel driver, if it has one, and of the runtime. */
 static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, size_t cap)
 {
     int version = 0;
@@ -130,7 +130,7 @@ static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, 
     if (f)
         (void)fclose(f);
     hipError_t r = c->hipRuntimeGetVersion(&version);
-    (void)snprintf(buf, cap, "driver %s, HIP %d.%d.%d", name[0] ? name : "of the kernel", version / 10000000,
+    (void)snprintf(buf, cap, "driver %s, HIP %d.%d.%d", name[0] ? name : "in-tree", version / 10000000,
                    version / 100000 % 100, version % 100000);
     return r;
 }

@@ -1,5 +1,5 @@
-/* The HIP calls that kernels/gpu/host/device_hip.c uses, mapped to the CUDA driver API that does the same. Debian's own header for
- * HIP on CUDA does not compile with CUDA 13, and needs the runtime library besides. */
+/* The HIP functions that kernels/gpu/host/device_hip.c calls, mapped to the equivalent CUDA driver API.
+ * Debian's header for HIP on CUDA does not compile with CUDA 13 and needs the runtime library. */
 #pragma once
 
 #include <cuda.h>
@@ -11,8 +11,9 @@
 
 #define MF_HIP_VENDOR   "nvidia"
 #define MF_HIP_COMPILER "nvrtc"
-/* Multiplications of a turn of a block of measure.hip's mf_peak, without wgmma: 8 waves x 16 products of 16x8x16. */
-#define MF_HIP_PEAK_TURN (8 * 16 * 16 * 8 * 16)
+/* Multiply-adds per block and iteration of mf_peak in measure.hip without WGMMA: 8 warps x 16 products of
+ * 16x8x16. */
+#define MF_HIP_PEAK_MACS (8 * 16 * 16 * 8 * 16)
 
 static const char *const mf_hip_sonames[] = {"libcuda.so.1"};
 
@@ -46,25 +47,26 @@ typedef CUgraphExec hipGraphExec_t;
 #define HIP_LAUNCH_PARAM_BUFFER_SIZE              CU_LAUNCH_PARAM_BUFFER_SIZE
 #define HIP_LAUNCH_PARAM_END                      CU_LAUNCH_PARAM_END
 
-/* hip name, CUDA's name: the same parameters. */
+/* HIP name, CUDA name; the parameters are the same. */
 /* clang-format off */
-#define MF_HIP_CALLS(X)                                                                                             \
-    X(hipInit, cuInit) X(hipGetDeviceCount, cuDeviceGetCount) X(hipDeviceGet, cuDeviceGet)                          \
-    X(hipDeviceGetName, cuDeviceGetName) X(hipDeviceGetAttribute, cuDeviceGetAttribute)                             \
-    X(hipDeviceTotalMem, cuDeviceTotalMem) X(retain_context, cuDevicePrimaryCtxRetain)                              \
-    X(set_context, cuCtxSetCurrent) X(malloc_at, cuMemAlloc) X(free_at, cuMemFree) X(copy_at, cuMemcpy)             \
-    X(set_at, cuMemsetD8) X(hipStreamCreateWithFlags, cuStreamCreate)                                               \
-    X(hipStreamSynchronize, cuStreamSynchronize) X(hipStreamDestroy, cuStreamDestroy)                               \
-    X(hipEventCreateWithFlags, cuEventCreate) X(hipEventRecord, cuEventRecord)                                      \
-    X(hipEventElapsedTime, cuEventElapsedTime) X(hipEventSynchronize, cuEventSynchronize)                           \
-    X(hipEventDestroy, cuEventDestroy) X(hipModuleLoadData, cuModuleLoadData) X(hipModuleUnload, cuModuleUnload)    \
-    X(hipModuleGetFunction, cuModuleGetFunction) X(hipFuncGetAttribute, cuFuncGetAttribute)                         \
-    X(set_function_attribute, cuFuncSetAttribute) X(launch_with, cuLaunchKernelEx)                          \
-    X(hipStreamBeginCapture, cuStreamBeginCapture) X(hipStreamEndCapture, cuStreamEndCapture)                       \
-    X(instantiate, cuGraphInstantiateWithFlags) X(hipGraphLaunch, cuGraphLaunch)                                    \
-    X(hipGraphExecDestroy, cuGraphExecDestroy) X(hipGraphDestroy, cuGraphDestroy)                                   \
-    X(hipDriverGetVersion, cuDriverGetVersion) X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid)           \
-    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)      \
+#define MF_HIP_CALLS(X)                                                                                 \
+    X(hipInit, cuInit) X(hipGetDeviceCount, cuDeviceGetCount) X(hipDeviceGet, cuDeviceGet)              \
+    X(hipDeviceGetName, cuDeviceGetName) X(hipDeviceGetAttribute, cuDeviceGetAttribute)                 \
+    X(hipDeviceTotalMem, cuDeviceTotalMem) X(retain_context, cuDevicePrimaryCtxRetain)                  \
+    X(set_context, cuCtxSetCurrent) X(malloc_at, cuMemAlloc) X(free_at, cuMemFree) X(copy_at, cuMemcpy) \
+    X(set_at, cuMemsetD8) X(hipStreamCreateWithFlags, cuStreamCreate)                                   \
+    X(hipStreamSynchronize, cuStreamSynchronize) X(hipStreamDestroy, cuStreamDestroy)                   \
+    X(hipEventCreateWithFlags, cuEventCreate) X(hipEventRecord, cuEventRecord)                          \
+    X(hipEventElapsedTime, cuEventElapsedTime) X(hipEventSynchronize, cuEventSynchronize)               \
+    X(hipEventDestroy, cuEventDestroy) X(hipModuleLoadData, cuModuleLoadData)                           \
+    X(hipModuleUnload, cuModuleUnload) X(hipModuleGetFunction, cuModuleGetFunction)                     \
+    X(hipFuncGetAttribute, cuFuncGetAttribute) X(set_function_attribute, cuFuncSetAttribute)            \
+    X(launch_with, cuLaunchKernelEx) X(hipStreamBeginCapture, cuStreamBeginCapture)                     \
+    X(hipStreamEndCapture, cuStreamEndCapture) X(instantiate, cuGraphInstantiateWithFlags)              \
+    X(hipGraphLaunch, cuGraphLaunch) X(hipGraphExecDestroy, cuGraphExecDestroy)                         \
+    X(hipGraphDestroy, cuGraphDestroy) X(hipDriverGetVersion, cuDriverGetVersion)                       \
+    X(error_string, cuGetErrorString) X(uuid, cuDeviceGetUuid)                                          \
+    X(hipModuleOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor)  \
     X(encode_tiled, cuTensorMapEncodeTiled) X(hipDeviceSynchronize, cuCtxSynchronize)
 /* clang-format on */
 
@@ -74,10 +76,10 @@ struct mf_hip_calls {
 #undef X
 };
 
-/* ---- those whose parameters differ ---- */
+/* ---- functions with different parameters ---- */
 
 typedef CUcontext mf_hip_current;
-/* The primary context, of which whoever else is in the process has hold too. */
+/* Makes the primary context current; the process may share it with other code. */
 static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ordinal, mf_hip_current *ret)
 {
     CUdevice device;
@@ -86,7 +88,7 @@ static inline hipError_t mf_hip_set_device(const struct mf_hip_calls *c, int ord
         r = c->retain_context(ret, device);
     return r == CUDA_SUCCESS ? c->set_context(*ret) : r;
 }
-/* The same for another thread. */
+/* Makes the device current for another thread. */
 static inline hipError_t mf_hip_enter(const struct mf_hip_calls *c, mf_hip_current current)
 {
     return c->set_context(current);
@@ -115,13 +117,13 @@ static inline hipError_t mf_hip_instantiate(const struct mf_hip_calls *c, hipGra
 {
     return c->instantiate(ret, graph, 0);
 }
-/* For an early grid the driver waits for nothing: its function does (CUDA C++ programming guide, programmatic dependent launch:
- * compute capability 9.0 and later). */
+/* With `programmatic`, the grid may start before the previous one has ended, and the kernel itself waits for
+ * it (CUDA C++ Programming Guide, programmatic dependent launch; compute capability 9.0 and later). */
 static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFunction_t f,
-                                            const struct mf_grid *grid, bool early, hipStream_t stream,
+                                            const struct mf_grid *grid, bool programmatic, hipStream_t stream,
                                             void **whole, void **packed)
 {
-    CUlaunchAttribute unordered = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                    .value.programmaticStreamSerializationAllowed = 1};
     const CUlaunchConfig config = {
         .gridDimX = grid->x,
@@ -132,8 +134,8 @@ static inline hipError_t mf_hip_launch_grid(const struct mf_hip_calls *c, hipFun
         .blockDimZ = 1,
         .sharedMemBytes = grid->shared,
         .hStream = stream,
-        .attrs = &unordered,
-        .numAttrs = early,
+        .attrs = &attribute,
+        .numAttrs = programmatic,
     };
     return c->launch_with(&config, f, whole, packed);
 }
@@ -141,8 +143,8 @@ static inline hipError_t mf_hip_allow_shared(const struct mf_hip_calls *c, hipFu
 {
     return c->set_function_attribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
 }
-static inline hipError_t mf_hip_bulk_map(const struct mf_hip_calls *c, const struct mf_bulk_tensor *t,
-                                         void *ret)
+static inline hipError_t mf_hip_tensor_map(const struct mf_hip_calls *c, const struct mf_tma_tensor *t,
+                                           void *ret)
 {
     static const cuuint32_t each[5] = {1, 1, 1, 1, 1};
     CUtensorMap map;
@@ -151,26 +153,27 @@ static inline hipError_t mf_hip_bulk_map(const struct mf_hip_calls *c, const str
         length[i] = t->length[i];
         stride[i] = i + 1 < t->rank ? t->stride[i + 1] : 0;
     }
-    /* How much of a row the last cache brings when a box misses it. Of rows of bytes the next slice, brought so, came through the fabric between
-     * the cache's halves once more than it was used (DeepSeek at 4096 tokens, stage 1: 337 for 328 us); of rows of bf16 it is worth 1 to 2 %. Where
-     * the next line is the next row's, which the box has itself, it takes bf16 3 % more (30B, 256 tokens: 297 for 287 us). */
-    const bool is_row_ahead = t->rank < 2 || t->stride[1] > 128;
-    const CUtensorMapL2promotion ahead = (t->element_bytes > 1 || t->straight) && is_row_ahead
-                                             ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-                                             : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+    /* L2 promotion: bytes fetched when a box misses the L2 cache. 256 B speeds up bf16 rows by 1 to 2 %. For
+     * rows of bytes it is slower (DeepSeek at 4096 tokens, stage 1: 337 instead of 328 us), because the extra
+     * line crosses the L2 fabric once more than it is used. It is also 3 % slower for bf16 if the next line
+     * belongs to the next row, which the box fetches anyway (30B, 256 tokens: 297 instead of 287 us). */
+    const bool next_line_is_same_row = t->rank < 2 || t->stride[1] > 128;
+    const CUtensorMapL2promotion promotion = (t->element_bytes > 1 || t->unswizzled) && next_line_is_same_row
+                                                 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                                                 : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
     CUresult r = c->encode_tiled(
         &map, t->element_bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
         (cuuint32_t)t->rank, t->at, length, stride, t->box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        t->straight ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, ahead,
+        t->unswizzled ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, promotion,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r == CUDA_SUCCESS)
         memcpy(ret, &map, sizeof(map));
     return r;
 }
-static inline const char *mf_hip_words(const struct mf_hip_calls *c, hipError_t error)
+static inline const char *mf_hip_error_text(const struct mf_hip_calls *c, hipError_t error)
 {
     const char *text = NULL;
-    return c->error_string(error, &text) == CUDA_SUCCESS && text ? text : "an unknown error";
+    return c->error_string(error, &text) == CUDA_SUCCESS && text ? text : "unknown error";
 }
 /* "sm_90". */
 static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
@@ -185,12 +188,12 @@ static inline hipError_t mf_hip_arch(const struct mf_hip_calls *c, int ordinal, 
     (void)snprintf(buf, cap, "sm_%d%d", major, minor);
     return r;
 }
-static inline uint64_t mf_hip_last_cache(const char *gfx, uint64_t l2)
+static inline uint64_t mf_hip_llc_bytes(const char *gfx, uint64_t l2)
 {
     (void)gfx;
     return l2;
 }
-/* "GPU-6ee5…", as the driver's own tools say it; of a slice of a GPU, the slice's. */
+/* "GPU-6ee5…", as in nvidia-smi; for a MIG instance, the UUID of the instance. */
 static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordinal, char *buf, size_t cap)
 {
     CUdevice device;
@@ -204,7 +207,7 @@ static inline hipError_t mf_hip_identity(const struct mf_hip_calls *c, int ordin
                       (unsigned)(unsigned char)id.bytes[i]);
     return r;
 }
-/* "driver 580.65.06, CUDA 13.0": the kernel's driver as it says itself, and what its runtime can do. */
+/* "driver 580.65.06, CUDA 13.0": version of the kernel driver, and the CUDA version it supports. */
 static inline hipError_t mf_hip_driver(const struct mf_hip_calls *c, char *buf, size_t cap)
 {
     int version = 0, major, minor;

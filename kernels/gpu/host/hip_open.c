@@ -20,9 +20,8 @@ static int load(const char *vendor, const struct mf_hip_module **ret, char *why,
     char file[64], path[PATH_MAX];
     mf_format(file, sizeof(file), "moefarm-hip-%s.so", vendor);
     if (mf_sibling_file(file, "kernels", path) < 0) {
-        mf_format(why, why_cap,
-                  "this build has no module for %s (%s), for want of the runtime's headers when it was made",
-                  vendor, file);
+        mf_format(why, why_cap, "%s not found: build moefarm with the headers of the %s runtime", file,
+                  vendor);
         return -ENOENT;
     }
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -35,11 +34,11 @@ static int load(const char *vendor, const struct mf_hip_module **ret, char *why,
     memcpy(&entry, &symbol, sizeof(entry));
     const struct mf_hip_module *m = entry ? entry() : NULL;
     if (!m || m->api != MF_HIP_MODULE_API || strcmp(m->sources, mf_code_sources_digest) != 0) {
-        mf_format(why, why_cap, "%s is of another version of moefarm", path);
+        mf_format(why, why_cap, "%s: version mismatch; install matching moefarm packages", path);
         (void)dlclose(object);
         return -ENOENT;
     }
-    *ret = m; /* stays loaded: a runtime that is unloaded takes its threads' code with it */
+    *ret = m; /* never unloaded: threads of the runtime would lose their code */
     return 0;
 }
 
@@ -50,7 +49,7 @@ int mf_device_hip_count(const char *vendor, char *why, size_t why_cap)
     return r < 0 ? r : m->count(why, why_cap);
 }
 
-/* "hip:amd:0": whose, and the ordinal; NULL: it is no name of a device. */
+/* Parses "hip:amd:0". Returns the vendor and the ordinal, or NULL if it is not a HIP device name. */
 static const char *parse(const char *name, int *ret_ordinal)
 {
     if (strncmp(name, "hip:", 4) != 0)
@@ -68,18 +67,18 @@ static const char *parse(const char *name, int *ret_ordinal)
     return NULL;
 }
 
-/* Its module, loaded, and the ordinal. */
+/* Loads the module of a device and returns its ordinal. */
 static int find(const char *name, const struct mf_hip_module **ret, int *ret_ordinal, char *why,
                 size_t why_cap)
 {
     const char *vendor = parse(name, ret_ordinal);
     if (vendor)
         return load(vendor, ret, why, why_cap);
-    mf_format(why, why_cap, "'%s' is no device: expected hip:amd:<ordinal> or hip:nvidia:<ordinal>", name);
+    mf_format(why, why_cap, "unknown device '%s': expected hip:amd:<ordinal> or hip:nvidia:<ordinal>", name);
     return -EINVAL;
 }
 
-int mf_device_hip_open(const char *name, const struct mf_device_opening *how, char *why, size_t why_cap,
+int mf_device_hip_open(const char *name, const struct mf_device_open_options *how, char *why, size_t why_cap,
                        struct mf_device **ret)
 {
     const struct mf_hip_module *m;

@@ -152,7 +152,7 @@ struct mf_hip_mx_args {
     const void *x_scale_end, *w_scale_end;
 };
 
-/* TMA tensor map, created by the device's bulk_map; opaque. */
+/* TMA tensor map, created by the device's tensor_map; opaque. */
 struct __attribute__((aligned(128))) mf_hip_map {
     unsigned long long opaque[16];
 };
@@ -304,7 +304,7 @@ struct mf_hip_add_cycles_args {
 };
 
 /* Buffer that evicts the L2 cache; bytes is a multiple of 128. */
-struct mf_hip_wash_args {
+struct mf_hip_evict_args {
     void *at;
     unsigned long long bytes;
 };

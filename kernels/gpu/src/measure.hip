@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(512) mf_read(const reading a)
 }
 
 /* Evicts other kernels' code from the SM's instruction cache. */
-extern "C" __global__ void __launch_bounds__(256) mf_wash_code(const mf_hip_wash_args a)
+extern "C" __global__ void __launch_bounds__(256) mf_evict_code(const mf_hip_evict_args a)
 {
     if (mf_run_code((float)a.bytes) == 1.25f) /* never */
         *(u8 *)a.at = 0;
@@ -50,12 +50,12 @@ extern "C" __global__ void __launch_bounds__(256) mf_wash_code(const mf_hip_wash
 #ifdef MF_FORGETS_LINES
 /* Evicts the L2 cache in two launches. The first one fills it with dirty lines, so that earlier writes go
  * to memory. The second one discards these lines. Reads alone would not evict dirty lines. */
-extern "C" __global__ void __launch_bounds__(512) mf_wash_fill(const mf_hip_wash_args a)
+extern "C" __global__ void __launch_bounds__(512) mf_evict_fill(const mf_hip_evict_args a)
 {
     for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 16; at < a.bytes; at += (u64)gridDim.x * 512 * 16)
         *(mf_16b *)((u8 *)a.at + at) = mf_16b{1, 2, 3, 4};
 }
-extern "C" __global__ void __launch_bounds__(512) mf_wash_forget(const mf_hip_wash_args a)
+extern "C" __global__ void __launch_bounds__(512) mf_evict_discard(const mf_hip_evict_args a)
 {
     for (u64 at = ((u64)blockIdx.x * 512 + threadIdx.x) * 128; at < a.bytes; at += (u64)gridDim.x * 512 * 128)
         mf_discard_line((u8 *)a.at + at);

@@ -1,4 +1,4 @@
-/* Devices and what they say of themselves. */
+/* Device queries: count, attributes and properties. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ const struct mf_flavour *fake_flavour(void)
     const char *arch = getenv("FAKE_HIP_ARCH");
     const struct mf_flavour *f = mf_flavour_find(arch ? arch : "gfx90a");
     if (!f || f->wave_lanes != 64)
-        fake_misuse("FAKE_HIP_ARCH is %s, gfx90a and gfx942 are emulated", arch);
+        fake_misuse("FAKE_HIP_ARCH is %s: expected gfx90a or gfx942", arch);
     return f;
 }
 
@@ -80,7 +80,7 @@ CALL hipDeviceGetAttribute(int *ret, hipDeviceAttribute_t what, int device)
         int value;
     } known[] = {
         {hipDeviceAttributeMultiprocessorCount, fake_number("FAKE_HIP_UNITS", 2)},
-        {hipDeviceAttributeL2CacheSize, 16 << 10}, /* less than the weights of a small layer */
+        {hipDeviceAttributeL2CacheSize, 16 << 10}, /* smaller than the weights of a small layer */
         {hipDeviceAttributeMaxSharedMemoryPerBlock, DEVICE_LDS},
         {hipDeviceAttributeClockRate, 1700000},
         {hipDeviceAttributeMemoryClockRate, 1600000},
@@ -98,8 +98,8 @@ CALL hipDeviceGetAttribute(int *ret, hipDeviceAttribute_t what, int device)
     return hipErrorInvalidValue;
 }
 
-/* Two layouts of one structure, under two names; which of them a runtime has, and what the plain name means, goes by its
- * release. Only the text that is asked for is filled in, where LLVM's offload-arch looks for it, too. */
+/* hipDeviceProp_t has two layouts under two names; the release decides which of them the runtime exports and
+ * what the plain name means. Only the architecture name is filled in, which LLVM's offload-arch reads too. */
 static hipError_t fill(void *ret, size_t bytes, size_t arch_at, int ordinal)
 {
     if (!is_device(ordinal))

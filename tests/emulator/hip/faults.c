@@ -1,4 +1,4 @@
-/* Faults that are asked for, faults that happened, and rules that were broken. */
+/* Fault injection, the sticky error state, and reports of API misuse. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static const char *const kinds[N_KINDS] = {
     [ILLEGAL] = "illegal", [ABORT] = "abort", [HANG] = "hang", [REFUSED] = "refused"};
 
 static struct {
-    enum kind kind; /* NONE: nothing is asked for yet */
+    enum kind kind; /* NONE: no fault is planned yet */
     char name[64];
     int after;
     bool stays;
@@ -50,14 +50,14 @@ static void read_plan(void)
     if (!f)
         return;
     if (fscanf(f, "%15s %63s %d%c", kind, plan.name, &plan.after, &more) < 3)
-        fake_misuse("%s does not hold KIND NAME N", path);
+        fake_misuse("%s: expected one line KIND NAME N", path);
     plan.stays = more == '+';
     for (int i = NONE + 1; i < N_KINDS; i++) {
         if (strcmp(kinds[i], kind) == 0)
             plan.kind = (enum kind)i;
     }
     if (plan.kind == NONE)
-        fake_misuse("%s: there is no fault '%s'", path, kind);
+        fake_misuse("%s: unknown fault kind '%s'", path, kind);
 }
 
 static enum kind fault_of(const char *name)
@@ -74,7 +74,7 @@ static enum kind fault_of(const char *name)
     return kind;
 }
 
-/* As ROCm's runtime does, whose thread hears of it. */
+/* Imitates ROCm's runtime, which aborts from its own thread at a memory fault. */
 static _Noreturn void die_of_fault(void)
 {
     (void)fputs("Memory access fault by GPU node-1 (Agent handle: 0x5581) on address 0x7f2a00000000. Reason: "

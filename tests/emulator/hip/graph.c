@@ -1,4 +1,4 @@
-/* Capture and replay. */
+/* Stream capture and graph replay. */
 #include <stdlib.h>
 
 #include "common/base/cleanup.h"
@@ -9,7 +9,7 @@ struct hipGraphExec {
 };
 
 static struct {
-    const struct ihipStream_t *stream; /* NULL: none is captured */
+    const struct ihipStream_t *stream; /* NULL: no capture is active */
     struct ihipGraph *graph;
     bool spoilt;
 } capture;
@@ -52,7 +52,7 @@ CALL hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMode mode)
     if (!stream)
         return hipErrorStreamCaptureUnsupported;
     if (mode != hipStreamCaptureModeThreadLocal)
-        fake_misuse("a capture of another mode than of its thread is not emulated");
+        fake_misuse("only thread-local stream capture is emulated");
     capture.graph = calloc(1, sizeof(*capture.graph));
     if (!capture.graph)
         return hipErrorOutOfMemory;

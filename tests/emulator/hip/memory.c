@@ -1,5 +1,5 @@
-/* The device's memory: an allocation ends where a page does that nobody may touch, and between launches and copies all of it
- * is like that. */
+/* Device memory. An inaccessible page follows each allocation; outside launches and copies all device memory
+ * is inaccessible. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -7,10 +7,11 @@
 #include "common/base/cleanup.h"
 #include "emulator/hip/runtime.h"
 
-#define PAGE     4096u
-#define ALIGN    256u /* of what hipMalloc gives, at least */
-#define JUNK     0xcd
-#define JUNK_MAX ((size_t)64 << 20) /* more is left as it comes: touching gigabytes takes time */
+#define PAGE  4096u
+#define ALIGN 256u /* minimum alignment of hipMalloc */
+#define JUNK  0xcd
+/* larger allocations are not filled with junk: touching gigabytes takes time */
+#define JUNK_MAX ((size_t)64 << 20)
 
 struct block {
     unsigned char *map, *at;
@@ -90,7 +91,7 @@ CALL hipMalloc(void **ret, size_t bytes)
     return hipSuccess;
 }
 
-/* Waits for the device, as the documentation says. */
+/* Waits for the device, as documented. */
 CALL hipFree(void *p)
 {
     FAKE_ENTER_UNCAPTURED();
@@ -110,7 +111,7 @@ CALL hipFree(void *p)
     return hipErrorInvalidValue;
 }
 
-/* Whether the bytes lie within one allocation, or outside of all of them. */
+/* Returns true if the bytes lie within one allocation or outside all allocations. */
 static bool is_whole(const void *p, size_t bytes)
 {
     const struct mf_known_range *r = mf_known_below(&memory.known, (uintptr_t)p + bytes - 1);
@@ -123,7 +124,7 @@ CALL hipMemcpy(void *to, const void *from, size_t bytes, hipMemcpyKind kind)
 {
     FAKE_ENTER_UNCAPTURED();
     if (kind != hipMemcpyDefault)
-        fake_misuse("copies of another kind than hipMemcpyDefault are not emulated");
+        fake_misuse("only copies of kind hipMemcpyDefault are emulated");
     hipError_t r = fake_run_null();
     if (r != hipSuccess || bytes == 0)
         return r;
@@ -135,7 +136,7 @@ CALL hipMemcpy(void *to, const void *from, size_t bytes, hipMemcpyKind kind)
     return hipSuccess;
 }
 
-/* Of the device's memory it does not wait: it is queued. */
+/* On device memory hipMemset does not wait: the operation is queued. */
 CALL hipMemset(void *to, int value, size_t bytes)
 {
     FAKE_ENTER_UNCAPTURED();

@@ -1,4 +1,4 @@
-/* Code objects, which are objects of the emulator (object.h), and what their functions say of themselves. */
+/* Code objects, which are objects of the emulator (object.h), and function attributes. */
 #include <elf.h>
 #include <errno.h>
 #include <stdio.h>
@@ -11,15 +11,15 @@
 #include "common/base/text.h"
 #include "emulator/hip/runtime.h"
 
-#define UNIT_WAVES     32  /* that a compute unit of CDNA holds: 8 on each of its 4 SIMDs */
-#define SIMD_REGISTERS 512 /* of a lane, all waves of a SIMD together */
+#define UNIT_WAVES     32  /* waves per compute unit of CDNA: 8 on each of its 4 SIMDs */
+#define SIMD_REGISTERS 512 /* registers per lane, shared by all waves of a SIMD */
 
 struct ihipModule_t {
     struct mf_object *object;
     int file;
 };
 
-/* Of an image that nobody says the length of: its section headers end it. -1: it is none for this machine. */
+/* Returns the length of an image: its section headers come last. -1: not a shared object for this machine. */
 static ssize_t length_of(const void *image)
 {
     const Elf64_Ehdr *e = image;
@@ -55,7 +55,7 @@ CALL hipModuleLoadData(hipModule_t *ret, const void *image)
     if (!m)
         return hipErrorOutOfMemory;
     m->file = put_into_file(image, (size_t)bytes);
-    /* by a name that other processes find it by, too: one reads line numbers */
+    /* a path that works in other processes too: addr2line reads it */
     mf_format(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), m->file);
     int r = m->file < 0 ? -errno : mf_object_load(path, why, sizeof(why), &m->object);
     hipError_t e = r == 0 ? hipSuccess : r == -ENOMEM ? hipErrorOutOfMemory : hipErrorNoBinaryForGpu;
@@ -77,15 +77,15 @@ CALL hipModuleUnload(hipModule_t m)
 {
     FAKE_ENTER_UNCAPTURED();
     if (fake_is_queued(m->object))
-        fake_misuse("a module is unloaded that has launches in a stream");
+        fake_misuse("a module is unloaded while launches of it are queued");
     m->object = mf_object_unload(m->object);
     mf_closep(&m->file);
     free(m);
     return hipSuccess;
 }
 
-/* A function is the object's own entry. */
-static const struct mf_object_function *of(hipFunction_t f)
+/* A hipFunction_t points to an entry of the object. */
+static const struct mf_object_function *function_of(hipFunction_t f)
 {
     return (const struct mf_object_function *)(const void *)f;
 }
@@ -100,7 +100,7 @@ CALL hipModuleGetFunction(hipFunction_t *ret, hipModule_t m, const char *name)
 
 static int own_lds(hipFunction_t f)
 {
-    return (int)of(f)->object->module.lds_at;
+    return (int)function_of(f)->object->module.lds_at;
 }
 
 CALL hipFuncGetAttribute(int *ret, hipFunction_attribute what, hipFunction_t f)
@@ -131,10 +131,10 @@ CALL hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, hipFunction_t 
     return hipSuccess;
 }
 
-/* The block of arguments of either way of handing one over, as long as the function takes it. */
+/* Returns the argument block, passed by params or by extra. Its length must be the function's. */
 static hipError_t take_arguments(hipFunction_t f, void **params, void **extra, void **ret)
 {
-    size_t bytes = of(f)->kernel->bytes;
+    size_t bytes = function_of(f)->kernel->bytes;
     const void *from = params ? params[0] : NULL;
 
     if (!params == !extra)
@@ -156,7 +156,7 @@ CALL hipModuleLaunchKernel(hipFunction_t f, unsigned x, unsigned y, unsigned z, 
                            unsigned block_y, unsigned block_z, unsigned lds, hipStream_t stream,
                            void **params, void **extra)
 {
-    struct fake_launch l = {of(f), {x, y, z}, block_x, lds, NULL};
+    struct fake_launch l = {function_of(f), {x, y, z}, block_x, lds, NULL};
 
     FAKE_ENTER();
     if (!x || !y || !z || !block_x || block_x > 1024 || block_y != 1 || block_z != 1 ||

@@ -1,5 +1,5 @@
-/* Streams and events: what is asked for waits in a list until somebody waits for it. A stream's time goes on with what its
- * launches took of this processor: the time of an emulation, and of no GPU. */
+/* Streams and events. Operations are queued and run when the host waits for them. A stream's clock advances
+ * by the CPU time of its launches, which says nothing about a GPU. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,13 +12,13 @@
 #include "emulator/hip/runtime.h"
 
 #define PAGE      4096u
-#define LAUNCH_US 1.0 /* that every launch costs beside */
+#define LAUNCH_US 1.0 /* overhead of each launch */
 
-enum what { RUN, SET, RECORD };
+enum op_kind { RUN, SET, RECORD };
 
 struct op {
     struct op *next;
-    enum what what;
+    enum op_kind kind;
     struct fake_launch launch;
     unsigned char *at;
     int value;
@@ -33,20 +33,20 @@ struct ihipStream_t {
 };
 
 struct ihipEvent_t {
-    struct ihipStream_t *stream; /* where it was recorded last; NULL: nowhere */
-    int waiting;                 /* records of it that have not come */
+    struct ihipStream_t *stream; /* stream of the last record; NULL: never recorded */
+    int waiting;                 /* queued records that have not run */
     double us;
 };
 
 static struct ihipStream_t null_stream = {.last = &null_stream.first};
-static struct ihipStream_t *streams = &null_stream; /* the null stream is the last one */
+static struct ihipStream_t *streams = &null_stream; /* list of all streams; ends with the null stream */
 static uint64_t launches;
 
-/* They would take the emulator minutes, and are for what a GPU can do at its best: these only let time pass. */
+/* Kernels that measure a GPU's peak rates would take minutes on the emulator: they only advance the clock. */
 static const struct {
     const char *function;
     double us;
-} long_ones[] = {{"mf_read", 2e6}, {"mf_peak", 1e6}};
+} slow_kernels[] = {{"mf_read", 2e6}, {"mf_peak", 1e6}};
 
 struct ihipStream_t *fake_stream(hipStream_t stream)
 {
@@ -78,13 +78,13 @@ int fake_launch_copy(const struct fake_launch *from, struct fake_launch *ret)
 
 hipError_t fake_queue_launch(struct ihipStream_t *s, const struct fake_launch *l)
 {
-    struct op op = {.what = RUN};
+    struct op op = {.kind = RUN};
     return fake_launch_copy(l, &op.launch) < 0 ? hipErrorOutOfMemory : append(s, &op);
 }
 
 hipError_t fake_queue_set(void *at, int value, size_t bytes)
 {
-    const struct op op = {.what = SET, .at = at, .value = value, .bytes = bytes};
+    const struct op op = {.kind = SET, .at = at, .value = value, .bytes = bytes};
     return append(&null_stream, &op);
 }
 
@@ -92,7 +92,7 @@ bool fake_is_queued(const struct mf_object *object)
 {
     for (const struct ihipStream_t *s = streams; s; s = s->next) {
         for (const struct op *o = s->first; o; o = o->next) {
-            if (o->what == RUN && o->launch.function->object == object)
+            if (o->kind == RUN && o->launch.function->object == object)
                 return true;
         }
     }
@@ -145,9 +145,9 @@ static void run_launch(struct ihipStream_t *s, const struct fake_launch *l)
     s->us += LAUNCH_US;
     if (fake_enter(name) != hipSuccess)
         return;
-    for (size_t i = 0; i < MF_ARRAY_LEN(long_ones); i++) {
-        if (strcmp(long_ones[i].function, name) == 0) {
-            s->us += long_ones[i].us;
+    for (size_t i = 0; i < MF_ARRAY_LEN(slow_kernels); i++) {
+        if (strcmp(slow_kernels[i].function, name) == 0) {
+            s->us += slow_kernels[i].us;
             return;
         }
     }
@@ -155,7 +155,7 @@ static void run_launch(struct ihipStream_t *s, const struct fake_launch *l)
     s->us += now_us() - from;
 }
 
-/* Zeros of whole pages without touching them. */
+/* Clears whole pages without touching them. */
 static void run_set(const struct op *o)
 {
     unsigned char *from = o->at, *to = o->at + o->bytes;
@@ -175,11 +175,11 @@ static void run_set(const struct op *o)
 
 static void run_op(struct ihipStream_t *s, const struct op *o)
 {
-    if (o->what == RECORD) {
+    if (o->kind == RECORD) {
         o->event->waiting--;
         o->event->us = s->us;
     } else if (fake_state() == hipSuccess) {
-        if (o->what == RUN)
+        if (o->kind == RUN)
             run_launch(s, &o->launch);
         else
             run_set(o);
@@ -223,7 +223,7 @@ CALL hipStreamCreateWithFlags(hipStream_t *ret, unsigned flags)
 {
     FAKE_ENTER();
     if (flags != hipStreamNonBlocking)
-        fake_misuse("a stream that waits for the null stream is not emulated");
+        fake_misuse("only non-blocking streams are emulated");
     struct ihipStream_t *s = calloc(1, sizeof(*s));
     if (!s)
         return hipErrorOutOfMemory;
@@ -269,24 +269,24 @@ CALL hipEventCreateWithFlags(hipEvent_t *ret, unsigned flags)
 {
     FAKE_ENTER();
     if (flags != hipEventDefault)
-        fake_misuse("an event of other flags than hipEventDefault is not emulated");
+        fake_misuse("only events with hipEventDefault are emulated");
     *ret = calloc(1, sizeof(**ret));
     return *ret ? hipSuccess : hipErrorOutOfMemory;
 }
 
 CALL hipEventRecord(hipEvent_t event, hipStream_t stream)
 {
-    const struct op op = {.what = RECORD, .event = event};
+    const struct op op = {.kind = RECORD, .event = event};
 
     FAKE_ENTER();
     if (fake_capture(fake_stream(stream)))
-        fake_misuse("an event in a capture is not emulated");
+        fake_misuse("recording an event during capture is not emulated");
     event->stream = fake_stream(stream);
     event->waiting++;
     return append(event->stream, &op);
 }
 
-/* No further than the event. */
+/* Runs operations up to the event, no further. */
 CALL hipEventSynchronize(hipEvent_t event)
 {
     FAKE_ENTER_UNCAPTURED();
@@ -310,7 +310,7 @@ CALL hipEventDestroy(hipEvent_t event)
 {
     FAKE_ENTER();
     if (event->waiting > 0)
-        fake_misuse("an event is destroyed that a stream has yet to record");
+        fake_misuse("an event is destroyed while a record of it is queued");
     free(event);
     return hipSuccess;
 }

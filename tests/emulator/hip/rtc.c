@@ -1,5 +1,5 @@
-/* hipRTC: the texts that it is handed, and no others, as an object of the emulator. Its version says as little as the real
- * one's, which is 9.0 in every release. */
+/* hipRTC: compiles the given texts, and nothing else, to an object of the emulator. Like the real library it
+ * reports version 9.0 in every release. */
 #define __HIP_PLATFORM_AMD__ 1
 #include <hip/hiprtc.h>
 #include <limits.h>
@@ -80,7 +80,7 @@ CALL hiprtcCreateProgram(hiprtcProgram *ret, const char *source, const char *nam
     return HIPRTC_SUCCESS;
 }
 
-/* The options that mean something here; those of a GPU's code generator are known and dropped. */
+/* Parses the options that matter here; accepts and ignores those for GPU code generation. */
 static hiprtcResult take_options(int n, const char **options, char *defines, const struct mf_flavour **ret)
 {
     static const char *const dropped[] = {"-std=c++17", "-O3"};
@@ -132,7 +132,7 @@ CALL hiprtcCompileProgram(hiprtcProgram p, int n, const char **options)
     return p->code ? HIPRTC_SUCCESS : HIPRTC_ERROR_COMPILATION;
 }
 
-/* The log's length counts its end. */
+/* The log size includes the terminating NUL. */
 CALL hiprtcGetProgramLogSize(hiprtcProgram p, size_t *ret)
 {
     *ret = p->log_bytes + 1;

@@ -1,23 +1,24 @@
-/* A libamdhip64 for tests: the HIP calls that kernels/gpu/host/device_hip.c makes, over the emulator, and hipRTC, which makes the
- * emulator's objects. What it stands for is a runtime's side of the contract, held as narrowly as the documentation allows:
+/* A fake libamdhip64 for tests: the HIP calls of kernels/gpu/host/device_hip.c, implemented on the emulator,
+ * and hipRTC, which builds emulator objects. It implements the documented contract as strictly as possible:
  *
- *   - what is put into a stream runs when somebody waits for it, for an event of it or for the device, and not before;
- *   - a copy is of the null stream, which waits for no stream that was made non-blocking;
- *   - memory is the device's: outside of launches and copies it cannot be touched, a copy stays within one allocation;
- *   - while a stream is being captured, calls that a capture forbids fail and spoil it;
+ *   - queued work runs when the host waits for its stream, for an event or for the device, never before;
+ *   - a copy runs in the null stream, which does not wait for non-blocking streams;
+ *   - device memory is accessible only during launches and copies; a copy stays within one allocation;
+ *   - during stream capture, forbidden calls fail and invalidate the capture;
  *   - after a fault every call fails until the process ends.
  *
- * What breaks a rule that a real runtime would not notice ends the process with a sentence. Calls come from one thread.
+ * API misuse that a real runtime would not detect aborts the process with a message. Not thread-safe.
  *
- *   FAKE_HIP_DEVICES    so many devices, 1
- *   FAKE_HIP_UNITS      compute units of each, 2
- *   FAKE_HIP_ARCH       gfx90a or gfx942; gfx90a
- *   FAKE_HIP_REGISTERS, FAKE_HIP_SPILLS    what every function says of itself; 0, not known
- *   FAKE_HIP_FAULT      a file with one line, "KIND NAME N": when a process runs a kernel of that name for the n-th time, makes
- *                       that call, or loads code whose first kernel it is (load:mf_one), it goes wrong. KIND is illegal
- *                       (hipErrorIllegalAddress), abort (as ROCm's runtime does at a memory fault), hang (it never ends) or,
- *                       of hipMalloc and of loading, refused. Who is struck removes the file, so that one process is; with
- *                       "N+" it stays, and so do the refusals from the n-th on. */
+ *   FAKE_HIP_DEVICES    number of devices (default: 1)
+ *   FAKE_HIP_UNITS      compute units per device (default: 2)
+ *   FAKE_HIP_ARCH       gfx90a or gfx942 (default: gfx90a)
+ *   FAKE_HIP_REGISTERS, FAKE_HIP_SPILLS    attributes of every function (default: 0, unknown)
+ *   FAKE_HIP_FAULT      file with one line "KIND NAME N": plants a fault at the Nth event NAME of a process:
+ *                       a run of that kernel, that API call, or loading code whose first kernel is mf_one
+ *                       (load:mf_one). KIND is illegal (hipErrorIllegalAddress), abort (like ROCm's
+ *                       runtime at a memory fault), hang (never returns) or, for hipMalloc and loading,
+ *                       refused. The faulting process removes the file, so one process fails. With "N+"
+ *                       the file stays and every event from the Nth on is refused. */
 #pragma once
 
 #define __HIP_PLATFORM_AMD__ 1
@@ -41,37 +42,38 @@ const struct mf_flavour *fake_flavour(void);
 
 /* ---- faults.c ---- */
 
-/* Begins a call, or the launch of a kernel: hipSuccess, the error that it has to end with, or no return. */
+/* Called at the start of each API call and kernel launch. Returns hipSuccess or the error that the call must
+ * return; may not return. */
 hipError_t fake_enter(const char *name);
-/* Ends the process: the host broke a rule. */
+/* Reports API misuse by the host and aborts. */
 _Noreturn void fake_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* hipSuccess until a launch faults, and then its error for ever. */
+/* hipSuccess until a launch faults, then its error permanently. */
 hipError_t fake_state(void);
 void fake_break(hipError_t error);
 
 /* ---- memory.c ---- */
 
 struct mf_known *fake_memory(void);
-/* Lets launches, and copies, at it. */
+/* Makes device memory accessible to launches and copies. */
 void fake_memory_open(void);
 void fake_memory_close(void);
 
 /* ---- queue.c ---- */
 
-/* A launch as it was asked for. */
+/* A queued launch. */
 struct fake_launch {
     const struct mf_object_function *function;
     struct mf_emulator_dim grid;
     uint32_t block, lds;
     void *arguments; /* a copy */
 };
-/* The null stream for NULL. */
+/* Returns the null stream for NULL. */
 struct ihipStream_t *fake_stream(hipStream_t stream);
-/* Behind what the stream has; the arguments are copied once more. */
+/* Appends to the stream; copies the arguments. */
 hipError_t fake_queue_launch(struct ihipStream_t *s, const struct fake_launch *l);
 hipError_t fake_queue_set(void *at, int value, size_t bytes);
-/* All that the null stream has; what all streams have. */
+/* fake_run_null runs all operations of the null stream, fake_run_all those of all streams. */
 hipError_t fake_run_null(void);
 hipError_t fake_run_all(void);
 bool fake_is_queued(const struct mf_object *object);
@@ -82,16 +84,17 @@ struct ihipGraph {
     struct fake_launch *launches;
     size_t n;
 };
-/* -> the graph that launches of the stream go to; NULL: they run. */
+/* Returns the graph that captures the stream's launches; NULL if the stream is not being captured. */
 struct ihipGraph *fake_capture(const struct ihipStream_t *s);
 hipError_t fake_graph_add(struct ihipGraph *g, const struct fake_launch *l);
-/* For calls that no capture allows: hipSuccess when there is none, and otherwise what they have to return; the capture is
- * spoilt. */
+/* For calls that are forbidden during capture: hipSuccess if none is active; otherwise invalidates it and
+ * returns the error of the call. */
 hipError_t fake_capture_forbids(void);
 
 int fake_launch_copy(const struct fake_launch *from, struct fake_launch *ret);
 
-/* How every call that a broken device, and a capture, refuses begins. */
+/* First statement of every API call that fails on a faulted device (FAKE_ENTER) or during capture
+ * (FAKE_ENTER_UNCAPTURED). */
 #define FAKE_ENTER()                               \
     do {                                           \
         hipError_t refused = fake_enter(__func__); \

@@ -1,4 +1,4 @@
-/* A child that is killed at a named place of common/base/fault.h. */
+/* Kills a child process at a named crash point of common/base/fault.h. */
 #pragma once
 
 #include <check.h>
@@ -11,8 +11,8 @@
 
 #include "common/base/fault.h"
 
-/* Forks; in the child the place is armed for its first visit, and true is returned: the child does its work and must not
- * come out of it. In the parent, which has waited for that death, false. */
+/* Forks. In the child, arms the crash point for its first visit and returns true; the child then does its
+ * work and must not return from it. In the parent, waits for the death and returns false. */
 static inline bool die_at(enum mf_fault place)
 {
     pid_t pid = fork();
@@ -29,7 +29,7 @@ static inline bool die_at(enum mf_fault place)
     }
     int status = 0;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "it did not die at %s",
+    ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "the child survived crash point %s",
                   mf_fault_name(place));
     return false;
 }

@@ -1,5 +1,5 @@
-/* A coordinator of cardboard for tests of the command line: a thread that answers requests from a table, in plain or
- * chunked form, and keeps what it was asked. One connection, one request. */
+/* A fake coordinator for tests of the command line: a thread that answers HTTP requests from a table, plain
+ * or chunked, and logs them. It serves one request per connection. */
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,14 +18,14 @@
 #include "common/base/text.h"
 
 struct fake_answer {
-    const char *request; /* "GET /path" in whole, query included; "GET /path*" as a glob */
+    const char *request; /* "GET /path" with its query, or a glob: "GET /path*" */
     int status;
     const char *type; /* NULL: application/json */
     const char *body;
-    const char *headers; /* further ones, each ended by \r\n; NULL for none */
-    int times;           /* it answers so often, then the next row that fits does; 0: always */
+    const char *headers; /* additional headers, each ended by \r\n; NULL for none */
+    int times;           /* number of uses, then the next matching row answers; 0: unlimited */
     bool chunked;
-    bool cut; /* the connection ends in the middle of the body */
+    bool cut; /* closes the connection in the middle of the body */
 };
 
 #define FAKE_ANSWERS_MAX 24
@@ -37,7 +37,7 @@ struct fake_http {
     struct fake_answer answers[FAKE_ANSWERS_MAX];
     size_t n;
     int used[FAKE_ANSWERS_MAX];
-    struct mf_buf log; /* the requests, headers and bodies; read after fake_http_stop */
+    struct mf_buf log; /* requests with headers and bodies; read it after fake_http_stop */
 };
 
 static inline void fake_send(int fd, const char *data, size_t n)
@@ -67,7 +67,7 @@ static inline void fake_send_answer(int fd, const struct fake_answer *a)
         return;
     }
     fake_send(fd, "Transfer-Encoding: chunked\r\n\r\n", 30);
-    /* Pieces of seven bytes, so that lines and numbers are cut */
+    /* Chunks of 7 bytes split lines and numbers. */
     for (size_t at = 0; at < half; at += 7) {
         size_t n = half - at < 7 ? half - at : 7;
 
@@ -80,7 +80,7 @@ static inline void fake_send_answer(int fd, const struct fake_answer *a)
         fake_send(fd, "0\r\n\r\n", 5);
 }
 
-/* Reads a request whole into r: headers, and the body that Content-Length says. */
+/* Reads one request into r: headers, and a body of Content-Length bytes. */
 static inline bool fake_read(int fd, struct mf_buf *r)
 {
     char piece[4096];
@@ -162,7 +162,7 @@ static inline void fake_http_start(struct fake_http *f, const struct fake_answer
     ck_assert_int_eq(pthread_create(&f->thread, NULL, fake_main, f), 0);
 }
 
-/* f->log may be read afterwards, until fake_http_release. */
+/* f->log stays readable until fake_http_release. */
 static inline void fake_http_stop(struct fake_http *f)
 {
     (void)shutdown(f->fd, SHUT_RDWR);

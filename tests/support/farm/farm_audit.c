@@ -73,7 +73,7 @@ static sqlite3 *open_database(struct farm *f)
     return db;
 }
 
-/* The first column of the only row; the caller frees it. */
+/* Returns the first column of the only row; the caller frees it. */
 static char *ask_text(sqlite3 *db, const char *sql, int64_t a, int64_t b, int64_t c)
 {
     sqlite3_stmt *q = NULL;
@@ -88,7 +88,7 @@ static char *ask_text(sqlite3 *db, const char *sql, int64_t a, int64_t b, int64_
     return ret;
 }
 
-long farm_ask(struct farm *f, const char *sql)
+long farm_query_number(struct farm *f, const char *sql)
 {
     sqlite3 *db = open_database(f);
     _cleanup_(mf_freep) char *text = ask_text(db, sql, 0, 0, 0);
@@ -97,38 +97,41 @@ long farm_ask(struct farm *f, const char *sql)
 }
 
 /* clang-format off */
-/* Each is empty when all is well; else what is wrong with the first one that is. */
+/* Each query returns an empty text, or the first violation. */
 static const struct {
     const char *what, *sql;
 } rules[] = {
-    {"a task that is not done",
+    {"task not done",
      "SELECT max(id || ' is ' || state || ' ' || reason) FROM task WHERE batch = ? AND state <> 'done'"},
-    {"a task without one config",
+    {"task without exactly one config",
      "SELECT max(id) FROM task g WHERE batch = ? AND (SELECT count(*) FROM config WHERE task = g.id) <> 1"},
-    /* What was in quarantine before the batch is not measured in it */
-    {"a step without one result that decides it",
-     "SELECT max(g.id || ', step ' || s.id) FROM task g JOIN step s ON s.enumeration = g.enumeration WHERE g.batch = ?"
+    /* Kernels quarantined before the batch are not measured. */
+    {"step without exactly one final result",
+     "SELECT max(g.id || ', step ' || s.id) FROM task g JOIN step s ON s.enumeration = g.enumeration"
+     " WHERE g.batch = ?"
      " AND (SELECT count(*) FROM result r WHERE r.task = g.id AND r.step = s.id AND r.final = 1) <> 1"
      " AND NOT EXISTS (SELECT 1 FROM quarantine q WHERE q.kernel = s.kernel AND q.class = g.class)"},
-    {"a result that is not ok and does not say why",
-     "SELECT max(r.id) FROM task g JOIN result r ON r.task = g.id WHERE g.batch = ? AND r.status <> 'ok' AND r.reason = ''"},
-    {"a unit that is still open",
+    {"failed result without a reason",
+     "SELECT max(r.id) FROM task g JOIN result r ON r.task = g.id WHERE g.batch = ?"
+     " AND r.status <> 'ok' AND r.reason = ''"},
+    {"unit still open",
      "SELECT max(u.id || ' ' || u.state) FROM task g JOIN unit u ON u.task = g.id WHERE g.batch = ?"
      " AND u.state IN ('ready', 'leased')"},
-    {"a count of results that is not theirs",
-     "SELECT max(id) FROM task g WHERE batch = ? AND n_measured <> (SELECT count(*) FROM result r WHERE r.task = g.id"
+    {"wrong number of measured steps",
+     "SELECT max(id) FROM task g WHERE batch = ?"
+     " AND n_measured <> (SELECT count(*) FROM result r WHERE r.task = g.id"
      " AND r.step IS NOT NULL AND r.final = 1)"},
 };
 /* clang-format on */
 
-void farm_check_whole(struct farm *f, const struct farm_keys *kept)
+void farm_check_results(struct farm *f, const struct farm_keys *kept)
 {
     sqlite3 *db = open_database(f);
     _cleanup_(mf_freep) char *whole = ask_text(db, "PRAGMA integrity_check", 0, 0, 0);
     ck_assert_str_eq(whole, "ok");
     for (size_t i = 0; i < kept->n; i++) {
         const struct mf_spool_key *k = &kept->at[i];
-        /* What an enumeration says becomes steps, not results */
+        /* Results of an enumeration are stored as steps. */
         _cleanup_(mf_freep) char *found =
             ask_text(db,
                      "SELECT EXISTS (SELECT 1 FROM result WHERE unit = ?1 AND attempt = ?2 AND seq = ?3)"
@@ -142,7 +145,7 @@ void farm_check_whole(struct farm *f, const struct farm_keys *kept)
 
 void farm_audit(struct farm *f, int batch, const struct farm_keys *kept)
 {
-    farm_check_whole(f, kept);
+    farm_check_results(f, kept);
     sqlite3 *db = open_database(f);
     for (size_t i = 0; i < MF_ARRAY_LEN(rules); i++) {
         _cleanup_(mf_freep) char *wrong = ask_text(db, rules[i].sql, batch, 0, 0);
@@ -173,7 +176,7 @@ void farm_wait_log(struct farm *f, const char *log, const char *text)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     while (!farm_log_has(f, log, text)) {
-        ck_assert_msg(mf_now_ms() < until, "%s does not say \"%s\"", log, text);
+        ck_assert_msg(mf_now_ms() < until, "no line with \"%s\" in %s", text, log);
         (void)poll(NULL, 0, 5);
     }
 }

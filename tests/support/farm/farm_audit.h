@@ -1,4 +1,4 @@
-/* What a farm's database has to say after a fault, whatever the fault was: read out of the files themselves. */
+/* Invariants of a farm's database that must hold after any fault, checked by reading its files. */
 #pragma once
 
 #include <stddef.h>
@@ -6,7 +6,7 @@
 #include "support/farm/farm_harness.h"
 #include "worker/agent/spool.h"
 
-/* Results by (unit, attempt, sequence). */
+/* Keys (unit, attempt, sequence) of results. */
 struct farm_keys {
     struct mf_spool_key *at;
     size_t n;
@@ -15,21 +15,22 @@ struct farm_keys {
 void farm_keys_add(struct farm_keys *k, struct mf_spool_key key);
 void farm_keys_release(struct farm_keys *k);
 
-/* Results of steps and pipelines that a dead worker had measured and not been told to forget. */
+/* Adds the unacknowledged results of steps and pipelines in the spool of a dead worker to `to`. */
 void farm_read_spool(struct farm *f, int place, struct farm_keys *to);
-/* A batch can be done while a worker that was started anew has yet to send what its predecessor had measured: late
- * samples. A spool that is acknowledged is cut to nothing. */
+/* A batch can be done while a restarted worker still has late samples of its predecessor to send. An
+ * acknowledged spool is truncated to 0 bytes. */
 bool farm_spools_empty(struct farm *f);
 void farm_wait_spools(struct farm *f);
 
-/* The database passes integrity_check and holds every one of those results. */
-void farm_check_whole(struct farm *f, const struct farm_keys *kept);
-/* That, and each task of the batch is done and has one config, each of its steps one result that decides it, and one that is not ok says why. */
+/* Checks that the database passes integrity_check and holds all results in kept. */
+void farm_check_results(struct farm *f, const struct farm_keys *kept);
+/* Checks the same, and that each task of the batch is done with one config, each of its steps has one final
+ * result, and each failed result has a reason. */
 void farm_audit(struct farm *f, int batch, const struct farm_keys *kept);
-/* A number out of the database, as an SQL query of one row gives it. */
-long farm_ask(struct farm *f, const char *sql);
-/* Lines of a log ("moefarmd.log", "worker0.log") that have the text. */
+/* Returns the number that an SQL query of one row gives. */
+long farm_query_number(struct farm *f, const char *sql);
+/* Number of lines with the text in a log ("moefarmd.log", "worker0.log"). */
 int farm_log_count(struct farm *f, const char *log, const char *text);
 bool farm_log_has(struct farm *f, const char *log, const char *text);
-/* Waits until one has. */
+/* Waits until the log has a line with the text. */
 void farm_wait_log(struct farm *f, const char *log, const char *text);

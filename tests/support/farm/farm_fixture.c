@@ -26,7 +26,7 @@ static double uniform(struct fixture *f)
 #define run(f, sql, types, ...) \
     ck_assert_msg(mf_sql_run((f)->s, sql, types, ##__VA_ARGS__) >= 0, "%s", mf_store_error((f)->s))
 
-/* --- devices and workers ---------------------------------------------------------------------------------- */
+/* --- devices and workers --- */
 
 static void add_devices(struct fixture *f)
 {
@@ -67,7 +67,7 @@ static void add_workers(struct fixture *f)
     }
 }
 
-/* --- steps ------------------------------------------------------------------------------------------------ */
+/* --- steps --- */
 
 static int64_t add_kernel(struct fixture *f, const char *family, const char *name)
 {
@@ -99,7 +99,7 @@ static void add_rejections(struct fixture *f, int64_t enumeration)
 {
     static const char *const rows[][4] = {
         {"lib", "onednn_*", "dtype",
-         "oneDNN's matmul takes bf16 and int8 here; the shape has fp8 weights (torch.float8_e4m3fn)"},
+         "oneDNN's matmul supports bf16 and int8; the shape has fp8 weights (torch.float8_e4m3fn)"},
         {"one", "one_t*", "tokens",
          "a fused single pass keeps every token's row in cache: 64 tokens of 2048 values (256 KiB) exceed "
          "the limit of 128 KiB"},
@@ -113,7 +113,7 @@ static void add_rejections(struct fixture *f, int64_t enumeration)
             "itttt", enumeration, rows[i][0], rows[i][1], rows[i][2], rows[i][3]);
 }
 
-/* --- results ---------------------------------------------------------------------------------------------- */
+/* --- results --- */
 
 struct outcome {
     const char *status, *reason;
@@ -122,12 +122,12 @@ struct outcome {
 static struct outcome pick_outcome(struct fixture *f)
 {
     static const struct outcome failures[] = {
-        {"slow", "its second call took 4.1 times the best of its kind; dropped before all gates"},
+        {"slow", "the second call took 4.1 times the best comparable step; dropped before verification"},
         {"wrong", "row 17 differs by 0.31 of its norm (limit 0.024); the values look like those of expert 5"},
-        {"crash", "its runner died of signal 11 (Segmentation fault) while timing; stderr: \"tile_s2: "
+        {"crash", "the runner died of signal 11 (Segmentation fault) while timing; stderr: \"tile_s2: "
                   "prefetch beyond w2\""},
-        {"hang", "still running after 10,000 ms, the limit of a step; its runner was stopped"},
-        {"implausible", "0.4 us is beyond the device's peak of 1,480 GFLOP/s by a factor of 9"},
+        {"hang", "still running after 10,000 ms, the time limit of a step; the runner was killed"},
+        {"implausible", "0.4 us exceeds the device's peak of 1,480 GFLOP/s by a factor of 9"},
     };
     double u = uniform(f);
     if (u < 0.82)
@@ -152,10 +152,10 @@ static void add_result(struct fixture *f, int64_t unit, int64_t task, int64_t st
         "iiIIittddddbti", unit, seq, step, pipeline, task, o.status, o.reason, timed ? us : (double)NAN,
         timed ? us * 0.008 : (double)NAN, timed ? 0.0004 : (double)NAN, timed ? 0.0031 : (double)NAN, samples,
         timed ? sizeof(float) * (size_t)n_samples : (size_t)0, extra,
-        f->now_ms - (seq == 1 ? 2000000 : 100000) + seq * 40); /* the first is older than its batch */
+        f->now_ms - (seq == 1 ? 2000000 : 100000) + seq * 40); /* the first result is older than its batch */
 }
 
-/* --- tasks ------------------------------------------------------------------------------------------------ */
+/* --- tasks --- */
 
 #define STEPS_MAX 96
 struct task_steps {
@@ -175,7 +175,7 @@ static int64_t add_unit(struct fixture *f, int64_t task, const char *kind, const
     return mf_store_last_id(f->s);
 }
 
-/* Steps of a task, and results for the share `done` of them. */
+/* Adds the steps of a task, and results for the fraction `done` of them. */
 static int add_steps(struct fixture *f, int64_t task, int64_t enumeration, int token, double done,
                      struct task_steps *g)
 {
@@ -271,7 +271,7 @@ static int64_t enumerate(struct fixture *f, int64_t task)
     return id;
 }
 
-/* --- ranking and race ------------------------------------------------------------------------------------- */
+/* --- ranking and race --- */
 
 struct pipeline {
     int64_t id;
@@ -294,7 +294,8 @@ static int compare_pipelines(const void *a, const void *b)
     return (x->us > y->us) - (x->us < y->us);
 }
 
-/* Pairs stage 1 and 2 of one block_m; the eight cheapest race. Returns how many. */
+/* Combines stages 1 and 2 of equal block_m; the eight cheapest pipelines race. Returns the number of
+ * pipelines. */
 static int add_pipelines(struct fixture *f, int64_t task, const struct task_steps *g, struct pipeline *ret)
 {
     struct candidate {
@@ -330,7 +331,7 @@ static int add_pipelines(struct fixture *f, int64_t task, const struct task_step
     return n;
 }
 
-/* A task whose known row stays: its batch promotes what is improved only. */
+/* A task that keeps the known row: its batch promotes improvements only. */
 #define FIXTURE_TASK_KEPT 5
 
 static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const struct pipeline *p)
@@ -339,9 +340,9 @@ static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const s
         "INSERT INTO promotion (task, known, known_us, source, old, new, new_us, least, decision, reason, "
         "mad, n, at_ms)"
         " VALUES (?, 'tile:a|tile:b', 71.5, 'line 7 of the baseline', ?, ?, 70.5, 0.03, 'kept',"
-        " 'beside the known row it is SAME on node-a-cpu0, -1.0% (-1.4% to -0.6%, 96 rounds); 3% less on "
-        "each device was"
-        " asked for', NULL, NULL, ?)",
+        " 'compared with the known row it is SAME on node-a-cpu0, -1.0% (-1.4% to -0.6%, 96 rounds); "
+        "required: "
+        "3% less on each device', NULL, NULL, ?)",
         "iiii", task, p[0].id, p[1].id, f->now_ms - 60000);
     run(f,
         "INSERT INTO comparison (unit, task, worker, verdict, low, mid, high, n, old_us, new_us, old_status, "
@@ -352,7 +353,7 @@ static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const s
         "iii", unit, task, f->now_ms - 60000);
 }
 
-/* Eight race; four are dropped after round 10; the first two cannot be told apart. */
+/* Adds a race of eight pipelines. Four are dropped after round 10; the first two are statistically tied. */
 static void add_race(struct fixture *f, int64_t task, const struct pipeline *p)
 {
     char extra[256];
@@ -374,7 +375,7 @@ static void add_race(struct fixture *f, int64_t task, const struct pipeline *p)
     add_result(f, unit, task, 0, 0, (struct outcome){"ok", ""}, us, 0, extra);
     char ties[64], regret[512];
     mf_format(ties, sizeof(ties), "[%lld]",
-              (long long)p[1].id); /* as a farm has it: the winner is none of them */
+              (long long)p[1].id); /* the winner is not in its own list of ties */
     mf_format(
         regret, sizeof(regret),
         "[{\"routing\":\"balanced\",\"us\":%.4f,\"best_us\":%.4f,\"regret\":0,\"best\":%lld,\"tie\":true,"
@@ -394,7 +395,7 @@ static void add_race(struct fixture *f, int64_t task, const struct pipeline *p)
         add_promotion(f, task, unit, p);
 }
 
-/* --- batches ---------------------------------------------------------------------------------------------- */
+/* --- batches --- */
 
 #define QWEN30_BF16 \
     "2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
@@ -461,7 +462,7 @@ static void add_quarantine(struct fixture *f)
     for (int i = 0; i < 2; i++)
         run(f,
             "INSERT INTO strike (kernel, class, worker, task, status, reason, at_ms) SELECT id, 1, ?, 5, "
-            "'crash', 'its runner died of signal 11 (Segmentation fault)', ?"
+            "'crash', 'the runner died of signal 11 (Segmentation fault)', ?"
             " FROM kernel WHERE name LIKE 'tile_s2_m64n16k256%'",
             "ii", (int64_t)(1 + i), f->now_ms - 90000 + i * 1000);
     run(f,
@@ -493,7 +494,7 @@ void farm_fixture_fill(struct mf_store *s, int64_t now_ms)
     add_open_batch(&f);
     add_batch(&f, "for the MI300X nodes", "open", 30, 0, "[]");
     add_task(&f, FIXTURE_BATCH_WAITING, 3, 4, QWEN30_BF16, "waiting",
-             "no worker of the class gfx942/304 has come yet");
+             "no worker of the class gfx942/304 is connected");
     add_quarantine(&f);
     add_events(&f);
     ck_assert_int_ge(mf_store_commit(s), 0);
@@ -504,7 +505,7 @@ void farm_fixture_second_model(struct mf_store *s)
     struct fixture f = {.s = s};
     ck_assert_int_ge(mf_store_begin(s), 0);
     run(&f, "INSERT INTO device_model VALUES (3, 1, 'EPYC 9R45', 0, '{}')", "");
-    /* one that the first model has too, the one that failed there and one that is still racing there */
+    /* tasks that the first model has done, failed and not finished */
     static const int64_t tasks[] = {5, 13, 9};
     for (size_t i = 0; i < MF_ARRAY_LEN(tasks); i++) {
         run(&f,

@@ -26,7 +26,7 @@
 #define ARGS_MAX 40
 #define LOG_TAIL 4000
 
-/* Between two questions: lets the processes that are asked about run. */
+/* Pauses between two polls, so that the polled processes can run. */
 static void pause_between(void)
 {
     (void)poll(NULL, 0, PAUSE_MS);
@@ -70,7 +70,7 @@ int farm_wait_end(pid_t *pid)
     int status = 0;
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     while (waitpid(*pid, &status, WNOHANG) != *pid) {
-        ck_assert_msg(mf_now_ms() < until, "process %ld does not end", (long)*pid);
+        ck_assert_msg(mf_now_ms() < until, "process %ld is still running", (long)*pid);
         pause_between();
     }
     *pid = 0;
@@ -163,7 +163,7 @@ void farm_start_worker(struct farm *f, int place, const char *const *args)
     f->n_workers = MF_MAX(f->n_workers, place + 1);
 }
 
-/* One request to a coordinator that may not be there, or may die of it: status 0. */
+/* Sends one request. Status 0 if the coordinator is down or dies during the request. */
 static struct http_reply call(const struct farm *f, const char *method, const char *path, const char *headers,
                               const char *body)
 {
@@ -249,7 +249,7 @@ void farm_wait_workers(struct farm *f, int n)
         }
         if (found >= n)
             return;
-        ck_assert_msg(mf_now_ms() < until, "%d of %d workers came", found, n);
+        ck_assert_msg(mf_now_ms() < until, "%d of %d workers are connected", found, n);
         pause_between();
     }
 }
@@ -271,7 +271,7 @@ void farm_kill_runner(struct farm *f, int place)
     (void)snprintf(path, sizeof(path), "/proc/%ld/task/%ld/children", (long)f->workers[place],
                    (long)f->workers[place]);
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    /* Children are listed by age. Between a death and its successor there may be none. */
+    /* The kernel lists children by age. There may be none between the death of a runner and its restart. */
     while (child == 0) {
         _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
         ck_assert_ptr_nonnull(file);
@@ -334,7 +334,7 @@ void farm_wait_done(struct farm *f, int batch)
     ck_assert(!farm_wait_batch(f, batch, NULL, 0));
 }
 
-/* Nobody who takes a table of ours finds anything in it: rows that cannot be used, times that cannot be, keys that clash. */
+/* Checks that an exported table has no unusable rows, impossible times or duplicate keys. */
 static void check_table(const char *csv, size_t len)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;

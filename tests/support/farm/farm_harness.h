@@ -1,7 +1,7 @@
-/* A farm of real processes for tests: moefarmd and workers in a folder of the test's own, on ports of their own.
+/* A farm of real processes for tests: moefarmd and workers in a temporary folder, on free ports.
  *
- * Everything waits for an event by asking until it is there, with a deadline; the test fails when it passes. What
- * was started dies with the test. */
+ * Every wait polls until the condition holds, and fails the test after FARM_DEADLINE_MS. All started
+ * processes die with the test. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -13,8 +13,8 @@
 #define FARM_WORKERS_MAX 8
 #define FARM_DEADLINE_MS 60000
 
-/* What is submitted: the header, and rows of small layers that simulated devices tune in a second. SMALL is computed on a CPU
- * in no time. */
+/* CSV to submit: the header and rows of small layers, which a simulated device tunes in a second. SMALL is
+ * fast on a CPU too. */
 #define FARM_CSV_HEAD SHAPE_COLUMNS "\n"
 #define FARM_CSV_ROW(token) \
     "" #token               \
@@ -27,61 +27,65 @@
 
 struct farm {
     char folder[64];
-    int http, hub;           /* ports; kept over restarts of the coordinator */
-    const char *const *more; /* further options of the coordinator, up to NULL; NULL: none */
+    int http, hub;           /* ports, kept when the coordinator restarts */
+    const char *const *more; /* additional options of the coordinator, up to NULL; NULL: none */
     pid_t daemon;
     pid_t workers[FARM_WORKERS_MAX]; /* 0: not running */
     int n_workers;
 };
 
-/* Makes the folder only. */
+/* Creates the folder only. */
 void farm_make(struct farm *f);
-/* Makes the folder and starts the coordinator. beat_ms: of the farm; a lease is three. */
+/* Creates the folder and starts the coordinator. beat_ms: heartbeat interval; a lease lasts three. */
 void farm_start(struct farm *f, int beat_ms);
 void farm_start_with(struct farm *f, int beat_ms, const char *const *more);
-/* Kills all and removes the folder. With FARM_LOGS in the environment it prints the ends of the logs first. A test that fails
- * in a process of its own (CK_FORK, which is on) ends there: its processes die with it, its folder stays to be looked at. */
+/* Kills all processes and removes the folder. If FARM_LOGS is set in the environment, prints the ends of the
+ * logs first. A test that fails in its own process (CK_FORK, the default) ends there: its processes die and
+ * its folder is kept. */
 void farm_stop(struct farm *f);
 
-/* Starts the coordinator again on the same state and ports. */
+/* Restarts the coordinator on the same state and ports. */
 void farm_start_daemon(struct farm *f, int beat_ms);
-/* A worker by its place; args: "--device", "sim:gfx942/304:0", …, NULL. The same place again starts it again with its
- * spool. */
+/* Starts a worker in slot `place`; args: "--device", "sim:gfx942/304:0", …, NULL. Starting the same slot
+ * again reuses its spool. */
 void farm_start_worker(struct farm *f, int place, const char *const *args);
-/* Waits until so many workers are there and idle or busy. */
+/* Waits until n workers are connected, idle or busy. */
 void farm_wait_workers(struct farm *f, int n);
 
-/* kill -9 and reap. */
+/* Sends SIGKILL and reaps the process. */
 void farm_kill_daemon(struct farm *f);
 void farm_kill_worker(struct farm *f, int place);
-/* kill -9 of the worker's runner that has worked longest; it is the one that has the unit. */
+/* Sends SIGKILL to the worker's oldest runner, which is the one that runs the unit. */
 void farm_kill_runner(struct farm *f, int place);
-/* Waits until the process has ended; its exit code, -1 when it was killed. */
+/* Waits until the process ends. Returns its exit code, or -1 if a signal ended it. */
 int farm_wait_end(pid_t *pid);
-/* SIGTERM, and that. */
+/* Sends SIGTERM, then does the same. */
 int farm_end(pid_t *pid);
 
-/* GET, parsed; the caller owns it. NULL while the coordinator does not answer. */
+/* GET, parsed; the caller owns the result. NULL if the coordinator does not answer. */
 cJSON *farm_get(struct farm *f, const char *path);
-/* The answer's body, which is the caller's; the test fails when its status is another. type: of the body. */
+/* Returns the body of the answer, which the caller frees; fails the test if the status differs. type: media
+ * type of `body`. */
 char *farm_call(struct farm *f, const char *method, const char *path, const char *type, const char *body,
                 int status);
-/* Waits until the task is in that state, and fails at once when it has ended in another; the caller owns it. */
+/* Waits until the task reaches the state; fails the test if it ends in another one. The caller owns the
+ * result. */
 cJSON *farm_wait_task(struct farm *f, int task, const char *state);
-/* Submits a CSV; the batch's id. query: "" or "&name=value…". */
+/* Submits a CSV and returns the batch's id. query: "" or "&name=value…". */
 int farm_submit(struct farm *f, const char *csv, const char *query);
-/* The same, once, of a coordinator that may not be there or may be refusing for a while: 0. headers: "Name: value\r\n…". */
+/* Tries once; returns 0 if the coordinator is down or answers 503. headers: "Name: value\r\n…". */
 int farm_try_submit(struct farm *f, const char *csv, const char *query, const char *headers);
-/* Waits until the number at key of the batch is at least n, or the batch is done: false. */
+/* Waits until the number at key of the batch is at least n. Returns false if the batch is done first. */
 bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
-/* The same until so many more are measured than now. */
+/* Waits in the same way until n more steps are measured than now. */
 bool farm_wait_more(struct farm *f, int batch, int n);
 void farm_wait_done(struct farm *f, int batch);
-/* The exported table, simulated rows too, in which `moefarm csv check` finds no error; the caller frees it. */
+/* Exports the table of a batch, with simulated rows, and checks that `moefarm csv check` finds no error in
+ * it. The caller frees it. */
 char *farm_export(struct farm *f, int batch);
-/* Of all batches; query: "" or "&name=value…". */
+/* Exports all batches; query: "" or "&name=value…". */
 char *farm_export_query(struct farm *f, const char *query);
-/* A file of that content in the farm's folder; its path is in a static buffer. */
+/* Writes a file in the farm's folder; returns its path in a static buffer. */
 const char *farm_file(struct farm *f, const char *name, const char *content);
 int farm_number(const cJSON *object, const char *key);
 double farm_double(const cJSON *object, const char *key);

@@ -79,11 +79,11 @@ void farm_process_start(struct farm_process *p, int beat_ms)
     (void)snprintf(log, sizeof(log), "%s/%s", p->folder, p->log ? p->log : "");
     p->pid = farm_process_spawn(argv, p->log ? log : NULL);
     for (int64_t end = mf_now_ms() + WAIT_MS; !read_ports(ports, p);) {
-        /* A port that a killed one had may be free a little later */
+        /* The kernel may free the port of a killed process with a delay. */
         if (p->pid > 0 && waitpid(p->pid, NULL, WNOHANG) == p->pid)
             p->pid = farm_process_spawn(argv, p->log ? log : NULL);
         if (mf_now_ms() > end || p->pid < 0)
-            fail("moefarmd does not come up");
+            fail("moefarmd did not open its ports in 60 s");
         (void)usleep(2000);
     }
 }
@@ -129,7 +129,7 @@ char *farm_process_http(const struct farm_process *p, const char *method, const 
     if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0)
         return NULL;
     mf_buf_init(&b, 64u << 20);
-    /* HTTP/1.0: the answer ends with the connection and is not chunked */
+    /* HTTP/1.0: the answer is not chunked and ends with the connection. */
     (void)mf_buf_addf(
         &b, "%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s\r\n%s",
         method, path, type, strlen(body), p->headers ? p->headers : "", body);

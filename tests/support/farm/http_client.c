@@ -16,7 +16,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-/* A stream beats while it has nothing to say, so that silence is not what ends a wait. */
+/* Longer than the heartbeat interval of a stream, so an idle stream does not time out. */
 #define STREAM_MS 40000
 
 int http_connect(int port)
@@ -40,7 +40,7 @@ void http_send(int fd, const char *data, size_t len)
     while (len > 0) {
         ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
         if (n < 0)
-            return; /* the server may answer and close before it has read all */
+            return; /* the server may answer and close before it reads everything */
         data += n;
         len -= (size_t)n;
     }
@@ -68,16 +68,16 @@ static void add(struct bytes *b, const char *data, size_t n)
     b->data[b->len] = 0;
 }
 
-/* 0: the end. */
+/* Returns 0 at the end. */
 static int read_more(int fd, struct bytes *b)
 {
     char chunk[65536];
     ssize_t n;
     do
         n = recv(fd, chunk, sizeof(chunk), 0);
-    while (n < 0 && errno == EINTR); /* a process that was stopped goes on */
+    while (n < 0 && errno == EINTR); /* EINTR after SIGSTOP and SIGCONT */
     if (n <= 0) {
-        ck_assert_msg(n == 0 || errno == ECONNRESET, "nothing came for 20 s: %s", strerror(errno));
+        ck_assert_msg(n == 0 || errno == ECONNRESET, "no data for 20 s: %s", strerror(errno));
         return 0;
     }
     add(b, chunk, (size_t)n);
@@ -101,15 +101,15 @@ const char *http_header(const struct http_reply *r, const char *name)
     return value;
 }
 
-/* A body as it comes, in chunks or not. */
+/* Decoder of a body, chunked or not. */
 struct coded {
-    struct bytes raw;   /* what came, from at on not looked at */
-    size_t at, left;    /* left: of the chunk, or of the body */
-    bool chunked, seam; /* seam: at is behind a chunk's data, before its line end */
+    struct bytes raw;   /* received bytes; those before `at` are decoded */
+    size_t at, left;    /* left: bytes left of the chunk or of the body */
+    bool chunked, seam; /* seam: `at` is after a chunk's data, before its CRLF */
     bool ended;
 };
 
-/* Adds to body what raw has of it. */
+/* Moves the decodable part of raw to body. */
 static void decode(struct coded *c, struct bytes *body)
 {
     while (!c->ended) {
@@ -124,11 +124,12 @@ static void decode(struct coded *c, struct bytes *body)
             c->ended = true;
             return;
         }
-        /* Behind the first chunk's: the end of the last one's line, then this one's size. */
+        /* After the first chunk: the CRLF of the previous chunk, then the size of this one. */
         const char *line = c->raw.data + c->at + (c->seam ? 2 : 0), *end = c->raw.data + c->raw.len;
         const char *line_end = line < end ? memmem(line, (size_t)(end - line), "\r\n", 2) : NULL;
         c->left = line_end ? strtoul(line, NULL, 16) : 0;
-        if (!line_end || (c->left == 0 && end - line_end < 4)) /* no trailers come: two line ends */
+        /* trailers are not supported: two CRLFs end the body */
+        if (!line_end || (c->left == 0 && end - line_end < 4))
             return;
         c->at = (size_t)(line_end + 2 - c->raw.data);
         c->seam = true;
@@ -136,12 +137,13 @@ static void decode(struct coded *c, struct bytes *body)
     }
 }
 
-/* The head of an answer, and in *c what came of its body; status 0: the connection ended first. */
+/* Reads the head of an answer, and possibly the start of its body into *c. Status 0: the connection ended
+ * first. */
 static struct http_reply read_head(int fd, struct coded *c)
 {
     struct http_reply r = {0};
     *c = (struct coded){0};
-    do { /* once more behind the interim answer to Expect */
+    do { /* repeats after the interim answer to Expect */
         const char *end;
         while (!(end = c->raw.data ? strstr(c->raw.data + c->at, "\r\n\r\n") : NULL))
             if (!read_more(fd, &c->raw)) {
@@ -153,7 +155,7 @@ static struct http_reply read_head(int fd, struct coded *c)
         (void)sscanf(r.head, "HTTP/1.1 %d", &r.status);
         c->at = (size_t)(end + 4 - c->raw.data);
     } while (r.status == 100);
-    /* One after the other: both come in the same static buffer. */
+    /* Read one header at a time: both share a static buffer. */
     c->left = strtoul(http_header(&r, "Content-Length"), NULL, 10);
     c->chunked = strcasecmp(http_header(&r, "Transfer-Encoding"), "chunked") == 0;
     return r;
@@ -213,7 +215,7 @@ struct http_stream {
     int fd;
     struct http_reply head;
     struct coded coded;
-    struct bytes fresh; /* what was not returned yet */
+    struct bytes fresh; /* not returned to the caller yet */
 };
 
 struct http_stream *http_stream_open(int fd)
@@ -234,7 +236,7 @@ static int stream_more(struct http_stream *s)
 {
     size_t had = s->fresh.len;
     for (decode(&s->coded, &s->fresh); !s->coded.ended && s->fresh.len == had;) {
-        /* What was decoded is not kept: a stream has no end. */
+        /* Drop decoded bytes: a stream has no end. */
         s->coded.raw.len -= s->coded.at;
         if (s->coded.raw.data)
             memmove(s->coded.raw.data, s->coded.raw.data + s->coded.at, s->coded.raw.len + 1);
@@ -253,7 +255,7 @@ char *http_stream_until(struct http_stream *s, const char *text)
     while (!s->fresh.data || !strstr(s->fresh.data + from, text)) {
         from = s->fresh.len > overlap ? s->fresh.len - overlap : 0;
         const char *tail = s->fresh.len > 200 ? s->fresh.data + s->fresh.len - 200 : s->fresh.data;
-        ck_assert_msg(mf_now_ms() < until, "\"%s\" did not come in %d s; the last was %s", text,
+        ck_assert_msg(mf_now_ms() < until, "no \"%s\" within %d s; the stream ends with %s", text,
                       STREAM_MS / 1000, tail);
         ck_assert_msg(stream_more(s), "the stream ended before \"%s\": %s", text, tail ? tail : "");
     }

@@ -1,4 +1,4 @@
-/* A blocking HTTP client over raw sockets, so that tests can also send what no client library would. */
+/* A blocking HTTP client on raw sockets, which can also send malformed requests. */
 #pragma once
 
 #include <stddef.h>
@@ -6,34 +6,34 @@
 struct http_reply {
     int status; /* 0: the connection ended without an answer */
     char *head; /* status line and headers */
-    char *body; /* chunked coding undone; NUL behind it */
+    char *body; /* without chunked coding; NUL-terminated */
     size_t len;
 };
 
-/* A connection to 127.0.0.1; reads give up after 20 s. -1 when refused. */
+/* Connects to 127.0.0.1; reads time out after 20 s. Returns -1 if refused. */
 int http_connect(int port);
 void http_send(int fd, const char *data, size_t len);
 void http_sends(int fd, const char *text);
-/* Reads one answer. head_only: of a HEAD request. */
+/* Reads one answer. head_only: the request was HEAD. */
 struct http_reply http_read(int fd, int head_only);
-/* One request on a connection of its own. headers: "Name: value\r\n…" or "". body may be NULL. */
+/* Sends one request on its own connection. headers: "Name: value\r\n…" or "". body may be NULL. */
 struct http_reply http_call(int port, const char *method, const char *path, const char *headers,
                             const char *body, size_t len);
 struct http_reply http_get(int port, const char *path);
 void http_reply_free(struct http_reply *r);
-/* The value of a header, in a static buffer; "" when absent. */
+/* Value of a header in a static buffer; "" if absent. */
 const char *http_header(const struct http_reply *r, const char *name);
 
-/* An answer whose body is read as it comes, in chunks or not: an event stream. */
+/* An answer that is read incrementally, chunked or not: an event stream. */
 struct http_stream;
-/* Reads the head of the answer to what was sent on fd, and owns fd. */
+/* Reads the head of the answer on fd. The stream owns fd. */
 struct http_stream *http_stream_open(int fd);
-/* Its status and head, without a body; the stream's own. */
+/* Status and head, without a body; owned by the stream. */
 const struct http_reply *http_stream_head(const struct http_stream *s);
-/* Reads on until the text is seen, whatever chunks it lies in; returns what came since the last call, for the caller to free.
- * Fails the test when it has not come after 40 s. */
+/* Reads until the text arrives, across chunk boundaries. Returns the data since the last call, which the
+ * caller frees. Fails the test after 40 s. */
 char *http_stream_until(struct http_stream *s, const char *text);
-/* Reads to the end; 0: the connection ended before the body did. */
+/* Reads to the end. Returns 0 if the connection ended before the body did. */
 int http_stream_end(struct http_stream *s);
-/* At any time: nobody reads on. */
+/* Closes the connection; allowed at any time. */
 void http_stream_close(struct http_stream *s);

@@ -22,18 +22,18 @@
 #include <string.h>
 #include <zmq.h>
 
-/* --- the farm of cardboard -------------------------------------------------------------------------------- */
+/* --- fake farm --- */
 
 struct mf_farm {
     struct mf_store *store;
-    char asked[512];
+    char last_request[512];
     char key[128], hash[80], *receipt; /* of the last submission */
 };
 
 #define WEAK __attribute__((weak))
 
-WEAK const double mf_turn_bucket_s[MF_TURN_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
-                                                       0.02,   0.05,  0.1,   0.2,   0.5};
+WEAK const double mf_iteration_bucket_s[MF_ITERATION_BUCKETS] = {0.0005, 0.001, 0.002, 0.005, 0.01,
+                                                                 0.02,   0.05,  0.1,   0.2,   0.5};
 
 WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret)
 {
@@ -47,18 +47,19 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
     mf_routing_print(&s->options.routing, routing);
     mf_shape_print(&s->shapes[0], first);
     mf_format(
-        f->asked, sizeof(f->asked),
+        f->last_request, sizeof(f->last_request),
         "submit %s: %zu shapes, first %s; priority %d topk %d err_ratio %g cap %lld routing %s %s %s seed "
         "%llu classes %d",
         s->name, s->n_shapes, first, s->options.priority, s->options.topk, s->options.err_ratio,
         (long long)s->options.time_cap_ms, routing, mf_search_name(s->options.search),
         s->options.layout_free ? "free" : "common", (unsigned long long)s->options.seed,
         s->options.n_classes);
-    size_t len = strlen(f->asked);
+    size_t len = strlen(f->last_request);
     if (s->options.has_baseline)
-        mf_format(f->asked + len, sizeof(f->asked) - len, "; known %zu", s->n_known);
+        mf_format(f->last_request + len, sizeof(f->last_request) - len, "; known %zu", s->n_known);
     if (s->n_known > 0)
-        mf_format(f->asked + strlen(f->asked), sizeof(f->asked) - strlen(f->asked), ": line %lld, %s",
+        mf_format(f->last_request + strlen(f->last_request),
+                  sizeof(f->last_request) - strlen(f->last_request), ": line %lld, %s",
                   (long long)s->known[0].line, s->known[0].pipeline);
     *ret = cJSON_CreateObject();
     cJSON_AddNumberToObject(*ret, "batch", 9);
@@ -74,13 +75,13 @@ WEAK int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON 
 
 WEAK int mf_farm_cancel(struct mf_farm *f, int64_t batch)
 {
-    mf_format(f->asked, sizeof(f->asked), "cancel %lld", (long long)batch);
+    mf_format(f->last_request, sizeof(f->last_request), "cancel %lld", (long long)batch);
     return batch == FIXTURE_BATCH_DONE ? 1 : batch <= FIXTURE_BATCH_WAITING ? 0 : -ENOENT;
 }
 
 WEAK int mf_farm_drain(struct mf_farm *f, int64_t worker)
 {
-    mf_format(f->asked, sizeof(f->asked), "drain %lld", (long long)worker);
+    mf_format(f->last_request, sizeof(f->last_request), "drain %lld", (long long)worker);
     return worker <= 5 ? 0 : -ENOENT;
 }
 
@@ -88,19 +89,19 @@ WEAK int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_devic
 {
     char text[MF_DEVICE_CLASS_TEXT_MAX];
     mf_device_class_print(class, text);
-    mf_format(f->asked, sizeof(f->asked), "revive %lld on %s", (long long)kernel, text);
+    mf_format(f->last_request, sizeof(f->last_request), "revive %lld on %s", (long long)kernel, text);
     return kernel < 1000 ? 0 : -ENOENT;
 }
 
-WEAK int mf_farm_token_add(struct mf_farm *f, const struct mf_token_wish *wish, int64_t *ret_id,
+WEAK int mf_farm_token_add(struct mf_farm *f, const struct mf_token_request *token_request, int64_t *ret_id,
                            char ret_text[MF_TOKEN_TEXT_MAX])
 {
     static const uint8_t secret[MF_KEY_SIZE] = {1, 2, 3};
-    mf_format(f->asked, sizeof(f->asked), "token %s %s %s", mf_role_name(wish->role), wish->name,
-              wish->expires_ms ? "for a time" : "for ever");
+    mf_format(f->last_request, sizeof(f->last_request), "token %s %s %s", mf_role_name(token_request->role),
+              token_request->name, token_request->expires_ms ? "for a time" : "for ever");
     *ret_id = 3;
     mf_access_token_print(3, secret, ret_text);
-    return wish->role == MF_ROLE_WORKER ? -ENOTSUP : 0;
+    return token_request->role == MF_ROLE_WORKER ? -ENOTSUP : 0;
 }
 
 WEAK int mf_farm_token_revoke(struct mf_farm *f, int64_t id)
@@ -129,12 +130,12 @@ WEAK int mf_farm_token_name(struct mf_farm *f, int64_t token, char ret[MF_RELEAS
     return mf_store_token_name(f->store, token, ret);
 }
 
-WEAK int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret)
+WEAK int mf_farm_misses_add(struct mf_farm *f, const struct mf_miss_report *report, cJSON **ret)
 {
     char first[MF_SHAPE_TEXT_MAX];
     mf_shape_print(&report->rows[0].shape, first);
-    mf_format(f->asked, sizeof(f->asked), "misses of %s on %s: %zu rows, first %lld times %s", report->source,
-              report->class.gfx, report->n_rows, (long long)report->rows[0].count, first);
+    mf_format(f->last_request, sizeof(f->last_request), "misses of %s on %s: %zu rows, first %lld times %s",
+              report->source, report->class.gfx, report->n_rows, (long long)report->rows[0].count, first);
     *ret = cJSON_CreateObject();
     cJSON_AddItemToObject(*ret, "errors", cJSON_Duplicate(report->errors, true));
     return 0;
@@ -143,7 +144,7 @@ WEAK int mf_farm_misses_take(struct mf_farm *f, const struct mf_miss_report *rep
 WEAK int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *filter, int priority,
                                cJSON **ret)
 {
-    mf_format(f->asked, sizeof(f->asked), "submit misses of %s from %lld on%s, priority %d",
+    mf_format(f->last_request, sizeof(f->last_request), "submit misses of %s from %lld on%s, priority %d",
               filter->class ? filter->class->gfx : "any", (long long)filter->min_count,
               filter->failed ? ", failed too" : "", priority);
     *ret = cJSON_CreateArray();
@@ -153,11 +154,15 @@ WEAK int mf_farm_misses_submit(struct mf_farm *f, const struct mf_miss_filter *f
 WEAK void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret)
 {
     (void)f;
-    *ret = (struct mf_farm_stats){
-        .ready = true, .turns = 3, .turn_buckets = {1, 1, 1}, .turn_s = 0.004, .messages = 12, .results = 7};
+    *ret = (struct mf_farm_stats){.ready = true,
+                                  .iterations = 3,
+                                  .iteration_buckets = {1, 1, 1},
+                                  .iteration_s = 0.004,
+                                  .messages = 12,
+                                  .results = 7};
 }
 
-/* --- the harness ------------------------------------------------------------------------------------------ */
+/* --- harness --- */
 
 struct http_harness {
     void *zmq, *control, *control_in, *requests, *replies, *events;
@@ -167,7 +172,7 @@ struct http_harness {
     struct mf_readers *readers;
     struct mf_http *http;
     pthread_t writer;
-    bool stop; /* the writer's */
+    bool stop; /* of the writer thread */
 };
 
 static void publish(struct http_harness *h, char *frames[4])
@@ -186,7 +191,7 @@ static void publish(struct http_harness *h, char *frames[4])
     (void)mf_bus_send_event(h->events, id, batch, frames[1], frames[2]);
 }
 
-/* As many events as frames[2] says, of about 1 KiB, in one transaction: {"i":1,…} and on. */
+/* Stores n events of about 1 KiB, {"i":1,…} to {"i":n,…}, in one transaction, then publishes them. */
 static void publish_burst(struct http_harness *h, const char *batch_text, const char *n_text)
 {
     struct mf_store *s = h->farm.store;
@@ -204,7 +209,7 @@ static void publish_burst(struct http_harness *h, const char *batch_text, const 
                     1);
                 first = i == 1 ? mf_store_last_id(s) : first;
             } else {
-                /* as mf_events_publish does: of those that find no room only the last one has to arrive */
+                /* Like mf_events_publish: of the events that meet a full queue only the last must arrive. */
                 while (mf_bus_send_event(h->events, first + i - 1, batch, "task", body) == -EAGAIN && i == n)
                     (void)zmq_poll(&(zmq_pollitem_t){h->events, 0, ZMQ_POLLOUT, 0}, 1, 10);
             }
@@ -236,13 +241,13 @@ static void take_control(struct http_harness *h)
 static void take_request(struct http_harness *h)
 {
     struct mf_request *r;
-    while (!h->options.no_writer && mf_bus_take(h->requests, &r) > 0) {
+    while (!h->options.no_writer && mf_bus_recv_pointer(h->requests, &r) > 0) {
         ck_assert_int_ge(mf_store_begin(h->farm.store), 0);
         if (mf_request_run(r, &h->farm) < 0)
             mf_store_rollback(h->farm.store);
         else
             ck_assert_int_ge(mf_store_commit(h->farm.store), 0);
-        if (mf_bus_give(h->replies, r) < 0)
+        if (mf_bus_send_pointer(h->replies, r) < 0)
             (void)mf_request_free(r);
     }
 }
@@ -253,7 +258,7 @@ static void open_sockets(struct http_harness *h)
     h->requests = zmq_socket(h->zmq, ZMQ_PULL);
     h->replies = zmq_socket(h->zmq, ZMQ_PUSH);
     h->events = zmq_socket(h->zmq, ZMQ_PUB);
-    ck_assert_int_eq(mf_bus_tells_full(h->events), 0);
+    ck_assert_int_eq(mf_bus_set_no_drop(h->events), 0);
     h->control_in = zmq_socket(h->zmq, ZMQ_PAIR);
     ck_assert_int_eq(zmq_bind(h->requests, MF_BUS_REQUESTS), 0);
     ck_assert_int_eq(zmq_connect(h->replies, MF_BUS_REPLIES), 0);
@@ -277,7 +282,7 @@ static void *writer_main(void *arg)
             take_request(h);
     }
     struct mf_request *r;
-    while (mf_bus_take(h->requests, &r) > 0)
+    while (mf_bus_recv_pointer(h->requests, &r) > 0)
         (void)mf_request_free(r);
     void *sockets[] = {h->requests, h->replies, h->events, h->control_in};
     for (size_t i = 0; i < MF_ARRAY_LEN(sockets); i++)
@@ -329,9 +334,9 @@ int http_harness_port(const struct http_harness *h)
     return mf_http_port(h->http);
 }
 
-const char *http_harness_asked(const struct http_harness *h)
+const char *http_harness_last_request(const struct http_harness *h)
 {
-    return h->farm.asked;
+    return h->farm.last_request;
 }
 
 static void remove_files(const char *path)

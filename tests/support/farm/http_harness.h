@@ -1,5 +1,6 @@
-/* The HTTP side of moefarmd on a store of the test's own: the HTTP thread, readers, and a writer that runs the writer's hops
- * against a farm of cardboard (weak mf_farm_*, so that the real one takes their place where it is linked in). */
+/* The HTTP side of moefarmd on a temporary store: the HTTP thread, readers, and a writer thread that runs
+ * requests against a fake farm. The fake mf_farm_* functions are weak symbols: a test that links the real
+ * farm overrides them. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,18 +12,18 @@
 struct http_harness;
 
 struct http_harness_options {
-    bool fixture; /* fill the store by farm_fixture */
+    bool fixture; /* fill the store with farm_fixture */
     bool second_model;
-    bool no_writer;              /* nobody takes the writer's requests */
-    struct mf_http_options http; /* zmq is filled in */
+    bool no_writer;              /* requests to the writer stay unanswered */
+    struct mf_http_options http; /* the harness fills in zmq */
 };
 
 struct http_harness *http_harness_start(const struct http_harness_options *options);
 void http_harness_stop(struct http_harness *h);
 int http_harness_port(const struct http_harness *h);
-/* Stores an event and publishes it. sql, may be NULL: run in the same transaction. The kind "burst" makes as many
- * events as the body says, with bodies {"i":1,…} of about 1 KiB. */
+/* Stores an event and publishes it. sql (may be NULL) runs in the same transaction. The kind "burst"
+ * publishes as many events as the number in body, with bodies {"i":1,…} of about 1 KiB. */
 void http_harness_event(struct http_harness *h, int64_t batch, const char *kind, const char *body,
                         const char *sql);
-/* What the cardboard farm was last asked for, as one line. Call when the answer has come. */
-const char *http_harness_asked(const struct http_harness *h);
+/* The last request to the fake farm, as one line. Call it after the answer has arrived. */
+const char *http_harness_last_request(const struct http_harness *h);

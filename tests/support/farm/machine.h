@@ -1,19 +1,20 @@
-/* A machine that misbehaves: what tests/support/farm/machine_shim.c, preloaded into a program, does to its files and its clock. The
- * orders lie in a file that the test and the programs map (MOEFARM_MACHINE); they may change at any time. */
+/* Fault injection for files and the clock. Tests preload tests/support/farm/machine_shim.c into a program and
+ * control it through a file that both map (MOEFARM_MACHINE). The settings may change at any time. */
 #pragma once
 
 #include <stdint.h>
 
 struct machine {
-    char folder[128]; /* whose files are watched: what is opened for writing below it */
-    volatile int64_t
-        writes; /* of watched files so far, over all programs; a truncation and a sync count too */
-    volatile int64_t cut_at;  /* power fails at that one; 0: never */
-    volatile int64_t has_cut; /* it has, and the files are what is left */
-    uint64_t seed;            /* of what was on its way to the disk and arrived */
+    char folder[128];         /* files opened for writing below it are watched */
+    volatile int64_t writes;  /* writes, truncations and syncs of watched files so far, in all programs */
+    volatile int64_t cut_at;  /* simulates a power failure at this write; 0: never */
+    volatile int64_t has_cut; /* the power failure has happened and the files hold the disk contents */
+    uint64_t seed;            /* selects the pending writes that reach the disk */
     volatile int64_t write_errno,
-        read_only; /* ENOSPC, say: every watched write fails with it; read_only: EROFS, opening too */
-    volatile int64_t wall_ms; /* added to the clock on the wall; no other clock moves */
+        /* write_errno: every watched write fails with it, for example ENOSPC; read_only: writes and opens
+         * fail with EROFS */
+        read_only;
+    volatile int64_t wall_ms; /* added to the wall clock only */
 };
 
 #ifndef MACHINE_SHIM
@@ -24,7 +25,7 @@ struct machine {
 #    include <sys/mman.h>
 #    include <unistd.h>
 
-/* Orders of a machine that behaves, for programs that are started while it is plugged in. */
+/* Creates settings without faults, for programs started while machine_preload(true) is in effect. */
 static inline struct machine *machine_new(const char *folder)
 {
     char path[] = "/tmp/moefarm-machine.XXXXXX";
@@ -39,7 +40,7 @@ static inline struct machine *machine_new(const char *folder)
     return m;
 }
 
-static inline void machine_plug(bool in)
+static inline void machine_preload(bool in)
 {
     if (in)
         (void)setenv("LD_PRELOAD", MF_BINARY_DIR "/tests/machine_shim.so", 1);
@@ -51,7 +52,7 @@ static inline void machine_free(struct machine *m)
 {
     if (!m)
         return;
-    machine_plug(false);
+    machine_preload(false);
     (void)unlink(getenv("MOEFARM_MACHINE"));
     (void)munmap(m, sizeof(*m));
 }

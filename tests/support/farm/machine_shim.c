@@ -1,10 +1,10 @@
-/* Preloaded into a program by tests (machine.h): a disk that loses and reorders what was not synced when the power fails, a
- * disk that is full or read-only, a clock on the wall that jumps.
+/* Preloaded into a program by tests (machine.h). Simulates a disk that loses and reorders unsynced writes at
+ * a power failure, a full or read-only disk, and a wall clock that jumps.
  *
- * Of each watched file two contents are known: the one that the program sees, in the file itself, and the one on the disk,
- * in memory here: what the last sync had. A write between them is pending. When the power fails, each sector of each
- * pending write has arrived or not, by chance; the file becomes that, and the process dies. A rename is taken to be on the
- * disk at once. What is mapped (SQLite's -shm) is gone. */
+ * Each watched file has two contents: the file itself, as the program sees it, and `disk`, as of the last
+ * sync, in memory. The writes between them are pending. At a power failure each sector of each pending write
+ * is applied to `disk` or lost at random; the file then gets the contents of `disk` and the process dies.
+ * Renames are durable at once. Mapped files (SQLite's -shm) are removed. */
 #define _GNU_SOURCE
 #define MACHINE_SHIM
 #include "support/farm/machine.h"
@@ -33,7 +33,7 @@
 struct pending {
     int64_t at;
     size_t len;
-    char *data; /* NULL: a truncation to `at` */
+    char *data; /* NULL: truncation to `at` */
 };
 
 struct file {
@@ -59,7 +59,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
         real_;                                                             \
     })
 
-__attribute__((constructor)) static void plug_in(void)
+__attribute__((constructor)) static void map_settings(void)
 {
     const char *path = getenv("MOEFARM_MACHINE");
     int fd = path ? REAL(open)(path, O_RDWR | O_CLOEXEC) : -1;
@@ -70,7 +70,7 @@ __attribute__((constructor)) static void plug_in(void)
     orders = at == MAP_FAILED ? NULL : at;
 }
 
-/* ---- the disk ---- */
+/* ---- disk ---- */
 
 static void resize(struct file *f, size_t len)
 {
@@ -98,7 +98,7 @@ static struct file *watch(int fd, const char *path)
             return &files[i];
     }
     if (n_files == FILES_MAX) {
-        static const char text[] = "machine_shim: more files than it can watch\n";
+        static const char text[] = "machine_shim: too many files to watch\n";
         (void)!REAL(write)(2, text, sizeof(text) - 1);
         abort();
     }
@@ -135,7 +135,7 @@ static void settle_by_chance(struct file *f, unsigned arrive)
     }
 }
 
-/* Does not come back. The lock is held, so that no other thread writes any more. */
+/* Does not return. The caller holds the lock, so no other thread can write. */
 static void fail_power(void)
 {
     static const unsigned chances[] = {0, 30, 70, 100};
@@ -203,7 +203,7 @@ static struct file *watched(int fd)
     return orders && fd >= 0 && fd < FDS_MAX ? by_fd[fd] : NULL;
 }
 
-/* 0, or the error that this disk gives now. */
+/* Returns the injected error, or 0. */
 static int refusal(void)
 {
     return orders->read_only ? EROFS : (int)orders->write_errno;
@@ -238,7 +238,7 @@ ssize_t pwrite64(int fd, const void *data, size_t len, off64_t at)
     return write_at(fd, data, len, at);
 }
 
-/* Part by part: the power may fail between two. */
+/* Writes each part separately, so that the power can fail between two parts. */
 static ssize_t write_parts(int fd, const struct iovec *parts, int n, int64_t at)
 {
     ssize_t sum = 0;
@@ -297,7 +297,7 @@ static int sync_file(int fd, bool data_only)
     if (!f)
         return data_only ? REAL(fdatasync)(fd) : REAL(fsync)(fd);
     (void)pthread_mutex_lock(&lock);
-    count(); /* in the middle of a sync */
+    count(); /* a power failure here interrupts the sync */
     settle(f);
     (void)pthread_mutex_unlock(&lock);
     return 0;
@@ -313,7 +313,7 @@ int fdatasync(int fd)
     return sync_file(fd, true);
 }
 
-/* Its inode may be another file's at once. */
+/* Stops watching a removed file: its inode may be reused. */
 static void forget(const char *path)
 {
     for (size_t i = 0; i < n_files; i++) {
@@ -395,7 +395,7 @@ int close(int fd)
     return REAL(close)(fd);
 }
 
-/* ---- the clock on the wall ---- */
+/* ---- wall clock ---- */
 
 int clock_gettime(clockid_t id, struct timespec *ret)
 {

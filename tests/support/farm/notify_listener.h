@@ -1,4 +1,4 @@
-/* The supervisor's end of common/base/notify.h: a socket in the abstract namespace, so that no file is left. */
+/* The supervisor's end of common/base/notify.h: a socket in the abstract namespace, which leaves no file. */
 #pragma once
 
 #include <check.h>
@@ -10,11 +10,11 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
-/* Its descriptor; name becomes what $NOTIFY_SOCKET has to say. */
+/* Returns the descriptor; name receives the value for $NOTIFY_SOCKET. */
 static inline int notify_listen(char name[32])
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    socklen_t len = sizeof(sa_family_t); /* none given: the kernel makes one up */
+    socklen_t len = sizeof(sa_family_t); /* no name: the kernel assigns one */
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(bind(fd, (const struct sockaddr *)&at, len), 0);
@@ -25,8 +25,8 @@ static inline int notify_listen(char name[32])
     return fd;
 }
 
-/* The next message, or "" when none comes in time. Valid until the next call. */
-static inline const char *notify_hear(int fd, int wait_ms)
+/* Returns the next message, or "" on timeout. Valid until the next call. */
+static inline const char *notify_receive(int fd, int wait_ms)
 {
     static char text[256];
     struct pollfd p = {.fd = fd, .events = POLLIN};

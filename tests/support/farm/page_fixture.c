@@ -1,9 +1,10 @@
-/* Serves the fixture's farm on a port until its input ends: for looking at the page, and for the browser test.
+/* Serves the fixture's farm on a port until standard input ends, for viewing the page and for the browser
+ * test.
  *
  * Prints "port N". Each line of input is one of
- *   progress   three more steps of task 10 are measured, and the event says so
- *   finish     the batch ends
- *   hostile    every text that a person or a worker may have written is markup now */
+ *   progress   measures three more steps of task 10 and publishes the event
+ *   finish     ends the batch
+ *   hostile    replaces every text from users and workers by markup */
 #include "support/farm/http_harness.h"
 
 #include <check.h>
@@ -16,7 +17,8 @@
 /* clang-format off */
 static const char hostile[] =
     "UPDATE batch SET " MARKUP(name) ";"
-    "UPDATE worker SET " MARKUP(name) "," MARKUP(host) "," MARKUP(version) "," MARKUP(step) "," MARKUP(sandbox) ";"
+    "UPDATE worker SET " MARKUP(name) "," MARKUP(host) "," MARKUP(version) "," MARKUP(step) ","
+    MARKUP(sandbox) ";"
     "UPDATE device_model SET " MARKUP(name) ";"
     "UPDATE task SET " MARKUP(reason) ";"
     "UPDATE kernel SET " MARKUP(name) ";"

@@ -1,4 +1,5 @@
-/* Routings that sorts are known to go wrong on, each row named for its trap, and a generator for them. */
+/* Routings that break incorrect sorts, each row named after the defect it provokes, and a generator for them.
+ */
 #pragma once
 
 #include <stdint.h>
@@ -7,15 +8,15 @@
 #include "kernels/core/philox.h"
 
 enum route_load {
-    SPREAD,   /* distinct experts, at random */
-    FIRST,    /* all to expert 0 and its neighbours */
-    LAST,     /* all to the last ones */
-    HOT_TWO,  /* two experts get most */
-    SKEWED,   /* as Zipf has it */
-    TWICE,    /* an expert twice in one token */
-    REMOTE,   /* ids that name no expert: -1, E, far beyond */
-    ALL_GONE, /* only such */
-    EXACT,    /* expert e gets B - 1, B, B + 1 or 0 routes in turn; the rest go nowhere */
+    SPREAD,     /* distinct experts, at random */
+    FIRST,      /* all to expert 0 and the following */
+    LAST,       /* all to the last experts */
+    HOT_TWO,    /* two experts get most routes */
+    SKEWED,     /* Zipf distribution */
+    TWICE,      /* one expert twice per token */
+    REMOTE,     /* ids of no local expert: -1, E, far beyond */
+    ALL_REMOTE, /* only ids of no local expert */
+    EXACT,      /* expert e gets B - 1, B, B + 1 or 0 routes; the rest get -1 */
 };
 
 struct route_case {
@@ -27,7 +28,7 @@ struct route_case {
 
 /* clang-format off */
 static const struct route_case route_cases[] = {
-    {"1: no token",                               0,    8, 64,  16, SPREAD},
+    {"1: zero tokens",                               0,    8, 64,  16, SPREAD},
     {"1: one token",                              1,    8, 256, 32, SPREAD},
     {"1: three tokens, a bucket of four",         3,    8, 256, 32, SPREAD},
     {"1: four tokens",                            4,    8, 256, 32, SPREAD},
@@ -42,7 +43,7 @@ static const struct route_case route_cases[] = {
     {"2: Zipf",                                   500,  4, 64,  32, SKEWED},
     {"3: an expert twice in one token",           70,   4, 8,   16, TWICE},
     {"3: -1 and ids beyond E",                    70,   4, 16,  16, REMOTE},
-    {"3: nothing but such ids",                   33,   4, 16,  16, ALL_GONE},
+    {"3: only -1 and ids beyond E",                   33,   4, 16,  16, ALL_REMOTE},
     {"4: counts B - 1, B, B + 1, 0",              90,   8, 32,  16, EXACT},
     {"4: fewer routes than experts (small P)",    2,    8, 128, 64, SPREAD},
     {"4: E = 1",                                  70,   1, 1,   16, SPREAD},
@@ -53,7 +54,7 @@ static const struct route_case route_cases[] = {
     {"4: k = E",                                  17,   8, 8,   16, SPREAD},
     {"4: k = 65",                                 9,    65, 128, 8, SPREAD},
     {"4: blocks of one row",                      31,   4, 16,  1,  SPREAD},
-    {"4: blocks that are no power of two",        31,   4, 16,  7,  SPREAD},
+    {"4: block size not a power of two",        31,   4, 16,  7,  SPREAD},
     {"6: 1023 routes",                            1023, 1, 64,  16, SPREAD},
     {"6: 1024 routes, E = 64",                    128,  8, 64,  16, SPREAD},
     {"6: 1025 routes, E = 65",                    205,  5, 65,  16, SPREAD},
@@ -88,7 +89,7 @@ static inline int64_t route_id(const struct route_case *c, uint64_t seed, int64_
 {
     uint64_t i = (uint64_t)(t * c->topk + j);
     uint32_t E = (uint32_t)c->experts, start = route_random(seed, (uint64_t)t, E);
-    int64_t spread = (start + (uint64_t)j) % E; /* distinct, as k is at most E */
+    int64_t spread = (start + (uint64_t)j) % E; /* distinct, since k is at most E */
     static const int64_t nowhere[] = {-1, -7, 0, 1000000, INT32_MIN, INT32_MAX};
     switch (c->load) {
     case SPREAD:
@@ -106,7 +107,7 @@ static inline int64_t route_id(const struct route_case *c, uint64_t seed, int64_
     case TWICE:
         return j % 2 ? spread : (int64_t)start;
     case REMOTE:
-    case ALL_GONE:
+    case ALL_REMOTE:
         if (c->load == REMOTE && i % 3)
             return spread;
         return i % 6 == 2 ? c->experts : nowhere[i % 6];
@@ -116,7 +117,7 @@ static inline int64_t route_id(const struct route_case *c, uint64_t seed, int64_
     return 0;
 }
 
-/* [tokens, topk] as both widths; the caller frees. */
+/* [tokens, topk] as int32 and int64; the caller frees both. */
 static inline int32_t *route_ids(const struct route_case *c, uint64_t seed, int64_t **ret_wide)
 {
     size_t n = (size_t)(c->tokens * c->topk);
@@ -130,7 +131,7 @@ static inline int32_t *route_ids(const struct route_case *c, uint64_t seed, int6
     return ids;
 }
 
-/* A random case, for properties: sizes on both sides of every threshold. */
+/* A random case for property tests, with sizes on both sides of every threshold. */
 static inline struct route_case route_case_at_random(uint64_t seed)
 {
     static const int32_t experts[] = {1, 2, 8, 33, 64, 65, 128, 257, 384, 512},

@@ -1,4 +1,5 @@
-/* A turn of a runner_pool (worker/agent/runner_pool.h) in a test: its next event, or nothing once something has come or the time is up. */
+/* One iteration of a runner_pool (worker/agent/runner_pool.h) in a test. Returns its next event, or
+ * MF_RUNNER_POOL_NOTHING after waiting for input or until until_ms. */
 #pragma once
 
 #include <poll.h>
@@ -7,11 +8,11 @@
 #include "common/base/clock.h"
 #include "worker/agent/runner_pool.h"
 
-static inline enum mf_runner_pool_event runner_pool_turn(struct mf_runner_pool *c, cJSON **ret,
-                                                         int64_t until_ms)
+static inline enum mf_runner_pool_event runner_pool_iterate(struct mf_runner_pool *c, cJSON **ret,
+                                                            int64_t until_ms)
 {
     struct pollfd fds[MF_RUNNER_POOL_POLLFDS];
-    mf_runner_pool_turn(c);
+    mf_runner_pool_run_once(c);
     enum mf_runner_pool_event event = mf_runner_pool_next(c, ret);
     if (event != MF_RUNNER_POOL_NOTHING)
         return event;

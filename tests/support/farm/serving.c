@@ -24,9 +24,9 @@ const char *serving_device(struct mf_device **ret)
     char why[MF_REASON_MAX];
 
     name = name && *name ? name : "cpu:0";
-    ck_assert_msg(
-        mf_device_open_as(name, &(struct mf_device_opening){.guest = true}, why, sizeof(why), ret) == 0,
-        "%s: %s", name, why);
+    ck_assert_msg(mf_device_open_with(name, &(struct mf_device_open_options){.guest = true}, why, sizeof(why),
+                                      ret) == 0,
+                  "%s: %s", name, why);
     return name;
 }
 
@@ -78,7 +78,7 @@ const char *serving_table(const struct mf_device *device, const struct mf_shape 
 /* ---- pipelines ---- */
 
 struct offers {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be first */
     struct mf_step *steps;
     size_t n, cap;
 };
@@ -103,7 +103,7 @@ const char *serving_pipeline(struct mf_device *device, const struct mf_shape *sh
 {
     static char names[8][MF_PIPELINE_TEXT_MAX];
     static int n_names;
-    struct offers o = {.offer = {take, mf_offer_unheard}};
+    struct offers o = {.offer = {take, mf_offer_ignore_rejection}};
     struct mf_path_problem p = {.ops = mf_layer_ops(shape), .format = MF_FORMAT_BF16, .gap_us = 1, .keep = 1};
     char *text = names[n_names++ % (int)MF_ARRAY_LEN(names)];
     struct mf_path_step *steps;
@@ -226,10 +226,10 @@ void serving_poison(const struct serving *s)
     free(y);
 }
 
-/* Rows differ by the rounding of bf16, and of what quantises h on its way. */
+/* Maximum relative error of a row: rounding to bf16 and quantisation of h. */
 #define APART 0.03
 
-bool serving_right(const struct serving *s, int64_t tokens)
+bool serving_matches(const struct serving *s, int64_t tokens)
 {
     const size_t H = (size_t)s->shape.model_dim;
     uint16_t *y = malloc(x_bytes(s));

@@ -1,4 +1,4 @@
-/* A shape's layer as libfmoe takes it. */
+/* Converts a shape to the layer model of libfmoe. */
 #pragma once
 
 #include "common/moe/shape.h"

@@ -11,7 +11,7 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-#define NOTE_METADATA 32 /* NT_AMDGPU_METADATA, of "AMDGPU" */
+#define NOTE_METADATA 32 /* NT_AMDGPU_METADATA, owner "AMDGPU" */
 #define DEPTH_MAX     16
 #define KEY_MAX       64
 
@@ -43,7 +43,7 @@ static uint64_t take_number(struct bytes *b, int bytes)
 
 static struct item take_item(struct bytes *b)
 {
-    /* first byte: from, to, kind; bits of n in it, bytes of n behind it */
+    /* range of the first byte; mask of n within it; number of bytes of n after it */
     static const struct {
         uint8_t from, to, mask, bytes;
         enum item_kind kind;
@@ -78,7 +78,7 @@ static struct item take_item(struct bytes *b)
     return bad;
 }
 
-/* ---- the metadata's kernels ---- */
+/* ---- kernels in the metadata ---- */
 
 static const struct {
     const char *key;
@@ -111,8 +111,8 @@ static void note(struct amd_kernel *k, const struct item *key, const struct item
     }
 }
 
-/* Walks over one item, or over the kernels in it: every map that is an entry of "amdhsa.kernels" is one. -> 0, or 1 where
- * the named kernel was found. */
+/* Walks over one item and its children. Each map in the array "amdhsa.kernels" is a kernel. Returns 1 if the
+ * named kernel was found, 0 if not, -EINVAL on malformed data. */
 static int walk(struct bytes *b, const char *name, int depth, bool is_kernel, struct amd_kernel *ret)
 {
     struct amd_kernel own = {.name = ""};
@@ -157,11 +157,12 @@ static int find_kernel(struct bytes notes, const char *name, struct amd_kernel *
     return -EINVAL;
 }
 
-/* ---- the code ---- */
+/* ---- code ---- */
 
 const char *const amd_matrix_names[N_AMD_MATRIX] = {"bf16", "f16", "fp8", "int8"};
 
-/* The high half of an instruction's first word: VOP3P's 110100111, and the operation (CDNA 2 and CDNA 3 ISA, VOP3P-MAI). */
+/* High half of the first instruction word: VOP3P's 110100111 and the opcode (CDNA 2 and CDNA 3 ISA,
+ * VOP3P-MAI). */
 static const struct {
     uint16_t high;
     enum amd_matrix matrix;
@@ -182,7 +183,7 @@ static void count_matrix(struct bytes code, struct amd_kernel *ret)
     }
 }
 
-/* ---- the file ---- */
+/* ---- file ---- */
 
 static uint8_t *read_file(const char *path, size_t *ret_n)
 {

@@ -1,5 +1,6 @@
-/* What a code object for AMD says of its kernel: the metadata note that compilers leave (LLVM, AMDGPUUsage, code object
- * metadata V3 to V5: a map in MessagePack), and which matrix instructions lie in its code. */
+/* Reads the metadata of a kernel from an AMD code object: the metadata note that compilers write (LLVM,
+ * AMDGPUUsage, code object metadata V3 to V5: a map in MessagePack), and the matrix instructions in its code.
+ */
 #pragma once
 
 #include <stdint.h>
@@ -9,13 +10,13 @@ extern const char *const amd_matrix_names[N_AMD_MATRIX];
 
 struct amd_kernel {
     char name[32];
-    int vgprs, agprs, sgprs; /* agprs are among vgprs on gfx90a and later */
+    int vgprs, agprs, sgprs; /* agprs are included in vgprs on gfx90a and later */
     int vgpr_spills, sgpr_spills;
-    int lds, scratch; /* bytes that the kernel declares itself */
+    int lds, scratch; /* bytes declared by the kernel */
     int threads, wave;
-    int matrix[N_AMD_MATRIX]; /* of the whole object's code */
+    int matrix[N_AMD_MATRIX]; /* in the code of the whole object */
 };
 
-/* The kernel of that name in the code object at path. 0; -ENOENT: it has none such; -EINVAL: no such file, or no code object
- * with metadata. */
+/* Reads the named kernel of the code object at path. Returns 0; -ENOENT: no such kernel; -EINVAL: unreadable
+ * file, or not a code object with metadata. */
 int amd_object_read(const char *path, const char *name, struct amd_kernel *ret);

@@ -4,13 +4,13 @@
 
 #include "kernels/core/philox.h"
 
-#define ATTEMPTS 40 /* rows drawn for a pair before all are gone through */
+#define ATTEMPTS 40 /* random rows tried per pair before an exhaustive search */
 
 struct work {
     const struct covering *c;
     uint64_t seed, drawn;
     bool covered[COVERING_FACTORS][COVERING_VALUES][COVERING_FACTORS]
-                [COVERING_VALUES]; /* first factor lower */
+                [COVERING_VALUES]; /* lower factor first */
 };
 
 static int draw(struct work *w, int below)
@@ -23,7 +23,7 @@ static bool *pair_of(struct work *w, int f, int v, int g, int u)
     return f < g ? &w->covered[f][v][g][u] : &w->covered[g][u][f][v];
 }
 
-/* Missing pairs that value v of factor f brings to a row. */
+/* Returns the number of missing pairs that value v of factor f adds to a row. */
 static int gain(struct work *w, const int *row, int f, int v)
 {
     int n = 0;
@@ -33,7 +33,7 @@ static int gain(struct work *w, const int *row, int f, int v)
     return n;
 }
 
-/* The best legal value of factor f, ties drawn; false: none is legal. */
+/* Chooses the best legal value of factor f, at random among equals; returns false if none is legal. */
 static bool choose(struct work *w, int *row, int f)
 {
     int best = -1, best_gain = -1, ties = 0;
@@ -73,7 +73,7 @@ static bool row_around(struct work *w, int f, int v, int g, int u, int *row)
     return true;
 }
 
-/* The first legal row of all that the chosen factors leave. */
+/* Finds the first legal row with the chosen factors, exhaustively. */
 static bool first_row(const struct work *w, int *row)
 {
     int f = 0;

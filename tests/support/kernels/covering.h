@@ -1,6 +1,6 @@
-/* A covering set: rows of values for several factors that between them hold every pair of values of any two factors
- * which some legal row holds. Greedy: each row starts from a pair that is still missing and takes, factor by factor in
- * random order, the value that brings the most missing pairs. */
+/* Pairwise covering sets: rows of values for several factors that contain every pair of values of any two
+ * factors that some legal row contains. Greedy: each row starts from a missing pair and takes, factor by
+ * factor in random order, the value that adds the most missing pairs. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +13,8 @@
 struct covering {
     int n_factors;
     int n_values[COVERING_FACTORS]; /* of each factor */
-    /* May such a row be? Factors that are not chosen yet are -1: false only when no choice of theirs makes it legal. */
+    /* Returns whether a row is legal. Values not chosen yet are -1: false only if no choice of them makes the
+     * row legal. */
     bool (*legal)(const int *row);
 };
 
@@ -25,11 +26,10 @@ struct covering_pair {
 struct covering_set {
     int (*rows)[COVERING_FACTORS];
     int n, cap;
-    struct covering_pair
-        *impossible; /* no legal row holds them: every row was searched for each; may be NULL */
-    int n_impossible, cap_impossible; /* n may be above cap, where the rest is left out */
+    struct covering_pair *impossible; /* pairs in no legal row, found by exhaustive search; may be NULL */
+    int n_impossible, cap_impossible; /* n_impossible may exceed the capacity; the excess is not stored */
 };
 
-/* Adds rows to those of the set, until these hold every pair that some legal row holds or cap is reached, and says anew
- * which pairs are left. The same seed gives the same. */
+/* Adds rows to the set until they contain every pair of some legal row, or the capacity is reached. Replaces
+ * the list of impossible pairs. Deterministic for a seed. */
 void covering_add(const struct covering *c, uint64_t seed, struct covering_set *set);

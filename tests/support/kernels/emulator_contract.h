@@ -1,6 +1,7 @@
-/* The loop that the check_emulator_*.c of flavours share: the contract of every family on the emulator, one step of each set of
- * ops and tensor that its steps cover and give, for a small grid of shapes. Lanes run in three orders; what comes out is held against the
- * reference, and a second run, in another order, has to give the same bits. */
+/* The loop shared by the check_emulator_*.c: the contract of every family on the emulator. It checks one step
+ * per set of covered ops and given tensor, for a small grid of shapes. The emulator runs the lanes in three
+ * orders. Outputs are compared with the reference, and a second run in another order must give the same bits.
+ */
 #pragma once
 
 #include <errno.h>
@@ -8,14 +9,16 @@
 #include <stdio.h>
 
 #include "common/base/cleanup.h"
-#include "common/moe/shape_form.h"
+#include "common/moe/shape_internal.h"
 #include "emulator/device_emulated.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
-#define CORES 3
+#define CORES       3
+#define DRAWN_EVERY 6 /* mf_draw.h */
 
-/* What a flavour's kernels know, and which rows it runs: those that leave `first` when divided by `every`. */
+/* A kernel flavour, and the rows it runs: those with index % every == first. */
 struct emulated {
     const char *gfx;
     struct contract_format format;
@@ -25,13 +28,14 @@ struct emulated {
 struct row {
     struct contract_case layer;
     const char *families[3];
-    const char *form; /* the shape's */
+    const char *form; /* form of the shape */
     bool gate_only;   /* use_g1u1 = 0 */
 };
 
-/* The least widths, and those that are no multiple of a tile; experts without tokens, and few with all; so many ids that a
- * wave of the sort has several rounds of them; ranks that have some of the experts, or next to none; biases beside a routing
- * weight of each stage; gate and up by all their ways to lie. */
+/* The rows cover: minimum widths, and widths that are not multiples of a tile; experts without tokens, and
+ * few experts with all tokens; enough ids for several iterations of a wave of the sort; expert-parallel ranks
+ * with some or almost none of the experts; biases together with a routing weight in each stage; all gate and
+ * up layouts. */
 /* clang-format off */
 static const struct row rows[] = {
     /* T    H     I    E  k */
@@ -40,7 +44,8 @@ static const struct row rows[] = {
     {{ 17, 256,  384, 33, 4, MF_ACT_SILU,       false}, {"tile", "move"}, "", false},
     {{ 65, 272,  256,  4, 2, MF_ACT_GELU_TANH,  false}, {"tile"}, "b2+gate_up:tiled", false},
     {{300,  64,   32, 33, 8, MF_ACT_SILU,       false}, {"move"}, "", false},
-    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"}, "limit:0.75+gate_up:tiled+ep:1/9", false},
+    {{  5, 256,  128,  4, 3, MF_ACT_SILU,       false}, {"one", "tile", "move"},
+     "limit:0.75+gate_up:tiled+ep:1/9", false},
     {{300,  64,   32, 33, 8, MF_ACT_SILU,       true},  {"move"}, "ep:199/232", false},
     {{ 18, 272,  128,  4, 2, MF_ACT_SITUV2,     true},  {"tile"}, "b1", false},
     {{ 18, 272,  384,  4, 2, MF_ACT_GELU,       true},  {"tile"}, "b1", true},
@@ -48,10 +53,10 @@ static const struct row rows[] = {
 };
 /* clang-format on */
 
-static const struct contract_guard guard = {mf_device_emulated_know, mf_device_emulated_why};
+static const struct contract_guard guard = {mf_device_emulated_allow, mf_device_emulated_why};
 
-/* A row's families for the flavour: its own of two stages; only bf16 and 8-bit floats have `one`, and what has neither is not
- * run again for the others. */
+/* Families of a row for the flavour, its own two-stage family included. Only bf16 and the 8-bit floats run
+ * `one`. Returns 0 for a row that would repeat what another flavour runs. */
 static inline size_t emulated_families(const struct row *row, const struct emulated *flavour,
                                        const char *ret[MF_ARRAY_LEN(row->families)])
 {
@@ -68,14 +73,14 @@ static inline size_t emulated_families(const struct row *row, const struct emula
     return narrow && !staged ? 0 : n;
 }
 
-/* Rows of some tokens have wild ones among them, where no scale is drawn from all rows. */
+/* Rows with few tokens contain extreme ones, unless one scale is derived from all rows. */
 static inline bool is_wild(const struct row *row, const struct emulated *flavour)
 {
     return row->layer.token >= CONTRACT_WILD_TOKENS && row->layer.token < 64 &&
            flavour->format.q_type != MF_QTYPE_PER_TENSOR && flavour->format.q_type != MF_QTYPE_PER_1X16;
 }
 
-/* Of this run; said, so that it can be asked for again. */
+/* Seed of the data and of the order of lanes. */
 static uint64_t emulated_seed;
 
 static inline void emulate(const struct emulated *flavours, size_t n, int i)
@@ -93,30 +98,29 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i)
                                .guard = &guard,
                                .wild = is_wild(row, flavour)};
 
-    if ((size_t)i / n % flavour->every != flavour->first || run.n_families == 0)
+    if ((size_t)i / n % flavour->every != flavour->first || run.n_families == 0 || !mf_draw(i, DRAWN_EVERY))
         return;
     ck_assert_int_eq(mf_shape_form_parse(row->form, &s), 0);
     s.use_g1u1 = !row->gate_only;
     if (strcmp(flavour->format.family, "tile") != 0)
         s.model_dim += s.model_dim % 32; /* weights are copied by 32 */
     if (flavour->format.q_type == MF_QTYPE_PER_1X128)
-        s.gate_up = MF_GATE_UP_ANY; /* scales are of several rows of one of them */
+        s.gate_up = MF_GATE_UP_ANY; /* each scale covers several rows of gate, or of up */
     ck_assert_int_eq(mf_device_emulated_open(flavour->gfx, CORES, emulated_seed, &run.device), 0);
     ck_assert_int_ge(contract_check_some(&run), (int)run.n_families);
     (void)mf_device_close(run.device);
 }
 
-/* The whole of a check_emulator_*.c: its test for each of n rows, and another one for each of n_more (NULL: none). */
+/* The main function of a check_emulator_*.c: runs its test for each of n rows, and another test n_more times
+ * (NULL: none). */
 static inline int emulated_main(const char *name, const TTest *test, size_t n, const TTest *more,
                                 size_t n_more)
 {
-    const char *asked = getenv("MOEFARM_TEST_SEED");
     Suite *suite = suite_create(name);
     TCase *contract = tcase_create("contract");
 
-    emulated_seed = asked ? strtoull(asked, NULL, 10) : 20261121;
-    printf("seed %" PRIu64 " (MOEFARM_TEST_SEED)\n", emulated_seed);
-    (void)fflush(stdout);
+    mf_draw_start();
+    emulated_seed = mf_draw_state.seed;
     tcase_set_timeout(contract, 300);
     tcase_add_loop_test(contract, test, 0, (int)n);
     if (more)

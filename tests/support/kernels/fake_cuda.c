@@ -1,7 +1,16 @@
-/* A libcuda.so.1 of cardboard, for tests of what talks to it: so many devices as FAKE_CUDA_DEVICES says, each with a UUID of
- * FAKE_CUDA_UUID's number plus its ordinal, memory that is the host's, launches that do nothing and samples of a
- * millisecond. FAKE_CUDA_CRASH: dies when it is opened. FAKE_CUDA_HALVES: the one kernel that does something is mf_add_cycles
- * (kernels/gpu/src/measure.hip), on a last cache of two halves. It has the calls of kernels/gpu/host/hip_calls_nvidia.h and no others. */
+/* A fake libcuda.so.1 for tests. It provides only the calls of kernels/gpu/host/hip_calls_nvidia.h. Device
+ * memory is host memory, launches do nothing, and every timed interval is one millisecond. Environment
+ * variables:
+ *
+ *   FAKE_CUDA_DEVICES         number of devices (default: 1)
+ *   FAKE_CUDA_UUID            last byte of the first device's UUID; each device adds its ordinal (default: 1)
+ *   FAKE_CUDA_MAJOR           major compute capability (default: 9)
+ *   FAKE_CUDA_REGISTERS       registers per thread of every kernel (default: 96)
+ *   FAKE_CUDA_SPILLS          bytes of local memory per thread of every kernel (default: 0)
+ *   FAKE_CUDA_CRASH           abort in cuInit
+ *   FAKE_CUDA_L2_PARTITIONS   simulate an L2 cache of two partitions in mf_add_cycles
+ *                             (kernels/gpu/src/measure.hip), the only kernel with an effect
+ *   FAKE_CUDA_BUSY            launches of mf_add_cycles that skip the last SM (default: 0) */
 #include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +20,7 @@
 
 #define CALL __attribute__((visibility("default"))) CUresult CUDAAPI
 
-#define REGISTERS_OF_UNIT 65536
+#define REGISTERS_PER_SM 65536
 
 static int number(const char *name, int otherwise)
 {
@@ -47,7 +56,7 @@ CALL cuDeviceGet(CUdevice *ret, int ordinal)
 CALL cuDeviceGetName(char *name, int len, CUdevice device)
 {
     (void)device;
-    strncpy(name, "Cardboard H200", (size_t)len);
+    strncpy(name, "Fake H200", (size_t)len);
     return CUDA_SUCCESS;
 }
 
@@ -99,13 +108,13 @@ CALL cuDriverGetVersion(int *ret)
 
 CALL cuGetErrorString(CUresult error, const char **ret)
 {
-    *ret = error == CUDA_SUCCESS ? "no error" : "an error of cardboard";
+    *ret = error == CUDA_SUCCESS ? "no error" : "fake error";
     return CUDA_SUCCESS;
 }
 
-static int thing; /* what every handle points to, */
-static int adds, tiles, pairs, codes, fills,
-    forgets; /* but those of mf_add_cycles, mf_tile_hopper, mf_pair, mf_wash_code, mf_wash_fill and mf_wash_forget */
+static int thing; /* target of all handles */
+/* Functions of mf_add_cycles, mf_tile_hopper, mf_pair, mf_evict_code, mf_evict_fill and mf_evict_discard. */
+static int add_cycles_fn, tile_fn, pair_fn, evict_code_fn, evict_fill_fn, evict_discard_fn;
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
@@ -140,7 +149,7 @@ CALL cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-/* Large memory is left as it comes: nobody here reads it, and touching gigabytes takes time. */
+/* Leaves large memory uninitialised: it is never read, and writing gigabytes takes time. */
 CALL cuMemsetD8(CUdeviceptr at, unsigned char value, size_t n)
 {
     if (n < (1u << 20))
@@ -258,13 +267,13 @@ CALL cuModuleUnload(CUmodule module)
 CALL cuModuleGetFunction(CUfunction *ret, CUmodule module, const char *name)
 {
     (void)module;
-    *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0    ? &adds
-                                : strcmp(name, "mf_tile_hopper") == 0 ? &tiles
-                                : strcmp(name, "mf_pair") == 0        ? &pairs
-                                : strcmp(name, "mf_wash_code") == 0   ? &codes
-                                : strcmp(name, "mf_wash_fill") == 0   ? &fills
-                                : strcmp(name, "mf_wash_forget") == 0 ? &forgets
-                                                                      : &thing);
+    *ret = (CUfunction)(void *)(strcmp(name, "mf_add_cycles") == 0      ? &add_cycles_fn
+                                : strcmp(name, "mf_tile_hopper") == 0   ? &tile_fn
+                                : strcmp(name, "mf_pair") == 0          ? &pair_fn
+                                : strcmp(name, "mf_evict_code") == 0    ? &evict_code_fn
+                                : strcmp(name, "mf_evict_fill") == 0    ? &evict_fill_fn
+                                : strcmp(name, "mf_evict_discard") == 0 ? &evict_discard_fn
+                                                                        : &thing);
     return CUDA_SUCCESS;
 }
 
@@ -288,24 +297,24 @@ CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int blo
     int registers = number("FAKE_CUDA_REGISTERS", 96);
 
     (void)f, (void)shared;
-    *ret = REGISTERS_OF_UNIT / (registers * block);
+    *ret = REGISTERS_PER_SM / (registers * block);
     return CUDA_SUCCESS;
 }
 
-/* Launches so far that were not to wait for the one before. */
-__attribute__((visibility("default"))) int fake_cuda_early;
-/* The last arguments of mf_tile_hopper, and of mf_pair. */
+/* Number of launches with programmatic stream serialization. */
+__attribute__((visibility("default"))) int fake_cuda_serialized;
+/* Arguments of the last launch of mf_tile_hopper and of mf_pair. */
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
 __attribute__((visibility("default"))) struct mf_hip_pair_args fake_cuda_pair_args;
-/* What the last cache was washed with; forgotten: behind what filled it, never before. */
-__attribute__((visibility("default"))) struct mf_hip_wash_args fake_cuda_filled, fake_cuda_forgotten;
-/* The last tensor of weights that a map was made of. */
+/* Arguments of the last kernels that evicted the L2 cache. discarded: set only after filled. */
+__attribute__((visibility("default"))) struct mf_hip_evict_args fake_cuda_filled, fake_cuda_discarded;
+/* The last 5-dimensional tensor map. */
 __attribute__((visibility("default"))) struct fake_cuda_tensor fake_cuda_tensor;
-/* Units that then run code of nobody's. */
-__attribute__((visibility("default"))) unsigned fake_cuda_code_units;
+/* Grid size of the last mf_evict_code launched after mf_evict_discard. */
+__attribute__((visibility("default"))) unsigned fake_cuda_code_blocks;
 
-/* Of each unit to each line. Pairs of units are in turn of either half; of three lines two are of the second. FAKE_CUDA_BUSY: so many
- * launches run nothing on the last unit. */
+/* Writes the latency of each line from each SM. SMs alternate between the partitions in pairs; two of three
+ * lines are in the second. In the first FAKE_CUDA_BUSY launches the last SM runs nothing. */
 static void add_cycles(unsigned units, const struct mf_hip_add_cycles_args *a)
 {
     static int busy;
@@ -323,21 +332,22 @@ static void add_cycles(unsigned units, const struct mf_hip_add_cycles_args *a)
 CALL cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
     (void)extra;
-    if (f == (CUfunction)(void *)&adds && number("FAKE_CUDA_HALVES", 0))
+    if (f == (CUfunction)(void *)&add_cycles_fn && number("FAKE_CUDA_L2_PARTITIONS", 0))
         add_cycles(config->gridDimX, params[0]);
-    if (f == (CUfunction)(void *)&tiles)
+    if (f == (CUfunction)(void *)&tile_fn)
         memcpy(&fake_cuda_bulk_args, params[0], sizeof(fake_cuda_bulk_args));
-    if (f == (CUfunction)(void *)&pairs)
+    if (f == (CUfunction)(void *)&pair_fn)
         memcpy(&fake_cuda_pair_args, params[0], sizeof(fake_cuda_pair_args));
-    if (f == (CUfunction)(void *)&fills)
+    if (f == (CUfunction)(void *)&evict_fill_fn)
         memcpy(&fake_cuda_filled, params[0], sizeof(fake_cuda_filled));
-    if (f == (CUfunction)(void *)&forgets && fake_cuda_filled.bytes > 0)
-        memcpy(&fake_cuda_forgotten, params[0], sizeof(fake_cuda_forgotten));
-    if (f == (CUfunction)(void *)&codes && fake_cuda_forgotten.bytes > 0)
-        fake_cuda_code_units = config->gridDimX;
+    if (f == (CUfunction)(void *)&evict_discard_fn && fake_cuda_filled.bytes > 0)
+        memcpy(&fake_cuda_discarded, params[0], sizeof(fake_cuda_discarded));
+    if (f == (CUfunction)(void *)&evict_code_fn && fake_cuda_discarded.bytes > 0)
+        fake_cuda_code_blocks = config->gridDimX;
     for (unsigned i = 0; i < config->numAttrs; i++)
-        fake_cuda_early += config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
-                           config->attrs[i].value.programmaticStreamSerializationAllowed;
+        fake_cuda_serialized +=
+            config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+            config->attrs[i].value.programmaticStreamSerializationAllowed;
     return CUDA_SUCCESS;
 }
 

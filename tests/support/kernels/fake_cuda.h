@@ -1,4 +1,4 @@
-/* What the driver of cardboard (fake_cuda.c) remembers of a tensor that a map was made of, as cuTensorMapEncodeTiled was told. */
+/* The arguments of cuTensorMapEncodeTiled that the fake driver (fake_cuda.c) records. */
 #pragma once
 
 #include <stdint.h>
@@ -6,7 +6,7 @@
 struct fake_cuda_tensor {
     unsigned rank;
     uint64_t length[5]; /* elements */
-    uint64_t stride[4]; /* bytes, of all dimensions but the first */
+    uint64_t stride[4]; /* bytes, of all dimensions except the first */
     uint32_t box[5];
-    unsigned ahead; /* bytes that the last cache brings at once */
+    unsigned ahead; /* L2 promotion size in bytes */
 };

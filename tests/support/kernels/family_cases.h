@@ -1,5 +1,5 @@
-/* The loop that the check_family_*.c share: every case and format, once with the machine's best instruction set and
- * once with a lesser one, of which there are two in turn, on one core. */
+/* The loop shared by the check_family_*.c: every case and format, once with the machine's best instruction
+ * set on all cores, and once with a lesser one ("c" or "avx2", alternating) on one core. */
 #pragma once
 
 #include "support/kernels/family_contract.h"
@@ -7,7 +7,8 @@
 
 #include "common/base/cleanup.h"
 
-/* Widths that are no multiple of a panel, a vector, or 128; experts without tokens; one expert with all of them. */
+/* Widths that are not multiples of a panel, a vector, or 128; experts without tokens; one expert with all
+ * tokens. */
 /* clang-format off */
 static const struct contract_case family_cases[] = {
     /* T    H     I    E  k  */
@@ -20,7 +21,7 @@ static const struct contract_case family_cases[] = {
     { 16,  704,  96,  33, 1, MF_ACT_GELU_TANH, true},
     {  1,  200, 136,   8, 8, MF_ACT_SILU,   true},      /* only the row layout fits */
     { 65,  128,  32,  33, 8, MF_ACT_SITUV2, false},
-    {  2, 1536,  64,   8, 1, MF_ACT_GELU,   true},      /* few tiles: K in 2, 3, 4 and 6 parts */
+    {  2, 1536,  64,   8, 1, MF_ACT_GELU,   true},      /* few tiles: split-K into 2, 3, 4 and 6 parts */
 };
 /* clang-format on */
 
@@ -33,13 +34,13 @@ static inline void family_check_loop(const char *family, int i)
     const struct contract_format *f = &contract_formats[rest % CONTRACT_N_FORMATS];
     struct mf_shape s = contract_shape(&family_cases[rest / CONTRACT_N_FORMATS], f);
     bool two_stage = strcmp(family, "tile") == 0 || strcmp(family, "mx") == 0 || strcmp(family, "wint4") == 0;
-    /* the five formats of the first models in every case, the others in every second one */
+    /* the first five formats in every case, the others in every second one */
     bool often =
         rest % CONTRACT_N_FORMATS < 5 || (rest / CONTRACT_N_FORMATS + rest % CONTRACT_N_FORMATS) % 2 == 0;
     if (!often || (two_stage && strcmp(family, f->family) != 0))
         return;
     if (isa)
-        contract_one_core((int)rest);
+        contract_pin_core((int)rest);
     struct mf_device *d = contract_device(isa);
 
     if (!d)
@@ -50,7 +51,7 @@ static inline void family_check_loop(const char *family, int i)
 
 struct refused {
     struct mf_shape shape;
-    const char *rule, *word; /* the sentence has it */
+    const char *rule, *word; /* word: substring of the reason */
 };
 
 #define REFUSED(rule, word, ...)     \
@@ -74,11 +75,16 @@ struct refused {
 _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Woverride-init\"")
 static const struct refused family_refused[] = {
     REFUSED("dtype", "torch.float16", .dtype = MF_DTYPE_FP16),
-    REFUSED("q_dtype", "per_1x32 takes", .q_type = MF_QTYPE_PER_1X32, .q_dtype_a = MF_DTYPE_INT8, .q_dtype_w = MF_DTYPE_FP4X2),
-    REFUSED("q_dtype", "per_Tensor takes", .q_type = MF_QTYPE_PER_TENSOR, .q_dtype_a = MF_DTYPE_FP8_E4M3FN, .q_dtype_w = MF_DTYPE_FP8_E4M3FNUZ),
-    REFUSED("q_dtype", "torch.int8", .q_type = MF_QTYPE_PER_TOKEN, .q_dtype_a = MF_DTYPE_INT8, .q_dtype_w = MF_DTYPE_FP8_E4M3FN),
-    REFUSED("q_dtype", "torch.int4", .q_type = MF_QTYPE_PER_TOKEN, .q_dtype_a = MF_DTYPE_INT4, .q_dtype_w = MF_DTYPE_INT4),
-    REFUSED("q_dtype", "torch.float8_e4m3fn", .q_dtype_a = MF_DTYPE_FP8_E4M3FN, .q_dtype_w = MF_DTYPE_FP8_E4M3FN),
+    REFUSED("q_dtype", "per_1x32 takes", .q_type = MF_QTYPE_PER_1X32,
+            .q_dtype_a = MF_DTYPE_INT8, .q_dtype_w = MF_DTYPE_FP4X2),
+    REFUSED("q_dtype", "per_Tensor takes", .q_type = MF_QTYPE_PER_TENSOR,
+            .q_dtype_a = MF_DTYPE_FP8_E4M3FN, .q_dtype_w = MF_DTYPE_FP8_E4M3FNUZ),
+    REFUSED("q_dtype", "torch.int8", .q_type = MF_QTYPE_PER_TOKEN,
+            .q_dtype_a = MF_DTYPE_INT8, .q_dtype_w = MF_DTYPE_FP8_E4M3FN),
+    REFUSED("q_dtype", "torch.int4", .q_type = MF_QTYPE_PER_TOKEN,
+            .q_dtype_a = MF_DTYPE_INT4, .q_dtype_w = MF_DTYPE_INT4),
+    REFUSED("q_dtype", "torch.float8_e4m3fn",
+            .q_dtype_a = MF_DTYPE_FP8_E4M3FN, .q_dtype_w = MF_DTYPE_FP8_E4M3FN),
     REFUSED("use_g1u1", "96", .use_g1u1 = false),
     REFUSED("packed_id", "16777215", .token = 1 << 24),
 };
@@ -90,10 +96,10 @@ _Pragma("GCC diagnostic pop")
     const struct refused *c = &family_refused[i];
     struct contract_answer a;
 
-    contract_ask(family, &c->shape, 2, &a);
+    contract_enumerate(family, &c->shape, 2, &a);
     for (int stage = 0; stage < MF_STAGE_N_; stage++)
         ck_assert_int_eq(a.steps[stage], 0);
     ck_assert_int_eq(a.rejections, 1);
     ck_assert_str_eq(a.rule, c->rule);
-    ck_assert_msg(strstr(a.reason, c->word) != NULL, "\"%s\" does not say %s", a.reason, c->word);
+    ck_assert_msg(strstr(a.reason, c->word) != NULL, "\"%s\" does not contain %s", a.reason, c->word);
 }

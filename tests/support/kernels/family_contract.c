@@ -22,7 +22,7 @@
 #define GUARD_BYTE 0x5c
 #define CACHE_MAX  64
 
-/* An assertion of check's tells the parent of each success; there are millions here. */
+/* libcheck reports every passed assertion to its parent process; there are millions here. */
 #define MUST(condition, ...)           \
     do {                               \
         if (!(condition))              \
@@ -67,7 +67,7 @@ struct mf_shape contract_shape(const struct contract_case *c, const struct contr
         .q_dtype_w = f->w,
         .q_type = f->q_type,
         .use_g1u1 = true,
-        /* so low that it clamps some of every row */
+        /* low enough to clamp some values of every row */
         .act_limit = c->act == MF_ACT_SILU_STEP || (c->act == MF_ACT_SILU && c->token == 64) ? 0.75f : 0,
         .doweight_stage1 = c->doweight,
         .has_b1 = c->token % 2 == 1 && c->inter_dim != 192,
@@ -82,15 +82,15 @@ struct mf_device *contract_device(const char *isa)
     char why[200];
 
     ck_assert_int_eq(isa ? setenv("MOEFARM_ISA", isa, 1) : unsetenv("MOEFARM_ISA"), 0);
-    ck_assert_int_eq(
-        mf_device_open_as("cpu:0", &(struct mf_device_opening){.known = &unmeasured}, why, sizeof(why), &d),
-        0);
+    ck_assert_int_eq(mf_device_open_with("cpu:0", &(struct mf_device_open_options){.known = &unmeasured}, why,
+                                         sizeof(why), &d),
+                     0);
     if (isa && strncmp(d->info.isa, isa, strlen(isa)) != 0)
         return mf_device_close(d);
     return d;
 }
 
-void contract_one_core(int which)
+void contract_pin_core(int which)
 {
     cpu_set_t all, one;
     int n = 0;
@@ -104,13 +104,13 @@ void contract_one_core(int which)
     ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
 }
 
-/* ---- a layer and its tensor specs ---- */
+/* ---- a layer and its tensors ---- */
 
 struct buffer {
     struct mf_tensor_spec a;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
-    uint8_t *memory[MF_PARTS_MAX]; /* guard, part, guard */
+    uint8_t *memory[MF_PARTS_MAX]; /* guard band, part, guard band */
     struct mf_tensor_ref ref;
 };
 
@@ -120,7 +120,7 @@ struct layer {
     struct row_limits *limits;
     struct buffer cache[CACHE_MAX];
     int n_cache;
-    int64_t broken; /* tokens from here on have something in x that is not finite */
+    int64_t broken; /* tokens from here on have non-finite values in x */
 };
 
 static void buffer_make(struct buffer *b, const struct mf_tensor_spec *a, const struct mf_shape *s)
@@ -166,21 +166,21 @@ static void check_guards(const struct buffer *b, const char *step)
 static bool has_route(const struct mf_layer_data *d, int32_t expert)
 {
     for (int64_t i = 0; i < d->shape.token * d->shape.topk; i++) {
-        if (mf_shape_local(&d->shape, d->ids[i]) == expert)
+        if (mf_shape_local_expert(&d->shape, d->ids[i]) == expert)
             return true;
     }
     return false;
 }
 
-/* An expert's matrix of a decoded weight. */
+/* Returns an expert's matrix of a decoded weight. */
 static uint8_t *matrix_of(const struct buffer *b, const struct mf_shape *s, int32_t expert, size_t *ret_bytes)
 {
     *ret_bytes = (size_t)(mf_part_bytes(&b->parts[0]) / s->expert);
     return (uint8_t *)b->ref.part[0] + (size_t)expert * *ret_bytes;
 }
 
-/* What a decoded weight holds of experts without a route is nobody's. */
-static void poison_idle(const struct buffer *b, const struct mf_layer_data *d)
+/* Poisons the decoded weights of experts without a route: their contents are undefined. */
+static void poison_unrouted(const struct buffer *b, const struct mf_layer_data *d)
 {
     for (int32_t e = 0; e < d->shape.expert; e++) {
         size_t bytes;
@@ -212,7 +212,7 @@ static struct buffer *tensor_spec(struct layer *l, const struct mf_tensor_spec *
         ck_assert_int_eq(
             mf_reference_tensor_spec(&l->data, &l->ref, a, sorted ? &sorted->ref : NULL, &b->ref), 0);
     if (mf_tensor_spec_is_decoded(a))
-        poison_idle(b, &l->data);
+        poison_unrouted(b, &l->data);
     return b;
 }
 
@@ -249,7 +249,7 @@ static float *make_bias(const struct mf_shape *s, enum mf_tensor b)
 static void scale_row(uint16_t *row, size_t n, int by)
 {
     for (size_t i = 0; i < n; i++)
-        row[i] = (uint16_t)(row[i] & 0x7fff ? row[i] + (by << 7) : row[i]); /* exponents of bf16 */
+        row[i] = (uint16_t)(row[i] & 0x7fff ? row[i] + (by << 7) : row[i]); /* adds to the bf16 exponent */
 }
 
 static void run_wild(const struct mf_shape *s, uint16_t *x, float *weights)
@@ -285,7 +285,7 @@ static void layer_make(struct layer *l, const struct mf_shape *s, const struct m
     make_weight(s, MF_TENSOR_W1, &w1);
     make_weight(s, MF_TENSOR_W2, &w2);
     if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FN || s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ) {
-        /* codes that real weights hardly hold: zeros and every subnormal, of both signs where there are two */
+        /* rare fp8 values: zero and every subnormal, of both signs where the format has them */
         for (size_t i = 0; i < H && i < 64; i++) {
             ((uint8_t *)w1.part[0])[i] = (uint8_t)(i % 8);
             ((uint8_t *)w2.part[0])[i] = (uint8_t)(i % 8 ? 0x80 | (i % 8) : 0);
@@ -314,7 +314,7 @@ static void layer_release(struct layer *l)
     }
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
 static void decode_row(const struct layer *l, const struct buffer *b, int64_t row, float *out)
 {
@@ -323,7 +323,7 @@ static void decode_row(const struct layer *l, const struct buffer *b, int64_t ro
                         (size_t)row, (size_t)mf_tensor_spec_cols(&b->a, &l->data.shape), out);
 }
 
-/* A whole row's error against its size, and its worst element's. */
+/* Checks the relative error of a whole row, and of its worst element. */
 static void compare_row(struct layer *l, const struct mf_step *s, const struct buffer *got,
                         const struct buffer *want, int64_t row, int64_t source)
 {
@@ -344,9 +344,10 @@ static void compare_row(struct layer *l, const struct mf_step *s, const struct b
     size = size > 0 ? sqrt(size) : 1;
     error = sqrt(error) / size;
     worst /= size;
-    MUST(error <= limit.norm, "%s: row %lld is off by %g of its size, limit %g", s->name, (long long)row,
+    MUST(error <= limit.norm, "%s: row %lld has a relative error of %g, limit %g", s->name, (long long)row,
          error, limit.norm);
-    MUST(worst <= limit.element, "%s: row %lld has an element off by %g of the row, limit %g", s->name,
+    MUST(worst <= limit.element,
+         "%s: row %lld has an element with an error of %g of the row's norm, limit %g", s->name,
          (long long)row, worst, limit.element);
 }
 
@@ -363,7 +364,7 @@ static void compare_bits(const struct buffer *got, const struct buffer *want, in
          "%s: part %s differs in row %lld", step, got->parts[part].name, (long long)row);
 }
 
-/* Copies, sorts and quantisations have one right answer. */
+/* Copies, sorts and quantisations have exactly one correct result. */
 static bool is_exact(const struct mf_step *s)
 {
     mf_ops exact =
@@ -372,8 +373,9 @@ static bool is_exact(const struct mf_step *s)
     return (s->covers & ~exact) == 0;
 }
 
-/* An order by chance inside an expert: its rows by token and slot, as a stable sort has them. */
-static void bring_into_order(const struct buffer *sorted, int64_t rows, int32_t topk)
+/* Sorts the rows of each expert by token and slot, as a stable sort does: some kernels order them
+ * arbitrarily. */
+static void sort_rows(const struct buffer *sorted, int64_t rows, int32_t topk)
 {
     int32_t *ids = sorted->ref.part[0];
     const int32_t *experts = sorted->ref.part[2];
@@ -396,7 +398,7 @@ static void bring_into_order(const struct buffer *sorted, int64_t rows, int32_t 
     }
 }
 
-/* Whose row r is; id: what sorted order has there. */
+/* Returns the token of row r. id: sorted id of the row. */
 static int64_t token_of(const struct layer *l, const struct mf_tensor_spec *a, int64_t r, int32_t id)
 {
     return a->block ? mf_id_token(id) : strcmp(a->order, "slot") == 0 ? r / l->data.shape.topk : r;
@@ -432,7 +434,7 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
     }
     if (got->a.tensor == MF_TENSOR_SORTED) {
         if (s->reorder_tolerance > 0)
-            bring_into_order(got, rows, l->data.shape.topk);
+            sort_rows(got, rows, l->data.shape.topk);
         for (int part = 0; part < 4; part++) {
             int64_t n = part == 2 ? rows / got->a.block : part == 3 ? 2 : rows;
             for (int64_t r = 0; r < n; r++)
@@ -444,8 +446,8 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
         int32_t id = sorted ? ((const int32_t *)sorted->ref.part[0])[r] : 0;
         if (sorted && mf_id_slot(id) >= l->data.shape.topk)
             continue;
-        if (strcmp(got->a.order, "slot") == 0 && mf_shape_local(&l->data.shape, l->data.ids[r]) < 0)
-            continue; /* nobody's */
+        if (strcmp(got->a.order, "slot") == 0 && mf_shape_local_expert(&l->data.shape, l->data.ids[r]) < 0)
+            continue; /* undefined: the expert is not local */
         if (token_of(l, &got->a, r, id) >= l->broken)
             continue;
         for (int part = 0; is_exact(s) && part < got->n_parts; part++)
@@ -475,7 +477,7 @@ static uint64_t hash_of(const struct buffer *b)
     return h;
 }
 
-static void know_buffer(const struct contract_run *run, const struct buffer *b, bool writable)
+static void register_buffer(const struct contract_run *run, const struct buffer *b, bool writable)
 {
     for (int i = 0; i < b->n_parts; i++) {
         if (mf_part_bytes(&b->parts[i]) > 0)
@@ -483,17 +485,17 @@ static void know_buffer(const struct contract_run *run, const struct buffer *b, 
     }
 }
 
-/* A step may read what it needs and write what it gives and its workspace. */
-static void know_step(const struct contract_run *run, const struct mf_step *s, struct buffer *const *in,
-                      const struct buffer *out, const uint8_t *workspace)
+/* Registers the step's memory: inputs readable, outputs and workspace writable. */
+static void register_step(const struct contract_run *run, const struct mf_step *s, struct buffer *const *in,
+                          const struct buffer *out, const uint8_t *workspace)
 {
     if (!run->guard)
         return;
     run->guard->know(run->device, NULL, 0, false);
     for (int i = 0; i < s->n_needs; i++)
-        know_buffer(run, in[i], false);
+        register_buffer(run, in[i], false);
     for (int i = 0; i < s->n_gives; i++)
-        know_buffer(run, &out[i], true);
+        register_buffer(run, &out[i], true);
     if (s->workspace_bytes > 0)
         run->guard->know(run->device, workspace, s->workspace_bytes, true);
 }
@@ -506,7 +508,7 @@ static struct mf_shape opened_as(const struct contract_run *run)
     return s;
 }
 
-/* Twice on one layer's tensor specs. */
+/* Runs the step twice on one layer's tensors. */
 static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, struct layer *l,
                       const struct mf_family *f, const struct mf_step *s)
 {
@@ -523,9 +525,9 @@ static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, 
     }
     for (int i = 0; i < s->n_gives; i++)
         buffer_make(&out[i], &s->gives[i], &l->data.shape);
-    know_step(run, s, in, out, workspace);
+    register_step(run, s, in, out, workspace);
     for (int time = 0; time < 2; time++) {
-        memset(workspace, time ? 0xff : 0x7f, room); /* NaN of both kinds: it is undefined */
+        memset(workspace, time ? 0xff : 0x7f, room); /* two NaN patterns: the workspace is uninitialised */
         memset(workspace + s->workspace_bytes, GUARD_BYTE, 64);
         for (int i = 0; i < s->n_gives; i++) {
             buffer_poison(&out[i]);
@@ -533,9 +535,9 @@ static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, 
         }
         struct mf_launch launch = {.needs = needs, .gives = gives, .workspace = workspace};
         size_t allocated = run->allocations ? run->allocations() : 0;
-        MUST(f->launch(kernel, &launch) == 0, "%s fails%s%s", s->name, run->guard ? ": " : "",
+        MUST(f->launch(kernel, &launch) == 0, "%s: launch failed%s%s", s->name, run->guard ? ": " : "",
              run->guard ? run->guard->why(run->device) : "");
-        MUST(!run->allocations || run->allocations() == allocated, "%s allocates while it runs", s->name);
+        MUST(!run->allocations || run->allocations() == allocated, "%s: launch allocated memory", s->name);
         for (int i = 0; i < 64; i++)
             MUST(workspace[s->workspace_bytes + (size_t)i] == GUARD_BYTE, "%s wrote beyond its workspace",
                  s->name);
@@ -565,16 +567,16 @@ static void check_step(const struct contract_run *run, struct layer *l, const st
     const struct mf_shape opened = opened_as(run);
     struct mf_kernel *kernel;
 
-    MUST(f->open(f, run->device, &opened, s->name, &kernel) == 0, "%s does not open", s->name);
+    MUST(f->open(f, run->device, &opened, s->name, &kernel) == 0, "%s: open failed", s->name);
     if (run->bucket > 0) {
-        MUST(f->set_token_count, "%s serves one token count only", f->name);
+        MUST(f->set_token_count, "%s has no set_token_count", f->name);
         f->set_token_count(kernel, l->data.shape.token);
     }
     run_twice(run, kernel, l, f, s);
     kernel = f->close(kernel);
 }
 
-/* ---- enumerating ---- */
+/* ---- enumeration ---- */
 
 struct collect {
     struct mf_offer offer;
@@ -620,7 +622,8 @@ __attribute__((format(printf, 5, 6))) static int take_rejection(struct mf_offer 
     return 0;
 }
 
-void contract_ask(const char *family, const struct mf_shape *shape, int cores, struct contract_answer *ret)
+void contract_enumerate(const char *family, const struct mf_shape *shape, int cores,
+                        struct contract_answer *ret)
 {
     struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v3", .cu_num = cores}, .cores = cores};
     struct collect c = {.offer = {take_step, take_rejection}};
@@ -630,14 +633,14 @@ void contract_ask(const char *family, const struct mf_shape *shape, int cores, s
     *ret = c.answer;
 }
 
-/* Keeps the steps that the run is to check. */
+/* Keeps the steps that the run checks. */
 static void choose(const struct contract_run *run, struct collect *c)
 {
     size_t kept = 0;
     _cleanup_(mf_freep) bool *keep = must_alloc(c->n + 1, sizeof(*keep));
 
     for (size_t i = 0; i < c->n; i++) {
-        size_t alike = 0, rank = 0; /* steps that it is chosen among, and those before it */
+        size_t alike = 0, rank = 0; /* comparable steps, and those with a lower index */
         for (size_t j = 0; j < c->n; j++) {
             bool is_alike = !run->of_each || (c->steps[j].covers == c->steps[i].covers &&
                                               c->steps[j].gives[0].tensor == c->steps[i].gives[0].tensor);
@@ -654,7 +657,7 @@ static void choose(const struct contract_run *run, struct collect *c)
     c->n = kept;
 }
 
-/* Kernels that are compiled when they are wanted: all at once, instead of one by one as they are opened. */
+/* Compiles all kernels in one call, rather than one by one in open. */
 static void compile_ahead(const struct contract_run *run, const struct mf_family *f, const struct collect *c)
 {
     if (!f->code || !run->device->ops->compile)
@@ -664,11 +667,11 @@ static void compile_ahead(const struct contract_run *run, const struct mf_family
     char(*whys)[MF_CODE_WHY_MAX] = must_alloc(c->n + 1, sizeof(*whys));
     const struct mf_shape opened = opened_as(run);
     for (size_t i = 0; i < c->n; i++)
-        MUST(f->code(&run->device->info, &opened, c->steps[i].name, &codes[i]) == 0, "%s has no code",
+        MUST(f->code(&run->device->info, &opened, c->steps[i].name, &codes[i]) == 0, "%s: code failed",
              c->steps[i].name);
     (void)run->device->ops->compile(run->device, codes, c->n, paths, whys);
     for (size_t i = 0; i < c->n; i++)
-        MUST(*paths[i], "%s does not compile: %s", c->steps[i].name, whys[i]);
+        MUST(*paths[i], "%s: compilation failed: %s", c->steps[i].name, whys[i]);
     free(codes);
     free(paths);
     free(whys);
@@ -718,11 +721,11 @@ int contract_replay(struct mf_device *device, const char *family, const struct m
                     contract_counter allocations)
 {
     struct mf_routing balanced = {.kind = MF_ROUTING_BALANCED},
-                      few = {.kind = MF_ROUTING_RECORDED, .n_counts = mf_shape_experts(shape)};
+                      few = {.kind = MF_ROUTING_RECORDED, .n_counts = mf_shape_global_experts(shape)};
     const struct contract_run run = {.device = device, .shape = shape, .allocations = allocations};
     const struct mf_family *f = mf_family_find("cpu", family);
     struct collect c = {.offer = {take_step, take_rejection}};
-    struct layer layers[2]; /* of many small blocks; of few full ones */
+    struct layer layers[2]; /* many small blocks; few full blocks */
 
     for (int32_t i = 0; i < shape->topk; i++)
         few.counts[shape->ep_first + i] = 1;
@@ -732,7 +735,7 @@ int contract_replay(struct mf_device *device, const char *family, const struct m
     for (size_t i = 0; i < 2 * c.n; i++) {
         const struct mf_step *step = &c.steps[i / 2];
         struct mf_kernel *kernel;
-        MUST(f->open(f, device, shape, step->name, &kernel) == 0, "%s does not open", step->name);
+        MUST(f->open(f, device, shape, step->name, &kernel) == 0, "%s: open failed", step->name);
         run_twice(&run, kernel, &layers[i % 2], f, step);
         run_twice(&run, kernel, &layers[1 - i % 2], f, step);
         kernel = f->close(kernel);

@@ -8,19 +8,21 @@
 #include "support/kernels/covering.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-/* Token counts around what blocks hold. 0 is no layer: mf_shape_check() refuses it (test_no_tokens). */
+/* Token counts around block sizes. 0 is not a valid layer: mf_shape_check() rejects it (test_no_tokens). */
 static const int tokens[] = {1, 3, 4, 63, 64, 65, 257};
-/* Widths of models that are no power of two, at ranks of tensor parallelism that make them odd. */
+/* Model widths that are not powers of two, with odd quotients under tensor parallelism. */
 static const int widths[] = {64, 96, 352, 704, 1408, 2880};
 static const int experts[] = {1, 8, 33, 128, 257, 384, 512};
 static const int topks[] = {1, 2, 6, 8, 9};
 static const float limits[] = {0, 1.5f};
-/* All ranks' experts, in times of those that are here and one more; a rank at the end, or from expert 1 on. Of 64 times most
- * tokens have no route that is here, and often none has. */
+/* Expert parallelism: the total number of experts as a multiple of the local ones, plus one; last: the local
+ * experts are the last ones, else they start at expert 1. With a factor of 64 most tokens, often all, have no
+ * local expert. */
 static const struct {
     int all;
     bool last;
@@ -31,7 +33,6 @@ enum factor { TOKEN, MODEL, INTER, EXPERT, TOPK, ACT, LIMIT, WEIGHT, BIAS, SHARE
 
 #define CASES_MAX      600
 #define IMPOSSIBLE_MAX 300
-#define SEED           20
 
 static bool is_legal(const int *row);
 
@@ -45,12 +46,12 @@ static const struct covering covering = {
 
 static struct pairs {
     struct pairs_plan plan;
-    struct pairs_budget budget; /* the one that rows are made for */
+    struct pairs_budget budget; /* budget for which rows are being generated */
     int rows[CASES_MAX][COVERING_FACTORS];
     struct covering_pair impossible[IMPOSSIBLE_MAX];
     struct covering_set set;
     int part, n_parts;
-} pairs; /* check's loop tests take an index only */
+} pairs; /* global: loop tests of libcheck receive only an index */
 
 static struct mf_shape shape_of(const int *row)
 {
@@ -73,19 +74,19 @@ static struct mf_shape shape_of(const int *row)
     return s;
 }
 
-/* What is not chosen yet is as cheap, and allows as much, as any value does. */
+/* Sets factors not chosen yet to their cheapest and most permissive values. */
 static void choose_rest(const int *row, int *full)
 {
     for (int f = 0; f < N_FACTORS; f++)
         full[f] = row[f] >= 0 ? row[f] : 0;
     if (row[LIMIT] < 0)
-        full[LIMIT] = row[ACT] == MF_ACT_SILU_STEP; /* which clamps */
+        full[LIMIT] = row[ACT] == MF_ACT_SILU_STEP; /* SILU_STEP needs a limit */
     if (row[ACT] < 0)
         full[ACT] = row[LIMIT] > 0 ? MF_ACT_SILU : MF_ACT_NO;
     if (row[SHARE] < 0)
-        full[SHARE] = MF_ARRAY_LEN(shares) - 1; /* most experts for topk to be among */
+        full[SHARE] = MF_ARRAY_LEN(shares) - 1; /* most experts, so topk fits */
     if (row[FORMAT] < 0)
-        full[FORMAT] = CONTRACT_N_FORMATS - 1; /* of 4 bits */
+        full[FORMAT] = CONTRACT_N_FORMATS - 1; /* 4-bit format */
 }
 
 static bool is_legal(const int *row)
@@ -109,15 +110,15 @@ static const char *isa_name(const int *row)
     return isas[row[ISA]] ? isas[row[ISA]] : "best";
 }
 
-/* One of the test's cases, counted from 0; another part's are passed over. */
+/* Checks case number `at` if it belongs to this part of the test. */
 static void check_shape(int at, const struct mf_shape *s, const char *isa, const char *two_stage)
 {
     const char *const families[] = {two_stage, "one", "move", "lib"};
 
-    if (at % pairs.n_parts != pairs.part)
+    if (at % pairs.n_parts != pairs.part || !mf_draw(at, pairs.plan.drawn_every))
         return;
     if (at / pairs.n_parts % pairs.plan.all_cores_every != 0)
-        contract_one_core(pairs.part);
+        contract_pin_core(pairs.part);
     struct mf_device *d = contract_device(isa);
     if (!d)
         return;
@@ -140,16 +141,16 @@ START_TEST(test_pairs)
 }
 END_TEST
 
-/* What the widths of the grid cannot hold at once. */
+/* Combinations of widths that the grid does not contain. */
 /* clang-format off */
 static const struct contract_case corners[] = {
     /* T     H     I    E    k  */
     {  1, 2880,  352,   8,   8, MF_ACT_SWIGLU, false},  /* every expert has one row */
-    {  4,   64,   64, 512, 127, MF_ACT_SILU,   false},  /* the most slots of a packed id */
-    {257,   64,   32,   1,   1, MF_ACT_SILU,   true},   /* one expert has all rows, the last block one */
+    {  4,   64,   64, 512, 127, MF_ACT_SILU,   false},  /* maximum slots of a packed id */
+    {257,   64,   32,   1,   1, MF_ACT_SILU,   true},   /* one expert has all rows; its last block has one */
     {  3,   96, 2880,   8,   9 - 1, MF_ACT_GELU, true},
-    { 64,  200,  136,  33,  33, MF_ACT_SILU,   false},  /* only row layouts; topk is all experts */
-    {  4, 1408,   40, 128,   6, MF_ACT_SILU,   false},  /* scales of 32 end in a short group */
+    { 64,  200,  136,  33,  33, MF_ACT_SILU,   false},  /* only row layouts; topk is the number of experts */
+    {  4, 1408,   40, 128,   6, MF_ACT_SILU,   false},  /* the last group of 32-wide scales is short */
 };
 /* clang-format on */
 
@@ -217,7 +218,7 @@ static bool is_impossible(const struct covering_pair *p)
     return false;
 }
 
-/* Counted over the rows: each value of each factor, and each pair of them that is not beyond the budget, is in one. */
+/* Verifies the rows: each value of each factor, and each pair within the budget, is in at least one row. */
 START_TEST(test_all_pairs)
 {
     int n_held = 0, n_values = 0;
@@ -238,16 +239,14 @@ START_TEST(test_all_pairs)
             }
         }
     }
-    printf("%d values of %d factors, %d pairs of them: each in a case; %d pairs are in no shape of that "
-           "budget\n",
-           n_values, N_FACTORS, n_held, pairs.set.n_impossible);
+    printf("%d values of %d factors and %d pairs of them are covered; %d pairs exceed the budget\n", n_values,
+           N_FACTORS, n_held, pairs.set.n_impossible);
 }
 END_TEST
 
 static void make_rows(void)
 {
-    const char *asked = getenv("MOEFARM_TEST_SEED");
-    uint64_t seed = asked ? strtoull(asked, NULL, 10) : SEED;
+    uint64_t seed = mf_draw_state.seed;
     char text[MF_SHAPE_TEXT_MAX], a[64], b[64];
 
     pairs.set = (struct covering_set){.rows = pairs.rows,
@@ -260,7 +259,6 @@ static void make_rows(void)
         printf("weights of at most %lld MiB: %d cases\n", (long long)(pairs.budget.weight_bytes >> 20),
                pairs.set.n);
     }
-    printf("seed %llu (MOEFARM_TEST_SEED)\n", (unsigned long long)seed);
     for (int i = 0; i < pairs.set.n; i++) {
         struct mf_shape s = shape_of(pairs.rows[i]);
         mf_shape_print(&s, text);
@@ -270,7 +268,7 @@ static void make_rows(void)
         const struct covering_pair *p = &pairs.impossible[i];
         print_value(p->f, p->v, a);
         print_value(p->g, p->u, b);
-        printf("beyond the budget: %s with %s\n", a, b);
+        printf("over budget: %s with %s\n", a, b);
     }
     (void)fflush(stdout);
 }
@@ -289,9 +287,10 @@ int pairs_main(const char *name, const struct pairs_plan *plan, int argc, char *
     pairs.plan = *plan;
     pairs.n_parts = 1;
     if (argc > 1 && !parse_part(argv[1])) {
-        (void)fprintf(stderr, "%s: '%s' is no part, as 1/2\n", argv[0], argv[1]);
+        (void)fprintf(stderr, "%s: '%s': expected a part such as 1/2\n", argv[0], argv[1]);
         return EXIT_FAILURE;
     }
+    mf_draw_start();
     make_rows();
     tcase_set_timeout(grid, 300);
     tcase_set_timeout(named, 300);

@@ -1,4 +1,4 @@
-/* The tests' runtimes of AMD (emulator/hip/runtime.h): a folder for each release. */
+/* Selects a fake HIP runtime (emulator/hip/runtime.h) for tests; each release has its own folder. */
 #pragma once
 
 #include <check.h>
@@ -9,7 +9,8 @@
 
 #define HIP_RELEASE_FOLDER MF_BINARY_DIR "/tests/hip%d"
 
-/* For processes that are started. A host's own runtime is not looked for: its names lie there as files that nobody can load. */
+/* For child processes. The folder holds unloadable files with the names of the real libraries, so the host's
+ * own runtime is never found. */
 static inline void hip_release_use(int release)
 {
     char folder[256];
@@ -17,7 +18,8 @@ static inline void hip_release_use(int release)
     ck_assert_int_eq(setenv("LD_LIBRARY_PATH", folder, 1), 0);
 }
 
-/* For this process, too: it begins anew, since the linker looks at its path only then. */
+/* For this process too. Re-executes the process, since the dynamic linker reads LD_LIBRARY_PATH only at
+ * start. */
 static inline void hip_release_enter(int release, char **argv)
 {
     char folder[256];
@@ -30,7 +32,7 @@ static inline void hip_release_enter(int release, char **argv)
     abort();
 }
 
-/* A fault that is to happen to one process, "KIND NAME N". The file goes when it has. */
+/* Plans a fault "KIND NAME N" for one process. The file is removed when the fault happens. */
 static inline void hip_release_plan(const char *path, const char *fault)
 {
     FILE *f = fopen(path, "we");

@@ -1,4 +1,4 @@
-/* The calls of a family that never has a step to open: what its test is about happens before. */
+/* Stub calls for test families that offer no steps. */
 #pragma once
 
 #include <errno.h>

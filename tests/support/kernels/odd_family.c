@@ -1,4 +1,4 @@
-/* Shared objects that are wrong in one way each, chosen by ODD. */
+/* Defective shared objects; ODD selects the defect. */
 #include "kernels/core/family.h"
 #include "support/kernels/no_candidates.h"
 

@@ -1,4 +1,4 @@
-/* A GPU module as another build's: of the same calls, with other kernels. */
+/* A GPU module of another build: the same interface, but another kernel digest. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -238,8 +238,9 @@ static float dot(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* The faults that lie in a row's values. row is the index of the row that is spoilt; last the row of the last token. */
-static bool spoil(struct mf_kernel *k, bool victim, bool last, int32_t expert, float *row, size_t n)
+/* Applies faults in the values of a row. victim: the row to corrupt; last: the row of the last token. Returns
+ * false if the row must not be written. */
+static bool apply_fault(struct mf_kernel *k, bool victim, bool last, int32_t expert, float *row, size_t n)
 {
     switch (k->fault) {
     case PLANTED_NAN:
@@ -283,9 +284,9 @@ static bool spoil(struct mf_kernel *k, bool victim, bool last, int32_t expert, f
     return true;
 }
 
-/* The faults that lie in memory: done after the row was written. */
-static void spoil_memory(struct mf_kernel *k, const struct mf_tensor_spec *a, const struct mf_tensor_ref *t,
-                         int64_t p, size_t n, int64_t rows)
+/* Applies faults in memory, after the rows are written. */
+static void apply_memory_fault(struct mf_kernel *k, const struct mf_tensor_spec *a,
+                               const struct mf_tensor_ref *t, int64_t p, size_t n, int64_t rows)
 {
     size_t bytes = a->format == MF_FORMAT_F32 ? 4 : a->format == MF_FORMAT_BF16 ? 2 : 1;
     uint8_t *at = t->part[0];
@@ -297,7 +298,7 @@ static void spoil_memory(struct mf_kernel *k, const struct mf_tensor_spec *a, co
         at[-1] = 0x22;
 }
 
-/* b1 may be NULL; late: behind the activation. */
+/* b1 may be NULL. late: adds it after the activation. */
 static void gate_up(const struct mf_shape *s, const float *g, float weight, const float *b1, bool late,
                     bool swapped, float *h)
 {
@@ -312,7 +313,8 @@ static void gate_up(const struct mf_shape *s, const float *g, float weight, cons
     }
 }
 
-/* z of a row from its sums: b2 before the routing weight, which is 1 behind a stage 1 that has applied it. */
+/* Computes z of a row from its sums: adds b2 before the routing weight. The weight is 1 if stage 1 applied
+ * it. */
 static void weigh(const struct mf_kernel *k, const float *sums, float weight, const float *b2, float *z)
 {
     bool late = k->fault == PLANTED_BIAS_LATE;
@@ -322,7 +324,7 @@ static void weigh(const struct mf_kernel *k, const float *sums, float weight, co
     }
 }
 
-/* Rows of sorted order, one by one: id, expert, weight. */
+/* Processes rows in sorted order, one by one: id, expert, weight. */
 static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
 {
     const struct mf_shape *s = &k->shape;
@@ -373,11 +375,11 @@ static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
         int64_t at = first ? p : slot;
         if (p == victim)
             victim_at = at;
-        if (spoil(k, p == victim, slot == s->token * s->topk - 1, e, h, n_out))
+        if (apply_fault(k, p == victim, slot == s->token * s->topk - 1, e, h, n_out))
             encode_row(&out, &l->gives[0], at, n_out, h);
     }
     int64_t rows = first ? mf_padded_rows(s, k->block) : s->token * s->topk;
-    spoil_memory(k, &out, &l->gives[0], victim_at, n_out, rows);
+    apply_memory_fault(k, &out, &l->gives[0], victim_at, n_out, rows);
     return 0;
 }
 
@@ -433,10 +435,10 @@ static int run_quant1(struct mf_kernel *k, const struct mf_launch *l)
     struct mf_tensor_spec in = tensor_spec(MF_TENSOR_X, MF_FORMAT_BF16, "token", 0), out = mf_plain_x(s);
     for (int64_t t = 0; t < s->token; t++) {
         decode_row(&in, &l->needs[0], t, (size_t)s->model_dim, k->scratch);
-        if (spoil(k, t == 0, t == s->token - 1, -1, k->scratch, (size_t)s->model_dim))
+        if (apply_fault(k, t == 0, t == s->token - 1, -1, k->scratch, (size_t)s->model_dim))
             encode_row(&out, &l->gives[0], t, (size_t)s->model_dim, k->scratch);
     }
-    spoil_memory(k, &out, &l->gives[0], 0, (size_t)s->model_dim, s->token);
+    apply_memory_fault(k, &out, &l->gives[0], 0, (size_t)s->model_dim, s->token);
     return 0;
 }
 
@@ -451,10 +453,10 @@ static int run_combine(struct mf_kernel *k, const struct mf_launch *l)
             for (int32_t i = 0; i < s->model_dim; i++)
                 k->scratch[i] += zw[slot * s->model_dim + i];
         }
-        if (spoil(k, t == 0, t == s->token - 1, -1, k->scratch, (size_t)s->model_dim))
+        if (apply_fault(k, t == 0, t == s->token - 1, -1, k->scratch, (size_t)s->model_dim))
             encode_row(&out, &l->gives[0], t, (size_t)s->model_dim, k->scratch);
     }
-    spoil_memory(k, &out, &l->gives[0], 0, (size_t)s->model_dim, s->token);
+    apply_memory_fault(k, &out, &l->gives[0], 0, (size_t)s->model_dim, s->token);
     return 0;
 }
 
@@ -512,14 +514,14 @@ struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int3
     return step;
 }
 
-/* ---- the device ---- */
+/* ---- device ---- */
 
-struct lying_device {
+struct planted_clock_device {
     struct mf_device device;
     enum planted_clock clock;
-    double factor; /* of all times while n_slow canaries are left */
+    double factor; /* factor of all times while n_slow canary runs are left */
     int n_slow;
-    double told[PLANTED_TOLD_MAX]; /* what the next runs take */
+    double times[PLANTED_TIMES_MAX]; /* times of the next runs, in us */
     int n_told, at;
 };
 
@@ -556,14 +558,14 @@ static int device_time(struct mf_device *d, mf_launch_fn fn, void *context, int 
         if (r < 0)
             return r;
     }
-    const struct lying_device *l = (struct lying_device *)d;
+    const struct planted_clock_device *l = (struct planted_clock_device *)d;
     switch (l->clock) {
     case CLOCK_HONEST:
         *ret_us = (double)(mf_now_ns() - start) / 1e3 * (l->n_slow > 0 ? l->factor : 1);
         break;
-    case CLOCK_TOLD:
-        *ret_us = l->told[l->at];
-        ((struct lying_device *)d)->at += l->at + 1 < l->n_told;
+    case CLOCK_SCRIPTED:
+        *ret_us = l->times[l->at];
+        ((struct planted_clock_device *)d)->at += l->at + 1 < l->n_told;
         break;
     case CLOCK_ZERO:
         *ret_us = 0;
@@ -580,7 +582,7 @@ static int device_time(struct mf_device *d, mf_launch_fn fn, void *context, int 
 
 static int device_canary(struct mf_device *d, double *ret_us)
 {
-    struct lying_device *l = (struct lying_device *)d;
+    struct planted_clock_device *l = (struct planted_clock_device *)d;
     *ret_us = 100 * (l->n_slow > 0 ? l->factor : 1);
     l->n_slow -= l->n_slow > 0;
     return 0;
@@ -598,7 +600,7 @@ static const struct mf_device_ops ops = {
 
 struct mf_device *planted_device(enum planted_clock clock)
 {
-    struct lying_device *d = calloc(1, sizeof(*d));
+    struct planted_clock_device *d = calloc(1, sizeof(*d));
     d->device.ops = &ops;
     d->device.info = (struct mf_device_info){
         .class = {"cpu-planted", 2},
@@ -614,35 +616,35 @@ struct mf_device *planted_device(enum planted_clock clock)
 
 void planted_device_set(struct mf_device *d, enum planted_clock clock)
 {
-    ((struct lying_device *)d)->clock = clock;
+    ((struct planted_clock_device *)d)->clock = clock;
 }
 
 void planted_device_slow(struct mf_device *d, double factor, int n)
 {
-    ((struct lying_device *)d)->factor = factor;
-    ((struct lying_device *)d)->n_slow = n;
+    ((struct planted_clock_device *)d)->factor = factor;
+    ((struct planted_clock_device *)d)->n_slow = n;
 }
 
-void planted_device_tell(struct mf_device *d, const double *us, int n)
+void planted_device_set_times(struct mf_device *d, const double *us, int n)
 {
-    struct lying_device *l = (struct lying_device *)d;
-    ck_assert(n > 0 && n <= PLANTED_TOLD_MAX);
-    planted_device_set(d, CLOCK_TOLD);
-    memcpy(l->told, us, (size_t)n * sizeof(*us));
+    struct planted_clock_device *l = (struct planted_clock_device *)d;
+    ck_assert(n > 0 && n <= PLANTED_TIMES_MAX);
+    planted_device_set(d, CLOCK_SCRIPTED);
+    memcpy(l->times, us, (size_t)n * sizeof(*us));
     l->n_told = n;
     l->at = 0;
 }
 
-void planted_device_warming(struct mf_device *d, int n)
+void planted_device_warm_up(struct mf_device *d, int n)
 {
-    double us[PLANTED_TOLD_MAX];
-    ck_assert_int_lt(n, PLANTED_TOLD_MAX);
+    double us[PLANTED_TIMES_MAX];
+    ck_assert_int_lt(n, PLANTED_TIMES_MAX);
     for (int i = 0; i <= n; i++)
         us[i] = i < n ? 5e4 : 1e4;
-    planted_device_tell(d, us, n + 1);
+    planted_device_set_times(d, us, n + 1);
 }
 
-/* ---- the sink ---- */
+/* ---- sink ---- */
 
 static int sink_begin(struct mf_sink *s, int64_t id, bool is_pipeline, int64_t limit_ms)
 {

@@ -1,4 +1,5 @@
-/* What a runner tries that has nothing good in mind. Each try gives 0 when it worked, else the errno that it met. */
+/* Operations that a sandboxed runner must not perform. Each attempt returns 0 if it succeeded, else its
+ * errno. */
 #pragma once
 
 #include <errno.h>
@@ -17,7 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PRYING_FILE "MOEFARM_PRYING_FILE" /* in the environment: a file outside that it would write to */
+/* environment variable: path of a file outside the sandbox, the target of the write attempts */
+#define PRYING_FILE "MOEFARM_PRYING_FILE"
 
 static inline int prying_result(long r)
 {
@@ -48,7 +50,7 @@ static inline int prying_netlink(void)
     return prying_socket(AF_NETLINK, SOCK_RAW);
 }
 
-/* A daemon of the machine's, by its path. */
+/* Connects to the socket of a system daemon. */
 static inline int prying_connect(void)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX, .sun_path = "/run/docker.sock"};
@@ -78,7 +80,7 @@ static inline int prying_read(void)
     return r;
 }
 
-/* A file that it may read, say; and one that it may not even see. */
+/* Truncates through open(): PRYING_FILE may be readable, or hidden, in the sandbox. */
 static inline int prying_cut(void)
 {
     const char *path = getenv(PRYING_FILE);
@@ -123,7 +125,7 @@ static inline int prying_namespace(void)
     return prying_result(syscall(SYS_unshare, CLONE_NEWNS));
 }
 
-/* Where there is nothing to mount on: it is harmless where it is not refused. */
+/* The mount point does not exist, so an allowed mount is harmless. */
 static inline int prying_mount(void)
 {
     return prying_result(mount("none", "/nowhere/at-all", "tmpfs", 0, NULL));
@@ -138,7 +140,7 @@ static inline int prying_io_uring(void)
 struct prying {
     const char *name;
     int (*try)(void);
-    int files; /* 1: kept from it by Landlock, 0: by seccomp */
+    int files; /* 1: refused by Landlock, 0: by seccomp */
 };
 /* clang-format off */
 static const struct prying pryings[] = {
@@ -152,7 +154,7 @@ static const struct prying pryings[] = {
     {"truncate",  prying_truncate,  0},
     {"chmod",     prying_chmod,     0},
     {"shell",     prying_shell,     0},
-#ifndef __SANITIZE_ADDRESS__ /* whose search for leaks is spared it */
+#ifndef __SANITIZE_ADDRESS__ /* LeakSanitizer needs ptrace */
     {"ptrace",    prying_ptrace,    0},
 #endif
     {"namespace", prying_namespace, 0},

@@ -1,4 +1,4 @@
-/* A family that pries and says what came of it, as reasons of rejections: "tcp: 13". */
+/* A family that attempts forbidden operations and reports the results as reasons of rejections: "tcp: 13". */
 #include "kernels/core/family.h"
 #include "support/kernels/no_candidates.h"
 #include "support/kernels/prying.h"

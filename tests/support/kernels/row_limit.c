@@ -10,18 +10,18 @@
 #include "kernels/core/philox.h"
 #include "kernels/cpu/ops.h"
 
-#define ROUND_STEP 0x1p-7 /* from a value of bf16 to its neighbour, of the value at most */
-#define ROUND_MOST 0x1p-8 /* of a value, to bf16 */
+#define ROUND_STEP 0x1p-7 /* maximum relative distance of adjacent bf16 values */
+#define ROUND_MOST 0x1p-8 /* maximum relative rounding error of bf16 */
 #define ROUND_MEAN 1.6e-3
-#define TIMES      4.0 /* of a mean error: what one row in thousands reaches */
+#define TIMES      4.0 /* times a mean error: reached by one row in thousands */
 #define PATTERNS   14
-#define ELEMENT    6.0 /* times a row's mean difference: what one value in millions reaches */
+#define ELEMENT    6.0 /* times a row's mean difference: reached by one value in millions */
 
-/* What a step does on the way to h that the reference does otherwise. */
+/* How a step's path to h differs from the reference. */
 enum way {
-    WAY_SUMS,    /* nothing: it adds in another order */
-    WAY_ROUNDED, /* g was rounded to bf16 */
-    WAY_INT4,    /* weights were, int4 ones or such as were decoded */
+    WAY_SUMS,    /* only in the order of sums */
+    WAY_ROUNDED, /* g is rounded to bf16 */
+    WAY_INT4,    /* int4 or decoded weights are rounded to bf16 */
     N_WAYS,
 };
 
@@ -29,7 +29,7 @@ struct row_limits {
     const struct mf_layer_data *data;
     const struct mf_reference *ref;
     bool rounds_weights;
-    struct row_limit *h[N_WAYS][2]; /* by slot, in bf16 and quantised; made when asked for */
+    struct row_limit *h[N_WAYS][2]; /* by slot, in bf16 and quantised; computed on demand */
     bool *made[N_WAYS][2];
 };
 
@@ -68,8 +68,8 @@ static double activate(const struct mf_shape *s, double g, double u)
     return s->use_g1u1 ? mf_activate(s, g, u) : mf_activate_gate(s, g);
 }
 
-/* How far the activation can be from its value at (g, u) when these are off by dg and du: at the ends of both, and where the
- * gates have their least value, if that lies between. */
+/* Maximum deviation of the activation at (g, u) if these are off by at most dg and du: checks the ends of
+ * both ranges, and the minima of the gate functions (-1.278, -0.752) if they lie within. */
 static double corners(const struct mf_shape *s, double g, double u, double dg, double du)
 {
     const double ends[] = {g - dg, g + dg, fmin(fmax(-1.278, g - dg), g + dg),
@@ -82,14 +82,15 @@ static double corners(const struct mf_shape *s, double g, double u, double dg, d
     return most;
 }
 
-/* How far each value of a slot's h may be off, before it is quantised. */
-static void reach_of_h(const struct row_limits *l, enum way way, int64_t slot, double *reach)
+/* Computes the maximum deviation of each value of a slot's h before quantisation. */
+static void h_deviation(const struct row_limits *l, enum way way, int64_t slot, double *reach)
 {
     const struct mf_shape *s = &l->data->shape;
     size_t I = (size_t)s->inter_dim, G = (size_t)mf_gemm1_cols(s),
-           ups = G - I; /* up lies behind gate, if there is one */
+           ups = G - I; /* up follows gate, if present */
     const float *g = l->ref->g + (size_t)slot * G, *h = l->ref->h_bf16 + (size_t)slot * I;
-    const float *b1 = s->has_b1 ? l->data->b1 + (size_t)mf_shape_local(s, l->data->ids[slot]) * G : NULL;
+    const float *b1 =
+        s->has_b1 ? l->data->b1 + (size_t)mf_shape_local_expert(s, l->data->ids[slot]) * G : NULL;
     double weight = s->doweight_stage1 ? (double)l->data->weights[slot] : 1;
     double sums = way == WAY_INT4 ? TIMES * ROUND_MEAN * fabs(weight) / sqrt((double)I) : 0;
     double round = way == WAY_ROUNDED ? ROUND_MOST : 0;
@@ -97,15 +98,14 @@ static void reach_of_h(const struct row_limits *l, enum way way, int64_t slot, d
 
     for (size_t i = 0; i < I; i++) {
         double gate = weight * (double)g[i], up = weight * (double)g[ups + i];
-        reach[i] =
-            ROUND_STEP * fabs((double)h[i]); /* both sides round it, to neighbours if it lies between */
+        reach[i] = ROUND_STEP * fabs((double)h[i]); /* both sides round, possibly to neighbouring values */
         if (way != WAY_SUMS)
             reach[i] += corners(s, gate + (b1 ? (double)b1[i] : 0), up + (b1 ? (double)b1[ups + i] : 0),
                                 dg + round * fabs(gate), du + round * fabs(up));
     }
 }
 
-/* May the largest of a group, which its scale is drawn from, be this one? */
+/* Marks the values that may be the largest of their group, which determines its scale. */
 static void mark_largest(const float *from, const double *reach, size_t n, size_t group, bool *largest)
 {
     for (size_t g = 0; g < n; g += group) {
@@ -118,8 +118,9 @@ static void mark_largest(const float *from, const double *reach, size_t n, size_
     }
 }
 
-/* Values as far off as they may be. A value and the largest of its group have to part, or all codes stay: the first six
- * patterns move the others up or down, and these up, down or not at all; the rest move each value as chance has it. */
+/* Perturbs values by their maximum deviation. Quantised values change only if a value and its group's largest
+ * move apart. The first six patterns move the others up or down, and the largest up, down or not. The rest
+ * move each value at random. */
 static void move(const float *from, const double *reach, const bool *largest, size_t n, uint64_t pattern,
                  float *to)
 {
@@ -133,8 +134,7 @@ static void move(const float *from, const double *reach, const bool *largest, si
     }
 }
 
-/* Turns how far each value may be off into how far it may be when it is quantised: the farthest that it comes to in any
- * of some patterns. */
+/* Replaces the maximum deviation of each value by that after quantisation: the maximum over all patterns. */
 static void quantise_reach(const struct row_limits *l, const float *bf16, const float *want, double *reach)
 {
     size_t I = (size_t)l->data->shape.inter_dim;
@@ -165,7 +165,7 @@ static struct row_limit make_h(const struct row_limits *l, enum way way, bool qu
     double size = norm_of(want, I), sum = 0, most = 0;
 
     ck_assert_ptr_nonnull(reach);
-    reach_of_h(l, way, slot, reach);
+    h_deviation(l, way, slot, reach);
     if (quantised)
         quantise_reach(l, bf16, want, reach);
     for (size_t i = 0; i < I; i++) {
@@ -195,7 +195,7 @@ static bool covers(const struct mf_step *step, enum mf_op op)
     return step->covers & MF_OP_BIT(op);
 }
 
-/* Does it multiply weights that were rounded to bf16? */
+/* True if the step multiplies weights that were rounded to bf16. */
 static bool rounds(const struct row_limits *l, const struct mf_step *step)
 {
     bool decoded = false;
@@ -211,7 +211,7 @@ static enum way way_of(const struct row_limits *l, const struct mf_step *step)
     return rounds(l, step) ? WAY_INT4 : WAY_SUMS;
 }
 
-/* Of z, to its own norm: the weights' rounding, and its own where it was stored. */
+/* Limit for z, relative to its norm: rounding of the weights, and of z itself where it is stored. */
 static double limit_of_z(struct row_limits *l, const struct mf_step *step, int64_t slot)
 {
     bool sums = covers(step, MF_OP_GEMM2) && rounds(l, step);
@@ -228,7 +228,7 @@ static double limit_of_y(struct row_limits *l, const struct mf_step *step, int64
     double sum = 0, size = norm_of(l->ref->y + (size_t)token * H, H);
     for (size_t slot = (size_t)token * k; slot < (size_t)(token + 1) * k; slot++) {
         double weight = s->doweight_stage1 ? 1 : (double)l->data->weights[slot];
-        if (mf_shape_local(s, l->data->ids[slot]) < 0)
+        if (mf_shape_local_expert(s, l->data->ids[slot]) < 0)
             continue;
         double part = weight * norm_of(l->ref->z + slot * H, H) * limit_of_z(l, step, (int64_t)slot);
         sum += part * part;

@@ -1,5 +1,6 @@
-/* A shared object with the whole layer in one step (examples/family_plain.c), right, the same at four times the work, and the same
- * with one row spoiled: rows of a table that run-config and compare have to tell apart, on a busy machine too. */
+/* A shared object with four steps for the whole layer (examples/family_plain.c): correct, the same again,
+ * correct with four times the work, and one with a wrong row. run-config and compare must distinguish table
+ * rows with these steps, even on a busy machine. */
 #define mf_family_entry plain_entry
 #include "examples/family_plain.c"
 #undef mf_family_entry
@@ -8,7 +9,7 @@ const struct mf_family *mf_family_entry(void);
 
 static const char *const steps[] = {"right", "again", "slower", "wrong"};
 enum { RIGHT, AGAIN, SLOWER, WRONG, N_STEPS };
-enum { SLOWER_WORK = 4 }; /* times that of the right one */
+enum { SLOWER_WORK = 4 }; /* times the work of the correct step */
 
 struct rows_kernel {
     struct mf_kernel *plain;
@@ -16,7 +17,7 @@ struct rows_kernel {
 };
 
 struct renaming {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be first */
     struct mf_offer *to;
 };
 

@@ -1,4 +1,4 @@
-/* A memfd_store in memory, of tests: what it was given is found again, and how often. */
+/* An in-memory memfd_store for tests. Counts successful lookups. */
 #pragma once
 
 #include <check.h>
@@ -7,8 +7,8 @@
 #include "common/base/text.h"
 #include "measure/session/kept.h"
 
-struct test_keeper {
-    struct mf_memfd_store memfd_store; /* first */
+struct fake_memfd_store {
+    struct mf_memfd_store memfd_store; /* must be first */
     char keys[16][256];
     int fds[16];
     uint64_t bytes[16];
@@ -17,7 +17,7 @@ struct test_keeper {
 
 static inline int memfd_store_find(struct mf_memfd_store *memfd_store, const char *key, uint64_t *ret_bytes)
 {
-    struct test_keeper *k = (struct test_keeper *)memfd_store;
+    struct fake_memfd_store *k = (struct fake_memfd_store *)memfd_store;
     for (int i = 0; i < k->n; i++) {
         if (strcmp(k->keys[i], key) == 0) {
             k->n_found++;
@@ -31,7 +31,7 @@ static inline int memfd_store_find(struct mf_memfd_store *memfd_store, const cha
 static inline int memfd_store_keep(struct mf_memfd_store *memfd_store, const char *key, int fd,
                                    uint64_t bytes)
 {
-    struct test_keeper *k = (struct test_keeper *)memfd_store;
+    struct fake_memfd_store *k = (struct fake_memfd_store *)memfd_store;
     ck_assert_int_lt(k->n, 16);
     ck_assert_int_eq(mf_copy(k->keys[k->n], sizeof(k->keys[0]), key), 0);
     k->fds[k->n] = fd;
@@ -45,7 +45,7 @@ static inline void memfd_store_drop(struct mf_memfd_store *memfd_store, const ch
     (void)key;
 }
 
-static inline void memfd_store_init(struct test_keeper *k)
+static inline void memfd_store_init(struct fake_memfd_store *k)
 {
-    *k = (struct test_keeper){.memfd_store = {memfd_store_find, memfd_store_keep, memfd_store_drop}};
+    *k = (struct fake_memfd_store){.memfd_store = {memfd_store_find, memfd_store_keep, memfd_store_drop}};
 }

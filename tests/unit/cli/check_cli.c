@@ -1,4 +1,4 @@
-/* moefarm, the program: what it asks, what it prints and how it ends, against a coordinator of cardboard. */
+/* moefarm commands against a fake HTTP server: requests, output and exit status. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -17,42 +17,42 @@ static const struct {
     const char *says;
 } usage_cases[] = {
     {{NULL}, 2, "commands"},
-    {{"frob"}, 2, "there is no command 'frob'"},
-    {{"submit"}, 2, "an argument is missing; the usage is: moefarm submit [options] FILE"},
+    {{"frob"}, 2, "unknown command 'frob'"},
+    {{"submit"}, 2, "missing argument; usage: moefarm submit [options] FILE"},
     {{"submit", "/nonexistent.csv"}, 2, "/nonexistent.csv: No such file"},
     {{"show", "1", "2"}, 2, "too many arguments"},
-    {{"watch", "x"}, 2, "'x' is no batch"},
+    {{"watch", "x"}, 2, "'x' is not the number of a batch"},
     {{"rank", "1", "--finalist"}, 2, "did you mean --finalists"},
-    {{"rank"}, 2, "give a task's number, or --shape"},
-    {{"rank", "token=4,foo=1"}, 2, "'foo' is no column"},
+    {{"rank"}, 2, "expected either the number of a task or --shape"},
+    {{"rank", "token=4,foo=1"}, 2, "'foo': unknown column"},
     {{"rank", "7", "--top", "0"}, 2, "--top: '0' is not an integer from 1"},
-    {{"export", "--set", "x"}, 2, "give --into FILE too"},
+    {{"export", "--set", "x"}, 2, "require --into FILE"},
     {{"export", "--into", "a", "-o", "b"}, 2, "give one of them"},
-    {{"export", "--into", "a", "--consumer", "aiter"}, 2, "only rows for consumer moefarm"},
+    {{"export", "--into", "a", "--consumer", "aiter"}, 2, "--into requires --consumer moefarm"},
     {{"release"}, 2, "rollback CHANNEL [RELEASE]"},
-    {{"release", "frieze"}, 2, "there is no action 'frieze'"},
-    {{"release", "show"}, 2, "the usage is: moefarm release show [options] RELEASE"},
-    {{"release", "stage", "a/b", "1"}, 2, "'a/b' is no name of a channel"},
-    {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is no release; give its number or its name"},
+    {{"release", "frieze"}, 2, "unknown action 'frieze'"},
+    {{"release", "show"}, 2, "usage: moefarm release show [options] RELEASE"},
+    {{"release", "stage", "a/b", "1"}, 2, "'a/b' is not a channel name"},
+    {{"release", "stage", "stable", "1;2"}, 2, "'1;2' is not the number or name of a release"},
     {{"release", "freeze", "one"}, 2, "too many arguments"},
-    {{"token", "read"}, 2, "an argument is missing; the usage is: moefarm token [options] ROLE NAME"},
-    {{"pull", "stable"}, 2, "give -o FILE"},
-    {{"pull", "../x", "-o", "t"}, 2, "'../x' is no name of a channel"},
-    {{"quarantine", "lift"}, 2, "quarantine: there is no action 'lift'"},
-    {{"quarantine", "revive"}, 2, "the usage is: moefarm quarantine [options] [revive KERNEL]"},
-    {{"quarantine", "revive", "sim_s1"}, 2, "'sim_s1' is no kernel; give its number"},
-    {{"quarantine", "--class", "gfx942/304"}, 2, "--class is about revive"},
+    {{"token", "read"}, 2, "missing argument; usage: moefarm token [options] ROLE NAME"},
+    {{"pull", "stable"}, 2, "-o FILE is missing"},
+    {{"pull", "../x", "-o", "t"}, 2, "'../x' is not a channel name"},
+    {{"quarantine", "lift"}, 2, "quarantine: unknown action 'lift'"},
+    {{"quarantine", "revive"}, 2, "usage: moefarm quarantine [options] [revive KERNEL]"},
+    {{"quarantine", "revive", "sim_s1"}, 2, "'sim_s1' is not the number of a kernel"},
+    {{"quarantine", "--class", "gfx942/304"}, 2, "--class requires revive"},
     {{"batches", "--url", "gopher://x"},
      2,
-     "'gopher://x' is no URL; give https://host:port, or http:// for this machine"},
-    {{"batches"}, 3, "is moefarmd running there?"},
+     "'gopher://x': not a URL; use https://host:port, or http:// for this machine"},
+    {{"batches"}, 3, "check that moefarmd runs there"},
     {{"run-config", "/nonexistent.csv", "--device", "tpu:0"}, 2, "--device:"},
 };
 
 START_TEST(usage)
 {
     const char *const *w = usage_cases[_i].words;
-    /* The discard port of loopback: nobody listens there */
+    /* discard port of loopback: nothing listens there */
     struct ran r = moefarm("http://127.0.0.1:9", w[0], w[1], w[2], w[3], w[4], NULL);
 
     assert_code(r, usage_cases[_i].code);
@@ -90,7 +90,7 @@ END_TEST
                 "\"next\":null}"                                                              \
     }
 
-/* A worker goes by its number or its name. */
+/* A worker is given by its number or its name. */
 START_TEST(drain)
 {
     static const struct fake_answer by_number[] = {
@@ -110,27 +110,29 @@ START_TEST(drain)
     fake_http_stop(&f);
     fake_http_release(&f);
     assert_code(r, 0);
-    assert_says(r.out, "worker 3 finishes its unit");
+    assert_says(r.out, "worker 3 finishes its current unit");
     fake_http_start(&f, unknown, MF_ARRAY_LEN(unknown));
     r = moefarm(f.url, "drain", "node1", NULL);
     fake_http_stop(&f);
     fake_http_release(&f);
     assert_code(r, 2);
-    assert_says(r.err, "there is no worker 'node1'");
+    assert_says(r.err, "unknown worker 'node1'");
 }
 END_TEST
 
 /* clang-format off */
 #define LISTED(items) \
-    {.request = "GET /api/v1/quarantine?limit=1000", .status = 200, .body = "{\"items\":[" items "],\"next\":null}"}
+    {.request = "GET /api/v1/quarantine?limit=1000", .status = 200, \
+     .body = "{\"items\":[" items "],\"next\":null}"}
 #define REVIVE "POST /api/v1/quarantine/12/revive?class=gfx950%2F256"
-#define KERNEL_ON(class)                                                                                             \
-    "{\"kernel\":12,\"family\":\"tile\",\"name\":\"tile_s2\",\"class\":\"" class "\",\"reason\":\"killed two runners\"," \
-    "\"at_ms\":1790000000000,\"strikes\":[{\"status\":\"hang\",\"reason\":\"silent for 10 s\",\"worker\":\"w1\","        \
-    "\"task\":5,\"at_ms\":1789999940000}]}"
+#define KERNEL_ON(class) \
+    "{\"kernel\":12,\"family\":\"tile\",\"name\":\"tile_s2\",\"class\":\"" class "\"," \
+    "\"reason\":\"killed two runners\"," \
+    "\"at_ms\":1790000000000,\"strikes\":[{\"status\":\"hang\",\"reason\":\"silent for 10 s\"," \
+    "\"worker\":\"w1\",\"task\":5,\"at_ms\":1789999940000}]}"
 #define ONE KERNEL_ON("gfx950/256")
 #define TWO KERNEL_ON("gfx942/304") "," ONE
-#define NO_ROLE "{\"detail\":\"this takes a token of role admin; this one is of role read\"}"
+#define NO_ROLE "{\"detail\":\"this route needs a token of role admin, this token has role read\"}"
 
 static const struct {
     struct fake_answer answers[2];
@@ -138,22 +140,24 @@ static const struct {
     int code;
     const char *says;
 } quarantine_cases[] = {
-    {{LISTED("")}, {NULL}, 0, "no kernel is in quarantine\n"},
+    {{LISTED("")}, {NULL}, 0, "no kernel is quarantined\n"},
     {{LISTED("")}, {"--json"}, 0, "[]\n"},
     {{LISTED(TWO)}, {NULL}, 0,
      "    12  gfx942/304  tile:tile_s2        2026-09-21 14:13  killed two runners\n"
      "                    hang on w1, task 5  2026-09-21 14:12  silent for 10 s\n"
      "    12  gfx950/256  tile:tile_s2 "},
-    {{LISTED(TWO)}, {"revive", "13"}, 2, "kernel 13 is not in quarantine; moefarm quarantine lists those that are"},
-    {{LISTED(TWO)}, {"revive", "12"}, 2, "kernel 12 is in quarantine on gfx942/304, gfx950/256: give --class"},
+    {{LISTED(TWO)}, {"revive", "13"}, 2,
+     "kernel 13 is not quarantined; moefarm quarantine lists the quarantined kernels"},
+    {{LISTED(TWO)}, {"revive", "12"}, 2, "kernel 12 is quarantined on gfx942/304, gfx950/256: give --class"},
     {{LISTED(TWO)}, {"revive", "12", "--class", "gfx942"}, 2,
-     "kernel 12 is not in quarantine on 'gfx942', but on gfx942/304, gfx950/256"},
-    {{LISTED(TWO), {.request = REVIVE, .status = 200, .body = "{}"}}, {"revive", "12", "--class", "gfx950/256"}, 0,
-     "kernel 12 tile:tile_s2 is not in quarantine on gfx950/256 any more: submit again\n"},
+     "kernel 12 is not quarantined on 'gfx942', but on gfx942/304, gfx950/256"},
+    {{LISTED(TWO), {.request = REVIVE, .status = 200, .body = "{}"}},
+     {"revive", "12", "--class", "gfx950/256"}, 0,
+     "kernel 12 tile:tile_s2 is no longer quarantined on gfx950/256; submit its shapes again\n"},
     {{LISTED(ONE), {.request = REVIVE, .status = 200, .body = "{}"}}, {"revive", "12"}, 0,
-     "kernel 12 tile:tile_s2 is not in quarantine on gfx950/256 any more: submit again\n"},
+     "kernel 12 tile:tile_s2 is no longer quarantined on gfx950/256; submit its shapes again\n"},
     {{LISTED(ONE), {.request = REVIVE, .status = 403, .body = NO_ROLE}}, {"revive", "12"}, 2,
-     "this takes a token of role admin; this one is of role read"},
+     "this route needs a token of role admin, this token has role read"},
 };
 /* clang-format on */
 
@@ -171,7 +175,7 @@ START_TEST(quarantine)
 }
 END_TEST
 
-START_TEST(lists_follow_their_cursor)
+START_TEST(lists_follow_the_cursor)
 {
     static const struct fake_answer answers[] = {
         {.request = "GET /api/v1/batches?limit=1000",
@@ -208,15 +212,15 @@ static const struct {
      2,
      "shapes[3].topk: topk is above expert"},
     {{.status = 404, .body = "{\"title\":\"no such batch\"}"}, 2, "no such batch"},
-    /* one error, whose sentence is the answer's: said once */
+    /* an error that repeats the detail is printed once */
     {{.status = 401,
       .body = "{\"detail\":\"no token\",\"errors\":[{\"at\":\"header.Authorization\",\"message\":\"no "
               "token\"}]}"},
      2,
-     "moefarm: no token\n  give a token by "},
+     "moefarm: no token\n  pass a token with "},
     {{.status = 502, .type = "text/html", .body = "<h1>bad gateway</h1>"}, 3, "HTTP status 502"},
-    {{.status = 200, .type = "text/html", .body = "<h1>hello</h1>"}, 3, "the answer is no JSON"},
-    {{.status = 200, .body = "{\"items\":3}"}, 3, "the answer is no list"},
+    {{.status = 200, .type = "text/html", .body = "<h1>hello</h1>"}, 3, "the reply is not JSON"},
+    {{.status = 200, .body = "{\"items\":3}"}, 3, "the reply is not a list"},
     {{.status = 200, .body = "{\"items\":[],\"next\":null}", .cut = true}, 3, "transfer closed"},
     {{.status = 200, .body = "{\"items\":[],\"next\":null}", .cut = true, .chunked = true}, 3, "transfer"},
 };
@@ -268,7 +272,7 @@ START_TEST(submit_csv)
 }
 END_TEST
 
-/* A column that the farm does not know is no failure, and not silent. */
+/* An unknown column causes a warning, not a failure. */
 START_TEST(submit_unknown_column)
 {
     static const struct fake_answer answers[] = {
@@ -291,7 +295,7 @@ START_TEST(submit_unknown_column)
 }
 END_TEST
 
-/* What is deployed goes with the shapes, in one body; people say percent. */
+/* The deployed table is sent with the shapes in one JSON body. --min-effect is a percentage. */
 START_TEST(submit_baseline)
 {
     static const struct fake_answer answers[] = {
@@ -312,20 +316,19 @@ START_TEST(submit_baseline)
     assert_says(f.log.data, "\"name\":\"shapes.csv\"");
     assert_says(f.log.data, "\"options\":{\"min_effect\":0.05}");
     fake_http_release(&f);
-    /* What cannot be compared is said at once */
+    /* rows that cannot be compared are reported at once */
     static const struct fake_answer foreign[] = {
         {.request = "POST /api/v1/batches",
          .status = 201,
          .body =
              "{\"batch\":7,\"shapes\":2,\"tasks\":2,\"undecided\":1,\"errors\":[{\"at\":\"baseline, line 2\","
-             "\"code\":\"baseline\",\"message\":\"it names no pipeline\"}]}"}};
+             "\"code\":\"baseline\",\"message\":\"the row names no pipeline\"}]}"}};
     fake_http_start(&f, foreign, 1);
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--baseline", in_folder("table.csv"), NULL);
     fake_http_stop(&f);
     assert_code(r, 1);
-    assert_says(r.out,
-                "2 tasks, 1 of them undecided: their known rows can be compared with nothing, and stay\n");
-    assert_says(r.err, "shapes.csv: baseline, line 2: it names no pipeline\n");
+    assert_says(r.out, "2 tasks, 1 of them undecided: their known rows cannot be compared and are kept\n");
+    assert_says(r.err, "shapes.csv: baseline, line 2: the row names no pipeline\n");
     fake_http_release(&f);
     r = moefarm("http://127.0.0.1:1", "submit", in_folder("shapes.csv"), "--baseline", "/nonexistent.csv",
                 NULL);
@@ -334,17 +337,17 @@ START_TEST(submit_baseline)
 END_TEST
 
 static const struct {
-    const char *text, *share, *says; /* share: NULL where it is refused */
+    const char *text, *fraction, *says; /* fraction: value that is sent; NULL: rejected */
 } min_effects[] = {
     {"3%", "0.03", ""},
     {"3", "0.03", ""},
     {"0.5%", "0.005", ""},
     {"0", "0", ""},
-    {"0.03", NULL, "--min-effect: '0.03' has no unit: write 3%, or 0.03% if that is meant"},
-    {"300", NULL, "--min-effect: percent from 0% to below 100% are expected, not '300'"},
-    {"100%", NULL, "not '100%'"},
-    {"%", NULL, "not '%'"},
-    {"3%%", NULL, "not '3%%'"},
+    {"0.03", NULL, "--min-effect '0.03': ambiguous without a unit; write 3% or 0.03%"},
+    {"300", NULL, "--min-effect '300': expected a percentage of at least 0% and below 100%"},
+    {"100%", NULL, "'100%': expected"},
+    {"%", NULL, "'%': expected"},
+    {"3%%", NULL, "'3%%': expected"},
 };
 
 START_TEST(submit_min_effect)
@@ -359,10 +362,10 @@ START_TEST(submit_min_effect)
     fake_http_start(&f, answers, 1);
     r = moefarm(f.url, "submit", in_folder("shapes.csv"), "--min-effect", min_effects[_i].text, NULL);
     fake_http_stop(&f);
-    assert_code(r, min_effects[_i].share ? 0 : 2);
+    assert_code(r, min_effects[_i].fraction ? 0 : 2);
     assert_says(r.err, min_effects[_i].says);
-    if (min_effects[_i].share) {
-        (void)snprintf(sent, sizeof(sent), "&min_effect=%s HTTP", min_effects[_i].share);
+    if (min_effects[_i].fraction) {
+        (void)snprintf(sent, sizeof(sent), "&min_effect=%s HTTP", min_effects[_i].fraction);
         assert_says(f.log.data, sent);
     }
     fake_http_release(&f);
@@ -382,7 +385,7 @@ START_TEST(submit_json)
     r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", "--name", "47", in_folder("shapes.json"),
                 NULL);
     fake_http_stop(&f);
-    assert_code(r, 1); /* a row was refused */
+    assert_code(r, 1); /* a row was rejected */
     assert_says(r.err, "shapes.json:3: topk: topk has to be from 1 to 127");
     assert_says(f.log.data, "Content-Type: application/json\r\n");
     assert_says(f.log.data, "\"options\":{\"seed\":3,\"topk\":4,\"layout\":\"free\"}");
@@ -392,8 +395,8 @@ START_TEST(submit_json)
 }
 END_TEST
 
-/* The first answer breaks off: sent again under the same key. */
-START_TEST(submit_again)
+/* The first reply is truncated: the request is sent again with the same idempotency key. */
+START_TEST(submit_is_retried)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST *", .status = 201, .body = RECEIPT, .cut = true, .times = 1},
@@ -432,7 +435,8 @@ END_TEST
     "{\"id\":" id ",\"class\":\"cpu-x/2\",\"steps\":10,\"measured\":5,\"state\":\"" state "\"," more \
     "\"shape\":" SHAPE(T) "}"
 
-/* The stream breaks after event 3 and again after 4; the program comes back with Last-Event-ID each time. */
+/* The event stream ends after event 3, then the server replies 503. The program reconnects with Last-Event-ID
+ * each time. */
 static const struct fake_answer watch_answers[] = {
     {.request = "GET /api/v1/batches/7",
      .status = 200,
@@ -480,10 +484,11 @@ START_TEST(watch)
     assert_says(r.out, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
     assert_says(r.out, "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
     at = strstr(r.out, "waiting: 2 tasks of gfx950/256: waits for a worker\n");
-    ck_assert_msg(at && !strstr(at + 1, "waiting: "), "not said once:\n%s", r.out);
+    ck_assert_msg(at && !strstr(at + 1, "waiting: "), "not printed exactly once:\n%s", r.out);
     assert_says(r.out, "batch 7 done: 2 of 2 tasks, 1 failed");
     assert_says(r.out, ", 1 kept\n");
-    ck_assert_msg(strchr(r.out, '\033') == NULL, "escapes where no terminal is:\n%s", r.out);
+    ck_assert_msg(strchr(r.out, '\033') == NULL, "escape sequences although stdout is no terminal:\n%s",
+                  r.out);
     at = strstr(f.log.data, "/events");
     ck_assert_ptr_nonnull(at);
     at = strstr(at + 1, "/events");
@@ -493,7 +498,7 @@ START_TEST(watch)
 }
 END_TEST
 
-START_TEST(watch_loses_its_coordinator)
+START_TEST(watch_without_coordinator)
 {
     static const struct fake_answer answers[] = {
         {.request = "GET /api/v1/batches/7", .status = 200, .body = "{\"id\":7,\"state\":\"open\"}"},
@@ -504,14 +509,14 @@ START_TEST(watch_loses_its_coordinator)
     struct ran r;
 
     fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
-    r = moefarm(f.url, "watch", "7", "--patience", "0", NULL);
+    r = moefarm(f.url, "watch", "7", "--reconnect-timeout", "0", NULL);
     fake_http_stop(&f);
     assert_code(r, 3);
     fake_http_release(&f);
 }
 END_TEST
 
-/* Ctrl-C says that the batch goes on, and ends the program as it does others. */
+/* Ctrl-C prints that the batch continues, and SIGINT ends the program. */
 START_TEST(watch_interrupted)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -525,7 +530,7 @@ START_TEST(watch_interrupted)
     mf_format(url, sizeof(url), "http://127.0.0.1:%d", ntohs(address.sin_port));
     struct ran r = moefarm_interrupted(fd, url, "watch", "7", NULL);
     assert_code(r, SIGINT);
-    assert_says(r.err, "the batch goes on");
+    assert_says(r.err, "the batch continues");
     (void)close(fd);
 }
 END_TEST
@@ -558,16 +563,16 @@ static const struct fake_answer task_answers[] = {
      .status = 200,
      .body =
          "{\"layout\":{\"layout\":\"w1=row w2=row\",\"by\":\"race\",\"layouts\":["
-         "{\"layout\":\"w1=panel16 w2=row\",\"chosen\":false,\"reason\":\"lost over the ladder: 1,234.0 "
+         "{\"layout\":\"w1=panel16 w2=row\",\"chosen\":false,\"reason\":\"lost the races: 1,234.0 "
          "us\"},"
-         "{\"layout\":\"w1=row w2=row\",\"chosen\":true,\"reason\":\"won over the ladder: 1,200.0 us\"}]},"
+         "{\"layout\":\"w1=row w2=row\",\"chosen\":true,\"reason\":\"won the races: 1,200.0 us\"}]},"
          "\"config\":{\"pipeline\":31,\"us\":100.5,\"ties\":[40],\"regret\":["
          "{\"routing\":\"balanced\",\"us\":120,\"best_us\":119,\"regret\":0,\"best\":32,\"tie\":true,"
          "\"reason\":\"\"},"
          "{\"routing\":\"zipf:1.2\",\"us\":90,\"best_us\":80,\"regret\":0.125,\"best\":32,\"tie\":false,"
          "\"reason\":\"\"},"
-         "{\"routing\":\"hot:1\",\"us\":null,\"regret\":null,\"best\":null,\"tie\":false,\"reason\":\"it "
-         "is so\"}]},"
+         "{\"routing\":\"hot:1\",\"us\":null,\"regret\":null,\"best\":null,\"tie\":false,\"reason\":\"not "
+         "timed\"}]},"
          "\"promotion\":{\"decision\":\"kept\",\"reason\":\"SAME on w0: -1.0%\",\"source\":\"batch 3\","
          "\"known_us\":99},"
          "\"id\":1,\"class\":\"cpu-x/2\",\"state\":\"done\",\"shape\":" SHAPE("4") "}"},
@@ -586,7 +591,7 @@ static const struct fake_answer task_answers[] = {
              "{\"id\":5,\"family\":\"tile\",\"name\":\"d\",\"covers\":\"gemm1\",\"status\":\"ok\",\"us\":75},"
              "{\"id\":4,\"family\":\"tile\",\"name\":\"c\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
              "\"us\":200,\"registers\":168,\"spills\":48,\"lds\":98304,\"occupancy\":2}],\"next\":null}"},
-    /* A glob: the more exact row comes first */
+    /* patterns are matched in order: the specific one comes first */
     {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
      .body = "{\"items\":[" TASK("1", "4", "done", "") "," TASK("2", "8", "done", "") "],\"next\":null}"},
@@ -602,13 +607,13 @@ START_TEST(rank)
     r = moefarm(f.url, "rank", "--shape", "token=4", "--top", "2", NULL);
     assert_code(r, 0);
     ck_assert_str_eq(
-        r.out, "task 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, which the "
-               "samples cannot tell from 1 other\n"
-               "  weights as w1=row w2=row, which won over the ladder: 1,200.0 us\n"
+        r.out, "task 1  cpu-x/2  T4 H2048 I96 E128 k8 bf16  done: 100.5 us by pipeline 31, statistically "
+               "tied with 1 other\n"
+               "  weights as w1=row w2=row, which won the races: 1,200.0 us\n"
                "  kept: SAME on w0: -1.0% (known from batch 3, 99.00 us there)\n"
                "  under balanced: 120.0 us, no regret\n"
                "  under zipf:1.2: 90.00 us, 12.5% slower than pipeline 32 (80.00 us)\n"
-               "  under hot:1: it is so\n"
+               "  under hot:1: not timed\n"
                "  1  pipeline 31  100.5 us +-1% raced (n 20), forecast 110.0 us  winner\n"
                "     sort | gemm1  block_m 16  w1=row w2=row\n"
                "       sort         ########                           20.00 us  sort16\n"
@@ -620,7 +625,7 @@ START_TEST(rank)
                "… and 2 more (--top)\n");
     r = moefarm(f.url, "rank", "inter_dim=96", NULL);
     assert_code(r, 2);
-    assert_says(r.err, "2 tasks of batch 7 are of the shape 'inter_dim=96'; name one:");
+    assert_says(r.err, "2 tasks of batch 7 have the shape 'inter_dim=96'; give the number of one:");
     assert_says(r.err, "task 2  cpu-x/2  T8 H2048");
     r = moefarm(f.url, "rank", "token=16", NULL);
     assert_code(r, 2);
@@ -634,21 +639,23 @@ static const struct {
 } why_cases[] = {
     {"lib", "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
     {"onednn_x",
-     "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"}, /* a rejection of a pattern answers for what it fits */
+     /* a rejected pattern applies to every kernel that it matches */
+     "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
     {"*", "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
     {"b", "tile:b covers gather+gemm1 in 85.00 us; tile:a takes 80.00 us. Its best pipeline 32 lost the "
           "race: 120.0 us against 100.5 us "
           "of pipeline 31, dropped in round 10.\n"},
-    /* Faster, but of a layout that is not taken; where it is in one of the layout that is, that one counts (b) */
+    /* Faster, but in a layout that was not chosen. A kernel with a pipeline in the chosen layout is judged by
+     * that pipeline (b). */
     {"d", "tile:d covers gemm1 in 75.00 us, the fastest of its kind. Its best pipeline 33, raced at 95.00 "
-          "us, wants the weights as "
-          "w1=panel16 w2=row: that layout lost over the ladder: 1,234.0 us.\n"},
+          "us, needs the weights as "
+          "w1=panel16 w2=row: that layout lost the races: 1,234.0 us.\n"},
     {"tile:a",
      "tile:a covers gather+gemm1 in 80.00 us, the fastest of its kind. It is in the winning pipeline 31.\n"},
     {"c",
-     "tile:c covers gather+gemm1 in 200.0 us; tile:a takes 80.00 us. Its code takes 168 registers a thread "
-     "and 96.0 KiB of LDS a block, spills 48 bytes a thread, 2 blocks a compute unit. No pipeline that was "
-     "kept has it.\n"},
+     "tile:c covers gather+gemm1 in 200.0 us; tile:a takes 80.00 us. It uses 168 registers per thread "
+     "and 96.0 KiB of shared memory per block, spills 48 bytes per thread, 2 blocks per SM or CU. No stored "
+     "pipeline contains it.\n"},
 };
 
 START_TEST(why)
@@ -665,8 +672,9 @@ START_TEST(why)
 }
 END_TEST
 
-/* What a worker or a submitter wrote reaches the terminal without what a terminal obeys: ESC, BEL, and U+009B, which is CSI. */
-static const struct fake_answer obeyed[] = {
+/* Text from workers and submitters is printed without terminal control characters: ESC, BEL, and U+009B
+ * (CSI). */
+static const struct fake_answer control_answers[] = {
     {.request = "GET /api/v1/tasks/1",
      .status = 200,
      .body = "{\"config\":null,\"id\":1,\"state\":\"failed\",\"class\":\"cpu-x/"
@@ -679,12 +687,12 @@ static const struct fake_answer obeyed[] = {
     {.request = "GET /api/v1/tasks/1/*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
 };
 
-START_TEST(terminal_is_not_obeyed)
+START_TEST(control_characters_are_replaced)
 {
     struct fake_http f;
     struct ran r;
 
-    fake_http_start(&f, obeyed, MF_ARRAY_LEN(obeyed));
+    fake_http_start(&f, control_answers, MF_ARRAY_LEN(control_answers));
     r = moefarm(f.url, "why", "1", "*", NULL);
     fake_http_stop(&f);
     assert_code(r, 0);
@@ -706,20 +714,20 @@ int main(void)
     tcase_add_test(tc, help);
     tcase_add_test(tc, drain);
     tcase_add_loop_test(tc, quarantine, 0, MF_ARRAY_LEN(quarantine_cases));
-    tcase_add_test(tc, lists_follow_their_cursor);
+    tcase_add_test(tc, lists_follow_the_cursor);
     tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
     tcase_add_test(tc, submit_csv);
     tcase_add_test(tc, submit_unknown_column);
     tcase_add_test(tc, submit_json);
     tcase_add_test(tc, submit_baseline);
     tcase_add_loop_test(tc, submit_min_effect, 0, (int)MF_ARRAY_LEN(min_effects));
-    tcase_add_test(tc, submit_again);
+    tcase_add_test(tc, submit_is_retried);
     tcase_add_test(tc, watch);
     tcase_add_test(tc, watch_interrupted);
-    tcase_add_test(tc, watch_loses_its_coordinator);
+    tcase_add_test(tc, watch_without_coordinator);
     tcase_add_test(tc, rank);
     tcase_add_loop_test(tc, why, 0, MF_ARRAY_LEN(why_cases));
-    tcase_add_test(tc, terminal_is_not_obeyed);
+    tcase_add_test(tc, control_characters_are_replaced);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

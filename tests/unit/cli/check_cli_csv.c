@@ -1,4 +1,4 @@
-/* moefarm csv: tables where they lie, without a farm. */
+/* moefarm csv: commands on local tables, without a coordinator. */
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "support/mf_check.h"
@@ -32,31 +32,47 @@ static const struct {
     int code;
     const char *out, *err;
 } checks[] = {
-    {TABLE(ROW("1", "51.5") ROW("2", "61.5")), TABLE(ROW("4", "91.5")), {0}, 0, "2 files, 3 rows: nothing wrong\n", ""},
+    {TABLE(ROW("1", "51.5") ROW("2", "61.5")), TABLE(ROW("4", "91.5")), {0}, 0,
+     "2 files, 3 rows: no errors, no warnings\n", ""},
     {TABLE(ROW("1", "51.5") ROW("2", "61.5")), TABLE(ROW("1", "50.5")), {0}, 1,
-     "other.csv:2: error: duplicate: the key of this row is in table.csv line 2 too, with 51.5 us against 50.5 here", ""},
-    {TABLE("gfx950,256,1,7168,256,257,9,Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0," RESULT(K1, "51.5") "\n"),
+     "other.csv:2: error: duplicate: same key as table.csv line 2, which has 51.5 us (here 50.5 us)", ""},
+    {TABLE("gfx950,256,1,7168,256,257,9,Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
+     RESULT(K1, "51.5") "\n"),
      NULL, {0}, 1, "table.csv:2: error: spelling: act_type is spelled 'Silu'", ""},
-    {TABLE(ROW("1", "51.5") ROW("8", "151.5")), NULL, {0}, 0, "table.csv:3: warning: hole: the ladder of this layer lacks 2, 4 tokens", ""},
-    {TABLE(ROW("1", "51.5") ROW("2", "51.5")), NULL, {0}, 1, "table.csv:2: error: copied_time: us is 51.5 for 2 token counts", ""},
-    {TABLE(ROW("1", "51.5") ROW("2", "51.5")), NULL, {"--silence", "copied_time"}, 0, "nothing wrong\n", ""},
-    {TABLE(ROW("1", "51.5") ROW("8", "51.5")), NULL, {"--only", "hole,kernel"}, 0, "1 file, 2 rows: 0 errors, 1 warning\n", ""},
-    {TABLE(ROW("1", "51.5") ROW("8", "51.5")), NULL, {"--summary"}, 1, "    2  copied_time  error     one time for several", ""},
-    {TABLE(ROW("1", "51.5")), NULL, {"--err-ratio", "0.0005"}, 1, "err1 is 0.1%, above the limit of 0.1%", ""},
+    {TABLE(ROW("1", "51.5") ROW("8", "151.5")), NULL, {0}, 0,
+     "table.csv:3: warning: hole: the ladder of this layer lacks 2, 4 tokens", ""},
+    {TABLE(ROW("1", "51.5") ROW("2", "51.5")), NULL, {0}, 1,
+     "table.csv:2: error: copied_time: us is 51.5 for 2 token counts", ""},
+    {TABLE(ROW("1", "51.5") ROW("2", "51.5")), NULL, {"--silence", "copied_time"}, 0,
+     "no errors, no warnings\n", ""},
+    {TABLE(ROW("1", "51.5") ROW("8", "51.5")), NULL, {"--only", "hole,kernel"}, 0,
+     "1 file, 2 rows: 0 errors, 1 warning\n", ""},
+    {TABLE(ROW("1", "51.5") ROW("8", "51.5")), NULL, {"--summary"}, 1,
+     "    2  copied_time  error     same time for several", ""},
+    {TABLE(ROW("1", "51.5")), NULL, {"--err-ratio", "0.0005"}, 1, "err1 is 0.1%, above the limit of 0.1%",
+     ""},
     {TABLE(KEY("1") RESULT("moe_ck2stages_gemm3", "51.5") "\n"), NULL, {0}, 1,
-     "table.csv:2: error: kernel: kernelName1 is 'moe_ck2stages_gemm3', a name of no family", ""},
-    /* AITER's kernel of 64 columns cannot do an inter_dim that is none of them. */
-    {TABLE("gfx942,304,1,7168,200,257,9,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,"
-           "QuantType.per_Token,1,0," RESULT("_ZN5aiter47fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3E", "81.5") "\n"),
+     "table.csv:2: error: kernel: kernelName1 'moe_ck2stages_gemm3': not an AITER kernel name", ""},
+    /* An AITER kernel with tile width 64 cannot run an inter_dim that is not a multiple of 64. */
+    {TABLE("gfx942,304,1,7168,200,257,9,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,"
+     "torch.float8_e4m3fnuz,QuantType.per_Token,1,0,"
+     RESULT("_ZN5aiter47fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3E", "81.5") "\n"),
      NULL, {0}, 1, "inter_dim 200 is not a multiple of the tile width 64", ""},
-    {TABLE_OWN(OWN("1", "51.5", "move:sort|tile:gemm_m32")), NULL, {0}, 0, "1 file, 1 row: nothing wrong\n", ""},
-    {TABLE_OWN(OWN("1", "51.5", "move:sort|tile gemm")), NULL, {0}, 1, "pipeline holds 'tile gemm', which is no family:step", ""},
-    {TABLE_OWN(OWN("1", "51.5", "move:sort|aiter:nothing")), NULL, {0}, 1, "family aiter has no kernel of such a name", ""},
-    {TABLE_OWN(OWN("1", "51.5", "move:sort|triton:gemm")), NULL, {0}, 0, "warning: foreign: pipeline holds a step of family 'triton'", ""},
-    {TUNED_COLUMNS ",note\n" KEY("1") RESULT(K1, "51.5") ",x\n", NULL, {0}, 0, "table.csv:1: warning: unknown_column: there is no column 'note'", ""},
-    {TUNED_COLUMNS ",frm\n" KEY("1") RESULT(K1, "51.5") ",\n", NULL, {0}, 1, "table.csv:1: error: misspelt_column: there is no column 'frm'", ""},
+    {TABLE_OWN(OWN("1", "51.5", "move:sort|tile:gemm_m32")), NULL, {0}, 0,
+     "1 file, 1 row: no errors, no warnings\n", ""},
+    {TABLE_OWN(OWN("1", "51.5", "move:sort|tile gemm")), NULL, {0}, 1,
+     "pipeline has 'tile gemm', which is not family:step", ""},
+    {TABLE_OWN(OWN("1", "51.5", "move:sort|aiter:nothing")), NULL, {0}, 1,
+     "which is not a kernel of family aiter", ""},
+    {TABLE_OWN(OWN("1", "51.5", "move:sort|triton:gemm")), NULL, {0}, 0,
+     "warning: foreign: pipeline has a step of family 'triton'", ""},
+    {TUNED_COLUMNS ",note\n" KEY("1") RESULT(K1, "51.5") ",x\n", NULL, {0}, 0,
+     "table.csv:1: warning: unknown_column: unknown column 'note'", ""},
+    {TUNED_COLUMNS ",frm\n" KEY("1") RESULT(K1, "51.5") ",\n", NULL, {0}, 1,
+     "table.csv:1: error: misspelt_column: unknown column 'frm'", ""},
     {TABLE(ROW("1", "51.5")), "", {0}, 1, "other.csv:1: error: malformed: the table is empty", ""},
-    {TABLE(ROW("1", "51.5")), NULL, {"--only", "nothing"}, 2, "", "--only: there is no code 'nothing'; they are ragged, malformed, "},
+    {TABLE(ROW("1", "51.5")), NULL, {"--only", "nothing"}, 2, "",
+     "--only: unknown code 'nothing'; the codes are ragged, malformed, "},
     {NULL, NULL, {0}, 2, "", "table.csv: No such file"},
 };
 /* clang-format on */
@@ -87,7 +103,7 @@ static int64_t found(const cJSON *json, const char *code)
     return n;
 }
 
-/* The tables of AITER's that have what is wrong with all of them; all 51 are in check_table_check. */
+/* These AITER tables have all findings of the codes below. check_table_check checks all 51 tables. */
 START_TEST(shipped)
 {
     struct ran r =
@@ -102,7 +118,7 @@ START_TEST(shipped)
     ck_assert_int_eq(found(json, "zero_time"), 13);
     ck_assert_int_eq(found(json, "ragged"), 11);
     ck_assert_int_eq(found(json, "tagged"), 14);
-    ck_assert_int_eq(found(json, "kernel"), 0); /* AITER's names are all of its grammar */
+    ck_assert_int_eq(found(json, "kernel"), 0); /* all of AITER's kernel names are known */
     ck_assert_ptr_null(mf_json_array(json, "findings"));
 }
 END_TEST
@@ -140,14 +156,20 @@ static const struct {
     const char *out, *err;
     const char *after;
 } fixes[] = {
-    {TABLE(SILU_ROW), NULL, 0, "table.csv:2: fixed: spelling: act_type is written 'ActivationType.Silu'\n1 fixed\n1 file, 1 row: nothing wrong\n",
+    {TABLE(SILU_ROW), NULL, 0,
+     "table.csv:2: fixed: spelling: act_type is written 'ActivationType.Silu'\n1 fixed\n"
+     "1 file, 1 row: no errors, no warnings\n",
      "", TABLE(ROW("1", "51.5"))},
     {TABLE(SILU_ROW), "--json", 0, "\"fixed\":\t1,", "", TABLE(ROW("1", "51.5"))},
-    {TABLE(SILU_ROW), "--summary", 0, "1 fixed\n1 file, 1 row: nothing wrong\n", "", TABLE(ROW("1", "51.5"))},
-    {TABLE(ROW("1", "51.5") ROW("1", "51.5")), NULL, 0, "fixed: duplicate: the row is gone", "", TABLE(ROW("1", "51.5"))},
-    /* What needs a decision is told, and the file is not touched. */
-    {TABLE(ROW("1", "51.5") ROW("1", "50.5") "\n"), NULL, 1, "0 fixed\n", "", TABLE(ROW("1", "51.5") ROW("1", "50.5") "\n")},
-    {TABLE(SILU_ROW ROW("2", "51.50")), NULL, 1, "error: copied_time", "", TABLE(ROW("1", "51.5") ROW("2", "51.50"))},
+    {TABLE(SILU_ROW), "--summary", 0, "1 fixed\n1 file, 1 row: no errors, no warnings\n", "",
+     TABLE(ROW("1", "51.5"))},
+    {TABLE(ROW("1", "51.5") ROW("1", "51.5")), NULL, 0, "fixed: duplicate: the row is removed", "",
+     TABLE(ROW("1", "51.5"))},
+    /* Problems that need a decision are reported, and the file is not changed. */
+    {TABLE(ROW("1", "51.5") ROW("1", "50.5") "\n"), NULL, 1, "0 fixed\n", "",
+     TABLE(ROW("1", "51.5") ROW("1", "50.5") "\n")},
+    {TABLE(SILU_ROW ROW("2", "51.50")), NULL, 1, "error: copied_time", "",
+     TABLE(ROW("1", "51.5") ROW("2", "51.50"))},
     {"rubbish\n", NULL, 1, "error: malformed", "", "rubbish\n"},
 };
 /* clang-format on */
@@ -163,31 +185,31 @@ START_TEST(fix)
 }
 END_TEST
 
-START_TEST(fix_nothing)
+START_TEST(fix_missing_file)
 {
     struct ran r = moefarm("", "csv", "check", "--fix", in_folder("table.csv"), NULL);
     assert_code(r, 2);
-    ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0); /* nor is anything left behind */
+    ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0); /* no lock file remains */
     ck_assert_int_ne(access(in_folder("table.csv"), F_OK), 0);
 }
 END_TEST
 
-/* What is no file stays what it is, is not waited for, and nothing is made beside it. */
+/* A folder or a FIFO is rejected without blocking, and no file is created beside it. */
 static const struct {
     bool folder;
     const char *says;
-} no_files[] = {
+} not_regular[] = {
     {true, "is a folder; name a file in it"},
     {false, "is a device or a FIFO; a table is kept in a file"},
 };
 
-START_TEST(fix_no_file)
+START_TEST(fix_not_regular_file)
 {
     const char *path = in_folder("table.csv");
-    ck_assert_int_eq(no_files[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
+    ck_assert_int_eq(not_regular[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
     struct ran r = moefarm("", "csv", "check", "--fix", path, NULL);
     assert_code(r, 2);
-    assert_says(r.err, no_files[_i].says);
+    assert_says(r.err, not_regular[_i].says);
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
     ck_assert_int_eq(remove(in_folder("table.csv")), 0);
 }
@@ -205,17 +227,22 @@ static const struct {
     int code;
     const char *out, *err;
 } diffs[] = {
-    {TABLE(ROW("1", "51.5")), TABLE(ROW("1", "51.5")), NULL, 0, "1 same, 0 respelled, 0 changed, 0 added, 0 removed\n", ""},
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("1", "51.5")), NULL, 0,
+     "1 same, 0 respelled, 0 changed, 0 added, 0 removed\n", ""},
     {TABLE(ROW("1", "50.0") ROW("2", "60.5")), TABLE(ROW("1", "45.0") ROW("4", "70.5")), NULL, 1,
      "changed    " KEY_1 ": us 50.0 -> 45.0 (-10.0%)\nremoved    gfx950,256,2,", ""},
     {TABLE(ROW("1", "50.0") ROW("2", "60.5")), TABLE(ROW("1", "45.0") ROW("4", "70.5")), NULL, 1,
-     "QuantType.No,1,0: 70.5 us\n0 same, 0 respelled, 1 changed, 1 added, 1 removed; of the changed 1 faster and 0 slower\n", ""},
-    {TABLE(ROW("1", "50.0")), TABLE(KEY("1") RESULT(K1, "50.00") "\n"), NULL, 1, "respelled  " KEY_1 ": us 50.0 -> 50.00\n", ""},
-    {TABLE(ROW("1", "50.0")), TABLE(KEY("1") RESULT("k\xc2\x9b", "50.0") "\n"), NULL, 1, "_B16_B16_B16 -> k??\n", ""},
+     "QuantType.No,1,0: 70.5 us\n0 same, 0 respelled, 1 changed, 1 added, 1 removed; "
+     "of the changed rows, 1 faster and 0 slower\n", ""},
+    {TABLE(ROW("1", "50.0")), TABLE(KEY("1") RESULT(K1, "50.00") "\n"), NULL, 1,
+     "respelled  " KEY_1 ": us 50.0 -> 50.00\n", ""},
+    {TABLE(ROW("1", "50.0")), TABLE(KEY("1") RESULT("k\xc2\x9b", "50.0") "\n"), NULL, 1,
+     "_B16_B16_B16 -> k??\n", ""},
     {TABLE(ROW("1", "50.0")), TABLE(ROW("1", "45.0")), "--json", 1, "\"what\":\t\"changed\"", ""},
     {TABLE(ROW("1", "50.0")), TABLE(ROW("1", "45.0")), "--summary", 1, "0 same, 0 respelled, 1 changed", ""},
-    {TABLE(ROW("1", "50.0")), TABLE(ROW("1", "50.0") "rubbish\n"), NULL, 2, "other.csv: 1 row cannot be read, and is left out", ""},
-    {TABLE(ROW("1", "50.0")), "rubbish\n", NULL, 2, "", "other.csv is no table: the header has no column"},
+    {TABLE(ROW("1", "50.0")), TABLE(ROW("1", "50.0") "rubbish\n"), NULL, 2,
+     "other.csv: 1 unreadable row not compared", ""},
+    {TABLE(ROW("1", "50.0")), "rubbish\n", NULL, 2, "", "other.csv: not a table: the header has no column"},
     {TABLE(ROW("1", "50.0")), NULL, NULL, 2, "", "other.csv: No such file"},
 };
 /* clang-format on */
@@ -235,35 +262,44 @@ END_TEST
 
 /* --- merge ---------------------------------------------------------------------------------------------- */
 
-#define OURS(T, us) OWN(T, us, "move:sort|tile:gemm_m32")
+#define RACED(T, us) OWN(T, us, "move:sort|tile:gemm_m32")
 
 /* clang-format off */
 static const struct {
-    const char *into, *file; /* into NULL: it is not there yet */
+    const char *into, *file; /* into NULL: no such file yet */
     const char *words[2];
     int code;
     const char *out, *err;
-    const char *after; /* of into; NULL: as before */
+    const char *after; /* of into; NULL: unchanged */
 } merges[] = {
-    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5")), {0}, 0, "added     gfx950,256,2,", "", TABLE(ROW("1", "51.5") ROW("2", "61.5"))},
-    {NULL, TABLE(ROW("2", "61.5")), {0}, 0, "1 added, 0 replaced, 0 kept, 0 foreign\n", "", TABLE(ROW("2", "61.5"))},
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5")), {0}, 0, "added     gfx950,256,2,", "",
+     TABLE(ROW("1", "51.5") ROW("2", "61.5"))},
+    {NULL, TABLE(ROW("2", "61.5")), {0}, 0, "1 added, 0 replaced, 0 kept, 0 foreign\n", "",
+     TABLE(ROW("2", "61.5"))},
     {TABLE(ROW("1", "51.5")), TABLE(ROW("1", "50.5")), {0}, 0,
-     "replaced  " KEY_1 "  50.5000 us (was 51.5000 us): the lower of two times that are not moefarm's", "", TABLE(ROW("1", "50.5"))},
+     "replaced  " KEY_1 "  50.5000 us (was 51.5000 us): the lower time of two rows of other tools", "",
+     TABLE(ROW("1", "50.5"))},
     {TABLE(ROW("1", "51.5")), TABLE(ROW("1", "52.5")), {0}, 0, "kept      " KEY_1, "", NULL},
     {TABLE(ROW("1", "51.5")), TABLE(ROW("1", "50.5")), {"--dry-run", "--summary"}, 0,
-     "0 added, 1 replaced, 0 kept, 0 foreign\nnothing was written: --dry-run\n", "", NULL},
-    {TABLE(ROW("1", "51.5")), TABLE_OWN(OURS("1", "10.5")), {0}, 0, "foreign   " KEY_1, "", NULL},
-    {TABLE_OWN(OURS("1", "10.5")), TABLE_OWN(OURS("1", "9.5")), {0}, 0, "faster than the row in the table", "",
-     TABLE_OWN(OURS("1", "9.5"))},
-    {TABLE_OWN(OURS("1", "10.5")), TABLE(ROW("1", "9.5")), {0}, 0, "is moefarm's and the new one is not: not replaced", "", NULL},
-    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "50.5")), {"--json"}, 0, "\"written\":\ttrue", "", TABLE(ROW("1", "51.5") ROW("2", "50.5"))},
-    /* Refused whole: the file is as it was. */
+     "0 added, 1 replaced, 0 kept, 0 foreign\n--dry-run: nothing was written\n", "", NULL},
+    {TABLE(ROW("1", "51.5")), TABLE_OWN(RACED("1", "10.5")), {0}, 0, "foreign   " KEY_1, "", NULL},
+    {TABLE_OWN(RACED("1", "10.5")), TABLE_OWN(RACED("1", "9.5")), {0}, 0, "faster than the row in the table",
+     "",
+     TABLE_OWN(RACED("1", "9.5"))},
+    {TABLE_OWN(RACED("1", "10.5")), TABLE(ROW("1", "9.5")), {0}, 0,
+     "is moefarm's and the new one is not: not replaced", "", NULL},
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "50.5")), {"--json"}, 0, "\"written\":\ttrue", "",
+     TABLE(ROW("1", "51.5") ROW("2", "50.5"))},
+    /* rejected as a whole: the table is unchanged */
     {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") ROW("2", "62.5")), {0}, 1, "", "table.csv: ", NULL},
-    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") "rubbish\n"), {0}, 1, "", "has 1 row that cannot be read; repair it first", NULL},
-    /* Two findings each, and a row is counted once. */
-    {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan")), {0}, 1, "", "has 1 row that cannot be read; repair it first", NULL},
-    {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan") ROW("y", "nan")), {0}, 1, "", "has 2 rows that cannot be read; repair them first", NULL},
-    {TABLE(ROW("1", "51.5")), "rubbish\n", {0}, 2, "", "other.csv is no table", NULL},
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") "rubbish\n"), {0}, 1, "",
+     "has 1 row that cannot be read; repair it first", NULL},
+    /* two findings per row: the row is counted once */
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan")), {0}, 1, "",
+     "has 1 row that cannot be read; repair it first", NULL},
+    {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan") ROW("y", "nan")), {0}, 1, "",
+     "has 2 rows that cannot be read; repair them first", NULL},
+    {TABLE(ROW("1", "51.5")), "rubbish\n", {0}, 2, "", "other.csv: not a table", NULL},
 };
 /* clang-format on */
 
@@ -283,23 +319,24 @@ START_TEST(merge)
 }
 END_TEST
 
-/* "writes nothing" is of the lock too, and of a table that is not there yet. */
-START_TEST(merge_dry)
+/* A dry run creates neither the table nor its lock file. */
+START_TEST(merge_dry_run)
 {
     write_file(in_folder("other.csv"), TABLE(ROW("2", "61.5")));
     struct ran r =
         moefarm("", "csv", "merge", "--dry-run", in_folder("table.csv"), in_folder("other.csv"), NULL);
     assert_code(r, 0);
-    assert_says(r.out, "1 added, 0 replaced, 0 kept, 0 foreign\nnothing was written: --dry-run\n");
+    assert_says(r.out, "1 added, 0 replaced, 0 kept, 0 foreign\n--dry-run: nothing was written\n");
     ck_assert_int_ne(access(in_folder("table.csv"), F_OK), 0);
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
 }
 END_TEST
 
-/* A key that another file of the set has is refused, with both places; nothing of the files before it stays. */
-START_TEST(merge_into_a_set)
+/* A key of another file of the set is rejected with both places, and no file of the command is merged. */
+START_TEST(merge_with_set)
 {
-    char into[160], first[160], second[160]; /* in_folder keeps four, and the program's output takes two */
+    /* in_folder keeps four results, and moefarm() uses two of them */
+    char into[160], first[160], second[160];
     mf_format(into, sizeof(into), "%s", in_folder("table.csv"));
     mf_format(first, sizeof(first), "%s", in_folder("shapes.csv"));
     mf_format(second, sizeof(second), "%s", in_folder("other.csv"));
@@ -308,7 +345,7 @@ START_TEST(merge_into_a_set)
     write_file(first, TABLE(ROW("4", "91.5")));
     struct ran r = moefarm("", "csv", "merge", into, first, second, "--set", second, NULL);
     assert_code(r, 1);
-    assert_says(r.err, "other.csv line 2 have one key; production refuses such a set");
+    assert_says(r.err, "other.csv line 2 have the same key; production refuses such a set");
     ck_assert_str_eq(read_file(into), TABLE(ROW("1", "51.5")));
     r = moefarm("", "csv", "merge", into, first, second, NULL);
     assert_code(r, 0);
@@ -323,10 +360,10 @@ static const struct {
 } usages[] = {
     {{"csv", "--help"}, 0, "csv check FILE ...", ""},
     {{"csv"}, 2, "", "csv check FILE ..."},
-    {{"csv", "chekc"}, 2, "", "there is no command 'chekc'"},
+    {{"csv", "chekc"}, 2, "", "unknown command 'chekc'"},
     {{"csv", "check", "--help"}, 0, "usage: moefarm csv check [options] FILE ...", ""},
-    {{"csv", "check"}, 2, "", "csv check: an argument is missing"},
-    {{"csv", "diff", "a"}, 2, "", "csv diff: an argument is missing"},
+    {{"csv", "check"}, 2, "", "csv check: missing argument"},
+    {{"csv", "diff", "a"}, 2, "", "csv diff: missing argument"},
 };
 
 START_TEST(usage)
@@ -350,12 +387,12 @@ int main(void)
     tcase_add_test(tc, shipped);
     tcase_add_test(tc, findings_as_json);
     tcase_add_loop_test(tc, fix, 0, MF_ARRAY_LEN(fixes));
-    tcase_add_test(tc, fix_nothing);
-    tcase_add_loop_test(tc, fix_no_file, 0, MF_ARRAY_LEN(no_files));
+    tcase_add_test(tc, fix_missing_file);
+    tcase_add_loop_test(tc, fix_not_regular_file, 0, MF_ARRAY_LEN(not_regular));
     tcase_add_loop_test(tc, diff, 0, MF_ARRAY_LEN(diffs));
     tcase_add_loop_test(tc, merge, 0, MF_ARRAY_LEN(merges));
-    tcase_add_test(tc, merge_dry);
-    tcase_add_test(tc, merge_into_a_set);
+    tcase_add_test(tc, merge_dry_run);
+    tcase_add_test(tc, merge_with_set);
     tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usages));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

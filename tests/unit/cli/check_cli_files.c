@@ -1,4 +1,4 @@
-/* moefarm, the program: where what it is told to write goes, be that a file, a link, a FIFO or a device. */
+/* moefarm: output to files, links, FIFOs, devices and open descriptors. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -32,7 +32,7 @@ START_TEST(export_to_file)
     fake_http_start(&f, answers, 1);
     r = moefarm(f.url, "export", "--batch", "7", "--gfx", "cpu-x", "-o", in_folder("table.csv"), NULL);
     assert_code(r, 0);
-    assert_says(r.err, "3 rows are left out");
+    assert_says(r.err, "3 rows left out");
     ck_assert_str_eq(read_file(in_folder("table.csv")), HEADER ROW("4", "90.0"));
     ck_assert_int_eq(stat(in_folder("table.csv"), &st), 0);
     ck_assert_int_ne(st.st_mode & 0400, 0);
@@ -50,7 +50,7 @@ static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/
                                                  .type = "text/csv",
                                                  .body = HEADER ROW("4", "90.0")}};
 
-/* The file that a link names is replaced, or made where there is none; the link stays. */
+/* The target of a symbolic link is replaced or created; the link is kept. */
 START_TEST(export_through_a_link)
 {
     struct fake_http f;
@@ -70,7 +70,8 @@ START_TEST(export_through_a_link)
 }
 END_TEST
 
-/* A FIFO gets the bytes and stays one; into it nothing is merged. The reader is there before, so that nobody waits. */
+/* Data for a FIFO is written to it; a merge into a FIFO is rejected. The reading end is opened first, so that
+ * the writer does not block. */
 START_TEST(export_into_a_fifo)
 {
     struct fake_http f;
@@ -98,7 +99,8 @@ START_TEST(export_into_a_fifo)
 }
 END_TEST
 
-/* A node of the test's own, as /dev/null is: root, who alone may take its place, is who may make one. */
+/* A device node like /dev/null. The test needs root: only root can create the node, and only root could
+ * replace it. */
 START_TEST(export_to_a_device)
 {
     struct fake_http f;
@@ -110,7 +112,7 @@ START_TEST(export_to_a_device)
     }
     fake_http_start(&f, one_export, 1);
     struct ran r = moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL);
-    /* A folder mounted nodev opens none; it stays all the same */
+    /* on a nodev mount the node cannot be opened, but it must be kept */
     if (!strstr(r.err, "Permission denied"))
         assert_code(r, 0);
     ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
@@ -120,7 +122,7 @@ START_TEST(export_to_a_device)
 }
 END_TEST
 
-/* As a shell's ">> log" has it: what was in the log stays, and the log is the file that it was. */
+/* Like a shell's ">> log": the file keeps its old contents and its inode. */
 START_TEST(export_into_a_descriptor)
 {
     struct fake_http f;
@@ -129,7 +131,7 @@ START_TEST(export_into_a_descriptor)
 
     fake_http_start(&f, one_export, 1);
     write_file(in_folder("other.csv"), "before\n");
-    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND); /* the program's, too */
+    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND); /* without O_CLOEXEC: the program inherits it */
     ck_assert_int_ge(fd, 0);
     mf_format(name, sizeof(name), "/dev/fd/%d", fd);
     assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
@@ -147,8 +149,8 @@ START_TEST(export_into_a_descriptor)
 }
 END_TEST
 
-/* This test's, which to the program is another process: emptied first, as by a shell's ">". */
-START_TEST(export_into_anothers_descriptor)
+/* A descriptor of another process (the test): the file is truncated first, like a shell's ">". */
+START_TEST(export_into_descriptor_of_other_process)
 {
     struct fake_http f;
     char name[48], found[4096] = "";
@@ -214,7 +216,7 @@ START_TEST(export_to_a_folder)
 }
 END_TEST
 
-/* Reading a FIFO to compare what it holds would wait for ever. */
+/* pull must not read the old contents of a FIFO: it would block forever. */
 START_TEST(pull_into_a_fifo)
 {
     static const struct fake_answer answers[] = {{.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
@@ -274,7 +276,7 @@ START_TEST(export_into_file)
     table = read_file(in_folder("table.csv"));
     ck_assert_str_eq(table, HEADER ROW("4", "90.0") ROW("8", "80.0") ROW("16", "99.0"));
 
-    /* A key that another file of the set has: production would refuse to load both */
+    /* key of another file of the set: production would refuse to load both */
     write_file(in_folder("other.csv"), HEADER ROW("16", "1.0"));
     r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
     assert_code(r, 1);
@@ -297,7 +299,7 @@ int main(void)
     tcase_add_test(tc, export_through_a_link);
     tcase_add_test(tc, export_into_a_fifo);
     tcase_add_test(tc, export_into_a_descriptor);
-    tcase_add_test(tc, export_into_anothers_descriptor);
+    tcase_add_test(tc, export_into_descriptor_of_other_process);
     tcase_add_test(tc, write_to_standard_output);
     tcase_add_test(tc, export_to_a_folder);
     tcase_add_test(tc, pull_into_a_fifo);

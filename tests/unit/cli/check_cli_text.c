@@ -1,4 +1,4 @@
-/* cli/: event streams, bars, columns, shapes as people write them, progress. */
+/* cli/: event streams, bars, columns, shape patterns, progress, early returns of commands. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -15,13 +15,13 @@
 
 /* ---- event streams ---- */
 
-struct heard {
+struct events {
     char text[1024];
 };
 
-static int hear(void *context, const char *kind, const char *data)
+static int record_event(void *context, const char *kind, const char *data)
 {
-    struct heard *h = context;
+    struct events *h = context;
     size_t len = strlen(h->text);
 
     mf_format(h->text + len, sizeof(h->text) - len, "[%s|%s]", kind, data);
@@ -29,33 +29,33 @@ static int hear(void *context, const char *kind, const char *data)
 }
 
 static const struct sse_case {
-    const char *stream, *heard, *last_id;
+    const char *stream, *events, *last_id;
 } sse_cases[] = {
     {"event: task\nid: 4\ndata: {}\n\n", "[task|{}]", "4"},
     {"event:task\r\nid:5\r\ndata:x\r\n\r\n", "[task|x]", "5"}, /* no space, CR LF */
     {"data: a\rdata: b\r\r", "[message|a\nb]", ""},            /* CR alone, two data lines */
     {": keep-alive\n\n: again\n\ndata: a\n\n", "[message|a]", ""},
-    {"id: 7\n\n", "", "7"}, /* an id without data moves the place to resume from */
-    {"id: 8\ndata: a\n\nid: 9\ndata: half", "[message|a]", "8"}, /* a half event does not */
-    {"event: a\n\ndata: b\n\n", "[message|b]", ""},              /* a kind ends with its event */
+    {"id: 7\n\n", "", "7"}, /* an id without data moves the resume position */
+    {"id: 8\ndata: a\n\nid: 9\ndata: half", "[message|a]", "8"}, /* an incomplete event does not */
+    {"event: a\n\ndata: b\n\n", "[message|b]", ""},              /* an event type applies to one event */
     {"retry: 10\nother: 1\ndata\n\n", "[message|]", ""},
     {"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n", "[a|1][b|2]", ""},
 };
 
-/* Whole, and cut in two at every byte. */
+/* The parser gets the stream whole, and split at every byte. */
 START_TEST(sse_streams)
 {
     const struct sse_case *c = &sse_cases[_i];
     size_t n = strlen(c->stream);
 
     for (size_t cut = 0; cut <= n; cut++) {
-        struct heard heard = {""};
+        struct events events = {""};
         struct mf_sse sse;
 
-        mf_sse_init(&sse, hear, &heard);
+        mf_sse_init(&sse, record_event, &events);
         ck_assert_int_eq(mf_sse_feed(&sse, c->stream, cut), 0);
         ck_assert_int_eq(mf_sse_feed(&sse, c->stream + cut, n - cut), 0);
-        ck_assert_str_eq(heard.text, c->heard);
+        ck_assert_str_eq(events.text, c->events);
         ck_assert_str_eq(sse.last_id, c->last_id);
         mf_sse_release(&sse);
     }
@@ -64,13 +64,13 @@ END_TEST
 
 START_TEST(sse_limits)
 {
-    struct heard heard = {""};
+    struct events events = {""};
     struct mf_sse sse;
     char block[4096];
     int r = 0;
 
     memset(block, 'x', sizeof(block));
-    mf_sse_init(&sse, hear, &heard);
+    mf_sse_init(&sse, record_event, &events);
     ck_assert_int_eq(mf_sse_feed(&sse, "event: stop\ndata: 1\n\n", 21), -ECANCELED);
     mf_sse_restart(&sse);
     for (size_t i = 0; i <= MF_SSE_EVENT_MAX / sizeof(block) && r == 0; i++)
@@ -86,7 +86,7 @@ static const struct bar_case {
     double fraction;
     int width;
     bool utf8;
-    const char *want;
+    const char *expected;
 } bar_cases[] = {
     {0, 4, false, "----"},     {1, 4, false, "####"},   {0.5, 4, false, "##--"},    {-1, 4, false, "----"},
     {9, 4, false, "####"},     {NAN, 4, false, "----"}, {0.5, 3, true, "█▌·"},      {1, 2, true, "██"},
@@ -100,7 +100,7 @@ START_TEST(bars)
 
     mf_buf_init(&b, 256);
     mf_bar(&b, c->fraction, c->width, c->utf8);
-    ck_assert_str_eq(b.data, c->want);
+    ck_assert_str_eq(b.data, c->expected);
     ck_assert_uint_eq(mf_text_width(b.data), (size_t)c->width);
     mf_buf_release(&b);
 }
@@ -108,7 +108,7 @@ END_TEST
 
 static const struct {
     double seconds;
-    const char *want;
+    const char *expected;
 } duration_cases[] = {{-3, "0 s"},       {0.4, "0 s"},        {99, "99 s"},
                       {100, "1:40 min"}, {3599, "59:59 min"}, {7500, "2:05 h"}};
 
@@ -117,13 +117,13 @@ START_TEST(durations)
     char buf[MF_DURATION_MAX];
 
     mf_duration(duration_cases[_i].seconds, buf);
-    ck_assert_str_eq(buf, duration_cases[_i].want);
+    ck_assert_str_eq(buf, duration_cases[_i].expected);
 }
 END_TEST
 
 static const struct {
     double us;
-    const char *want;
+    const char *expected;
 } us_cases[] = {{7.311, "7.31 us"}, {812.4, "812.4 us"}, {4321, "4321 us"}, {12400, "12.40 ms"}, {NAN, "-"}};
 
 START_TEST(times)
@@ -131,7 +131,7 @@ START_TEST(times)
     char buf[MF_US_MAX];
 
     mf_us(us_cases[_i].us, buf);
-    ck_assert_str_eq(buf, us_cases[_i].want);
+    ck_assert_str_eq(buf, us_cases[_i].expected);
 }
 END_TEST
 
@@ -155,11 +155,11 @@ START_TEST(columns)
 }
 END_TEST
 
-START_TEST(cells_of_what_is_not_there)
+START_TEST(cells_without_value)
 {
-    static const char want[] = "-\0-\0-\0-\0first\0"
-                               "7\0"
-                               "12.50";
+    static const char expected[] = "-\0-\0-\0-\0first\0"
+                                   "7\0"
+                                   "12.50";
     struct mf_columns c;
 
     mf_columns_init(&c, 1);
@@ -170,8 +170,8 @@ START_TEST(cells_of_what_is_not_there)
     mf_columns_add_text(&c, "first");
     mf_columns_add_id(&c, 7);
     mf_columns_add_us(&c, 12.5);
-    ck_assert_uint_eq(c.cells.len, sizeof(want));
-    ck_assert_mem_eq(c.cells.data, want, sizeof(want));
+    ck_assert_uint_eq(c.cells.len, sizeof(expected));
+    ck_assert_mem_eq(c.cells.data, expected, sizeof(expected));
     mf_columns_release(&c);
 }
 END_TEST
@@ -193,13 +193,13 @@ static const struct {
     {"token=4", "4," QWEN_FP8, true},
     {"token=4,inter_dim=384", "4," QWEN_FP8, true},
     {"token=4,inter_dim=96", "4," QWEN_FP8, false},
-    {"q_type=QuantType.per_128x128", "4," QWEN_FP8, true}, /* AITER's other spelling of it */
+    {"q_type=QuantType.per_128x128", "4," QWEN_FP8, true}, /* AITER's other name for per_1x128 */
     {"q_type=QuantType.No", "4," QWEN_FP8, false},
     {"use_g1u1=True", "4," QWEN_FP8, true},
     {"form=b1+b2", "4," QWEN_BF16 ",b1+b2", true},
     {"form=b1+b2", "4," QWEN_BF16, false},
     {"4," QWEN_BF16 ",b1", "4," QWEN_BF16 ",b1", true},
-    {"4," QWEN_BF16, "4," QWEN_BF16 ",b1", false}, /* a whole row says that there is none */
+    {"4," QWEN_BF16, "4," QWEN_BF16 ",b1", false}, /* a complete row matches an empty form only */
     {"token=4", "4," QWEN_BF16 ",b1", true},
 };
 
@@ -218,22 +218,22 @@ END_TEST
 static const struct {
     const char *pattern, *why;
 } bad_patterns[] = {
-    {"", "'' is no value"},
+    {"", "token '': expected"},
     {"4", "1 values; a whole row has twelve"},
-    {"tokens=4", "'tokens' is no column"},
-    {"token=x", "token: 'x' is no value of it; expected"},
-    {"token=4,8", "either column=value pairs or a whole row"},
-    {"1," QWEN_BF16 ",7", "form: '7' is no value of it; expected"},
-    {"1," QWEN_BF16 ",b1,7", "more than twelve values and a form"},
+    {"tokens=4", "'tokens': unknown column"},
+    {"token=x", "token 'x': expected"},
+    {"token=4,8", "expected column=value pairs or a whole row"},
+    {"1," QWEN_BF16 ",7", "form '7': expected"},
+    {"1," QWEN_BF16 ",b1,7", "too many values"},
 };
 
-START_TEST(patterns_refused)
+START_TEST(invalid_patterns)
 {
     struct mf_shape_pattern p;
     char why[320] = "";
 
     ck_assert_int_eq(mf_shape_pattern_parse(bad_patterns[_i].pattern, &p, why, sizeof(why)), -EINVAL);
-    ck_assert_msg(strstr(why, bad_patterns[_i].why) != NULL, "'%s' does not say '%s'", why,
+    ck_assert_msg(strstr(why, bad_patterns[_i].why) != NULL, "'%s' does not contain '%s'", why,
                   bad_patterns[_i].why);
 }
 END_TEST
@@ -303,11 +303,11 @@ START_TEST(progress_follows_events)
     ck_assert_str_eq(out.data, "batch 7: 0 of 2 tasks, 50 of 100 steps, 1:40 min to go\n");
 
     event(&p, "task", "{\"batch\":7,\"task\":1,\"state\":\"done\",\"steps\":100,\"measured\":100}");
-    event(&p, "task", "{\"batch\":7,\"task\":99,\"state\":\"done\"}"); /* a task that nobody knows */
+    event(&p, "task", "{\"batch\":7,\"task\":99,\"state\":\"done\"}"); /* unknown task */
     event(&p, "worker", "{\"worker\":1,\"state\":\"idle\"}");
     mf_buf_clear(&out);
     mf_progress_print_ended(&p, &out);
-    ck_assert_str_eq(out.data, ""); /* its time comes with the config */
+    ck_assert_str_eq(out.data, ""); /* the time comes with the config event */
     event(&p, "config", "{\"batch\":7,\"task\":1,\"us\":411.2,\"winner\":3,\"ties\":[]}");
     event(&p, "task", "{\"batch\":7,\"task\":2,\"state\":\"failed\",\"reason\":\"no family offers it\"}");
     mf_progress_print_ended(&p, &out);
@@ -315,7 +315,7 @@ START_TEST(progress_follows_events)
                                "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: no family offers it\n");
     mf_buf_clear(&out);
     mf_progress_print_ended(&p, &out);
-    ck_assert_str_eq(out.data, ""); /* once */
+    ck_assert_str_eq(out.data, ""); /* printed only once */
     ck_assert_uint_eq(mf_progress_count(&p, MF_TASK_FAILED), 1);
 
     ck_assert(!mf_progress_ended(&p));
@@ -324,9 +324,9 @@ START_TEST(progress_follows_events)
     event(&p, "batch", "{\"batch\":7,\"state\":\"done\"}");
     ck_assert(mf_progress_ended(&p));
 
-    /* The lists are read again: what was told stays told */
+    /* reading the lists again keeps the record of printed tasks */
     set_up(&p);
-    ck_assert(p.tasks[0].told);
+    ck_assert(p.tasks[0].is_printed);
     mf_buf_release(&out);
     mf_progress_release(&p);
 }
@@ -356,8 +356,8 @@ START_TEST(progress_lines_fit)
 }
 END_TEST
 
-/* Three groups on three lines: the one that has ended gives way to the total. */
-START_TEST(progress_leaves_out_the_ended)
+/* Three groups, three lines: the total replaces the finished group. */
+START_TEST(progress_omits_finished_groups)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
     struct mf_buf out;
@@ -387,20 +387,20 @@ START_TEST(progress_leaves_out_the_ended)
 }
 END_TEST
 
-START_TEST(progress_refuses_rubbish)
+START_TEST(progress_rejects_invalid_tasks)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
     cJSON *tasks = cJSON_Parse("[{\"id\":1,\"shape\":{\"token\":1}}]");
 
     set_up(&p);
     ck_assert_int_eq(mf_progress_set_tasks(&p, tasks), -EINVAL);
-    ck_assert_uint_eq(p.n_tasks, 2); /* as it was */
+    ck_assert_uint_eq(p.n_tasks, 2); /* unchanged */
     cJSON_Delete(tasks);
     mf_progress_release(&p);
 }
 END_TEST
 
-/* ---- ways out ---- */
+/* ---- early returns ---- */
 
 static const struct mf_command token = {.name = "token", .arguments = "ROLE NAME", .run = mf_cmd_token};
 static const struct mf_command release = {
@@ -417,8 +417,9 @@ static const struct early_return {
     {&release, {"release", "freeze", "one"}, MF_EXIT_USAGE},
 };
 
-/* What the next call finds where its variables will be; the compiler must not leave it out. */
-__attribute__((noinline)) static void soil_the_stack(void)
+/* Fills the stack frame of the next call with a pattern. The asm statement prevents the compiler from
+ * removing it. */
+__attribute__((noinline)) static void fill_stack(void)
 {
     char where[32768];
 
@@ -426,7 +427,7 @@ __attribute__((noinline)) static void soil_the_stack(void)
     __asm__ volatile("" : : "r"(where) : "memory");
 }
 
-/* A command that ends before it has begun releases nothing that it has not. */
+/* A command that returns early must not release uninitialised variables. */
 START_TEST(commands_return_early)
 {
     const struct early_return *c = &early_returns[_i];
@@ -436,7 +437,7 @@ START_TEST(commands_return_early)
 
     for (; n < 4 && c->words[n]; n++)
         argv[n] = (char *)(uintptr_t)c->words[n];
-    soil_the_stack();
+    fill_stack();
     ck_assert_int_eq(c->command->run(&cli, c->command, n, argv), c->code);
 }
 END_TEST
@@ -452,14 +453,14 @@ int main(void)
     tcase_add_loop_test(tc, durations, 0, MF_ARRAY_LEN(duration_cases));
     tcase_add_loop_test(tc, times, 0, MF_ARRAY_LEN(us_cases));
     tcase_add_test(tc, columns);
-    tcase_add_test(tc, cells_of_what_is_not_there);
+    tcase_add_test(tc, cells_without_value);
     tcase_add_loop_test(tc, patterns, 0, MF_ARRAY_LEN(pattern_cases));
-    tcase_add_loop_test(tc, patterns_refused, 0, MF_ARRAY_LEN(bad_patterns));
+    tcase_add_loop_test(tc, invalid_patterns, 0, MF_ARRAY_LEN(bad_patterns));
     tcase_add_test(tc, briefs);
     tcase_add_test(tc, progress_follows_events);
     tcase_add_test(tc, progress_lines_fit);
-    tcase_add_test(tc, progress_leaves_out_the_ended);
-    tcase_add_test(tc, progress_refuses_rubbish);
+    tcase_add_test(tc, progress_omits_finished_groups);
+    tcase_add_test(tc, progress_rejects_invalid_tasks);
     tcase_add_loop_test(tc, commands_return_early, 0, MF_ARRAY_LEN(early_returns));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

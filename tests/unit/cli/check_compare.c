@@ -1,4 +1,4 @@
-/* moefarm compare on this machine's CPU: two tables of a few rows whose verdicts are known. */
+/* moefarm compare on the CPU: two small tables with known verdicts. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 static char class_text[MF_DEVICE_CLASS_TEXT_MAX];
 
-/* In the process of each test: a device has threads, which do not live through a fork. */
+/* Runs in each test's process: the threads of a device do not survive fork(). */
 static void find_class(void)
 {
     struct mf_device *device;
@@ -41,7 +41,7 @@ static void write_table(const char *name, const struct cell *cells)
     write_file(in_folder(name), text);
 }
 
-/* Two tables, of these rows. */
+/* Writes both tables from lists of cells. */
 #define ROWS(...) ((const struct cell[]){__VA_ARGS__, {0, NULL}})
 static void write_tables(const struct cell *old, const struct cell *new)
 {
@@ -67,11 +67,11 @@ static const cJSON *row_of(const cJSON *all, int token)
     return NULL;
 }
 
-static void assert_verdict(const cJSON *all, int token, const char *want)
+static void assert_verdict(const cJSON *all, int token, const char *expected)
 {
     const cJSON *row = row_of(all, token);
 
-    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(row, "verdict")), want);
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(row, "verdict")), expected);
 }
 
 static double number(const cJSON *object, const char *name)
@@ -82,8 +82,8 @@ static double number(const cJSON *object, const char *name)
     return value->valuedouble;
 }
 
-/* The interval of a row that changed lies beyond zero and around its middle. How far is the machine's affair: what a
- * given time is worth is checked without a clock, in check_paired. */
+/* Asserts that the interval of a changed row excludes zero and contains its median, and returns the ratio.
+ * The size of the change depends on the machine; check_paired checks it without a clock. */
 static double assert_change(const cJSON *all, int token, int sign)
 {
     const cJSON *change = cJSON_GetObjectItem(row_of(all, token), "change");
@@ -96,8 +96,8 @@ static double assert_change(const cJSON *all, int token, int sign)
     return 1 + mid;
 }
 
-/* Four times the work is told, in both directions, by an interval beyond zero; the other rows are not in its way. */
-START_TEST(planted_rows)
+/* Four times the work is detected in both directions; the other rows do not interfere. */
+START_TEST(known_verdicts)
 {
     _cleanup_(cJSON_Deletep) cJSON *all = NULL;
     const cJSON *verdicts;
@@ -117,7 +117,7 @@ START_TEST(planted_rows)
     assert_verdict(all, 16, "only in NEW");
     slower = assert_change(all, 2, 1);
     faster = assert_change(all, 4, -1);
-    /* one pipeline in both: nothing to measure */
+    /* same pipeline in both tables: nothing to measure */
     ck_assert_double_eq(number(row_of(all, 8), "rounds"), 0);
     verdicts = cJSON_GetObjectItem(all, "verdicts");
     ck_assert_double_eq(number(verdicts, "SLOWER"), 1);
@@ -129,7 +129,7 @@ START_TEST(planted_rows)
 }
 END_TEST
 
-/* A wrong row is named with its side and the gate's sentence, and is never timed. */
+/* A wrong row is reported with its table and the message of the gate, and is never timed. */
 START_TEST(wrong_row)
 {
     struct ran r;
@@ -145,8 +145,8 @@ START_TEST(wrong_row)
 }
 END_TEST
 
-/* A step that this build does not offer any more spoils its own row, and no other. */
-START_TEST(refused_row)
+/* A step that this build does not offer invalidates its own row only. */
+START_TEST(missing_step)
 {
     struct ran r;
 
@@ -159,15 +159,15 @@ START_TEST(refused_row)
 }
 END_TEST
 
-/* Only what is faster or alone: exit code 0, and the text says it with its interval. */
-START_TEST(faster_is_fine)
+/* Faster and unpaired rows only: exit status 0. */
+START_TEST(faster_rows_succeed)
 {
     struct ran r;
 
     write_tables(ROWS({2, "rows:slower"}, {4, "rows:right"}), ROWS({2, "rows:right"}));
     r = moefarm("", COMPARE, "--order-seed", "5", NULL);
     assert_code(r, 0);
-    assert_says(r.out, "least effect 3%, confidence 99%, order shuffled by seed 5");
+    assert_says(r.out, "least effect 3%, confidence 99%, random order from seed 5");
     assert_says(r.out, "FASTER       T2 H256");
     assert_says(r.out, "only in OLD  T4 H256");
     assert_says(
@@ -179,7 +179,7 @@ START_TEST(faster_is_fine)
 }
 END_TEST
 
-/* A least effect beyond what was planted makes four times the work the same. */
+/* A least effect above the actual change: the verdict is SAME. */
 START_TEST(least_effect)
 {
     struct ran r;
@@ -191,7 +191,7 @@ START_TEST(least_effect)
 }
 END_TEST
 
-/* Two rounds are too few for any verdict at the confidence, whatever they say. */
+/* Two rounds are too few for a verdict at this confidence. */
 START_TEST(too_few_rounds)
 {
     struct ran r;
@@ -212,32 +212,32 @@ START_TEST(against_itself)
     assert_code(r, 0);
     assert_says(r.out, "T4 H256");
     assert_says(r.out, "A/A: ");
-    assert_says(r.out, " of 2 rows FASTER or SLOWER, all of them false: ");
+    assert_says(r.out, " of 2 rows FASTER or SLOWER, all false positives: ");
 }
 END_TEST
 
 static const struct {
     const char *option, *value;
     const char *err;
-} refused[] = {
-    {"--aa", NULL, "give OLD and NEW, or --aa and one table"},
-    {"--min-effect", "3", "--min-effect: '3' is no share below 1: write 3% or 0.03"},
-    {"--min-effect", "-1%", "--min-effect: '-1%' is no share"},
-    {"--min-effect", "few", "--min-effect: 'few' is no share"},
-    {"--confidence", "1", "--confidence: has to lie between 0 and 1"},
+} errors[] = {
+    {"--aa", NULL, "expected OLD and NEW, or --aa and one TABLE"},
+    {"--min-effect", "3", "--min-effect '3': expected less than 100%, as 3% or 0.03"},
+    {"--min-effect", "-1%", "--min-effect '-1%': expected"},
+    {"--min-effect", "few", "--min-effect 'few': expected"},
+    {"--confidence", "1", "--confidence 1: expected a number above 0 and below 1"},
     {"--shape", "tokens=4", "--shape: "},
     {"--device", "tpu:0", "--device: "},
     {"--rounds", "0", "--rounds"},
 };
 
-START_TEST(refusals)
+START_TEST(usage_errors)
 {
     struct ran r;
 
     write_tables(ROWS({2, "rows:right"}), ROWS({2, "rows:right"}));
-    r = moefarm("", COMPARE, refused[_i].option, refused[_i].value, NULL);
+    r = moefarm("", COMPARE, errors[_i].option, errors[_i].value, NULL);
     assert_code(r, 2);
-    assert_says(r.err, refused[_i].err);
+    assert_says(r.err, errors[_i].err);
 }
 END_TEST
 
@@ -248,14 +248,14 @@ int main(void)
 
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, find_class, remove_folder);
-    tcase_add_test(tc, planted_rows);
+    tcase_add_test(tc, known_verdicts);
     tcase_add_test(tc, wrong_row);
-    tcase_add_test(tc, refused_row);
-    tcase_add_test(tc, faster_is_fine);
+    tcase_add_test(tc, missing_step);
+    tcase_add_test(tc, faster_rows_succeed);
     tcase_add_test(tc, least_effect);
     tcase_add_test(tc, too_few_rounds);
     tcase_add_test(tc, against_itself);
-    tcase_add_loop_test(tc, refusals, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tc, usage_errors, 0, MF_ARRAY_LEN(errors));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

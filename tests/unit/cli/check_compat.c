@@ -1,4 +1,5 @@
-/* AITER's additive rule, over a recorded table of candidates (tests/data/compat): the expected rows are worked by hand. */
+/* AITER's additive rule on a recorded table of candidates (tests/data/compat); the expected rows are computed
+ * by hand. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,29 +17,35 @@
 
 /* clang-format off */
 static const struct {
-    size_t n; /* rows of the merged table; 0: failed */
+    size_t n; /* number of rows of the merged table; 0: the shape failed */
     struct mf_compat_row best;
 } expected[] = {
-    /* Pairs of one block: 32: 10 + 8 = 18, 64: 9.5 + 9 = 18.5; the whole layer 18.2. ck1_64_wrong, at 9.0, is above the error
-     * ratio, ck1_32 is slower than asm1_32 of its kind, ck2_128 has no stage 1, and nothing is added for per_Token. */
-    {3, {.kernel1 = "asm1_32", .kernel2 = "ck2_32", .block_m = 32, .us1 = 10, .us2 = 8, .us = 18, .err2 = 0.004}},
-    /* A kernel takes bf16 as it is and survives: 2 of quantising go to the others: 20.0, 19.5, and it has 19.0. */
+    /* Pairs of equal block_m: 32: 10 + 8 = 18, 64: 9.5 + 9 = 18.5; one-stage kernel: 18.2. ck1_64_wrong (9.0)
+     * is above the error limit, ck1_32 is slower than asm1_32 of its kind, ck2_128 has no stage 1, and
+     * per_Token adds no cost. */
+    {3, {.kernel1 = "asm1_32", .kernel2 = "ck2_32", .block_m = 32, .us1 = 10, .us2 = 8, .us = 18,
+     .err2 = 0.004}},
+    /* A remaining kernel reads bf16, so quantising adds 2 to the others: 20.0 and 19.5, against its 19.0. */
     {3, {.kernel1 = "one_xbf16_32", .block_m = 32, .us1 = 19, .us = 19, .run_1stage = true, .xbf16 = true}},
-    /* A FLAT kernel survives: the sort goes to the others, by block: 18.2 + 3 = 21.2, 17.5 + 4 = 21.5, and it has 21.0. */
+    /* A FLAT kernel remains, so the sort is added to the others, by block_m: 18.2 + 3 = 21.2 and 17.5 + 4 =
+     * 21.5, against its 21.0. */
     {3, {.kernel1 = "one_flat", .block_m = 1, .us1 = 21, .us = 21, .run_1stage = true, .flat = 1}},
-    /* Fused and not fused are apart until 3.5 of quantising went to the latter: 18 + 3.5 + 15 = 36.5, 20 + 15 = 35; v2 goes with
-     * v2 only: 19.2 + 15.9 = 35.1. */
-    {3, {.kernel1 = "flydsl_moe1_t32_fp4", .kernel2 = "flydsl_moe2_t32", .block_m = 32, .us1 = 20, .us2 = 15, .us = 35,
+    /* Fused and unfused rows are kept apart until quantising adds 3.5 to the unfused: 18 + 3.5 + 15 = 36.5
+     * against 20 + 15 = 35. v2 combines with v2 only: 19.2 + 15.9 = 35.1. */
+    {3, {.kernel1 = "flydsl_moe1_t32_fp4", .kernel2 = "flydsl_moe2_t32", .block_m = 32, .us1 = 20, .us2 = 15,
+     .us = 35,
          .fused = true}},
-    /* A tie of 17.0: the one of the faster stage 1 comes first. No time is no time, however fast. */
+    /* Tie at 17.0: the row with the faster stage 1 comes first. A candidate without a time is dropped. */
     {2, {.kernel1 = "ck1_64", .kernel2 = "ck2_64", .block_m = 64, .us1 = 8.5, .us2 = 8.5, .us = 17}},
-    /* Nothing fits nothing, hung, above the error ratio by a tenth of a percent. */
+    /* No candidate is left: unequal block_m, a hang, an error 0.1% above the limit. */
     {0, {.us = 0}},
-    /* With fp8 activations one cast, whatever the block: 12 + 0.6 + 8 = 20.6, and 12.5 + 8 = 20.5 where stage 1 casts. */
-    {2, {.kernel1 = "moe1_afp8_wfp4_t32_fp8", .kernel2 = "moe2_afp8_wfp4_t32", .block_m = 32, .us1 = 12.5, .us2 = 8,
+    /* fp8 activations add one cast, whatever the block_m: 12 + 0.6 + 8 = 20.6, and 12.5 + 8 = 20.5 if stage 1
+     * casts. */
+    {2, {.kernel1 = "moe1_afp8_wfp4_t32_fp8", .kernel2 = "moe2_afp8_wfp4_t32", .block_m = 32, .us1 = 12.5,
+     .us2 = 8,
          .us = 20.5, .fused = true}},
-    /* int4 weights take bf16: nothing is quantised between, no FLAT kernel is there, and nothing is added. This is a row that AITER
-     * ships (kimik2_i4_tuned_fmoe.csv: 13.6077 + 12.3464 = 25.9541). */
+    /* int4 weights use bf16 activations: no quantising between the stages, no FLAT kernel, no added cost.
+     * AITER ships this row (kimik2_i4_tuned_fmoe.csv: 13.6077 + 12.3464 = 25.9541). */
     {1, {.kernel1 = "moe1_abf16_wint4_t16", .kernel2 = "moe2_abf16_wint4_t16", .block_m = 16, .us1 = 13.6077,
          .us2 = 12.3464, .us = 25.9541}},
 };
@@ -62,20 +69,20 @@ static void teardown(void)
     mf_compat_table_release(&recorded);
 }
 
-static void check_row(const struct mf_compat_row *row, const struct mf_compat_row *want)
+static void check_row(const struct mf_compat_row *row, const struct mf_compat_row *expect)
 {
-    ck_assert_str_eq(row->kernel1, want->kernel1);
-    ck_assert_str_eq(row->kernel2, want->kernel2);
-    ck_assert_int_eq(row->block_m, want->block_m);
-    ck_assert_int_eq(row->ksplit, want->ksplit);
-    ck_assert_int_eq(row->flat, want->flat);
-    ck_assert_int_eq(row->run_1stage, want->run_1stage);
-    ck_assert_int_eq(row->xbf16, want->xbf16);
-    ck_assert_int_eq(row->fused, want->fused);
-    ck_assert_double_eq_tol(row->us1, want->us1, 1e-9);
-    ck_assert_double_eq_tol(row->us2, want->us2, 1e-9);
-    ck_assert_double_eq(row->us, want->us);
-    ck_assert_double_eq_tol(row->err2, want->err2, 1e-9);
+    ck_assert_str_eq(row->kernel1, expect->kernel1);
+    ck_assert_str_eq(row->kernel2, expect->kernel2);
+    ck_assert_int_eq(row->block_m, expect->block_m);
+    ck_assert_int_eq(row->ksplit, expect->ksplit);
+    ck_assert_int_eq(row->flat, expect->flat);
+    ck_assert_int_eq(row->run_1stage, expect->run_1stage);
+    ck_assert_int_eq(row->xbf16, expect->xbf16);
+    ck_assert_int_eq(row->fused, expect->fused);
+    ck_assert_double_eq_tol(row->us1, expect->us1, 1e-9);
+    ck_assert_double_eq_tol(row->us2, expect->us2, 1e-9);
+    ck_assert_double_eq(row->us, expect->us);
+    ck_assert_double_eq_tol(row->err2, expect->err2, 1e-9);
 }
 
 START_TEST(recorded_table)
@@ -95,8 +102,8 @@ START_TEST(recorded_table)
 }
 END_TEST
 
-/* What is added is in us1 of every row that survives, the losers' too. */
-START_TEST(what_is_added)
+/* us1 of every remaining row includes the added cost, not only the winner's. */
+START_TEST(added_cost)
 {
     const struct mf_compat_shape *s = &recorded.shapes[2];
     struct mf_compat_row *rows = NULL;
@@ -110,7 +117,7 @@ START_TEST(what_is_added)
 }
 END_TEST
 
-/* The part of K goes into its column, off the name; with the tie's other side gone it wins. */
+/* The split-K factor moves from the name to its column. Without the other row of the tie this one wins. */
 START_TEST(split_k)
 {
     const struct mf_compat_shape *s = &recorded.shapes[4];
@@ -129,7 +136,7 @@ START_TEST(split_k)
 }
 END_TEST
 
-/* A winner as a row of AITER's table. */
+/* The winner as a row of AITER's table. */
 START_TEST(written_row)
 {
     const struct mf_compat_shape *s = &recorded.shapes[0];
@@ -143,7 +150,8 @@ START_TEST(written_row)
     ck_assert_int_eq(mf_table_new("t", true, &t), 0);
     ck_assert_int_eq(mf_compat_add_row(t, s, &rows[best], NULL), 0);
     ck_assert_int_eq(mf_table_write(t, MF_TABLE_AITER, &out, why), 0);
-    /* T n H k 2 + k T H I 2 = 4*3072*4096*4*2 + 4*4*4096*1536*2 = 402,653,184 + 201,326,592 in 18 us: 33.55 TFLOP/s */
+    /* FLOPs: T n H k 2 + k T H I 2 = 4*3072*4096*4*2 + 4*4*4096*1536*2 = 402,653,184 + 201,326,592; in 18 us:
+     * 33.55 TFLOP/s */
     ck_assert_pstr_eq(
         strchr(out.data, '\n') + 1,
         "gfx942,304,4,4096,1536,64,4,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,"
@@ -159,22 +167,23 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *text, *says; /* says NULL: it is read */
+    const char *text, *says; /* says NULL: accepted */
 } tables[] = {
     {HEAD "stage1,304," KEY "32,0,9.0,a,0.0%,0,0\n", NULL},
     {HEAD "stage1,304," KEY "32,0,inf,a,0.009,0,0\n", NULL},
-    {"", "it is empty"},
-    {"stage,us\n", "there is no column"},
-    {HEAD "stage3,304," KEY "32,0,9.0,a,0.0%,0,0\n", "line 2: stage 'stage3': stage1, stage2"},
-    {HEAD "stage1,120," KEY "32,0,9.0,a,0.0%,0,0\n", "line 2: cu_num '120': 80, 256 or 304"},
-    {HEAD "stage1,304," KEY "x,0,9.0,a,0.0%,0,0\n", "line 2: block_m 'x': a whole number is expected"},
+    {"", "empty file"},
+    {"stage,us\n", "missing column"},
+    {HEAD "stage3,304," KEY "32,0,9.0,a,0.0%,0,0\n", "line 2: stage 'stage3': expected stage1, stage2"},
+    {HEAD "stage1,120," KEY "32,0,9.0,a,0.0%,0,0\n", "line 2: cu_num '120': expected 80, 256 or 304"},
+    {HEAD "stage1,304," KEY "x,0,9.0,a,0.0%,0,0\n", "line 2: block_m 'x': expected a whole number"},
     {HEAD "stage1,304," KEY "32,0,fast,a,0.0%,0,0\n", "line 2: us 'fast'"},
     {HEAD "stage1,304," KEY "32,0,9.0,a,few,0,0\n", "line 2: err 'few'"},
-    {HEAD "stage1,304,2,3072,384,256,8,Relu,bfloat16,bfloat16,bfloat16,No,1,0,32,0,9.0,a,0.0%,0,0\n", "line 2: act_type 'Relu'"},
+    {HEAD "stage1,304,2,3072,384,256,8,Relu,bfloat16,bfloat16,bfloat16,No,1,0,32,0,9.0,a,0.0%,0,0\n",
+     "line 2: act_type 'Relu'"},
 };
 /* clang-format on */
 
-START_TEST(tables_are_read)
+START_TEST(read_tables)
 {
     struct mf_compat_table t = {.n = 0};
     char why[MF_REASON_MAX] = "";
@@ -197,10 +206,10 @@ int main(void)
     TCase *tc = tcase_create("compat");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_loop_test(tc, recorded_table, 0, MF_ARRAY_LEN(expected));
-    tcase_add_test(tc, what_is_added);
+    tcase_add_test(tc, added_cost);
     tcase_add_test(tc, split_k);
     tcase_add_test(tc, written_row);
-    tcase_add_loop_test(tc, tables_are_read, 0, MF_ARRAY_LEN(tables));
+    tcase_add_loop_test(tc, read_tables, 0, MF_ARRAY_LEN(tables));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

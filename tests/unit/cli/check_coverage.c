@@ -1,5 +1,5 @@
-/* cli/support/coverage.c and moefarm csv coverage: what token counts a table serves, by whose rules, what is nearly there, and that the
- * command says so. */
+/* cli/support/coverage.c and moefarm csv coverage: the token counts that a table serves under each set of
+ * rules, near misses, and the output of the command. */
 #include <string.h>
 
 #include "cli/support/coverage.h"
@@ -15,7 +15,7 @@
 #define BF16   "torch.bfloat16"
 #define FP4    "torch.float4_e2m1fn_x2"
 
-/* deepseek-v3 with tp 8, and what is near to it */
+/* deepseek-v3 with tp 8, and similar layers */
 #define SIZES(expert, topk) "7168,256," expert "," topk
 #define LAYER               SIZES("256", "8")
 #define FUSED               SIZES("257", "9")
@@ -23,10 +23,10 @@
     sizes ",ActivationType." act ",torch.bfloat16," a "," w ",QuantType." q ",1," doweight
 #define PLAIN KEY(LAYER, "Silu", FN, FN, "per_1x128", "0")
 
-/* Rows of one layer model, of all buckets from first to last. */
+/* Rows of one layer model for all buckets from first to last. */
 struct ladder {
     int64_t first, last;
-    const char *key, *class, *tag, *form; /* NULL: gfx950,256; none; none */
+    const char *key, *class, *tag, *form; /* NULL: class gfx950,256; no tag; no form */
 };
 
 static void add_ladder(struct mf_buf *out, const struct ladder *l)
@@ -53,19 +53,19 @@ static void print_table(const struct ladder *ladders, struct mf_buf *out)
         add_ladder(out, &ladders[i]);
 }
 
-/* ---- the replay ---- */
+/* ---- replay of the look-up ---- */
 
 #define RANK_FORM "ep:32/256"
 
 /* clang-format off */
 static const struct {
     struct ladder ladders[LADDERS];
-    const char *asked; /* key, and its form behind it */
+    const char *requested; /* key and form of the requested layer */
     enum mf_lookup rules;
     int64_t tokens[MF_COVERED_N_]; /* hit, tier, rank, other, hole */
     int64_t first_hole;            /* 0: none */
-    const char *near;              /* names of the first near miss's differences; "": none */
-    const char *meaning;           /* a part of it */
+    const char *near;              /* columns of the first near miss; "": none */
+    const char *meaning;           /* fragment of its meaning */
     size_t near_rows;
     int64_t near_tokens;
 } cases[] = {
@@ -73,61 +73,85 @@ static const struct {
     {{ROWS(1, 131072, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM, {131072, 0, 0, 0, 0}, 0, "", "", 0, 0},
     {{ROWS(1, 32768, PLAIN)},  PLAIN, MF_LOOKUP_MOEFARM, {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
     {{ROWS(1, 32768, PLAIN)},  PLAIN, MF_LOOKUP_AITER,   {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
-    /* a planted hole: 33 to 64 */
-    {{ROWS(1, 32, PLAIN), ROWS(128, 32768, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM, {131039, 1, 0, 0, 32}, 33, "", "", 0, 0},
-    /* a ladder that ends, and one that begins late */
+    /* a hole: 33 to 64 */
+    {{ROWS(1, 32, PLAIN), ROWS(128, 32768, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM, {131039, 1, 0, 0, 32}, 33, "",
+     "", 0, 0},
+    /* a ladder that ends early, and one that begins late */
     {{ROWS(1, 4096, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM, {4096, 0, 0, 0, 126976}, 4097, "", "", 0, 0},
     {{ROWS(512, 32768, PLAIN)}, PLAIN, MF_LOOKUP_AITER, {130815, 1, 0, 0, 256}, 1, "", "", 0, 0},
-    /* a shared expert that is fused in turns (256, 8) into (257, 9) */
-    {{ROWS(1, 32768, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1,
-     "expert topk", "A SHARED EXPERT IS FUSED into the routed ones in the table", 16, 131072},
-    {{ROWS(1, 32768, PLAIN)}, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"), MF_LOOKUP_AITER, {0, 0, 0, 0, 131072}, 1,
-     "expert topk", "A SHARED EXPERT IS FUSED into the routed ones in the call", 16, 131072},
-    /* one column */
-    {{ROWS(1, 32768, KEY(SIZES("257", "8"), "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_AITER, {0, 0, 0, 0, 131072}, 1,
+    /* a fused shared expert changes (256, 8) to (257, 9) */
+    {{ROWS(1, 32768, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
+     {0, 0, 0, 0, 131072}, 1,
+     "expert topk", "A SHARED EXPERT IS FUSED into the routed experts in the table", 16, 131072},
+    {{ROWS(1, 32768, PLAIN)}, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"), MF_LOOKUP_AITER,
+     {0, 0, 0, 0, 131072}, 1,
+     "expert topk", "A SHARED EXPERT IS FUSED into the routed experts in the call", 16, 131072},
+    /* one column differs */
+    {{ROWS(1, 32768, KEY(SIZES("257", "8"), "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_AITER,
+     {0, 0, 0, 0, 131072}, 1,
      "expert", "topk - is_ep", 16, 131072},
-    {{ROWS(1, 32768, KEY(SIZES("256", "9"), "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_AITER, {0, 0, 0, 0, 131072}, 1,
+    {{ROWS(1, 32768, KEY(SIZES("256", "9"), "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_AITER,
+     {0, 0, 0, 0, 131072}, 1,
      "topk", "masked route", 16, 131072},
-    {{ROWS(1, 1, KEY("7168,512,256,8", "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1,
+    {{ROWS(1, 1, KEY("7168,512,256,8", "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
+     {0, 0, 0, 0, 131072}, 1,
      "inter_dim", "tensor parallel", 1, 1},
-    {{ROWS(64, 64, KEY("7168,256,32,8", "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1,
+    {{ROWS(64, 64, KEY("7168,256,32,8", "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
+     {0, 0, 0, 0, 131072}, 1,
      "expert", "expert parallel", 1, 32},
-    {{{1, 1, PLAIN, "gfx942,304", NULL, NULL}}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "class", "device class", 1, 1},
-    {{ROWS(1, 1, KEY(LAYER, "Silu", FN, FN, "per_1x128", "1"))}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1,
+    {{{1, 1, PLAIN, "gfx942,304", NULL, NULL}}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "class",
+     "device class", 1, 1},
+    {{ROWS(1, 1, KEY(LAYER, "Silu", FN, FN, "per_1x128", "1"))}, PLAIN, MF_LOOKUP_MOEFARM,
+     {0, 0, 0, 0, 131072}, 1,
      "doweight_stage1", "other stage", 1, 1},
-    {{{1, 1, PLAIN, NULL, NULL, "limit:10"}}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "form", "limits", 1, 1},
-    {{{1, 1, PLAIN, NULL, "fast", NULL}}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "_tag", "tag", 1, 1},
-    {{{1, 32768, PLAIN, NULL, "flydsl_fallback", NULL}}, PLAIN, MF_LOOKUP_AITER, {0, 0, 0, 0, 131072}, 1, "_tag", "tag", 16, 131072},
-    {{ROWS(1, 1, SIZES("256", "8") ",ActivationType.Silu,dtypes.bf16," FN "," FN ",QuantType.per_1x128,1,0")}, PLAIN,
+    {{{1, 1, PLAIN, NULL, NULL, "limit:10"}}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "form",
+     "limits", 1, 1},
+    {{{1, 1, PLAIN, NULL, "fast", NULL}}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "_tag", "tag", 1,
+     1},
+    {{{1, 32768, PLAIN, NULL, "flydsl_fallback", NULL}}, PLAIN, MF_LOOKUP_AITER, {0, 0, 0, 0, 131072}, 1,
+     "_tag", "tag", 16, 131072},
+    {{ROWS(1, 1, SIZES("256", "8") ",ActivationType.Silu,dtypes.bf16," FN "," FN ",QuantType.per_1x128,1,0")},
+     PLAIN,
      MF_LOOKUP_AITER, {0, 0, 0, 0, 131072}, 1, "spelling", "compares the key as text", 1, 1},
-    /* two columns, and of two near misses the one that means something first */
-    {{ROWS(1, 32768, KEY(LAYER, "Silu", FNUZ, FNUZ, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1,
+    /* two columns; of two near misses the one with a known meaning comes first */
+    {{ROWS(1, 32768, KEY(LAYER, "Silu", FNUZ, FNUZ, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
+     {0, 0, 0, 0, 131072}, 1,
      "q_dtype_a q_dtype_w", "the other fp8", 16, 131072},
-    {{ROWS(1, 32768, KEY(LAYER, "Silu", FN, FN, "per_Token", "0")), ROWS(64, 64, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))}, PLAIN,
+    {{ROWS(1, 32768, KEY(LAYER, "Silu", FN, FN, "per_Token", "0")),
+     ROWS(64, 64, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))}, PLAIN,
      MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "expert topk", "A SHARED EXPERT", 1, 32},
-    {{ROWS(1, 1, KEY(SIZES("256", "6"), "Gelu", FN, FN, "per_Token", "0"))}, PLAIN, MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1,
-     "", "", 0, 0}, /* three */
-    /* AITER does not look at the activation function; libfmoe does */
-    {{ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0")), ROWS(1, 32768, PLAIN)}, PLAIN, MF_LOOKUP_AITER,
+    {{ROWS(1, 1, KEY(SIZES("256", "6"), "Gelu", FN, FN, "per_Token", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
+     {0, 0, 0, 0, 131072}, 1,
+     "", "", 0, 0}, /* three columns: not a near miss */
+    /* AITER's look-up ignores the activation function, libfmoe's does not */
+    {{ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0")), ROWS(1, 32768, PLAIN)}, PLAIN,
+     MF_LOOKUP_AITER,
      {0, 0, 0, 131072, 0}, 0, "", "", 0, 0},
-    {{ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0")), ROWS(1, 32768, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM,
+    {{ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0")), ROWS(1, 32768, PLAIN)}, PLAIN,
+     MF_LOOKUP_MOEFARM,
      {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
-    {{ROWS(1, 32768, PLAIN), ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_AITER,
+    {{ROWS(1, 32768, PLAIN), ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0"))}, PLAIN,
+     MF_LOOKUP_AITER,
      {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
-    /* and has its own mind about activation types: a call of 129 to 255 tokens asks for bf16 in the row of 256 */
-    {{ROWS(1, 128, KEY(LAYER, "Swiglu", BF16, FP4, "per_1x32", "0")), ROWS(256, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))},
+    /* AITER chooses the activation type: calls of 129 to 255 tokens look up bf16 in the row of 256 */
+    {{ROWS(1, 128, KEY(LAYER, "Swiglu", BF16, FP4, "per_1x32", "0")),
+     ROWS(256, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))},
      KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"), MF_LOOKUP_AITER, {130944, 1, 0, 0, 127}, 129,
-     "q_dtype_a", "before it is padded", 1, 127},
-    {{ROWS(1, 128, KEY(LAYER, "Swiglu", BF16, FP4, "per_1x32", "0")), ROWS(256, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))},
+     "q_dtype_a", "before padding", 1, 127},
+    {{ROWS(1, 128, KEY(LAYER, "Swiglu", BF16, FP4, "per_1x32", "0")),
+     ROWS(256, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))},
      KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"), MF_LOOKUP_DROP_IN, {130944, 1, 0, 0, 127}, 129,
-     "q_dtype_a", "before it is padded", 1, 127},
-    {{ROWS(1, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))}, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"),
+     "q_dtype_a", "before padding", 1, 127},
+    {{ROWS(1, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))},
+     KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"),
      MF_LOOKUP_MOEFARM, {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
-    /* a rank's share: another rank's row serves, and none of AITER's rows says which rank's it is */
+    /* expert parallelism: another rank's row serves; AITER's rows have no rank */
     {{{1, 32768, KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0"), NULL, NULL, "ep:0/256"}},
-     KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0") "," RANK_FORM, MF_LOOKUP_MOEFARM, {0, 1, 131071, 0, 0}, 0, "", "", 0, 0},
+     KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0") "," RANK_FORM, MF_LOOKUP_MOEFARM,
+     {0, 1, 131071, 0, 0}, 0, "", "", 0, 0},
     {{ROWS(1, 32768, KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0"))},
-     KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0") "," RANK_FORM, MF_LOOKUP_AITER, {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
+     KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0") "," RANK_FORM, MF_LOOKUP_AITER,
+     {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
 };
 /* clang-format on */
 
@@ -146,7 +170,7 @@ START_TEST(replay)
     _cleanup_(mf_buf_release) struct mf_buf text, names;
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     _cleanup_(mf_coverage_release) struct mf_coverage c = MF_COVERAGE_INIT;
-    struct mf_coverage_question q = {.n_tables = 1, .class = {"gfx950", 256}, .rules = cases[_i].rules};
+    struct mf_coverage_query q = {.n_tables = 1, .class = {"gfx950", 256}, .rules = cases[_i].rules};
     const struct mf_coverage_near *near;
     char row[MF_SHAPE_TEXT_MAX + 8], why[MF_REASON_MAX] = "";
     int64_t next = 1, first_hole = 0, total = 0;
@@ -154,19 +178,19 @@ START_TEST(replay)
     print_table(cases[_i].ladders, &text);
     mf_buf_init(&names, 256);
     ck_assert_msg(mf_table_read("t.csv", text.data, text.len, &t, why) == 0, "%s", why);
-    mf_format(row, sizeof(row), "1,%s", cases[_i].asked);
+    mf_format(row, sizeof(row), "1,%s", cases[_i].requested);
     ck_assert_msg(mf_shape_parse(row, &q.layer) == 0, "%s", row);
     q.tables = (const struct mf_table *const[]){t};
     ck_assert_int_eq(mf_coverage_find(&q, &c), 0);
 
-    for (size_t i = 0; i < c.n_spans; i++) { /* every count is in one span */
+    for (size_t i = 0; i < c.n_spans; i++) { /* every count is in exactly one span */
         const struct mf_coverage_span *s = &c.spans[i];
 
         ck_assert_int_eq(s->first, next);
         ck_assert_int_ge(s->last, s->first);
-        ck_assert((s->row == NULL) == (s->what == MF_COVERED_HOLE));
-        ck_assert(s->what != MF_COVERED_OTHER || (s->own && s->own->shape.act_type == q.layer.act_type));
-        if (s->what == MF_COVERED_HOLE && first_hole == 0)
+        ck_assert((s->row == NULL) == (s->result == MF_COVERED_HOLE));
+        ck_assert(s->result != MF_COVERED_OTHER || (s->own && s->own->shape.act_type == q.layer.act_type));
+        if (s->result == MF_COVERED_HOLE && first_hole == 0)
             first_hole = s->first;
         next = s->last + 1;
     }
@@ -196,57 +220,80 @@ END_TEST
 /* clang-format off */
 static const struct {
     struct ladder ladders[LADDERS];
-    const char *words[WORDS]; /* behind the table */
+    const char *words[WORDS]; /* arguments after the table */
     int code;
     const char *out[4], *err;
 } runs[] = {
     {{ROWS(1, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8"}, 0,
-     {"Every token count from 1 to 131072 is served.", "asked: H7168 I256 E256 k8 fp8_e4m3fn per_1x128", "looked up as AITER's",
+     {"Every token count from 1 to 131072 is served.", "layer: H7168 I256 E256 k8 fp8_e4m3fn per_1x128",
+      "look-up rules: AITER's",
       "16385..131071  table.csv:17"}, ""},
-    {{ROWS(1, 32768, PLAIN)}, {"--model", "deepseek-ai/DeepSeek-V3", "--tp", "8", "--fused-shared-experts", "yes"}, 1,
-     {"NOT ONE token count", "expert 256 where 257 is asked and topk 8 where 9 is asked", "A SHARED EXPERT IS FUSED",
+    {{ROWS(1, 32768, PLAIN)}, {"--model", "deepseek-ai/DeepSeek-V3", "--tp", "8", "--fused-shared-experts",
+     "yes"}, 1,
+     {"No token count from 1 to", "expert 256 instead of 257 and topk 8 instead of 9",
+      "A SHARED EXPERT IS FUSED",
       "table.csv:2-17  16 rows for 131072 token counts"}, ""},
     {{ROWS(1, 64, PLAIN), ROWS(256, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8"}, 1,
      {"64 of 131072 token counts are NOT served: no row for token 128.", "65..128 → 128", NULL, NULL}, ""},
-    {{ROWS(1, 64, PLAIN), ROWS(256, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8", "--untuned", "-"}, 1,
-     {"doweight_stage1\n128,7168,256,256,8,ActivationType.Silu,torch.bfloat16," FN "," FN ",QuantType.per_1x128,1,0\n", NULL, NULL,
+    {{ROWS(1, 64, PLAIN), ROWS(256, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8", "--untuned", "-"},
+     1,
+     {"doweight_stage1\n128,7168,256,256,8,ActivationType.Silu,torch.bfloat16," FN "," FN
+      ",QuantType.per_1x128,1,0\n", NULL, NULL,
       NULL}, "65..128 → 128"},
     {{ROWS(1, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8", "--json"}, 0,
      {"\"complete\":\ttrue", "\"hit\":\t131071", "\"consumer\":\t\"aiter\"", "\"line\":\t17"}, ""},
     {{ROWS(1, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8", "--consumer", "moefarm"}, 0,
-     {"as libfmoe does", "note: the rows have no column pipeline", NULL, NULL}, ""},
-    {{ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0")), ROWS(1, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8"}, 1,
-     {"131072 token counts would run a row of ANOTHER ACTIVATION FUNCTION", "own rows are there, behind it",
-      "A ROW OF Gelu; its own is line 18", NULL}, ""},
+     {"look-up rules: libfmoe", "note: the rows have no pipeline column", NULL, NULL}, ""},
+    {{ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0")), ROWS(1, 32768, PLAIN)},
+     {"--model", "deepseek-v3", "--tp", "8"}, 1,
+     {"131072 token counts would use a row of ANOTHER ACTIVATION FUNCTION",
+      "Rows of the right function exist, but later",
+      "ROW FOR Gelu; the matching row is line 18", NULL}, ""},
     {{ROWS(1, 32768, PLAIN)}, {"--model", "deepseek-v3", "--tp", "8", "--class", "gfx942/80"}, 1,
-     {"NOT ONE", "asked: H7168 I256 E256 k8 fp8_e4m3fnuz", "The tables have no row of device class gfx942/80.", NULL}, ""},
-    {{ROWS(1, 32768, KEY(LAYER, "Silu", FN, FN, "per_Token", "0"))}, {"--model", "deepseek-v3", "--tp=8", "--q-type", "per_Token"}, 0,
+     {"No token count", "layer: H7168 I256 E256 k8 fp8_e4m3fnuz",
+      "The tables have no row of device class gfx942/80.", NULL}, ""},
+    {{ROWS(1, 32768, KEY(LAYER, "Silu", FN, FN, "per_Token", "0"))},
+     {"--model", "deepseek-v3", "--tp=8", "--q-type", "per_Token"}, 0,
      {"Every token count", NULL, NULL, NULL}, ""},
-    {{ROWS(1, 32768, KEY(LAYER, "Silu", BF16, BF16, "No", "0"))}, {"--model", "deepseek-v3", "--tp=8", "--q-type", "No"}, 0,
+    {{ROWS(1, 32768, KEY(LAYER, "Silu", BF16, BF16, "No", "0"))},
+     {"--model", "deepseek-v3", "--tp=8", "--q-type", "No"}, 0,
      {"Every token count", NULL, NULL, NULL}, ""},
     {{ROWS(1, 32768, KEY(LAYER, "Silu", BF16, "torch.int4", "per_1x32", "0"))},
-     {"--model", "deepseek-v3", "--tp=8", "--q-type", "per_1x32", "--q-dtype-w", "int4"}, 0, {"Every token count", NULL, NULL, NULL}, ""},
-    {{ROWS(1, 32768, KEY("7168,320,256,8", "Silu", FN, FN, "per_1x128", "0"))}, {"--model", "deepseek-v3", "--tp=8"}, 1,
-     {"padded sizes", "ask with --set inter_dim=320", NULL, NULL}, ""},
+     {"--model", "deepseek-v3", "--tp=8", "--q-type", "per_1x32", "--q-dtype-w", "int4"}, 0,
+      {"Every token count", NULL, NULL, NULL}, ""},
     {{ROWS(1, 32768, KEY("7168,320,256,8", "Silu", FN, FN, "per_1x128", "0"))},
-     {"--model", "deepseek-v3", "--tp=8", "--set", "inter_dim=320"}, 0, {"Every token count", NULL, NULL, NULL}, ""},
-    {{ROWS(1, 32768, PLAIN)}, {"--model", "CONFIG", "--tp", "8"}, 0, {"Every token count", "/config.json on gfx950/256", NULL, NULL}, ""},
-    /* refused */
-    {{ROWS(1, 1, PLAIN)}, {"--tp", "8"}, 2, {NULL}, "give the tables and --model"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v33"}, 2, {NULL}, "'deepseek-v33' is no model that is known"},
+     {"--model", "deepseek-v3", "--tp=8"}, 1,
+     {"padded sizes", "use --set inter_dim=320", NULL, NULL}, ""},
+    {{ROWS(1, 32768, KEY("7168,320,256,8", "Silu", FN, FN, "per_1x128", "0"))},
+     {"--model", "deepseek-v3", "--tp=8", "--set", "inter_dim=320"}, 0,
+      {"Every token count", NULL, NULL, NULL}, ""},
+    {{ROWS(1, 32768, PLAIN)}, {"--model", "CONFIG", "--tp", "8"}, 0,
+     {"Every token count", "/config.json on gfx950/256", NULL, NULL}, ""},
+    /* usage errors */
+    {{ROWS(1, 1, PLAIN)}, {"--tp", "8"}, 2, {NULL}, "give --model"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v33"}, 2, {NULL}, "'deepseek-v33': neither a known model"},
     {{ROWS(1, 1, PLAIN)}, {"--model", "nowhere.json"}, 2, {NULL}, "nowhere.json"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--tp", "3"}, 2, {NULL}, "cannot be divided over 3 ranks"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--fused-shared-experts", "2"}, 2, {NULL}, "has 1 shared expert"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--fused-shared-experts", "some"}, 2, {NULL}, "yes, no or a number"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--class", "gfx950"}, 2, {NULL}, "--class: name/compute units"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--consumer", "vllm"}, 2, {NULL}, "--consumer: moefarm, drop-in or aiter"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--q-type", "per_1x32"}, 2, {NULL}, "give --q-dtype-w too"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--q-type", "int3"}, 2, {NULL}, "--q-type: 'int3' is no value of it"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--set", "colour=red"}, 2, {NULL}, "--set: 'colour' is no column"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--tp", "3"}, 2, {NULL},
+     "cannot be divided over 3 ranks"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--fused-shared-experts", "2"}, 2, {NULL},
+     "has 1 shared expert"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--fused-shared-experts", "some"}, 2, {NULL},
+     "yes, no, or a number"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--class", "gfx950"}, 2, {NULL},
+     "--class 'gfx950': expected GFX/CU"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--consumer", "vllm"}, 2, {NULL},
+     "--consumer 'vllm': expected moefarm, drop-in or aiter"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--q-type", "per_1x32"}, 2, {NULL},
+     "give --q-dtype-w too"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--q-type", "int3"}, 2, {NULL},
+     "--q-type 'int3': expected"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--set", "colour=red"}, 2, {NULL},
+     "--set: 'colour': unknown column"},
     {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--set", "topk=300"}, 2, {NULL}, "--set: topk"},
-    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--json", "--untuned", "-"}, 2, {NULL}, "both write to standard output"},
+    {{ROWS(1, 1, PLAIN)}, {"--model", "deepseek-v3", "--json", "--untuned", "-"}, 2, {NULL},
+     "both write to standard output"},
     {{ROWS(1, 1, PLAIN), {1, 1, PLAIN, "gfx942,304", NULL, NULL}}, {"--model", "deepseek-v3"}, 2, {NULL},
-     "have rows of gfx950/256, gfx942/304; say with --class"},
+     "have rows of several device classes (gfx950/256, gfx942/304)"},
 };
 /* clang-format on */
 
@@ -265,7 +312,7 @@ START_TEST(command)
     print_table(runs[_i].ladders, &text);
     write_file(in_folder("table.csv"), text.data);
     write_file(in_folder("config.json"), config);
-    for (int i = 0; i < WORDS; i++) /* a checkpoint's folder is as good as its config.json */
+    for (int i = 0; i < WORDS; i++) /* --model accepts the folder of config.json */
         words[i] = w[i] && strcmp(w[i], "CONFIG") == 0 ? folder : w[i];
     struct ran r =
         moefarm("", "csv", "coverage", in_folder("table.csv"), words[0], words[1], words[2], words[3],
@@ -279,8 +326,8 @@ START_TEST(command)
 }
 END_TEST
 
-/* A folder's files may be named all at once; a row that cannot be read is no silent hole. */
-START_TEST(among_others)
+/* All files of a folder may be given. An unreadable row is reported. */
+START_TEST(other_files_and_unreadable_rows)
 {
     const struct ladder half[LADDERS] = {ROWS(1, 16384, PLAIN)};
     _cleanup_(mf_buf_release) struct mf_buf text;
@@ -293,26 +340,26 @@ START_TEST(among_others)
         moefarm("", "csv", "coverage", MF_TEST_DATA "/aiter/untuned_fmoe.csv", in_folder("table.csv"),
                 MF_TEST_DATA "/aiter/tuned_fhmoe.csv", "--model", "deepseek-v3", "--tp", "8", NULL);
     assert_code(r, 1);
-    assert_says(r.err, "untuned_fmoe.csv is passed over");
-    assert_says(r.err, "tuned_fhmoe.csv is passed over");
+    assert_says(r.err, "untuned_fmoe.csv: ");
+    assert_says(r.err, "tuned_fhmoe.csv: ");
     assert_says(r.out, "no row for token 32768.");
     assert_says(r.out, "note: 1 row of the tables cannot be read");
     r = moefarm("", "csv", "coverage", MF_TEST_DATA "/aiter/untuned_fmoe.csv", "--model", "deepseek-v3",
                 NULL);
     assert_code(r, 2);
-    assert_says(r.err, "none of the files is a tuned_fmoe.csv");
+    assert_says(r.err, "no file is a tuned_fmoe.csv");
     remove_folder();
 }
 END_TEST
 
-/* Without a table a model's whole ladder is missing, and writing it is all that is asked. */
+/* Without a table the model's whole ladder is missing, and writing it succeeds. */
 START_TEST(whole_ladder)
 {
     make_folder();
     struct ran r = moefarm("", "csv", "coverage", "--model", "minimax-m2.5", "--ep", "4", "--class",
                            "gfx942/304", "--untuned", in_folder("shapes.csv"), NULL);
     assert_code(r, 0);
-    assert_says(r.err, "16 rows that are missing written to");
+    assert_says(r.err, "wrote 16 missing rows to");
     assert_says(read_file(in_folder("shapes.csv")),
                 "\n32768,3072,1536,64,8,ActivationType.Silu,torch.bfloat16," FNUZ "," FNUZ
                 ",QuantType.per_1x128,1,0,ep:0/256\n");
@@ -325,7 +372,7 @@ START_TEST(whole_ladder)
 }
 END_TEST
 
-/* What is missing, once it is tuned, is what was missing: the file is one that coverage itself is content with. */
+/* Once the rows that --untuned wrote are tuned, coverage finds no hole. */
 START_TEST(untuned_fills_the_holes)
 {
     const struct ladder half[LADDERS] = {ROWS(1, 64, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))};
@@ -339,7 +386,7 @@ START_TEST(untuned_fills_the_holes)
     struct ran r = moefarm("", "csv", "coverage", in_folder("table.csv"), "--model", "deepseek-r1", "--tp",
                            "8", "--fused-shared-experts", "1", "--untuned", in_folder("shapes.csv"), NULL);
     assert_code(r, 1);
-    assert_says(r.err, "9 rows that are missing written to");
+    assert_says(r.err, "wrote 9 missing rows to");
     missing = read_file(in_folder("shapes.csv"));
     rest = strchr(missing, '\n') + 1;
     for (line = strtok_r(rest, "\n", &more); line; line = strtok_r(NULL, "\n", &more), n++) {
@@ -377,7 +424,7 @@ int main(void)
     tcase_add_loop_test(t, replay, 0, (int)MF_ARRAY_LEN(cases));
     tcase_add_loop_test(t, command, 0, (int)MF_ARRAY_LEN(runs));
     tcase_add_test(t, untuned_fills_the_holes);
-    tcase_add_test(t, among_others);
+    tcase_add_test(t, other_files_and_unreadable_rows);
     tcase_add_test(t, whole_ladder);
     tcase_add_test(t, lists_models);
     suite_add_tcase(suite, t);

@@ -1,4 +1,4 @@
-/* moefarm report: the floors that it computes, what it takes from the winners, and the workers' shares. */
+/* moefarm report: floors, the winners' times and pipelines, and what the workers spend their time on. */
 #include <signal.h>
 
 #include "common/base/cleanup.h"
@@ -19,7 +19,7 @@
 #define TASK(id, shape, rest) \
     "{\"id\":" id ",\"class\":\"sm_90/132\",\"model\":\"H200\",\"shape\":" shape "," rest "}"
 
-/* The first worker has gone; another model's and another class's are none of this device. */
+/* The first worker is a former one of this device. The last two are of another model and another class. */
 #define WORKERS                                                                                       \
     "{\"items\":[{\"name\":\"old\",\"class\":\"sm_90/132\",\"model\":\"H200\",\"device\":{"           \
     "\"mem_read_gbs\":1,\"peak_gflops\":{\"bf16\":1}}},"                                              \
@@ -57,9 +57,10 @@ static const struct fake_answer answers[] = {
              "\"name\":\"move:c\"}]}],\"next\":null}"},
 };
 
-/* T1: the 7 experts of the race, of 3 x 2048 x 96 in bf16, and a row in and out are 8.2657 MB, at 4 TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s,
- * in fp8 at 1200. Of eight routes to 1024 experts one is of a rank's 128: 1.1878 MB. */
-START_TEST(tells_floors_and_winners)
+/* T1: the 7 active experts of the race, 3 x 2048 x 96 in bf16, and one row in and out are 8.2657 MB, at 4
+ * TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s, in fp8 at 1200. With expert parallelism, one of eight routes to
+ * 1024 experts goes to this rank's 128: 1.1878 MB. */
+START_TEST(floors_and_winners)
 {
     struct fake_http f;
     struct ran r;
@@ -67,7 +68,8 @@ START_TEST(tells_floors_and_winners)
     fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
     r = moefarm(f.url, "report", "7", "8", "9", NULL);
     assert_code(r, 0);
-    for (char *at = strchr(r.out, ' '); at; at = strchr(at + 1, ' ')) { /* however wide the columns are */
+    /* collapse the spaces between columns */
+    for (char *at = strchr(r.out, ' '); at; at = strchr(at + 1, ' ')) {
         while (at[1] == ' ')
             memmove(at, at + 1, strlen(at));
     }
@@ -77,7 +79,7 @@ START_TEST(tells_floors_and_winners)
     assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 16384 257.70 - - - failed: no pipeline\n");
     assert_says(r.out, "H2048 I96 E128 k8 fp8_e4m3fn per_Token sm_90/132 16384 128.85 - - - probing\n");
     assert_says(r.out, "H2048 I96 E128 k8 bf16 ep:0/1024 sm_90/132 1 0.30 - - - probing\n");
-    assert_says(r.out, "H2048 I96 E128 k8 bf16 1 - - - - waiting\n"); /* nobody knows the device yet */
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 1 - - - - waiting\n"); /* the device is not known yet */
     assert_says(
         r.out, "w, sm_90/132 (H200): 75% of its time timing and verifying (timing 50%, verify 25%, data 15%, "
                "load 10%, wait 0%); reads 4000 GB/s, 600000 GFLOP/s in bf16, 1200000 in fp8\n");
@@ -88,7 +90,7 @@ START_TEST(tells_floors_and_winners)
     assert_says(r.out, "\"us\":\tnull");
     r = moefarm(f.url, "report", "x", NULL);
     assert_code(r, 2);
-    assert_says(r.err, "'x' is no batch");
+    assert_says(r.err, "'x' is not the number of a batch");
     fake_http_stop(&f);
     fake_http_release(&f);
 }
@@ -100,7 +102,7 @@ int main(void)
     TCase *tests = tcase_create("report");
 
     tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, tells_floors_and_winners);
+    tcase_add_test(tests, floors_and_winners);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

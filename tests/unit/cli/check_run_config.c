@@ -1,4 +1,4 @@
-/* moefarm run-config on this machine's CPU: a table of one row, right and fast, right and slower than it says, or refused. */
+/* moefarm run-config on the CPU: rows that pass, are slower than their time, are wrong, or are refused. */
 #include <errno.h>
 #include <string.h>
 
@@ -12,16 +12,16 @@
 #define SHAPE "4," LAYER
 #define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
-/* Steps that cover the whole layer, so that their names alone are pipelines. */
+/* Finds steps that cover the whole layer, so that one name is a pipeline, and steps for a chain. */
 struct finder {
     struct mf_offer offer;
     mf_ops all;
     char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
-    char alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX]; /* gate and up in w1 */
-    char chain[4][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];    /* a step for each of chain_parts */
+    char alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX]; /* gate and up alternate in w1 */
+    char chain[4][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];    /* one step for each of chain_parts */
 };
 
-/* The layer in steps: what they cover, and what they give. */
+/* The layer split into steps: covered ops and output tensor. */
 static const struct {
     const char *ops;
     enum mf_tensor gives;
@@ -30,7 +30,7 @@ static const struct {
                     {"gemm2", MF_TENSOR_Z},
                     {"weight+combine", MF_TENSOR_Y}};
 
-static int take_step(struct mf_offer *o, const struct mf_step *step)
+static int record_step(struct mf_offer *o, const struct mf_step *step)
 {
     struct finder *f = (struct finder *)o;
 
@@ -52,12 +52,12 @@ static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
     alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], chain[4 * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)],
     class_text[MF_DEVICE_CLASS_TEXT_MAX], model_text[128];
 
-/* In the process of each test: a device has threads, which do not live through a fork. */
+/* Runs in each test's process: the threads of a device do not survive fork(). */
 static void find_pipeline(void)
 {
     struct mf_device *device;
     struct mf_shape shape;
-    struct finder f = {.offer = {take_step, mf_offer_unheard}};
+    struct finder f = {.offer = {record_step, mf_offer_ignore_rejection}};
     char why[320] = "";
 
     ck_assert_msg(mf_device_open("cpu:0", why, sizeof(why), &device) == 0, "%s", why);
@@ -83,8 +83,9 @@ static void write_row(const char *us, const char *names, const char *form)
 }
 
 static const struct {
-    const char *us,
-        *names; /* NULL: the pipeline that was found; "gu": the one with gate and up alternating; "chain": steps */
+    const char *us;
+    /* NULL: the step found; "gu": the one whose gate and up alternate; "chain": the chain of steps */
+    const char *names;
     const char *option, *value;
     int code;
     const char *out, *err;
@@ -94,11 +95,11 @@ static const struct {
     {"0.001", NULL, "--rounds", "3", 1, "SLOWER   T4 H256", "", NULL},
     {"0.001", NULL, "--slack", "1e12", 0, "1 rows: 1 OK, 0 not", "", NULL},
     {"1000000.0", NULL, "--err-ratio", "-1", 1, "WRONG    T4 H256", "",
-     NULL}, /* a ratio that nothing keeps */
+     NULL}, /* no result meets this limit */
     {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
     {"1000000.0", "move:sort_m8", "--rounds", "3", 1, "REFUSED  T4 H256 I128 E8 k2 bf16", "", NULL},
     {"1000000.0", "one:nothing", "--rounds", "3", 1, "one offers no step nothing", "", NULL},
-    {"1000000.0", NULL, "--routing", "skewed", 2, "", "'skewed' is no routing profile", NULL},
+    {"1000000.0", NULL, "--routing", "skewed", 2, "", "routing profile 'skewed': unknown", NULL},
     {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
      "b2+limit:1.5+b1"},
     {"1000000.0", NULL, "--rounds", "3", 2, "", "form", "b1+b1"},
@@ -128,8 +129,8 @@ START_TEST(run_config)
 }
 END_TEST
 
-/* A row of a family that another program brought: it is told of, and the others are run. */
-START_TEST(passes_over)
+/* A row of a foreign family is skipped and reported, and the other rows run. */
+START_TEST(skips_foreign_rows)
 {
     char text[4096] = TABLE_HEADER;
     struct ran r;
@@ -139,16 +140,17 @@ START_TEST(passes_over)
     write_file(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     assert_code(r, 0);
-    assert_says(r.err, "table.csv:3: passed over: ");
-    assert_says(r.out, "1 rows: 1 OK, 0 not; 1 passed over");
+    assert_says(r.err, "table.csv:3: skipped: ");
+    assert_says(r.out, "1 rows: 1 OK, 0 not OK; 1 skipped");
     write_row("1.0", "python:layer", "");
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     assert_code(r, 2);
-    assert_says(r.err, "table.csv: no row of this device's class that it can run");
+    assert_says(r.err, "table.csv: no row of this device's class ");
 }
 END_TEST
 
-/* Without a table: what production runs where no row is, right, and with no verdict on its time. */
+/* Without a table: the pipelines that production uses for shapes without a row are checked, and their times
+ * get no verdict. */
 START_TEST(shapes_alone)
 {
     struct ran r;
@@ -159,17 +161,17 @@ START_TEST(shapes_alone)
     assert_code(r, 0);
     assert_says(r.out, "OK       T4 H256 I128 E8 k2 bf16");
     assert_says(r.out, "OK       T3 H256 I128 E8 k2 bf16");
-    const char *pipeline_of = strchr(strstr(r.out, "OK       T4"), '\n') + 1; /* the line below it */
+    const char *pipeline_of = strchr(strstr(r.out, "OK       T4"), '\n') + 1; /* the next line */
     ck_assert_msg(strncmp(pipeline_of, "         ", 9) == 0 &&
                       memchr(pipeline_of, ':', strcspn(pipeline_of, "\n")) != NULL,
                   "%s", r.out);
     assert_says(r.out, "2 rows: 2 OK, 0 not");
     r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), in_folder("table.csv"), NULL);
     assert_code(r, 2);
-    assert_says(r.err, "give a TABLE, or --shapes and a list");
+    assert_says(r.err, "expected either TABLE or --shapes FILE");
     r = moefarm("", "run-config", NULL);
     assert_code(r, 2);
-    assert_says(r.err, "give a TABLE, or --shapes and a list");
+    assert_says(r.err, "expected either TABLE or --shapes FILE");
     write_file(in_folder("shapes.csv"), "token,model_dim\n4,256\n");
     r = moefarm("", "run-config", "--shapes", in_folder("shapes.csv"), NULL);
     assert_code(r, 2);
@@ -189,10 +191,10 @@ START_TEST(another_class)
 }
 END_TEST
 
-/* One class holds several device models: a row that was tuned on another one is run, and said to be of that one. */
+/* One device class holds several device models: a row tuned on another model is run and reported. */
 START_TEST(another_model)
 {
-    char text[4096] = TABLE_HEADER, want[256];
+    char text[4096] = TABLE_HEADER, expected[256];
     char *model;
     struct ran r;
 
@@ -200,15 +202,15 @@ START_TEST(another_model)
     write_file(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), "--json", NULL);
     assert_code(r, 0);
-    mf_format(want, sizeof(want),
+    mf_format(expected, sizeof(expected),
               "table.csv: 1 of 1 rows were tuned on another device model (cpu) than this one (%s)",
               model_text);
-    assert_says(r.err, want);
+    assert_says(r.err, expected);
     assert_says(r.out, "\"model\":\t\"cpu\"");
     model = strstr(text, ",cpu,r1,");
     ck_assert_ptr_nonnull(model);
-    mf_format(want, sizeof(want), ",%s,%s", model_text, model + strlen(",cpu,"));
-    mf_format(model, sizeof(text) - (size_t)(model - text), "%s", want);
+    mf_format(expected, sizeof(expected), ",%s,%s", model_text, model + strlen(",cpu,"));
+    mf_format(model, sizeof(text) - (size_t)(model - text), "%s", expected);
     write_file(in_folder("table.csv"), text);
     r = moefarm("", "run-config", in_folder("table.csv"), NULL);
     assert_code(r, 0);
@@ -216,8 +218,9 @@ START_TEST(another_model)
 }
 END_TEST
 
-/* One row of a table is right, one is not: each is told of, with the sentence of the gate, and the others are run. */
-START_TEST(planted_rows)
+/* Each row gets its verdict, a wrong one with the message of the gate; a wrong or refused row does not stop
+ * the others. */
+START_TEST(known_verdicts)
 {
     char text[4096] = TABLE_HEADER;
     struct ran r;
@@ -235,7 +238,8 @@ START_TEST(planted_rows)
     assert_says(r.out, "SLOWER   T16 H256");
     assert_says(r.out, "REFUSED  T32 H256");
     assert_says(r.out, "rows offers no step gone");
-    /* What looks slower is looked at again behind all the others, and told once; JSON has the table's order */
+    /* a row that looks slower is timed again after all others and printed once; JSON keeps the order of the
+     * table */
     ck_assert(strstr(r.out, "SLOWER   T16") > strstr(r.out, "REFUSED  T32"));
     ck_assert_ptr_null(strstr(strstr(r.out, "SLOWER") + 1, "SLOWER"));
     assert_says(r.out, "4 rows: 1 OK, 3 not");
@@ -254,8 +258,8 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, find_pipeline, remove_folder);
     tcase_add_loop_test(tc, run_config, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tc, planted_rows);
-    tcase_add_test(tc, passes_over);
+    tcase_add_test(tc, known_verdicts);
+    tcase_add_test(tc, skips_foreign_rows);
     tcase_add_test(tc, shapes_alone);
     tcase_add_test(tc, another_class);
     tcase_add_test(tc, another_model);

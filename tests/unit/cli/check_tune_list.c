@@ -1,4 +1,4 @@
-/* moefarm tune, without processes: its options, what is missing, the devices that are listed, the summary. */
+/* moefarm tune without child processes: options, missing shapes, baseline, device list, summary. */
 #include <string.h>
 #include <unistd.h>
 
@@ -11,14 +11,14 @@
 /* ---- options ---- */
 
 /* clang-format off */
-/* Every option of AITER's program (facts: base_tuner.py and gemm_moe_tune.py's parsers), in every spelling that its argparse
- * takes, and what it has to set. */
+/* Every option of AITER's tuner (the parsers of base_tuner.py and gemm_moe_tune.py) in every spelling that
+ * argparse accepts, and the field that it sets. */
 static const struct {
     const char *words[4];
     size_t offset;
     enum mf_opt_type type;
-    const char *text; /* of a text */
-    double number;    /* of the others */
+    const char *text; /* expected text */
+    double number;    /* expected value of the other types */
 } option_cases[] = {
 #define AT(field) offsetof(struct mf_tune_options, field)
     {{"-v"},                              AT(verbose),             MF_OPT_BOOL,     NULL, 1},
@@ -72,7 +72,7 @@ static int parse(const char *const *words, size_t n, struct mf_tune_options *o)
     return r;
 }
 
-START_TEST(every_option_is_taken)
+START_TEST(every_option_is_accepted)
 {
     struct mf_tune_options o;
     ck_assert_int_eq(parse(option_cases[_i].words, 4, &o), 0);
@@ -103,27 +103,31 @@ static const struct {
 } check_cases[] = {
     {{NULL},                                    false, ""},
     {{"--sort", "False"},                       false, ""},
-    {{"--sort", "maybe"},                       true,  "--sort: 'maybe' is neither True nor False"},
-    {{"--errRatio", "1.5"},                     true,  "--errRatio: 1.5 is no number from 0 to 1"},
+    {{"--sort", "maybe"},                       true,  "--sort 'maybe': expected True or False"},
+    {{"--errRatio", "1.5"},                     true,  "--errRatio 1.5: expected a number from 0 to 1"},
     {{"--update_improved"},                     true,  "--update_improved requires --compare"},
     {{"--grouped-gemm"},                        true,  "--grouped-gemm: gfx1250's grouped operator"},
-    {{"--mxfp4-flydsl"},                        true,  "--mxfp4-flydsl: the coupled FlyDSL kernels"},
-    {{"--fast_tune", "--post_verify"},          true,  "--fast_tune: nothing is timed here before it was found right"},
-    {{"--post_verify"},                         true,  "--post_verify: every gate holds for every candidate"},
-    {{"--post-verify-slack-tol", "10"},         true,  "--post_verify_slack_tol: every gate holds"},
-    {{"--post_verify_max_fallback", "3"},       true,  "--post_verify_max_fallback: every gate holds"},
-    {{"--post_verify_iters=3"},                 true,  "--post_verify_iters: every gate holds"},
-    {{"--tune_tie_break_rel_tol", "0.02"},      true,  "--tune_tie_break_rel_tol: what the samples cannot tell apart is a tie"},
-    {{"--auto_group_small_m", "64"},            true,  "--auto_group_small_m: a race is run whole on one device"},
-    {{"--consumer", "vllm"},                    true,  "--consumer: 'vllm' is neither moefarm nor aiter"},
-    {{"-o", ":b.csv"},                          true,  "-o: give the table that is written"},
+    {{"--mxfp4-flydsl"},                        true,
+     "--mxfp4-flydsl: moefarm cannot run AITER's coupled FlyDSL kernels"},
+    {{"--fast_tune", "--post_verify"},          true,
+     "--fast_tune: candidates are always verified before they are timed"},
+    {{"--post_verify"},                         true,
+     "--post_verify: every candidate passes every correctness gate"},
+    {{"--post-verify-slack-tol", "10"},         true,  "--post_verify_slack_tol: every candidate passes"},
+    {{"--post_verify_max_fallback", "3"},       true,  "--post_verify_max_fallback: every candidate passes"},
+    {{"--post_verify_iters=3"},                 true,  "--post_verify_iters: every candidate passes"},
+    {{"--tune_tie_break_rel_tol", "0.02"},      true,  "--tune_tie_break_rel_tol: statistical ties"},
+    {{"--auto_group_small_m", "64"},            true,
+     "--auto_group_small_m: a race always runs on one device"},
+    {{"--consumer", "vllm"},                    true,  "--consumer 'vllm': expected moefarm or aiter"},
+    {{"-o", ":b.csv"},                          true,  "-o: no table to write"},
 };
 /* clang-format on */
 
 START_TEST(values_are_checked)
 {
     struct mf_tune_options o;
-    char said[512] = "";
+    char output[512] = "";
     FILE *err = tmpfile();
     ck_assert_int_eq(parse(check_cases[_i].words, 4, &o), 0);
     (void)fflush(stderr);
@@ -131,13 +135,14 @@ START_TEST(values_are_checked)
     ck_assert_int_eq(mf_tune_check(&o), check_cases[_i].refused ? MF_EXIT_USAGE : 0);
     (void)fflush(stderr);
     rewind(err);
-    said[fread(said, 1, sizeof(said) - 1, err)] = '\0';
-    ck_assert_msg(strstr(said, check_cases[_i].says) != NULL, "no '%s' in: %s", check_cases[_i].says, said);
+    output[fread(output, 1, sizeof(output) - 1, err)] = '\0';
+    ck_assert_msg(strstr(output, check_cases[_i].says) != NULL, "no '%s' in: %s", check_cases[_i].says,
+                  output);
     (void)fclose(err);
 }
 END_TEST
 
-START_TEST(table_comes_from_the_environment)
+START_TEST(table_from_the_environment)
 {
     struct mf_tune_options o;
     (void)unsetenv("AITER_CONFIG_FMOE");
@@ -149,14 +154,14 @@ START_TEST(table_comes_from_the_environment)
 }
 END_TEST
 
-/* ---- what is missing ---- */
+/* ---- missing shapes ---- */
 
 #define UNTUNED_HEAD SHAPE_COLUMNS "\n"
 #define TUNED_HEAD   TUNED_COLUMNS ",_tag\n"
 #define BF16(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-/* The same row as AITER's README spells it, which its own tuner never finds again */
-#define DIRTY(token) \
+/* The same row as AITER's README spells it; AITER's own tuner never finds it again. */
+#define README_SPELLING(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False"
 #define RESULT ",32,0,3.0,k1,0.0%,4.0,k2,0.0%,7.0,0,0,0,1.0,1.0,"
 
@@ -164,34 +169,43 @@ END_TEST
 static const struct {
     const char *untuned, *tuned, *other;
     struct mf_tune_choice choice;
-    int64_t tokens[4]; /* that are to be tuned, up to 0 */
+    int64_t tokens[4]; /* token counts to tune, then 0 */
     size_t n_tuned, n_elsewhere;
 } list_cases[] = {
-    /* Each row once */
+    /* each shape once */
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n" BF16(1) "\n", TUNED_HEAD, NULL, {.all = false}, {1, 2}, 0, 0},
-    /* Tuned already, in another spelling on either side */
-    {UNTUNED_HEAD DIRTY(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "\n", NULL, {.all = false}, {2}, 1, 0},
-    {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," DIRTY(1) RESULT "\n", NULL, {.all = false}, {2}, 1, 0},
-    {UNTUNED_HEAD "1,2048,768,128,8,Silu,bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,QuantType.per_128x128,1,0\n",
-     TUNED_HEAD "gfx942,304,1,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,QuantType.per_1x128,1,0" RESULT "\n",
+    /* already tuned, with another spelling on either side */
+    {UNTUNED_HEAD README_SPELLING(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "\n", NULL,
+     {.all = false}, {2}, 1, 0},
+    {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," README_SPELLING(1) RESULT "\n", NULL,
+     {.all = false}, {2}, 1, 0},
+    {UNTUNED_HEAD
+     "1,2048,768,128,8,Silu,bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,QuantType.per_128x128,1,0\n",
+     TUNED_HEAD
+     "gfx942,304,1,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,"
+     "torch.float8_e4m3fnuz,QuantType.per_1x128,1,0" RESULT "\n",
      NULL, {.all = false}, {0}, 1, 0},
-    /* On another class it is not; a row with a tag does not count, as production passes it over */
+    /* rows of another class do not count, nor do rows with a tag, which production skips */
     {UNTUNED_HEAD BF16(1) "\n", TUNED_HEAD "gfx942,80," BF16(1) RESULT "\n", NULL, {.all = false}, {1}, 0, 0},
-    {UNTUNED_HEAD BF16(1) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "flydsl_fallback\n", NULL, {.all = false}, {1}, 0, 0},
-    /* The other files of -o count; with --all the first is tuned anew, and no key gets into two files */
-    {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD, TUNED_HEAD "gfx942,304," BF16(2) RESULT "\n", {.all = false}, {1}, 1, 0},
+    {UNTUNED_HEAD BF16(1) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "flydsl_fallback\n", NULL,
+     {.all = false}, {1}, 0, 0},
+    /* The other files of -o count. With --all the first file is tuned again, and no key is written to two
+     * files. */
+    {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD, TUNED_HEAD "gfx942,304," BF16(2) RESULT "\n",
+     {.all = false}, {1}, 1, 0},
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n" BF16(4) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "\n",
      TUNED_HEAD "gfx942,304," BF16(2) RESULT "\n", {.all = true}, {1, 4}, 0, 1},
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD, NULL, {.last = true}, {2}, 0, 0},
-    /* -i and -o may be one file: the rows of this class are tuned anew */
+    /* -i and -o may be the same file: its rows of this class are tuned again */
     {TUNED_HEAD "gfx942,304," BF16(1) RESULT "\ngfx942,80," BF16(2) RESULT "\n",
-     TUNED_HEAD "gfx942,304," BF16(1) RESULT "\ngfx942,80," BF16(2) RESULT "\n", NULL, {.all = true}, {1}, 0, 0},
+     TUNED_HEAD "gfx942,304," BF16(1) RESULT "\ngfx942,80," BF16(2) RESULT "\n", NULL, {.all = true}, {1}, 0,
+     0},
     /* AITER's production pads 3 tokens to 4 */
     {UNTUNED_HEAD BF16(3) "\n" BF16(4) "\n", TUNED_HEAD, NULL, {.for_aiter = true}, {4}, 0, 0},
 };
 /* clang-format on */
 
-START_TEST(list_has_what_is_missing)
+START_TEST(list_of_missing_shapes)
 {
     struct mf_table *untuned = read_text("t", list_cases[_i].untuned);
     struct mf_table *tuned[2] = {read_text("t", list_cases[_i].tuned)};
@@ -227,22 +241,22 @@ START_TEST(list_has_what_is_missing)
 }
 END_TEST
 
-/* ---- what it is compared with ---- */
+/* ---- baseline ---- */
 
-/* Of a table with other shapes, another class, a row twice and one that production passes over: the rows that these shapes find,
- * each in its line. */
-START_TEST(baseline_has_what_the_shapes_find)
+/* The table also has other shapes, another class, a duplicate row and a tagged row. The baseline has the rows
+ * that the shapes look up, each at its line. */
+START_TEST(baseline_of_shapes)
 {
-    struct mf_table *t =
-        read_text("t", TUNED_HEAD "gfx942,304," BF16(8) RESULT "\n"
-                                                               "gfx942,304," BF16(4) RESULT
-                  "\n"
-                  "gfx942,80," BF16(1) RESULT "\n"
-                                              "gfx942,304," BF16(1) RESULT "flydsl_fallback\n"
-                                                                           "gfx942,304," DIRTY(1) RESULT
-                  "\n"
-                  "gfx942,304," BF16(1) RESULT "\n"
-                                               "gfx942,304," BF16(2) RESULT "\n");
+    struct mf_table *t = read_text("t", TUNED_HEAD "gfx942,304," BF16(8) RESULT "\n"
+                                                                                "gfx942,304," BF16(4) RESULT
+                                   "\n"
+                                   "gfx942,80," BF16(1) RESULT "\n"
+                                                               "gfx942,304," BF16(1) RESULT
+                                   "flydsl_fallback\n"
+                                   "gfx942,304," README_SPELLING(1) RESULT "\n"
+                                                                           "gfx942,304," BF16(1) RESULT
+                                   "\n"
+                                   "gfx942,304," BF16(2) RESULT "\n");
     static const int64_t tokens[] = {16, 1, 4}, lines[] = {3, 6};
     struct mf_device_class class;
     struct mf_shape shapes[3];
@@ -266,7 +280,7 @@ START_TEST(baseline_has_what_the_shapes_find)
     }
     mf_table_free(found);
 
-    /* Nothing is known: a table without a row says so */
+    /* no known row: the baseline is a table without rows */
     mf_buf_clear(&text);
     ck_assert_int_eq(mf_tune_baseline(t, &class, shapes, 1, &text), 0);
     found = read_text("t", text.data);
@@ -278,8 +292,8 @@ START_TEST(baseline_has_what_the_shapes_find)
 }
 END_TEST
 
-/* Many rows that nothing can be run against are counted, and listed when asked for. */
-START_TEST(foreign_rows_are_told)
+/* A long list of rows that cannot be compared is truncated; -v prints all. */
+START_TEST(foreign_rows_are_listed)
 {
     struct mf_buf text, out;
     char row[400];
@@ -287,8 +301,8 @@ START_TEST(foreign_rows_are_told)
     mf_buf_init(&out, 1u << 20);
     (void)mf_buf_adds(&text, TUNED_HEAD);
     for (int i = 1; i <= 25; i++) {
-        const char *of_one = BF16(1);
-        mf_format(row, sizeof(row), "gfx942,304,%d%s%s\n", i, of_one + 1, RESULT);
+        const char *row_of_one_token = BF16(1);
+        mf_format(row, sizeof(row), "gfx942,304,%d%s%s\n", i, row_of_one_token + 1, RESULT);
         (void)mf_buf_adds(&text, row);
     }
     struct mf_table *t = read_text("t", text.data);
@@ -297,7 +311,7 @@ START_TEST(foreign_rows_are_told)
     ck_assert_int_eq(mf_device_class_parse("gfx942/304", &lists[1].class), 0);
     for (size_t i = 0; i < 26; i++)
         lists[1].shapes[i] = t->rows[i % 25].shape;
-    lists[1].shapes[25].token = 64; /* of which the table has no row */
+    lists[1].shapes[25].token = 64; /* the table has no such row */
 
     mf_tune_print_foreign(t, lists, 2, false, &out);
     ck_assert_ptr_nonnull(strstr(out.data, "  t:2: gfx942/304  T1 H2048 I768 E128 k8 bf16: k1\n"));
@@ -321,14 +335,14 @@ END_TEST
 
 /* ---- devices ---- */
 
-START_TEST(devices_are_read_from_the_list)
+START_TEST(read_device_list)
 {
     static const char text[] =
         "cpu:0         cpu-znver4/2: AMD EPYC, avx512_bf16+vnni\n"
-        "              23.5 GiB, 2 threads, last cache 32 MiB\n"
+        "              23.5 GiB, 2 threads, L2 cache 32 MiB\n"
         "hip:nvidia:0  sm_90/132: NVIDIA H200\n"
-        "hip:amd       left out: this build has no module for amd, for want of: headers\n"
-        "sim           sim:<class>:<ordinal>[:<spec file>] simulates a device; only when asked for by name";
+        "hip:amd       not usable: this build has no module for amd\n"
+        "sim           sim:<class>:<ordinal>[:<spec file>] simulates a device; select it with --device";
     struct mf_tune_device d[MF_TUNE_DEVICES_MAX];
 
     ck_assert_uint_eq(mf_tune_devices_read(text, d), 2);
@@ -342,7 +356,7 @@ END_TEST
 
 /* ---- the summary ---- */
 
-START_TEST(summary_is_this_text)
+START_TEST(summary_text)
 {
     struct mf_tune_outcomes o = {.n = 0};
     struct mf_device_class class;
@@ -352,7 +366,7 @@ START_TEST(summary_is_this_text)
     mf_buf_init(&out, 65536);
     ck_assert_int_eq(mf_device_class_parse("gfx942/304", &class), 0);
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(mf_shape_parse(DIRTY(1), &shape), 0);
+        ck_assert_int_eq(mf_shape_parse(README_SPELLING(1), &shape), 0);
         shape.token = 1 << i;
         ck_assert_int_eq(mf_tune_outcomes_add(&o, &class, &shape), 0);
     }
@@ -363,7 +377,7 @@ START_TEST(summary_is_this_text)
                                       .us = 27.10414,
                                       .tflops = 2.79,
                                       .bw = 44567.71,
-                                      .what = "added",
+                                      .merge_status = "added",
                                       .kernels = "a | b"};
     o.items[1].end = MF_TUNE_FAILED;
     mf_format(o.items[1].reason, sizeof(o.items[1].reason), "no step covers gemm1");
@@ -384,8 +398,8 @@ START_TEST(summary_is_this_text)
                      "Copy the lines below into a CSV file to reproduce:\n" UNTUNED_HEAD BF16(
                          2) "\n"
                             "[Tuning not Finished] some shapes are not tuned or all failed; the reasons are "
-                            "above, moefarm why and "
-                            "-o2 say more\n");
+                            "above, see also moefarm why and "
+                            "-o2\n");
     mf_buf_release(&out);
     mf_tune_outcomes_release(&o);
 }
@@ -395,14 +409,14 @@ int main(void)
 {
     Suite *suite = suite_create("tune_list");
     TCase *tc = tcase_create("tune_list");
-    tcase_add_loop_test(tc, every_option_is_taken, 0, MF_ARRAY_LEN(option_cases));
+    tcase_add_loop_test(tc, every_option_is_accepted, 0, MF_ARRAY_LEN(option_cases));
     tcase_add_loop_test(tc, values_are_checked, 0, MF_ARRAY_LEN(check_cases));
-    tcase_add_test(tc, table_comes_from_the_environment);
-    tcase_add_loop_test(tc, list_has_what_is_missing, 0, MF_ARRAY_LEN(list_cases));
-    tcase_add_test(tc, baseline_has_what_the_shapes_find);
-    tcase_add_test(tc, foreign_rows_are_told);
-    tcase_add_test(tc, devices_are_read_from_the_list);
-    tcase_add_test(tc, summary_is_this_text);
+    tcase_add_test(tc, table_from_the_environment);
+    tcase_add_loop_test(tc, list_of_missing_shapes, 0, MF_ARRAY_LEN(list_cases));
+    tcase_add_test(tc, baseline_of_shapes);
+    tcase_add_test(tc, foreign_rows_are_listed);
+    tcase_add_test(tc, read_device_list);
+    tcase_add_test(tc, summary_text);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* moefarm why --local: this machine's families, or a simulated device's, asked without a farm. */
+/* moefarm why --local: the families of this machine or of a simulated device, without a coordinator. */
 #include "common/base/cleanup.h"
 #include "kernels/core/device.h"
 #include "support/mf_check.h"
@@ -13,7 +13,7 @@ static const struct {
     const char *shape, *kernel, *option, *value;
     int code;
     const char *out, *err;
-    const char *without; /* in place of out, where the machine has no AVX-512; NULL: the same */
+    const char *without_avx512; /* output if the machine lacks AVX-512; NULL: the same */
 } cases[] = {
     {SIZES, NULL, NULL, NULL, 0, "T4 H2048 I96 E128 k8 bf16\n", "", NULL},
     {SIZES, NULL, NULL, NULL, 0,
@@ -22,11 +22,12 @@ static const struct {
     {SIZES, "move:combine_z_t*", NULL, NULL, 0, "move:combine_z_t1 covers weight+combine: legal\n", "", NULL},
     {SIZES ",form=gate_up:tiled", "s1_*", NULL, NULL, 0, "gate and up of w1 are stored tiled", "", NULL},
     {SIZES ",form=ep:0/256", "asm", NULL, NULL, 0,
-     "asm:asm: the shape is a rank's share, experts 0 to 127 of 256; asm knows layers with all of their "
-     "experts",
+     "asm:asm: the shape has the local experts 0 to 127 of 256; asm does not support expert "
+     "parallelism",
      "", NULL},
-    {ROW, "lib", NULL, NULL, 0, "dequant_w1 in front of gemm1 would run while rows of 2048 values are loaded",
-     "", "bf16 in oneDNN 2.6 needs AVX-512 (isa)"},
+    {ROW, "lib", NULL, NULL, 0,
+     "dequant_w1 as a prologue of gemm1 would run while rows of 2048 values are loaded", "",
+     "bf16 in oneDNN 2.6 needs AVX-512 (isa)"},
     {ROW, "lib", "--json", NULL, 0, "\"rule\":\t\"prologue\"", "", "\"rule\":\t\"isa\""},
     {ROW, NULL, "--families", "lib", 0, "legal steps: none\n", "", NULL},
     {SIZES, "nothing", NULL, NULL, 0, "no kernel 'nothing' is offered or rejected\n", "", NULL},
@@ -34,8 +35,8 @@ static const struct {
     {SIZES, NULL, "--device", "tpu:0", 2, "", "--device: ", NULL},
     {"token=4,model_dim=2048", NULL, NULL, NULL, 2, "", "inter_dim is missing in 'token=4,model_dim=2048'",
      NULL},
-    {"token=four", NULL, NULL, NULL, 2, "", "token: 'four' is no value of it", NULL},
-    {SIZES ",topk=8,expert=4", NULL, NULL, NULL, 2, "", "topk: expected at most expert", NULL},
+    {"token=four", NULL, NULL, NULL, 2, "", "token 'four': expected", NULL},
+    {SIZES ",topk=8,expert=4", NULL, NULL, NULL, 2, "", "topk: expected at most the number of experts", NULL},
 };
 
 START_TEST(why_local)
@@ -50,8 +51,8 @@ START_TEST(why_local)
         words[n++] = cases[_i].value;
     struct ran r = moefarm("", "why", "--local", cases[_i].shape, words[0], words[1], words[2], NULL);
     assert_code(r, cases[_i].code);
-    assert_says(r.out,
-                cases[_i].without && mf_isa_best() != MF_ISA_AVX512 ? cases[_i].without : cases[_i].out);
+    assert_says(r.out, cases[_i].without_avx512 && mf_isa_best() != MF_ISA_AVX512 ? cases[_i].without_avx512
+                                                                                  : cases[_i].out);
     assert_says(r.err, cases[_i].err);
 }
 END_TEST

@@ -7,7 +7,8 @@
 #include "common/base/cleanup.h"
 #include "support/mf_check.h"
 
-/* The linker sends realloc here: the n-th call from now fails when fail_at is n, 0 never. */
+/* The linker redirects realloc to the wrapper. Call number fail_at, counted from now, fails; 0: none fails.
+ */
 static int fail_at;
 void *__real_realloc(void *memory, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
@@ -21,7 +22,7 @@ void *__wrap_realloc(void *memory, size_t size)
 
 #define WHOLE "head 42 tail\n"
 
-/* A chain as programs write it: three ways of appending, checked once at the end. */
+/* Appends WHOLE with the three append functions, without checking each call. */
 static void append_chain(struct mf_buf *b)
 {
     (void)mf_buf_adds(b, "head ");
@@ -29,7 +30,7 @@ static void append_chain(struct mf_buf *b)
     (void)mf_buf_add(b, "\n", 1);
 }
 
-START_TEST(empty_is_a_c_string)
+START_TEST(empty_buffer_is_a_c_string)
 {
     struct mf_buf b;
     mf_buf_init(&b, 10);
@@ -46,9 +47,9 @@ START_TEST(empty_is_a_c_string)
 }
 END_TEST
 
-/* Every ceiling below the whole: the first append beyond it fails, what was there stays, and all later ones
- * fail as well even where they would fit. */
-START_TEST(ceiling_is_exact_and_sticky)
+/* For every limit below the length of WHOLE: the first append that exceeds the limit fails, the contents
+ * stay, and later appends fail too, even if they would fit. */
+START_TEST(limit_is_exact_and_error_is_sticky)
 {
     size_t max = (size_t)_i;
     struct mf_buf b;
@@ -68,7 +69,7 @@ START_TEST(ceiling_is_exact_and_sticky)
         ck_assert_ptr_null(mf_buf_take(&b));
     }
 
-    /* a cleared one starts anew under the same ceiling */
+    /* a cleared buffer is usable again and has the same limit */
     mf_buf_clear(&b);
     ck_assert_int_eq(mf_buf_error(&b), 0);
     char full[sizeof(WHOLE)] = "";
@@ -91,7 +92,7 @@ START_TEST(nth_allocation_failure_is_sticky)
         failures += mf_buf_addf(&b, "%04d", i) < 0;
     bool failed = fail_at == 0 && _i > 0;
     fail_at = 0;
-    /* 8000 bytes from 128 on take seven allocations */
+    /* 8000 bytes need seven allocations, starting at 128 bytes */
     ck_assert(failed == (_i >= 1 && _i <= 7));
     ck_assert_int_eq(mf_buf_error(&b), failed ? -ENOMEM : 0);
     ck_assert_uint_eq(b.len / 4 + (size_t)failures, 2000);
@@ -117,7 +118,7 @@ START_TEST(grows_through_every_size)
 }
 END_TEST
 
-START_TEST(bytes_are_bytes)
+START_TEST(accepts_nul_bytes)
 {
     struct mf_buf b;
     mf_buf_init(&b, 64);
@@ -129,7 +130,7 @@ START_TEST(bytes_are_bytes)
 }
 END_TEST
 
-static const char *const rests[] = {"abcdef", "bcdef", "cdef", "def", "ef", "f", "", "", ""};
+static const char *const remaining[] = {"abcdef", "bcdef", "cdef", "def", "ef", "f", "", "", ""};
 
 START_TEST(consume_keeps_the_rest)
 {
@@ -137,15 +138,15 @@ START_TEST(consume_keeps_the_rest)
     mf_buf_init(&b, 64);
     (void)mf_buf_adds(&b, "abcdef");
     mf_buf_consume(&b, (size_t)_i);
-    ck_assert_str_eq(b.data, rests[_i]);
-    ck_assert_uint_eq(b.len, strlen(rests[_i]));
+    ck_assert_str_eq(b.data, remaining[_i]);
+    ck_assert_uint_eq(b.len, strlen(remaining[_i]));
     ck_assert_int_eq(mf_buf_adds(&b, "!"), 0);
     ck_assert_int_eq(b.data[b.len - 1], '!');
     mf_buf_release(&b);
 }
 END_TEST
 
-START_TEST(take_hands_over)
+START_TEST(take_transfers_ownership)
 {
     struct mf_buf b;
     mf_buf_init(&b, 64);
@@ -161,12 +162,12 @@ START_TEST(take_hands_over)
 }
 END_TEST
 
-START_TEST(no_ceiling_at_all)
+START_TEST(unlimited_buffer)
 {
     struct mf_buf b;
     mf_buf_init(&b, SIZE_MAX);
     ck_assert_int_eq(mf_buf_adds(&b, "x"), 0);
-    volatile size_t endless = SIZE_MAX - 2; /* the terminator makes it SIZE_MAX */
+    volatile size_t endless = SIZE_MAX - 2; /* adding the terminator makes it SIZE_MAX */
     fail_at = 1;
     ck_assert_int_eq(mf_buf_add(&b, "y", endless), -ENOMEM);
     ck_assert_int_eq(fail_at, 0);
@@ -179,14 +180,14 @@ int main(void)
 {
     Suite *suite = suite_create("buf");
     TCase *tc = tcase_create("buf");
-    tcase_add_test(tc, empty_is_a_c_string);
-    tcase_add_loop_test(tc, ceiling_is_exact_and_sticky, 0, (int)strlen(WHOLE) + 3);
+    tcase_add_test(tc, empty_buffer_is_a_c_string);
+    tcase_add_loop_test(tc, limit_is_exact_and_error_is_sticky, 0, (int)strlen(WHOLE) + 3);
     tcase_add_loop_test(tc, nth_allocation_failure_is_sticky, 0, 9);
     tcase_add_test(tc, grows_through_every_size);
-    tcase_add_test(tc, bytes_are_bytes);
-    tcase_add_loop_test(tc, consume_keeps_the_rest, 0, MF_ARRAY_LEN(rests));
-    tcase_add_test(tc, take_hands_over);
-    tcase_add_test(tc, no_ceiling_at_all);
+    tcase_add_test(tc, accepts_nul_bytes);
+    tcase_add_loop_test(tc, consume_keeps_the_rest, 0, MF_ARRAY_LEN(remaining));
+    tcase_add_test(tc, take_transfers_ownership);
+    tcase_add_test(tc, unlimited_buffer);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A text, and what reading it gives, written so: rows as "line:cell|cell", refused ones as "line!code", each
- * ended by a semicolon. */
+/* Input texts and the expected result: rows as "line:cell|cell", rejected rows as "line!code", each ended by
+ * a semicolon. */
 /* clang-format off */
 static const struct reading {
     const char *text;
@@ -18,12 +18,12 @@ static const struct reading {
     {"a,b\nc,d\n", 0, "1:a|b;2:c|d;"},
     {"a,b\r\nc,d\r\n", 0, "1:a|b;2:c|d;"},
     {"a,b\nc,d", 0, "1:a|b;2:c|d;"},
-    {"a,b\nc,d\r", 0, "1:a|b;2:c|d;"},              /* half of a CRLF at the end */
+    {"a,b\nc,d\r", 0, "1:a|b;2:c|d;"},              /* incomplete CRLF at the end */
     {"\xef\xbb\xbf" "a,b\n", 0, "1:a|b;"},
     {"", 0, ""},
     {"\xef\xbb\xbf", 0, ""},
     {"\n\n \t\na\n\n", 0, "4:a;"},
-    {",,\n , \na,\n", 0, "3:a|;"},                  /* rows without any text are passed over */
+    {",,\n , \na,\n", 0, "3:a|;"},                  /* rows of empty cells are skipped */
     {" a ,\tb\t, c d \n", 0, "1:a|b|c d;"},
     {"a,\n,b\n", 0, "1:a|;2:|b;"},
     {"\"a,b\",\"c\"\"d\"\n", 0, "1:a,b|c\"d;"},
@@ -33,7 +33,7 @@ static const struct reading {
     {"\"\",x\n", 0, "1:|x;"},
     {"a\"b,c\nd\n", 0, "1!EBADMSG;2:d;"},
     {"\"a\"b,c\nd\n", 0, "1!EBADMSG;2:d;"},
-    {"\"a\nb\nc\n", 0, "1!EBADMSG;2:b;3:c;"},       /* an open quote swallows its line only */
+    {"\"a\nb\nc\n", 0, "1!EBADMSG;2:b;3:c;"},       /* an unclosed quote invalidates its line only */
     {"a\0b\nc\n", 6, "1!EBADMSG;2:c;"},
     {"\"a\0b\"\nc\n", 8, "1!EBADMSG;2:c;"},
     {"a\x01\nb\rc\nd\x7f\ne\n", 0, "1!EBADMSG;2!EBADMSG;3!EBADMSG;4:e;"},
@@ -45,8 +45,9 @@ static const struct reading {
     {"abcdefghij,klmnopqrst,u\na\n", 0, "1!E2BIG;2:a;"},
     {"\"abcdefghijklmnopqrstuvw\"\na\n", 0, "1!E2BIG;2:a;"},
     {"\"abcdefghijklmnopqrstuvw\na\n", 0, "1!E2BIG;2:a;"},
-    {"1\n2\n3\n4\n5\n6\n7\n", 0, "1:1;2:2;3:3;4:4;5:5;6!EFBIG;"},         /* rows is 5, and it ends there */
-    {"1\n\n\n\n\n\n\n2\n", 0, "1:1;8:2;"},          /* lines without text are no rows */
+    /* limit of 5 rows; reading stops there */
+    {"1\n2\n3\n4\n5\n6\n7\n", 0, "1:1;2:2;3:3;4:4;5:5;6!EFBIG;"},
+    {"1\n\n\n\n\n\n\n2\n", 0, "1:1;8:2;"},          /* empty lines are not rows */
 };
 /* clang-format on */
 
@@ -58,7 +59,7 @@ static const char *code_name(int r)
 static void transcribe(const struct reading *reading, struct mf_buf *out)
 {
     const struct mf_csv_limits limits = {.row_bytes = 20, .columns = 4, .rows = 5};
-    /* A copy of just that size, so that a byte read too far is seen. */
+    /* Copied to an allocation of the exact size, so that the address sanitizer detects reads past the end. */
     size_t len = reading->len ? reading->len : strlen(reading->text);
     char *text = malloc(len > 0 ? len : 1);
     ck_assert_ptr_nonnull(text);
@@ -77,7 +78,7 @@ static void transcribe(const struct reading *reading, struct mf_buf *out)
             mf_buf_addf(out, "%s%s", i > 0 ? "|" : "", csv.cells[i]);
         mf_buf_adds(out, ";");
     }
-    ck_assert_int_eq(mf_csv_next(&csv), 0); /* the end stays the end */
+    ck_assert_int_eq(mf_csv_next(&csv), 0); /* the end of the text is permanent */
     mf_csv_release(&csv);
     free(text);
 }
@@ -93,7 +94,7 @@ START_TEST(test_read)
 }
 END_TEST
 
-/* A row of many cells grows what holds them. */
+/* A row with many cells grows the cell array. */
 START_TEST(test_many_cells)
 {
     struct mf_buf text;

@@ -9,7 +9,7 @@
 
 /* clang-format off */
 static const struct {
-    const char *text, *gfx;     /* gfx NULL: refused */
+    const char *text, *gfx;     /* gfx NULL: rejected */
     int cu_num;
 } classes[] = {
     {"gfx942/304", "gfx942", 304}, {"cpu-znver4/2", "cpu-znver4", 2}, {"sm_90/132", "sm_90", 132},
@@ -47,7 +47,7 @@ START_TEST(class_round_trips)
 }
 END_TEST
 
-START_TEST(both_parts_count)
+START_TEST(equality_compares_gfx_and_cu_num)
 {
     struct mf_device_class a = {"gfx942", 304}, b = {"gfx942", 80}, c = {"gfx950", 304};
     ck_assert(mf_device_class_equal(&a, &a));
@@ -56,13 +56,13 @@ START_TEST(both_parts_count)
 }
 END_TEST
 
-START_TEST(old_tables_mean_a_gfx)
+START_TEST(gfx_from_cu_num)
 {
     ck_assert_pstr_eq(mf_gfx_of_cu_num(known[_i].cu_num), known[_i].gfx);
 }
 END_TEST
 
-/* One enum with text stands for all: the macros of common/base/names.h make them alike. */
+/* One enum represents all: the macros of common/base/names.h generate the same code for each. */
 START_TEST(names_round_trip)
 {
     for (int i = 0; i < MF_STATUS_N_; i++) {
@@ -70,10 +70,10 @@ START_TEST(names_round_trip)
         ck_assert_int_eq(mf_status_parse(mf_status_name((enum mf_status)i), &back), 0);
         ck_assert_int_eq(back, i);
     }
-    static const char *const no_status[] = {"", "OK", "ok ", "o", "?", NULL};
-    for (size_t i = 0; i < MF_ARRAY_LEN(no_status); i++) {
+    static const char *const invalid_names[] = {"", "OK", "ok ", "o", "?", NULL};
+    for (size_t i = 0; i < MF_ARRAY_LEN(invalid_names); i++) {
         enum mf_status status = MF_STATUS_HANG;
-        ck_assert_int_eq(mf_status_parse(no_status[i], &status), -EINVAL);
+        ck_assert_int_eq(mf_status_parse(invalid_names[i], &status), -EINVAL);
         ck_assert_int_eq(status, MF_STATUS_HANG);
     }
     ck_assert_str_eq(mf_status_name(MF_STATUS_N_), "?");
@@ -85,8 +85,8 @@ int main(void)
     Suite *suite = suite_create("device_class");
     TCase *tc = tcase_create("device_class");
     tcase_add_loop_test(tc, class_round_trips, 0, MF_ARRAY_LEN(classes));
-    tcase_add_test(tc, both_parts_count);
-    tcase_add_loop_test(tc, old_tables_mean_a_gfx, 0, MF_ARRAY_LEN(known));
+    tcase_add_test(tc, equality_compares_gfx_and_cu_num);
+    tcase_add_loop_test(tc, gfx_from_cu_num, 0, MF_ARRAY_LEN(known));
     tcase_add_test(tc, names_round_trip);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -1,4 +1,4 @@
-/* What comes onto the disk, in which order, and what is left when a part of it fails. */
+/* common/base/durable_file.c: order of the system calls, and the files that remain after a failed call. */
 #include "common/base/durable_file.h"
 
 #include <errno.h>
@@ -17,17 +17,18 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 
-/* What was done to the disk, a letter each: s a file synced, r renamed, f a folder synced. One of them fails. */
-static char done[16];
+/* Recorded system calls, one letter each: s fsync of a file, r rename, f fsync of a folder. Calls with the
+ * letter *fails return the error fails_with. */
+static char recorded[16];
 static const char *fails;
 static int fails_with;
 
-static int note(char what)
+static int record_call(char letter)
 {
-    size_t n = strlen(done);
-    ck_assert_uint_lt(n + 1, sizeof(done));
-    done[n] = what;
-    if (!fails || fails[0] != what)
+    size_t n = strlen(recorded);
+    ck_assert_uint_lt(n + 1, sizeof(recorded));
+    recorded[n] = letter;
+    if (!fails || fails[0] != letter)
         return 0;
     errno = fails_with;
     return -1;
@@ -39,14 +40,14 @@ int __wrap_fsync(int fd)
 {
     struct stat st;
     ck_assert_int_eq(fstat(fd, &st), 0);
-    return note(S_ISDIR(st.st_mode) ? 'f' : 's') < 0 ? -1 : __real_fsync(fd);
+    return record_call(S_ISDIR(st.st_mode) ? 'f' : 's') < 0 ? -1 : __real_fsync(fd);
 }
 
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to)
 {
-    return note('r') < 0 ? -1 : __real_rename(from, to);
+    return record_call('r') < 0 ? -1 : __real_rename(from, to);
 }
 
 static char folder[] = "/tmp/check_durable.XXXXXX";
@@ -71,17 +72,17 @@ static void assert_file(const char *path, const char *text)
 static const struct {
     const char *fails;
     int with, result;
-    const char *done, *left;
+    const char *recorded, *contents;
 } cases[] = {
     {NULL, 0,      0,       "srf", "new"},
-    {"s",  EIO,    -EIO,    "s",   "old"}, /* nothing that is not on the disk gets the name */
+    {"s",  EIO,    -EIO,    "s",   "old"}, /* unsynced contents never get the final name */
     {"r",  EROFS,  -EROFS,  "sr",  "old"},
     {"f",  EIO,    -EIO,    "srf", "new"},
-    {"f",  EINVAL, 0,       "srf", "new"}, /* a file system that has no sync of folders */
+    {"f",  EINVAL, 0,       "srf", "new"}, /* the file system cannot sync folders */
 };
 /* clang-format on */
 
-START_TEST(put_in_place)
+START_TEST(replace_file)
 {
     char next[64], path[64];
     mf_format(next, sizeof(next), "%s/next", folder);
@@ -90,21 +91,21 @@ START_TEST(put_in_place)
     write_file(next, "new");
     fails = cases[_i].fails;
     fails_with = cases[_i].with;
-    ck_assert_int_eq(mf_put_in_place(next, path), cases[_i].result);
-    ck_assert_str_eq(done, cases[_i].done);
-    assert_file(path, cases[_i].left);
+    ck_assert_int_eq(mf_replace_file(next, path), cases[_i].result);
+    ck_assert_str_eq(recorded, cases[_i].recorded);
+    assert_file(path, cases[_i].contents);
     ck_assert_int_eq(access(next, F_OK), -1);
 }
 END_TEST
 
-START_TEST(nothing_to_put)
+START_TEST(replace_with_missing_source)
 {
-    ck_assert_int_eq(mf_put_in_place("/proc/none", "/proc/other"), -ENOENT);
-    ck_assert_str_eq(done, "");
+    ck_assert_int_eq(mf_replace_file("/proc/none", "/proc/other"), -ENOENT);
+    ck_assert_str_eq(recorded, "");
 }
 END_TEST
 
-/* --- targets ---------------------------------------------------------------------------------------------- */
+/* ---- targets ---- */
 
 static const char *at(const char *name)
 {
@@ -132,8 +133,9 @@ static void make_folder(const char *path)
 
 /* clang-format off */
 static const struct {
-    void (*make)(const char *path);   /* "file"; NULL: it is not there */
-    const char *link[2], *asked;      /* the text of "link" and of "other" */
+    void (*make)(const char *path);   /* creates "file"; NULL: it does not exist */
+    /* link: targets of "link" and "other"; argument: path given to the function */
+    const char *link[2], *argument;
     int result;
     const char *file;
     bool is_stream;
@@ -142,7 +144,8 @@ static const struct {
     {NULL,        {NULL},            "file",     0,        "file",   false},
     {make_file,   {"file"},          "link",     0,        "file",   false},
     {make_file,   {"other", "file"}, "link",     0,        "file",   false},
-    {NULL,        {"other", "file"}, "link",     0,        "file",   false}, /* dangling: what it names is made */
+    /* dangling link: its target will be created */
+    {NULL,        {"other", "file"}, "link",     0,        "file",   false},
     {NULL,        {"./no/file"},     "link",     0,        "./no/file", false},
     {make_fifo,   {NULL},            "file",     0,        "file",   true},
     {make_fifo,   {"file"},          "link",     0,        "link",   true},
@@ -164,7 +167,7 @@ START_TEST(target)
         targets[_i].make(at("file"));
     for (size_t i = 0; i < 2 && targets[_i].link[i]; i++)
         ck_assert_int_eq(symlink(targets[_i].link[i], at(names[i])), 0);
-    ck_assert_int_eq(mf_target_find(at(targets[_i].asked), &t), targets[_i].result);
+    ck_assert_int_eq(mf_target_find(at(targets[_i].argument), &t), targets[_i].result);
     if (targets[_i].result < 0)
         return;
     ck_assert_str_eq(t.file, at(targets[_i].file));
@@ -174,23 +177,24 @@ START_TEST(target)
 }
 END_TEST
 
-/* What is gone in between is not made: it would be a file where a device was. */
-START_TEST(stream_that_is_gone)
+/* A stream that was deleted after the lookup is not recreated: a regular file would take the place of a
+ * device. */
+START_TEST(deleted_stream_is_not_recreated)
 {
     struct mf_target t;
-    make_fifo(at("gone"));
-    ck_assert_int_eq(mf_target_find(at("gone"), &t), 0);
-    ck_assert_int_eq(unlink(at("gone")), 0);
+    make_fifo(at("deleted"));
+    ck_assert_int_eq(mf_target_find(at("deleted"), &t), 0);
+    ck_assert_int_eq(unlink(at("deleted")), 0);
     ck_assert_int_eq(mf_stream_write(&t, "new", 3), -ENOENT);
-    ck_assert_int_eq(access(at("gone"), F_OK), -1);
+    ck_assert_int_eq(access(at("deleted"), F_OK), -1);
 }
 END_TEST
 
 static const char *const descriptors[] = {"/dev/fd", "/proc/self/fd", "/proc/thread-self/fd",
                                           "/proc/self/task/../fd"};
 
-/* What whoever opened the file wrote, and writes next, stays beside what is written here: in the file that they have open,
- * whatever has its name by now. */
+/* The file is written through the descriptor: data that other holders of the descriptor wrote before and
+ * write later is kept, even if the file was unlinked meanwhile. */
 START_TEST(open_descriptor)
 {
     struct mf_target t;
@@ -220,8 +224,9 @@ START_TEST(open_descriptor)
 }
 END_TEST
 
-/* One that was opened to be read takes nothing; one that is not open is no file; a pipe is opened anew, as it was. */
-START_TEST(no_descriptor_to_write)
+/* A read-only descriptor fails with -EBADF. A closed descriptor is not a stream. A pipe is reopened by its
+ * path. */
+START_TEST(descriptors_not_open_for_writing)
 {
     struct mf_target t;
     char path[64];
@@ -247,7 +252,7 @@ START_TEST(no_descriptor_to_write)
 }
 END_TEST
 
-/* A process that has open what this one has, and leaves it alone. */
+/* Starts a process that inherits the open descriptors and does nothing. */
 static pid_t start_holder(void)
 {
     pid_t pid = fork();
@@ -266,7 +271,7 @@ static void end_holder(pid_t pid)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
 
-static void name_of(pid_t pid, bool by_thread, int fd, char ret[64])
+static void proc_fd_path(pid_t pid, bool by_thread, int fd, char ret[64])
 {
     if (by_thread)
         mf_format(ret, 64, "/proc/%d/task/%d/fd/%d", (int)pid, (int)pid, fd);
@@ -274,19 +279,20 @@ static void name_of(pid_t pid, bool by_thread, int fd, char ret[64])
         mf_format(ret, 64, "/proc/%d/fd/%d", (int)pid, fd);
 }
 
-/* What another process has open is emptied and written, as by a shell's ">": the file that it has, whatever its name is by now. */
-START_TEST(descriptor_of_another)
+/* A file that another process has open is truncated and written, like a shell's ">", even after it was
+ * unlinked. */
+START_TEST(descriptor_of_other_process)
 {
     struct mf_target t;
     char path[64], found[32] = "";
-    const char *file = at("file"), *link = at("link"), *gone = at("file (deleted)");
+    const char *file = at("file"), *link = at("link"), *deleted = at("file (deleted)");
     (void)remove(file);
     (void)remove(link);
     write_file(file, "older, and longer");
     int fd = open(file, O_RDWR | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
     pid_t holder = start_holder();
-    name_of(holder, _i > 0, fd, path);
+    proc_fd_path(holder, _i > 0, fd, path);
     ck_assert_int_eq(symlink(path, link), 0);
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(mf_target_find(i == 0 ? path : link, &t), 0);
@@ -301,27 +307,27 @@ START_TEST(descriptor_of_another)
     }
     ck_assert_int_eq(strncmp(found, "new", 3), 0);
     ck_assert_int_eq(access(file, F_OK), -1);
-    ck_assert_int_eq(access(gone, F_OK), -1);
+    ck_assert_int_eq(access(deleted, F_OK), -1);
     end_holder(holder);
     (void)close(fd);
 }
 END_TEST
 
-/* A pipe of another's gets the bytes; what it has not open is no file. */
-START_TEST(pipe_of_another)
+/* A pipe of another process is written to. A descriptor that the process does not have is not a stream. */
+START_TEST(pipe_of_other_process)
 {
     struct mf_target t;
     char path[64], found[8] = "";
     int ends[2];
     ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
     pid_t holder = start_holder();
-    name_of(holder, false, ends[1], path);
+    proc_fd_path(holder, false, ends[1], path);
     ck_assert_int_eq(mf_target_find(path, &t), 0);
     ck_assert(t.is_stream);
     ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
     ck_assert_int_eq(read(ends[0], found, sizeof(found) - 1), 3);
     ck_assert_str_eq(found, "new");
-    name_of(holder, false, ends[1] + 1000, path);
+    proc_fd_path(holder, false, ends[1] + 1000, path);
     ck_assert_int_eq(mf_target_find(path, &t), 0);
     ck_assert(!t.is_stream && !t.is_open);
     end_holder(holder);
@@ -334,14 +340,14 @@ int main(void)
     TCase *tc = tcase_create("durable");
     if (!mkdtemp(folder))
         return EXIT_FAILURE;
-    tcase_add_loop_test(tc, put_in_place, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tc, nothing_to_put);
+    tcase_add_loop_test(tc, replace_file, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, replace_with_missing_source);
     tcase_add_loop_test(tc, target, 0, MF_ARRAY_LEN(targets));
-    tcase_add_test(tc, stream_that_is_gone);
+    tcase_add_test(tc, deleted_stream_is_not_recreated);
     tcase_add_loop_test(tc, open_descriptor, 0, MF_ARRAY_LEN(descriptors));
-    tcase_add_test(tc, no_descriptor_to_write);
-    tcase_add_loop_test(tc, descriptor_of_another, 0, 2);
-    tcase_add_test(tc, pipe_of_another);
+    tcase_add_test(tc, descriptors_not_open_for_writing);
+    tcase_add_loop_test(tc, descriptor_of_other_process, 0, 2);
+    tcase_add_test(tc, pipe_of_other_process);
     suite_add_tcase(suite, tc);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);

@@ -15,16 +15,16 @@ static const char *const accepted[] = {
     "{}", "[]", "null", "1", "\"\"", " {\"a\": [1, 2, {\"b\": null}]} \r\n\t",
     "\"\\u00e4 \\ud83d\\ude00 \\\" \\\\ \\n\"",
     "\"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80 \xed\x9f\xbf \xf4\x8f\xbf\xbf\"",
-    "\"\\\\u0000\"",                    /* a backslash, then letters */
-    "\xef\xbb\xbf[1]",                /* a byte order mark */
+    "\"\\\\u0000\"",                    /* an escaped backslash followed by letters */
+    "\xef\xbb\xbf[1]",                /* byte order mark */
 };
 
-static const char *const refused[] = {
-    "[\xef\xbb\xbf" "1]", "\xef\xbb\xbf\xef\xbb\xbf[1]", /* a mark that is not the first */
+static const char *const rejected[] = {
+    "[\xef\xbb\xbf" "1]", "\xef\xbb\xbf\xef\xbb\xbf[1]", /* byte order mark elsewhere than at the start */
     "", " ", "{", "}", "[1,]", "{\"a\"}", "{\"a\":}", "{'a':1}", "nul", "\"open", "\"\\", "\"\\u",
     "{} {}", "{}x",
     "1 2", "// text\n1",
-    "\"\\u0000\"", "\"a\\u0000b\"",     /* would be cut short without a word */
+    "\"\\u0000\"", "\"a\\u0000b\"",     /* NUL would truncate the string silently */
     "\"\\uZZZZ\"", "\"\\u12\"", "\"\\ud83d\"", "\"\\q\"",
     "\"a\x01\"", "\"a\x1f\"", "\x02{}", /* control characters */
     "\"\xff\"", "\"\x80\"", "\"\xc3\"", "\"\xc3(\"", "\"\xe2\x82\"",
@@ -33,7 +33,7 @@ static const char *const refused[] = {
 };
 /* clang-format on */
 
-/* A heap copy without terminator, so that a read past the end is seen by the address sanitizer. */
+/* Parses a heap copy without terminator, so that the address sanitizer detects reads past the end. */
 static cJSON *parse_copy(const char *text, size_t len, size_t max)
 {
     char *copy = malloc(len > 0 ? len : 1);
@@ -44,16 +44,16 @@ static cJSON *parse_copy(const char *text, size_t len, size_t max)
     return json;
 }
 
-START_TEST(whole_value_is_taken)
+START_TEST(accepts_valid_json)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = parse_copy(accepted[_i], strlen(accepted[_i]), 1000);
     ck_assert_ptr_nonnull(json);
 }
 END_TEST
 
-START_TEST(rubbish_is_refused)
+START_TEST(rejects_invalid_json)
 {
-    ck_assert_ptr_null(parse_copy(refused[_i], strlen(refused[_i]), 1000));
+    ck_assert_ptr_null(parse_copy(rejected[_i], strlen(rejected[_i]), 1000));
 }
 END_TEST
 
@@ -71,21 +71,21 @@ static const struct {
     {"[1,\n2,\n3", 3},
 };
 
-START_TEST(place_of_rubbish)
+START_TEST(line_of_syntax_error)
 {
     ck_assert_ptr_null(parse_copy(broken[_i].text, strlen(broken[_i].text), 1000));
-    ck_assert_uint_eq(mf_json_broken_line(broken[_i].text, strlen(broken[_i].text)), broken[_i].line);
+    ck_assert_uint_eq(mf_json_error_line(broken[_i].text, strlen(broken[_i].text)), broken[_i].line);
 }
 END_TEST
 
-START_TEST(terminator_inside_is_refused)
+START_TEST(rejects_nul_bytes)
 {
     ck_assert_ptr_null(parse_copy("\"a\0b\"", 5, 1000));
     ck_assert_ptr_null(parse_copy("{}\0", 3, 1000));
 }
 END_TEST
 
-START_TEST(every_cut_is_refused)
+START_TEST(rejects_truncated_text)
 {
     static const char text[] = "{\"steps\": [{\"name\": \"\\u00e4\xc3\xa4\", \"us\": 1.5}], \"last\": true}";
     for (size_t len = 0; len < strlen(text); len++)
@@ -93,8 +93,8 @@ START_TEST(every_cut_is_refused)
 }
 END_TEST
 
-/* Text that is good is told from text that is not, where there is no memory for it. */
-START_TEST(want_of_memory_is_no_rubbish)
+/* errno tells invalid JSON (EBADMSG) from an allocation failure (ENOMEM). */
+START_TEST(errno_of_parse_failures)
 {
     ck_assert_ptr_null(mf_json_parse("[1,", 3, 10));
     ck_assert_int_eq(errno, EBADMSG);
@@ -102,16 +102,16 @@ START_TEST(want_of_memory_is_no_rubbish)
     ck_assert_int_eq(errno, EBADMSG);
     ck_assert_ptr_null(mf_json_parse("[1]", 3, 2));
     ck_assert_int_eq(errno, EBADMSG);
-    lose_block(0);
+    fail_allocation(0);
     cJSON *none = mf_json_parse("[1]", 3, 10);
     int why = errno;
-    lose_none();
+    restore_allocation();
     ck_assert_ptr_null(none);
     ck_assert_int_eq(why, ENOMEM);
 }
 END_TEST
 
-START_TEST(ceiling_is_exact)
+START_TEST(size_limit_is_exact)
 {
     static const char text[] = "[1,2,3]";
     ck_assert_ptr_null(mf_json_parse(text, strlen(text), strlen(text) - 1));
@@ -125,8 +125,8 @@ static const struct {
     bool fits;
 } depths[] = {{1, true}, {1000, true}, {1001, false}, {500000, false}};
 
-/* Depth is bounded: a megabyte of brackets is refused and does not run out of stack. */
-START_TEST(nesting_is_bounded)
+/* Nesting depth is limited: a megabyte of brackets is rejected before the stack overflows. */
+START_TEST(nesting_limit)
 {
     _cleanup_(mf_buf_release) struct mf_buf b;
     mf_buf_init(&b, 1 << 20);
@@ -142,7 +142,7 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *value;          /* of member "a"; NULL: there is none */
+    const char *value;          /* value of member "a"; NULL: no such member */
     int64_t min, max;
     int expect;
     int64_t number;
@@ -169,7 +169,7 @@ static const struct {
 
 static cJSON *object_with(const char *value)
 {
-    char text[100] = "{\"A\": 1}"; /* names are told apart by case */
+    char text[100] = "{\"A\": 1}"; /* names are case-sensitive */
     if (value)
         snprintf(text, sizeof(text), "{\"A\": 1, \"a\": %s}", value);
     cJSON *json = cJSON_Parse(text);
@@ -215,8 +215,8 @@ START_TEST(member_of_each_type)
 }
 END_TEST
 
-/* Readers take what is no object, and none at all. */
-START_TEST(no_object_has_no_members)
+/* The accessors accept NULL and values that are not objects. */
+START_TEST(non_objects_have_no_members)
 {
     _cleanup_(cJSON_Deletep) cJSON *array = cJSON_Parse("[1]");
     const cJSON *const objects[] = {NULL, array};
@@ -229,7 +229,7 @@ START_TEST(no_object_has_no_members)
 }
 END_TEST
 
-/* Written, read from the object itself, printed, parsed and read again: the same number. */
+/* Integers survive adding, reading, printing and parsing exactly. */
 START_TEST(integers_are_exact)
 {
     static const int64_t values[] = {
@@ -267,7 +267,8 @@ START_TEST(integers_are_exact)
 }
 END_TEST
 
-/* A sentence that was cut within a letter, or that repeats bytes of somebody, is JSON all the same: what is no UTF-8 is '?'. */
+/* Text with invalid UTF-8, such as a truncated character or bytes of a peer, is printed as valid JSON: each
+ * invalid byte becomes '?'. */
 /* clang-format off */
 static const struct {
     const char *text, *printed;
@@ -282,7 +283,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(print_is_utf8)
+START_TEST(invalid_utf8_is_replaced)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateString(unclean[_i].text);
     _cleanup_(mf_freep) char *text = mf_json_print(json);
@@ -299,7 +300,8 @@ static uint64_t next_random(uint64_t *state)
     return x ^ x >> 31;
 }
 
-/* Numbers of every size: whole, with few digits and many behind the point, one ulp beside these, and any bits at all. */
+/* Numbers of all magnitudes: integers, decimals with up to 11 decimal places, their neighbours one ulp
+ * higher, and arbitrary bit patterns. */
 static double random_number(uint64_t *state)
 {
     uint64_t bits = next_random(state);
@@ -327,7 +329,7 @@ static const double special_numbers[] = {
     12.3456,  0.99999949999, 0.9999995,
 };
 
-/* The text of every number is cJSON's, so that it does not matter which of the two printed it. */
+/* mf_json_print and cJSON print every number alike. */
 START_TEST(numbers_are_printed_as_cjson_does)
 {
     const uint64_t seed = 20240611;
@@ -337,13 +339,13 @@ START_TEST(numbers_are_printed_as_cjson_does)
         _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateNumber(number);
         _cleanup_(mf_freep) char *text = mf_json_print(json), *expect = cJSON_PrintUnformatted(json);
         ck_assert_msg(text && expect && strcmp(text, expect) == 0,
-                      "%.17g is %s, by cJSON %s (seed %llu, number %zu)", number, text, expect,
+                      "%.17g: printed %s, cJSON prints %s (seed %llu, number %zu)", number, text, expect,
                       (unsigned long long)seed, i);
     }
 }
 END_TEST
 
-/* Every kind of value, empty and nested, and every ASCII character. */
+/* Every type of value, empty and nested, and every ASCII character. */
 START_TEST(trees_are_printed_as_cjson_does)
 {
     char all[128];
@@ -365,21 +367,21 @@ int main(void)
 {
     Suite *suite = suite_create("json");
     TCase *tc = tcase_create("json");
-    tcase_add_loop_test(tc, whole_value_is_taken, 0, MF_ARRAY_LEN(accepted));
-    tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refused));
-    tcase_add_loop_test(tc, place_of_rubbish, 0, MF_ARRAY_LEN(broken));
-    tcase_add_test(tc, terminator_inside_is_refused);
-    tcase_add_test(tc, every_cut_is_refused);
-    tcase_add_test(tc, want_of_memory_is_no_rubbish);
-    tcase_add_test(tc, ceiling_is_exact);
-    tcase_add_loop_test(tc, nesting_is_bounded, 0, MF_ARRAY_LEN(depths));
+    tcase_add_loop_test(tc, accepts_valid_json, 0, MF_ARRAY_LEN(accepted));
+    tcase_add_loop_test(tc, rejects_invalid_json, 0, MF_ARRAY_LEN(rejected));
+    tcase_add_loop_test(tc, line_of_syntax_error, 0, MF_ARRAY_LEN(broken));
+    tcase_add_test(tc, rejects_nul_bytes);
+    tcase_add_test(tc, rejects_truncated_text);
+    tcase_add_test(tc, errno_of_parse_failures);
+    tcase_add_test(tc, size_limit_is_exact);
+    tcase_add_loop_test(tc, nesting_limit, 0, MF_ARRAY_LEN(depths));
     tcase_add_loop_test(tc, integer_member, 0, MF_ARRAY_LEN(integers));
     tcase_add_loop_test(tc, member_of_each_type, 0, MF_ARRAY_LEN(types));
-    tcase_add_test(tc, no_object_has_no_members);
+    tcase_add_test(tc, non_objects_have_no_members);
     tcase_add_test(tc, integers_are_exact);
     tcase_add_test(tc, numbers_are_printed_as_cjson_does);
     tcase_add_test(tc, trees_are_printed_as_cjson_does);
-    tcase_add_loop_test(tc, print_is_utf8, 0, MF_ARRAY_LEN(unclean));
+    tcase_add_loop_test(tc, invalid_utf8_is_replaced, 0, MF_ARRAY_LEN(unclean));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -18,7 +18,7 @@ static struct mf_shape shape_of(const char *text)
 
 /* clang-format off */
 static const struct {
-    const char *text, *printed;         /* printed NULL: refused */
+    const char *text, *printed;         /* printed NULL: rejected */
 } ops[] = {
     {"-", "-"}, {"sort", "sort"}, {"gather+gemm1+act", "gather+gemm1+act"},
     {"act+gemm1+gather", "gather+gemm1+act"},
@@ -28,9 +28,10 @@ static const struct {
     {"a_name_that_is_longer_than_every_op", NULL},
 };
 
-/* By hand. Qwen3-30B-A3B at TP8: T 4, H 2048, I 96, E 128, k 8.
+/* Computed by hand for Qwen3-30B-A3B at TP8: T 4, H 2048, I 96, E 128, k 8.
  *   flops: 2 * 4 * 8 * 2048 * 192 + 2 * 4 * 8 * 2048 * 96 = 25165824 + 12582912
- *   an expert in bf16: (192 * 2048 + 2048 * 96) * 2 = 1179648 bytes; x and y: 4 * 2048 * 2 each, 32768 */
+ *   one expert in bf16: (192 * 2048 + 2048 * 96) * 2 = 1179648 bytes; x and y: 4 * 2048 * 2 bytes each,
+ *   32768 in total */
 static const struct {
     const char *shape;
     double flops;
@@ -41,21 +42,21 @@ static const struct {
      37748736.0, 28, 28 * 1179648.0 + 32768},
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
      37748736.0, 0, 32768},
-    /* without a gate: w1 has 96 rows */
+    /* no gate: w1 has 96 rows */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0",
      25165824.0, 1, 786432.0 + 32768},
-    /* fp8 with a scale a row: 589824 + 4 * (192 + 2048) */
+    /* fp8 with one scale per row: 589824 + 4 * (192 + 2048) */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
      37748736.0, 1, 589824 + 8960.0 + 32768},
-    /* blocks of 128 x 128: w1 2 x 16, w2 16 x 1 */
+    /* one scale per block of 128 x 128: w1 2 x 16, w2 16 x 1 */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
      37748736.0, 1, 589824 + 4 * 48.0 + 32768},
-    /* one scale for each weight */
+    /* one scale per weight tensor */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Tensor,1,0",
      37748736.0, 2, 2 * (589824 + 8.0) + 32768},
-    /* four bits, a byte for 32: 294912 + 192 * 64 + 2048 * 3 */
+    /* 4-bit weights, a one-byte scale per 32 elements: 294912 + 192 * 64 + 2048 * 3 */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
      37748736.0, 1, 294912 + 12288.0 + 6144 + 32768},
@@ -88,7 +89,7 @@ START_TEST(every_set_round_trips)
 }
 END_TEST
 
-START_TEST(quantisation_is_in_the_set_only_for_activations_that_change)
+START_TEST(quantise_ops_only_if_activation_type_changes)
 {
     struct mf_shape shape = shape_of(costs[0].shape);
     for (int q = 0; q < MF_QTYPE_N_; q++) {
@@ -108,28 +109,29 @@ START_TEST(quantisation_is_in_the_set_only_for_activations_that_change)
 }
 END_TEST
 
-START_TEST(cost_equals_hand_count)
+START_TEST(cost_matches_hand_computation)
 {
     struct mf_shape shape = shape_of(costs[_i].shape);
     ck_assert_double_eq(mf_layer_flops(&shape), costs[_i].flops);
-    ck_assert_double_eq(mf_layer_floor_bytes(&shape, costs[_i].active), costs[_i].bytes);
+    ck_assert_double_eq(mf_layer_min_bytes(&shape, costs[_i].active), costs[_i].bytes);
 }
 END_TEST
 
-/* The largest shape there may be is counted without overflow. */
+/* The largest valid shape does not overflow. */
 START_TEST(cost_of_the_largest_shape)
 {
     struct mf_shape shape = shape_of("16777215,262144,262144,65535,127,ActivationType.Silu,torch.bfloat16,"
                                      "torch.bfloat16,torch.bfloat16,QuantType.No,1,0");
     ck_assert_double_eq_tol(mf_layer_flops(&shape) / (6.0 * 16777215 * 127 * 262144 * 262144), 1, 1e-15);
-    ck_assert_double_eq_tol(mf_layer_floor_bytes(&shape, 65535) / (65535 * 6.0 * 262144 * 262144), 1, 1e-3);
+    ck_assert_double_eq_tol(mf_layer_min_bytes(&shape, 65535) / (65535 * 6.0 * 262144 * 262144), 1, 1e-3);
 }
 END_TEST
 
-/* What an expert's rows take by the binomial distribution itself, all experts' together: exact, but summed over every count. */
-static double blocks_by_hand(const struct mf_shape *s, int32_t block_m)
+/* Exact expected number of blocks of all experts: the sum over the binomial distribution of an expert's rows.
+ */
+static double binomial_blocks(const struct mf_shape *s, int32_t block_m)
 {
-    double p = (double)s->topk / mf_shape_experts(s), blocks = 0, n = (double)s->token;
+    double p = (double)s->topk / mf_shape_global_experts(s), blocks = 0, n = (double)s->token;
     for (int64_t rows = p < 1 ? 1 : s->token; rows <= s->token; rows++) {
         double k = (double)rows, choose = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1);
         double share = p < 1 ? exp(choose + k * log(p) + (n - k) * log1p(-p)) : 1;
@@ -146,25 +148,25 @@ static const struct {
     {"1,4096,384,128,8,", 16}, {"16,4096,384,128,8,", 16}, {"64,4096,384,128,8,", 16},
     {"1024,4096,384,128,8,", 64}, {"1024,4096,384,128,8,", 80}, {"1024,4096,384,128,8,", 128},
     {"4096,7168,256,256,8,", 128}, {"16384,7168,256,256,8,", 128}, {"256,4096,3584,8,2,", 32},
-    {"300,1024,256,8,8,", 128}, /* each expert has all tokens */
+    {"300,1024,256,8,8,", 128}, /* each expert gets all tokens */
 };
 /* clang-format on */
 
-START_TEST(expected_blocks_are_the_binomials)
+START_TEST(expected_blocks_match_binomial_sum)
 {
     char text[256];
     mf_format(text, sizeof(text),
               "%sActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
               blocks[_i].shape);
     struct mf_shape s = shape_of(text);
-    double want = blocks_by_hand(&s, blocks[_i].block_m),
-           is = mf_layer_expected_blocks(&s, blocks[_i].block_m);
-    ck_assert_msg(fabs(is / want - 1) < 0.01, "%g blocks, by hand %g", is, want);
+    double expected = binomial_blocks(&s, blocks[_i].block_m),
+           actual = mf_layer_expected_blocks(&s, blocks[_i].block_m);
+    ck_assert_msg(fabs(actual / expected - 1) < 0.01, "%g blocks, expected %g", actual, expected);
 }
 END_TEST
 
-/* A rank's share of the experts takes its share of the blocks. */
-START_TEST(expected_blocks_of_a_share)
+/* A rank with a quarter of the experts has a quarter of the blocks. */
+START_TEST(expected_blocks_with_expert_parallelism)
 {
     struct mf_shape all = shape_of("1024,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
                                    "torch.bfloat16,QuantType.No,1,0"),
@@ -182,11 +184,11 @@ int main(void)
     TCase *tc = tcase_create("layer");
     tcase_add_loop_test(tc, ops_round_trip, 0, MF_ARRAY_LEN(ops));
     tcase_add_test(tc, every_set_round_trips);
-    tcase_add_test(tc, quantisation_is_in_the_set_only_for_activations_that_change);
-    tcase_add_loop_test(tc, cost_equals_hand_count, 0, MF_ARRAY_LEN(costs));
+    tcase_add_test(tc, quantise_ops_only_if_activation_type_changes);
+    tcase_add_loop_test(tc, cost_matches_hand_computation, 0, MF_ARRAY_LEN(costs));
     tcase_add_test(tc, cost_of_the_largest_shape);
-    tcase_add_loop_test(tc, expected_blocks_are_the_binomials, 0, MF_ARRAY_LEN(blocks));
-    tcase_add_test(tc, expected_blocks_of_a_share);
+    tcase_add_loop_test(tc, expected_blocks_match_binomial_sum, 0, MF_ARRAY_LEN(blocks));
+    tcase_add_test(tc, expected_blocks_with_expert_parallelism);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "support/mf_check.h"
 
-/* stderr goes to a file of the test's own; what came is read back. Each test is a process. */
+/* stderr is redirected to a temporary file and read back. Each test runs in its own process. */
 static FILE *captured;
 
 static void capture(void)
@@ -22,7 +22,7 @@ static void capture(void)
     ck_assert_int_ge(dup2(fileno(captured), STDERR_FILENO), 0);
 }
 
-/* All that was written, from the start. */
+/* All output so far. */
 static const char *written(void)
 {
     static char text[1 << 20];
@@ -32,8 +32,8 @@ static const char *written(void)
     return text;
 }
 
-/* The line behind its time and the space. */
-static const char *behind_time(const char *line)
+/* The line without its timestamp and the following space. */
+static const char *after_timestamp(const char *line)
 {
     ck_assert_uint_ge(strlen(line), 25);
     return line + 25;
@@ -49,9 +49,9 @@ START_TEST(line_has_time_program_and_level)
     log_info("shape %d of %s", 7, "a batch");
     int64_t after = mf_wall_ms();
     const char *line = written();
-    ck_assert_str_eq(behind_time(line), "moefarmd info: shape 7 of a batch\n");
+    ck_assert_str_eq(after_timestamp(line), "moefarmd info: shape 7 of a batch\n");
 
-    /* the C library reads the time back, whatever zone this machine is in */
+    /* parse the time with the C library, independent of the time zone */
     const char *rest = strptime(line, "%Y-%m-%dT%H:%M:%S", &tm);
     ck_assert_ptr_nonnull(rest);
     ck_assert_int_eq(sscanf(rest, ".%3dZ ", &ms), 1);
@@ -71,7 +71,7 @@ static const struct {
     {MF_LOG_DEBUG, "error warning info debug"},
 };
 
-START_TEST(levels_above_are_left_out)
+START_TEST(messages_above_level_are_dropped)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
     char got[64] = "";
@@ -83,7 +83,7 @@ START_TEST(levels_above_are_left_out)
     log_debug("x");
     for (const char *line = written(); *line; line = strchr(line, '\n') + 1) {
         for (int i = 0; i < 4; i++) {
-            if (strncmp(behind_time(line) + 2, names[i], strlen(names[i])) == 0)
+            if (strncmp(after_timestamp(line) + 2, names[i], strlen(names[i])) == 0)
                 snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s%s", *got ? " " : "", names[i]);
         }
     }
@@ -100,25 +100,26 @@ START_TEST(errno_text_is_appended)
     ck_assert_int_eq(log_err(-99999, "y"), -99999);
     ck_assert_int_eq(errno, EINTR);
     const char *text = written(), *second = strchr(text, '\n') + 1;
-    ck_assert_int_eq(strncmp(behind_time(text), "p error: open x: No such file or directory\n", 43), 0);
-    ck_assert_str_eq(behind_time(second), "p error: y: error -99999\n");
+    ck_assert_int_eq(strncmp(after_timestamp(text), "p error: open x: No such file or directory\n", 43), 0);
+    ck_assert_str_eq(after_timestamp(second), "p error: y: error -99999\n");
 }
 END_TEST
 
-/* What a peer sent must not forge a line, nor move the terminal's cursor. */
+/* Text from a peer must not start a new line or contain terminal control sequences. */
 START_TEST(message_stays_on_one_line)
 {
     capture();
     mf_log_init("p", MF_LOG_INFO);
     log_info("%s", "a\nb\r\x1b[2Jc\td\xc3\xa4");
-    ck_assert_str_eq(behind_time(written()), "p info: a b  [2Jc d\xc3\xa4\n");
+    ck_assert_str_eq(after_timestamp(written()), "p info: a b  [2Jc d\xc3\xa4\n");
 }
 END_TEST
 
 static const int lengths[] = {3900, 4000, 4030, 4050, 4060, 4070, 4096, 9999};
 
-/* Lengths around the line's room: one line always, and a cut one says so and keeps the reason. */
-START_TEST(long_message_is_cut)
+/* Lengths around the maximum line length: the output is one line; a truncated message ends in '…' and keeps
+ * the error text. */
+START_TEST(long_message_is_truncated)
 {
     static char message[10000];
     capture();
@@ -147,7 +148,7 @@ static void *log_many(void *text)
     return NULL;
 }
 
-/* Lines of several threads do not mix. */
+/* Lines of different threads are not interleaved. */
 START_TEST(threads_write_whole_lines)
 {
     static char texts[THREADS][500];
@@ -162,7 +163,7 @@ START_TEST(threads_write_whole_lines)
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     for (const char *line = written(); *line; line = strchr(line, '\n') + 1) {
-        const char *text = behind_time(line) + strlen("p info: ");
+        const char *text = after_timestamp(line) + strlen("p info: ");
         int i = *text - 'a';
         ck_assert(i >= 0 && i < THREADS);
         ck_assert_int_eq(strncmp(text, texts[i], sizeof(texts[i]) - 1), 0);
@@ -179,10 +180,10 @@ int main(void)
     Suite *suite = suite_create("log");
     TCase *tc = tcase_create("log");
     tcase_add_test(tc, line_has_time_program_and_level);
-    tcase_add_loop_test(tc, levels_above_are_left_out, 0, MF_ARRAY_LEN(levels));
+    tcase_add_loop_test(tc, messages_above_level_are_dropped, 0, MF_ARRAY_LEN(levels));
     tcase_add_test(tc, errno_text_is_appended);
     tcase_add_test(tc, message_stays_on_one_line);
-    tcase_add_loop_test(tc, long_message_is_cut, 0, MF_ARRAY_LEN(lengths));
+    tcase_add_loop_test(tc, long_message_is_truncated, 0, MF_ARRAY_LEN(lengths));
     tcase_add_test(tc, threads_write_whole_lines);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

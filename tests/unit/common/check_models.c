@@ -1,4 +1,5 @@
-/* common/table/model.c and common/table/model_config.c: the shipped models, what a rank sees of them, and config.json in its dialects. */
+/* common/table/model.c and common/table/model_config.c: the shipped models, their layers per rank, and the
+ * dialects of config.json. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 
 /* ---- the shipped list ---- */
 
-/* Each has a public source, divides over the ranks of a node, and is found by its name and by its place on the hub. */
+/* Each model has a public source, can be divided over the ranks of a node, and is found by its name and by
+ * its Hugging Face id. */
 START_TEST(shipped_models)
 {
     _cleanup_(mf_freep) struct mf_model *models = NULL;
@@ -21,19 +23,19 @@ START_TEST(shipped_models)
     ck_assert_uint_ge(n, 25);
     for (size_t i = 0; i < n; i++) {
         const struct mf_model *m = &models[i];
-        char why[MF_REASON_MAX] = "", place[MF_MODEL_SOURCE_MAX] = "";
+        char why[MF_REASON_MAX] = "", hub_id[MF_MODEL_SOURCE_MAX] = "";
         struct mf_model found;
         struct mf_shape layer;
         size_t ends = strlen(m->source) - strlen("/blob/main/config.json");
 
-        ck_assert_msg(i == 0 || strcmp(models[i - 1].name, m->name) != 0, "%s is there twice", m->name);
+        ck_assert_msg(i == 0 || strcmp(models[i - 1].name, m->name) != 0, "duplicate name %s", m->name);
         ck_assert_msg(strncmp(m->source, "https://huggingface.co/", 23) == 0 &&
                           strcmp(m->source + ends, "/blob/main/config.json") == 0,
                       "%s: %s", m->name, m->source);
-        mf_format(place, sizeof(place), "%.*s", (int)(ends - 23), m->source + 23);
+        mf_format(hub_id, sizeof(hub_id), "%.*s", (int)(ends - 23), m->source + 23);
         ck_assert_int_eq(mf_model_find(m->name, &found), 0);
-        ck_assert_msg(mf_shape_equal(&found.layer, &m->layer), "%s: another has its name", m->name);
-        ck_assert_msg(mf_model_find(place, &found) == 0, "%s", place);
+        ck_assert_msg(mf_shape_equal(&found.layer, &m->layer), "%s: another model has this name", m->name);
+        ck_assert_msg(mf_model_find(hub_id, &found) == 0, "%s", hub_id);
         for (int ranks = 1; ranks <= 8; ranks *= 2) {
             struct mf_model_split split = {.tp = ranks, .ep = 1, .fused_shared = m->shared};
 
@@ -54,8 +56,8 @@ END_TEST
 static const struct {
     const char *name;
     struct mf_model_split split;
-    const char *file; /* of tests/data/aiter, where somebody tuned that very layer */
-    const char *form; /* which AITER's tables cannot say; NULL: none */
+    const char *file; /* of tests/data/aiter, with rows for this layer */
+    const char *form; /* form, which AITER's tables cannot express; NULL: none */
 } layers[] = {
     {"deepseek-v3",          {8, 1, 1, "gfx950"}, "a8w8_blockscale_tuned_fmoe_ds_v3.csv", NULL},
     {"deepseek-v3",          {4, 1, 0, "gfx942"}, "a8w8_blockscale_tuned_fmoe_ds_v3.csv", NULL},
@@ -73,8 +75,8 @@ static const struct {
 };
 /* clang-format on */
 
-/* What a rank sees of a model is what people tuned for it. */
-START_TEST(layers_that_people_tuned)
+/* The layer of a rank equals a layer in a published tuned table. */
+START_TEST(layers_match_published_tables)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(layers[_i].file);
     char why[MF_REASON_MAX] = "", form[MF_SHAPE_FORM_MAX] = "", text[MF_SHAPE_TEXT_MAX];
@@ -101,24 +103,24 @@ static const struct {
     const char *name;
     struct mf_model_split split;
     const char *why;
-} refused[] = {
+} rejected[] = {
     {"deepseek-v3",  {3, 1, 0, NULL},  "tp: inter_dim 2048 of deepseek-v3 cannot be divided over 3 ranks"},
     {"deepseek-v3",  {1, 7, 0, NULL},  "ep: expert 256 of deepseek-v3 cannot be divided over 7 ranks"},
     {"deepseek-v3",  {0, 1, 0, NULL},  "tp:"},
-    {"deepseek-v3",  {1, 1, 2, NULL},  "deepseek-v3 has 1 shared expert of the routed ones' size, not 2"},
+    {"deepseek-v3",  {1, 1, 2, NULL},  "deepseek-v3 has 1 shared expert of the size of a routed one, not 2"},
     {"minimax-m2.5", {1, 1, 1, NULL},  "minimax-m2.5 has 0 shared experts"},
 };
 /* clang-format on */
 
-START_TEST(refused_splits)
+START_TEST(rejected_splits)
 {
     char why[MF_REASON_MAX] = "";
     struct mf_model m;
     struct mf_shape layer;
 
-    ck_assert_int_eq(mf_model_find(refused[_i].name, &m), 0);
-    ck_assert_int_eq(mf_model_layer(&m, &refused[_i].split, &layer, why), -EINVAL);
-    ck_assert_msg(strstr(why, refused[_i].why) != NULL, "%s", why);
+    ck_assert_int_eq(mf_model_find(rejected[_i].name, &m), 0);
+    ck_assert_int_eq(mf_model_layer(&m, &rejected[_i].split, &layer, why), -EINVAL);
+    ck_assert_msg(strstr(why, rejected[_i].why) != NULL, "%s", why);
 }
 END_TEST
 
@@ -139,7 +141,7 @@ static const struct { const char *list, *why; } bad_lists[] = {
 };
 /* clang-format on */
 
-START_TEST(refused_lists)
+START_TEST(rejected_lists)
 {
     _cleanup_(mf_freep) struct mf_model *models = NULL;
     char why[MF_REASON_MAX] = "";
@@ -168,27 +170,35 @@ static const struct {
     int32_t shared;
     int64_t context;
 } configs[] = {
-    /* names of the numbers */
+    /* names of the sizes */
     {"{" BASE ", \"hidden_act\": \"silu\", \"max_position_embeddings\": 40960}", PLAIN, 0, 40960},
-    {"{" SIZES ", \"n_routed_experts\": 128, \"num_experts_per_tok\": 8, \"n_shared_experts\": 1}", PLAIN, 1, 0},
-    {"{\"hidden_size\": 4096, \"intermediate_size\": 1536, \"num_local_experts\": 128, \"num_experts_per_tok\": 8}", PLAIN, 0, 0},
+    {"{" SIZES ", \"n_routed_experts\": 128, \"num_experts_per_tok\": 8, \"n_shared_experts\": 1}",
+     PLAIN, 1, 0},
+    {"{\"hidden_size\": 4096, \"intermediate_size\": 1536, \"num_local_experts\": 128, "
+     "\"num_experts_per_tok\": 8}", PLAIN, 0, 0},
     {"{" SIZES ", \"moe_num_experts\": 128, \"moe_k\": 8, \"moe_num_shared_experts\": 2}", PLAIN, 2, 0},
     {"{" BASE ", \"shared_expert_intermediate_size\": 1536}", PLAIN, 1, 0},
     {"{" BASE ", \"shared_expert_intermediate_size\": 1000}", PLAIN, 0, 0},
-    /* Kimi-K3's routed experts see half the hidden states: its shared ones are of another size */
-    {"{\"hidden_size\": 8192, \"routed_expert_hidden_size\": 4096, \"moe_intermediate_size\": 1536, \"num_experts\": 128, "
-     "\"num_experts_per_token\": 8, \"num_shared_experts\": 2, \"hidden_act\": \"situ\"}",
+    /* Kimi-K3: the routed experts' hidden size is half of the model's, so shared experts have another size */
+    {"{\"hidden_size\": 8192, \"routed_expert_hidden_size\": 4096, \"moe_intermediate_size\": 1536, "
+     "\"num_experts\": 128, \"num_experts_per_token\": 8, \"num_shared_experts\": 2, "
+     "\"hidden_act\": \"situ\"}",
      LAYER("Situv2", BF16, BF16, "No", "0"), 0, 0},
-    {"{\"vision_config\": {\"hidden_size\": 1}, \"hidden_size\": 2, \"text_config\": {" BASE "}}", PLAIN, 0, 0},
-    /* what a type of model does */
+    {"{\"vision_config\": {\"hidden_size\": 1}, \"hidden_size\": 2, \"text_config\": {" BASE "}}",
+     PLAIN, 0, 0},
+    /* effects of the model type */
     {"{\"model_type\": \"llama4_text\", " BASE "}", LAYER("Silu", BF16, BF16, "No", "1"), 1, 0},
-    {"{\"model_type\": \"gpt_oss\", " BASE ", \"swiglu_limit\": 7.0, \"quantization_config\": {\"quant_method\": \"mxfp4\"}}",
+    {"{\"model_type\": \"gpt_oss\", " BASE
+     ", \"swiglu_limit\": 7.0, \"quantization_config\": {\"quant_method\": \"mxfp4\"}}",
      LAYER("Swiglu", BF16, FP4, "per_1x32", "0") ",b1+b2+gate_up:interleaved", 0, 0},
     {"{" BASE ", \"hidden_act\": \"gelu_pytorch_tanh\"}", LAYER("GeluTanh", BF16, BF16, "No", "0"), 0, 0},
-    {"{" BASE ", \"swiglu_limit\": 10.0, \"expert_dtype\": \"fp4\", \"quantization_config\": {\"quant_method\": \"fp8\"}}",
+    {"{" BASE
+     ", \"swiglu_limit\": 10.0, \"expert_dtype\": \"fp4\", "
+     "\"quantization_config\": {\"quant_method\": \"fp8\"}}",
      LAYER("Silu", FN, FP4, "per_1x32", "0") ",limit:10", 0, 0},
     /* quantisations */
-    {"{\"model_type\": \"deepseek_v4\", " BASE ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}",
+    {"{\"model_type\": \"deepseek_v4\", " BASE
+     ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}",
      LAYER("Silu", FN, FP4, "per_1x32", "0"), 0, 0},
     {"{\"model_type\": \"deepseek_v4\", " BASE ", \"expert_dtype\": \"fp8\", "
      "\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}",
@@ -197,18 +207,27 @@ static const struct {
      LAYER("Silu", FN, FN, "per_1x128", "0"), 0, 0},
     {"{" BASE ", \"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [1, 32]}}",
      LAYER("Silu", FN, FN, "per_1x32", "0"), 0, 0},
-    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"fp8\"}}", LAYER("Silu", FN, FN, "per_Tensor", "0"), 0, 0},
-    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"group_0\": {"
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"fp8\"}}",
+     LAYER("Silu", FN, FN, "per_Tensor", "0"), 0, 0},
+    {"{" BASE
+     ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+     "\"config_groups\": {\"group_0\": {"
      "\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"channel\", \"group_size\": null}, "
      "\"input_activations\": {\"num_bits\": 8}}}}}", LAYER("Silu", FN, FN, "per_Token", "0"), 0, 0},
-    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"group_0\": {"
+    {"{" BASE
+     ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+     "\"config_groups\": {\"group_0\": {"
      "\"weights\": {\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", \"group_size\": 32}, "
      "\"input_activations\": null}}}}", LAYER("Silu", BF16, "torch.int4", "per_1x32", "0"), 0, 0},
-    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"group_0\": {"
-     "\"weights\": {\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", \"group_size\": 16}, "
+    {"{" BASE
+     ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+     "\"config_groups\": {\"group_0\": {"
+     "\"weights\": {\"num_bits\": 4, \"type\": \"float\", \"strategy\": \"tensor_group\", "
+     "\"group_size\": 16}, "
      "\"input_activations\": {\"num_bits\": 4}}}}}", LAYER("Silu", FP4, FP4, "per_1x16", "0"), 0, 0},
     {"{" BASE ", \"quantization_config\": {\"quant_method\": \"quark\", \"global_quant_config\": {"
-     "\"weight\": {\"dtype\": \"fp4\", \"group_size\": 32}, \"input_tensors\": {\"dtype\": \"fp4\", \"group_size\": 32}}}}",
+     "\"weight\": {\"dtype\": \"fp4\", \"group_size\": 32}, "
+     "\"input_tensors\": {\"dtype\": \"fp4\", \"group_size\": 32}}}}",
      LAYER("Silu", FP4, FP4, "per_1x32", "0"), 0, 0},
     {"{" BASE ", \"quantization_config\": {\"quant_method\": \"quark\", \"global_quant_config\": {"
      "\"weight\": {\"dtype\": \"fp4\", \"group_size\": 32}, \"input_tensors\": {\"dtype\": \"fp8_e4m3\"}}}}",
@@ -217,7 +236,8 @@ static const struct {
      LAYER("Silu", FP4, FP4, "per_1x16", "0"), 0, 0},
     {"{\"text_config\": {" BASE "}, \"quantization_config\": {\"quant_method\": \"mxfp8\"}}",
      LAYER("Silu", FN, FN, "per_1x32", "0"), 0, 0},
-    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"ptpc_fp8\"}}", LAYER("Silu", FN, FN, "per_Token", "0"), 0, 0},
+    {"{" BASE ", \"quantization_config\": {\"quant_method\": \"ptpc_fp8\"}}",
+     LAYER("Silu", FN, FN, "per_Token", "0"), 0, 0},
 };
 /* clang-format on */
 
@@ -235,19 +255,21 @@ START_TEST(read_configs)
     ck_assert_int_eq(m.shared, configs[_i].shared);
     ck_assert_int_eq(m.context, configs[_i].context);
     ck_assert_str_eq(m.name, "mine");
-    ck_assert_str_eq(m.quant, "");
+    ck_assert_str_eq(m.quant_error, "");
 }
 END_TEST
 
 /* clang-format off */
 static const struct { const char *config, *why; } bad_configs[] = {
-    {"", "is no JSON object"},
-    {"[1]", "is no JSON object"},
-    {"{}", "hidden_size: is not there"},
-    {"{\"hidden_size\": 4096}", "moe_intermediate_size: is not there"},
-    {"{\"hidden_size\": 4096, \"intermediate_size\": 11008}", "n_routed_experts: is not there"}, /* a dense model */
-    {"{" SIZES ", \"num_experts\": [64, 64], \"num_experts_per_tok\": 8}", "num_experts: a number is expected"},
-    {"{" SIZES ", \"num_experts\": 128}", "num_experts_per_tok: is not there"},
+    {"", "not a JSON object"},
+    {"[1]", "not a JSON object"},
+    {"{}", "hidden_size: expected a number, but it is missing"},
+    {"{\"hidden_size\": 4096}", "moe_intermediate_size: expected a number, but it is missing"},
+    {"{\"hidden_size\": 4096, \"intermediate_size\": 11008}",
+     "n_routed_experts: expected a number, but it is missing"}, /* a dense model */
+    {"{" SIZES ", \"num_experts\": [64, 64], \"num_experts_per_tok\": 8}",
+     "num_experts: expected a number in"},
+    {"{" SIZES ", \"num_experts\": 128}", "num_experts_per_tok: expected a number, but it is missing"},
     {"{" SIZES ", \"num_experts\": 4, \"num_experts_per_tok\": 8}", "topk"},
     {"{" BASE ", \"hidden_act\": \"relu\"}", "hidden_act"},
     {"{" BASE ", \"swiglu_limit\": 1e300}", "swiglu_limit"},
@@ -255,7 +277,7 @@ static const struct { const char *config, *why; } bad_configs[] = {
 };
 /* clang-format on */
 
-START_TEST(refused_configs)
+START_TEST(rejected_configs)
 {
     struct mf_model m;
     char why[MF_REASON_MAX] = "";
@@ -267,7 +289,8 @@ START_TEST(refused_configs)
 }
 END_TEST
 
-/* Formats that no tuned table has a row of: the sizes are read, and the sentence is there for who needs the quantisation. */
+/* Formats that no tuned table contains: the sizes are read, and quant_error explains the unknown
+ * quantisation. */
 static const char *const odd_quants[] = {
     "{\"quant_method\": \"awq\", \"bits\": 4}",
     "{\"quant_method\": \"compressed-tensors\"}",
@@ -286,7 +309,7 @@ START_TEST(unknown_quants)
 
     mf_format(config, sizeof(config), "{" BASE ", \"quantization_config\": %s}", odd_quants[_i]);
     ck_assert_msg(mf_model_config_read(config, strlen(config), "mine", &m, why) == 0, "%s", why);
-    ck_assert_msg(strstr(m.quant, "quantization_config") != NULL, "%s", odd_quants[_i]);
+    ck_assert_msg(strstr(m.quant_error, "quantization_config") != NULL, "%s", odd_quants[_i]);
     ck_assert_int_eq(m.layer.expert, 128);
 }
 END_TEST
@@ -296,11 +319,11 @@ int main(void)
     Suite *suite = suite_create("models");
     TCase *t = tcase_create("models");
     tcase_add_test(t, shipped_models);
-    tcase_add_loop_test(t, layers_that_people_tuned, 0, (int)MF_ARRAY_LEN(layers));
-    tcase_add_loop_test(t, refused_splits, 0, (int)MF_ARRAY_LEN(refused));
-    tcase_add_loop_test(t, refused_lists, 0, (int)MF_ARRAY_LEN(bad_lists));
+    tcase_add_loop_test(t, layers_match_published_tables, 0, (int)MF_ARRAY_LEN(layers));
+    tcase_add_loop_test(t, rejected_splits, 0, (int)MF_ARRAY_LEN(rejected));
+    tcase_add_loop_test(t, rejected_lists, 0, (int)MF_ARRAY_LEN(bad_lists));
     tcase_add_loop_test(t, read_configs, 0, (int)MF_ARRAY_LEN(configs));
-    tcase_add_loop_test(t, refused_configs, 0, (int)MF_ARRAY_LEN(bad_configs));
+    tcase_add_loop_test(t, rejected_configs, 0, (int)MF_ARRAY_LEN(bad_configs));
     tcase_add_loop_test(t, unknown_quants, 0, (int)MF_ARRAY_LEN(odd_quants));
     suite_add_tcase(suite, t);
     return mf_check_main(suite);

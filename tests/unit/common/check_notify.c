@@ -21,21 +21,21 @@ static void set(const char *socket_text, const char *us, const char *pid)
     }
 }
 
-START_TEST(says_nothing_to_nobody)
+START_TEST(silent_without_socket)
 {
     struct mf_notify n;
     set(NULL, "1000000", NULL);
     ck_assert_int_eq(mf_notify_init(&n), 0);
     ck_assert_int_eq(n.fd, -1);
     ck_assert_int_eq(mf_notify_due_ms(&n), INT64_MAX);
-    mf_notify_say(&n, "READY=1");
-    mf_notify_turn(&n, 5);
+    mf_notify_send(&n, "READY=1");
+    mf_notify_watchdog(&n, 5);
     mf_notify_release(&n);
 }
 END_TEST
 
-/* Half of the watchdog's interval between two signs of life; children inherit none of the variables. */
-START_TEST(lives)
+/* WATCHDOG=1 is sent every half of the watchdog timeout. The variables are removed from the environment. */
+START_TEST(watchdog_interval)
 {
     struct mf_notify n;
     char name[32], pid[16];
@@ -46,19 +46,19 @@ START_TEST(lives)
     ck_assert_ptr_null(getenv("NOTIFY_SOCKET"));
     ck_assert_ptr_null(getenv("WATCHDOG_USEC"));
     ck_assert_ptr_null(getenv("WATCHDOG_PID"));
-    mf_notify_say(&n, "READY=1\nSTATUS=there");
-    ck_assert_str_eq(notify_hear(fd, 0), "READY=1\nSTATUS=there");
+    mf_notify_send(&n, "READY=1\nSTATUS=there");
+    ck_assert_str_eq(notify_receive(fd, 0), "READY=1\nSTATUS=there");
     for (int64_t now = 1000; now < 1000 + 3 * 1500; now++) {
-        mf_notify_turn(&n, now);
-        ck_assert_str_eq(notify_hear(fd, 0), (now - 1000) % 1500 == 0 ? "WATCHDOG=1" : "");
+        mf_notify_watchdog(&n, now);
+        ck_assert_str_eq(notify_receive(fd, 0), (now - 1000) % 1500 == 0 ? "WATCHDOG=1" : "");
     }
     ck_assert_int_eq(mf_notify_due_ms(&n), 1000 + 3 * 1500);
     mf_notify_release(&n);
 }
 END_TEST
 
-/* A path is as good as a name; a supervisor that is gone, or that reads nothing, does not stop the service. */
-START_TEST(path_and_deaf)
+/* The socket may be a path. A full or deleted socket does not block or fail the service. */
+START_TEST(path_socket_full_and_deleted)
 {
     struct mf_notify n;
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -68,41 +68,41 @@ START_TEST(path_and_deaf)
     set(at.sun_path, NULL, NULL);
     ck_assert_int_eq(mf_notify_init(&n), 0);
     for (int i = 0; i < 10000; i++)
-        mf_notify_say(&n, "STATUS=busy");
-    ck_assert_str_eq(notify_hear(fd, 0), "STATUS=busy");
+        mf_notify_send(&n, "STATUS=busy");
+    ck_assert_str_eq(notify_receive(fd, 0), "STATUS=busy");
     (void)close(fd);
     (void)unlink(at.sun_path);
-    mf_notify_say(&n, "STOPPING=1");
+    mf_notify_send(&n, "STOPPING=1");
     ck_assert_int_eq(mf_notify_due_ms(&n), INT64_MAX);
     mf_notify_release(&n);
 }
 END_TEST
 
-/* The watchdog of another process, and intervals that are none, are not fed. */
-static const char *const no_watchdogs[][2] = {
+/* Another process's watchdog and invalid timeouts: no WATCHDOG=1 is sent. */
+static const char *const invalid_watchdogs[][2] = {
     {"1000000", "1"}, {"0", NULL}, {"-5", NULL}, {"soon", NULL}, {"1000000", ""}};
 
-START_TEST(not_its_watchdog)
+START_TEST(foreign_and_invalid_watchdogs)
 {
     struct mf_notify n;
     char name[32];
     _cleanup_(mf_closep) int fd = notify_listen(name);
-    set(name, no_watchdogs[_i][0], no_watchdogs[_i][1]);
+    set(name, invalid_watchdogs[_i][0], invalid_watchdogs[_i][1]);
     ck_assert_int_eq(mf_notify_init(&n), 0);
-    mf_notify_turn(&n, 1000);
-    ck_assert_str_eq(notify_hear(fd, 0), "");
+    mf_notify_watchdog(&n, 1000);
+    ck_assert_str_eq(notify_receive(fd, 0), "");
     mf_notify_release(&n);
 }
 END_TEST
 
 static char long_path[200];
-static const char *const no_addresses[] = {"", "@", "/", "relative", "vsock:2:1234", long_path};
+static const char *const invalid_addresses[] = {"", "@", "/", "relative", "vsock:2:1234", long_path};
 
-START_TEST(no_address)
+START_TEST(invalid_address)
 {
     struct mf_notify n;
     memset(long_path, '/', sizeof(long_path) - 1);
-    set(no_addresses[_i], NULL, NULL);
+    set(invalid_addresses[_i], NULL, NULL);
     ck_assert_int_eq(mf_notify_init(&n), -EINVAL);
 }
 END_TEST
@@ -111,11 +111,11 @@ int main(void)
 {
     Suite *suite = suite_create("notify");
     TCase *tc = tcase_create("notify");
-    tcase_add_test(tc, says_nothing_to_nobody);
-    tcase_add_test(tc, lives);
-    tcase_add_test(tc, path_and_deaf);
-    tcase_add_loop_test(tc, not_its_watchdog, 0, (int)MF_ARRAY_LEN(no_watchdogs));
-    tcase_add_loop_test(tc, no_address, 0, (int)MF_ARRAY_LEN(no_addresses));
+    tcase_add_test(tc, silent_without_socket);
+    tcase_add_test(tc, watchdog_interval);
+    tcase_add_test(tc, path_socket_full_and_deleted);
+    tcase_add_loop_test(tc, foreign_and_invalid_watchdogs, 0, (int)MF_ARRAY_LEN(invalid_watchdogs));
+    tcase_add_loop_test(tc, invalid_address, 0, (int)MF_ARRAY_LEN(invalid_addresses));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* common/base/open_files.c: up to what may be asked for, never down. */
+/* common/base/open_files.c: the soft limit is raised up to the hard limit and never lowered. */
 #include "common/base/open_files.h"
 
 #include <sys/resource.h>
@@ -9,12 +9,12 @@
 static const struct {
     rlim_t soft, hard, expect;
 } limits[] = {
-    {64, 1000, 1000},   /* a hard limit below what is asked for */
-    {1000, 1000, 1000}, /* there already */
-    {64, 0, 0},         /* the hard limit as it is */
+    {64, 1000, 1000},   /* hard limit below MF_DESCRIPTORS */
+    {1000, 1000, 1000}, /* already at the hard limit */
+    {64, 0, 0},         /* keep the current hard limit */
 };
 
-START_TEST(raised_as_far_as_granted)
+START_TEST(raises_soft_limit)
 {
     struct rlimit limit;
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -33,7 +33,7 @@ int main(void)
 {
     Suite *suite = suite_create("descriptors");
     TCase *tc = tcase_create("descriptors");
-    tcase_add_loop_test(tc, raised_as_far_as_granted, 0, MF_ARRAY_LEN(limits));
+    tcase_add_loop_test(tc, raises_soft_limit, 0, MF_ARRAY_LEN(limits));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -16,23 +16,23 @@ static const char *listen_at, *empty, *untune_file, *profile, *run_config;
 
 /* clang-format off */
 static const struct mf_opt opts[] = {
-    {"listen",      MF_OPT_TEXT,   &listen_at,   "ADDRESS", "where to listen", 0, 0},
-    {"port",        MF_OPT_INT,    &port,        "NUMBER",  "its port", 1, 65535},
-    {"any",         MF_OPT_INT,    &any,         NULL,      "any integer at all", 0, 0},
-    {"err-ratio",   MF_OPT_DOUBLE, &ratio,       "SHARE",   "mismatches that are let through", 0, 0},
-    {"quiet",       MF_OPT_BOOL,   &quiet,       NULL,      "say nothing", 0, 0},
+    {"listen",      MF_OPT_TEXT,   &listen_at,   "ADDRESS", "listen address", 0, 0},
+    {"port",        MF_OPT_INT,    &port,        "NUMBER",  "TCP port", 1, 65535},
+    {"any",         MF_OPT_INT,    &any,         NULL,      "any integer", 0, 0},
+    {"err-ratio",   MF_OPT_DOUBLE, &ratio,       "SHARE",   "maximum mismatch ratio", 0, 0},
+    {"quiet",       MF_OPT_BOOL,   &quiet,       NULL,      "no output", 0, 0},
     {"verify",      MF_OPT_BOOL,   &verify,      NULL,
-     "check every step against the reference before its time is kept, which costs a little and "
-     "is worth it", 0, 0},
+     "check every step against the reference before its time is kept, which slows down "
+     "the probe", 0, 0},
     {"empty",       MF_OPT_TEXT,   &empty,       "TEXT",    NULL, 0, 0},
-    {"an-option-of-a-very-long-name", MF_OPT_BOOL, &flag, NULL, "has a line of its own", 0, 0},
+    {"an-option-of-a-very-long-name", MF_OPT_BOOL, &flag, NULL, "printed on a separate line", 0, 0},
     {"i",           MF_OPT_TEXT,   &untune_file, "FILE",    NULL, 0, 0},
     {"untune_file", MF_OPT_TEXT,   &untune_file, "FILE",    "the shapes", 0, 0},
     {"o2",          MF_OPT_TEXT,   &profile,     "FILE",    "all results", 0, 0},
     {"profile_file", MF_OPT_TEXT,  &profile,     "FILE",    NULL, 0, 0},
-    {"run_config",  MF_OPT_OPTIONAL, &run_config, "CSV",    "only run it", 0, 0},
-    {"no-net",      MF_OPT_BOOL,   &no_net,      NULL,      "stay here", 0, 0},
-    {"unset",       MF_OPT_INT,    &unset,       "N",       "seconds, its own choice otherwise", 0, 9},
+    {"run_config",  MF_OPT_OPTIONAL, &run_config, "CSV",    "run only", 0, 0},
+    {"no-net",      MF_OPT_BOOL,   &no_net,      NULL,      "disable the network", 0, 0},
+    {"unset",       MF_OPT_INT,    &unset,       "N",       "timeout in seconds", 0, 9},
 };
 /* clang-format on */
 
@@ -52,7 +52,7 @@ static void set_defaults(void)
 
 #define WORDS_MAX 8
 
-/* Parses a list of words that ends with NULL; argv[0] is put before it. */
+/* Parses a NULL-terminated list of arguments, preceded by argv[0]. */
 static int parse(const char *const *words, int *ret_rest)
 {
     static char program[] = "/usr/bin/prog";
@@ -67,7 +67,7 @@ static int parse(const char *const *words, int *ret_rest)
     return mf_opts_parse(usage, opts, MF_ARRAY_LEN(opts), argc, argv, ret_rest);
 }
 
-/* Every test is a process of its own, so its streams can go to a file. */
+/* Each test runs in its own process, so it can redirect its streams to a file. */
 static FILE *capture(int fd)
 {
     FILE *file = tmpfile();
@@ -86,7 +86,7 @@ static const char *captured(FILE *file)
     return text;
 }
 
-START_TEST(no_words_leave_the_defaults)
+START_TEST(defaults_without_arguments)
 {
     int rest = -1;
     ck_assert_int_eq(parse((const char *const[]){NULL}, &rest), 0);
@@ -106,7 +106,7 @@ static const char *const value_forms[][WORDS_MAX] = {
      NULL},
 };
 
-START_TEST(both_forms_of_a_value)
+START_TEST(value_spellings)
 {
     int rest = -1, n = 0;
     while (value_forms[_i][n])
@@ -120,7 +120,7 @@ START_TEST(both_forms_of_a_value)
 }
 END_TEST
 
-START_TEST(bool_is_turned_off)
+START_TEST(no_prefix_clears_a_bool)
 {
     int rest;
     ck_assert_int_eq(parse((const char *const[]){"--no-verify", "-no-quiet", NULL}, &rest), 0);
@@ -128,7 +128,7 @@ START_TEST(bool_is_turned_off)
 }
 END_TEST
 
-START_TEST(values_may_look_like_options_and_hold_signs)
+START_TEST(values_with_dashes_and_equals_signs)
 {
     int rest;
     ck_assert_int_eq(
@@ -141,7 +141,7 @@ START_TEST(values_may_look_like_options_and_hold_signs)
 }
 END_TEST
 
-START_TEST(one_letter_is_an_option_of_its_own)
+START_TEST(single_letter_option)
 {
     int rest;
     ck_assert_int_eq(parse((const char *const[]){"-i", "shapes.csv", NULL}, &rest), 0);
@@ -161,12 +161,12 @@ static const struct {
     {{"--run_config", NULL},                          "",  NULL, "",   false},
     {{"--run-config", "t.csv", "--quiet", NULL},      "",  NULL, "t.csv", true},
     {{"--run_config=-", NULL},                        "",  NULL, "-",  false},
-    /* What may stand alone does not eat the next option */
+    /* an option with an optional value does not consume the next option */
     {{"--run_config", "--quiet", NULL},               "",  NULL, "",   true},
 };
 /* clang-format on */
 
-START_TEST(spellings_of_one_option)
+START_TEST(option_aliases)
 {
     const char *const *words = spelling_cases[_i].words;
     int rest = -1, n = 0;
@@ -191,7 +191,7 @@ static const struct {
     {{"--port", "5", "--", "--", NULL}, 4},
 };
 
-START_TEST(first_other_word_ends_the_options)
+START_TEST(first_positional_argument_ends_options)
 {
     int rest = -1;
     ck_assert_int_eq(parse(ends[_i].words, &rest), 0);
@@ -203,7 +203,7 @@ END_TEST
 static const struct {
     const char *words[WORDS_MAX];
     const char *message;
-} refusals[] = {
+} errors[] = {
     {{"--prot", "5", NULL},        "unknown option --prot; did you mean --port? (--help lists all)\n"},
     {{"--prot=5", NULL},           "unknown option --prot; did you mean --port? (--help lists all)\n"},
     {{"--untune-fil=x", NULL},
@@ -228,13 +228,13 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(refusal_names_option_and_fix)
+START_TEST(error_messages)
 {
     FILE *err = capture(STDERR_FILENO);
     int rest = -1;
-    ck_assert_int_eq(parse(refusals[_i].words, &rest), -EINVAL);
+    ck_assert_int_eq(parse(errors[_i].words, &rest), -EINVAL);
     ck_assert_int_eq(rest, -1);
-    ck_assert_str_eq(captured(err), refusals[_i].message);
+    ck_assert_str_eq(captured(err), errors[_i].message);
 }
 END_TEST
 
@@ -244,21 +244,21 @@ static const char help[] =
     "Does what a test needs.\n"
     "\n"
     "options:\n"
-    "  --listen ADDRESS          where to listen (default: 127.0.0.1)\n"
-    "  --port NUMBER             its port (default: 8080)\n"
-    "  --any VALUE               any integer at all (default: -3)\n"
-    "  --err-ratio SHARE         mismatches that are let through (default: 0.1)\n"
-    "  --[no-]quiet              say nothing\n"
+    "  --listen ADDRESS          listen address (default: 127.0.0.1)\n"
+    "  --port NUMBER             TCP port (default: 8080)\n"
+    "  --any VALUE               any integer (default: -3)\n"
+    "  --err-ratio SHARE         maximum mismatch ratio (default: 0.1)\n"
+    "  --[no-]quiet              no output\n"
     "  --[no-]verify             check every step against the reference before its time is\n"
-    "                            kept, which costs a little and is worth it (default: on)\n"
+    "                            kept, which slows down the probe (default: on)\n"
     "  --empty TEXT\n"
     "  --[no-]an-option-of-a-very-long-name\n"
-    "                            has a line of its own\n"
+    "                            printed on a separate line\n"
     "  -i, --untune_file FILE    the shapes\n"
     "  -o2, --profile_file FILE  all results\n"
-    "  --run_config [CSV]        only run it\n"
-    "  --no-net                  stay here\n"
-    "  --unset N                 seconds, its own choice otherwise\n"
+    "  --run_config [CSV]        run only\n"
+    "  --no-net                  disable the network\n"
+    "  --unset N                 timeout in seconds\n"
     "  --help                    print this and exit\n"
     "  --version                 print the version and exit\n";
 
@@ -267,7 +267,7 @@ static const char *const help_words[][WORDS_MAX] = {{"--help", NULL},
                                                     {"--quiet", "--port=5", "--help", "x", NULL},
                                                     {"--no-such", "-help", NULL}};
 
-START_TEST(help_is_this_text)
+START_TEST(help_text)
 {
     FILE *out = capture(STDOUT_FILENO);
     int rest;
@@ -276,7 +276,7 @@ START_TEST(help_is_this_text)
 }
 END_TEST
 
-START_TEST(version_names_the_program)
+START_TEST(version_text)
 {
     FILE *out = capture(STDOUT_FILENO);
     int rest;
@@ -289,16 +289,16 @@ int main(void)
 {
     Suite *suite = suite_create("opts");
     TCase *tc = tcase_create("opts");
-    tcase_add_test(tc, no_words_leave_the_defaults);
-    tcase_add_loop_test(tc, both_forms_of_a_value, 0, MF_ARRAY_LEN(value_forms));
-    tcase_add_test(tc, bool_is_turned_off);
-    tcase_add_test(tc, values_may_look_like_options_and_hold_signs);
-    tcase_add_test(tc, one_letter_is_an_option_of_its_own);
-    tcase_add_loop_test(tc, spellings_of_one_option, 0, MF_ARRAY_LEN(spelling_cases));
-    tcase_add_loop_test(tc, first_other_word_ends_the_options, 0, MF_ARRAY_LEN(ends));
-    tcase_add_loop_test(tc, refusal_names_option_and_fix, 0, MF_ARRAY_LEN(refusals));
-    tcase_add_loop_test(tc, help_is_this_text, 0, MF_ARRAY_LEN(help_words));
-    tcase_add_test(tc, version_names_the_program);
+    tcase_add_test(tc, defaults_without_arguments);
+    tcase_add_loop_test(tc, value_spellings, 0, MF_ARRAY_LEN(value_forms));
+    tcase_add_test(tc, no_prefix_clears_a_bool);
+    tcase_add_test(tc, values_with_dashes_and_equals_signs);
+    tcase_add_test(tc, single_letter_option);
+    tcase_add_loop_test(tc, option_aliases, 0, MF_ARRAY_LEN(spelling_cases));
+    tcase_add_loop_test(tc, first_positional_argument_ends_options, 0, MF_ARRAY_LEN(ends));
+    tcase_add_loop_test(tc, error_messages, 0, MF_ARRAY_LEN(errors));
+    tcase_add_loop_test(tc, help_text, 0, MF_ARRAY_LEN(help_words));
+    tcase_add_test(tc, version_text);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

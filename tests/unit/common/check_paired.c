@@ -8,11 +8,11 @@
 #include "common/base/cleanup.h"
 #include "support/mf_check.h"
 
-#define MOST 64
+#define MAX_ROUNDS 64
 
 /* clang-format off */
 static const struct {
-    double low, high;       /* the changes go from low to high in equal steps of the ratio's logarithm */
+    double low, high;       /* the changes go from low to high in equal steps of the logarithm of the ratio */
     size_t n;
     double least_effect, confidence;
     enum mf_paired_verdict verdict;
@@ -20,25 +20,25 @@ static const struct {
     {-0.10, -0.08, 20, 0.03, 0.99, MF_PAIRED_FASTER},
     { 0.08,  0.10, 20, 0.03, 0.99, MF_PAIRED_SLOWER},
     {-0.01,  0.01, 20, 0.03, 0.99, MF_PAIRED_SAME},
-    /* beyond zero, and wholly within the least effect: nobody would change a row for it */
+    /* excludes zero, but lies within the least effect: too small to matter */
     {-0.02, -0.01, 20, 0.03, 0.99, MF_PAIRED_SAME},
     { 0.01,  0.02, 20, 0.03, 0.99, MF_PAIRED_SAME},
-    /* the median reaches the least effect, and the interval reaches zero */
+    /* the median reaches the least effect, but the interval contains zero */
     {-0.30,  0.15, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
     {-0.15,  0.30, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
-    /* clear of zero, and the median short of the least effect */
+    /* the interval excludes zero, but the median is below the least effect */
     {-0.049, -0.001, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
     { 0.001, 0.049, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
     /* the same with a smaller least effect */
     {-0.049, -0.001, 20, 0.02, 0.99, MF_PAIRED_FASTER},
     { 0.001, 0.049, 20, 0.02, 0.99, MF_PAIRED_SLOWER},
-    /* without one the interval alone decides; nothing is ever the same then */
+    /* least effect 0: the interval alone decides, and SAME is impossible */
     { 0.001, 0.002, 20, 0.00, 0.99, MF_PAIRED_SLOWER},
     {-0.002, -0.001, 20, 0.00, 0.99, MF_PAIRED_FASTER},
     {-0.001, 0.001, 20, 0.00, 0.99, MF_PAIRED_AMBIGUOUS},
-    /* the interval reaches from one least effect beyond the other */
+    /* the interval contains both least effects */
     {-0.10,  0.10, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
-    /* seven rounds all of one sign come up once in 64 of nothing: not enough for 0.99, and enough for 0.95 */
+    /* seven rounds of equal sign occur by chance once in 64 runs: enough for confidence 0.95, not for 0.99 */
     {-0.10, -0.08,  7, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
     {-0.10, -0.08,  8, 0.03, 0.99, MF_PAIRED_FASTER},
     {-0.10, -0.08,  5, 0.03, 0.95, MF_PAIRED_AMBIGUOUS},
@@ -47,7 +47,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* Old times drift by half over the rounds, and the new ones with them. */
+/* Old times drift by half over the rounds; the new times drift with them. */
 static void fill(double low, double high, size_t n, double *old_us, double *new_us)
 {
     for (size_t i = 0; i < n; i++) {
@@ -59,7 +59,7 @@ static void fill(double low, double high, size_t n, double *old_us, double *new_
 
 START_TEST(verdicts)
 {
-    double old_us[MOST], new_us[MOST], scratch[MOST];
+    double old_us[MAX_ROUNDS], new_us[MAX_ROUNDS], scratch[MAX_ROUNDS];
     struct mf_paired_rule rule = {cases[_i].least_effect, cases[_i].confidence};
     struct mf_paired p;
 
@@ -70,7 +70,8 @@ START_TEST(verdicts)
 }
 END_TEST
 
-/* By hand: ratios 0.8 0.9 1.0 1.1 1.2 1.25 1.3 1.6 are the whole range at 0.99; the middle is sqrt(1.1 * 1.2). */
+/* Computed by hand: for 8 rounds at confidence 0.99 the interval is the whole range, 0.8 to 1.6; the median
+ * is sqrt(1.1 * 1.2). */
 START_TEST(interval_by_hand)
 {
     const double ratio[] = {1.1, 0.8, 1.6, 1.0, 1.25, 1.2, 0.9, 1.3};
@@ -90,7 +91,7 @@ START_TEST(interval_by_hand)
 }
 END_TEST
 
-START_TEST(refuses_what_is_no_time)
+START_TEST(rejects_invalid_times)
 {
     const double bad[] = {0, -1, NAN, INFINITY};
     double good[] = {1, 2, 3}, scratch[3];
@@ -110,18 +111,18 @@ START_TEST(refuses_what_is_no_time)
 }
 END_TEST
 
-START_TEST(least_rounds)
+START_TEST(min_rounds)
 {
-    ck_assert_uint_eq(mf_paired_least_rounds(0.5), 2);
-    ck_assert_uint_eq(mf_paired_least_rounds(0.95), 6);
-    ck_assert_uint_eq(mf_paired_least_rounds(0.99), 8);
-    ck_assert_uint_eq(mf_paired_least_rounds(0.999), 11);
+    ck_assert_uint_eq(mf_paired_min_rounds(0.5), 2);
+    ck_assert_uint_eq(mf_paired_min_rounds(0.95), 6);
+    ck_assert_uint_eq(mf_paired_min_rounds(0.99), 8);
+    ck_assert_uint_eq(mf_paired_min_rounds(0.999), 11);
 }
 END_TEST
 
-/* What nobody can tell apart by more than chance: of equal series the interval misses zero as often as it says and no
- * more, whatever the drift that both share. */
-START_TEST(of_equals)
+/* For series of equal speed with a common drift, the interval excludes zero about as often as its confidence
+ * permits. */
+START_TEST(false_positive_rate)
 {
     enum { TRIALS = 4000, N = 24 };
     unsigned seed = (unsigned)time(NULL);
@@ -139,7 +140,8 @@ START_TEST(of_equals)
         ck_assert_int_eq(mf_paired_interval(old_us, new_us, N, 0.95, scratch, &change), 0);
         missed += change.low > 0 || change.high < 0;
     }
-    /* At 24 rounds the ranks 7 and 18 miss with 2.3%: 91 of 4000, and a run in a million has 5 sigma more. */
+    /* At 24 rounds the ranks 7 and 18 miss with 2.3%: 91 of 4000. The bounds add 5 sigma: one run in a
+     * million fails. */
     ck_assert_int_le(missed, 91 + 48);
     ck_assert_int_ge(missed, 91 - 48);
 }
@@ -151,9 +153,9 @@ int main(void)
     TCase *tc = tcase_create("paired");
     tcase_add_loop_test(tc, verdicts, 0, MF_ARRAY_LEN(cases));
     tcase_add_test(tc, interval_by_hand);
-    tcase_add_test(tc, refuses_what_is_no_time);
-    tcase_add_test(tc, least_rounds);
-    tcase_add_test(tc, of_equals);
+    tcase_add_test(tc, rejects_invalid_times);
+    tcase_add_test(tc, min_rounds);
+    tcase_add_test(tc, false_positive_rate);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* common/moe/pipeline_text.c: a pipeline's text, walked, split and put together. */
+/* common/moe/pipeline_text.c: iterating over, splitting and composing the text of a pipeline. */
 #include "common/moe/pipeline_text.h"
 
 #include <errno.h>
@@ -10,26 +10,26 @@
 
 static const struct {
     const char *text, *names[4];
-} walks[] = {
+} iterations[] = {
     {"one:a", {"one:a"}},
     {"one:a|two:b|c", {"one:a", "two:b", "c"}},
-    {"", {""}}, /* one that is wrong, and whoever splits it says so */
+    {"", {""}}, /* an invalid name, which mf_step_name_split rejects */
     {"one:a|", {"one:a", ""}},
     {"|one:a", {"", "one:a"}},
 };
 
-START_TEST(walked)
+START_TEST(iterate)
 {
-    const char *at = walks[_i].text, *name;
+    const char *at = iterations[_i].text, *name;
     size_t len;
     int n = 0;
 
     for (; mf_pipeline_text_next(&at, &name, &len); n++) {
-        ck_assert_ptr_nonnull(walks[_i].names[n]);
-        ck_assert_uint_eq(len, strlen(walks[_i].names[n]));
-        ck_assert_mem_eq(name, walks[_i].names[n], len);
+        ck_assert_ptr_nonnull(iterations[_i].names[n]);
+        ck_assert_uint_eq(len, strlen(iterations[_i].names[n]));
+        ck_assert_mem_eq(name, iterations[_i].names[n], len);
     }
-    ck_assert_ptr_null(walks[_i].names[n]);
+    ck_assert_ptr_null(iterations[_i].names[n]);
     ck_assert(!mf_pipeline_text_next(&at, &name, &len));
 }
 END_TEST
@@ -59,7 +59,7 @@ START_TEST(split)
     char text[256], family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
     size_t len = strlen(splits[_i].name);
 
-    mf_format(text, sizeof(text), "%s|two:b", splits[_i].name); /* what stands behind it is not its */
+    mf_format(text, sizeof(text), "%s|two:b", splits[_i].name); /* text after len is ignored */
     ck_assert_int_eq(mf_step_name_split(text, len, family, step), splits[_i].r);
     if (splits[_i].r < 0)
         return;
@@ -68,7 +68,7 @@ START_TEST(split)
 }
 END_TEST
 
-START_TEST(put_together)
+START_TEST(add_steps)
 {
     char text[12] = "";
 
@@ -90,7 +90,7 @@ static const struct {
     {"", "[]"},
 };
 
-START_TEST(listed)
+START_TEST(json_array)
 {
     cJSON *list = mf_pipeline_text_json(lists[_i].text);
     _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(list);
@@ -105,10 +105,10 @@ int main(void)
     Suite *s = suite_create("pipeline_text");
     TCase *t = tcase_create("pipeline_text");
 
-    tcase_add_loop_test(t, walked, 0, (int)MF_ARRAY_LEN(walks));
+    tcase_add_loop_test(t, iterate, 0, (int)MF_ARRAY_LEN(iterations));
     tcase_add_loop_test(t, split, 0, (int)MF_ARRAY_LEN(splits));
-    tcase_add_test(t, put_together);
-    tcase_add_loop_test(t, listed, 0, (int)MF_ARRAY_LEN(lists));
+    tcase_add_test(t, add_steps);
+    tcase_add_loop_test(t, json_array, 0, (int)MF_ARRAY_LEN(lists));
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }

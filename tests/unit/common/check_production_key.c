@@ -1,4 +1,4 @@
-/* common/moe/production_key.c: which key production computes of a row, by its rules, and that its answer asks for itself. */
+/* common/moe/production_key.c: the key that production looks up for a shape; it maps to itself. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,27 +17,33 @@
 
 /* clang-format off */
 static const struct {
-    const char *asked, *key, *says; /* key NULL: as asked */
+    const char *requested, *key, *reason; /* key NULL: equal to requested */
 } cases[] = {
     {ROW("64",    "Silu",   FN,   FN,   "per_1x128"), NULL, NULL},
     {ROW("64",    "Silu",   BF16, BF16, "No"),        NULL, NULL},
-    {ROW("56",    "Silu",   FN,   FN,   "per_1x128"), ROW("64", "Silu", FN, FN, "per_1x128"), "token 64 in place of 56"},
-    {ROW("65536", "Silu",   FN,   FN,   "per_Token"), ROW("32768", "Silu", FN, FN, "per_Token"), "token 32768"},
+    {ROW("56",    "Silu",   FN,   FN,   "per_1x128"), ROW("64", "Silu", FN, FN, "per_1x128"),
+     "token 64 instead of 56"},
+    {ROW("65536", "Silu",   FN,   FN,   "per_Token"), ROW("32768", "Silu", FN, FN, "per_Token"),
+     "token 32768"},
     {ROW("64",    "Silu",   FP4,  FP4,  "per_1x32"),  NULL, NULL},
     {ROW("64",    "Silu",   BF16, FP4,  "per_1x32"),  NULL, NULL},
     {ROW("256",   "Silu",   BF16, FP4,  "per_1x32"),  ROW("256", "Silu", FP4, FP4, "per_1x32"), "separated"},
     {ROW("64",    "Silu",   BF16, INT4, "per_1x32"),  NULL, NULL},
-    {ROW("64",    "Silu",   FN,   INT4, "per_1x32"),  ROW("64", "Silu", BF16, INT4, "per_1x32"), "int4 weights"},
+    {ROW("64",    "Silu",   FN,   INT4, "per_1x32"),  ROW("64", "Silu", BF16, INT4, "per_1x32"),
+     "int4 weights"},
     {ROW("64",    "Silu",   FN,   FN,   "per_1x32"),  NULL, NULL},
     {ROW("64",    "Silu",   BF16, FN,   "per_1x32"),  ROW("64", "Silu", FN, FN, "per_1x32"), "fp8 weights"},
     {ROW("128",   "Silu",   FN,   FP4,  "per_1x32"),  ROW("128", "Silu", BF16, FP4, "per_1x32"), "below 256"},
     {ROW("256",   "Silu",   FN,   FP4,  "per_1x32"),  NULL, NULL},
-    {ROW("128",   "Swiglu", FP4,  FP4,  "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32"), "below 256"},
+    {ROW("128",   "Swiglu", FP4,  FP4,  "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32"),
+     "below 256"},
     {ROW("256",   "Swiglu", FP4,  FP4,  "per_1x32"),  NULL, NULL},
     {ROW("128",   "Swiglu", BF16, FP4,  "per_1x32"),  NULL, NULL},
-    {ROW("256",   "Swiglu", BF16, FP4,  "per_1x32"),  ROW("256", "Swiglu", FP4, FP4, "per_1x32"), "separated"},
+    {ROW("256",   "Swiglu", BF16, FP4,  "per_1x32"),  ROW("256", "Swiglu", FP4, FP4, "per_1x32"),
+     "separated"},
     {ROW("256",   "Swiglu", FN,   FP4,  "per_1x32"),  NULL, NULL},
-    {ROW("4096",  "Situv2", FP4,  FP4,  "per_1x32"),  ROW("4096", "Situv2", BF16, FP4, "per_1x32"), "AITER_SITUV2_A4W4"},
+    {ROW("4096",  "Situv2", FP4,  FP4,  "per_1x32"),  ROW("4096", "Situv2", BF16, FP4, "per_1x32"),
+     "AITER_SITUV2_A4W4"},
     {ROW("4096",  "Situv2", BF16, FP4,  "per_1x32"),  NULL, NULL},
 };
 /* clang-format on */
@@ -51,22 +57,23 @@ static struct mf_shape shape_of(const char *row)
 
 START_TEST(rules)
 {
-    struct mf_shape asked = shape_of(cases[_i].asked), key = {0};
-    struct mf_shape expected = shape_of(cases[_i].key ? cases[_i].key : cases[_i].asked);
+    struct mf_shape requested = shape_of(cases[_i].requested), key = {0};
+    struct mf_shape expected = shape_of(cases[_i].key ? cases[_i].key : cases[_i].requested);
     char why[MF_REASON_MAX] = "";
-    ck_assert_int_eq(mf_production_shape(&asked, &key, why, sizeof(why)), cases[_i].key != NULL);
+    ck_assert_int_eq(mf_production_shape(&requested, &key, why, sizeof(why)), cases[_i].key != NULL);
     ck_assert(mf_shape_equal(&key, &expected));
-    ck_assert_msg(!cases[_i].says || strstr(why, cases[_i].says), "%s", why);
+    ck_assert_msg(!cases[_i].reason || strstr(why, cases[_i].reason), "%s", why);
 }
 END_TEST
 
-/* A row is met when any count that pads to it asks for its key, and the key that it is given otherwise is met. */
+/* A table row is looked up if any token count that pads to it has its key. The key returned for any other row
+ * is looked up. */
 /* clang-format off */
 static const struct {
-    const char *row, *key; /* NULL: it is met */
+    const char *row, *key; /* key NULL: production looks up the row */
 } rows[] = {
-    {ROW("256", "Swiglu", BF16, FP4, "per_1x32"), NULL}, /* by 129 to 255 tokens */
-    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"),  NULL}, /* by 256 tokens */
+    {ROW("256", "Swiglu", BF16, FP4, "per_1x32"), NULL}, /* 129 to 255 tokens */
+    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"),  NULL}, /* 256 tokens */
     {ROW("256", "Swiglu", FN, FP4, "per_1x32"),   NULL},
     {ROW("256", "Silu", BF16, FP4, "per_1x32"),   NULL},
     {ROW("128", "Swiglu", FP4, FP4, "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32")},
@@ -78,7 +85,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rows_that_are_met)
+START_TEST(rows_that_production_looks_up)
 {
     struct mf_shape row = shape_of(rows[_i].row), key = {0}, again;
     struct mf_shape expected = shape_of(rows[_i].key ? rows[_i].key : rows[_i].row);
@@ -91,7 +98,7 @@ START_TEST(rows_that_are_met)
 }
 END_TEST
 
-/* Rows that AITER ships under keys that its own production, as it is by default, does not ask for. */
+/* Some rows that AITER ships have keys that its own production does not look up by default. */
 START_TEST(shipped_rows)
 {
     long n = 0, n_other = 0;
@@ -122,7 +129,7 @@ int main(void)
     Suite *suite = suite_create("production_key");
     TCase *t = tcase_create("production_key");
     tcase_add_loop_test(t, rules, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    tcase_add_loop_test(t, rows_that_are_met, 0, (int)(sizeof(rows) / sizeof(rows[0])));
+    tcase_add_loop_test(t, rows_that_production_looks_up, 0, (int)(sizeof(rows) / sizeof(rows[0])));
     tcase_add_test(t, shipped_rows);
     suite_add_tcase(suite, t);
     return mf_check_main(suite);

@@ -1,4 +1,5 @@
-/* common/moe/production_lookup.c: what is tried for a call, by whose rules, and which row of a table answers. */
+/* common/moe/production_lookup.c: keys that are tried for a call under each set of rules, and the row that
+ * serves it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,8 +22,8 @@
 #define FN   "torch.float8_e4m3fn"
 #define FP4  "torch.float4_e2m1fn_x2"
 
-#define RANKS MF_LOOKUP_ANY_RANK
-#define BLIND (MF_LOOKUP_ANY_ACT | MF_LOOKUP_ANY_FORM)
+#define RANKS        MF_LOOKUP_ANY_RANK
+#define ANY_ACT_FORM (MF_LOOKUP_ANY_ACT | MF_LOOKUP_ANY_FORM)
 
 static struct mf_shape shape_of(const char *row)
 {
@@ -45,16 +46,21 @@ static const struct {
     {BLOCK("131071"),   MF_LOOKUP_MOEFARM, {{BLOCK("32768"), 0}}},
     {BLOCK("131072"),   MF_LOOKUP_MOEFARM, {{BLOCK("131072"), 0}, {BLOCK("32768"), 0}}},
     {BLOCK("16777215"), MF_LOOKUP_MOEFARM, {{BLOCK("131072"), 0}, {BLOCK("32768"), 0}}},
-    {BLOCK("131072"),   MF_LOOKUP_AITER,   {{BLOCK("131072"), BLIND}, {BLOCK("32768"), BLIND}}},
-    /* what was asked is served; only who names no activations has them chosen, by the count before it is padded */
-    {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_MOEFARM, {{ROW("256", "Swiglu", FP4, FP4, "per_1x32"), 0}}},
-    {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_DROP_IN, {{ROW("256", "Swiglu", BF16, FP4, "per_1x32"), 0}}},
-    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_DROP_IN, {{ROW("256", "Swiglu", FP4, FP4, "per_1x32"), 0}}},
-    {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_AITER, {{ROW("256", "Swiglu", BF16, FP4, "per_1x32"), BLIND}}},
+    {BLOCK("131072"),   MF_LOOKUP_AITER,   {{BLOCK("131072"), ANY_ACT_FORM}, {BLOCK("32768"), ANY_ACT_FORM}}},
+    /* moefarm keeps the requested activation type; drop-in and aiter choose it by the token count before
+     * padding */
+    {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_MOEFARM,
+     {{ROW("256", "Swiglu", FP4, FP4, "per_1x32"), 0}}},
+    {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_DROP_IN,
+     {{ROW("256", "Swiglu", BF16, FP4, "per_1x32"), 0}}},
+    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_DROP_IN,
+     {{ROW("256", "Swiglu", FP4, FP4, "per_1x32"), 0}}},
+    {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_AITER,
+     {{ROW("256", "Swiglu", BF16, FP4, "per_1x32"), ANY_ACT_FORM}}},
     /* ranks */
     {RANK("3", "64"),      MF_LOOKUP_MOEFARM, {{RANK("4", "64"), 0}, {RANK("4", "64"), RANKS}}},
     {RANK("3", "64"),      MF_LOOKUP_DROP_IN, {{RANK("4", "64"), 0}, {RANK("4", "64"), RANKS}}},
-    {RANK("3", "64"),      MF_LOOKUP_AITER,   {{RANK("4", "64"), BLIND}}},
+    {RANK("3", "64"),      MF_LOOKUP_AITER,   {{RANK("4", "64"), ANY_ACT_FORM}}},
     {RANK("131072", "32"), MF_LOOKUP_MOEFARM, {{RANK("131072", "32"), 0}, {RANK("131072", "32"), RANKS},
                                                {RANK("32768", "32"), 0},  {RANK("32768", "32"), RANKS}}},
 };
@@ -102,7 +108,7 @@ static const char table_text[] = HEADER                             /* 1 */
     MI355 ",4096,7168,512,256,8,ActivationType.Silu,dtypes.bf16," FN "," FN
           ",QuantType.per_1x128,1,0,32,0,1.0,a,0.0%,1.0,b,0.0%,2.0,0,0,0,1.0,1.0,,\n"; /* 11 */
 
-/* Read first, and of no use to these calls. */
+/* The first table of the set; no call matches its row. */
 static const char before_text[] = HEADER LINE(MI355, "64", "1024", "256", "Silu", "", "");
 static const char tier_text[] = HEADER LINE(MI355, "131072", "512", "256", "Silu", "", "");
 
@@ -115,11 +121,11 @@ static const struct {
 } finds[] = {
     {BLOCK("50"),     MF_LOOKUP_MOEFARM, 3,  0},
     {BLOCK("50"),     MF_LOOKUP_DROP_IN, 3,  0},
-    {BLOCK("50"),     MF_LOOKUP_AITER,   2,  0}, /* the first row, of another activation */
-    {BLOCK("128"),    MF_LOOKUP_MOEFARM, 0,  0}, /* another class's */
+    {BLOCK("50"),     MF_LOOKUP_AITER,   2,  0}, /* first row, although it has another activation */
+    {BLOCK("128"),    MF_LOOKUP_MOEFARM, 0,  0}, /* row of another device class */
     {BLOCK("128"),    MF_LOOKUP_AITER,   0,  0},
     {BLOCK("256"),    MF_LOOKUP_MOEFARM, 0,  0},
-    {BLOCK("256"),    MF_LOOKUP_AITER,   5,  0}, /* its only tag that means anything is the fallback's */
+    {BLOCK("256"),    MF_LOOKUP_AITER,   5,  0}, /* AITER skips only the fallback tag */
     {BLOCK("512"),    MF_LOOKUP_MOEFARM, 0,  0},
     {BLOCK("512"),    MF_LOOKUP_AITER,   0,  0},
     {BLOCK("99999"),  MF_LOOKUP_MOEFARM, 7,  0},
@@ -130,10 +136,10 @@ static const struct {
     {RANK("16", "32"), MF_LOOKUP_AITER,   8, 0},
     {RANK("32", "32"), MF_LOOKUP_MOEFARM, 0, 0},
     {BLOCK("1000"),   MF_LOOKUP_MOEFARM, 0,  0},
-    {BLOCK("1000"),   MF_LOOKUP_AITER,   10, 0}, /* that reads no form */
+    {BLOCK("1000"),   MF_LOOKUP_AITER,   10, 0}, /* AITER ignores the form */
     {BLOCK("2048"),   MF_LOOKUP_MOEFARM, 0,  0},
     {BLOCK("4096"),   MF_LOOKUP_MOEFARM, 11, 0},
-    {BLOCK("4096"),   MF_LOOKUP_AITER,   0,  0}, /* dtypes.bf16 is not torch.bfloat16 */
+    {BLOCK("4096"),   MF_LOOKUP_AITER,   0,  0}, /* AITER compares text: dtypes.bf16 is not torch.bfloat16 */
 };
 /* clang-format on */
 
@@ -150,16 +156,16 @@ START_TEST(find)
     ck_assert_msg(mf_table_read("before.csv", before_text, sizeof(before_text) - 1, &before, why) == 0, "%s",
                   why);
     const struct mf_table *set[] = {before, t};
-    bool is = mf_lookup_find(set, 2, &class, &call, finds[_i].rules, &found);
-    ck_assert_msg((is ? found.row->line : 0) == finds[_i].line, "%s under %s: line %lld", finds[_i].call,
-                  mf_lookup_name(finds[_i].rules), (long long)(is ? found.row->line : 0));
-    ck_assert_uint_eq(found.attempt, is ? finds[_i].attempt : 99);
-    ck_assert(!is || found.table == t);
+    bool has_row = mf_lookup_find(set, 2, &class, &call, finds[_i].rules, &found);
+    ck_assert_msg((has_row ? found.row->line : 0) == finds[_i].line, "%s under %s: line %lld", finds[_i].call,
+                  mf_lookup_name(finds[_i].rules), (long long)(has_row ? found.row->line : 0));
+    ck_assert_uint_eq(found.attempt, has_row ? finds[_i].attempt : 99);
+    ck_assert(!has_row || found.table == t);
 }
 END_TEST
 
-/* Earlier tries go through all tables before later ones: the tier below is the last that is looked for. */
-START_TEST(tries_before_tables)
+/* A try searches all tables before the next try: the lower tier is searched last. */
+START_TEST(each_try_searches_all_tables)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL, *before = NULL;
     const struct mf_device_class class = {"gfx950", 256};
@@ -177,8 +183,9 @@ START_TEST(tries_before_tables)
 }
 END_TEST
 
-/* A flag as 1 in one row and as True in another takes the whole table out of AITER's dictionary; True in all is 1. */
-START_TEST(flags)
+/* If a table has a flag as both 1 and True, AITER's dictionary matches none of its rows. A table with only
+ * True matches. */
+START_TEST(mixed_flag_spellings)
 {
     static const char as_true[] =
         HEADER MI355 ",64,7168,512,256,8,ActivationType.Silu,torch.bfloat16," FN "," FN
@@ -213,13 +220,13 @@ struct shipped_row {
     struct mf_shape shape;
 };
 
-/* Each row answers a call for its own shape by moefarm's rules, where its bucket can be asked for. Of a dictionary without
- * the activation function, 449 rows are never met: an earlier one has their key (aiter/configs at e4048607a535, all tables
- * merged in the order of their names). */
+/* Under moefarm's rules each row with a valid bucket serves a call of its own shape. AITER's dictionary has
+ * no activation function, so 449 rows are shadowed by an earlier row with the same key (aiter/configs at
+ * e4048607a535, all tables merged in the order of their names). */
 START_TEST(shipped_rows)
 {
     static struct shipped_row rows[ROWS_MAX];
-    size_t n = 0, n_shadowed = 0, n_unasked = 0;
+    size_t n = 0, n_shadowed = 0, n_without_bucket = 0;
 
     for (size_t f = 0; f < sizeof(shipped) / sizeof(shipped[0]); f++) {
         if (shipped[f].op != MF_TABLE_FMOE || !shipped[f].tuned)
@@ -230,14 +237,14 @@ START_TEST(shipped_rows)
             const struct mf_table *set = t;
             struct mf_lookup_found found = {0};
 
-            if (!mf_lookup_reads(MF_LOOKUP_AITER, t, row))
+            if (!mf_lookup_considers(MF_LOOKUP_AITER, t, row))
                 continue;
             ck_assert_uint_lt(n, ROWS_MAX);
             rows[n++] = (struct shipped_row){row->class, row->shape};
-            if (!mf_lookup_reads(MF_LOOKUP_MOEFARM, t, row))
+            if (!mf_lookup_considers(MF_LOOKUP_MOEFARM, t, row))
                 continue;
             if (mf_token_bucket(row->shape.token) != row->shape.token)
-                n_unasked++;
+                n_without_bucket++;
             else
                 ck_assert_msg(mf_lookup_find(&set, 1, &row->class, &row->shape, MF_LOOKUP_MOEFARM, &found) &&
                                   found.row == row,
@@ -245,18 +252,18 @@ START_TEST(shipped_rows)
         }
     }
     for (size_t i = 0; i < n; i++) {
-        const struct mf_lookup_try blind = {rows[i].shape, BLIND};
+        const struct mf_lookup_try any_act_form = {rows[i].shape, ANY_ACT_FORM};
         size_t j = 0;
 
-        while (!mf_lookup_answers(&blind, &rows[j].shape) ||
+        while (!mf_lookup_matches(&any_act_form, &rows[j].shape) ||
                !mf_device_class_equal(&rows[j].class, &rows[i].class))
             j++;
         n_shadowed += j != i;
     }
     printf("%zu rows, %zu of them shadowed by a row of another activation, %zu in no bucket\n", n, n_shadowed,
-           n_unasked);
+           n_without_bucket);
     ck_assert_uint_eq(n_shadowed, 449);
-    ck_assert_uint_eq(n_unasked, 5);
+    ck_assert_uint_eq(n_without_bucket, 5);
 }
 END_TEST
 
@@ -266,8 +273,8 @@ int main(void)
     TCase *t = tcase_create("production_lookup");
     tcase_add_loop_test(t, tries, 0, (int)MF_ARRAY_LEN(cases));
     tcase_add_loop_test(t, find, 0, (int)MF_ARRAY_LEN(finds));
-    tcase_add_test(t, tries_before_tables);
-    tcase_add_test(t, flags);
+    tcase_add_test(t, each_try_searches_all_tables);
+    tcase_add_test(t, mixed_flag_spellings);
     tcase_add_test(t, shipped_rows);
     suite_add_tcase(suite, t);
     return mf_check_main(suite);

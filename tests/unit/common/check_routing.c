@@ -28,12 +28,13 @@ static const struct {
     {"router:sigmoid_groups+shared", MF_ROUTING_ROUTER, 0, "router:sigmoid_groups+shared"},
 };
 
-static const char *const refused[] = {
+static const char *const rejected[] = {
     "", ":", "zipf", "zipf:", "zipf:0", "zipf:-1", "zipf:4.0001", "zipf:nan", "zipf:inf", "zipf:1.2x",
     "zipf: 1",
     "zipf:1:2", "hot", "hot:1.01", "hot:-0.1", "uniform:1", "uniform:", "balanced:0", "Uniform", "recorded",
-    "recorded:", "recorded:1.", "recorded:.1", "recorded:1..2", "recorded:-1.2", "recorded:0.0", "recorded:1,2",
-    "recorded:99999999999999999999999.1", "router", "router:", "router:softma", "router:softmax+", "router:softmax+shared+shared",
+    "recorded:", "recorded:1.", "recorded:.1", "recorded:1..2", "recorded:-1.2", "recorded:0.0",
+    "recorded:1,2", "recorded:99999999999999999999999.1", "router", "router:",
+    "router:softma", "router:softmax+", "router:softmax+shared+shared",
     "router:softmax_that_is_longer_than_any_rule_there_is",
 };
 /* clang-format on */
@@ -52,16 +53,16 @@ START_TEST(profile_round_trips)
 }
 END_TEST
 
-START_TEST(rubbish_is_refused)
+START_TEST(rejects_invalid_profiles)
 {
     struct mf_routing r = {.kind = MF_ROUTING_HOT, .parameter = 0.25};
-    ck_assert_int_eq(mf_routing_parse(refused[_i], &r), -EINVAL);
+    ck_assert_int_eq(mf_routing_parse(rejected[_i], &r), -EINVAL);
     ck_assert_int_eq(mf_routing_parse(NULL, &r), -EINVAL);
     ck_assert_double_eq(r.parameter, 0.25);
 }
 END_TEST
 
-/* Numbers that need all their digits. */
+/* These numbers need all 17 significant digits. */
 START_TEST(parameter_is_printed_exactly)
 {
     static const double values[] = {1.0 / 3, 0.1 + 0.2, DBL_EPSILON, DBL_MIN, 1 - DBL_EPSILON / 2};
@@ -75,7 +76,7 @@ START_TEST(parameter_is_printed_exactly)
 }
 END_TEST
 
-/* Counts of any size keep their proportions, and what was not zero stays so. */
+/* Counts of any magnitude keep their proportions, and non-zero counts stay at least 1. */
 START_TEST(recorded_counts)
 {
     static const struct {
@@ -116,24 +117,24 @@ START_TEST(longest_profile_prints)
 }
 END_TEST
 
-START_TEST(profile_fits_a_shape_or_says_why)
+START_TEST(profile_fits_shape)
 {
     static const struct {
         const char *text;
         int32_t expert, topk;
-        const char *why; /* NULL: it fits */
+        const char *why; /* NULL: the profile fits */
     } rows[] = {
         {"uniform", 8, 2, NULL},
         {"recorded:1.2.3.4", 4, 2, NULL},
-        {"recorded:1.2.3.4", 8, 2, "the recorded profile counts 4 experts, ids go to 8"},
+        {"recorded:1.2.3.4", 8, 2, "the recorded profile has 4 experts, the shape has 8"},
         {"router:softmax", 8, 8, NULL},
         {"router:softmax+shared", 9, 9, NULL},
         {"router:softmax+shared", 8, 1,
-         "topk 1 of 8 experts leaves 0 of 7 for the router, the shared expert aside"},
+         "topk 1 of 8 experts leaves topk 0 of 7 for the router without the shared expert"},
         {"router:sigmoid_groups", 256, 8, NULL},
         {"router:sigmoid_groups+shared", 257, 9, NULL},
         {"router:sigmoid_groups", 257, 8, "257 experts in 8 groups"},
-        {"router:sigmoid_groups", 16, 9, "to hold topk 9"},
+        {"router:sigmoid_groups", 16, 9, "the selected groups at least topk 9"},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
         struct mf_routing r;
@@ -151,11 +152,11 @@ int main(void)
     Suite *suite = suite_create("routing");
     TCase *tc = tcase_create("routing");
     tcase_add_loop_test(tc, profile_round_trips, 0, MF_ARRAY_LEN(profiles));
-    tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tc, rejects_invalid_profiles, 0, MF_ARRAY_LEN(rejected));
     tcase_add_test(tc, parameter_is_printed_exactly);
     tcase_add_test(tc, recorded_counts);
     tcase_add_test(tc, longest_profile_prints);
-    tcase_add_test(tc, profile_fits_a_shape_or_says_why);
+    tcase_add_test(tc, profile_fits_shape);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -12,21 +12,22 @@
 
 #define HEX "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 
-static const uint8_t counted[MF_KEY_SIZE] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-                                             16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+static const uint8_t key_bytes[MF_KEY_SIZE] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                               11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+                                               22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 
 START_TEST(key_text)
 {
     char text[MF_KEY_TEXT_MAX];
     uint8_t back[MF_KEY_SIZE];
-    mf_key_print(counted, text);
+    mf_key_print(key_bytes, text);
     ck_assert_str_eq(text, HEX);
     ck_assert_int_eq(mf_key_parse(text, back), 0);
-    ck_assert_mem_eq(back, counted, MF_KEY_SIZE);
+    ck_assert_mem_eq(back, key_bytes, MF_KEY_SIZE);
 }
 END_TEST
 
-static const char *const no_tokens[] = {
+static const char *const invalid_tokens[] = {
     "",
     "moefarm_",
     "moefarm_7",
@@ -48,17 +49,18 @@ START_TEST(access_token_text)
     char text[MF_TOKEN_TEXT_MAX];
     uint8_t back[MF_KEY_SIZE];
     int64_t id = 0;
-    mf_access_token_print(7, counted, text);
+    mf_access_token_print(7, key_bytes, text);
     ck_assert_str_eq(text, "moefarm_7_" HEX);
     ck_assert_int_eq(mf_access_token_parse(text, &id, back), 0);
     ck_assert_int_eq(id, 7);
-    ck_assert_mem_eq(back, counted, MF_KEY_SIZE);
-    for (size_t i = 0; i < MF_ARRAY_LEN(no_tokens); i++)
-        ck_assert_msg(mf_access_token_parse(no_tokens[i], &id, back) == -EINVAL, "'%s'", no_tokens[i]);
+    ck_assert_mem_eq(back, key_bytes, MF_KEY_SIZE);
+    for (size_t i = 0; i < MF_ARRAY_LEN(invalid_tokens); i++)
+        ck_assert_msg(mf_access_token_parse(invalid_tokens[i], &id, back) == -EINVAL, "'%s'",
+                      invalid_tokens[i]);
 }
 END_TEST
 
-static const char *const no_enrolments[] = {
+static const char *const invalid_enrol_tokens[] = {
     "",
     "moefarm-enrol_",
     "moefarm-enrol_" HEX,
@@ -72,17 +74,17 @@ START_TEST(enrolment_token_text)
 {
     char text[MF_TOKEN_TEXT_MAX];
     uint8_t secret[MF_KEY_SIZE], coordinator[MF_KEY_SIZE], other[MF_KEY_SIZE] = {0xff};
-    mf_enrol_token_print(counted, other, text);
+    mf_enrol_token_print(key_bytes, other, text);
     ck_assert_int_eq(mf_enrol_token_parse(text, secret, coordinator), 0);
-    ck_assert_mem_eq(secret, counted, MF_KEY_SIZE);
+    ck_assert_mem_eq(secret, key_bytes, MF_KEY_SIZE);
     ck_assert_mem_eq(coordinator, other, MF_KEY_SIZE);
-    for (size_t i = 0; i < MF_ARRAY_LEN(no_enrolments); i++)
-        ck_assert_msg(mf_enrol_token_parse(no_enrolments[i], secret, coordinator) == -EINVAL, "'%s'",
-                      no_enrolments[i]);
+    for (size_t i = 0; i < MF_ARRAY_LEN(invalid_enrol_tokens); i++)
+        ck_assert_msg(mf_enrol_token_parse(invalid_enrol_tokens[i], secret, coordinator) == -EINVAL, "'%s'",
+                      invalid_enrol_tokens[i]);
 }
 END_TEST
 
-/* RFC 7748, section 5.2: k and u of 9, once. */
+/* RFC 7748, section 5.2: result of one iteration with k = u = 9. */
 START_TEST(pair_is_x25519)
 {
     static const uint8_t secret[MF_KEY_SIZE] = {9};
@@ -90,7 +92,7 @@ START_TEST(pair_is_x25519)
     struct mf_key_pair pair, a, b;
     ck_assert_int_eq(mf_key_parse("422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079", public),
                      0);
-    ck_assert_int_eq(mf_key_pair_of(secret, &pair), 0);
+    ck_assert_int_eq(mf_key_pair_from_secret(secret, &pair), 0);
     ck_assert_mem_eq(pair.public, public, MF_KEY_SIZE);
     ck_assert_int_eq(mf_key_pair_make(&a), 0);
     ck_assert_int_eq(mf_key_pair_make(&b), 0);
@@ -99,7 +101,7 @@ START_TEST(pair_is_x25519)
 }
 END_TEST
 
-START_TEST(file_is_its_owners)
+START_TEST(only_owner_may_read_file)
 {
     char folder[] = "/tmp/check_secret.XXXXXX", path[64], text[8];
     struct stat status;
@@ -115,7 +117,7 @@ START_TEST(file_is_its_owners)
     ck_assert_int_eq(mf_secret_file_write(path, "01234567"), 0);
     ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), -EFBIG);
     (void)unlink(path);
-    ck_assert_int_eq(rmdir(folder), 0); /* nothing is left beside it */
+    ck_assert_int_eq(rmdir(folder), 0); /* no temporary file remains */
 }
 END_TEST
 
@@ -127,7 +129,7 @@ int main(void)
     tcase_add_test(c, access_token_text);
     tcase_add_test(c, enrolment_token_text);
     tcase_add_test(c, pair_is_x25519);
-    tcase_add_test(c, file_is_its_owners);
+    tcase_add_test(c, only_owner_may_read_file);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

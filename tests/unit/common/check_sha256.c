@@ -1,4 +1,4 @@
-/* SHA-256 as sha256sum prints it: FIPS 180-2's examples, and the empty text. */
+/* common/base/sha256.c: the examples of FIPS 180-2 and the empty text, in the format of sha256sum. */
 #include "common/base/sha256.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const struct {
      "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
 };
 
-START_TEST(of_the_standard)
+START_TEST(fips_examples)
 {
     char hash[MF_SHA256_TEXT_MAX];
     mf_sha256_print(examples[_i].text, strlen(examples[_i].text), hash);
@@ -23,7 +23,7 @@ START_TEST(of_the_standard)
 }
 END_TEST
 
-START_TEST(of_a_million)
+START_TEST(million_bytes)
 {
     char hash[MF_SHA256_TEXT_MAX], *text = malloc(1000000);
     ck_assert_ptr_nonnull(text);
@@ -38,8 +38,8 @@ int main(void)
 {
     Suite *suite = suite_create("sha256");
     TCase *tc = tcase_create("sha256");
-    tcase_add_loop_test(tc, of_the_standard, 0, (int)(sizeof(examples) / sizeof(examples[0])));
-    tcase_add_test(tc, of_a_million);
+    tcase_add_loop_test(tc, fips_examples, 0, (int)(sizeof(examples) / sizeof(examples[0])));
+    tcase_add_test(tc, million_bytes);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

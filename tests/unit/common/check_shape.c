@@ -15,7 +15,7 @@ static struct mf_shape qwen_shape(void)
 }
 
 /* clang-format off */
-/* Accepted spellings, and the canonical one that each is printed as. */
+/* Accepted spellings and their canonical form. */
 static const struct {
     const char *column, *text, *canonical;
 } spellings[] = {
@@ -72,10 +72,10 @@ static const struct {
     {"doweight_stage1", "0",                         "0"},
 };
 
-/* Texts that name nothing: the column keeps its value and the reason says what it takes. */
+/* Invalid values: the column keeps its value, and the reason lists the valid ones. */
 static const struct {
     const char *column, *text, *why;
-} refusals[] = {
+} errors[] = {
     {"token",           "",                      "from 1 to"},
     {"token",           "0",                     "from 1 to"},
     {"token",           "-4",                    "from 1 to"},
@@ -83,10 +83,10 @@ static const struct {
     {"token",           " 4",                    "from 1 to"},
     {"token",           "4.0",                   "from 1 to"},
     {"token",           "0x10",                  "from 1 to"},
-    {"token",           "16777216",              "16777215"},   /* needs a 25th bit of sorted_token_ids */
+    {"token",           "16777216",              "16777215"},   /* sorted_token_ids has 24 bits */
     {"token",           "99999999999999999999",  "from 1 to"},
     {"model_dim",       "262145",                "262144"},
-    {"inter_dim",       "4294967297",            "262144"},     /* 1 when cut to 32 bits */
+    {"inter_dim",       "4294967297",            "262144"},     /* 1 if truncated to 32 bits */
     {"expert",          "65536",                 "65535"},
     {"topk",            "128",                   "127"},
     {"act_type",        "ActivationType.silu",   "ActivationType.Silu"},
@@ -131,7 +131,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(spelling_is_made_canonical)
+START_TEST(canonical_spelling)
 {
     struct mf_shape shape = qwen_shape();
     const char *why = NULL;
@@ -142,17 +142,17 @@ START_TEST(spelling_is_made_canonical)
 }
 END_TEST
 
-START_TEST(rubbish_is_refused)
+START_TEST(rejects_invalid_values)
 {
     struct mf_shape shape = qwen_shape(), before = shape;
     const char *why = "";
-    ck_assert_int_eq(mf_shape_set(&shape, refusals[_i].column, refusals[_i].text, &why), -EINVAL);
-    ck_assert_msg(strstr(why, refusals[_i].why), "'%s' does not say '%s'", why, refusals[_i].why);
+    ck_assert_int_eq(mf_shape_set(&shape, errors[_i].column, errors[_i].text, &why), -EINVAL);
+    ck_assert_msg(strstr(why, errors[_i].why), "'%s' does not contain '%s'", why, errors[_i].why);
     ck_assert(mf_shape_equal(&shape, &before));
 }
 END_TEST
 
-START_TEST(unknown_column_is_told_apart)
+START_TEST(unknown_column)
 {
     struct mf_shape shape = qwen_shape();
     const char *why;
@@ -162,7 +162,7 @@ START_TEST(unknown_column_is_told_apart)
 }
 END_TEST
 
-START_TEST(columns_are_those_of_the_untuned_file)
+START_TEST(columns_match_untuned_file)
 {
     char joined[MF_SHAPE_TEXT_MAX] = "";
     for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
@@ -186,7 +186,7 @@ START_TEST(row_round_trips)
 }
 END_TEST
 
-/* The longest value of each column at once. */
+/* The longest value of every column. */
 START_TEST(widest_row_fits)
 {
     static const char *const widest[MF_SHAPE_N_COLUMNS] = {"16777215",
@@ -218,16 +218,16 @@ static const char *const bad_rows[] = {
     "",
     ",,,,,,,,,,,",
     "4,2048,96,128,8",
-    /* a thirteenth value, and an empty one */
+    /* a thirteenth value; an empty thirteenth value */
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,1",
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,",
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,",
-    /* more experts for a token than there are */
+    /* topk larger than the number of experts */
     "4,2048,96,8,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
 };
 
-START_TEST(bad_row_is_refused)
+START_TEST(rejects_invalid_row)
 {
     struct mf_shape shape = {.token = 77};
     ck_assert_int_eq(mf_shape_parse(bad_rows[_i], &shape), -EINVAL);
@@ -235,7 +235,7 @@ START_TEST(bad_row_is_refused)
 }
 END_TEST
 
-START_TEST(endless_row_is_refused)
+START_TEST(rejects_very_long_row)
 {
     char text[4096];
     struct mf_shape shape;
@@ -259,7 +259,7 @@ static const struct {
     {offsetof(struct mf_shape, expert), 7, "topk"},
 };
 
-/* A shape made by a program and not by mf_shape_set. */
+/* A shape that was not made by mf_shape_set. */
 START_TEST(check_names_the_column)
 {
     struct mf_shape shape = qwen_shape();
@@ -272,8 +272,8 @@ START_TEST(check_names_the_column)
 }
 END_TEST
 
-/* A token goes to topk of all ranks' experts, more than one rank may have. */
-START_TEST(share_of_the_experts)
+/* A token selects topk of all ranks' experts, possibly more than one rank has. */
+START_TEST(expert_parallelism)
 {
     struct mf_shape shape = qwen_shape();
     const char *column, *why;
@@ -281,10 +281,10 @@ START_TEST(share_of_the_experts)
     ck_assert_int_eq(mf_shape_check(&shape, &column, &why), -EINVAL);
     ck_assert_int_eq(mf_shape_set(&shape, "form", "ep:4/8", &why), 0);
     ck_assert_int_eq(mf_shape_check(&shape, &column, &why), 0);
-    ck_assert_int_eq(mf_shape_experts(&shape), 8);
+    ck_assert_int_eq(mf_shape_global_experts(&shape), 8);
     for (int32_t id = -2; id < 10; id++)
-        ck_assert_int_eq(mf_shape_local(&shape, id), id >= 4 && id < 8 ? id - 4 : -1);
-    ck_assert_int_eq(mf_shape_local(&shape, INT32_MIN), -1);
+        ck_assert_int_eq(mf_shape_local_expert(&shape, id), id >= 4 && id < 8 ? id - 4 : -1);
+    ck_assert_int_eq(mf_shape_local_expert(&shape, INT32_MIN), -1);
     ck_assert_int_eq(mf_shape_set(&shape, "form", "ep:0/7", &why), 0);
     ck_assert_int_eq(mf_shape_check(&shape, &column, &why), -EINVAL);
     ck_assert_str_eq(column, "topk");
@@ -295,8 +295,8 @@ START_TEST(share_of_the_experts)
 }
 END_TEST
 
-/* Each column but token makes another layer model; compare is a total order on both. */
-START_TEST(every_column_counts)
+/* Every column except token changes the layer model. mf_shape_compare is a total order. */
+START_TEST(every_column_is_compared)
 {
     static const char *const other[MF_SHAPE_N_COLUMNS] = {"5",
                                                           "2049",
@@ -319,7 +319,7 @@ START_TEST(every_column_counts)
     ck_assert_int_ne(mf_shape_compare(&a, &b), 0);
     ck_assert_int_eq(mf_shape_compare(&a, &b), -mf_shape_compare(&b, &a));
 
-    /* the layer model goes before the token */
+    /* the layer model is compared before the token count */
     struct mf_shape c = a;
     c.token = a.token + 100;
     if (_i > 0)
@@ -329,7 +329,7 @@ START_TEST(every_column_counts)
 }
 END_TEST
 
-START_TEST(bucket_is_the_one_production_asks_for)
+START_TEST(production_bucket)
 {
     ck_assert_int_eq(mf_token_bucket(buckets[_i].token), buckets[_i].bucket);
 }
@@ -343,12 +343,13 @@ START_TEST(every_dtype_has_bits)
 }
 END_TEST
 
-/* The form is a thirteenth value, is in the key, and only where its activation has such a thing. */
+/* The form is a thirteenth value and part of the key. Each item is valid for some activation functions only.
+ */
 START_TEST(form_is_part_of_the_shape)
 {
     static const struct {
         const char *act, *form;
-        bool right;
+        bool valid;
     } rows[] = {
         {"Silu", "limit:10", true},
         {"Swiglu", "limit:7+alpha:1.5", true},
@@ -369,7 +370,7 @@ START_TEST(form_is_part_of_the_shape)
         {"Silu", "b1+", false},
         {"Silu", "limit:", false},
         {"Silu", "gate_up:tiled", true},
-        {"Silu", "ep:0/256", true}, /* of 128 that are here */
+        {"Silu", "ep:0/256", true}, /* the shape has 128 local experts */
         {"Silu", "ep:128/256", true},
         {"Silu", "ep:129/256", false},
         {"Silu", "ep:0/128", false},
@@ -383,8 +384,8 @@ START_TEST(form_is_part_of_the_shape)
                        "4,2048,96,128,8,ActivationType.%s,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
                        "QuantType.No,1,0%s%s",
                        rows[i].act, *rows[i].form ? "," : "", rows[i].form);
-        ck_assert_msg((mf_shape_parse(text, &s) == 0) == rows[i].right, "%s", text);
-        if (!rows[i].right)
+        ck_assert_msg((mf_shape_parse(text, &s) == 0) == rows[i].valid, "%s", text);
+        if (!rows[i].valid)
             continue;
         mf_shape_print(&s, back);
         ck_assert_str_eq(back, text);
@@ -403,19 +404,19 @@ int main(void)
 {
     Suite *suite = suite_create("shape");
     TCase *tc = tcase_create("shape");
-    tcase_add_loop_test(tc, spelling_is_made_canonical, 0, MF_ARRAY_LEN(spellings));
-    tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refusals));
-    tcase_add_test(tc, unknown_column_is_told_apart);
-    tcase_add_test(tc, columns_are_those_of_the_untuned_file);
+    tcase_add_loop_test(tc, canonical_spelling, 0, MF_ARRAY_LEN(spellings));
+    tcase_add_loop_test(tc, rejects_invalid_values, 0, MF_ARRAY_LEN(errors));
+    tcase_add_test(tc, unknown_column);
+    tcase_add_test(tc, columns_match_untuned_file);
     tcase_add_test(tc, row_round_trips);
     tcase_add_test(tc, widest_row_fits);
-    tcase_add_loop_test(tc, bad_row_is_refused, 0, MF_ARRAY_LEN(bad_rows));
-    tcase_add_test(tc, endless_row_is_refused);
+    tcase_add_loop_test(tc, rejects_invalid_row, 0, MF_ARRAY_LEN(bad_rows));
+    tcase_add_test(tc, rejects_very_long_row);
     tcase_add_loop_test(tc, check_names_the_column, 0, MF_ARRAY_LEN(bad_fields));
-    tcase_add_loop_test(tc, every_column_counts, 0, MF_SHAPE_N_COLUMNS);
-    tcase_add_loop_test(tc, bucket_is_the_one_production_asks_for, 0, MF_ARRAY_LEN(buckets));
+    tcase_add_loop_test(tc, every_column_is_compared, 0, MF_SHAPE_N_COLUMNS);
+    tcase_add_loop_test(tc, production_bucket, 0, MF_ARRAY_LEN(buckets));
     tcase_add_loop_test(tc, every_dtype_has_bits, 0, MF_DTYPE_N_);
-    tcase_add_test(tc, share_of_the_experts);
+    tcase_add_test(tc, expert_parallelism);
     tcase_add_test(tc, form_is_part_of_the_shape);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -8,7 +8,7 @@
 #include "common/base/cleanup.h"
 #include "support/mf_check.h"
 
-#define MANY 64
+#define N_MAX 64
 
 /* clang-format off */
 static const struct {
@@ -25,19 +25,21 @@ static const struct {
     {8, {-8, -7, -6, -5, 5, 6, 7, 8}, 0, 6.5},
 };
 
-/* p by hand: sign patterns whose smaller rank sum is at most the observed one, of 2^n.
- *   n = 5 all of one sign: {} only, 2 * 1/32.  n = 6: 2 * 1/64.
+/* p computed by hand: number of sign patterns, of 2^n, whose smaller rank sum is at most the observed one.
+ *   n = 5, all of one sign: {} only, 2 * 1/32.  n = 6: 2 * 1/64.
  *   1 -2 3 4 5: W- = 2: {} {1} {2}: 2 * 3/32.  1 2 -3 4 5: W- = 3: {} {1} {2} {3} {1,2}: 2 * 5/32.
- *   ties: |d| = 1 1 2 2 3 has the ranks 1.5 1.5 3.5 3.5 5; with one negative 1: {} and two of one 1.5: 2 * 3/32.
- *   five equal: rank 3 each; two negative: W- = 6, patterns of at most two: 1 + 5 + 10 = 16: 2 * 16/32 = 1. */
+ *   Ties: |d| = 1 1 2 2 3 has the ranks 1.5 1.5 3.5 3.5 5. With one negative 1: {} and each 1.5 alone:
+ *   2 * 3/32.
+ *   Five equal values have rank 3 each. Two negative: W- = 6, patterns of at most two: 1 + 5 + 10 = 16:
+ *   2 * 16/32 = 1. */
 static const struct {
     size_t n;
     double difference[12];
     double p;
 } exact[] = {
     {0,  {0},                                   1.0},
-    {4,  {1, 2, 3, 4},                          1.0},           /* fewer than five say nothing */
-    {6,  {0, 1, 2, 3, 4, 0},                    1.0},           /* zeros are no pairs */
+    {4,  {1, 2, 3, 4},                          1.0},           /* fewer than five pairs */
+    {6,  {0, 1, 2, 3, 4, 0},                    1.0},           /* zeros are dropped */
     {5,  {1, 2, 3, 4, 5},                       2.0 / 32},
     {5,  {-1, -2, -3, -4, -5},                  2.0 / 32},
     {7,  {0, 1, 2, -0.0, 3, 4, 5},              2.0 / 32},
@@ -52,13 +54,13 @@ static const struct {
     {10, {-1, -2, -3, 4, 5, 6, 7, 8, 9, 10},    28.0 / 1024},   /* sets of sum up to 6: 14 */
 };
 
-/* Order statistics of 1 … n at the confidence: from tables of the sign test's interval of a median. */
+/* Order statistics of 1 … n, from published tables of the sign test's confidence interval of the median. */
 static const struct {
     size_t n;
     double confidence, low, mid, high;
 } intervals[] = {
     {1,   0.95, 1,  1,    1},
-    {5,   0.95, 1,  3,    5},       /* even the range holds only 93.75% */
+    {5,   0.95, 1,  3,    5},       /* the whole range covers only 93.75% */
     {6,   0.95, 1,  3.5,  6},
     {8,   0.95, 1,  4.5,  8},
     {9,   0.95, 2,  5,    8},
@@ -83,20 +85,21 @@ START_TEST(median_and_mad)
 }
 END_TEST
 
-/* An outlier counts as 1.5 scales, a value within them as itself; two values that are far apart are where the lower one is. */
+/* An outlier counts as median + 1.5 scales, a value within that range as itself. The result for two distant
+ * values is near the lower one. */
 START_TEST(clipped_mean)
 {
     double alone[] = {9}, apart[] = {50, 10}, near[] = {10.5, 10}, five[] = {1e9, 11, 10, 9, -1e9};
-    double quiet[] = {7, 5, 6};
+    double zero_scale[] = {7, 5, 6};
     ck_assert_double_eq_tol(mf_clipped_mean(alone, 1, 1), 9, 1e-12);
     ck_assert_double_eq_tol(mf_clipped_mean(apart, 2, 1), 10.75, 1e-12);
     ck_assert_double_eq_tol(mf_clipped_mean(near, 2, 1), 10.25, 1e-12);
     ck_assert_double_eq_tol(mf_clipped_mean(five, 5, 2), 10, 1e-12);
-    ck_assert_double_eq_tol(mf_clipped_mean(quiet, 3, 0), 6, 1e-12);
+    ck_assert_double_eq_tol(mf_clipped_mean(zero_scale, 3, 0), 6, 1e-12);
 }
 END_TEST
 
-/* A drift of one a step is no noise beside alternating values that are 10 apart, and one spike in twenty is none either. */
+/* Slow drift and one spike among twenty values have little effect on the estimate. */
 START_TEST(noise_scale)
 {
     double alone[] = {3}, drift[20], spike[20];
@@ -117,7 +120,7 @@ START_TEST(median_of_extremes_does_not_overflow)
 }
 END_TEST
 
-START_TEST(wilcoxon_equals_hand_count)
+START_TEST(wilcoxon_matches_hand_computation)
 {
     double scratch[12];
     double p = mf_wilcoxon_p(exact[_i].difference, exact[_i].n, scratch);
@@ -136,8 +139,8 @@ static int doubled_rank(const double *d, size_t n, size_t i)
     return 2 * below + same + 1;
 }
 
-/* All 2^n sign patterns, one by one. */
-static double counted_p(const double *d, size_t n)
+/* Enumerates all 2^n sign patterns. */
+static double enumerated_p(const double *d, size_t n)
 {
     int ranks[16], total = 0, positive = 0;
     for (size_t i = 0; i < n; i++) {
@@ -155,8 +158,8 @@ static double counted_p(const double *d, size_t n)
     return fmin(1.0, 2.0 * hits / (double)(1u << n));
 }
 
-/* Small integers, so that ties are common. */
-START_TEST(wilcoxon_equals_enumeration)
+/* The differences are small integers, so that ties are frequent. */
+START_TEST(wilcoxon_matches_enumeration)
 {
     unsigned seed = (unsigned)time(NULL);
     printf("seed %u\n", seed);
@@ -167,14 +170,14 @@ START_TEST(wilcoxon_equals_enumeration)
             int magnitude = 1 + rand_r(&seed) % 9;
             d[i] = rand_r(&seed) % 3 ? magnitude : -magnitude;
         }
-        ck_assert_double_eq_tol(mf_wilcoxon_p(d, n, scratch), counted_p(d, n), 1e-12);
+        ck_assert_double_eq_tol(mf_wilcoxon_p(d, n, scratch), enumerated_p(d, n), 1e-12);
     }
 }
 END_TEST
 
-/* At twenty pairs the exact values: W = 52 is the largest with p <= 0.05 (tables of the signed-rank test), and
- * the normal approximation takes over at twenty-one without a jump. */
-START_TEST(wilcoxon_at_the_change_of_method)
+/* Up to twenty pairs the distribution is exact: W = 52 is the largest with p <= 0.05 (tables of the
+ * signed-rank test). From twenty-one pairs on, the normal approximation gives a consistent value. */
+START_TEST(wilcoxon_exact_and_approximate)
 {
     double d[21], scratch[21];
     for (int i = 0; i < 21; i++)
@@ -193,18 +196,18 @@ END_TEST
 
 START_TEST(wilcoxon_of_many_ties_is_a_probability)
 {
-    double d[MANY], scratch[MANY];
-    for (int i = 0; i < MANY; i++)
+    double d[N_MAX], scratch[N_MAX];
+    for (int i = 0; i < N_MAX; i++)
         d[i] = 1;
-    /* one tie of 64: W = 2080, variance 64 * 65 * 129 / 24 - (64^3 - 64) / 48 = 16900 */
-    ck_assert_double_eq_tol(mf_wilcoxon_p(d, MANY, scratch), erfc(1039.5 / 130 / sqrt(2)), 1e-18);
-    for (int i = 0; i < MANY; i++)
+    /* one tie of 64 values: W = 2080, variance 64 * 65 * 129 / 24 - (64^3 - 64) / 48 = 16900 */
+    ck_assert_double_eq_tol(mf_wilcoxon_p(d, N_MAX, scratch), erfc(1039.5 / 130 / sqrt(2)), 1e-18);
+    for (int i = 0; i < N_MAX; i++)
         d[i] = i % 2 ? 1 : -1;
-    ck_assert_double_eq(mf_wilcoxon_p(d, MANY, scratch), 1.0);
+    ck_assert_double_eq(mf_wilcoxon_p(d, N_MAX, scratch), 1.0);
 }
 END_TEST
 
-START_TEST(wilcoxon_leaves_its_input)
+START_TEST(wilcoxon_keeps_its_input)
 {
     const double d[] = {5, -4, 3, -2, 1, 0};
     double copy[6], scratch[6];
@@ -214,12 +217,12 @@ START_TEST(wilcoxon_leaves_its_input)
 }
 END_TEST
 
-START_TEST(interval_is_the_tables)
+START_TEST(interval_matches_published_tables)
 {
-    double d[MANY];
+    double d[N_MAX];
     size_t n = intervals[_i].n;
     for (size_t i = 0; i < n; i++)
-        d[i] = (double)((i * 7) % n + 1); /* n has no factor 7 */
+        d[i] = (double)((i * 7) % n + 1); /* a permutation: n is not a multiple of 7 */
     struct mf_interval interval = mf_median_interval(d, n, intervals[_i].confidence);
     ck_assert_double_eq(interval.low, intervals[_i].low);
     ck_assert_double_eq(interval.mid, intervals[_i].mid);
@@ -227,8 +230,8 @@ START_TEST(interval_is_the_tables)
 }
 END_TEST
 
-/* 2^-n is no double there any more. */
-START_TEST(interval_of_thousands)
+/* 2^-n underflows a double. */
+START_TEST(interval_of_10001_values)
 {
     enum { N = 10001 };
     static double d[N];
@@ -250,13 +253,13 @@ int main(void)
     tcase_add_test(tc, clipped_mean);
     tcase_add_test(tc, noise_scale);
     tcase_add_test(tc, median_of_extremes_does_not_overflow);
-    tcase_add_loop_test(tc, wilcoxon_equals_hand_count, 0, MF_ARRAY_LEN(exact));
-    tcase_add_test(tc, wilcoxon_equals_enumeration);
-    tcase_add_test(tc, wilcoxon_at_the_change_of_method);
+    tcase_add_loop_test(tc, wilcoxon_matches_hand_computation, 0, MF_ARRAY_LEN(exact));
+    tcase_add_test(tc, wilcoxon_matches_enumeration);
+    tcase_add_test(tc, wilcoxon_exact_and_approximate);
     tcase_add_test(tc, wilcoxon_of_many_ties_is_a_probability);
-    tcase_add_test(tc, wilcoxon_leaves_its_input);
-    tcase_add_loop_test(tc, interval_is_the_tables, 0, MF_ARRAY_LEN(intervals));
-    tcase_add_test(tc, interval_of_thousands);
+    tcase_add_test(tc, wilcoxon_keeps_its_input);
+    tcase_add_loop_test(tc, interval_matches_published_tables, 0, MF_ARRAY_LEN(intervals));
+    tcase_add_test(tc, interval_of_10001_values);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

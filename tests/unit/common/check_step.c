@@ -18,7 +18,7 @@ static struct mf_step full_step(void)
         .ksplit = 2,
         .n_needs = 3,
         .n_gives = 1,
-        .workspace_bytes = UINT64_C(9007199254740991), /* beyond what cJSON's own printing keeps */
+        .workspace_bytes = UINT64_C(9007199254740991), /* more digits than cJSON prints */
         .flops = 1.5e12,
         .bytes = 123456789012.0,
         .reorder_tolerance = 0.0009765625,
@@ -66,14 +66,14 @@ static void assert_equal(const struct mf_step *a, const struct mf_step *b)
     ck_assert_int_eq(a->aiter, b->aiter);
 }
 
-static cJSON *written(const struct mf_step *step)
+static cJSON *print_and_parse(const struct mf_step *step)
 {
     _cleanup_(mf_freep) char *text = mf_step_print(step);
     ck_assert_ptr_nonnull(text);
     return mf_json_parse(text, strlen(text), SIZE_MAX);
 }
 
-START_TEST(json_is_this_text)
+START_TEST(json_text)
 {
     struct mf_step step = full_step();
     _cleanup_(mf_freep) char *text = mf_step_print(&step);
@@ -85,7 +85,7 @@ START_TEST(round_trip)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *json = written(&step);
+    _cleanup_(cJSON_Deletep) cJSON *json = print_and_parse(&step);
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
     assert_equal(&step, &back);
 
@@ -96,24 +96,24 @@ START_TEST(round_trip)
 }
 END_TEST
 
-/* A step that covers nothing: no block, no tensor specs, no arithmetic. */
-START_TEST(emptiest_step_round_trips)
+/* A step that covers nothing: no block_m, no tensor specs, no flops. */
+START_TEST(empty_step_round_trips)
 {
     struct mf_step step = {.name = "z", .family = "move", .stage = MF_STAGE_MOVE}, back;
     const char *field = NULL;
-    _cleanup_(cJSON_Deletep) cJSON *json = written(&step);
+    _cleanup_(cJSON_Deletep) cJSON *json = print_and_parse(&step);
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
     assert_equal(&step, &back);
 }
 END_TEST
 
-/* Written where it is true, false where it is missing, and nothing but a truth value. */
-START_TEST(mark_of_aiter)
+/* The flag is written only if true and defaults to false. Only booleans are accepted. */
+START_TEST(aiter_flag)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
     step.aiter = true;
-    _cleanup_(cJSON_Deletep) cJSON *json = written(&step);
+    _cleanup_(cJSON_Deletep) cJSON *json = print_and_parse(&step);
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "aiter")));
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
     assert_equal(&step, &back);
@@ -123,14 +123,14 @@ START_TEST(mark_of_aiter)
 }
 END_TEST
 
-/* Written whole, and read as it is, which a runner of another hand may write with a fraction. */
-START_TEST(work_is_whole)
+/* Printing rounds flops and bytes to integers. Fractions from a foreign runner are accepted. */
+START_TEST(flops_and_bytes_are_rounded)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
     step.flops = 1e12 + 0.75;
     step.bytes = 1234567.25;
-    _cleanup_(cJSON_Deletep) cJSON *json = written(&step);
+    _cleanup_(cJSON_Deletep) cJSON *json = print_and_parse(&step);
     ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "flops")), 1e12 + 1);
     ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "bytes")), 1234567);
     ck_assert(cJSON_ReplaceItemInObjectCaseSensitive(json, "flops", cJSON_CreateNumber(0.5)));
@@ -139,13 +139,13 @@ START_TEST(work_is_whole)
 }
 END_TEST
 
-/* Written where it is known, 0 where it is missing, as in a step of a runner that does not say it. */
-START_TEST(what_fusing_saves)
+/* The field defaults to 0 and must not be negative. */
+START_TEST(saved_traffic)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
     step.saved = 65536;
-    _cleanup_(cJSON_Deletep) cJSON *json = written(&step);
+    _cleanup_(cJSON_Deletep) cJSON *json = print_and_parse(&step);
     ck_assert_double_eq(cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(json, "saved")), 65536);
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
     assert_equal(&step, &back);
@@ -173,12 +173,12 @@ END_TEST
 /* clang-format off */
 static const struct {
     const char *key, *value;
-} wrong[] = {
+} invalid[] = {
     {"name", "\"\""}, {"name", "\"a b\""}, {"name", "\"a/b\""}, {"name", "5"}, {"name", "null"},
     {"family", "\"\""}, {"family", "\"seventeen_letters\""}, {"family", "[]"},
     {"covers", "\"\""}, {"covers", "\"gemm1+gemm1\""}, {"covers", "\"gemm3\""}, {"covers", "[\"gemm1\"]"},
     {"stage", "\"stage3\""}, {"stage", "1"},
-    /* covers gather, gemm1 and act: that is stage1 */
+    /* the step covers gather, gemm1 and act, so its stage is stage1 */
     {"stage", "\"stage2\""}, {"stage", "\"one\""}, {"stage", "\"move\""},
     {"block_m", "-1"}, {"block_m", "2147483648"}, {"block_m", "1.5"}, {"block_m", "\"64\""},
     {"ksplit", "-1"}, {"ksplit", "true"},
@@ -186,7 +186,7 @@ static const struct {
     {"needs", "{}"},
     {"gives", "[\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\","
               "\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\",\"x/bf16/none/token\","
-              "\"x/bf16/none/token\"]"},      /* one more than eight */
+              "\"x/bf16/none/token\"]"},      /* nine tensor specs; the limit is eight */
     {"workspace", "-1"}, {"workspace", "1e300"}, {"workspace", "0.5"},
     {"flops", "-1"}, {"flops", "1e999"}, {"flops", "\"1\""},
     {"bytes", "-0.001"}, {"bytes", "null"},
@@ -194,20 +194,20 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(wrong_field_is_named)
+START_TEST(invalid_field_is_named)
 {
     struct mf_step back;
     const char *field = NULL;
     _cleanup_(cJSON_Deletep) cJSON *json = full_json();
-    cJSON *value = cJSON_Parse(wrong[_i].value);
+    cJSON *value = cJSON_Parse(invalid[_i].value);
     ck_assert_ptr_nonnull(value);
-    ck_assert(cJSON_ReplaceItemInObjectCaseSensitive(json, wrong[_i].key, value));
+    ck_assert(cJSON_ReplaceItemInObjectCaseSensitive(json, invalid[_i].key, value));
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), -EINVAL);
-    ck_assert_pstr_eq(field, wrong[_i].key);
+    ck_assert_pstr_eq(field, invalid[_i].key);
 }
 END_TEST
 
-START_TEST(longest_name_fits_and_no_longer)
+START_TEST(name_length_limit)
 {
     char name[MF_STEP_NAME_MAX + 1];
     memset(name, 'n', sizeof(name));
@@ -234,7 +234,7 @@ static const struct {
     {"quant1+gather+gemm1+act+quant2+gemm2+weight+combine", MF_STAGE_ONE},
 };
 
-/* Each stage by its ops, and an object that is none. */
+/* Every set of ops is valid with exactly one stage. */
 START_TEST(stage_follows_from_covers)
 {
     for (int stage = 0; stage < MF_STAGE_N_; stage++) {
@@ -242,14 +242,14 @@ START_TEST(stage_follows_from_covers)
         const char *field = NULL;
         step.stage = (enum mf_stage)stage;
         ck_assert_int_eq(mf_ops_parse(stages[_i].covers, &step.covers), 0);
-        _cleanup_(cJSON_Deletep) cJSON *json = written(&step);
+        _cleanup_(cJSON_Deletep) cJSON *json = print_and_parse(&step);
         ck_assert_int_eq(mf_step_from_json(json, &back, &field),
                          step.stage == stages[_i].stage ? 0 : -EINVAL);
     }
 }
 END_TEST
 
-START_TEST(no_object_is_no_step)
+START_TEST(rejects_non_steps)
 {
     static const char *const texts[] = {"[]", "5", "\"name\"", "null", "{}"};
     for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++) {
@@ -266,17 +266,17 @@ int main(void)
 {
     Suite *suite = suite_create("step");
     TCase *tc = tcase_create("step");
-    tcase_add_test(tc, json_is_this_text);
+    tcase_add_test(tc, json_text);
     tcase_add_test(tc, round_trip);
-    tcase_add_test(tc, emptiest_step_round_trips);
-    tcase_add_test(tc, mark_of_aiter);
-    tcase_add_test(tc, work_is_whole);
-    tcase_add_test(tc, what_fusing_saves);
+    tcase_add_test(tc, empty_step_round_trips);
+    tcase_add_test(tc, aiter_flag);
+    tcase_add_test(tc, flops_and_bytes_are_rounded);
+    tcase_add_test(tc, saved_traffic);
     tcase_add_loop_test(tc, missing_field_is_named, 0, MF_ARRAY_LEN(keys));
-    tcase_add_loop_test(tc, wrong_field_is_named, 0, MF_ARRAY_LEN(wrong));
-    tcase_add_test(tc, longest_name_fits_and_no_longer);
+    tcase_add_loop_test(tc, invalid_field_is_named, 0, MF_ARRAY_LEN(invalid));
+    tcase_add_test(tc, name_length_limit);
     tcase_add_loop_test(tc, stage_follows_from_covers, 0, MF_ARRAY_LEN(stages));
-    tcase_add_test(tc, no_object_is_no_step);
+    tcase_add_test(tc, rejects_non_steps);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -13,10 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The linker sends allocations here: the n-th from now fails when fail_at is n, 0 never. */
+/* The linker redirects allocations to the wrappers. Allocation number fail_at, counted from now, fails; 0:
+ * none fails. */
 static long fail_at;
 
-static bool is_to_fail(void)
+static bool should_fail(void)
 {
     return fail_at > 0 && --fail_at == 0;
 }
@@ -32,22 +33,22 @@ void *__wrap_reallocarray(void *memory, size_t n, size_t size);
 
 void *__wrap_malloc(size_t size)
 {
-    return is_to_fail() ? NULL : __real_malloc(size);
+    return should_fail() ? NULL : __real_malloc(size);
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-    return is_to_fail() ? NULL : __real_calloc(n, size);
+    return should_fail() ? NULL : __real_calloc(n, size);
 }
 
 void *__wrap_realloc(void *memory, size_t size)
 {
-    return is_to_fail() ? NULL : __real_realloc(memory, size);
+    return should_fail() ? NULL : __real_realloc(memory, size);
 }
 
 void *__wrap_reallocarray(void *memory, size_t n, size_t size)
 {
-    return is_to_fail() ? NULL : __real_reallocarray(memory, n, size);
+    return should_fail() ? NULL : __real_reallocarray(memory, n, size);
 }
 
 static struct mf_table_row example_row(int64_t token, const char *gfx, int cu_num)
@@ -81,7 +82,7 @@ START_TEST(test_key)
 }
 END_TEST
 
-/* Every one of the fourteen values makes another key; results do not. */
+/* Each of the fourteen key values is part of the key; results are not. */
 START_TEST(test_key_equal)
 {
     struct mf_table_row a = example_row(64, "gfx942", 304), others[14];
@@ -117,7 +118,7 @@ START_TEST(test_key_equal)
 }
 END_TEST
 
-/* Texts are copied: the caller's may go. */
+/* mf_table_add copies the strings of the row. */
 START_TEST(test_add_copies)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
@@ -139,7 +140,7 @@ START_TEST(test_add_copies)
 }
 END_TEST
 
-enum spoil {
+enum defect {
     COMMA,
     NEWLINE,
     OWN_QUOTE,
@@ -150,14 +151,14 @@ enum spoil {
     NAN_US,
     INF_ERR,
     HUGE_BW,
-    N_SPOIL
+    N_DEFECTS
 };
 
-START_TEST(test_add_refuses)
+START_TEST(test_add_rejects)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
     struct mf_table_row row = example_row(1, "gfx942", 304);
-    switch ((enum spoil)_i) {
+    switch ((enum defect)_i) {
     case COMMA:
         row.kernel1 = "a,b";
         break;
@@ -188,7 +189,7 @@ START_TEST(test_add_refuses)
     case HUGE_BW:
         row.bw = 1e300;
         break;
-    case N_SPOIL:
+    case N_DEFECTS:
         break;
     }
     ck_assert_int_eq(mf_table_add(t, &row), -EINVAL);
@@ -196,7 +197,7 @@ START_TEST(test_add_refuses)
 }
 END_TEST
 
-/* The first row of a key is found among many, whatever the order of adding; tagged ones are passed over. */
+/* The first row of a key is found among many, in any order of adding. Rows with a tag are skipped. */
 START_TEST(test_find)
 {
     enum { N = 5000 };
@@ -259,7 +260,7 @@ START_TEST(test_find_shipped)
 }
 END_TEST
 
-/* AITER's set of tuned tables has no key twice: its rows with a tag are told apart by the tag. */
+/* AITER's tuned tables have no duplicate keys; its tagged rows differ in their tags. */
 START_TEST(test_shipped_set_is_clean)
 {
     const struct mf_table *tables[MF_ARRAY_LEN(shipped)];
@@ -276,7 +277,7 @@ START_TEST(test_shipped_set_is_clean)
     ck_assert_int_eq(mf_table_clashes(tables, n, &clashes, &n_clashes), 0);
     ck_assert_uint_eq(n_clashes, 0);
     ck_assert_ptr_null(clashes);
-    /* With one table twice in the set, each row of it clashes with its like in the first. */
+    /* A table that occurs twice in the set clashes with itself, row by row. */
     const struct mf_table *twice[] = {tables[0], tables[1], tables[0]};
     ck_assert_int_eq(mf_table_clashes(twice, 3, &clashes, &n_clashes), 0);
     ck_assert_uint_eq(n_clashes, tables[0]->n_rows);
@@ -290,7 +291,7 @@ START_TEST(test_shipped_set_is_clean)
 }
 END_TEST
 
-/* Within a table and across tables, each repetition against the first. */
+/* Duplicates within a table and across tables are reported against the first row of the key. */
 START_TEST(test_clashes)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
@@ -315,13 +316,13 @@ START_TEST(test_clashes)
 }
 END_TEST
 
-static void hear_fix(void *data, int64_t line, enum mf_problem_code code, const char *what)
+static void ignore_fix(void *data, int64_t line, enum mf_problem_code code, const char *what)
 {
     (void)data, (void)line, (void)code, (void)what;
 }
 
-/* What is done with two tables where they lie. */
-static int use_tools(const char *text, struct mf_table *t)
+/* Merges, compares, checks and repairs two tables. */
+static int run_tools(const char *text, struct mf_table *t)
 {
     _cleanup_(mf_table_freep) struct mf_table *other = NULL;
     _cleanup_(mf_table_freep) struct mf_table *all = NULL;
@@ -329,22 +330,22 @@ static int use_tools(const char *text, struct mf_table *t)
     _cleanup_(mf_diff_release) struct mf_diff diff = MF_DIFF_INIT;
     char why[MF_REASON_MAX] = "";
     size_t n = 0;
-    /* without its last row, which cannot be read: a merge refuses those */
+    /* without the last row: mf_table_merge rejects unreadable rows */
     int r = mf_table_read("other.csv", text, strlen(text) - strlen("gfx942,304,dirty\n"), &other, why);
     if (r == 0)
         r = mf_table_new("all.csv", true, &all);
     if (r == 0)
-        r = mf_table_merge(all, other, &(struct mf_merge_options){.theirs = true}, &result, why);
+        r = mf_table_merge(all, other, &(struct mf_merge_options){.accept_foreign = true}, &result, why);
     if (r == 0)
         r = mf_table_diff(t, other, &diff, why);
     if (r == 0)
         r = mf_tables_check((struct mf_table *const[]){t, other}, 2,
                             &(struct mf_check_options){.err_ratio = 0.2});
-    return r < 0 ? r : mf_table_fix(other, hear_fix, NULL, &n);
+    return r < 0 ? r : mf_table_fix(other, ignore_fix, NULL, &n);
 }
 
-/* All that is done with tables, in one chain, and no assertion: those allocate too. */
-static int use_tables(const char *text, const struct mf_table_row *row)
+/* Calls every table function once. No assertions: they allocate too. */
+static int run_all(const char *text, const struct mf_table_row *row)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     _cleanup_(mf_table_freep) struct mf_table *fresh = NULL;
@@ -367,11 +368,11 @@ static int use_tables(const char *text, const struct mf_table_row *row)
     if (r == 0)
         r = mf_table_clashes(twice, 2, &clashes, &n);
     if (r == 0)
-        r = use_tools(text, t);
+        r = run_tools(text, t);
     return r == 0 && n != t->n_rows ? 1 : r;
 }
 
-/* Every allocation fails once: each time that is the answer, and nothing leaks (as ASan sees). */
+/* Makes each allocation fail once: the result is -ENOMEM, and nothing leaks (checked by ASan). */
 START_TEST(test_no_memory)
 {
     static const char text[] =
@@ -379,11 +380,11 @@ START_TEST(test_no_memory)
                       "QuantType.No,1,0,32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,1.0,2.0,a note\ngfx942,304,dirty\n";
     struct mf_table_row row = example_row(1, "gfx942", 304);
     row.own[MF_OWN_PROVENANCE] = "moefarm:race";
-    ck_assert_int_eq(use_tables(text, &row), 0);
+    ck_assert_int_eq(run_all(text, &row), 0);
     long n = 1;
     for (int r = -ENOMEM; r < 0; n++) {
         fail_at = n;
-        r = use_tables(text, &row);
+        r = run_all(text, &row);
         bool reached = fail_at == 0;
         fail_at = 0;
         ck_assert_int_eq(r, reached ? -ENOMEM : 0);
@@ -400,7 +401,7 @@ int main(void)
     tcase_add_test(tcase, test_key);
     tcase_add_test(tcase, test_key_equal);
     tcase_add_test(tcase, test_add_copies);
-    tcase_add_loop_test(tcase, test_add_refuses, 0, N_SPOIL);
+    tcase_add_loop_test(tcase, test_add_rejects, 0, N_DEFECTS);
     tcase_add_test(tcase, test_find);
     tcase_add_test(tcase, test_replace);
     tcase_add_test(tcase, test_no_kernel);

@@ -20,51 +20,62 @@
 
 static const struct {
     const char *before, *after;
-    const char *said; /* "what T old:new;", then a "column a b;" for each cell */
+    const char *expected; /* "what T old_line:new_line;", then "column old new;" per cell */
 } cases[] = {
     {NAMES "\n" ROW("1", "20.5"), NAMES "\n" ROW("1", "20.5"), ""},
-    {NAMES "\n" ROW("1", "20.5") ROW("2", "30.5"), NAMES "\n" ROW("2", "30.5") ROW("1", "20.5"), ""}, /* order is none */
+    /* another order */
+    {NAMES "\n" ROW("1", "20.5") ROW("2", "30.5"), NAMES "\n" ROW("2", "30.5") ROW("1", "20.5"), ""},
     {NAMES "\n" ROW("1", "20.5") ROW("2", "30.5"), NAMES "\n" ROW("4", "40.5") ROW("1", "19.5"),
      "changed 1 2:3;us 20.5 19.5;removed 2 3:0;added 4 0:2;"},
-    {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", SILU) ",64,1,10.5,k9,0.1%,10.5,k2,0.2%,20.5,0,1,2,1.0,1.0,\n",
+    {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", SILU)
+     ",64,1,10.5,k9,0.1%,10.5,k2,0.2%,20.5,0,1,2,1.0,1.0,\n",
      "changed 1 2:2;kernelName1 k1 k9;block_m 32 64;ksplit 0 1;xbf16 0 1;flat 0 2;err2 0.1% 0.2%;"},
-    /* Written otherwise only. */
-    {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", "Silu") ",32,0,10.5,k1,0.10%,10.5,k2,0.1%,20.50,0,0,0,1.0,1.0,\n",
+    /* Different spellings only. */
+    {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", "Silu")
+     ",32,0,10.5,k1,0.10%,10.5,k2,0.1%,20.50,0,0,0,1.0,1.0,\n",
      "respelled 1 2:2;act_type canonical another spelling;err1 0.1% 0.10%;us 20.5 20.50;"},
     {NAMES "\n" ONE("1", "20.5", "Null", "0"), NAMES "\n" ONE("1", "20.5", "", "0.0%"),
      "respelled 1 2:2;err2 0 0.0%;kernelName2 Null ;"},
-    /* What changed is told without what is only written otherwise. */
+    /* A changed row reports changed values only, not different spellings. */
     {NAMES "\n" ONE("1", "20.5", "Null", "0"), NAMES "\n" ONE("1", "21.5", "", "0.0%"),
      "changed 1 2:2;us 20.5 21.5;us1 20.5 21.5;"},
-    /* A header without gfx, and without columns that are 0 anyway, in another order. */
-    {"cu_num," SHAPE_COLUMNS ",us,block_m,kernelName1,kernelName2\n256,1,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,"
+    /* The old header lacks gfx and the columns whose value is 0, and has another order. */
+    {"cu_num," SHAPE_COLUMNS ",us,block_m,kernelName1,kernelName2\n256,1,7168,256,257,9," SILU
+     ",torch.bfloat16,torch.bfloat16,"
      "torch.bfloat16,QuantType.No,1,0,20.5,32,k1,k2\n",
      NAMES "\n" KEY("1", SILU) ",32,0,0.0,k1,0.0%,0.0,k2,0.0%,20.5,0,0,0,0.0,0.0,\n", ""},
-    /* Rows of one key go by their tags; one that is left goes with what is left. */
-    {NAMES "\n" ROW("1", "20.5") KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,9.5,0,0,0,1.0,1.0,fallback\n",
-     NAMES "\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,9.5,0,0,0,1.0,1.0,fallback\n" ROW("1", "20.5"), ""},
-    {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,fallback\n",
+    /* Rows with equal keys are matched by tag, and the remaining rows with each other. */
+    {NAMES "\n" ROW("1", "20.5") KEY("1", SILU)
+     ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,9.5,0,0,0,1.0,1.0,fallback\n",
+     NAMES "\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,9.5,0,0,0,1.0,1.0,fallback\n"
+     ROW("1", "20.5"), ""},
+    {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", SILU)
+     ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,fallback\n",
      "changed 1 2:2;_tag  fallback;"},
     {NAMES "\n" ROW("1", "20.5") ROW("1", "20.5"), NAMES "\n" ROW("1", "20.5"), "removed 1 3:0;"},
-    /* Columns of others are cells as any. */
-    {NAMES ",note\n" ROW("1", "20.5") , NAMES ",note,more\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,a,b\n",
+    /* Unknown columns are compared too. */
+    {NAMES ",note\n" ROW("1", "20.5") , NAMES ",note,more\n" KEY("1", SILU)
+     ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,a,b\n",
      "changed 1 2:2;note  a;more  b;"},
-    {NAMES ",model\n" ROW("1", "20.5"), NAMES ",model\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,MI355X\n",
+    {NAMES ",model\n" ROW("1", "20.5"), NAMES ",model\n" KEY("1", SILU)
+     ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,MI355X\n",
      "changed 1 2:2;model  MI355X;"},
-    /* Untuned tables: keys only. */
-    {SHAPE_COLUMNS "\n1,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
-     SHAPE_COLUMNS "\n2,7168,256,257,9," SILU ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
+    /* Untuned tables have keys only. */
+    {SHAPE_COLUMNS "\n1,7168,256,257,9," SILU
+     ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
+     SHAPE_COLUMNS "\n2,7168,256,257,9," SILU
+     ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
      "1,7168,256,257,9," SILU ",dtypes.bf16,torch.bfloat16,torch.bfloat16,QuantType.No,True,0\n",
      "added 2 0:2;"},
 };
 /* clang-format on */
 
-static int say_cell(void *data, const char *column, const char *before, const char *after)
+static int print_cell(void *data, const char *column, const char *before, const char *after)
 {
     return mf_buf_addf(data, "%s %s %s;", column, before, after);
 }
 
-static void say_item(const struct mf_diff *d, const struct mf_diff_item *item, struct mf_buf *out)
+static void print_item(const struct mf_diff *d, const struct mf_diff_item *item, struct mf_buf *out)
 {
     const struct mf_table_row *a = item->before, *b = item->after;
     ck_assert_int_eq(mf_buf_addf(out, "%s %" PRId64 " %" PRId64 ":%" PRId64 ";",
@@ -72,7 +83,7 @@ static void say_item(const struct mf_diff *d, const struct mf_diff_item *item, s
                                  b ? b->line : 0),
                      0);
     if (a && b)
-        ck_assert_int_eq(mf_diff_cells(d, item, say_cell, out), 0);
+        ck_assert_int_eq(mf_diff_cells(d, item, print_cell, out), 0);
 }
 
 START_TEST(test_case)
@@ -80,22 +91,21 @@ START_TEST(test_case)
     _cleanup_(mf_table_freep) struct mf_table *before = read_text("old.csv", cases[_i].before);
     _cleanup_(mf_table_freep) struct mf_table *after = read_text("new.csv", cases[_i].after);
     _cleanup_(mf_diff_release) struct mf_diff d = MF_DIFF_INIT;
-    _cleanup_(mf_buf_release) struct mf_buf said;
+    _cleanup_(mf_buf_release) struct mf_buf actual;
     char why[MF_REASON_MAX];
-    mf_buf_init(&said, 4096);
-    ck_assert_int_eq(mf_buf_adds(&said, ""), 0);
+    mf_buf_init(&actual, 4096);
+    ck_assert_int_eq(mf_buf_adds(&actual, ""), 0);
     ck_assert_int_eq(mf_table_diff(before, after, &d, why), 0);
     for (size_t i = 0; i < d.n_items; i++)
-        say_item(&d, &d.items[i], &said);
-    ck_assert_str_eq(said.data, cases[_i].said);
+        print_item(&d, &d.items[i], &actual);
+    ck_assert_str_eq(actual.data, cases[_i].expected);
     ck_assert_uint_eq(d.n[MF_DIFFERENCE_SAME] + d.n[MF_DIFFERENCE_RESPELLED] + d.n[MF_DIFFERENCE_CHANGED] +
                           d.n[MF_DIFFERENCE_REMOVED],
                       before->n_rows);
 }
 END_TEST
 
-/* Each of AITER's tables against itself as moefarm writes it: no value differs, and only cells are respelled that moefarm
- * writes canonically. */
+/* Each of AITER's tables against itself as written by moefarm: the writer keeps all values and spellings. */
 START_TEST(test_shipped)
 {
     _cleanup_(mf_table_freep) struct mf_table *before = shipped_read(shipped[_i].file);
@@ -113,7 +123,7 @@ START_TEST(test_shipped)
     ck_assert_int_eq(mf_table_diff(before, after, &d, why), 0);
     ck_assert_uint_eq(d.n[MF_DIFFERENCE_SAME], before->n_rows);
     ck_assert_uint_eq(d.n_items, 0);
-    /* and against itself without its first row, which is the only difference */
+    /* without the first row, that row is the only difference */
     if (before->n_rows == 0)
         return;
     char *first = strchr(text.data, '\n') + 1, *second = strchr(first, '\n') + 1;

@@ -20,12 +20,12 @@
 
 static char folder[64], path[128];
 
-/* The linker sends the calls that save a table here. The n-th from now fails with fail_errno when fail_at is n,
- * 0 never; a write takes at most max_write bytes. */
+/* The linker redirects the system calls that write a table to the wrappers. Call number fail_at, counted from
+ * now, fails with fail_errno; 0: none fails. A write writes at most max_write bytes. */
 static int fail_at, fail_errno;
 static size_t max_write = SIZE_MAX;
 
-static bool is_to_fail(void)
+static bool should_fail(void)
 {
     if (fail_at == 0 || --fail_at > 0)
         return false;
@@ -42,17 +42,17 @@ int __wrap_rename(const char *from, const char *to);
 
 ssize_t __wrap_write(int fd, const void *data, size_t len)
 {
-    return is_to_fail() ? -1 : __real_write(fd, data, MF_MIN(len, max_write));
+    return should_fail() ? -1 : __real_write(fd, data, MF_MIN(len, max_write));
 }
 
 int __wrap_fsync(int fd)
 {
-    return is_to_fail() ? -1 : __real_fsync(fd);
+    return should_fail() ? -1 : __real_fsync(fd);
 }
 
 int __wrap_rename(const char *from, const char *to)
 {
-    return is_to_fail() ? -1 : __real_rename(from, to);
+    return should_fail() ? -1 : __real_rename(from, to);
 }
 
 static void setup(void)
@@ -72,8 +72,8 @@ static void teardown(void)
     ck_assert_int_eq(rmdir(folder), 0);
 }
 
-/* Of what writers do that are killed nothing asserts: what check is told goes into a file that it shares with its test's children, and half
- * of that is read as anything. */
+/* Makes a row of moefarm. No assertions: forked writers call it too. Children share libcheck's message file,
+ * and a killed child would leave an incomplete message in it. */
 static int fill_row(int64_t token, double us, struct mf_table_row *ret)
 {
     *ret = (struct mf_table_row){
@@ -85,7 +85,7 @@ static int fill_row(int64_t token, double us, struct mf_table_row *ret)
     ret->own[MF_OWN_PROVENANCE] = "moefarm:race";
     return r;
 }
-static struct mf_table_row our_row(int64_t token, double us)
+static struct mf_table_row moefarm_row(int64_t token, double us)
 {
     struct mf_table_row row;
     ck_assert_int_eq(fill_row(token, us, &row), 0);
@@ -121,7 +121,7 @@ static struct mf_table *read_back(void)
     return t;
 }
 
-static char *slurp(const char *file)
+static char *read_file(const char *file)
 {
     FILE *f = fopen(file, "re");
     ck_assert_ptr_nonnull(f);
@@ -132,7 +132,7 @@ static char *slurp(const char *file)
     return text;
 }
 
-static void put(const char *text)
+static void write_text(const char *text)
 {
     FILE *f = fopen(path, "we");
     ck_assert_ptr_nonnull(f);
@@ -140,7 +140,7 @@ static void put(const char *text)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-/* Files in the folder, the lock not counted. */
+/* Number of files in the folder, without the lock file. */
 static int count_files(void)
 {
     int n = 0;
@@ -169,8 +169,8 @@ START_TEST(test_create_and_extend)
 }
 END_TEST
 
-/* Nothing new: the file is not even touched. */
-START_TEST(test_untouched)
+/* A merge without new rows does not write the file. */
+START_TEST(test_unchanged)
 {
     char why[MF_REASON_MAX];
     struct stat before, after;
@@ -197,7 +197,7 @@ START_TEST(test_mode_is_kept)
 }
 END_TEST
 
-/* A link stays a link, and what it points to is replaced; the lock is the target's, whatever the name. */
+/* The link is kept and its target replaced. The lock file belongs to the target. */
 START_TEST(test_link)
 {
     char why[MF_REASON_MAX], target[160], lock[176];
@@ -216,7 +216,7 @@ START_TEST(test_link)
 }
 END_TEST
 
-/* A link to what is not there yet: that is made, under its own lock. */
+/* A dangling link: its target is created and locked. */
 START_TEST(test_dangling_link)
 {
     char why[MF_REASON_MAX], target[160];
@@ -232,26 +232,26 @@ START_TEST(test_dangling_link)
 }
 END_TEST
 
-/* What no table is kept in stays what it is, and nothing comes beside it. */
+/* A folder or a FIFO is rejected and stays unchanged, and no file is created next to it. */
 static const struct {
     bool folder;
     int r;
-    const char *says;
-} no_files[] = {
+    const char *reason_part;
+} not_regular[] = {
     {true, -EISDIR, "is a folder; name a file in it"},
     {false, -ENOTSUP, "is a device or a FIFO"},
 };
 
-START_TEST(test_no_file)
+START_TEST(test_not_regular_file)
 {
     char why[MF_REASON_MAX] = "", lock[160];
     struct stat before, after;
-    ck_assert_int_eq(no_files[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
+    ck_assert_int_eq(not_regular[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
     ck_assert_int_eq(stat(path, &before), 0);
-    ck_assert_int_eq(merge(1, 1, 10, 0, why), no_files[_i].r);
-    ck_assert_msg(strstr(why, no_files[_i].says) != NULL, "%s", why);
-    ck_assert_int_eq(mf_table_file_check(path, 0, why), no_files[_i].r);
-    ck_assert_int_eq(mf_table_file_is_one(path, why), no_files[_i].r);
+    ck_assert_int_eq(merge(1, 1, 10, 0, why), not_regular[_i].r);
+    ck_assert_msg(strstr(why, not_regular[_i].reason_part) != NULL, "%s", why);
+    ck_assert_int_eq(mf_table_file_check(path, 0, why), not_regular[_i].r);
+    ck_assert_int_eq(mf_table_file_check_path(path, why), not_regular[_i].r);
     ck_assert_int_eq(stat(path, &after), 0);
     ck_assert(before.st_mode == after.st_mode && before.st_ino == after.st_ino);
     snprintf(lock, sizeof(lock), "%s.lock", path);
@@ -260,7 +260,7 @@ START_TEST(test_no_file)
 }
 END_TEST
 
-/* A relative path, and one without a folder. */
+/* A path without a folder. */
 START_TEST(test_relative)
 {
     char why[MF_REASON_MAX];
@@ -278,11 +278,11 @@ START_TEST(test_relative)
 }
 END_TEST
 
-/* Files and paths that cannot be used: an error with a reason, and what is there stays. */
+/* Invalid files and paths: an error with a reason; the file is unchanged. */
 static const struct {
-    const char *text; /* NULL: the path is made unusable instead */
+    const char *text; /* NULL: the folder of the path does not exist */
     int r;
-    const char *says;
+    const char *reason_part;
 } unusable[] = {
     {"a,b\n", -EBADMSG, "no column 'token'"},
     {"", -EBADMSG, "empty"},
@@ -293,14 +293,14 @@ START_TEST(test_unusable)
 {
     char why[MF_REASON_MAX] = "";
     if (unusable[_i].text)
-        put(unusable[_i].text);
+        write_text(unusable[_i].text);
     else
         snprintf(path, sizeof(path), "%s/none/tuned_fmoe.csv", folder);
     ck_assert_int_eq(merge(1, 1, 10, -1, why), unusable[_i].r);
-    ck_assert_msg(strstr(why, unusable[_i].says) != NULL, "%s", why);
+    ck_assert_msg(strstr(why, unusable[_i].reason_part) != NULL, "%s", why);
     if (!unusable[_i].text)
         return;
-    char *text = slurp(path);
+    char *text = read_file(path);
     ck_assert_str_eq(text, unusable[_i].text);
     free(text);
 }
@@ -323,13 +323,13 @@ START_TEST(test_lock_timeout)
 }
 END_TEST
 
-/* A disk that fills up: the limit on a file's size cuts the write at every length, one after the other, up to
- * the first that suffices. Each time the old table is there as it was, and nothing else. */
+/* Full disk: the limit on the file size truncates the write at increasing lengths, up to the first that
+ * suffices. Each failed merge leaves the old table and no other file. */
 START_TEST(test_short_write)
 {
     char why[MF_REASON_MAX] = "";
     ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
-    char *before = slurp(path);
+    char *before = read_file(path);
     ck_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     struct rlimit limit, all;
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &all), 0);
@@ -343,7 +343,7 @@ START_TEST(test_short_write)
             break;
         ck_assert_int_eq(r, -EFBIG);
         ck_assert_msg(strstr(why, "write ") == why, "%s", why);
-        char *after = slurp(path);
+        char *after = read_file(path);
         ck_assert_str_eq(after, before);
         free(after);
         ck_assert_int_eq(count_files(), 1);
@@ -355,14 +355,14 @@ START_TEST(test_short_write)
 }
 END_TEST
 
-/* Every call that saves fails once, and a signal interrupts each of the writes. The old table stays until the
- * rename, after it the new one is there. */
+/* Each system call that writes the table fails once. Until the rename the old table stays; afterwards the new
+ * one is in place. */
 START_TEST(test_failing_calls)
 {
     static const int errors[] = {ENOSPC, EIO, EDQUOT};
     char why[MF_REASON_MAX] = "";
     ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
-    char *before = slurp(path);
+    char *before = read_file(path);
     int n = 1, r, in_place = 0;
     max_write = 500;
     fail_errno = errors[_i];
@@ -374,15 +374,15 @@ START_TEST(test_failing_calls)
             break;
         ck_assert_int_eq(r, -errors[_i]);
         ck_assert_int_eq(count_files(), 1);
-        char *after = slurp(path);
+        char *after = read_file(path);
         if (strcmp(after, before) != 0) {
-            ck_assert_ptr_nonnull(strstr(why, "in place, but sync its folder"));
+            ck_assert_ptr_nonnull(strstr(why, "in place, but cannot sync the folder"));
             in_place++;
-            put(before);
+            write_text(before);
         }
         free(after);
     }
-    /* Two writes and more, two syncs, a rename; only the last of them is behind the rename. */
+    /* At least two writes, two fsyncs and one rename. Only the fsync of the folder comes after the rename. */
     ck_assert_int_ge(n, 6);
     ck_assert_int_eq(in_place, 1);
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
@@ -391,8 +391,8 @@ START_TEST(test_failing_calls)
 }
 END_TEST
 
-/* A signal and short writes are no failures. */
-START_TEST(test_short_writes_go_on)
+/* Interrupted and short writes are continued. */
+START_TEST(test_short_writes_continue)
 {
     char why[MF_REASON_MAX];
     max_write = 3;
@@ -405,12 +405,12 @@ START_TEST(test_short_writes_go_on)
 }
 END_TEST
 
-/* What a killed writer left behind is no hindrance. */
+/* The temporary file of a killed writer does not disturb the next one. */
 START_TEST(test_leftover)
 {
-    char why[MF_REASON_MAX], left[160];
-    snprintf(left, sizeof(left), "%s/.tuned_fmoe.csv.next", folder);
-    int fd = open(left, O_WRONLY | O_CREAT | O_CLOEXEC, 0400);
+    char why[MF_REASON_MAX], leftover[160];
+    snprintf(leftover, sizeof(leftover), "%s/.tuned_fmoe.csv.next", folder);
+    int fd = open(leftover, O_WRONLY | O_CREAT | O_CLOEXEC, 0400);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(write(fd, "half a ta", 9), 9);
     close(fd);
@@ -432,8 +432,8 @@ static void write_rounds(int writer)
     _exit(0);
 }
 
-/* Several processes merge rows of their own at once; every row is there in the end, and whoever reads in
- * between finds a whole table that only grows. */
+/* Several processes merge their own rows concurrently. No row is lost, and a concurrent reader always finds a
+ * complete table that never shrinks. */
 START_TEST(test_concurrent)
 {
     pid_t pids[WRITERS];
@@ -461,7 +461,7 @@ START_TEST(test_concurrent)
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
     ck_assert_uint_eq(t->n_rows, WRITERS * ROUNDS);
     for (int64_t token = 1; token <= WRITERS * ROUNDS; token++) {
-        struct mf_table_row key = our_row(token, 0);
+        struct mf_table_row key = moefarm_row(token, 0);
         const struct mf_table_row *row = mf_table_find(t, &key.class, &key.shape);
         ck_assert_ptr_nonnull(row);
         ck_assert_double_eq(row->us, 10 + (double)((token - 1) / ROUNDS));
@@ -469,7 +469,8 @@ START_TEST(test_concurrent)
 }
 END_TEST
 
-/* Writers are killed at any moment; the table is whole each time, and holds all that was reported written. */
+/* Writers are killed at random times. The table is always complete and contains every row whose merge
+ * returned. */
 START_TEST(test_killed)
 {
     char why[MF_REASON_MAX];
@@ -487,7 +488,7 @@ START_TEST(test_killed)
         }
         ck_assert_int_gt(pid, 0);
         close(fds[1]);
-        /* Let it write some, then strike in the middle of whatever it does. */
+        /* wait for some rows, then kill the writer at a random point */
         char c;
         int64_t written = 0;
         for (int i = 1 + rand_r(&seed) % 4; i > 0; i--, written++)
@@ -502,7 +503,8 @@ START_TEST(test_killed)
         token += written;
         _cleanup_(mf_table_freep) struct mf_table *t = read_back();
         ck_assert_int_ge((int64_t)t->n_rows, token - 1);
-        ck_assert_int_le((int64_t)t->n_rows, token); /* one may be in place and not yet reported */
+        /* one row may be in place although its merge did not return */
+        ck_assert_int_le((int64_t)t->n_rows, token);
         token = (int64_t)t->n_rows + 1;
     }
 }
@@ -510,10 +512,11 @@ END_TEST
 
 static const struct {
     enum mf_fault place;
-    size_t n_rows; /* after the death, of one row and one being added */
+    size_t n_rows; /* after the writer died while it added a second row */
 } places[] = {{MF_FAULT_TABLE_WRITTEN, 1}, {MF_FAULT_TABLE_RENAMED, 2}};
 
-/* Around the rename: the old table or the new one, whole; and the next writer finds nothing in its way. */
+/* Killed right before and after the rename: the old or the new table is complete, and the next writer
+ * succeeds. */
 START_TEST(test_killed_at)
 {
     char why[MF_REASON_MAX];
@@ -532,32 +535,32 @@ START_TEST(test_killed_at)
 }
 END_TEST
 
-/* What the one who puts a file there has looked at. */
-static int may_put(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
+/* Allows the replacement only if the file has the expected contents; data NULL: only if there is no file. */
+static int may_replace(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
 {
     const char *expected = data;
     if (expected ? text && strlen(expected) == len && memcmp(text, expected, len) == 0 : !text)
         return 0;
-    mf_format(why, MF_REASON_MAX, "it is another");
+    mf_format(why, MF_REASON_MAX, "unexpected contents");
     return -EAGAIN;
 }
 
-START_TEST(put_replaces_what_was_looked_at)
+START_TEST(test_replace_checks_contents)
 {
     char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", two[] = "a,b\n3,4\n";
     struct mf_buf text;
     mf_buf_init(&text, 4096);
-    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, two, why), -EAGAIN);
+    ck_assert_int_eq(mf_table_file_replace(path, -1, one, strlen(one), may_replace, two, why), -EAGAIN);
     ck_assert_int_eq(mf_table_file_text(path, &text, why), -ENOENT);
-    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, NULL, why), 0);
-    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, two, why), -EAGAIN);
-    ck_assert_str_eq(why, "it is another");
+    ck_assert_int_eq(mf_table_file_replace(path, -1, one, strlen(one), may_replace, NULL, why), 0);
+    ck_assert_int_eq(mf_table_file_replace(path, -1, two, strlen(two), may_replace, two, why), -EAGAIN);
+    ck_assert_str_eq(why, "unexpected contents");
     fail_at = 1;
     fail_errno = ENOSPC;
-    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, one, why), -ENOSPC);
+    ck_assert_int_eq(mf_table_file_replace(path, -1, two, strlen(two), may_replace, one, why), -ENOSPC);
     ck_assert_int_eq(mf_table_file_text(path, &text, why), 0);
     ck_assert_str_eq(text.data, one);
-    ck_assert_int_eq(mf_table_file_put(path, -1, two, strlen(two), may_put, one, why), 0);
+    ck_assert_int_eq(mf_table_file_replace(path, -1, two, strlen(two), may_replace, one, why), 0);
     mf_buf_clear(&text);
     ck_assert_int_eq(mf_table_file_text(path, &text, why), 0);
     ck_assert_str_eq(text.data, two);
@@ -565,16 +568,17 @@ START_TEST(put_replaces_what_was_looked_at)
 }
 END_TEST
 
-/* Bytes for a FIFO go into it. The reader is there before, so that opening it does not wait. */
-START_TEST(put_into_a_fifo)
+/* Data for a FIFO is written to it. The test opens the reading end first, so that the writer does not block.
+ */
+START_TEST(test_replace_fifo)
 {
     char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", found[16] = "", lock[160];
     struct stat st;
     ck_assert_int_eq(mkfifo(path, 0600), 0);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, one, why), -EAGAIN);
-    ck_assert_int_eq(mf_table_file_put(path, -1, one, strlen(one), may_put, NULL, why), 0);
+    ck_assert_int_eq(mf_table_file_replace(path, -1, one, strlen(one), may_replace, one, why), -EAGAIN);
+    ck_assert_int_eq(mf_table_file_replace(path, -1, one, strlen(one), may_replace, NULL, why), 0);
     ck_assert_int_eq(read(fd, found, sizeof(found)), (ssize_t)strlen(one));
     ck_assert_str_eq(found, one);
     close(fd);
@@ -592,23 +596,23 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, test_create_and_extend);
-    tcase_add_test(tcase, test_untouched);
+    tcase_add_test(tcase, test_unchanged);
     tcase_add_test(tcase, test_mode_is_kept);
     tcase_add_test(tcase, test_link);
     tcase_add_test(tcase, test_dangling_link);
-    tcase_add_loop_test(tcase, test_no_file, 0, MF_ARRAY_LEN(no_files));
+    tcase_add_loop_test(tcase, test_not_regular_file, 0, MF_ARRAY_LEN(not_regular));
     tcase_add_test(tcase, test_relative);
     tcase_add_loop_test(tcase, test_unusable, 0, MF_ARRAY_LEN(unusable));
     tcase_add_test(tcase, test_lock_timeout);
     tcase_add_test(tcase, test_short_write);
     tcase_add_loop_test(tcase, test_failing_calls, 0, 3);
-    tcase_add_test(tcase, test_short_writes_go_on);
+    tcase_add_test(tcase, test_short_writes_continue);
     tcase_add_test(tcase, test_leftover);
     tcase_add_test(tcase, test_concurrent);
     tcase_add_test(tcase, test_killed);
     tcase_add_loop_test(tcase, test_killed_at, 0, MF_ARRAY_LEN(places));
-    tcase_add_test(tcase, put_replaces_what_was_looked_at);
-    tcase_add_test(tcase, put_into_a_fifo);
+    tcase_add_test(tcase, test_replace_checks_contents);
+    tcase_add_test(tcase, test_replace_fifo);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

@@ -12,22 +12,29 @@ static const struct {
     double us, tflops, bw;
 } rows[] = {
     /* T 2, H 4, I 5, E 7, k 3: 6 T k H I = 720 FLOP; T H 2 + 3 E H I 2 + T H 2 = 872 bytes; 1 ns */
-    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", 1e-3, 0.72, 872.0},
-    /* The same without a gate: w1 has half the rows. */
-    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0", 1e-3, 0.48, 592.0},
-    /* One byte for a weight of fp8, half for int4, but one for a 4-bit float. */
-    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+     1e-3, 0.72, 872.0},
+    /* without a gate: w1 has half the rows */
+    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0",
+     1e-3, 0.48, 592.0},
+    /* bytes per weight: 1 for fp8, 0.5 for int4, but 1 for fp4 */
+    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
+     "QuantType.per_Token,1,0",
      1e-3, 0.72, 444.0},
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.int4,QuantType.per_1x32,1,0",
      1e-3, 0.72, 242.0},
-    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
+    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,"
+     "QuantType.per_1x32,1,0",
      1e-3, 0.72, 444.0},
-    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0", 1e-3, 0.72, 444.0},
-    /* No time, no rates. */
+    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0",
+     1e-3, 0.72, 444.0},
+    /* without a valid time the rates are 0 */
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", 0, 0, 0},
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", -1, 0, 0},
-    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", INFINITY, 0, 0},
-    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NAN, 0, 0},
+    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+     INFINITY, 0, 0},
+    {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
+     NAN, 0, 0},
 };
 /* clang-format on */
 
@@ -42,8 +49,8 @@ START_TEST(test_rates)
 }
 END_TEST
 
-/* Tables whose every row holds what AITER's tuner computes at the revision followed here. In the others some
- * rows were written by hand or by older revisions with another formula. */
+/* Tables in which every row has the values that AITER's tuner computes at the supported revision. The other
+ * tables have rows that were edited by hand or computed by older formulas. */
 static const char *const computed[] = {
     "a8w8_blockscale_tuned_fmoe_glm5.csv",
     "a8w8_blockscale_tuned_fmoe_minimax-m2_5.csv",
@@ -63,7 +70,7 @@ static const char *const computed[] = {
     "qwen3next_80b_fp8_tuned_fmoe.csv",
 };
 
-/* Every shipped number of these tables is reproduced to its last digit. */
+/* All values of these tables are reproduced exactly. */
 START_TEST(test_shipped)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(computed[_i]);

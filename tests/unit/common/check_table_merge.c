@@ -27,7 +27,7 @@ static char *print(const struct mf_table *t)
     return text;
 }
 
-static struct mf_table_row our_row(int64_t token, double us)
+static struct mf_table_row moefarm_row(int64_t token, double us)
 {
     struct mf_table_row row = {.class = {"gfx942", 304},
                                .block_m = 16,
@@ -55,29 +55,40 @@ static struct mf_table *fresh_of(const struct mf_table_row *row)
     return t;
 }
 
-/* One new row of 10 us against one row of the table: its own columns and time, and what becomes of them. */
+/* A new row of 10 us is merged into a table with one row: us and own columns of that row, and the expected
+ * results. */
 /* clang-format off */
 static const struct verdict {
     const char *us, *model, *routing, *provenance;
     enum mf_merged what, what_with_replace;
-    const char *says;
+    const char *reason_part;
 } verdicts[] = {
-    {"20.0", "MI300X", "uniform",  "moefarm:race", MF_MERGED_REPLACED, MF_MERGED_REPLACED, "faster than the row"},
-    {"5.0",  "MI300X", "uniform",  "moefarm:race", MF_MERGED_KEPT,     MF_MERGED_KEPT,     "is faster: 5.0000"},
+    {"20.0", "MI300X", "uniform",  "moefarm:race", MF_MERGED_REPLACED, MF_MERGED_REPLACED,
+     "faster than the row"},
+    {"5.0",  "MI300X", "uniform",  "moefarm:race", MF_MERGED_KEPT,     MF_MERGED_KEPT,
+     "is faster: 5.0000"},
     {"10.0", "MI300X", "uniform",  "moefarm:race", MF_MERGED_KEPT,     MF_MERGED_KEPT,     "is as fast"},
-    /* A row of ours without a time is never the better one. */
+    /* A row of moefarm without a time is always replaced. */
     {"0.0",  "MI300X", "uniform",  "moefarm:race", MF_MERGED_REPLACED, MF_MERGED_REPLACED, "against 0.0000"},
-    /* Another model, routing or method: not comparable, whatever the number says. */
-    {"20.0", "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has model 'MI325X'"},
-    {"5.0",  "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has model 'MI325X'"},
-    {"20.0", "MI300X", "zipf:1.2", "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has routing 'zipf:1.2'"},
+    /* Another model, routing or method: not comparable, whatever the times. */
+    {"20.0", "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "has model 'MI325X'"},
+    {"5.0",  "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "has model 'MI325X'"},
+    {"20.0", "MI300X", "zipf:1.2", "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "has routing 'zipf:1.2'"},
     {"20.0", "MI300X", "",         "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has routing ''"},
-    {"20.0", "MI300X", "uniform",  "moefarm:sum",  MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "provenance 'moefarm:sum'"},
-    /* Not ours at all. */
-    {"20.0", "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
-    {"5.0",  "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
-    {"0.0",  "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
-    {"20.0", "MI300X", "uniform",  "moefarmer",    MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is not moefarm's"},
+    {"20.0", "MI300X", "uniform",  "moefarm:sum",  MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "provenance 'moefarm:sum'"},
+    /* Rows of other tools. */
+    {"20.0", "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "is not moefarm's"},
+    {"5.0",  "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "is not moefarm's"},
+    {"0.0",  "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "is not moefarm's"},
+    {"20.0", "MI300X", "uniform",  "moefarmer",    MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "is not moefarm's"},
 };
 /* clang-format on */
 
@@ -89,7 +100,7 @@ static void check_verdict(const struct verdict *v, bool replace)
              "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,%s,,,%s,,,,%s\n",
              v->us, v->model, v->routing, v->provenance);
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
-    struct mf_table_row row = our_row(1, 10);
+    struct mf_table_row row = moefarm_row(1, 10);
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
     _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
     const struct mf_merge_options options = {.replace = replace};
@@ -102,7 +113,7 @@ static void check_verdict(const struct verdict *v, bool replace)
     ck_assert_str_eq(result.items[0].key, KEY(1));
     ck_assert_double_eq(result.items[0].old_us, strtod(v->us, NULL));
     ck_assert_double_eq(result.items[0].new_us, 10);
-    ck_assert_msg(strstr(result.items[0].reason, v->says) != NULL, "%s", result.items[0].reason);
+    ck_assert_msg(strstr(result.items[0].reason, v->reason_part) != NULL, "%s", result.items[0].reason);
     ck_assert_uint_eq(t->n_rows, 1);
     ck_assert_str_eq(t->rows[0].kernel1, expected == MF_MERGED_REPLACED ? "new1" : "k1");
     ck_assert_double_eq(t->rows[0].us, expected == MF_MERGED_REPLACED ? 10 : strtod(v->us, NULL));
@@ -115,14 +126,14 @@ START_TEST(test_verdict)
 }
 END_TEST
 
-/* A row that won against the known one beside it, in 10 us: by whatever number the table's row has, of whatever pipeline, and what
- * a later row of a race is against it. */
+/* A new row of 10 us, often promoted: it replaces a comparable row with another pipeline even if that row has
+ * a lower time. A later row of a race is comparable with a promoted row. */
 START_TEST(test_promoted)
 {
     static const struct {
         const char *us, *pipeline, *provenance, *model, *own;
         enum mf_merged what;
-        const char *says;
+        const char *reason_part;
     } cases[] = {
         {"5.0", "f:a|f:b", "moefarm:race", "MI300X", "moefarm:promoted", MF_MERGED_REPLACED,
          "promoted over the known row"},
@@ -143,23 +154,24 @@ START_TEST(test_promoted)
                  "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,%s,,%s,,,uniform,,,,%s\n",
                  cases[i].us, cases[i].pipeline, cases[i].model, cases[i].provenance);
         _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
-        struct mf_table_row row = our_row(1, 10);
+        struct mf_table_row row = moefarm_row(1, 10);
         row.own[MF_OWN_PROVENANCE] = cases[i].own;
         row.own[MF_OWN_PIPELINE] = "f:new";
         _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
         _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
         ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);
         ck_assert_msg(result.items[0].what == cases[i].what, "%zu: %s", i, result.items[0].reason);
-        ck_assert_msg(strstr(result.items[0].reason, cases[i].says) != NULL, "%s", result.items[0].reason);
+        ck_assert_msg(strstr(result.items[0].reason, cases[i].reason_part) != NULL, "%s",
+                      result.items[0].reason);
         ck_assert_double_eq(t->rows[0].us,
                             cases[i].what == MF_MERGED_REPLACED ? 10 : strtod(cases[i].us, NULL));
     }
 }
 END_TEST
 
-/* Rows of others, unknown columns, tags, strays and the order of it all survive; the new row comes last, the
- * replaced one keeps its place and its cell of the unknown column. */
-START_TEST(test_survival)
+/* Rows of other tools, unknown columns, tags, strays and the order of rows are kept. A new row is added at
+ * the end; a replaced row keeps its position and its cell of the unknown column. */
+START_TEST(test_other_rows_are_kept)
 {
     static const char before[] =
         TUNED_COLUMNS ",_tag,note" OWN_COLUMNS "\n" KEY(1) RESULT("3.00") ",,first,,,,,,,,,,\n" KEY(2)
@@ -176,7 +188,7 @@ START_TEST(test_survival)
                                                        3) ",16,0,6.0,new1,0.0%,6.0,new2,0.0%,12.0,0,0,0,0.0,"
                                                           "0.0,,,,MI300X,,,uniform,,,,moefarm:race,\n";
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
-    struct mf_table_row rows[] = {our_row(3, 12), our_row(2, 10), our_row(1, 1)};
+    struct mf_table_row rows[] = {moefarm_row(3, 12), moefarm_row(2, 10), moefarm_row(1, 1)};
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&rows[0]);
     ck_assert_int_eq(mf_table_add(fresh, &rows[1]), 0);
     ck_assert_int_eq(mf_table_add(fresh, &rows[2]), 0);
@@ -192,7 +204,7 @@ START_TEST(test_survival)
 }
 END_TEST
 
-/* Merging into a shipped table touches no row of it; merging the same again changes nothing. */
+/* Merging a new row into a shipped table changes no other row. Merging it again changes nothing. */
 START_TEST(test_shipped)
 {
     const struct shipped *s = &shipped[_i];
@@ -200,7 +212,7 @@ START_TEST(test_shipped)
         return;
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
     char *before = print(t);
-    struct mf_table_row row = our_row(9999, 10);
+    struct mf_table_row row = moefarm_row(9999, 10);
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
     for (int pass = 0; pass < 2; pass++) {
         _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
@@ -218,15 +230,15 @@ START_TEST(test_shipped)
 }
 END_TEST
 
-static void check_refused(struct mf_table *t, const struct mf_table *fresh,
-                          const struct mf_merge_options *options, int r, const char *const says[3])
+static void check_rejected(struct mf_table *t, const struct mf_table *fresh,
+                           const struct mf_merge_options *options, int r, const char *const reason_part[3])
 {
     struct mf_merge_result result = MF_MERGE_RESULT_INIT;
     char why[MF_REASON_MAX] = "";
     size_t n_rows = t->n_rows;
     ck_assert_int_eq(mf_table_merge(t, fresh, options, &result, why), r);
-    for (int i = 0; i < 3 && says[i]; i++)
-        ck_assert_msg(strstr(why, says[i]) != NULL, "'%s' is not in '%s'", says[i], why);
+    for (int i = 0; i < 3 && reason_part[i]; i++)
+        ck_assert_msg(strstr(why, reason_part[i]) != NULL, "'%s' is not in '%s'", reason_part[i], why);
     ck_assert_ptr_null(result.items);
     ck_assert_uint_eq(t->n_rows, n_rows);
 }
@@ -237,7 +249,7 @@ START_TEST(test_duplicates)
                       two[] = TUNED_COLUMNS "\n" KEY(2) RESULT("3.0") "\n";
     static const char twice[] =
         TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n" KEY(2) RESULT("3.0") "\n" KEY(1) RESULT("3.0") "\n";
-    struct mf_table_row row = our_row(2, 10);
+    struct mf_table_row row = moefarm_row(2, 10);
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
     _cleanup_(mf_table_freep) struct mf_table *a = read_text("a.csv", one);
     _cleanup_(mf_table_freep) struct mf_table *b = read_text("b.csv", two);
@@ -245,16 +257,16 @@ START_TEST(test_duplicates)
     const struct mf_table *const only_a[] = {a}, *const only_b[] = {b}, *const a_and_c[] = {a, c};
     const struct mf_merge_options with_a = {.set = only_a, .n_set = 1}, with_b = {.set = only_b, .n_set = 1},
                                   with_a_and_c = {.set = a_and_c, .n_set = 2};
-    /* Within the table. */
-    check_refused(c, fresh, NULL, -EEXIST, (const char *const[]){"c.csv line 2", "c.csv line 4", KEY(1)});
-    /* A new row that another file of the set has. */
-    check_refused(a, fresh, &with_b, -EEXIST, (const char *const[]){"fresh row 1", "b.csv line 2", KEY(2)});
-    /* The set itself. */
-    check_refused(b, fresh, &with_a_and_c, -EEXIST, (const char *const[]){" line 2", "c.csv line ", NULL});
-    /* Within the new rows. */
+    /* duplicate within the table */
+    check_rejected(c, fresh, NULL, -EEXIST, (const char *const[]){"c.csv line 2", "c.csv line 4", KEY(1)});
+    /* another file of the set has the key of the new row */
+    check_rejected(a, fresh, &with_b, -EEXIST, (const char *const[]){"fresh row 1", "b.csv line 2", KEY(2)});
+    /* duplicate within the set */
+    check_rejected(b, fresh, &with_a_and_c, -EEXIST, (const char *const[]){" line 2", "c.csv line ", NULL});
+    /* duplicate within the new rows */
     ck_assert_int_eq(mf_table_add(fresh, &row), 0);
-    check_refused(a, fresh, NULL, -EEXIST, (const char *const[]){"fresh row 1 and fresh row 2", NULL, NULL});
-    /* A clean set is no hindrance. */
+    check_rejected(a, fresh, NULL, -EEXIST, (const char *const[]){"fresh row 1 and fresh row 2", NULL, NULL});
+    /* a set without duplicates is accepted */
     _cleanup_(mf_table_freep) struct mf_table *clean = fresh_of(&row);
     _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
     char why[MF_REASON_MAX];
@@ -263,10 +275,10 @@ START_TEST(test_duplicates)
 }
 END_TEST
 
-/* New rows that must not get into a table. */
+/* New rows that are rejected. */
 static const struct {
     double us;
-    const char *provenance, *tag, *says;
+    const char *provenance, *tag, *reason_part;
 } bad_rows[] = {
     {0, "moefarm:race", NULL, "us is not above 0"},
     {-1, "moefarm:race", NULL, "us is not above 0"},
@@ -278,32 +290,32 @@ static const struct {
 
 START_TEST(test_bad_row)
 {
-    struct mf_table_row row = our_row(1, bad_rows[_i].us);
+    struct mf_table_row row = moefarm_row(1, bad_rows[_i].us);
     row.own[MF_OWN_PROVENANCE] = bad_rows[_i].provenance;
     row.tag = bad_rows[_i].tag;
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", TUNED_COLUMNS "\n");
-    check_refused(t, fresh, NULL, -EINVAL, (const char *const[]){bad_rows[_i].says, KEY(1), NULL});
+    check_rejected(t, fresh, NULL, -EINVAL, (const char *const[]){bad_rows[_i].reason_part, KEY(1), NULL});
 }
 END_TEST
 
 START_TEST(test_wrong_table)
 {
-    struct mf_table_row row = our_row(1, 10);
+    struct mf_table_row row = moefarm_row(1, 10);
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
     _cleanup_(mf_table_freep) struct mf_table *untuned = shipped_read("untuned_fmoe.csv");
     _cleanup_(mf_table_freep) struct mf_table *fhmoe = shipped_read("tuned_fhmoe.csv");
-    check_refused(untuned, fresh, NULL, -ENOTSUP,
-                  (const char *const[]){"untuned_fmoe.csv is an untuned", NULL, NULL});
-    check_refused(fhmoe, fresh, NULL, -ENOTSUP, (const char *const[]){"another operator", NULL, NULL});
-    check_refused(fresh, untuned, NULL, -ENOTSUP, (const char *const[]){"an untuned", NULL, NULL});
+    check_rejected(untuned, fresh, NULL, -ENOTSUP,
+                   (const char *const[]){"untuned_fmoe.csv is an untuned", NULL, NULL});
+    check_rejected(fhmoe, fresh, NULL, -ENOTSUP, (const char *const[]){"another operator", NULL, NULL});
+    check_rejected(fresh, untuned, NULL, -ENOTSUP, (const char *const[]){"an untuned", NULL, NULL});
     _cleanup_(mf_table_freep) struct mf_table *dirty = read_text("dirty.csv", TUNED_COLUMNS "\nrubbish\n");
-    check_refused(fresh, dirty, NULL, -EINVAL,
-                  (const char *const[]){"dirty.csv has 1 row that cannot be read", NULL, NULL});
+    check_rejected(fresh, dirty, NULL, -EINVAL,
+                   (const char *const[]){"dirty.csv has 1 row that cannot be read", NULL, NULL});
 }
 END_TEST
 
-/* A random history of merges against a plain model of the rules. */
+/* Random merges compared with a simple model of the rules. */
 START_TEST(test_history)
 {
     enum { KEYS = 40, STEPS = 2000 };
@@ -316,7 +328,7 @@ START_TEST(test_history)
     for (int step = 0; step < STEPS; step++) {
         int key = rand_r(&seed) % KEYS, m = rand_r(&seed) % 2;
         bool replace = rand_r(&seed) % 4 == 0;
-        struct mf_table_row row = our_row(key + 1, 1 + rand_r(&seed) % 100);
+        struct mf_table_row row = moefarm_row(key + 1, 1 + rand_r(&seed) % 100);
         row.own[MF_OWN_MODEL] = models[m];
         _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
         _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
@@ -340,50 +352,56 @@ START_TEST(test_history)
 }
 END_TEST
 
-/* One row of AITER's against one of the table: the lower time stays, and a row of ours is not theirs to replace. */
+/* A row of AITER is merged into a table with one row: the lower time wins, but a row of moefarm is not
+ * replaced. */
 /* clang-format off */
 static const struct {
     const char *old_us, *new_us, *old_provenance;
     enum mf_merged what, what_with_replace;
-    const char *says;
-} theirs[] = {
-    {"20.0", "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED, "the lower of two times"},
-    {"10.0", "20.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "as low or lower: 10.0000 against 20.0000"},
-    {"10.0", "10.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "as low or lower"},
-    /* AITER's own merge would take the time of 0. */
+    const char *reason_part;
+} foreign[] = {
+    {"20.0", "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED, "the lower time of two rows"},
+    {"10.0", "20.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,
+     "as fast or faster: 10.0000 against 20.0000"},
+    {"10.0", "10.0", "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "as fast or faster"},
+    /* AITER's own merge would choose the time 0 */
     {"10.0", "0.0",  "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "the new row has no time"},
-    {"0.0",  "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED, "the row in the table has no time"},
+    {"0.0",  "10.0", "",             MF_MERGED_REPLACED, MF_MERGED_REPLACED,
+     "the row in the table has no time"},
     {"0.0",  "0.0",  "",             MF_MERGED_KEPT,     MF_MERGED_KEPT,     "the new row has no time"},
-    {"20.0", "10.0", "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "is moefarm's and the new one is not"},
+    {"20.0", "10.0", "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
+     "is moefarm's and the new one is not"},
 };
 /* clang-format on */
 
-START_TEST(test_theirs)
+START_TEST(test_foreign)
 {
     char before[1024], fresh_text[1024], why[MF_REASON_MAX];
     snprintf(before, sizeof(before),
              TUNED_COLUMNS OWN_COLUMNS
              "\n" KEY(1) ",32,0,1,k1,0.0%%,1,k2,0.0%%,%s,0,0,0,1.0,2.0,,,,,,,,,,%s\n",
-             theirs[_i].old_us, theirs[_i].old_provenance);
+             foreign[_i].old_us, foreign[_i].old_provenance);
     snprintf(fresh_text, sizeof(fresh_text),
-             TUNED_COLUMNS "\n" KEY(1) ",32,0,1,n1,0.00%%,1,n2,0.0%%,%s,0,0,0,1.0,2.0\n", theirs[_i].new_us);
+             TUNED_COLUMNS "\n" KEY(1) ",32,0,1,n1,0.00%%,1,n2,0.0%%,%s,0,0,0,1.0,2.0\n", foreign[_i].new_us);
     for (int replace = 0; replace < 2; replace++) {
         _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", before);
         _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);
         _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
-        const struct mf_merge_options options = {.replace = replace, .theirs = true};
-        enum mf_merged expected = replace ? theirs[_i].what_with_replace : theirs[_i].what;
+        const struct mf_merge_options options = {.replace = replace, .accept_foreign = true};
+        enum mf_merged expected = replace ? foreign[_i].what_with_replace : foreign[_i].what;
         ck_assert_int_eq(mf_table_merge(t, fresh, &options, &result, why), 0);
         ck_assert_int_eq(result.items[0].what, expected);
-        ck_assert_msg(strstr(result.items[0].reason, theirs[_i].says) != NULL, "%s", result.items[0].reason);
+        ck_assert_msg(strstr(result.items[0].reason, foreign[_i].reason_part) != NULL, "%s",
+                      result.items[0].reason);
         ck_assert_uint_eq(t->n_rows, 1);
         ck_assert_str_eq(t->rows[0].kernel1, expected == MF_MERGED_REPLACED ? "n1" : "k1");
     }
 }
 END_TEST
 
-/* A row of theirs comes whole: the texts of its numbers, its tag, and cells of columns that the table has not. */
-START_TEST(test_theirs_whole)
+/* A row of another tool is copied completely: texts of numbers, tag, and cells of columns that the table
+ * lacks. */
+START_TEST(test_foreign_row_is_copied)
 {
     static const char before[] =
         TUNED_COLUMNS ",note\n" KEY(1) RESULT("3.00") ",first\n" KEY(2) RESULT("9.0") ",second\n";
@@ -397,7 +415,8 @@ START_TEST(test_theirs_whole)
     _cleanup_(mf_table_freep) struct mf_table *fresh = read_text("fresh", fresh_text);
     _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
     char why[MF_REASON_MAX];
-    ck_assert_int_eq(mf_table_merge(t, fresh, &(struct mf_merge_options){.theirs = true}, &result, why), 0);
+    ck_assert_int_eq(
+        mf_table_merge(t, fresh, &(struct mf_merge_options){.accept_foreign = true}, &result, why), 0);
     ck_assert_uint_eq(result.n[MF_MERGED_ADDED], 2);
     ck_assert_uint_eq(result.n[MF_MERGED_REPLACED], 1);
     char *text = print(t);
@@ -406,13 +425,15 @@ START_TEST(test_theirs_whole)
 }
 END_TEST
 
-/* -> rows of what kind; all has those of t at its end where they were added. */
+/* Merges t into all and returns the number of rows with the outcome `what`. Added rows must keep the texts of
+ * their numbers. */
 static size_t merge_shipped(struct mf_table *all, const struct mf_table *t, enum mf_merged what)
 {
     _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
     char why[MF_REASON_MAX];
-    ck_assert_msg(mf_table_merge(all, t, &(struct mf_merge_options){.theirs = true}, &result, why) == 0, "%s",
-                  why);
+    ck_assert_msg(mf_table_merge(all, t, &(struct mf_merge_options){.accept_foreign = true}, &result, why) ==
+                      0,
+                  "%s", why);
     for (size_t i = 0; i < t->n_rows && what == MF_MERGED_ADDED; i++)
         for (enum mf_result c = 0; c < MF_RESULT_N_; c++)
             if (t->rows[i].text[c])
@@ -420,8 +441,8 @@ static size_t merge_shipped(struct mf_table *all, const struct mf_table *t, enum
     return result.n[what];
 }
 
-/* All of AITER's tables in one: every row is there as it was, and merging them again changes nothing. */
-START_TEST(test_theirs_shipped)
+/* All of AITER's tables merged into one: every row is kept, and merging them again changes nothing. */
+START_TEST(test_foreign_shipped)
 {
     _cleanup_(mf_table_freep) struct mf_table *all = NULL;
     size_t n[MF_MERGED_N_] = {0};
@@ -441,9 +462,9 @@ START_TEST(test_theirs_shipped)
 }
 END_TEST
 
-START_TEST(test_theirs_refused)
+START_TEST(test_foreign_rejected)
 {
-    struct mf_table_row row = our_row(1, 10);
+    struct mf_table_row row = moefarm_row(1, 10);
     row.tag = "tag";
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", TUNED_COLUMNS "\n");
@@ -451,11 +472,11 @@ START_TEST(test_theirs_refused)
         read_text("twice.csv", TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n" KEY(1) RESULT("4.0") "\n");
     _cleanup_(mf_table_freep) struct mf_table *comma = read_text(
         "comma.csv", TUNED_COLUMNS "\n" KEY(1) ",32,0,1,\"k,1\",0.0%,1,k2,0.0%,3.0,0,0,0,1.0,2.0\n");
-    const struct mf_merge_options options = {.theirs = true};
-    check_refused(t, fresh, &options, -EINVAL,
-                  (const char *const[]){"it has a tag", KEY(1), NULL}); /* of ours */
-    check_refused(t, twice, &options, -EEXIST, (const char *const[]){"twice.csv line 2", "line 3", NULL});
-    check_refused(t, comma, &options, -EINVAL, (const char *const[]){"a cell with a comma", KEY(1), NULL});
+    const struct mf_merge_options options = {.accept_foreign = true};
+    check_rejected(t, fresh, &options, -EINVAL,
+                   (const char *const[]){"it has a tag", KEY(1), NULL}); /* moefarm's own row */
+    check_rejected(t, twice, &options, -EEXIST, (const char *const[]){"twice.csv line 2", "line 3", NULL});
+    check_rejected(t, comma, &options, -EINVAL, (const char *const[]){"a cell with a comma", KEY(1), NULL});
 }
 END_TEST
 
@@ -466,15 +487,15 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, test_verdict, 0, MF_ARRAY_LEN(verdicts));
     tcase_add_test(tcase, test_promoted);
-    tcase_add_test(tcase, test_survival);
+    tcase_add_test(tcase, test_other_rows_are_kept);
     tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(shipped));
     tcase_add_test(tcase, test_duplicates);
     tcase_add_loop_test(tcase, test_bad_row, 0, MF_ARRAY_LEN(bad_rows));
     tcase_add_test(tcase, test_wrong_table);
-    tcase_add_loop_test(tcase, test_theirs, 0, MF_ARRAY_LEN(theirs));
-    tcase_add_test(tcase, test_theirs_whole);
-    tcase_add_test(tcase, test_theirs_shipped);
-    tcase_add_test(tcase, test_theirs_refused);
+    tcase_add_loop_test(tcase, test_foreign, 0, MF_ARRAY_LEN(foreign));
+    tcase_add_test(tcase, test_foreign_row_is_copied);
+    tcase_add_test(tcase, test_foreign_shipped);
+    tcase_add_test(tcase, test_foreign_rejected);
     tcase_add_test(tcase, test_history);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);

@@ -11,7 +11,7 @@
 
 #define CELLS_MAX 64
 
-/* Splits at every comma, as the programs that read these tables do; nothing of the code under test is used. */
+/* Splits at every comma, as other readers of these tables do; independent of the code under test. */
 static size_t split(char *line, char *cells[CELLS_MAX])
 {
     size_t n = 0;
@@ -34,7 +34,7 @@ struct lines {
     size_t n;
 };
 
-/* The lines of a text that have any. */
+/* Splits the text into its non-empty lines. */
 static void to_lines(char *text, struct lines *ret)
 {
     ret->text = text;
@@ -46,7 +46,7 @@ static void to_lines(char *text, struct lines *ret)
     }
 }
 
-static char *slurp(const char *file)
+static char *read_file(const char *file)
 {
     char path[512];
     shipped_path(file, path);
@@ -79,7 +79,8 @@ static const char *find(char *const *names, char *const *cells, size_t n, const 
     return NULL;
 }
 
-/* What a column of the 28 has to be, given the shipped row: gfx is inferred, absent results are 0. */
+/* Expected cell of one of the 28 columns for a shipped row: an absent gfx is inferred, absent results are 0.
+ */
 static const char *expected_cell(char *const *names, char *const *cells, size_t n, const char *column)
 {
     const char *cell = find(names, cells, n, column);
@@ -88,19 +89,19 @@ static const char *expected_cell(char *const *names, char *const *cells, size_t 
     return cell ? cell : "0";
 }
 
-/* A shipped tuned row, read and written, is field-identical after mapping to the 28 columns. */
-static void compare_fields(const struct lines *was, const struct lines *is)
+/* A shipped tuned row that is read and written has the same fields in the 28 columns. */
+static void compare_fields(const struct lines *original, const struct lines *rewritten)
 {
     char *names[CELLS_MAX], *old[CELLS_MAX], *new_names[CELLS_MAX], *new[CELLS_MAX];
-    size_t n = split(was->line[0], names);
-    size_t n_new = split(is->line[0], new_names);
+    size_t n = split(original->line[0], names);
+    size_t n_new = split(rewritten->line[0], new_names);
     ck_assert_uint_ge(n_new, MF_ARRAY_LEN(columns_28));
     for (size_t i = 0; i < MF_ARRAY_LEN(columns_28); i++)
         ck_assert_str_eq(new_names[i], columns_28[i]);
-    ck_assert_uint_eq(was->n, is->n);
-    for (size_t row = 1; row < was->n; row++) {
-        size_t n_old = split(was->line[row], old);
-        ck_assert_uint_eq(split(is->line[row], new), n_new);
+    ck_assert_uint_eq(original->n, rewritten->n);
+    for (size_t row = 1; row < original->n; row++) {
+        size_t n_old = split(original->line[row], old);
+        ck_assert_uint_eq(split(rewritten->line[row], new), n_new);
         for (size_t i = 0; i < MF_ARRAY_LEN(columns_28); i++)
             ck_assert_str_eq(new[i], expected_cell(names, old, MF_MIN(n, n_old), columns_28[i]));
         const char *tag = find(new_names, new, n_new, "_tag"), *old_tag = n_old == n ? old[n - 1] : "";
@@ -114,17 +115,17 @@ START_TEST(test_fields)
     if (!s->tuned || s->op != MF_TABLE_FMOE)
         return;
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
-    static struct lines was, is;
-    to_lines(slurp(s->file), &was);
-    to_lines(print(t, MF_TABLE_ALL), &is);
-    ck_assert_uint_eq(was.n, s->n_rows + 1);
-    compare_fields(&was, &is);
-    free(was.text);
-    free(is.text);
+    static struct lines original, rewritten;
+    to_lines(read_file(s->file), &original);
+    to_lines(print(t, MF_TABLE_ALL), &rewritten);
+    ck_assert_uint_eq(original.n, s->n_rows + 1);
+    compare_fields(&original, &rewritten);
+    free(original.text);
+    free(rewritten.text);
 }
 END_TEST
 
-/* Cuts the last cell of each line off when the header has it as `_tag`. */
+/* Removes the last cell of each line if the header's last column is `_tag`. */
 static char *without_tag(char *text)
 {
     struct mf_buf out;
@@ -149,42 +150,42 @@ static char *without_tag(char *text)
     return mf_buf_take(&out);
 }
 
-static bool carries_28(const char *text)
+static bool has_28_columns(const char *text)
 {
     return strncmp(text, "gfx,cu_num,", 11) == 0 && strstr(text, ",run_1stage,xbf16,flat,tflops,bw") != NULL;
 }
 
-/* Files with all 28 columns, and untuned ones, come back byte for byte, `_tag` apart. */
+/* Files with all 28 columns and untuned files are reproduced byte for byte, except for an unused `_tag`. */
 START_TEST(test_bytes)
 {
     const struct shipped *s = &shipped[_i];
     if (s->op != MF_TABLE_FMOE || s->n_rows == 0)
         return;
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
-    char *was = slurp(s->file);
-    if (s->tuned && !carries_28(was)) {
-        free(was);
+    char *original = read_file(s->file);
+    if (s->tuned && !has_28_columns(original)) {
+        free(original);
         return;
     }
-    char *is = print(t, MF_TABLE_ALL);
-    was = without_tag(was);
-    if (strncmp(s->file, "gptoss_fp8fp4_tuned", 19) == 0) /* its tags are in use, so they stay */
-        is = without_tag(is);
-    ck_assert_str_eq(is, was);
-    free(was);
-    free(is);
+    char *rewritten = print(t, MF_TABLE_ALL);
+    original = without_tag(original);
+    if (strncmp(s->file, "gptoss_fp8fp4_tuned", 19) == 0) /* its tags are used, so the column is kept */
+        rewritten = without_tag(rewritten);
+    ck_assert_str_eq(rewritten, original);
+    free(original);
+    free(rewritten);
 }
 END_TEST
 
-/* How many of each kind the test above really compares. */
+/* Number of files that the test above compares. */
 START_TEST(test_bytes_covers)
 {
     size_t tuned = 0, untuned = 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(shipped); i++) {
         if (shipped[i].op != MF_TABLE_FMOE || shipped[i].n_rows == 0)
             continue;
-        char *text = slurp(shipped[i].file);
-        tuned += shipped[i].tuned && carries_28(text);
+        char *text = read_file(shipped[i].file);
+        tuned += shipped[i].tuned && has_28_columns(text);
         untuned += !shipped[i].tuned;
         free(text);
     }
@@ -193,8 +194,8 @@ START_TEST(test_bytes_covers)
 }
 END_TEST
 
-/* Writing what was written changes nothing, and reading it gives the same rows. */
-START_TEST(test_again)
+/* Reading a written table gives the same rows, and writing it again gives the same text. */
+START_TEST(test_round_trip)
 {
     const struct shipped *s = &shipped[_i];
     if (s->op != MF_TABLE_FMOE)
@@ -257,7 +258,7 @@ static struct mf_table_row example_row(void)
     return row;
 }
 
-/* New numbers are written as AITER's tuner writes them: repr(round(us, 4)), f"{err:.1%}", round(bw, 2). */
+/* New numbers have the format of AITER's tuner: repr(round(us, 4)), f"{err:.1%}", round(bw, 2). */
 /* clang-format off */
 static const struct {
     double us, err, rate;
@@ -268,7 +269,8 @@ static const struct {
     {0,             1,        2,          "0.0,100.0%,2.0"},
     {-0.0,          0.00049,  -0.0,       "0.0,0.0%,0.0"},
     {12.3,          0.0005,   5.2,        "12.3,0.1%,5.2"},
-    {12.34565,      0.1579,   5.005,      "12.3456,15.8%,5.0"},       /* both are just below the half */
+    /* both values are just below the half */
+    {12.34565,      0.1579,   5.005,      "12.3456,15.8%,5.0"},
     {0.00004,       0.00001,  0.004,      "0.0,0.0%,0.0"},
     {0.00006,       0.25,     0.006,      "0.0001,25.0%,0.01"},
     {1000000,       0.5,      370590.13,  "1000000.0,50.0%,370590.13"},
@@ -287,10 +289,10 @@ START_TEST(test_numbers)
     ck_assert_int_eq(mf_table_add(t, &row), 0);
     static struct lines lines;
     to_lines(print(t, MF_TABLE_ALL), &lines);
-    char *cells[CELLS_MAX], said[128];
+    char *cells[CELLS_MAX], actual[128];
     ck_assert_uint_eq(split(lines.line[1], cells), 28);
-    snprintf(said, sizeof(said), "%s,%s,%s", cells[22], cells[21], cells[27]);
-    ck_assert_str_eq(said, numbers[_i].expected);
+    snprintf(actual, sizeof(actual), "%s,%s,%s", cells[22], cells[21], cells[27]);
+    ck_assert_str_eq(actual, numbers[_i].expected);
     free(lines.text);
 }
 END_TEST
@@ -331,46 +333,53 @@ END_TEST
 
 #define TAIL ",32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,6.31,2.64"
 
-/* Texts and what becomes of them: what is not ours to drop stays, under its own column. */
+/* Tables and their text after rewriting: other tools' data is kept under its own columns. */
 /* clang-format off */
 static const struct rewrite {
-    const char *text, *all, *aiter;     /* NULL: refused with -EBADMSG or -EINVAL */
+    const char *text, *all, *aiter;     /* NULL: rejected with -EBADMSG or -EINVAL */
 } rewrites[] = {
-    /* Unknown columns stay at the end, wherever they stood. */
-    {"note,gfx,cu_num," SHAPE_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
+    /* Unknown columns move to the end. */
+    {"note,gfx,cu_num," SHAPE_COLUMNS
+     ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,"
      "tflops,bw,who\nn1,gfx950,256," SHAPE TAIL ",w1\n",
      TUNED_COLUMNS ",note,who\ngfx950,256," SHAPE TAIL ",n1,w1\n",
      TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
-    /* A row with a tag stays, for aiter it is left out. */
+    /* A tagged row is kept; MF_TABLE_AITER omits it. */
     {TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
      TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
      TUNED_COLUMNS "\n"},
-    /* A row of an activation that we do not know stays where it is, with what its header leaves out filled in. */
-    {"cu_num," SHAPE_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,tflops,bw,_tag\n"
+    /* A row with an unknown activation keeps its position; columns that its header lacks are filled in. */
+    {"cu_num," SHAPE_COLUMNS
+     ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,tflops,bw,_tag\n"
      "256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,6.31,2.64,\n"
      "256," SHAPE ",32,0,1,k1,0.0%,1,k2,0.0%,2,0,6.31,2.64,\n"
      "80,oops\n",
      TUNED_COLUMNS ",_tag\n"
-     "gfx950,256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,0,0,6.31,2.64,\n"
+     "gfx950,256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,"
+     "0,0,6.31,2.64,\n"
      "gfx950,256," SHAPE TAIL ",\n"
      "gfx942,80,oops,,,,,,,,,,,,,,,,,,,,,,0,0,,,\n",
      TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
-    /* Spellings and the integers of pandas become canonical. */
-    {TUNED_COLUMNS "\ngfx950,256.0,1,6144,2048,257,9,Silu,dtypes.bf16,dtypes.fp4x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,"
+    /* Spellings and pandas' float integers become canonical. */
+    {TUNED_COLUMNS
+     "\ngfx950,256.0,1,6144,2048,257,9,Silu,dtypes.bf16,dtypes.fp4x2,torch.float4_e2m1fn_x2,"
+     "QuantType.per_1x32,"
      "True,False,32.0,0.0,1,k1,0.0%,1,k2,0.0%,2,False,0.0,0,6.31,2.64\n",
      TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n",
      TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
-    /* An untuned table keeps the classes that it says. */
+    /* An untuned table keeps its class columns. */
     {SHAPE_COLUMNS ",gfx,cu_num\n" SHAPE ",gfx942,304\n" SHAPE ",,\n",
      "gfx,cu_num," SHAPE_COLUMNS "\ngfx942,304," SHAPE "\n,," SHAPE "\n",
      SHAPE_COLUMNS "\n" SHAPE "\n" SHAPE "\n"},
     {SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n", SHAPE_COLUMNS "\n"},
-    /* Without us, kernelName1 and block_m it is an untuned table, and us1 nothing that we know. */
-    {SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS "\n" SHAPE "\n"},
-    /* What cannot be written under the header is not dropped either: the file is left alone. */
+    /* Without us, kernelName1 and block_m the table is untuned, and us1 is an unknown column. */
+    {SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n",
+     SHAPE_COLUMNS "\n" SHAPE "\n"},
+    /* Cells that cannot be written are not dropped: writing fails. */
     {TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL ",surplus\n", NULL, TUNED_COLUMNS "\n"},
     {TUNED_COLUMNS "\ngfx\"950\n", NULL, TUNED_COLUMNS "\n"},
-    {TUNED_COLUMNS ",note\ngfx950,256," SHAPE TAIL ",\"a,b\"\n", NULL, TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
+    {TUNED_COLUMNS ",note\ngfx950,256," SHAPE TAIL ",\"a,b\"\n", NULL,
+     TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
 };
 /* clang-format on */
 
@@ -401,7 +410,7 @@ START_TEST(test_rewrite)
 }
 END_TEST
 
-/* A changed number is written anew, its neighbours keep their text. */
+/* A changed number is reformatted; the other numbers keep their text. */
 START_TEST(test_changed_number)
 {
     static const char text[] =
@@ -416,7 +425,7 @@ START_TEST(test_changed_number)
 }
 END_TEST
 
-START_TEST(test_ceiling)
+START_TEST(test_size_limit)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read("tuned_fmoe.csv");
     struct mf_buf out;
@@ -436,13 +445,13 @@ int main(void)
     tcase_add_loop_test(tcase, test_fields, 0, MF_ARRAY_LEN(shipped));
     tcase_add_loop_test(tcase, test_bytes, 0, MF_ARRAY_LEN(shipped));
     tcase_add_test(tcase, test_bytes_covers);
-    tcase_add_loop_test(tcase, test_again, 0, MF_ARRAY_LEN(shipped));
+    tcase_add_loop_test(tcase, test_round_trip, 0, MF_ARRAY_LEN(shipped));
     tcase_add_loop_test(tcase, test_other_operators, 0, 3);
     tcase_add_loop_test(tcase, test_numbers, 0, MF_ARRAY_LEN(numbers));
     tcase_add_test(tcase, test_new_row);
     tcase_add_loop_test(tcase, test_rewrite, 0, MF_ARRAY_LEN(rewrites));
     tcase_add_test(tcase, test_changed_number);
-    tcase_add_test(tcase, test_ceiling);
+    tcase_add_test(tcase, test_size_limit);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

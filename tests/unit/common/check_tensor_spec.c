@@ -41,23 +41,24 @@ static const struct {
     {"w1/fp4/per_1x32/panel16",
      {MF_TENSOR_W1, MF_FORMAT_FP4, MF_SCALE_PER_1X32, "panel16", 0, false}, true, false},
     {"b1/f32/none/row", {MF_TENSOR_B1, MF_FORMAT_F32, MF_SCALE_NONE, "row", 0, false}, false, true},
-    {"w1d/bf16/none/panel32", {MF_TENSOR_W1D, MF_FORMAT_BF16, MF_SCALE_NONE, "panel32", 0, false}, false, false},
+    {"w1d/bf16/none/panel32",
+     {MF_TENSOR_W1D, MF_FORMAT_BF16, MF_SCALE_NONE, "panel32", 0, false}, false, false},
     {"b2/f32/none/token", {MF_TENSOR_B2, MF_FORMAT_F32, MF_SCALE_NONE, "token", 0, false}, false, false},
     {"x/f32/none/token",
      {MF_TENSOR_X, MF_FORMAT_F32, MF_SCALE_NONE, "token", 0, false}, false, false},
 };
 
-static const char *const refused[] = {
+static const char *const rejected[] = {
     "", "x", "x/bf16", "x/bf16/none", "x/bf16/none/", "x/bf16/none/token/", "/bf16/none/token",
     "q/bf16/none/token", "X/bf16/none/token", "x/fp32/none/token", "x/bf16/per_1x64/token",
     "x/bf16/none/token+", "x/bf16/none/token+zero", "x/bf16/none/token+zeroed+zeroed", "x/bf16/none/+zeroed",
     "x/bf16/none/to ken", " x/bf16/none/token", "x/bf16/none/token\n",
-    /* a block belongs to a sorted order, and every sorted order has one */
+    /* only a sorted order has a block, and it must have one */
     "x/bf16/none/sorted", "x/bf16/none/sorted.", "x/bf16/none/sorted.0", "x/bf16/none/sorted.-1",
     "x/bf16/none/sorted.2147483648", "x/bf16/none/sorted.32x", "x/bf16/none/sorted.3.2",
     "x/bf16/none/token.32",
     "x/bf16/none/.32",
-    /* twenty characters */
+    /* twenty characters; the limit is nineteen */
     "w1/bf16/none/abcdefghijklmnopqrst",
     "w1/bf16/none/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 };
@@ -85,24 +86,24 @@ START_TEST(all_differ)
 }
 END_TEST
 
-START_TEST(what_is_there_before_the_first_step)
+START_TEST(weights_and_inputs)
 {
     ck_assert(mf_tensor_spec_is_weight(&tensor_specs[_i].tensor_spec) == tensor_specs[_i].weight);
     ck_assert(mf_tensor_spec_is_input(&tensor_specs[_i].tensor_spec) == tensor_specs[_i].input);
 }
 END_TEST
 
-START_TEST(rubbish_is_refused)
+START_TEST(rejects_invalid_text)
 {
     struct mf_tensor_spec a = {.tensor = MF_TENSOR_Y, .block = 7};
-    ck_assert_int_eq(mf_tensor_spec_parse(refused[_i], &a), -EINVAL);
+    ck_assert_int_eq(mf_tensor_spec_parse(rejected[_i], &a), -EINVAL);
     ck_assert_int_eq(a.tensor, MF_TENSOR_Y);
     ck_assert_int_eq(a.block, 7);
     ck_assert_int_eq(mf_tensor_spec_parse(NULL, &a), -EINVAL);
 }
 END_TEST
 
-/* Every combination of the names, with the longest order, fits the text and comes back. */
+/* Every combination of names with the longest order fits the buffer and survives a round trip. */
 START_TEST(every_combination_round_trips)
 {
     for (int t = 0; t < MF_TENSOR_N_; t++) {
@@ -127,8 +128,8 @@ int main(void)
     TCase *tc = tcase_create("tensor_spec");
     tcase_add_loop_test(tc, text_round_trips, 0, MF_ARRAY_LEN(tensor_specs));
     tcase_add_loop_test(tc, all_differ, 0, MF_ARRAY_LEN(tensor_specs));
-    tcase_add_loop_test(tc, what_is_there_before_the_first_step, 0, MF_ARRAY_LEN(tensor_specs));
-    tcase_add_loop_test(tc, rubbish_is_refused, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tc, weights_and_inputs, 0, MF_ARRAY_LEN(tensor_specs));
+    tcase_add_loop_test(tc, rejects_invalid_text, 0, MF_ARRAY_LEN(rejected));
     tcase_add_test(tc, every_combination_round_trips);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

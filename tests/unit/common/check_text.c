@@ -70,7 +70,7 @@ static const struct {
 static const struct {
     const char *text;
     size_t max;
-    bool is;
+    bool valid;
 } names[] = {
     {"a", 1, true}, {"Az09_.-", 7, true}, {"", 5, false}, {NULL, 5, false}, {"toolong", 6, false},
     {"a b", 9, false}, {"a/b", 9, false}, {"a\n", 9, false}, {"\xc3\xa4", 9, false}, {"a", 0, false},
@@ -84,7 +84,8 @@ static const struct {
     {"a?c", "abc", true}, {"a?c", "ac", false}, {"a*c", "ac", true}, {"a*c", "abcbc", true},
     {"a*c", "abcb", false}, {"*.csv", "tuned.csv", true}, {"*.csv", "tuned.csv.bak", false},
     {"tile_*_m64", "tile_s1_m32_m64", true}, {"**a**", "xay", true}, {"abc", "abcd", false},
-    {"abcd", "abc", false}, {"[a]", "a", false}, {"a*b*c", "a-b-b-c-c", true}, {"*a*a*a*b", "aaaaaaaaac", false},
+    {"abcd", "abc", false}, {"[a]", "a", false}, {"a*b*c", "a-b-b-c-c", true},
+    {"*a*a*a*b", "aaaaaaaaac", false},
 };
 
 /* Known answers of 64-bit FNV-1a (Landon Curt Noll's test vectors). */
@@ -125,7 +126,7 @@ END_TEST
 
 START_TEST(name)
 {
-    ck_assert(mf_is_name(names[_i].text, names[_i].max) == names[_i].is);
+    ck_assert(mf_is_name(names[_i].text, names[_i].max) == names[_i].valid);
 }
 END_TEST
 
@@ -135,8 +136,8 @@ START_TEST(glob)
 }
 END_TEST
 
-/* A matcher that tries every way would not come back. */
-START_TEST(glob_of_many_stars_is_quick)
+/* A matcher with exponential backtracking would not terminate. */
+START_TEST(glob_of_many_stars_is_fast)
 {
     char pattern[401], text[2001];
     for (int i = 0; i < 400; i += 2)
@@ -148,7 +149,7 @@ START_TEST(glob_of_many_stars_is_quick)
 }
 END_TEST
 
-START_TEST(copy_refuses_to_cut)
+START_TEST(copy_rejects_long_text)
 {
     char dst[4] = "old";
     ck_assert_int_eq(mf_copy(dst, sizeof(dst), "abc"), 0);
@@ -163,7 +164,7 @@ START_TEST(copy_refuses_to_cut)
 }
 END_TEST
 
-START_TEST(say_always_terminates)
+START_TEST(format_always_terminates)
 {
     char dst[6];
     memset(dst, 'x', sizeof(dst));
@@ -175,8 +176,8 @@ START_TEST(say_always_terminates)
 }
 END_TEST
 
-/* Parts one after the other; what does not fit is cut, and nothing is written at the end or beyond. */
-START_TEST(append_cuts_at_the_end)
+/* Appends in sequence. Text that does not fit is truncated, and nothing is written at or after the end. */
+START_TEST(append_truncates)
 {
     char text[10] = "#########", *end = text + 8, *at = mf_append(text, end, "ab");
     ck_assert_ptr_eq(at, text + 2);
@@ -192,7 +193,7 @@ START_TEST(append_cuts_at_the_end)
 }
 END_TEST
 
-START_TEST(append_prints_as_printf_does)
+START_TEST(append_matches_printf)
 {
     static const int64_t values[] = {0, 1, -1, 9, 10, -10, 1234567890123, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < MF_ARRAY_LEN(values); i++) {
@@ -210,7 +211,7 @@ START_TEST(hash)
 }
 END_TEST
 
-START_TEST(hash_goes_on_where_it_stopped)
+START_TEST(hash_continues_from_seed)
 {
     uint64_t first = mf_hash64("foo", 3, MF_HASH_SEED);
     ck_assert_uint_eq(mf_hash64("bar", 3, first), hashes[2].hash);
@@ -245,13 +246,13 @@ int main(void)
     tcase_add_loop_test(tc, boolean, 0, MF_ARRAY_LEN(bools));
     tcase_add_loop_test(tc, name, 0, MF_ARRAY_LEN(names));
     tcase_add_loop_test(tc, glob, 0, MF_ARRAY_LEN(globs));
-    tcase_add_test(tc, glob_of_many_stars_is_quick);
-    tcase_add_test(tc, copy_refuses_to_cut);
-    tcase_add_test(tc, say_always_terminates);
-    tcase_add_test(tc, append_cuts_at_the_end);
-    tcase_add_test(tc, append_prints_as_printf_does);
+    tcase_add_test(tc, glob_of_many_stars_is_fast);
+    tcase_add_test(tc, copy_rejects_long_text);
+    tcase_add_test(tc, format_always_terminates);
+    tcase_add_test(tc, append_truncates);
+    tcase_add_test(tc, append_matches_printf);
     tcase_add_loop_test(tc, hash, 0, MF_ARRAY_LEN(hashes));
-    tcase_add_test(tc, hash_goes_on_where_it_stopped);
+    tcase_add_test(tc, hash_continues_from_seed);
     tcase_add_loop_test(tc, edit_distance, 0, MF_ARRAY_LEN(edits));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

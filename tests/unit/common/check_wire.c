@@ -10,7 +10,7 @@
 /* A RESULT with sequence 0x0102030405060708. */
 static const uint8_t good[MF_WIRE_HEADER_SIZE] = {'M', 'F', 1, 2, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1};
 
-START_TEST(header_is_these_bytes)
+START_TEST(header_bytes)
 {
     uint8_t out[MF_WIRE_HEADER_SIZE];
     memset(out, 0xee, sizeof(out));
@@ -38,17 +38,17 @@ END_TEST
 static const char *const type_names[] = {"HELLO", "READY",  "RESULT", "BEAT",   "BYE",   "WELCOME", "UNIT",
                                          "ACK",   "CANCEL", "DRAIN",  "REFUSE", "ENROL", "ENROLLED"};
 
-/* Numbers are on the wire: a type must keep its place. */
-START_TEST(types_keep_their_places)
+/* The number of a type is sent, so it must not change. */
+START_TEST(message_type_numbers)
 {
     ck_assert_str_eq(mf_message_name((enum mf_message)_i), type_names[_i]);
 }
 END_TEST
 
-/* One byte of a good header replaced. */
+/* A valid header with one byte replaced. */
 static const struct {
     int at, byte, expect, version;
-} damages[] = {
+} damaged[] = {
     {0, 'm', -EBADMSG, -1},          {1, 0, -EBADMSG, -1},
     {2, 0, -EPROTONOSUPPORT, 0},     {2, 2, -EPROTONOSUPPORT, 2},
     {2, 255, -EPROTONOSUPPORT, 255}, {3, MF_MESSAGE_N_, -EBADMSG, -1},
@@ -56,22 +56,22 @@ static const struct {
     {7, 128, -EBADMSG, -1},
 };
 
-START_TEST(damage_is_refused)
+START_TEST(rejects_damaged_header)
 {
     uint8_t bytes[MF_WIRE_HEADER_SIZE];
     struct mf_wire_header h = {MF_MESSAGE_BYE, 99};
     int version = -1;
     memcpy(bytes, good, sizeof(good));
-    bytes[damages[_i].at] = (uint8_t)damages[_i].byte;
-    ck_assert_int_eq(mf_wire_decode(bytes, sizeof(bytes), &h, &version), damages[_i].expect);
-    ck_assert_int_eq(version, damages[_i].version);
+    bytes[damaged[_i].at] = (uint8_t)damaged[_i].byte;
+    ck_assert_int_eq(mf_wire_decode(bytes, sizeof(bytes), &h, &version), damaged[_i].expect);
+    ck_assert_int_eq(version, damaged[_i].version);
     ck_assert_int_eq(h.type, MF_MESSAGE_BYE);
     ck_assert_uint_eq(h.sequence, 99);
 }
 END_TEST
 
-/* The heap copy has exactly _i bytes, so that a read past them is seen by the address sanitizer. */
-START_TEST(other_lengths_are_refused)
+/* The heap copy has exactly _i bytes, so that the address sanitizer detects reads past the end. */
+START_TEST(rejects_other_lengths)
 {
     size_t len = (size_t)_i;
     uint8_t *bytes = calloc(1, len > 0 ? len : 1);
@@ -84,8 +84,8 @@ START_TEST(other_lengths_are_refused)
 }
 END_TEST
 
-/* A version that has a shorter or longer header is still told apart from rubbish. */
-START_TEST(other_version_of_other_length)
+/* Another version is recognised even if its header has another length. */
+START_TEST(version_of_other_header_lengths)
 {
     static const uint8_t later[40] = {'M', 'F', 7};
     struct mf_wire_header h;
@@ -98,8 +98,8 @@ START_TEST(other_version_of_other_length)
 }
 END_TEST
 
-/* Whatever comes, what is taken is what encode would have written. */
-START_TEST(garbage_is_never_misread)
+/* Every accepted header equals the encoding of its decoded values. */
+START_TEST(accepted_headers_reencode_identically)
 {
     unsigned seed = (unsigned)time(NULL);
     printf("seed %u\n", seed);
@@ -122,13 +122,13 @@ int main(void)
 {
     Suite *suite = suite_create("wire");
     TCase *tc = tcase_create("wire");
-    tcase_add_test(tc, header_is_these_bytes);
+    tcase_add_test(tc, header_bytes);
     tcase_add_loop_test(tc, every_type_round_trips, 0, MF_MESSAGE_N_);
-    tcase_add_loop_test(tc, types_keep_their_places, 0, MF_ARRAY_LEN(type_names));
-    tcase_add_loop_test(tc, damage_is_refused, 0, MF_ARRAY_LEN(damages));
-    tcase_add_loop_test(tc, other_lengths_are_refused, 0, 2 * MF_WIRE_HEADER_SIZE);
-    tcase_add_test(tc, other_version_of_other_length);
-    tcase_add_test(tc, garbage_is_never_misread);
+    tcase_add_loop_test(tc, message_type_numbers, 0, MF_ARRAY_LEN(type_names));
+    tcase_add_loop_test(tc, rejects_damaged_header, 0, MF_ARRAY_LEN(damaged));
+    tcase_add_loop_test(tc, rejects_other_lengths, 0, 2 * MF_WIRE_HEADER_SIZE);
+    tcase_add_test(tc, version_of_other_header_lengths);
+    tcase_add_test(tc, accepted_headers_reencode_identically);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

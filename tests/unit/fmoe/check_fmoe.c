@@ -1,5 +1,5 @@
-/* libfmoe as a program serves with it: which rows serve which counts, what calls may not do, tables that are switched while calls
- * go on, misses, and every sentence of a refusal. On the CPU, or on the device that MOEFARM_TEST_DEVICE names. */
+/* libfmoe as used by a serving program: rows per token count, restrictions on calls, reloads under load,
+ * misses, error messages. Runs on the CPU, or on the device that MOEFARM_TEST_DEVICE names. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +16,7 @@
 #include "support/farm/serving.h"
 #include "support/mf_check.h"
 
-#define MOST 40
+#define MAX_TOKENS 40
 
 static const char *const layers[] = {
     "40,256,128,8,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
@@ -49,7 +49,7 @@ static struct mf_shape shape_of(int layer, int64_t token)
 
 static const char *table_of(int layer, const int64_t *tokens, size_t n, int which, double us)
 {
-    const struct mf_shape most = shape_of(layer, MOST);
+    const struct mf_shape most = shape_of(layer, MAX_TOKENS);
     struct served_row rows[8];
 
     for (size_t i = 0; i < n; i++) {
@@ -70,8 +70,8 @@ static struct fmoe *must_open(const char *table)
 
 static struct fmoe_layer *must_open_layer(struct fmoe *f, int layer)
 {
-    const struct mf_shape s = shape_of(layer, MOST);
-    struct fmoe_layer_model model = serving_model(&s, MOST);
+    const struct mf_shape s = shape_of(layer, MAX_TOKENS);
+    struct fmoe_layer_model model = serving_model(&s, MAX_TOKENS);
     struct fmoe_error error = {""};
     struct fmoe_layer *l = NULL;
 
@@ -80,7 +80,7 @@ static struct fmoe_layer *must_open_layer(struct fmoe *f, int layer)
     return l;
 }
 
-/* A layer that is served by a handle of its own, and its data. */
+/* A layer with its own handle, and its data. */
 struct served_layer {
     struct fmoe *f;
     struct fmoe_layer *l;
@@ -89,7 +89,7 @@ struct served_layer {
 
 static void serve_layer(struct served_layer *s, int layer, const char *table)
 {
-    const struct mf_shape shape = shape_of(layer, MOST);
+    const struct mf_shape shape = shape_of(layer, MAX_TOKENS);
 
     s->f = must_open(table);
     s->l = must_open_layer(s->f, layer);
@@ -102,19 +102,19 @@ static void end_serving(struct served_layer *s)
     fmoe_close(s->f);
 }
 
-static void run_right(struct served_layer *s, int64_t tokens)
+static void run_and_check(struct served_layer *s, int64_t tokens)
 {
     const struct fmoe_call call = serving_call(&s->data, tokens, NULL);
 
     serving_poison(&s->data);
     ck_assert_int_eq(fmoe_run(s->l, &call), 0);
     ck_assert_int_eq(device->ops->sync(device), 0);
-    ck_assert_msg(serving_right(&s->data, tokens), "%d tokens come out wrong", (int)tokens);
+    ck_assert_msg(serving_matches(&s->data, tokens), "%d tokens: wrong result", (int)tokens);
 }
 
 /* ---- look-up ---- */
 
-/* Rows for 8 and 16 tokens; all else is a miss, which is served rightly, too. */
+/* The table has rows for 8 and 16 tokens. Other counts are misses, which are computed correctly too. */
 START_TEST(serves_every_count)
 {
     static const int64_t rows[] = {8, 16}, counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 40, 7, 1, 40};
@@ -133,7 +133,7 @@ START_TEST(serves_every_count)
             ck_assert_double_eq(served.us, counts[i] > 8 ? 51 : 50);
             ck_assert_int_eq(served.line, counts[i] > 8 ? 3 : 2);
         }
-        run_right(&s, counts[i]);
+        run_and_check(&s, counts[i]);
         misses += !has_row;
         ck_assert_uint_eq(fmoe_n_misses(s.f), misses);
     }
@@ -141,7 +141,7 @@ START_TEST(serves_every_count)
 }
 END_TEST
 
-/* Steps of a pipeline that are offered to a token count. */
+/* Counts the steps of a pipeline that are offered for a token count. */
 struct offered {
     struct mf_offer offer;
     const char *pipeline;
@@ -164,7 +164,7 @@ static int count_step(struct mf_offer *offer, const struct mf_step *step)
 static bool is_offered(const char *pipeline, int64_t tokens)
 {
     const struct mf_shape s = shape_of(0, tokens);
-    struct offered o = {{count_step, mf_offer_unheard}, pipeline, 0};
+    struct offered o = {{count_step, mf_offer_ignore_rejection}, pipeline, 0};
     const char *at = pipeline, *of;
     size_t len;
     int n_steps = 0;
@@ -175,9 +175,9 @@ static bool is_offered(const char *pipeline, int64_t tokens)
     return o.n == n_steps;
 }
 
-/* Misses are served by the layer's own row of more tokens, else of fewer, where its steps are offered: a device may have kernels that
- * it offers to some counts only, but none that no other count may have. */
-START_TEST(misses_take_a_near_row)
+/* A miss is served by the layer's row for more tokens, or else for fewer, if its steps are offered for the
+ * count. A device may offer a kernel for some counts only, but at least one near row must be usable. */
+START_TEST(misses_use_a_near_row)
 {
     static const int64_t rows[] = {4, 32};
     struct fmoe *f = must_open(table_of(0, rows, 2, 0, 50));
@@ -185,7 +185,7 @@ START_TEST(misses_take_a_near_row)
     struct fmoe_served served;
     static const struct {
         int64_t tokens;
-        int nearest; /* of rows; the other one is next */
+        int nearest; /* index in rows; the other row is tried next */
     } near[] = {{1, 0}, {2, 0}, {8, 1}, {16, 1}, {40, 1}};
     const char *pipelines[2];
     size_t n_near = 0;
@@ -202,18 +202,18 @@ START_TEST(misses_take_a_near_row)
             line = 2 + 1 - nearest;
         ck_assert_int_eq(fmoe_served(l, near[i].tokens, &served), 0);
         ck_assert_int_eq(served.tuned, 0);
-        ck_assert_msg(served.line == line, "%d tokens: line %d, not %d", (int)near[i].tokens,
+        ck_assert_msg(served.line == line, "%d tokens: line %d, expected %d", (int)near[i].tokens,
                       (int)served.line, line);
         n_near += served.line != 0;
     }
     ck_assert_uint_gt(n_near, 0);
     ck_assert_int_eq(fmoe_served(l, 0, &served), -EINVAL);
-    ck_assert_int_eq(fmoe_served(l, MOST + 1, &served), -EINVAL);
+    ck_assert_int_eq(fmoe_served(l, MAX_TOKENS + 1, &served), -EINVAL);
     fmoe_close(f);
 }
 END_TEST
 
-/* ---- what a call may not do ---- */
+/* ---- restrictions on calls ---- */
 
 static atomic_size_t allocations;
 #define COUNTED(call)  \
@@ -246,16 +246,16 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
     COUNTED(__real_pthread_mutex_lock(m));
 }
 
-START_TEST(calls_allocate_and_lock_nothing)
+START_TEST(calls_do_not_allocate_or_lock)
 {
     static const int64_t rows[] = {8, 16};
     struct served_layer s;
     size_t during = 0;
 
     serve_layer(&s, _i, table_of(_i, rows, 2, 0, 50));
-    for (int64_t tokens = MOST; tokens >= 1; tokens--)
-        run_right(&s, tokens);
-    for (int64_t tokens = 1; tokens <= MOST; tokens++) {
+    for (int64_t tokens = MAX_TOKENS; tokens >= 1; tokens--)
+        run_and_check(&s, tokens);
+    for (int64_t tokens = 1; tokens <= MAX_TOKENS; tokens++) {
         const struct fmoe_call call = serving_call(&s.data, tokens, NULL);
         const size_t before = allocations;
         int r = fmoe_run(s.l, &call);
@@ -268,13 +268,13 @@ START_TEST(calls_allocate_and_lock_nothing)
 }
 END_TEST
 
-START_TEST(refuses_a_call)
+START_TEST(rejects_invalid_calls)
 {
     struct fmoe_call call;
     struct served_layer s;
 
     serve_layer(&s, 0, NULL);
-    call = serving_call(&s.data, MOST + 1, NULL);
+    call = serving_call(&s.data, MAX_TOKENS + 1, NULL);
     ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
     call.tokens = 0;
     ck_assert_int_eq(fmoe_run(s.l, &call), -EINVAL);
@@ -301,8 +301,8 @@ struct caller {
     int failed;
 };
 
-/* Until one of all callers was refused. */
-static void *call_on(void *context)
+/* Calls fmoe_run until a call of any caller is refused. */
+static void *call_until_refused(void *context)
 {
     struct caller *c = context;
 
@@ -315,9 +315,9 @@ static void *call_on(void *context)
     return NULL;
 }
 
-/* A CPU's threads are the process's: of two calls at once, through two handles, the later is refused, and the other comes out
- * right. */
-START_TEST(one_call_of_a_process)
+/* CPU calls use the process's threads: of two concurrent calls through two handles the later one is refused,
+ * and the result of the other one is correct. */
+START_TEST(one_cpu_call_per_process)
 {
     struct served_layer s[2];
     struct fmoe_call calls[2];
@@ -326,30 +326,30 @@ START_TEST(one_call_of_a_process)
     pthread_t other;
 
     if (device->ops->own_memory)
-        return; /* only a CPU\'s calls use the process\'s threads */
+        return; /* only CPU calls use the process's threads */
     for (int i = 0; i < 2; i++) {
         serve_layer(&s[i], 0, NULL);
-        calls[i] = serving_call(&s[i].data, MOST, NULL);
+        calls[i] = serving_call(&s[i].data, MAX_TOKENS, NULL);
         callers[i] = (struct caller){
             .l = s[i].l, .call = &calls[i], .was_refused = &was_refused, .end_ms = mf_now_ms() + 60000};
     }
-    ck_assert_int_eq(pthread_create(&other, NULL, call_on, &callers[0]), 0);
-    (void)call_on(&callers[1]);
+    ck_assert_int_eq(pthread_create(&other, NULL, call_until_refused, &callers[0]), 0);
+    (void)call_until_refused(&callers[1]);
     ck_assert_int_eq(pthread_join(other, NULL), 0);
     ck_assert(atomic_load(&was_refused));
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(callers[i].failed, 0);
-        run_right(&s[i], MOST); /* and whoever was refused is served afterwards */
+        run_and_check(&s[i], MAX_TOKENS); /* a refused caller is served afterwards */
         end_serving(&s[i]);
     }
 }
 END_TEST
 
-/* ---- other tables ---- */
+/* ---- reloads ---- */
 
 struct server {
     struct served_layer *s;
-    atomic_int ends;
+    atomic_int stop;
     atomic_uint calls;
     int failed, wrong;
 };
@@ -361,12 +361,12 @@ static void *serve(void *context)
     unsigned n = 0;
 
     server->failed += device->ops->enter(device) < 0; /* for the test's own copies */
-    while (!atomic_load(&server->ends)) {
-        const int64_t tokens = 1 + n++ % MOST;
+    while (!atomic_load(&server->stop)) {
+        const int64_t tokens = 1 + n++ % MAX_TOKENS;
         const struct fmoe_call call = serving_call(data, tokens, NULL);
         serving_poison(data);
         server->failed += fmoe_run(server->s->l, &call) != 0;
-        server->wrong += device->ops->sync(device) < 0 || !serving_right(data, tokens);
+        server->wrong += device->ops->sync(device) < 0 || !serving_matches(data, tokens);
         atomic_fetch_add(&server->calls, 1);
     }
     return NULL;
@@ -380,7 +380,8 @@ static void wait_for_calls(struct server *server, unsigned n)
         (void)usleep(100);
 }
 
-/* A loop of calls, and tables that come and go: no call fails or is wrong, and what a reload has brought serves from its return on. */
+/* Tables are reloaded while calls run: no call fails or is wrong, and a new table serves as soon as
+ * fmoe_reload returns. */
 START_TEST(tables_change_under_load)
 {
     static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64}, some[] = {16};
@@ -405,7 +406,7 @@ START_TEST(tables_change_under_load)
         if (i % 2)
             ck_assert_int_eq(fmoe_drop_old(s.f), 0);
     }
-    atomic_store(&server.ends, 1);
+    atomic_store(&server.stop, 1);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(server.failed, 0);
     ck_assert_int_eq(server.wrong, 0);
@@ -413,20 +414,20 @@ START_TEST(tables_change_under_load)
 }
 END_TEST
 
-/* The first call after a reload is served by what it brought: misses are counted from exactly there on, and no further. */
+/* The first call after a reload uses the new table: misses are counted only while the table has no row. */
 START_TEST(first_call_uses_the_new_table)
 {
     static const int64_t rows[] = {4}, others[] = {64};
-    const char *has = table_of(0, rows, 1, 0, 50), *has_not = table_of(0, others, 1, 0, 50);
+    const char *with_row = table_of(0, rows, 1, 0, 50), *without_row = table_of(0, others, 1, 0, 50);
     struct fmoe_error error = {""};
     struct served_layer s;
     uint64_t misses = 0;
 
-    serve_layer(&s, 0, has);
+    serve_layer(&s, 0, with_row);
     for (int i = 0; i < 6; i++) {
-        ck_assert_msg(fmoe_reload(s.f, i % 2 ? &has : &has_not, 1, &error) == 0, "%s", error.text);
+        ck_assert_msg(fmoe_reload(s.f, i % 2 ? &with_row : &without_row, 1, &error) == 0, "%s", error.text);
         for (int calls = 0; calls < 3; calls++) {
-            run_right(&s, 3);
+            run_and_check(&s, 3);
             misses += i % 2 == 0;
             ck_assert_uint_eq(fmoe_n_misses(s.f), misses);
         }
@@ -435,8 +436,8 @@ START_TEST(first_call_uses_the_new_table)
 }
 END_TEST
 
-/* A table that is refused leaves the one that serves. */
-START_TEST(a_refused_table_changes_nothing)
+/* A failed reload keeps the current table. */
+START_TEST(failed_reload_changes_nothing)
 {
     static const int64_t rows[] = {4};
     const char *good = table_of(0, rows, 1, 0, 50), *twice[] = {good, table_of(0, rows, 1, 1, 60)};
@@ -458,7 +459,7 @@ START_TEST(a_refused_table_changes_nothing)
 }
 END_TEST
 
-/* Weights are stored once: neither rows of two layouts, nor a reload to another one. */
+/* Weights are stored once: their layout is checked, and a reload must not change it. */
 START_TEST(layouts_do_not_change)
 {
     const struct mf_shape s = shape_of(0, 4);
@@ -470,7 +471,7 @@ START_TEST(layouts_do_not_change)
 
     model.w1_layout = "sideways";
     ck_assert_int_eq(fmoe_layer_open(f, &model, &error, &l), -EINVAL);
-    ck_assert_str_eq(error.text, "w1_layout: there is no layout 'sideways'");
+    ck_assert_str_eq(error.text, "w1_layout is 'sideways': unknown layout");
     model.w1_layout = NULL;
     ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
     ck_assert_int_eq(fmoe_layer_weight(l, 1, &w), 0);
@@ -499,11 +500,11 @@ static const struct {
     {"topk", -EINVAL, "topk"},
     {"tokens", -EINVAL, "max_tokens is 0: expected 1 to 1048576"},
     {"null", -EINVAL, "q_type is NULL"},
-    {"workspace", -EINVAL, "workspace_bytes is 64: what serves 8 tokens needs"},
+    {"workspace", -EINVAL, "workspace_bytes is 64: expected 0, or at least "},
     {"form", -EINVAL, "form is 'b7': expected"},
 };
 
-START_TEST(refuses_a_layer)
+START_TEST(rejects_invalid_layers)
 {
     const struct mf_shape s = shape_of(0, 4);
     struct fmoe *f = must_open(NULL);
@@ -520,32 +521,32 @@ START_TEST(refuses_a_layer)
     m.workspace_bytes = strcmp(member, "workspace") == 0 ? 64 : 0;
     m.form = strcmp(member, "form") == 0 ? "b7" : NULL;
     ck_assert_int_eq(fmoe_layer_open(f, &m, &error, &l), models[_i].r);
-    ck_assert_msg(strstr(error.text, models[_i].why) == error.text, "'%s' is not '%s…'", error.text,
-                  models[_i].why);
+    ck_assert_msg(strstr(error.text, models[_i].why) == error.text, "'%s' does not start with '%s'",
+                  error.text, models[_i].why);
     ck_assert_ptr_null(l);
     fmoe_close(f);
 }
 END_TEST
 
-START_TEST(refuses_a_device)
+START_TEST(rejects_invalid_devices)
 {
     struct fmoe_error error = {""};
     struct fmoe *f = NULL;
 
     ck_assert_int_lt(fmoe_open("tpu:0", NULL, 0, &error, &f), 0);
-    ck_assert_msg(strstr(error.text, "'tpu:0' is no device") != NULL, "%s", error.text);
+    ck_assert_msg(strstr(error.text, "unknown device 'tpu:0'") != NULL, "%s", error.text);
     ck_assert_int_eq(fmoe_open("sim:gfx942/304:0", NULL, 0, &error, &f), -EINVAL);
-    ck_assert_msg(strstr(error.text, "serves nothing") != NULL, "%s", error.text);
+    ck_assert_msg(strstr(error.text, "cannot serve calls") != NULL, "%s", error.text);
     fmoe_close(NULL);
 }
 END_TEST
 
-/* Nobody finds out at the first call that a table was for others. */
-START_TEST(refuses_a_table_of_others)
+/* A table for other builds or devices is rejected when it is opened, not at the first call. */
+START_TEST(rejects_foreign_tables)
 {
     const struct mf_shape s = shape_of(0, 4);
-    const struct served_row theirs = {4, "cutlass:fast", 5}, ours = {4, serving_pipeline(device, &s, 0), 5};
-    const char *table = serving_table(device, &s, &theirs, 1);
+    const struct served_row foreign = {4, "cutlass:fast", 5}, own = {4, serving_pipeline(device, &s, 0), 5};
+    const char *table = serving_table(device, &s, &foreign, 1);
     struct mf_device elsewhere = *device;
     struct fmoe_error error = {""};
     struct fmoe *f = NULL;
@@ -555,48 +556,49 @@ START_TEST(refuses_a_table_of_others)
                       NULL,
                   "%s", error.text);
     elsewhere.info.class.cu_num++;
-    table = serving_table(&elsewhere, &s, &ours, 1);
+    table = serving_table(&elsewhere, &s, &own, 1);
     ck_assert_int_eq(fmoe_open(name, &table, 1, &error, &f), -EBADMSG);
-    ck_assert_msg(strstr(error.text, ": no row is of this device's class, ") != NULL, "%s", error.text);
+    ck_assert_msg(strstr(error.text, ": no row for this device's class ") != NULL, "%s", error.text);
     ck_assert_ptr_null(f);
 }
 END_TEST
 
-/* One class holds several device models: their rows serve, and that they are another's is said. The tests' rows are of model "cpu". */
-START_TEST(tells_rows_of_another_model)
+/* One device class holds several device models: rows of another model serve and are reported. The rows of the
+ * test have model "cpu". */
+START_TEST(reports_rows_of_other_models)
 {
     const int64_t tokens[] = {4, 8};
-    const char *theirs = table_of(0, tokens, 2, 0, 5), *mine;
+    const char *foreign = table_of(0, tokens, 2, 0, 5), *mine;
     struct fmoe_error error = {""};
-    struct fmoe *f = must_open(theirs);
+    struct fmoe *f = must_open(foreign);
     struct fmoe_rows rows;
     char text[1 << 16], *at;
-    FILE *file = fopen(theirs, "r");
+    FILE *file = fopen(foreign, "r");
     size_t len;
 
     fmoe_rows(f, &rows);
     ck_assert_uint_eq(rows.n, 2);
-    ck_assert_uint_eq(rows.elsewhere, 2);
-    ck_assert_str_eq(rows.there, "cpu");
-    ck_assert_str_eq(rows.here, device->info.model);
+    ck_assert_uint_eq(rows.n_other_model, 2);
+    ck_assert_str_eq(rows.other_model, "cpu");
+    ck_assert_str_eq(rows.model, device->info.model);
 
     ck_assert_ptr_nonnull(file);
     len = fread(text, 1, sizeof(text) - 1, file);
     (void)fclose(file);
     text[len] = '\0';
-    while ((at = strstr(text, ",cpu,r1,")) != NULL) { /* row by row they become this device's own */
+    while ((at = strstr(text, ",cpu,r1,")) != NULL) { /* change the rows to this device's model one by one */
         char rest[1 << 16];
         mf_format(rest, sizeof(rest), ",%s,r1,%s", device->info.model, at + strlen(",cpu,r1,"));
         mf_format(at, sizeof(text) - (size_t)(at - text), "%s", rest);
         mine = serving_file(text);
         ck_assert_msg(fmoe_reload(f, &mine, 1, &error) == 0, "%s", error.text);
-        size_t left = rows.elsewhere - 1;
+        size_t left = rows.n_other_model - 1;
         fmoe_rows(f, &rows);
         ck_assert_uint_eq(rows.n, 2);
-        ck_assert_uint_eq(rows.elsewhere, left);
+        ck_assert_uint_eq(rows.n_other_model, left);
     }
-    ck_assert_uint_eq(rows.elsewhere, 0);
-    ck_assert_str_eq(rows.there, "");
+    ck_assert_uint_eq(rows.n_other_model, 0);
+    ck_assert_str_eq(rows.other_model, "");
     ck_assert_int_eq(fmoe_reload(f, NULL, 0, &error), 0);
     fmoe_rows(f, &rows);
     ck_assert_uint_eq(rows.n, 0);
@@ -606,7 +608,7 @@ END_TEST
 
 /* ---- misses ---- */
 
-START_TEST(tells_its_misses_once)
+START_TEST(reports_misses_once)
 {
     static const int64_t rows[] = {4};
     _cleanup_(mf_freep) char *text = NULL;
@@ -616,9 +618,9 @@ START_TEST(tells_its_misses_once)
     serve_layer(&s, 1, table_of(1, rows, 1, 0, 50));
     ck_assert_int_eq(fmoe_misses(s.f, "me", &again), 0);
     ck_assert_ptr_null(again);
-    run_right(&s, 3);
-    run_right(&s, 9);
-    run_right(&s, 16);
+    run_and_check(&s, 3);
+    run_and_check(&s, 9);
+    run_and_check(&s, 16);
     ck_assert_int_eq(fmoe_misses(s.f, "me", &text), 0);
     ck_assert_msg(strstr(text, "{\"source\":\"me\",\"class\":\"") == text, "%s", text);
     ck_assert_msg(strstr(text, "\"misses\":[{\"shape\":{\"token\":16,\"model_dim\":256,\"inter_dim\":128,"
@@ -629,8 +631,8 @@ START_TEST(tells_its_misses_once)
                   "%s", text);
     ck_assert_int_eq(fmoe_misses(s.f, NULL, &again), 0);
     ck_assert_ptr_null(again);
-    /* what a layer missed is told when it is closed, too */
-    run_right(&s, 9);
+    /* misses of a closed layer are reported too */
+    run_and_check(&s, 9);
     fmoe_layer_close(s.l);
     ck_assert_uint_eq(fmoe_n_misses(s.f), 3);
     free(text);
@@ -642,13 +644,13 @@ START_TEST(tells_its_misses_once)
 }
 END_TEST
 
-/* Ids of a placement that is no range become the layer's. */
-START_TEST(places_experts)
+/* Global expert ids of a placement that is not a range are mapped to the layer's ids. */
+START_TEST(remaps_expert_ids)
 {
     static const int32_t map[16] = {-1, 3, -1, 0, -1, -1, 7, -1, 1, -1, 2, 4, -1, 5, -1, 6},
                          twice[16] = {3, 3};
     const struct mf_shape s = shape_of(0, 4);
-    const int32_t ids[6] = {0, 1, 3, 6, 15, -1}, want[6] = {-1, 3, 0, 7, 6, -1};
+    const int32_t ids[6] = {0, 1, 3, 6, 15, -1}, expected[6] = {-1, 3, 0, 7, 6, -1};
     struct fmoe *f = must_open(NULL);
     struct fmoe_layer_model m = serving_model(&s, 8);
     struct fmoe_error error = {""};
@@ -657,10 +659,10 @@ START_TEST(places_experts)
 
     m.form = "ep:0/16";
     ck_assert_msg(fmoe_layer_open(f, &m, &error, &l) == 0, "%s", error.text);
-    ck_assert_int_eq(fmoe_place(l, map, 2, ids, to, &error), 0);
-    ck_assert_mem_eq(to, want, sizeof(want));
-    ck_assert_int_eq(fmoe_place(l, twice, 2, ids, to, &error), -EINVAL);
-    ck_assert_str_eq(error.text, "two experts of expert_map have one place");
+    ck_assert_int_eq(fmoe_remap_ids(l, map, 2, ids, to, &error), 0);
+    ck_assert_mem_eq(to, expected, sizeof(expected));
+    ck_assert_int_eq(fmoe_remap_ids(l, twice, 2, ids, to, &error), -EINVAL);
+    ck_assert_str_eq(error.text, "two experts in expert_map have the same index");
     fmoe_close(f);
 }
 END_TEST
@@ -673,20 +675,20 @@ int main(void)
     tcase_add_checked_fixture(tc, open_device, close_device);
     tcase_set_timeout(tc, 110);
     tcase_add_loop_test(tc, serves_every_count, 0, MF_ARRAY_LEN(layers));
-    tcase_add_test(tc, misses_take_a_near_row);
-    tcase_add_loop_test(tc, calls_allocate_and_lock_nothing, 0, MF_ARRAY_LEN(layers));
-    tcase_add_test(tc, refuses_a_call);
-    tcase_add_test(tc, one_call_of_a_process);
+    tcase_add_test(tc, misses_use_a_near_row);
+    tcase_add_loop_test(tc, calls_do_not_allocate_or_lock, 0, MF_ARRAY_LEN(layers));
+    tcase_add_test(tc, rejects_invalid_calls);
+    tcase_add_test(tc, one_cpu_call_per_process);
     tcase_add_loop_test(tc, tables_change_under_load, 0, MF_ARRAY_LEN(layers));
     tcase_add_test(tc, first_call_uses_the_new_table);
-    tcase_add_test(tc, a_refused_table_changes_nothing);
+    tcase_add_test(tc, failed_reload_changes_nothing);
     tcase_add_test(tc, layouts_do_not_change);
-    tcase_add_loop_test(tc, refuses_a_layer, 0, MF_ARRAY_LEN(models));
-    tcase_add_test(tc, refuses_a_device);
-    tcase_add_test(tc, refuses_a_table_of_others);
-    tcase_add_test(tc, tells_rows_of_another_model);
-    tcase_add_test(tc, tells_its_misses_once);
-    tcase_add_test(tc, places_experts);
+    tcase_add_loop_test(tc, rejects_invalid_layers, 0, MF_ARRAY_LEN(models));
+    tcase_add_test(tc, rejects_invalid_devices);
+    tcase_add_test(tc, rejects_foreign_tables);
+    tcase_add_test(tc, reports_rows_of_other_models);
+    tcase_add_test(tc, reports_misses_once);
+    tcase_add_test(tc, remaps_expert_ids);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

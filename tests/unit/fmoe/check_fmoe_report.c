@@ -1,5 +1,5 @@
-/* fmoe/report.c: what becomes of a report by what the farm answers, under which key it is sent again, and that nobody waits for a farm
- * that is not there. */
+/* fmoe/report.c: how reports react to the coordinator's replies, idempotency keys of retries, and an
+ * unreachable coordinator. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "support/farm/serving.h"
 #include "support/mf_check.h"
 
-#define PATIENCE_MS 30000
-#define KEY_MAX     128
+#define TIMEOUT_MS 30000
+#define KEY_MAX    128
 
 static struct mf_device *device;
 static struct fmoe *f;
@@ -43,7 +43,7 @@ static void close_layer(void)
     device = mf_device_close(device);
 }
 
-/* A call for which there is no row: there is no table. */
+/* Makes a miss: without a table no call has a row. */
 static void miss(int64_t tokens)
 {
     const struct fmoe_call call = serving_call(&data, tokens, NULL);
@@ -59,21 +59,23 @@ static void report_to(const char *url)
     ck_assert_msg(fmoe_report_start(f, url, NULL, 1, &error) == 0, "%s", error.text);
 }
 
-static struct fmoe_reported wait_for(const struct fmoe_reported *want)
+static struct fmoe_reported wait_for(const struct fmoe_reported *expected)
 {
-    struct fmoe_reported is;
+    struct fmoe_reported actual;
 
-    for (int64_t end = mf_now_ms() + PATIENCE_MS;;) {
-        fmoe_report_state(f, &is);
-        if (is.sent >= want->sent && is.failed >= want->failed && is.refused >= want->refused)
-            return is;
-        ck_assert_msg(mf_now_ms() < end, "%llu sent, %llu failed, %llu refused", (unsigned long long)is.sent,
-                      (unsigned long long)is.failed, (unsigned long long)is.refused);
+    for (int64_t end = mf_now_ms() + TIMEOUT_MS;;) {
+        fmoe_report_state(f, &actual);
+        if (actual.sent >= expected->sent && actual.failed >= expected->failed &&
+            actual.refused >= expected->refused)
+            return actual;
+        ck_assert_msg(mf_now_ms() < end, "%llu sent, %llu failed, %llu refused",
+                      (unsigned long long)actual.sent, (unsigned long long)actual.failed,
+                      (unsigned long long)actual.refused);
         (void)poll(NULL, 0, 2);
     }
 }
 
-/* The n-th request of the log: its key and its body, which live as long as the log. */
+/* Returns the body of request n and its key. The body is valid as long as the log. */
 static const char *posted(struct fake_http *farm, int n, char key[KEY_MAX])
 {
     static const char begin[] = "POST /api/v1/misses HTTP/1.1\r\n", header[] = "\r\nIdempotency-Key: ";
@@ -91,18 +93,18 @@ static const char *posted(struct fake_http *farm, int n, char key[KEY_MAX])
     return body + 4;
 }
 
-/* A report that does not get through is sent again as it was, under its key, before anything newer. */
+/* A report that fails temporarily is sent again unchanged, with the same key, before newer reports. */
 static const struct {
     int status;
-    bool cut; /* the answer breaks off */
-} laters[] = {{503, false}, {500, false}, {429, false}, {401, false}, {403, false}, {201, true}};
+    bool cut; /* the reply is truncated */
+} temporary_failures[] = {{503, false}, {500, false}, {429, false}, {401, false}, {403, false}, {201, true}};
 
-START_TEST(sent_again_under_its_key)
+START_TEST(retries_with_the_same_key)
 {
     const struct fake_answer answers[] = {{.request = "POST /api/v1/misses",
-                                           .status = laters[_i].status,
+                                           .status = temporary_failures[_i].status,
                                            .body = "{\"title\":\"not now\"}",
-                                           .cut = laters[_i].cut,
+                                           .cut = temporary_failures[_i].cut,
                                            .times = 1},
                                           {.request = "POST /api/v1/misses", .status = 201, .body = "{}"}};
     char first[KEY_MAX], second[KEY_MAX], third[KEY_MAX];
@@ -118,7 +120,7 @@ START_TEST(sent_again_under_its_key)
     state = wait_for(&(struct fmoe_reported){.failed = 1, .sent = 1});
     ck_assert_uint_eq(state.failed, 1);
     ck_assert_uint_eq(state.refused, 0);
-    fmoe_report_stop(f); /* tells of the other miss */
+    fmoe_report_stop(f); /* reports the other miss */
     fake_http_stop(&farm);
     one = posted(&farm, 0, first);
     two = posted(&farm, 1, second);
@@ -133,13 +135,16 @@ START_TEST(sent_again_under_its_key)
 }
 END_TEST
 
-/* What the farm will never take is dropped and counted, and the next report has a key of its own. */
-static const int nevers[] = {422, 400, 404, 409, 413};
+/* A report that the coordinator rejects is dropped and counted. The next report has its own key. */
+static const int permanent_failures[] = {422, 400, 404, 409, 413};
 
-START_TEST(dropped_and_counted)
+START_TEST(rejected_reports_are_dropped)
 {
     const struct fake_answer answers[] = {
-        {.request = "POST /api/v1/misses", .status = nevers[_i], .body = "{\"title\":\"no\"}", .times = 1},
+        {.request = "POST /api/v1/misses",
+         .status = permanent_failures[_i],
+         .body = "{\"title\":\"no\"}",
+         .times = 1},
         {.request = "POST /api/v1/misses", .status = 200, .body = "{}"},
     };
     char first[KEY_MAX], second[KEY_MAX], none[KEY_MAX];
@@ -163,7 +168,7 @@ START_TEST(dropped_and_counted)
 }
 END_TEST
 
-/* A port of this machine at which nobody listens, for as long as *ret_fd is open. */
+/* Makes the URL of a local port without a listener; valid while *ret_fd is open. */
 static void closed_port(char url[64], int *ret_fd)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -175,10 +180,11 @@ static void closed_port(char url[64], int *ret_fd)
     mf_format(url, 64, "http://127.0.0.1:%d", ntohs(address.sin_port));
 }
 
-/* Calls go on, the end waits for nothing, and what was not in a report's hand by then is for the next farm. */
-START_TEST(a_farm_that_is_not_there)
+/* Calls continue, stopping does not wait, and misses that were not in a report yet are sent by the next
+ * reporter. */
+START_TEST(unreachable_coordinator)
 {
-    const struct fake_answer taken = {.request = "POST /api/v1/misses", .status = 201, .body = "{}"};
+    const struct fake_answer accepted = {.request = "POST /api/v1/misses", .status = 201, .body = "{}"};
     struct fake_http farm;
     char url[64], key[KEY_MAX];
     int fd;
@@ -193,7 +199,7 @@ START_TEST(a_farm_that_is_not_there)
     ck_assert_uint_eq(fmoe_n_misses(f), 3);
     (void)close(fd);
 
-    fake_http_start(&farm, &taken, 1);
+    fake_http_start(&farm, &accepted, 1);
     report_to(farm.url);
     fmoe_report_stop(f);
     fake_http_stop(&farm);
@@ -202,7 +208,7 @@ START_TEST(a_farm_that_is_not_there)
 }
 END_TEST
 
-/* Nothing to tell is no report. */
+/* Without misses nothing is sent. */
 START_TEST(silent_without_misses)
 {
     struct fake_http farm;
@@ -217,11 +223,12 @@ START_TEST(silent_without_misses)
 }
 END_TEST
 
-START_TEST(refuses_to_report)
+START_TEST(rejects_invalid_arguments)
 {
-    /* a token goes to this machine, whose names these are not, or over TLS */
-    static const char *const far[] = {"http://127.0.0.1@farm.example", "http://127.farm.example",
-                                      "http://[::1]@farm.example", "http://localhost.example", "http://farm"};
+    /* a token is sent to the local machine or over TLS only; these hosts are remote */
+    static const char *const remote[] = {"http://127.0.0.1@farm.example", "http://127.farm.example",
+                                         "http://[::1]@farm.example", "http://localhost.example",
+                                         "http://farm"};
     const char *token = serving_file("moefarm_1_00");
     struct fmoe_error error = {""};
 
@@ -229,8 +236,9 @@ START_TEST(refuses_to_report)
     ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 0, &error), -EINVAL);
     ck_assert_str_eq(error.text, "seconds is 0: expected 1 to 86400");
     ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", "/nonexistent/token", 5, &error), -ENOENT);
-    for (size_t i = 0; i < MF_ARRAY_LEN(far); i++)
-        ck_assert_msg(fmoe_report_start(f, far[i], token, 5, &error) == -EPERM, "%s is near", far[i]);
+    for (size_t i = 0; i < MF_ARRAY_LEN(remote); i++)
+        ck_assert_msg(fmoe_report_start(f, remote[i], token, 5, &error) == -EPERM, "%s is not rejected",
+                      remote[i]);
     ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), 0);
     ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), -EALREADY);
 }
@@ -243,11 +251,11 @@ int main(void)
 
     tcase_add_checked_fixture(tc, open_layer, close_layer);
     tcase_set_timeout(tc, 100);
-    tcase_add_loop_test(tc, sent_again_under_its_key, 0, MF_ARRAY_LEN(laters));
-    tcase_add_loop_test(tc, dropped_and_counted, 0, MF_ARRAY_LEN(nevers));
-    tcase_add_test(tc, a_farm_that_is_not_there);
+    tcase_add_loop_test(tc, retries_with_the_same_key, 0, MF_ARRAY_LEN(temporary_failures));
+    tcase_add_loop_test(tc, rejected_reports_are_dropped, 0, MF_ARRAY_LEN(permanent_failures));
+    tcase_add_test(tc, unreachable_coordinator);
     tcase_add_test(tc, silent_without_misses);
-    tcase_add_test(tc, refuses_to_report);
+    tcase_add_test(tc, rejects_invalid_arguments);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

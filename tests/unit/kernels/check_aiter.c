@@ -1,4 +1,5 @@
-/* kernels/aiter*.c: the names of AITER's tables, the size of its space by kind of shape, and pipelines of it. */
+/* kernels/aiter*.c: kernel names in AITER's tables, the number of candidates per kind of shape, and pipelines
+ * of AITER's kernels. */
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,9 +14,9 @@
 #include "support/mf_check.h"
 #include "support/shipped.h"
 
-/* --- names ------------------------------------------------------------------------------------------------ */
+/* --- names ---------------------------------------------------------------------------------------------- */
 
-/* Every kernel name of every table that AITER ships is one of its grammar. */
+/* Every kernel name in the tables that AITER ships is recognised. */
 START_TEST(shipped_names)
 {
     const struct shipped *file = &shipped[_i];
@@ -34,20 +35,24 @@ END_TEST
 /* clang-format off */
 static const struct {
     const char *name;
-    bool ours;
+    bool valid;
 } names[] = {
     {"_ZN5aiter48fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128E", true},
-    {"_ZN5aiter49fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128E", false},   /* the length is another */
+    {"_ZN5aiter49fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128E", false},   /* wrong length */
     {"_ZN5aiter99999999999999999999fmoe_bf16E", false},
     {"fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128", false},               /* not mangled */
     {"@fmoe_bf16_blockscaleBf16_g1u1_flat_vs_silu_1x128", false},
     {"_ZN5aiter62fmoe_bf16_a16_blockscaleFp8_g1u1_vs_silu_1tg_emsort_16x128_pf3E", true},
-    {"moe_ck2stages_gemm1_256x32x128x128_1x4_MulABScaleExpertWeightA8W8blkscaleSplitk_v1_Nswizzle0_Quant4_MulRoutedWeight0_"
+    {"moe_ck2stages_gemm1_256x32x128x128_1x4_MulABScaleExpertWeightA8W8blkscaleSplitk_v1_Nswizzle0_Quant4_"
+     "MulRoutedWeight0_"
      "silu_F8_F8_B16", true},
-    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_F8_F8_B16", true},
-    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_silu_F8_F8_B16", false},
+    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_F8_"
+     "F8_B16", true},
+    {"moe_ck2stages_gemm2_256x32x64x128_1x4_MulABScaleExpertWeight_v1_Nswizzle0_Quant2_MulRoutedWeight0_"
+     "silu_F8_F8_B16", false},
     {"flydsl_moe1_afp4_wfp4_bf16_t32x128x256_w2_fp4", true},
-    {"flydsl_moe1_afp4_wfp4_bf16_t32x128x256_fp4_w2", false},                  /* the order is part of it */
+    /* the order of the suffixes is significant */
+    {"flydsl_moe1_afp4_wfp4_bf16_t32x128x256_fp4_w2", false},
     {"flydsl_moe1_afp8_wfp4_bf16_t32x64x256_w4_gui_kw4_fp8", true},
     {"flydsl_moe2_afp8_wfp4_bf16_t16x128x256_atomic_bnt2_sbm32", true},
     {"flydsl_moe2_layout_afp8_wfp4_bf16_t32x256x128_reduce_sbm32", true},
@@ -65,22 +70,22 @@ static const struct {
 
 START_TEST(parsed_names)
 {
-    ck_assert_msg(mf_aiter_name_parse(names[_i].name) == names[_i].ours, "%s", names[_i].name);
+    ck_assert_msg(mf_aiter_name_parse(names[_i].name) == names[_i].valid, "%s", names[_i].name);
 }
 END_TEST
 
-/* --- the space -------------------------------------------------------------------------------------------- */
+/* --- the space ------------------------------------------------------------------------------------------ */
 
 #define SPACE_MAX 2048
 
 struct space {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* must be first */
     struct mf_step steps[SPACE_MAX];
     struct mf_path_step timed[SPACE_MAX];
     size_t n;
-    int n_kernels, n_host, n_no;
+    int n_kernels, n_host, n_rejections;
     int n_stage[4];
-    char splits[MF_REASON_MAX]; /* why none of k is tried; empty where there is none to try */
+    char splits[MF_REASON_MAX]; /* rejection of split-K; empty if there is none */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -88,7 +93,7 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     struct space *g = (struct space *)o;
     ck_assert_uint_lt(g->n, SPACE_MAX);
     if (!step->aiter || !mf_aiter_name_parse(step->name))
-        ck_abort_msg("%s is no name that AITER runs", step->name);
+        ck_abort_msg("%s is not a valid AITER kernel name", step->name);
     g->steps[g->n++] = *step;
     g->n_host += strcmp(step->family, "host") == 0;
     g->n_kernels += strcmp(step->family, "host") != 0;
@@ -96,8 +101,8 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-static int take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
-                   const char *format, ...)
+static int record_rejection(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                            const char *format, ...)
 {
     char reason[MF_REASON_MAX];
     va_list args;
@@ -105,24 +110,25 @@ static int take_no(struct mf_offer *o, const char *family, const char *kernel, c
     (void)vsnprintf(reason, sizeof(reason), format, args);
     va_end(args);
     ck_assert(family[0] && kernel[0] && rule[0]);
-    ck_assert_msg(strlen(reason) > 20, "'%s' is no sentence", reason);
+    ck_assert_msg(strlen(reason) > 20, "'%s' is too short for a reason", reason);
     if (strstr(kernel, "Splitk"))
         (void)snprintf(((struct space *)o)->splits, MF_REASON_MAX, "%s", reason);
-    ((struct space *)o)->n_no++;
+    ((struct space *)o)->n_rejections++;
     return 0;
 }
 
-/* The space of a shape on a class; NULL where the shape is none of AITER's there, with a reason counted. */
+/* Returns the candidates of a shape on a class; none if AITER does not support the shape, with the rejections
+ * counted. */
 static const struct space *enumerate(const char *device, const struct mf_shape *shape)
 {
     static struct space g;
     struct mf_device *d = NULL;
     char why[MF_REASON_MAX] = "";
     g.n = 0;
-    g.n_kernels = g.n_host = g.n_no = 0;
+    g.n_kernels = g.n_host = g.n_rejections = 0;
     g.splits[0] = '\0';
     memset(g.n_stage, 0, sizeof(g.n_stage));
-    g.offer = (struct mf_offer){.step = take_step, .reject = take_no};
+    g.offer = (struct mf_offer){.step = take_step, .reject = record_rejection};
     ck_assert_msg(mf_sim_open(device, why, sizeof(why), &d) == 0, "%s", why);
     ck_assert_int_eq(mf_enumerate(&d->info, shape, "aiter", &g.offer), 0);
     for (size_t i = 0; i < g.n; i++)
@@ -140,7 +146,8 @@ static const struct space *enumerate(const char *device, const struct mf_shape *
 #define ROW(sizes, act, a, w, q, dw) \
     "64," sizes ",ActivationType." act "," BF16 "," a "," w ",QuantType." q ",1," dw
 
-/* Candidates by kind of shape as counted of AITER's own generators: from least to most, each within 2%. */
+/* Number of candidates per kind of shape, counted from AITER's own generators: minimum and maximum, each
+ * within 2 %. */
 /* clang-format off */
 static const struct {
     const char *kind, *device, *row;
@@ -148,7 +155,8 @@ static const struct {
 } kinds[] = {
     {"bf16",          G942, ROW("6144,4096,8,2",    "Silu",   BF16, BF16, "No", "0"),           18, 18},
     {"bf16",          G950, ROW("4096,384,128,8",   "Silu",   BF16, BF16, "No", "0"),           15, 15},
-    {"per_Tensor int8", G942, ROW("6144,4096,8,2",  "Silu",   "torch.int8", "torch.int8", "per_Tensor", "0"), 49, 49},
+    {"per_Tensor int8", G942, ROW("6144,4096,8,2",  "Silu",   "torch.int8", "torch.int8", "per_Tensor", "0"),
+     49, 49},
     {"per_Token fp8", G942, ROW("7168,256,256,8",   "Silu",   FNUZ, FNUZ, "per_Token", "0"),    57, 57},
     {"per_Token fp8", G942, ROW("6144,4096,8,2",    "Silu",   FNUZ, FNUZ, "per_Token", "0"),    59, 59},
     {"per_Token fp8", G950, ROW("4096,1536,160,8",  "Silu",   FN, FN, "per_Token", "0"),        46, 46},
@@ -163,7 +171,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(kinds_of_shapes)
+START_TEST(candidate_counts)
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(kinds[_i].row, &shape), 0);
@@ -176,11 +184,11 @@ START_TEST(kinds_of_shapes)
         for (size_t j = 0; j < i; j++)
             if (strcmp(g->steps[i].name, g->steps[j].name) == 0 &&
                 strcmp(g->steps[i].family, g->steps[j].family) == 0)
-                ck_abort_msg("%s:%s twice", g->steps[i].family, g->steps[i].name);
+                ck_abort_msg("step %s:%s occurs twice", g->steps[i].family, g->steps[i].name);
 }
 END_TEST
 
-/* Every kind has pipelines; of those that use a v2 step, both stages do. */
+/* Every kind of shape has pipelines; a pipeline uses v2 steps for both stages or for none. */
 START_TEST(kinds_have_pipelines)
 {
     struct mf_shape shape;
@@ -203,44 +211,47 @@ START_TEST(kinds_have_pipelines)
             n_v2 += strcmp(s->family, "flydslv2") == 0 || strcmp(s->family, "opusv2") == 0;
             n_pertoken += shape.q_type == MF_QTYPE_PER_1X32 && strcmp(s->family, "asm") == 0;
         }
-        ck_assert_msg(n_v2 == 0 || n_v2 == 2, "a v2 stage beside another");
+        ck_assert_msg(n_v2 == 0 || n_v2 == 2, "a pipeline uses a v2 step for one stage only");
         ck_assert_int_eq(n_pertoken, 0);
     }
 }
 END_TEST
 
-/* Shapes of ours that AITER has no key or no kernel for: a reason each, and no step, host steps included. */
+/* Shapes that AITER has no key or no kernel for: rejections only, no step, not even host steps. */
 static const char *const others[] = {
     ROW("7168,512,256,8", "GeluTanh", BF16, BF16, "No", "0"),
     ROW("7168,512,256,8", "Silu", FP4, FP4, "per_1x16", "0"),
-    ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), /* fp8 of the other gfx */
+    ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), /* FP8 of the other architecture */
     "64,7168,512,256,8,ActivationType.Silu," BF16 "," BF16 "," BF16 ",QuantType.No,0,0",
     ROW("7168,512,256,8", "Swiglu", FN, FP4, "per_1x32", "0") ",limit:10",
 };
 
-START_TEST(shapes_of_others)
+START_TEST(unsupported_shapes)
 {
     struct mf_shape shape;
     ck_assert_msg(mf_shape_parse(others[_i], &shape) == 0, "%s", others[_i]);
     const struct space *g = enumerate(G950, &shape);
     ck_assert_uint_eq(g->n, 0);
-    ck_assert_int_gt(g->n_no, 0);
+    ck_assert_int_gt(g->n_rejections, 0);
 }
 END_TEST
 
-/* What the tuner lost is told where its launcher would take it. */
+/* split-K candidates that the tuner misses are reported if AITER's launcher would accept them. */
 /* clang-format off */
 static const struct {
-    const char *device, *row, *says; /* NULL: nothing */
+    const char *device, *row, *says; /* says NULL: nothing is reported */
 } splits[] = {
-    {G950, ROW("7168,256,257,9", "Silu", FN, FN, "per_1x128", "0"),     "model_dim 7168 could be split into 2, 4, 7, 8 parts"},
-    {G942, ROW("6144,4096,8,2",  "Silu", FNUZ, FNUZ, "per_1x128", "0"), "model_dim 6144 could be split into 2, 3, 4, 6, 8 parts"},
-    {G950, ROW("640,256,8,2",    "Silu", FN, FN, "per_1x128", "0"),     "model_dim 640 could be split into 5 parts"},
+    {G950, ROW("7168,256,257,9", "Silu", FN, FN, "per_1x128", "0"),
+     "model_dim 7168 could be split into 2, 4, 7, 8 parts"},
+    {G942, ROW("6144,4096,8,2",  "Silu", FNUZ, FNUZ, "per_1x128", "0"),
+     "model_dim 6144 could be split into 2, 3, 4, 6, 8 parts"},
+    {G950, ROW("640,256,8,2",    "Silu", FN, FN, "per_1x128", "0"),
+     "model_dim 640 could be split into 5 parts"},
     {G950, ROW("896,256,8,2",    "Silu", FN, FN, "per_Token", "0"),     NULL},
 };
 /* clang-format on */
 
-START_TEST(lost_splits)
+START_TEST(missed_splits)
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(splits[_i].row, &shape), 0);
@@ -252,9 +263,9 @@ START_TEST(lost_splits)
 }
 END_TEST
 
-/* --- the shipped catalogue -------------------------------------------------------------------------------- */
+/* --- the shipped catalogue ------------------------------------------------------------------------------ */
 
-/* What AITER's own generators make of whole tables, where that is counted. */
+/* Candidates of AITER's own generators for whole tables, where they were counted. */
 /* clang-format off */
 static const struct {
     const char *file;
@@ -276,7 +287,8 @@ static void check_total(const char *file, long n)
                           totals[i].n);
 }
 
-/* Every row has candidates on one of the two classes; a row that has none on one has a reason there. */
+/* Every row has candidates on at least one of the two classes; without candidates on a class there is a
+ * rejection. */
 START_TEST(catalogue)
 {
     static const char *const devices[] = {G942, G950};
@@ -290,7 +302,7 @@ START_TEST(catalogue)
             int most = 0;
             for (int d = 0; d < 2; d++) {
                 const struct space *g = enumerate(devices[d], &t->rows[i].shape);
-                ck_assert_msg(g->n_kernels > 0 || g->n_no > 0, "%s: neither a step nor a reason",
+                ck_assert_msg(g->n_kernels > 0 || g->n_rejections > 0, "%s: neither a step nor a reason",
                               shipped[f].file);
                 most = MF_MAX(most, g->n_kernels);
             }
@@ -309,14 +321,18 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    const char *row, *kernel, *says; /* says NULL: the launcher takes it */
+    const char *row, *kernel, *says; /* says NULL: the launcher accepts the kernel */
 } launches[] = {
-    {ROW("7168,256,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E",
+    {ROW("7168,256,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"),
+     "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E",
      "inter_dim 256 is not a multiple of the tile width 512"},
-    {ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E", NULL},
-    {ROW("7168,512,256,8", "Silu", FN, FN, "per_1x32", "0"), "_ZN5aiter47fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3E",
+    {ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"),
+     "_ZN5aiter44fmoe_stage1_bf16_pertokenFp8_g1u1_32x512_pf3E", NULL},
+    {ROW("7168,512,256,8", "Silu", FN, FN, "per_1x32", "0"),
+     "_ZN5aiter47fmoe_stage1_bf16_pertokenFp8_g1u1_32x64_4tg_pf3E",
      "scales per token"},
-    {ROW("7168,512,256,8", "Silu", FN, FN, "per_1x32", "0"), "flydsl_moe1_afp8_wfp8_bf16_t32x64x256_gui_fp8", NULL},
+    {ROW("7168,512,256,8", "Silu", FN, FN, "per_1x32", "0"), "flydsl_moe1_afp8_wfp8_bf16_t32x64x256_gui_fp8",
+     NULL},
 };
 /* clang-format on */
 
@@ -338,10 +354,10 @@ int main(void)
     tcase_set_timeout(t, 110);
     tcase_add_loop_test(t, shipped_names, 0, (int)(sizeof(shipped) / sizeof(shipped[0])));
     tcase_add_loop_test(t, parsed_names, 0, (int)MF_ARRAY_LEN(names));
-    tcase_add_loop_test(t, kinds_of_shapes, 0, (int)MF_ARRAY_LEN(kinds));
+    tcase_add_loop_test(t, candidate_counts, 0, (int)MF_ARRAY_LEN(kinds));
     tcase_add_loop_test(t, kinds_have_pipelines, 0, (int)MF_ARRAY_LEN(kinds));
-    tcase_add_loop_test(t, shapes_of_others, 0, (int)MF_ARRAY_LEN(others));
-    tcase_add_loop_test(t, lost_splits, 0, (int)MF_ARRAY_LEN(splits));
+    tcase_add_loop_test(t, unsupported_shapes, 0, (int)MF_ARRAY_LEN(others));
+    tcase_add_loop_test(t, missed_splits, 0, (int)MF_ARRAY_LEN(splits));
     tcase_add_test(t, catalogue);
     tcase_add_loop_test(t, refused_launches, 0, (int)MF_ARRAY_LEN(launches));
     suite_add_tcase(suite, t);

@@ -9,7 +9,7 @@
 #include "support/farm/route_cases.h"
 #include "support/mf_check.h"
 
-/* An assertion of check's tells the parent of each success; there are millions here. */
+/* Check's assertions send a message to the parent on success; this file makes millions of them. */
 #define MUST(condition, ...)           \
     do {                               \
         if (!(condition))              \
@@ -21,7 +21,8 @@
 
 /* ---- worked examples ---- */
 
-/* vLLM's page has ids 1 … 4 with 4 experts, of which 4 would be dropped; with 5 experts its answer is right. */
+/* vLLM's documentation uses ids 1 … 4 with 4 experts, where id 4 would be out of range; its result is correct
+ * for 5 experts. */
 static const int32_t example_ids[12] = {2, 3, 4, 1, 2, 4, 1, 3, 4, 1, 2, 3};
 
 static const struct example {
@@ -72,7 +73,7 @@ static const struct example {
      16,
      {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 2, 5, 8, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
      {1, -1, 0, -1, -1, -1, -1}},
-    /* the tail is -1 although the map of the last expert, which -1 would index, is 4 */
+    /* the tail is -1 although expert_map[-1] would read 4, the map of the last expert */
     {"the tail is not looked up in the map",
      5,
      false,
@@ -119,12 +120,12 @@ START_TEST(worked_example)
     for (int64_t i = 0; i < x->rows; i++)
         MUST(sorted[i] == x->sorted[i], "%s: row %d has %d", x->what, (int)i, sorted[i]);
     for (int64_t b = 0; b < (x->rows + 3) / 4; b++)
-        ck_assert_msg(experts[b] == x->blocks[b], "%s: block %d is of %d", x->what, (int)b, experts[b]);
+        ck_assert_msg(experts[b] == x->blocks[b], "%s: block %d has expert %d", x->what, (int)b, experts[b]);
 }
 END_TEST
 
-/* A rank's range of experts: what its ids would give if they began at 0. */
-START_TEST(range_begins_anywhere)
+/* A rank's range of experts gives the same result as ids shifted to begin at 0. */
+START_TEST(range_with_offset)
 {
     enum mf_sort sort = (enum mf_sort)_i;
     int32_t moved[12], sorted[2][16], experts[2][4], post_pad[2];
@@ -151,14 +152,15 @@ START_TEST(range_begins_anywhere)
         memcpy(sorted[by_range], ids, sizeof(sorted[0]));
         memcpy(experts[by_range], blocks, sizeof(experts[0]));
     }
-    ck_assert_int_eq(post_pad[1], 8); /* expert 2 of three tokens, expert 3 of three */
+    ck_assert_int_eq(post_pad[1], 8); /* expert 2 of three tokens, expert 3 of three tokens */
     ck_assert_int_eq(post_pad[0], post_pad[1]);
     ck_assert_mem_eq(sorted[0], sorted[1], sizeof(sorted[0]));
     ck_assert_mem_eq(experts[0], experts[1], sizeof(experts[0]));
 }
 END_TEST
 
-/* vLLM's page of the batched form has expert ids 0 1 3 3 4 5 5 for this; its rows are right. */
+/* vLLM's documentation of the batched form gives expert ids 0 1 3 3 4 5 5 for this input; its rows are
+ * correct. */
 START_TEST(batched_example)
 {
     static const int32_t counts[5] = {2, 3, 0, 6, 8}, want[10] = {0, 1, 3, 3, 4, 4, -1, -1, -1, -1};
@@ -186,7 +188,7 @@ static const struct {
     int64_t rows;
 } sizes[] = {
     {12, 5, 4, false, 27}, {12, 5, 4, true, 28},
-    {8, 256, 64, false, 512},           /* T·k < E: a block for each route is enough */
+    {8, 256, 64, false, 512},           /* T·k < E: one block per route suffices */
     {255, 256, 2, false, 510}, {255, 256, 1, false, 255}, {256, 256, 64, false, 256 + 256 * 63},
     {0, 8, 16, true, 0},
 };
@@ -199,7 +201,7 @@ START_TEST(size_of_buffer)
 }
 END_TEST
 
-/* ---- against an oracle ---- */
+/* ---- against a reference implementation ---- */
 
 enum mode { GLOBAL, KEEP_REMOTE, DROP_REMOTE, NO_LOCAL, N_MODES };
 
@@ -208,8 +210,8 @@ struct wanted {
     int64_t rows;
 };
 
-/* By definition: for each expert in the order of its number, the routes that name it, ascending. */
-static void look(const struct mf_align *a, const int64_t *ids, struct wanted *w)
+/* By definition: for each expert in ascending order, the routes to it in ascending order. */
+static void reference_sort(const struct mf_align *a, const int64_t *ids, struct wanted *w)
 {
     int64_t n = a->tokens * a->topk, at = 0;
     bool drop = a->expert_map && a->ignore_remote;
@@ -241,9 +243,10 @@ static int ascending(const void *a, const void *b)
     return (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
 }
 
-/* Within an expert any order is right of a sort that is not stable: both sides are brought into one. Padding is the
- * largest id and comes last either way. */
-static void forget_order(const struct mf_align *a, const int32_t *experts, int32_t post_pad, int32_t *sorted)
+/* An unstable sort may return the routes of an expert in any order: sorts both results. Padding is the
+ * largest id and comes last in both. */
+static void sort_within_experts(const struct mf_align *a, const int32_t *experts, int32_t post_pad,
+                                int32_t *sorted)
 {
     (void)experts;
     int64_t n = a->tokens * a->topk;
@@ -259,7 +262,7 @@ static void forget_order(const struct mf_align *a, const int32_t *experts, int32
 static void make_map(enum mode mode, int32_t experts, uint64_t seed, int32_t *map)
 {
     int32_t n = 0;
-    for (int32_t e = 0; e < experts; e++) /* descending, and with holes */
+    for (int32_t e = 0; e < experts; e++) /* descending ids with holes */
         map[e] = mode != NO_LOCAL && route_random(seed, (uint64_t)e, 3) ? n++ : -1;
     for (int32_t e = 0; e < experts; e++)
         map[e] = map[e] < 0 ? -1 : n - 1 - map[e];
@@ -281,7 +284,7 @@ static void check(const struct route_case *c, enum mf_sort sort, enum mode mode,
                          .whole_blocks = seed % 2};
     const char *why;
     int64_t n = c->tokens * c->topk, rows = mf_align_rows(n, c->experts, c->block, a.whole_blocks);
-    if (!mf_sort_takes(sort, n, c->experts, threads, &why))
+    if (!mf_sort_supports(sort, n, c->experts, threads, &why))
         return;
     make_map(mode, c->experts, seed, map);
     size_t blocks = (size_t)((rows + c->block - 1) / c->block), room = mf_align_workspace(sort, &a, threads);
@@ -294,7 +297,7 @@ static void check(const struct route_case *c, enum mf_sort sort, enum mode mode,
             post_pad = -9;
     memset(sorted, 0x7f, ((size_t)rows + blocks + (size_t)n + 3) * 4);
     memset(workspace, 0x5a, room + 64);
-    look(&a, ids64, &w);
+    reference_sort(&a, ids64, &w);
     ck_assert_int_eq(mf_align_blocks(sort, &a, threads, workspace,
                                      &(struct mf_align_out){sorted, experts, &post_pad, scatter}, &why),
                      0);
@@ -306,8 +309,8 @@ static void check(const struct route_case *c, enum mf_sort sort, enum mode mode,
     ck_assert_mem_eq(experts, w.experts, blocks * 4);
     ck_assert_mem_eq(scatter, w.scatter, (size_t)n * 4);
     if (sort == MF_SORT_SCATTER) {
-        forget_order(&a, experts, post_pad, sorted);
-        forget_order(&a, w.experts, w.post_pad, w.sorted);
+        sort_within_experts(&a, experts, post_pad, sorted);
+        sort_within_experts(&a, w.experts, w.post_pad, w.sorted);
     }
     for (int64_t i = 0; i < rows; i++)
         MUST(sorted[i] == w.sorted[i],
@@ -340,8 +343,8 @@ START_TEST(random_routing)
 }
 END_TEST
 
-/* A sort whose order is by chance: many runs, each a right one (vllm-project/vllm#52532). */
-START_TEST(chance_is_right_each_time)
+/* A sort with a nondeterministic order must be correct in each of many runs (vllm-project/vllm#52532). */
+START_TEST(unstable_sort_is_correct)
 {
     static const struct route_case c = {"7: atomic order", 300, 8, 16, 16, SKEWED};
     for (int i = 0; i < 100; i++)
@@ -359,20 +362,22 @@ static const struct {
     {{.tokens = 1, .topk = 1, .experts = 0, .block = 4}, MF_SORT_SERIAL, "num_experts"},
     {{.tokens = -1, .topk = 1, .experts = 2, .block = 4}, MF_SORT_SERIAL, "topk_ids"},
     {{.tokens = 1, .topk = 0, .experts = 2, .block = 4}, MF_SORT_SERIAL, "topk_ids"},
-    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .expert_map = (const int32_t[]){0, 2}}, MF_SORT_SERIAL, "expert_map"},
-    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .expert_map = (const int32_t[]){0, -2}}, MF_SORT_SERIAL, "expert_map"},
+    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .expert_map = (const int32_t[]){0, 2}},
+     MF_SORT_SERIAL, "expert_map"},
+    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .expert_map = (const int32_t[]){0, -2}},
+     MF_SORT_SERIAL, "expert_map"},
     {{.tokens = 1025, .topk = 1, .experts = 2, .block = 4}, MF_SORT_ONE, "1024 routes"},
     {{.tokens = 1, .topk = 1, .experts = 1025, .block = 4}, MF_SORT_STAGES, "1024 experts"},
     {{.tokens = (int64_t)1 << 31, .topk = 1, .experts = 2, .block = 4}, MF_SORT_SERIAL, "int32"},
 };
 /* clang-format on */
 
-START_TEST(refused_in_words)
+START_TEST(rejection_reasons)
 {
     const char *why;
     int r = mf_align_blocks(refused[_i].sort, &refused[_i].a, 1, NULL, &(struct mf_align_out){NULL}, &why);
     ck_assert_int_lt(r, 0);
-    ck_assert_msg(strstr(why, refused[_i].word) != NULL, "\"%s\" does not say %s", why, refused[_i].word);
+    ck_assert_msg(strstr(why, refused[_i].word) != NULL, "\"%s\" does not contain %s", why, refused[_i].word);
 }
 END_TEST
 
@@ -383,13 +388,13 @@ int main(void)
     printf("seed %d\n", SEED);
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, worked_example, 0, (int)MF_ARRAY_LEN(examples) * MF_SORT_N_);
-    tcase_add_loop_test(c, range_begins_anywhere, 0, MF_SORT_N_);
+    tcase_add_loop_test(c, range_with_offset, 0, MF_SORT_N_);
     tcase_add_test(c, batched_example);
     tcase_add_loop_test(c, size_of_buffer, 0, (int)MF_ARRAY_LEN(sizes));
     tcase_add_loop_test(c, trap, 0, ROUTE_N_CASES);
     tcase_add_loop_test(c, random_routing, 0, N_RANDOM);
-    tcase_add_test(c, chance_is_right_each_time);
-    tcase_add_loop_test(c, refused_in_words, 0, (int)MF_ARRAY_LEN(refused));
+    tcase_add_test(c, unstable_sort_is_correct);
+    tcase_add_loop_test(c, rejection_reasons, 0, (int)MF_ARRAY_LEN(refused));
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -1,4 +1,5 @@
-/* AITER's manifests, argument blocks and grids: every offset, and every stride by numbers worked out by hand. */
+/* AITER's manifests, argument blocks and grids: every offset, and every stride with values computed by hand.
+ */
 #include <errno.h>
 #include <string.h>
 
@@ -16,16 +17,18 @@
 static const struct {
     const char *text;
     size_t n;
-    int64_t line;       /* of the first problem; 0: there is none */
-    const char *reason; /* a part of it */
+    int64_t line;       /* line of the first problem; 0: no problem */
+    const char *reason; /* substring of the reason */
 } manifests[] = {
     {ONE "a,a.co,0,1,0,1,0,32,128,0\nb,a.co,0,1,0,1,1,32,256,0\n", 2, 0, ""},
     {"// 1\n# 2\n" ONE "; 4\na,a.co,0,1,0,1,0,32,128,1 // flat\n", 1, 0, ""},
     {"/* 1\n2 */ " ONE "a,a.co,0,1,0,1,0,32,128,9\n", 0, 3, "column flat"},
-    {"subGU_n,subGU_m,co_name,knl_name\n128,32,other.co,a\n", 1, 0, ""},     /* by name; the rest is 0 */
+    /* columns are found by name; missing ones are 0 */
+    {"subGU_n,subGU_m,co_name,knl_name\n128,32,other.co,a\n", 1, 0, ""},
     {"tile_m,tile_n,knl_name,co_name\n16,128,s,s.co\n", 1, 0, ""},
     {"tile_m,knl_name,co_name\n16,s,s.co\n", 0, 2, "column tile_n"},
-    {ONE "a,a.co,0,1,0,1,0,32,128,0\na,b.co,0,1,0,1,0,32,128,0\n", 1, 3, "kernel a is already listed in m.csv"},
+    {ONE "a,a.co,0,1,0,1,0,32,128,0\na,b.co,0,1,0,1,0,32,128,0\n", 1, 3,
+     "kernel a is already listed in m.csv"},
     {ONE "a,../a.co,0,1,0,1,0,32,128,0\nb,b.co,0,1,0,1,0,32,128,0\n", 1, 2, "co_name '../a.co'"},
     {ONE "a,..,0,1,0,1,0,32,128,0\n", 0, 2, "co_name"},
     {ONE ",a.co,0,1,0,1,0,32,128,0\n", 0, 2, "knl_name ''"},
@@ -54,7 +57,7 @@ START_TEST(manifest)
 }
 END_TEST
 
-/* The same name on two architectures is two kernels; the code is where co_name says. */
+/* One name on two architectures means two kernels; co_name locates the code. */
 START_TEST(manifest_key)
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
@@ -77,7 +80,7 @@ END_TEST
 
 static char place[16];
 
-/* Qwen3-30B-A3B's sizes per token: fp8, E 128, H 2048, I 768, k 8. */
+/* Qwen3-30B-A3B with FP8 scales per token: E 128, H 2048, I 768, k 8. */
 static struct mf_asm_call call(void)
 {
     return (struct mf_asm_call){
@@ -146,8 +149,9 @@ static const struct { int slot; int64_t value; } one_slots[] = {
     {15, 12288},            /* Os   8 x 768 x 2 */
     {16, 3145728}, {17, 6144}, {18, 3072}, {19, 8}, {20, 1}, {21, 1},
 };
-/* which address of call() lies in which slot */
-static const int one_places[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, stage1_places[] = {0, 1, 2, 3, 5, 6, 8, 9, 11};
+/* which address of call() each slot holds */
+static const int one_places[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
+                 stage1_places[] = {0, 1, 2, 3, 5, 6, 8, 9, 11};
 /* clang-format on */
 
 START_TEST(one_block)
@@ -182,7 +186,7 @@ START_TEST(stage1_block)
 }
 END_TEST
 
-/* What an entry's formats change, slot by slot: GUs, Ds, Xs, eGUs, eDs. */
+/* Slots that depend on the formats: GUs, Ds, Xs, eGUs, eDs. */
 /* clang-format off */
 static const struct {
     const char *what;
@@ -219,7 +223,7 @@ START_TEST(block_formats)
 }
 END_TEST
 
-/* An expert of 4 GiB has no stride in 32 bits; one of a byte less a row has. */
+/* An expert of 4 GiB overflows a 32-bit stride; one with one byte less per row does not. */
 START_TEST(block_overflow)
 {
     unsigned char block[MF_ASM_ONE_BYTES];
@@ -250,7 +254,8 @@ START_TEST(persistent_groups)
 }
 END_TEST
 
-/* w1 [E, 1536, 2048], w2 [E, 2048, 768]; packed by two, rows of half as many bytes: 1024 and 384. */
+/* w1 [E, 1536, 2048], w2 [E, 2048, 768]; with two values per byte, rows have half as many bytes: 1024 and
+ * 384. */
 START_TEST(inter_dim)
 {
     ck_assert_int_eq(mf_asm_inter_dim(2048, 2048, 768), 768);
@@ -266,14 +271,21 @@ static const struct {
     int32_t ksplit;
     struct mf_asm_grid want;
 } grids[] = {
-    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128},                                   false, 0, {6, 129, 1}},
-    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 512},                                   false, 0, {2, 129, 1}},
-    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128},                                   true,  0, {129, 6, 1}},
+    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128},                                   false, 0, {6, 129,
+     1}},
+    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 512},                                   false, 0, {2, 129,
+     1}},
+    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128},                                   true,  0, {129, 6,
+     1}},
     {{.kind = MF_ASM_ONE, .sub_m = 1,  .sub_n = 128, .flat = 1},                        false, 0, {6, 8, 64}},
-    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128, .ps = 1, .tg_num_per_cu = 2},      false, 0, {608, 1, 1}},
-    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128, .ps = 1, .tg_num_per_cu = 0},      false, 0, {6, 129, 1}},
-    {{.kind = MF_ASM_STAGE1, .sub_m = 16, .sub_n = 256},                                false, 0, {3, 129, 1}},
-    {{.kind = MF_ASM_STAGE1, .sub_m = 16, .sub_n = 256},                                false, 2, {3, 129, 4}},
+    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128, .ps = 1, .tg_num_per_cu = 2},      false, 0, {608, 1,
+     1}},
+    {{.kind = MF_ASM_ONE, .sub_m = 32, .sub_n = 128, .ps = 1, .tg_num_per_cu = 0},      false, 0, {6, 129,
+     1}},
+    {{.kind = MF_ASM_STAGE1, .sub_m = 16, .sub_n = 256},                                false, 0, {3, 129,
+     1}},
+    {{.kind = MF_ASM_STAGE1, .sub_m = 16, .sub_n = 256},                                false, 2, {3, 129,
+     4}},
 };
 /* clang-format on */
 
@@ -288,8 +300,8 @@ START_TEST(grid)
 }
 END_TEST
 
-/* 304 units. 129 blocks: 128 columns 774 groups in 3 rounds, 256 columns 387 in 2, 384 columns 258 in 1 (46 idle),
- * 768 columns 129 in 1 (175 idle); 512 does not divide 768. */
+/* 304 CUs, 129 blocks. Tiles of 128 columns: 774 groups in 3 rounds; 256: 387 in 2; 384: 258 in 1 (46 CUs
+ * idle); 768: 129 in 1 (175 idle); 512 does not divide 768. */
 /* clang-format off */
 static const struct { const char *rows, *want; } picks[] = {
     {"n128,a.co,0,1,0,1,0,32,128,0\nn256,a.co,0,1,0,1,0,32,256,0\n", "n256"},

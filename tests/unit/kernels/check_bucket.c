@@ -1,5 +1,6 @@
-/* Production pads a call's token count to the next bucket and takes that row (ROCm/aiter#3933, #3964, #5049: wrong or faulting for
- * counts between buckets). Steps that were opened for a bucket's count are right for every count that pads to it. */
+/* Production pads a call's token count to the next bucket and uses that row (ROCm/aiter#3933, #3964, #5049:
+ * wrong results or faults for counts between buckets). Steps opened for a bucket's token count must be
+ * correct for every count that pads to it. */
 #include "common/base/cleanup.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
@@ -7,8 +8,8 @@
 static const int formats[] = {0, 1, 3, 11, 14, 16};
 #define N_FORMATS ((int)MF_ARRAY_LEN(formats))
 
-/* Buckets around which thresholds lie: threads share rows from 65 on, routes from 1025, and 4 MiB of rows go around the
- * caches. */
+/* Buckets near thresholds: threads share rows from 65 rows and routes from 1025 routes; rows from 4 MiB are
+ * stored with streaming stores. */
 /* clang-format off */
 static const struct contract_case cases[] = {
     /* T     H   I   E  k */
@@ -20,7 +21,7 @@ static const struct contract_case cases[] = {
 };
 /* clang-format on */
 
-START_TEST(every_count_of_a_bucket)
+START_TEST(every_token_count_of_bucket)
 {
     const struct contract_format *f = &contract_formats[formats[_i % N_FORMATS]];
     struct contract_case c = cases[_i / N_FORMATS];
@@ -52,7 +53,7 @@ int main(void)
     TCase *tc = tcase_create("bucket");
 
     tcase_set_timeout(tc, 110);
-    tcase_add_loop_test(tc, every_count_of_a_bucket, 0, (int)MF_ARRAY_LEN(cases) * N_FORMATS);
+    tcase_add_loop_test(tc, every_token_count_of_bucket, 0, (int)MF_ARRAY_LEN(cases) * N_FORMATS);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -52,8 +52,8 @@ static const struct mf_codec *nvfp4(void)
     return mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X16);
 }
 
-/* The largest value of all batches decides, whichever batch holds it. */
-START_TEST(widest_batch_decides)
+/* The largest value of all batches determines the factor, whichever batch contains it. */
+START_TEST(largest_batch_value_used)
 {
     struct batch *b = batch_new();
     struct mf_calibration c = {0};
@@ -77,14 +77,14 @@ START_TEST(widest_batch_decides)
 }
 END_TEST
 
-START_TEST(bad_batches_leave_nothing)
+START_TEST(invalid_batch_ignored)
 {
     struct batch *b = batch_new();
     struct mf_calibration c = {0};
     float factors[2];
     char why[160] = "";
     ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 1, factors, why, sizeof(why)), -ENODATA);
-    ck_assert_ptr_nonnull(strstr(why, "no batch"));
+    ck_assert_ptr_nonnull(strstr(why, "no calibration batch"));
     b->x[7] = 0x7f80; /* infinity */
     ck_assert_int_eq(mf_calibrate(&c, &b->data, why, sizeof(why)), -EINVAL);
     ck_assert_str_eq(why, "x of batch 0 holds a value that is not finite");
@@ -92,7 +92,7 @@ START_TEST(bad_batches_leave_nothing)
     ck_assert(c.x_amax == 0.0f);
     b->data.shape.q_dtype_a = MF_DTYPE_INT8;
     ck_assert_int_eq(mf_calibrate(&c, &b->data, why, sizeof(why)), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(why, "make no pair"));
+    ck_assert_ptr_nonnull(strstr(why, "unsupported combination of formats"));
     c.batches = 1;
     ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 0, factors, why, sizeof(why)), -EINVAL);
     free(b);
@@ -103,8 +103,8 @@ int main(void)
 {
     Suite *suite = suite_create("calibrate");
     TCase *tc = tcase_create("calibrate");
-    tcase_add_test(tc, widest_batch_decides);
-    tcase_add_test(tc, bad_batches_leave_nothing);
+    tcase_add_test(tc, largest_batch_value_used);
+    tcase_add_test(tc, invalid_batch_ignored);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

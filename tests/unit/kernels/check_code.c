@@ -1,4 +1,4 @@
-/* Code objects: their place in the cache, the processes that make them, and every way in which that fails. */
+/* Code objects: paths in the cache, the processes that compile them, and every failure of these processes. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static struct mf_code quant(int columns)
     return c;
 }
 
-/* What decides about the code decides about its place; nothing else does. */
+/* The path depends on everything that affects the code, and on nothing else. */
 START_TEST(test_place)
 {
     const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
@@ -92,7 +92,7 @@ static void write_text(const char *name, const char *text)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-/* The digest that a build has whose two sources are these; 64 digits. */
+/* Computes the digest of a build with these sources; 64 hexadecimal digits. */
 static void digest_of(const char *names, char ret[65])
 {
     char out[PATH_MAX], out_option[PATH_MAX + 16], files_option[64], line[256];
@@ -114,7 +114,7 @@ static void digest_of(const char *names, char ret[65])
     ck_assert_uint_eq(strlen(ret), 64);
 }
 
-/* Any text and any name is part of what names all code objects: one source may include every other. */
+/* The name and text of every source contribute to the digest, because any source may include any other. */
 START_TEST(test_digest)
 {
     char first[65], other[65];
@@ -134,7 +134,7 @@ START_TEST(test_digest)
 }
 END_TEST
 
-/* Compiles for real where the vendor's run-time compiler is; says so where it is not. */
+/* Returns true if the vendor's run-time compiler is installed; otherwise skips with a message. */
 static bool has_compiler(struct mf_compiler *c)
 {
     char why[MF_CODE_WHY_MAX];
@@ -162,20 +162,20 @@ START_TEST(test_compiles)
     ck_assert_int_eq(stat(paths[0], &before), 0);
     ck_assert_int_gt(before.st_size, 1000);
     ck_assert_int_eq(mf_code_make(&compiler, codes, 1, 1, paths, whys),
-                     1); /* the second time nothing is made */
+                     1); /* the second call compiles nothing */
     ck_assert_int_eq(stat(paths[0], &after), 0);
     ck_assert(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
 }
 END_TEST
 
-/* What makes data and references of a shape: named without a device, and compiled. */
-START_TEST(test_makers_compile)
+/* Kernels that create the data and references of a shape: enumerated without a device, and compiled. */
+START_TEST(test_data_kernels_compile)
 {
     struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a"};
     const struct mf_device_info device = {.class = {.gfx = "sm_90", .cu_num = 132}},
                                 none = {.class = {.gfx = "cpu"}};
-    struct mf_code codes[MF_MAKER_CODES];
-    char paths[MF_MAKER_CODES][PATH_MAX], whys[MF_MAKER_CODES][MF_CODE_WHY_MAX];
+    struct mf_code codes[MF_DEVICE_DATA_CODES];
+    char paths[MF_DEVICE_DATA_CODES][PATH_MAX], whys[MF_DEVICE_DATA_CODES][MF_CODE_WHY_MAX];
     struct mf_shape shape;
 
     ck_assert_int_eq(
@@ -185,19 +185,21 @@ START_TEST(test_makers_compile)
         0);
     ck_assert_uint_eq(mf_device_data_codes(&none, &shape, codes), 0);
     ck_assert_uint_eq(mf_device_data_codes(&device, &shape, codes),
-                      MF_MAKER_CODES - 1); /* x and weights are alike */
+                      MF_DEVICE_DATA_CODES - 1); /* x and the weights share one format */
     shape.q_dtype_a = MF_DTYPE_BF16;
     shape.q_dtype_w = MF_DTYPE_FP4X2;
     shape.q_type = MF_QTYPE_PER_1X16;
-    ck_assert_uint_eq(mf_device_data_codes(&device, &shape, codes), MF_MAKER_CODES);
+    ck_assert_uint_eq(mf_device_data_codes(&device, &shape, codes), MF_DEVICE_DATA_CODES);
     if (!has_compiler(&compiler))
         return;
-    ck_assert_int_eq(mf_code_make(&compiler, codes, MF_MAKER_CODES, 2, paths, whys), MF_MAKER_CODES);
+    ck_assert_int_eq(mf_code_make(&compiler, codes, MF_DEVICE_DATA_CODES, 2, paths, whys),
+                     MF_DEVICE_DATA_CODES);
 }
 END_TEST
 
-/* An architecture that the compiler does not know is words, or a death in the compiler's own process: never ours. */
-START_TEST(test_failures_are_words)
+/* An architecture that the compiler does not know gives an error message or a crash of the compiler process,
+ * never of this process. */
+START_TEST(test_failure_messages)
 {
     static const char *const vendors[][2] = {
         {"nvidia", "sm_1"}, {"amd", "gfx942"}, {"amd", "gfx1"}, {"clang", "gfx1"}};
@@ -210,16 +212,16 @@ START_TEST(test_failures_are_words)
         mf_format(compiler.arch, sizeof(compiler.arch), "%s", vendors[i][1]);
         if (!has_compiler(&compiler))
             continue;
-        if (mf_code_make(&compiler, &code, 1, 1, path, why) == 1) /* a newer one that knows gfx942 */
+        if (mf_code_make(&compiler, &code, 1, 1, path, why) == 1) /* a newer compiler may support gfx942 */
             continue;
         ck_assert_str_eq(path[0], "");
-        ck_assert_msg(*why[0], "no word for %s", compiler.arch);
+        ck_assert_msg(*why[0], "no message for %s", compiler.arch);
     }
 }
 END_TEST
 
-/* Without a home the cache is in /tmp, where others may have made the folder before. */
-START_TEST(test_foreign_folder)
+/* Without a home directory the cache is in /tmp, where another user may already have created the folder. */
+START_TEST(test_cache_of_other_user)
 {
     const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
     const uid_t user = 54321;
@@ -244,25 +246,26 @@ START_TEST(test_foreign_folder)
     ck_assert_int_eq(seteuid(user), 0);
     ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
     ck_assert_int_eq(rmdir(own), 0);
-    /* As it was, for a leak checker that looks at the process when it ends */
+    /* restored for a leak checker that inspects the process at exit */
     ck_assert_int_eq(seteuid(0), 0);
     ck_assert_int_eq(prctl(PR_SET_DUMPABLE, 1), 0);
 }
 END_TEST
 
-/* What the cache could not take is found in its spare, and only what lies there. */
-START_TEST(test_spare)
+/* Code that could not be stored in the cache is found in the fallback folder, and only files that are there.
+ */
+START_TEST(test_fallback_folder)
 {
     const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
     struct mf_code code = quant(1024);
     char spare[64], path[PATH_MAX], there[PATH_MAX], paths[1][PATH_MAX];
 
     ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
-    ck_assert(!mf_code_spare(path, there));
+    ck_assert(!mf_code_fallback_path(path, there));
     mf_format(spare, sizeof(spare), "%s/spare", folder);
     ck_assert_int_eq(mkdir(spare, 0700), 0);
-    ck_assert_int_eq(setenv(MF_CODE_SPARE_ENV, spare, 1), 0);
-    ck_assert(mf_code_spare(path, there));
+    ck_assert_int_eq(setenv(MF_CODE_FALLBACK_ENV, spare, 1), 0);
+    ck_assert(mf_code_fallback_path(path, there));
     FILE *f = fopen(there, "we");
     ck_assert(f && fclose(f) == 0);
     ck_assert_int_eq(mf_code_make(&compiler, &code, 1, 1, paths, NULL), 1);
@@ -270,20 +273,21 @@ START_TEST(test_spare)
 }
 END_TEST
 
-START_TEST(test_room)
+START_TEST(test_cache_writable)
 {
-    ck_assert_int_eq(mf_code_room(folder), 0);
-    ck_assert_int_lt(mf_code_room("/proc"), 0);
+    ck_assert_int_eq(mf_code_check_writable(folder), 0);
+    ck_assert_int_lt(mf_code_check_writable("/proc"), 0);
 }
 END_TEST
 
-/* A program that ignores its children's ends, as a host of libfmoe may, learns the same of its compilers, and gets the same code. */
-static const char *const asked[][2] = {
+/* A program that ignores SIGCHLD, as a host of libfmoe may, gets the same errors from the compilers and the
+ * same code. */
+static const char *const tested_compilers[][2] = {
     {"nvidia", "sm_90a"}, {"amd", "gfx90a"}, {"clang", "gfx942"}, {"none", ""}};
 
-START_TEST(test_without_a_status)
+START_TEST(test_sigchld_ignored)
 {
-    struct mf_compiler compiler = {.vendor = asked[_i][0]};
+    struct mf_compiler compiler = {.vendor = tested_compilers[_i][0]};
     struct mf_code codes[2] = {quant(8192), quant(8192)};
     char version[64] = "", paths[2][PATH_MAX], whys[2][MF_CODE_WHY_MAX], why[MF_CODE_WHY_MAX] = "",
          why_ignored[MF_CODE_WHY_MAX] = "";
@@ -295,18 +299,19 @@ START_TEST(test_without_a_status)
     ck_assert_str_eq(why_ignored, why);
     if (r < 0)
         return;
-    mf_format(compiler.arch, sizeof(compiler.arch), "%s", asked[_i][1]);
+    mf_format(compiler.arch, sizeof(compiler.arch), "%s", tested_compilers[_i][1]);
     mf_code_define(&codes[1], "MF_THREADS=none");
     ck_assert_msg(mf_code_make(&compiler, codes, 2, 2, paths, whys) == 1, "%s", whys[0]);
     ck_assert_int_eq(access(paths[0], R_OK), 0);
     ck_assert_str_eq(paths[1], "");
-    ck_assert_msg(*whys[1], "no word of code that does not compile");
+    ck_assert_msg(*whys[1], "no message for code that does not compile");
 }
 END_TEST
 
-/* ---- two that want the same ---- */
+/* ---- two processes compile the same code ---- */
 
-/* A clang that says that it has begun, and makes its file, or does not, as it is told to. */
+/* A fake clang that logs its start and then creates its output or fails, as a word read from a FIFO tells it.
+ */
 #define CLANG                                   \
     "#!/bin/sh\n"                               \
     "echo $PPID $$ >>\"$CLANG_FOLDER/begun\"\n" \
@@ -316,7 +321,7 @@ END_TEST
     "echo code >\"$2\"\n"
 #define DEADLINE_MS 60000
 
-/* Opens what the clang of the tests reads its words from; from here on it is the one that is found. */
+/* Installs the fake clang first in PATH. Returns the descriptor for its words. */
 static int use_clang(void)
 {
     char path[PATH_MAX], paths[PATH_MAX * 2];
@@ -335,8 +340,8 @@ static int use_clang(void)
     return fd;
 }
 
-/* How often clang was begun; of the last time its pid, and that of the compiler that began it. */
-static int count_begun(pid_t ret[2])
+/* Returns how often clang was started; *ret: the pid of the last compiler and of the clang it started. */
+static int count_starts(pid_t ret[2])
 {
     char path[PATH_MAX];
     int n = 0, pids[2];
@@ -351,14 +356,14 @@ static int count_begun(pid_t ret[2])
     return n;
 }
 
-static void wait_begun(int n, pid_t ret[2])
+static void wait_starts(int n, pid_t ret[2])
 {
-    for (int64_t until = mf_now_ms() + DEADLINE_MS; count_begun(ret) < n; (void)poll(NULL, 0, 5))
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; count_starts(ret) < n; (void)poll(NULL, 0, 5))
         ck_assert_int_lt(mf_now_ms(), until);
 }
 
-/* Who waits for a lock on that file; 0: nobody. */
-static pid_t waits_for(const char *path)
+/* Returns the pid of a process that waits for a lock on the file; 0 if none. */
+static pid_t lock_waiter(const char *path)
 {
     char line[256], end[64];
     int pid = 0, other;
@@ -378,8 +383,8 @@ static pid_t waits_for(const char *path)
 
 static const struct mf_compiler with_clang = {.vendor = "clang", .arch = "gfx942", .version = "clang 22"};
 
-/* A process that makes the code, and whose exit code is how many it has then. */
-static pid_t start_making(const struct mf_code *code)
+/* Starts a process that compiles the code; its exit status is the number of codes it got. */
+static pid_t start_compilation(const struct mf_code *code)
 {
     pid_t pid = fork();
     if (pid == 0)
@@ -388,7 +393,7 @@ static pid_t start_making(const struct mf_code *code)
     return pid;
 }
 
-static int end_making(pid_t pid)
+static int end_compilation(pid_t pid)
 {
     int status;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -396,62 +401,62 @@ static int end_making(pid_t pid)
     return WEXITSTATUS(status);
 }
 
-/* What becomes of the first, and who has the code then. */
-enum fate { MAKES, FAILS, DIES, STARVES };
+/* How the first process ends; the number of codes that each process gets; how often clang is started. */
+enum ending { MAKES, FAILS, DIES, TIMES_OUT };
 static const struct {
-    enum fate fate;
+    enum ending ending;
     int made[2], begun;
 } firsts[] = {
-    {MAKES, {1, 1}, 1},   /* the second takes it, */
-    {FAILS, {0, 1}, 2},   /* tries for itself what the first did not make */
-    {DIES, {0, 1}, 2},    /* or was killed over, */
-    {STARVES, {0, 1}, 2}, /* and does not wait for ever */
+    {MAKES, {1, 1}, 1},     /* the second process uses the first one's code */
+    {FAILS, {0, 1}, 2},     /* retries after the first failed */
+    {DIES, {0, 1}, 2},      /* retries after the first was killed */
+    {TIMES_OUT, {0, 1}, 2}, /* stops waiting after a timeout */
 };
 
-static void end_begun(const pid_t pids[2])
+static void kill_compiler(const pid_t pids[2])
 {
     ck_assert_int_eq(kill(pids[0], SIGKILL), 0);
     ck_assert_int_eq(kill(pids[1], SIGKILL), 0);
 }
 
-START_TEST(test_two_of_one_code)
+START_TEST(test_concurrent_compilation)
 {
     struct mf_code code = quant(512 + 16 * _i);
-    enum fate fate = firsts[_i].fate;
+    enum ending ending = firsts[_i].ending;
     char lock[PATH_MAX];
     pid_t first, second, waiting, pids[2], others[2];
     int words = use_clang();
 
     ck_assert_int_eq(mf_code_path(&with_clang, &code, lock), 0);
     mf_format(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
-    first = start_making(&code);
-    wait_begun(1, pids);
-    second = start_making(&code);
-    for (int64_t until = mf_now_ms() + DEADLINE_MS; !(waiting = waits_for(lock)); (void)poll(NULL, 0, 5)) {
-        ck_assert_msg(count_begun(others) == 1, "the second did not wait for the first");
+    first = start_compilation(&code);
+    wait_starts(1, pids);
+    second = start_compilation(&code);
+    for (int64_t until = mf_now_ms() + DEADLINE_MS; !(waiting = lock_waiter(lock)); (void)poll(NULL, 0, 5)) {
+        ck_assert_msg(count_starts(others) == 1, "the second did not wait for the first");
         ck_assert_int_lt(mf_now_ms(), until);
     }
-    if (fate == MAKES || fate == FAILS)
-        ck_assert_int_eq(write(words, fate == MAKES ? "make\n" : "fail\n", 5), 5);
-    if (fate == STARVES)
+    if (ending == MAKES || ending == FAILS)
+        ck_assert_int_eq(write(words, ending == MAKES ? "make\n" : "fail\n", 5), 5);
+    if (ending == TIMES_OUT)
         ck_assert_int_eq(kill(waiting, SIGALRM), 0);
-    if (fate == STARVES)
-        wait_begun(2, others);
-    if (fate == DIES || fate == STARVES)
-        end_begun(pids);
-    ck_assert_int_eq(end_making(first), firsts[_i].made[0]);
-    wait_begun(firsts[_i].begun, others);
+    if (ending == TIMES_OUT)
+        wait_starts(2, others);
+    if (ending == DIES || ending == TIMES_OUT)
+        kill_compiler(pids);
+    ck_assert_int_eq(end_compilation(first), firsts[_i].made[0]);
+    wait_starts(firsts[_i].begun, others);
     if (firsts[_i].begun == 2)
         ck_assert_int_eq(write(words, "make\n", 5), 5);
-    ck_assert_int_eq(end_making(second), firsts[_i].made[1]);
-    ck_assert_int_eq(count_begun(others), firsts[_i].begun);
-    ck_assert(fate == STARVES || access(lock, F_OK) < 0);
+    ck_assert_int_eq(end_compilation(second), firsts[_i].made[1]);
+    ck_assert_int_eq(count_starts(others), firsts[_i].begun);
+    ck_assert(ending == TIMES_OUT || access(lock, F_OK) < 0);
     (void)close(words);
 }
 END_TEST
 
-/* A compiler ends with who wanted it: nobody would end one that never does. */
-START_TEST(test_compiler_goes_with_its_parent)
+/* A compiler ends with its parent process; nothing else would end a compiler that hangs. */
+START_TEST(test_compiler_ends_with_parent)
 {
     struct mf_code code = quant(256);
     char lock[PATH_MAX];
@@ -460,8 +465,8 @@ START_TEST(test_compiler_goes_with_its_parent)
 
     ck_assert_int_eq(mf_code_path(&with_clang, &code, lock), 0);
     mf_format(lock + strlen(lock), sizeof(lock) - strlen(lock), ".lock");
-    maker = start_making(&code);
-    wait_begun(1, pids);
+    maker = start_compilation(&code);
+    wait_starts(1, pids);
     ck_assert_int_eq(kill(maker, SIGKILL), 0);
     ck_assert_int_eq(waitpid(maker, NULL, 0), maker);
     _cleanup_(mf_closep) int fd = open(lock, O_RDONLY | O_CLOEXEC);
@@ -490,10 +495,10 @@ static void use_tmpdir(char ret[64])
     ck_assert_int_eq(setenv("TMPDIR", ret, 1), 0);
 }
 
-/* What a compiler writes on its way goes with it, even where it has no time to take it away. */
-static const enum fate ends[] = {MAKES, FAILS, DIES};
+/* A compiler's temporary files are removed when it ends, even if it is killed. */
+static const enum ending ends[] = {MAKES, FAILS, DIES};
 
-START_TEST(test_leaves_no_folder)
+START_TEST(test_temporary_folder_removed)
 {
     struct mf_code code = quant(128 + 16 * _i);
     char tmp[64];
@@ -501,21 +506,22 @@ START_TEST(test_leaves_no_folder)
     int words = use_clang();
 
     use_tmpdir(tmp);
-    maker = start_making(&code);
-    wait_begun(1, pids);
+    maker = start_compilation(&code);
+    wait_starts(1, pids);
     ck_assert_int_eq(count_files(tmp), 1);
     if (ends[_i] == DIES)
-        end_begun(pids);
+        kill_compiler(pids);
     else
         ck_assert_int_eq(write(words, ends[_i] == MAKES ? "make\n" : "fail\n", 5), 5);
-    ck_assert_int_eq(end_making(maker), ends[_i] == MAKES);
+    ck_assert_int_eq(end_compilation(maker), ends[_i] == MAKES);
     ck_assert_int_eq(count_files(tmp), 0);
     (void)close(words);
 }
 END_TEST
 
-/* Who is killed with its compiler leaves the folder to the next one, which leaves alone those that somebody works in. */
-START_TEST(test_sweeps_what_is_left)
+/* If a process is killed together with its compiler, the next compiler removes its temporary folder but not
+ * folders that are in use. */
+START_TEST(test_stale_folders_removed)
 {
     struct mf_code codes[3] = {quant(64), quant(80), quant(96)};
     char tmp[64];
@@ -523,27 +529,27 @@ START_TEST(test_sweeps_what_is_left)
     int words = use_clang();
 
     use_tmpdir(tmp);
-    killed = start_making(&codes[0]);
-    wait_begun(1, pids);
-    first = start_making(&codes[1]);
-    wait_begun(2, others);
+    killed = start_compilation(&codes[0]);
+    wait_starts(1, pids);
+    first = start_compilation(&codes[1]);
+    wait_starts(2, others);
     ck_assert_int_eq(kill(killed, SIGKILL), 0);
     ck_assert_int_eq(waitpid(killed, NULL, 0), killed);
     ck_assert_int_eq(kill(pids[1], SIGKILL), 0);
     ck_assert_int_eq(count_files(tmp), 2);
-    second = start_making(&codes[2]);
-    wait_begun(3, last);
+    second = start_compilation(&codes[2]);
+    wait_starts(3, last);
     ck_assert_int_eq(count_files(tmp), 2);
-    end_begun(others);
-    ck_assert_int_eq(end_making(first), 0);
+    kill_compiler(others);
+    ck_assert_int_eq(end_compilation(first), 0);
     ck_assert_int_eq(write(words, "make\n", 5), 5);
-    ck_assert_int_eq(end_making(second), 1);
+    ck_assert_int_eq(end_compilation(second), 1);
     ck_assert_int_eq(count_files(tmp), 0);
     (void)close(words);
 }
 END_TEST
 
-START_TEST(test_no_such_vendor)
+START_TEST(test_unknown_vendor)
 {
     char version[64], why[MF_CODE_WHY_MAX] = "";
 
@@ -564,19 +570,19 @@ int main(void)
     tcase_add_test(tests, test_architectures);
     tcase_add_test(tests, test_sources);
     tcase_add_test(tests, test_digest);
-    tcase_add_test(tests, test_spare);
-    tcase_add_test(tests, test_room);
-    tcase_add_loop_test(tests, test_without_a_status, 0, MF_ARRAY_LEN(asked));
-    tcase_add_loop_test(tests, test_two_of_one_code, 0, MF_ARRAY_LEN(firsts));
-    tcase_add_test(tests, test_compiler_goes_with_its_parent);
-    tcase_add_loop_test(tests, test_leaves_no_folder, 0, MF_ARRAY_LEN(ends));
-    tcase_add_test(tests, test_sweeps_what_is_left);
-    tcase_add_test(tests, test_no_such_vendor);
+    tcase_add_test(tests, test_fallback_folder);
+    tcase_add_test(tests, test_cache_writable);
+    tcase_add_loop_test(tests, test_sigchld_ignored, 0, MF_ARRAY_LEN(tested_compilers));
+    tcase_add_loop_test(tests, test_concurrent_compilation, 0, MF_ARRAY_LEN(firsts));
+    tcase_add_test(tests, test_compiler_ends_with_parent);
+    tcase_add_loop_test(tests, test_temporary_folder_removed, 0, MF_ARRAY_LEN(ends));
+    tcase_add_test(tests, test_stale_folders_removed);
+    tcase_add_test(tests, test_unknown_vendor);
     TCase *optional = mf_check_optional(suite, 100);
     tcase_add_test(optional, test_compiles);
-    tcase_add_test(optional, test_makers_compile);
-    tcase_add_test(optional, test_failures_are_words);
-    tcase_add_test(optional, test_foreign_folder);
+    tcase_add_test(optional, test_data_kernels_compile);
+    tcase_add_test(optional, test_failure_messages);
+    tcase_add_test(optional, test_cache_of_other_user);
     suite_add_tcase(suite, tests);
     int failed = mf_check_main(suite);
     (void)remove_tree(folder);

@@ -11,9 +11,9 @@
 #include "kernels/core/quant_mx.h"
 #include "support/mf_check.h"
 
-/* --- worked examples ---------------------------------------------------------------------------------------- */
+/* --- worked examples ------------------------------------------------------------------------------------ */
 
-/* e2m1 rounds to nearest even: the midpoints between neighbouring codes. */
+/* e2m1 rounds to nearest even: midpoints between neighbouring codes. */
 /* clang-format off */
 static const struct {
     float value;
@@ -25,7 +25,7 @@ static const struct {
     {-0.1f, 8},  {-0.5f, 9},  {-2.5f, 12}, {-5.01f, 15},
 };
 
-/* The scale of a group by its largest magnitude: down, up, even, ceil. */
+/* Scale of a group by its largest magnitude, for the rounding modes down, up, even and ceil. */
 static const struct {
     enum mf_format format;
     float amax;
@@ -60,7 +60,7 @@ START_TEST(mx_scale_by_rounding)
 }
 END_TEST
 
-START_TEST(mx_scale_of_nothing_and_of_too_much)
+START_TEST(mx_scale_of_zero_and_infinity)
 {
     for (int round = 0; round < MF_MX_N_; round++) {
         ck_assert_uint_eq(mf_mx_scale(MF_FORMAT_FP4, (enum mf_mx_round)round, 0), 0);
@@ -74,7 +74,7 @@ START_TEST(mx_scale_of_nothing_and_of_too_much)
 }
 END_TEST
 
-/* One block of a tensor whose largest magnitude is 100. */
+/* One group of 16 values in a tensor with a largest magnitude of 100. */
 START_TEST(nvfp4_worked_block)
 {
     static const uint8_t packed[] = {0x10, 0x32, 0x43, 0x55, 0x65, 0x66, 0x77, 0x77};
@@ -120,7 +120,7 @@ START_TEST(int4_nibbles_and_signs)
     ck_assert_uint_eq(q[0], 0x97);
     ck_assert_uint_eq(q[1], 0x04);
     ck_assert_uint_eq(q[2], 0x01);
-    q[1] = 0x84; /* -8 is legal, though no quantiser writes it */
+    q[1] = 0x84; /* -8 is legal, although no quantiser writes it */
     mf_codec_decode_row(c, q, &scale, 1, 0, 5, back);
     ck_assert_double_eq((double)back[1], -7);
     ck_assert_double_eq((double)back[2], 4);
@@ -129,7 +129,7 @@ START_TEST(int4_nibbles_and_signs)
 }
 END_TEST
 
-START_TEST(broken_group_hurts_itself_only)
+START_TEST(nan_stays_in_its_group)
 {
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X32);
     float x[64], back[64];
@@ -146,12 +146,12 @@ START_TEST(broken_group_hurts_itself_only)
 }
 END_TEST
 
-/* --- properties of every codec ------------------------------------------------------------------------------- */
+/* --- properties of every codec -------------------------------------------------------------------------- */
 
 static const struct {
     enum mf_format format;
     enum mf_scale scale;
-    double step; /* largest error of a value, in parts of its group's largest magnitude */
+    double step; /* largest error of a value, relative to its group's largest magnitude */
 } codecs[] = {
     {MF_FORMAT_BF16, MF_SCALE_NONE, 1.0 / 256},
     {MF_FORMAT_FP8FN, MF_SCALE_PER_TENSOR, 1.0 / 16},
@@ -209,18 +209,18 @@ static void check_round_trip(const struct mf_codec *c, double step, size_t rows,
             double limit =
                 c->scale_bytes == 0 ? fabs((double)x[r * cols + i]) : group_amax(c, x, rows, cols, r, i);
             double error = fabs((double)back[i] - (double)x[r * cols + i]);
-            ck_assert_msg(error <= limit * step + 1e-30, "%s %zux%zu seed %llu: row %zu col %zu: %g for %g",
-                          c->name, rows, cols, (unsigned long long)seed, r, i, (double)back[i],
-                          (double)x[r * cols + i]);
+            ck_assert_msg(error <= limit * step + 1e-30,
+                          "%s %zux%zu seed %llu: row %zu col %zu: %g, should be near %g", c->name, rows, cols,
+                          (unsigned long long)seed, r, i, (double)back[i], (double)x[r * cols + i]);
         }
-        /* what was decoded encodes to the same codes under the same scales */
+        /* decoded values encode to the same codes under the same scales */
         size_t scale_row = c->group_rows ? r / (size_t)c->group_rows : 0;
         mf_codec_encode_row(c, back, cols,
                             scale + scale_row * mf_codec_scale_cols(c, cols) * (size_t)c->scale_bytes, global,
                             again);
         ck_assert_msg(memcmp(again, q + r * row_bytes, row_bytes) == 0,
-                      "%s %zux%zu seed %llu: row %zu is another", c->name, rows, cols,
-                      (unsigned long long)seed, r);
+                      "%s %zux%zu seed %llu: row %zu differs", c->name, rows, cols, (unsigned long long)seed,
+                      r);
     }
     free(x);
     free(back);
@@ -238,12 +238,12 @@ START_TEST(round_trip)
 }
 END_TEST
 
-/* --- which pairs a shape can have ----------------------------------------------------------------------------- */
+/* --- combinations of formats that a shape can have --- */
 
-START_TEST(pairs_of_shapes)
+START_TEST(format_combinations)
 {
     static const struct {
-        const char *q_type, *a, *w, *codec_a, *codec_w; /* NULL: no pair */
+        const char *q_type, *a, *w, *codec_a, *codec_w; /* NULL: not supported */
     } rows[] = {
         {"No", "bfloat16", "bfloat16", "bf16", "bf16"},
         {"per_Tensor", "int8", "int8", "int8_tensor", "int8_tensor"},
@@ -284,13 +284,13 @@ int main(void)
     TCase *tc = tcase_create("codec");
     tcase_add_loop_test(tc, e2m1_rounds_to_even, 0, MF_ARRAY_LEN(e2m1));
     tcase_add_loop_test(tc, mx_scale_by_rounding, 0, MF_ARRAY_LEN(mx_scales));
-    tcase_add_test(tc, mx_scale_of_nothing_and_of_too_much);
+    tcase_add_test(tc, mx_scale_of_zero_and_infinity);
     tcase_add_test(tc, nvfp4_worked_block);
     tcase_add_test(tc, nvfp4_scale_stays_in_range);
     tcase_add_test(tc, int4_nibbles_and_signs);
-    tcase_add_test(tc, broken_group_hurts_itself_only);
+    tcase_add_test(tc, nan_stays_in_its_group);
     tcase_add_loop_test(tc, round_trip, 0, MF_ARRAY_LEN(codecs));
-    tcase_add_test(tc, pairs_of_shapes);
+    tcase_add_test(tc, format_combinations);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

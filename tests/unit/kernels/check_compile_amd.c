@@ -1,7 +1,7 @@
-/* The GPU kernels as code for AMD, without a GPU: a pairwise-covering set of kernel, variant, format, activation, widths, form
- * and where the routing weight goes compiles for gfx90a with hipRTC and for gfx942 with a plain clang,
- * without spills, and has the matrix instructions that it says. The table of registers goes to the log. Code objects are
- * kept in the build folder, by what they are made of; a second run makes none. */
+/* Compiles the GPU kernels for AMD without a GPU: a pairwise-covering set of kernel, variant, format,
+ * activation, widths, form and position of the routing weight compiles for gfx90a with hipRTC and for gfx942
+ * with clang, without spills, and contains the expected matrix instructions. Logs a table of registers. Code
+ * objects are cached in the build folder by source digest; a second run compiles none. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,14 +19,14 @@
 
 #define CODES_MAX 512
 #define STEPS_MAX 128
-#define LDS       65536 /* of a compute unit of gfx90a and of gfx942 */
+#define LDS       65536 /* LDS of a compute unit of gfx90a and gfx942, in bytes */
 
 #define VARIANTS_MAX 20
 
-static int variants = 12; /* check_compile_amd all: VARIANTS_MAX */
+static int variants = 12; /* `check_compile_amd all` sets VARIANTS_MAX */
 
 enum factor { KERNEL, VARIANT, FORMAT, ACT, WIDTH, WEIGHT, FORM, N_FACTORS };
-enum form { PLAIN, SHARE, BIASED, GATE_ONLY, IN_TURN, N_FORMS };
+enum form { PLAIN, EXPERT_PARALLEL, BIASED, GATE_ONLY, INTERLEAVED, N_FORMS };
 enum kernel {
     SORT,
     SORT_ZERO,
@@ -51,33 +51,37 @@ enum kernel {
 /* clang-format off */
 static const struct {
     const char *family, *prefix;
-    int n_variants; /* as many of the steps that are offered, evenly; at most `variants` */
-    bool formats, acts, weights; /* change the code */
-    int forms;                   /* bits of those that do */
+    int n_variants; /* steps to compile, spread evenly over those enumerated; at most `variants` */
+    bool formats, acts, weights; /* factors that change the code */
+    int forms;                   /* bit mask of the forms that change the code */
 } kernels[N_KERNELS] = {
-    [SORT]    = {"move", "sort_",    4,  false, false, false, 1 << SHARE},
-    [SORT_ZERO]    = {"move", "sort_zero_",    1, true,  false, false, 1 << SHARE},
-    [ALIGN]        = {"move", "align_",        2, false, false, false, 1 << SHARE},
+    [SORT]    = {"move", "sort_",    4,  false, false, false, 1 << EXPERT_PARALLEL},
+    [SORT_ZERO]    = {"move", "sort_zero_",    1, true,  false, false, 1 << EXPERT_PARALLEL},
+    [ALIGN]        = {"move", "align_",        2, false, false, false, 1 << EXPERT_PARALLEL},
     [FROM_ALIGNED] = {"move", "from_aligned_", 2, false, false, false, 0},
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
-    [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << SHARE},
-    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
+    [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << EXPERT_PARALLEL},
+    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,
+        1 << BIASED | 1 << GATE_ONLY | 1 << INTERLEAVED},
     [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
-    [ONE]     = {"one",  "one_",     9,  true,  true,  true,  1 << SHARE | 1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN},
-    [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << SHARE},
-    [QUANT1_GATHER] = {"permute", "quant1_gather_", 1, true, false, false, 1 << SHARE},
+    [ONE]     = {"one",  "one_",     9,  true,  true,  true,
+        1 << EXPERT_PARALLEL | 1 << BIASED | 1 << GATE_ONLY | 1 << INTERLEAVED},
+    [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << EXPERT_PARALLEL},
+    [QUANT1_GATHER] = {"permute", "quant1_gather_", 1, true, false, false, 1 << EXPERT_PARALLEL},
     [ACT_ALONE]     = {"permute", "act_",           1, false, true, true,  1 << BIASED | 1 << GATE_ONLY},
-    [SORT_GATHER] = {"permute", "sort_gather_", 1, true,  false, false, 1 << SHARE},
-    [UNPERMUTE]   = {"permute", "unpermute_",   4, false, false, true,  1 << SHARE},
-    [NARROW1] = {NULL,   "s1_",      7,  true,  true,  true,  1 << BIASED | 1 << GATE_ONLY | 1 << IN_TURN}, /* their format's */
+    [SORT_GATHER] = {"permute", "sort_gather_", 1, true,  false, false, 1 << EXPERT_PARALLEL},
+    [UNPERMUTE]   = {"permute", "unpermute_",   4, false, false, true,  1 << EXPERT_PARALLEL},
+    /* family from formats[].narrow */
+    [NARROW1] = {NULL,   "s1_",      7,  true,  true,  true,
+        1 << BIASED | 1 << GATE_ONLY | 1 << INTERLEAVED},
     [NARROW2] = {NULL,   "s2_",      7,  true,  false, true,  1 << BIASED},
 };
 static const struct {
     enum mf_dtype a, w;
     enum mf_qtype q_type;
-    const char *narrow;  /* family of weights of four bits */
-    bool only_quantised; /* no GEMM takes it */
+    const char *narrow;  /* family for 4-bit weights */
+    bool only_quantised; /* no GEMM supports the format */
 } formats[] = {
     {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,        NULL, false},
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_TOKEN, NULL, false},
@@ -104,7 +108,7 @@ static const struct {
 } widths[] = {{2048, 768, 128, 8}, {4096, 3584, 8, 2}, {7168, 256, 256, 8}};
 /* clang-format on */
 
-/* What is measured or run of an architecture is said elsewhere: here it is only compiled. */
+/* Code is only compiled here, not run. */
 static const struct target {
     const char *vendor, *gfx;
     const char *by;
@@ -126,12 +130,12 @@ static bool legal(const int *row)
     if (row[FORMAT] >= 0 && narrow != (formats[row[FORMAT]].narrow != NULL))
         return false;
     if (row[FORMAT] >= 0 && formats[row[FORMAT]].a == MF_DTYPE_INT8 && k == ONE)
-        return false; /* it multiplies none */
+        return false; /* int8 has no one-launch kernel */
     return row[VARIANT] < variants_of(k) && (kernels[k].formats || row[FORMAT] <= 0) &&
            (quant ? row[FORMAT] != 0 : row[FORMAT] < 0 || !formats[row[FORMAT]].only_quantised) &&
            (kernels[k].acts || row[ACT] <= 0) && (kernels[k].weights || row[WEIGHT] <= 0) &&
            (row[FORM] <= 0 || kernels[k].forms >> row[FORM] & 1) &&
-           (row[FORM] != IN_TURN || row[FORMAT] < 0 || formats[row[FORMAT]].q_type != MF_QTYPE_PER_1X128);
+           (row[FORM] != INTERLEAVED || row[FORMAT] < 0 || formats[row[FORMAT]].q_type != MF_QTYPE_PER_1X128);
 }
 
 static struct mf_shape shape_of(const int *row)
@@ -151,16 +155,16 @@ static struct mf_shape shape_of(const int *row)
     s.q_type = formats[row[FORMAT]].q_type;
     s.act_type = (enum mf_act)row[ACT];
     s.doweight_stage1 = row[WEIGHT];
-    s.ep_experts = row[FORM] == SHARE ? 4 * s.expert : 0;
-    s.ep_first = row[FORM] == SHARE ? s.expert : 0;
+    s.ep_experts = row[FORM] == EXPERT_PARALLEL ? 4 * s.expert : 0;
+    s.ep_first = row[FORM] == EXPERT_PARALLEL ? s.expert : 0;
     s.has_b1 = s.has_b2 = row[FORM] == BIASED;
     s.use_g1u1 = row[FORM] != GATE_ONLY;
-    if (row[FORM] == IN_TURN)
+    if (row[FORM] == INTERLEAVED)
         s.gate_up = row[WEIGHT] ? MF_GATE_UP_TILED : MF_GATE_UP_INTERLEAVED;
     return s;
 }
 
-struct heard {
+struct offered_steps {
     struct mf_offer offer;
     const char *family, *prefix;
     int n;
@@ -169,7 +173,7 @@ struct heard {
 
 static int take_step(struct mf_offer *o, const struct mf_step *s)
 {
-    struct heard *h = (struct heard *)o;
+    struct offered_steps *h = (struct offered_steps *)o;
 
     if (strcmp(s->family, h->family) != 0 || strncmp(s->name, h->prefix, strlen(h->prefix)) != 0)
         return 0;
@@ -178,58 +182,59 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     return 0;
 }
 
-/* ---- a device that only looks at launches: what a family would ask of one is checked against the code's own words ---- */
+/* ---- a device that records launches: the requested grid is checked against the compiled code ---- */
 
-struct looker {
-    struct mf_device base; /* first */
+struct launch_recorder {
+    struct mf_device base; /* must be first */
     struct mf_grid grid;   /* of the last launch */
 };
 
-static int look_compile(struct mf_device *d, const struct mf_code *codes, size_t n, char (*paths)[PATH_MAX],
-                        char (*whys)[MF_CODE_WHY_MAX])
+static int recorder_compile(struct mf_device *d, const struct mf_code *codes, size_t n,
+                            char (*paths)[PATH_MAX], char (*whys)[MF_CODE_WHY_MAX])
 {
     (void)d, (void)codes;
     for (size_t i = 0; i < n; i++)
         paths[i][0] = whys[i][0] = '\0';
     return (int)n;
 }
-static int look_load(struct mf_device *d, const char *path, char *why, size_t why_cap, struct mf_module **ret)
+static int recorder_load(struct mf_device *d, const char *path, char *why, size_t why_cap,
+                         struct mf_module **ret)
 {
     (void)path, (void)why, (void)why_cap;
     *ret = (struct mf_module *)d;
     return 0;
 }
-static struct mf_module *look_unload(struct mf_device *d, struct mf_module *m)
+static struct mf_module *recorder_unload(struct mf_device *d, struct mf_module *m)
 {
     (void)d, (void)m;
     return NULL;
 }
-static int look_function(struct mf_device *d, struct mf_module *m, const char *name, void **ret)
+static int recorder_function(struct mf_device *d, struct mf_module *m, const char *name, void **ret)
 {
     (void)m, (void)name;
     *ret = d;
     return 0;
 }
-static int look_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
-                       size_t bytes)
+static int recorder_launch(struct mf_device *d, void *function, const struct mf_grid *grid, const void *block,
+                           size_t bytes)
 {
     (void)function, (void)block, (void)bytes;
-    ((struct looker *)d)->grid = *grid;
+    ((struct launch_recorder *)d)->grid = *grid;
     return 0;
 }
-static const struct mf_device_ops look_ops = {
+static const struct mf_device_ops recorder_ops = {
     .kind = "hip",
-    .compile = look_compile,
-    .module_load = look_load,
-    .module_unload = look_unload,
-    .module_function = look_function,
-    .module_launch = look_launch,
+    .compile = recorder_compile,
+    .module_load = recorder_load,
+    .module_unload = recorder_unload,
+    .module_function = recorder_function,
+    .module_launch = recorder_launch,
 };
 
 static struct mf_grid grid_of(const struct mf_family *f, struct mf_device_info info,
                               const struct mf_shape *shape, const char *name)
 {
-    struct looker l = {.base = {&look_ops, info}};
+    struct launch_recorder l = {.base = {&recorder_ops, info}};
     const struct mf_tensor_ref none[MF_STEP_TENSOR_SPECS_MAX] = {{{NULL}}};
     const struct mf_launch launch = {.needs = none, .gives = none};
     struct mf_kernel *k = NULL;
@@ -240,22 +245,24 @@ static struct mf_grid grid_of(const struct mf_family *f, struct mf_device_info i
     return l.grid;
 }
 
-/* ---- a row as a code ---- */
+/* ---- from a row of the covering set to a code ---- */
 
-struct made {
+struct compiled_step {
     char name[MF_STEP_NAME_MAX];
     struct mf_grid grid;
 };
 
-static void code_of(const struct target *target, const int *row, struct made *ret, struct mf_code *ret_code)
+static void code_of(const struct target *target, const int *row, struct compiled_step *ret,
+                    struct mf_code *ret_code)
 {
     const struct mf_family *f = mf_family_find(
         "hip", kernels[row[KERNEL]].family ? kernels[row[KERNEL]].family : formats[row[FORMAT]].narrow);
     const struct mf_shape shape = shape_of(row);
     struct mf_device_info device = {.class = {.cu_num = 104}, .cores = 104};
-    static struct heard h;
+    static struct offered_steps h;
 
-    h = (struct heard){{take_step, mf_offer_unheard}, f->name, kernels[row[KERNEL]].prefix, 0, {{0}}};
+    h = (struct offered_steps){
+        {take_step, mf_offer_ignore_rejection}, f->name, kernels[row[KERNEL]].prefix, 0, {{0}}};
     mf_format(device.class.gfx, sizeof(device.class.gfx), "%s", target->gfx);
     ck_assert_int_eq(mf_family_enumerate(f, &device, &shape, &h.offer), 0);
     ck_assert_msg(h.n > 0, "no step %s… for %s", h.prefix, target->gfx);
@@ -264,7 +271,7 @@ static void code_of(const struct target *target, const int *row, struct made *re
     ret->grid = grid_of(f, device, &shape, ret->name);
 }
 
-/* ---- what a code has to be ---- */
+/* ---- requirements on the compiled code ---- */
 
 static int define_of(const struct mf_code *c, const char *name)
 {
@@ -277,15 +284,16 @@ static int define_of(const struct mf_code *c, const char *name)
     return 0;
 }
 
-/* Of 16 x 16, by a wave. */
+/* Returns the 16 x 16 products per wave. */
 static int products_of(const struct mf_code *c)
 {
     return define_of(c, "MF_BN") / 16 / define_of(c, "MF_WARPS_N") * define_of(c, "MF_BM") / 16 /
            define_of(c, "MF_WARPS_M");
 }
 
-/* A tile multiplies a slice of 128 bytes of K by 16 x 16 products of 16 bf16, 16 f16 or, where the machine has them, 32 fp8 of
- * K each; with weights of four bits every part, 128 of K, by 16 bf16. Whoever has no tile has no matrix instruction. */
+/* A tile multiplies 128 bytes of K: each 16 x 16 product takes 16 bf16, 16 f16 or, if the hardware supports
+ * it, 32 fp8 of K. Tiles of 4-bit weights take 128 of K per stage, 16 bf16 per instruction. Other kernels
+ * have no matrix instructions. */
 static void check_matrix(const struct target *t, const struct mf_code *c, const struct amd_kernel *k)
 {
     int least[N_AMD_MATRIX] = {0};
@@ -294,7 +302,7 @@ static void check_matrix(const struct target *t, const struct mf_code *c, const 
         bool bf16 = define_of(c, "MF_FORMAT") == MF_HIP_BF16,
              int8 = mf_hip_is_int8((enum mf_hip_format)define_of(c, "MF_FORMAT")),
              own = strcmp(t->gfx, "gfx942") == 0 && define_of(c, "MF_FNUZ");
-        /* an instruction of int8 takes 16 of K on gfx90a, else 32, where one of bf16 and f16 takes 16 */
+        /* an int8 instruction takes 16 of K on gfx90a and 32 elsewhere; bf16 and f16 take 16 */
         if (int8)
             least[AMD_MFMA_INT8] = products_of(c) * (strcmp(t->gfx, "gfx90a") == 0 ? 8 : 4);
         else
@@ -310,7 +318,7 @@ static void check_matrix(const struct target *t, const struct mf_code *c, const 
                       amd_matrix_names[i], least[i] ? "at least " : "", least[i]);
 }
 
-static void print_row(const struct made *m, const struct amd_kernel *k)
+static void print_row(const struct compiled_step *m, const struct amd_kernel *k)
 {
     printf("%-44s %7u %5d %5d %5d %7d %7d %7d", m->name, m->grid.block, k->vgprs, k->agprs, k->sgprs,
            k->lds + (int)m->grid.shared, k->scratch, k->vgpr_spills + k->sgpr_spills);
@@ -321,9 +329,9 @@ static void print_row(const struct made *m, const struct amd_kernel *k)
     printf("\n");
 }
 
-/* Rows of the covering set as codes, each code once. */
-static size_t choose(const struct target *target, const struct mf_compiler *compiler, struct made *made,
-                     struct mf_code *codes, char (*places)[PATH_MAX])
+/* Converts rows of the covering set to codes without duplicates. */
+static size_t choose(const struct target *target, const struct mf_compiler *compiler,
+                     struct compiled_step *compiled_step, struct mf_code *codes, char (*places)[PATH_MAX])
 {
     static const struct covering covering = {
         N_FACTORS,
@@ -337,7 +345,7 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
     ck_assert_int_lt(set.n, CODES_MAX);
     for (int i = 0; i < set.n; i++) {
         size_t j = 0;
-        code_of(target, rows[i], &made[n], &codes[n]);
+        code_of(target, rows[i], &compiled_step[n], &codes[n]);
         ck_assert_int_eq(mf_code_path(compiler, &codes[n], places[n]), 0);
         while (j < n && strcmp(places[j], places[n]) != 0)
             j++;
@@ -349,7 +357,7 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
 
 START_TEST(test_compiles)
 {
-    static struct made made[CODES_MAX];
+    static struct compiled_step compiled_step[CODES_MAX];
     static struct mf_code codes[CODES_MAX];
     static char paths[CODES_MAX][PATH_MAX], whys[CODES_MAX][MF_CODE_WHY_MAX];
     const struct target *t = &targets[_i];
@@ -361,29 +369,31 @@ START_TEST(test_compiles)
         mf_check_skip("%s by %s: %s", t->gfx, t->by, why);
         return;
     }
-    size_t n = choose(t, &compiler, made, codes, paths);
+    size_t n = choose(t, &compiler, compiled_step, codes, paths);
     (void)mf_code_make(&compiler, codes, n, mf_cpus_allowed(), paths, whys);
     printf("%s by %s (compiled only, not run)\n%-44s %7s %5s %5s %5s %7s %7s %7s  matrix instructions\n",
            t->gfx, compiler.version, "step", "threads", "vgpr", "agpr", "sgpr", "lds", "scratch", "spills");
     for (size_t i = 0; i < n; i++) {
         struct amd_kernel k;
-        ck_assert_msg(*paths[i], "%s for %s: %s", made[i].name, t->gfx, whys[i]);
-        ck_assert_msg(amd_object_read(paths[i], codes[i].function, &k) == 0, "%s: %s", made[i].name,
+        ck_assert_msg(*paths[i], "%s for %s: %s", compiled_step[i].name, t->gfx, whys[i]);
+        ck_assert_msg(amd_object_read(paths[i], codes[i].function, &k) == 0, "%s: %s", compiled_step[i].name,
                       paths[i]);
         ck_assert_int_eq(amd_object_read(paths[i], "none", &k), -ENOENT);
-        print_row(&made[i], &k);
+        print_row(&compiled_step[i], &k);
         ck_assert_int_eq(k.wave, 64);
         ck_assert_int_gt(k.vgprs, 0);
-        ck_assert_uint_le(made[i].grid.block, (unsigned)k.threads);
-        ck_assert_uint_le(made[i].grid.shared + (unsigned)k.lds, LDS);
-        ck_assert_msg(k.vgpr_spills == 0 && k.sgpr_spills == 0 && k.scratch == 0, "%s spills", made[i].name);
+        ck_assert_uint_le(compiled_step[i].grid.block, (unsigned)k.threads);
+        ck_assert_uint_le(compiled_step[i].grid.shared + (unsigned)k.lds, LDS);
+        ck_assert_msg(k.vgpr_spills == 0 && k.sgpr_spills == 0 && k.scratch == 0, "%s spills",
+                      compiled_step[i].name);
         check_matrix(t, &codes[i], &k);
     }
 }
 END_TEST
 
-/* The code that makes data and references, of every format; one that fuses a product with a sum would make other bits. */
-START_TEST(test_makers_compile)
+/* Kernels that create data and references, for every format. They must not contract products and sums: FMA
+ * would give other bits. */
+START_TEST(test_data_kernels_compile)
 {
     static char paths[CODES_MAX][PATH_MAX], whys[CODES_MAX][MF_CODE_WHY_MAX];
     static struct mf_code codes[CODES_MAX];
@@ -417,14 +427,14 @@ START_TEST(test_makers_compile)
         struct amd_kernel k;
         ck_assert_msg(*paths[i], "%s for %s: %s", codes[i].source, t->gfx, whys[i]);
         ck_assert_int_eq(amd_object_read(paths[i], codes[i].function, &k), 0);
-        /* scalars may wait in lanes of a vector register */
+        /* scalar registers may be spilled to lanes of a vector register */
         ck_assert_msg(k.vgpr_spills == 0 && k.scratch == 0, "%s spills", codes[i].source);
     }
 }
 END_TEST
 
-/* What is no code object is an error, and so is a kernel that is not in one. */
-START_TEST(test_reads_refuses)
+/* A file that is not a code object is an error, and so is a missing kernel. */
+START_TEST(test_invalid_code_objects)
 {
     struct amd_kernel k;
 
@@ -444,8 +454,8 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     tcase_set_timeout(tests, 850);
     tcase_add_loop_test(tests, test_compiles, 0, MF_ARRAY_LEN(targets));
-    tcase_add_loop_test(tests, test_makers_compile, 0, MF_ARRAY_LEN(targets));
-    tcase_add_test(tests, test_reads_refuses);
+    tcase_add_loop_test(tests, test_data_kernels_compile, 0, MF_ARRAY_LEN(targets));
+    tcase_add_test(tests, test_invalid_code_objects);
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

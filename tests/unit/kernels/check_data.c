@@ -24,8 +24,8 @@ static struct mf_shape shape_of(int64_t token, int32_t expert, int32_t topk)
     };
 }
 
-/* The definition in the header, value by value. */
-START_TEST(row_is_what_the_header_says)
+/* Each value follows the definition in the header. */
+START_TEST(row_matches_definition)
 {
     struct mf_shape s = shape_of(4, 8, 2);
     uint16_t row[200];
@@ -58,8 +58,8 @@ START_TEST(instruction_sets_agree)
 }
 END_TEST
 
-/* Mean about 0 and the promised deviation; the whole weight is its rows. */
-START_TEST(weights_have_their_spread)
+/* Mean near 0 and the documented standard deviation; a whole weight equals its rows. */
+START_TEST(weight_mean_and_deviation)
 {
     struct mf_shape s = shape_of(4, 8, 2);
     _cleanup_(mf_freep) uint16_t *w = calloc(8 * 144 * 200, sizeof(*w));
@@ -78,8 +78,9 @@ START_TEST(weights_have_their_spread)
 }
 END_TEST
 
-/* An expert's fp8 is the quantisation of its own bf16 rows, in rows and in blocks with short edges. */
-START_TEST(expert_is_quantised_rows)
+/* An expert's fp8 weight is the quantisation of its bf16 rows, per row and per block with incomplete edges.
+ */
+START_TEST(expert_is_quantised_by_rows)
 {
     struct mf_shape s = shape_of(4, 3, 2);
     s.q_dtype_a = s.q_dtype_w = _i % 2 ? MF_DTYPE_FP8_E4M3FNUZ : MF_DTYPE_FP8_E4M3FN;
@@ -112,8 +113,8 @@ static const struct {
     {"hot:0", 65, 9, 2},       {"hot:0.3", 65, 6, 6},
 };
 
-/* Distinct experts in range, positive weights that sum to one, the same again for the same seed. */
-START_TEST(routes_are_legal)
+/* Distinct experts in range, positive weights with sum 1, identical for the same seed. */
+START_TEST(routing_is_valid)
 {
     struct mf_shape s = shape_of(routes[_i].token, routes[_i].expert, routes[_i].topk);
     struct mf_routing routing;
@@ -144,12 +145,12 @@ START_TEST(routes_are_legal)
 }
 END_TEST
 
-/* Zipf: the most popular expert by far; uniform: none far from its share; balanced: exactly even. */
-START_TEST(profiles_differ_as_named)
+/* Zipf: one expert is far more popular than the mean; uniform: all near the mean; balanced: exactly equal. */
+START_TEST(routing_profiles)
 {
     static const struct {
         const char *routing;
-        double least, most; /* of the busiest expert's count over the mean */
+        double least, most; /* load of the busiest expert over the mean */
     } profiles[] = {{"uniform", 1.0, 1.3}, {"zipf:1.2", 4, 9}, {"balanced", 1, 1}};
     struct mf_shape s = shape_of(4096, 32, 2);
     struct mf_routing routing;
@@ -170,8 +171,8 @@ START_TEST(profiles_differ_as_named)
 }
 END_TEST
 
-/* A recorded hash: every node has to make these bits. */
-START_TEST(bits_are_fixed)
+/* A recorded hash: every node must create the same bits. */
+START_TEST(bits_match_recorded_hash)
 {
     struct mf_shape s = shape_of(64, 32, 4);
     struct mf_routing routing = {.kind = MF_ROUTING_ZIPF, .parameter = 1.1};
@@ -197,13 +198,13 @@ int main(void)
 {
     Suite *s = suite_create("data");
     TCase *t = tcase_create("data");
-    tcase_add_test(t, row_is_what_the_header_says);
+    tcase_add_test(t, row_matches_definition);
     tcase_add_test(t, instruction_sets_agree);
-    tcase_add_test(t, weights_have_their_spread);
-    tcase_add_loop_test(t, expert_is_quantised_rows, 0, 4);
-    tcase_add_loop_test(t, routes_are_legal, 0, MF_ARRAY_LEN(routes));
-    tcase_add_test(t, profiles_differ_as_named);
-    tcase_add_test(t, bits_are_fixed);
+    tcase_add_test(t, weight_mean_and_deviation);
+    tcase_add_loop_test(t, expert_is_quantised_by_rows, 0, 4);
+    tcase_add_loop_test(t, routing_is_valid, 0, MF_ARRAY_LEN(routes));
+    tcase_add_test(t, routing_profiles);
+    tcase_add_test(t, bits_match_recorded_hash);
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }

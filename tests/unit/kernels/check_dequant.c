@@ -1,4 +1,5 @@
-/* Weights decoded in strips: every codec of weights in every layout and instruction set, against its definition. */
+/* Dequantises weights in strips: every weight codec in every layout and instruction set, compared with its
+ * definition. */
 #include "kernels/cpu/dequant.h"
 
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 #include "kernels/core/quant.h"
 #include "support/mf_check.h"
 
@@ -25,7 +27,8 @@ static const struct {
     {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32},
     {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN},
 };
-/* Less than a piece of K, several pieces, and a last one that is short; rows that end within 128 of a scale. */
+/* K shorter than one piece, several pieces, an incomplete last piece, and rows that end within a 128-wide
+ * scale group. */
 static const struct { int32_t H, I; } sizes[] = {{256, 96}, {704, 352}, {2080, 32}};
 static const char *const layouts[] = {"row", "panel16", "panel32"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
@@ -64,7 +67,7 @@ static struct mf_tensor_ref make_weight(const struct mf_shape *s, const struct m
     return ref;
 }
 
-/* Every value of an expert in `row` layout, rounded to bf16 once. */
+/* Computes an expert's weight in `row` layout, each value rounded to bf16 once. */
 static void define(const struct mf_shape *s, enum mf_tensor w, int32_t e, size_t N, size_t K, uint16_t *ret)
 {
     struct mf_tensor_spec row = mf_plain_w(s, w, "row");
@@ -99,11 +102,11 @@ static void check(const struct mf_shape *s, enum mf_tensor w, const char *layout
     d.N = (size_t)rows;
     d.K = (size_t)mf_tensor_spec_cols(&a, s);
     size_t matrix = d.N * d.K;
-    void *room = aligned_alloc(64, mf_dequant_room());
+    void *room = aligned_alloc(64, mf_dequant_workspace());
     uint16_t *should = calloc(matrix, sizeof(*should)), *is = calloc(matrix, sizeof(*is));
     d.to = calloc(EXPERTS * matrix, sizeof(*d.to));
     ck_assert(room && should && is && d.to);
-    for (int32_t e = 0; e < EXPERTS; e += 2) { /* the one between is left as it was */
+    for (int32_t e = 0; e < EXPERTS; e += 2) { /* the expert in between must stay unchanged */
         for (size_t n = 0; n < d.N; n += MF_DEQUANT_ROWS)
             mf_dequant_strip(&d, (size_t)e, n, room);
         define(s, w, e, d.N, d.K, should);
@@ -121,14 +124,14 @@ static void check(const struct mf_shape *s, enum mf_tensor w, const char *layout
     free(d.to);
 }
 
-START_TEST(strips_are_the_definition)
+START_TEST(strips_match_definition)
 {
     size_t rest = (size_t)_i, format = rest % MF_ARRAY_LEN(formats);
     const char *isa = isas[rest / MF_ARRAY_LEN(formats)];
 
     ck_assert_int_eq(setenv("MOEFARM_ISA", isa, 1), 0);
     if (strncmp(mf_isa_name(mf_isa_best()), isa, strlen(isa)) != 0) {
-        (void)printf("%s is not run: the machine has %s\n", isa, mf_isa_name(mf_isa_best()));
+        (void)printf("%s is skipped: the machine supports %s\n", isa, mf_isa_name(mf_isa_best()));
         return;
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++) {
@@ -157,7 +160,7 @@ int main(void)
     TCase *tc = tcase_create("dequant");
 
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, strips_are_the_definition, 0, (int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(isas)));
+    tcase_add_loop_test(tc, strips_match_definition, 0, (int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(isas)));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

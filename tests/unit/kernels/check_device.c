@@ -1,4 +1,4 @@
-/* The CPU as a device: what it says of itself, memory, time, and names of no device. */
+/* The CPU device: description, memory, timing, and invalid device names. */
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -12,9 +12,9 @@ static struct mf_device *open_cpu(const struct mf_device_info *known)
     struct mf_device *d = NULL;
     char why[200] = "";
 
-    ck_assert_msg(
-        mf_device_open_as("cpu:0", &(struct mf_device_opening){.known = known}, why, sizeof(why), &d) == 0,
-        "%s", why);
+    ck_assert_msg(mf_device_open_with("cpu:0", &(struct mf_device_open_options){.known = known}, why,
+                                      sizeof(why), &d) == 0,
+                  "%s", why);
     return d;
 }
 
@@ -35,7 +35,7 @@ START_TEST(test_describes)
     ck_assert(d->info.model[0] && d->info.compiler[0] && !d->info.simulated);
     ck_assert(d->info.memory_bytes > (64u << 20));
     ck_assert(d->info.llc_bytes >= (64u << 10));
-    /* wide limits: any machine of this century, sanitizers included */
+    /* wide limits for any machine, with sanitizers too */
     ck_assert(d->info.mem_read_gbs > 0.05 && d->info.mem_read_gbs < 5000);
     ck_assert(d->info.peak_gflops_f32 > 0.05 && d->info.peak_gflops_f32 < 100000);
     ck_assert(d->info.peak_gflops_bf16 > 0.05 && d->info.peak_gflops_bf16 < 1000000);
@@ -44,7 +44,7 @@ START_TEST(test_describes)
 }
 END_TEST
 
-/* Ceilings that are known are taken as they are. */
+/* Known peak rates are used as given. */
 START_TEST(test_known)
 {
     const struct mf_device_info known = {
@@ -102,7 +102,7 @@ START_TEST(test_time)
     ck_assert_int_eq(d->ops->time(d, record, &c, 5, &us), 0);
     ck_assert(c.n == 5 && c.last == 4);
     ck_assert(us >= 0 && us < 1e7);
-    /* a launch's own error comes back, and ends the sample */
+    /* an error of the launch is returned and ends the sample */
     c = (struct calls){.fail_at = 2};
     us = -1;
     ck_assert_int_eq(d->ops->time(d, record, &c, 5, &us), -ENOTSUP);
@@ -124,7 +124,7 @@ START_TEST(test_names)
 }
 END_TEST
 
-/* Every instruction set below the machine's best can be asked for, nothing above, and rubbish is the best. */
+/* Every instruction set up to the machine's best can be selected; higher or unknown names select the best. */
 START_TEST(test_isa)
 {
     static const char *const asked[] = {"c", "avx2", "avx512", "mmx"};

@@ -1,4 +1,4 @@
-/* Every family over the pairwise-covering set whose weights may take 64 MiB: every step of each. */
+/* Every step of every family on a pairwise-covering set of shapes with weights up to 64 MiB. */
 #include "support/kernels/family_pairs.h"
 
 #include <limits.h>
@@ -7,6 +7,7 @@ int main(int argc, char **argv)
 {
     return pairs_main(
         "family grid",
-        &(struct pairs_plan){.budgets = {{64 << 20, 3e8}}, .steps = INT_MAX, .all_cores_every = 4}, argc,
-        argv);
+        &(struct pairs_plan){
+            .budgets = {{64 << 20, 3e8}}, .steps = INT_MAX, .all_cores_every = 4, .drawn_every = 1},
+        argc, argv);
 }

@@ -1,4 +1,5 @@
-/* The families of GPUs without a GPU: what they offer, that a step's name says which code it is, what they refuse. */
+/* The GPU families without a GPU: which steps they enumerate, that a step's name determines its code, and
+ * which shapes they reject. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,37 +21,50 @@
 static const char *const shapes[] = {
     "1,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
     "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
-    "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0",
-    "4096,2048,384,128,8,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0",
+    "64,7168,256,256,8," BLOCK_FP8,
+    "4096,2048,384,128,8,ActivationType.Gelu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
+        "QuantType.per_Token,1,0",
     "1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,ep:8/64",
-    "4,256,96,8,2,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,limit:7+b1+b2+gate_up:interleaved",
-    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0,gate_up:tiled",
-    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Tensor,1,0",
+    "4,256,96,8,2,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
+        "limit:7+b1+b2+gate_up:interleaved",
+    "4,256,96,8,2," TOKEN_FP8 ",gate_up:tiled",
+    "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
+        "QuantType.per_Tensor,1,0",
     "4,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Token,1,0",
     "4,256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_1x128,1,0",
     "4,256,96,8,2,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,1",
-    "16,3072,3072,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,b1+b2",
-    "16,2880,2880,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0",
+    "16,3072,3072,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,"
+        "QuantType.per_1x32,1,0,b1+b2",
+    "16,2880,2880,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,"
+        "QuantType.per_1x16,1,0",
     "1,7168,256,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.int4,QuantType.per_1x32,1,0",
     "1,7168,256,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.int4,QuantType.per_Token,1,1",
-    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
-    "64,3584,384,128,16,ActivationType.Situv2,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
-    "64,4096,512,512,10,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0",
-    "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x32,1,0",
-    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.int4,QuantType.per_1x32,1,0",
-    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.int4,QuantType.per_Token,1,0",
+    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float4_e2m1fn_x2,"
+        "QuantType.per_1x32,1,0",
+    "64,3584,384,128,16,ActivationType.Situv2,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,"
+        "QuantType.per_1x32,1,0",
+    "64,4096,512,512,10,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,"
+        "QuantType.per_1x16,1,0",
+    "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
+        "QuantType.per_1x32,1,0",
+    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.int4,QuantType.per_1x32,"
+        "1,0",
+    "64,7168,512,384,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.int4,"
+        "QuantType.per_Token,1,0",
 };
 
 static const char fnuz_shape[] =
-    "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,QuantType.per_1x128,1,0";
+    "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,"
+        "QuantType.per_1x128,1,0";
 
 static const struct {
     const char *shape, *rule, *says;
-    bool moves; /* only the GEMMs refuse */
+    bool moves; /* rejected by the GEMM families only */
 } refused[] = {
-    {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype", "torch.float16", false},
-    {"1,256,100,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "divisibility", "inter_dim 100", false},
-    {"1,256,96,8,2,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0,gate_up:tiled", "gate_up", "a scale of fp8fn_128 covers 128", true},
+    {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype",
+     "torch.float16", false},
+    {"1,256,100,8,2," PLAIN, "divisibility", "inter_dim 100", false},
+    {"1,256,96,8,2," BLOCK_FP8 ",gate_up:tiled", "gate_up", "a scale of fp8fn_128 covers 128", true},
 };
 /* clang-format on */
 
@@ -60,22 +74,22 @@ static const struct mf_device_info rdna3 = {.class = {.gfx = "gfx1100", .cu_num 
 static const struct mf_device_info turing = {.class = {.gfx = "sm_75", .cu_num = 40}, .cores = 40};
 static const struct mf_device_info ampere = {.class = {.gfx = "sm_80", .cu_num = 108}, .cores = 108};
 
-/* Families of prebuilt code have no folder here: check_asm_hip. */
-static struct mf_shape ask(const struct mf_device_info *device, const char *text, struct heard *h)
+/* Family asm is ignored: its prebuilt code is tested in check_asm_hip. */
+static struct mf_shape ask(const struct mf_device_info *device, const char *text, struct offer_recorder *h)
 {
     struct mf_shape shape;
 
     ck_assert_msg(mf_shape_parse(text, &shape) == 0, "%s", text);
-    *h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    *h = (struct offer_recorder){.offer = RECORDING_OFFER, .ignored_family = "asm"};
     ck_assert_int_eq(mf_enumerate(device, &shape, NULL, &h->offer), 0);
     return shape;
 }
 
-/* Every op of the layer has a step, names are told apart, and each step's code can be said without a device: its source is
- * there, no definition is cut short, and two steps of one family are two codes unless they differ by their launch only. */
+/* Every op of the layer is covered, step names are unique, and each step's code can be derived without a
+ * device: its source exists, no definition is truncated. */
 static void check_offers(const struct mf_device_info *device, const char *text)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     const struct mf_shape shape = ask(device, text, &h);
     mf_ops covered = 0;
 
@@ -114,12 +128,12 @@ static bool defines(const struct mf_code *c, const char *define)
     return false;
 }
 
-/* CDNA 3's own e4m3: AMD's kernels take it and are told so, NVIDIA's do not. */
+/* FNUZ e4m3 (CDNA 3): AMD's kernels support it and define MF_FNUZ; NVIDIA's do not. */
 START_TEST(test_fnuz)
 {
-    static const char *const of_no_format[] = {"sort.hip", "align.hip", "from_aligned.hip", "combine.hip",
-                                               "zero.hip"};
-    static struct heard h;
+    static const char *const without_format[] = {"sort.hip", "align.hip", "from_aligned.hip", "combine.hip",
+                                                 "zero.hip"};
+    static struct offer_recorder h;
     struct mf_shape shape;
     struct mf_code code;
 
@@ -128,10 +142,10 @@ START_TEST(test_fnuz)
     for (size_t i = 0; i < h.n; i++) {
         ck_assert_int_eq(
             mf_family_find("hip", h.steps[i].family)->code(&cdna3, &shape, h.steps[i].name, &code), 0);
-        bool has_none = false;
-        for (size_t j = 0; j < MF_ARRAY_LEN(of_no_format); j++)
-            has_none |= strcmp(code.source, of_no_format[j]) == 0;
-        ck_assert_msg(defines(&code, "MF_FNUZ") != has_none, "%s", h.steps[i].name);
+        bool is_without_format = false;
+        for (size_t j = 0; j < MF_ARRAY_LEN(without_format); j++)
+            is_without_format |= strcmp(code.source, without_format[j]) == 0;
+        ck_assert_msg(defines(&code, "MF_FNUZ") != is_without_format, "%s", h.steps[i].name);
     }
     (void)ask(&hopper, fnuz_shape, &h);
     ck_assert_uint_eq(h.n, 0);
@@ -139,10 +153,10 @@ START_TEST(test_fnuz)
 }
 END_TEST
 
-/* What a step covers is in its code: of one family, the same code twice covers the same. */
-START_TEST(test_codes_tell_steps_apart)
+/* Two steps of one family with the same code cover the same ops; family move is exempt. */
+START_TEST(test_same_code_same_ops)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     const struct mf_shape shape = ask(&hopper, shapes[_i], &h);
 
     for (size_t i = 0; i < h.n; i++) {
@@ -162,8 +176,8 @@ START_TEST(test_codes_tell_steps_apart)
 }
 END_TEST
 
-/* What fits none of our GEMMs is there for who names it: with a code for each step, and in words where it is for few routes or
- * for another architecture. */
+/* Family permute is enumerated on request only: every step has code, except for too many routes or another
+ * architecture. */
 START_TEST(test_on_request)
 {
     static const struct {
@@ -175,7 +189,7 @@ START_TEST(test_on_request)
         {"sort_gather_m16", true, false},     {"act_m128", false, false},
         {"unpermute_few_z_m16", true, false},
     };
-    static struct heard h;
+    static struct offer_recorder h;
     struct mf_shape shape;
     const struct mf_family *f = mf_family_find("hip", "permute");
     struct mf_code code;
@@ -189,7 +203,7 @@ START_TEST(test_on_request)
         ck_assert(r < 0 || strstr(mf_code_source(code.source), code.function));
         ck_assert(!rows[i].hopper || f->code(&ampere, &shape, rows[i].name, &code) < 0);
     }
-    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    h = (struct offer_recorder){.offer = RECORDING_OFFER, .ignored_family = "asm"};
     ck_assert_int_eq(mf_enumerate(&hopper, &shape, "permute", &h.offer), 0);
     ck_assert_uint_gt(h.n, 0);
     ck_assert_int_eq(mf_enumerate(&rdna3, &shape, "permute", &h.offer), 0);
@@ -202,46 +216,58 @@ static const struct {
     const struct mf_device_info *device;
     const char *family, *shape, *kernel, *rule, *says;
 } refused_kernels[] = {
-    {&hopper, "permute", "4096,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "sort_gather", "routes", "are 32768 routes"},
-    {&hopper, "permute", "64,2048,384,384,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "unpermute_few_z", "rows", "24704 rows"},
-    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "quant1_gather", "format", "activations are"},
-    {&hopper, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "unpermute_zw", "doweight_stage1", "there is no zw"},
-    {&ampere, "permute", "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", "gather_bulk", "arch", "the device is sm_80"},
-    {&hopper, "permute", "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows have 1416 bytes"},
-    {&hopper, "tile", "4096,4096,640,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_y", "lds", "inter_dim is 640"},
-    {&hopper, "tile", "4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "s2_fp8fn_128_m128_n256_bsk_zw", "lds", "2 stages of 0 weight rows and 128 token rows"},
-    {&hopper, "tile", "64,4096,192,128,8," PLAIN, "s1_bf16_silu_m64_n256_b_p128", "layout", "inter_dim is 192"},
-    {&hopper, "layer", "64,4128,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "model_dim 4128"},
-    {&hopper, "tile", "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout", "gate and up are interleaved"},
+    {&hopper, "permute", "4096,2048,384,128,8," PLAIN, "sort_gather", "routes", "are 32768 routes"},
+    {&hopper, "permute", "64,2048,384,384,8," PLAIN, "unpermute_few_z", "rows", "24704 rows"},
+    {&hopper, "permute", "64,2048,384,128,8," PLAIN, "quant1_gather", "format", "activations are"},
+    {&hopper, "permute",
+     "64,2048,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
+     "unpermute_zw", "doweight_stage1", "there is no zw"},
+    {&ampere, "permute", "64,2048,384,128,8," PLAIN, "gather_bulk", "arch", "the device is sm_80"},
+    {&hopper, "permute",
+     "64,2832,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,"
+     "QuantType.per_1x16,1,0", "gather_bulk", "divisibility", "rows have 1416 bytes"},
+    {&hopper, "tile", "4096,4096,640,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bsk_y", "lds",
+     "inter_dim is 640"},
+    {&hopper, "tile", "4096,4096,512,128,8," BLOCK_FP8, "s2_fp8fn_128_m128_n256_bsk_zw", "lds",
+     "2 stages of 0 weight rows and 128 token rows"},
+    {&hopper, "tile", "64,4096,192,128,8," PLAIN, "s1_bf16_silu_m64_n256_b_p128", "layout",
+     "inter_dim is 192"},
+    {&hopper, "layer", "64,4128,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout",
+     "model_dim 4128"},
+    {&hopper, "tile", "64,4096,256,128,8," PLAIN ",gate_up:tiled", "s1_bf16_silu_m64_n256_b_p128", "layout",
+     "gate and up are interleaved"},
     {&hopper, "tile", "64,4160,256,128,8," PLAIN, "s2_bf16_m64_n256_b_p128_y", "layout", "panel128 of w2"},
-    {&hopper, "layer", "64,4160,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout", "panel128 of w2"},
-    {&hopper, "tile", "4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", "s2_fp8fn_token_m128_n256_bsk_y", "format", "1x128 scales"},
+    {&hopper, "layer", "64,4160,256,128,8," PLAIN, "layer_bf16_silu_m64_n256_b_p128", "layout",
+     "panel128 of w2"},
+    {&hopper, "tile", "4096,4096,384,128,8," TOKEN_FP8, "s2_fp8fn_token_m128_n256_bsk_y", "format",
+     "1x128 scales"},
 };
 /* clang-format on */
 
-/* Each rule says no to what it is for, and in its own words. */
-START_TEST(test_kernels_refused)
+/* Each rule rejects its case with its own message. */
+START_TEST(test_kernel_rejections)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     struct mf_shape shape;
 
     ck_assert_int_eq(mf_shape_parse(refused_kernels[_i].shape, &shape), 0);
-    h = (struct heard){.offer = HEARD_OFFER, .kernel = refused_kernels[_i].kernel};
+    h = (struct offer_recorder){.offer = RECORDING_OFFER, .kernel = refused_kernels[_i].kernel};
     ck_assert_int_eq(mf_enumerate(refused_kernels[_i].device, &shape, refused_kernels[_i].family, &h.offer),
                      0);
-    ck_assert_uint_gt(h.n_noes, 0);
+    ck_assert_uint_gt(h.n_rejections, 0);
     ck_assert_str_eq(h.rule, refused_kernels[_i].rule);
     ck_assert_msg(strstr(h.reason, refused_kernels[_i].says) != NULL, "%s", h.reason);
 }
 END_TEST
 
-/* Weights in slices: of Hopper's cores and what else has a whole layer there, beside weights as they are in checkpoints; nowhere else.
- * How they lie is part of the code of `one` alone: what multiplies by Hopper's cores compiles once for both. */
+/* Weights in layout panel128: Hopper kernels and the whole-layer families offer them in addition to row-major
+ * weights; other devices do not. Only the code of `one` depends on the layout: WGMMA kernels compile to the
+ * same code for both. */
 static const struct {
     const struct mf_device_info *device;
     const char *family, *name;
     bool offered;
-} slices[] = {
+} panel128_steps[] = {
     {&hopper, "tile", "s1_bf16_silu_m32_n128_bt_p128", true},
     {&hopper, "tile", "s1_bf16_silu_m32_n128_bt", true},
     {&hopper, "tile", "s1_bf16_silu_m32_n128_s5_g2_p128", false},
@@ -257,24 +283,25 @@ static const struct {
     {&cdna3, "one", "one_bf16_silu_t512_b4_c1_y4_p128", false},
 };
 
-START_TEST(test_slices)
+START_TEST(test_panel128)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     struct mf_shape shape;
     struct mf_code code, straight;
-    const char *name = slices[_i].name, *family = slices[_i].family, *word = strstr(name, "_p128");
+    const char *name = panel128_steps[_i].name, *family = panel128_steps[_i].family,
+               *word = strstr(name, "_p128");
     char other[MF_STEP_NAME_MAX];
 
     ck_assert_int_eq(mf_shape_parse("8,2048,768,128,8," PLAIN, &shape), 0);
-    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
-    ck_assert_int_eq(mf_enumerate(slices[_i].device, &shape, family, &h.offer), 0);
-    ck_assert_msg((heard_of(&h, name) != NULL) == slices[_i].offered, "%s", name);
-    if (!slices[_i].offered || word == NULL)
+    h = (struct offer_recorder){.offer = RECORDING_OFFER, .ignored_family = "asm"};
+    ck_assert_int_eq(mf_enumerate(panel128_steps[_i].device, &shape, family, &h.offer), 0);
+    ck_assert_msg((find_recorded(&h, name) != NULL) == panel128_steps[_i].offered, "%s", name);
+    if (!panel128_steps[_i].offered || word == NULL)
         return;
     const struct mf_family *f = mf_family_find("hip", family);
     (void)snprintf(other, sizeof(other), "%.*s%s", (int)(word - name), name, word + strlen("_p128"));
-    ck_assert_int_eq(f->code(slices[_i].device, &shape, name, &code), 0);
-    ck_assert_int_eq(f->code(slices[_i].device, &shape, other, &straight), 0);
+    ck_assert_int_eq(f->code(panel128_steps[_i].device, &shape, name, &code), 0);
+    ck_assert_int_eq(f->code(panel128_steps[_i].device, &shape, other, &straight), 0);
     ck_assert_int_eq(mf_code_equal(&code, &straight), strcmp(family, "one") != 0);
 }
 END_TEST
@@ -284,14 +311,14 @@ static const struct {
     const char *shape;
     int stages;
 } kept[] = {
-    {"4096,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 8},
-    {"4096,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 6},
-    {"4096,4096,192,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 8},
-    {"4096,4096,512,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", 4},
+    {"4096,7168,256,256,8," BLOCK_FP8, 8},
+    {"4096,4096,384,128,8," BLOCK_FP8, 6},
+    {"4096,4096,192,128,8," BLOCK_FP8, 8},
+    {"4096,4096,512,128,8," BLOCK_FP8, 4},
 };
 /* clang-format on */
 
-/* The code of a step whose ring has so many slices. */
+/* Checks that the step's code has a ring buffer of `stages` stages. */
 static void check_ring(const char *family, const struct mf_shape *shape, const char *step, int stages,
                        struct mf_code *ret)
 {
@@ -301,14 +328,14 @@ static void check_ring(const char *family, const struct mf_shape *shape, const c
     ck_assert(defines(ret, text));
 }
 
-/* Weights that stay in LDS leave the ring what is left of it; and only stage 2 has them. */
-START_TEST(test_kept)
+/* Weights kept in shared memory reduce the ring buffer; only stage 2 keeps weights. */
+START_TEST(test_kept_weights)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     struct mf_code code;
 
     const struct mf_shape shape = ask(&hopper, kept[_i].shape, &h);
-    ck_assert_ptr_nonnull(heard_of(&h, "s2_fp8fn_128_m128_n256_bsk_y"));
+    ck_assert_ptr_nonnull(find_recorded(&h, "s2_fp8fn_128_m128_n256_bsk_y"));
     for (size_t i = 0; i < h.n; i++)
         ck_assert(strncmp(h.steps[i].name, "s1_", 3) != 0 || strstr(h.steps[i].name, "_bsk") == NULL);
     check_ring("tile", &shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
@@ -335,9 +362,10 @@ static const struct {
 };
 /* clang-format on */
 
-/* Tiles that leave as codes leave the ring a slice more than those of bf16 do, where a group has whole tokens; and so do rows that a wave adds
- * itself, where a product has few slices. */
-START_TEST(test_ring)
+/* If the epilogue writes quantised tiles instead of bf16, the ring buffer has one more stage, provided that a
+ * scale group covers whole tokens. The same holds for rows that a warp accumulates itself, if K has few
+ * stages. */
+START_TEST(test_ring_stages)
 {
     struct mf_shape shape;
     struct mf_code code;
@@ -349,34 +377,43 @@ END_TEST
 /* clang-format off */
 static const struct {
     const struct mf_device_info *device;
-    const char *family, *shape, *name; /* a step that is offered, or */
-    const char *rule, *says;  /* why none is */
+    const char *family, *shape, *name; /* an offered step, or */
+    const char *rule, *says;  /* the rejection */
 } both_stages[] = {
-    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
-    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
-    {&hopper, "layer", "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
-    {&hopper, "layer", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
-    {&hopper, "layer", "64,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0", NULL, "q_type", "h is quantised within one tile"},
-    {&hopper, "layer", "2048,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "tokens_max", "token is 2048 with topk 8"},
-    {&hopper, "layer", "64,2048,768,512,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "experts", "expert is 512"},
-    {&hopper, "layer", "64,2112,256,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,0", NULL, "divisibility", "model_dim 2112"},
-    {&ampere, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is sm_80"},
-    {&cdna3, "layer", "64,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0", NULL, "arch", "the device is gfx942"},
+    {&hopper, "layer", "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
+    {&hopper, "layer", "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
+    {&hopper, "layer",
+     "64,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
+     "layer_bf16_silu_m96_n128_bt_w", NULL, NULL},
+    {&hopper, "layer",
+     "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,"
+     "b1+b2+ep:16/64", "layer_bf16_gelu_m32_n256_b", NULL, NULL},
+    {&hopper, "layer", "64,7168,256,256,8," TOKEN_FP8, NULL, "q_type", "h is quantised within one tile"},
+    {&hopper, "layer", "2048,2048,768,128,8," PLAIN, NULL, "tokens_max", "token is 2048 with topk 8"},
+    {&hopper, "layer", "64,2048,768,512,8," PLAIN, NULL, "experts", "expert is 512"},
+    {&hopper, "layer", "64,2112,256,128,8," BLOCK_FP8, NULL, "divisibility", "model_dim 2112"},
+    {&ampere, "layer", "64,2048,768,128,8," PLAIN, NULL, "arch", "the device is sm_80"},
+    {&cdna3, "layer", "64,2048,768,128,8," PLAIN, NULL, "arch", "the device is gfx942"},
     {&hopper, "pair", "1024,4096,384,128,8," BLOCK_FP8, "pair_fp8fn_128_silu_m128_n256_bs_p128", NULL, NULL},
     {&hopper, "pair", "1024,7168,256,256,8," BLOCK_FP8, "pair_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
-    {&hopper, "pair", "16384,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1", "pair_bf16_silu_m96_n256_b_w", NULL, NULL},
-    {&hopper, "pair", "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,b1+b2+ep:16/64", "pair_bf16_gelu_m32_n256_b", NULL, NULL},
+    {&hopper, "pair",
+     "16384,4096,3584,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,1",
+     "pair_bf16_silu_m96_n256_b_w", NULL, NULL},
+    {&hopper, "pair",
+     "64,2048,768,16,8,ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0,"
+     "b1+b2+ep:16/64", "pair_bf16_gelu_m32_n256_b", NULL, NULL},
     {&hopper, "pair", "64,2048,768,512,8," PLAIN, "pair_bf16_silu_m32_n256_b_p128", NULL, NULL},
     {&hopper, "pair", "1024,4096,384,128,8," TOKEN_FP8, NULL, "q_type", "h is quantised within one tile"},
-    {&ampere, "pair", "64,2048,768,128,8," PLAIN, NULL, "arch", "family pair needs WGMMA and TMA loads (sm_90); the device is sm_80"},
+    {&ampere, "pair", "64,2048,768,128,8," PLAIN, NULL, "arch",
+     "family pair needs WGMMA and TMA loads (sm_90); the device is sm_80"},
 };
 /* clang-format on */
 
-/* The whole layer in one launch covers all ops, a pair of stages all behind what sorts and quantises; where there is none, one sentence
- * says why. */
+/* The whole layer in one launch covers all ops; a pair of stages covers all ops after sort and quantise. If
+ * none is offered, there is one rejection. */
 START_TEST(test_both_stages)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     struct mf_shape shape;
     struct mf_code code;
     const char *rule = both_stages[_i].rule, *name = both_stages[_i].name;
@@ -385,22 +422,23 @@ START_TEST(test_both_stages)
     mf_ops before = is_pair ? MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1) : 0;
 
     ck_assert_int_eq(mf_shape_parse(both_stages[_i].shape, &shape), 0);
-    h = (struct heard){.offer = HEARD_OFFER, .deaf = "asm"};
+    h = (struct offer_recorder){.offer = RECORDING_OFFER, .ignored_family = "asm"};
     ck_assert_int_eq(mf_enumerate(both_stages[_i].device, &shape, family, &h.offer), 0);
-    ck_assert_msg(!rule || (h.n == 0 && h.n_noes == 1 && strcmp(h.rule, rule) == 0), "%s: %s", h.rule,
+    ck_assert_msg(!rule || (h.n == 0 && h.n_rejections == 1 && strcmp(h.rule, rule) == 0), "%s: %s", h.rule,
                   h.reason);
     ck_assert_msg(!rule || strstr(h.reason, both_stages[_i].says), "%s", h.reason);
     for (size_t i = 0; i < h.n; i++)
         ck_assert_uint_eq(h.steps[i].covers, mf_layer_ops(&shape) & ~before);
     if (!name)
         return;
-    ck_assert_msg(heard_of(&h, name) != NULL, "%s", name);
+    ck_assert_msg(find_recorded(&h, name) != NULL, "%s", name);
     ck_assert_int_eq(mf_family_find("hip", family)->code(both_stages[_i].device, &shape, name, &code), 0);
     ck_assert_str_eq(code.source, is_pair ? "pair.hip" : "layer.hip");
 }
 END_TEST
 
-/* What saves a launch before stage 1, and from how many tokens it is tried; a table's row opens for fewer, too. */
+/* Steps that save a launch before stage 1: the token count from which they are offered. A table's row also
+ * opens them for fewer tokens. */
 /* clang-format off */
 static const struct {
     const struct mf_device_info *device;
@@ -410,19 +448,26 @@ static const struct {
     {&hopper, "64,4096,384,128,8," BLOCK_FP8,   "move", "sort_zero_quant1_fp8fn_128_m128",       true,  true},
     {&hopper, "64,4096,384,128,8," BLOCK_FP8,   "move", "sort_quant1_fp8fn_128_m128",            true,  true},
     {&cdna3,  "64,2048,768,128,8," PLAIN,       "move", "sort_zero_m64",                         true,  true},
-    {&hopper, "64,2048,768,128,8," PLAIN,       "move", "sort_quant1_m64",                       false, false},
+    {&hopper, "64,2048,768,128,8," PLAIN,       "move", "sort_quant1_m64",                       false,
+     false},
     {&hopper, "64,4096,384,128,8," TOKEN_FP8,   "move", "sort_zero_m64",                         true,  true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   true,  true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m128_n256_bs_q_zero", true,  true},
     {&hopper, "512,4096,384,128,8," BLOCK_FP8,  "tile", "s1_fp8fn_128_silu_m128_n256_bs_zero",   false, true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m128_n256_bs_y_zero",      false, false},
-    {&cdna3,  "1024,2048,768,128,8," PLAIN,     "tile", "s1_bf16_silu_m128_n128_w2x2_zero",      false, false},
-    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", true, true},
-    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", false, true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m128_n256_bs_y_zero",      false,
+     false},
+    {&cdna3,  "1024,2048,768,128,8," PLAIN,     "tile", "s1_bf16_silu_m128_n128_w2x2_zero",      false,
+     false},
+    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", true,
+     true},
+    {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128_zero", false,
+     true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m128_n256_bs_p128",  true, true},
-    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m64_n256_bs_p128_zero", false, false},
-    {&hopper, "2048,2048,768,128,8," PLAIN,     "pair", "pair_bf16_silu_m96_n256_b_zero",          true, true},
-    /* blocks of 80 rows, for 64 tokens an expert: all that a pipeline of them needs */
+    {&hopper, "2048,4096,384,128,8," BLOCK_FP8, "pair", "pair_fp8fn_128_silu_m64_n256_bs_p128_zero", false,
+     false},
+    {&hopper, "2048,2048,768,128,8," PLAIN,     "pair", "pair_bf16_silu_m96_n256_b_zero",          true,
+     true},
+    /* block_m 80, for 64 tokens per expert: all steps of such a pipeline */
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "move", "sort_zero_quant1_fp8fn_128_m80",        true,  true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s1_fp8fn_128_silu_m80_n256_b_q",        true,  true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "tile", "s2_fp8fn_128_m80_n256_b_y",             true,  true},
@@ -432,47 +477,48 @@ static const struct {
 
 START_TEST(test_before_stage1)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     const char *name = before_stage1[_i].name;
     const struct mf_shape shape = ask(before_stage1[_i].device, before_stage1[_i].shape, &h);
     struct mf_code code;
 
-    ck_assert_msg((heard_of(&h, name) != NULL) == before_stage1[_i].offered, "%s", name);
+    ck_assert_msg((find_recorded(&h, name) != NULL) == before_stage1[_i].offered, "%s", name);
     int r =
         mf_family_find("hip", before_stage1[_i].family)->code(before_stage1[_i].device, &shape, name, &code);
     ck_assert_int_eq(r == 0, before_stage1[_i].opens);
 }
 END_TEST
 
-/* Counts are left in memory only where blocks meet, beyond 8,192 ids. */
+/* Sort counts use a workspace only if blocks synchronise, above 8,192 ids. */
 static const struct {
     const char *shape;
-    bool meets;
-} sorts_of[] = {{"64,2048,768,128,8," PLAIN, false},
-                {"1024,2048,768,128,8," PLAIN, false},
-                {"1025,2048,768,128,8," PLAIN, true}};
+    bool synchronises;
+} sort_cases[] = {{"64,2048,768,128,8," PLAIN, false},
+                  {"1024,2048,768,128,8," PLAIN, false},
+                  {"1025,2048,768,128,8," PLAIN, true}};
 
 START_TEST(test_sort_counts)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     size_t sorts = 0;
 
-    (void)ask(&hopper, sorts_of[_i].shape, &h);
+    (void)ask(&hopper, sort_cases[_i].shape, &h);
     for (size_t i = 0; i < h.n; i++) {
         if (strncmp(h.steps[i].name, "sort_m", 6) != 0 && strncmp(h.steps[i].name, "sort_zero_", 10) != 0)
             continue;
         sorts++;
-        ck_assert_msg((h.steps[i].workspace > 0) == sorts_of[_i].meets, "%s", h.steps[i].name);
+        ck_assert_msg((h.steps[i].workspace > 0) == sort_cases[_i].synchronises, "%s", h.steps[i].name);
     }
     ck_assert_uint_gt(sorts, 0);
 }
 END_TEST
 
-/* Blocks that meet are resident, so a device of few units gets no more than it holds at once; each has a count for each expert. */
-START_TEST(test_sort_of_few_units)
+/* Blocks that synchronise must be resident, so their number is limited by the device's SMs; each has one
+ * count per expert. */
+START_TEST(test_sort_workspace_few_sms)
 {
     static const int cores[] = {8, 40};
-    static struct heard h;
+    static struct offer_recorder h;
     struct mf_device_info few = hopper;
     size_t sorts = 0;
 
@@ -489,7 +535,7 @@ START_TEST(test_sort_of_few_units)
 }
 END_TEST
 
-START_TEST(test_names_of_nothing)
+START_TEST(test_invalid_names)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
                                         "sort"};
@@ -505,12 +551,12 @@ START_TEST(test_names_of_nothing)
 }
 END_TEST
 
-START_TEST(test_refuses)
+START_TEST(test_rejections)
 {
-    static struct heard h;
+    static struct offer_recorder h;
 
     (void)ask(&hopper, refused[_i].shape, &h);
-    for (size_t i = 0; i < h.n; i++) /* rows are moved and quantised for whoever multiplies them */
+    for (size_t i = 0; i < h.n; i++) /* steps that move and quantise rows are still offered */
         ck_assert_msg(refused[_i].moves && strcmp(h.steps[i].family, "move") == 0, "%s", h.steps[i].name);
     ck_assert(h.n > 0 || !refused[_i].moves);
     ck_assert_str_eq(h.rule, refused[_i].rule);
@@ -518,7 +564,7 @@ START_TEST(test_refuses)
 }
 END_TEST
 
-/* Neither Hopper's core nor its instruction. */
+/* Neither the Hopper mainloop nor WGMMA. */
 static void check_plain(const struct mf_device_info *device, const struct mf_shape *shape, const char *family,
                         const char *name)
 {
@@ -528,27 +574,27 @@ static void check_plain(const struct mf_device_info *device, const struct mf_sha
     ck_assert_msg(strstr(code.source, "hopper") == NULL && !defines(&code, "MF_WGMMA"), "%s", name);
 }
 
-/* Hopper's own instruction is not offered elsewhere, and the refusal says why; what no kernel is written for gets none. */
+/* WGMMA is offered on Hopper only, with a rejection elsewhere; formats without any kernel get no step. */
 START_TEST(test_architecture)
 {
-    static struct heard h;
+    static struct offer_recorder h;
 
     const struct mf_shape shape = ask(&ampere, shapes[0], &h);
     ck_assert_uint_gt(h.n, 0);
-    ck_assert_uint_gt(h.n_noes, 0);
+    ck_assert_uint_gt(h.n_rejections, 0);
     for (size_t i = 0; i < h.n; i++)
         check_plain(&ampere, &shape, h.steps[i].family, h.steps[i].name);
-    (void)ask(&ampere, shapes[2], &h); /* which converts no 8-bit floats */
+    (void)ask(&ampere, shapes[2], &h); /* sm_80 cannot convert 8-bit floats */
     ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "q_dtype");
     ck_assert_msg(strstr(h.reason, "with bf16 or int4, and int8 with scales per token"), "%s", h.reason);
 }
 END_TEST
 
-/* Weights of four bits have Hopper's core, too, where the device is one, and rows are added up in y by it alone. */
-START_TEST(test_narrow_on_hopper)
+/* 4-bit weights use the Hopper mainloop too, and only this mainloop accumulates rows in y. */
+START_TEST(test_4bit_weights_on_hopper)
 {
-    static struct heard h;
+    static struct offer_recorder h;
     size_t cores = 0;
     struct mf_shape shape = ask(&hopper, shapes[11], &h);
 
@@ -572,10 +618,10 @@ START_TEST(test_narrow_on_hopper)
 }
 END_TEST
 
-START_TEST(test_no_architecture)
+START_TEST(test_unsupported_architectures)
 {
     static const struct mf_device_info *const devices[] = {&rdna3, &turing};
-    static struct heard h;
+    static struct offer_recorder h;
 
     (void)ask(devices[_i], shapes[0], &h);
     ck_assert_uint_eq(h.n, 0);
@@ -584,11 +630,11 @@ START_TEST(test_no_architecture)
 }
 END_TEST
 
-/* Beyond 64 GiB of x a stage 1 that remembers rows by 32 bits is not offered; others are. */
-START_TEST(test_far_rows)
+/* For x above 64 GiB, stage 1 with 32-bit row offsets is not offered; other variants are. */
+START_TEST(test_32bit_row_offsets)
 {
     static const char *const tokens[] = {"4194303", "4194304"};
-    static struct heard h;
+    static struct offer_recorder h;
     char text[MF_SHAPE_TEXT_MAX];
     size_t gather = 0;
 
@@ -610,11 +656,12 @@ START_TEST(test_far_rows)
 }
 END_TEST
 
-/* A table's row serves every token count that pads to its own: a step that is offered for a bucket is one for all of them. */
+/* A table's row serves every token count that pads to its own: a step offered for a bucket can be opened for
+ * each of them. */
 START_TEST(test_buckets)
 {
     static const struct mf_device_info *const devices[] = {&hopper, &cdna3};
-    static struct heard h;
+    static struct offer_recorder h;
     const char *rest = strchr(shapes[_i / 2], ',');
     char text[MF_SHAPE_TEXT_MAX];
 
@@ -627,7 +674,8 @@ START_TEST(test_buckets)
             shape.token = i % 2 ? bucket / 2 + 1 : bucket - 1;
             ck_assert_int_le(mf_token_bucket(shape.token), bucket);
             ck_assert_msg(f->code(devices[_i % 2], &shape, h.steps[i / 2].name, &code) == 0,
-                          "%s of %d tokens is none of %d", h.steps[i / 2].name, bucket, (int)shape.token);
+                          "%s of %d tokens cannot be opened for %d", h.steps[i / 2].name, bucket,
+                          (int)shape.token);
         }
     }
 }
@@ -640,23 +688,23 @@ int main(void)
 
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
-    tcase_add_loop_test(tests, test_codes_tell_steps_apart, 0, MF_ARRAY_LEN(shapes));
-    tcase_add_loop_test(tests, test_refuses, 0, MF_ARRAY_LEN(refused));
-    tcase_add_loop_test(tests, test_kernels_refused, 0, MF_ARRAY_LEN(refused_kernels));
-    tcase_add_loop_test(tests, test_slices, 0, MF_ARRAY_LEN(slices));
-    tcase_add_loop_test(tests, test_kept, 0, MF_ARRAY_LEN(kept));
-    tcase_add_loop_test(tests, test_ring, 0, MF_ARRAY_LEN(rings));
+    tcase_add_loop_test(tests, test_same_code_same_ops, 0, MF_ARRAY_LEN(shapes));
+    tcase_add_loop_test(tests, test_rejections, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tests, test_kernel_rejections, 0, MF_ARRAY_LEN(refused_kernels));
+    tcase_add_loop_test(tests, test_panel128, 0, MF_ARRAY_LEN(panel128_steps));
+    tcase_add_loop_test(tests, test_kept_weights, 0, MF_ARRAY_LEN(kept));
+    tcase_add_loop_test(tests, test_ring_stages, 0, MF_ARRAY_LEN(rings));
     tcase_add_loop_test(tests, test_both_stages, 0, MF_ARRAY_LEN(both_stages));
     tcase_add_test(tests, test_fnuz);
     tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
     tcase_add_loop_test(tests, test_before_stage1, 0, (int)MF_ARRAY_LEN(before_stage1));
-    tcase_add_loop_test(tests, test_sort_counts, 0, (int)MF_ARRAY_LEN(sorts_of));
-    tcase_add_loop_test(tests, test_sort_of_few_units, 0, 2);
-    tcase_add_test(tests, test_names_of_nothing);
+    tcase_add_loop_test(tests, test_sort_counts, 0, (int)MF_ARRAY_LEN(sort_cases));
+    tcase_add_loop_test(tests, test_sort_workspace_few_sms, 0, 2);
+    tcase_add_test(tests, test_invalid_names);
     tcase_add_test(tests, test_architecture);
-    tcase_add_test(tests, test_narrow_on_hopper);
-    tcase_add_loop_test(tests, test_no_architecture, 0, 2);
-    tcase_add_loop_test(tests, test_far_rows, 0, 2);
+    tcase_add_test(tests, test_4bit_weights_on_hopper);
+    tcase_add_loop_test(tests, test_unsupported_architectures, 0, 2);
+    tcase_add_loop_test(tests, test_32bit_row_offsets, 0, 2);
     tcase_add_loop_test(tests, test_buckets, 0, 2 * MF_ARRAY_LEN(shapes));
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);

@@ -1,4 +1,4 @@
-/* Family move: the contract of every step on every case, and what it refuses. */
+/* Family move: the contract of every step on every case, and its rejections. */
 #include "support/kernels/family_cases.h"
 
 START_TEST(test_contract)
@@ -7,8 +7,8 @@ START_TEST(test_contract)
 }
 END_TEST
 
-/* Routes enough for the sorts that threads share, rows enough for streaming stores; a thousand and twenty-four routes
- * to the one, and one more. */
+/* Enough routes for multi-threaded sorts and enough rows for streaming stores; 1024 routes, the maximum of
+ * the single-threaded sort, and 1025. */
 static const struct contract_case many_rows[] = {
     {270, 2048, 192, 9, 8, MF_ACT_SILU, false},
     {1024, 64, 256, 8, 1, MF_ACT_SILU, false},

@@ -1,4 +1,4 @@
-/* Family one: the contract of every step on every case, and what it refuses. */
+/* Family one: the contract of every step on every case, and its rejections. */
 #include "support/kernels/family_cases.h"
 
 START_TEST(test_contract)
@@ -13,14 +13,14 @@ START_TEST(test_refused)
 }
 END_TEST
 
-/* One launch without sorted order is for few tokens. */
+/* One launch without sorted order is limited to few tokens. */
 START_TEST(test_many_tokens)
 {
     static const struct contract_case c = {17, 256, 96, 8, 2, MF_ACT_SILU, false};
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
     struct contract_answer a;
 
-    contract_ask("one", &s, 2, &a);
+    contract_enumerate("one", &s, 2, &a);
     ck_assert_int_eq(a.steps[MF_STAGE_ONE], 0);
     ck_assert_str_eq(a.rule, "tokens");
     ck_assert_ptr_nonnull(strstr(a.reason, "17"));

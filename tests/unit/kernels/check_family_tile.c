@@ -1,12 +1,14 @@
-/* Families tile, mx and wint4: the contract of every step on every case, and what they refuse. */
+/* Families tile, mx and wint4: the contract of every step on every case, and their rejections. */
 #include <stdarg.h>
 
 #include "kernels/cpu/ops.h"
 #include "support/kernels/family_cases.h"
+#include "support/mf_draw.h"
 
 START_TEST(test_contract)
 {
-    family_check_loop(contract_formats[(size_t)_i / 2 % CONTRACT_N_FORMATS].family, _i);
+    if (mf_draw(_i, 6))
+        family_check_loop(contract_formats[(size_t)_i / 2 % CONTRACT_N_FORMATS].family, _i);
 }
 END_TEST
 
@@ -22,31 +24,34 @@ static const struct {
     int widths_refused; /* 64 and 128 do not divide 96, 128 does not divide 192 */
 } demo[] = {{2048, 96, 2}, {2048, 192, 1}, {4096, 192, 1}, {4096, 384, 0}};
 
-/* Stage 1 quantises h itself unless activations stay bf16 or one scale is for all rows: half the steps. */
+/* Stage 1 can quantise h itself unless activations are bf16 or one scale covers all rows: this doubles the
+ * steps. */
 static bool has_fused_quant(const struct contract_format *f)
 {
     return f->q_type == MF_QTYPE_NO || (f->q_type != MF_QTYPE_PER_TENSOR && f->a != MF_DTYPE_BF16);
 }
 
-/* Those of the demo: bf16, and fp8 of either flavour by token and by 128 of K. */
-static bool is_of_demo(const struct contract_format *f)
+/* Formats of the demo: bf16, and both fp8 encodings with scales per token and per 128 of K. */
+static bool is_demo_format(const struct contract_format *f)
 {
     return f->a == f->w && f->a != MF_DTYPE_INT8 &&
            (f->q_type == MF_QTYPE_NO || f->q_type == MF_QTYPE_PER_TOKEN || f->q_type == MF_QTYPE_PER_1X128);
 }
 
-/* Enough steps to choose from, few enough to time all. */
-START_TEST(test_counts)
+/* Enough steps to choose from, few enough to measure all. */
+START_TEST(test_step_counts)
 {
-    /* blocks: sizes that pay of 8, 16, 32 and 64 rows, where an expert gets a sixteenth of the tokens */
+    /* blocks: number of block_m values (of 8, 16, 32, 64) worth trying if an expert gets 1/16 of the tokens
+     */
     static const struct {
         int64_t token;
         int blocks, most1, most2;
     } ladder[] = {{1, 1, 74, 52},  {2, 1, 74, 52},  {4, 1, 74, 52},   {8, 1, 74, 52},
                   {16, 1, 74, 52}, {32, 2, 94, 65}, {64, 3, 108, 78}, {128, 4, 126, 91}};
     const struct contract_format *f = &contract_formats[(size_t)_i % CONTRACT_N_FORMATS];
-    bool fetches = mf_cpu_ops(mf_isa_best())->fetches; /* else steps do not differ by how far ahead */
-    int least = fetches && is_of_demo(f) ? 40 : 15, of_block = has_fused_quant(f) ? 10 : 6;
+    /* otherwise steps do not differ by prefetch distance */
+    bool fetches = mf_cpu_ops(mf_isa_best())->fetches;
+    int least = fetches && is_demo_format(f) ? 40 : 15, of_block = has_fused_quant(f) ? 10 : 6;
     struct contract_case c = {1,
                               demo[_i / CONTRACT_N_FORMATS].model_dim,
                               demo[_i / CONTRACT_N_FORMATS].inter_dim,
@@ -60,15 +65,15 @@ START_TEST(test_counts)
         struct contract_answer a;
         c.token = ladder[t].token;
         struct mf_shape s = contract_shape(&c, f);
-        contract_ask(f->family, &s, 2, &a);
+        contract_enumerate(f->family, &s, 2, &a);
         ck_assert_int_ge(a.steps[MF_STAGE_STAGE1], MF_MAX(least, blocks * of_block));
         ck_assert_int_ge(a.steps[MF_STAGE_STAGE2], MF_MAX(least, blocks * 10));
         ck_assert_int_le(a.steps[MF_STAGE_STAGE1], ladder[t].most1);
         ck_assert_int_le(a.steps[MF_STAGE_STAGE2], ladder[t].most2);
-        /* and what stage 1 cannot quantise: x and h of one scale for all rows, x of more tokens than it keeps */
+        /* also rejected: stage 1 quantising x or h with one scale for all rows, or x of too many tokens */
         bool whole = f->q_type == MF_QTYPE_PER_TENSOR, many = c.token > 32;
         int forms = f->a == MF_DTYPE_BF16 ? 0 : whole ? 3 : many ? 2 : 0, splits = 1;
-        /* and the three layouts where gate and up alternate, which scales of 128 rows do not go with */
+        /* and the three layouts with alternating gate and up rows, which 128-row scales do not support */
         int alternating = f->q_type == MF_QTYPE_PER_1X128 ? 3 : 0;
         ck_assert_int_eq(a.rejections, demo[_i / CONTRACT_N_FORMATS].widths_refused + forms + splits +
                                            alternating + 2 * (4 - blocks));
@@ -76,13 +81,13 @@ START_TEST(test_counts)
 }
 END_TEST
 
-/* ---- blocks that only pad ---- */
+/* ---- block_m values that only add padding ---- */
 
 struct blocks {
     struct mf_offer offer;
     char names[256][MF_STEP_NAME_MAX];
     size_t n;
-    char why[256]; /* of s1_m64 */
+    char why[256]; /* rejection of s1_m64 */
 };
 
 static int note_block(struct mf_offer *o, const struct mf_step *step)
@@ -111,7 +116,7 @@ __attribute__((format(printf, 5, 6))) static int note_padding(struct mf_offer *o
 
 static const struct {
     int64_t token;
-    const char *why; /* "": they are offered */
+    const char *why; /* "": offered */
 } paddings[] = {
     {1, "an expert has at most one row per token, 1 in all; blocks of 32 rows already hold them"},
     {64, "an expert has 4 rows on average; blocks of 32 already hold 8 times that, so blocks of 64 only add "
@@ -119,7 +124,7 @@ static const struct {
     {65, ""},
 };
 
-/* What is offered to many tokens only is opened for few: a table of another day may name it. */
+/* Steps offered for many tokens only can still be opened for few: an older table may name them. */
 START_TEST(test_padding)
 {
     static struct blocks many, few;
@@ -151,17 +156,18 @@ START_TEST(test_padding)
 }
 END_TEST
 
-#define LARGE_BLOCKS (2 * 3) /* of each stage, those of more rows than 4 tokens need */
+#define LARGE_BLOCKS (2 * 3) /* per stage: the steps with larger block_m than 4 tokens need */
 
-/* A layout that does not fit is refused with the remainder. */
+/* A layout that does not divide the width is rejected with the remainder. */
 START_TEST(test_layouts)
 {
     static const struct contract_case c = {4, 256, 48, 8, 2, MF_ACT_SILU, false};
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
     struct contract_answer a;
 
-    contract_ask("tile", &s, 2, &a);
-    /* the same with gate and up alternating, each of the four widths that do not divide 48, and 3 to 8 parts of 256 */
+    contract_enumerate("tile", &s, 2, &a);
+    /* the same for alternating gate and up rows, for the four widths that do not divide 48, and for split-K
+     * of 256 by 3 to 8 */
     ck_assert_int_eq(a.rejections, 1 + 1 + 4 + 6 + LARGE_BLOCKS);
     ck_assert_str_eq(a.rule, "divisibility");
     ck_assert_ptr_nonnull(strstr(a.reason, "48"));
@@ -169,26 +175,26 @@ START_TEST(test_layouts)
 }
 END_TEST
 
-/* So is a width of a tile, with the operands. */
+/* A tile width that does not divide is rejected with both numbers. */
 START_TEST(test_widths)
 {
     static const struct contract_case c = {4, 256, 96, 8, 2, MF_ACT_SILU, false};
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
     struct contract_answer a;
 
-    contract_ask("tile", &s, 2, &a);
+    contract_enumerate("tile", &s, 2, &a);
     ck_assert_int_eq(a.rejections, 2 + 1 + LARGE_BLOCKS);
     ck_assert_str_eq(a.rule, "divisibility");
     ck_assert_str_eq(a.reason, "inter_dim 96 is not a multiple of block_n 64 (remainder 32)");
 }
 END_TEST
 
-/* ---- parts of K ---- */
+/* ---- split-K ---- */
 
 struct splits {
     struct mf_offer offer;
     unsigned offered, refused; /* bit n: n parts */
-    char rule[32];             /* of the refusal of all of them */
+    char rule[32];             /* rule that rejects split-K altogether */
 };
 
 static unsigned parts_in(const char *name)
@@ -216,13 +222,13 @@ note_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     return 0;
 }
 
-/* As AITER's: 2 to 8 parts, all alike, each of whole blocks of 128. Two threads; one route has one active expert. */
+/* As in AITER: 2 to 8 equal parts of whole blocks of 128. Two threads; one route has one active expert. */
 /* clang-format off */
 static const struct {
     int64_t token;
     int32_t model_dim, inter_dim, expert, topk;
-    unsigned legal; /* bits */
-    const char *rule; /* or what all are refused by */
+    unsigned legal; /* bit n: n parts */
+    const char *rule; /* or the rule that rejects all */
 } split_cases[] = {
     {1,  128, 32, 8, 1, 0, NULL},
     {1,  256, 32, 8, 1, 1 << 2, NULL},
@@ -232,9 +238,9 @@ static const struct {
     {1, 1024, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL},
     {1, 2880, 32, 8, 1, 0, NULL},                       /* 22.5 blocks of 128 */
     {1, 7168, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 7 | 1 << 8, NULL},
-    {1, 1024, 224, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL}, /* 7 tiles of 32: 3.5 a thread */
-    {1, 1024, 256, 8, 1, 0, "ksplit"},                  /* 8: 4 a thread */
-    {1, 1024, 32, 8, 8, 0, "ksplit"},                   /* 8 experts of 1 tile */
+    {1, 1024, 224, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL}, /* 7 tiles of 32: 3.5 per thread */
+    {1, 1024, 256, 8, 1, 0, "ksplit"},                  /* 8 tiles: 4 per thread */
+    {1, 1024, 32, 8, 8, 0, "ksplit"},                   /* 8 experts with 1 tile each */
     {8, 1024, 32, 8, 1, 1 << 2 | 1 << 4 | 1 << 8, NULL},
     {9, 1024, 32, 8, 1, 0, "ksplit"},                   /* more routes than experts */
 };
@@ -262,7 +268,7 @@ START_TEST(test_splits)
 }
 END_TEST
 
-/* Names that tables have and that are not offered any more, since another name is the same work: they are opened. */
+/* Names in older tables whose work now has another name: no longer offered, but still opened. */
 START_TEST(test_older_names)
 {
     static const char *const names[] = {
@@ -290,13 +296,14 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *suite = suite_create("family tile");
     TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
 
     tcase_set_timeout(contract, 120);
     tcase_add_loop_test(contract, test_contract, 0, FAMILY_LOOPS);
     tcase_add_loop_test(refused, test_refused, 0, (int)MF_ARRAY_LEN(family_refused));
-    tcase_add_loop_test(refused, test_counts, 0, (int)MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS);
+    tcase_add_loop_test(refused, test_step_counts, 0, (int)MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS);
     tcase_add_test(refused, test_layouts);
     tcase_add_test(refused, test_widths);
     tcase_add_loop_test(refused, test_splits, 0, (int)MF_ARRAY_LEN(split_cases));

@@ -1,5 +1,5 @@
-/* kernels/pipeline/fmoe_fallback.c: what serves a call that no row answers opens, with the weights where they lie, and says why when nothing
- * does. */
+/* kernels/pipeline/fmoe_fallback.c: the fallback pipeline for calls without a row opens for the weights'
+ * given layout, or reports why there is none. */
 #include <errno.h>
 #include <string.h>
 
@@ -16,15 +16,16 @@ static void open_device(void)
 {
     char why[MF_REASON_MAX];
 
-    ck_assert_int_eq(
-        mf_device_open_as("cpu:0", &(struct mf_device_opening){.guest = true}, why, sizeof(why), &device), 0);
+    ck_assert_int_eq(mf_device_open_with("cpu:0", &(struct mf_device_open_options){.guest = true}, why,
+                                         sizeof(why), &device),
+                     0);
 }
 static void close_device(void)
 {
     device = mf_device_close(device);
 }
 
-static struct mf_pipeline *must_open(const struct mf_shape *s, const struct mf_fmoe_choice *choice)
+static struct mf_pipeline *open_pipeline(const struct mf_shape *s, const struct mf_fmoe_choice *choice)
 {
     struct mf_pipeline *p = NULL;
     char why[MF_REASON_MAX];
@@ -34,8 +35,8 @@ static struct mf_pipeline *must_open(const struct mf_shape *s, const struct mf_f
     return p;
 }
 
-/* Every format, few tokens and many, each layout that the weights may lie in. */
-START_TEST(opens_where_the_weights_lie)
+/* Every format, few and many tokens, each weight layout. */
+START_TEST(opens_in_given_layout)
 {
     static const int64_t tokens[] = {1, 16, 256, 2048};
     static struct mf_fmoe_choice choice;
@@ -59,21 +60,22 @@ START_TEST(opens_where_the_weights_lie)
             }
             ck_assert_int_eq(r, 0);
             ck_assert_uint_eq(choice.row, SIZE_MAX);
-            p = must_open(&s, &choice);
+            p = open_pipeline(&s, &choice);
             ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W1).order, w1);
             ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W2).order, w2);
             p = mf_pipeline_close(p);
             served++;
         }
         ck_assert_int_eq(mf_fmoe_fallback(NULL, device, &s, NULL, NULL, NULL, why, sizeof(why), &choice), 0);
-        (void)mf_pipeline_close(must_open(&s, &choice));
+        (void)mf_pipeline_close(open_pipeline(&s, &choice));
     }
     ck_assert_uint_ge(served, MF_ARRAY_LEN(tokens));
 }
 END_TEST
 
-/* Of few tokens each expert has a row or none: large blocks would compute on nothing. Of many, small ones read weights again. */
-START_TEST(blocks_fit_the_rows)
+/* With few tokens each expert has at most one row, so large blocks would compute padding. With many tokens,
+ * small blocks read the weights repeatedly. */
+START_TEST(block_size_fits_rows)
 {
     static struct mf_fmoe_choice few, many;
     struct mf_shape s = contract_shape(&(struct contract_case){16, 2048, 768, 128, 8, MF_ACT_SILU, false},
@@ -83,16 +85,16 @@ START_TEST(blocks_fit_the_rows)
     int32_t block[2] = {0, 0};
 
     ck_assert_int_eq(mf_fmoe_fallback(NULL, device, &s, NULL, NULL, NULL, why, sizeof(why), &few), 0);
-    p[0] = must_open(&s, &few);
+    p[0] = open_pipeline(&s, &few);
     s.token = 4096;
     ck_assert_int_eq(mf_fmoe_fallback(NULL, device, &s, NULL, NULL, NULL, why, sizeof(why), &many), 0);
-    p[1] = must_open(&s, &many);
+    p[1] = open_pipeline(&s, &many);
     for (int i = 0; i < 2; i++) {
         for (size_t k = 0; k < mf_pipeline_n_steps(p[i]); k++)
             block[i] = MF_MAX(block[i], mf_pipeline_step(p[i], k)->block_m);
         p[i] = mf_pipeline_close(p[i]);
     }
-    ck_assert_int_le(block[0], 8); /* 0: a step that sorts for itself */
+    ck_assert_int_le(block[0], 8); /* 0: the step sorts by itself */
     ck_assert_int_ge(block[1], 16);
 }
 END_TEST
@@ -104,8 +106,8 @@ int main(void)
 
     tcase_add_checked_fixture(tc, open_device, close_device);
     tcase_set_timeout(tc, 110);
-    tcase_add_loop_test(tc, opens_where_the_weights_lie, 0, CONTRACT_N_FORMATS);
-    tcase_add_test(tc, blocks_fit_the_rows);
+    tcase_add_loop_test(tc, opens_in_given_layout, 0, CONTRACT_N_FORMATS);
+    tcase_add_test(tc, block_size_fits_rows);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

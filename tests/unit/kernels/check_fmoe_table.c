@@ -1,4 +1,4 @@
-/* kernels/pipeline/fmoe_table.c: which rows of a table libfmoe takes, and which one serves a call. */
+/* kernels/pipeline/fmoe_table.c: which rows of a table libfmoe accepts, and which row serves a call. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,7 @@ static struct mf_shape shape_of(int64_t token)
     return shape;
 }
 
-/* Rows of other classes stand between ours; a tag takes a row out, as it does in production. */
+/* Rows of other classes are mixed in; a row with a tag is ignored, as in production. */
 static const char good[] = HEADER ROW_OF("gfx942,304", "4", "7.0", "asm:x") ROW("4", "90.5", "sim:a|sim:b")
     ROW_OF("sim-x,4", "8", "8.0", "sim:z") ROW("16", "120.25", "sim:c");
 
@@ -114,7 +114,8 @@ START_TEST(look_up)
 }
 END_TEST
 
-/* Of a rank's share of the experts: its own row, else another rank's of the same size, never the whole layer's. */
+/* Expert parallelism: a rank's own row, otherwise the row of another rank of the same size, never the whole
+ * layer's. */
 START_TEST(ranks_share_rows)
 {
     static const struct {
@@ -154,17 +155,18 @@ static const struct {
 } refusals[] = {
     {HEADER ROW("4", "90.0", "sim:a") ROW("4", "91.0", "sim:b"), -EBADMSG, ":3: has the same key as line 2"},
     {HEADER ROW("4", "90.0", ""), -EBADMSG, ":2: column pipeline is empty"},
-    {HEADER ROW("4", "90.0", "sim:a|"), -EBADMSG, ":2: column pipeline has to hold"},
-    {HEADER ROW("4", "90.0", "a"), -EBADMSG, ":2: column pipeline has to hold"},
-    {HEADER ROW("4", "90.0", "sim:"), -EBADMSG, ":2: column pipeline names a step"},
-    {HEADER ROW("4", "90.0", "sim:a b"), -EBADMSG, ":2: column pipeline names a step"},
-    {HEADER ROW("4", "90.0", "unheardof:a|"), -EBADMSG, ":2: column pipeline has to hold"},
-    {HEADER ROW("4", "90.0", "move:a"), -EBADMSG, ":2: column pipeline names a family of another kind"},
-    {HEADER ROW("4", "0.0", "sim:a"), -EBADMSG, ":2: column us has to be a positive time"},
+    {HEADER ROW("4", "90.0", "sim:a|"), -EBADMSG, ":2: column pipeline: expected family:step"},
+    {HEADER ROW("4", "90.0", "a"), -EBADMSG, ":2: column pipeline: expected family:step"},
+    {HEADER ROW("4", "90.0", "sim:"), -EBADMSG, ":2: column pipeline has a step name"},
+    {HEADER ROW("4", "90.0", "sim:a b"), -EBADMSG, ":2: column pipeline has a step name"},
+    {HEADER ROW("4", "90.0", "unheardof:a|"), -EBADMSG, ":2: column pipeline: expected family:step"},
+    {HEADER ROW("4", "90.0", "move:a"), -EBADMSG,
+     ":2: column pipeline names a family of another device kind"},
+    {HEADER ROW("4", "0.0", "sim:a"), -EBADMSG, ":2: column us: expected a positive time"},
     {HEADER ROW("x", "90.0", "sim:a"), -EBADMSG, ":2: "},
     {"token,model_dim\n1,2\n", -EBADMSG, ""},
     {"", -EBADMSG, ""},
-    {SHAPE_COLUMNS "\n", -EBADMSG, "is no tuned_fmoe.csv"},
+    {SHAPE_COLUMNS "\n", -EBADMSG, "not a tuned_fmoe.csv"},
 };
 
 START_TEST(refused)
@@ -175,12 +177,13 @@ START_TEST(refused)
     write_table(refusals[_i].table);
     ck_assert_int_eq(open_table(why, &f), refusals[_i].r);
     ck_assert_ptr_null(f);
-    ck_assert_msg(strstr(why, refusals[_i].why) != NULL, "'%s' does not say '%s'", why, refusals[_i].why);
+    ck_assert_msg(strstr(why, refusals[_i].why) != NULL, "'%s' does not contain '%s'", why, refusals[_i].why);
     ck_assert_msg(*why != '\0', "no reason");
 }
 END_TEST
 
-/* A row of a family that a foreign runner or a shared object brought is told of, and no call finds it; the others serve. */
+/* A row of a family from a foreign runner or shared object is counted but never found; the other rows serve.
+ */
 START_TEST(foreign_rows)
 {
     struct mf_shape shape = shape_of(8);

@@ -10,7 +10,7 @@
 #include "kernels/core/philox.h"
 #include "support/mf_check.h"
 
-/* --- shapes and capabilities ---------------------------------------------------------------------------------- */
+/* --- shapes and capabilities ---------------------------------------------------------------------------- */
 
 enum form { BF16, TOKEN, TENSOR, MX, EARLY /* doweight_stage1 */ };
 
@@ -32,7 +32,7 @@ static struct mf_shape shape_of(enum form form, int64_t token)
 }
 
 #define OPS(text) ops_of(text)
-/* Or one of the nodes that are no op. */
+/* Parses op names; also accepts the two dequantisation nodes, which are not ops. */
 static mf_ops ops_of(const char *text)
 {
     mf_ops ops;
@@ -44,7 +44,7 @@ static mf_ops ops_of(const char *text)
     return ops;
 }
 
-enum kit { PLAIN, TILE, WIDE, ONE, VENDOR, SMALL, LISTS, APART, BOUGHT, EVERYTHING };
+enum kit { PLAIN, TILE, WIDE, ONE, VENDOR, SMALL, LISTS, SEPARATE_GEMMS, EXTERNAL, EVERYTHING };
 
 static struct mf_fusion_caps caps_of(enum kit kit)
 {
@@ -71,21 +71,21 @@ static struct mf_fusion_caps caps_of(enum kit kit)
         [SMALL] =
             {.prologue = front, .epilogue = more, .whole_rows = true, .block_bytes = 4096, .block_n = 128},
     };
-    /* whatever there is; less one thing, so that only the rule that asks for it can object */
+    /* all capabilities except one, so that only the rule that requires it can reject */
     struct mf_fusion_caps everything = {.prologue = all,
                                         .epilogue = all,
-                                        .external = kit == BOUGHT,
+                                        .external = kit == EXTERNAL,
                                         .whole_rows = true,
                                         .all_rows = true,
-                                        .both_gemms = kit != APART,
+                                        .both_gemms = kit != SEPARATE_GEMMS,
                                         .accumulates = true,
                                         .sorts = true,
                                         .lists = true,
                                         .block_n = 1 << 20};
-    return kit >= APART ? everything : kits[kit];
+    return kit >= SEPARATE_GEMMS ? everything : kits[kit];
 }
 
-/* --- pairs: one row at least for each rule ---------------------------------------------------------------------- */
+/* --- pairs: at least one row per rule --- */
 
 /* clang-format off */
 static const struct {
@@ -108,7 +108,7 @@ static const struct {
     {BF16,   64, TILE,       "gemm1",       "gemm1",        "same"},
     {BF16,   64, TILE,       "gemm1+act",   "act",          "same"},
     {BF16,   64, VENDOR,     "gemm1",       "act",          "external"},
-    {BF16,   64, BOUGHT,     "gemm1",       "act",          "external"},
+    {BF16,   64, EXTERNAL,     "gemm1",       "act",          "external"},
     {BF16,   64, TILE,       "act",         "gemm1",        "order"},
     {BF16,   64, EVERYTHING, "gemm2",       "gather",       "order"},
     {BF16,   64, EVERYTHING, "gather",      "gemm2",        "cycle"},
@@ -118,7 +118,7 @@ static const struct {
     {TOKEN,  64, EVERYTHING, "sort",        "quant1",       "horizontal"},
     {BF16,   64, TILE,       "sort",        "gather",       "sort"},
     {BF16,   64, TILE,       "gemm1+act",   "gemm2",        "two_gemms"},
-    {BF16,   64, APART,      "gemm1+act",   "gemm2",        "two_gemms"},
+    {BF16,   64, SEPARATE_GEMMS,      "gemm1+act",   "gemm2",        "two_gemms"},
     {BF16,   64, PLAIN,      "gather",      "gemm1",        "prologue"},
     {TOKEN,  64, WIDE,       "quant1+gather", "gemm1",      NULL},
     {TOKEN,  64, WIDE,       "quant1",      "gather+gemm1", NULL},
@@ -145,14 +145,14 @@ static const struct {
 };
 /* clang-format on */
 
-struct asked {
+struct fusion_case {
     struct mf_shape shape;
     struct mf_graph graph;
     struct mf_fusion_caps caps;
     struct mf_fusion_question q;
 };
 
-static void ask(int row, struct asked *x)
+static void ask(int row, struct fusion_case *x)
 {
     x->shape = shape_of(pairs[row].form, pairs[row].token);
     mf_graph_of(&x->shape, &x->graph);
@@ -160,7 +160,7 @@ static void ask(int row, struct asked *x)
     x->q = (struct mf_fusion_question){.ops = x->graph.ops, .block_m = 32, .caps = &x->caps};
 }
 
-/* A no names what it is about in words, with a number. */
+/* A rejection is a sentence with a number. */
 static void check_sentence(const struct mf_fusion_verdict *v)
 {
     bool digit = false;
@@ -169,16 +169,16 @@ static void check_sentence(const struct mf_fusion_verdict *v)
     ck_assert_msg(digit && strlen(v->reason) > 20, "%s: '%s'", v->rule, v->reason);
 }
 
-START_TEST(pair_is_judged)
+START_TEST(pair_verdict)
 {
-    struct asked x;
+    struct fusion_case x;
     struct mf_fusion_verdict v;
     ask(_i, &x);
     bool yes = mf_fusion_pair(&x.graph, &x.shape, &x.q, OPS(pairs[_i].a), OPS(pairs[_i].b), &v);
     if (!pairs[_i].rule) {
         ck_assert_msg(yes, "%s and %s: %s: %s", pairs[_i].a, pairs[_i].b, v.rule, v.reason);
         ck_assert_double_ge(v.saved, 0);
-        ck_assert(v.saved > 0 || strcmp(pairs[_i].b, "dequant_w2") == 0); /* which saves a launch */
+        ck_assert(v.saved > 0 || strcmp(pairs[_i].b, "dequant_w2") == 0); /* dequant_w2 saves a launch only */
         return;
     }
     ck_assert_msg(!yes && strcmp(v.rule, pairs[_i].rule) == 0, "%s and %s: %s, not %s", pairs[_i].a,
@@ -187,22 +187,22 @@ START_TEST(pair_is_judged)
 }
 END_TEST
 
-/* --- graphs that no layer has ------------------------------------------------------------------------------------ */
+/* --- graphs that no layer has --- */
 
 enum change { SLOT_ROWS, RESIDUAL, NO_GATHER, SHORT_LIST };
 
-/* quant1 -> gather -> gemm1, changed as the rule needs it. */
+/* quant1 -> gather -> gemm1, changed to trigger the rule. */
 /* clang-format off */
 static const struct {
     enum change change;
     int64_t block_n;
-    const char *a, *rule; /* with gemm1, or a list with the other */
+    const char *a, *rule; /* a: fused with gemm1, or a list with the other one */
 } by_hand[] = {
-    {SLOT_ROWS, 1 << 20, "gather", "index"},          /* gemm1 reads slot rows where gather writes sorted ones */
-    {RESIDUAL,  1 << 20, "quant1", "single_use"},     /* combine reads the quantised rows too */
-    {NO_GATHER, 128,     "quant1", "prologue_bytes"}, /* bf16 is read once for each tile of columns */
+    {SLOT_ROWS, 1 << 20, "gather", "index"},          /* gemm1 reads slot rows, gather writes sorted rows */
+    {RESIDUAL,  1 << 20, "quant1", "single_use"},     /* combine also reads the quantised rows */
+    {NO_GATHER, 128,     "quant1", "prologue_bytes"}, /* bf16 is read once per column tile */
     {NO_GATHER, 1 << 20, "quant1", NULL},             /* one tile: read once */
-    {SHORT_LIST, 128,    "dequant_w1", "foreach"},    /* one matrix less than the other list has */
+    {SHORT_LIST, 128,    "dequant_w1", "foreach"},    /* one matrix fewer than the other list */
 };
 /* clang-format on */
 
@@ -215,7 +215,7 @@ static void change(struct mf_graph *g, enum change change)
         return;
     }
     if (change == SHORT_LIST) {
-        g->node[MF_NODE_DEQUANT_W1].list--;
+        g->node[MF_NODE_DEQUANT_W1].list_length--;
         return;
     }
     gemm1->reads[0] = (struct mf_access){MF_OP_QUANT1, MF_ROWS_TOKEN};
@@ -224,7 +224,7 @@ static void change(struct mf_graph *g, enum change change)
         combine->reads[combine->n_reads++] = (struct mf_access){MF_OP_QUANT1, MF_ROWS_TOKEN};
 }
 
-static void ask_by_hand(int row, struct asked *x)
+static void ask_by_hand(int row, struct fusion_case *x)
 {
     ask(0, x);
     x->shape = shape_of(TOKEN, 64);
@@ -235,18 +235,18 @@ static void ask_by_hand(int row, struct asked *x)
     change(&x->graph, by_hand[row].change);
 }
 
-static const char *other_by_hand(int row)
+static const char *second_by_hand(int row)
 {
     return by_hand[row].change == SHORT_LIST ? "dequant_w2" : "gemm1";
 }
 
-START_TEST(graph_made_by_hand)
+START_TEST(hand_made_graph)
 {
-    struct asked x;
+    struct fusion_case x;
     struct mf_fusion_verdict v;
 
     ask_by_hand(_i, &x);
-    bool yes = mf_fusion_pair(&x.graph, &x.shape, &x.q, OPS(by_hand[_i].a), OPS(other_by_hand(_i)), &v);
+    bool yes = mf_fusion_pair(&x.graph, &x.shape, &x.q, OPS(by_hand[_i].a), OPS(second_by_hand(_i)), &v);
     ck_assert_msg(yes == !by_hand[_i].rule, "%s: %s", v.rule ? v.rule : "yes", v.reason);
     if (yes)
         return;
@@ -255,28 +255,28 @@ START_TEST(graph_made_by_hand)
 }
 END_TEST
 
-/* --- every rule -------------------------------------------------------------------------------------------------- */
+/* --- every rule ----------------------------------------------------------------------------------------- */
 
-/* With rule n gone: does a pair that only it refuses become a kernel? Any pair that it refuses is refused by another, or is. */
-static bool becomes_kernel(struct asked *x, const char *a, const char *b, const struct mf_fusion_rule *rules,
-                           size_t n)
+/* Returns true if a pair that only rule n rejects becomes a kernel when the rule is disabled. */
+static bool becomes_kernel(struct fusion_case *x, const char *a, const char *b,
+                           const struct mf_fusion_rule *rules, size_t n)
 {
     struct mf_fusion_verdict v;
 
-    x->q.forced = &(struct mf_fusion_forced){.rule = n, .objects = false};
+    x->q.forced = &(struct mf_fusion_forced){.rule = n, .rejects = false};
     bool yes = mf_fusion_pair(&x->graph, &x->shape, &x->q, OPS(a), OPS(b), &v);
     ck_assert(yes || strcmp(v.rule, rules[n].name) != 0);
     return yes;
 }
 
-/* Each rule matters: without it an illegal kernel appears, and when it always objects what was allowed is refused in its
- * name. */
+/* Each rule matters: if it is disabled, an illegal kernel is accepted; if it rejects everything, legal pairs
+ * are rejected in its name. */
 START_TEST(every_rule_matters)
 {
     const struct mf_fusion_rule *rules;
     size_t n = mf_fusion_rules(&rules), rule = (size_t)_i;
     int appeared = 0, refused = 0;
-    struct asked x;
+    struct fusion_case x;
 
     ck_assert_uint_lt(rule, n);
     for (size_t row = 0; row < MF_ARRAY_LEN(pairs); row++) {
@@ -286,7 +286,7 @@ START_TEST(every_rule_matters)
             appeared += becomes_kernel(&x, pairs[row].a, pairs[row].b, rules, rule);
         if (pairs[row].rule)
             continue;
-        x.q.forced = &(struct mf_fusion_forced){.rule = rule, .objects = true};
+        x.q.forced = &(struct mf_fusion_forced){.rule = rule, .rejects = true};
         ck_assert(!mf_fusion_pair(&x.graph, &x.shape, &x.q, OPS(pairs[row].a), OPS(pairs[row].b), &v));
         ck_assert_str_eq(v.rule, rules[rule].name);
         refused++;
@@ -295,14 +295,14 @@ START_TEST(every_rule_matters)
         if (!by_hand[row].rule || strcmp(by_hand[row].rule, rules[rule].name) != 0)
             continue;
         ask_by_hand((int)row, &x);
-        appeared += becomes_kernel(&x, by_hand[row].a, other_by_hand((int)row), rules, rule);
+        appeared += becomes_kernel(&x, by_hand[row].a, second_by_hand((int)row), rules, rule);
     }
-    ck_assert_msg(appeared > 0, "without %s nothing is offered that it refuses", rules[rule].name);
+    ck_assert_msg(appeared > 0, "disabling rule %s has no effect", rules[rule].name);
     ck_assert_int_gt(refused, 0);
 }
 END_TEST
 
-/* --- whole steps -------------------------------------------------------------------------------------------------- */
+/* --- whole steps ---------------------------------------------------------------------------------------- */
 
 /* clang-format off */
 static const struct {
@@ -328,7 +328,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(step_is_judged)
+START_TEST(step_verdict)
 {
     struct mf_shape s = shape_of(steps[_i].form, steps[_i].token);
     struct mf_fusion_caps caps = caps_of(steps[_i].kit);
@@ -341,9 +341,10 @@ START_TEST(step_is_judged)
 }
 END_TEST
 
-/* --- random layers and capabilities ------------------------------------------------------------------------------- */
+/* --- random layers and capabilities --------------------------------------------------------------------- */
 
-/* What an op computes, as a number of what it reads: the same whoever runs it and when, and different for another input. */
+/* Computes an op's result as a hash of its inputs: independent of the kernel and the order, different for
+ * other inputs. */
 static bool run_op(const struct mf_graph *g, int op, uint64_t *buffer, const bool *there)
 {
     uint64_t v = (uint64_t)op * 0x9e3779b97f4a7c15u + 1;
@@ -358,7 +359,8 @@ static bool run_op(const struct mf_graph *g, int op, uint64_t *buffer, const boo
     return true;
 }
 
-/* Runs kernel by kernel; within one, any op whose inputs are there. False when a kernel cannot be finished. */
+/* Runs kernel by kernel; within a kernel, any op with available inputs. Returns false if a kernel cannot
+ * finish. */
 static bool run_kernels(const struct mf_graph *g, const mf_ops *kernels, int n, uint64_t *buffer)
 {
     bool there[MF_BUFFER_N_] = {false};
@@ -384,7 +386,7 @@ static bool run_kernels(const struct mf_graph *g, const mf_ops *kernels, int n, 
     return true;
 }
 
-static void count_no(void *context, mf_ops a, mf_ops b, const struct mf_fusion_verdict *v)
+static void count_rejection(void *context, mf_ops a, mf_ops b, const struct mf_fusion_verdict *v)
 {
     ck_assert_int_eq(a & b, 0);
     ck_assert_ptr_nonnull(v->rule);
@@ -423,10 +425,10 @@ static void draw_layer(uint64_t i, struct random_layer *l)
     l->q = (struct mf_fusion_question){.ops = l->graph.ops, .block_m = 8 << w2.v[3] % 4, .caps = &l->caps};
 }
 
-/* Kernel by kernel, the layer gives what op by op it gives, and no kernel waits for itself. */
-static bool computes_the_same(const struct mf_graph *g, const mf_ops *kernels, int n)
+/* Fused kernels compute the same as separate ops, and no kernel depends on itself. */
+static bool results_match(const struct mf_graph *g, const mf_ops *kernels, int n)
 {
-    uint64_t fused[MF_BUFFER_N_] = {0}, apart[MF_BUFFER_N_] = {0};
+    uint64_t fused[MF_BUFFER_N_] = {0}, unfused[MF_BUFFER_N_] = {0};
     mf_ops all = 0;
 
     for (int k = 0; k < n; k++) {
@@ -434,20 +436,22 @@ static bool computes_the_same(const struct mf_graph *g, const mf_ops *kernels, i
             return false;
         all |= kernels[k];
     }
-    ck_assert(run_kernels(g, &g->ops, 1, apart));
-    return all == g->ops && run_kernels(g, kernels, n, fused) && fused[MF_OP_COMBINE] == apart[MF_OP_COMBINE];
+    ck_assert(run_kernels(g, &g->ops, 1, unfused));
+    return all == g->ops && run_kernels(g, kernels, n, fused) &&
+           fused[MF_OP_COMBINE] == unfused[MF_OP_COMBINE];
 }
 
-START_TEST(fused_layers_compute_the_same)
+START_TEST(fused_layers_match)
 {
     for (uint64_t i = 0; i < LAYERS; i++) {
         struct random_layer l;
         mf_ops kernels[MF_NODE_N_];
-        int nos = 0;
+        int n_rejected = 0;
         draw_layer(i, &l);
-        int n = mf_fusion_rounds(&l.graph, &l.shape, &l.q, kernels, count_no, &nos);
-        ck_assert_msg(computes_the_same(&l.graph, kernels, n), "layer %" PRIu64, i);
-        ck_assert_int_eq(nos, n * (n - 1) / 2); /* nothing is left that could be fused, and each no is told */
+        int n = mf_fusion_rounds(&l.graph, &l.shape, &l.q, kernels, count_rejection, &n_rejected);
+        ck_assert_msg(results_match(&l.graph, kernels, n), "layer %" PRIu64, i);
+        ck_assert_int_eq(n_rejected,
+                         n * (n - 1) / 2); /* nothing is left to fuse, and every rejection is reported */
         for (int k = 0; k < n; k++)
             for (int later = k + 1; later < n; later++)
                 ck_assert(!mf_graph_reaches(&l.graph, kernels[later], kernels[k], l.graph.ops));
@@ -455,8 +459,8 @@ START_TEST(fused_layers_compute_the_same)
 }
 END_TEST
 
-/* The test above sees it when fusing goes without the rule on cycles. */
-START_TEST(cycles_would_be_seen)
+/* The test above detects fusion without the rule against cycles. */
+START_TEST(cycles_detected)
 {
     const struct mf_fusion_rule *rules;
     size_t rule = 0, n_rules = mf_fusion_rules(&rules);
@@ -469,9 +473,9 @@ START_TEST(cycles_would_be_seen)
         struct random_layer l;
         mf_ops kernels[MF_NODE_N_];
         draw_layer(i, &l);
-        l.q.forced = &(struct mf_fusion_forced){.rule = rule, .objects = false};
+        l.q.forced = &(struct mf_fusion_forced){.rule = rule, .rejects = false};
         int n = mf_fusion_rounds(&l.graph, &l.shape, &l.q, kernels, NULL, NULL);
-        n_broken += !computes_the_same(&l.graph, kernels, n);
+        n_broken += !results_match(&l.graph, kernels, n);
     }
     ck_assert_int_gt(n_broken, 0);
 }
@@ -483,12 +487,12 @@ int main(void)
     Suite *suite = suite_create("fusion");
     TCase *tc = tcase_create("fusion");
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, pair_is_judged, 0, MF_ARRAY_LEN(pairs));
+    tcase_add_loop_test(tc, pair_verdict, 0, MF_ARRAY_LEN(pairs));
     tcase_add_loop_test(tc, every_rule_matters, 0, (int)mf_fusion_rules(&rules));
-    tcase_add_loop_test(tc, graph_made_by_hand, 0, MF_ARRAY_LEN(by_hand));
-    tcase_add_loop_test(tc, step_is_judged, 0, MF_ARRAY_LEN(steps));
-    tcase_add_test(tc, fused_layers_compute_the_same);
-    tcase_add_test(tc, cycles_would_be_seen);
+    tcase_add_loop_test(tc, hand_made_graph, 0, MF_ARRAY_LEN(by_hand));
+    tcase_add_loop_test(tc, step_verdict, 0, MF_ARRAY_LEN(steps));
+    tcase_add_test(tc, fused_layers_match);
+    tcase_add_test(tc, cycles_detected);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -19,20 +19,20 @@ typedef uint32_t u32;
     "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_Token,1,0"
 #define PLAIN "ActivationType.Gelu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0"
 
-/* A device that keeps the tensor that it is to describe. */
+/* A device that keeps the tensor description it receives. */
 struct keeping {
     struct mf_device device;
-    struct mf_bulk_tensor tensor;
+    struct mf_tma_tensor tensor;
 };
 
-static int keep(struct mf_device *d, const struct mf_bulk_tensor *t, void *ret)
+static int keep(struct mf_device *d, const struct mf_tma_tensor *t, void *ret)
 {
     (void)ret;
     ((struct keeping *)d)->tensor = *t;
     return 0;
 }
 
-static const struct mf_device_ops ops = {.kind = "hip", .bulk_map = keep};
+static const struct mf_device_ops ops = {.kind = "hip", .tensor_map = keep};
 
 /* clang-format off */
 static const struct {
@@ -64,9 +64,10 @@ static const struct {
 };
 /* clang-format on */
 
-/* Element k of column c's row in the box; eight gate rows alternate with eight up rows. */
-static uint64_t element_at(const struct mf_bulk_tensor *t, const struct mf_tma_coord *at, uint64_t k,
-                           int half, int c)
+/* Address of element k in the row of column c of the box; groups of eight gate rows alternate with groups of
+ * eight up rows. */
+static uint64_t element_at(const struct mf_tma_tensor *t, const struct mf_tma_coord *at, uint64_t k, int half,
+                           int c)
 {
     const uint64_t place[5] = {(uint64_t)at->c0 + k, (uint64_t)(at->c1 + c % 8), (uint64_t)(at->c2 + half),
                                (uint64_t)at->c3 + (uint64_t)(c / 8) % t->box[3],
@@ -98,7 +99,7 @@ START_TEST(each_element)
 
     ck_assert(mf_layout_legal(l, bits, N, K));
     ck_assert_int_eq(mf_hip_stage_map_weights(&st, &s, &keeping.device, bits, NULL, &w), 0);
-    const struct mf_bulk_tensor *t = &keeping.tensor;
+    const struct mf_tma_tensor *t = &keeping.tensor;
     ck_assert_uint_eq(t->box[1] * t->box[2] * t->box[3] * t->box[4], (uint32_t)rows[_i].block_n);
     const size_t slice_k = t->box[0] * of_byte;
 

@@ -53,17 +53,18 @@ static struct order set(int row)
     return (struct order){rows[row].blocks, rows[row].columns, rows[row].near};
 }
 
-/* Units of the first half take `share` of four runs, and each those of the other half when its own are gone. */
-static void take_all(struct order o, int share)
+/* SMs of L2 partition 0 claim `share` of every four runs; both partitions claim runs of the other one when
+ * theirs are used up. */
+static void process_all(struct order o, int share)
 {
-    _cleanup_(mf_freep) int *made = calloc((size_t)(o.n_blocks * TILES_N) + 1, sizeof(*made));
-    i32 taken[2] = {0, 0}, left = 0, block, col;
-    ck_assert_ptr_nonnull(made);
-    for (int turn = 0;; turn++) {
-        const i32 half = turn % 4 >= share;
-        i32 run = nth_run(o, half, taken[half]++);
+    _cleanup_(mf_freep) int *n_processed = calloc((size_t)(o.n_blocks * TILES_N) + 1, sizeof(*n_processed));
+    i32 claimed[2] = {0, 0}, left = 0, block, col;
+    ck_assert_ptr_nonnull(n_processed);
+    for (int n_claims = 0;; n_claims++) {
+        const i32 half = n_claims % 4 >= share;
+        i32 run = nth_run(o, half, claimed[half]++);
         if (run < 0)
-            run = nth_run(o, !half, taken[!half]++);
+            run = nth_run(o, !half, claimed[!half]++);
         if (run < 0)
             break;
         for (i32 i = run * RUN; i < (run + 1) * RUN; i++) {
@@ -73,27 +74,28 @@ static void take_all(struct order o, int share)
                 ck_assert(i > run * RUN);
                 continue;
             }
-            made[block * TILES_N + col / COLS]++;
+            n_processed[block * TILES_N + col / COLS]++;
             left++;
         }
     }
     ck_assert_int_eq(left, o.n_blocks * TILES_N);
     for (i32 i = 0; i < o.n_blocks * TILES_N; i++)
-        ck_assert_int_eq(made[i], 1);
+        ck_assert_int_eq(n_processed[i], 1);
     ck_assert(!find_tile(o, MF_CEIL(o.n_blocks, RUN) * RUN * TILES_N, &block, &col));
     ck_assert(!find_tile(o, INT32_MAX, &block, &col));
 }
 
-START_TEST(each_once)
+START_TEST(each_tile_once)
 {
     const struct order o = set(_i);
     for (int share = 0; share <= 4; share++)
-        take_all(o, share);
+        process_all(o, share);
 }
 END_TEST
 
-/* A half's blocks are its own, and it makes some columns of all of them before the next ones. */
-START_TEST(halves_and_columns)
+/* Each L2 partition has its own blocks and processes a chunk of columns of all of them before the next chunk.
+ */
+START_TEST(partitions_and_columns)
 {
     const struct order o = set(_i);
     const i32 split = first_runs(o) * RUN;
@@ -114,8 +116,8 @@ int main(void)
 {
     Suite *suite = suite_create("hopper order");
     TCase *t = tcase_create("hopper order");
-    tcase_add_loop_test(t, each_once, 0, MF_ARRAY_LEN(rows));
-    tcase_add_loop_test(t, halves_and_columns, 0, MF_ARRAY_LEN(rows));
+    tcase_add_loop_test(t, each_tile_once, 0, MF_ARRAY_LEN(rows));
+    tcase_add_loop_test(t, partitions_and_columns, 0, MF_ARRAY_LEN(rows));
     suite_add_tcase(suite, t);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* Units told apart by how long their adds take, on made-up GPUs. */
+/* Assigns SMs to L2 partitions by the latency of their atomic adds, on simulated GPUs. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 
 #define LINES 64
 
-/* Which half a unit or a line is of, by pieces of 64 bits. */
-static int half_of(uint64_t key, int i)
+/* Pseudorandom L2 partition of an SM or a cache line. */
+static int partition_of(uint64_t key, int i)
 {
     uint64_t v = (key + (uint64_t)i) * UINT64_C(0x9e3779b97f4a7c15);
     v ^= v >> 29;
@@ -20,8 +20,8 @@ static int half_of(uint64_t key, int i)
 static const struct {
     const char *name;
     int units, halves;
-    int near, far, spread; /* cycles, and how much they vary from unit to unit and line to line */
-    int idle;              /* a unit that was not measured; -1: all were */
+    int near, far, spread; /* cycles; spread: variation between SMs and lines */
+    int idle;              /* an SM that was not measured; -1: none */
     bool known;
 } rows[] = {
     {"an H200", 132, 2, 340, 530, 40, -1, true},
@@ -34,14 +34,14 @@ static const struct {
     {"one unit", 1, 2, 340, 530, 40, -1, false},
 };
 
-START_TEST(told_apart)
+START_TEST(sms_assigned)
 {
     const int n = rows[_i].units;
     uint32_t *cycles = calloc((size_t)n * LINES, sizeof(*cycles));
     ck_assert_ptr_nonnull(cycles);
     for (int u = 0; u < n; u++) {
         for (int l = 0; l < LINES; l++) {
-            bool is_near = rows[_i].halves == 1 || half_of(1, u) == half_of(1000, l);
+            bool is_near = rows[_i].halves == 1 || partition_of(1, u) == partition_of(1000, l);
             int noise = (u * 31 + l * 17 + u * l * 7) % rows[_i].spread;
             cycles[u * LINES + l] =
                 u == rows[_i].idle ? 0 : (uint32_t)((is_near ? rows[_i].near : rows[_i].far) + noise);
@@ -50,15 +50,16 @@ START_TEST(told_apart)
     struct mf_l2_halves h = mf_l2_halves_of(cycles, n, LINES);
     free(cycles);
     if (!rows[_i].known) {
-        ck_assert_msg(h.near == 0, "%s: %d units are near", rows[_i].name, h.near);
-        for (int i = 0; i < MF_UNITS_MAX / 32; i++)
+        ck_assert_msg(h.near == 0, "%s: %d SMs are near", rows[_i].name, h.near);
+        for (int i = 0; i < MF_SMS_MAX / 32; i++)
             ck_assert_uint_eq(h.far[i], 0);
         return;
     }
     int near = 0;
-    for (int u = 0; u < MF_UNITS_MAX; u++) {
+    for (int u = 0; u < MF_SMS_MAX; u++) {
         int far = (int)(h.far[u / 32] >> u % 32 & 1);
-        ck_assert_msg(far == (u < n && half_of(1, u) != half_of(1, 0)), "%s: unit %d", rows[_i].name, u);
+        ck_assert_msg(far == (u < n && partition_of(1, u) != partition_of(1, 0)), "%s: SM %d", rows[_i].name,
+                      u);
         near += u < n && !far;
     }
     ck_assert_int_eq(h.near, near);
@@ -69,7 +70,7 @@ int main(void)
 {
     Suite *suite = suite_create("halves");
     TCase *t = tcase_create("halves");
-    tcase_add_loop_test(t, told_apart, 0, (int)(sizeof(rows) / sizeof(rows[0])));
+    tcase_add_loop_test(t, sms_assigned, 0, (int)(sizeof(rows) / sizeof(rows[0])));
     suite_add_tcase(suite, t);
     return mf_check_main(suite);
 }

@@ -10,6 +10,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/family.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 #include "support/mf_check.h"
 
 static const struct {
@@ -32,7 +33,7 @@ static const struct {
     {"gu1", 2, 7, 5, false},
     {"gu16_panel16", 2, 96, 6, true},
     {"gu16_panel16", 1, 32, 8, true},
-    {"gu16_panel16", 2, 48, 6, false}, /* sixteen of each, and sixteen of gate alone */
+    {"gu16_panel16", 2, 48, 6, false}, /* 48 rows: 16 of each, then 16 of gate alone */
     {"gu16", 2, 96, 6, true},
     {"gu16", 1, 32, 7, true},
     {"gu16", 2, 48, 6, false},
@@ -45,7 +46,8 @@ static const struct {
     {"panel128", 1, 128, 96, false},
 };
 
-/* Conversion is index() for every element, both ways and between any two, and index() is a permutation. */
+/* Conversion agrees with mf_layout_index() for every element, from and to row and between any two layouts,
+ * and the index is a permutation. */
 START_TEST(conversion_follows_index)
 {
     const struct mf_layout *l = mf_layout_find(cases[_i].layout);
@@ -74,17 +76,17 @@ START_TEST(conversion_follows_index)
             continue;
         mf_layout_convert(l, &all[i], 8 * cases[_i].bytes, N, K, to, other);
         mf_layout_convert(&all[i], mf_layout_find("row"), 8 * cases[_i].bytes, N, K, other, back);
-        ck_assert_msg(memcmp(back, from, n * bytes) == 0, "%s and back", all[i].name);
+        ck_assert_msg(memcmp(back, from, n * bytes) == 0, "%s: round trip differs", all[i].name);
     }
 }
 END_TEST
 
-/* 128 bytes of a row, then of the next, of all of a panel; then their next 128. */
+/* A panel stores 128 bytes of each of its rows in turn, then the next 128 bytes. */
 START_TEST(panel128_is_as_documented)
 {
     static const struct {
         int bytes;
-        size_t n, k, at; /* of N 256, K 256: an element, and how many lie before it */
+        size_t n, k, at; /* element of a [256, 256] weight; at: elements stored before it */
     } rows[] = {
         {1, 0, 127, 127},       {1, 1, 0, 128},         {1, 127, 5, 127 * 128 + 5},
         {1, 0, 128, 128 * 128}, {1, 128, 0, 128 * 256}, {1, 129, 130, 128 * 256 + 128 * 128 + 128 + 2},
@@ -97,13 +99,13 @@ START_TEST(panel128_is_as_documented)
 }
 END_TEST
 
-/* Rows 0 and 1 are gate's and up's first; of blocks, gate's first sixteen or 32 rows and then up's. */
+/* gu1: rows 0 and 1 are the first gate row and the first up row. Blocks: the first 16 or 32 gate rows, then
+ * as many up rows. */
 START_TEST(alternating_is_as_documented)
 {
     static const struct {
         const char *layout;
-        size_t row, panel,
-            at; /* of N 128: row as `row` counts, the panel that it lies in, and where in that */
+        size_t row, panel, at; /* N 128: index in `row` layout, panel, and row within the panel */
     } rows[] = {
         {"gu1", 0, 0, 0},           {"gu1", 64, 1, 0},          {"gu1", 1, 2, 0},
         {"gu1", 127, 127, 0},       {"gu16_panel16", 0, 0, 0},  {"gu16_panel16", 64, 1, 0},
@@ -126,14 +128,14 @@ static const struct {
     {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, true},
     {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TENSOR, true},
     {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN, true},
-    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, false}, /* scales of 128 rows */
+    {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128, false}, /* 128-row scales */
     {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32, true},
     {MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16, true},
     {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, true},
 };
 
-/* A weight decodes to the same rows wherever they lie: scales of a row go with it, a weight of 128-row scales and w2 have
- * no such layout, and neither has a w1 of up rows only. */
+/* A weight decodes to the same rows in every layout: per-row scales move with their rows. 128-row scales, w2,
+ * and w1 without gate rows do not support alternating layouts. */
 START_TEST(scales_follow_their_rows)
 {
     struct mf_shape s = {.token = 1,
@@ -174,7 +176,7 @@ START_TEST(scales_follow_their_rows)
             float want[64], got[64];
             float global = c->global ? *(float *)from.part[2] : 1;
             mf_codec_decode_row(c, from.part[0], from.part[1], global, r, 64, want);
-            /* the row as it lies there, element by element, under the scale that lies there */
+            /* the row and its scale as stored in the layout, element by element */
             size_t at = (r < 64 ? r : r - 64) / (size_t)l->gate_rows * 2 * (size_t)l->gate_rows +
                         (r < 64 ? 0 : (size_t)l->gate_rows) + r % (size_t)l->gate_rows;
             uint8_t line[128] = {0};
@@ -200,7 +202,7 @@ START_TEST(scales_follow_their_rows)
 }
 END_TEST
 
-/* [N/16][K/2][16][2] of bf16: two of K together, then sixteen rows. */
+/* [N/16][K/2][16][2] for bf16: two elements along K, then 16 rows. */
 START_TEST(panel16_is_as_documented)
 {
     const struct mf_layout *l = mf_layout_find("panel16");
@@ -221,7 +223,8 @@ END_TEST
 #define MXFP4 SIZES "torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,"
 #define INT4  SIZES "torch.bfloat16,torch.int4,QuantType.per_1x32,1,0,"
 
-/* What families do with a shape that says how its w1 lies. `offered`: layouts of w1 among their steps, in that order. */
+/* Steps of a family for a shape that prescribes the layout of w1. `offered`: layouts of w1 among its steps,
+ * in the order of mf_layouts(). */
 static const struct {
     const char *family, *shape, *offered;
 } pins[] = {
@@ -238,16 +241,16 @@ static const struct {
     {"lib", BF16 "gate_up:tiled", ""},
 };
 
-struct asked {
+struct offer_checker {
     struct mf_offer offer;
     bool offered[MF_LAYOUTS_MAX];
-    int row, refused; /* of pins; by their layout */
-    const char *by;   /* the rule that refuses */
+    int row, refused; /* row: index in pins; refused: number of rejections */
+    const char *by;   /* the rule that rejects */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
 {
-    struct asked *a = (struct asked *)o;
+    struct offer_checker *a = (struct offer_checker *)o;
     size_t n;
     const struct mf_layout *all = mf_layouts(&n);
     for (int i = 0; i < step->n_needs; i++) {
@@ -257,10 +260,11 @@ static int take_step(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-__attribute__((format(printf, 5, 6))) static int
-take_no(struct mf_offer *o, const char *family, const char *kernel, const char *rule, const char *format, ...)
+__attribute__((format(printf, 5, 6))) static int record_rejection(struct mf_offer *o, const char *family,
+                                                                  const char *kernel, const char *rule,
+                                                                  const char *format, ...)
 {
-    struct asked *a = (struct asked *)o;
+    struct offer_checker *a = (struct offer_checker *)o;
     char reason[MF_REASON_MAX];
     va_list args;
     va_start(args, format);
@@ -277,19 +281,19 @@ take_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     return 0;
 }
 
-/* What multiplies by oneDNN is refused as a whole where the machine has no AVX-512. */
-static bool is_beyond_machine(const char *family)
+/* Family lib is rejected as a whole on machines without AVX-512. */
+static bool needs_missing_isa(const char *family)
 {
     return strcmp(family, "lib") == 0 && mf_isa_best() != MF_ISA_AVX512;
 }
 
-/* Steps of the layouts that the shape leaves are offered, of each such layout, and all others are refused by a sentence
- * that names both. */
-START_TEST(shape_says_how_w1_lies)
+/* Every prescribed layout is offered; all other layouts are rejected with a sentence that names both. */
+START_TEST(shape_prescribes_w1_layout)
 {
     struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v4", .cu_num = 2}, .cores = 2};
-    bool beyond = is_beyond_machine(pins[_i].family);
-    struct asked a = {.offer = {take_step, take_no}, .row = _i, .by = beyond ? "isa" : "gate_up"};
+    bool missing_isa = needs_missing_isa(pins[_i].family);
+    struct offer_checker a = {
+        .offer = {take_step, record_rejection}, .row = _i, .by = missing_isa ? "isa" : "gate_up"};
     struct mf_shape s;
     char offered[256] = "";
     size_t n;
@@ -306,7 +310,7 @@ START_TEST(shape_says_how_w1_lies)
     s.gate_up = MF_GATE_UP_ANY;
     a.refused = 0;
     ck_assert_int_eq(mf_enumerate(&info, &s, pins[_i].family, &a.offer), 0);
-    ck_assert_int_eq(a.refused > 0, beyond);
+    ck_assert_int_eq(a.refused > 0, missing_isa);
 }
 END_TEST
 
@@ -326,7 +330,7 @@ int main(void)
     tcase_add_test(t, panel128_is_as_documented);
     tcase_add_test(t, alternating_is_as_documented);
     tcase_add_loop_test(t, scales_follow_their_rows, 0, MF_ARRAY_LEN(formats));
-    tcase_add_loop_test(t, shape_says_how_w1_lies, 0, MF_ARRAY_LEN(pins));
+    tcase_add_loop_test(t, shape_prescribes_w1_layout, 0, MF_ARRAY_LEN(pins));
     tcase_add_test(t, unknown_layout);
     suite_add_tcase(s, t);
     return mf_check_main(s);

@@ -1,5 +1,5 @@
-/* libfmoe's table is indexed, and moefarm csv coverage reads tables row by row: for the same tables and calls both have to end at
- * the same row, or coverage would promise what production does not do. */
+/* libfmoe looks up rows in an index, `moefarm csv coverage` scans tables row by row. For the same tables and
+ * calls both must find the same row. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,8 @@ static uint32_t draw(uint32_t n)
     return (uint32_t)(state >> 33) % n;
 }
 
-/* Layers that differ in what look-ups pass over or choose: the rank, the activation function, the type of the activations. */
+/* Draws a layer from shapes that differ in the properties a lookup ignores or matches: rank, activation
+ * function, activation type. */
 static struct mf_shape draw_layer(void)
 {
     static const enum mf_dtype types[] = {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_DTYPE_FP8_E4M3FN};
@@ -51,7 +52,8 @@ static struct mf_shape draw_layer(void)
     return s;
 }
 
-/* Mostly at a bucket's ends and at 256, where the type of the activations is chosen otherwise. */
+/* Draws token counts mostly at the ends of buckets and around 256, where the choice of the activation type
+ * changes. */
 static int64_t draw_token(void)
 {
     int64_t bucket = INT64_C(1) << draw(18), token = bucket + (int64_t)draw(3) - 1;
@@ -61,7 +63,7 @@ static int64_t draw_token(void)
 
 #define HEADER TUNED_COLUMNS ",_tag,pipeline,form\n"
 
-/* Rows of distinct keys over the tables of a set; every now and then of another class, or with a tag. */
+/* Writes rows with distinct keys to a set of tables; some rows have another class or a tag. */
 static void write_tables(char paths[TABLES][64], struct mf_shape *keys)
 {
     struct mf_buf text[TABLES];
@@ -142,7 +144,7 @@ START_TEST(same_row)
             continue;
         ck_assert_int_eq(mf_fmoe_row(f, row, &shape, &us, &pipeline), 0);
         int64_t line;
-        const char *file = mf_fmoe_row_place(f, row, &line);
+        const char *file = mf_fmoe_row_location(f, row, &line);
         ck_assert_msg(mf_shape_equal(&shape, &found.row->shape) && line == found.row->line &&
                           strcmp(file, found.table->name) == 0,
                       "%s by %s: %s:%lld by coverage, %s:%lld by libfmoe", text, mf_lookup_name(by),

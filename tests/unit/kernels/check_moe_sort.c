@@ -10,7 +10,7 @@
 #include "support/farm/route_cases.h"
 #include "support/mf_check.h"
 
-/* An assertion of check's tells the parent of each success; there are millions here. */
+/* Check's assertions send a message to the parent on success; this file makes millions of them. */
 #define MUST(condition, ...)           \
     do {                               \
         if (!(condition))              \
@@ -19,14 +19,14 @@
 
 #define N_RANDOM 60
 #define SEED     20251122
-#define TAIL     0x7fffffff /* what buffers hold before */
+#define TAIL     0x7fffffff /* initial contents of buffers */
 
 /* ---- the worked example ---- */
 
 #define P 0x03000005
 static const int32_t example_ids[15] = {0, 3, 5, 2, 3, 5, 1, 3, 5, 1, 2, 3, 1, 3, 5};
 
-/* AITER's header prints tokens 6 and 5 in places where 4 and 3 are meant. */
+/* AITER's header prints tokens 6 and 5 in places where it means 4 and 3. */
 static const struct example {
     const char *what;
     int32_t mask[6], local_tokens;
@@ -91,7 +91,7 @@ START_TEST(worked_example)
 }
 END_TEST
 
-/* ---- against an oracle ---- */
+/* ---- against a reference implementation ---- */
 
 struct arrays {
     int32_t *ids, *experts, *reverse, num_valid[2];
@@ -99,7 +99,7 @@ struct arrays {
     int64_t rows;
 };
 
-/* The parts of one result in one piece of memory: rows, rows, rows / block, routes. */
+/* Allocates all arrays of a result in one buffer: rows, rows, rows / block, routes. */
 static void arrays_make(struct arrays *a, const struct mf_moe_sort *s)
 {
     a->rows = mf_moe_sort_rows(s);
@@ -113,7 +113,7 @@ static void arrays_make(struct arrays *a, const struct mf_moe_sort *s)
         a->ids[i] = TAIL;
 }
 
-static void look(const struct mf_moe_sort *s, const int64_t *ids, int64_t tokens, struct arrays *w)
+static void reference_sort(const struct mf_moe_sort *s, const int64_t *ids, int64_t tokens, struct arrays *w)
 {
     int64_t at = 0;
     int32_t local = 0;
@@ -142,9 +142,9 @@ static void look(const struct mf_moe_sort *s, const int64_t *ids, int64_t tokens
     w->num_valid[1] = (int32_t)tokens;
 }
 
-/* Puts each route where the oracle has it: its own row tells which, so that an order by chance is judged by what its
- * rows hold. Every row has to be that of its route, and of the right expert. */
-static void unscramble(struct arrays *got, const struct arrays *want, const struct mf_moe_sort *s)
+/* Reorders a result of an unstable sort to the reference order, using each route's own row index, and checks
+ * that every row belongs to its route and to the right expert. */
+static void restore_order(struct arrays *got, const struct arrays *want, const struct mf_moe_sort *s)
 {
     int64_t n = s->tokens * s->topk;
     _cleanup_(mf_freep) int32_t *ids = calloc((size_t)got->rows + 1, 4);
@@ -157,15 +157,15 @@ static void unscramble(struct arrays *got, const struct arrays *want, const stru
         if (from < 0)
             continue;
         MUST(want->experts[from / s->block] == want->experts[to / s->block],
-             "route %lld is with another expert", (long long)i);
+             "route %lld is in a block of another expert", (long long)i);
         got->ids[to] = ids[from];
         got->weights[to] = weights[from];
         got->reverse[i] = to;
     }
 }
 
-static void same(const struct arrays *got, const struct arrays *want, const struct mf_moe_sort *s,
-                 const char *name)
+static void check_equal(const struct arrays *got, const struct arrays *want, const struct mf_moe_sort *s,
+                        const char *name)
 {
     MUST(got->num_valid[0] == want->num_valid[0], "%s: %d rows in use, should be %d", name, got->num_valid[0],
          want->num_valid[0]);
@@ -208,11 +208,11 @@ static void check(const struct route_case *c, const struct setting *o, uint64_t 
                             .local_tokens = &local_tokens};
     const char *why;
     char name[200];
-    if (!mf_sort_takes(o->sort, n, c->experts, o->threads, &why))
+    if (!mf_sort_supports(o->sort, n, c->experts, o->threads, &why))
         return;
     for (int32_t e = 0; e < c->experts; e++)
         mask[e] = route_random(seed, (uint64_t)e, 3) > 0;
-    for (int64_t i = 0; i < n; i++) /* rows that are not in use hold what must not be used */
+    for (int64_t i = 0; i < n; i++) /* unused rows are NaN: they must not be read */
         weights[i] = i < local_tokens * c->topk ? (float)(i + 1) : (float)NAN;
     for (int64_t i = local_tokens * c->topk; i < n; i++)
         ids64[i] = ids32[i] = 0;
@@ -223,15 +223,15 @@ static void check(const struct route_case *c, const struct setting *o, uint64_t 
     struct arrays got, want;
     arrays_make(&got, &s);
     arrays_make(&want, &s);
-    look(&s, ids64, local_tokens, &want);
+    reference_sort(&s, ids64, local_tokens, &want);
     struct mf_moe_sort_out out = {got.ids,     got.experts, got.num_valid, got.weights,
                                   got.reverse, buf,         o->zeroed};
     ck_assert_int_eq(mf_moe_sort(o->sort, &s, o->threads, workspace, &out, &why), 0);
     (void)snprintf(name, sizeof(name), "%s: %s, %d threads, %s, seed %llu", c->trap, mf_sort_name(o->sort),
                    o->threads, o->masked ? "masked" : "all local", (unsigned long long)seed);
     if (o->sort == MF_SORT_SCATTER)
-        unscramble(&got, &want, &s);
-    same(&got, &want, &s, name);
+        restore_order(&got, &want, &s);
+    check_equal(&got, &want, &s, name);
     for (size_t i = 0; i < o->zeroed; i++)
         MUST(buf[i] == 0, "%s: byte %zu of moe_buf", name, i);
     ck_assert_int_eq(buf[o->zeroed], 0xff);
@@ -268,7 +268,7 @@ START_TEST(random_routing)
 }
 END_TEST
 
-START_TEST(chance_is_right_each_time)
+START_TEST(unstable_sort_is_correct)
 {
     static const struct route_case c = {"7: atomic order", 300, 8, 16, 16, SKEWED};
     struct setting o = {MF_SORT_SCATTER, 2, false, false, false, 64};
@@ -277,8 +277,8 @@ START_TEST(chance_is_right_each_time)
 }
 END_TEST
 
-/* A range of experts gives what the mask of it gives, by every sort and of both kinds of ids. */
-START_TEST(range_is_its_mask)
+/* A range of experts gives the same result as the equivalent mask, for every sort and both id types. */
+START_TEST(range_equals_mask)
 {
     const struct route_case *c = &route_cases[_i];
     const int32_t ranges[][2] = {
@@ -289,7 +289,8 @@ START_TEST(range_is_its_mask)
     for (int64_t i = 0; i < c->tokens * c->topk; i++)
         weights[i] = (float)i;
     for (size_t n = 0; n < MF_ARRAY_LEN(ranges) * MF_SORT_SCATTER * 2; n++) {
-        enum mf_sort sort = (enum mf_sort)(n / 2 % MF_SORT_SCATTER); /* scatter's order is by chance */
+        /* the order of scatter is nondeterministic */
+        enum mf_sort sort = (enum mf_sort)(n / 2 % MF_SORT_SCATTER);
         const int32_t *range = ranges[n / 2 / MF_SORT_SCATTER];
         bool wide = n % 2;
         struct mf_moe_sort s = {.ids = wide ? (void *)ids64 : (void *)ids32,
@@ -300,7 +301,7 @@ START_TEST(range_is_its_mask)
                                 .experts = c->experts,
                                 .block = c->block};
         const char *why;
-        if (s.experts < s.topk || !mf_sort_takes(sort, s.tokens * s.topk, s.experts, 2, &why))
+        if (s.experts < s.topk || !mf_sort_supports(sort, s.tokens * s.topk, s.experts, 2, &why))
             continue;
         for (int32_t e = 0; e < c->experts; e++)
             mask[e] = e >= range[0] && e < range[0] + range[1];
@@ -325,7 +326,7 @@ START_TEST(range_is_its_mask)
 }
 END_TEST
 
-/* Trap 8: the largest token and slot that a packed id holds. */
+/* Trap 8: the largest token and slot that fit into a packed id. */
 START_TEST(largest_token_and_slot)
 {
     int64_t tokens = (1 << 24) - 1;
@@ -366,23 +367,26 @@ static const struct {
     {{.tokens = 1, .topk = 256, .experts = 300, .block = 4}, "255 slots"},
     {{.tokens = 1, .topk = 3, .experts = 2, .block = 4}, "num_experts"},
     {{.tokens = 1, .topk = 1, .experts = 2, .block = 0}, "unit_size"},
-    /* vllm-project/vllm#29773: the -1 map where the 0/1 mask is due */
+    /* vllm-project/vllm#29773: a map with -1 passed as 0/1 mask */
     {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .mask = (const int32_t[]){0, -1}}, "expert_mask"},
     {{.tokens = 1, .topk = 1, .experts = 3, .block = 4, .mask = (const int32_t[]){0, 1, 2}}, "expert_mask"},
-    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .first = 1, .n_local = 2}, "a range within num_experts"},
-    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .mask = (const int32_t[]){0, 1}, .n_local = 1}, "not both"},
-    {{.tokens = 4, .topk = 1, .experts = 2, .block = 4, .local_tokens = (const int32_t[]){5}}, "num_local_tokens"},
+    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .first = 1, .n_local = 2},
+     "a range within num_experts"},
+    {{.tokens = 1, .topk = 1, .experts = 2, .block = 4, .mask = (const int32_t[]){0, 1}, .n_local = 1},
+     "not both"},
+    {{.tokens = 4, .topk = 1, .experts = 2, .block = 4, .local_tokens = (const int32_t[]){5}},
+     "num_local_tokens"},
     {{.tokens = (1 << 24) - 1, .topk = 130, .experts = 300, .block = 4}, "int32"},
 };
 /* clang-format on */
 
-START_TEST(refused_in_words)
+START_TEST(rejection_reasons)
 {
     int32_t map[300];
     const char *why;
     int r = mf_moe_sort(MF_SORT_SERIAL, &refused[_i].s, 1, map, &(struct mf_moe_sort_out){NULL}, &why);
     ck_assert_int_lt(r, 0);
-    ck_assert_msg(strstr(why, refused[_i].word) != NULL, "\"%s\" does not say %s", why, refused[_i].word);
+    ck_assert_msg(strstr(why, refused[_i].word) != NULL, "\"%s\" does not contain %s", why, refused[_i].word);
 }
 END_TEST
 
@@ -395,10 +399,10 @@ int main(void)
     tcase_add_loop_test(c, worked_example, 0, (int)MF_ARRAY_LEN(examples) * MF_SORT_N_);
     tcase_add_loop_test(c, trap, 0, ROUTE_N_CASES);
     tcase_add_loop_test(c, random_routing, 0, N_RANDOM);
-    tcase_add_test(c, chance_is_right_each_time);
-    tcase_add_loop_test(c, range_is_its_mask, 0, ROUTE_N_CASES);
+    tcase_add_test(c, unstable_sort_is_correct);
+    tcase_add_loop_test(c, range_equals_mask, 0, ROUTE_N_CASES);
     tcase_add_test(c, largest_token_and_slot);
-    tcase_add_loop_test(c, refused_in_words, 0, (int)MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(c, rejection_reasons, 0, (int)MF_ARRAY_LEN(refused));
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -1,4 +1,5 @@
-/* kernels/cpu/ops: each instruction set's GEMM against a sum in double precision, and fp8 rows as it wants them. */
+/* kernels/cpu/ops: every instruction set's GEMM against a double-precision sum, and fp8 rows in the format
+ * that it reads. */
 #include "kernels/cpu/ops.h"
 
 #include <math.h>
@@ -11,11 +12,12 @@
 
 static const enum mf_isa isas[] = {MF_ISA_C, MF_ISA_AVX2, MF_ISA_AVX512};
 
-/* NULL, and a line that says so, where the machine lacks it. */
+/* Returns NULL, with a message, if the machine lacks the instruction set. */
 static const struct mf_cpu_ops *ops_of(size_t i)
 {
     if (isas[i] > mf_isa_best()) {
-        (void)printf("%s is not run: the machine has %s\n", mf_isa_name(isas[i]), mf_isa_name(mf_isa_best()));
+        (void)printf("%s is skipped: the machine supports %s\n", mf_isa_name(isas[i]),
+                     mf_isa_name(mf_isa_best()));
         return NULL;
     }
     return mf_cpu_ops(isas[i]);
@@ -23,7 +25,7 @@ static const struct mf_cpu_ops *ops_of(size_t i)
 
 /* ---- fp8 rows ---- */
 
-/* Every code is its value times one power of two, NaN stays NaN, and zeros keep their sign. */
+/* Every code is its value times one power of two; NaN stays NaN, zeros keep their sign. */
 START_TEST(fp8_rows)
 {
     static const enum mf_format formats[] = {MF_FORMAT_FP8FN, MF_FORMAT_FP8FNUZ};
@@ -54,8 +56,8 @@ END_TEST
 
 /* ---- the GEMM ---- */
 
-#define N_MOST    112 /* one vector more than any tile has */
-#define ROWS_MOST 34  /* and one row */
+#define N_MOST    112 /* one vector more than the widest tile */
+#define ROWS_MOST 34  /* one row more than the tallest tile */
 #define K_MOST    640
 #define LDA       (K_MOST + 32)
 #define GROUPS    (K_MOST / 128)
@@ -78,7 +80,7 @@ static double value(enum mf_format format, const uint8_t *from, size_t i)
     return (double)v;
 }
 
-/* Codes of every size, subnormals too, but no NaN. */
+/* Codes of every magnitude, subnormals included, without NaN. */
 static void fill(enum mf_format format, uint8_t *to, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -104,7 +106,8 @@ static void lay(enum mf_format format, int panel, size_t N, size_t K, const uint
     }
 }
 
-/* Largest difference of C from the sum, as a share of the sum of magnitudes; infinite where C is no number. */
+/* Returns the largest difference between C and the double-precision sum, relative to the sum of magnitudes;
+ * infinity if C is NaN. */
 static double worst(const struct gemm *g, const struct mf_tile *t)
 {
     double most = 0;
@@ -141,8 +144,9 @@ static const struct {
     {MF_FORMAT_FP8FNUZ, 16, 48, 252, false, 0}, {MF_FORMAT_FP8FNUZ, 32, 96, 320, true, 64},
 };
 
-/* Every number of rows for which there is a loop of its own, and those that take several passes; every reach. */
-START_TEST(gemm_is_the_sum)
+/* Every row count with a specialised loop, row counts that need several passes, and every prefetch distance.
+ */
+START_TEST(gemm_matches_sum)
 {
     static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
     static const size_t fetches[] = {MF_FETCH_NONE, MF_FETCH_NEAR, MF_FETCH_FAR};
@@ -204,7 +208,7 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, fp8_rows, 0, (int)MF_ARRAY_LEN(isas));
-    tcase_add_loop_test(tc, gemm_is_the_sum, 0, (int)(MF_ARRAY_LEN(tiles) * MF_ARRAY_LEN(isas)));
+    tcase_add_loop_test(tc, gemm_matches_sum, 0, (int)(MF_ARRAY_LEN(tiles) * MF_ARRAY_LEN(isas)));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

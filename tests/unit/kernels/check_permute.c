@@ -23,9 +23,9 @@
             ck_abort_msg(__VA_ARGS__); \
     } while (0)
 
-/* ---- rows: what goes in tells where it came from ---- */
+/* ---- rows whose values identify their token ---- */
 
-/* Element i of token t, small whole numbers, so that sums in fp32 and the rounding of few of them are exact. */
+/* Element i of token t: small integers, so that fp32 sums and the rounding of short sums are exact. */
 static uint16_t element(int64_t t, size_t i)
 {
     return mf_bf16_from_float((float)((t * 7 + (int64_t)i) % 16 + 1));
@@ -43,20 +43,20 @@ static uint16_t *make_tokens(int64_t tokens, size_t width)
 
 static uint16_t *make_poison(int64_t rows, size_t width)
 {
-    size_t n = (size_t)(rows + 1) * width; /* and a guard row */
+    size_t n = (size_t)(rows + 1) * width; /* plus a guard row */
     uint16_t *p = malloc(n * 2);
     for (size_t i = 0; i < n; i++)
         p[i] = 0x7fa5; /* NaN */
     return p;
 }
 
-static void must_be_token(const uint16_t *row, size_t width, int64_t t, const char *what, int64_t at)
+static void check_token(const uint16_t *row, size_t width, int64_t t, const char *what, int64_t at)
 {
     for (size_t i = 0; i < width; i++)
         MUST(row[i] == element(t, i), "%s: row %lld is not token %lld", what, (long long)at, (long long)t);
 }
 
-static void must_be_poison(const uint16_t *row, size_t width, const char *what, int64_t at)
+static void check_poison(const uint16_t *row, size_t width, const char *what, int64_t at)
 {
     for (size_t i = 0; i < width; i++)
         MUST(row[i] == 0x7fa5, "%s: row %lld was written", what, (long long)at);
@@ -64,14 +64,14 @@ static void must_be_poison(const uint16_t *row, size_t width, const char *what, 
 
 /* ---- Ascend ---- */
 
-static const int32_t paper_ids[6] = {3, 1, 4, 2, 5, 3}; /* tokens a, b, c of two slots */
+static const int32_t paper_ids[6] = {3, 1, 4, 2, 5, 3}; /* three tokens a, b, c with two slots each */
 
 /* clang-format off */
 static const struct ascend_case {
     const char *what;
-    int64_t range[2]; /* {-1}: none */
+    int64_t range[2]; /* {-1}: no range */
     int64_t num_out_tokens;
-    int rows, tokens[6]; /* of the rows that leave */
+    int rows, tokens[6]; /* tokens of the output rows */
     bool has_probs;
 } ascend_cases[] = {
     {"inner: all rows",                 {-1}, 0,  6, {0, 1, 0, 2, 1, 2}, false},
@@ -115,8 +115,8 @@ START_TEST(ascend_example)
     ck_assert_int_eq(mf_ascend_permute(&a, x, width * 2, probs, threads, room, &p, &why), 0);
     ck_assert_mem_eq(sorted, inverse, sizeof(inverse));
     for (int r = 0; r < c->rows; r++)
-        must_be_token(out + (size_t)r * width, width, c->tokens[r], c->what, r);
-    must_be_poison(out + (size_t)c->rows * width, width, c->what, c->rows);
+        check_token(out + (size_t)r * width, width, c->tokens[r], c->what, r);
+    check_poison(out + (size_t)c->rows * width, width, c->what, c->rows);
     for (int i = 0; i < 6; i++) {
         int64_t row = inverse[i] - (c->has_probs ? c->range[0] : 0);
         if (c->has_probs && row >= 0 && row < c->rows)
@@ -142,8 +142,9 @@ START_TEST(ascend_example)
 }
 END_TEST
 
-/* The outer permutation over groups is the inner one cut into pieces, and unpermuting the pieces adds up to it. */
-START_TEST(ascend_outer_is_inner_in_pieces)
+/* The outer permutation over groups is the inner permutation cut into pieces, and the unpermuted pieces add
+ * up to it. */
+START_TEST(ascend_outer_matches_inner)
 {
     uint64_t seed = SEED + (uint64_t)_i;
     int64_t tokens = 1 + route_random(seed, 1, 40), cuts[4] = {0};
@@ -152,7 +153,7 @@ START_TEST(ascend_outer_is_inner_in_pieces)
     int64_t n = tokens * topk;
     _cleanup_(mf_freep) int32_t *ids = malloc((size_t)n * 4), *inner_map = malloc((size_t)n * 4),
                                 *map = malloc((size_t)n * 4);
-    uint32_t top = _i % 3 == 0 ? 16777215 : _i % 3 == 1 ? 5000 : 16; /* two digits, or one */
+    uint32_t top = _i % 3 == 0 ? 16777215 : _i % 3 == 1 ? 5000 : 16; /* two digits or one */
     for (int64_t i = 0; i < n; i++)
         ids[i] = (int32_t)route_random(seed, 10 + (uint64_t)i % 29, top);
     cuts[1] = route_random(seed, 4, (uint32_t)n + 1);
@@ -165,11 +166,11 @@ START_TEST(ascend_outer_is_inner_in_pieces)
     const char *why;
     struct mf_ascend_permuted p = {inner, inner_map, NULL};
     ck_assert_int_eq(mf_ascend_permute(&a, x, width * 2, NULL, 2, room, &p, &why), 0);
-    for (int64_t i = 0; i < n; i++) { /* by definition: as many routes come before as sort before it */
+    for (int64_t i = 0; i < n; i++) { /* by definition: the number of routes that sort before it */
         int64_t before = 0;
         for (int64_t k = 0; k < n; k++)
             before += ids[k] < ids[i] || (ids[k] == ids[i] && k < i);
-        MUST(inner_map[i] == before, "seed %llu: route %lld is row %d, should be %lld",
+        MUST(inner_map[i] == before, "seed %llu: route %lld maps to row %d, should be %lld",
              (unsigned long long)seed, (long long)i, inner_map[i], (long long)before);
     }
     for (int piece = 0; piece < 3; piece++) {
@@ -201,7 +202,7 @@ END_TEST
 
 START_TEST(ascend_padded)
 {
-    static const int32_t rows[6] = {2, 0, 2, 1, 1, 2}; /* three experts of capacity two */
+    static const int32_t rows[6] = {2, 0, 2, 1, 1, 2}; /* three experts with capacity two */
     _cleanup_(mf_freep) uint16_t *x = make_tokens(3, 64), *out = make_poison(6, 64), *y = make_poison(3, 64);
     int32_t sorted[6];
     float room[3 * 64];
@@ -212,7 +213,7 @@ START_TEST(ascend_padded)
     ck_assert_int_eq(mf_ascend_permute(&a, x, 128, NULL, 1, NULL, &p, &why), 0);
     ck_assert_mem_eq(sorted, rows, sizeof(rows));
     for (int r = 0; r < 6; r++)
-        must_be_token(out + r * 64, 64, rows[r], "padded", r);
+        check_token(out + r * 64, 64, rows[r], "padded", r);
     struct mf_ascend_unpermute u = {.permuted = out,
                                     .sorted_indices = sorted,
                                     .tokens = 3,
@@ -240,12 +241,13 @@ static const struct {
     {{.tokens = 1, .topk = 513}, "512"},
     {{.indices = (int32_t[]){0}, .tokens = 1, .topk = 1, .range = (int64_t[]){0, 2}}, "range"},
     {{.indices = (int32_t[]){0}, .tokens = 1, .topk = 1, .range = (int64_t[]){1, 0}}, "range"},
-    {{.indices = (int32_t[]){1}, .tokens = 1, .topk = 1, .padded_mode = true, .padded_rows = 1}, "paddedMode"},
+    {{.indices = (int32_t[]){1}, .tokens = 1, .topk = 1, .padded_mode = true, .padded_rows = 1},
+     "paddedMode"},
     {{.tokens = 1, .topk = 1, .padded_mode = true, .range = (int64_t[]){0, 0}}, "paddedMode"},
 };
 /* clang-format on */
 
-START_TEST(ascend_refuses)
+START_TEST(ascend_rejections)
 {
     const char *why;
     ck_assert_int_lt(mf_ascend_rows(&ascend_refused[_i].a, &why), 0);
@@ -264,7 +266,7 @@ static void vllm_case(const struct route_case *c, uint64_t seed, int32_t align, 
     size_t width = 24;
     for (int32_t e = 0; e < c->experts; e++)
         map[e] = e % 3 != 1 ? local++ : -1;
-    for (int32_t e = 0; e < c->experts; e++) /* in no order */
+    for (int32_t e = 0; e < c->experts; e++) /* local ids in descending order */
         map[e] = map[e] < 0 ? -1 : local - 1 - map[e];
     float *scale = calloc((size_t)c->tokens + 1, 4);
     struct mf_vllm_permute p = {.ids = wide,
@@ -298,18 +300,19 @@ static void vllm_case(const struct route_case *c, uint64_t seed, int32_t align, 
                 continue;
             MUST(inverse[i] == at && m[at] == l, "%s: route %lld", c->trap, (long long)i);
             MUST(scales[at] == (float)(i / c->topk), "%s: scale of row %lld", c->trap, (long long)at);
-            must_be_token(out + (size_t)at * width, width, i / c->topk, c->trap, at);
+            check_token(out + (size_t)at * width, width, i / c->topk, c->trap, at);
             at++;
         }
         for (; at % align; at++) {
-            MUST(m[at] == -1, "%s: padding is of expert %d", c->trap, m[at]);
-            must_be_poison(out + (size_t)at * width, width, c->trap, at);
+            MUST(m[at] == -1, "%s: padding has expert %d", c->trap, m[at]);
+            check_poison(out + (size_t)at * width, width, c->trap, at);
         }
     }
     MUST(first[p.n_local] == at, "%s: %lld rows in use", c->trap, (long long)first[p.n_local]);
     for (size_t r = (size_t)at; r < rows; r++)
-        MUST(m[r] == -1, "%s: the tail is of expert %d", c->trap, m[r]);
-    /* padding and tail hold NaN; no token may see it, and one without local routes is exactly 0 */
+        MUST(m[r] == -1, "%s: the tail has expert %d", c->trap, m[r]);
+    /* padding and tail hold NaN; no token may read them, and a token without local routes must be exactly 0
+     */
     struct mf_unpermute u = {.row_of = inverse,
                              .tokens = c->tokens,
                              .topk = c->topk,
@@ -324,9 +327,8 @@ static void vllm_case(const struct route_case *c, uint64_t seed, int32_t align, 
             k += inverse[t * c->topk + j] >= 0;
         for (size_t i = 0; i < width; i++) {
             float want = mf_bf16_to_float(mf_bf16_from_float((float)k * mf_bf16_to_float(element(t, i))));
-            MUST(mf_bf16_to_float(y[(size_t)t * width + i]) == want,
-                 "%s: token %lld comes back as %g, should be %g", c->trap, (long long)t,
-                 (double)mf_bf16_to_float(y[(size_t)t * width + i]), (double)want);
+            MUST(mf_bf16_to_float(y[(size_t)t * width + i]) == want, "%s: token %lld is %g, should be %g",
+                 c->trap, (long long)t, (double)mf_bf16_to_float(y[(size_t)t * width + i]), (double)want);
         }
     }
     free(scale);
@@ -349,7 +351,7 @@ END_TEST
 
 /* ---- Megatron ---- */
 
-/* Five tokens, three experts: 0 has 0 2 4, 1 has 1, 2 has none. */
+/* Five tokens, three experts: expert 0 has tokens 0, 2, 4; expert 1 has token 1; expert 2 has none. */
 static const uint8_t mega_map[15] = {1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0};
 
 /* clang-format off */
@@ -366,7 +368,7 @@ static const struct mega_case {
     {"none",                      0, false, 1, 0, {0},                   {0, 0, 0}, {0, 0, 0}},
     {"aligned to four",          -1, false, 4, 8, {0, 2, 4, -1, 1, -1, -1, -1}, {4, 4, 0}, {0, 1, 4}},
     {"aligned, and the first three", 3, false, 2, 4, {0, 2, 4, -1},      {4, 0, 0}, {0, 1, 1}},
-    /* expert 0 drops token 4; 1 is padded with token 0; 2 with 0 and 1 */
+    /* expert 0 drops token 4; expert 1 is padded with token 0; expert 2 with tokens 0 and 1 */
     {"capacity two",              6, true,  1, 6, {0, 2, 1, 0, 0, 1},    {2, 2, 2}, {0, 0, 1}},
     {"capacity three",            9, true,  1, 9, {0, 2, 4, 1, 0, 2, 0, 1, 2}, {3, 3, 3}, {0, 0, 2}},
 };
@@ -398,14 +400,14 @@ START_TEST(megatron_example)
             bool routed = t >= 0 && mega_map[t * 3 + e];
             ck_assert(out_probs[row] == (routed ? probs[t * 3 + e] : 0));
             if (t >= 0)
-                must_be_token(out + row * 72, 72, t, c->what, row);
+                check_token(out + row * 72, 72, t, c->what, row);
             for (size_t i = 0; t < 0 && i < 72; i++)
                 ck_assert_uint_eq(out[(size_t)row * 72 + i], 0);
-            for (size_t i = 0; !routed && i < 72; i++) /* what an expert makes of padding is of no use */
+            for (size_t i = 0; !routed && i < 72; i++) /* an expert's result for padding must not matter */
                 out[(size_t)row * 72 + i] = 0x7fc0;
         }
     }
-    must_be_poison(out + c->rows * 72, 72, c->what, c->rows);
+    check_poison(out + c->rows * 72, 72, c->what, c->rows);
     struct mf_unpermute u = {.row_of = row_of,
                              .tokens = 5,
                              .topk = 3,
@@ -464,7 +466,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(megatron_refuses)
+START_TEST(megatron_rejections)
 {
     const char *why;
     ck_assert_int_lt(mf_megatron_rows(&mega_refused[_i].m, &why), 0);
@@ -472,11 +474,11 @@ START_TEST(megatron_refuses)
 }
 END_TEST
 
-/* ---- the loops themselves ---- */
+/* ---- sum loops ---- */
 
-/* Sums are made in one order: the same bits for any number of threads, instruction set, and for more slots than one
- * turn of the loop takes. */
-START_TEST(sums_in_one_order)
+/* The summation order is fixed: same bits for any number of threads and any instruction set, also with more
+ * slots than one loop iteration handles. */
+START_TEST(fixed_summation_order)
 {
     static const char *const isas[] = {NULL, "avx2", "c"};
     static const int32_t topks[] = {1, 8, 32, 33, 70};
@@ -506,7 +508,7 @@ START_TEST(sums_in_one_order)
         ck_assert_int_eq(isa ? setenv("MOEFARM_ISA", isa, 1) : unsetenv("MOEFARM_ISA"), 0);
         mf_isa_refresh();
         u.stream = way & 1;
-        u.tokens = way == 1 ? 3 : tokens; /* few: columns are shared out */
+        u.tokens = way == 1 ? 3 : tokens; /* few tokens: threads share the columns */
         memset(y, 0xff, (size_t)tokens * width * 2);
         mf_unpermute_rows(&u, 1 + way / 2 % 2);
         for (int64_t t = 0; t < u.tokens; t++) {
@@ -525,7 +527,8 @@ START_TEST(sums_in_one_order)
 }
 END_TEST
 
-/* Trap 20: rows beyond 2^32 bytes and 2^31 elements, in memory of which only these rows exist. */
+/* Trap 20: rows beyond 2^32 bytes and 2^31 elements, in virtual memory of which only these rows are touched.
+ */
 START_TEST(far_rows)
 {
     size_t width = 4096, rows = 600001, bytes = rows * width * 2;
@@ -542,8 +545,8 @@ START_TEST(far_rows)
                            .n_copies = 1,
                            .stream = true};
     mf_permute_rows(&p, 2);
-    must_be_token(far + 600000 * width, width, 0, "far", 600000);
-    must_be_token(far + 599999 * width, width, 0, "far", 599999);
+    check_token(far + 600000 * width, width, 0, "far", 600000);
+    check_token(far + 599999 * width, width, 0, "far", 599999);
     struct mf_unpermute u = {.row_of = row_of,
                              .tokens = 1,
                              .topk = 2,
@@ -565,16 +568,16 @@ int main(void)
     printf("seed %d\n", SEED);
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, ascend_example, 0, (int)MF_ARRAY_LEN(ascend_cases) * 4);
-    tcase_add_loop_test(c, ascend_outer_is_inner_in_pieces, 0, N_RANDOM);
+    tcase_add_loop_test(c, ascend_outer_matches_inner, 0, N_RANDOM);
     tcase_add_test(c, ascend_padded);
-    tcase_add_loop_test(c, ascend_refuses, 0, (int)MF_ARRAY_LEN(ascend_refused));
+    tcase_add_loop_test(c, ascend_rejections, 0, (int)MF_ARRAY_LEN(ascend_refused));
     tcase_add_loop_test(c, vllm_trap, 0, ROUTE_N_CASES * 4);
     tcase_add_loop_test(c, vllm_random, 0, N_RANDOM);
     tcase_add_loop_test(c, megatron_example, 0, (int)MF_ARRAY_LEN(mega_cases) * 2);
     tcase_add_test(c, megatron_pads_the_map);
     tcase_add_test(c, te_index_map);
-    tcase_add_loop_test(c, megatron_refuses, 0, (int)MF_ARRAY_LEN(mega_refused));
-    tcase_add_loop_test(c, sums_in_one_order, 0, 5);
+    tcase_add_loop_test(c, megatron_rejections, 0, (int)MF_ARRAY_LEN(mega_refused));
+    tcase_add_loop_test(c, fixed_summation_order, 0, 5);
     tcase_add_test(c, far_rows);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

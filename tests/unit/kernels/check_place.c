@@ -1,5 +1,5 @@
-/* A layer whose experts are dealt out to ranks in no range: what the ranks compute, each through the operator with its own
- * experts and the ids of its placement, adds up to the layer. */
+/* Expert parallelism with experts assigned to ranks in arbitrary order: the results of all ranks, each
+ * computed with its own experts and remapped ids, add up to the whole layer. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "common/base/text.h"
 #include "kernels/core/data.h"
 #include "kernels/core/layout.h"
+#include "kernels/core/layout_weight.h"
 #include "kernels/core/quant.h"
 #include "kernels/pipeline/fmoe.h"
 #include "kernels/reference/reference.h"
@@ -41,9 +42,9 @@ static struct mf_shape shape_of(int32_t experts, bool share)
     return s;
 }
 
-/* Weights of the layer's experts that are here, in their places, in the layout that the pipeline wants. */
-static void bring_weight(const struct mf_shape *s, const struct mf_pipeline *p, enum mf_tensor w,
-                         const int32_t *map, const uint16_t *of_layer, struct mf_tensor_ref *ret)
+/* Gathers the weights of the rank's experts and converts them to the pipeline's layout. */
+static void gather_weight(const struct mf_shape *s, const struct mf_pipeline *p, enum mf_tensor w,
+                          const int32_t *map, const uint16_t *of_layer, struct mf_tensor_ref *ret)
 {
     size_t n = (size_t)(w == MF_TENSOR_W1 ? 2 * I * H : H * I);
     struct mf_tensor_spec row = mf_plain_w(s, w, "row"), wanted = mf_pipeline_weight(p, w);
@@ -72,12 +73,12 @@ static int take_first(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-/* Adds what the rank computes to sum. */
+/* Adds the rank's result to sum. */
 static void run_rank(struct mf_device *d, const struct mf_layer_data *layer, const int32_t *map,
                      int32_t n_here, float *sum)
 {
     struct mf_shape s = shape_of(n_here, true);
-    struct first_step one = {.offer = {.step = take_first, .reject = mf_offer_unheard}};
+    struct first_step one = {.offer = {.step = take_first, .reject = mf_offer_ignore_rejection}};
     const char *why = NULL;
     char reason[MF_REASON_MAX] = "";
     struct mf_pipeline *p = NULL;
@@ -86,13 +87,13 @@ static void run_rank(struct mf_device *d, const struct mf_layer_data *layer, con
     ck_assert_int_eq(mf_enumerate(&d->info, &s, "one", &one.offer), 0);
     int r = mf_pipeline_open(d, &s, NULL, one.name, reason, sizeof(reason), &p);
     ck_assert_msg(r == 0, "%s: %s", one.name, reason);
-    ck_assert_int_eq(mf_fmoe_place(&s, map, layer->ids, ids, &why), 0);
+    ck_assert_int_eq(mf_fmoe_remap_ids(&s, map, layer->ids, ids, &why), 0);
     struct mf_fmoe_args args = {.x = {{(void *)layer->x}},
                                 .topk = {{ids, (void *)layer->weights}},
                                 .y = {{y}},
                                 .arena = aligned_alloc(64, (mf_pipeline_arena_bytes(p) + 127) / 64 * 64)};
-    bring_weight(&s, p, MF_TENSOR_W1, map, layer->w1.part[0], &args.w1);
-    bring_weight(&s, p, MF_TENSOR_W2, map, layer->w2.part[0], &args.w2);
+    gather_weight(&s, p, MF_TENSOR_W1, map, layer->w1.part[0], &args.w1);
+    gather_weight(&s, p, MF_TENSOR_W2, map, layer->w2.part[0], &args.w2);
     mf_pipeline_bind(p, &args);
     ck_assert_int_eq(mf_pipeline_run(p), 0);
     for (int i = 0; i < T * H; i++)
@@ -120,7 +121,7 @@ START_TEST(ranks_add_up)
     weights[4] = 0;
     ck_assert_int_eq(mf_reference_make(&layer, &ref), 0);
     weights[4] = 1;
-    ids[4] = ALL; /* nobody's, on any rank */
+    ids[4] = ALL; /* an expert that does not exist on any rank */
     for (int rank = 0; rank < RANKS; rank++) {
         int32_t map[ALL], n_here = 0;
         for (int e = 0; e < ALL; e++) {
@@ -145,20 +146,20 @@ static const struct {
     int32_t map[ALL];
     const char *why;
 } refused[] = {
-    {false, {0, 1, -1, -1, -1, -1, -1, -1}, "no rank's share"},
+    {false, {0, 1, -1, -1, -1, -1, -1, -1}, "no expert parallelism"},
     {true,  {0, 1, 1, -1, -1, -1, -1, -1},  "two experts"},
     {true,  {0, 1, 2, -1, -1, -1, -1, -1},  "neither -1"},
     {true,  {0, -2, -1, -1, -1, -1, -1, 1}, "neither -1"},
 };
 /* clang-format on */
 
-START_TEST(a_map_is_refused)
+START_TEST(invalid_map_refused)
 {
     struct mf_shape s = shape_of(2, refused[_i].share);
     int32_t ids[T * K] = {0}, to[T * K];
     const char *why = "";
     memset(to, 0x55, sizeof(to));
-    ck_assert_int_eq(mf_fmoe_place(&s, refused[_i].map, ids, to, &why), -EINVAL);
+    ck_assert_int_eq(mf_fmoe_remap_ids(&s, refused[_i].map, ids, to, &why), -EINVAL);
     ck_assert_msg(strstr(why, refused[_i].why), "%s", why);
     ck_assert_int_eq(to[0], 0x55555555);
 }
@@ -169,7 +170,7 @@ int main(void)
     Suite *suite = suite_create("place");
     TCase *tc = tcase_create("place");
     tcase_add_loop_test(tc, ranks_add_up, 0, MF_ARRAY_LEN(placements));
-    tcase_add_loop_test(tc, a_map_is_refused, 0, MF_ARRAY_LEN(refused));
+    tcase_add_loop_test(tc, invalid_map_refused, 0, MF_ARRAY_LEN(refused));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,4 +1,5 @@
-/* The pool: every thread runs once, barriers hold, calls follow each other from sleep and from spinning. */
+/* The thread pool: each thread runs once, barriers work, consecutive calls find threads asleep or spinning.
+ */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -50,7 +51,7 @@ START_TEST(test_each_thread_once)
 }
 END_TEST
 
-/* Plain memory: what one call wrote, the next one and the caller see. */
+/* Plain memory: writes of one call are visible to the next call and to the caller. */
 static void add_up(void *context, int thread, int n_threads)
 {
     long *values = context;
@@ -78,7 +79,7 @@ struct phases {
     atomic_int wrong;
 };
 
-/* In every phase each thread reads what its neighbour wrote in the one before. */
+/* In every phase each thread reads what its neighbour wrote in the previous phase. */
 static void run_phases(void *context, int thread, int n_threads)
 {
     struct phases *p = context;
@@ -106,7 +107,7 @@ START_TEST(test_barrier)
 }
 END_TEST
 
-/* Threads that went to sleep are woken: pauses grow beyond the time for which they spin. */
+/* Sleeping threads are woken: pauses grow beyond the spin time. */
 START_TEST(test_after_sleep)
 {
     static struct count c;
@@ -124,7 +125,7 @@ START_TEST(test_after_sleep)
 }
 END_TEST
 
-/* A child of fork has no threads but the caller; it makes its own. */
+/* A fork child has only the calling thread; the pool creates new threads. */
 START_TEST(test_after_fork)
 {
     static struct count c;
@@ -145,7 +146,7 @@ START_TEST(test_after_fork)
 }
 END_TEST
 
-/* The caller keeps the affinity that it had. */
+/* The caller's affinity is unchanged. */
 START_TEST(test_affinity)
 {
     static struct count c;
@@ -160,7 +161,7 @@ START_TEST(test_affinity)
 }
 END_TEST
 
-/* Those that the process may use, counted anew each time; the pool's threads are as many, once. */
+/* CPUs that the process may use are counted at each call; the pool creates its threads once. */
 START_TEST(test_allowed_cpus)
 {
     cpu_set_t all, one;

@@ -1,4 +1,4 @@
-/* The formats, exhaustively against their definition in double precision. */
+/* The number formats, exhaustively against their definitions in double precision. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static bool is_nan_code(enum mf_format f, int code)
     return f == MF_FORMAT_FP8FN ? (code & 0x7f) == 0x7f : code == 0x80;
 }
 
-/* The value of a code by the text of the format: 1.m · 2^(e - bias), 0.m · 2^(1 - bias) when e is 0. */
+/* Value of a code by the definition of the format: 1.m · 2^(e - bias), or 0.m · 2^(1 - bias) if e is 0. */
 static double code_value(enum mf_format f, int code)
 {
     int bias = f == MF_FORMAT_FP8FN ? 7 : 8, e = code >> 3 & 15, m = code & 7;
@@ -23,7 +23,7 @@ static double code_value(enum mf_format f, int code)
     return code & 0x80 ? -v : v;
 }
 
-/* Nearest code by search, ties to the even mantissa, saturating. */
+/* Nearest code by search; ties go to the even mantissa, large values saturate. */
 static int nearest_code(enum mf_format f, double v)
 {
     double a = fabs(v), best = INFINITY;
@@ -73,7 +73,8 @@ START_TEST(every_bf16_rounds)
 }
 END_TEST
 
-/* Halfway points between neighbours are no bf16 for the larger codes of fnuz and fn both; these are exact floats. */
+/* For larger codes the midpoints between neighbours are not representable in bf16, but they are exact floats.
+ */
 START_TEST(halfway_goes_to_even)
 {
     enum mf_format f = fp8s[_i];
@@ -140,7 +141,7 @@ static float largest(enum mf_format f)
     return f == MF_FORMAT_FP8FN ? 448 : 240;
 }
 
-/* The scale is amax / max, and no value ends further from x than half a step of the format. */
+/* The scale is amax / max, and no value differs from x by more than half a step of the format. */
 START_TEST(row_is_within_half_a_step)
 {
     enum mf_format f = fp8s[_i];
@@ -164,7 +165,8 @@ START_TEST(row_is_within_half_a_step)
 }
 END_TEST
 
-/* Times the reciprocal of the scale, some of these quotients would no longer lie halfway between two codes. */
+/* Division by the scale is exact here: multiplying by its reciprocal would move some quotients off the
+ * midpoint between two codes. */
 START_TEST(row_is_divided_by_its_scale)
 {
     enum mf_format f = fp8s[_i];
@@ -200,7 +202,7 @@ START_TEST(nan_stays)
 }
 END_TEST
 
-/* Blocks of 128x128 with short edges are the same as each block by hand. */
+/* Blocks of 128x128 with incomplete edges equal blocks quantised one by one. */
 START_TEST(blocks_with_short_edges)
 {
     enum { ROWS = 130, COLS = 200 };

@@ -13,9 +13,9 @@
 #define TOKENS 37
 #define TOPK   4
 #define ROWS   (TOKENS * TOPK)
-#define WIDTH  201 /* odd, and no multiple of a group */
+#define WIDTH  201 /* odd, not a multiple of a scale group */
 
-/* Every pair that activations can have. */
+/* All combinations of format and scale for activations. */
 static const struct {
     enum mf_format format;
     enum mf_scale scale;
@@ -30,9 +30,9 @@ static const struct {
 };
 
 struct coded {
-    float *values; /* decoded, row by row */
+    float *values; /* dequantised, row by row */
     uint8_t *q, *scale;
-    struct mf_coded_rows rows;
+    struct mf_quantised_rows rows;
 };
 
 static void coded_make(struct coded *c, int codec, size_t rows)
@@ -48,7 +48,7 @@ static void coded_make(struct coded *c, int codec, size_t rows)
         c->values[i] = (float)route_random(SEED, i, 2001) * 0.01f - 10;
         top = fmaxf(top, fabsf(c->values[i]));
     }
-    c->rows = (struct mf_coded_rows){k, c->q, c->scale, mf_codec_global(k, top)};
+    c->rows = (struct mf_quantised_rows){k, c->q, c->scale, mf_codec_global(k, top)};
     mf_codec_encode(k, c->values, rows, WIDTH, c->rows.global, c->q, c->scale);
     for (size_t r = 0; r < rows; r++)
         mf_codec_decode_row(k, c->q, c->scale, c->rows.global, r, WIDTH, c->values + r * WIDTH);
@@ -61,14 +61,14 @@ static void coded_release(struct coded *c)
     free(c->scale);
 }
 
-/* A permutation with routes that are not ours: 29 is prime to the number of routes. */
+/* A permutation with some routes of other ranks (-1); 29 is coprime to the number of routes. */
 static void make_map(int32_t row_of[ROWS])
 {
     for (int i = 0; i < ROWS; i++)
         row_of[i] = i % 7 == 5 ? -1 : i * 29 % ROWS;
 }
 
-START_TEST(decoded_into_expert_order)
+START_TEST(dequantising_permute)
 {
     int threads = 1 + _i % 2;
     int32_t row_of[ROWS];
@@ -110,7 +110,7 @@ START_TEST(decoded_into_expert_order)
 }
 END_TEST
 
-START_TEST(decoded_while_summed)
+START_TEST(dequantising_unpermute)
 {
     int threads = 1 + _i % 2;
     int32_t row_of[ROWS];
@@ -158,8 +158,8 @@ int main(void)
     Suite *suite = suite_create("quant_move");
     TCase *c = tcase_create("rows that leave their format");
     printf("seed %d\n", SEED);
-    tcase_add_loop_test(c, decoded_into_expert_order, 0, 2 * (int)MF_ARRAY_LEN(codecs));
-    tcase_add_loop_test(c, decoded_while_summed, 0, 2 * (int)MF_ARRAY_LEN(codecs));
+    tcase_add_loop_test(c, dequantising_permute, 0, 2 * (int)MF_ARRAY_LEN(codecs));
+    tcase_add_loop_test(c, dequantising_unpermute, 0, 2 * (int)MF_ARRAY_LEN(codecs));
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -10,9 +10,9 @@
 #define MF_DEVICE static inline
 #include "kernels/gpu/src/quotient.h"
 
-#define SMALLEST 1e-25f /* scales beyond these are lifted: kernels/gpu/src/quantise.h */
+#define SMALLEST 1e-25f /* scales outside this range are rescaled first: kernels/gpu/src/quantise.h */
 #define LARGEST  1e25f
-#define TO_ZERO  0x1p-12f /* what every format rounds to zero */
+#define TO_ZERO  0x1p-12f /* rounds to zero in every format */
 
 static const float greatest[] = {448.0f, 240.0f, 127.0f};
 
@@ -30,7 +30,8 @@ static float of_bf16(uint32_t bits)
     return f;
 }
 
-/* Every significand of a group's largest, at exponents apart, by every bf16 that is no larger. */
+/* Every significand of a group's largest value, at spaced exponents, with every bf16 numerator that is not
+ * larger. */
 START_TEST(test_all)
 {
     for (uint32_t largest = 0x3f80; largest < 0x4000; largest++) {
@@ -54,7 +55,7 @@ START_TEST(test_all)
 }
 END_TEST
 
-/* -x is x turned round, zeros too: their sign is a bit of the code. */
+/* -x gives the negated quotient, for zeros too: the sign is a bit of the code. */
 START_TEST(test_signs)
 {
     for (uint32_t x = 0; x <= 0x4000; x++) {
@@ -67,7 +68,8 @@ START_TEST(test_signs)
 }
 END_TEST
 
-/* NVFP4: a bf16 times the factor for all is any float; what divides it has the four bits of an e4m3. */
+/* NVFP4: a bf16 value times the global factor is an arbitrary float; the divisor has the four significant
+ * bits of e4m3. */
 START_TEST(test_e4m3)
 {
     const float by = (float)(8 + _i) / 8;

@@ -1,4 +1,5 @@
-/* The fast reference against the double one, and the sorted order against AITER's own example. */
+/* Compares the fast reference with the double-precision one, and the sorted order with AITER's own example.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -7,9 +8,10 @@
 #include "kernels/core/data.h"
 #include "kernels/core/quant.h"
 #include "kernels/reference/reference.h"
+#include "support/kernels/reference_double.h"
 #include "support/mf_check.h"
 
-/* ---- a layer small enough to own ---- */
+/* ---- a small layer with its own memory ---- */
 
 struct layer {
     struct mf_layer_data data;
@@ -93,7 +95,7 @@ static void layer_release(struct layer *l)
 static const struct {
     enum mf_dtype a, w;
     enum mf_qtype q_type;
-    double tipped; /* what codes that a sum in another order tips over cost a row at most */
+    double flip_error; /* maximum row error from quantised values that flip when the sum is reordered */
 } formats[] = {
     {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, 1e-3},
     {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TENSOR, 1e-2},
@@ -124,7 +126,7 @@ static struct mf_shape shape_of(int combo, int64_t token)
     int f = combo % N_FORMATS, rest = combo / N_FORMATS;
     return (struct mf_shape){
         .token = token,
-        .model_dim = 200, /* no multiple of 128, nor of 16 */
+        .model_dim = 200, /* not a multiple of 128 or 16 */
         .inter_dim = 136,
         .expert = 6,
         .topk = 2,
@@ -151,9 +153,9 @@ static double row_error(const float *a, const double *b, int64_t n)
     return sqrt(d / norm);
 }
 
-/* Every activation, format, weight placement and g1u1: the fast path is the double one but for fp32 sums, and for
- * the odd value of h whose rounding they tip over. */
-START_TEST(fast_is_double)
+/* Every activation, format, position of the routing weight and g1u1: the fast path equals the
+ * double-precision one except for fp32 sums and the quantised values of h that flip because of them. */
+START_TEST(fast_matches_double)
 {
     struct mf_shape s = shape_of(_i, 5);
     struct layer l;
@@ -161,14 +163,15 @@ START_TEST(fast_is_double)
     layer_make(&l, &s, "uniform");
     for (int64_t t = 0; t < s.token; t++) {
         ck_assert_int_eq(mf_reference_row_double(&l.data, &l.ref, t, true, y), 0);
-        double limit = formats[_i % N_FORMATS].tipped;
+        double limit = formats[_i % N_FORMATS].flip_error;
         ck_assert_double_le(row_error(l.ref.y + t * 200, y, 200), limit);
         ck_assert_int_eq(mf_reference_row_double(&l.data, &l.ref, t, false, y), 0);
         double cost = row_error(l.ref.y + t * 200, y, 200);
         if (s.q_dtype_a == MF_DTYPE_BF16) {
             ck_assert_double_le(cost, 0.006);
         } else {
-            /* the stored cost of quantising is the true one, and is there; of a row with b2, which is not quantised, less */
+            /* the stored quantisation error is the true one and not zero; smaller in a row with b2, which is
+             * not quantised */
             ck_assert_double_gt(cost, s.has_b2 ? 0.0005 : 0.002);
             ck_assert_double_lt(cost, s.q_dtype_a == MF_DTYPE_FP4X2 ? 0.5 : 0.12);
             ck_assert_double_le(fabs(cost - (double)l.ref.y_error[t]), 0.1 * cost);
@@ -185,8 +188,8 @@ static const struct {
     {1, "uniform"}, {3, "uniform"}, {63, "hot:1"}, {64, "zipf:3"}, {65, "balanced"}, {100, "hot:0.9"},
 };
 
-/* Token counts around the tile, empty experts, one hot expert; checked on every token. */
-START_TEST(fast_is_double_for_any_load)
+/* Token counts around the tile size, experts without tokens, one hot expert; checks every token. */
+START_TEST(fast_matches_double_for_loads)
 {
     struct mf_shape s = shape_of(_i % N_FORMATS, loads[_i].token);
     struct layer l;
@@ -195,17 +198,17 @@ START_TEST(fast_is_double_for_any_load)
     layer_make(&l, &s, loads[_i].routing);
     for (int64_t t = 0; t < s.token; t++) {
         ck_assert_int_eq(mf_reference_row_double(&l.data, &l.ref, t, true, y), 0);
-        ck_assert_double_le(row_error(l.ref.y + t * 200, y, 200), formats[_i % N_FORMATS].tipped);
+        ck_assert_double_le(row_error(l.ref.y + t * 200, y, 200), formats[_i % N_FORMATS].flip_error);
     }
     layer_release(&l);
 }
 END_TEST
 
-/* What the ranks of a layer compute from their shares of the experts adds up to the layer; each is the double one, and a
- * token without a route that is here has exact zeros. */
+/* Expert parallelism: the results of all ranks add up to the layer. Each equals the double-precision
+ * reference, and a token without a local route is exactly zero. */
 START_TEST(ranks_add_up)
 {
-    static const int32_t ranks[][2] = {{0, 1}, {1, 3}, {4, 2}}; /* first, how many */
+    static const int32_t ranks[][2] = {{0, 1}, {1, 3}, {4, 2}}; /* first expert, number of experts */
     struct mf_shape s = shape_of(_i + N_FORMATS * (_i % MF_ACT_N_ + MF_ACT_N_), 17);
     struct layer l;
     double y[200];
@@ -237,22 +240,22 @@ START_TEST(ranks_add_up)
         for (int64_t t = 0; t < s.token; t++) {
             int here = 0;
             for (int64_t i = t * 3; i < t * 3 + 3; i++)
-                here += mf_shape_local(&d.shape, l.ids[i]) >= 0;
+                here += mf_shape_local_expert(&d.shape, l.ids[i]) >= 0;
             ck_assert_int_eq(mf_reference_row_double(&d, &r, t, true, y), 0);
             for (int64_t i = 0; here == 0 && i < 200; i++)
                 ck_assert(r.y[t * 200 + i] == 0 && !(fabs(y[i]) > 0));
             zeros += here == 0;
             if (here > 0)
-                ck_assert_double_le(row_error(r.y + t * 200, y, 200), formats[_i].tipped);
+                ck_assert_double_le(row_error(r.y + t * 200, y, 200), formats[_i].flip_error);
             for (int64_t i = 0; i < 200; i++)
                 sum[t * 200 + i] += r.y[t * 200 + i];
         }
         mf_reference_release(&r);
     }
     ck_assert_int_gt(zeros, 0);
-    /* a scale of all rows of h is another one on each rank */
+    /* a scale of all rows of h differs between ranks */
     double limit = formats[_i].q_type == MF_QTYPE_PER_TENSOR || formats[_i].q_type == MF_QTYPE_PER_1X16
-                       ? 5 * formats[_i].tipped
+                       ? 5 * formats[_i].flip_error
                        : 1e-5;
     for (int64_t t = 0; t < s.token; t++) {
         for (int64_t i = 0; i < 200; i++)
@@ -284,7 +287,7 @@ static const struct {
     {MF_ACT_SILU,      50, 1,  9.999546,   10},
     {MF_ACT_SILU,      1,  2,  1.462117,   10},
     {MF_ACT_SILU,      8,  1,  6.993624,   7},
-    /* … and the other op after it */
+    /* … the other op after it */
     {MF_ACT_SILU_STEP, 50, 1,  10,         10},
     {MF_ACT_SILU_STEP, 20, 30, 100,        10},
     {MF_ACT_SILU_STEP, 8,  -9, -49,        7},
@@ -299,8 +302,8 @@ START_TEST(activation_vector)
 }
 END_TEST
 
-/* One token, one expert, every weight zero: what comes out is b1 through the activation (of zero times w2), and b2 times
- * the routing weight, or b2 alone where that came before the activation. */
+/* One token, one expert, all weights zero: the output is b1 after activation (multiplied by a zero w2) plus
+ * b2 times the routing weight, or b2 alone if the weight is applied before the activation. */
 START_TEST(biases_alone)
 {
     struct mf_shape s = {.token = 1,
@@ -324,7 +327,7 @@ START_TEST(biases_alone)
         b1[i] = i < 16 ? 1 : 2; /* (1, 2) -> 2.537387 */
     for (int i = 0; i < 16; i++) {
         b2[i] = (float)(i - 8);
-        w2[i * 16] = mf_bf16_from_float(1); /* z is the first of h, and b2 */
+        w2[i * 16] = mf_bf16_from_float(1); /* z is the first element of h plus b2 */
     }
     struct mf_layer_data d = {s, x, ids, weights, {{w1}}, {{w2}}, b1, b2};
     struct mf_reference r;
@@ -341,7 +344,8 @@ START_TEST(biases_alone)
 }
 END_TEST
 
-/* The example of AITER's moe_sorting_opus.h, as corrected: five tokens, three slots, six experts, blocks of 4. */
+/* The example of AITER's moe_sorting_opus.h, corrected: five tokens, three slots, six experts, blocks of 4.
+ */
 START_TEST(sort_example)
 {
     enum { P = 0x03000005 };
@@ -390,7 +394,8 @@ static const char *const tensor_specs[] = {
     "x/Q/sorted.16",
 };
 
-/* Each tensor spec decodes to its own reference row within its format's rounding, and padding rows hold NaN. */
+/* Each tensor spec decodes to its reference row within the format's rounding error, and padding rows hold
+ * NaN. */
 static void check_tensor_spec(struct layer *l, const struct mf_tensor_spec *a,
                               const struct mf_tensor_ref *sorted)
 {
@@ -398,7 +403,7 @@ static void check_tensor_spec(struct layer *l, const struct mf_tensor_spec *a,
     int n, n_parts = mf_tensor_spec_parts(a, &l->data.shape, parts);
     struct mf_tensor_ref to = new_parts(a, &l->data.shape, &n);
     int64_t cols = mf_tensor_spec_cols(a, &l->data.shape);
-    /* padding is NaN where a row's element or scale can be */
+    /* padding is NaN if the element or the row's scale can represent it */
     bool is_value;
     (void)mf_part_poison(a, 0, &is_value);
     bool shows = !is_value || (n_parts > 1 && parts[1].rows == parts[0].rows);
@@ -456,8 +461,9 @@ START_TEST(tensor_specs_decode_to_their_reference)
 }
 END_TEST
 
-/* A block that was filled, moved and opened again is the reference that was computed; nothing is written beyond it. */
-START_TEST(a_block_is_opened_again)
+/* A block that was filled, moved and opened again equals the computed reference; nothing is written beyond
+ * it. */
+START_TEST(block_reopened)
 {
     struct mf_shape s = shape_of(_i, 9);
     struct layer l;
@@ -506,7 +512,7 @@ static const char *const no_tensor_specs[] = {
     "sorted/f32/none/sorted.4", "y/fp8fn/per_token/token", "w1/bf16/per_token/row",
 };
 
-START_TEST(what_no_shape_has)
+START_TEST(unsupported_tensor_specs)
 {
     struct mf_shape s = shape_of(0, 7);
     struct mf_part parts[MF_PARTS_MAX];
@@ -521,15 +527,15 @@ int main(void)
     Suite *s = suite_create("reference");
     TCase *t = tcase_create("reference");
     tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, fast_is_double, 0, N_COMBOS);
-    tcase_add_loop_test(t, fast_is_double_for_any_load, 0, MF_ARRAY_LEN(loads));
+    tcase_add_loop_test(t, fast_matches_double, 0, N_COMBOS);
+    tcase_add_loop_test(t, fast_matches_double_for_loads, 0, MF_ARRAY_LEN(loads));
     tcase_add_loop_test(t, activation_vector, 0, MF_ARRAY_LEN(activations));
-    tcase_add_loop_test(t, a_block_is_opened_again, 0, N_FORMATS);
+    tcase_add_loop_test(t, block_reopened, 0, N_FORMATS);
     tcase_add_loop_test(t, biases_alone, 0, 2);
     tcase_add_loop_test(t, ranks_add_up, 0, N_FORMATS);
     tcase_add_test(t, sort_example);
     tcase_add_loop_test(t, tensor_specs_decode_to_their_reference, 0, N_FORMATS);
-    tcase_add_loop_test(t, what_no_shape_has, 0, MF_ARRAY_LEN(no_tensor_specs));
+    tcase_add_loop_test(t, unsupported_tensor_specs, 0, MF_ARRAY_LEN(no_tensor_specs));
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }

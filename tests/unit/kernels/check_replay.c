@@ -1,5 +1,6 @@
-/* What serving stacks ask of a layer that they capture once and replay for ever, with sixty layers in one memory: nothing is
- * allocated by a launch, nothing is kept between launches, sizes are for the worst routing, and buffers are the caller's. */
+/* Requirements of serving stacks that capture a layer once and replay it, with sixty layers sharing one
+ * buffer: a launch allocates nothing, no state is kept between launches, sizes suffice for the worst routing,
+ * and the caller owns all buffers. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
 
-/* ---- allocations of ours, counted ---- */
+/* ---- counting allocations ---- */
 
 static size_t n_allocations;
 
@@ -81,9 +82,9 @@ static size_t allocations(void)
 /* ---- replays ---- */
 
 static const int formats[] = {0,  1,  3, 7,
-                              11, 14, 16}; /* bf16, and fp8, int8, fp4 and int4 under each kind of scale */
+                              11, 14, 16}; /* bf16, and fp8, int8, fp4 and int4 with each kind of scale */
 static const struct {
-    const char *family; /* NULL: the format's two-stage one */
+    const char *family; /* NULL: the format's two-stage family */
     int64_t token;
     int32_t ep_first, ep_experts;
 } replays[] = {
@@ -92,7 +93,8 @@ static const struct {
 };
 #define N_REPLAYS ((int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(replays)))
 
-/* Bugs 8b, 12, 18-20, 23, 24: captured with one routing, replayed with another; allocations inside a capture. */
+/* Bugs 8b, 12, 18-20, 23, 24: captured with one routing, replayed with another; allocations during capture.
+ */
 START_TEST(captured_and_replayed)
 {
     const struct contract_format *f = &contract_formats[formats[_i % (int)MF_ARRAY_LEN(formats)]];
@@ -107,20 +109,20 @@ START_TEST(captured_and_replayed)
     bool none = (strcmp(family, "one") == 0 && f->q_type == MF_QTYPE_PER_TENSOR) ||
                 (strcmp(family, "lib") == 0 && mf_isa_best() != MF_ISA_AVX512);
     ck_assert_int_eq(n > 0, !none);
-    ck_assert_uint_gt(allocations(), 0); /* counting works */
+    ck_assert_uint_gt(allocations(), 0); /* the counter works */
     (void)mf_device_close(d);
 }
 END_TEST
 
-/* ---- layers in one memory ---- */
+/* ---- layers that share one arena ---- */
 
 #define PARTS_MAX 5
 
-/* A pipeline as what its steps cover, and what the last of the two-stage GEMMs gives. */
+/* Finds steps by the ops they cover; the last two-stage GEMM is identified by its output. */
 struct finder {
     struct mf_offer offer;
     const char *const *ops;
-    struct mf_step found[PARTS_MAX]; /* without a name: not yet */
+    struct mf_step found[PARTS_MAX]; /* without a name: not found yet */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -143,13 +145,13 @@ static const char *const quantised_ops[] = {"sort", "quant1", "gather+gemm1+act+
 static struct mf_pipeline *open_pipeline(struct mf_device *d, const struct mf_shape *s,
                                          const char *const *ops)
 {
-    struct finder f = {.offer = {take_step, mf_offer_unheard}, .ops = ops};
+    struct finder f = {.offer = {take_step, mf_offer_ignore_rejection}, .ops = ops};
     char text[MF_PIPELINE_TEXT_MAX] = "";
     struct mf_pipeline *p = NULL;
     char why[MF_REASON_MAX];
     ck_assert_int_eq(mf_enumerate(&d->info, s, NULL, &f.offer), 0);
     for (int i = 0; i < PARTS_MAX && ops[i]; i++) {
-        ck_assert_msg(f.found[i].name[0] != '\0', "nothing covers %s", ops[i]);
+        ck_assert_msg(f.found[i].name[0] != '\0', "no step covers %s", ops[i]);
         ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), f.found[i].family, f.found[i].name), 0);
     }
     ck_assert_msg(mf_pipeline_open(d, s, NULL, text, why, sizeof(why), &p) == 0, "%s", why);
@@ -161,7 +163,7 @@ static struct mf_pipeline *open_pipeline(struct mf_device *d, const struct mf_sh
 struct layer {
     struct mf_layer_data data;
     struct mf_reference ref;
-    struct mf_tensor_ref w[2]; /* as the pipeline wants them */
+    struct mf_tensor_ref w[2]; /* in the pipeline's layout */
     struct mf_pipeline *pipeline;
 };
 
@@ -204,8 +206,8 @@ static void layer_release(struct layer *l)
     free(l->w[1].part[0]);
 }
 
-/* Bugs 15, 21: buffers that each layer has for itself are 4.3 GB, so that layers have to share; they run one after the other
- * in one arena, which is nobody's between two runs. */
+/* Bugs 15, 21: separate buffers per layer would take 4.3 GB, so layers share one arena. They run one after
+ * the other; the arena has no valid contents between two runs. */
 START_TEST(layers_share_an_arena)
 {
     struct contract_case c = {33, 128, 64, 8, 3, MF_ACT_SILU, false};
@@ -255,8 +257,8 @@ START_TEST(layers_share_an_arena)
 }
 END_TEST
 
-/* Bugs 15 to 17, 21, 22, at their size (8192 tokens, 6 of 384 experts, 48 here): the arena holds every route on this rank in
- * blocks, which is the worst and no average; sixty layers that share it hold next to nothing else. */
+/* Bugs 15 to 17, 21, 22 at full size (8192 tokens, 6 of 384 experts, 48 local): the arena has room for all
+ * routes on this rank in blocks, the worst case; 60 layers that share it allocate almost nothing else. */
 START_TEST(sixty_layers_hold_one_arena)
 {
     struct mf_device *d = contract_device(NULL);
@@ -279,7 +281,7 @@ START_TEST(sixty_layers_hold_one_arena)
     ck_assert_int_gt(mf_tensor_spec_parts(&h, &s, parts), 0);
     ck_assert_int_ge(parts[0].rows, 8192 * 6);
     ck_assert_uint_ge(arena, (size_t)mf_part_bytes(&parts[0]));
-    printf("arena %zu bytes, 59 layers more %zu bytes\n", arena, held);
+    printf("arena %zu bytes, 59 more layers %zu bytes\n", arena, held);
     ck_assert_uint_lt(held, arena / 20);
     for (int i = 0; i < 60; i++) {
         ck_assert_uint_eq(mf_pipeline_arena_bytes(layers[i]), arena);

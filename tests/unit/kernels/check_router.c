@@ -19,7 +19,7 @@ static void route(const struct mf_router_rule *rule, const float *logits, const 
                      0);
 }
 
-/* sqrt(softplus(x)): values of the DeepSeek-V4 rule that others publish. */
+/* sqrt(softplus(x)): published values of the DeepSeek-V4 rule. */
 START_TEST(sqrt_softplus_of_known_logits)
 {
     static const float logits[] = {-5, 0, 1, 10};
@@ -36,7 +36,7 @@ START_TEST(sqrt_softplus_of_known_logits)
 }
 END_TEST
 
-START_TEST(softmax_renormalised_is_softmax_of_the_kept)
+START_TEST(softmax_of_kept_experts)
 {
     static const float logits[] = {0.5f, -1, 2, 1.5f};
     int32_t ids[2];
@@ -52,8 +52,8 @@ START_TEST(softmax_renormalised_is_softmax_of_the_kept)
 }
 END_TEST
 
-/* The bias decides who is picked, and is in no weight; the scale is in the weights once. */
-START_TEST(bias_picks_and_scale_is_applied_once)
+/* The bias affects the selection only, not the weights; the scale is applied to the weights once. */
+START_TEST(bias_selects_scale_applied_once)
 {
     static const float logits[] = {1, 0, -1, 0.5f}, bias[] = {0, 0, 5, 0};
     int32_t ids[2];
@@ -69,8 +69,9 @@ START_TEST(bias_picks_and_scale_is_applied_once)
 }
 END_TEST
 
-/* 16 experts in 8 groups of two, 4 kept. Expert 0 alone is the best, but its group's sum is the worst. */
-START_TEST(groups_count_their_two_best)
+/* 16 experts in 8 groups of two; 4 groups are kept. Expert 0 has the highest score, but its group has the
+ * lowest sum. */
+START_TEST(groups_ranked_by_two_best)
 {
     float logits[16];
     int32_t ids[4];
@@ -85,8 +86,9 @@ START_TEST(groups_count_their_two_best)
 }
 END_TEST
 
-/* With every kept score negative, experts of dropped groups masked to 0.0 win; masked to -inf they never do. */
-START_TEST(the_two_masks_differ)
+/* If all kept scores are negative, experts of dropped groups win when masked with 0.0, and never when masked
+ * with -inf. */
+START_TEST(mask_values_differ)
 {
     float logits[16], bias[16], weights[4];
     int32_t ids[4];
@@ -105,7 +107,7 @@ START_TEST(the_two_masks_differ)
 }
 END_TEST
 
-START_TEST(broken_logits_hurt_only_themselves)
+START_TEST(nonfinite_logits_isolated)
 {
     const float logits[] = {NAN, INFINITY, 1, -INFINITY};
     for (int router = 0; router < MF_ROUTER_HASH; router++) {
@@ -123,7 +125,7 @@ START_TEST(broken_logits_hurt_only_themselves)
 }
 END_TEST
 
-START_TEST(equal_logits_go_to_the_lower_expert)
+START_TEST(equal_logits_pick_lower_expert)
 {
     float logits[16] = {0}, weights[4];
     int32_t ids[4];
@@ -135,7 +137,7 @@ START_TEST(equal_logits_go_to_the_lower_expert)
 }
 END_TEST
 
-START_TEST(what_cannot_be_routed_is_refused)
+START_TEST(invalid_routing_refused)
 {
     float logits[16] = {0}, weights[4];
     double scratch[32];
@@ -154,7 +156,7 @@ START_TEST(what_cannot_be_routed_is_refused)
 }
 END_TEST
 
-START_TEST(plain_math_is_exact_enough)
+START_TEST(plain_math_accuracy)
 {
     for (double x = -700; x <= 700; x += 0.37)
         ck_assert_double_lt(fabs(mf_plain_exp(x) / exp(x) - 1), 1e-11);
@@ -163,7 +165,8 @@ START_TEST(plain_math_is_exact_enough)
 }
 END_TEST
 
-/* Whole layers of data by every rule: ids distinct, in range, weights positive; the shared expert last with weight 1. */
+/* Routing data by every rule: ids are distinct and in range, weights positive; the shared expert is last with
+ * weight 1. */
 START_TEST(data_by_router)
 {
     char text[64];
@@ -196,7 +199,7 @@ START_TEST(data_by_router)
 }
 END_TEST
 
-/* Experts come about as often as production counted them, and those never seen come only when nothing else is left. */
+/* Expert frequencies match the recorded counts; experts with count 0 are chosen only if no other is left. */
 START_TEST(data_by_recorded_counts)
 {
     struct mf_routing routing;
@@ -225,14 +228,14 @@ int main(void)
     Suite *suite = suite_create("router");
     TCase *tc = tcase_create("router");
     tcase_add_test(tc, sqrt_softplus_of_known_logits);
-    tcase_add_test(tc, softmax_renormalised_is_softmax_of_the_kept);
-    tcase_add_test(tc, bias_picks_and_scale_is_applied_once);
-    tcase_add_test(tc, groups_count_their_two_best);
-    tcase_add_test(tc, the_two_masks_differ);
-    tcase_add_test(tc, broken_logits_hurt_only_themselves);
-    tcase_add_test(tc, equal_logits_go_to_the_lower_expert);
-    tcase_add_test(tc, what_cannot_be_routed_is_refused);
-    tcase_add_test(tc, plain_math_is_exact_enough);
+    tcase_add_test(tc, softmax_of_kept_experts);
+    tcase_add_test(tc, bias_selects_scale_applied_once);
+    tcase_add_test(tc, groups_ranked_by_two_best);
+    tcase_add_test(tc, mask_values_differ);
+    tcase_add_test(tc, nonfinite_logits_isolated);
+    tcase_add_test(tc, equal_logits_pick_lower_expert);
+    tcase_add_test(tc, invalid_routing_refused);
+    tcase_add_test(tc, plain_math_accuracy);
     tcase_add_loop_test(tc, data_by_router, 0, 2 * MF_ROUTER_N_);
     tcase_add_test(tc, data_by_recorded_counts);
     suite_add_tcase(suite, tc);

@@ -8,7 +8,7 @@
 #include "kernels/core/quant.h"
 #include "support/mf_check.h"
 
-/* Places that the formats' descriptions give. */
+/* Positions from the formats' documentation. */
 /* clang-format off */
 static const struct {
     enum mf_shuffle s;
@@ -43,7 +43,7 @@ static const struct {
     {MF_SHUFFLE_A16W4,     {32, 128, 1, false}, 0, 16, 256},
     {MF_SHUFFLE_A16W4,     {32, 128, 1, false}, 1, 0, 16},
     {MF_SHUFFLE_A16W4,     {32, 128, 1, false}, 0, 64, 1024},
-    {MF_SHUFFLE_A16W4_GU,  {64, 128, 1, false}, 32, 0, 2048},  /* up follows gate, tile by tile */
+    {MF_SHUFFLE_A16W4_GU,  {64, 128, 1, false}, 32, 0, 2048},  /* gate and up alternate tile by tile */
     {MF_SHUFFLE_A16W4_GU,  {64, 128, 1, false}, 16, 0, 4096},
 };
 
@@ -59,15 +59,15 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(place_is_as_described)
+START_TEST(documented_positions)
 {
     ck_assert_uint_eq(mf_shuffle_index(places[_i].s, &places[_i].size, places[_i].row, places[_i].col),
                       places[_i].at);
 }
 END_TEST
 
-/* No two elements share a place, all lie inside, padding is the fill, and undoing gives back what was there: for two experts,
- * the second of which begins anew. */
+/* All elements have distinct positions within the buffer, padding holds the fill value, and unshuffling
+ * restores the input; for two experts, the second of which starts a new pattern. */
 START_TEST(shuffle_is_a_permutation)
 {
     const struct mf_shuffle_size *z = &sizes[_i].size;
@@ -97,8 +97,8 @@ START_TEST(shuffle_is_a_permutation)
 }
 END_TEST
 
-/* AITER's view and permute, written as it is written there: (m/32, 2, 16, n/8, 2, 4) as (0, 3, 5, 2, 4, 1). */
-START_TEST(e8m0_is_the_view)
+/* AITER's view and permute, transcribed: (m/32, 2, 16, n/8, 2, 4) as (0, 3, 5, 2, 4, 1). */
+START_TEST(e8m0_matches_view)
 {
     const struct mf_shuffle_size z = {512, 24, 1, false};
     size_t at = 0;
@@ -115,7 +115,7 @@ START_TEST(e8m0_is_the_view)
 END_TEST
 
 /* (-1, N/16, 16, K/32, 32/Kp, Kp) as (0, 1, 3, 4, 2, 5). */
-START_TEST(w16x16_is_the_view)
+START_TEST(w16x16_matches_view)
 {
     const struct mf_shuffle_size z = {48, 96, 2, false};
     size_t at = 0;
@@ -129,13 +129,13 @@ START_TEST(w16x16_is_the_view)
 }
 END_TEST
 
-START_TEST(what_does_not_divide_is_refused)
+START_TEST(indivisible_size_refused)
 {
     const struct mf_shuffle_size z = {24, 64, 1, false};
     char why[160];
     ck_assert(!mf_shuffle_legal(MF_SHUFFLE_W16X16, &z, why, sizeof(why)));
-    ck_assert_str_eq(why,
-                     "16x16 takes rows in multiples of 16 and columns of 32: 24 leaves 8 and 64 leaves 0");
+    ck_assert_str_eq(
+        why, "16x16 requires multiples of 16 rows and 32 columns: 24 rows leave 8, 64 columns leave 0");
 }
 END_TEST
 
@@ -161,8 +161,8 @@ START_TEST(int4_orders)
 }
 END_TEST
 
-/* Bits read as e4m3fn are twice what they are as e4m3fnuz; only -0 and NaN are no such pair. */
-START_TEST(fnuz_of_fn)
+/* The value of a code as e4m3fn is twice its value as e4m3fnuz; -0 and NaN are the exceptions. */
+START_TEST(fn_to_fnuz)
 {
     uint8_t codes[256];
     for (int i = 0; i < 256; i++)
@@ -181,13 +181,13 @@ int main(void)
 {
     Suite *suite = suite_create("shuffle");
     TCase *tc = tcase_create("shuffle");
-    tcase_add_loop_test(tc, place_is_as_described, 0, MF_ARRAY_LEN(places));
+    tcase_add_loop_test(tc, documented_positions, 0, MF_ARRAY_LEN(places));
     tcase_add_loop_test(tc, shuffle_is_a_permutation, 0, MF_ARRAY_LEN(sizes));
-    tcase_add_test(tc, e8m0_is_the_view);
-    tcase_add_test(tc, w16x16_is_the_view);
-    tcase_add_test(tc, what_does_not_divide_is_refused);
+    tcase_add_test(tc, e8m0_matches_view);
+    tcase_add_test(tc, w16x16_matches_view);
+    tcase_add_test(tc, indivisible_size_refused);
     tcase_add_test(tc, int4_orders);
-    tcase_add_test(tc, fnuz_of_fn);
+    tcase_add_test(tc, fn_to_fnuz);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,5 +1,5 @@
-/* kernels/sim*.c: names and specs that are refused, samples that are pure, and a space that makes a pipeline for every
- * format of the shipped tables. */
+/* kernels/sim*.c: invalid device names and specs, reproducible samples, and a step enumeration that gives a
+ * pipeline for every format of the shipped tables. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -24,12 +24,13 @@ static const struct {
     {"sim:gfx942/304:0", true},    {"sim:cpu-znver4/2:17", true}, {"sim:gfx950/256:99999", true},
     {"sim", false},                {"sim:", false},               {"sim:gfx942/304", false},
     {"sim:gfx942:0", false},       {"sim:gfx942/0:0", false},     {"sim:gfx942/304:", false},
-    {"sim:gfx942/304:-1", false},  {"sim:gfx942/304:100000", false}, {"sim:gfx942/304:0:/nonexistent/spec", false},
+    {"sim:gfx942/304:-1", false},  {"sim:gfx942/304:100000", false}, {"sim:gfx942/304:0:/nonexistent/spec",
+     false},
     {"cpu:0", false},
 };
 
 static const struct {
-    const char *text, *says;    /* says NULL: it is good */
+    const char *text, *says;    /* says NULL: valid */
 } specs[] = {
     {"{}", NULL},
     {"{\"step_ms\":50,\"faults\":[]}", NULL},
@@ -44,7 +45,8 @@ static const struct {
     {"{\"step_ms\":\"fast\"}", "step_ms: expected"},
     {"{\"pipeline_ms\":-1}", "pipeline_ms: expected"},
     {"{\"faults\":[{}]}", "faults[0].match"},
-    {"{\"faults\":[{\"match\":\"a\",\"fault\":\"crash\"},{\"match\":\"a\",\"fault\":\"melt\"}]}", "faults[1].fault"},
+    {"{\"faults\":[{\"match\":\"a\",\"fault\":\"crash\"},{\"match\":\"a\",\"fault\":\"melt\"}]}",
+     "faults[1].fault"},
     {"{\"faults\":[{\"match\":\"a\",\"fault\":\"crash\",\"first\":0}]}", "faults[0].first"},
 };
 /* clang-format on */
@@ -99,7 +101,7 @@ START_TEST(spec_times)
 }
 END_TEST
 
-/* The first rule that matches and has hits left; counts are shared by all that load the spec. */
+/* The first matching rule with hits left applies; hits are shared by all processes that load the spec. */
 START_TEST(spec_hits)
 {
     char path[] = "/tmp/check_sim.XXXXXX", why[256] = "", hits[64];
@@ -131,12 +133,12 @@ START_TEST(noise)
     for (int i = 0; i < N; i++) {
         samples[i] = mf_sim_sample_us(100, mf_sim_noise(7, &shape, "step"), i);
         if (samples[i] != mf_sim_sample_us(100, mf_sim_noise(7, &shape, "step"), i))
-            ck_abort_msg("sample %d is not the same twice", i);
+            ck_abort_msg("sample %d is not reproducible", i);
         outliers += samples[i] > 112;
     }
     ck_assert(samples[0] != mf_sim_sample_us(100, mf_sim_noise(8, &shape, "step"), 0));
     ck_assert(samples[0] != mf_sim_sample_us(100, mf_sim_noise(7, &shape, "stop"), 0));
-    /* One in a hundred is an outlier; the rest has 2% of spread: a MAD of 0.6745 sigma. */
+    /* 1 % outliers; the others have a standard deviation of 2 %: MAD 0.6745 sigma */
     ck_assert_int_gt(outliers, N / 200);
     ck_assert_int_lt(outliers, N / 60);
     ck_assert_double_eq_tol(mf_median(samples, N), 100, 0.2);
@@ -144,7 +146,7 @@ START_TEST(noise)
 }
 END_TEST
 
-/* ---- the space ---- */
+/* ---- enumeration ---- */
 
 struct gathered {
     struct mf_offer offer;
@@ -157,10 +159,10 @@ static int gather_step(struct mf_offer *o, const struct mf_step *step)
 {
     struct gathered *g = (struct gathered *)o;
     ck_assert_uint_lt(g->n, MF_ARRAY_LEN(g->steps));
-    /* Not one ck_assert a pair: each is a write to a file. */
+    /* no ck_assert per pair: each one writes to a file */
     for (size_t i = 0; i < g->n; i++) {
         if (strcmp(g->steps[i].name, step->name) == 0)
-            ck_abort_msg("two steps are called %s", step->name);
+            ck_abort_msg("step name %s occurs twice", step->name);
     }
     g->steps[g->n++] = *step;
     return 0;
@@ -176,12 +178,12 @@ static int gather_reject(struct mf_offer *o, const char *family, const char *ker
     va_end(args);
     ck_assert_str_eq(family, "sim");
     ck_assert(kernel[0] && rule[0]);
-    ck_assert_msg(strlen(reason) > 20, "'%s' is no sentence", reason);
+    ck_assert_msg(strlen(reason) > 20, "'%s' is too short for a reason", reason);
     ((struct gathered *)o)->n_rejections++;
     return 0;
 }
 
-/* Formats that have had their pipeline looked for: one of each is enough, the search is not cheap. */
+/* Formats already searched for a pipeline: one search per format suffices, since it is slow. */
 static bool is_new_format(const struct mf_shape *shape)
 {
     static struct mf_shape seen[64];
@@ -241,7 +243,7 @@ START_TEST(every_shipped_format_has_a_pipeline)
         (void)snprintf(path, sizeof(path), MF_TEST_DATA "/aiter/%s", e->d_name);
         ck_assert_msg(mf_table_file_read(path, &table, why) == 0, "%s", why);
         n_tables++;
-        /* The first and the last of every layer model: the ladder between is alike. */
+        /* first and last token count of each layer model; those in between are similar */
         for (size_t i = 0; i < table->n_rows; i++) {
             const struct mf_shape *s = &table->rows[i].shape;
             bool first = i == 0 || !mf_shape_same_layer_model(s, &table->rows[i - 1].shape);

@@ -21,7 +21,7 @@ static struct mf_small_float definition_of(int bias)
     return bias == 8 ? MF_E4M3FNUZ : MF_E4M3FN;
 }
 
-/* f16 by its definition. */
+/* Value of an f16 by its definition. */
 static float f16_value(uint32_t v)
 {
     int exponent = (int)(v >> 10 & 31), fraction = (int)(v & 1023);
@@ -37,7 +37,7 @@ static bool is_same(float a, float b)
     return (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
 }
 
-/* Every code in every place, beside neighbours of all bits and of none. */
+/* Every code at every byte position, with neighbouring bits all set or all clear. */
 START_TEST(test_fp8_to_f16)
 {
     const int bias = biases[_i];
@@ -60,7 +60,7 @@ START_TEST(test_fp8_to_f16)
 }
 END_TEST
 
-/* Around every half-way point between two codes, and everywhere else in steps of the float's upper bits. */
+/* Around every midpoint between two codes, and all floats in steps of the upper 16 bits. */
 START_TEST(test_fp8_of_float)
 {
     const int bias = biases[_i];
@@ -89,7 +89,8 @@ START_TEST(test_fp4_of_float)
 }
 END_TEST
 
-/* Every bf16 that can be a group's largest, infinity and NaN among them; what scales is the inverse of the scale. */
+/* Every bf16 that can be a group's largest value, infinity and NaN included; the factor is the inverse of the
+ * scale. */
 START_TEST(test_mx_scale)
 {
     for (uint32_t high = 0; high < 0x8000; high++) {

@@ -1,6 +1,6 @@
-/* Faults that serving stacks had with quantised, sorted and captured MoE layers, a row each, held against the definitions
- * that every kernel is held against, and families against them. Rows of sorts, replays and verdicts lie with their tests, and
- * are named here. */
+/* Bugs that serving stacks had with quantised, sorted and captured MoE layers, one row each, checked against
+ * the definitions that all kernels are checked against, and against the kernel families. Rows covered by
+ * other tests are listed with the test's name. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
 
-/* --- a layer that owns its memory ------------------------------------------------------------------------------ */
+/* --- a layer with its own memory --- */
 
 struct layer {
     struct mf_layer_data data;
@@ -95,10 +95,10 @@ static struct mf_tensor_spec sorted_of(int32_t block)
         .tensor = MF_TENSOR_SORTED, .format = MF_FORMAT_INDEX, .order = "sorted", .block = block};
 }
 
-/* --- the traps ---------------------------------------------------------------------------------------------------- */
+/* --- the traps --- */
 
-/* Experts of 100 rows: the swizzle of all rows at once puts expert 1 into expert 0's padding. */
-static void swizzle_begins_anew(void)
+/* Experts of 100 rows: swizzling all rows at once would put expert 1 into expert 0's padding. */
+static void swizzle_per_expert(void)
 {
     const struct mf_shuffle_size one = {100, 4, 1, false}, both = {200, 4, 1, false};
     size_t expert1 = mf_shuffle_elements(MF_SHUFFLE_NV_32_4_4, &one);
@@ -107,7 +107,7 @@ static void swizzle_begins_anew(void)
                       expert1 + mf_shuffle_index(MF_SHUFFLE_NV_32_4_4, &one, 0, 0));
 }
 
-/* An expert without tokens between two that have some, and one whose tokens fill a block exactly. */
+/* An expert without tokens between two with tokens, and an expert with exactly one full block. */
 static void empty_expert_takes_no_block(void)
 {
     struct mf_shape s = shape_of(4, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
@@ -122,8 +122,8 @@ static void empty_expert_takes_no_block(void)
     ck_assert_int_eq(experts[1], 3);
 }
 
-/* Making references and calibrating leave the inputs alone. */
-static void inputs_are_not_clobbered(void)
+/* Creating references and calibrating do not modify the inputs. */
+static void inputs_unmodified(void)
 {
     struct mf_shape s = shape_of(6, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
     struct layer *l = layer_new(&s, "uniform");
@@ -139,7 +139,8 @@ static void inputs_are_not_clobbered(void)
     layer_free(l);
 }
 
-/* A factor calibrated on tame data meets a wild row: scales saturate, values stay finite and keep their sign. */
+/* A factor calibrated on normal data meets an extreme row: scales saturate, values stay finite and keep their
+ * sign. */
 static void calibrated_factor_saturates(void)
 {
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X16);
@@ -154,7 +155,7 @@ static void calibrated_factor_saturates(void)
         ck_assert(isfinite(back[i]) && (back[i] < 0) == (i % 2 == 1));
 }
 
-/* x and h have factors of their own. */
+/* x and h have separate factors. */
 static void stages_have_their_own_factors(void)
 {
     struct mf_shape s = shape_of(16, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X16);
@@ -169,7 +170,7 @@ static void stages_have_their_own_factors(void)
     layer_free(l);
 }
 
-/* One expert has more than 128 tokens: every sorted row carries the scales of its own token. */
+/* One expert has more than 128 tokens: every sorted row keeps the scales of its token. */
 static void scales_move_with_their_rows(void)
 {
     struct mf_shape s = shape_of(200, MF_DTYPE_FP4X2, MF_DTYPE_FP4X2, MF_QTYPE_PER_1X32);
@@ -199,7 +200,7 @@ static void scales_move_with_their_rows(void)
     layer_free(l);
 }
 
-/* Room is for the worst routing, not the average one: nothing is dropped, whatever the load. */
+/* Buffers are sized for the worst routing, not the average: no token is dropped under any load. */
 static void no_token_is_dropped(void)
 {
     static const char *const loads[] = {"hot:1", "zipf:4", "balanced", "uniform", "recorded:1.0.0.0"};
@@ -227,7 +228,7 @@ static void no_token_is_dropped(void)
     }
 }
 
-/* The clamp belongs before silu, and without it large gates run away: three different layers. */
+/* The clamp is applied before silu; clamping after it or not at all gives different results. */
 static void clamp_is_before_silu(void)
 {
     struct mf_shape before = {.act_type = MF_ACT_SILU, .act_limit = 7},
@@ -238,8 +239,8 @@ static void clamp_is_before_silu(void)
     ck_assert_double_eq_tol(mf_activate(&none, 50, 1), 50, 1e-9);
 }
 
-/* NaN and infinity in one token stay in its own rows. */
-static void broken_token_hurts_itself_only(void)
+/* NaN and infinity in one token affect only its own rows. */
+static void nan_stays_in_its_token(void)
 {
     struct mf_shape s = shape_of(8, MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN);
     struct layer *l = layer_new(&s, "uniform");
@@ -255,25 +256,26 @@ static void broken_token_hurts_itself_only(void)
     layer_free(l);
 }
 
-/* The routing weight before the activation and behind gemm2 are two layers: silu is not linear. */
-static void weight_before_is_not_behind(void)
+/* Applying the routing weight before the activation or after gemm2 gives different results, because silu is
+ * not linear. */
+static void weight_position_matters(void)
 {
     struct mf_shape s = shape_of(4, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
-    struct layer *behind = layer_new(&s, "uniform");
+    struct layer *late = layer_new(&s, "uniform");
     s.doweight_stage1 = true;
     struct layer *before = layer_new(&s, "uniform");
     double difference = 0, size = 0;
     for (int i = 0; i < 4 * 64; i++) {
-        difference += pow((double)before->ref.y[i] - (double)behind->ref.y[i], 2);
-        size += pow((double)behind->ref.y[i], 2);
+        difference += pow((double)before->ref.y[i] - (double)late->ref.y[i], 2);
+        size += pow((double)late->ref.y[i], 2);
     }
     ck_assert_double_gt(difference, 0.01 * size);
-    layer_free(behind);
+    layer_free(late);
     layer_free(before);
 }
 
-/* Bytes of e4m3fn read as e4m3fnuz are half as large, and 0x80 is NaN there. */
-static void flavours_are_told_apart(void)
+/* Bytes of e4m3fn read as e4m3fnuz have half the value, and 0x80 is NaN there. */
+static void fp8_encodings_differ(void)
 {
     ck_assert_double_eq((double)mf_fp8_to_float(MF_FORMAT_FP8FN, 0x38), 1);
     ck_assert_double_eq((double)mf_fp8_to_float(MF_FORMAT_FP8FNUZ, 0x38), 0.5);
@@ -281,16 +283,16 @@ static void flavours_are_told_apart(void)
     ck_assert(!isnan(mf_fp8_to_float(MF_FORMAT_FP8FN, 0x80)));
 }
 
-/* No kernel of any family lets a NaN, an infinity, gates in the tens of thousands or weights of zero out of their own rows: each
- * step's other rows are what they are for tame ones. Where one scale is drawn from all rows they share what is broken. */
-static void wild_tokens_stay_alone(void)
+/* No kernel of any family lets NaN, infinity, gates above 10,000 or zero weights affect other rows: all other
+ * rows of each step equal those for normal inputs. Formats with one scale for all rows are excluded. */
+static void extreme_tokens_isolated(void)
 {
     static const struct contract_case layers[] = {
         {9, 128, 64, 8, 3, MF_ACT_SILU, false},
         {9, 96, 96, 8, 2, MF_ACT_SWIGLU, true},
-        {64, 128, 64, 8, 2, MF_ACT_SILU, false}, /* it clamps */
+        {64, 128, 64, 8, 2, MF_ACT_SILU, false}, /* this case clamps */
     };
-    contract_one_core(0);
+    contract_pin_core(0);
     for (size_t i = 0; i < MF_ARRAY_LEN(layers) * CONTRACT_N_FORMATS; i++) {
         const struct contract_format *f = &contract_formats[i % CONTRACT_N_FORMATS];
         const char *const families[] = {f->family, "one", "move", "lib"};
@@ -309,8 +311,8 @@ static void wild_tokens_stay_alone(void)
     }
 }
 
-/* What lies beyond the rows in use is no token, no expert and no number: whoever trusts it is seen. */
-static void tail_is_garbage(void)
+/* Entries beyond the rows in use are invalid as token, expert and weight, so any use of them is detected. */
+static void tail_is_invalid(void)
 {
     struct mf_shape s = shape_of(5, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
     struct layer *l = layer_new(&s, "hot:1");
@@ -328,12 +330,12 @@ static void tail_is_garbage(void)
     layer_free(l);
 }
 
-/* Columns that only fill a width up (gpt-oss: 2880 to 3072), zero in both weights, change nothing. */
+/* Padding columns (gpt-oss: 2880 to 3072) that are zero in both weights do not change the result. */
 static void padded_width_is_the_same(void)
 {
     enum { H = 64, WIDE = 32, NARROW = 24, E = 4 };
     struct mf_shape s = shape_of(7, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
-    s.act_type = MF_ACT_SWIGLU; /* which adds one to up */
+    s.act_type = MF_ACT_SWIGLU; /* Swiglu adds one to up */
     struct layer *l = layer_new(&s, "uniform");
     uint16_t *w1 = l->data.w1.part[0], *w2 = l->data.w2.part[0], *to1 = w1, *to2 = w2;
     struct mf_reference narrow;
@@ -362,7 +364,8 @@ static void padded_width_is_the_same(void)
     layer_free(l);
 }
 
-/* Opened once and launched with one routing and then another, as a captured graph is replayed: the worst one last, and first. */
+/* Opened once and launched with different routings, as in the replay of a captured graph; the worst routing
+ * last and first. */
 static void replayed_with_another_routing(void)
 {
     static const int formats[] = {0, 1, 11};
@@ -377,7 +380,7 @@ static void replayed_with_another_routing(void)
     }
 }
 
-/* Sizes beyond 32 bits are counted in 64. */
+/* Sizes above 32 bits are computed in 64 bits. */
 static void sizes_beyond_32_bits(void)
 {
     struct mf_shape s = {.token = 56000,
@@ -398,8 +401,8 @@ static void sizes_beyond_32_bits(void)
     ck_assert_int_eq(mf_part_bytes(&parts[0]), INT64_C(512) * 4096 * 7168 * 2);
 }
 
-/* A zero block, and one whose largest value lies just below and at a power of two. */
-static void blocks_at_the_edge(void)
+/* A zero block, and blocks with a largest value just below and at a power of two. */
+static void block_scale_edges(void)
 {
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X32);
     static const float tops[] = {0, 5.9999995f, 6, 6.0000005f, 48, 48.000004f};
@@ -411,8 +414,9 @@ static void blocks_at_the_edge(void)
     }
 }
 
-/* Ids count all ranks' experts, weights those that are here: with ids beyond 4 and weights of 4 experts, what is computed is
- * the layer of ids from 0 on, and slots of others are never read, though what lies there is NaN. */
+/* Ids number the experts of all ranks, weights exist only for local experts. With ids from 4 to 7 and 4 local
+ * experts the result equals that for ids from 0, and slots of other ranks are never read, although they hold
+ * NaN. */
 static void ids_are_global_weights_local(void)
 {
     struct mf_shape s = shape_of(9, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
@@ -429,7 +433,8 @@ static void ids_are_global_weights_local(void)
     ck_assert_int_eq(mf_reference_make(&d, &here), 0);
     ck_assert_mem_eq(here.y, l->ref.y, 9 * 64 * sizeof(float));
     mf_reference_release(&here);
-    /* token 0 goes elsewhere, token 1 with one slot, by a number that is local and one that is nobody's */
+    /* token 0 is not local, token 1 has one local slot; the other ids are a local number and an expert that
+     * does not exist */
     ids[0] = 12;
     ids[1] = 7;
     ids[2] = l->ids[2];
@@ -455,99 +460,105 @@ static void ids_are_global_weights_local(void)
     layer_free(l);
 }
 
-/* "bug n": of the 25 of an NVFP4 serving stack. "trap n": of the field's issue trackers,
- *    1 token counts around buckets        10 stale rows of other ranks      19 measures that let a row through
+/* "bug n": one of 25 bugs of an NVFP4 serving stack. "trap n": bug classes from public issue trackers:
+ *
+ *    1 token counts around buckets        10 stale rows of other ranks      19 checks that miss one wrong row
  *    2 uneven loads                       11 scaling applied twice          20 32-bit offsets
- *    3 ids twice, -1, beyond E            12 NaN in rows of others          21 grids of the worst case, idle blocks
- *    4 counts around blocks, odd E        13 huge gates, clamps             22 widths filled up
- *    5 garbage behind the rows in use     14 edges of scales                23 allocations inside a capture
- *    6 thresholds of dispatch             15 fp8 of the other flavour       24 state between replays
- *    7 orders by chance                   16 where the weight goes          25 first calls inside a capture
- *    8 limits of packed ids               17 where biases go                26 compiling inside a capture
+ *    3 duplicate ids, -1, beyond E        12 NaN in other tokens' rows      21 worst-case grids, idle blocks
+ *    4 counts around blocks, odd E        13 huge gates, clamps             22 padded widths
+ *    5 garbage after the rows in use      14 edges of scales                23 allocations during capture
+ *    6 dispatch thresholds                15 the other fp8 encoding         24 state between replays
+ *    7 nondeterministic order             16 position of the weight         25 first calls during capture
+ *    8 limits of packed ids               17 position of biases             26 compilation during capture
  *    9 maps and masks of ranks            18 partial sums over old memory */
 /* clang-format off */
 static const struct {
     const char *trap;
-    void (*holds)(void);
+    void (*check)(void);
 } traps[] = {
-    {"bug 1, 24: scales swizzled over all experts at once",          swizzle_begins_anew},
-    {"bug 2, 4: offsets of empty experts and exact blocks",           empty_expert_takes_no_block},
-    {"bug 3: inputs clobbered on the way",                            inputs_are_not_clobbered},
-    {"bug 5: calibrated factor overflows the block scale",            calibrated_factor_saturates},
-    {"bug 6, 7: one factor for both stages",                          stages_have_their_own_factors},
-    {"bug 8, 13, trap 9, 10: ids of all ranks taken for local ones",  ids_are_global_weights_local},
-    {"bug 9-11, 14: scales at fixed offsets, expert above 128 rows",  scales_move_with_their_rows},
+    {"bug 1, 24: scales swizzled over all experts at once", swizzle_per_expert},
+    {"bug 2, 4: offsets of empty experts and exact blocks", empty_expert_takes_no_block},
+    {"bug 3: inputs modified", inputs_unmodified},
+    {"bug 5: calibrated factor overflows the block scale", calibrated_factor_saturates},
+    {"bug 6, 7: one factor for both stages", stages_have_their_own_factors},
+    {"bug 8, 13, trap 9, 10: global ids used as local ids", ids_are_global_weights_local},
+    {"bug 9-11, 14: scales at fixed offsets, expert above 128 rows", scales_move_with_their_rows},
     {"bug 12, 18-20, 23, trap 23-25: one routing captured, another replayed", replayed_with_another_routing},
-    {"bug 16, 17, 22, trap 2: room for the average load, tokens dropped", no_token_is_dropped},
-    {"bug 25, trap 13: clamp missing, or behind silu",                clamp_is_before_silu},
-    {"trap 5, 21: what lies behind the rows in use",                  tail_is_garbage},
-    {"trap 12: NaN of one token in the rows of others",               broken_token_hurts_itself_only},
-    {"trap 12, 13, 16: NaN, infinity, huge gates, weights of zero",   wild_tokens_stay_alone},
-    {"trap 14: block scales at powers of two, zero block",            blocks_at_the_edge},
-    {"trap 15: fp8 of the other flavour",                             flavours_are_told_apart},
-    {"trap 16: routing weight in stage 1 taken for stage 2",          weight_before_is_not_behind},
-    {"trap 20: 32-bit offsets",                                       sizes_beyond_32_bits},
-    {"trap 22: widths filled up with zeros",                          padded_width_is_the_same},
+    {"bug 16, 17, 22, trap 2: buffers for the average load, tokens dropped", no_token_is_dropped},
+    {"bug 25, trap 13: clamp missing or after silu", clamp_is_before_silu},
+    {"trap 5, 21: entries beyond the rows in use", tail_is_invalid},
+    {"trap 12: NaN of one token in other tokens' rows", nan_stays_in_its_token},
+    {"trap 12, 13, 16: NaN, infinity, huge gates, zero weights", extreme_tokens_isolated},
+    {"trap 14: block scales at powers of two, zero block", block_scale_edges},
+    {"trap 15: the other fp8 encoding", fp8_encodings_differ},
+    {"trap 16: routing weight of stage 1 applied in stage 2", weight_position_matters},
+    {"trap 20: 32-bit offsets", sizes_beyond_32_bits},
+    {"trap 22: padded widths", padded_width_is_the_same},
 };
 
-/* Held by tests of whoever is trapped. */
+/* Covered by other tests. */
 static const struct {
     const char *trap, *file, *test;
-} elsewhere[] = {
-    {"trap 1: token counts around buckets",          "support/farm/route_cases.h",         "{\"1: 2^n + 1 tokens\""},
-    {"trap 1: rows of tables by bucket",             "unit/kernels/check_fmoe_table.c",    "look_up"},
-    {"trap 1: steps of a bucket for fewer tokens",   "unit/kernels/check_bucket.c",        "every_count_of_a_bucket"},
-    {"trap 2: uneven loads",                         "support/farm/route_cases.h",         "{\"2: two hot experts\""},
-    {"trap 3: ids twice, -1, beyond E",              "support/farm/route_cases.h",         "{\"3: -1 and ids beyond E\""},
-    {"trap 4: counts around blocks, odd E",          "support/farm/route_cases.h",         "{\"4: counts B - 1, B, B + 1, 0\""},
-    {"trap 6: thresholds of dispatch",               "support/farm/route_cases.h",         "{\"6: 1025 routes, E = 65\""},
-    {"trap 7: orders by chance",                     "unit/kernels/check_moe_sort.c",      "chance_is_right_each_time"},
-    {"trap 7: orders by chance",                     "unit/kernels/check_align.c",         "chance_is_right_each_time"},
-    {"trap 8: limits of packed ids",                 "unit/kernels/check_moe_sort.c",      "largest_token_and_slot"},
-    {"trap 9: the -1 map where a mask is due",       "unit/kernels/check_moe_sort.c",      "{0, -1}}, \"expert_mask\""},
-    {"trap 9: a map in no order",                    "unit/kernels/check_align.c",         "\"remote routes dropped, the map in no order\""},
-    {"trap 11: scaling applied once",                "unit/kernels/check_router.c",        "bias_picks_and_scale_is_applied_once"},
-    {"trap 12: NaN in one token's logits",           "unit/kernels/check_router.c",        "broken_logits_hurt_only_themselves"},
-    {"trap 14: NaN and zero in one group",           "unit/kernels/check_codec.c",         "broken_group_hurts_itself_only"},
-    {"trap 17: a bias behind the weight",            "unit/measure/check_planted.c",       "PLANTED_BIAS_LATE, \"mismatch: \""},
-    {"trap 17: the next expert's bias",              "unit/measure/check_planted.c",       "PLANTED_BIAS_NEXT, \"mismatch: \""},
-    {"trap 18: partial sums over old memory",        "unit/kernels/check_family_tile.c",   "test_splits"},
-    {"trap 19: one row of 4096",                     "unit/measure/check_planted.c",       "one_row_of_4096"},
-    {"trap 20: rows beyond 2^32 bytes",              "unit/kernels/check_permute.c",       "far_rows"},
-    {"bug 12, 18-20, 23, trap 23: allocations inside a capture", "unit/kernels/check_replay.c", "captured_and_replayed"},
-    {"bug 15, 21, trap 24: layers in one memory",    "unit/kernels/check_replay.c",        "layers_share_an_arena"},
-    {"bug 15, 21: the arena's size",                 "unit/kernels/check_replay.c",        "sixty_layers_hold_one_arena"},
+} covered_elsewhere[] = {
+    {"trap 1: token counts around buckets", "support/farm/route_cases.h", "{\"1: 2^n + 1 tokens\""},
+    {"trap 1: rows of tables by bucket", "unit/kernels/check_fmoe_table.c", "look_up"},
+    {"trap 1: steps of a bucket for fewer tokens", "unit/kernels/check_bucket.c",
+     "every_token_count_of_bucket"},
+    {"trap 2: uneven loads", "support/farm/route_cases.h", "{\"2: two hot experts\""},
+    {"trap 3: duplicate ids, -1, beyond E", "support/farm/route_cases.h", "{\"3: -1 and ids beyond E\""},
+    {"trap 4: counts around blocks, odd E", "support/farm/route_cases.h",
+     "{\"4: counts B - 1, B, B + 1, 0\""},
+    {"trap 6: dispatch thresholds", "support/farm/route_cases.h", "{\"6: 1025 routes, E = 65\""},
+    {"trap 7: nondeterministic order", "unit/kernels/check_moe_sort.c", "unstable_sort_is_correct"},
+    {"trap 7: nondeterministic order", "unit/kernels/check_align.c", "unstable_sort_is_correct"},
+    {"trap 8: limits of packed ids", "unit/kernels/check_moe_sort.c", "largest_token_and_slot"},
+    {"trap 9: a map with -1 passed as mask", "unit/kernels/check_moe_sort.c", "{0, -1}}, \"expert_mask\""},
+    {"trap 9: a map in descending order", "unit/kernels/check_align.c",
+     "\"remote routes dropped, the map in no order\""},
+    {"trap 11: scaling applied once", "unit/kernels/check_router.c", "bias_selects_scale_applied_once"},
+    {"trap 12: NaN in one token's logits", "unit/kernels/check_router.c", "nonfinite_logits_isolated"},
+    {"trap 14: NaN and zero in one group", "unit/kernels/check_codec.c", "nan_stays_in_its_group"},
+    {"trap 17: bias added after the weight", "unit/measure/check_planted.c",
+     "PLANTED_BIAS_LATE, \"mismatch: \""},
+    {"trap 17: the next expert's bias", "unit/measure/check_planted.c", "PLANTED_BIAS_NEXT, \"mismatch: \""},
+    {"trap 18: partial sums over old memory", "unit/kernels/check_family_tile.c", "test_splits"},
+    {"trap 19: one row of 4096", "unit/measure/check_planted.c", "one_row_of_4096"},
+    {"trap 20: rows beyond 2^32 bytes", "unit/kernels/check_permute.c", "far_rows"},
+    {"bug 12, 18-20, 23, trap 23: allocations during capture", "unit/kernels/check_replay.c",
+     "captured_and_replayed"},
+    {"bug 15, 21, trap 24: layers sharing an arena", "unit/kernels/check_replay.c", "layers_share_an_arena"},
+    {"bug 15, 21: the arena's size", "unit/kernels/check_replay.c", "sixty_layers_hold_one_arena"},
     {"trap 23, 26: modules and memory before a capture", "farm/check_amd_worker.c", "tunes_a_shape"},
 };
 /* clang-format on */
 
 START_TEST(trap)
 {
-    traps[_i].holds();
+    traps[_i].check();
 }
 END_TEST
 
-/* A row of a table, or a test that is defined and run. */
-START_TEST(trap_elsewhere)
+/* The file contains the table row, or defines and adds the test. */
+START_TEST(trap_covered_elsewhere)
 {
     char path[512], defined[96], added[96];
     _cleanup_(mf_freep) char *text = calloc(1, 1u << 20);
-    mf_format(path, sizeof(path), MF_SOURCE_DIR "/tests/%s", elsewhere[_i].file);
+    mf_format(path, sizeof(path), MF_SOURCE_DIR "/tests/%s", covered_elsewhere[_i].file);
     _cleanup_(mf_fclosep) FILE *f = fopen(path, "re");
     ck_assert(f && text);
     ck_assert_uint_gt(fread(text, 1, (1u << 20) - 1, f), 0);
-    bool row = strchr(elsewhere[_i].test, '"') != NULL;
-    mf_format(defined, sizeof(defined), row ? "%s" : "START_TEST(%s)", elsewhere[_i].test);
-    mf_format(added, sizeof(added), row ? "%s" : ", %s", elsewhere[_i].test);
-    ck_assert_msg(strstr(text, defined) && strstr(text, added), "%s: %s has no %s", elsewhere[_i].trap,
-                  elsewhere[_i].file, elsewhere[_i].test);
+    bool row = strchr(covered_elsewhere[_i].test, '"') != NULL;
+    mf_format(defined, sizeof(defined), row ? "%s" : "START_TEST(%s)", covered_elsewhere[_i].test);
+    mf_format(added, sizeof(added), row ? "%s" : ", %s", covered_elsewhere[_i].test);
+    ck_assert_msg(strstr(text, defined) && strstr(text, added), "%s: %s does not contain %s",
+                  covered_elsewhere[_i].trap, covered_elsewhere[_i].file, covered_elsewhere[_i].test);
 }
 END_TEST
 
 #define BUGS  25
 #define TRAPS 26
 
-/* "bug 9-11, 14, trap 5: what": marks the numbers. */
+/* Marks the numbers in a name such as "bug 9-11, 14, trap 5: what". */
 static void mark(const char *name, bool bugs[BUGS + 1], bool numbers[TRAPS + 1])
 {
     bool *to = NULL;
@@ -571,12 +582,12 @@ START_TEST(every_number_has_a_row)
     bool bugs[BUGS + 1] = {0}, numbers[TRAPS + 1] = {0};
     for (size_t i = 0; i < MF_ARRAY_LEN(traps); i++)
         mark(traps[i].trap, bugs, numbers);
-    for (size_t i = 0; i < MF_ARRAY_LEN(elsewhere); i++)
-        mark(elsewhere[i].trap, bugs, numbers);
+    for (size_t i = 0; i < MF_ARRAY_LEN(covered_elsewhere); i++)
+        mark(covered_elsewhere[i].trap, bugs, numbers);
     for (int i = 1; i <= BUGS; i++)
-        ck_assert_msg(bugs[i], "no row holds bug %d", i);
+        ck_assert_msg(bugs[i], "bug %d has no row", i);
     for (int i = 1; i <= TRAPS; i++)
-        ck_assert_msg(numbers[i], "no row holds trap %d", i);
+        ck_assert_msg(numbers[i], "trap %d has no row", i);
 }
 END_TEST
 
@@ -586,7 +597,7 @@ int main(void)
     TCase *tc = tcase_create("traps");
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, trap, 0, MF_ARRAY_LEN(traps));
-    tcase_add_loop_test(tc, trap_elsewhere, 0, MF_ARRAY_LEN(elsewhere));
+    tcase_add_loop_test(tc, trap_covered_elsewhere, 0, MF_ARRAY_LEN(covered_elsewhere));
     tcase_add_test(tc, every_number_has_a_row);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -9,9 +9,9 @@
 #define MF_DIVIDE(a, b) ((a) / (b))
 #include "kernels/gpu/src/rescale.h"
 
-#define LARGE 16777216.0f /* a product of 128 pairs of e4m3 is at most 1.5 times that */
+#define LARGE 16777216.0f /* a product of 128 pairs of e4m3 is at most 1.5 times this */
 
-/* What a slice's product is counted in, and the product. */
+/* Unit (scale) of each K stage's product, and the product. */
 static const struct {
     struct {
         float unit, product;
@@ -19,19 +19,19 @@ static const struct {
 } rows[] = {
     {{{1, 3}, {2, 5}, {0.5f, -7}, {4, 11}}},
     {{{1e-3f, LARGE}, {3e-7f, -LARGE}, {2e-2f, 1}, {5e-5f, 0x1p-18f}}},
-    /* zeros: of all slices but one, one after the other */
+    /* all zero units but one, in each position */
     {{{1, LARGE}, {0, 448}, {0, 448}, {0, 448}}},
     {{{0, 448}, {0, 448}, {1e-4f, LARGE}, {0, 448}}},
     {{{0, 448}, {0, 448}, {0, 448}, {0, 448}}},
     {{{0x1p-30f, LARGE}, {0, LARGE}, {0, -LARGE}, {0, LARGE}}},
-    /* a group of zeros that has the unit 1, and small values behind it */
+    /* a zero product with unit 1, followed by small values */
     {{{1, 0}, {0x1p-40f, 448}, {0x1p-90f, 1}, {0x1p-60f, -3}}},
     {{{1, 0}, {1, 0}, {0x1p-70f, LARGE}, {0x1p-20f, 0}}},
-    /* far apart, both ways */
+    /* very different exponents, ascending and descending */
     {{{0x1p60f, LARGE}, {0x1p-60f, LARGE}, {0x1p60f, -1}, {0x1p-60f, 1}}},
     {{{0x1p-60f, LARGE}, {0x1p60f, 1}, {0x1p-60f, LARGE}, {0x1p20f, 2}}},
     {{{-2, LARGE}, {-0x1p-50f, 3}, {1, -4}, {-1e-3f, 448}}},
-    /* small ones, of which the last bits are denormals */
+    /* small values with denormal last bits */
     {{{0x1p-100f, 448}, {0x1p-118f, LARGE}, {0x1p-110f, 1}, {0, 448}}},
     {{{NAN, 1}, {1, 1}, {0, 1}, {2, 1}}},
     {{{1, 1}, {0, 1}, {NAN, 0}, {0, 0}}},
@@ -41,7 +41,7 @@ static const struct {
     {{{1, 1}, {INFINITY, -2}, {0, 1}, {2, 3}}},
 };
 
-START_TEST(follow)
+START_TEST(rescaled_sum)
 {
     double want = 0, size = 0;
     float sum = rows[_i].of[0].product, now = rows[_i].of[0].unit, largest = now;
@@ -62,7 +62,7 @@ START_TEST(follow)
     else if (isinf(want))
         ck_assert_double_eq(got, want);
     else
-        ck_assert_msg(fabs(got - want) <= size * 1e-6 + 1e-28, "%g in place of %g", got, want);
+        ck_assert_msg(fabs(got - want) <= size * 1e-6 + 1e-28, "%g, expected %g", got, want);
 }
 END_TEST
 
@@ -70,7 +70,7 @@ int main(void)
 {
     Suite *suite = suite_create("units");
     TCase *t = tcase_create("units");
-    tcase_add_loop_test(t, follow, 0, MF_ARRAY_LEN(rows));
+    tcase_add_loop_test(t, rescaled_sum, 0, MF_ARRAY_LEN(rows));
     suite_add_tcase(suite, t);
     return mf_check_main(suite);
 }

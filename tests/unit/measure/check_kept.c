@@ -35,11 +35,12 @@ START_TEST(kept_by_key)
     ck_assert_int_eq(mf_kept_store_add(&s, "b", sealed(4096), 4096), 0);
     ck_assert_int_eq(mf_kept_store_add(&s, "c", sealed(4096), 4096), 0);
     ck_assert_ptr_nonnull(mf_kept_store_find(&s, "a"));
-    /* b is now the one unused for longest. */
+    /* b is now the least recently used. */
     ck_assert_int_eq(mf_kept_store_add(&s, "d", sealed(4096), 4096), 0);
     ck_assert_str_eq(evicted, "b");
     ck_assert_ptr_null(mf_kept_store_find(&s, "b"));
-    /* Two have to go for one of two pages; the same key is replaced and not counted twice. */
+    /* A file of two pages evicts two others. Adding a key again replaces its file without adding to s.bytes
+     * twice. */
     ck_assert_int_eq(mf_kept_store_add(&s, "e", sealed(8192), 8192), 0);
     ck_assert_str_eq(evicted, "bca");
     ck_assert_int_eq(mf_kept_store_add(&s, "e", sealed(4096), 4096), 0);
@@ -50,14 +51,14 @@ START_TEST(kept_by_key)
 }
 END_TEST
 
-START_TEST(not_kept)
+START_TEST(invalid_files_are_rejected)
 {
     struct mf_kept_store s;
     int fd;
     mf_kept_store_init(&s, 4096);
     ck_assert_int_eq(mf_memory_file("open", 4096, &fd), 0);
     ck_assert_int_eq(mf_kept_store_add(&s, "unsealed", fd, 4096), -EPERM);
-    ck_assert_int_eq(fcntl(fd, F_GETFD), -1); /* taken in any case */
+    ck_assert_int_eq(fcntl(fd, F_GETFD), -1); /* closed on error, too */
     ck_assert_int_eq(mf_kept_store_add(&s, "large", sealed(8192), 8192), -EFBIG);
     ck_assert_int_eq(mf_kept_store_add(&s, "short", sealed(4096), 4097), -EINVAL);
     ck_assert_int_eq(mf_kept_store_add(&s, "", sealed(4096), 4096), -EINVAL);
@@ -67,8 +68,8 @@ START_TEST(not_kept)
 }
 END_TEST
 
-/* A file of more than a huge page is mapped at a multiple of one, is zero throughout, and is sealed like any other
- * once its writable mapping is gone. */
+/* A file larger than a huge page is mapped at a multiple of the huge page size, is zero-filled, and can be
+ * sealed once its writable mapping is gone. */
 START_TEST(large_file)
 {
     size_t bytes = 2 * MF_HUGE_PAGE + 3 * 4096;
@@ -95,8 +96,8 @@ START_TEST(large_file)
 }
 END_TEST
 
-/* What one session made the next one finds, until there is no room for it. */
-START_TEST(memfd_store_of_a_process)
+/* A later session of the process finds the file until another one needs the space. */
+START_TEST(local_memfd_store_evicts)
 {
     struct mf_local_memfd_store k;
     uint64_t bytes = 0;
@@ -118,9 +119,9 @@ int main(void)
     Suite *suite = suite_create("kept");
     TCase *tc = tcase_create("kept");
     tcase_add_test(tc, kept_by_key);
-    tcase_add_test(tc, not_kept);
+    tcase_add_test(tc, invalid_files_are_rejected);
     tcase_add_test(tc, large_file);
-    tcase_add_test(tc, memfd_store_of_a_process);
+    tcase_add_test(tc, local_memfd_store_evicts);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

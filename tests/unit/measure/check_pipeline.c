@@ -1,5 +1,4 @@
-/* Pipelines of the production operator, on plain families of the test's own: wiring, the arena, accumulations, and
- * every sentence of a refusal. */
+/* Pipelines of the production operator with test-only families: wiring, arena, accumulation, errors. */
 #include <errno.h>
 #include <string.h>
 
@@ -13,7 +12,7 @@
 
 #include "support/mf_check.h"
 
-/* ---- a second family: accumulation into a zeroed y, and steps that do not fit ---- */
+/* ---- a second family: accumulation into a zeroed y, and steps that do not match ---- */
 
 struct mf_kernel {
     struct mf_shape shape;
@@ -86,7 +85,7 @@ static int launch(struct mf_kernel *k, const struct mf_launch *l)
     } else if (strcmp(k->name, "cast") == 0) {
         mf_bf16_from_floats(l->needs[0].part[0], n, l->gives[0].part[0]);
     } else {
-        /* one buffer, as the family's contract says */
+        /* family.h: an accumulating step's input and output are one buffer */
         ck_assert_ptr_eq(l->needs[1].part[0], l->gives[0].part[0]);
         ck_assert_uint_eq((uintptr_t)l->workspace % 64, 0);
         memset(l->workspace, 0x77, 100);
@@ -105,16 +104,17 @@ static void set_token_count(struct mf_kernel *k, int64_t token)
 
 /* clang-format off */
 #define FAMILY(...) \
-    {.api = MF_FAMILY_API, .enumerate = enumerate, .open = open_kernel, .launch = launch, .close = close_kernel, __VA_ARGS__}
+    {.api = MF_FAMILY_API, .enumerate = enumerate, .open = open_kernel, \
+     .launch = launch,     .close = close_kernel,  __VA_ARGS__}
 /* clang-format on */
 static const struct mf_family odd = FAMILY(.name = "odd", .device_kind = "cpu",
                                            .set_token_count = set_token_count),
-                              elsewhere = FAMILY(.name = "else", .device_kind = "gpu"),
+                              gpu_family = FAMILY(.name = "else", .device_kind = "gpu"),
                               fixed = FAMILY(.name = "fixed", .device_kind = "cpu");
-static const struct mf_family *const list[] = {&planted_family, &odd, &elsewhere, &fixed};
+static const struct mf_family *const list[] = {&planted_family, &odd, &gpu_family, &fixed};
 static const struct mf_family_set set = {list, 4};
 
-/* The planted family, counted. */
+/* Calls of count_and_enumerate, which enumerates planted_family. */
 static int n_enumerated;
 
 static int count_and_enumerate(const struct mf_family *f, const struct mf_device_info *device,
@@ -124,30 +124,31 @@ static int count_and_enumerate(const struct mf_family *f, const struct mf_device
     return planted_family.enumerate(f, device, shape, offer);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 static const struct {
     const char *pipeline;
     const char *why;
 } refused[] = {
-    {"planted", "\"planted\" is no step: write family:step"},
-    {"averyveryverylongfamily:x", "is no step: write family:step"},
-    {"nobody:x", "\"nobody\" is no family of a cpu device"},
-    {"else:zero", "\"else\" is no family of a cpu device"},
+    {"planted", "invalid step \"planted\": expected family:step"},
+    {"averyveryverylongfamily:x", ": expected family:step"},
+    {"missing:x", "unknown family \"missing\" for a cpu device"},
+    {"else:zero", "unknown family \"else\" for a cpu device"},
     {"planted:sort.5", "family planted offers no step sort.5 for this shape"},
     {"odd:never", "odd:never is not legal for this shape (size): H is 160, it wants 4096"},
-    {"planted:stage1.4", "stage1.4 needs sorted/index/none/sorted.4, which nothing before it gives"},
+    {"planted:stage1.4", "stage1.4 needs sorted/index/none/sorted.4, which no earlier step gives"},
     {"planted:sort.16|planted:stage1.4", "stage1.4 needs sorted/index/none/sorted.4"},
     {"planted:sort.4|planted:stage1.4|planted:stage2.4", "no step gives the layer's output, y in bf16"},
-    {"planted:sort.4|odd:again|planted:stage1.4|planted:stage2.4|planted:combine", "again covers sort again"},
+    {"planted:sort.4|odd:again|planted:stage1.4|planted:stage2.4|planted:combine",
+     "again covers sort, which an earlier step covers"},
     {"planted:sort.4|planted:stage1.4|planted:stage2.4|odd:panel|planted:combine",
-     "w1 is wanted in two layouts, row and panel16"},
+     "w1 is used in two layouts, row and panel16"},
     {"odd:odd", "the shape has no tensor spec g/f32/none/token"},
-    {"odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
-    {"odd:zero|odd:cast", "cast needs y/f32/none/token, which nothing before it gives"},
+    {"odd:cast", "cast needs y/f32/none/token, which no earlier step gives"},
+    {"odd:zero|odd:cast", "cast needs y/f32/none/token, which no earlier step gives"},
 };
 
-START_TEST(refusal)
+START_TEST(open_errors)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
@@ -160,8 +161,9 @@ START_TEST(refusal)
 }
 END_TEST
 
-/* A family that does not say that it knows shares of the experts is not asked, and the pipeline says so. */
-START_TEST(share_of_the_experts)
+/* A family without expert-parallelism support is not enumerated for a rank's shape. The error names the rule
+ * (ep). */
+START_TEST(family_without_ep_support)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
@@ -170,14 +172,12 @@ START_TEST(share_of_the_experts)
     s.ep_first = 1;
     s.ep_experts = s.expert + 2;
     ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "planted:sort.4", why, sizeof(why), &p), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(why,
-                                 "planted:planted is not legal for this shape (ep): the shape is a rank's "
-                                 "share, experts 1 to "));
+    ck_assert_ptr_nonnull(strstr(why, "planted:planted is not legal for this shape (ep): "));
     d->ops->free(d);
 }
 END_TEST
 
-START_TEST(length)
+START_TEST(step_count_limits)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
@@ -186,9 +186,9 @@ START_TEST(length)
     for (int i = 0; i < 17; i++)
         ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "odd", "zero"), 0);
     ck_assert_int_eq(mf_pipeline_open(d, &s, &set, "", why, sizeof(why), &p), -EINVAL);
-    ck_assert_str_eq(why, "\"\" is no step: write family:step");
+    ck_assert_str_eq(why, "invalid step \"\": expected family:step");
     ck_assert_int_eq(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p), -EINVAL);
-    ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
+    ck_assert_str_eq(why, "the pipeline has 17 steps: expected 1 to 16");
     d->ops->free(d);
 }
 END_TEST
@@ -238,17 +238,17 @@ static void layer_release(struct layer *l)
         free(all[i]);
 }
 
-/* Quantising comes second, in formats that do. */
+/* Formats with quantisation insert quant1 after the sort. */
 static const struct {
     const char *sort, *others;
-    size_t n; /* with both */
+    size_t n; /* steps without quant1 */
 } chains[] = {
     {"planted:sort.16", "planted:stage1.16|planted:stage2.16|planted:combine", 4},
     {"planted:sort.4", "planted:stage1.4|odd:zero|planted:stage2.4|odd:accumulate|odd:cast", 6},
 };
 
-/* Every format, both ways to combine, with biases and without, an arena full of NaN with a band behind it: the output is the
- * reference's, of fewer tokens than it was opened for. */
+/* Every format, both ways to combine, with and without biases. The arena is filled with NaN and followed by a
+ * guard band. The pipeline runs fewer tokens than it was opened for; the output matches the reference. */
 START_TEST(runs_the_layer)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -264,15 +264,15 @@ START_TEST(runs_the_layer)
     bucket = s;
     bucket.token = 16;
     ck_assert_msg(mf_pipeline_open(d, &bucket, &set, text, why, sizeof(why), &p) == 0, "%s", why);
-    ck_assert_int_eq(mf_pipeline_retoken(p, 17), -EINVAL);
-    ck_assert_int_eq(mf_pipeline_retoken(p, 0), -EINVAL);
-    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
-    ck_assert_int_eq(mf_pipeline_retoken(p, 9), 0);
+    ck_assert_int_eq(mf_pipeline_set_token_count(p, 17), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_set_token_count(p, 0), -EINVAL);
+    ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_set_token_count(p, 9), 0);
     ck_assert_uint_eq(mf_pipeline_n_steps(p), chains[_i % 2].n + quantises);
     ck_assert_str_eq(mf_pipeline_weight(p, MF_TENSOR_W1).order, "row");
     size_t bytes = mf_pipeline_arena_bytes(p);
     uint8_t *arena = aligned_alloc(64, bytes + 64);
-    for (int turn = 0; turn < 2; turn++) {
+    for (int repeat = 0; repeat < 2; repeat++) {
         memset(arena, 0xff, bytes + 64);
         memset(l.y, 0xff, (size_t)(s.token * s.model_dim) * 2);
         struct mf_fmoe_args args = {.x = {{l.x}},
@@ -302,8 +302,8 @@ START_TEST(runs_the_layer)
 }
 END_TEST
 
-/* What does not live at the same time shares memory: h is gone when the output is summed. */
-START_TEST(arena_is_shared_over_time)
+/* Tensors with disjoint lifetimes share arena memory: h is dead when the output is summed. */
+START_TEST(arena_memory_is_reused)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
@@ -326,8 +326,9 @@ START_TEST(arena_is_shared_over_time)
 }
 END_TEST
 
-/* Steps as they were offered make the pipeline that their names make, and no family is asked for them; what is not theirs is refused. */
-START_TEST(opens_what_was_offered)
+/* mf_pipeline_open_steps opens the same pipeline from offered steps as mf_pipeline_open does from their
+ * names, without enumerating families. Errors: unknown family, incomplete pipeline, too many steps. */
+START_TEST(opens_offered_steps)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 16);
@@ -351,19 +352,19 @@ START_TEST(opens_what_was_offered)
         ck_assert_str_eq(mf_pipeline_step(p, i)->name, steps[i].name);
     p = mf_pipeline_close(p);
     ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 17, why, sizeof(why), &p), -EINVAL);
-    ck_assert_str_eq(why, "a pipeline of 17 steps: it has 1 to 16");
+    ck_assert_str_eq(why, "the pipeline has 17 steps: expected 1 to 16");
     ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 3, why, sizeof(why), &p), -EINVAL);
     ck_assert_str_eq(why, "no step gives the layer's output, y in bf16");
-    mf_format(steps[1].family, sizeof(steps[1].family), "nobody");
+    mf_format(steps[1].family, sizeof(steps[1].family), "missing");
     ck_assert_int_eq(mf_pipeline_open_steps(d, &s, &set, steps, 4, why, sizeof(why), &p), -EINVAL);
-    ck_assert_str_eq(why, "\"nobody\" is no family of a cpu device");
+    ck_assert_str_eq(why, "unknown family \"missing\" for a cpu device");
     named = mf_pipeline_close(named);
     d->ops->free(d);
 }
 END_TEST
 
-/* A family that knows one count only: of its bucket's, a pipeline serves none but that. */
-START_TEST(one_count_only)
+/* Family `fixed` has no set_token_count: the pipeline accepts only the token count it was opened with. */
+START_TEST(fixed_token_count)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 16);
@@ -373,9 +374,9 @@ START_TEST(one_count_only)
     char why[MF_REASON_MAX];
 
     ck_assert_msg(mf_pipeline_open(d, &s, &set, text, why, sizeof(why), &p) == 0, "%s", why);
-    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
-    ck_assert_int_eq(mf_pipeline_retoken(p, 15), -ENOTSUP);
-    ck_assert_int_eq(mf_pipeline_retoken(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
+    ck_assert_int_eq(mf_pipeline_set_token_count(p, 15), -ENOTSUP);
+    ck_assert_int_eq(mf_pipeline_set_token_count(p, 16), 0);
     p = mf_pipeline_close(p);
     d->ops->free(d);
 }
@@ -385,13 +386,13 @@ int main(void)
 {
     Suite *s = suite_create("pipeline");
     TCase *t = tcase_create("pipeline");
-    tcase_add_loop_test(t, refusal, 0, MF_ARRAY_LEN(refused));
-    tcase_add_test(t, share_of_the_experts);
-    tcase_add_test(t, length);
+    tcase_add_loop_test(t, open_errors, 0, MF_ARRAY_LEN(refused));
+    tcase_add_test(t, family_without_ep_support);
+    tcase_add_test(t, step_count_limits);
     tcase_add_loop_test(t, runs_the_layer, 0, 4 * PLANTED_N_FORMATS);
-    tcase_add_test(t, arena_is_shared_over_time);
-    tcase_add_test(t, opens_what_was_offered);
-    tcase_add_test(t, one_count_only);
+    tcase_add_test(t, arena_memory_is_reused);
+    tcase_add_test(t, opens_offered_steps);
+    tcase_add_test(t, fixed_token_count);
     suite_add_tcase(s, t);
     return mf_check_main(s);
 }

@@ -1,4 +1,4 @@
-/* Every planted fault is refused with its own reason; the correct kernels all pass. */
+/* Every planted fault is rejected with its own reason; the correct kernels pass. */
 #include <math.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ START_TEST(correct_kernels_pass)
         ck_assert_uint_ge(r.n_samples, 3);
         ck_assert(r.us > 0 && r.mad >= 0);
         ck_assert(strcmp(r.mode, "cold") == 0 || strcmp(r.mode, "warm") == 0);
-        /* the limits leave room: what is right sits well below */
+        /* headroom: a correct kernel's error is below half its limit */
         ck_assert_msg(!(r.row_err > 0.5 * r.row_limit), "%s: %g of %g", step.name, r.row_err, r.row_limit);
     }
     session = mf_session_free(session);
@@ -103,7 +103,7 @@ static const struct {
     {"stage1", PLANTED_BIAS_NEXT, "mismatch: "},
     {"stage2", PLANTED_BIAS_NEXT, "mismatch: "},
     {"stage2", PLANTED_INPUT_PADDING, "not finite: "},
-    {"sort", PLANTED_ORDER, "sorted: block 0 is of expert "},
+    {"sort", PLANTED_ORDER, "sorted: block 0 has expert "},
     {"sort", PLANTED_WEIGHT, "sorted: row 0 (token "},
     {"sort", PLANTED_COUNT, "sorted: num_valid is {"},
     {"sort", PLANTED_DESTROYED, "sorted: "},
@@ -119,7 +119,7 @@ START_TEST(fault_is_refused)
     struct mf_step step = planted_step(&s, faults[at].kind, 16, faults[at].fault);
     struct mf_unit_result r = probe(session, &step);
     ck_assert_msg(r.status == MF_STATUS_WRONG, "%s passed: %s", step.name, mf_status_name(r.status));
-    /* fnuz has one NaN only, and it is the poison */
+    /* In FP8 the only NaN is also the poison: another gate may report it first. */
     const char *want = faults[at].reason;
     bool only_nan = s.q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ || s.q_dtype_a == MF_DTYPE_FP8_E4M3FN;
     if (only_nan && faults[at].fault == PLANTED_NAN && strcmp(faults[at].kind, "stage1") == 0)
@@ -130,7 +130,7 @@ START_TEST(fault_is_refused)
 }
 END_TEST
 
-/* On any load a fault is refused, by whichever gate is the first to see it. */
+/* A fault is rejected on every load; which gate reports it first may differ. */
 START_TEST(fault_is_refused_on_any_load)
 {
     static const enum planted_fault any[] = {PLANTED_NAN,  PLANTED_DESTROYED, PLANTED_TAIL,   PLANTED_ROWS,
@@ -149,7 +149,8 @@ START_TEST(fault_is_refused_on_any_load)
 }
 END_TEST
 
-/* 4,096 rows, one of them destroyed: 0.02% of the elements, which a ratio or a cosine lets through. */
+/* One of 4,096 rows is destroyed: 0.02 % of the elements, which the mismatch ratio and the cosine distance
+ * miss. */
 START_TEST(one_row_of_4096)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -171,8 +172,8 @@ START_TEST(one_row_of_4096)
 }
 END_TEST
 
-/* One row off by 1.5 times its limit is refused, by 0.75 times it passes. */
-START_TEST(one_and_a_half_limits)
+/* A row error of 1.5 times the limit is rejected, 0.75 times passes. */
+START_TEST(row_limit_is_enforced)
 {
     static const char *const any[] = {"stage2", "combine", "stage1"};
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -197,7 +198,7 @@ START_TEST(one_and_a_half_limits)
 }
 END_TEST
 
-/* Every row of an expert off by 0.8 of its limit: no row is refused, the expert is. */
+/* Every row of one expert is off by 0.8 of the row limit: each row passes, the expert's median does not. */
 START_TEST(biased_expert)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -238,7 +239,7 @@ START_TEST(lying_clock)
 }
 END_TEST
 
-/* Weights faster than memory, where the rotations pass four caches. */
+/* Weights read faster than memory bandwidth allows, while the rotations exceed four L2 caches. */
 START_TEST(beyond_bandwidth)
 {
     struct mf_device *d = planted_device(CLOCK_TOO_FAST);
@@ -265,7 +266,7 @@ int main(void)
     tcase_add_loop_test(t, fault_is_refused, 0, (int)MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS);
     tcase_add_loop_test(t, fault_is_refused_on_any_load, 0, (int)MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS);
     tcase_add_loop_test(t, one_row_of_4096, 0, PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, one_and_a_half_limits, 0, PLANTED_N_FORMATS);
+    tcase_add_loop_test(t, row_limit_is_enforced, 0, PLANTED_N_FORMATS);
     tcase_add_loop_test(t, biased_expert, 0, PLANTED_N_FORMATS);
     tcase_add_loop_test(t, lying_clock, 0, MF_ARRAY_LEN(clocks));
     tcase_add_test(t, beyond_bandwidth);

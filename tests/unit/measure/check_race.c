@@ -16,15 +16,15 @@
 struct landscape {
     uint64_t seed;
     double sigma, outliers, drift;
-    double spikes; /* share of calls that somebody disturbs: up to four times as long */
+    double spikes; /* fraction of calls slowed by a disturbance, by up to 4x */
     double truth[N_RACERS];
-    int taken[N_RACERS];
-    double level; /* of the drift, moved at each call */
+    int racer_calls[N_RACERS];
+    double level; /* current drift, updated at each call */
     uint64_t calls;
-    double wide[N_RACERS];  /* sigma of that racer, where not 0 */
-    int fails_at[N_RACERS]; /* call of that racer that fails, 0: none */
+    double sigma_of[N_RACERS]; /* replaces sigma for one racer; 0: no replacement */
+    int fails_at[N_RACERS];    /* which call of the racer fails; 0: none */
     int fails_with;
-    int spike_at[N_RACERS]; /* call of that racer that takes twice its time, 0: none */
+    int spike_at[N_RACERS]; /* which call of the racer takes twice its time; 0: none */
 };
 
 static double uniform(uint64_t seed, uint64_t a, uint64_t b)
@@ -41,7 +41,7 @@ static double normal(uint64_t seed, uint64_t a, uint64_t b)
 static int sample(void *context, size_t i, int round, double *ret_us, char reason[MF_REASON_MAX])
 {
     struct landscape *l = context;
-    int k = ++l->taken[i];
+    int k = ++l->racer_calls[i];
     (void)round;
     if (l->fails_at[i] == k) {
         if (l->fails_with > 0)
@@ -49,7 +49,7 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
         return l->fails_with;
     }
     l->level = 0.995 * l->level + 0.1 * l->drift * normal(l->seed, l->calls++, 900);
-    double sigma = l->wide[i] > 0 ? l->wide[i] : l->sigma;
+    double sigma = l->sigma_of[i] > 0 ? l->sigma_of[i] : l->sigma;
     double us = l->truth[i] * (1 + l->level) * (1 + sigma * normal(l->seed, (uint64_t)k, i));
     if (uniform(l->seed, (uint64_t)k, 1000 + i) < l->outliers)
         us *= 1.2;
@@ -59,7 +59,7 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     return 0;
 }
 
-/* The best at 100 us, a handful within one percent, the others up to twice as slow. */
+/* The best racer takes 100 us, one in six is within 1 %, the others take up to twice as long. */
 static void make_landscape(struct landscape *l, uint64_t seed)
 {
     *l = (struct landscape){.seed = seed, .sigma = 0.02, .outliers = 0.01, .drift = 0.007};
@@ -107,20 +107,21 @@ START_TEST(regret_is_small)
         sum += won / best - 1;
         worst = fmax(worst, won / best - 1);
         bias += e.outcome.won.us / won - 1;
-        /* most are dropped early: 60 racers of 122 rounds would be 7,320 calls */
+        /* most racers drop out early: 60 racers with 122 rounds each would be 7,320 calls */
         ck_assert_int_le(e.outcome.calls, 1800);
     }
     ck_assert_msg(sum / N_SEEDS <= 0.002, "mean regret %.3f%%, worst %.3f%%", sum / N_SEEDS * 100,
                   worst * 100);
     ck_assert_msg(worst <= 0.012, "worst regret %.3f%%", worst * 100);
-    /* the fresh samples do not flatter the winner */
+    /* the fresh samples are an unbiased estimate of the winner's time */
     ck_assert_msg(fabs(bias / N_SEEDS) <= 0.002, "bias %.3f%%", bias / N_SEEDS * 100);
 }
 END_TEST
 
-/* On a machine that others use too, one call in four is up to four times as long. A race of long calls has few rounds, and after two of
- * them most racers go, here of thirty that are within a third: a score that one such call spoils drops the best with them. */
-START_TEST(regret_is_small_where_calls_are_disturbed)
+/* On a shared machine one call in four takes up to four times as long. A race of long calls has few rounds,
+ * and most racers drop out after two. A score that one disturbed call can spoil would drop the best of these
+ * 30 racers, which lie within 33 % of each other. */
+START_TEST(regret_is_small_with_disturbed_calls)
 {
     static struct entry e;
     const struct mf_race_plan few = {
@@ -143,8 +144,8 @@ START_TEST(regret_is_small_where_calls_are_disturbed)
 }
 END_TEST
 
-/* Equal input, equal outcome, to the last sample. */
-START_TEST(equal_input_equal_outcome)
+/* The same seed gives the same outcome and the same samples, bit for bit. */
+START_TEST(race_is_deterministic)
 {
     static struct entry a, b;
     struct landscape l;
@@ -167,7 +168,8 @@ static const struct {
     {-ENOMEM, MF_STATUS_UNSUPPORTED, "Cannot allocate memory"},
 };
 
-/* The fastest fails at its n-th call, in the rounds or in the re-measurement: it is out, another one wins. */
+/* The fastest racer fails at its n-th call, in a round or in the fresh measurement: it drops out and another
+ * racer wins. */
 START_TEST(failed_racer_is_out)
 {
     static struct entry e;
@@ -189,8 +191,9 @@ START_TEST(failed_racer_is_out)
 }
 END_TEST
 
-/* A winner that fails in its last fresh sample: the next one is measured afresh from the first on, in the room that there is. */
-START_TEST(measured_afresh_once)
+/* The winner fails in its last fresh sample. The runner-up is then measured afresh from the first sample on,
+ * within the same sample buffer. */
+START_TEST(runner_up_replaces_failed_winner)
 {
     static struct entry e;
     struct landscape l = {.seed = 3, .sigma = 0.001};
@@ -198,7 +201,7 @@ START_TEST(measured_afresh_once)
         l.truth[i] = 50;
     ck_assert_int_eq(run(&l, &e, 3, NULL), 0);
     int winner = (int)(e.outcome.won.winner - 1000);
-    memset(l.taken, 0, sizeof(l.taken));
+    memset(l.racer_calls, 0, sizeof(l.racer_calls));
     l.calls = 0;
     l.fails_at[winner] = e.outcome.rounds + plan.fresh;
     l.fails_with = MF_STATUS_WRONG;
@@ -211,12 +214,12 @@ START_TEST(measured_afresh_once)
 }
 END_TEST
 
-/* Two groups in one race, the second half again as slow as the first, or all of one failing. Each has the winner that it would have
- * alone; the best of all is the first's. */
+/* Two groups in one race; the second takes 1.5 times as long. In two cases all racers of one group fail. Each
+ * group has the winner it would have alone; the overall winner is the first group's, if it has one. */
 static const struct {
-    int fails;      /* group all of whose racers fail in their first round; -1: none */
-    int64_t won[2]; /* 0: nobody */
-} heats[] = {{-1, {1002, 1014}}, {0, {0, 1014}}, {1, {1002, 0}}};
+    int fails;      /* group whose racers all fail in their first round; -1: none */
+    int64_t won[2]; /* 0: no winner */
+} group_cases[] = {{-1, {1002, 1014}}, {0, {0, 1014}}, {1, {1002, 0}}};
 
 START_TEST(each_group_has_a_winner)
 {
@@ -226,7 +229,7 @@ START_TEST(each_group_has_a_winner)
     for (int i = 0; i < 20; i++) {
         int group = i / 10;
         l.truth[i] = (group ? 150 : 100) * (i == 2 || i == 14 ? 1 : 1.1);
-        l.fails_at[i] = group == heats[_i].fails;
+        l.fails_at[i] = group == group_cases[_i].fails;
         e.racers[i] = (struct mf_racer){
             .id = 1000 + i, .group = group, .samples = e.samples[i], .status = MF_STATUS_OK};
     }
@@ -235,7 +238,7 @@ START_TEST(each_group_has_a_winner)
     ck_assert_uint_eq(e.outcome.n_groups, 2);
     for (int k = 0; k < 2; k++) {
         const struct mf_race_won *won = &e.outcome.groups[k];
-        ck_assert_int_eq(won->winner, heats[_i].won[k]);
+        ck_assert_int_eq(won->winner, group_cases[_i].won[k]);
         if (!won->winner)
             continue;
         const struct mf_racer *w = &e.racers[won->winner - 1000];
@@ -245,11 +248,11 @@ START_TEST(each_group_has_a_winner)
         for (size_t t = 0; t < won->n_ties; t++)
             ck_assert_int_eq(e.racers[won->ties[t] - 1000].group, k);
     }
-    ck_assert_int_eq(e.outcome.won.winner, heats[_i].won[heats[_i].fails == 0]);
+    ck_assert_int_eq(e.outcome.won.winner, group_cases[_i].won[group_cases[_i].fails == 0]);
 }
 END_TEST
 
-START_TEST(nobody_left)
+START_TEST(all_racers_fail)
 {
     static struct entry e;
     struct landscape l;
@@ -275,8 +278,9 @@ START_TEST(single_racer_wins)
 }
 END_TEST
 
-/* Equals without noise: all are ties, and the stable rule decides: fewer steps, then the smaller id. */
-START_TEST(ties_go_by_the_stable_rule)
+/* Racers of equal time without noise are all tied. The stable rule picks the fewest steps, then the smallest
+ * id. */
+START_TEST(stable_rule_breaks_ties)
 {
     static struct entry e;
     static const int weight[5] = {4, 3, 2, 3, 2};
@@ -291,20 +295,20 @@ START_TEST(ties_go_by_the_stable_rule)
 }
 END_TEST
 
-/* Two that are alike but for spread: the steadier one, though it has the larger id and more steps. */
-START_TEST(spread_comes_first)
+/* Two racers of equal time, different spread: the steadier one wins despite its larger id and more steps. */
+START_TEST(less_spread_wins)
 {
     static struct entry e;
     static const int weight[2] = {1, 2};
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        struct landscape l = {.seed = seed, .truth = {50, 50}, .wide = {0.003, 0.0003}};
+        struct landscape l = {.seed = seed, .truth = {50, 50}, .sigma_of = {0.003, 0.0003}};
         ck_assert_int_eq(run(&l, &e, 2, weight), 0);
         ck_assert_int_eq(e.outcome.won.winner, 1001);
     }
 }
 END_TEST
 
-START_TEST(dropped_have_their_round)
+START_TEST(drop_round_is_recorded)
 {
     static struct entry e;
     struct landscape l;
@@ -324,13 +328,14 @@ START_TEST(dropped_have_their_round)
 }
 END_TEST
 
-/* Times the fastest's, and the round after which a racer of that time is out; 0: only statistics drop it. */
+/* Time relative to the fastest racer, and the round after which such a racer drops out; 0: only the
+ * statistical test can drop it. */
 static const struct {
     double times;
     int dropped_at;
 } far_behind[] = {{1.2, 0}, {1.45, 0}, {1.55, 2}, {2.9, 2}, {3.1, 1}, {50, 1}};
 
-START_TEST(far_behind_is_out_at_once)
+START_TEST(far_behind_drops_early)
 {
     static struct entry e;
     static const struct mf_race_plan few = {.stages = {{4, N_RACERS}}, .n_stages = 1, .alpha = 1e-9};
@@ -348,8 +353,9 @@ START_TEST(far_behind_is_out_at_once)
 }
 END_TEST
 
-/* Where all are to stay, a row that is fifty times slower has a sample of every round, and so has one in the last place. */
-START_TEST(all_stay)
+/* With "all", no racer drops out: one that is fifty times slower has a sample of every round, and so has the
+ * last. */
+START_TEST(all_option_keeps_every_racer)
 {
     static struct entry e;
     _cleanup_(cJSON_Deletep) cJSON *json =
@@ -370,7 +376,7 @@ START_TEST(all_stay)
 }
 END_TEST
 
-/* One bad sample is no verdict: the fastest, disturbed in its first call, wins all the same. */
+/* One bad sample does not decide: the fastest racer wins although its first call is disturbed. */
 START_TEST(one_bad_sample_is_forgiven)
 {
     static struct entry e;
@@ -429,19 +435,19 @@ int main(void)
     TCase *t = tcase_create("race");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, regret_is_small);
-    tcase_add_test(t, regret_is_small_where_calls_are_disturbed);
-    tcase_add_test(t, equal_input_equal_outcome);
+    tcase_add_test(t, regret_is_small_with_disturbed_calls);
+    tcase_add_test(t, race_is_deterministic);
     tcase_add_loop_test(t, failed_racer_is_out, 0, MF_ARRAY_LEN(failures));
-    tcase_add_test(t, nobody_left);
-    tcase_add_test(t, measured_afresh_once);
-    tcase_add_loop_test(t, each_group_has_a_winner, 0, MF_ARRAY_LEN(heats));
+    tcase_add_test(t, all_racers_fail);
+    tcase_add_test(t, runner_up_replaces_failed_winner);
+    tcase_add_loop_test(t, each_group_has_a_winner, 0, MF_ARRAY_LEN(group_cases));
     tcase_add_test(t, single_racer_wins);
-    tcase_add_test(t, ties_go_by_the_stable_rule);
-    tcase_add_test(t, spread_comes_first);
-    tcase_add_test(t, dropped_have_their_round);
-    tcase_add_loop_test(t, far_behind_is_out_at_once, 0, MF_ARRAY_LEN(far_behind));
+    tcase_add_test(t, stable_rule_breaks_ties);
+    tcase_add_test(t, less_spread_wins);
+    tcase_add_test(t, drop_round_is_recorded);
+    tcase_add_loop_test(t, far_behind_drops_early, 0, MF_ARRAY_LEN(far_behind));
     tcase_add_test(t, one_bad_sample_is_forgiven);
-    tcase_add_test(t, all_stay);
+    tcase_add_test(t, all_option_keeps_every_racer);
     tcase_add_loop_test(t, bad_plan, 0, MF_ARRAY_LEN(bad_plans));
     tcase_add_test(t, good_plan);
     suite_add_tcase(s, t);

@@ -1,11 +1,13 @@
-/* The search against exhaustive search, in simulation: 920 steps whose true times are 1 + 0.0004 i + 0.00002 i^1.5, two dozen of
- * them within one percent of the best. A call is off by 2 %, one in a hundred takes a fifth longer, and the device drifts: a
- * level shared by a block of calls follows an AR(1) of 0.95 and standard deviation D. Found by the race that workers run
- * (measure/race/race.h), in at most 8,400 calls; exhaustive search at a hundred calls each is 92,000. Regret: the winner's true time
- * over the best's, less one.
+/* The race of the workers (measure/race/race.h) compared with exhaustive search, in simulation. Regret: the
+ * winner's true time over the best true time, less one.
  *
- * The second landscape is of a class with several devices, each a little faster or slower than the next: every step is timed
- * three times, by units of 64 on whichever device, and the best go to a race on one of them. */
+ * one_device: 920 steps with true times 1 + 0.0004 i + 0.00002 i^1.5; two dozen are within 1 % of the best. A
+ * call has 2 % noise, and one call in a hundred takes 20 % longer. The device drifts: each block of calls
+ * shares a level, which follows an AR(1) process with coefficient 0.95 and standard deviation D. The race may
+ * use 8,400 calls; exhaustive search with 100 calls per step needs 92,000.
+ *
+ * devices_of_a_class: several devices of slightly different speed. Every step is timed three times, in units
+ * of 64 steps on any device. The best steps then race on one device. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,21 +23,21 @@
 #define N_SEEDS   300
 #define CALLS     8400
 #define REGRET    0.0007
-#define BLOCK     10 /* calls that share a level */
+#define BLOCK     10 /* calls that share a drift level */
 #define N_PROBES  3
 #define UNIT      64
 #define N_DEVICES 8
-#define OFFSET    0.005 /* standard deviation of a device's pace */
+#define OFFSET    0.005 /* standard deviation of the devices' speed */
 
-static const struct mf_race_plan whole = {
+static const struct mf_race_plan full_plan = {
     .stages = {{3, 64}, {10, 24}, {40, 8}, {450, 8}}, .n_stages = 4, .fresh = 20, .alpha = 0.05};
-static const struct mf_race_plan of_the_best = {
+static const struct mf_race_plan finalists_plan = {
     .stages = {{10, 24}, {40, 8}, {450, 8}}, .n_stages = 3, .fresh = 20, .alpha = 0.05};
 
 struct device {
     uint64_t seed, calls;
     double drift, level, pace;
-    const double *truth; /* by racer */
+    const double *truth; /* true times by racer */
 };
 
 static double uniform(uint64_t seed, uint64_t a, uint64_t b)
@@ -67,16 +69,16 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     return 0;
 }
 
-/* In no order, so that no rule that goes by ids is of help. */
+/* Shuffled, so that a rule that prefers certain ids gains nothing. */
 static void make_truth(uint64_t seed, double truth[N_STEPS])
 {
     for (int i = 0; i < N_STEPS; i++)
         truth[i] = 1 + 0.0004 * i + 0.00002 * pow(i, 1.5);
     for (int i = N_STEPS - 1; i > 0; i--) {
         int j = (int)(uniform(seed, (uint64_t)i, 77) * (i + 1));
-        double other = truth[j];
+        double swapped = truth[j];
         truth[j] = truth[i];
-        truth[i] = other;
+        truth[i] = swapped;
     }
 }
 
@@ -85,7 +87,7 @@ static struct device make_device(uint64_t seed, uint64_t number, double drift, c
     return (struct device){.seed = seed * 1000 + number, .drift = drift, .pace = 1, .truth = truth};
 }
 
-/* Races n; -> the place of the winner in truth. */
+/* Races n racers. Returns the winner's index in d->truth. */
 static size_t race(const struct mf_race_plan *plan, struct device *d, size_t n, int *ret_calls)
 {
     size_t room = 600;
@@ -121,7 +123,7 @@ START_TEST(one_device)
         int calls;
         make_truth(seed, truth);
         struct device d = make_device(seed, 0, drifts[_i], truth);
-        double regret = truth[race(&whole, &d, N_STEPS, &calls)] - 1;
+        double regret = truth[race(&full_plan, &d, N_STEPS, &calls)] - 1;
         sum += regret;
         worst = fmax(worst, regret);
         most_calls = MF_MAX(most_calls, calls);
@@ -165,7 +167,7 @@ START_TEST(devices_of_a_class)
         for (int i = 0; i < UNIT; i++)
             best[i] = truth[probed[i].step];
         d[0].truth = best;
-        double regret = best[race(&of_the_best, &d[0], UNIT, &calls)] - 1;
+        double regret = best[race(&finalists_plan, &d[0], UNIT, &calls)] - 1;
         sum += regret;
         worst = fmax(worst, regret);
         most_calls = MF_MAX(most_calls, calls + N_PROBES * N_STEPS);

@@ -1,4 +1,4 @@
-/* Sessions: what is kept and found again, what is dropped by time, limits, refusals, races of pipelines. */
+/* Sessions: kept data, early drop by time, limits, errors, races of pipelines. */
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>
@@ -12,6 +12,7 @@
 #include "measure/race/entrant.h"
 #include "measure/race/measure.h"
 #include "measure/race/rotate.h"
+#include "measure/session/region.h"
 #include "measure/session/session.h"
 #include "measure/session/session_data.h"
 #include "support/kernels/planted.h"
@@ -44,7 +45,7 @@ static struct mf_unit_result probe(struct mf_session *session, const struct mf_s
     ck_assert_uint_eq(sink.n_results, 1);
     if (ret_limit_ms)
         *ret_limit_ms = sink.limit_ms;
-    sink.results[0].samples = NULL; /* they were the sink's */
+    sink.results[0].samples = NULL; /* owned by the sink */
     return sink.results[0];
 }
 
@@ -57,7 +58,7 @@ static double slowest(const struct planted_sink *sink)
     return most;
 }
 
-static double best_is(void *context, mf_ops covers)
+static double best_of_context(void *context, mf_ops covers)
 {
     (void)covers;
     return *(double *)context;
@@ -78,7 +79,7 @@ START_TEST(output_pointers_stay_valid)
     for (int i = 0; i < N; i++) {
         a.block = i + 1;
         ck_assert_int_eq(mf_session_output(session, &a, out[i]), 0);
-        between[i] = malloc(4096); /* keeps a list from growing in place */
+        between[i] = malloc(4096); /* prevents a list from growing in place */
         ck_assert_ptr_nonnull(between[i]);
     }
     for (int i = 0; i < N; i++) {
@@ -93,17 +94,17 @@ START_TEST(output_pointers_stay_valid)
 }
 END_TEST
 
-/* ---- what is kept ---- */
+/* ---- kept data ---- */
 
-/* The second session, of another token count, finds the weights of the first; they are sealed and the same bits. */
+/* A second session, with another token count, reuses the weights of the first. Their files are sealed. */
 START_TEST(weights_are_kept)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
-    struct test_keeper k;
+    struct fake_memfd_store k;
     memfd_store_init(&k);
     struct mf_session *first = session_of(d, &s, &k.memfd_store, &defaults);
-    ck_assert_int_eq(k.n, 3); /* the references too */
+    ck_assert_int_eq(k.n, 3); /* two weights and the references */
     ck_assert_int_eq(k.n_found, 0);
     first = mf_session_free(first);
     for (int i = 0; i < k.n; i++) {
@@ -128,13 +129,13 @@ START_TEST(weights_are_kept)
 }
 END_TEST
 
-/* The references of a shape serve every later session on it, and none on other data. What is found refuses a wrong step
- * and lets a right one pass, as what is computed does. */
+/* Later sessions on the same shape and data reuse the references; sessions on other data do not. Reused
+ * references reject a wrong step and accept a correct one. */
 START_TEST(references_are_kept)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
-    struct test_keeper k;
+    struct fake_memfd_store k;
     memfd_store_init(&k);
     struct mf_session *session = session_of(d, &s, &k.memfd_store, &defaults);
     int n = k.n;
@@ -151,7 +152,7 @@ START_TEST(references_are_kept)
     struct mf_unit_options other = defaults;
     ck_assert_int_eq(mf_routing_parse("zipf:1.2", &other.routing), 0);
     session = session_of(d, &s, &k.memfd_store, &other);
-    ck_assert_int_eq(k.n, n + 1); /* the weights serve, the references do not */
+    ck_assert_int_eq(k.n, n + 1); /* reuses the weights, not the references */
     session = mf_session_free(session);
     d->ops->free(d);
 }
@@ -179,7 +180,7 @@ END_TEST
 
 /* ---- time ---- */
 
-/* The first probe sets the best of its kind; a step that needs twice that is dropped after its first run. */
+/* A step that takes more than twice the best time of its kind is dropped after its first run. */
 START_TEST(slow_is_dropped)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -187,16 +188,16 @@ START_TEST(slow_is_dropped)
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
     double best = 0.01;
-    struct mf_unit_result r = probe(session, &step, best_is, &best, NULL);
+    struct mf_unit_result r = probe(session, &step, best_of_context, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_SLOW);
     ck_assert_int_eq(r.verified, 1);
     ck_assert_uint_eq(r.n_samples, 1);
     ck_assert_msg(strstr(r.reason, "times the best of its kind (0.01 µs), limit 2") != NULL, "%s", r.reason);
-    ck_assert(strncmp(r.reason, "its first run took ", 19) == 0 && r.us > 0.01);
+    ck_assert(strncmp(r.reason, "first run took ", 15) == 0 && r.us > 0.01);
     struct mf_unit_options o = defaults;
     o.exhaustive = true;
     struct mf_session *thorough = session_of(d, &s, NULL, &o);
-    r = probe(thorough, &step, best_is, &best, NULL);
+    r = probe(thorough, &step, best_of_context, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_OK);
     ck_assert_uint_eq(r.n_samples, MF_MEASURE_SAMPLES);
     thorough = mf_session_free(thorough);
@@ -205,62 +206,64 @@ START_TEST(slow_is_dropped)
 }
 END_TEST
 
+#define BEST_OF_KIND "times the best of its kind (1e+04 µs)"
 #define BETTER_OF_TWO \
-    "its better run of two took 1.3e+04 µs, 1.30 times the best that could stand in its place (1e+04 µs)"
+    "faster of two runs took 1.3e+04 µs, 1.30 times the best with the same ops and tensor specs (1e+04 µs)"
 
 /* clang-format off */
 static const struct {
-    double us[4]; /* of its first runs; the last, and all behind it */
+    double us[4]; /* first runs; later runs take as long as the last of these */
     int32_t block;
     bool exhaustive;
     enum mf_status status;
     int verified;
     size_t n_samples;
     const char *reason;
-} behind[] = {
-    /* beside one of block 16 that takes 10 ms */
+} slower_steps[] = {
+    /* after a step of block 16 that takes 10 ms */
     {{10200, 10200, 10200, 10200}, 16, false, MF_STATUS_OK,   2, 3, ""},
-    {{12000, 12000, 12000, 12000}, 16, false, MF_STATUS_OK,   2, 2, ""}, /* its median of three is behind by two */
+    /* two runs decide that its median of three is slower */
+    {{12000, 12000, 12000, 12000}, 16, false, MF_STATUS_OK,   2, 2, ""},
     {{12000, 10000, 12000, 12000}, 16, false, MF_STATUS_OK,   2, 3, ""},
     {{10000, 12000, 12000, 10000}, 16, false, MF_STATUS_OK,   2, 3, ""},
     {{13000, 13000, 10000, 10000}, 16, false, MF_STATUS_SLOW, 1, 2, BETTER_OF_TWO ", limit 1.25"},
-    {{13000, 10000, 10000, 10000}, 16, false, MF_STATUS_OK,   2, 3, ""}, /* one run may be interrupted */
-    {{31000, 10000, 10000, 10000}, 16, false, MF_STATUS_SLOW, 1, 1, "its first run took 3.1e+04 µs, 3.10 times"},
+    {{13000, 10000, 10000, 10000}, 16, false, MF_STATUS_OK,   2, 3, ""}, /* one run may be disturbed */
+    {{31000, 10000, 10000, 10000}, 16, false, MF_STATUS_SLOW, 1, 1, "first run took 3.1e+04 µs, 3.10 times"},
     {{13000, 13000, 13000, 13000}, 16, true,  MF_STATUS_OK,   2, MF_MEASURE_SAMPLES, ""},
-    /* no pipeline has one of block 16 in the place of one of block 4 */
+    /* no pipeline can use a step of block 16 in place of one of block 4 */
     {{13000, 13000, 13000, 13000}, 4,  false, MF_STATUS_OK,   2, 2, ""},
-    {{16000, 16000, 16000, 16000}, 4,  false, MF_STATUS_SLOW, 1, 2, "times the best of its kind (1e+04 µs), limit 1.5"},
+    {{16000, 16000, 16000, 16000}, 4,  false, MF_STATUS_SLOW, 1, 2, BEST_OF_KIND ", limit 1.5"},
 };
 /* clang-format on */
 
-/* What is behind what could stand in its place is dropped by two runs, before its second check; what is behind the best of its
- * layout has no more samples than tell that. */
-START_TEST(behind_is_cut_short)
+/* A step is dropped after two runs, before its second verification, if it is slower than a step with the same
+ * ops and tensor specs. A step slower than the best of its layout gets no more samples than show that. */
+START_TEST(slower_step_is_timed_less)
 {
     const double best = 10000;
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
     struct mf_unit_options o = defaults;
-    o.exhaustive = behind[_i].exhaustive;
+    o.exhaustive = slower_steps[_i].exhaustive;
     struct mf_session *session = session_of(d, &s, NULL, &o);
     struct mf_step first = planted_step(&s, "stage1", 16, PLANTED_NONE);
-    struct mf_step step = planted_step(&s, "stage1", behind[_i].block, PLANTED_NONE);
-    planted_device_tell(d, &best, 1);
+    struct mf_step step = planted_step(&s, "stage1", slower_steps[_i].block, PLANTED_NONE);
+    planted_device_set_times(d, &best, 1);
     ck_assert_uint_eq(probe(session, &first, NULL, NULL, NULL).n_samples,
                       o.exhaustive ? MF_MEASURE_SAMPLES : 3);
-    planted_device_tell(d, behind[_i].us, MF_ARRAY_LEN(behind[_i].us));
+    planted_device_set_times(d, slower_steps[_i].us, MF_ARRAY_LEN(slower_steps[_i].us));
     struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
-    ck_assert_msg(r.status == behind[_i].status, "%s: %s", mf_status_name(r.status), r.reason);
-    ck_assert_int_eq(r.verified, behind[_i].verified);
-    ck_assert_uint_eq(r.n_samples, behind[_i].n_samples);
-    ck_assert_msg(strstr(r.reason, behind[_i].reason) != NULL, "%s", r.reason);
+    ck_assert_msg(r.status == slower_steps[_i].status, "%s: %s", mf_status_name(r.status), r.reason);
+    ck_assert_int_eq(r.verified, slower_steps[_i].verified);
+    ck_assert_uint_eq(r.n_samples, slower_steps[_i].n_samples);
+    ck_assert_msg(strstr(r.reason, slower_steps[_i].reason) != NULL, "%s", r.reason);
     session = mf_session_free(session);
     d->ops->free(d);
 }
 END_TEST
 
-/* What only the second check finds is found before anything is held against it. */
-START_TEST(wrong_drops_nobody)
+/* A step that only the second verification rejects drops no other step, although it was faster. */
+START_TEST(wrong_step_drops_no_other)
 {
     const double fast = 5000, right = 10000;
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -268,9 +271,9 @@ START_TEST(wrong_drops_nobody)
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step wrong = planted_step(&s, "stage2", 16, PLANTED_RACE);
     struct mf_step step = planted_step(&s, "stage2", 16, PLANTED_NONE);
-    planted_device_tell(d, &fast, 1);
+    planted_device_set_times(d, &fast, 1);
     ck_assert_int_eq(probe(session, &wrong, NULL, NULL, NULL).status, MF_STATUS_WRONG);
-    planted_device_tell(d, &right, 1);
+    planted_device_set_times(d, &right, 1);
     struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
     ck_assert_uint_eq(r.n_samples, 3);
@@ -279,15 +282,15 @@ START_TEST(wrong_drops_nobody)
 }
 END_TEST
 
-/* A step without arithmetic stays, however long it takes beside another of its kind: a faster GEMM may need it. */
-START_TEST(data_movement_is_not_slow)
+/* A step without arithmetic is not dropped for its time: a faster GEMM may need its output. */
+START_TEST(data_movement_is_never_slow)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "sort", 16, PLANTED_NONE);
     double best = 0.01;
-    struct mf_unit_result r = probe(session, &step, best_is, &best, NULL);
+    struct mf_unit_result r = probe(session, &step, best_of_context, &best, NULL);
     ck_assert_msg(r.status == MF_STATUS_OK, "%s", r.reason);
     ck_assert_uint_ge(r.n_samples, 3);
     session = mf_session_free(session);
@@ -295,7 +298,7 @@ START_TEST(data_movement_is_not_slow)
 }
 END_TEST
 
-/* A wrong step is wrong, however slow. */
+/* A wrong step is reported as wrong, not as slow. */
 START_TEST(wrong_before_slow)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -303,7 +306,7 @@ START_TEST(wrong_before_slow)
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_SWAPPED);
     double best = 0.01;
-    struct mf_unit_result r = probe(session, &step, best_is, &best, NULL);
+    struct mf_unit_result r = probe(session, &step, best_of_context, &best, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_WRONG);
     session = mf_session_free(session);
     d->ops->free(d);
@@ -314,10 +317,10 @@ static const struct {
     double best_us;
     int64_t cap_ms, want_ms;
 } limits[] = {
-    {0, 10000, 10000},     /* nothing known: the cap */
-    {100, 10000, 2000},    /* never below two seconds */
+    {0, 10000, 10000},     /* no best time known: the cap */
+    {100, 10000, 2000},    /* at least two seconds */
     {200000, 10000, 4000}, /* twenty times the best */
-    {2e6, 10000, 10000},   /* never above the cap */
+    {2e6, 10000, 10000},   /* at most the cap */
 };
 
 START_TEST(hang_limit_is_from_the_best)
@@ -330,16 +333,16 @@ START_TEST(hang_limit_is_from_the_best)
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
     double best = limits[_i].best_us;
     int64_t limit;
-    (void)probe(session, &step, best_is, &best, &limit);
+    (void)probe(session, &step, best_of_context, &best, &limit);
     ck_assert_int_eq(limit, limits[_i].want_ms);
     session = mf_session_free(session);
     d->ops->free(d);
 }
 END_TEST
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
-START_TEST(too_large_a_shape)
+START_TEST(shape_exceeds_memory)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
@@ -355,7 +358,7 @@ START_TEST(too_large_a_shape)
 }
 END_TEST
 
-START_TEST(no_definition)
+START_TEST(undefined_quantisation)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
@@ -377,10 +380,10 @@ START_TEST(unknown_family_or_step)
     struct mf_shape s = planted_shape(0, 4);
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
-    strcpy(step.family, "nobody");
+    strcpy(step.family, "missing");
     struct mf_unit_result r = probe(session, &step, NULL, NULL, NULL);
     ck_assert_int_eq(r.status, MF_STATUS_UNSUPPORTED);
-    ck_assert_str_eq(r.reason, "this runner has no family nobody");
+    ck_assert_str_eq(r.reason, "this runner has no family missing");
     step = planted_step(&s, "combine", 0, PLANTED_NONE);
     strcpy(step.name, "combine-backwards");
     r = probe(session, &step, NULL, NULL, NULL);
@@ -391,7 +394,7 @@ START_TEST(unknown_family_or_step)
 }
 END_TEST
 
-/* ---- memory that others can map ---- */
+/* ---- buffers that foreign programs can map ---- */
 
 static bool located;
 
@@ -399,32 +402,32 @@ static int locating_launch(struct mf_kernel *k, const struct mf_launch *l)
 {
     int fd;
     uint64_t offset;
-    located = mf_session_locate(l->needs[0].part[0], &fd, &offset) == 0 &&
-              mf_session_locate(l->gives[0].part[0], &fd, &offset) == 0;
+    located = mf_region_locate(l->needs[0].part[0], &fd, &offset) == 0 &&
+              mf_region_locate(l->gives[0].part[0], &fd, &offset) == 0;
     uint32_t here, there = 0;
     memcpy(&here, l->gives[0].part[0], sizeof(here));
     located &= pread(fd, &there, sizeof(there), (off_t)offset) == sizeof(there) && here == there;
     return planted_family.launch(k, l);
 }
 
-START_TEST(buffers_lie_in_files)
+START_TEST(buffers_are_memory_files)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
-    struct mf_family locating = planted_family;
-    const struct mf_family *list[] = {&locating};
+    struct mf_family locating_family = planted_family;
+    const struct mf_family *list[] = {&locating_family};
     struct mf_family_set set = {list, 1};
     struct mf_session *session = NULL;
     char why[MF_REASON_MAX];
     int on_stack, fd;
     uint64_t offset;
-    locating.launch = locating_launch;
+    locating_family.launch = locating_launch;
     struct mf_session_args args = {.device = d, .shape = s, .options = &defaults, .extra = &set};
     ck_assert_int_eq(mf_session_new(&args, why, sizeof(why), &session), 0);
     struct mf_step step = planted_step(&s, "combine", 0, PLANTED_NONE);
     ck_assert_int_eq(probe(session, &step, NULL, NULL, NULL).status, MF_STATUS_OK);
     ck_assert(located);
-    ck_assert_int_eq(mf_session_locate(&on_stack, &fd, &offset), -ENOENT);
+    ck_assert_int_eq(mf_region_locate(&on_stack, &fd, &offset), -ENOENT);
     session = mf_session_free(session);
     d->ops->free(d);
 }
@@ -432,7 +435,7 @@ END_TEST
 
 /* ---- rotation ---- */
 
-START_TEST(rotations_are_apart_and_equal_work)
+START_TEST(rotations_are_disjoint_and_equal_work)
 {
     struct mf_shape s = {.token = 1, .topk = 4, .expert = 32};
     int32_t ids[4] = {0, 5, 6, 20}, out[4], used[32] = {0};
@@ -451,7 +454,7 @@ START_TEST(rotations_are_apart_and_equal_work)
         }
     }
     ck_assert_int_le(shared, 6);
-    /* four caches and one more: 10 of 100 need 41, which are not to be had */
+    /* four caches and one rotation more: at 10 of 100 bytes 41 rotations, more than exist */
     ck_assert_int_eq(mf_rotation_count(&r, 10, 100, &cold), r.n);
     ck_assert(!cold);
     ck_assert_int_eq(mf_rotation_count(&r, 200, 100, &cold), 3);
@@ -463,8 +466,9 @@ START_TEST(rotations_are_apart_and_equal_work)
 }
 END_TEST
 
-/* Of a share of the experts: routes to others stay, routes that are here stay here and apart; none at all is no division. */
-START_TEST(rotations_keep_to_the_share)
+/* Expert parallelism: routes to other ranks stay unchanged, local routes stay local and differ from each
+ * other. A rank without local routes causes no division by zero. */
+START_TEST(rotations_stay_on_the_rank)
 {
     struct mf_shape s = {.token = 1, .topk = 6, .expert = 16, .ep_first = 32, .ep_experts = 64};
     int32_t ids[6] = {0, 33, -1, 47, 48, 63}, out[6];
@@ -488,7 +492,7 @@ START_TEST(rotations_keep_to_the_share)
 }
 END_TEST
 
-/* Rotated timing changes nothing of what is verified: cold mode, several rotations, every gate passed. */
+/* Rotated timing does not affect verification: cold mode, several rotations, every gate passed. */
 START_TEST(cold_mode)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -529,7 +533,7 @@ static struct pipeline pipeline_of(const struct mf_shape *s, int32_t block, enum
 static const struct mf_race_plan plan = {
     .stages = {{3, 3}, {8, 2}}, .n_stages = 2, .fresh = 5, .alpha = 0.05};
 
-/* Two right pipelines and three wrong ones: the right ones are raced, the others have their reason. */
+/* Two correct and three wrong pipelines: the correct ones race, the others get a reason. */
 START_TEST(race_of_pipelines)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -539,7 +543,7 @@ START_TEST(race_of_pipelines)
     struct pipeline p[5] = {pipeline_of(&s, 4, PLANTED_NONE), pipeline_of(&s, 16, PLANTED_NONE),
                             pipeline_of(&s, 4, PLANTED_DESTROYED), pipeline_of(&s, 4, PLANTED_PAST),
                             pipeline_of(&s, 4, PLANTED_NONE)};
-    p[4].n--; /* nobody combines */
+    p[4].n--; /* no step covers combine */
     struct mf_race_entry entries[5];
     for (int i = 0; i < 5; i++)
         entries[i] =
@@ -568,8 +572,8 @@ START_TEST(race_of_pipelines)
     ck_assert(sink.outcome.won.us > 0);
     ck_assert_int_eq(sink.outcome.rounds, 11);
     ck_assert_int_gt(sink.outcome.active, 0);
-    /* a begin for each, one for each sample, and one for each check of those that are right, which is no sample as these steps are not
-     * of the build: so that a death in the race is blamed on the right one */
+    /* One begin per entry, per sample, and per verified run of a correct entry, so that a death in the race
+     * is blamed on the right entry. Verified runs are no samples here: the steps are not built in. */
     ck_assert_uint_ge(n_twice, 1);
     ck_assert_uint_eq(sink.n_begun, 5 + (size_t)sink.outcome.calls + 2 + n_twice);
     session = mf_session_free(session);
@@ -577,35 +581,36 @@ START_TEST(race_of_pipelines)
 }
 END_TEST
 
-/* A pipeline as an entrant of a course of its own, good until the session ends. */
+/* Opens a pipeline as an entrant with its own buffers, valid until the session ends. */
 static void enter(struct mf_session *session, const struct mf_shape *s, const struct pipeline *p,
-                  struct mf_pipeline **ret_opened, struct mf_course *course, struct mf_entrant *ret)
+                  struct mf_pipeline **ret_opened, struct mf_race_buffers *buffers, struct mf_entrant *ret)
 {
     char text[MF_PIPELINE_TEXT_MAX] = "", why[MF_REASON_MAX] = "";
     for (size_t i = 0; i < p->n; i++)
         ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), p->steps[i].family, p->steps[i].name), 0);
     ck_assert_int_eq(mf_pipeline_open(session->device, s, &planted_set, text, why, sizeof(why), ret_opened),
                      0);
-    ck_assert_int_eq(mf_course_init(course, session), 0);
-    ck_assert_int_eq(mf_entrant_init(ret, course, *ret_opened, why), MF_STATUS_OK);
+    ck_assert_int_eq(mf_race_buffers_init(buffers, session), 0);
+    ck_assert_int_eq(mf_entrant_init(ret, buffers, *ret_opened, why), MF_STATUS_OK);
 }
 
-/* Checked runs have a rotation of their own: whose weights it has just brought into a cache is not timed by it next. */
-START_TEST(samples_keep_off_the_checked_rotation)
+/* Verified runs use rotation 0, samples the others: no sample is timed on weights that a verified run has
+ * cached. */
+START_TEST(samples_avoid_the_verified_rotation)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 1);
     char why[MF_REASON_MAX] = "";
     struct mf_pipeline *opened = NULL;
-    struct mf_course course;
+    struct mf_race_buffers buffers;
     struct mf_entrant e;
     double us;
     d->info.llc_bytes = 1 << 17;
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
-    enter(session, &s, &p, &opened, &course, &e);
+    enter(session, &s, &p, &opened, &buffers, &e);
     ck_assert_int_gt(e.measured.n_rotations, 2);
-    ck_assert(!mf_entrant_check_counts(&e));
+    ck_assert(!mf_entrant_check_is_sample(&e));
     for (int i = 0; i < 3 * e.measured.n_rotations; i++) {
         ck_assert_msg(i % 2 || mf_entrant_check(&e, &us, why) == MF_STATUS_OK, "%s", why);
         ck_assert_msg(mf_entrant_sample(&e, &us, why) == MF_STATUS_OK, "%s", why);
@@ -617,35 +622,35 @@ START_TEST(samples_keep_off_the_checked_rotation)
 }
 END_TEST
 
-/* What a device does before and for a timed run, as a string: w, t. */
+/* Log of device calls: 'w' for an eviction of the caches, 't' for a timed run. */
 static struct {
     struct mf_device_ops ops;
     int (*time)(struct mf_device *, mf_launch_fn, void *, int, double *);
-    int r; /* of a wash */
-    char did[256];
+    int r; /* result of evict_caches */
+    char events[256];
     size_t n;
-} washing;
+} device_log;
 
-static void note(char what)
+static void log_event(char what)
 {
-    ck_assert_uint_lt(washing.n, sizeof(washing.did) - 1);
-    washing.did[washing.n++] = what;
+    ck_assert_uint_lt(device_log.n, sizeof(device_log.events) - 1);
+    device_log.events[device_log.n++] = what;
 }
-static int wash_noted(struct mf_device *d, double *ret_bytes)
+static int evict_logged(struct mf_device *d, double *ret_bytes)
 {
-    note('w');
+    log_event('w');
     *ret_bytes = 2 * (double)d->info.llc_bytes;
-    return washing.r;
+    return device_log.r;
 }
-static int time_noted(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
+static int time_logged(struct mf_device *d, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
-    note('t');
-    return washing.time(d, launch, context, n, ret_us);
+    log_event('t');
+    return device_log.time(d, launch, context, n, ret_us);
 }
 
-/* Each run of a pipeline is timed behind a wash of the last cache, checked runs too, and is cold whatever ran before it; of a step that is
- * timed alone the cache is left as it is. */
-START_TEST(a_race_washes_the_last_cache)
+/* A race evicts the L2 cache before every run of a pipeline, verified runs included, so that each run is
+ * cold. The probe of a single step evicts nothing. */
+START_TEST(race_evicts_the_l2_cache)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
@@ -653,28 +658,28 @@ START_TEST(a_race_washes_the_last_cache)
     struct pipeline p = pipeline_of(&s, 4, PLANTED_NONE);
     char why[MF_REASON_MAX] = "";
     struct mf_pipeline *opened = NULL;
-    struct mf_course course;
+    struct mf_race_buffers buffers;
     struct mf_entrant e;
     double us;
     bool cold = false;
 
-    d->info.llc_bytes = 1 << 30; /* no rotation passes it */
-    washing.ops = *d->ops;
-    washing.time = d->ops->time;
-    washing.ops.time = time_noted;
-    washing.ops.wash = wash_noted;
-    d->ops = &washing.ops;
+    d->info.llc_bytes = 1 << 30; /* more than the rotations exceed */
+    device_log.ops = *d->ops;
+    device_log.time = d->ops->time;
+    device_log.ops.time = time_logged;
+    device_log.ops.evict_caches = evict_logged;
+    d->ops = &device_log.ops;
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
 
     planted_sink_init(&sink);
     const struct mf_probe_step step = {1, p.steps[0]};
-    washing.n = 0;
+    device_log.n = 0;
     ck_assert_int_eq(mf_session_probe(session, &step, 1, NULL, NULL, &sink.sink), 0);
-    ck_assert_uint_gt(washing.n, 0);
-    ck_assert_ptr_null(memchr(washing.did, 'w', washing.n));
+    ck_assert_uint_gt(device_log.n, 0);
+    ck_assert_ptr_null(memchr(device_log.events, 'w', device_log.n));
 
-    enter(session, &s, &p, &opened, &course, &e);
-    washing.n = 0;
+    enter(session, &s, &p, &opened, &buffers, &e);
+    device_log.n = 0;
     ck_assert_int_eq(mf_entrant_verify(&e, why), MF_STATUS_OK);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(mf_entrant_sample(&e, &us, why), MF_STATUS_OK);
@@ -682,33 +687,33 @@ START_TEST(a_race_washes_the_last_cache)
         ck_assert_int_eq(mf_measure_run(&e.measured, 0, &us, &cold), 0);
         ck_assert(cold);
     }
-    washing.r = -EIO; /* nothing is timed on a cache that is as others left it */
+    device_log.r = -EIO; /* no run is timed if the eviction fails */
     ck_assert_int_ne(mf_entrant_sample(&e, &us, why), MF_STATUS_OK);
-    washing.did[washing.n] = 0;
-    ck_assert_str_eq(washing.did, "wtwtwtwtwtwtwtw");
+    device_log.events[device_log.n] = 0;
+    ck_assert_str_eq(device_log.events, "wtwtwtwtwtwtwtw");
     mf_pipeline_close(opened);
     session = mf_session_free(session);
     d->ops->free(d);
 }
 END_TEST
 
-/* A pipeline that is right, but not the same twice, alone in its group: it would win there, and is refused before it has its number.
- * Where nobody is measured afresh all are checked twice before they race. */
-START_TEST(race_checks_winners_twice)
+/* A pipeline whose runs differ is alone in its group and would win it. The second verification rejects it
+ * before it gets a time. Without fresh measurements every entry is verified twice before the race. */
+START_TEST(race_verifies_winners_twice)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
     struct mf_session *session = session_of(d, &s, NULL, &defaults);
     struct pipeline p[2] = {pipeline_of(&s, 4, PLANTED_NONE), pipeline_of(&s, 4, PLANTED_RACE)};
     struct mf_race_entry entries[2];
-    struct mf_race_plan late_or_not = plan;
+    struct mf_race_plan variant = plan;
     struct planted_sink sink;
     for (int i = 0; i < 2; i++)
         entries[i] = (struct mf_race_entry){
             .id = 10 + i, .group = i, .forecast_us = 100, .steps = p[i].steps, .n_steps = p[i].n};
-    late_or_not.fresh = _i ? 5 : 0;
+    variant.fresh = _i ? 5 : 0;
     planted_sink_init(&sink);
-    ck_assert_int_eq(mf_session_race(session, entries, 2, &late_or_not, &sink.sink), 0);
+    ck_assert_int_eq(mf_session_race(session, entries, 2, &variant, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 2);
     ck_assert_int_eq(sink.results[0].status, MF_STATUS_OK);
     ck_assert_int_eq(sink.results[0].verified, 2);
@@ -722,7 +727,7 @@ START_TEST(race_checks_winners_twice)
 }
 END_TEST
 
-START_TEST(race_that_nobody_finishes)
+START_TEST(race_of_wrong_pipelines)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
@@ -741,7 +746,7 @@ START_TEST(race_that_nobody_finishes)
 }
 END_TEST
 
-START_TEST(canary_is_a_time)
+START_TEST(canary_time_is_plausible)
 {
     char why[MF_REASON_MAX];
     struct mf_device *d;
@@ -754,41 +759,43 @@ END_TEST
 
 /* clang-format off */
 static const struct {
-    int n;       /* canaries that the device is slow for; three of them tell it */
-    bool thrown; /* what was timed meanwhile */
+    int n;       /* canary runs for which the device is slow; three mark it as slow */
+    bool samples_discarded; /* samples taken meanwhile are discarded */
 } slowdowns[] = {
-    {1, false},    /* an interrupted canary is none */
+    {1, false},    /* one slow canary may be an interrupt */
     {3, true},
-    {6, true},     /* and is so for a while */
-    {1000, false}, /* for good: its pace from now on */
+    {6, true},     /* slow for a while */
+    {1000, false}, /* permanently slow: the new normal speed */
 };
 /* clang-format on */
 
-/* What was timed while the device was slow, as its canary says, is thrown away and taken again: the step is not slow. */
+/* Samples taken while the canary reports a slow device are discarded and repeated: the step is not `slow`. */
 START_TEST(slow_device)
 {
-    enum { FACTOR = 10000 }; /* no load of this machine looks like that */
+    enum { FACTOR = 10000 }; /* more than any load of this machine causes */
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
     struct mf_unit_options options = defaults;
-    /* Then none is dropped by its first run, which this machine's load can slow too */
-    options.exhaustive = slowdowns[_i].thrown;
+    /* exhaustive: the first run drops no step, as load on this machine could slow it */
+    options.exhaustive = slowdowns[_i].samples_discarded;
     struct mf_session *session = session_of(d, &s, NULL, &options);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);
-    struct mf_unit_result calm = probe(session, &step, NULL, NULL, NULL), r;
-    ck_assert_int_eq(calm.status, MF_STATUS_OK);
-    ck_assert_double_eq(calm.canary, 1);
+    struct mf_unit_result reference = probe(session, &step, NULL, NULL, NULL), r;
+    ck_assert_int_eq(reference.status, MF_STATUS_OK);
+    ck_assert_double_eq(reference.canary, 1);
     planted_device_slow(d, FACTOR, slowdowns[_i].n);
     r = probe(session, &step, NULL, NULL, NULL);
-    ck_assert_msg(r.status == (slowdowns[_i].thrown ? MF_STATUS_OK : MF_STATUS_SLOW), "%s", r.reason);
+    ck_assert_msg(r.status == (slowdowns[_i].samples_discarded ? MF_STATUS_OK : MF_STATUS_SLOW), "%s",
+                  r.reason);
     ck_assert_double_eq(r.canary, 1);
-    ck_assert_msg((r.us < calm.us * 100) == slowdowns[_i].thrown, "%g us, %g when calm", r.us, calm.us);
+    ck_assert_msg((r.us < reference.us * 100) == slowdowns[_i].samples_discarded, "%g us, %g before", r.us,
+                  reference.us);
     session = mf_session_free(session);
     d->ops->free(d);
 }
 END_TEST
 
-/* Of a probe and of a race: as many runs as were asked for come before those that count, behind the verified one. */
+/* In a probe and in a race, `warmup` runs follow the verified run and precede the samples. */
 START_TEST(warm_up)
 {
     enum { WARM_US = 10000 };
@@ -801,7 +808,7 @@ START_TEST(warm_up)
     struct mf_race_entry entry = {.id = 10, .forecast_us = WARM_US, .steps = p.steps, .n_steps = p.n};
     o.warmup = _i;
     struct mf_session *session = session_of(d, &s, NULL, &o);
-    planted_device_warming(d, 1 + 3);
+    planted_device_warm_up(d, 1 + 3);
     planted_sink_init(&sink);
     ck_assert_int_eq(mf_session_probe(session, &probed, 1, NULL, NULL, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 1);
@@ -809,7 +816,7 @@ START_TEST(warm_up)
     ck_assert_msg((slowest(&sink) > WARM_US) == (_i < 3), "%g us after %d runs", slowest(&sink), _i);
 
     planted_sink_init(&sink);
-    planted_device_warming(d, 1 + 3);
+    planted_device_warm_up(d, 1 + 3);
     ck_assert_int_eq(mf_session_race(session, &entry, 1, &plan, &sink.sink), 0);
     ck_assert_uint_eq(sink.n_results, 1);
     ck_assert_msg(sink.results[0].status == MF_STATUS_OK, "%s", sink.results[0].reason);
@@ -829,25 +836,25 @@ int main(void)
     tcase_add_loop_test(t, references_are_kept, 0, PLANTED_N_FORMATS);
     tcase_add_test(t, serves_the_same_data_only);
     tcase_add_test(t, slow_is_dropped);
-    tcase_add_loop_test(t, behind_is_cut_short, 0, MF_ARRAY_LEN(behind));
-    tcase_add_test(t, wrong_drops_nobody);
+    tcase_add_loop_test(t, slower_step_is_timed_less, 0, MF_ARRAY_LEN(slower_steps));
+    tcase_add_test(t, wrong_step_drops_no_other);
     tcase_add_loop_test(t, warm_up, 0, 5);
-    tcase_add_test(t, data_movement_is_not_slow);
+    tcase_add_test(t, data_movement_is_never_slow);
     tcase_add_test(t, wrong_before_slow);
     tcase_add_loop_test(t, hang_limit_is_from_the_best, 0, MF_ARRAY_LEN(limits));
-    tcase_add_test(t, too_large_a_shape);
-    tcase_add_test(t, no_definition);
+    tcase_add_test(t, shape_exceeds_memory);
+    tcase_add_test(t, undefined_quantisation);
     tcase_add_test(t, unknown_family_or_step);
-    tcase_add_test(t, buffers_lie_in_files);
-    tcase_add_test(t, rotations_are_apart_and_equal_work);
-    tcase_add_test(t, rotations_keep_to_the_share);
+    tcase_add_test(t, buffers_are_memory_files);
+    tcase_add_test(t, rotations_are_disjoint_and_equal_work);
+    tcase_add_test(t, rotations_stay_on_the_rank);
     tcase_add_loop_test(t, cold_mode, 0, PLANTED_N_FORMATS);
     tcase_add_loop_test(t, race_of_pipelines, 0, PLANTED_N_FORMATS);
-    tcase_add_test(t, samples_keep_off_the_checked_rotation);
-    tcase_add_test(t, a_race_washes_the_last_cache);
-    tcase_add_loop_test(t, race_checks_winners_twice, 0, 2);
-    tcase_add_test(t, race_that_nobody_finishes);
-    tcase_add_test(t, canary_is_a_time);
+    tcase_add_test(t, samples_avoid_the_verified_rotation);
+    tcase_add_test(t, race_evicts_the_l2_cache);
+    tcase_add_loop_test(t, race_verifies_winners_twice, 0, 2);
+    tcase_add_test(t, race_of_wrong_pipelines);
+    tcase_add_test(t, canary_time_is_plausible);
     tcase_add_loop_test(t, slow_device, 0, MF_ARRAY_LEN(slowdowns));
     suite_add_tcase(s, t);
     return mf_check_main(s);

@@ -1,4 +1,4 @@
-/* The gates one by one, on outputs made by the reference and then changed by hand. */
+/* The gates one by one, on outputs that the reference makes and the test then modifies. */
 #include <math.h>
 #include <string.h>
 
@@ -22,15 +22,15 @@ struct layer {
     uint8_t w1[8 * 96 * 64 * 2], w2[8 * 64 * 48 * 2];
     struct mf_guarded sorted;
     int64_t slots[512], tokens[512],
-        slots_here[64 * 2]; /* the last: of slot order, -1 for experts that are not here */
+        slots_here[64 * 2]; /* slots_here: in slot order; -1 for experts of other ranks */
 };
 
-/* What a test has: a layer, an output of it in guard bands, and what verify said of that. */
+/* The state of a test: a layer, an output of it between guard bands, and the verdict of mf_verify. */
 static struct layer *l;
 static struct mf_guarded g;
 static struct mf_verdict verdict;
 
-/* share: experts 2 to 6 of 8 are here. */
+/* share: this rank has experts 2 to 6 of 8. */
 static void make_layer(bool fp8, bool share)
 {
     l = calloc(1, sizeof(*l));
@@ -69,10 +69,10 @@ static void make_layer(bool fp8, bool share)
         l->slots[p] = valid ? l->tokens[p] * s->topk + mf_id_slot(ids[p]) : -1;
     }
     for (int64_t i = 0; i < 64 * 2; i++)
-        l->slots_here[i] = mf_shape_local(s, l->ids[i]) < 0 ? -1 : i;
+        l->slots_here[i] = mf_shape_local_expert(s, l->ids[i]) < 0 ? -1 : i;
 }
 
-/* Of a test that made one. */
+/* Releases the layer if the test made one. */
 static void free_layer(void)
 {
     if (!l)
@@ -83,7 +83,7 @@ static void free_layer(void)
     free(l);
 }
 
-/* An output of the layer in guard bands that holds what the reference says. */
+/* Allocates an output of the layer between guard bands and fills it from the reference. */
 static struct mf_verify_input output_in(const char *text, struct mf_guarded *out)
 {
     struct mf_tensor_spec a;
@@ -106,7 +106,7 @@ static struct mf_verify_input output_in(const char *text, struct mf_guarded *out
     };
 }
 
-/* The same in g, of a layer that is made for it. */
+/* Makes a layer, and g as its output. */
 static struct mf_verify_input output(bool fp8, const char *text)
 {
     make_layer(fp8, false);
@@ -119,7 +119,7 @@ static void assert_right(const struct mf_verify_input *v)
     ck_assert_msg(r == 0, "%d: %s", r, verdict.reason);
 }
 
-/* start: of the reason. */
+/* start: expected start of the reason. */
 static void assert_wrong(const struct mf_verify_input *v, const char *start)
 {
     ck_assert_int_eq(mf_verify(v, &verdict), 1);
@@ -146,7 +146,7 @@ static const char *const texts[] = {
 };
 #define FIRST_FP8 11
 
-/* What the reference encodes passes every gate, well below its limit. */
+/* Outputs as the reference encodes them pass every gate, well below the limits. */
 START_TEST(reference_passes)
 {
     int text = _i / 2;
@@ -159,8 +159,8 @@ START_TEST(reference_passes)
 }
 END_TEST
 
-/* Whatever was poisoned and not written again is seen, in every tensor spec; padding rows may hold anything. */
-START_TEST(poison_is_seen)
+/* Poison that is not overwritten is detected in every tensor spec; padding rows may hold anything. */
+START_TEST(poison_is_detected)
 {
     int text = _i / 2;
     make_layer(text >= FIRST_FP8, _i % 2);
@@ -175,7 +175,7 @@ END_TEST
 static const struct {
     const char *text;
     int part;
-    int64_t offset; /* from the start; below 0 before it; INT64_MIN + n: n past the end */
+    int64_t offset; /* from the start of the part; negative: before it; INT64_MIN + n: n bytes past its end */
     const char *want;
 } bands[] = {
     {"y/bf16/none/token", 0, -1, "guard: 1 byte changed 0 bytes before the start of y of y"},
@@ -188,7 +188,7 @@ static const struct {
      "guard: 1 byte changed 0 bytes before the start of num_valid of sorted"},
 };
 
-START_TEST(band_is_broken_and_repaired)
+START_TEST(guard_band_is_checked_and_repaired)
 {
     struct mf_verify_input v = output(false, bands[_i].text);
     int64_t at = bands[_i].offset < -1000000
@@ -208,7 +208,8 @@ static float *row_of(const struct mf_guarded *of, int64_t p)
     return (float *)of->ref.part[0] + p * of->parts[0].cols;
 }
 
-/* Two elements in a thousand differ: too many where one may, and where three may it is their rows that are off. */
+/* 0.2 % of the elements differ. A limit of 0.1 % rejects them as mismatches; with a limit of 0.3 % the row
+ * gate rejects their rows. */
 START_TEST(mismatch_ratio)
 {
     struct mf_verify_input v = output(false, "z/f32/none/slot");
@@ -239,7 +240,7 @@ START_TEST(not_finite_is_refused)
 }
 END_TEST
 
-/* A row of nearly no weight is not judged by its own tiny norm. */
+/* A row with almost no routing weight is not judged relative to its own tiny norm. */
 START_TEST(small_row)
 {
     make_layer(false, false);
@@ -254,13 +255,14 @@ START_TEST(small_row)
 }
 END_TEST
 
-/* The limit of a quantised row is four times what quantising costs it, only for a step that quantises on its way. */
-START_TEST(limit_is_from_the_plain_pipeline)
+/* The limit of a quantised row is four times its quantisation error, but only for a step that computes and
+ * quantises the row itself. */
+START_TEST(row_limit_of_quantising_steps)
 {
     struct mf_verify_input v = output(true, "h/fp8fn/per_token/sorted.4");
     assert_right(&v);
     ck_assert(fabs(verdict.row_limit - 0.02) < 1e-9);
-    v.covers = MF_OP_BIT(MF_OP_QUANT2); /* alone: it is fed the exact h */
+    v.covers = MF_OP_BIT(MF_OP_QUANT2); /* this op alone reads the exact h */
     assert_right(&v);
     ck_assert(fabs(verdict.row_limit - 0.02) < 1e-9);
     v.covers = MF_OP_BIT(MF_OP_GEMM1) | MF_OP_BIT(MF_OP_ACT) | MF_OP_BIT(MF_OP_QUANT2);
@@ -277,7 +279,7 @@ START_TEST(limit_is_from_the_plain_pipeline)
 }
 END_TEST
 
-START_TEST(scale_left_unwritten)
+START_TEST(unwritten_scale)
 {
     struct mf_verify_input v = output(true, "x/fp8fn/per_token/token");
     mf_poison_fill(MF_FORMAT_F32, (float *)g.ref.part[1] + 11, 1);
@@ -287,16 +289,16 @@ START_TEST(scale_left_unwritten)
 }
 END_TEST
 
-/* fp8 of a shape that is not quantised has no reference: refused, not passed. */
-START_TEST(without_reference)
+/* FP8 of a shape without quantisation has no reference: an error, not a pass. */
+START_TEST(missing_reference)
 {
     struct mf_verify_input v = output(false, "x/fp8fn/per_token/token");
     ck_assert_int_eq(mf_verify(&v, &verdict), -EINVAL);
 }
 END_TEST
 
-/* A row of a decoded weight is read out of its layout; experts without a route have none. */
-START_TEST(decoded_weight)
+/* Rows of a dequantised weight are read through its layout. Experts without a route have no rows. */
+START_TEST(dequantised_weight)
 {
     struct mf_verify_input v = output(true, "w1d/bf16/none/panel32");
     int64_t source[8 * 96];
@@ -311,8 +313,8 @@ START_TEST(decoded_weight)
 }
 END_TEST
 
-/* One that the machine has no memory for is an error before anything is written to it. */
-START_TEST(decoded_weight_too_large)
+/* An output larger than available memory is an error before anything is written. */
+START_TEST(dequantised_weight_exceeds_memory)
 {
     struct mf_shape s = {.token = 64,
                          .model_dim = 7168,
@@ -330,8 +332,8 @@ START_TEST(decoded_weight_too_large)
 }
 END_TEST
 
-/* Of a weight that the host has not made there is nothing to hold it against. */
-START_TEST(decoded_weight_of_a_device)
+/* A weight that is not on the host has no reference. */
+START_TEST(dequantised_weight_without_host_copy)
 {
     struct mf_verify_input v = output(true, "w1d/bf16/none/panel32");
     l->data.w1.part[0] = NULL;
@@ -340,7 +342,7 @@ START_TEST(decoded_weight_of_a_device)
 }
 END_TEST
 
-/* An accumulation is zeroed, not poisoned: what it leaves out is off, by the row. */
+/* An accumulator is zeroed, not poisoned: the row gate rejects a row that was not written. */
 START_TEST(accumulation)
 {
     struct mf_verify_input v = output(false, "y/f32/none/token");
@@ -363,12 +365,12 @@ END_TEST
 /* ---- the second run ---- */
 
 static const struct {
-    float factor;
+    float scale;
     double tolerance;
     int want;
-} seconds[] = {{1, 0, 0}, {1.0001f, 0, 1}, {1.0001f, 0.001, 0}, {1.01f, 0.001, 1}};
+} second_runs[] = {{1, 0, 0}, {1.0001f, 0, 1}, {1.0001f, 0.001, 0}, {1.01f, 0.001, 1}};
 
-/* So many rows that the pool's threads share them: each finds its own, and the lowest of all is named. */
+/* Enough rows that all threads of the pool share them: the verdict counts all and names the lowest. */
 START_TEST(second_run_of_many_rows)
 {
     const struct mf_tensor_spec a = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
@@ -402,11 +404,11 @@ START_TEST(second_run)
     struct mf_verify_input v = output(false, "z/f32/none/slot");
     (void)output_in("z/f32/none/slot", &again);
     for (int i = 0; i < 64; i++) {
-        row_of(&again, 20)[i] *= seconds[_i].factor;
-        row_of(&again, 31)[i] *= seconds[_i].factor;
+        row_of(&again, 20)[i] *= second_runs[_i].scale;
+        row_of(&again, 31)[i] *= second_runs[_i].scale;
     }
-    ck_assert_int_eq(mf_verify_stable(&v, &again, seconds[_i].tolerance, &verdict), seconds[_i].want);
-    if (seconds[_i].want)
+    ck_assert_int_eq(mf_verify_stable(&v, &again, second_runs[_i].tolerance, &verdict), second_runs[_i].want);
+    if (second_runs[_i].want)
         ck_assert_msg(
             strncmp(verdict.reason, "unstable: a second run differs in 2 rows, first in row 20 (", 59) == 0,
             "%s", verdict.reason);
@@ -421,12 +423,12 @@ static const struct {
     enum change change;
     const char *want; /* NULL: passes */
 } changes[] = {
-    {SWAP_IDS, NULL}, /* order within an expert is free, weights with it */
+    {SWAP_IDS, NULL}, /* rows of an expert may be in any order, with their weights */
     {SWAP_TWO_EXPERTS, "sorted: expert "},
     {TOKEN_TWICE, "sorted: expert "},
     {BAD_PAD, "sorted: row "},
     {PAD_WEIGHT, "sorted: row "},
-    {WRONG_EXPERT, "sorted: block 1 is of expert "},
+    {WRONG_EXPERT, "sorted: block 1 has expert "},
     {TAIL_GARBAGE, NULL},
 };
 
@@ -443,7 +445,7 @@ static void swap(int32_t *ids, float *weights, int64_t a, int64_t b)
 START_TEST(sorted_contract)
 {
     make_layer(false, false);
-    /* 15 tokens to expert 0 leave it one row of padding */
+    /* 15 tokens for expert 0 leave it one padding row */
     l->ids[0] = 1;
     l->ids[1] = 2;
     struct mf_verify_input v = output_in("sorted/index/none/sorted.4", &g);
@@ -486,7 +488,7 @@ START_TEST(sorted_contract)
 }
 END_TEST
 
-/* ---- aligned: the same by vLLM's contract, whose tails count ---- */
+/* ---- aligned: the same for vLLM's contract, which also defines the tails ---- */
 
 enum flaw {
     ALIGNED_ORDER,
@@ -504,7 +506,7 @@ static const struct {
     {ALIGNED_ORDER, NULL},
     {ALIGNED_TWICE, "sorted: expert "},
     {ALIGNED_NEGATIVE, "sorted: row "},
-    {ALIGNED_BLOCK, "sorted: block 1 is of expert "},
+    {ALIGNED_BLOCK, "sorted: block 1 has expert "},
     {ALIGNED_COUNT, "sorted: num_valid is "},
     {ALIGNED_TAIL, "aligned: row "},
     {ALIGNED_TAIL_BLOCK, "aligned: block "},
@@ -553,20 +555,20 @@ int main(void)
     TCase *t = tcase_create("verify");
     tcase_add_checked_fixture(t, NULL, free_layer);
     tcase_add_loop_test(t, reference_passes, 0, 2 * MF_ARRAY_LEN(texts));
-    tcase_add_loop_test(t, poison_is_seen, 0, 2 * MF_ARRAY_LEN(texts));
-    tcase_add_loop_test(t, band_is_broken_and_repaired, 0, MF_ARRAY_LEN(bands));
+    tcase_add_loop_test(t, poison_is_detected, 0, 2 * MF_ARRAY_LEN(texts));
+    tcase_add_loop_test(t, guard_band_is_checked_and_repaired, 0, MF_ARRAY_LEN(bands));
     tcase_add_test(t, mismatch_ratio);
     tcase_add_loop_test(t, not_finite_is_refused, 0, MF_ARRAY_LEN(not_finite));
     tcase_add_test(t, small_row);
-    tcase_add_test(t, limit_is_from_the_plain_pipeline);
-    tcase_add_test(t, scale_left_unwritten);
-    tcase_add_test(t, without_reference);
-    tcase_add_test(t, decoded_weight);
-    tcase_add_test(t, decoded_weight_of_a_device);
-    tcase_add_test(t, decoded_weight_too_large);
+    tcase_add_test(t, row_limit_of_quantising_steps);
+    tcase_add_test(t, unwritten_scale);
+    tcase_add_test(t, missing_reference);
+    tcase_add_test(t, dequantised_weight);
+    tcase_add_test(t, dequantised_weight_without_host_copy);
+    tcase_add_test(t, dequantised_weight_exceeds_memory);
     tcase_add_test(t, accumulation);
     tcase_add_test(t, zeroed_tensor_spec);
-    tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(seconds));
+    tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(second_runs));
     tcase_add_test(t, second_run_of_many_rows);
     tcase_add_loop_test(t, aligned_contract, 0, MF_ARRAY_LEN(flaws));
     tcase_add_loop_test(t, sorted_contract, 0, MF_ARRAY_LEN(changes));

@@ -1,5 +1,5 @@
-/* The gates on what was seen of rows, of outputs large enough for many threads: the first of what is wrong and how many there are, sums, the
- * worst row. */
+/* mf_verify_judge on outputs large enough for several threads: first bad row, number of bad rows, sums, worst
+ * row. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "measure/verify/verify_judge.h"
 #include "support/mf_check.h"
 
-#define ROWS 9001 /* no multiple of anything */
+#define ROWS 9001 /* not a multiple of any block size */
 #define COLS 256
 
 static struct mf_verify_row rows[ROWS];
@@ -19,7 +19,7 @@ static struct mf_guarded out;
 static struct mf_verify_input input;
 static struct mf_verdict verdict;
 
-/* Rows of x, each a thousandth off; every hundredth is nobody's, and what was seen of it means nothing. */
+/* Rows of x with relative error 0.001. Every hundredth row has no source: its other fields are garbage. */
 static void start(void)
 {
     data.shape = (struct mf_shape){.token = ROWS, .topk = 1, .expert = 1, .model_dim = COLS};
@@ -43,9 +43,9 @@ static int judge(bool written_only)
     return mf_verify_judge(&input, rows, COLS, written_only, &verdict);
 }
 
-START_TEST(right)
+START_TEST(correct_rows_pass)
 {
-    rows[4711].difference = rows[8999].difference = 25e-6 * 64; /* the first of the worst */
+    rows[4711].difference = rows[8999].difference = 25e-6 * 64; /* two rows tie for the worst */
     rows[4711].mismatches = 3;
     ck_assert_int_eq(judge(false), 0);
     ck_assert_str_eq(verdict.reason, "");
@@ -56,11 +56,11 @@ START_TEST(right)
 }
 END_TEST
 
-/* What is wrong with some rows, what else they have, and what is said of them. */
+/* Findings of some rows, and the expected reason. */
 static const struct {
     struct mf_verify_row seen;
-    int64_t at[3]; /* -1: no more */
-    const char *says;
+    int64_t at[3]; /* -1: end */
+    const char *reason;
 } wrong[] = {
     {{.unwritten = 7, .unwritten_at = 11, .bad = 1},
      {8998, 149, 152},
@@ -76,20 +76,20 @@ static const struct {
      "row: row 5999 of x has relative error 0.5, limit 0.01"},
 };
 
-START_TEST(refused)
+START_TEST(bad_rows_are_rejected)
 {
     for (int i = 0; i < 3 && wrong[_i].at[i] >= 0; i++) {
         rows[wrong[_i].at[i]] = wrong[_i].seen;
         rows[wrong[_i].at[i]].source = wrong[_i].at[i];
     }
     ck_assert_int_eq(judge(false), 1);
-    ck_assert_str_eq(verdict.reason, wrong[_i].says);
+    ck_assert_str_eq(verdict.reason, wrong[_i].reason);
     bool unwritten = wrong[_i].seen.unwritten + wrong[_i].seen.unwritten_scales > 0;
     ck_assert_int_eq(judge(true), unwritten);
 }
 END_TEST
 
-START_TEST(too_many_are_off)
+START_TEST(mismatch_ratio_is_limited)
 {
     for (int64_t p = 0; p < ROWS; p++)
         rows[p].mismatches = COLS / 16;
@@ -99,8 +99,9 @@ START_TEST(too_many_are_off)
 }
 END_TEST
 
-/* Of an output whose rows are all within half their limits no expert needs a look; one row beyond that, and each has its median. */
-START_TEST(experts)
+/* While all rows are within half their limits, no expert is examined. One row beyond that, and the median of
+ * every expert is checked. */
+START_TEST(expert_medians)
 {
     int32_t *ids = calloc(ROWS, sizeof(*ids));
     ck_assert_ptr_nonnull(ids);
@@ -124,10 +125,10 @@ int main(void)
     Suite *suite = suite_create("verify_judge");
     TCase *t = tcase_create("verify_judge");
     tcase_add_checked_fixture(t, start, NULL);
-    tcase_add_test(t, right);
-    tcase_add_loop_test(t, refused, 0, MF_ARRAY_LEN(wrong));
-    tcase_add_test(t, too_many_are_off);
-    tcase_add_test(t, experts);
+    tcase_add_test(t, correct_rows_pass);
+    tcase_add_loop_test(t, bad_rows_are_rejected, 0, MF_ARRAY_LEN(wrong));
+    tcase_add_test(t, mismatch_ratio_is_limited);
+    tcase_add_test(t, expert_medians);
     suite_add_tcase(suite, t);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* Handlers over real sockets: submissions against a farm of cardboard, lists and their pages on the fixture. */
+/* Request handlers over real sockets: submissions to a fake writer, lists and their pages on the fixture. */
 #include "support/farm/farm_fixture.h"
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
@@ -27,7 +27,7 @@
     ",3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType." \
     "per_1x32,1,0"
 
-/* A tuned table as a JSON text: one row of that token count and pipeline. */
+/* A tuned table as a JSON string: one row with the given token count and pipeline. */
 #define HEADER_JSON SHAPE_COLUMNS "\\n"
 #define BASELINE(token, pipeline)                           \
     "\"" TUNED_COLUMNS ",pipeline\\ngfx942,304," token TAIL \
@@ -36,77 +36,124 @@
 struct submission {
     const char *query, *type, *body;
     int status;
-    const char *text;  /* in the answer; NULL: anything */
-    const char *asked; /* in what the farm was asked; NULL: anything */
+    const char *text;         /* in the response; NULL: not checked */
+    const char *farm_request; /* in the request to the writer; NULL: not checked */
 };
 
-/* clang-format off */
 static const struct submission submissions[] = {
-    /* tables as they are */
-    {"", "text/csv", HEADER "4" TAIL "\n8" TAIL "\n", 201, "\"shapes\":2,\"errors\":[]", "2 shapes, first 4,2048"},
+    /* plain tables */
+    {"", "text/csv", HEADER "4" TAIL "\n8" TAIL "\n", 201, "\"shapes\":2,\"errors\":[]",
+     "2 shapes, first 4,2048"},
     {"", "text/csv; charset=utf-8", "\xef\xbb\xbf" HEADER "4" TAIL, 201, "\"shapes\":1", NULL},
-    {"", "text/csv", HEADER "4,2048,96,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False\n", 201, "\"shapes\":1", "first 4" TAIL},
+    {"", "text/csv",
+     HEADER
+     "4,2048,96,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False\n",
+     201, "\"shapes\":1", "first 4" TAIL},
     {"", "text/csv", HEADER "4" TAIL "\nx" TAIL "\n8" TAIL "\n", 201, "\"at\":\"token\"", "2 shapes"},
     {"", "text/csv", HEADER "4" TAIL "\nx" TAIL "\n8" TAIL "\n", 201, "\"line\":3", NULL},
-    {"", "text/csv", HEADER "4" TAIL "\n8" TAIL "\n4" TAIL "\n", 201, "the same shape as line 2; it is tuned once", "2 shapes"},
-    {"", "text/csv", HEADER "4" TAIL "\n4,2048,96,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False\n", 201, "\"code\":\"duplicate\"", "1 shapes"},
-    {"", "text/csv", HEADER "4,2048,96,128,300,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n", 422, "\"at\":\"topk\"", NULL},
-    /* a column that nobody knows is told of, and one that is near to what the shape may have is not taken */
-    {"", "text/csv", SHAPE_COLUMNS ",act_limt\n4" TAIL ",7\n", 201, "\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\",\"code\":\"unknown_column\",\"message\":\"there is no column 'act_limt', it is passed over;", "1 shapes, first 4" TAIL},
+    {"", "text/csv", HEADER "4" TAIL "\n8" TAIL "\n4" TAIL "\n", 201, "duplicate of line 2; tuned once",
+     "2 shapes"},
+    {"", "text/csv",
+     HEADER
+     "4" TAIL
+     "\n4,2048,96,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False\n",
+     201, "\"code\":\"duplicate\"", "1 shapes"},
+    {"", "text/csv",
+     HEADER
+     "4,2048,96,128,300,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
+     422, "\"at\":\"topk\"", NULL},
+    /* an unknown column is reported; a misspelt optional shape column is rejected */
+    {"", "text/csv", SHAPE_COLUMNS ",act_limt\n4" TAIL ",7\n", 201,
+     "\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\",\"code\":\"unknown_column\",\"message\":"
+     "\"unknown column 'act_limt', it is not read;",
+     "1 shapes, first 4" TAIL},
     {"", "text/csv", SHAPE_COLUMNS ",a\"\"b\x1f<i>\n4" TAIL ",7\n", 422, "\"at\":\"body\"", NULL},
     {"", "text/csv", SHAPE_COLUMNS ",\"a\"\"b\x1f<i>\"\n4" TAIL ",7\n", 201, "\"at\":\"a\\\"b?<i>\"", NULL},
-    {"", "text/csv", TUNED_COLUMNS ",_tag,form\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1,,\n", 201, "\"unknown_columns\":[]", "1 shapes"},
-    /* what a tuned table has beside the shape is not looked at: -1 is how AITER's tuner marks a shape that it could not tune */
-    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", "1 shapes, first 4" TAIL},
-    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,nan,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
-    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,1e400,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
-    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",abc,-1,40,,0.0%,30,,0.0%,70,2,x,9,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
-    {"", "text/csv", TUNED_COLUMNS "\n,-9,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv",
+     TUNED_COLUMNS ",_tag,form\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1,,\n", 201,
+     "\"unknown_columns\":[]", "1 shapes"},
+    /* results in a tuned table are not read: AITER's tuner marks a shape that it could not tune with -1 */
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n", 201,
+     "\"shapes\":1,\"errors\":[]", "1 shapes, first 4" TAIL},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,nan,0,0,0,1,1\n", 201,
+     "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,1e400,0,0,0,1,1\n", 201,
+     "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",abc,-1,40,,0.0%,30,,0.0%,70,2,x,9,1,1\n", 201,
+     "\"shapes\":1,\"errors\":[]", NULL},
+    {"", "text/csv", TUNED_COLUMNS "\n,-9,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1\n", 201,
+     "\"shapes\":1,\"errors\":[]", NULL},
     {"", "text/csv", SHAPE_COLUMNS ",us\n4" TAIL ",-1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
     {"", "text/csv", KEY_COLUMNS "\ngfx942,,4" TAIL "\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
-    /* but of the shape everything is, and a row whose cells may have moved is none */
-    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\ngfx942,304,x" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n", 201, "\"errors\":[{\"at\":\"token\",", "1 shapes"},
-    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a\n", 422, "the row has 18 cells and the header 28", NULL},
-    {"", "application/json", "{\"baseline\":\"" TUNED_COLUMNS ",pipeline\\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,-1,0,0,0,1,1,a:b\\n\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"range\"", "; known 0"},
-    {"", "text/csv", SHAPE_COLUMNS ",frm\n4" TAIL ",limit:7\n", 422, "\"at\":\"frm\",\"code\":\"misspelt_column\",\"message\":\"there is no column 'frm', and the table has no form: call it form", NULL},
-    {"", "text/csv", "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u,doweight_stage1\n4" TAIL "\n", 422, "call 'use_g1u' so if that is meant", NULL},
-    {"", "application/json", "{\"csv\":\"" SHAPE_COLUMNS ",frm\\n4" TAIL ",limit:7\\n\"}", 422, "\"at\":\"frm\"", NULL},
-    {"", "application/json", "{\"shapes\":[{\"token\":4,\"frm\":\"limit:7\"," JSON_TAIL ",{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"shapes[0].frm\",\"code\":\"unknown\"", "1 shapes"},
+    /* shape columns are read, and a row with missing cells is rejected */
+    {"", "text/csv",
+     TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\ngfx942,304,x" TAIL
+                   ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n",
+     201, "\"errors\":[{\"at\":\"token\",", "1 shapes"},
+    {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a\n", 422,
+     "the row has 18 cells and the header 28", NULL},
+    {"", "application/json",
+     "{\"baseline\":\"" TUNED_COLUMNS ",pipeline\\ngfx942,304,4" TAIL
+     ",16,0,40,a,0.0%,30,b,0.0%,-1,0,0,0,1,1,a:b\\n\",\"shapes\":[{\"token\":4," JSON_TAIL "]}",
+     201, "\"at\":\"baseline, line 2\",\"code\":\"range\"", "; known 0"},
+    {"", "text/csv", SHAPE_COLUMNS ",frm\n4" TAIL ",limit:7\n", 422,
+     "\"at\":\"frm\",\"code\":\"misspelt_column\",\"message\":\"unknown column 'frm', and the table has no "
+     "form: rename it to form",
+     NULL},
+    {"", "text/csv",
+     "token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u,doweight_"
+     "stage1\n4" TAIL "\n",
+     422, "rename 'use_g1u' if that is meant", NULL},
+    {"", "application/json", "{\"csv\":\"" SHAPE_COLUMNS ",frm\\n4" TAIL ",limit:7\\n\"}", 422,
+     "\"at\":\"frm\"", NULL},
+    {"", "application/json",
+     "{\"shapes\":[{\"token\":4,\"frm\":\"limit:7\"," JSON_TAIL ",{\"token\":4," JSON_TAIL "]}", 201,
+     "\"at\":\"shapes[0].frm\",\"code\":\"unknown\"", "1 shapes"},
     {"", "text/csv", "", 422, NULL, NULL},
-    {"", "text/csv", HEADER, 422, "there is no row", NULL},
+    {"", "text/csv", HEADER, 422, "the submission is empty", NULL},
     {"", "text/csv", "a,b,c\n1,2,3\n", 422, "\"at\":\"body\"", NULL},
-    /* options of a table are in the query */
-    {"?name=night%20run&priority=90&topk=4&err_ratio=0.05&time_cap_ms=2000&routing=zipf:1.2&search=exhaustive&layout=free&seed=9&classes=gfx942/304,cpu-znver4/2,gfx942/304",
-     "text/csv", HEADER "4" TAIL, 201, NULL, "submit night run: 1 shapes, first 4" TAIL "; priority 90 topk 4 err_ratio 0.05 cap 2000 routing zipf:1.2 exhaustive free seed 9 classes 2"},
+    /* options of a CSV submission are in the query */
+    {"?name=night%20run&priority=90&topk=4&err_ratio=0.05&time_cap_ms=2000&routing=zipf:1.2&search="
+     "exhaustive&layout=free&seed=9&classes=gfx942/304,cpu-znver4/2,gfx942/304",
+     "text/csv", HEADER "4" TAIL, 201, NULL,
+     "submit night run: 1 shapes, first 4" TAIL
+     "; priority 90 topk 4 err_ratio 0.05 cap 2000 routing zipf:1.2 exhaustive free seed 9 classes 2"},
     {"?priority=101", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"priority\"", NULL},
     {"?topk=0", "text/csv", HEADER "4" TAIL, 400, "1 to 64", NULL},
     {"?err_ratio=1.5", "text/csv", HEADER "4" TAIL, 400, "0 to 1", NULL},
     {"?time_cap_ms=99", "text/csv", HEADER "4" TAIL, 400, "100 to 600000", NULL},
     {"?routing=zipf", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"routing\"", NULL},
-    {"?routing=recorded:1.2", "text/csv", HEADER "4" TAIL, 422, "the recorded profile counts 2 experts, ids go to 128", NULL},
-    {"?routing=router:sigmoid_groups%2Bshared", "text/csv", HEADER "4" TAIL, 422, "127 experts in 8 groups", NULL},
-    {"?routing=router:softmax%2Bshared", "text/csv", HEADER "4" TAIL, 201, NULL, "routing router:softmax+shared "},
+    {"?routing=recorded:1.2", "text/csv", HEADER "4" TAIL, 422,
+     "the recorded profile has 2 experts, the shape has 128", NULL},
+    {"?routing=router:sigmoid_groups%2Bshared", "text/csv", HEADER "4" TAIL, 422, "127 experts in 8 groups",
+     NULL},
+    {"?routing=router:softmax%2Bshared", "text/csv", HEADER "4" TAIL, 201, NULL,
+     "routing router:softmax+shared "},
     {"?no_fuse=gemm1%2Bact,gemm1%2Bgemm2", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
-    {"?no_fuse=gemm1", "text/csv", HEADER "4" TAIL, 400, "sets of two ops or more", NULL},
+    {"?no_fuse=gemm1", "text/csv", HEADER "4" TAIL, 400, "sets of two or more ops", NULL},
     {"?no_fuse=gemm1%2Bcast", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"no_fuse\"", NULL},
     {"?no_fuse=gemm1%2Bact,", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"no_fuse\"", NULL},
     {"?fuse_saves=65536", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
-    {"?fuse_saves=-1", "text/csv", HEADER "4" TAIL, 400, "number of bytes", NULL},
+    {"?fuse_saves=-1", "text/csv", HEADER "4" TAIL, 400, "0 to 1e15 bytes", NULL},
     {"?fuse_saves=inf", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"fuse_saves\"", NULL},
     {"?warmup=5&iters=101&split_k=0&shape_grouped=1", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
     {"?warmup=1001", "text/csv", HEADER "4" TAIL, 400, "0 to 1000", NULL},
     {"?iters=4", "text/csv", HEADER "4" TAIL, 400, "5 to 4000", NULL},
     {"?split_k=2", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"split_k\"", NULL},
-    {"?shape_grouped=maybe", "text/csv", HEADER "4" TAIL, 400, "1 or 0 is expected", NULL},
+    {"?shape_grouped=maybe", "text/csv", HEADER "4" TAIL, 400, "expected 0 or 1", NULL},
     {"?search=fast", "text/csv", HEADER "4" TAIL, 400, "race, exhaustive or enumerate", NULL},
     {"?consumer=vllm", "text/csv", HEADER "4" TAIL, 400, "moefarm or aiter", NULL},
-    /* what AITER's production asks for in place of the row is tuned, once, and the receipt says so */
+    /* the shape that AITER looks up in production replaces the submitted one; the receipt has a note */
     {"?consumer=aiter", "text/csv", HEADER "64" SWIGLU, 201, "\"code\":\"production_key\"",
-     "1 shapes, first 64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,"},
-    {"?consumer=aiter", "text/csv", HEADER "56" SWIGLU "64" SWIGLU, 201, "\"code\":\"duplicate\"", "1 shapes, first 64,3072"},
-    /* and what some count asks for is kept: 129 to 255 tokens pad to 256, and ask for bf16 */
-    {"?consumer=aiter", "text/csv", HEADER "256" SWIGLU_BF16 "\n", 201, "\"errors\":[]", "1 shapes, first 256" SWIGLU_BF16},
-    {"?consumer=aiter", "text/csv", HEADER "512" SWIGLU_BF16 "\n", 201, "\"code\":\"production_key\"", "1 shapes, first 512,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,"},
+     "1 shapes, first "
+     "64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,"},
+    {"?consumer=aiter", "text/csv", HEADER "56" SWIGLU "64" SWIGLU, 201, "\"code\":\"duplicate\"",
+     "1 shapes, first 64,3072"},
+    /* a shape that some token count looks up is kept: 129 to 255 tokens are padded to 256 and look up bf16 */
+    {"?consumer=aiter", "text/csv", HEADER "256" SWIGLU_BF16 "\n", 201, "\"errors\":[]",
+     "1 shapes, first 256" SWIGLU_BF16},
+    {"?consumer=aiter", "text/csv", HEADER "512" SWIGLU_BF16 "\n", 201, "\"code\":\"production_key\"",
+     "1 shapes, first 512,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,"},
     {"?consumer=moefarm", "text/csv", HEADER "64" SWIGLU, 201, "\"errors\":[]",
      "1 shapes, first 64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.float4_e2m1fn_x2,"},
     {"?layout=w1%3Dpanel16%20w2%3Drow", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
@@ -116,56 +163,104 @@ static const struct submission submissions[] = {
     {"?classes=gfx942", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"classes\"", NULL},
     {"?classes=gfx942/304,", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"classes\"", NULL},
     {"?promote=improved&min_effect=0.05", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
-    {"?promote=perhaps", "text/csv", HEADER "4" TAIL, 400, "always or improved is expected", NULL},
+    {"?promote=perhaps", "text/csv", HEADER "4" TAIL, 400, "expected always or improved", NULL},
     {"?min_effect=0.05", "text/csv", HEADER "4" TAIL, 400, "add promote=improved", NULL},
     {"?promote=always&min_effect=0.05", "text/csv", HEADER "4" TAIL, 400, "add promote=improved", NULL},
-    {"?min_effect=3", "text/csv", HEADER "4" TAIL, 400, "0.03 is three percent", NULL},
+    {"?min_effect=3", "text/csv", HEADER "4" TAIL, 400, "0.03 means 3 percent", NULL},
     {"?min_effect=nan", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"min_effect\"", NULL},
     {"?seed=-1", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"seed\"", NULL},
     {"?name=a%0Ab", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"name\"", NULL},
     {"?colour=red", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"colour\"", NULL},
     /* JSON */
-    {"", "application/json", "{\"shapes\":[{\"token\":4," JSON_TAIL ",{\"token\":\"8\"," JSON_TAIL "]}", 201, "\"shapes\":2,\"errors\":[]", "first 4" TAIL},
-    {"", "application/json", "{\"csv\":\"" "token,model_dim\"}", 422, "\"at\":\"body\"", NULL},
-    {"", "application/json", "{\"name\":\"x\",\"options\":{\"classes\":[\"gfx942/304\",\"a/1\"],\"topk\":4,\"seed\":3},\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, NULL, "submit x: 1 shapes, first 4" TAIL "; priority 50 topk 4 err_ratio 0.1 cap 10000 routing uniform race common seed 3 classes 2"},
-    {"", "application/json", "{\"shapes\":[{\"token\":4," JSON_TAIL ",{\"token\":0," JSON_TAIL "]}", 201, "\"at\":\"shapes[1].token\"", "1 shapes"},
-    {"", "application/json", "{\"shapes\":[{\"token\":4," JSON_TAIL ",{\"token\":4," JSON_TAIL "]}", 201, "the same shape as shapes[0]", "1 shapes"},
-    {"", "application/json", "{\"shapes\":[{\"token\":4,\"colour\":1," JSON_TAIL "]}", 422, "\"at\":\"shapes[0].colour\",\"code\":\"unknown\"", NULL},
-    {"", "application/json", "{\"shapes\":[{\"token\":4}]}", 422, "\"at\":\"shapes[0].topk\",\"code\":\"missing\"", NULL},
+    {"", "application/json", "{\"shapes\":[{\"token\":4," JSON_TAIL ",{\"token\":\"8\"," JSON_TAIL "]}", 201,
+     "\"shapes\":2,\"errors\":[]", "first 4" TAIL},
+    {"", "application/json",
+     "{\"csv\":\""
+     "token,model_dim\"}",
+     422, "\"at\":\"body\"", NULL},
+    {"", "application/json",
+     "{\"name\":\"x\",\"options\":{\"classes\":[\"gfx942/304\",\"a/"
+     "1\"],\"topk\":4,\"seed\":3},\"shapes\":[{\"token\":4," JSON_TAIL "]}",
+     201, NULL,
+     "submit x: 1 shapes, first 4" TAIL
+     "; priority 50 topk 4 err_ratio 0.1 cap 10000 routing uniform race common seed 3 classes 2"},
+    {"", "application/json", "{\"shapes\":[{\"token\":4," JSON_TAIL ",{\"token\":0," JSON_TAIL "]}", 201,
+     "\"at\":\"shapes[1].token\"", "1 shapes"},
+    {"", "application/json", "{\"shapes\":[{\"token\":4," JSON_TAIL ",{\"token\":4," JSON_TAIL "]}", 201,
+     "duplicate of shapes[0]", "1 shapes"},
+    {"", "application/json", "{\"shapes\":[{\"token\":4,\"colour\":1," JSON_TAIL "]}", 422,
+     "\"at\":\"shapes[0].colour\",\"code\":\"unknown\"", NULL},
+    {"", "application/json", "{\"shapes\":[{\"token\":4}]}", 422,
+     "\"at\":\"shapes[0].topk\",\"code\":\"missing\"", NULL},
     {"", "application/json", "{\"shapes\":[4]}", 422, "\"at\":\"shapes[0]\",\"code\":\"type\"", NULL},
-    {"", "application/json", "{\"shapes\":[{\"token\":[4]," JSON_TAIL "]}", 422, "\"at\":\"shapes[0].token\"", NULL},
-    {"", "application/json", "{\"shapes\":[]}", 422, "there is no row", NULL},
+    {"", "application/json", "{\"shapes\":[{\"token\":[4]," JSON_TAIL "]}", 422, "\"at\":\"shapes[0].token\"",
+     NULL},
+    {"", "application/json", "{\"shapes\":[]}", 422, "the submission is empty", NULL},
     {"", "application/json", "{}", 400, "\"at\":\"shapes\",\"code\":\"missing\"", NULL},
     {"", "application/json", "{\"shapes\":[],\"csv\":\"\"}", 400, "not both", NULL},
-    {"", "application/json", "{\"shapes\":{}}", 400, "\"at\":\"shapes\",\"code\":\"type\",\"message\":\"shapes: an array is expected\"", NULL},
-    {"", "application/json", "{\"options\":[]}", 400, "\"code\":\"type\",\"message\":\"options: an object is expected\"", NULL},
-    {"", "application/json", "{\"name\":47}", 400, "\"code\":\"type\",\"message\":\"name: a text is expected\"", NULL},
-    {"", "application/json", "{\"csv\":null}", 400, "\"code\":\"type\",\"message\":\"csv: a table as a text is expected\"", NULL},
+    {"", "application/json", "{\"shapes\":{}}", 400,
+     "\"at\":\"shapes\",\"code\":\"type\",\"message\":\"shapes: expected an array\"", NULL},
+    {"", "application/json", "{\"options\":[]}", 400,
+     "\"code\":\"type\",\"message\":\"options: expected an object\"", NULL},
+    {"", "application/json", "{\"name\":47}", 400,
+     "\"code\":\"type\",\"message\":\"name: expected a string\"", NULL},
+    {"", "application/json", "{\"csv\":null}", 400,
+     "\"code\":\"type\",\"message\":\"csv: expected a string with the table\"", NULL},
     {"", "application/json", "{\"shape\":[]}", 400, "\"at\":\"shape\",\"code\":\"unknown\"", NULL},
-    {"", "application/json", "{\"options\":{\"topk\":4.5},\"shapes\":[]}", 400, "\"at\":\"options.topk\"", NULL},
-    {"", "application/json", "{\"options\":{\"speed\":1},\"shapes\":[]}", 400, "\"at\":\"options.speed\",\"code\":\"unknown\"", NULL},
+    {"", "application/json", "{\"options\":{\"topk\":4.5},\"shapes\":[]}", 400, "\"at\":\"options.topk\"",
+     NULL},
+    {"", "application/json", "{\"options\":{\"speed\":1},\"shapes\":[]}", 400,
+     "\"at\":\"options.speed\",\"code\":\"unknown\"", NULL},
     {"", "application/json", "{\"options\":{\"topk\":{}},\"shapes\":[]}", 400, "\"code\":\"type\"", NULL},
-    {"", "application/json", "{\"options\":{\"routing\":[3,0,131070,65535]},\"shapes\":[{\"token\":4,\"expert\":4,\"topk\":2," JSON_FORM "]}", 201, NULL, "routing recorded:1.0.65535.32767 "},
-    {"", "application/json", "{\"options\":{\"routing\":[3,-1]},\"shapes\":[]}", 400, "\"at\":\"options.routing\",\"code\":\"type\"", NULL},
-    /* what is deployed: rows of other shapes are passed over, what cannot be compared is said */
-    {"", "application/json", "{\"baseline\":" BASELINE("4", "tile:a|tile:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 1: line 2, tile:a|tile:b"},
-    {"", "application/json", "{\"baseline\":" BASELINE("8", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 0"},
-    {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"baseline\"", "; known 1: line 2, "},
-    {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"options\":{\"classes\":\"gfx942/80,gfx950/256\"},\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"errors\":[]", "; known 0"},
-    {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"options\":{\"classes\":\"gfx942/80,gfx942/304\"},\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "only a, so that nothing can be run against it", "; known 1"},
-    {"", "application/json", "{\"baseline\":" BASELINE("x", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201, "\"at\":\"baseline, line 2\",\"code\":\"value\"", "; known 0"},
-    {"", "application/json", "{\"baseline\":\"a,b\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 422, "\"at\":\"baseline\",\"code\":\"csv\"", NULL},
-    {"", "application/json", "{\"baseline\":\"" HEADER_JSON "\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 422, "a tuned_fmoe.csv is expected", NULL},
-    {"", "application/json", "{\"baseline\":" BASELINE("4", "a:b") ",\"options\":{\"promote\":\"always\"},\"shapes\":[{\"token\":4," JSON_TAIL "]}", 400, "\"at\":\"options.promote\",\"code\":\"conflict\"", NULL},
-    {"", "application/json", "{\"baseline\":" BASELINE("4", "a:b") ",\"baseline\":" BASELINE("4", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 400, "given twice", NULL},
-    {"", "application/json", "{\"baseline\":7,\"shapes\":[]}", 400, "\"at\":\"baseline\",\"code\":\"type\"", NULL},
+    {"", "application/json",
+     "{\"options\":{\"routing\":[3,0,131070,65535]},\"shapes\":[{\"token\":4,\"expert\":4,\"topk\":"
+     "2," JSON_FORM "]}",
+     201, NULL, "routing recorded:1.0.65535.32767 "},
+    {"", "application/json", "{\"options\":{\"routing\":[3,-1]},\"shapes\":[]}", 400,
+     "\"at\":\"options.routing\",\"code\":\"type\"", NULL},
+    /* baseline: rows of other shapes are ignored, rows that cannot be compared are reported */
+    {"", "application/json",
+     "{\"baseline\":" BASELINE("4", "tile:a|tile:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201,
+     "\"errors\":[]", "; known 1: line 2, tile:a|tile:b"},
+    {"", "application/json", "{\"baseline\":" BASELINE("8", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}",
+     201, "\"errors\":[]", "; known 0"},
+    {"", "application/json", "{\"baseline\":" BASELINE("4", "") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}",
+     201, "\"at\":\"baseline, line 2\",\"code\":\"baseline\"", "; known 1: line 2, "},
+    {"", "application/json",
+     "{\"baseline\":" BASELINE(
+         "4", "") ",\"options\":{\"classes\":\"gfx942/80,gfx950/256\"},\"shapes\":[{\"token\":4," JSON_TAIL
+                  "]}",
+     201, "\"errors\":[]", "; known 0"},
+    {"", "application/json",
+     "{\"baseline\":" BASELINE(
+         "4", "") ",\"options\":{\"classes\":\"gfx942/80,gfx942/304\"},\"shapes\":[{\"token\":4," JSON_TAIL
+                  "]}",
+     201, "(kernel: a), so no candidate can race against it", "; known 1"},
+    {"", "application/json",
+     "{\"baseline\":" BASELINE("x", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201,
+     "\"at\":\"baseline, line 2\",\"code\":\"value\"", "; known 0"},
+    {"", "application/json", "{\"baseline\":\"a,b\",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 422,
+     "\"at\":\"baseline\",\"code\":\"csv\"", NULL},
+    {"", "application/json", "{\"baseline\":\"" HEADER_JSON "\",\"shapes\":[{\"token\":4," JSON_TAIL "]}",
+     422, "expected a tuned_fmoe.csv", NULL},
+    {"", "application/json",
+     "{\"baseline\":" BASELINE(
+         "4", "a:b") ",\"options\":{\"promote\":\"always\"},\"shapes\":[{\"token\":4," JSON_TAIL "]}",
+     400, "\"at\":\"options.promote\",\"code\":\"conflict\"", NULL},
+    {"", "application/json",
+     "{\"baseline\":" BASELINE("4", "a:b") ",\"baseline\":" BASELINE(
+         "4", "a:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}",
+     400, "given twice", NULL},
+    {"", "application/json", "{\"baseline\":7,\"shapes\":[]}", 400, "\"at\":\"baseline\",\"code\":\"type\"",
+     NULL},
     {"", "application/json", "[1]", 400, "the body is JSON, but not an object", NULL},
-    {"", "application/json", "{\"shapes\":", 400, "the body is no JSON from line 1 on: a comma", NULL},
-    {"", "application/json", "{\"name\":\"x\",\n\"shapes\":[\n{\"token\":4,,}]}", 400, "no JSON from line 3 on", NULL},
-    {"?topk=4", "application/json", "{\"shapes\":[]}", 400, "the others of its `options`", NULL},
-    {"?name=x", "application/json", "{\"shapes\":[]}", 400, "name is a member of the body", NULL},
+    {"", "application/json", "{\"shapes\":", 400,
+     "the body is not valid JSON at line 1: check for a missing or extra comma", NULL},
+    {"", "application/json", "{\"name\":\"x\",\n\"shapes\":[\n{\"token\":4,,}]}", 400,
+     "not valid JSON at line 3", NULL},
+    {"?topk=4", "application/json", "{\"shapes\":[]}", 400, "the other options into its `options`", NULL},
+    {"?name=x", "application/json", "{\"shapes\":[]}", 400, "put name into the body", NULL},
 };
-/* clang-format on */
 
 START_TEST(test_submissions)
 {
@@ -180,9 +275,9 @@ START_TEST(test_submissions)
         ck_assert_msg(r.status == s->status, "row %zu: %d, not %d: %s", i, r.status, s->status, r.body);
         if (s->text)
             ck_assert_msg(strstr(r.body, s->text) != NULL, "row %zu: %s", i, r.body);
-        if (s->asked)
-            ck_assert_msg(strstr(http_harness_asked(h), s->asked) != NULL, "row %zu: %s", i,
-                          http_harness_asked(h));
+        if (s->farm_request)
+            ck_assert_msg(strstr(http_harness_last_request(h), s->farm_request) != NULL, "row %zu: %s", i,
+                          http_harness_last_request(h));
         http_reply_free(&r);
     }
     http_harness_stop(h);
@@ -197,7 +292,7 @@ START_TEST(test_idempotency)
     } calls[] = {
         {"/api/v1/batches?topk=4&seed=2", HEADER "4" TAIL, 201},
         {"/api/v1/batches?topk=4&seed=2", HEADER "4" TAIL, 200},
-        {"/api/v1/batches?seed=2&topk=4", HEADER "4" TAIL, 200}, /* the order of the options says nothing */
+        {"/api/v1/batches?seed=2&topk=4", HEADER "4" TAIL, 200}, /* option order does not matter */
         {"/api/v1/batches?topk=5&seed=2", HEADER "4" TAIL, 409},
         {"/api/v1/batches?topk=4&seed=2", HEADER "8" TAIL, 409},
     };
@@ -238,14 +333,14 @@ START_TEST(test_too_many_shapes)
 }
 END_TEST
 
-/* Of many bad rows the first are listed, and the last entry says how many are not. */
+/* Of many bad rows the first are listed; the last entry has the number of the others. */
 static const struct {
     int bad, good, status;
     const char *more; /* NULL: all are listed */
 } many_errors[] = {
     {MF_SUBMISSION_ERRORS_MAX, 1, 201, NULL},
-    {MF_SUBMISSION_ERRORS_MAX + 1, 1, 201, "1 more is wrong and not listed"},
-    {MF_SUBMISSION_ERRORS_MAX + 7, 0, 422, "7 more are wrong and not listed"},
+    {MF_SUBMISSION_ERRORS_MAX + 1, 1, 201, "1 more is not listed"},
+    {MF_SUBMISSION_ERRORS_MAX + 7, 0, 422, "7 more are not listed"},
 };
 
 START_TEST(test_many_errors)
@@ -278,7 +373,7 @@ START_TEST(test_many_errors)
 END_TEST
 
 static const struct {
-    const char *path, *asked;
+    const char *path, *farm_request;
     int status;
 } changes[] = {
     {"/api/v1/batches/2/cancel", "cancel 2", 200},
@@ -296,14 +391,14 @@ START_TEST(test_changes)
     for (size_t i = 0; i < MF_ARRAY_LEN(changes); i++) {
         struct http_reply r = http_call(http_harness_port(h), "POST", changes[i].path, "", NULL, 0);
         ck_assert_msg(r.status == changes[i].status, "%s: %d", changes[i].path, r.status);
-        ck_assert_ptr_nonnull(strstr(http_harness_asked(h), changes[i].asked));
+        ck_assert_ptr_nonnull(strstr(http_harness_last_request(h), changes[i].farm_request));
         http_reply_free(&r);
     }
     http_harness_stop(h);
 }
 END_TEST
 
-/* --- lists ------------------------------------------------------------------------------------------------ */
+/* --- lists --- */
 
 static const char *const lists[] = {
     "/api/v1/batches?",
@@ -340,7 +435,7 @@ static cJSON *page(int port, const char *path, int limit, const char *cursor)
     return get(port, text);
 }
 
-/* Page by page of any size, a list is what it is in one. */
+/* A list read in pages of any size equals the list read in one page. */
 START_TEST(test_pages)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -377,7 +472,7 @@ START_TEST(test_pages)
 }
 END_TEST
 
-/* What the fixture makes true, asked of the answers. */
+/* Responses, checked against the contents of the fixture. */
 static const struct {
     const char *path, *text;
 } answers[] = {
@@ -386,7 +481,7 @@ static const struct {
     {"/api/v1/batches/1", "\"eta_s\":null"},
     {"/api/v1/batches/2", "\"line\":9"},
     {"/api/v1/batches/3",
-     "{\"class\":\"gfx942/304\",\"tasks\":1,\"reason\":\"no worker of the class gfx942/304 has come yet\"}"},
+     "{\"class\":\"gfx942/304\",\"tasks\":1,\"reason\":\"no worker of the class gfx942/304 is connected\"}"},
     {"/api/v1/batches/2/tasks?state=failed", "every step that covers gemm2 failed"},
     {"/api/v1/shapes?limit=1", "{\"id\":1,\"layer_model\":\"2048,96,128,8,"},
     {"/api/v1/shapes?limit=1", "\"tasks\":[{\"id\":1,\"batch\":1,\"class\":\"cpu-znver4/2\",\"model\":\"EPYC "
@@ -404,14 +499,14 @@ static const struct {
     {"/api/v1/tasks/5", "\"active_experts\":41"},
     {"/api/v1/tasks/10", "\"config\":null"},
     {"/api/v1/tasks/5/pipelines?limit=1", "\"winner\":true"},
-    {"/api/v1/tasks/5/rejections?kernel=onednn*", "oneDNN's matmul takes bf16"},
+    {"/api/v1/tasks/5/rejections?kernel=onednn*", "oneDNN's matmul supports bf16"},
     {"/api/v1/tasks/5/rejections?kernel=nothing*", "{\"items\":[],\"next\":null}"},
     {"/api/v1/tasks/5/steps?covers=gemm2&family=tile&limit=1", "\"covers\":\"gemm2\""},
     {"/api/v1/tasks/5/steps?covers=gemm2&limit=1",
      "\"registers\":null,\"spills\":null,\"lds\":null,\"occupancy\":null"},
     {"/api/v1/tasks/5/steps?covers=gather%2Bgemm1%2Bact&limit=1",
      "\"registers\":168,\"spills\":0,\"lds\":98304,\"occupancy\":2"},
-    {"/api/v1/batches/1/timeline", "\"bucket_ms\":4000"}, /* 840 s in at most 240 */
+    {"/api/v1/batches/1/timeline", "\"bucket_ms\":4000"}, /* 840 s in at most 240 buckets */
     {"/api/v1/batches/3/timeline", "\"bucket_ms\":1000"},
     {"/api/v1/pipelines/1", "\"task\":1,"},
     {"/api/v1/steps/1",
@@ -435,7 +530,8 @@ START_TEST(test_answers)
 }
 END_TEST
 
-/* No result of a batch is left out or counted twice: those before and after its time go to its ends. */
+/* The timeline has every result of a batch once. Results outside its time range are in its first or last
+ * bucket. */
 START_TEST(test_timeline)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -455,7 +551,7 @@ START_TEST(test_timeline)
             ck_assert_int_le(n = cJSON_GetArraySize(list), 241);
             cJSON_ArrayForEach (item, list)
                 sums[k] += item->valueint;
-            if (i == 0 && k == 0) /* the result that is older than its batch */
+            if (i == 0 && k == 0) /* a result older than its batch */
                 ck_assert_int_eq(cJSON_GetArrayItem(list, 0)->valueint, 1);
         }
         ck_assert_int_eq(sums[0], want);
@@ -468,7 +564,7 @@ START_TEST(test_timeline)
 }
 END_TEST
 
-/* Raced pipelines come first, by their time, the winner before all; then the others by forecast. */
+/* Raced pipelines come first, by time, the winner before the others; then pipelines by forecast. */
 START_TEST(test_ranking)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -485,7 +581,7 @@ START_TEST(test_ranking)
         ck_assert_int_eq(winner, i++ == 0);
         ties += tie;
         bool measured = mf_json_double(item, "us", &us) == 0;
-        ck_assert_msg(!measured || raced == i - 1, "a raced one behind one that was not");
+        ck_assert_msg(!measured || raced == i - 1, "a raced pipeline follows one that was not raced");
         if (raced == i - 1 && !measured)
             last = 0;
         ck_assert_double_ge(measured ? us : forecast, last);

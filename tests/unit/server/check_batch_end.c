@@ -1,10 +1,10 @@
-/* When a batch ends: with the last of its tasks, and without looking through all of them at each. */
+/* A batch ends with its last task, without a count of all its tasks at the end of each. */
 #include "server/farm/farm_private.h"
 
 #include "support/mf_check.h"
 
 #include "common/base/json.h"
-#include "server/choose/promote.h"
+#include "server/farm/promote.h"
 #include "server/store/store_private.h"
 #include "server/store/store_promote.h"
 
@@ -13,19 +13,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#define N_TASKS  200
-#define N_SPARED 3
+#define N_TASKS   200
+#define N_SKIPPED 3
 
 static char folder[64], path[100];
 static struct mf_farm farm;
-static int n_counts; /* how often a batch's tasks were gone through */
+static int count_calls; /* how often the open tasks of a batch were counted */
 
-int __real_mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret);
-int __wrap_mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret);
-int __wrap_mf_store_tasks_open(struct mf_store *s, int64_t batch, int64_t *ret)
+int __real_mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
+int __wrap_mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
+int __wrap_mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret)
 {
-    n_counts++;
-    return __real_mf_store_tasks_open(s, batch, ret);
+    count_calls++;
+    return __real_mf_store_open_tasks_count(s, batch, ret);
 }
 
 static void setup(void)
@@ -35,15 +35,15 @@ static void setup(void)
     (void)snprintf(path, sizeof(path), "%s/farm.db", folder);
     farm = (struct mf_farm){.wall_ms = 1000};
     ck_assert_int_eq(mf_store_open(path, &farm.store), 0);
-    n_counts = 0;
+    count_calls = 0;
 }
 
 static void teardown(void)
 {
     static const char *const ends[] = {"", "-wal", "-shm"};
-    mf_farm_forget(&farm);
+    mf_farm_reset_state(&farm);
     free(farm.touched);
-    free(farm.told);
+    free(farm.new_events);
     farm.store = mf_store_free(farm.store);
     for (size_t i = 0; i < MF_ARRAY_LEN(ends); i++) {
         char file[120];
@@ -53,30 +53,31 @@ static void teardown(void)
     (void)rmdir(folder);
 }
 
-/* A batch of n shapes of a class that has no worker; the first n_spared of them are known by rows that name no pipeline. */
-static int64_t submit(int n, int n_spared)
+/* Submits a batch of n shapes for a class without workers. The first n_skipped shapes have baseline rows
+ * without a pipeline: their tasks are skipped. */
+static int64_t submit(int n, int n_skipped)
 {
     static const char model[] = "2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
                                 "torch.bfloat16,QuantType.No,1,0";
     static struct mf_shape shapes[N_TASKS];
-    struct mf_known_row known[N_SPARED];
+    struct mf_known_row known[N_SKIPPED];
     struct mf_submission s = {.name = "many",
                               .body_hash = "0",
                               .options = MF_BATCH_OPTIONS_INIT,
                               .shapes = shapes,
                               .n_shapes = (size_t)n,
                               .known = known,
-                              .n_known = (size_t)n_spared};
+                              .n_known = (size_t)n_skipped};
     s.options.n_classes = 1;
-    s.options.has_baseline = n_spared > 0;
-    s.options.promote = n_spared > 0 ? MF_PROMOTE_IMPROVED : MF_PROMOTE_ALWAYS;
+    s.options.has_baseline = n_skipped > 0;
+    s.options.promote = n_skipped > 0 ? MF_PROMOTE_IMPROVED : MF_PROMOTE_ALWAYS;
     ck_assert_int_eq(mf_device_class_parse("gfx942/304", &s.options.classes[0]), 0);
     for (int i = 0; i < n; i++) {
         char row[MF_SHAPE_TEXT_MAX];
         (void)snprintf(row, sizeof(row), "%d,%s", i + 1, model);
         ck_assert_int_eq(mf_shape_parse(row, &shapes[i]), 0);
     }
-    for (int i = 0; i < n_spared; i++)
+    for (int i = 0; i < n_skipped; i++)
         known[i] = (struct mf_known_row){
             .class = s.options.classes[0], .shape = &shapes[i], .pipeline = "", .us = 5, .line = i + 2};
     _cleanup_(cJSON_Deletep) cJSON *unknown = cJSON_CreateStringArray((const char *const[]){"act_limt"}, 1);
@@ -84,7 +85,7 @@ static int64_t submit(int n, int n_spared)
     cJSON *receipt = NULL;
     ck_assert_int_eq(mf_farm_submit(&farm, &s, &receipt), 0);
     int64_t batch = (int64_t)cJSON_GetObjectItemCaseSensitive(receipt, "batch")->valuedouble;
-    ck_assert_int_eq(cJSON_GetObjectItemCaseSensitive(receipt, "undecided")->valueint, n_spared);
+    ck_assert_int_eq(cJSON_GetObjectItemCaseSensitive(receipt, "undecided")->valueint, n_skipped);
     ck_assert(cJSON_Compare(mf_json_array(receipt, "unknown_columns"), unknown, true));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(receipt, "errors")), 0);
     cJSON_Delete(receipt);
@@ -99,7 +100,7 @@ static bool is_done(int64_t batch)
     return n == 1;
 }
 
-/* One open task after the other fails. */
+/* Fails the open tasks one by one. */
 static void fail_all(int64_t batch)
 {
     struct mf_ids ids = {0};
@@ -112,36 +113,37 @@ static void fail_all(int64_t batch)
         ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     }
     ck_assert(is_done(batch));
-    ck_assert_uint_eq(farm.batches.n, 0); /* what has ended is not kept in memory */
+    ck_assert_uint_eq(farm.batches.n, 0); /* ended batches leave memory */
     mf_ids_release(&ids);
 }
 
-/* Once when the first ends, and once when none is left: of a batch of 20,000 tasks that is what its end takes, not 20,000 walks
- * over 20,000 rows. */
-START_TEST(tasks_are_counted_twice)
+/* Open tasks are counted when the first task ends and when none is left: two counts per batch, not one per
+ * task. */
+START_TEST(open_tasks_are_counted_twice)
 {
     int64_t batch = submit(N_TASKS, 0);
     fail_all(batch);
-    ck_assert_int_eq(n_counts, 2);
+    ck_assert_int_eq(count_calls, 2);
 }
 END_TEST
 
-/* Tasks that were spared ended in the store, all at once: the batch is not done without the others, nor stays open for them. */
-START_TEST(spared_tasks_have_ended)
+/* Skipped tasks end in the database, all at once: the batch neither ends before its other tasks nor stays
+ * open. */
+START_TEST(skipped_tasks_have_ended)
 {
-    int64_t batch = submit(N_TASKS, N_SPARED);
-    ck_assert_int_eq(n_counts, 1);
+    int64_t batch = submit(N_TASKS, N_SKIPPED);
+    ck_assert_int_eq(count_calls, 1);
     fail_all(batch);
-    ck_assert_int_eq(n_counts, 2);
+    ck_assert_int_eq(count_calls, 2);
 
-    batch = submit(N_SPARED, N_SPARED);
+    batch = submit(N_SKIPPED, N_SKIPPED);
     ck_assert(is_done(batch));
     ck_assert_uint_eq(farm.batches.n, 0);
 }
 END_TEST
 
-/* Nor is one that is cancelled, once its tasks are; while one of them is in memory, it is there for it. */
-START_TEST(ended_batches_are_let_go)
+/* Cancelled batches leave memory after their tasks. A batch stays while one of its tasks is in memory. */
+START_TEST(ended_batches_leave_memory)
 {
     int64_t first = submit(N_TASKS, 0), second = submit(2, 0);
     struct mf_ids ids = {0};
@@ -154,21 +156,21 @@ START_TEST(ended_batches_are_let_go)
     ck_assert_int_eq(g->batch->id, second);
     ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
     ck_assert_int_eq(mf_tasks_flush(&farm), 0);
-    ck_assert_uint_eq(farm.batches.n, 1); /* it is open still */
+    ck_assert_uint_eq(farm.batches.n, 1); /* still open */
     ck_assert_int_eq(mf_task_get(&farm, ids.all[1], &other), 0);
     ck_assert_int_eq(mf_task_fail(&farm, other, "no reason"), 0);
     ck_assert_uint_eq(farm.batches.n, 1);
     ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     ck_assert_uint_eq(farm.batches.n, 0);
-    /* Whoever looks at it later finds it */
+    /* A later access loads it again */
     ck_assert_int_eq(mf_task_get(&farm, ids.all[1], &other), 0);
     ck_assert_int_eq(other->batch->id, second);
     mf_ids_release(&ids);
 }
 END_TEST
 
-/* Rows that came into force when some tasks had ended already: what was counted before does not hold any more. */
-START_TEST(tasks_are_spared_later)
+/* Baseline rows that take effect after some tasks have ended make the earlier count of open tasks stale. */
+START_TEST(tasks_are_skipped_later)
 {
     int64_t batch = submit(4, 0), class = 0, shape;
     struct mf_ids ids = {0};
@@ -183,17 +185,17 @@ START_TEST(tasks_are_spared_later)
     for (int i = 2; i < 4; i++) {
         ck_assert_int_eq(
             mf_sql_get_i64(farm.store, "SELECT shape FROM task WHERE id = ?", &shape, "i", ids.all[i]), 1);
-        ck_assert_int_eq(mf_store_known_add(farm.store, batch, shape, class, "", 5, i), 0);
+        ck_assert_int_eq(mf_store_baseline_row_add(farm.store, batch, shape, class, "", 5, i), 0);
     }
     ck_assert(!is_done(batch));
-    ck_assert_int_eq(mf_promote_adopted(&farm, class), 0);
+    ck_assert_int_eq(mf_promote_skip_for_class(&farm, class), 0);
     ck_assert(is_done(batch));
     mf_ids_release(&ids);
 }
 END_TEST
 
-/* A start knows the rest from the store. */
-START_TEST(a_start_counts_again)
+/* After a restart the number of open tasks is counted in the database. */
+START_TEST(restart_counts_open_tasks)
 {
     int64_t batch = submit(2, 0);
     struct mf_ids ids = {0};
@@ -202,7 +204,7 @@ START_TEST(a_start_counts_again)
     ck_assert_int_eq(mf_task_get(&farm, ids.all[0], &g), 0);
     ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
     mf_ids_release(&ids);
-    mf_farm_forget(&farm);
+    mf_farm_reset_state(&farm);
     fail_all(batch);
 }
 END_TEST
@@ -212,11 +214,11 @@ int main(void)
     Suite *suite = suite_create("batch_end");
     TCase *c = tcase_create("batch_end");
     tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, tasks_are_counted_twice);
-    tcase_add_test(c, spared_tasks_have_ended);
-    tcase_add_test(c, tasks_are_spared_later);
-    tcase_add_test(c, ended_batches_are_let_go);
-    tcase_add_test(c, a_start_counts_again);
+    tcase_add_test(c, open_tasks_are_counted_twice);
+    tcase_add_test(c, skipped_tasks_have_ended);
+    tcase_add_test(c, tasks_are_skipped_later);
+    tcase_add_test(c, ended_batches_leave_memory);
+    tcase_add_test(c, restart_counts_open_tasks);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

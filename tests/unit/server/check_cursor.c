@@ -42,7 +42,7 @@ static const char *const refused[] = {
     "-1.0.0",
     "11111111111111111.0.0", /* seventeen digits */
     "0.7ff0000000000000.0",  /* infinity */
-    "0.7ff8000000000000.0",  /* not a number: comparisons with it would give an empty page for ever */
+    "0.7ff8000000000000.0",  /* not a number: comparisons with it would give an empty page */
 };
 
 START_TEST(test_refused)

@@ -12,7 +12,7 @@ static void push(struct mf_events *e, int64_t id, int64_t batch, const char *bod
     (void)mf_events_push(e, &event);
 }
 
-/* Reads what follows the cursor and gives the ids that came, as text: "3 4 ". */
+/* Reads the events after the cursor. Returns their ids as text: "3 4 ". */
 static const char *ids(struct mf_events *e, int64_t batch, int64_t *cursor, int expect)
 {
     static char list[512];
@@ -31,7 +31,7 @@ START_TEST(test_text)
 {
     struct mf_buf out;
     mf_buf_init(&out, 1000);
-    /* A line end within the data would end the event early. */
+    /* A line end in the data would end the event early. */
     ck_assert_int_eq(mf_event_format(&out, 7, "task", "{\"a\":\n\"b\r\"}"), 0);
     ck_assert_str_eq(out.data, "id: 7\nevent: task\ndata: {\"a\": \"b \"}\n\n");
     mf_buf_release(&out);
@@ -49,7 +49,7 @@ START_TEST(test_cursors)
     ck_assert_str_eq(ids(e, 0, &all, 0), "11 12 13 14 ");
     ck_assert_str_eq(ids(e, 2, &one, 0), "12 14 ");
     ck_assert_str_eq(ids(e, 2, &one, 0), "");
-    /* It never saw 10: the ring cannot say what 10 was. */
+    /* Event 10 was never in the ring. */
     ck_assert_str_eq(ids(e, 0, &late, -ESTALE), "");
     ck_assert_int_eq(late, 9);
     push(e, 13, 1, "{}");
@@ -57,8 +57,8 @@ START_TEST(test_cursors)
 }
 END_TEST
 
-/* An event of another batch moves the cursor on too, or the stream would fall behind the ring without need. */
-START_TEST(test_passing_others)
+/* Events of other batches advance the cursor, too; otherwise the stream would fall behind the ring. */
+START_TEST(test_events_of_other_batches)
 {
     _cleanup_(mf_events_freep) struct mf_events *e = NULL;
     int64_t cursor = 0;
@@ -71,7 +71,7 @@ START_TEST(test_passing_others)
 }
 END_TEST
 
-START_TEST(test_ceilings)
+START_TEST(test_limits)
 {
     _cleanup_(mf_events_freep) struct mf_events *e = NULL;
     char large[600];
@@ -84,7 +84,7 @@ START_TEST(test_ceilings)
     ck_assert_str_eq(ids(e, 0, &cursor, -ESTALE), "");
     cursor = 2;
     ck_assert_str_eq(ids(e, 0, &cursor, 0), "3 4 5 ");
-    /* An event that does not fit is in the table only. */
+    /* An event larger than the ring is in the database only. */
     push(e, 6, 0, large);
     behind = 5;
     ck_assert_str_eq(ids(e, 0, &behind, -ESTALE), "");
@@ -115,8 +115,8 @@ int main(void)
     TCase *t = tcase_create("events");
     tcase_add_test(t, test_text);
     tcase_add_test(t, test_cursors);
-    tcase_add_test(t, test_passing_others);
-    tcase_add_test(t, test_ceilings);
+    tcase_add_test(t, test_events_of_other_batches);
+    tcase_add_test(t, test_limits);
     tcase_add_test(t, test_gap);
     suite_add_tcase(suite, t);
     return mf_check_main(suite);

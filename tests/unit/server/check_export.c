@@ -1,4 +1,4 @@
-/* The tuned table over HTTP: its rows, its filters, what it leaves out, its bytes, merging; and the metrics. */
+/* Export of the tuned table over HTTP: rows, filters, tasks left out, bytes, merging. And the metrics. */
 #include "support/farm/farm_fixture.h"
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
@@ -37,7 +37,7 @@ static const struct {
     {"?class=gfx942/304", 0, 0},
     {"?gfx=cpu-znver4", 8, 1},
     {"?gfx=gfx942", 0, 0},
-    {"?model=EPYC%209R14", 8, 1}, /* the task failed before it had a model; its class has this one */
+    {"?model=EPYC%209R14", 8, 1}, /* the failed task had no model yet, but its class has this one */
     {"?model=MI300X", 0, 0},
     {"?layer_model=2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType."
      "No,1,0",
@@ -99,7 +99,7 @@ START_TEST(test_rows)
             ck_assert_ptr_nonnull(strstr(row->own[MF_OWN_PIPELINE], row->kernel2));
             ck_assert_int_ge(row->block_m, 16);
         }
-        /* in order: the layer model, then the tokens */
+        /* ordered by layer model, then by token count */
         if (i > 0)
             ck_assert_int_lt(row[-1].shape.model_dim * 1000000L + row[-1].shape.token,
                              row->shape.model_dim * 1000000L + row->shape.token);
@@ -111,7 +111,7 @@ START_TEST(test_rows)
 }
 END_TEST
 
-/* Two farms with the same results give the same bytes, whenever they ran. */
+/* Two farms with the same results export the same bytes, whenever they ran. */
 START_TEST(test_same_bytes)
 {
     struct http_harness *a = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -144,7 +144,7 @@ START_TEST(test_two_models)
     ck_assert_str_eq(t->rows[0].own[MF_OWN_MODEL], "EPYC 9R45");
     ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "0");
     http_reply_free(&r);
-    /* A config of the one model does not stand for the task that failed on the other */
+    /* A row of one model does not replace the task that failed on the other */
     r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?model=EPYC%209R14");
     ck_assert_int_eq(r.status, 200);
     ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "1");
@@ -181,7 +181,8 @@ START_TEST(test_refused)
 }
 END_TEST
 
-/* Our own table merged into itself changes nothing; into a shipped one it adds, and every row of that stays. */
+/* Merging the farm's own table changes nothing. Merging into a shipped table adds rows and keeps all of its
+ * rows. */
 START_TEST(test_merge)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -223,7 +224,7 @@ START_TEST(test_merge)
 }
 END_TEST
 
-/* --- metrics ---------------------------------------------------------------------------------------------- */
+/* --- metrics --- */
 
 START_TEST(test_metrics)
 {
@@ -231,8 +232,8 @@ START_TEST(test_metrics)
         "moefarm_tasks{state=\"done\"} 8\n",
         "moefarm_workers{state=\"lost\"} 1\n",
         "moefarm_results_committed_total 7\n",
-        "moefarm_turn_duration_seconds_bucket{le=\"0.001\"} 2\n",
-        "moefarm_turn_duration_seconds_count 3\n",
+        "moefarm_iteration_duration_seconds_bucket{le=\"0.001\"} 2\n",
+        "moefarm_iteration_duration_seconds_count 3\n",
         "moefarm_worker_busy_seconds_total{worker=\"node-a-cpu0\",phase=\"timing\"} 412.5\n",
         "moefarm_http_requests_total{method=\"GET\",route=\"/api/v1/tasks/{id}\",code=\"404\"} 2\n",
         "moefarm_http_requests_total{method=\"any\",route=\"none\",code=\"404\"} 1\n",
@@ -253,7 +254,7 @@ START_TEST(test_metrics)
 }
 END_TEST
 
-/* Debian's package prometheus has promtool; without it the check is left out, and says so. */
+/* promtool is in Debian's package prometheus; without it the test is skipped. */
 START_TEST(test_promtool)
 {
     if (system("command -v promtool >/dev/null 2>&1") != 0) {

@@ -14,12 +14,12 @@
 static struct mf_path paths[N];
 static struct mf_ranked ranked[N];
 
-/* n pipelines of rising forecasts, by 1% each; every `kinds` in turn has another structure. */
+/* n pipelines with forecasts that rise by 1 % each and `kinds` structures in rotation. */
 static void make(size_t n, uint64_t kinds, double log_spread)
 {
     for (size_t i = 0; i < n; i++) {
         paths[i] = (struct mf_path){.structure = i % kinds + 1, .block_m = i % 2 ? 32 : 64};
-        /* Given in no order */
+        /* Shuffled */
         size_t at = (i * 37) % n;
         ranked[at] = (struct mf_ranked){
             .path = &paths[i], .forecast_us = 100 * pow(1.01, (double)i), .log_spread = log_spread};
@@ -33,12 +33,12 @@ static const struct {
     int topk;
     size_t n_finalists;
 } finals[] = {
-    {1, 1, 0, 8, 1}, /* a single one is raced too: it is measured afresh */
+    {1, 1, 0, 8, 1}, /* a single finalist races, too: it is measured afresh */
     {20, 1, 0, 8, 8},
     {20, 1, 0, 1, 2}, /* the best, and the best of the other block_m */
-    {97, 5, 0, 4, 5}, /* five structures, and both block_m among them */
+    {97, 5, 0, 4, 5}, /* five structures, which include both block_m */
     {97, 40, 0, 4, MF_FINALISTS_MAX},
-    {97, 1, 0.05, 4, 11}, /* less than exp(0.1) apart, the spread of both, may well be the fastest */
+    {97, 1, 0.05, 4, 11}, /* forecasts less than exp(0.1) apart, the spread of both, may be the fastest */
     {97, 1, 9, 4, MF_FINALISTS_MAX},
     {97, 97, 0, 4, MF_FINALISTS_MAX},
 };
@@ -55,7 +55,7 @@ START_TEST(finalists)
 }
 END_TEST
 
-/* A layout's share of the places: the best of each structure and block_m, then the cheapest. */
+/* Fewer places, as one of several layouts has: the best of each structure and block_m, then the cheapest. */
 START_TEST(fewer_places)
 {
     make(60, 3, 0);
@@ -66,15 +66,16 @@ START_TEST(fewer_places)
 }
 END_TEST
 
-/* Structures whose last digits say which step does gemm1 and which gemm2. */
+/* A structure with the given step numbers for gemm1 and gemm2; `kind` distinguishes structures. */
 static uint64_t structure_of(unsigned gemm1, unsigned gemm2, unsigned kind)
 {
     return (uint64_t)gemm1 << (4 * MF_OP_GEMM1) | (uint64_t)gemm2 << (4 * MF_OP_GEMM2) |
            (uint64_t)kind << (4 * MF_OP_COMBINE);
 }
 
-/* One kernel for both GEMMs in more structures than there are places: the first by forecast still has one. */
-START_TEST(first_of_all)
+/* Pipelines that fuse both GEMMs have more structures than there are places. The best forecast has two stages
+ * and still gets a place. */
+START_TEST(best_forecast_races)
 {
     make(20, 1, 0);
     for (size_t i = 0; i < 20; i++)
@@ -85,8 +86,9 @@ START_TEST(first_of_all)
 }
 END_TEST
 
-/* One kernel for both GEMMs, the cheapest, in more structures than there are places: the cheapest of two stages races all the same. */
-START_TEST(two_stages_race)
+/* The cheapest pipelines fuse both GEMMs and have more structures than there are places. The cheapest
+ * pipeline of two stages races nevertheless. */
+START_TEST(best_two_stage_pipeline_races)
 {
     make(20, 1, 0);
     for (size_t i = 0; i < 20; i++)
@@ -100,47 +102,47 @@ END_TEST
 static const struct {
     double best_us, budget_s;
     int topk;
-    size_t places;
-} rooms[] = {
-    {100, 1, 4, MF_FINALISTS_MAX},      {8e3, 0.6, 4, 28},   {16e3, 0.6, 4, 14},
-    {60e3, 0.6, 4, MF_FINALISTS_LEAST}, {60e3, 0.6, 20, 20}, {60e3, 0, 99, MF_FINALISTS_MAX},
+    size_t limit;
+} limits[] = {
+    {100, 1, 4, MF_FINALISTS_MAX},    {8e3, 0.6, 4, 28},   {16e3, 0.6, 4, 14},
+    {60e3, 0.6, 4, MF_FINALISTS_MIN}, {60e3, 0.6, 20, 20}, {60e3, 0, 99, MF_FINALISTS_MAX},
 };
 
-START_TEST(places)
+START_TEST(finalist_limits)
 {
-    ck_assert_uint_eq(mf_race_places(rooms[_i].best_us, rooms[_i].budget_s, rooms[_i].topk),
-                      rooms[_i].places);
+    ck_assert_uint_eq(mf_race_finalist_limit(limits[_i].best_us, limits[_i].budget_s, limits[_i].topk),
+                      limits[_i].limit);
 }
 END_TEST
 
-/* Two stages fill the race by their forecasts, in one way each: more structures than there are places, more of the K cheapest,
- * forecasts whose spread takes in all of them. One kernel for both GEMMs is far behind by forecast, in two structures:
- * the best of each has to race. */
+/* Two-stage pipelines fill the race by forecast: with more structures than places, with a larger topk, or
+ * with a spread that covers all forecasts. Pipelines that fuse both GEMMs are far behind by forecast and have
+ * two structures: the best of each must race. */
 static const struct {
-    unsigned kinds; /* of two stages */
+    unsigned kinds; /* structures of two stages */
     int topk;
     double log_spread;
-} crowds[] = {{1, 8, 0}, {15, 32, 0}, {1, 64, 0}, {15, 8, 9}, {3, 1, 0}};
+} full_races[] = {{1, 8, 0}, {15, 32, 0}, {1, 64, 0}, {15, 8, 9}, {3, 1, 0}};
 
-START_TEST(one_kernel_races)
+START_TEST(fused_gemms_race)
 {
-    size_t n = N, n_one = 0;
-    make(n, 1, crowds[_i].log_spread);
+    size_t n = N, n_fused = 0;
+    make(n, 1, full_races[_i].log_spread);
     for (size_t i = 0; i < n; i++)
-        paths[i].structure =
-            i >= 90 ? structure_of(2, 2, 1 + i % 2) : structure_of(2, 7, (unsigned)(i % crowds[_i].kinds));
-    size_t n_finalists = mf_race_finalists(ranked, n, crowds[_i].topk, MF_FINALISTS_MAX);
+        paths[i].structure = i >= 90 ? structure_of(2, 2, 1 + i % 2)
+                                     : structure_of(2, 7, (unsigned)(i % full_races[_i].kinds));
+    size_t n_finalists = mf_race_finalists(ranked, n, full_races[_i].topk, MF_FINALISTS_MAX);
     ck_assert_uint_le(n_finalists, MF_FINALISTS_MAX);
     ck_assert(ranked[0].finalist);
     for (size_t i = 0; i < n; i++) {
-        bool in_one = mf_path_in_one(ranked[i].path->structure);
-        ck_assert(in_one == (ranked[i].path >= &paths[90]));
-        n_one += in_one && ranked[i].finalist;
+        bool fuses_gemms = mf_path_fuses_gemms(ranked[i].path->structure);
+        ck_assert(fuses_gemms == (ranked[i].path >= &paths[90]));
+        n_fused += fuses_gemms && ranked[i].finalist;
         if (ranked[i].path == &paths[90] || ranked[i].path == &paths[91])
             ck_assert(ranked[i].finalist);
     }
-    ck_assert_uint_ge(n_one, 2);
-    for (unsigned kind = 0; kind < crowds[_i].kinds; kind++) {
+    ck_assert_uint_ge(n_fused, 2);
+    for (unsigned kind = 0; kind < full_races[_i].kinds; kind++) {
         bool raced = false;
         for (size_t i = 0; i < n; i++)
             raced |= ranked[i].finalist && ranked[i].path->structure == structure_of(2, 7, kind);
@@ -154,7 +156,7 @@ static const struct {
     double us, budget_s;
 } budgets[] = {{1, 10, 1}, {8, 100, 1}, {32, 1000, 1}, {32, 20000, 1}, {32, 1e6, 1}, {4, 5, 0.001}};
 
-/* In two groups, each of which keeps its own, they have no more rounds than in one, and the same budget. */
+/* A race of two groups has no more rounds than a race of one group, and the same time budget. */
 static void check_groups(const double *forecast_us, size_t n, double budget_s,
                          const struct mf_race_schedule *alone)
 {
@@ -169,8 +171,7 @@ static void check_groups(const double *forecast_us, size_t n, double budget_s,
             seconds += (double)in * s.stages[i].rounds * forecast_us[0] * 1e-6;
             in = MF_MIN(in, (size_t)s.stages[i].keep);
         }
-        seconds +=
-            (double)MF_MIN(halves[k], (size_t)MF_RACE_REMEASURED / 2) * s.fresh * forecast_us[0] * 1e-6;
+        seconds += (double)MF_MIN(halves[k], (size_t)MF_RACE_RERUN_MAX / 2) * s.fresh * forecast_us[0] * 1e-6;
     }
     for (int i = 0; i < s.n_stages; i++)
         total += s.stages[i].rounds;
@@ -200,12 +201,12 @@ START_TEST(schedules)
     ck_assert_int_ge(total, MF_RACE_ROUNDS_MIN);
     ck_assert_int_ge(s.fresh, 5);
     double fresh_s =
-        (double)MF_MIN(budgets[_i].n, (size_t)MF_RACE_REMEASURED) * s.fresh * budgets[_i].us * 1e-6;
+        (double)MF_MIN(budgets[_i].n, (size_t)MF_RACE_RERUN_MAX) * s.fresh * budgets[_i].us * 1e-6;
     if (total > MF_RACE_ROUNDS_MIN)
         ck_assert(seconds + fresh_s <= budgets[_i].budget_s * 1.05);
-    else /* what must be has gone to the fewest: two rounds of all, and four of at most 16 and 6 */
+    else /* the minimum is for the fewest racers: two rounds of all, and four of at most 16 and 6 */
         ck_assert(seconds <= ((double)budgets[_i].n * 2 + 16 + 3 * 6) * budgets[_i].us * 1e-6 * 1.01);
-    /* What goes into a unit is JSON as docs/protocol.md has it */
+    /* Units carry the schedule as JSON, as in docs/protocol.md */
     struct mf_buf text;
     mf_buf_init(&text, 4096);
     ck_assert_int_eq(mf_race_schedule_print(&s, &text), 0);
@@ -215,7 +216,7 @@ START_TEST(schedules)
 }
 END_TEST
 
-/* What nobody is measured afresh for goes to rounds. */
+/* Without fresh measurements their time is used for more rounds. */
 START_TEST(no_fresh_samples)
 {
     const double forecast_us[] = {5000, 5000, 5000, 5000};
@@ -237,7 +238,7 @@ static const struct {
     {{{1, MF_STATUS_OK, 10, 1, true, 2}, {2, MF_STATUS_OK, 11, 1, true, 2}, {3, MF_STATUS_OK, 9, 1, true, 2}},
      2,
      1},
-    /* The named winner failed, or was never in: the fastest right one */
+    /* The named winner failed or did not race: the fastest correct racer */
     {{{1, MF_STATUS_OK, 10, 1, true, 2},
       {2, MF_STATUS_WRONG, 5, 1, true, 2},
       {3, MF_STATUS_OK, 9, 1, true, 2}},
@@ -248,7 +249,7 @@ static const struct {
       {3, MF_STATUS_OK, 12, 1, true, 2}},
      77,
      0},
-    /* Who was checked once wins only where its runner says so */
+    /* A racer that was verified once wins only if the runner names it */
     {{{1, MF_STATUS_OK, 10, 1, true, 2},
       {2, MF_STATUS_WRONG, 5, 1, true, 1},
       {3, MF_STATUS_OK, 9, 1, true, 1}},
@@ -273,7 +274,7 @@ static const struct {
      -1},
 };
 
-START_TEST(picking)
+START_TEST(winner_is_picked)
 {
     ck_assert_int_eq(mf_race_pick(picks[_i].racers, 3, picks[_i].winner), picks[_i].pick);
 }
@@ -284,14 +285,14 @@ int main(void)
     Suite *suite = suite_create("finalists");
     TCase *c = tcase_create("finalists");
     tcase_add_loop_test(c, finalists, 0, (int)MF_ARRAY_LEN(finals));
-    tcase_add_loop_test(c, places, 0, (int)MF_ARRAY_LEN(rooms));
-    tcase_add_test(c, first_of_all);
+    tcase_add_loop_test(c, finalist_limits, 0, (int)MF_ARRAY_LEN(limits));
+    tcase_add_test(c, best_forecast_races);
     tcase_add_test(c, fewer_places);
-    tcase_add_test(c, two_stages_race);
-    tcase_add_loop_test(c, one_kernel_races, 0, (int)MF_ARRAY_LEN(crowds));
+    tcase_add_test(c, best_two_stage_pipeline_races);
+    tcase_add_loop_test(c, fused_gemms_race, 0, (int)MF_ARRAY_LEN(full_races));
     tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
     tcase_add_test(c, no_fresh_samples);
-    tcase_add_loop_test(c, picking, 0, (int)MF_ARRAY_LEN(picks));
+    tcase_add_loop_test(c, winner_is_picked, 0, (int)MF_ARRAY_LEN(picks));
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-#include "server/farm/forecast.h"
+#include "server/choose/forecast.h"
 
 #include "common/base/cleanup.h"
 #include "support/mf_check.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Paths by (w1, w2); the least of each layout is not its first. */
+/* Paths by (w1, w2); the cheapest path of a layout is not its first. */
 static const struct {
     const char *w1, *w2;
     double us, log_spread;
@@ -28,7 +28,7 @@ static struct mf_forecast *forecast(size_t n)
         fc->corrected_us[i] = given[i].us;
         fc->log_spread[i] = given[i].log_spread;
     }
-    ck_assert_int_eq(mf_forecast_sum_up(fc), 0);
+    ck_assert_int_eq(mf_forecast_group_layouts(fc), 0);
     return fc;
 }
 
@@ -39,7 +39,7 @@ START_TEST(layouts)
     ck_assert_uint_eq(fc->n_layouts, 3);
     ck_assert_ptr_nonnull(row);
     ck_assert_double_eq(row->us, 100);
-    /* 120 us that may be a fifth off are nearer to the ground than 100 that may be a twentieth off */
+    /* 120 us with a spread of 20 % have a lower bound than 100 us with the minimum spread */
     ck_assert_double_eq_tol(row->least_us, fmin(120 * exp(-0.2), 100 * exp(-MF_FORECAST_LOG_SPREAD)), 1e-9);
     ck_assert_double_eq_tol(row->most_us, 100 * exp(MF_FORECAST_LOG_SPREAD), 1e-9);
     ck_assert_ptr_nonnull(mf_forecast_find(fc, "w1=row w2=-"));
@@ -63,8 +63,8 @@ START_TEST(no_path)
 }
 END_TEST
 
-/* More layouts than there is room for at first. */
-START_TEST(many)
+/* More layouts than the initial capacity. */
+START_TEST(many_layouts)
 {
     enum { N = 100 };
     struct mf_path *paths = calloc(2 * N, sizeof(*paths));
@@ -74,7 +74,7 @@ START_TEST(many)
         (void)snprintf(paths[i].w1, sizeof(paths[i].w1), "layout%d", i % N);
         fc->corrected_us[i] = 1000 - i;
     }
-    ck_assert_int_eq(mf_forecast_sum_up(fc), 0);
+    ck_assert_int_eq(mf_forecast_group_layouts(fc), 0);
     ck_assert_uint_eq(fc->n_layouts, N);
     for (int i = 0; i < 2 * N; i++) {
         ck_assert_uint_eq(fc->layout_of[i], (size_t)(i % N));
@@ -90,7 +90,7 @@ int main(void)
     TCase *tc = tcase_create("forecast");
     tcase_add_test(tc, layouts);
     tcase_add_test(tc, no_path);
-    tcase_add_test(tc, many);
+    tcase_add_test(tc, many_layouts);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -5,23 +5,23 @@
 #include <netinet/in.h>
 #include <string.h>
 
-/* Two visitors without tokens, and whether what one asks counts for the other. */
+/* Two clients without tokens, and whether they share one rate limit. */
 /* clang-format off */
 static const struct {
     const char *first, *second;
-    bool counts;
+    bool shared;
 } pairs[] = {
     {"10.0.0.1",         "10.0.0.1",         true},
     {"10.0.0.1",         "10.0.0.2",         false},
-    {"2001:db8::1",      "2001:db8::2",      true},  /* one network of 64 bits */
+    {"2001:db8::1",      "2001:db8::2",      true},  /* same /64 network */
     {"2001:db8:0:1::1",  "2001:db8:0:2::1",  false},
-    {"::ffff:10.0.0.1",  "::ffff:10.0.0.2",  false}, /* IPv4, as a socket of IPv6 takes it */
+    {"::ffff:10.0.0.1",  "::ffff:10.0.0.2",  false}, /* IPv4 on an IPv6 socket */
     {"::ffff:10.0.0.1",  "10.0.0.1",         true},
 };
 /* clang-format on */
 
-/* Status of a request to a route that asks for nothing; 0: it is let in. */
-static int ask(struct mf_gate *g, const char *from)
+/* Status of a request to a route that needs no role; 0 if it is admitted. */
+static int status_of_request(struct mf_gate *g, const char *from)
 {
     struct mf_request *r = mf_request_new();
     union {
@@ -33,26 +33,26 @@ static int ask(struct mf_gate *g, const char *from)
     bool v4 = inet_pton(AF_INET, from, &address.v4.sin_addr) == 1;
     ck_assert(v4 || inet_pton(AF_INET6, from, &address.v6.sin6_addr) == 1);
     address.any.sa_family = v4 ? AF_INET : AF_INET6;
-    const struct mf_visit visit = {.from = &address.any, .needs = MF_ROLE_NONE};
-    int status = mf_gate_check(g, &visit, &r->response, &token) == 0 ? 0 : r->response.status;
+    const struct mf_gate_request gate_request = {.from = &address.any, .needs = MF_ROLE_NONE};
+    int status = mf_gate_check(g, &gate_request, &r->response, &token) == 0 ? 0 : r->response.status;
     mf_request_free(r);
     return status;
 }
 
-START_TEST(test_who_is_counted_together)
+START_TEST(test_shared_rate_limit)
 {
     _cleanup_(mf_gate_freep) struct mf_gate *g = NULL;
     ck_assert_int_eq(mf_gate_new("/nonexistent", 1, &g), 0);
     int status = 0, n = 0;
-    /* one more is let in for each second between the two, so a pause there is no answer yet */
-    for (int tries = 0; status == 0 && tries < (pairs[_i].counts ? 5 : 1); tries++) {
-        while (n < 1000 && ask(g, pairs[_i].first) == 0)
+    /* One more request is admitted per second, so the second client may pass after a pause: retry. */
+    for (int tries = 0; status == 0 && tries < (pairs[_i].shared ? 5 : 1); tries++) {
+        while (n < 1000 && status_of_request(g, pairs[_i].first) == 0)
             n++;
-        status = ask(g, pairs[_i].second);
+        status = status_of_request(g, pairs[_i].second);
     }
     ck_assert_int_ge(n, 1);
     ck_assert_int_lt(n, 1000);
-    ck_assert_int_eq(status, pairs[_i].counts ? 429 : 0);
+    ck_assert_int_eq(status, pairs[_i].shared ? 429 : 0);
 }
 END_TEST
 
@@ -60,7 +60,7 @@ int main(void)
 {
     Suite *suite = suite_create("gate");
     TCase *t = tcase_create("gate");
-    tcase_add_loop_test(t, test_who_is_counted_together, 0, (int)MF_ARRAY_LEN(pairs));
+    tcase_add_loop_test(t, test_shared_rate_limit, 0, (int)MF_ARRAY_LEN(pairs));
     suite_add_tcase(suite, t);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* HTTP itself, over raw sockets: what is refused and how, what is bounded, what every answer carries. */
+/* HTTP over raw sockets: rejected requests, limits, headers of every response. */
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
 #include "support/mf_check.h"
@@ -16,17 +16,17 @@
 struct row {
     const char *method, *path, *headers, *body;
     int status;
-    const char *header, *value; /* an answer's header that must hold the value; NULL: none */
-    const char *text;           /* must be in the body; NULL: anything */
+    const char *header, *value; /* a response header that must contain the value; NULL: not checked */
+    const char *text;           /* must be in the body; NULL: not checked */
 };
 
-/* clang-format off */
 static const struct row rows[] = {
     {"GET", "/healthz", "", NULL, 200, "Content-Type", "text/plain", "ok"},
     {"GET", "/readyz", "", NULL, 200, "Cache-Control", "no-cache", "ok"},
     {"GET", "/", "", NULL, 200, "Content-Security-Policy", "script-src 'self';", "<noscript>"},
     {"GET", "/", "", NULL, 200, "Content-Security-Policy", "default-src 'none';", NULL},
-    {"GET", "/", "", NULL, 200, "Content-Security-Policy", "frame-ancestors 'none'; base-uri 'none'; form-action 'none'", NULL},
+    {"GET", "/", "", NULL, 200, "Content-Security-Policy",
+     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'", NULL},
     {"GET", "/", "", NULL, 200, "X-Frame-Options", "DENY", NULL},
     {"GET", "/", "", NULL, 200, "Referrer-Policy", "no-referrer", NULL},
     {"GET", "/", "", NULL, 200, "X-Content-Type-Options", "nosniff", NULL},
@@ -35,7 +35,8 @@ static const struct row rows[] = {
     {"GET", "/api/v1/batches", "", NULL, 200, "X-Content-Type-Options", "nosniff", NULL},
     {"HEAD", "/api/v1/batches", "", NULL, 200, "Content-Type", "application/json", NULL},
     /* paths and methods */
-    {"GET", "/api/v2/batches", "", NULL, 404, "Content-Type", "application/problem+json", "/api/openapi.json"},
+    {"GET", "/api/v2/batches", "", NULL, 404, "Content-Type", "application/problem+json",
+     "/api/openapi.json"},
     {"GET", "/api/v1/batches/0", "", NULL, 404, NULL, NULL, NULL},
     {"GET", "/api/v1/batches/99", "", NULL, 404, NULL, NULL, "there is no batch 99"},
     {"GET", "/api/v1/tasks/99", "", NULL, 404, NULL, NULL, "there is no task 99"},
@@ -46,16 +47,18 @@ static const struct row rows[] = {
     {"DELETE", "/api/v1/batches", "", NULL, 405, "Allow", "POST, GET, HEAD", NULL},
     {"PUT", "/metrics", "", NULL, 405, "Allow", "GET, HEAD", NULL},
     {"GET", "/api/v1/batches/1/cancel", "", NULL, 405, "Allow", "POST", NULL},
-    /* what is accepted and sent */
+    /* content types */
     {"GET", "/api/v1/batches", "Accept: text/html\r\n", NULL, 406, NULL, NULL, "application/json"},
     {"GET", "/api/v1/batches", "Accept: text/html, application/*;q=0.5\r\n", NULL, 200, NULL, NULL, NULL},
     {"GET", "/api/v1/batches", "Accept: application/json;q=0\r\n", NULL, 406, NULL, NULL, NULL},
     {"GET", "/api/v1/batches", "Accept: application/json;q=0.1\r\n", NULL, 200, NULL, NULL, NULL},
     {"GET", "/api/v1/batches", "Accept: */*\r\n", NULL, 200, NULL, NULL, NULL},
-    {"POST", "/api/v1/batches", "Content-Type: text/plain\r\n", "x", 415, NULL, NULL, "text/csv or application/json"},
+    {"POST", "/api/v1/batches", "Content-Type: text/plain\r\n", "x", 415, NULL, NULL,
+     "text/csv or application/json"},
     {"POST", "/api/v1/batches", "", "x", 415, NULL, NULL, "header.Content-Type"},
     {"POST", "/api/v1/batches", "Content-Type: text/csvx\r\n", "x", 415, NULL, NULL, NULL},
-    {"POST", "/api/v1/batches/2/cancel", "Content-Type: text/csv\r\n", "x", 415, NULL, NULL, "takes no body"},
+    {"POST", "/api/v1/batches/2/cancel", "Content-Type: text/csv\r\n", "x", 415, NULL, NULL,
+     "accepts no body"},
     {"POST", "/api/v1/batches/2/cancel", "", "", 200, NULL, NULL, "cancelled"},
     /* the query */
     {"GET", "/api/v1/batches?limit=0", "", NULL, 400, NULL, NULL, "1 to 1000"},
@@ -66,21 +69,25 @@ static const struct row rows[] = {
     {"GET", "/api/v1/batches?colour=red", "", NULL, 400, NULL, NULL, "\"at\":\"colour\""},
     {"GET", "/api/v1/tasks/5/steps?status=okay", "", NULL, 400, NULL, NULL, "no_memory"},
     {"GET", "/api/v1/batches/1/tasks?state=alive", "", NULL, 400, NULL, NULL, "enumerating"},
-    {"GET", "/api/v1/tasks/5/pipelines?finalists=maybe", "", NULL, 400, NULL, NULL, "1 or 0"},
+    {"GET", "/api/v1/tasks/5/pipelines?finalists=maybe", "", NULL, 400, NULL, NULL, "expected 0 or 1"},
     {"GET", "/api/v1/tasks/5/rejections?kernel=%ff", "", NULL, 400, NULL, NULL, "UTF-8"},
     {"GET", "/api/v1/tasks/5/rejections?kernel=a%00b", "", NULL, 400, NULL, NULL, "UTF-8"},
-    {"GET", "/api/v1/batches?a=1&b=1&c=1&d=1&e=1&f=1&g=1&h=1&i=1&j=1&k=1&l=1&m=1&n=1&o=1&p=1&q=1", "", NULL, 400, NULL, NULL, "at most 16"},
+    {"GET", "/api/v1/batches?a=1&b=1&c=1&d=1&e=1&f=1&g=1&h=1&i=1&j=1&k=1&l=1&m=1&n=1&o=1&p=1&q=1", "", NULL,
+     400, NULL, NULL, "at most 16"},
     {"POST", "/api/v1/quarantine/1/revive", "", NULL, 400, NULL, NULL, "\"at\":\"class\""},
     {"POST", "/api/v1/quarantine/1/revive?class=gfx942", "", NULL, 400, NULL, NULL, "gfx942/304"},
-    /* other sites */
-    {"POST", "/api/v1/batches/2/cancel", "Origin: http://evil.example\r\n", NULL, 403, NULL, NULL, "header.Origin"},
+    /* cross-site requests */
+    {"POST", "/api/v1/batches/2/cancel", "Origin: http://evil.example\r\n", NULL, 403, NULL, NULL,
+     "header.Origin"},
     {"POST", "/api/v1/batches/2/cancel", "Origin: null\r\n", NULL, 403, NULL, NULL, NULL},
     {"POST", "/api/v1/batches/2/cancel", "Sec-Fetch-Site: cross-site\r\n", NULL, 403, NULL, NULL, NULL},
     {"POST", "/api/v1/batches/2/cancel", "Sec-Fetch-Site: same-origin\r\n", NULL, 200, NULL, NULL, NULL},
-    {"POST", "/api/v1/batches", "Content-Type: text/csv\r\nIdempotency-Key: 123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890"
-     "1234567890123456789012345678901234567890\r\n", "x", 400, NULL, NULL, "header.Idempotency-Key"},
+    {"POST", "/api/v1/batches",
+     "Content-Type: text/csv\r\nIdempotency-Key: "
+     "123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890"
+     "1234567890123456789012345678901234567890\r\n",
+     "x", 400, NULL, NULL, "header.Idempotency-Key"},
 };
-/* clang-format on */
 
 START_TEST(test_rows)
 {
@@ -107,7 +114,7 @@ START_TEST(test_rows)
 }
 END_TEST
 
-/* A name that resolves to this machine by another's will. */
+/* DNS rebinding: a foreign host name that resolves to this machine. */
 START_TEST(test_host)
 {
     static const struct {
@@ -136,8 +143,8 @@ START_TEST(test_host)
 }
 END_TEST
 
-/* An answer repeats what it refuses; whatever that was, it is JSON. */
-START_TEST(test_answer_is_json)
+/* Error responses repeat the rejected text and are JSON, whatever the text is. */
+START_TEST(test_errors_are_json)
 {
     static const char *const requests[] = {
         "GET /healthz HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
@@ -206,7 +213,7 @@ START_TEST(test_too_large)
     ck_assert_ptr_nonnull(strstr(r.body, "split it"));
     http_reply_free(&r);
 
-    /* announced: refused before a byte of it is sent */
+    /* announced: rejected before the body is sent */
     int fd = http_connect(port);
     (void)snprintf(head, sizeof(head),
                    "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
@@ -218,7 +225,7 @@ START_TEST(test_too_large)
     http_reply_free(&r);
     (void)close(fd);
 
-    /* not announced: counted */
+    /* not announced: the server counts the bytes */
     fd = http_connect(port);
     http_sends(fd, "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
                    "text/csv\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -233,7 +240,7 @@ START_TEST(test_too_large)
     http_reply_free(&r);
     (void)close(fd);
 
-    /* the most there may be is read, and refused for what it says */
+    /* the largest allowed body is read and rejected for its content */
     r = http_call(port, "POST", "/api/v1/batches", "Content-Type: text/csv\r\n", body, len - 1);
     ck_assert_int_eq(r.status, 422);
     http_reply_free(&r);
@@ -242,8 +249,8 @@ START_TEST(test_too_large)
 }
 END_TEST
 
-/* Rubbish, and clients that stop half-way, cost their connection only. */
-START_TEST(test_rubbish)
+/* Malformed requests and clients that stop half-way cost only their own connection. */
+START_TEST(test_malformed_requests)
 {
     static const char *const texts[] = {
         "\r\n\r\n",
@@ -266,7 +273,7 @@ START_TEST(test_rubbish)
         ck_assert_int_eq(r.status, 200);
         http_reply_free(&r);
     }
-    /* a header block past the ceiling */
+    /* a header block above the limit */
     int fd = http_connect(http_harness_port(h));
     char *long_header = filler(100000);
     http_sends(fd, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: ");
@@ -281,7 +288,7 @@ START_TEST(test_rubbish)
 }
 END_TEST
 
-/* Asks for what the HTTP thread itself answers, so that an answer is a turn of its loop. */
+/* Requests a route that the HTTP thread itself answers: a response takes one iteration of its loop. */
 static void ask_health(int fd)
 {
     http_sends(fd, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -290,10 +297,11 @@ static void ask_health(int fd)
     http_reply_free(&r);
 }
 
-/* Who comes when all places are taken waits until somebody leaves. Silence ends nobody's connection here. */
+/* At the connection limit, a new client waits until another one disconnects. The idle timeout is too long to
+ * matter. */
 START_TEST(test_connections_bounded)
 {
-    enum { LIMIT = 8, TURNS = 20 };
+    enum { LIMIT = 8, ITERATIONS = 20 };
     struct http_harness *h =
         http_harness_start(&(struct http_harness_options){.http = {.connections = LIMIT, .idle_s = 3600}});
     int fds[LIMIT];
@@ -303,8 +311,8 @@ START_TEST(test_connections_bounded)
     }
     int late = http_connect(http_harness_port(h));
     http_sends(late, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    /* In any of these turns it would have been let in and answered. */
-    for (int i = 0; i < TURNS; i++)
+    /* Without the limit, any of these iterations would accept the client and answer it. */
+    for (int i = 0; i < ITERATIONS; i++)
         ask_health(fds[i % LIMIT]);
     ck_assert_int_eq(poll(&(struct pollfd){.fd = late, .events = POLLIN}, 1, 0), 0);
     (void)close(fds[0]);
@@ -318,8 +326,9 @@ START_TEST(test_connections_bounded)
 }
 END_TEST
 
-/* Who says no more is closed, and so those are let in who waited for a place: they are closed in their turn. */
-START_TEST(test_silent_are_closed)
+/* Idle connections are closed. This makes space for waiting clients, whose connections are idle and closed,
+ * too. */
+START_TEST(test_idle_connections_are_closed)
 {
     enum { LIMIT = 8 };
     struct http_harness *h =
@@ -330,7 +339,7 @@ START_TEST(test_silent_are_closed)
         http_sends(fds[i], "GET / HT");
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(fds); i++) {
-        struct http_reply r = http_read(fds[i], 0); /* to the end */
+        struct http_reply r = http_read(fds[i], 0); /* until it is closed */
         ck_assert_msg(r.status == 0 || r.status == 408, "connection %zu: %d", i, r.status);
         http_reply_free(&r);
         (void)close(fds[i]);
@@ -359,7 +368,7 @@ START_TEST(test_pipelining)
 }
 END_TEST
 
-/* The writer is gone: what only reads is served, and a stop does not wait for ever. */
+/* Without a writer, reads are served and a stop does not hang. */
 START_TEST(test_no_writer)
 {
     struct http_harness *h =
@@ -386,7 +395,7 @@ START_TEST(test_only_loopback)
     } addresses[] = {{"0.0.0.0", -EPERM, "not a loopback address"},
                      {"::", -EPERM, "tokens and TLS"},
                      {"10.1.2.3", -EPERM, "a certificate"},
-                     {"localhost.", -EINVAL, "no address"}};
+                     {"localhost.", -EINVAL, "is not an IP address"}};
     for (size_t i = 0; i < MF_ARRAY_LEN(addresses); i++) {
         struct mf_http *h = NULL;
         char why[256];
@@ -407,11 +416,11 @@ int main(void)
     tcase_add_test(t, test_rows);
     tcase_add_test(t, test_host);
     tcase_add_test(t, test_etag);
-    tcase_add_test(t, test_answer_is_json);
+    tcase_add_test(t, test_errors_are_json);
     tcase_add_test(t, test_too_large);
-    tcase_add_test(t, test_rubbish);
+    tcase_add_test(t, test_malformed_requests);
     tcase_add_test(t, test_connections_bounded);
-    tcase_add_test(t, test_silent_are_closed);
+    tcase_add_test(t, test_idle_connections_are_closed);
     tcase_add_test(t, test_pipelining);
     tcase_add_test(t, test_no_writer);
     tcase_add_test(t, test_only_loopback);

@@ -1,4 +1,4 @@
-/* The tests' own HTTP client: what it reads is the same, however it was cut. */
+/* The tests' own HTTP client: its results do not depend on how the network splits the data. */
 #include "support/farm/http_client.h"
 #include "support/mf_check.h"
 
@@ -12,8 +12,8 @@
 
 static const char body[] = "id: 40\n\ndata: {\"i\":8000,\"filler\":\"0000\"}\n\n";
 
-/* The other end of the socket that is returned said this and goes on if asked to. */
-static int said(const char *text, size_t len, int *other)
+/* Returns a socket from which the text can be read. *other: its peer, which can send more. */
+static int socket_with(const char *text, size_t len, int *other)
 {
     int fds[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
@@ -22,20 +22,20 @@ static int said(const char *text, size_t len, int *other)
     return fds[0];
 }
 
-/* The body in two chunks with their seam at that byte, without the last chunk. */
-static int two_chunks(char *text, size_t cap, size_t seam)
+/* The body in two chunks, split at byte `split_at`, without the final chunk. */
+static int two_chunks(char *text, size_t cap, size_t split_at)
 {
-    return snprintf(text, cap, HEAD "%zx\r\n%.*s\r\n%zX\r\n%s\r\n", seam, (int)seam, body,
-                    strlen(body) - seam, body + seam);
+    return snprintf(text, cap, HEAD "%zx\r\n%.*s\r\n%zX\r\n%s\r\n", split_at, (int)split_at, body,
+                    strlen(body) - split_at, body + split_at);
 }
 
-/* Seam by seam, what is awaited is seen, though it lies in two chunks. */
-START_TEST(test_seams)
+/* http_stream_until finds the text for every split, even if it lies in two chunks. */
+START_TEST(test_split_chunks)
 {
     char text[512];
     int other;
-    for (size_t seam = 1; seam < strlen(body); seam++) {
-        int fd = said(text, (size_t)two_chunks(text, sizeof(text), seam), &other);
+    for (size_t split_at = 1; split_at < strlen(body); split_at++) {
+        int fd = socket_with(text, (size_t)two_chunks(text, sizeof(text), split_at), &other);
         struct http_stream *s = http_stream_open(fd);
         ck_assert_int_eq(http_stream_head(s)->status, 200);
         char *got = http_stream_until(s, "{\"i\":8000,");
@@ -55,14 +55,14 @@ START_TEST(test_seams)
 }
 END_TEST
 
-/* Byte by byte; what ends before its last chunk has not ended as it should. */
-START_TEST(test_bytes)
+/* Byte by byte. A stream that ends before its final chunk is incomplete. */
+START_TEST(test_single_bytes)
 {
     char text[512];
     int other;
     int n = two_chunks(text, sizeof(text), 13);
     for (int last = 0; last < 2; last++) {
-        int fd = said(text, 1, &other);
+        int fd = socket_with(text, 1, &other);
         for (int i = 1; i < n; i++)
             http_send(other, text + i, 1);
         if (last)
@@ -93,7 +93,7 @@ static const struct {
 
 START_TEST(test_answer)
 {
-    int other, fd = said(answers[_i].answer, strlen(answers[_i].answer), &other);
+    int other, fd = socket_with(answers[_i].answer, strlen(answers[_i].answer), &other);
     (void)shutdown(other, SHUT_WR);
     struct http_reply r = http_read(fd, answers[_i].head_only);
     ck_assert_int_eq(r.status, answers[_i].status);
@@ -113,8 +113,8 @@ int main(void)
     Suite *suite = suite_create("http_client");
     TCase *t = tcase_create("http_client");
     tcase_set_timeout(t, 60);
-    tcase_add_test(t, test_seams);
-    tcase_add_test(t, test_bytes);
+    tcase_add_test(t, test_split_chunks);
+    tcase_add_test(t, test_single_bytes);
     tcase_add_loop_test(t, test_answer, 0, sizeof(answers) / sizeof(answers[0]));
     suite_add_tcase(suite, t);
     return mf_check_main(suite);

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <zmq.h>
 
-#define WAIT_MS   20000
-#define BEYOND_MS 300  /* for what would come beyond a ceiling */
-#define AWAY_MAX  1024 /* as in server/link/mailroom.c */
-#define MIB       (1u << 20)
+#define WAIT_MS     20000
+#define BEYOND_MS   300  /* wait for messages beyond a limit */
+#define PENDING_MAX 1024 /* as in server/link/mailroom.c */
+#define MIB         (1u << 20)
 
 struct post_office {
     void *zmq, *dealer;
@@ -39,8 +39,8 @@ static void close_office(struct post_office *o)
     ck_assert_int_eq(zmq_ctx_term(o->zmq), 0);
 }
 
-static void say(const struct post_office *o, enum mf_message type, uint64_t sequence, const void *body,
-                size_t len)
+static void send_message(const struct post_office *o, enum mf_message type, uint64_t sequence,
+                         const void *body, size_t len)
 {
     uint8_t header[MF_WIRE_HEADER_SIZE];
     mf_wire_encode(&(struct mf_wire_header){.type = type, .sequence = sequence}, header);
@@ -48,8 +48,8 @@ static void say(const struct post_office *o, enum mf_message type, uint64_t sequ
     ck_assert_int_ge(zmq_send(o->dealer, body, len, 0), 0);
 }
 
-/* The next message; NULL: none within the time. */
-static const struct mf_mail *hear(const struct post_office *o, long wait_ms)
+/* The next message; NULL after a timeout. */
+static const struct mf_mail *next_mail(const struct post_office *o, long wait_ms)
 {
     const struct mf_mail *mail;
     zmq_pollitem_t item = {.socket = mf_hub_socket(o->hub), .events = ZMQ_POLLIN};
@@ -59,13 +59,13 @@ static const struct mf_mail *hear(const struct post_office *o, long wait_ms)
     return mail;
 }
 
-static void answer(const struct post_office *o, const struct mf_mail *mail, const char *body)
+static void reply(const struct post_office *o, const struct mf_mail *mail, const char *body)
 {
     ck_assert_int_eq(mf_hub_post(o->hub, &mail->peer, MF_MESSAGE_ACK, body), 0);
 }
 
-/* Is that body the next thing that the hub says? */
-static void expect_answer(const struct post_office *o, const char *body)
+/* Expects this body in the hub's next message. */
+static void expect_reply(const struct post_office *o, const char *body)
 {
     char text[64];
     uint8_t bytes[MF_WIRE_HEADER_SIZE];
@@ -81,11 +81,11 @@ static void expect_answer(const struct post_office *o, const char *body)
     ck_assert_mem_eq(text, body, strlen(body));
 }
 
-START_TEST(reads_and_answers)
+START_TEST(receives_and_replies)
 {
     struct post_office o = open_office();
-    say(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
-    const struct mf_mail *mail = hear(&o, WAIT_MS);
+    send_message(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
+    const struct mf_mail *mail = next_mail(&o, WAIT_MS);
     ck_assert_ptr_nonnull(mail);
     ck_assert_int_eq(mail->error, 0);
     ck_assert_int_eq(mail->type, MF_MESSAGE_READY);
@@ -93,22 +93,22 @@ START_TEST(reads_and_answers)
     ck_assert_uint_eq(mail->body_len, 12);
     ck_assert_double_eq(cJSON_GetObjectItem(mail->json, "credit")->valuedouble, 1);
     ck_assert_str_eq(mail->peer.user, "");
-    answer(&o, mail, "undone");
-    mf_hub_drop(o.hub); /* its turn failed: nothing of it may be said */
-    say(&o, MF_MESSAGE_READY, 8, "{\"credit\":2}", 12);
-    mail = hear(&o, WAIT_MS);
+    reply(&o, mail, "undone");
+    mf_hub_drop(o.hub); /* the transaction failed: its replies must not be sent */
+    send_message(&o, MF_MESSAGE_READY, 8, "{\"credit\":2}", 12);
+    mail = next_mail(&o, WAIT_MS);
     ck_assert_ptr_nonnull(mail);
-    answer(&o, mail, "first");
-    answer(&o, mail, "second");
+    reply(&o, mail, "first");
+    reply(&o, mail, "second");
     mf_hub_flush(o.hub);
-    expect_answer(&o, "first");
-    expect_answer(&o, "second");
+    expect_reply(&o, "first");
+    expect_reply(&o, "second");
     close_office(&o);
 }
 END_TEST
 
-/* What is no message says whom to refuse, and the one behind it is read as ever. */
-START_TEST(tells_what_is_none)
+/* An invalid message is delivered with its error and peer; the message after it is read as usual. */
+START_TEST(invalid_messages_are_reported)
 {
     static const char good[] = "MF\x01\x01\0\0\0\0\x05\0\0\0\0\0\0\0",
                       other[] = "MF\x09\x01\0\0\0\0\x05\0\0\0\0\0\0\0";
@@ -137,55 +137,55 @@ START_TEST(tells_what_is_none)
             ck_assert_int_ge(zmq_send(o.dealer, cases[i].frames[k], (size_t)cases[i].sizes[k],
                                       k < 3 && cases[i].frames[k + 1] ? ZMQ_SNDMORE : 0),
                              0);
-        say(&o, MF_MESSAGE_BEAT, i, "{}", 2);
-        const struct mf_mail *mail = hear(&o, WAIT_MS);
+        send_message(&o, MF_MESSAGE_BEAT, i, "{}", 2);
+        const struct mf_mail *mail = next_mail(&o, WAIT_MS);
         ck_assert_ptr_nonnull(mail);
         ck_assert_msg(mail->error == cases[i].error, "case %zu: %d", i, mail->error);
         if (cases[i].version)
             ck_assert_int_eq(mail->version, cases[i].version);
         ck_assert_msg(cJSON_IsObject(mail->json) == cases[i].json, "case %zu", i);
-        answer(&o, mail, "none");
-        mail = hear(&o, WAIT_MS);
+        reply(&o, mail, "none");
+        mail = next_mail(&o, WAIT_MS);
         ck_assert_ptr_nonnull(mail);
         ck_assert_int_eq(mail->error, 0);
         ck_assert_uint_eq(mail->sequence, i);
         mf_hub_flush(o.hub);
-        expect_answer(&o, "none");
+        expect_reply(&o, "none");
     }
     close_office(&o);
 }
 END_TEST
 
-/* A message that there is no memory for is none of rubbish: who sent it may send it again. */
-START_TEST(tells_want_of_memory)
+/* A message for which memory is missing is not reported as invalid: its sender may resend it. */
+START_TEST(lack_of_memory_is_reported)
 {
     struct post_office o = open_office();
-    lose_block(0);
-    say(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
-    const struct mf_mail *mail = hear(&o, WAIT_MS);
-    lose_none();
+    fail_allocation(0);
+    send_message(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
+    const struct mf_mail *mail = next_mail(&o, WAIT_MS);
+    restore_allocation();
     ck_assert_ptr_nonnull(mail);
     ck_assert_int_eq(mail->error, -ENOBUFS);
     ck_assert_ptr_null(mail->json);
     ck_assert_uint_eq(mail->body_len, 12);
-    answer(&o, mail, "again");
+    reply(&o, mail, "again");
     mf_hub_flush(o.hub);
-    expect_answer(&o, "again");
-    say(&o, MF_MESSAGE_READY, 8, "{\"credit\":1}", 12);
-    mail = hear(&o, WAIT_MS);
+    expect_reply(&o, "again");
+    send_message(&o, MF_MESSAGE_READY, 8, "{\"credit\":1}", 12);
+    mail = next_mail(&o, WAIT_MS);
     ck_assert_ptr_nonnull(mail);
     ck_assert_int_eq(mail->error, 0);
     close_office(&o);
 }
 END_TEST
 
-/* What the writing thread does not give back is all that it may have: in messages, or in bytes of memory, of which a body
- * of small values takes many times its own. */
+/* The writer holds a limited amount of messages that it has not returned: limited by number, and by memory,
+ * which is many times the size of a body of small values. */
 static const struct {
-    size_t n, len, most;
-    const char *fill; /* of two bytes, between "[ " and "]" */
+    size_t n, len, max_held;
+    const char *fill; /* two bytes, repeated between "[ " and "]" */
 } floods[] = {
-    {AWAY_MAX + 300, 4, AWAY_MAX, "  "},
+    {PENDING_MAX + 300, 4, PENDING_MAX, "  "},
     {80, MIB, 64, "  "},
     {8, MIB, 2, "1,"},
 };
@@ -201,26 +201,27 @@ static char *make_body(size_t len, const char *fill)
     return body;
 }
 
-START_TEST(has_a_ceiling)
+START_TEST(held_messages_are_limited)
 {
     const size_t n = floods[_i].n, len = floods[_i].len;
     struct post_office o = open_office();
     char *body = make_body(len, floods[_i].fill);
     for (size_t i = 0; i < n; i++)
-        say(&o, MF_MESSAGE_BEAT, i, body, len);
-    size_t heard = 0;
-    while (heard < n) {
-        size_t before = heard;
-        const struct mf_mail *mail = hear(&o, WAIT_MS);
-        for (; mail; mail = heard - before < floods[_i].most ? hear(&o, WAIT_MS) : hear(&o, BEYOND_MS)) {
-            ck_assert_uint_eq(mail->sequence, heard);
+        send_message(&o, MF_MESSAGE_BEAT, i, body, len);
+    size_t n_received = 0;
+    while (n_received < n) {
+        size_t before = n_received;
+        const struct mf_mail *mail = next_mail(&o, WAIT_MS);
+        for (; mail; mail = n_received - before < floods[_i].max_held ? next_mail(&o, WAIT_MS)
+                                                                      : next_mail(&o, BEYOND_MS)) {
+            ck_assert_uint_eq(mail->sequence, n_received);
             ck_assert_int_eq(mail->error, 0);
             ck_assert(cJSON_IsArray(mail->json));
-            if (++heard == n)
+            if (++n_received == n)
                 break;
         }
-        ck_assert_uint_gt(heard, before);
-        ck_assert_uint_le(heard - before, floods[_i].most);
+        ck_assert_uint_gt(n_received, before);
+        ck_assert_uint_le(n_received - before, floods[_i].max_held);
         mf_hub_flush(o.hub);
     }
     free(body);
@@ -228,15 +229,15 @@ START_TEST(has_a_ceiling)
 }
 END_TEST
 
-/* Mail that nobody took, mail that nobody gave back and words that nobody sent go with the hub. */
-START_TEST(ends_in_the_middle)
+/* Unread messages, unreturned messages and unsent replies are freed with the hub. */
+START_TEST(free_with_pending_messages)
 {
     struct post_office o = open_office();
     for (int i = 0; i < 100; i++)
-        say(&o, MF_MESSAGE_BEAT, (uint64_t)i, "{\"a\":[1,2,3]}", 13);
-    const struct mf_mail *mail = hear(&o, WAIT_MS);
+        send_message(&o, MF_MESSAGE_BEAT, (uint64_t)i, "{\"a\":[1,2,3]}", 13);
+    const struct mf_mail *mail = next_mail(&o, WAIT_MS);
     ck_assert_ptr_nonnull(mail);
-    answer(&o, mail, "late");
+    reply(&o, mail, "late");
     close_office(&o);
 }
 END_TEST
@@ -246,11 +247,11 @@ int main(void)
     Suite *suite = suite_create("hub");
     TCase *tcase = tcase_create("hub");
     tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, reads_and_answers);
-    tcase_add_test(tcase, tells_what_is_none);
-    tcase_add_test(tcase, tells_want_of_memory);
-    tcase_add_loop_test(tcase, has_a_ceiling, 0, (int)MF_ARRAY_LEN(floods));
-    tcase_add_test(tcase, ends_in_the_middle);
+    tcase_add_test(tcase, receives_and_replies);
+    tcase_add_test(tcase, invalid_messages_are_reported);
+    tcase_add_test(tcase, lack_of_memory_is_reported);
+    tcase_add_loop_test(tcase, held_messages_are_limited, 0, (int)MF_ARRAY_LEN(floods));
+    tcase_add_test(tcase, free_with_pending_messages);
     suite_add_tcase(suite, tcase);
     return mf_check_main(suite);
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* a is the forecasts' first: 1,000 us, 5% off at most. */
+/* Layout a has the lowest forecast: 1,000 us, at most 5 % off. */
 #define A                                                                       \
     {                                                                           \
         .text = "a", .n_tasks = 7, .us = 1000, .least_us = 952, .most_us = 1050 \
@@ -14,22 +14,22 @@
 
 static const struct {
     struct mf_layout_sum layouts[5];
-    size_t n, n_in;
-    const char *order; /* of all, when those in question have gone in front */
-} questions[] = {
+    size_t n, n_to_race;
+    const char *order; /* of all, after those to race have moved to the front */
+} cases[] = {
     {{A}, 1, 1, "a"},
     {{A, {.text = "b", .n_tasks = 7, .us = 1080, .least_us = 1028}}, 2, 2, "ab"},
     {{A, {.text = "b", .n_tasks = 7, .us = 1200, .least_us = 1143}}, 2, 1, "ab"},
-    /* One whose error is known to be large is in question from further off */
+    /* A layout with a known larger error races even if its forecast is further off */
     {{A,
       {.text = "b", .n_tasks = 7, .us = 1120, .least_us = 1066},
       {.text = "c", .n_tasks = 7, .us = 1200, .least_us = 1000}},
      3,
      2,
      "acb"},
-    /* One that leaves a task out is not, however fast */
+    /* A layout without a pipeline for one task does not race, however fast */
     {{A, {.text = "b", .n_tasks = 6, .us = 500, .least_us = 480}}, 2, 1, "ab"},
-    /* No more than have places */
+    /* At most MF_LAYOUTS_RACED_MAX layouts race */
     {{A,
       {.text = "b", .n_tasks = 7, .us = 1001, .least_us = 953},
       {.text = "c", .n_tasks = 7, .us = 1002, .least_us = 954},
@@ -39,15 +39,15 @@ static const struct {
      "abcd"},
 };
 
-START_TEST(in_question)
+START_TEST(layouts_to_race)
 {
     struct mf_layout_sum layouts[5];
     char order[6] = "";
-    memcpy(layouts, questions[_i].layouts, sizeof(layouts));
-    ck_assert_uint_eq(mf_layouts_in_question(layouts, questions[_i].n), questions[_i].n_in);
-    for (size_t i = 0; i < questions[_i].n; i++)
+    memcpy(layouts, cases[_i].layouts, sizeof(layouts));
+    ck_assert_uint_eq(mf_layouts_to_race(layouts, cases[_i].n), cases[_i].n_to_race);
+    for (size_t i = 0; i < cases[_i].n; i++)
         strcat(order, layouts[i].text);
-    ck_assert_str_eq(order, questions[_i].order);
+    ck_assert_str_eq(order, cases[_i].order);
 }
 END_TEST
 
@@ -62,40 +62,40 @@ static const struct {
     int chosen;
     const char *why[3];
 } races[] = {
-    /* The forecast was wrong, and the race right */
+    /* The race decides, not the forecast */
     {{RACED("a", 1000, 7, 1234.04), RACED("b", 1080, 7, 1200), {.text = "c", .n_tasks = 7, .us = 1500}},
      3,
      1,
-     {"lost over the ladder: 1,234.0 us against 1,200.0 us of b, raced",
-      "won over the ladder: 1,200.0 us in sum at 7 token counts, raced",
-      "was not raced: 1,500.0 us against 1,000.0 us of a over the ladder, by forecast"}},
+     {"lost the races: 1,234.0 us in total, 1,200.0 us with b",
+      "won the races: 1,200.0 us in total over 7 token counts",
+      "was not raced: 1,500.0 us in total, 1,000.0 us with a (forecasts)"}},
     {{RACED("a", 1000, 7, 990), RACED("b", 1001, 7, 1000000.5), {.text = "c", .n_tasks = 6, .us = 5}},
      3,
      0,
-     {"won over the ladder: 990.0 us in sum at 7 token counts, raced",
-      "lost over the ladder: 1,000,000.5 us against 990.0 us of a, raced",
-      "has a pipeline at 6 token counts of the ladder, a at 7"}},
-    /* Nothing of it survived somewhere */
+     {"won the races: 990.0 us in total over 7 token counts",
+      "lost the races: 1,000,000.5 us in total, 990.0 us with a",
+      "has a pipeline at 6 token counts, a at 7"}},
+    /* No pipeline of a layout passed at one token count */
     {{RACED("a", 1000, 6, 500), RACED("b", 1001, 7, 999)},
      2,
      1,
-     {"gave a time at 6 token counts of the ladder against 7 of b, raced",
-      "won over the ladder: 999.0 us in sum at 7 token counts, raced"}},
-    /* As good: by name, whatever the forecasts or a thousandth says */
+     {"has a race time at 6 token counts, against 7 of b",
+      "won the races: 999.0 us in total over 7 token counts"}},
+    /* Tied: the name decides, not the forecast or a difference of 0.04 % */
     {{RACED("b", 1000, 7, 1000), RACED("a", 1001, 7, 1000.4)},
      2,
      1,
-     {"ties over the ladder: 1,000.0 us against 1,000.4 us of a, raced",
-      "won over the ladder: 1,000.4 us in sum at 7 token counts, raced"}},
+     {"tied in the races: 1,000.0 us in total, 1,000.4 us with a",
+      "won the races: 1,000.4 us in total over 7 token counts"}},
     {{{.text = "a", .n_tasks = 7, .us = 80}, {.text = "b", .n_tasks = 7, .us = 100}},
      2,
      -1,
-     {"is the best over the ladder by forecast: 80.0 us in sum at 7 token counts",
-      "lost over the ladder: 100.0 us against 80.0 us of a, by forecast"}},
-    {{{.text = "a", .n_tasks = 7, .us = 80}}, 1, -1, {"is the only one"}},
+     {"has the lowest forecast: 80.0 us in total over 7 token counts",
+      "has a higher forecast: 100.0 us in total, 80.0 us with a"}},
+    {{{.text = "a", .n_tasks = 7, .us = 80}}, 1, -1, {"is the only layout"}},
 };
 
-START_TEST(fastest)
+START_TEST(race_decides)
 {
     const struct mf_layout_sum *layouts = races[_i].layouts;
     size_t n = races[_i].n;
@@ -103,7 +103,7 @@ START_TEST(fastest)
     ck_assert_int_eq(chosen, races[_i].chosen);
     for (size_t i = 0; i < n; i++) {
         char why[MF_REASON_MAX];
-        mf_layout_say(layouts, n, i, (size_t)MF_MAX(chosen, 0), why);
+        mf_layout_explain(layouts, n, i, (size_t)MF_MAX(chosen, 0), why);
         ck_assert_str_eq(why, races[_i].why[i]);
     }
 }
@@ -113,8 +113,8 @@ int main(void)
 {
     Suite *suite = suite_create("layout_choice");
     TCase *c = tcase_create("layout_choice");
-    tcase_add_loop_test(c, in_question, 0, (int)MF_ARRAY_LEN(questions));
-    tcase_add_loop_test(c, fastest, 0, (int)MF_ARRAY_LEN(races));
+    tcase_add_loop_test(c, layouts_to_race, 0, (int)MF_ARRAY_LEN(cases));
+    tcase_add_loop_test(c, race_decides, 0, (int)MF_ARRAY_LEN(races));
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -8,7 +8,7 @@
 
 #define KEYS 512
 
-/* Against a plain array, over many puts and removals: chains that wrap round, holes that move back. */
+/* Compared with a plain array over many puts and removals: chains wrap round, holes move back. */
 START_TEST(equals_an_array)
 {
     static int values[KEYS];
@@ -19,7 +19,7 @@ START_TEST(equals_an_array)
     printf("seed %llu\n", (unsigned long long)state);
     for (int i = 0; i < 200000; i++) {
         state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        /* Removals win in some stretches, so that the map empties and fills */
+        /* Removals prevail in some stretches, so that the map empties and fills */
         size_t k = (state >> 33) % KEYS;
         if ((state >> 60) < (i / 10000 % 2 ? 6u : 10u)) {
             n += !model[k];

@@ -35,7 +35,7 @@ START_TEST(units_keep_block_m_apart)
     add(&n, 32, MF_OP_BIT(MF_OP_GEMM2), 1e6, 3);
     add(&n, 32, MF_OP_BIT(MF_OP_GEMM1), 1e6, 3);
     ck_assert_uint_eq(mf_plan_cut(steps, n, &fast, ends), 3);
-    ck_assert_uint_eq(ends[0], 2); /* steps that do not care, on their own */
+    ck_assert_uint_eq(ends[0], 2); /* steps without block_m, in their own unit */
     ck_assert_uint_eq(ends[1], 8);
     ck_assert_uint_eq(ends[2], n);
     for (size_t i = 2; i < 8; i++)
@@ -43,39 +43,40 @@ START_TEST(units_keep_block_m_apart)
 }
 END_TEST
 
-START_TEST(units_are_of_the_target)
+START_TEST(units_meet_the_target)
 {
     size_t n = 0, first = 0;
-    /* 1 ms at the peak, each */
+    /* 1 ms each at the peak */
     add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e9, 300);
     size_t n_units = mf_plan_cut(steps, n, &fast, ends);
     for (size_t i = 0; i < n_units; first = ends[i++]) {
         double s = 0;
         for (size_t k = first; k < ends[i]; k++)
             s += mf_plan_step_s(&steps[k], &fast.ceilings);
-        ck_assert_msg(s <= 2, "unit %zu is to take %g s", i, s);
-        ck_assert_msg(i + 1 == n_units || s > 1.5, "unit %zu is to take %g s only", i, s);
+        ck_assert_msg(s <= 2, "unit %zu takes %g s", i, s);
+        ck_assert_msg(i + 1 == n_units || s > 1.5, "unit %zu takes only %g s", i, s);
     }
     ck_assert_uint_eq(first, n);
 }
 END_TEST
 
-/* A step dearer than the target has a unit of its own, and many cheap ones do not make one unit without end. */
-START_TEST(units_have_bounds)
+/* A step longer than the target has its own unit. The number of steps per unit is limited, however cheap they
+ * are. */
+START_TEST(unit_limits)
 {
     size_t n = 0;
     add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e13, 2);
     ck_assert_uint_eq(mf_plan_cut(steps, n, &fast, ends), 2);
     n = 0;
-    struct mf_plan_options patient = fast;
-    patient.target_s = 1e9;
+    struct mf_plan_options huge_target = fast;
+    huge_target.target_s = 1e9;
     add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1, MF_PLAN_UNIT_STEPS_MAX + 1);
-    ck_assert_uint_eq(mf_plan_cut(steps, n, &patient, ends), 2);
+    ck_assert_uint_eq(mf_plan_cut(steps, n, &huge_target, ends), 2);
     ck_assert_uint_eq(mf_plan_cut(steps, 0, &fast, ends), 0);
 }
 END_TEST
 
-START_TEST(the_cut_does_not_depend_on_the_order)
+START_TEST(units_are_independent_of_order)
 {
     size_t n = 0, other_ends[STEPS_MAX];
     add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e9, 60);
@@ -96,9 +97,9 @@ int main(void)
     Suite *suite = suite_create("plan");
     TCase *c = tcase_create("plan");
     tcase_add_test(c, units_keep_block_m_apart);
-    tcase_add_test(c, units_are_of_the_target);
-    tcase_add_test(c, units_have_bounds);
-    tcase_add_test(c, the_cut_does_not_depend_on_the_order);
+    tcase_add_test(c, units_meet_the_target);
+    tcase_add_test(c, unit_limits);
+    tcase_add_test(c, units_are_independent_of_order);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

@@ -1,5 +1,6 @@
-/* server/http/problem.c: what a request's body has to be, and what is said where it is not. */
+/* server/http/problem.c: a request's body must be a JSON object; the responses if it is not. */
 #include "server/http/problem.h"
+#include "server/http/request.h"
 
 #include "common/base/array.h"
 #include "common/base/json.h"
@@ -8,7 +9,7 @@
 
 static const struct {
     const char *body;
-    int lost; /* of cJSON's blocks; -1: none */
+    int failing_allocation; /* number of the cJSON allocation that fails; -1: none */
     int status;
 } bodies[] = {
     {"{\"a\": [1, 2]}", -1, 0},
@@ -27,9 +28,9 @@ START_TEST(body_is_an_object)
     _cleanup_(cJSON_Deletep) cJSON *json = NULL;
     ck_assert_ptr_nonnull(r);
     ck_assert_int_eq(mf_buf_adds(&r->body, bodies[_i].body), 0);
-    lose_block(bodies[_i].lost);
+    fail_allocation(bodies[_i].failing_allocation);
     int e = mf_request_object(r, &json);
-    lose_none();
+    restore_allocation();
     ck_assert_int_eq(e == 0, bodies[_i].status == 0);
     ck_assert_int_eq(cJSON_IsObject(json), bodies[_i].status == 0);
     if (e < 0) {

@@ -1,4 +1,5 @@
-/* Reads wait for a reader, not for one another: the bus's HTTP end is the test's, and so are the routes. */
+/* Reads wait for a free reader, not for each other. The test replaces the HTTP end of the bus, and the
+ * routes. */
 #include "server/http/reader.h"
 
 #include "support/mf_check.h"
@@ -16,14 +17,14 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define N_READERS   2
-#define N_QUICK     64
-#define PATIENCE_MS 20000
+#define N_READERS  2
+#define N_QUICK    64
+#define TIMEOUT_MS 20000
 
 static char folder[64], path[100];
 static void *zmq, *reads, *replies;
 static struct mf_readers *readers;
-static int held_fd, go_fd; /* a slow read counts itself in one and waits for the other */
+static int held_fd, go_fd; /* a slow read increments held_fd, then waits for go_fd */
 
 static int answer_slowly(void *reader, struct mf_request *r)
 {
@@ -42,8 +43,8 @@ static int answer_at_once(void *reader, struct mf_request *r)
     return 0;
 }
 
-static const struct mf_route slow = {.path = "/slow", .hops = {{MF_OWNER_READER, answer_slowly}}};
-static const struct mf_route quick = {.path = "/quick", .hops = {{MF_OWNER_READER, answer_at_once}}};
+static const struct mf_route slow = {.path = "/slow", .hops = {{MF_OWNER_READER, answer_slowly, false}}};
+static const struct mf_route quick = {.path = "/quick", .hops = {{MF_OWNER_READER, answer_at_once, false}}};
 
 static void make_store(void)
 {
@@ -54,7 +55,8 @@ static void make_store(void)
     ck_assert_int_eq(mf_store_open(path, &s), 0);
 }
 
-/* In moefarmd's order: readers are there before the HTTP thread binds. At most n_waiting reads wait at its end of the bus. */
+/* As in moefarmd, readers start before the HTTP thread binds. At most n_waiting reads wait at the HTTP end of
+ * the bus. */
 static void start(int n_waiting)
 {
     int linger = 0;
@@ -80,7 +82,7 @@ static void stop(void)
 {
     struct mf_request *r;
     readers = mf_readers_stop(readers);
-    while (mf_bus_take(replies, &r) > 0)
+    while (mf_bus_recv_pointer(replies, &r) > 0)
         (void)mf_request_free(r);
     (void)zmq_close(reads);
     (void)zmq_close(replies);
@@ -100,105 +102,105 @@ static void teardown(void)
     (void)close(go_fd);
 }
 
-static int give(const struct mf_route *route, int64_t number)
+static int send_read(const struct mf_route *route, int64_t number)
 {
     struct mf_request *r = mf_request_new();
     ck_assert_ptr_nonnull(r);
     r->route = route;
     r->path_id[0] = number;
-    int e = mf_bus_give(reads, r);
+    int e = mf_bus_send_pointer(reads, r);
     if (e < 0)
         (void)mf_request_free(r);
     return e;
 }
 
-/* n slow reads, each in a reader's hands. */
-static void hold(int n)
+/* Sends n slow reads, each of which occupies a reader. */
+static void start_slow(int n)
 {
     uint64_t one;
     for (int i = 0; i < n; i++) {
-        ck_assert_int_eq(give(&slow, -1), 0);
+        ck_assert_int_eq(send_read(&slow, -1), 0);
         ck_assert_int_eq(read(held_fd, &one, sizeof(one)), sizeof(one));
     }
 }
 
-static void let_go(uint64_t n)
+static void release_slow(uint64_t n)
 {
     ck_assert_int_eq(write(go_fd, &n, sizeof(n)), sizeof(n));
 }
 
-/* The number of the read that is answered next. */
+/* The number of the next answered read. */
 static int64_t next_answer(void)
 {
     struct mf_request *r;
     zmq_pollitem_t item = {replies, 0, ZMQ_POLLIN, 0};
-    ck_assert_msg(zmq_poll(&item, 1, PATIENCE_MS) == 1, "no answer comes");
-    ck_assert_int_eq(mf_bus_take(replies, &r), 1);
+    ck_assert_msg(zmq_poll(&item, 1, TIMEOUT_MS) == 1, "no answer within the timeout");
+    ck_assert_int_eq(mf_bus_recv_pointer(replies, &r), 1);
     ck_assert_int_eq(r->response.status, 200);
     int64_t number = r->path_id[0];
     (void)mf_request_free(r);
     return number;
 }
 
-static void give_quick(int n)
+static void send_quick(int n)
 {
     for (int i = 0; i < n; i++)
-        ck_assert_int_eq(give(&quick, i), 0);
+        ck_assert_int_eq(send_read(&quick, i), 0);
 }
 
-/* Of n quick reads, in their order. */
-static void hear_quick(int n)
+/* Expects the answers of n quick reads, in order. */
+static void expect_quick(int n)
 {
     for (int i = 0; i < n; i++)
         ck_assert_int_eq(next_answer(), i);
 }
 
-/* n slow reads end. */
+/* Ends n slow reads. */
 static void end_slow(int n)
 {
-    let_go((uint64_t)n);
+    release_slow((uint64_t)n);
     for (int i = 0; i < n; i++)
         ck_assert_int_eq(next_answer(), -1);
 }
 
-/* As long as one reader is free, the others' slow reads hold up none, and who came first is first. */
-START_TEST(test_slow_read_holds_up_no_other)
+/* While one reader is free, slow reads of the others delay no read, and reads are answered in order. */
+START_TEST(test_slow_reads_delay_no_other)
 {
     start(1000);
-    hold(N_READERS - 1);
-    give_quick(N_QUICK);
-    hear_quick(N_QUICK);
+    start_slow(N_READERS - 1);
+    send_quick(N_QUICK);
+    expect_quick(N_QUICK);
     end_slow(N_READERS - 1);
     stop();
 }
 END_TEST
 
-/* While all are busy reads wait, and the first reader that is free takes them all, whichever it is. */
-START_TEST(test_first_free_reader_takes_what_waits)
+/* While all readers are busy, reads wait. The first free reader takes all of them, whichever it is. */
+START_TEST(test_first_free_reader_takes_all)
 {
     start(1000);
-    hold(N_READERS);
-    give_quick(N_QUICK);
+    start_slow(N_READERS);
+    send_quick(N_QUICK);
     end_slow(1);
-    hear_quick(N_QUICK);
+    expect_quick(N_QUICK);
     end_slow(N_READERS - 1);
     stop();
 }
 END_TEST
 
-/* No more wait than the HTTP thread's end of the bus holds and one at the readers', less those of which it has not heard yet that they
- * were taken. A stop frees what nobody took. */
-START_TEST(test_waiting_are_bounded)
+/* The limit of waiting reads is the queue at the HTTP end of the bus plus one at the readers' end, minus
+ * reads that the HTTP end still counts as queued. A stop frees reads that no reader took. */
+START_TEST(test_waiting_reads_are_limited)
 {
-    enum { CEILING = 1000 };
+    enum { LIMIT = 1000 };
     int n = 0, e;
-    start(CEILING);
-    hold(N_READERS);
-    while ((e = give(&quick, n)) == 0)
+    start(LIMIT);
+    start_slow(N_READERS);
+    while ((e = send_read(&quick, n)) == 0)
         n++;
     ck_assert_int_eq(e, -EAGAIN);
-    ck_assert_msg(n >= CEILING + 1 - N_READERS && n <= CEILING + 1, "%d wait", n);
-    let_go(N_READERS);
+    ck_assert_msg(n >= LIMIT + 1 - N_READERS && n <= LIMIT + 1, "%d wait", n);
+    release_slow(N_READERS);
     stop();
 }
 END_TEST
@@ -209,9 +211,9 @@ int main(void)
     TCase *t = tcase_create("reader");
     tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, test_slow_read_holds_up_no_other);
-    tcase_add_test(t, test_first_free_reader_takes_what_waits);
-    tcase_add_test(t, test_waiting_are_bounded);
+    tcase_add_test(t, test_slow_reads_delay_no_other);
+    tcase_add_test(t, test_first_free_reader_takes_all);
+    tcase_add_test(t, test_waiting_reads_are_limited);
     suite_add_tcase(suite, t);
     return mf_check_main(suite);
 }

@@ -1,5 +1,5 @@
-/* Frozen exports: that they are what was exported, that nothing changes them, that each row leads to its samples, and the
- * moves of the channels that give them out. */
+/* Releases (frozen exports): equal to the export, immutable, each row linked to its samples. And the channels
+ * that serve them. */
 #include "support/farm/farm_fixture.h"
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
@@ -31,8 +31,8 @@ static void stop(void)
     http_harness_stop(h);
 }
 
-/* The answer's JSON, with that status; the caller owns it. */
-static cJSON *ask(const char *method, const char *path, int status)
+/* Expects the status and returns the response's JSON, which the caller owns. */
+static cJSON *call_json(const char *method, const char *path, int status)
 {
     struct http_reply r = http_call(http_harness_port(h), method, path, "", NULL, 0);
     ck_assert_msg(r.status == status, "%s %s: %d %s", method, path, r.status, r.body);
@@ -55,46 +55,48 @@ static const char *text(const cJSON *o, const char *key)
     return value;
 }
 
-static void done(const char *method, const char *path, int status)
+static void call_status(const char *method, const char *path, int status)
 {
-    cJSON_Delete(ask(method, path, status));
+    cJSON_Delete(call_json(method, path, status));
 }
 
-START_TEST(freezing_twice_is_harmless)
+START_TEST(repeated_release_is_the_same)
 {
-    _cleanup_(cJSON_Deletep) cJSON *first = ask("POST", "/api/v1/releases?name=one", 201);
-    _cleanup_(cJSON_Deletep) cJSON *again = ask("POST", "/api/v1/releases?name=one", 200);
+    _cleanup_(cJSON_Deletep) cJSON *first = call_json("POST", "/api/v1/releases?name=one", 201);
+    _cleanup_(cJSON_Deletep) cJSON *again = call_json("POST", "/api/v1/releases?name=one", 200);
     ck_assert(cJSON_Compare(first, again, true));
     ck_assert_int_eq(number(first, "rows"), 8);
-    /* one task failed, and five of the fixture's are on their way */
+    /* one task failed, and five of the fixture's are open */
     ck_assert_int_eq(number(first, "left_out"), 6);
-    done("POST", "/api/v1/releases?name=one&batch=1", 409);
-    done("POST", "/api/v1/releases?name=1one", 400);
-    done("POST", "/api/v1/releases?name=one,two", 400);
-    done("POST", "/api/v1/releases?nmae=one", 400);
-    done("POST", "/api/v1/releases?batch=3", 422);
-    /* Without a name it is called after its bytes */
-    _cleanup_(cJSON_Deletep) cJSON *unnamed = ask("POST", "/api/v1/releases", 201);
+    call_status("POST", "/api/v1/releases?name=one&batch=1", 409);
+    call_status("POST", "/api/v1/releases?name=1one", 400);
+    call_status("POST", "/api/v1/releases?name=one,two", 400);
+    call_status("POST", "/api/v1/releases?nmae=one", 400);
+    call_status("POST", "/api/v1/releases?batch=3", 422);
+    /* The default name contains the hash */
+    _cleanup_(cJSON_Deletep) cJSON *unnamed = call_json("POST", "/api/v1/releases", 201);
     ck_assert(strncmp(text(unnamed, "name"), "r-", 2) == 0 &&
               strncmp(text(unnamed, "name") + 2, text(first, "sha256"), 12) == 0);
 }
 END_TEST
 
-/* One task failed and four are on their way on the model that is asked for; one of each is done on the other, which is no row here. */
-START_TEST(what_another_model_has_is_left_out)
+/* One task failed and four are open on the requested model. One failed and one open task have a row of the
+ * other model, which is not part of this release. */
+START_TEST(rows_of_another_model_are_not_released)
 {
     stop();
     h = http_harness_start(&(struct http_harness_options){.fixture = true, .second_model = true});
-    _cleanup_(cJSON_Deletep) cJSON *first = ask("POST", "/api/v1/releases?name=one&model=EPYC%209R14", 201);
+    _cleanup_(cJSON_Deletep) cJSON *first =
+        call_json("POST", "/api/v1/releases?name=one&model=EPYC%209R14", 201);
     ck_assert_int_eq(number(first, "rows"), 8);
     ck_assert_int_eq(number(first, "left_out"), 5);
 }
 END_TEST
 
-START_TEST(it_is_what_was_exported)
+START_TEST(release_equals_export)
 {
     char hash[MF_SHA256_TEXT_MAX], etag[80];
-    _cleanup_(cJSON_Deletep) cJSON *made = ask("POST", "/api/v1/releases?name=one&batch=1", 201);
+    _cleanup_(cJSON_Deletep) cJSON *made = call_json("POST", "/api/v1/releases?name=one&batch=1", 201);
     struct http_reply table = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?batch=1");
     struct http_reply csv = http_get(http_harness_port(h), "/api/v1/releases/1/tuned_fmoe.csv");
     ck_assert_int_eq(csv.status, 200);
@@ -109,12 +111,12 @@ START_TEST(it_is_what_was_exported)
 }
 END_TEST
 
-/* Every member of a row against what the farm's own pages say of the task, and the links against what is behind them. */
+/* Compares every member of a row with the farm's response for the task, and requests every link. */
 static void check_row(const cJSON *row, const cJSON *line)
 {
     char path[96];
     (void)snprintf(path, sizeof(path), "/api/v1/tasks/%lld", (long long)number(row, "task"));
-    _cleanup_(cJSON_Deletep) cJSON *task = ask("GET", path, 200);
+    _cleanup_(cJSON_Deletep) cJSON *task = call_json("GET", path, 200);
     const cJSON *config = mf_json_object(task, "config"), *links = mf_json_object(line, "links"), *link, *tie;
     double us = 0, config_us = 0;
     ck_assert_str_eq(text(row, "key"), text(line, "key"));
@@ -136,14 +138,14 @@ static void check_row(const cJSON *row, const cJSON *line)
     ck_assert_int_gt(number(line, "samples"), 0);
     ck_assert_int_eq(cJSON_GetArraySize(links), 4);
     cJSON_ArrayForEach (link, links)
-        done("GET", link->valuestring, 200);
+        call_status("GET", link->valuestring, 200);
 }
 
-START_TEST(each_row_leads_to_its_samples)
+START_TEST(rows_link_to_their_samples)
 {
-    done("POST", "/api/v1/releases?name=one", 201);
-    _cleanup_(cJSON_Deletep) cJSON *manifest = ask("GET", "/api/v1/releases/1/manifest.json", 200);
-    _cleanup_(cJSON_Deletep) cJSON *lines = ask("GET", "/api/v1/releases/1/rows?limit=5", 200);
+    call_status("POST", "/api/v1/releases?name=one", 201);
+    _cleanup_(cJSON_Deletep) cJSON *manifest = call_json("GET", "/api/v1/releases/1/manifest.json", 200);
+    _cleanup_(cJSON_Deletep) cJSON *lines = call_json("GET", "/api/v1/releases/1/rows?limit=5", 200);
     struct http_reply csv = http_get(http_harness_port(h), "/api/v1/releases/1/tuned_fmoe.csv");
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     char why[MF_REASON_MAX], key[MF_TABLE_KEY_MAX];
@@ -167,7 +169,8 @@ START_TEST(each_row_leads_to_its_samples)
 }
 END_TEST
 
-/* Has the writer run that SQL, and waits until readers see it: it makes a channel of that name, too. */
+/* Has the writer run the SQL, then waits until readers see it. The writer also creates a channel named
+ * `mark`. */
 static void change(const char *sql, const char *mark)
 {
     char all[1024], mark_path[80];
@@ -181,42 +184,43 @@ static void change(const char *sql, const char *mark)
         struct http_reply r = http_get(http_harness_port(h), mark_path);
         status = r.status;
         http_reply_free(&r);
-        ck_assert_msg(mf_now_ms() < end, "%s is not seen", sql);
+        ck_assert_msg(mf_now_ms() < end, "readers do not see %s", sql);
     } while (status != 200);
 }
 
-/* What a failing disk or a hand does to the file is not given out. */
-START_TEST(a_flipped_byte_is_seen)
+/* A release is not served after a failing disk or an edit has changed it. */
+START_TEST(damaged_release_is_not_served)
 {
     static const char *const damage[] = {
-        "DROP TRIGGER release_no_update; UPDATE release SET csv = CAST(replace(CAST(csv AS TEXT), 'sort_m16', "
+        "DROP TRIGGER release_no_update; UPDATE release SET csv = CAST(replace(CAST(csv AS TEXT), "
+        "'sort_m16', "
         "'sort_m17') AS BLOB)",
         "UPDATE release SET manifest = CAST(replace(CAST(manifest AS TEXT), 'gcc 12', 'gcc 13') AS BLOB)"};
-    done("POST", "/api/v1/releases?name=one", 201);
-    done("POST", "/api/v1/channels/stable/stage?release=1", 200);
-    done("POST", "/api/v1/channels/stable/approve?release=1", 200);
-    done("GET", "/api/v1/releases/1/manifest.json", 200);
+    call_status("POST", "/api/v1/releases?name=one", 201);
+    call_status("POST", "/api/v1/channels/stable/stage?release=1", 200);
+    call_status("POST", "/api/v1/channels/stable/approve?release=1", 200);
+    call_status("GET", "/api/v1/releases/1/manifest.json", 200);
     change(damage[0], "one");
     struct http_reply r = http_get(http_harness_port(h), "/api/v1/channels/stable/tuned_fmoe.csv");
     ck_assert_int_eq(r.status, 500);
-    ck_assert_ptr_nonnull(strstr(r.body, "not those that were frozen"));
+    ck_assert_ptr_nonnull(strstr(r.body, "does not match its hash"));
     http_reply_free(&r);
-    done("GET", "/api/v1/releases/1/tuned_fmoe.csv", 500);
-    done("GET", "/api/v1/releases/1/manifest.json", 200);
+    call_status("GET", "/api/v1/releases/1/tuned_fmoe.csv", 500);
+    call_status("GET", "/api/v1/releases/1/manifest.json", 200);
     change(damage[1], "two");
-    done("GET", "/api/v1/releases/1/manifest.json", 500);
+    call_status("GET", "/api/v1/releases/1/manifest.json", 500);
 }
 END_TEST
 
-START_TEST(who_has_the_bytes_is_not_sent_them)
+START_TEST(unchanged_table_is_not_sent_again)
 {
     char headers[128];
-    done("GET", "/api/v1/channels/stable", 404);
-    done("POST", "/api/v1/releases?name=one&batch=1", 201);
-    done("POST", "/api/v1/releases?name=two", 201);
-    done("POST", "/api/v1/channels/stable/stage?release=1", 200);
-    done("GET", "/api/v1/channels/stable/tuned_fmoe.csv", 404); /* nothing was approved */
-    done("POST", "/api/v1/channels/stable/approve?release=1", 200);
+    call_status("GET", "/api/v1/channels/stable", 404);
+    call_status("POST", "/api/v1/releases?name=one&batch=1", 201);
+    call_status("POST", "/api/v1/releases?name=two", 201);
+    call_status("POST", "/api/v1/channels/stable/stage?release=1", 200);
+    call_status("GET", "/api/v1/channels/stable/tuned_fmoe.csv", 404); /* no approved release */
+    call_status("POST", "/api/v1/channels/stable/approve?release=1", 200);
     struct http_reply r = http_get(http_harness_port(h), "/api/v1/channels/stable/tuned_fmoe.csv");
     ck_assert_int_eq(r.status, 200);
     ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "1 one");
@@ -227,11 +231,11 @@ START_TEST(who_has_the_bytes_is_not_sent_them)
     ck_assert_uint_eq(r.len, 0);
     ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "1 one");
     http_reply_free(&r);
-    done("POST", "/api/v1/channels/stable/stage?release=2", 200);
+    call_status("POST", "/api/v1/channels/stable/stage?release=2", 200);
     r = http_call(http_harness_port(h), "GET", "/api/v1/channels/stable/tuned_fmoe.csv", headers, NULL, 0);
     ck_assert_int_eq(r.status, 304); /* staged is not current */
     http_reply_free(&r);
-    done("POST", "/api/v1/channels/stable/approve?release=2", 200);
+    call_status("POST", "/api/v1/channels/stable/approve?release=2", 200);
     r = http_call(http_harness_port(h), "GET", "/api/v1/channels/stable/tuned_fmoe.csv", headers, NULL, 0);
     ck_assert_int_eq(r.status, 200);
     ck_assert_str_eq(http_header(&r, "Moefarm-Release"), "2 two");
@@ -244,11 +248,11 @@ END_TEST
 
 START_TEST(differences_by_key)
 {
-    done("POST", "/api/v1/releases?name=one", 201);
+    call_status("POST", "/api/v1/releases?name=one", 201);
     change("UPDATE config SET us = us * 0.5 WHERE task = 3; UPDATE config SET us = 0 WHERE task = 4", "one");
-    done("POST", "/api/v1/releases?name=two", 201);
-    done("POST", "/api/v1/releases?name=three&batch=2", 201);
-    _cleanup_(cJSON_Deletep) cJSON *d = ask("GET", "/api/v1/releases/2/diff", 200);
+    call_status("POST", "/api/v1/releases?name=two", 201);
+    call_status("POST", "/api/v1/releases?name=three&batch=2", 201);
+    _cleanup_(cJSON_Deletep) cJSON *d = call_json("GET", "/api/v1/releases/2/diff", 200);
     ck_assert_int_eq(number(d, "against"), 1);
     ck_assert_int_eq(number(d, "same"), 6);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(d, "removed")), 1);
@@ -258,18 +262,18 @@ START_TEST(differences_by_key)
     (void)mf_json_double(changed, "old_us", &old_us);
     (void)mf_json_double(changed, "new_us", &new_us);
     ck_assert_double_le(fabs(new_us - old_us / 2), 1e-4);
-    _cleanup_(cJSON_Deletep) cJSON *back = ask("GET", "/api/v1/releases/1/diff?against=3", 200);
+    _cleanup_(cJSON_Deletep) cJSON *back = call_json("GET", "/api/v1/releases/1/diff?against=3", 200);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(back, "added")), 7);
     ck_assert_int_eq(number(back, "same"), 1);
-    _cleanup_(cJSON_Deletep) cJSON *first = ask("GET", "/api/v1/releases/1/diff", 200);
+    _cleanup_(cJSON_Deletep) cJSON *first = call_json("GET", "/api/v1/releases/1/diff", 200);
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(first, "against")));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(first, "added")), 8);
-    done("GET", "/api/v1/releases/1/diff?against=9", 404);
-    done("GET", "/api/v1/releases/9/diff", 404);
+    call_status("GET", "/api/v1/releases/1/diff?against=9", 404);
+    call_status("GET", "/api/v1/releases/9/diff", 404);
 }
 END_TEST
 
-/* ---- on a store of the test's own ---- */
+/* ---- on a database of the test ---- */
 
 static char folder[64];
 static struct mf_store *store;
@@ -298,7 +302,7 @@ static int64_t freeze(const char *name, int64_t batch)
     char why[MF_REASON_MAX];
     int64_t id = 0;
     struct mf_export_options o = {.filter.batch = batch};
-    ck_assert_int_eq(mf_release_make(store, &o, &(struct mf_release_wish){name, "alice", 7}, &w, why), 0);
+    ck_assert_int_eq(mf_release_make(store, &o, &(struct mf_release_request){name, "alice", 7}, &w, why), 0);
     ck_assert_int_eq(mf_store_release_add(store, &w->release, &id), 0);
     mf_release_work_free(w);
     return id;
@@ -312,7 +316,7 @@ static int64_t count(const char *sql)
     return mf_sql_i64(q, 0);
 }
 
-START_TEST(nothing_changes_it)
+START_TEST(release_is_immutable)
 {
     static const char *const changes[] = {"UPDATE release SET name = 'other'",
                                           "DELETE FROM release_row",
@@ -332,8 +336,8 @@ START_TEST(nothing_changes_it)
 }
 END_TEST
 
-/* A task whose winner still races for its regret has a row, and is on its way too. */
-START_TEST(a_row_is_not_left_out_too)
+/* A task whose winner still races under the regret profiles has a row already, although it is open. */
+START_TEST(racing_task_with_a_row_is_not_left_out)
 {
     ck_assert_int_ge(mf_sql_run(store, "UPDATE task SET state = 'racing' WHERE id = 3", ""), 0);
     (void)freeze("one", FIXTURE_BATCH_DONE);
@@ -342,8 +346,8 @@ START_TEST(a_row_is_not_left_out_too)
 }
 END_TEST
 
-/* The decision that a row stands by is part of where it comes from. */
-START_TEST(a_promotion_is_told)
+/* The promotion decision is part of a row's provenance. */
+START_TEST(manifest_has_promotions)
 {
     struct mf_buf manifest;
     char hash[MF_SHA256_TEXT_MAX];
@@ -362,26 +366,27 @@ START_TEST(a_promotion_is_told)
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(manifest.data, manifest.len, manifest.len);
     const cJSON *rows = mf_json_array(json, "rows"), *row;
     cJSON_ArrayForEach (row, rows) {
-        const cJSON *told = cJSON_GetObjectItemCaseSensitive(row, "promotion");
+        const cJSON *decision = cJSON_GetObjectItemCaseSensitive(row, "promotion");
         if (number(row, "task") == 3)
-            ck_assert_str_eq(text(told, "reason"), "faster by 9%");
+            ck_assert_str_eq(text(decision, "reason"), "faster by 9%");
         else
-            ck_assert(cJSON_IsNull(told));
+            ck_assert(cJSON_IsNull(decision));
     }
     mf_buf_release(&manifest);
 }
 END_TEST
 
-/* Samples of what was frozen stay when others go for their age. */
-START_TEST(samples_behind_a_release_stay)
+/* Samples of released rows are kept when older samples are dropped. */
+START_TEST(samples_of_releases_are_kept)
 {
     (void)freeze("one", FIXTURE_BATCH_DONE);
-    int64_t of_it = count("SELECT count(samples) FROM result WHERE task IN (SELECT task FROM release_row)");
-    ck_assert_int_gt(of_it, 0);
-    ck_assert_int_gt(count("SELECT count(samples) FROM result"), of_it);
+    int64_t n_released =
+        count("SELECT count(samples) FROM result WHERE task IN (SELECT task FROM release_row)");
+    ck_assert_int_gt(n_released, 0);
+    ck_assert_int_gt(count("SELECT count(samples) FROM result"), n_released);
     while (mf_store_samples_drop(store, INT64_MAX, INT64_MAX - 1, 1000) > 0)
         ;
-    ck_assert_int_eq(count("SELECT count(samples) FROM result"), of_it);
+    ck_assert_int_eq(count("SELECT count(samples) FROM result"), n_released);
     struct mf_list list;
     const cJSON *row;
     ck_assert_int_ge(mf_read_release_rows(store, 1, &(struct mf_page){.limit = 100}, &list), 0);
@@ -403,48 +408,50 @@ static const struct {
     {MF_MOVE_UNSTAGE,  1, MF_MOVED_NO_CHANNEL,  0, 0},
     {MF_MOVE_STAGE,    9, MF_MOVED_NO_RELEASE,  0, 0},
     {MF_MOVE_STAGE,    1, MF_MOVED,             1, 0},
-    {MF_MOVE_STAGE,    1, MF_MOVED_BEFORE,      1, 0},
-    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  1, 0}, /* who looked at another does not approve this one */
+    {MF_MOVE_STAGE,    1, MF_MOVED_ALREADY,      1, 0},
+    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  1, 0}, /* the caller reviewed another release */
     {MF_MOVE_ROLLBACK, 1, MF_MOVED_NOT_CURRENT, 1, 0},
     {MF_MOVE_APPROVE,  1, MF_MOVED,             0, 1},
-    {MF_MOVE_APPROVE,  1, MF_MOVED_BEFORE,      0, 1}, /* the answer was lost */
+    {MF_MOVE_APPROVE,  1, MF_MOVED_ALREADY,      0, 1}, /* request repeated after a lost response */
     {MF_MOVE_STAGE,    1, MF_MOVED_CURRENT,     0, 1},
-    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NONE_BELOW,  0, 1},
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_PREVIOUS,  0, 1},
     {MF_MOVE_STAGE,    2, MF_MOVED,             2, 1},
-    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 1}, /* in its place */
+    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 1}, /* replaces the staged release */
     {MF_MOVE_STAGE,    2, MF_MOVED,             2, 1},
     {MF_MOVE_APPROVE,  2, MF_MOVED,             0, 2},
     {MF_MOVE_STAGE,    3, MF_MOVED,             3, 2},
     {MF_MOVE_APPROVE,  3, MF_MOVED,             0, 3},
     {MF_MOVE_ROLLBACK, 2, MF_MOVED_NOT_CURRENT, 0, 3},
     {MF_MOVE_STAGE,    1, MF_MOVED,             1, 3},
-    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             1, 2}, /* what is staged stays */
-    {MF_MOVE_ROLLBACK, 3, MF_MOVED_BEFORE,      1, 2}, /* sent again, it does not go back once more */
-    {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 1}, /* but what becomes current is not staged any more */
-    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NONE_BELOW,  0, 1},
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             1, 2}, /* the staged release stays */
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED_ALREADY,      1, 2}, /* repeated request: no second rollback */
+    /* a release that becomes current is no longer staged */
+    {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 1},
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_PREVIOUS,  0, 1},
     {MF_MOVE_STAGE,    3, MF_MOVED,             3, 1},
-    {MF_MOVE_APPROVE,  3, MF_MOVED,             0, 3}, /* once taken back, approved again */
+    {MF_MOVE_APPROVE,  3, MF_MOVED,             0, 3}, /* approved again after a rollback */
     {MF_MOVE_STAGE,    2, MF_MOVED,             2, 3},
     {MF_MOVE_APPROVE,  2, MF_MOVED,             0, 2},
     {MF_MOVE_STAGE,    3, MF_MOVED,             3, 2},
     {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 3},
-    {MF_MOVE_APPROVE,  3, MF_MOVED_CURRENT,     0, 3}, /* not twice, or it could be taken back to itself */
-    {MF_MOVE_UNSTAGE,  3, MF_MOVED_NOT_STAGED,  0, 3}, /* what is current is not staged */
+    {MF_MOVE_APPROVE,  3, MF_MOVED_CURRENT,     0, 3}, /* not twice: it would be its own rollback target */
+    {MF_MOVE_UNSTAGE,  3, MF_MOVED_NOT_STAGED,  0, 3}, /* the current release is not staged */
     {MF_MOVE_STAGE,    2, MF_MOVED,             2, 3},
-    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  2, 3}, /* who looked at another does not take this one back */
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  2, 3}, /* the caller reviewed another release */
     {MF_MOVE_UNSTAGE,  2, MF_MOVED,             0, 3},
-    {MF_MOVE_UNSTAGE,  2, MF_MOVED_BEFORE,      0, 3}, /* the answer was lost */
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED_ALREADY,      0, 3}, /* request repeated after a lost response */
     {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  0, 3},
-    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  0, 3}, /* nobody approves it any more */
+    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  0, 3}, /* no longer staged */
     {MF_MOVE_STAGE,    1, MF_MOVED,             1, 3},
-    {MF_MOVE_UNSTAGE,  2, MF_MOVED_NOT_STAGED,  1, 3}, /* sent again, it does not take back another */
+    /* repeated request: does not unstage another release */
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED_NOT_STAGED,  1, 3},
     {MF_MOVE_UNSTAGE,  1, MF_MOVED,             0, 3},
-    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             0, 1}, /* below it is what was approved before it, as ever */
-    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NONE_BELOW,  0, 1},
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             0, 1}, /* rolls back to the release approved before it */
+    {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_PREVIOUS,  0, 1},
 };
 /* clang-format on */
 
-START_TEST(the_moves_of_a_channel)
+START_TEST(channel_moves)
 {
     int64_t recorded = 0;
     struct mf_list list;
@@ -475,8 +482,8 @@ START_TEST(the_moves_of_a_channel)
 }
 END_TEST
 
-/* As an older version made them: an approval of what was current already. It is nothing to go back to. */
-START_TEST(an_approval_of_the_same)
+/* Older versions recorded approvals of the current release. They are no rollback targets. */
+START_TEST(repeated_approval_is_no_rollback_target)
 {
     static const char *const before[] = {
         "INSERT INTO channel_move (channel, move, from_release, to_release, below, moved_by, reason, at_ms)"
@@ -496,11 +503,11 @@ START_TEST(an_approval_of_the_same)
         ck_assert_int_eq(mf_sql_next(q), 0);
     }
     struct mf_channel_move back = {"stable", MF_MOVE_ROLLBACK, 1, "", "", 2};
-    ck_assert_int_eq(mf_store_channel_move(store, &back, &c), MF_MOVED_NONE_BELOW);
+    ck_assert_int_eq(mf_store_channel_move(store, &back, &c), MF_MOVED_NO_PREVIOUS);
 }
 END_TEST
 
-START_TEST(channels_are_bounded)
+START_TEST(channels_are_limited)
 {
     struct mf_channel c;
     char channel[32];
@@ -523,23 +530,23 @@ int main(void)
     TCase *served = tcase_create("served"), *stored = tcase_create("stored");
     tcase_set_timeout(served, 60);
     tcase_add_checked_fixture(served, start, stop);
-    tcase_add_test(served, freezing_twice_is_harmless);
-    tcase_add_test(served, what_another_model_has_is_left_out);
-    tcase_add_test(served, it_is_what_was_exported);
-    tcase_add_test(served, each_row_leads_to_its_samples);
-    tcase_add_test(served, a_flipped_byte_is_seen);
-    tcase_add_test(served, who_has_the_bytes_is_not_sent_them);
+    tcase_add_test(served, repeated_release_is_the_same);
+    tcase_add_test(served, rows_of_another_model_are_not_released);
+    tcase_add_test(served, release_equals_export);
+    tcase_add_test(served, rows_link_to_their_samples);
+    tcase_add_test(served, damaged_release_is_not_served);
+    tcase_add_test(served, unchanged_table_is_not_sent_again);
     tcase_add_test(served, differences_by_key);
     suite_add_tcase(suite, served);
     tcase_set_timeout(stored, 60);
     tcase_add_checked_fixture(stored, open_store, close_store);
-    tcase_add_test(stored, nothing_changes_it);
-    tcase_add_test(stored, a_row_is_not_left_out_too);
-    tcase_add_test(stored, a_promotion_is_told);
-    tcase_add_test(stored, samples_behind_a_release_stay);
-    tcase_add_test(stored, the_moves_of_a_channel);
-    tcase_add_test(stored, an_approval_of_the_same);
-    tcase_add_test(stored, channels_are_bounded);
+    tcase_add_test(stored, release_is_immutable);
+    tcase_add_test(stored, racing_task_with_a_row_is_not_left_out);
+    tcase_add_test(stored, manifest_has_promotions);
+    tcase_add_test(stored, samples_of_releases_are_kept);
+    tcase_add_test(stored, channel_moves);
+    tcase_add_test(stored, repeated_approval_is_no_rollback_target);
+    tcase_add_test(stored, channels_are_limited);
     suite_add_tcase(suite, stored);
     return mf_check_main(suite);
 }

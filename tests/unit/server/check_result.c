@@ -10,7 +10,7 @@
 
 #define HEAD "\"unit\":7,\"attempt\":2,\"epoch\":1,\"seq\":5,"
 
-/* why: part of the sentence; NULL: it is taken. */
+/* why: part of the error; NULL: accepted. */
 static const struct {
     const char *members, *why;
 } reads[] = {
@@ -37,14 +37,14 @@ static const struct {
     {HEAD "\"samples\":[1,\"2\"]", "samples"},
     {HEAD "\"samples\":[1e400]", "samples"},
     {HEAD "\"pipeline\":3,\"fresh\":null,\"race\":null", NULL},
-    {HEAD "\"fresh\":{}", "fresh is no array"},
-    {HEAD "\"fresh\":[[1]]", "fresh holds what"},
-    {HEAD "\"fresh\":[1,1e31]", "fresh holds what"},
+    {HEAD "\"fresh\":{}", "fresh: expected an array"},
+    {HEAD "\"fresh\":[[1]]", "fresh: expected finite numbers"},
+    {HEAD "\"fresh\":[1,1e31]", "fresh: expected finite numbers"},
 };
 
 static struct mf_result_message m;
 
-START_TEST(reading)
+START_TEST(members_are_checked)
 {
     char text[512];
     const char *why = "";
@@ -73,8 +73,8 @@ START_TEST(too_many_samples)
 }
 END_TEST
 
-/* Whatever is taken can be kept: a result that could not be would end the farm each time that its worker sends it again. */
-START_TEST(all_that_is_taken_fits)
+/* Every accepted result can be stored. Otherwise the farm would halt each time the worker resends it. */
+START_TEST(accepted_results_fit)
 {
     static const char *const numbers[] = {"canary", "row_limit", "dropped_at", "registers",
                                           "spills", "lds",       "occupancy"};
@@ -102,15 +102,15 @@ START_TEST(all_that_is_taken_fits)
 
     cJSON_AddStringToObject(race, "b", "");
     ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
-    ck_assert_str_eq(why, "race is longer than 16 KiB");
+    ck_assert_str_eq(why, "race: expected at most 16 KiB");
     cJSON_DeleteItemFromObject(race, "b");
     cJSON_AddItemToArray(fresh, cJSON_CreateNumber(1));
     ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
-    ck_assert_str_eq(why, "fresh holds more than 4096 numbers");
+    ck_assert_str_eq(why, "fresh: expected at most 4096 numbers");
 }
 END_TEST
 
-/* 1000 GFLOP/s, 100 GB/s, a cache of 1 MB. */
+/* 1000 GFLOP/s, 100 GB/s, an L2 cache of 1 MB. */
 static const struct mf_ceilings ceilings = {.peak_gflops = 1000, .mem_read_gbs = 100, .llc_bytes = 1e6};
 
 static const struct {
@@ -122,22 +122,22 @@ static const struct {
     {MF_STATUS_OK, 0, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
     {MF_STATUS_OK, -1, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
     {MF_STATUS_SLOW, (double)NAN, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
-    {MF_STATUS_OK, 1, 1.05e6, 0, MF_STATUS_OK},         /* a tenth above the peak is the measuring */
+    {MF_STATUS_OK, 1, 1.05e6, 0, MF_STATUS_OK},         /* 10 % above the peak is measurement error */
     {MF_STATUS_OK, 1, 1.2e6, 0, MF_STATUS_IMPLAUSIBLE}, /* 1,200 GFLOP/s */
-    {MF_STATUS_OK, 10, 0, 3.9e6, MF_STATUS_OK},         /* 390 GB/s, but a cache may hold it */
+    {MF_STATUS_OK, 10, 0, 3.9e6, MF_STATUS_OK},         /* 390 GB/s, but the cache may hold the data */
     {MF_STATUS_OK, 10, 0, 4.1e6, MF_STATUS_IMPLAUSIBLE},
     {MF_STATUS_OK, 40, 0, 4.1e6, MF_STATUS_OK},
-    {MF_STATUS_WRONG, 0, 1e6, 1e5, MF_STATUS_WRONG}, /* failed for its own reason already */
+    {MF_STATUS_WRONG, 0, 1e6, 1e5, MF_STATUS_WRONG}, /* already failed for another reason */
     {MF_STATUS_CRASH, (double)NAN, 1e6, 1e5, MF_STATUS_CRASH},
 };
 
-START_TEST(judging)
+START_TEST(implausible_times)
 {
     m = (struct mf_result_message){.status = judged[_i].status, .us = judged[_i].us, .reason = "its own"};
     mf_result_judge(&m, judged[_i].flops, judged[_i].bytes, &ceilings);
     ck_assert_str_eq(mf_status_name(m.status), mf_status_name(judged[_i].judged));
     ck_assert(m.status == judged[_i].status || strcmp(m.reason, "its own") != 0);
-    /* A device that says nothing of itself refuses no time above zero */
+    /* Without ceilings of the device, every time above zero is accepted */
     m = (struct mf_result_message){.status = MF_STATUS_OK, .us = 1e-3};
     mf_result_judge(&m, 1e12, 1e12, &(struct mf_ceilings){0});
     ck_assert_int_eq(m.status, MF_STATUS_OK);
@@ -158,7 +158,7 @@ START_TEST(extra_is_json)
         "\"occupancy\":2,\"died\":\"hang\",\"fresh\":[1,2],"
         "\"race\":{\"winner\":3}}");
     free(extra);
-    /* A mode that would end the text early is left out */
+    /* A mode that would break the JSON is left out */
     _cleanup_(cJSON_Deletep) cJSON *evil = cJSON_Parse("{\"mode\":\"a\\\",\\\"b\"}");
     ck_assert_int_eq(mf_result_extra(evil, &(struct mf_result_note){0}, &extra), 0);
     ck_assert_ptr_null(extra);
@@ -169,10 +169,10 @@ int main(void)
 {
     Suite *suite = suite_create("result");
     TCase *c = tcase_create("result");
-    tcase_add_loop_test(c, reading, 0, (int)MF_ARRAY_LEN(reads));
+    tcase_add_loop_test(c, members_are_checked, 0, (int)MF_ARRAY_LEN(reads));
     tcase_add_test(c, too_many_samples);
-    tcase_add_test(c, all_that_is_taken_fits);
-    tcase_add_loop_test(c, judging, 0, (int)MF_ARRAY_LEN(judged));
+    tcase_add_test(c, accepted_results_fit);
+    tcase_add_loop_test(c, implausible_times, 0, (int)MF_ARRAY_LEN(judged));
     tcase_add_test(c, extra_is_json);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

@@ -77,7 +77,7 @@ START_TEST(test_table)
 }
 END_TEST
 
-/* --- the document against the table, and against what the server answers ----------------------------------- */
+/* --- the OpenAPI document, compared with the table of routes and with the responses --- */
 
 static cJSON *document(int port)
 {
@@ -105,7 +105,7 @@ static int count_operations(const cJSON *paths)
     return n;
 }
 
-/* Every "$ref" must lead somewhere. */
+/* Every "$ref" must resolve. */
 static void check_refs(const cJSON *root, const cJSON *json)
 {
     for (const cJSON *item = json->child; item; item = item->next) {
@@ -115,13 +115,13 @@ static void check_refs(const cJSON *root, const cJSON *json)
             (void)snprintf(text, sizeof(text), "%s", item->valuestring);
             for (char *part = strtok(text, "/"); part; part = strtok(NULL, "/"))
                 at = strcmp(part, "#") == 0 ? at : cJSON_GetObjectItemCaseSensitive(at, part);
-            ck_assert_msg(at != NULL, "%s leads nowhere", item->valuestring);
+            ck_assert_msg(at != NULL, "%s does not resolve", item->valuestring);
         }
         check_refs(root, item);
     }
 }
 
-/* A path that exists in the fixture for a route. */
+/* A path of the route that exists in the fixture. */
 static void concrete(const struct mf_route *route, char *path, size_t cap)
 {
     const char *brace = strchr(route->path, '{');
@@ -131,8 +131,8 @@ static void concrete(const struct mf_route *route, char *path, size_t cap)
         (void)snprintf(path, cap, "%.*s1%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
 }
 
-/* Types, required members and the members' own schemas: what our schemas use of JSON Schema. Unknown members are
- * refused, so that the document cannot fall behind the handlers. */
+/* Checks types, required members and the members' schemas: the part of JSON Schema that our schemas use.
+ * Unknown members are errors, so that the document cannot fall behind the handlers. */
 static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *value, const char *where)
 {
     const char *name = NULL;
@@ -157,11 +157,11 @@ static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *va
             cJSON_ArrayForEach (option, type)
                 fits |= is[i] && strcmp(option->valuestring, types[i]) == 0;
     }
-    ck_assert_msg(fits, "%s: not of its type", where);
+    ck_assert_msg(fits, "%s: wrong type", where);
     bool listed = !cJSON_HasObjectItem(schema, "enum");
     cJSON_ArrayForEach (option, mf_json_array(schema, "enum"))
         listed |= cJSON_Compare(option, value, true);
-    ck_assert_msg(listed, "%s: none of those listed", where);
+    ck_assert_msg(listed, "%s: not in enum", where);
 
     char at[256];
     const cJSON *properties = mf_json_object(schema, "properties"), *item;
@@ -216,12 +216,12 @@ START_TEST(test_document)
                       route->path);
         concrete(route, path, sizeof(path));
         if (strcmp(route->produces, "text/event-stream") == 0)
-            continue; /* does not end; check_stream has it */
+            continue; /* endless; see check_stream */
         struct http_reply r = http_call(http_harness_port(h), route->method, path, "", NULL, 0);
         check_answer(doc, route, &r, path);
         http_reply_free(&r);
     }
-    /* By now it has a release, which the POST above made */
+    /* The POST above has created a release */
     static const char *const moves[] = {"/api/v1/channels/1/stage?release=1",
                                         "/api/v1/channels/1/approve?release=1"};
     for (size_t i = 0; i < MF_ARRAY_LEN(moves); i++) {
@@ -229,7 +229,7 @@ START_TEST(test_document)
         ck_assert_msg(r.status == 200, "%s: %s", moves[i], r.body);
         http_reply_free(&r);
     }
-    /* The fixture has more in these than in those that "1" stands for. */
+    /* These have more data in the fixture than those with id 1. */
     static const char *const more[] = {"/api/v1/batches/2",
                                        "/api/v1/batches/3",
                                        "/api/v1/tasks/5",
@@ -260,7 +260,8 @@ START_TEST(test_document)
 }
 END_TEST
 
-/* What a submission takes is in three places: the handler, the route's parameters, and the body's schema. */
+/* A submission's options are in three places: the handler, the route's parameters, and the schema of the
+ * body. */
 START_TEST(test_options)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
@@ -277,7 +278,7 @@ START_TEST(test_options)
         struct mf_batch_options o = MF_BATCH_OPTIONS_INIT;
         const char *why;
         if (strcmp(p->name, "name") == 0)
-            continue; /* beside the options */
+            continue; /* not an option */
         n++;
         ck_assert_msg(mf_submission_set(&o, p->name, "", &why) != -ENOENT, "%s: no option", p->name);
         ck_assert_msg(cJSON_HasObjectItem(listed, p->name), "%s: not in the schema", p->name);
@@ -295,19 +296,23 @@ END_TEST
     "type\":"                                                                                               \
     "\"QuantType.No\",\"use_g1u1\":1,\"doweight_stage1\":0,\"form\":\"ep:0/64\"}"
 
-/* Bodies as docs/api.md has them, and answers that no fixture has. */
-/* clang-format off */
+/* Bodies as in docs/api.md, and responses that no fixture has. */
 static const struct {
     const char *schema, *json;
 } bodies[] = {
     {"Submission", "{\"name\":\"n\",\"baseline\":\"gfx,cu_num\",\"shapes\":[" A_SHAPE "]}"},
-    {"Submission", "{\"csv\":\"token\",\"options\":{\"layout\":\"w1=row w2=row\",\"promote\":\"improved\",\"min_effect\":0.05}}"},
-    {"Submission", "{\"csv\":\"token\",\"options\":{\"routing\":[31,0,7],\"no_fuse\":[\"gemm1+act\"],\"split_k\":false,\"shape_grouped\":1}}"},
-    {"MissReport", "{\"source\":\"h/1\",\"class\":\"a/1\",\"misses\":[{\"shape\":" A_SHAPE ",\"count\":3,\"layout\":\"w1=row w2=row\"}]}"},
-    {"Miss", "{\"id\":1,\"class\":\"a/1\",\"shape\":" A_SHAPE ",\"count\":3,\"sources\":1,\"state\":\"open\",\"task\":null,\"first_ms\":1,\"last_ms\":2,\"layout\":\"\"}"},
-    {"MissBatches", "{\"batches\":[{\"batch\":1,\"class\":\"a/1\",\"layout\":\"w1=row w2=row\",\"shapes\":2}]}"},
+    {"Submission", "{\"csv\":\"token\",\"options\":{\"layout\":\"w1=row "
+                   "w2=row\",\"promote\":\"improved\",\"min_effect\":0.05}}"},
+    {"Submission", "{\"csv\":\"token\",\"options\":{\"routing\":[31,0,7],\"no_fuse\":[\"gemm1+act\"],\"split_"
+                   "k\":false,\"shape_grouped\":1}}"},
+    {"MissReport", "{\"source\":\"h/1\",\"class\":\"a/1\",\"misses\":[{\"shape\":" A_SHAPE
+                   ",\"count\":3,\"layout\":\"w1=row w2=row\"}]}"},
+    {"Miss", "{\"id\":1,\"class\":\"a/1\",\"shape\":" A_SHAPE
+             ",\"count\":3,\"sources\":1,\"state\":\"open\",\"task\":null,\"first_ms\":1,\"last_ms\":2,"
+             "\"layout\":\"\"}"},
+    {"MissBatches",
+     "{\"batches\":[{\"batch\":1,\"class\":\"a/1\",\"layout\":\"w1=row w2=row\",\"shapes\":2}]}"},
 };
-/* clang-format on */
 
 START_TEST(test_bodies)
 {

@@ -1,4 +1,4 @@
-/* The database schema: a new database, stored databases of earlier versions, and migrations that fail half-way. */
+/* The database schema: new databases, stored databases of earlier versions, failed migrations. */
 #include "server/store/schema.h"
 #include "server/store/store_private.h"
 
@@ -37,14 +37,14 @@ static void remove_folder(void)
     (void)rmdir(folder);
 }
 
-static int64_t ask(struct mf_store *s, const char *literal)
+static int64_t query(struct mf_store *s, const char *literal)
 {
     int64_t n = -1;
     ck_assert_int_eq(mf_sql_get_i64(s, literal, &n, ""), 1);
     return n;
 }
 
-/* The text without comments and repeated white space: how SQLite stores it depends on who wrote the statement. */
+/* Removes comments and repeated white space: they depend on how a statement was written. */
 static void add_normalised(struct mf_buf *out, const char *sql)
 {
     bool space = false;
@@ -65,7 +65,8 @@ static void add_normalised(struct mf_buf *out, const char *sql)
     (void)mf_buf_adds(out, "\n");
 }
 
-/* What a schema means: columns in any order (ALTER TABLE appends them), checks, indices and triggers. */
+/* Describes a schema: columns in alphabetical order (ALTER TABLE appends them), foreign keys, indices and
+ * triggers. */
 static char *describe(struct mf_store *s)
 {
     static const char columns[] =
@@ -96,7 +97,7 @@ static char *describe_new_database(void)
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
     make_folder();
     ck_assert_int_eq(mf_store_open(path, &s), 0);
-    ck_assert_int_eq(ask(s, "PRAGMA user_version"), mf_schema.version);
+    ck_assert_int_eq(query(s, "PRAGMA user_version"), mf_schema.version);
     char *text = describe(s);
     s = mf_store_free(s);
     remove_folder();
@@ -129,7 +130,7 @@ static void create_stored(const char *sql_file, int version)
 }
 
 /* tests/data/schema/version_N.sql, migrated, must equal schema.sql; its rows stay. */
-START_TEST(stored_versions_become_the_present_one)
+START_TEST(stored_versions_are_migrated)
 {
     glob_t found;
     _cleanup_(mf_freep) char *expected = describe_new_database();
@@ -146,8 +147,8 @@ START_TEST(stored_versions_become_the_present_one)
                       "a migrated %s differs from schema.sql: add a migration "
                       "(server/store/migrations/README.md). Migrated:\n%s\nschema.sql:\n%s",
                       found.gl_pathv[i], got, expected);
-        ck_assert_int_eq(ask(s, "PRAGMA user_version"), mf_schema.version);
-        ck_assert_int_eq(ask(s, "SELECT count(*) FROM device_class"), 1);
+        ck_assert_int_eq(query(s, "PRAGMA user_version"), mf_schema.version);
+        ck_assert_int_eq(query(s, "SELECT count(*) FROM device_class"), 1);
         s = mf_store_free(s);
         remove_folder();
     }
@@ -163,7 +164,7 @@ static const char *const second_fails[] = {"CREATE TABLE fruit (name TEXT) STRIC
 /* clang-format off */
 static const struct {
     const char *what;
-    int from, to;               /* user_version before; of the program */
+    int from, to;               /* user_version of the database; version of the program */
     const char *const *steps;
     bool works;
     int64_t n_columns;          /* of table fruit afterwards */
@@ -176,7 +177,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(runs_the_missing_migrations)
+START_TEST(missing_migrations_run)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
     const struct mf_schema schema = {cases[_i].to, "", cases[_i].steps};
@@ -187,8 +188,8 @@ START_TEST(runs_the_missing_migrations)
     ck_assert_int_eq(sqlite3_exec(mf_store_db(s), pragma, NULL, NULL, NULL), SQLITE_OK);
     int r = mf_store_apply_schema(s, &schema);
     ck_assert_msg((r == 0) == cases[_i].works, "%s: %d %s", cases[_i].what, r, mf_store_error(s));
-    ck_assert_int_eq(ask(s, "PRAGMA user_version"), cases[_i].works ? cases[_i].to : cases[_i].from);
-    ck_assert_int_eq(ask(s, "SELECT count(*) FROM pragma_table_xinfo('fruit')"), cases[_i].n_columns);
+    ck_assert_int_eq(query(s, "PRAGMA user_version"), cases[_i].works ? cases[_i].to : cases[_i].from);
+    ck_assert_int_eq(query(s, "SELECT count(*) FROM pragma_table_xinfo('fruit')"), cases[_i].n_columns);
     s = mf_store_free(s);
     remove_folder();
 }
@@ -198,8 +199,8 @@ int main(void)
 {
     Suite *suite = suite_create("schema");
     TCase *tc = tcase_create("schema");
-    tcase_add_test(tc, stored_versions_become_the_present_one);
-    tcase_add_loop_test(tc, runs_the_missing_migrations, 0, (int)MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, stored_versions_are_migrated);
+    tcase_add_loop_test(tc, missing_migrations_run, 0, (int)MF_ARRAY_LEN(cases));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -58,14 +58,14 @@ START_TEST(starts_a_new_database)
     int64_t version = 0, epoch = 0;
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
     ck_assert_int_eq(version, mf_schema.version);
-    ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
-    ck_assert_int_eq(epoch, 5); /* not 1: a farm made anew in an emptied folder is another life, too */
+    ck_assert_int_eq(mf_store_start_epoch(store, 5, &epoch), 0);
+    ck_assert_int_eq(epoch, 5); /* not 1: a new farm in an emptied folder has another epoch, too */
     store = mf_store_free(store);
     ck_assert_int_eq(mf_store_open(path, &store), 0);
-    ck_assert_int_eq(mf_store_start(store, 6, &epoch), 0);
+    ck_assert_int_eq(mf_store_start_epoch(store, 6, &epoch), 0);
     ck_assert_int_eq(epoch, 6);
-    /* Whatever the clock does */
-    ck_assert_int_eq(mf_store_start(store, 4, &epoch), 0);
+    /* Even if the clock goes back */
+    ck_assert_int_eq(mf_store_start_epoch(store, 4, &epoch), 0);
     ck_assert_int_eq(epoch, 7);
 }
 END_TEST
@@ -78,7 +78,7 @@ START_TEST(refuses_a_newer_database)
 }
 END_TEST
 
-START_TEST(readers_see_what_is_committed)
+START_TEST(readers_see_commits)
 {
     _cleanup_(mf_store_freep) struct mf_store *reader = NULL;
     ck_assert_int_eq(mf_store_open_reader(path, &reader), 0);
@@ -87,7 +87,7 @@ START_TEST(readers_see_what_is_committed)
     ck_assert_int_eq(count(reader), 0);
     ck_assert_int_ge(mf_store_commit(store), 0);
     ck_assert_int_eq(count(reader), 1);
-    /* A snapshot holds over several queries */
+    /* A snapshot lasts for several queries */
     ck_assert_int_ge(mf_store_begin(reader), 0);
     ck_assert_int_eq(count(reader), 1);
     ck_assert_int_eq(add_class("gfx950"), 1);
@@ -108,14 +108,14 @@ static void copy_file(const char *from, const char *to)
         ck_assert_uint_eq(fwrite(chunk, 1, n, out), n);
 }
 
-/* The log is written late and at once: a commit that returned is in the files all the same, so that they, copied as a power
- * cut would leave them, hold it. Rows are of one page and of more than are gathered. */
-START_TEST(a_commit_is_in_the_files)
+/* WAL writes are delayed and combined, but a commit that returned is in the files: copies of the files, as
+ * after a power cut, contain it. The rows fill one page, and more pages than one write combines. */
+START_TEST(commit_is_in_the_files)
 {
     static const int kilobytes[] = {1, 400};
     char from[120], to[120], copy[110];
     for (size_t i = 0; i < MF_ARRAY_LEN(kilobytes); i++) {
-        _cleanup_(mf_store_freep) struct mf_store *left = NULL;
+        _cleanup_(mf_store_freep) struct mf_store *reopened = NULL;
         ck_assert_int_ge(mf_store_begin(store), 0);
         ck_assert_int_eq(
             mf_sql_run(store, "INSERT INTO device_class (gfx, cu_num) VALUES (hex(randomblob(? * 512)), 4)",
@@ -127,16 +127,16 @@ START_TEST(a_commit_is_in_the_files)
         (void)snprintf(from, sizeof(from), "%s-wal", path);
         (void)snprintf(to, sizeof(to), "%s-wal", copy);
         copy_file(from, to);
-        ck_assert_int_eq(mf_store_open(copy, &left), 0);
-        ck_assert_int_eq(count(left), (int64_t)i + 1);
-        left = mf_store_free(left);
+        ck_assert_int_eq(mf_store_open(copy, &reopened), 0);
+        ck_assert_int_eq(count(reopened), (int64_t)i + 1);
+        reopened = mf_store_free(reopened);
         (void)unlink(copy);
     }
 }
 END_TEST
 
-/* What the log could not take is reported by the commit, and leaves what was there and what comes after. */
-START_TEST(a_full_disk_fails_the_commit)
+/* The commit reports a failed WAL write. Rows committed before and after it are kept. */
+START_TEST(full_disk_fails_the_commit)
 {
     struct rlimit old, limit;
     ck_assert_int_eq(add_class("a"), 1);
@@ -157,16 +157,16 @@ START_TEST(a_full_disk_fails_the_commit)
 }
 END_TEST
 
-START_TEST(a_savepoint_undoes_itself_only)
+START_TEST(savepoint_rollback_keeps_the_transaction)
 {
     ck_assert_int_ge(mf_store_begin(store), 0);
     ck_assert_int_eq(add_class("a"), 1);
     ck_assert_int_ge(mf_store_savepoint(store), 0);
     ck_assert_int_eq(add_class("b"), 1);
-    ck_assert_int_eq(mf_store_undo(store), 0);
+    ck_assert_int_eq(mf_store_savepoint_rollback(store), 0);
     ck_assert_int_ge(mf_store_savepoint(store), 0);
     ck_assert_int_eq(add_class("c"), 1);
-    ck_assert_int_ge(mf_store_release(store), 0);
+    ck_assert_int_ge(mf_store_savepoint_release(store), 0);
     ck_assert_int_ge(mf_store_commit(store), 0);
     ck_assert_int_eq(count(store), 2);
     ck_assert_int_ge(mf_store_begin(store), 0);
@@ -177,12 +177,12 @@ START_TEST(a_savepoint_undoes_itself_only)
 }
 END_TEST
 
-START_TEST(failures_have_words)
+START_TEST(failures_have_messages)
 {
     ck_assert_int_eq(add_class("x"), 1);
     ck_assert_int_eq(add_class("x"), -EEXIST);
     ck_assert_ptr_nonnull(strstr(mf_store_error(store), "device_class"));
-    /* And the statement can be used again */
+    /* The statement can be used again */
     ck_assert_int_eq(add_class("y"), 1);
     struct mf_store *none = NULL;
     ck_assert_int_eq(mf_store_open_reader("/nonexistent/farm.db", &none), -ENOENT);
@@ -205,7 +205,7 @@ START_TEST(binds_every_kind)
     ck_assert_str_eq(mf_sql_text(q, 4), "é");
     ck_assert_mem_eq(mf_sql_blob(q, 5, &len), "\0x", 2);
     ck_assert_uint_eq(len, 2);
-    /* One user at a time */
+    /* A cached statement has one user at a time */
     ck_assert_int_eq(
         mf_sql(store, sql, &second, "iIddtb", (int64_t)1, (int64_t)0, 0.0, 0.0, "", "", (size_t)0), -EBUSY);
     mf_sql_done(q);
@@ -217,7 +217,7 @@ END_TEST
 
 static struct mf_slot slot;
 
-/* Class, model, worker, batch, enumeration, and a task for each of n units. */
+/* Creates a class, a model, a worker and a batch; n tasks with an enumeration and two units each. */
 static void make_units(int n)
 {
     struct mf_device_class class = {"gfx942", 304};
@@ -245,7 +245,7 @@ static void make_units(int n)
         ck_assert_int_eq(mf_store_enumeration(store, slot.class_id, shape_id, "r", &enumeration, &complete),
                          0);
         ck_assert(!complete);
-        ck_assert_int_eq(mf_store_task_enumerating(store, task, enumeration), 0);
+        ck_assert_int_eq(mf_store_task_set_enumerating(store, task, enumeration), 0);
         for (int k = 0; k < 2; k++) {
             char body[] = "{\"steps\":[1]}";
             struct mf_unit_row row = {
@@ -255,10 +255,10 @@ static void make_units(int n)
     }
 }
 
-static int64_t lease(enum mf_nearness nearness, bool alone, int64_t *ret_attempt)
+static int64_t lease(enum mf_affinity affinity, bool alone, int64_t *ret_attempt)
 {
     struct mf_unit_row row = {0};
-    int r = mf_store_unit_lease(store, &slot, nearness, alone, 7, 1000, &row);
+    int r = mf_store_unit_lease(store, &slot, affinity, alone, 7, 1000, &row);
     ck_assert_int_ge(r, 0);
     free(row.body);
     if (ret_attempt)
@@ -266,26 +266,27 @@ static int64_t lease(enum mf_nearness nearness, bool alone, int64_t *ret_attempt
     return r ? row.id : 0;
 }
 
-START_TEST(leases_near_units_first)
+START_TEST(leases_follow_affinity)
 {
     make_units(3);
     slot.last_task = 2;
-    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 3);
-    /* Task 2 is worked on, task 1 is not */
-    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 1);
-    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
-    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 0);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
-    /* A more urgent unit elsewhere goes first */
+    ck_assert_int_eq(lease(MF_AFFINITY_LAST_TASK, true, NULL), 3);
+    /* Task 2 is in progress, task 1 is not */
+    ck_assert_int_eq(lease(MF_AFFINITY_IDLE_TASK, true, NULL), 1);
+    ck_assert_int_eq(lease(MF_AFFINITY_IDLE_TASK, true, NULL), 5);
+    ck_assert_int_eq(lease(MF_AFFINITY_IDLE_TASK, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 2);
+    /* A more urgent unit of another task goes first */
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 99 WHERE id = 6", ""), 1);
-    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 0);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 6);
-    ck_assert_int_eq(lease(MF_NEAR_TASK, true, NULL), 4);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_AFFINITY_LAST_TASK, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 6);
+    ck_assert_int_eq(lease(MF_AFFINITY_LAST_TASK, true, NULL), 4);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 0);
 }
 END_TEST
 
-/* Of a layer the most tokens go first: what takes longest is not what all wait for in the end, and behind it code is compiled. */
+/* Tasks of a layer with the most tokens go first: the longest task is not the last to end, and other code
+ * compiles meanwhile. */
 START_TEST(long_tasks_go_first)
 {
     static const struct {
@@ -317,8 +318,8 @@ START_TEST(long_tasks_go_first)
 }
 END_TEST
 
-/* Ready units whose mark is not what it stands for: that another unit of the task is leased. */
-static int64_t count_marked_wrong(void)
+/* Ready units with a wrong busy flag. The flag is set if another unit of the task is leased. */
+static int64_t count_wrong_busy_flags(void)
 {
     int64_t n = -1;
     ck_assert_int_eq(
@@ -330,8 +331,8 @@ static int64_t count_marked_wrong(void)
     return n;
 }
 
-/* What busy says, kept by triggers, is true in whatever order leases begin and end. */
-START_TEST(knows_which_units_are_free)
+/* Triggers keep the busy flag correct, in whatever order leases begin and end. */
+START_TEST(busy_flag_is_correct)
 {
     static const char some[] = "SELECT id FROM unit WHERE state = 'leased' ORDER BY (id * ?) % 101 LIMIT 1";
     unsigned seed = (unsigned)mf_now_ns();
@@ -346,7 +347,7 @@ START_TEST(knows_which_units_are_free)
             .task = task, .class = slot.class_id, .kind = MF_UNIT_PROBE, .priority = 10, .body = body};
         slot.last_task = task;
         if (what < 3)
-            (void)lease((enum mf_nearness)what, true, NULL);
+            (void)lease((enum mf_affinity)what, true, NULL);
         else if (what == 3)
             ck_assert_int_eq(mf_store_unit_add(store, &row, 1, &unit), 0);
         else if (what == 4 && rand_r(&seed) % 8 == 0)
@@ -354,7 +355,7 @@ START_TEST(knows_which_units_are_free)
         else if (mf_sql_get_i64(store, some, &unit, "i", (int64_t)(1 + rand_r(&seed) % 100)) > 0)
             ck_assert_int_eq(
                 what < 6 ? mf_store_unit_release(store, unit) : mf_store_unit_end(store, unit, "done"), 0);
-        ck_assert_int_eq(count_marked_wrong(), 0);
+        ck_assert_int_eq(count_wrong_busy_flags(), 0);
     }
 }
 END_TEST
@@ -365,7 +366,7 @@ static int take_row(void *context, const char *row)
     return mf_buf_addf(rows, "%.1s ", row);
 }
 
-/* What is to be listed next, by urgency; not what is leased, nor what will never be measured, nor what is measured already. */
+/* Shapes of ready enumeration units, most urgent first; not of batches that never measure. */
 START_TEST(next_shapes)
 {
     struct mf_buf rows;
@@ -389,43 +390,43 @@ START_TEST(next_shapes)
 }
 END_TEST
 
-/* Of equally urgent units the lowest turn goes first, whoever was there before. */
+/* Among units of equal priority the lowest start tag goes first, whatever task the worker had before. */
 START_TEST(leases_go_by_start_tags)
 {
     make_units(3);
     slot.last_task = 3;
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET start_tag = 10 - id", ""), 6);
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 9 WHERE id = 6", ""), 1);
-    ck_assert_int_eq(lease(MF_NEAR_FREE, true, NULL), 5);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 4);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 3);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 1);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 6);
+    ck_assert_int_eq(lease(MF_AFFINITY_IDLE_TASK, true, NULL), 5);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 4);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 3);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 2);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 1);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 6);
 }
 END_TEST
 
-START_TEST(leases_are_fenced)
+START_TEST(lease_restrictions)
 {
     int64_t attempt = 0;
     make_units(1);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, &attempt), 1);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 1);
     ck_assert_int_eq(mf_store_unit_release(store, 1), 0);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, &attempt), 1);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 2);
-    /* Not for this worker while there is another, nor for another revision or model */
+    /* Not leased to the worker to avoid while there is another one, nor to another revision or model */
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET avoid_worker = ? WHERE id = 2", "i", slot.id), 1);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, false, NULL), 0);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, false, NULL), 0);
     slot.revision[0] = 's';
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 0);
     slot.revision[0] = 'r';
     int64_t other = 0;
     ck_assert_int_eq(mf_store_model(store, slot.class_id, "n", true, "{}", &other), 0);
-    ck_assert_int_eq(mf_store_task_model(store, 1, other), 0);
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 0);
+    ck_assert_int_eq(mf_store_task_set_model(store, 1, other), 0);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 0);
     slot.model_id = other;
-    ck_assert_int_eq(lease(MF_NEAR_ANY, true, NULL), 2);
+    ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 2);
 }
 END_TEST
 
@@ -454,7 +455,7 @@ START_TEST(results_are_counted_once)
     ck_assert_int_eq(mf_store_result_add(store, &row), 0);
     ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
     ck_assert_double_eq(us, 5);
-    /* The database itself holds that no step is decided twice */
+    /* A constraint of the database prevents a second decision */
     row.attempt = 2;
     ck_assert_int_eq(mf_store_result_add(store, &row), -EEXIST);
     row.late = true;
@@ -463,7 +464,7 @@ START_TEST(results_are_counted_once)
 }
 END_TEST
 
-/* A result of a step of its own, the i-th, of task 1. */
+/* The i-th result of task 1, for a step of its own. */
 static struct mf_result_row row_of_new_step(int i)
 {
     struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
@@ -488,14 +489,15 @@ static int64_t n_with_samples(void)
     return n;
 }
 
-/* Old samples go, a slice at a time, and what was made of them stays; a clock that is ahead holds nothing up. */
+/* Samples of old results are dropped in slices; times computed from them stay. A result dated in the future
+ * does not block this. */
 START_TEST(old_samples_are_dropped)
 {
     static const int64_t at_ms[] = {1000, 2000, 90000, 2500, 4000, 1500};
     const float samples[] = {1, 2, 3};
     int64_t epoch;
     make_units(1);
-    ck_assert_int_eq(mf_store_start(store, 5, &epoch), 0);
+    ck_assert_int_eq(mf_store_start_epoch(store, 5, &epoch), 0);
     for (int i = 0; i < 6; i++) {
         struct mf_result_row row = row_of_new_step(i);
         row.samples = samples;
@@ -507,7 +509,7 @@ START_TEST(old_samples_are_dropped)
     ck_assert_int_eq(n_with_samples(), 6);
     ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 1), 1);
     ck_assert_int_eq(n_with_samples(), 5);
-    /* The third is of the future; the fifth is too young, and the sixth was committed behind it */
+    /* The third is dated in the future. The fifth is too young, and the sixth was committed after it. */
     ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 3);
     ck_assert_int_eq(n_with_samples(), 2);
     ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 0);
@@ -530,26 +532,26 @@ static void check_pace(int64_t measured, int64_t refused, int64_t raced)
     }
 }
 
-/* What a batch measured a second follows each result, and is made of those that were there before it was kept. */
-START_TEST(the_pace_is_kept)
+/* The number of results per second of a batch follows each result that decides a step. */
+START_TEST(pace_follows_results)
 {
     static const enum mf_status statuses[] = {MF_STATUS_OK, MF_STATUS_SLOW, MF_STATUS_WRONG, MF_STATUS_CRASH};
     make_units(1);
     for (int i = 0; i < 4; i++) {
         struct mf_result_row row = row_of_new_step(i);
         row.status = statuses[i];
-        row.final = i < 3; /* the last is a death that is tried again */
+        row.final = i < 3; /* the last is a death, which is repeated */
         row.at_ms = 3000 + i * 300;
         ck_assert_int_eq(mf_store_result_add(store, &row), 1);
         ck_assert_int_eq(mf_store_result_add(store, &row), 0);
     }
     check_pace(3, 1, 0);
-    ck_assert_int_eq(mf_store_results_unmake(store, 1), 0);
+    ck_assert_int_eq(mf_store_results_clear_final(store, 1), 0);
     check_pace(0, 0, 0);
 }
 END_TEST
 
-START_TEST(a_death_goes_to_another_unit)
+START_TEST(crash_is_repeated_in_another_unit)
 {
     struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
     enum mf_status status;
@@ -567,7 +569,7 @@ START_TEST(a_death_goes_to_another_unit)
                                 .status = MF_STATUS_CRASH,
                                 .us = (double)NAN};
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
-    /* No business of unit 1 any more, but of unit 2 */
+    /* Decided for unit 1, not for unit 2 */
     ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
     ck_assert_int_eq(mf_store_step_decided(store, 1, 2, 1, &status, &us), 0);
     ck_assert_int_eq(mf_store_strike(store, 1, slot.class_id, slot.id, 1, MF_STATUS_CRASH, "x", 1, &n), 0);
@@ -575,8 +577,8 @@ START_TEST(a_death_goes_to_another_unit)
     ck_assert_int_eq(mf_store_strike(store, 1, slot.class_id, slot.id, 1, MF_STATUS_HANG, "x", 1, &n), 0);
     ck_assert_int_eq(n, 2);
     ck_assert_int_eq(mf_store_quarantine(store, 1, slot.class_id, "x", 1), 0);
-    ck_assert_int_eq(mf_store_revive(store, 1, slot.class_id), 1);
-    ck_assert_int_eq(mf_store_revive(store, 1, slot.class_id), 0);
+    ck_assert_int_eq(mf_store_quarantine_lift(store, 1, slot.class_id), 1);
+    ck_assert_int_eq(mf_store_quarantine_lift(store, 1, slot.class_id), 0);
 }
 END_TEST
 
@@ -586,23 +588,23 @@ int main(void)
     TCase *c = tcase_create("store");
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, starts_a_new_database);
-    tcase_add_test(c, the_pace_is_kept);
+    tcase_add_test(c, pace_follows_results);
     tcase_add_test(c, old_samples_are_dropped);
     tcase_add_test(c, refuses_a_newer_database);
-    tcase_add_test(c, readers_see_what_is_committed);
-    tcase_add_test(c, a_commit_is_in_the_files);
-    tcase_add_test(c, a_full_disk_fails_the_commit);
-    tcase_add_test(c, a_savepoint_undoes_itself_only);
-    tcase_add_test(c, failures_have_words);
+    tcase_add_test(c, readers_see_commits);
+    tcase_add_test(c, commit_is_in_the_files);
+    tcase_add_test(c, full_disk_fails_the_commit);
+    tcase_add_test(c, savepoint_rollback_keeps_the_transaction);
+    tcase_add_test(c, failures_have_messages);
     tcase_add_test(c, binds_every_kind);
     tcase_add_test(c, long_tasks_go_first);
-    tcase_add_test(c, leases_near_units_first);
-    tcase_add_test(c, knows_which_units_are_free);
+    tcase_add_test(c, leases_follow_affinity);
+    tcase_add_test(c, busy_flag_is_correct);
     tcase_add_test(c, leases_go_by_start_tags);
     tcase_add_test(c, next_shapes);
-    tcase_add_test(c, leases_are_fenced);
+    tcase_add_test(c, lease_restrictions);
     tcase_add_test(c, results_are_counted_once);
-    tcase_add_test(c, a_death_goes_to_another_unit);
+    tcase_add_test(c, crash_is_repeated_in_another_unit);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);
 }

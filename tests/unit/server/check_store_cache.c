@@ -4,100 +4,100 @@
 
 #include <sqlite3.h>
 
-#define LENT 262145u /* where pages of 4 KiB reach the byte that SQLite locks */
+#define TEMPORARY 262145u /* the page that SQLite never uses (lock byte), with pages of 4 KiB */
 
-static sqlite3_pcache_methods2 ours;
+static sqlite3_pcache_methods2 methods;
 static sqlite3_pcache *cache;
 
 static void setup(void)
 {
-    sqlite3_pcache_methods2 theirs;
-    ck_assert_int_eq(sqlite3_config(SQLITE_CONFIG_GETPCACHE2, &theirs), SQLITE_OK);
+    sqlite3_pcache_methods2 default_methods;
+    ck_assert_int_eq(sqlite3_config(SQLITE_CONFIG_GETPCACHE2, &default_methods), SQLITE_OK);
     mf_store_init();
-    ck_assert_int_eq(sqlite3_config(SQLITE_CONFIG_GETPCACHE2, &ours), SQLITE_OK);
-    ck_assert(ours.xTruncate != theirs.xTruncate);
+    ck_assert_int_eq(sqlite3_config(SQLITE_CONFIG_GETPCACHE2, &methods), SQLITE_OK);
+    ck_assert(methods.xTruncate != default_methods.xTruncate);
     ck_assert_int_eq(sqlite3_initialize(), SQLITE_OK);
-    cache = ours.xCreate(4096, 64, 1);
+    cache = methods.xCreate(4096, 64, 1);
     ck_assert_ptr_nonnull(cache);
-    ours.xCachesize(cache, 1000);
+    methods.xCachesize(cache, 1000);
 }
 
 static void teardown(void)
 {
-    ours.xDestroy(cache);
+    methods.xDestroy(cache);
 }
 
 static bool has(unsigned number)
 {
-    sqlite3_pcache_page *page = ours.xFetch(cache, number, 0);
+    sqlite3_pcache_page *page = methods.xFetch(cache, number, 0);
     if (page)
-        ours.xUnpin(cache, page, 0);
+        methods.xUnpin(cache, page, 0);
     return page != NULL;
 }
 
 static void make(unsigned number)
 {
-    sqlite3_pcache_page *page = ours.xFetch(cache, number, 2);
+    sqlite3_pcache_page *page = methods.xFetch(cache, number, 2);
     ck_assert_ptr_nonnull(page);
-    ours.xUnpin(cache, page, 0);
+    methods.xUnpin(cache, page, 0);
 }
 
 static void move(unsigned from, unsigned to)
 {
-    sqlite3_pcache_page *page = ours.xFetch(cache, from, 0);
+    sqlite3_pcache_page *page = methods.xFetch(cache, from, 0);
     ck_assert_ptr_nonnull(page);
-    ours.xRekey(cache, page, from, to);
-    ours.xUnpin(cache, page, 0);
+    methods.xRekey(cache, page, from, to);
+    methods.xUnpin(cache, page, 0);
 }
 
 START_TEST(pages_behind_the_end_are_dropped)
 {
     for (unsigned i = 1; i <= 100; i++)
         make(i);
-    ours.xTruncate(cache, 101);
-    ck_assert_int_eq(ours.xPagecount(cache), 100);
-    ours.xTruncate(cache, 31);
-    ck_assert_int_eq(ours.xPagecount(cache), 30);
+    methods.xTruncate(cache, 101);
+    ck_assert_int_eq(methods.xPagecount(cache), 100);
+    methods.xTruncate(cache, 31);
+    ck_assert_int_eq(methods.xPagecount(cache), 30);
     ck_assert(has(30) && !has(31) && !has(100));
     make(40);
-    ours.xTruncate(cache, 41);
+    methods.xTruncate(cache, 41);
     ck_assert(has(40));
-    ours.xTruncate(cache, 40);
+    methods.xTruncate(cache, 40);
     ck_assert(!has(40));
 }
 END_TEST
 
-/* As SQLite has two pages change places: one is lent a number behind the file's end for a moment. */
-START_TEST(a_lent_number_is_given_back)
+/* SQLite swaps two pages by moving one to a temporary number after the end of the file. */
+START_TEST(temporary_number_is_returned)
 {
     for (unsigned i = 1; i <= 9; i++)
         make(i);
-    move(3, LENT);
+    move(3, TEMPORARY);
     move(7, 3);
-    move(LENT, 7);
-    ours.xTruncate(cache, 10);
-    ck_assert_int_eq(ours.xPagecount(cache), 9);
-    ours.xTruncate(cache, 9);
-    ck_assert_int_eq(ours.xPagecount(cache), 8);
+    move(TEMPORARY, 7);
+    methods.xTruncate(cache, 10);
+    ck_assert_int_eq(methods.xPagecount(cache), 9);
+    methods.xTruncate(cache, 9);
+    ck_assert_int_eq(methods.xPagecount(cache), 8);
     ck_assert(has(3) && has(7) && !has(9));
 }
 END_TEST
 
-/* One that keeps its new number is dropped like any other, and so is a second one. */
-START_TEST(a_page_that_moved_is_dropped)
+/* A moved page that keeps its new number is dropped like any other, and so is a second one. */
+START_TEST(moved_page_is_dropped)
 {
     for (unsigned i = 1; i <= 9; i++)
         make(i);
     move(3, 20);
-    move(4, LENT);
-    ours.xTruncate(cache, 30);
-    ck_assert(has(20) && !has(LENT));
-    ours.xTruncate(cache, 10);
+    move(4, TEMPORARY);
+    methods.xTruncate(cache, 30);
+    ck_assert(has(20) && !has(TEMPORARY));
+    methods.xTruncate(cache, 10);
     ck_assert(!has(20));
-    ck_assert_int_eq(ours.xPagecount(cache), 7);
-    move(5, LENT);
-    ours.xTruncate(cache, 10);
-    ck_assert_int_eq(ours.xPagecount(cache), 6);
+    ck_assert_int_eq(methods.xPagecount(cache), 7);
+    move(5, TEMPORARY);
+    methods.xTruncate(cache, 10);
+    ck_assert_int_eq(methods.xPagecount(cache), 6);
 }
 END_TEST
 
@@ -107,8 +107,8 @@ int main(void)
     TCase *tc = tcase_create("store_cache");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, pages_behind_the_end_are_dropped);
-    tcase_add_test(tc, a_lent_number_is_given_back);
-    tcase_add_test(tc, a_page_that_moved_is_dropped);
+    tcase_add_test(tc, temporary_number_is_returned);
+    tcase_add_test(tc, moved_page_is_dropped);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

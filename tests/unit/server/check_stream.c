@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* receive_bytes: of the socket's buffer; 0: the system's. */
+/* receive_bytes: size of the socket's receive buffer; 0: the system's default. */
 static struct http_stream *open_sized(int port, const char *path, const char *headers, int receive_bytes)
 {
     char text[512];
@@ -44,7 +44,7 @@ START_TEST(test_live)
     struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
     ck_assert_str_eq(http_header(http_stream_head(stream), "Content-Type"), "text/event-stream");
     char *text =
-        http_stream_until(stream, "id: 40\n"); /* the latest of the fixture: where the stream begins */
+        http_stream_until(stream, "id: 40\n"); /* the fixture's latest event: the stream begins there */
     ck_assert_ptr_nonnull(strstr(text, "retry: 1000"));
     ck_assert_int_eq(count(text, "event: "), 0);
     free(text);
@@ -61,13 +61,13 @@ END_TEST
 
 static const struct {
     const char *path, *headers;
-    const char *last; /* comes at the end */
-    int n;            /* events up to it; the fixture has 40, odd ones of batch 2 */
+    const char *last; /* text of the last event */
+    int n;            /* events up to the last; the fixture has 40, the odd ones of batch 2 */
 } resumes[] = {
     {"/api/v1/events", "Last-Event-ID: 30\r\n", "\"measured\":40", 10},
     {"/api/v1/events?last_event_id=0", "", "\"measured\":40", 40},
     {"/api/v1/events?last_event_id=0", "Last-Event-ID: 39\r\n", "\"measured\":40",
-     1}, /* the header is the browser's: it is newer */
+     1}, /* the browser sets the header: it is newer */
     {"/api/v1/batches/1/events?last_event_id=0", "", "\"measured\":40", 20},
     {"/api/v1/batches/2/events?last_event_id=36", "", "\"measured\":39", 2},
 };
@@ -84,8 +84,8 @@ START_TEST(test_resume)
 }
 END_TEST
 
-/* A stream of one batch hears nothing of others, and the table and the ring join without loss or repetition, whatever comes while
- * the table is read. */
+/* A stream of one batch has no events of others. Events from the database and from the ring are joined
+ * without loss or repetition, whatever arrives while the database is read. */
 START_TEST(test_join)
 {
     enum { N = 900 };
@@ -111,7 +111,8 @@ START_TEST(test_join)
 }
 END_TEST
 
-/* A client that does not read costs one chunk; when it reads again, it gets what it missed from the table. */
+/* A client that does not read costs one chunk of memory. When it reads again, it gets the missed events from
+ * the database. */
 START_TEST(test_slow_client)
 {
     enum { N = 8000, RECEIVE_BYTES = 131072 }; /* more than the ring and the sockets hold */
@@ -121,7 +122,7 @@ START_TEST(test_slow_client)
     free(http_stream_until(stream, "id: 40\n"));
     (void)snprintf(n, sizeof(n), "%d", N);
     http_harness_event(h, 1, "burst", n, NULL);
-    struct http_reply r = http_get(http_harness_port(h), "/healthz"); /* others are served meanwhile */
+    struct http_reply r = http_get(http_harness_port(h), "/healthz"); /* other clients are served meanwhile */
     ck_assert_int_eq(r.status, 200);
     http_reply_free(&r);
     (void)snprintf(last, sizeof(last), "{\"i\":%d,", N);
@@ -133,14 +134,14 @@ START_TEST(test_slow_client)
 }
 END_TEST
 
-/* What the process has on its heap; 0 where the allocator does not say (a sanitizer's). */
+/* Bytes on the heap; 0 if the allocator does not report them (sanitizers). */
 static size_t heap_bytes(void)
 {
     struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
 }
 
-/* As many events, and this client has read the last. */
+/* Publishes n events and waits until the client has read the last. */
 static void burst(struct http_harness *h, struct http_stream *reader, int n)
 {
     char text[64];
@@ -150,7 +151,7 @@ static void burst(struct http_harness *h, struct http_stream *reader, int n)
     free(http_stream_until(reader, text));
 }
 
-/* Waits until so many are open. */
+/* Waits until n streams are open. */
 static void wait_streams(int port, int n)
 {
     char text[64];
@@ -164,8 +165,8 @@ static void wait_streams(int port, int n)
     }
 }
 
-/* Streams that nobody reads take a chunk each and what their connection has, however much goes by them. What they took is
- * what there is less once they are gone: nothing else happens meanwhile, and the database's caches stay. */
+/* Unread streams take one chunk and the memory of their connection, however many events pass. Closing them
+ * frees that memory: nothing else happens meanwhile, and the database's caches stay. */
 START_TEST(test_unread_streams)
 {
     enum { STREAMS = 32, N = 8000, EACH_BYTES = 1 << 20, RECEIVE_BYTES = 4096 };
@@ -182,22 +183,22 @@ START_TEST(test_unread_streams)
         free(http_stream_until(unread[i], "retry"));
     }
     for (int i = 0; i < 3; i++)
-        burst(h, reader, N); /* 8 MiB each, of which the sockets hold a part */
+        burst(h, reader, N); /* 8 MiB each; the sockets hold a part of it */
     size_t with = heap_bytes();
     for (int i = 0; i < STREAMS; i++)
         http_stream_close(unread[i]);
     wait_streams(http_harness_port(h), 1);
     size_t each = (with - heap_bytes()) / STREAMS;
-    ck_assert_msg(each > 0 && each < EACH_BYTES, "a stream that nobody reads takes %zu bytes", each);
+    ck_assert_msg(each > 0 && each < EACH_BYTES, "an unread stream takes %zu bytes", each);
     http_stream_close(reader);
     http_harness_stop(h);
 }
 END_TEST
 
-START_TEST(test_beat)
+START_TEST(test_keepalive)
 {
     struct http_harness *h =
-        http_harness_start(&(struct http_harness_options){.fixture = true, .http.beat_ms = 50});
+        http_harness_start(&(struct http_harness_options){.fixture = true, .http.keepalive_ms = 50});
     struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
     for (int i = 0; i < 3; i++)
         free(http_stream_until(stream, ": beat\n\n"));
@@ -233,7 +234,7 @@ END_TEST
 START_TEST(test_too_many)
 {
     struct http_harness *h = http_harness_start(
-        &(struct http_harness_options){.fixture = true, .http.streams = 2, .http.beat_ms = 50});
+        &(struct http_harness_options){.fixture = true, .http.streams = 2, .http.keepalive_ms = 50});
     int port = http_harness_port(h);
     struct http_stream *a = open_stream(port, "/api/v1/events", "");
     struct http_stream *b = open_stream(port, "/api/v1/events", "");
@@ -243,7 +244,7 @@ START_TEST(test_too_many)
     ck_assert_int_eq(r.status, 503);
     ck_assert_str_eq(http_header(&r, "Retry-After"), "5");
     http_reply_free(&r);
-    /* A place is free again once the beat finds the client gone. */
+    /* The slot is free once the keepalive finds that the client is gone. */
     http_stream_close(a);
     int64_t until = mf_now_ms() + 30000;
     for (;;) {
@@ -259,7 +260,7 @@ START_TEST(test_too_many)
 }
 END_TEST
 
-/* Stopping with open streams ends them: their clients come back to the next server. */
+/* A stop ends open streams, so that their clients reconnect to the next server. */
 START_TEST(test_stop)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -281,7 +282,7 @@ int main(void)
     tcase_add_test(t, test_join);
     tcase_add_test(t, test_slow_client);
     tcase_add_test(mf_check_optional(suite, 90), test_unread_streams);
-    tcase_add_test(t, test_beat);
+    tcase_add_test(t, test_keepalive);
     tcase_add_test(t, test_refused);
     tcase_add_test(t, test_too_many);
     tcase_add_test(t, test_stop);

@@ -14,7 +14,7 @@
 
 static char folder[64];
 
-/* As /run/lock: everybody may write, and nobody may take away another's file. */
+/* Permissions as /run/lock: every user may create files and remove only their own. */
 static void make_folder(void)
 {
     (void)snprintf(folder, sizeof(folder), "/tmp/moefarm-lock.XXXXXX");
@@ -27,8 +27,8 @@ static void remove_folder(void)
     (void)remove_tree(folder);
 }
 
-/* Takes the lock as that user in a process that then ends; 0 or what it was refused with. */
-static int take_as(uid_t user, pid_t *ret_pid)
+/* Takes the lock as `user` in a child process that then exits. Returns 0 or the error of mf_device_lock. */
+static int lock_as(uid_t user, pid_t *ret_pid)
 {
     pid_t pid = fork();
     ck_assert_int_ge(pid, 0);
@@ -48,7 +48,7 @@ static int take_as(uid_t user, pid_t *ret_pid)
     return WIFEXITED(status) ? -WEXITSTATUS(status) : -EFAULT;
 }
 
-static long written(void)
+static long pid_in_file(void)
 {
     char path[128];
     long pid = 0;
@@ -59,11 +59,11 @@ static long written(void)
     return pid;
 }
 
-/* One after the other they have the device, root among them; while one has it no other does. */
-START_TEST(users_in_turn)
+/* Several users, root among them, lock the device one after the other; only one holds it at a time. */
+START_TEST(users_lock_in_sequence)
 {
     static const uid_t users[] = {65533, 65534, 0, 65533};
-    char why[256] = "", says[64];
+    char why[256] = "", expected[64];
     pid_t pid;
     int fd;
     if (getuid() != 0) {
@@ -71,27 +71,27 @@ START_TEST(users_in_turn)
         return;
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(users); i++) {
-        ck_assert_int_eq(take_as(users[i], &pid), 0);
-        ck_assert_int_eq(written(), pid);
+        ck_assert_int_eq(lock_as(users[i], &pid), 0);
+        ck_assert_int_eq(pid_in_file(), pid);
     }
     ck_assert_int_eq(mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &fd), 0);
-    ck_assert_int_eq(take_as(65534, &pid), -EBUSY);
+    ck_assert_int_eq(lock_as(65534, &pid), -EBUSY);
     int other;
     ck_assert_int_eq(mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &other), -EBUSY);
-    (void)snprintf(says, sizeof(says), "held by the worker with pid %ld", (long)getpid());
-    ck_assert_msg(strstr(why, says) != NULL, "%s", why);
+    (void)snprintf(expected, sizeof(expected), "in use by the worker with pid %ld", (long)getpid());
+    ck_assert_msg(strstr(why, expected) != NULL, "%s", why);
     (void)close(fd);
 }
 END_TEST
 
-START_TEST(no_link)
+START_TEST(symlink_is_rejected)
 {
     char path[128], why[256] = "";
     int fd;
     (void)snprintf(path, sizeof(path), "%s/moefarm-cpu-0.lock", folder);
     ck_assert_int_eq(symlink("elsewhere", path), 0);
     ck_assert_int_eq(mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &fd), -ELOOP);
-    ck_assert_ptr_nonnull(strstr(why, "choose a folder with --lock-dir"));
+    ck_assert_ptr_nonnull(strstr(why, "choose another folder with --lock-dir"));
 }
 END_TEST
 
@@ -102,8 +102,8 @@ int main(void)
     tcase_add_checked_fixture(tc, make_folder, remove_folder);
     TCase *optional = mf_check_optional(suite, 0);
     tcase_add_checked_fixture(optional, make_folder, remove_folder);
-    tcase_add_test(optional, users_in_turn);
-    tcase_add_test(tc, no_link);
+    tcase_add_test(optional, users_lock_in_sequence);
+    tcase_add_test(tc, symlink_is_rejected);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* worker/agent/record.c: a record is whole however little of it the system takes at once, and what it refuses is told. */
+/* worker/agent/record.c: partial writes are continued, errors are returned. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,28 +11,28 @@
 
 static const char payload[] = "a payload";
 
-/* What the next call for both parts does: takes so many bytes, or fails with that error. */
-static size_t takes;
-static int fails;
+/* The next pwritev writes at most this many bytes, or returns this errno. */
+static size_t partial_bytes;
+static int fail_errno;
 
 ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int n, off_t at);
 ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int n, off_t at)
 {
     size_t done = 0;
-    for (int i = 0; i < n && !fails; i++) {
-        size_t len = MF_MIN(parts[i].iov_len, takes - done);
+    for (int i = 0; i < n && !fail_errno; i++) {
+        size_t len = MF_MIN(parts[i].iov_len, partial_bytes - done);
         ck_assert_int_eq(pwrite(fd, parts[i].iov_base, len, at + (off_t)done), (ssize_t)len);
         done += len;
     }
-    errno = fails;
-    return fails ? -1 : (ssize_t)done;
+    errno = fail_errno;
+    return fail_errno ? -1 : (ssize_t)done;
 }
 
 static int file;
 
 static void setup(void)
 {
-    takes = fails = 0;
+    partial_bytes = fail_errno = 0;
     file = memfd_create("record", MFD_CLOEXEC);
     ck_assert_int_ge(file, 0);
 }
@@ -56,24 +56,24 @@ static void write_and_read(void)
     ck_assert_int_eq(lseek(file, 0, SEEK_END), (off_t)size);
 }
 
-/* _i: bytes that are taken at once, none to all. */
-START_TEST(taken_in_two)
+/* _i: bytes of the first write, none to all. */
+START_TEST(partial_write)
 {
-    takes = (size_t)_i;
+    partial_bytes = (size_t)_i;
     write_and_read();
 }
 END_TEST
 
-START_TEST(interrupted)
+START_TEST(interrupted_write)
 {
-    fails = EINTR;
+    fail_errno = EINTR;
     write_and_read();
 }
 END_TEST
 
-START_TEST(refused)
+START_TEST(failed_write)
 {
-    fails = ENOSPC;
+    fail_errno = ENOSPC;
     ck_assert_int_eq(mf_record_write(file, "MFXX", payload, strlen(payload), 0), -ENOSPC);
 }
 END_TEST
@@ -83,9 +83,9 @@ int main(void)
     Suite *suite = suite_create("record");
     TCase *tc = tcase_create("record");
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, taken_in_two, 0, MF_RECORD_HEADER + (int)sizeof(payload));
-    tcase_add_test(tc, interrupted);
-    tcase_add_test(tc, refused);
+    tcase_add_loop_test(tc, partial_write, 0, MF_RECORD_HEADER + (int)sizeof(payload));
+    tcase_add_test(tc, interrupted_write);
+    tcase_add_test(tc, failed_write);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

@@ -1,27 +1,28 @@
-/* worker/agent/recovery_time.c: what counts as context, data and step, in whatever order things happen. */
+/* worker/agent/recovery_time.c: context, data and step times for different orders of events. */
 #include "support/mf_check.h"
 #include "worker/agent/recovery_time.h"
 
-/* D died, R ready, A asked, B begun, E a result; each is one step of a clock of ten milliseconds, . is one without anything. */
+/* D: runner died, R: ready, A: unit sent, B: step begun, E: result. Each event advances the clock by 10 ms;
+ * '.' only advances it. */
 static const struct {
     const char *events;
-    double context, data, step; /* of the last E; context < 0: it says nothing */
+    double context, data, step; /* expected at the last E; context < 0: no times */
 } cases[] = {
-    {"DRABE", 10, 10, 10},      {"DR.....AB..E", 10, 10, 30}, /* nothing to do meanwhile */
-    {"D...RA..BE", 40, 30, 10}, {"DRABDR.A.BE", 10, 20, 10},  /* it dies again */
-    {"DRABEABE", -1, 0, 0},                                   /* the second result is like any other */
-    {"RABE", -1, 0, 0},                                       /* nobody died */
-    {"ABDE", -1, 0, 0},                                       /* a result on its way when its runner died */
-    {"DRAE", -1, 0, 0},                                       /* the result of no step: an enumeration's */
-    {"DRABABE", 10, 10, 30},                                  /* a step without a result, and the next */
+    {"DRABE", 10, 10, 10},      {"DR.....AB..E", 10, 10, 30}, /* no unit to send for a while */
+    {"D...RA..BE", 40, 30, 10}, {"DRABDR.A.BE", 10, 20, 10},  /* dies again */
+    {"DRABEABE", -1, 0, 0},                                   /* the second result has no times */
+    {"RABE", -1, 0, 0},                                       /* no death */
+    {"ABDE", -1, 0, 0},                                       /* a result sent before its runner died */
+    {"DRAE", -1, 0, 0},                                       /* the result of an enumeration: no step */
+    {"DRABABE", 10, 10, 30},                                  /* a step without a result, then another */
 };
 
-START_TEST(is_told_once)
+START_TEST(reported_once)
 {
     struct mf_recovery_time c = {0};
     struct mf_recovery_time_ms ms = {0};
     uint64_t now = 5;
-    bool told = false;
+    bool reported = false;
 
     for (const char *e = cases[_i].events; *e; e++, now += 10000000) {
         if (*e == 'D')
@@ -29,14 +30,14 @@ START_TEST(is_told_once)
         else if (*e == 'R')
             mf_recovery_time_ready(&c, now);
         else if (*e == 'A')
-            mf_recovery_time_asked(&c, now);
+            mf_recovery_time_unit_sent(&c, now);
         else if (*e == 'B')
             mf_recovery_time_begun(&c, now);
         else if (*e == 'E')
-            told = mf_recovery_time_result(&c, now, &ms);
+            reported = mf_recovery_time_result(&c, now, &ms);
     }
-    ck_assert(told == (cases[_i].context >= 0));
-    if (!told)
+    ck_assert(reported == (cases[_i].context >= 0));
+    if (!reported)
         return;
     ck_assert_double_eq_tol(ms.context, cases[_i].context, 1e-6);
     ck_assert_double_eq_tol(ms.data, cases[_i].data, 1e-6);
@@ -49,7 +50,7 @@ int main(void)
     Suite *suite = suite_create("recovery_time");
     TCase *tests = tcase_create("recovery_time");
 
-    tcase_add_loop_test(tests, is_told_once, 0, sizeof(cases) / sizeof(cases[0]));
+    tcase_add_loop_test(tests, reported_once, 0, sizeof(cases) / sizeof(cases[0]));
     suite_add_tcase(suite, tests);
     return mf_check_main(suite);
 }

@@ -1,4 +1,5 @@
-/* worker/runner/runner_wire.c and worker/agent/memfd_store.c: lines and descriptors over a socket pair, and what they carry. */
+/* worker/runner/runner_wire.c and worker/agent/memfd_store.c: messages and file descriptors over a socket
+ * pair. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -60,7 +61,7 @@ static void write_raw(const char *text, size_t len)
     ck_assert_int_eq(write(a.fd, text, len), (ssize_t)len);
 }
 
-START_TEST(there_and_back)
+START_TEST(round_trip)
 {
     send_op(&a, "one", "with \"quotes\" and a \n newline", -1);
     send_op(&a, "two", "", -1);
@@ -80,10 +81,11 @@ static void send_many(const char *op)
     ck_assert_int_eq(mf_channel_send_many(&a, m), 0);
 }
 
-/* One of many waits for others, but not behind a pause, and not for more than a few. */
-START_TEST(many_go_together)
+/* mf_channel_send_many writes several messages at once: it delays a message unless the last write was long
+ * ago or many messages are waiting. */
+START_TEST(send_many_batches)
 {
-    const int64_t just_now = mf_now_ms() + 3600000; /* for an hour */
+    const int64_t just_now = mf_now_ms() + 3600000; /* as if an hour from now: no pause */
     int n = 0;
     send_many("first");
     expect_op(&b, "first", "");
@@ -122,8 +124,8 @@ static void *write_large(void *arg)
     return mf_channel_send_wait(&a, m, -1) == 0 ? NULL : &a;
 }
 
-/* Larger than any socket buffer: needs both sides to go on where they stopped. */
-START_TEST(large)
+/* Larger than any socket buffer: both sides continue partial transfers. */
+START_TEST(large_message)
 {
     const size_t len = 7u << 20;
     char *text = malloc(len + 1);
@@ -179,14 +181,14 @@ static const char *const not_messages[] = {
 };
 /* clang-format on */
 
-START_TEST(refused_lines)
+START_TEST(invalid_lines_are_skipped)
 {
     cJSON *m = NULL;
     write_raw(not_messages[_i], strlen(not_messages[_i]));
     write_raw("\n\n{\"op\":\"good\",\"text\":\"\"}\n", 26);
     ck_assert_int_eq(mf_channel_fill(&b), 0);
     ck_assert_int_eq(mf_channel_next(&b, &m), -EBADMSG);
-    /* The line is skipped; empty lines are nothing. */
+    /* The invalid line is skipped; empty lines are ignored. */
     expect_op(&b, "good", "");
 }
 END_TEST
@@ -201,7 +203,7 @@ static void *write_endless(void *arg)
     return NULL;
 }
 
-START_TEST(line_without_end)
+START_TEST(endless_line)
 {
     pthread_t thread;
     cJSON *m = NULL;
@@ -243,7 +245,8 @@ static void expect_content(int fd, const char *text)
     ck_assert_str_eq(got, text);
 }
 
-/* Descriptors arrive in the order of their messages, also when bytes without any are read in one go with them. */
+/* Descriptors arrive in the order of their messages, even if one read also returns messages without
+ * descriptors. */
 START_TEST(descriptors)
 {
     for (int i = 0; i < 20; i++) {
@@ -267,8 +270,8 @@ START_TEST(descriptors)
 }
 END_TEST
 
-/* A worker hands all that it keeps to a new runner before that one reads a word. */
-START_TEST(more_descriptors_than_have_room)
+/* A worker sends all kept files to a new runner before the runner reads anything. */
+START_TEST(more_descriptors_than_the_limit)
 {
     for (int i = 0; i < 2 * MF_CHANNEL_FDS_MAX; i++) {
         char text[32];
@@ -291,8 +294,8 @@ START_TEST(more_descriptors_than_have_room)
 }
 END_TEST
 
-/* No message of the peer's takes them. */
-START_TEST(too_many_descriptors)
+/* The peer takes no descriptor of its messages. */
+START_TEST(descriptors_are_not_taken)
 {
     int fd = memory_of("x");
     for (int i = 0; i < MF_CHANNEL_FDS_MAX; i++)
@@ -315,16 +318,16 @@ static int sealed(size_t bytes)
     return fd;
 }
 
-START_TEST(runner_hands_over)
+START_TEST(runner_passes_files_to_worker)
 {
-    struct mf_runner_keeper k;
+    struct mf_runner_memfd_store k;
     uint64_t bytes = 0;
-    mf_runner_keeper_init(&k, &a, 4096);
+    mf_runner_memfd_store_init(&k, &a, 4096);
     ck_assert_int_eq(k.local.memfd_store.find(&k.local.memfd_store, "w1", &bytes), -1);
     ck_assert_int_eq(k.local.memfd_store.keep(&k.local.memfd_store, "w1", sealed(4096), 4096), 0);
     ck_assert_int_ge(k.local.memfd_store.find(&k.local.memfd_store, "w1", &bytes), 0);
     ck_assert_uint_eq(bytes, 4096);
-    /* The next one has no room beside it: the worker is told. */
+    /* No space for both files: the runner tells the worker to drop the first. */
     ck_assert_int_eq(k.local.memfd_store.keep(&k.local.memfd_store, "w2", sealed(4096), 4096), 0);
     static const char *const expected[] = {"keep", "drop", "keep"};
     for (size_t i = 0; i < MF_ARRAY_LEN(expected); i++) {
@@ -335,7 +338,7 @@ START_TEST(runner_hands_over)
     int fd = mf_channel_take_fd(&b);
     ck_assert_ptr_eq(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
     (void)close(fd);
-    mf_runner_keeper_release(&k);
+    mf_runner_memfd_store_release(&k);
 }
 END_TEST
 
@@ -344,23 +347,23 @@ int main(void)
     Suite *suite = suite_create("runner_wire");
     TCase *tc = tcase_create("channel");
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, there_and_back);
-    tcase_add_test(tc, many_go_together);
+    tcase_add_test(tc, round_trip);
+    tcase_add_test(tc, send_many_batches);
     tcase_add_test(tc, one_byte_at_a_time);
-    tcase_add_test(tc, large);
+    tcase_add_test(tc, large_message);
     tcase_add_test(tc, too_long_to_send);
     tcase_add_test(tc, peer_does_not_read);
-    tcase_add_loop_test(tc, refused_lines, 0, (int)MF_ARRAY_LEN(not_messages));
-    tcase_add_test(tc, line_without_end);
+    tcase_add_loop_test(tc, invalid_lines_are_skipped, 0, (int)MF_ARRAY_LEN(not_messages));
+    tcase_add_test(tc, endless_line);
     tcase_add_test(tc, closed_by_the_peer);
     tcase_add_test(tc, descriptors);
-    tcase_add_test(tc, more_descriptors_than_have_room);
-    tcase_add_test(tc, too_many_descriptors);
+    tcase_add_test(tc, more_descriptors_than_the_limit);
+    tcase_add_test(tc, descriptors_are_not_taken);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     TCase *memfd_store = tcase_create("memfd_store");
     tcase_add_checked_fixture(memfd_store, setup, teardown);
-    tcase_add_test(memfd_store, runner_hands_over);
+    tcase_add_test(memfd_store, runner_passes_files_to_worker);
     suite_add_tcase(suite, memfd_store);
     return mf_check_main(suite);
 }

@@ -1,4 +1,4 @@
-/* What moefarm-worker --compile-only takes for shapes. */
+/* Files of shapes for moefarm-worker --compile-only. */
 #include "worker/runner/shapes_file.h"
 
 #include "support/mf_check.h"
@@ -23,7 +23,7 @@ static const struct {
 } files[] = {
     {SHAPE_COLUMNS "\n4," SHAPE "\n8," SHAPE "\n", 0, 2, 0},
     {SHAPE_COLUMNS "\n4," SHAPE "\nx," SHAPE "\n", 0, 1, 1},
-    /* A row of which AITER's tuner says that it failed */
+    /* A row that AITER's tuner marks as failed */
     {TUNED_COLUMNS "\ngfx942,304,4," SHAPE ",16,0,-1,a,0.0%,40.0,b,0.0%,-1,0,0,0,1.0,2.0\n", 0, 1, 0},
     {"name,price\na,1\n", -EBADMSG, 0, 0},
     {"", -EBADMSG, 0, 0},

@@ -1,4 +1,4 @@
-/* worker/agent/spool.c: nothing appended is lost, whatever tears the file. */
+/* worker/agent/spool.c: appended records survive crashes and damage to the file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,13 +15,14 @@
 #include "support/no_memory.h"
 #include "worker/agent/spool.h"
 
-#define CHILD_MS 100 /* that a dead one's child lives on; a lock is waited for longer */
+#define CHILD_MS 100 /* lifetime of a killed worker's child; the spool waits longer for its lock */
 
 static char folder[64], path[96];
 
-/* Time passes where the spool sleeps and nowhere else. */
+/* Fake clock: it advances only while the spool sleeps. */
 static int64_t slept_ns;
-static int door = -1, threshold = -1; /* of a pipe: a dead one's child is there until the door is closed */
+/* a pipe: the child of a killed worker lives until its write end is closed */
+static int write_end = -1, read_end = -1;
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
 int __wrap_clock_gettime(clockid_t id, struct timespec *ret)
@@ -36,9 +37,9 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 {
     (void)left;
     slept_ns += (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
-    if (door >= 0 && slept_ns >= CHILD_MS * INT64_C(1000000)) {
-        (void)close(door);
-        door = -1;
+    if (write_end >= 0 && slept_ns >= CHILD_MS * INT64_C(1000000)) {
+        (void)close(write_end);
+        write_end = -1;
         ck_assert_int_gt(wait(NULL), 0);
     }
     return 0;
@@ -110,7 +111,7 @@ START_TEST(order_and_resend)
     for (int i = 1; i <= 300; i++)
         expect_next(s, 7, i);
     expect_no_next(s);
-    /* Acknowledged out of order: the others are sent again in their order. */
+    /* Acknowledged out of order: the other records are resent in their order. */
     for (int i = 2; i <= 300; i += 2)
         ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){7, 1, i}), 0);
     mf_spool_resend(s);
@@ -142,8 +143,8 @@ START_TEST(survives_a_restart)
 }
 END_TEST
 
-/* A spool that is opened where memory ends is not taken for torn: what it holds is there the next time. */
-START_TEST(survives_want_of_memory)
+/* Opening a spool without enough memory does not treat the file as torn: the next open finds all records. */
+START_TEST(survives_out_of_memory)
 {
     struct mf_spool *s = open_spool(NULL);
     for (int i = 1; i <= 3; i++)
@@ -153,13 +154,13 @@ START_TEST(survives_want_of_memory)
     off_t size = file_size();
     int r = -ENOMEM, n = 0;
     for (; r < 0; n++) {
-        lose_block(n);
+        fail_allocation(n);
         r = mf_spool_open(folder, "w", &s, NULL);
-        lose_none();
+        restore_allocation();
         ck_assert(r == 0 || r == -ENOMEM);
         ck_assert_int_eq(file_size(), size);
     }
-    ck_assert_int_gt(n, 12); /* a record's values and their names */
+    ck_assert_int_gt(n, 12); /* a record's JSON values and their names */
     for (int i = 1; i <= 3; i++)
         expect_next(s, 1, i);
     mf_spool_close(s);
@@ -172,16 +173,16 @@ static void append_two(struct mf_spool *s)
     append(s, 3, 2, 1000);
 }
 
-static void append_and_leave_a_child(struct mf_spool *s)
+static void append_and_fork(struct mf_spool *s)
 {
     char none;
     append(s, 3, 1, 1000);
-    (void)close(door);
+    (void)close(write_end);
     if (fork() == 0)
-        _exit((int)read(threshold, &none, 1));
+        _exit((int)read(read_end, &none, 1));
 }
 
-/* A process of its own opens the spool, does that and is killed. */
+/* Opens the spool in a child process, which calls work() and is killed. */
 static void work_and_die(void (*work)(struct mf_spool *s))
 {
     int status;
@@ -208,25 +209,24 @@ START_TEST(survives_kill_9)
 }
 END_TEST
 
-/* A worker that is killed while it starts a runner leaves its locks to that child until the child has executed. */
-START_TEST(waits_for_a_dead_ones_child)
+/* A worker is killed while it starts a runner: the forked child holds the locks until it calls exec. */
+START_TEST(waits_for_lock_of_orphan)
 {
     int ends[2];
     ck_assert_int_eq(pipe(ends), 0);
-    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1),
-                     0); /* the child becomes this one's, who sees its end */
-    threshold = ends[0];
-    door = ends[1];
-    work_and_die(append_and_leave_a_child);
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* orphans become children of this process */
+    read_end = ends[0];
+    write_end = ends[1];
+    work_and_die(append_and_fork);
     struct mf_spool *s = open_spool(NULL);
-    ck_assert_int_lt(door, 0);
+    ck_assert_int_lt(write_end, 0);
     expect_next(s, 3, 1);
     mf_spool_close(s);
-    (void)close(threshold);
+    (void)close(read_end);
 }
 END_TEST
 
-START_TEST(emptied_when_all_is_acknowledged)
+START_TEST(emptied_when_all_are_acknowledged)
 {
     struct mf_spool *s = open_spool(NULL);
     append(s, 1, 1, 50);
@@ -244,7 +244,7 @@ START_TEST(emptied_when_all_is_acknowledged)
 }
 END_TEST
 
-/* One result that is never acknowledged must not make the file grow for ever. */
+/* One result that is never acknowledged must not let the file grow without bound. */
 START_TEST(rewritten_when_mostly_acknowledged)
 {
     struct mf_spool *s = open_spool(NULL);
@@ -266,8 +266,9 @@ START_TEST(rewritten_when_mostly_acknowledged)
 }
 END_TEST
 
-/* Killed around the rename of the shorter file: what was not acknowledged is in whichever file has the name. */
-START_TEST(survives_a_death_while_it_is_rewritten)
+/* Killed before or after the rename of the rewritten file: the file has all unacknowledged records either
+ * way. */
+START_TEST(survives_kill_during_rewrite)
 {
     enum mf_fault place = _i ? MF_FAULT_SPOOL_RENAMED : MF_FAULT_SPOOL_WRITTEN;
     if (die_at(place)) {
@@ -287,7 +288,7 @@ START_TEST(survives_a_death_while_it_is_rewritten)
     struct mf_spool *s = open_spool(NULL);
     expect_next(s, 1, 1);
     expect_next(s, 1, 2);
-    /* The acknowledgement that had the file rewritten may not be in it */
+    /* The acknowledgement that triggered the rewrite may be missing */
     while (mf_spool_next(s, &key, &body, &len))
         mf_spool_sent(s);
     ck_assert_uint_le(mf_spool_n(s), 3);
@@ -311,17 +312,23 @@ START_TEST(one_process_at_a_time)
 }
 END_TEST
 
-/* What befalls the file of three records of the same length, and how many are then left. */
+/* Damage to a file of three records of equal length, and the number of records left. */
 enum damage { CUT, FLIP, GARBAGE };
 static const struct damage_case {
     enum damage how;
-    int at; /* CUT: bytes kept of the third record; FLIP: record, one bit in its middle */
+    int at; /* CUT: bytes kept of the third record; FLIP: record with one bit flipped in its middle */
     int left;
 } damage_cases[] = {
-    {CUT, 0, 2},     {CUT, 1, 2},  {CUT, 11, 2}, {CUT, 12, 2},
-    {CUT, 40, 2},                                /* torn in header, at its end, in the body */
-    {FLIP, 0, 0},    {FLIP, 1, 1}, {FLIP, 2, 2}, /* what follows a broken record cannot be trusted to start there */
-    {GARBAGE, 0, 3},                             /* bytes behind the last one */
+    {CUT, 0, 2},
+    {CUT, 1, 2},
+    {CUT, 11, 2},
+    {CUT, 12, 2},
+    {CUT, 40, 2}, /* torn in the header, at its end, in the body */
+    /* records after a broken one are dropped: their start is unknown */
+    {FLIP, 0, 0},
+    {FLIP, 1, 1},
+    {FLIP, 2, 2},
+    {GARBAGE, 0, 3}, /* bytes after the last record */
 };
 
 START_TEST(damaged)
@@ -351,7 +358,7 @@ START_TEST(damaged)
         expect_next(s, 5, i);
     expect_no_next(s);
     ck_assert(torn > 0 || (c->how == CUT && c->at == 0));
-    /* And goes on after what was cut off. */
+    /* New records are appended after the valid ones. */
     append(s, 6, 1, 0);
     mf_spool_close(s);
     s = open_spool(&torn);
@@ -361,8 +368,8 @@ START_TEST(damaged)
 }
 END_TEST
 
-/* CRC-32 as zip and Ethernet have it, bit by bit: files of every release have to be read by every other. */
-START_TEST(sums_are_crc32)
+/* CRC-32 as in zip and Ethernet, computed bit by bit: every release must read the files of every other. */
+START_TEST(checksums_are_crc32)
 {
     static const char body[] = "{\"unit\":7,\"attempt\":1,\"seq\":1,\"text\":\"123456789 \xc3\xa4\"}";
     struct mf_spool *s = open_spool(NULL);
@@ -383,7 +390,7 @@ START_TEST(sums_are_crc32)
 }
 END_TEST
 
-START_TEST(ceilings)
+START_TEST(size_limits)
 {
     struct mf_spool *s = open_spool(NULL);
     struct mf_spool_key key = {1, 1, 1};
@@ -405,16 +412,16 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, order_and_resend);
     tcase_add_test(tc, survives_a_restart);
-    tcase_add_test(tc, survives_want_of_memory);
+    tcase_add_test(tc, survives_out_of_memory);
     tcase_add_test(tc, survives_kill_9);
-    tcase_add_test(tc, waits_for_a_dead_ones_child);
-    tcase_add_test(tc, emptied_when_all_is_acknowledged);
+    tcase_add_test(tc, waits_for_lock_of_orphan);
+    tcase_add_test(tc, emptied_when_all_are_acknowledged);
     tcase_add_test(tc, rewritten_when_mostly_acknowledged);
-    tcase_add_loop_test(tc, survives_a_death_while_it_is_rewritten, 0, 2);
+    tcase_add_loop_test(tc, survives_kill_during_rewrite, 0, 2);
     tcase_add_test(tc, one_process_at_a_time);
-    tcase_add_test(tc, sums_are_crc32);
+    tcase_add_test(tc, checksums_are_crc32);
     tcase_add_loop_test(tc, damaged, 0, (int)MF_ARRAY_LEN(damage_cases));
-    tcase_add_test(tc, ceilings);
+    tcase_add_test(tc, size_limits);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

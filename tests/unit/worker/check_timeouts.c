@@ -7,22 +7,22 @@
 #define BF16 ",ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define S    INT64_C(1000)
 
-/* Shapes that were seen to take a while on two cores, and the ends. */
+/* Shapes with known times on two cores, and the extremes. */
 static const struct {
     const char *row;
     long cores;
     int64_t least_ms, most_ms;
 } rows[] = {
     {"1,64,32,4,2" BF16, 2, 0, S},
-    {"8192,4096,1536,8,8" BF16, 2, 300 * S, 1200 * S}, /* took 96 s beside other work */
+    {"8192,4096,1536,8,8" BF16, 2, 300 * S, 1200 * S}, /* took 96 s on a loaded machine */
     {"8192,7168,2048,8,8" BF16, 2, 900 * S, 3600 * S}, /* takes more than two minutes */
     {"8192,7168,2048,8,8" BF16, 64, 20 * S, 120 * S},
     {"1,7168,2048,256,8" BF16, 2, 600 * S, 3600 * S}, /* one token: weights alone */
     {"131072,7168,2048,256,8" BF16, 1, 7200 * S, 7200 * S},
-    {"8192,7168,2048,8,8" BF16, -1, 900 * S, 7200 * S}, /* nobody knows how many */
+    {"8192,7168,2048,8,8" BF16, -1, 900 * S, 7200 * S}, /* number of cores unknown */
 };
 
-START_TEST(long_enough)
+START_TEST(timeout_is_in_range)
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(rows[_i].row, &shape), 0);
@@ -34,9 +34,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("patience");
-    TCase *tc = tcase_create("patience");
-    tcase_add_loop_test(tc, long_enough, 0, (int)MF_ARRAY_LEN(rows));
+    Suite *suite = suite_create("timeouts");
+    TCase *tc = tcase_create("timeouts");
+    tcase_add_loop_test(tc, timeout_is_in_range, 0, (int)MF_ARRAY_LEN(rows));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);
 }

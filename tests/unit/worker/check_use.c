@@ -1,4 +1,5 @@
-/* What a step's code takes of a compute unit: kept with its result, asked of the runtime, and refused before it runs. */
+/* Resource usage of a step's code: recorded with the result, read from the CUDA runtime, checked before the
+ * first run. Also: arguments of GPU launches, and the number of compilers. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
@@ -30,22 +31,22 @@ typedef uint32_t u32;
 #define MF_DEVICE static
 #include "kernels/gpu/src/tma_coord.h"
 
-/* ---- the gate: the planted family, whose kernels say that they take so much ---- */
+/* ---- the check: the planted family with kernels that report a given usage ---- */
 
-static struct mf_device_use taken;
+static struct mf_resource_usage reported_usage;
 static int launches;
 
-static int open_and_note(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
-                         const char *name, struct mf_kernel **ret)
+static int open_with_usage(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                           const char *name, struct mf_kernel **ret)
 {
     ck_assert_ptr_nonnull(device->use);
-    *device->use = taken;
+    *device->use = reported_usage;
     return planted_family.open(f, device, shape, name, ret);
 }
 
 static int launch_if_it_fits(struct mf_kernel *kernel, const struct mf_launch *l)
 {
-    if (taken.occupancy < 0)
+    if (reported_usage.occupancy < 0)
         return -E2BIG;
     launches++;
     return planted_family.launch(kernel, l);
@@ -53,7 +54,7 @@ static int launch_if_it_fits(struct mf_kernel *kernel, const struct mf_launch *l
 
 /* clang-format off */
 static const struct {
-    struct mf_device_use taken;
+    struct mf_resource_usage reported_usage;
     bool exhaustive;
     enum mf_status status;
     const char *reason;
@@ -61,18 +62,18 @@ static const struct {
     {{.registers = 168, .lds = 98304, .occupancy = 2}, false, MF_STATUS_OK, ""},
     {{.registers = 255, .spills = 1024, .lds = 1, .occupancy = 1}, false, MF_STATUS_OK, ""},
     {{.registers = 255, .spills = 1025, .occupancy = 1}, false, MF_STATUS_UNSUPPORTED,
-     "not run: its code spills 1025 bytes a thread, limit 1024, with 255 registers in use"},
+     "not run: the kernel spills 1025 bytes per thread (limit 1024) and uses 255 registers"},
     {{.registers = 255, .spills = 1025, .occupancy = 1}, true, MF_STATUS_OK, ""},
     {{.registers = 255, .lds = 240000, .occupancy = -1}, false, MF_STATUS_UNSUPPORTED,
-     "not run: no compute unit holds a block of it, with 255 registers a thread and 240000 bytes of LDS"},
-    {{0}, false, MF_STATUS_OK, ""}, /* nothing is known, as on the CPU */
+     "not run: one block exceeds an SM or CU: 255 registers per thread, 240000 bytes of shared memory"},
+    {{0}, false, MF_STATUS_OK, ""}, /* unknown, as on the CPU */
 };
 /* clang-format on */
 
-START_TEST(is_kept_or_refused)
+START_TEST(usage_is_recorded_and_checked)
 {
-    struct mf_family noting = planted_family;
-    const struct mf_family *const list[] = {&noting};
+    struct mf_family reporting_family = planted_family;
+    const struct mf_family *const list[] = {&reporting_family};
     const struct mf_family_set set = {list, 1};
     const struct mf_unit_options options = {
         .err_ratio = 0.1, .seed = 1, .time_cap_ms = 10000, .exhaustive = cases[_i].exhaustive};
@@ -82,9 +83,9 @@ START_TEST(is_kept_or_refused)
     struct planted_sink sink;
     char why[MF_REASON_MAX];
 
-    noting.open = open_and_note;
-    noting.launch = launch_if_it_fits;
-    taken = cases[_i].taken;
+    reporting_family.open = open_with_usage;
+    reporting_family.launch = launch_if_it_fits;
+    reported_usage = cases[_i].reported_usage;
     const struct mf_session_args args = {
         .device = device, .shape = shape, .options = &options, .extra = &set};
     ck_assert_msg(mf_session_new(&args, why, sizeof(why), &session) == 0, "%s", why);
@@ -94,7 +95,7 @@ START_TEST(is_kept_or_refused)
     const struct mf_unit_result *r = &sink.results[0];
     ck_assert_msg(r->status == cases[_i].status, "%s", r->reason);
     ck_assert_str_eq(r->reason, cases[_i].reason);
-    ck_assert_mem_eq(&r->use, &taken, sizeof(taken));
+    ck_assert_mem_eq(&r->use, &reported_usage, sizeof(reported_usage));
     ck_assert(r->status == MF_STATUS_OK ? launches > 1 : launches == 0);
     ck_assert_ptr_null(device->use);
     session = mf_session_free(session);
@@ -102,9 +103,9 @@ START_TEST(is_kept_or_refused)
 }
 END_TEST
 
-/* ---- on its way to the worker ---- */
+/* ---- transfer to the worker ---- */
 
-START_TEST(is_said_where_it_is_known)
+START_TEST(known_usage_is_sent)
 {
     const struct mf_unit_result known = {
         .id = 7, .mode = "", .reason = "", .use = {.registers = 96, .lds = 2048, .occupancy = -1}};
@@ -134,11 +135,11 @@ START_TEST(is_said_where_it_is_known)
 }
 END_TEST
 
-/* ---- the runtime: a driver of cardboard ---- */
+/* ---- the runtime: a fake CUDA driver ---- */
 
 static char folder[] = "/tmp/check_use.XXXXXX";
 
-/* Code of all tests: what measures is compiled once. */
+/* Code cache of all tests: the measuring kernels are compiled once. */
 static void make_folder(void)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -150,14 +151,15 @@ static void remove_folder(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* The driver is found by its soname once it is loaded. NULL, with a word, where the device cannot be opened. */
-static struct mf_device *open_cardboard(void)
+/* Loads the fake driver, which the device then finds by its soname, and opens the device. NULL after a skip:
+ * the GPU module or the compiler is missing. */
+static struct mf_device *open_fake_device(void)
 {
     char text[MF_CODE_WHY_MAX], path[PATH_MAX];
     struct mf_device *d = NULL;
 
     if (mf_sibling_file("moefarm-hip-nvidia.so", "kernels", path) < 0) {
-        mf_check_skip("this build has no moefarm-hip-nvidia.so (NVIDIA\'s CUDA toolkit)");
+        mf_check_skip("this build has no moefarm-hip-nvidia.so (NVIDIA's CUDA toolkit)");
         return NULL;
     }
     ck_assert_ptr_nonnull(dlopen(MF_BINARY_DIR "/tests/fake_cuda/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL));
@@ -169,18 +171,18 @@ static struct mf_device *open_cardboard(void)
     return d;
 }
 
-START_TEST(is_asked_of_the_runtime)
+START_TEST(usage_is_read_from_the_runtime)
 {
     const struct mf_grid small = {1, 1, 1, 128, 4096, false, false},
                          large = {1, 1, 1, 256, 1024, false, false};
-    const char *const image = MF_SOURCE_DIR "/README.md"; /* cardboard loads anything */
-    struct mf_device_use use = {0};
+    const char *const image = MF_SOURCE_DIR "/README.md"; /* the fake driver loads any file */
+    struct mf_resource_usage use = {0};
     struct mf_module *module;
     char why[256];
     void *function;
     double us;
 
-    struct mf_device *d = open_cardboard();
+    struct mf_device *d = open_fake_device();
     if (!d)
         return;
     ck_assert_int_eq(d->ops->module_load(d, image, why, sizeof(why), &module), 0);
@@ -190,7 +192,7 @@ START_TEST(is_asked_of_the_runtime)
     ck_assert(use.registers == 96 && use.spills == 48 && use.lds == 0 && use.occupancy == 0);
     ck_assert_int_eq(d->ops->module_launch(d, function, &small, why, 8), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
-    ck_assert_int_eq(d->ops->canary(d, &us), 0); /* of 256 threads, but nobody asked about it */
+    ck_assert_int_eq(d->ops->canary(d, &us), 0); /* 256 threads, but the canary's usage is not recorded */
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
     ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 256));
@@ -204,39 +206,39 @@ START_TEST(is_asked_of_the_runtime)
 }
 END_TEST
 
-/* A launch that may begin before the one before it has ended is asked for where the hardware has such. */
+/* Programmatic launches overlap with the end of the kernel before them, on hardware that supports them. */
 static const struct {
     const char *major;
-    int early;
+    int programmatic;
 } machines[] = {{"9", 1}, {"8", 0}};
 
-START_TEST(begins_early)
+START_TEST(programmatic_launch_if_supported)
 {
-    const struct mf_grid grid = {.x = 1, .y = 1, .z = 1, .block = 32, .early = true},
+    const struct mf_grid grid = {.x = 1, .y = 1, .z = 1, .block = 32, .programmatic_launch = true},
                          plain = {1, 1, 1, 32, 0, false, false};
     struct mf_module *module;
     char why[256];
     void *function;
 
     ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
-    struct mf_device *d = open_cardboard();
+    struct mf_device *d = open_fake_device();
     if (!d)
         return;
-    const int *early = dlsym(RTLD_DEFAULT, "fake_cuda_early");
-    ck_assert_ptr_nonnull(early);
-    ck_assert_int_eq(*early, 0);
+    const int *programmatic = dlsym(RTLD_DEFAULT, "fake_cuda_serialized");
+    ck_assert_ptr_nonnull(programmatic);
+    ck_assert_int_eq(*programmatic, 0);
     ck_assert_int_eq(d->ops->module_load(d, MF_SOURCE_DIR "/README.md", why, sizeof(why), &module), 0);
     ck_assert_int_eq(d->ops->module_function(d, module, "f", &function), 0);
     ck_assert_int_eq(d->ops->module_launch(d, function, &plain, why, 8), 0);
-    ck_assert_int_eq(*early, 0);
+    ck_assert_int_eq(*programmatic, 0);
     ck_assert_int_eq(d->ops->module_launch(d, function, &grid, why, 8), 0);
-    ck_assert_int_eq(*early, machines[_i].early);
+    ck_assert_int_eq(*programmatic, machines[_i].programmatic);
     (void)d->ops->module_unload(d, module);
     mf_device_close(d);
 }
 END_TEST
 
-/* Which units are near to which half of the last cache, in a runner and in a process of somebody else's. */
+/* The L2 partition of each SM, detected in a runner and in a guest process. */
 static const struct {
     const char *halves, *major, *busy;
     bool guest;
@@ -247,20 +249,20 @@ static const struct {
     {"1", "9", "3", true, 0},
 };
 
-START_TEST(knows_the_halves)
+START_TEST(l2_partitions_are_detected)
 {
-    const struct mf_device_opening how = {.guest = halves[_i].guest};
+    const struct mf_device_open_options how = {.guest = halves[_i].guest};
     struct mf_device *again;
     char why[256];
 
     ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", halves[_i].major, 1), 0);
-    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", halves[_i].halves, 1), 0);
-    struct mf_device *d = open_cardboard();
+    ck_assert_int_eq(setenv("FAKE_CUDA_L2_PARTITIONS", halves[_i].halves, 1), 0);
+    struct mf_device *d = open_fake_device();
     if (!d)
         return;
     mf_device_close(d);
     ck_assert_int_eq(setenv("FAKE_CUDA_BUSY", halves[_i].busy, 1), 0);
-    ck_assert_msg(mf_device_open_as("hip:nvidia:0", &how, why, sizeof(why), &again) == 0, "%s", why);
+    ck_assert_msg(mf_device_open_with("hip:nvidia:0", &how, why, sizeof(why), &again) == 0, "%s", why);
     ck_assert_int_eq(again->info.halves.near, halves[_i].near);
     for (int u = 0; u < again->info.cores; u++)
         ck_assert_uint_eq(again->info.halves.far[u / 32] >> u % 32 & 1,
@@ -274,18 +276,18 @@ END_TEST
 #define BF16          OF_TYPE("bfloat16", "No") ",1,0"
 #define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
 
-static char a_y, operands[7]; /* what a launch gives; what it needs, in its order */
+static char y_buffer, operands[7]; /* output of a launch; its inputs, in the order of needs */
 
-/* A family's step, opened for a row of a table and launched for so many tokens, on a device that the caller closes; NULL: there is
- * none. */
-static struct mf_device *launch_on_cardboard(const char *family, const char *row, int64_t token,
-                                             const char *step, struct mf_shape *ret_shape)
+/* Opens a family's step for a row of a table and launches it for a token count. Returns the device, which the
+ * caller closes; NULL after a skip. */
+static struct mf_device *launch_on_fake_device(const char *family, const char *row, int64_t token,
+                                               const char *step, struct mf_shape *ret_shape)
 {
     const bool is_pair = strcmp(family, "pair") == 0, zeroes = strstr(step, "_zero") != NULL;
-    const struct mf_tensor_ref gives[2] = {{.part = {&a_y}}};
+    const struct mf_tensor_ref gives[2] = {{.part = {&y_buffer}}};
     const struct mf_family *f = mf_family_find("hip", family);
     struct mf_kernel *k;
-    struct mf_device *d = open_cardboard();
+    struct mf_device *d = open_fake_device();
 
     if (!d)
         return NULL;
@@ -302,14 +304,14 @@ static struct mf_device *launch_on_cardboard(const char *family, const char *row
     return d;
 }
 
-/* Each half's units are told to have experts of their own, and y's columns come one by one while the last cache holds h. */
-START_TEST(halves_are_launched)
+/* Each L2 partition gets its own experts, and y is computed column by column, as the L2 cache holds h. */
+START_TEST(l2_partitions_are_passed_to_the_kernel)
 {
     struct mf_shape shape;
 
-    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
+    ck_assert_int_eq(setenv("FAKE_CUDA_L2_PARTITIONS", "1", 1), 0);
     struct mf_device *d =
-        launch_on_cardboard("tile", "64,7168,256,256,8," FP8, 64, "s2_fp8fn_128_m128_n256_bs_y", &shape);
+        launch_on_fake_device("tile", "64,7168,256,256,8," FP8, 64, "s2_fp8fn_128_m128_n256_bs_y", &shape);
     if (!d)
         return;
     const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
@@ -322,13 +324,13 @@ START_TEST(halves_are_launched)
 }
 END_TEST
 
-/* Of a pair, blocks of h are there one after the other: all columns of one come first, as long as experts have about one block each.
- * Else, and where h is all there, y's columns come one by one. */
+/* Stage 2 of a pair computes all columns of a block before the next block, since blocks of h become ready one
+ * by one. It computes column by column if experts have several blocks, and so does a separate stage 2. */
 static const struct {
     int64_t token;
     const char *pair, *stage2;
     int columns;
-} takers[] = {
+} column_orders[] = {
     {1024, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 16},
     {1024, "pair_fp8fn_128_silu_m128_n256_bs_zero", NULL, 16},
     {1024, NULL, "s2_fp8fn_128_m128_n256_bs_y", 1},
@@ -336,38 +338,40 @@ static const struct {
     {4096, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
 };
 
-START_TEST(rows_of_a_pair_are_taken_by_blocks)
+START_TEST(pair_column_order)
 {
-    const char *pair = takers[_i].pair;
+    const char *pair = column_orders[_i].pair;
     struct mf_shape shape;
 
-    ck_assert_int_eq(setenv("FAKE_CUDA_HALVES", "1", 1), 0);
-    struct mf_device *d = launch_on_cardboard(pair ? "pair" : "tile", "4096,4096,384,128,8," FP8,
-                                              takers[_i].token, pair ? pair : takers[_i].stage2, &shape);
+    ck_assert_int_eq(setenv("FAKE_CUDA_L2_PARTITIONS", "1", 1), 0);
+    struct mf_device *d =
+        launch_on_fake_device(pair ? "pair" : "tile", "4096,4096,384,128,8," FP8, column_orders[_i].token,
+                              pair ? pair : column_orders[_i].stage2, &shape);
     if (!d)
         return;
     const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
     const struct mf_hip_bulk_args *stage2 = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
     ck_assert(both && stage2);
-    ck_assert_int_eq((pair ? &both->down : stage2)->tile.columns, takers[_i].columns);
+    ck_assert_int_eq((pair ? &both->down : stage2)->tile.columns, column_orders[_i].columns);
     if (pair) {
         ck_assert_int_eq(both->up.tile.columns, 3);
         ck_assert_uint_eq(both->up.tile.near, UINT32_C(1) << 31);
-        ck_assert_ptr_eq(both->up.y, strstr(pair, "_zero") ? &a_y : NULL);
-        ck_assert_ptr_eq(both->down.tile.out, &a_y);
+        ck_assert_ptr_eq(both->up.y, strstr(pair, "_zero") ? &y_buffer : NULL);
+        ck_assert_ptr_eq(both->down.tile.out, &y_buffer);
         ck_assert_ptr_eq(both->up.tile.out, both->down.tile.x);
         ck_assert_ptr_eq(both->up.tile.out_scale, both->down.tile.x_scale);
         ck_assert_int_eq(both->n_made,
-                         (takers[_i].token * 8 + 128 * 127) / 128 + 1); /* blocks, and all of them */
+                         /* one counter per block, and one for all */
+                         (column_orders[_i].token * 8 + 128 * 127) / 128 + 1);
     }
     mf_device_close(d);
 }
 END_TEST
 
-/* Each stage of a pair gets what is its. */
+/* Each stage of a pair gets its own operands. */
 static const struct {
     const char *shape, *step;
-    int b1, b2; /* where they are among what it needs; -1: the layer has none */
+    int b1, b2; /* index in needs; -1: the layer has no such bias */
 } with_biases[] = {
     {"64,2048,768,16,8," BF16_GATE ",b1+b2", "pair_bf16_silu_m32_n256_b", 4, 5},
     {"64,2048,768,16,8," BF16_GATE ",b2", "pair_bf16_silu_m32_n256_b_p128", -1, 4},
@@ -375,11 +379,11 @@ static const struct {
     {"64,7168,256,256,8," FP8, "pair_fp8fn_128_silu_m64_n256_bts", -1, -1},
 };
 
-START_TEST(a_pair_gets_its_operands)
+START_TEST(pair_operands)
 {
     struct mf_shape shape;
     struct mf_device *d =
-        launch_on_cardboard("pair", with_biases[_i].shape, 64, with_biases[_i].step, &shape);
+        launch_on_fake_device("pair", with_biases[_i].shape, 64, with_biases[_i].step, &shape);
     if (!d)
         return;
     const struct mf_hip_pair_args *both = dlsym(RTLD_DEFAULT, "fake_cuda_pair_args");
@@ -396,61 +400,63 @@ START_TEST(a_pair_gets_its_operands)
 }
 END_TEST
 
-/* What takes the last cache's place is given up behind it, all of it: lines that are only read would leave there what others wrote. Then
- * each unit runs code of nobody's. */
-START_TEST(a_wash_fills_and_forgets)
+/* Eviction fills a buffer of twice the L2 size and then discards its lines. Lines that are only read would
+ * leave dirty lines in the cache. Then each SM runs unrelated code. */
+START_TEST(eviction_fills_and_discards)
 {
     double bytes = 0;
 
     ck_assert_int_eq(setenv("FAKE_CUDA_MAJOR", machines[_i].major, 1), 0);
-    struct mf_device *d = open_cardboard();
+    struct mf_device *d = open_fake_device();
     if (!d)
         return;
-    const struct mf_hip_wash_args *filled = dlsym(RTLD_DEFAULT, "fake_cuda_filled"),
-                                  *forgotten = dlsym(RTLD_DEFAULT, "fake_cuda_forgotten");
-    const unsigned *units = dlsym(RTLD_DEFAULT, "fake_cuda_code_units");
-    ck_assert(filled && forgotten && units);
+    const struct mf_hip_evict_args *filled = dlsym(RTLD_DEFAULT, "fake_cuda_filled"),
+                                   *discarded = dlsym(RTLD_DEFAULT, "fake_cuda_discarded");
+    const unsigned *n_blocks = dlsym(RTLD_DEFAULT, "fake_cuda_code_blocks");
+    ck_assert(filled && discarded && n_blocks);
     ck_assert_uint_eq(filled->bytes, 0);
-    ck_assert_int_eq(d->ops->wash(d, &bytes), 0);
+    ck_assert_int_eq(d->ops->evict_caches(d, &bytes), 0);
     ck_assert(bytes == 2.0 * (double)d->info.llc_bytes);
     ck_assert(filled->at != NULL && filled->bytes == (uint64_t)bytes);
-    ck_assert_mem_eq(forgotten, filled, sizeof(*filled));
-    ck_assert_uint_eq(*units, (unsigned)d->info.cores);
+    ck_assert_mem_eq(discarded, filled, sizeof(*filled));
+    ck_assert_uint_eq(*n_blocks, (unsigned)d->info.cores);
     mf_device_close(d);
 }
 END_TEST
 
-/* Stage 1 is told how many blocks of rows there are likely to be: of 64 tokens an expert one of 128 rows, mostly; none where few
- * experts have any, and stage 2 knows. */
+/* Stage 1 gets the expected number of blocks: for 64 tokens per expert about one block of 128 rows per
+ * expert; 0 if few experts are active. Stage 2 gets 0: it knows the number. */
 static const struct {
     int64_t token;
     const char *step;
     int least, most;
-} likely[] = {
+} likely_cases[] = {
     {1024, "s1_fp8fn_128_silu_m128_n256_bs_q", 128, 129},
     {1, "s1_fp8fn_128_silu_m128_n256_bs_q", 0, 0},
     {1024, "s2_fp8fn_128_m128_n256_bs_y", 0, 0},
 };
 
-START_TEST(likely_blocks_are_told)
+START_TEST(likely_blocks_are_passed_to_stage1)
 {
     struct mf_shape shape;
-    struct mf_device *d =
-        launch_on_cardboard("tile", "1024,4096,384,128,8," FP8, likely[_i].token, likely[_i].step, &shape);
+    struct mf_device *d = launch_on_fake_device("tile", "1024,4096,384,128,8," FP8, likely_cases[_i].token,
+                                                likely_cases[_i].step, &shape);
 
     if (!d)
         return;
     const struct mf_hip_bulk_args *args = dlsym(RTLD_DEFAULT, "fake_cuda_bulk_args");
     ck_assert_ptr_nonnull(args);
-    ck_assert_msg(args->likely_blocks >= likely[_i].least && args->likely_blocks <= likely[_i].most, "%d",
-                  args->likely_blocks);
+    ck_assert_msg(args->likely_blocks >= likely_cases[_i].least &&
+                      args->likely_blocks <= likely_cases[_i].most,
+                  "%d", args->likely_blocks);
     ck_assert_int_eq(args->n_experts, 128);
     mf_device_close(d);
 }
 END_TEST
 
-/* A box of weights in slices is a tile's columns, of w1 of gate and of up, eight of either in turn, and 128 bytes of K of each: where the
- * corner is that kernels/gpu/src/tma_coord.h makes of what a launch brings, its bytes are those of the layout. */
+/* The TMA box of weights in panels holds the columns of a tile and 128 bytes of K of each; for w1 gate and up
+ * columns, alternating in groups of eight. At the coordinates of kernels/gpu/src/tma_coord.h its bytes are
+ * those of the layout. */
 static const struct {
     const char *shape, *step;
     int columns, bits;
@@ -463,10 +469,10 @@ static const struct {
     {"64,4096,3584,8,2," BF16, "s2_bf16_m32_n128_bt_p128_y", 128, 16},
 };
 
-/* The tensor that a step's launch made a map of; NULL: there is no driver of cardboard. */
+/* The tensor map that a step's launch creates; NULL after a skip. */
 static const struct fake_cuda_tensor *tensor_of(const char *row, const char *step, struct mf_shape *ret_shape)
 {
-    struct mf_device *d = launch_on_cardboard("tile", row, 64, step, ret_shape);
+    struct mf_device *d = launch_on_fake_device("tile", row, 64, step, ret_shape);
 
     if (!d)
         return NULL;
@@ -476,7 +482,7 @@ static const struct fake_cuda_tensor *tensor_of(const char *row, const char *ste
     return t;
 }
 
-START_TEST(a_slice_is_a_box)
+START_TEST(panel_box_matches_layout)
 {
     struct mf_shape s;
     const struct fake_cuda_tensor *t = tensor_of(boxes[_i].shape, boxes[_i].step, &s);
@@ -489,32 +495,34 @@ START_TEST(a_slice_is_a_box)
     size_t n_halves = first && s.use_g1u1 ? 2 : 1;
     size_t I = (size_t)(first ? s.inter_dim : s.model_dim), K = (size_t)(first ? s.model_dim : s.inter_dim);
     size_t N = n_halves * I;
-    size_t bytes = (size_t)boxes[_i].bits / 8, columns = (size_t)boxes[_i].columns, of_slice = 128 / bytes;
+    size_t bytes = (size_t)boxes[_i].bits / 8, columns = (size_t)boxes[_i].columns,
+           tile_elements = 128 / bytes;
     const struct mf_layout *l = mf_layout_find("panel128");
     ck_assert_uint_eq(t->rank, 5);
-    /* behind 128 bytes of a row are the next row's, which the box has itself */
+    /* each row has 128 bytes here; the next row is already in the box */
     ck_assert_uint_eq(t->ahead, 128);
-    ck_assert_uint_eq(t->box[0], of_slice);
+    ck_assert_uint_eq(t->box[0], tile_elements);
     ck_assert_uint_eq(t->box[1] * t->box[2] * t->box[3] * t->box[4], columns * n_halves);
     for (size_t expert = 0; expert < (size_t)s.expert; expert += (size_t)s.expert - 1) {
         for (size_t col = 0; col < I; col += columns) {
-            for (size_t slice = 0; slice < K / of_slice; slice += 5) {
-                const struct mf_tma_coord c = mf_tma_coord_of(&args->w, (i32)slice, (i32)col, (i32)expert);
-                const size_t corner[5] = {(size_t)c.c0, (size_t)c.c1, (size_t)c.c2, (size_t)c.c3,
-                                          (size_t)c.c4};
-                for (size_t i = 0; i < columns * n_halves; i++) { /* rows as they come to LDS */
-                    size_t in[5] = {0, i % 8, i / 8 % n_halves, 0, 0}, eight = i / 8 / n_halves, at = 0;
-                    in[3] = eight % t->box[3];
-                    in[4] = eight / t->box[3];
-                    ck_assert_uint_eq(corner[0], 0);
+            for (size_t k_tile = 0; k_tile < K / tile_elements; k_tile += 5) {
+                const struct mf_tma_coord c = mf_tma_coord_of(&args->w, (i32)k_tile, (i32)col, (i32)expert);
+                const size_t box_start[5] = {(size_t)c.c0, (size_t)c.c1, (size_t)c.c2, (size_t)c.c3,
+                                             (size_t)c.c4};
+                for (size_t i = 0; i < columns * n_halves; i++) { /* rows in the order of shared memory */
+                    size_t in[5] = {0, i % 8, i / 8 % n_halves, 0, 0}, column_group = i / 8 / n_halves,
+                           at = 0;
+                    in[3] = column_group % t->box[3];
+                    in[4] = column_group / t->box[3];
+                    ck_assert_uint_eq(box_start[0], 0);
                     for (int dim = 1; dim < 5; dim++) {
-                        ck_assert_uint_lt(corner[dim] + in[dim], t->length[dim]);
-                        at += (corner[dim] + in[dim]) * t->stride[dim - 1];
+                        ck_assert_uint_lt(box_start[dim] + in[dim], t->length[dim]);
+                        at += (box_start[dim] + in[dim]) * t->stride[dim - 1];
                     }
-                    size_t row = i / 8 % n_halves * I + col + eight * 8 + i % 8;
-                    ck_assert_uint_eq(at, expert * N * K * bytes + bytes * mf_layout_index(l, boxes[_i].bits,
-                                                                                           N, K, row,
-                                                                                           slice * of_slice));
+                    size_t row = i / 8 % n_halves * I + col + column_group * 8 + i % 8;
+                    ck_assert_uint_eq(at, expert * N * K * bytes +
+                                              bytes * mf_layout_index(l, boxes[_i].bits, N, K, row,
+                                                                      k_tile * tile_elements));
                 }
             }
         }
@@ -522,7 +530,7 @@ START_TEST(a_slice_is_a_box)
 }
 END_TEST
 
-/* Of weights as they are in checkpoints the last cache brings a row's next slice, too, where they are bf16. */
+/* For bf16 weights in checkpoint layout, L2 promotion also loads the next 128 bytes of a row. */
 static const struct {
     const char *shape, *step;
     unsigned ahead;
@@ -531,7 +539,7 @@ static const struct {
     {"64,7168,256,256,8," FP8, "s1_fp8fn_128_silu_m32_n128_bt", 128},
 };
 
-START_TEST(a_row_is_brought_ahead)
+START_TEST(l2_promotion_size)
 {
     struct mf_shape s;
     const struct fake_cuda_tensor *t = tensor_of(ahead[_i].shape, ahead[_i].step, &s);
@@ -541,10 +549,10 @@ START_TEST(a_row_is_brought_ahead)
 }
 END_TEST
 
-/* ---- compilers at once: the module's calls of libc that start and end them come here ---- */
+/* ---- concurrent compilers: these replace libc's functions that start and end them ---- */
 
 static int compilers, most_compilers;
-static bool all_said_sources = true; /* that they are to be of */
+static bool all_got_digest = true; /* every compiler got the digest of the sources */
 
 __attribute__((visibility("default"))) int posix_spawn(pid_t *restrict pid, const char *restrict path,
                                                        const posix_spawn_file_actions_t *restrict actions,
@@ -557,7 +565,7 @@ __attribute__((visibility("default"))) int posix_spawn(pid_t *restrict pid, cons
     char sources[128];
     mf_format(sources, sizeof(sources), MF_CODE_SOURCES_OPTION "%s", mf_code_sources_digest);
     if (strstr(path, "moefarm-compile"))
-        all_said_sources &= argv[1] && strcmp(argv[1], sources) == 0;
+        all_got_digest &= argv[1] && strcmp(argv[1], sources) == 0;
     compilers += r == 0;
     most_compilers = MF_MAX(most_compilers, compilers);
     return r;
@@ -572,14 +580,14 @@ __attribute__((visibility("default"))) pid_t waitpid(pid_t pid, int *status, int
     return ended;
 }
 
-/* The host's other processors are somebody else's: another container's, another worker's. */
-START_TEST(compiles_where_it_may)
+/* Compilers run only on processors of the affinity mask: the others belong to other containers or workers. */
+START_TEST(compilers_respect_cpu_affinity)
 {
     struct mf_code codes[3] = {0};
     cpu_set_t all, one;
     int c = 0;
 
-    struct mf_device *d = open_cardboard();
+    struct mf_device *d = open_fake_device();
     if (!d)
         return;
     for (size_t i = 0; i < MF_ARRAY_LEN(codes); i++) {
@@ -596,10 +604,10 @@ START_TEST(compiles_where_it_may)
     CPU_ZERO(&one);
     CPU_SET(c, &one);
     ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
-    compilers = most_compilers = 0; /* the tests' own processes are waited for, too */
+    compilers = most_compilers = 0; /* waitpid was also called for the tests' own processes */
     ck_assert_int_eq(d->ops->compile(d, codes, MF_ARRAY_LEN(codes), NULL, NULL), MF_ARRAY_LEN(codes));
     ck_assert_int_eq(most_compilers, 1);
-    ck_assert(all_said_sources);
+    ck_assert(all_got_digest);
     mf_device_close(d);
 }
 END_TEST
@@ -609,22 +617,22 @@ int main(void)
     Suite *suite = suite_create("use");
     TCase *gate = tcase_create("gate"), *runtime = tcase_create("runtime");
 
-    tcase_add_loop_test(gate, is_kept_or_refused, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(gate, is_said_where_it_is_known);
+    tcase_add_loop_test(gate, usage_is_recorded_and_checked, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(gate, known_usage_is_sent);
     suite_add_tcase(suite, gate);
     tcase_set_timeout(runtime, 100);
-    tcase_add_test(runtime, halves_are_launched);
-    tcase_add_loop_test(runtime, rows_of_a_pair_are_taken_by_blocks, 0, MF_ARRAY_LEN(takers));
-    tcase_add_loop_test(runtime, a_pair_gets_its_operands, 0, MF_ARRAY_LEN(with_biases));
-    tcase_add_loop_test(runtime, knows_the_halves, 0, MF_ARRAY_LEN(halves));
+    tcase_add_test(runtime, l2_partitions_are_passed_to_the_kernel);
+    tcase_add_loop_test(runtime, pair_column_order, 0, MF_ARRAY_LEN(column_orders));
+    tcase_add_loop_test(runtime, pair_operands, 0, MF_ARRAY_LEN(with_biases));
+    tcase_add_loop_test(runtime, l2_partitions_are_detected, 0, MF_ARRAY_LEN(halves));
     tcase_add_unchecked_fixture(runtime, make_folder, remove_folder);
-    tcase_add_test(runtime, is_asked_of_the_runtime);
-    tcase_add_loop_test(runtime, begins_early, 0, MF_ARRAY_LEN(machines));
-    tcase_add_loop_test(runtime, a_wash_fills_and_forgets, 0, MF_ARRAY_LEN(machines));
-    tcase_add_loop_test(runtime, a_slice_is_a_box, 0, MF_ARRAY_LEN(boxes));
-    tcase_add_loop_test(runtime, a_row_is_brought_ahead, 0, MF_ARRAY_LEN(ahead));
-    tcase_add_loop_test(runtime, likely_blocks_are_told, 0, MF_ARRAY_LEN(likely));
-    tcase_add_test(runtime, compiles_where_it_may);
+    tcase_add_test(runtime, usage_is_read_from_the_runtime);
+    tcase_add_loop_test(runtime, programmatic_launch_if_supported, 0, MF_ARRAY_LEN(machines));
+    tcase_add_loop_test(runtime, eviction_fills_and_discards, 0, MF_ARRAY_LEN(machines));
+    tcase_add_loop_test(runtime, panel_box_matches_layout, 0, MF_ARRAY_LEN(boxes));
+    tcase_add_loop_test(runtime, l2_promotion_size, 0, MF_ARRAY_LEN(ahead));
+    tcase_add_loop_test(runtime, likely_blocks_are_passed_to_stage1, 0, MF_ARRAY_LEN(likely_cases));
+    tcase_add_test(runtime, compilers_respect_cpu_affinity);
     tcase_set_tags(runtime, "optional");
     suite_add_tcase(suite, runtime);
     return mf_check_main(suite);

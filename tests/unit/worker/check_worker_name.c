@@ -1,4 +1,4 @@
-/* worker/agent/worker_name.c: names that a coordinator takes, of whatever host, and never one for two devices. */
+/* worker/agent/worker_name.c: names are valid for a coordinator on any host, and distinct per device. */
 #include "worker/agent/worker_name.h"
 
 #include <string.h>
@@ -8,13 +8,14 @@
 #include "support/mf_check.h"
 #include "support/run_program.h"
 
-#define H50 "gpu-pool-of-a-very-long-name.rack17.example.org-00" /* 50 letters: what hip:nvidia:0 leaves */
+/* 50 letters, the longest host that fits with hip:nvidia:0 */
+#define H50 "gpu-pool-of-a-very-long-name.rack17.example.org-00"
 #define H64 "gpu-pool-of-a-very-long-name.rack17.example.org-00000000000000"
 
 static const struct {
     const char *host, *device;
-    size_t most;
-    const char *name, *starts, *ends; /* name: NULL where it has a hash */
+    size_t max_len;
+    const char *name, *starts, *ends; /* name: NULL if it contains a hash */
 } names[] = {
     {"node7", "hip:nvidia:0", 63, "node7-hip-nvidia-0", "", ""},
     {"node7", "sim:gfx942/304:0:a b", 63, "node7-sim-gfx942-304-0-a-b", "", ""},
@@ -31,20 +32,20 @@ START_TEST(hosts_and_devices)
     char name[MF_WORKER_NAME_MAX];
     const char *ends = names[_i].ends;
 
-    mf_worker_name(names[_i].host, names[_i].device, names[_i].most, name);
-    ck_assert_msg(mf_is_name(name, names[_i].most), "%s", name);
+    mf_worker_name(names[_i].host, names[_i].device, names[_i].max_len, name);
+    ck_assert_msg(mf_is_name(name, names[_i].max_len), "%s", name);
     if (names[_i].name) {
         ck_assert_str_eq(name, names[_i].name);
         return;
     }
-    ck_assert_uint_eq(strlen(name), names[_i].most);
+    ck_assert_uint_eq(strlen(name), names[_i].max_len);
     ck_assert_msg(strncmp(name, names[_i].starts, strlen(names[_i].starts)) == 0, "%s", name);
     ck_assert_msg(strcmp(name + strlen(name) - strlen(ends), ends) == 0, "%s", name);
 }
 END_TEST
 
-/* Hosts that begin alike, as a pool's do. */
-START_TEST(stay_apart)
+/* Hosts with a common prefix, as in a pool. */
+START_TEST(names_are_distinct)
 {
     char one[MF_WORKER_NAME_MAX], other[MF_WORKER_NAME_MAX];
 
@@ -58,13 +59,14 @@ END_TEST
 #define N59 "n1234567890123456789012345678901234567890123456789012345678"
 
 static const struct {
-    const char *name, *workers, *says;
+    const char *name, *workers, *message;
 } given[] = {
-    {"--name=" N63, "--sim-workers=1", "make the spool's folder"}, /* the name is fine */
-    {"--name=" N63 "x", "--sim-workers=1", "--name has to be 1 to 63 letters, digits, _ . or -, not 'n12"},
-    {"--name=" N59, "--sim-workers=256", "make the spool's folder"}, /* and so is NAME-255 */
+    {"--name=" N63, "--sim-workers=1", "cannot create the spool folder"}, /* valid name: fails later */
+    {"--name=" N63 "x", "--sim-workers=1", "--name: expected 1 to 63 letters, digits, _ . or -, not 'n12"},
+    {"--name=" N59, "--sim-workers=256",
+     "cannot create the spool folder"}, /* valid, too: NAME-255 has 63 letters */
     {"--name=" N59 "x", "--sim-workers=2",
-     "--name has to be 1 to 59 letters, digits, _ . or - with --sim-workers"},
+     "--name: expected 1 to 59 letters, digits, _ . or - with --sim-workers"},
 };
 
 START_TEST(given_names)
@@ -74,7 +76,7 @@ START_TEST(given_names)
     struct ran r = run_program(program, (const char *const[]){given[_i].name, given[_i].workers, NULL});
 
     ck_assert_int_ne(r.code, 0);
-    ck_assert_msg(strstr(r.text, given[_i].says) != NULL, "%s", r.text);
+    ck_assert_msg(strstr(r.text, given[_i].message) != NULL, "%s", r.text);
 }
 END_TEST
 
@@ -84,7 +86,7 @@ int main(void)
     TCase *tc = tcase_create("worker_name");
 
     tcase_add_loop_test(tc, hosts_and_devices, 0, (int)MF_ARRAY_LEN(names));
-    tcase_add_test(tc, stay_apart);
+    tcase_add_test(tc, names_are_distinct);
     tcase_add_loop_test(tc, given_names, 0, (int)MF_ARRAY_LEN(given));
     suite_add_tcase(suite, tc);
     return mf_check_main(suite);

@@ -92,7 +92,7 @@ MF_DEVICE void write_row(const row_stats &s, bool is_there, mf_hip_row *to)
 }
 
 /* Compares rows with the corresponding rows of the reference, times their factors, or with zeros. */
-extern "C" __global__ void __launch_bounds__(THREADS) mf_look(const mf_hip_rows_args a)
+extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_reference(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
         const i64 row = first + threadIdx.x / TEAM;
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) mf_look(const mf_hip_rows_
 
 /* Compares the rows of two runs: mismatches counts elements whose bits differ; difference is other run
  * minus this one; norm is this one's. */
-extern "C" __global__ void __launch_bounds__(THREADS) mf_apart(const mf_hip_rows_args a)
+extern "C" __global__ void __launch_bounds__(THREADS) mf_compare_runs(const mf_hip_rows_args a)
 {
     for (i64 first = (i64)blockIdx.x * TEAMS; first < a.rows; first += (i64)gridDim.x * TEAMS) {
         const i64 row = first + threadIdx.x / TEAM;

@@ -1,12 +1,12 @@
-/* The root of trust: one token's output in double precision, written for reading. */
+#include "support/kernels/reference_double.h"
+
 #include <errno.h>
 
 #include "common/base/cleanup.h"
 #include "kernels/core/quant.h"
-#include "kernels/reference/reference.h"
 
-/* Room for one token: the longest row is that of g, H or I. */
-struct room {
+/* Buffers for one token; the longest row is H or 2I. */
+struct buffers {
     float *x, *w;
     void *scratch;
     double *g, *h;
@@ -21,11 +21,11 @@ static double dot(const float *a, const double *b, size_t n)
 }
 
 static void make_h(const struct mf_layer_data *d, const struct mf_reference *r, int64_t slot, bool quantise_h,
-                   struct room *o)
+                   struct buffers *o)
 {
     const struct mf_shape *s = &d->shape;
     size_t I = (size_t)s->inter_dim;
-    const float *b1 = s->has_b1 ? d->b1 + mf_shape_local(s, d->ids[slot]) * mf_gemm1_cols(s) : NULL;
+    const float *b1 = s->has_b1 ? d->b1 + mf_shape_local_expert(s, d->ids[slot]) * mf_gemm1_cols(s) : NULL;
     double factor = s->doweight_stage1 ? (double)d->weights[slot] : 1;
     for (int64_t i = 0; i < mf_gemm1_cols(s); i++)
         o->g[i] = o->g[i] * factor + (b1 ? (double)b1[i] : 0);
@@ -42,10 +42,10 @@ static void make_h(const struct mf_layer_data *d, const struct mf_reference *r, 
 }
 
 static void add_slot(const struct mf_layer_data *d, const struct mf_reference *r, int64_t slot,
-                     bool quantise_h, struct room *o, double *y)
+                     bool quantise_h, struct buffers *o, double *y)
 {
     const struct mf_shape *s = &d->shape;
-    int32_t expert = mf_shape_local(s, d->ids[slot]);
+    int32_t expert = mf_shape_local_expert(s, d->ids[slot]);
     if (expert < 0)
         return;
     for (int64_t n = 0; n < mf_gemm1_cols(s); n++) {
@@ -74,7 +74,7 @@ int mf_reference_row_double(const struct mf_layer_data *data, const struct mf_re
     _cleanup_(mf_freep) double *g = calloc(n, sizeof(*g)), *h = calloc(n, sizeof(*h));
     if (!x || !w || !scratch || !g || !h)
         return -ENOMEM;
-    struct room o = {x, w, scratch, g, h};
+    struct buffers o = {x, w, scratch, g, h};
     struct mf_tensor_spec a = mf_plain_x(s);
     for (int32_t i = 0; i < s->model_dim; i++) {
         x[i] = mf_bf16_to_float(data->x[token * s->model_dim + i]);

@@ -1,4 +1,4 @@
-#include "server/farm/forecast.h"
+#include "server/choose/forecast.h"
 
 #include "common/base/array.h"
 
@@ -48,7 +48,7 @@ static bool same_layout(const struct mf_path *a, const struct mf_path *b)
     return strcmp(a->w1, b->w1) == 0 && strcmp(a->w2, b->w2) == 0;
 }
 
-int mf_forecast_sum_up(struct mf_forecast *fc)
+int mf_forecast_group_layouts(struct mf_forecast *fc)
 {
     size_t cap = 0;
     for (size_t i = 0; i < fc->n_paths; i++) {

@@ -1,6 +1,4 @@
-#include "kernels/core/device.h"
-
-#include "kernels/cpu/device_cpu.h"
+#include "kernels/core/isa.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -28,33 +26,34 @@ static enum mf_isa machine_isa(void)
     return MF_ISA_C;
 }
 
-static enum mf_isa asked_isa(void)
+static enum mf_isa selected_isa(void)
 {
     enum mf_isa best = machine_isa();
-    const char *asked = getenv("MOEFARM_ISA");
+    const char *wanted = getenv("MOEFARM_ISA");
 
-    for (enum mf_isa i = MF_ISA_C; asked && i < best; i++) {
-        if (strcmp(asked, isas[i].short_name) == 0)
+    for (enum mf_isa i = MF_ISA_C; wanted && i < best; i++) {
+        if (strcmp(wanted, isas[i].short_name) == 0)
             return i;
     }
     return best;
 }
 
-/* Asked for once a row by the quantisers, so it is kept: one more than the value, 0 before the first call. */
-static atomic_int known;
+/* The selected instruction set plus 1; 0 before the first call. Cached because quantisers read it once per
+ * row. */
+static atomic_int cached_isa;
 
 void mf_isa_refresh(void)
 {
-    atomic_store_explicit(&known, (int)asked_isa() + 1, memory_order_relaxed);
+    atomic_store_explicit(&cached_isa, (int)selected_isa() + 1, memory_order_relaxed);
 }
 
 enum mf_isa mf_isa_best(void)
 {
-    int isa = atomic_load_explicit(&known, memory_order_relaxed);
+    int isa = atomic_load_explicit(&cached_isa, memory_order_relaxed);
 
     if (isa == 0) {
         mf_isa_refresh();
-        isa = atomic_load_explicit(&known, memory_order_relaxed);
+        isa = atomic_load_explicit(&cached_isa, memory_order_relaxed);
     }
     return (enum mf_isa)(isa - 1);
 }

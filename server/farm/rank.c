@@ -1,5 +1,5 @@
-/* Ranking: from a task's measured steps to its pipelines, and from the layouts that its layer model may take (ladder.c) to finalists
- * and their race. */
+/* Ranks the pipelines of a task from its measured steps, selects finalists for the layouts that ladder.c
+ * allows, and starts their race. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/array.h"
@@ -14,53 +14,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Pipelines kept for people, beside the finalists: of the chosen layout, and of each other one. */
+/* Pipelines stored for display besides the finalists: of each racing layout, and of each other layout. */
 #define KEPT_OF_LAYOUT 64
 #define KEPT_OF_OTHERS 3
 #define STRUCTURES_MAX 64
 
 /* ---- a task's pipelines ---- */
 
-/* A step that passed every gate. */
-struct right {
+/* A step that passed all gates. */
+struct valid_step {
     struct mf_step step;
     double us;
     int64_t id;
 };
 
 struct measured {
-    struct right *right;
+    struct valid_step *valid_step;
     size_t n, cap;
     int counts[MF_STATUS_N_];
 };
 
-/* Only what is right by every gate can be in a pipeline. */
+/* Collects the steps that passed all gates; only these can be in a pipeline. */
 static int take_measured(void *context, const struct mf_measured_row *row)
 {
     struct measured *m = context;
-    const char *field;
+    const char *bad_field;
     m->counts[row->status]++;
     if (row->status != MF_STATUS_OK || row->verified != 2 || !(row->us > 0))
         return 0;
-    int r = mf_array_grow(&m->right, m->n, &m->cap, sizeof(*m->right));
+    int r = mf_array_grow(&m->valid_step, m->n, &m->cap, sizeof(*m->valid_step));
     if (r < 0)
         return r;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(row->body, strlen(row->body), 1u << 16);
     if (!json)
         return -ENOMEM;
-    struct right *right = &m->right[m->n];
-    r = mf_step_from_json(json, &right->step, &field);
+    struct valid_step *valid_step = &m->valid_step[m->n];
+    r = mf_step_from_json(json, &valid_step->step, &bad_field);
     if (r < 0)
         return r;
-    right->us = row->us;
-    right->id = row->step;
+    valid_step->us = row->us;
+    valid_step->id = row->step;
     m->n++;
     return 0;
 }
 
-/* "no legal pipeline: no right step covers gemm2; of 40 steps 30 are ok, 5 wrong, 5 crash" */
-static int fail_without(struct mf_farm *f, struct mf_task *g, const struct measured *m,
-                        const struct mf_path_problem *p)
+/* Fails the task: "no legal pipeline: no correct step covers gemm2; of 40 steps: 30 ok, 5 wrong, 5 crash". */
+static int fail_no_pipeline(struct mf_farm *f, struct mf_task *g, const struct measured *m,
+                            const struct mf_path_problem *p)
 {
     char reason[MF_REASON_MAX], ops[MF_OPS_TEXT_MAX];
     struct mf_buf counts;
@@ -75,13 +75,12 @@ static int fail_without(struct mf_farm *f, struct mf_task *g, const struct measu
     mf_ops uncovered = mf_path_uncovered(p);
     mf_ops_print(uncovered, ops);
     if (uncovered)
-        mf_format(reason, sizeof(reason), "no legal pipeline: no right step covers %s; of %d steps: %s", ops,
-                  total, counts.len ? counts.data : "none offered, see the rejections");
+        mf_format(reason, sizeof(reason), "no legal pipeline: no correct step covers %s; of %d steps: %s",
+                  ops, total, counts.len ? counts.data : "none offered, see the rejections");
     else
         mf_format(reason, sizeof(reason),
-                  "no legal pipeline: each op is covered, but no steps fit together by their tensor specs, "
-                  "block_m and"
-                  " weight layouts; of %d steps: %s",
+                  "no legal pipeline: all ops are covered, but no steps match in tensor specs, block_m and "
+                  "weight layouts; of %d steps: %s",
                   total, counts.data);
     mf_buf_release(&counts);
     return mf_task_fail(f, g, reason);
@@ -98,7 +97,7 @@ static double launch_gap_us(struct mf_farm *f, const struct mf_task *g)
     return gap_us > 0 && isfinite(gap_us) ? gap_us : 0;
 }
 
-/* What each structure took in earlier batches against its forecasts. */
+/* Corrects the forecasts by the ratio of time to forecast that each structure had in earlier batches. */
 static int correct(struct mf_farm *f, const struct mf_task *g, struct mf_forecast *fc)
 {
     struct {
@@ -138,13 +137,13 @@ static int keep_forecast(struct mf_farm *f, struct mf_task *g, const struct meas
         return -ENOMEM;
     }
     for (size_t i = 0; i < m->n; i++)
-        ids[i] = m->right[i].id;
+        ids[i] = m->valid_step[i].id;
     struct mf_forecast *fc = NULL;
     int r = mf_forecast_new(paths, n, ids, &fc);
     if (r == 0)
         r = correct(f, g, fc);
     if (r == 0)
-        r = mf_forecast_sum_up(fc);
+        r = mf_forecast_group_layouts(fc);
     if (r < 0) {
         mf_forecast_free(fc);
         return r;
@@ -162,7 +161,7 @@ static int rank(struct mf_farm *f, struct mf_task *g, const struct measured *m)
     if (!steps)
         return -ENOMEM;
     for (size_t i = 0; i < m->n; i++)
-        steps[i] = (struct mf_path_step){&m->right[i].step, m->right[i].us};
+        steps[i] = (struct mf_path_step){&m->valid_step[i].step, m->valid_step[i].us};
     struct mf_path_problem p = {
         .ops = mf_layer_ops(&g->shape),
         .format = g->shape.dtype == MF_DTYPE_FP16 ? MF_FORMAT_FP16 : MF_FORMAT_BF16,
@@ -173,10 +172,10 @@ static int rank(struct mf_farm *f, struct mf_task *g, const struct measured *m)
     };
     int r = mf_path_find(&p, &paths, &n_paths);
     if (r == -E2BIG)
-        return mf_task_fail(f, g, "its steps combine in too many ways to rank them");
+        return mf_task_fail(f, g, "too many combinations of steps to rank");
     if (r == 0 && n_paths == 0) {
         free(paths);
-        return fail_without(f, g, m, &p);
+        return fail_no_pipeline(f, g, m, &p);
     }
     if (r == 0)
         r = keep_forecast(f, g, m, paths, n_paths);
@@ -189,7 +188,7 @@ int mf_rank_task(struct mf_farm *f, struct mf_task *g)
     int r = mf_store_measured_each(f->store, g->id, take_measured, &m);
     if (r == 0)
         r = rank(f, g, &m);
-    free(m.right);
+    free(m.valid_step);
     return r;
 }
 
@@ -226,8 +225,10 @@ static int add_pipeline(struct mf_farm *f, const struct mf_task *g, const struct
     return r;
 }
 
-/* The task's paths of a layout (NULL: of all), ranked by forecast. */
-static size_t rank_layout(const struct mf_task *g, const char *layout, size_t places, struct mf_ranked *ret)
+/* Ranks the task's paths of a layout (NULL: of all layouts) by forecast, and marks the finalists. Returns
+ * their number. */
+static size_t rank_layout(const struct mf_task *g, const char *layout, size_t max_finalists,
+                          struct mf_ranked *ret)
 {
     const struct mf_forecast *fc = g->forecast;
     const struct mf_forecast_layout *in = layout ? mf_forecast_find(fc, layout) : NULL;
@@ -236,24 +237,24 @@ static size_t rank_layout(const struct mf_task *g, const char *layout, size_t pl
         if (!in || &fc->layouts[fc->layout_of[i]] == in)
             ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
     }
-    (void)mf_race_finalists(ret, n, g->batch->options.topk, places);
+    (void)mf_race_finalists(ret, n, g->batch->options.topk, max_finalists);
     return n;
 }
 
-/* Who races, layout by layout. */
-struct field {
+/* The pipelines that race, layout by layout. */
+struct entrants {
     int64_t ids[MF_FINALISTS_MAX];
     double forecast_us[MF_FINALISTS_MAX];
     size_t n;
-    size_t n_of[MF_LAYOUTS_RACED_MAX]; /* of each layout that has any */
+    size_t n_of[MF_LAYOUTS_RACED_MAX]; /* number of entrants per layout, for layouts with any */
     size_t n_groups;
 };
 
-/* What a layout brings: to people, and to the field. */
-static int add_layout(struct mf_farm *f, const struct mf_task *g, const char *layout, size_t places,
-                      struct mf_ranked *ranked, struct field *field)
+/* Stores the pipelines of a layout and adds its finalists to the entrants. */
+static int add_layout(struct mf_farm *f, const struct mf_task *g, const char *layout, size_t max_finalists,
+                      struct mf_ranked *ranked, struct entrants *entrants)
 {
-    size_t n = rank_layout(g, layout, places, ranked), before = field->n;
+    size_t n = rank_layout(g, layout, max_finalists, ranked), before = entrants->n;
     for (size_t i = 0; i < n; i++) {
         int64_t id;
         if (!ranked[i].finalist && i >= KEPT_OF_LAYOUT)
@@ -262,23 +263,23 @@ static int add_layout(struct mf_farm *f, const struct mf_task *g, const char *la
         if (r < 0)
             return r;
         if (ranked[i].finalist) {
-            field->ids[field->n] = id;
-            field->forecast_us[field->n++] = ranked[i].forecast_us;
+            entrants->ids[entrants->n] = id;
+            entrants->forecast_us[entrants->n++] = ranked[i].forecast_us;
         }
     }
-    if (field->n > before)
-        field->n_of[field->n_groups++] = field->n - before;
+    if (entrants->n > before)
+        entrants->n_of[entrants->n_groups++] = entrants->n - before;
     return 0;
 }
 
-/* The best of each layout that does not race, for people. */
+/* Stores the best pipelines of each layout that does not race, for display. */
 static int add_others(struct mf_farm *f, const struct mf_task *g, const char *const *layouts, size_t n,
                       struct mf_ranked *ranked)
 {
     const struct mf_forecast *fc = g->forecast;
     size_t n_left = 0;
     int r = 0;
-    /* Of each layout; full from the start where it races */
+    /* per layout; KEPT_OF_OTHERS for racing layouts, so that none is added */
     _cleanup_(mf_freep) int *n_kept = calloc(fc->n_layouts, sizeof(int));
     if (!n_kept)
         return -ENOMEM;
@@ -302,20 +303,20 @@ static int add_others(struct mf_farm *f, const struct mf_task *g, const char *co
 }
 
 static int start_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n,
-                      const struct field *field)
+                      const struct entrants *entrants)
 {
     struct mf_race_schedule schedule;
     struct mf_buf body;
     int iters = g->batch->options.iters;
     mf_buf_init(&body, 16u << 10);
-    mf_race_schedule(field->forecast_us, field->n_of, field->n_groups,
-                     &(struct mf_race_budget){f->options.race_s, iters > 0 ? iters : MF_RACE_FRESH_MOST},
+    mf_race_schedule(entrants->forecast_us, entrants->n_of, entrants->n_groups,
+                     &(struct mf_race_budget){f->options.race_s, iters > 0 ? iters : MF_RACE_FRESH_MAX},
                      &schedule);
-    if (iters > 0) /* as many as were asked for, whatever they take */
+    if (iters > 0) /* the batch specifies the number of samples, whatever time they take */
         schedule.fresh = iters;
     (void)mf_buf_adds(&body, "{\"pipelines\":[");
-    for (size_t i = 0; i < field->n; i++)
-        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", field->ids[i]);
+    for (size_t i = 0; i < entrants->n; i++)
+        (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", entrants->ids[i]);
     for (size_t k = 0; n > 1 && k < n; k++)
         (void)mf_buf_addf(&body, "%s\"%s\"", k ? "," : "],\"layouts\":[", layouts[k]);
     (void)mf_buf_adds(&body, "],\"plan\":");
@@ -330,24 +331,23 @@ static int start_race(struct mf_farm *f, struct mf_task *g, const char *const *l
 int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layouts, size_t n)
 {
     static const char *const any[] = {NULL};
-    struct field field = {.n = 0};
-    size_t n_fields = MF_MAX(n, (size_t)1);
-    size_t places =
-        mf_race_places(mf_forecast_best_us(g->forecast), f->options.race_s, g->batch->options.topk);
+    struct entrants entrants = {.n = 0};
+    size_t n_groups = MF_MAX(n, (size_t)1);
+    size_t max_finalists =
+        mf_race_finalist_limit(mf_forecast_best_us(g->forecast), f->options.race_s, g->batch->options.topk);
     int r = 0;
     _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(g->forecast->n_paths + 1, sizeof(*ranked));
     if (!ranked)
         return -ENOMEM;
-    for (size_t k = 0; r == 0 && k < n_fields; k++)
-        r = add_layout(f, g, n ? layouts[k] : any[k], places / n_fields, ranked, &field);
-    if (r == 0 && field.n == 0) {
+    for (size_t k = 0; r == 0 && k < n_groups; k++)
+        r = add_layout(f, g, n ? layouts[k] : any[k], max_finalists / n_groups, ranked, &entrants);
+    if (r == 0 && entrants.n == 0) {
         char reason[MF_REASON_MAX];
-        mf_format(reason, sizeof(reason),
-                  "no legal pipeline in %s, the layout that its layer model stores its weights in",
+        mf_format(reason, sizeof(reason), "no legal pipeline in %s, the weight layout of its layer model",
                   layouts[0]);
         return mf_task_fail(f, g, reason);
     }
     if (r == 0 && n > 0)
         r = add_others(f, g, layouts, n, ranked);
-    return r < 0 ? r : start_race(f, g, layouts, n, &field);
+    return r < 0 ? r : start_race(f, g, layouts, n, &entrants);
 }

@@ -1,4 +1,4 @@
-#include "server/choose/promote.h"
+#include "server/farm/promote.h"
 
 #include "common/base/json.h"
 #include "common/base/log.h"
@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS_LEAST 24
-#define ROUNDS_MOST  200
-#define RACES_LONG   2.5 /* a comparison may take so many races' time: it decides about a row that serves */
+#define ROUNDS_MIN 24
+#define ROUNDS_MAX 200
+#define RACE_TIMES 2.5 /* maximum time of a comparison, in races: it decides about a row in production */
 
 /* ---- the known row ---- */
 
@@ -23,15 +23,15 @@ static int find_known(struct mf_farm *f, const struct mf_task *g, struct mf_know
 {
     const struct mf_batch *b = g->batch;
     return b->options.has_baseline
-               ? mf_store_known_given(f->store, b->id, g->shape_id, g->class_id, ret)
-               : mf_store_known_own(f->store, b->id, g->shape_id, g->class_id, g->model, ret);
+               ? mf_store_known_from_baseline(f->store, b->id, g->shape_id, g->class_id, ret)
+               : mf_store_known_from_config(f->store, b->id, g->shape_id, g->class_id, g->model, ret);
 }
 
-/* The known row as a pipeline of the task. */
+/* The known row, resolved to a pipeline of the task. */
 struct resolved {
     struct mf_path path;
-    int64_t ids[MF_PATH_STEPS_MAX]; /* what the path's indices mean */
-    char why[MF_REASON_MAX];        /* it is none, for that reason */
+    int64_t ids[MF_PATH_STEPS_MAX]; /* ids of the steps that the path's indices refer to */
+    char why[MF_REASON_MAX];        /* reason why the row is not a pipeline */
 };
 
 struct parts {
@@ -41,18 +41,17 @@ struct parts {
     size_t n;
 };
 
-/* Why a step that the task did not measure cannot be run. 0: *ret_why is filled. */
-static int say_missing(struct mf_farm *f, const struct mf_task *g, const char *family, const char *name,
-                       char ret_why[MF_REASON_MAX])
+/* Explains why a step that the task did not measure cannot run. 0: *ret_why is filled. */
+static int explain_missing_step(struct mf_farm *f, const struct mf_task *g, const char *family,
+                                const char *name, char ret_why[MF_REASON_MAX])
 {
     char reason[MF_REASON_MAX] = "no family offers it for this shape";
-    int r = mf_store_step_rejected(f->store, g->id, family, name, reason);
-    mf_format(ret_why, MF_REASON_MAX, "its step %.90s:%.120s is not there any more: %s", family, name,
-              reason);
+    int r = mf_store_step_rejection(f->store, g->id, family, name, reason);
+    mf_format(ret_why, MF_REASON_MAX, "its step %.90s:%.120s cannot run: %s", family, name, reason);
     return r < 0 ? r : 0;
 }
 
-/* 1: the step is one of the task's that runs; 0: it is not, and why says so. */
+/* Returns 1 if the task measured the step and it runs; 0 if not, with the reason in why. */
 static int add_part(struct mf_farm *f, const struct mf_task *g, const char *text, size_t len, struct parts *p,
                     char why[MF_REASON_MAX])
 {
@@ -60,22 +59,22 @@ static int add_part(struct mf_farm *f, const struct mf_task *g, const char *text
     struct mf_measured_row row;
     if (p->n == MF_PATH_STEPS_MAX || mf_step_name_split(text, len, family, name) < 0) {
         mf_format(why, MF_REASON_MAX,
-                  "it is no pipeline: up to %d steps are expected as family:step, with | between them",
+                  "invalid pipeline: expected up to %d steps as family:step, separated by |",
                   MF_PATH_STEPS_MAX);
         return 0;
     }
-    int r = mf_store_step_named(f->store, g->id, family, name, &p->ids[p->n]);
+    int r = mf_store_step_find(f->store, g->id, family, name, &p->ids[p->n]);
     if (r > 0)
         r = mf_store_measured_get(f->store, g->id, p->ids[p->n], &row, &p->steps[p->n]);
     else if (r == 0)
         r = -ENOENT;
     if (r == -ENOENT)
-        return say_missing(f, g, family, name, why);
+        return explain_missing_step(f, g, family, name, why);
     if (r < 0)
         return r;
-    /* A time on its own that cannot be is no reason: the pipeline's own is what is judged */
+    /* An implausible time of a single step is accepted: the pipeline's own time is judged. */
     if (row.status != MF_STATUS_OK && row.status != MF_STATUS_SLOW && row.status != MF_STATUS_IMPLAUSIBLE) {
-        mf_format(why, MF_REASON_MAX, "its step %s:%s is %s now; its result says why", family, name,
+        mf_format(why, MF_REASON_MAX, "its step %s:%s is now %s; see its result", family, name,
                   mf_status_name(row.status));
         return 0;
     }
@@ -84,7 +83,7 @@ static int add_part(struct mf_farm *f, const struct mf_task *g, const char *text
     return 1;
 }
 
-/* 1: its steps make a pipeline of the task; 0: they do not, and ret->why says why. */
+/* Returns 1 if the steps form a pipeline of the task; 0 if not, with the reason in ret->why. */
 static int resolve(struct mf_farm *f, const struct mf_task *g, const char *names, struct resolved *ret)
 {
     _cleanup_(mf_freep) struct parts *p = calloc(1, sizeof(*p));
@@ -115,11 +114,11 @@ static int resolve(struct mf_farm *f, const struct mf_task *g, const char *names
         memcpy(ret->ids, p->ids, sizeof(ret->ids));
         return 1;
     }
-    mf_format(
-        ret->why, sizeof(ret->why),
-        "its %zu steps are no pipeline of this layer: together they do not cover each op once, or do not fit"
-        " each other by their tensor specs, block_m and weight layouts",
-        p->n);
+    mf_format(ret->why, sizeof(ret->why),
+              "its %zu steps are not a pipeline of this layer: they do not cover each op once, or their "
+              "tensor specs,"
+              " block_m or weight layouts do not match",
+              p->n);
     return 0;
 }
 
@@ -139,7 +138,7 @@ int mf_promote_layout(struct mf_farm *f, struct mf_task *g, char ret[MF_PATH_LAY
     return r;
 }
 
-/* The id of the known row among the task's pipelines, made if need be. */
+/* Returns the id of the known row among the task's pipelines; adds it if missing. */
 static int store_pipeline(struct mf_farm *f, const struct mf_task *g, const struct resolved *old,
                           int64_t *ret)
 {
@@ -150,7 +149,7 @@ static int store_pipeline(struct mf_farm *f, const struct mf_task *g, const stru
         (void)mf_buf_addf(&steps, "%s%" PRId64, i ? "," : "[", old->ids[old->path.steps[i]]);
     int r = mf_buf_adds(&steps, "]");
     if (r == 0)
-        r = mf_store_pipeline_same(f->store, g->id, steps.data, ret);
+        r = mf_store_pipeline_find(f->store, g->id, steps.data, ret);
     if (r == 0) {
         mf_path_structure(old->path.structure, structure);
         mf_path_layout(&old->path, layout);
@@ -170,7 +169,7 @@ static int store_pipeline(struct mf_farm *f, const struct mf_task *g, const stru
 
 /* ---- deciding ---- */
 
-static cJSON *make_told(int64_t batch, int64_t task, enum mf_decision decision, const char *reason)
+static cJSON *decision_event(int64_t batch, int64_t task, enum mf_decision decision, const char *reason)
 {
     cJSON *body = cJSON_CreateObject();
     mf_json_add_i64(body, "batch", batch);
@@ -180,40 +179,42 @@ static cJSON *make_told(int64_t batch, int64_t task, enum mf_decision decision, 
     return body;
 }
 
-static int tell(struct mf_farm *f, const struct mf_task *g, enum mf_decision decision, const char *reason)
+static int report_decision(struct mf_farm *f, const struct mf_task *g, enum mf_decision decision,
+                           const char *reason)
 {
-    return mf_event_tell(f, g->batch->id, "promotion", make_told(g->batch->id, g->id, decision, reason));
+    return mf_event_add(f, g->batch->id, "promotion", decision_event(g->batch->id, g->id, decision, reason));
 }
 
 static int decide(struct mf_farm *f, struct mf_task *g, enum mf_decision decision, const char *reason,
-                  const struct mf_raced *old)
+                  const struct mf_race_result *old)
 {
     int r = mf_store_promotion_decide(f->store, g->id, decision, reason, old ? old->mad : (double)NAN,
                                       old ? (int64_t)old->n : 0, f->wall_ms);
-    return r < 0 ? r : tell(f, g, decision, reason);
+    return r < 0 ? r : report_decision(f, g, decision, reason);
 }
 
-/* ---- before anything is measured ---- */
+/* ---- rows that name no pipeline ---- */
 
-static const char names_none[] = "the known row names no pipeline, so that nothing can be run against it: it "
-                                 "stays; promote=always replaces it";
+static const char reason_unnamed[] =
+    "the known row names no pipeline, so no candidate can race against it: it "
+    "stays; promote=always replaces it";
 
-/* For those who follow the task. */
-static int tell_spared(struct mf_farm *f, int64_t batch, int64_t task)
+/* Sends the events of a task that ended without a measurement. */
+static int report_skipped(struct mf_farm *f, int64_t batch, int64_t task)
 {
-    cJSON *body = make_told(batch, task, MF_DECISION_UNDECIDED, names_none);
-    int r = mf_event_tell(f, batch, "promotion", body);
+    cJSON *body = decision_event(batch, task, MF_DECISION_UNDECIDED, reason_unnamed);
+    int r = mf_event_add(f, batch, "promotion", body);
     return r < 0 ? r : mf_event_task_ended(f, batch, task, MF_TASK_DONE);
 }
 
-/* As many tasks as a submission has end in one turn: they are not loaded, and nobody else has loaded them. */
-int mf_promote_spare(struct mf_farm *f, int64_t batch)
+/* Ends all such tasks of a submission in one transaction. None of them is loaded in memory. */
+int mf_promote_skip_unnamed(struct mf_farm *f, int64_t batch)
 {
     struct mf_ids ids = {0};
     struct mf_batch *b;
-    int r = mf_store_known_spare(f->store, batch, names_none, f->wall_ms, &ids);
+    int r = mf_store_skip_unnamed(f->store, batch, reason_unnamed, f->wall_ms, &ids);
     for (size_t i = 0; r == 0 && i < ids.n; i++)
-        r = tell_spared(f, batch, ids.all[i]);
+        r = report_skipped(f, batch, ids.all[i]);
     int n = (int)ids.n;
     mf_ids_release(&ids);
     if (r < 0 || n == 0)
@@ -221,20 +222,20 @@ int mf_promote_spare(struct mf_farm *f, int64_t batch)
     r = mf_batch_get(f, batch, &b);
     if (r < 0)
         return r;
-    b->open_tasks = 0; /* those ended behind its back: they are counted anew */
+    b->open_tasks = 0; /* those tasks ended in the database only: count again */
     r = mf_batch_check(f, b);
     if (r < 0)
         return r;
-    mf_batch_let_go(f, b);
+    mf_batch_unload(f, b);
     return n;
 }
 
-int mf_promote_adopted(struct mf_farm *f, int64_t class_id)
+int mf_promote_skip_for_class(struct mf_farm *f, int64_t class_id)
 {
     struct mf_ids batches = {0};
-    int r = mf_store_known_foreign(f->store, class_id, &batches);
+    int r = mf_store_batches_unnamed(f->store, class_id, &batches);
     for (size_t i = 0; r >= 0 && i < batches.n; i++)
-        r = mf_promote_spare(f, batches.all[i]);
+        r = mf_promote_skip_unnamed(f, batches.all[i]);
     mf_ids_release(&batches);
     return r < 0 ? r : 0;
 }
@@ -245,8 +246,8 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_promot
                     int64_t avoid_worker)
 {
     struct mf_buf body;
-    double fit = RACES_LONG * f->options.race_s * 1e6 / pair_us;
-    int rounds = (int)fmin(ROUNDS_MOST, fmax(ROUNDS_LEAST, fit));
+    double fit = RACE_TIMES * f->options.race_s * 1e6 / pair_us;
+    int rounds = (int)fmin(ROUNDS_MAX, fmax(ROUNDS_MIN, fit));
     mf_buf_init(&body, 1024);
     (void)mf_buf_addf(&body, "{\"pipelines\":[%" PRId64 ",%" PRId64 "]", p->old, p->new);
     if (avoid_worker)
@@ -262,15 +263,16 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_promot
     return r;
 }
 
-/* What is said of a known row that there is; the task is compared (1), or p has a decision. */
-static int weigh(struct mf_farm *f, struct mf_task *g, const struct mf_known *known, struct mf_promotion *p,
-                 struct resolved *old, char why[MF_REASON_MAX])
+/* Examines the known row. Returns 1 if the rows must be compared, or 0 with the decision in p and the reason
+ * in why. */
+static int examine_known(struct mf_farm *f, struct mf_task *g, const struct mf_known *known,
+                         struct mf_promotion *p, struct resolved *old, char why[MF_REASON_MAX])
 {
     struct mf_pipeline new = {0};
     char layout[MF_PATH_LAYOUT_MAX];
     p->decision = MF_DECISION_UNDECIDED;
-    mf_format(why, MF_REASON_MAX, "%s", names_none);
-    if (!*known->pipeline) /* of a task that an earlier version began */
+    mf_format(why, MF_REASON_MAX, "%s", reason_unnamed);
+    if (!*known->pipeline) /* a task created by an earlier version of moefarmd */
         return 0;
     int r = resolve(f, g, known->pipeline, old);
     p->decision = MF_DECISION_PROMOTED;
@@ -281,7 +283,7 @@ static int weigh(struct mf_farm *f, struct mf_task *g, const struct mf_known *kn
     if (r < 0)
         return r;
     p->decision = MF_DECISION_KEPT;
-    mf_format(why, MF_REASON_MAX, "the race was won by the known row");
+    mf_format(why, MF_REASON_MAX, "the known row won the race");
     if (p->old == p->new)
         return 0;
     r = mf_store_pipeline_get(f->store, p->new, &new);
@@ -291,10 +293,9 @@ static int weigh(struct mf_farm *f, struct mf_task *g, const struct mf_known *kn
     bool other = !g->batch->options.layout_free && strcmp(layout, new.layout) != 0;
     p->decision = MF_DECISION_PROMOTED;
     if (other)
-        mf_format(
-            why, MF_REASON_MAX,
-            "the known row stores its weights as %s, and its layer model as %s: a table does not mix them",
-            layout, new.layout);
+        mf_format(why, MF_REASON_MAX,
+                  "the known row stores weights as %s, its layer model as %s: one table cannot mix them",
+                  layout, new.layout);
     mf_pipeline_release(&new);
     return !other;
 }
@@ -303,7 +304,7 @@ int mf_promote_start(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_known known = {.us = (double)NAN};
     struct resolved old = {0};
-    char why[MF_REASON_MAX] = "nothing is known of this key";
+    char why[MF_REASON_MAX] = "no known row for this key";
     struct mf_promotion p = {
         .task = g->id, .least = g->batch->options.min_effect, .decision = MF_DECISION_PROMOTED};
     if (g->batch->options.promote != MF_PROMOTE_IMPROVED)
@@ -313,30 +314,31 @@ int mf_promote_start(struct mf_farm *f, struct mf_task *g)
         r = find_known(f, g, &known);
     bool is_known = r > 0;
     if (is_known)
-        r = weigh(f, g, &known, &p, &old, why);
+        r = examine_known(f, g, &known, &p, &old, why);
     bool compare = is_known && r > 0;
     if (compare)
         p.decision = MF_DECISION_PENDING;
     p.known = is_known ? known.pipeline : "";
     p.source = known.source;
     p.known_us = known.us;
-    p.reason = compare ? "is being compared" : why;
+    p.reason = compare ? "comparison in progress" : why;
     if (r >= 0)
         r = mf_store_promotion_add(f->store, &p, f->wall_ms);
     free(known.pipeline);
     if (r == 0 && compare)
         return add_unit(f, g, &p, 2 * p.new_us, 0);
     if (r == 0 && is_known)
-        r = tell(f, g, p.decision, p.reason);
+        r = report_decision(f, g, p.decision, p.reason);
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
-/* "beside the known row it is FASTER on w0, -12.3% (-13.5% to -11.0%, 96 rounds)", and so on for each device. */
+/* "compared with the known row it is FASTER on w0, -12.3% (-13.5% to -11.0%, 96 rounds)", then the other
+ * devices. */
 struct sentence {
     char text[MF_REASON_MAX];
     int n;
     enum mf_paired_verdict last;
-    bool is_tie; /* the last one's interval holds zero: the samples do not tell the two apart */
+    bool is_tie; /* the last interval contains zero: the rows are statistically tied */
 };
 
 static int add_device(void *context, const struct mf_comparison *c)
@@ -347,7 +349,7 @@ static int add_device(void *context, const struct mf_comparison *c)
     if (!c->judged)
         return 0;
     mf_format(s->text + len, sizeof(s->text) - len, "%s%s on %.40s, %+.1f%% (%+.1f%% to %+.1f%%, %zu rounds)",
-              s->n ? "; " : "beside the known row it is ", mf_paired_verdict_name(c->p.verdict),
+              s->n ? "; " : "compared with the known row it is ", mf_paired_verdict_name(c->p.verdict),
               c->worker_name, 100 * i->mid, 100 * i->low, 100 * i->high, c->n);
     s->n++;
     s->last = c->p.verdict;
@@ -355,9 +357,10 @@ static int add_device(void *context, const struct mf_comparison *c)
     return 0;
 }
 
-/* All devices have said FASTER, or the last one something else: then l is its lease, and old what it gave for the known row. */
+/* Decides after the last comparison. If its verdict is not FASTER, l is its lease and old the known row's
+ * result in it. */
 static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
-                    const struct mf_lease *l, const struct mf_raced *old)
+                    const struct mf_lease *l, const struct mf_race_result *old)
 {
     struct sentence s = {.text = ""};
     int r = mf_store_comparisons_each(f->store, g->id, add_device, &s);
@@ -366,29 +369,30 @@ static int conclude(struct mf_farm *f, struct mf_task *g, const struct mf_promot
     size_t len = strlen(s.text);
     if (s.last == MF_PAIRED_FASTER) {
         mf_format(s.text + len, sizeof(s.text) - len, "%s",
-                  s.n == 1 ? "; no other device of its class and model is here" : "");
+                  s.n == 1 ? "; no other device of this class and model is connected" : "");
         r = decide(f, g, MF_DECISION_PROMOTED, s.text, NULL);
         return r < 0 ? r : mf_task_decided(f, g);
     }
     assert(l && old);
-    mf_format(s.text + len, sizeof(s.text) - len, "; %.3g%% less on each device was asked for",
-              100 * p->least);
-    r = mf_config_keep(f, g, l->worker, p->old, old->us, s.is_tie ? p->new : 0);
+    mf_format(s.text + len, sizeof(s.text) - len, "; required: %.3g%% less on each device", 100 * p->least);
+    r = mf_config_set_known_row(f, g, l->worker, p->old, old->us, s.is_tie ? p->new : 0);
     if (r == 0)
         r = decide(f, g, MF_DECISION_KEPT, s.text, old);
     return r < 0 ? r : mf_task_decided(f, g);
 }
 
-/* Another device may say the same. After a start one that has not come back yet counts. */
-static bool may_have_second(const struct mf_farm *f, const struct mf_lease *l)
+/* True if a second device may confirm the verdict. Shortly after a start, devices that have not reconnected
+ * yet count. */
+static bool may_use_second_device(const struct mf_farm *f, const struct mf_lease *l)
 {
     const struct mf_slot *first = mf_slots_by_id(&f->slots, l->worker);
-    return f->alone_from_ms > 0 || (first && mf_slots_like(&f->slots, first) > 0);
+    return f->reconnect_deadline_ms > 0 || (first && mf_slots_count_similar(&f->slots, first) > 0);
 }
 
-/* One of the two gave no time, or neither. */
+/* Decides if one or both rows have no time. */
 static int conclude_failed(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p,
-                           const struct mf_lease *l, const struct mf_raced *old, const struct mf_raced *new)
+                           const struct mf_lease *l, const struct mf_race_result *old,
+                           const struct mf_race_result *new)
 {
     char reason[MF_REASON_MAX];
     enum mf_decision decision = MF_DECISION_UNDECIDED;
@@ -399,12 +403,11 @@ static int conclude_failed(struct mf_farm *f, struct mf_task *g, const struct mf
                   old->status == MF_STATUS_WRONG ? "is wrong" : "does not run", old->reason);
     } else if (old->status == MF_STATUS_OK) {
         decision = MF_DECISION_KEPT;
-        mf_format(reason, sizeof(reason), "beside the known row the new one was %s: %s",
+        mf_format(reason, sizeof(reason), "in the comparison the new row was %s: %s",
                   mf_status_name(new->status), new->reason);
-        r = mf_config_keep(f, g, l->worker, p->old, old->us, 0);
+        r = mf_config_set_known_row(f, g, l->worker, p->old, old->us, 0);
     } else {
-        mf_format(reason, sizeof(reason),
-                  "beside each other neither gave a time: the known row was %s, the new one %s",
+        mf_format(reason, sizeof(reason), "the comparison gave no time: the known row was %s, the new row %s",
                   mf_status_name(old->status), mf_status_name(new->status));
     }
     if (r == 0)
@@ -413,7 +416,7 @@ static int conclude_failed(struct mf_farm *f, struct mf_task *g, const struct mf
 }
 
 static int judge(struct mf_farm *f, struct mf_task *g, const struct mf_promotion *p, const struct mf_lease *l,
-                 const struct mf_raced *old, const struct mf_raced *new)
+                 const struct mf_race_result *old, const struct mf_race_result *new)
 {
     const struct mf_paired_rule rule = {.least_effect = p->least, .confidence = MF_PAIRED_CONFIDENCE};
     struct mf_comparison c = {.unit = l->unit,
@@ -438,50 +441,50 @@ static int judge(struct mf_farm *f, struct mf_task *g, const struct mf_promotion
         return r;
     if (!c.judged)
         return old->status == MF_STATUS_OK && new->status == MF_STATUS_OK
-                   ? mf_promote_miss(f, g, "the comparison gave no samples that can be paired")
+                   ? mf_promote_not_compared(f, g, "the comparison gave no paired samples")
                    : conclude_failed(f, g, p, l, old, new);
-    if (c.p.verdict == MF_PAIRED_FASTER && !l->first_worker && may_have_second(f, l))
+    if (c.p.verdict == MF_PAIRED_FASTER && !l->first_worker && may_use_second_device(f, l))
         return add_unit(f, g, p, old->us + new->us, l->worker);
     return conclude(f, g, p, l, old);
 }
 
-/* Of a task that is compared, which has one. */
+/* Loads the promotion of a task that is being compared. -ENODATA if there is none. */
 static int find_promotion(struct mf_farm *f, const struct mf_task *g, struct mf_promotion *ret)
 {
     int r = mf_store_promotion_get(f->store, g->id, ret);
     return r == 0 ? -ENODATA : r;
 }
 
-int mf_promote_take(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
+int mf_promote_compared(struct mf_farm *f, struct mf_task *g, const struct mf_lease *l)
 {
     struct mf_promotion p;
-    struct mf_raced old = {0}, new = {0};
+    struct mf_race_result old = {0}, new = {0};
     int r = find_promotion(f, g, &p);
     if (r < 0)
         return r;
-    r = mf_store_raced_get(f->store, l->unit, l->attempt, p.old, &old);
+    r = mf_store_race_result_get(f->store, l->unit, l->attempt, p.old, &old);
     if (r == 0)
-        r = mf_store_raced_get(f->store, l->unit, l->attempt, p.new, &new);
+        r = mf_store_race_result_get(f->store, l->unit, l->attempt, p.new, &new);
     if (r == -ENOENT)
-        r = mf_promote_miss(f, g, "its worker gave no result for one of the two");
+        r = mf_promote_not_compared(f, g, "the worker reported no result for one of the two rows");
     else if (r == 0)
         r = judge(f, g, &p, l, &old, &new);
-    mf_raced_release(&old);
-    mf_raced_release(&new);
+    mf_race_result_release(&old);
+    mf_race_result_release(&new);
     return r;
 }
 
-int mf_promote_alone(struct mf_farm *f, struct mf_task *g)
+int mf_promote_without_second(struct mf_farm *f, struct mf_task *g)
 {
     struct mf_promotion p;
     int r = find_promotion(f, g, &p);
     return r < 0 ? r : conclude(f, g, &p, NULL, NULL);
 }
 
-int mf_promote_miss(struct mf_farm *f, struct mf_task *g, const char *reason)
+int mf_promote_not_compared(struct mf_farm *f, struct mf_task *g, const char *reason)
 {
     char text[MF_REASON_MAX];
-    mf_format(text, sizeof(text), "the new row was not compared with the known one: %s", reason);
+    mf_format(text, sizeof(text), "the new row was not compared with the known row: %s", reason);
     int r = decide(f, g, MF_DECISION_UNDECIDED, text, NULL);
     return r < 0 ? r : mf_task_decided(f, g);
 }
@@ -492,6 +495,6 @@ int mf_promote_cancel(struct mf_farm *f, struct mf_task *g)
     int r = mf_store_promotion_get(f->store, g->id, &p);
     if (r <= 0 || p.decision != MF_DECISION_PENDING)
         return r < 0 ? r : 0;
-    return decide(f, g, MF_DECISION_UNDECIDED, "cancelled before the new row was compared with the known one",
+    return decide(f, g, MF_DECISION_UNDECIDED, "cancelled before the new row was compared with the known row",
                   NULL);
 }

@@ -1,4 +1,5 @@
-#include "server/choose/regret.h"
+#include "server/farm/regret.h"
+#include "server/choose/rivals.h"
 
 #include "common/base/json.h"
 #include "common/base/text.h"
@@ -8,57 +9,32 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define COST_SHARE     0.25 /* of the race, for all profiles together */
-#define RIVALS_MAX     3
-#define ENTRANTS_LEAST 2 /* the winner and one rival */
+#define COST_SHARE 0.25 /* of a race's time, for all profiles together */
 
-/* ---- who races ---- */
+/* ---- starting ---- */
 
-struct entrant {
-    int64_t pipeline;
-    double us;
-    int block_m;
-};
-
-static int compare(const void *va, const void *vb)
-{
-    const struct entrant *a = va, *b = vb;
-    if (a->us != b->us)
-        return a->us < b->us ? -1 : 1;
-    return a->pipeline < b->pipeline ? -1 : a->pipeline > b->pipeline;
-}
-
-static bool has_block(const struct entrant *e, size_t n, int block_m)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (e[i].block_m == block_m)
-            return true;
-    }
-    return false;
-}
-
-struct rivals {
-    struct entrant of[MF_FINALISTS_MAX];
+struct survivors {
+    struct mf_entrant of[MF_FINALISTS_MAX];
     size_t n;
     int64_t winner;
 };
 
-static int take_survivor(void *context, int64_t pipeline, double us, int block_m)
+static int add_survivor(void *context, int64_t pipeline, double us, int block_m)
 {
-    struct rivals *r = context;
-    if (pipeline != r->winner && r->n < MF_ARRAY_LEN(r->of))
-        r->of[r->n++] = (struct entrant){pipeline, us, block_m};
+    struct survivors *s = context;
+    if (pipeline != s->winner && s->n < MF_ARRAY_LEN(s->of))
+        s->of[s->n++] = (struct mf_entrant){pipeline, us, block_m};
     return 0;
 }
 
-/* The config's pipeline first; then, of those of its layout unless the weights may lie in any, the fastest of each other block_m, since that is what a routing changes most; then by
- * time. */
-static int choose(struct mf_farm *f, int64_t task, bool of_any, struct entrant *ret, size_t *ret_n)
+/* The config's pipeline and its rivals (rivals.h). Rivals must have the config's weight layout, unless
+ * any_layout. */
+static int find_entrants(struct mf_farm *f, int64_t task, bool any_layout, struct mf_entrant *ret,
+                         size_t *ret_n)
 {
     char layout[MF_PATH_LAYOUT_MAX];
-    struct rivals rivals = {.n = 0};
+    struct survivors survivors = {.n = 0};
     struct mf_pipeline p;
-    size_t n = 1;
     int r = mf_store_config_get(f->store, task, &ret[0].pipeline, &ret[0].us);
     if (r == 0)
         r = mf_store_pipeline_get(f->store, ret[0].pipeline, &p);
@@ -67,40 +43,17 @@ static int choose(struct mf_farm *f, int64_t task, bool of_any, struct entrant *
     ret[0].block_m = p.block_m;
     (void)mf_copy(layout, sizeof(layout), p.layout);
     mf_pipeline_release(&p);
-    rivals.winner = ret[0].pipeline;
-    r = mf_store_survivors_each(f->store, task, of_any ? NULL : layout, take_survivor, &rivals);
-    if (r < 0)
-        return r;
-    qsort(rivals.of, rivals.n, sizeof(rivals.of[0]), compare);
-    for (int rest = 0; rest < 2; rest++) {
-        for (size_t i = 0; i < rivals.n && n <= RIVALS_MAX; i++) {
-            bool taken = false;
-            for (size_t j = 0; j < n; j++)
-                taken |= ret[j].pipeline == rivals.of[i].pipeline;
-            if (!taken && (rest || !has_block(ret, n, rivals.of[i].block_m)))
-                ret[n++] = rivals.of[i];
-        }
-    }
-    *ret_n = n;
-    return 0;
+    survivors.winner = ret[0].pipeline;
+    r = mf_store_survivors_each(f->store, task, any_layout ? NULL : layout, add_survivor, &survivors);
+    if (r == 0)
+        *ret_n = mf_rivals_pick(survivors.of, survivors.n, ret);
+    return r;
 }
 
-/* As many as run their least rounds in that time, the winner and one rival at least. */
-static size_t affordable(const struct entrant *e, size_t n, double budget_s)
-{
-    double spent_s = 0;
-    size_t in = 0;
-    while (in < n && (in < ENTRANTS_LEAST || spent_s + e[in].us * 1e-6 * MF_RACE_ROUNDS_MIN <= budget_s))
-        spent_s += e[in++].us * 1e-6 * MF_RACE_ROUNDS_MIN;
-    return in;
-}
-
-/* ---- starting ---- */
-
-static int add_unit(struct mf_farm *f, struct mf_task *g, const struct entrant *e, size_t n,
+static int add_unit(struct mf_farm *f, struct mf_task *g, const struct mf_entrant *e, size_t n,
                     const char *routing, double budget_s)
 {
-    double us[RIVALS_MAX + 1];
+    double us[MF_RIVALS_MAX + 1];
     struct mf_race_schedule schedule;
     struct mf_buf body;
     mf_buf_init(&body, 32u << 10);
@@ -109,7 +62,7 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct entrant *
         us[i] = e[i].us;
         (void)mf_buf_addf(&body, "%s%" PRId64, i ? "," : "", e[i].pipeline);
     }
-    /* The samples of its rounds are paired; nothing here is a row's number */
+    /* no rerun: only the paired samples of the rounds are used, no time is exported */
     mf_race_schedule(us, &n, 1, &(struct mf_race_budget){.s = budget_s, .fresh = 0}, &schedule);
     (void)mf_buf_adds(&body, "],\"plan\":");
     (void)mf_race_schedule_print(&schedule, &body);
@@ -123,9 +76,9 @@ static int add_unit(struct mf_farm *f, struct mf_task *g, const struct entrant *
 int mf_regret_start(struct mf_farm *f, struct mf_task *g)
 {
     const struct mf_batch_options *o = &g->batch->options;
-    struct entrant entrants[RIVALS_MAX + 1];
+    struct mf_entrant entrants[MF_RIVALS_MAX + 1];
     size_t n = 0;
-    int r = o->n_regret > 0 ? choose(f, g->id, o->layout_free, entrants, &n) : 0;
+    int r = o->n_regret > 0 ? find_entrants(f, g->id, o->layout_free, entrants, &n) : 0;
     if (r < 0 || o->n_regret == 0)
         return r;
     double budget_s = COST_SHARE * f->options.race_s / o->n_regret;
@@ -135,11 +88,11 @@ int mf_regret_start(struct mf_farm *f, struct mf_task *g)
             continue;
         mf_routing_print(&o->regret[i], routing);
         if (mf_routing_fits(&o->regret[i], &g->shape, why, sizeof(why)) < 0)
-            r = mf_regret_miss(f, g, routing, why);
-        else if (n < ENTRANTS_LEAST)
-            r = mf_regret_miss(f, g, routing, "no other pipeline survived the race");
+            r = mf_regret_skip(f, g, routing, why);
+        else if (n < MF_ENTRANTS_MIN)
+            r = mf_regret_skip(f, g, routing, "no other pipeline finished the race");
         else
-            r = add_unit(f, g, entrants, affordable(entrants, n, budget_s), routing, budget_s);
+            r = add_unit(f, g, entrants, mf_rivals_affordable(entrants, n, budget_s), routing, budget_s);
     }
     return r;
 }
@@ -183,7 +136,7 @@ static int write_outcome(struct mf_farm *f, int64_t task, const struct outcome *
     return text ? mf_store_config_regret(f->store, task, text) : -ENOMEM;
 }
 
-int mf_regret_miss(struct mf_farm *f, const struct mf_task *g, const char *routing, const char *reason)
+int mf_regret_skip(struct mf_farm *f, const struct mf_task *g, const char *routing, const char *reason)
 {
     return write_outcome(f, g->id,
                          &(struct outcome){.routing = routing,
@@ -194,10 +147,10 @@ int mf_regret_miss(struct mf_farm *f, const struct mf_task *g, const char *routi
                                            .regret = (double)NAN});
 }
 
-int mf_regret_take(struct mf_farm *f, const struct mf_lease *l, const cJSON *race)
+int mf_regret_finish(struct mf_farm *f, const struct mf_lease *l, const cJSON *race)
 {
     struct mf_racer_result racers[MF_FINALISTS_MAX];
-    const struct mf_lease_item *own = &l->items[0]; /* the config's winner, as add_unit wrote them */
+    const struct mf_lease_item *own = &l->items[0]; /* the config's winner, which add_unit lists first */
     int64_t named = 0;
     for (size_t i = 0; i < l->n; i++)
         racers[i] = (struct mf_racer_result){.pipeline = l->items[i].id,
@@ -217,7 +170,7 @@ int mf_regret_take(struct mf_farm *f, const struct mf_lease *l, const cJSON *rac
     o.regret = o.tie ? 0 : fmax(0, o.us / o.best_us - 1);
     if (!isfinite(o.us)) {
         o.regret = (double)NAN;
-        o.reason = "the winner gave no time under this profile; its results say why";
+        o.reason = "the winner has no time under this profile; see its result";
     }
     return write_outcome(f, l->task->id, &o);
 }

@@ -2,7 +2,9 @@
 
 #include "kernels/cpu/device_cpu.h"
 #include "kernels/gpu/host/hip_open.h"
-#include "kernels/sim/sim.h"
+#if MF_SIM
+#    include "kernels/sim/sim.h"
+#endif
 
 #include <errno.h>
 #include <stdio.h>
@@ -10,11 +12,11 @@
 
 int mf_device_open(const char *name, char *why, size_t why_cap, struct mf_device **ret)
 {
-    return mf_device_open_as(name, &(struct mf_device_opening){0}, why, why_cap, ret);
+    return mf_device_open_with(name, &(struct mf_device_open_options){0}, why, why_cap, ret);
 }
 
-int mf_device_open_as(const char *name, const struct mf_device_opening *how, char *why, size_t why_cap,
-                      struct mf_device **ret)
+int mf_device_open_with(const char *name, const struct mf_device_open_options *how, char *why, size_t why_cap,
+                        struct mf_device **ret)
 {
     int r;
 
@@ -24,14 +26,16 @@ int mf_device_open_as(const char *name, const struct mf_device_opening *how, cha
             (void)snprintf(why, why_cap, "opening the CPU: %s", strerror(-r));
         return r;
     }
+#if MF_SIM
     if (strncmp(name, "sim:", 4) == 0)
         return mf_sim_open(name, why, why_cap, ret);
+#endif
     if (strncmp(name, "hip:", 4) == 0)
         return mf_device_hip_open(name, how, why, why_cap, ret);
     (void)snprintf(why, why_cap,
-                   "'%s' is no device: expected cpu:0, hip:amd:<ordinal>, hip:nvidia:<ordinal> or "
-                   "sim:<class>:<ordinal>[:<spec file>]",
-                   name);
+                   "unknown device '%s': expected cpu:0, hip:amd:<ordinal>, hip:nvidia:<ordinal> or "
+                   "sim:<class>:<ordinal>[:<spec file>]%s",
+                   name, MF_SIM ? "" : " (this build has no simulated device)");
     return -EINVAL;
 }
 

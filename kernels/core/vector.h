@@ -6,7 +6,7 @@
  * defines scale_all(), which picks the version by mf_isa_best(). */
 #pragma once
 
-#include "kernels/core/device.h"
+#include "kernels/core/isa.h"
 
 #define MF_VECTOR_INLINE static inline __attribute__((always_inline))
 #if defined(__x86_64__)

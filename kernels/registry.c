@@ -14,13 +14,15 @@ extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_
     mf_family_hip_one, mf_family_hip_mx, mf_family_hip_wint4, mf_family_hip_permute, mf_family_hip_asm,
     mf_family_hip_layer, mf_family_hip_pair;
 
-/* New families go at the end: the order is the order of lists that people compare. */
+/* Add new families at the end: lists that users compare keep this order. */
 static const struct mf_family *const families[] = {
-    &mf_family_move,      &mf_family_tile,      &mf_family_one,         &mf_family_lib,
-    &mf_family_sim,       &mf_family_aiter,     &mf_family_mx,          &mf_family_wint4,
-    &mf_family_asm,       &mf_family_hip_move,  &mf_family_hip_tile,    &mf_family_hip_one,
-    &mf_family_hip_mx,    &mf_family_hip_wint4, &mf_family_hip_permute, &mf_family_hip_asm,
-    &mf_family_hip_layer, &mf_family_hip_pair,
+    &mf_family_move,        &mf_family_tile,    &mf_family_one,       &mf_family_lib,
+#if MF_SIM
+    &mf_family_sim,         &mf_family_aiter,
+#endif
+    &mf_family_mx,          &mf_family_wint4,   &mf_family_asm,       &mf_family_hip_move,
+    &mf_family_hip_tile,    &mf_family_hip_one, &mf_family_hip_mx,    &mf_family_hip_wint4,
+    &mf_family_hip_permute, &mf_family_hip_asm, &mf_family_hip_layer, &mf_family_hip_pair,
 };
 static const size_t n_families = sizeof(families) / sizeof(families[0]);
 
@@ -47,11 +49,11 @@ const struct mf_family *mf_family_find(const char *device_kind, const char *name
 
 bool mf_family_on_request(const struct mf_family *f)
 {
-    return f == &mf_family_aiter || f == &mf_family_hip_permute;
+    return strcmp(f->name, "aiter") == 0 || f == &mf_family_hip_permute;
 }
 
-int mf_offer_unheard(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
-                     const char *format, ...)
+int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char *kernel, const char *rule,
+                              const char *format, ...)
 {
     (void)o, (void)family, (void)kernel, (void)rule, (void)format;
     return 0;
@@ -70,22 +72,22 @@ static bool is_listed(const char *list, const char *name)
     return !list;
 }
 
-/* A CPU's class starts with "cpu-"; a simulated device says so itself. */
+/* Class names of CPUs start with "cpu-". */
 static const char *kind_of(const struct mf_device_info *device)
 {
     return device->simulated ? "sim" : strncmp(device->class.gfx, "cpu-", 4) == 0 ? "cpu" : "hip";
 }
 
-/* Stands between a family and who asks it. */
+/* Wraps the caller's offer callbacks. */
 struct filter {
-    struct mf_offer offer; /* first */
+    struct mf_offer offer; /* first: the callbacks get it back */
     struct mf_offer *to;
     const struct mf_family *family;
     const struct mf_shape *shape;
     struct mf_graph graph;
 };
 
-/* A shape may say how gate and up of its w1 lie: a step that wants it otherwise is refused. -> 1: it was. */
+/* Rejects a step whose w1 layout contradicts the shape's gate_up. Returns 1 if it did. */
 static int refuse_gate_up(const struct filter *f, const struct mf_step *step)
 {
     for (int i = 0; i < step->n_needs && f->shape->gate_up != MF_GATE_UP_ANY; i++) {
@@ -96,7 +98,7 @@ static int refuse_gate_up(const struct filter *f, const struct mf_step *step)
         int r = f->to->reject(f->to, f->family->name, step->name, "gate_up",
                               "gate and up of w1 are stored %s; %s needs them %s (layout %s)",
                               mf_gate_up_name(f->shape->gate_up), step->name,
-                              l ? mf_gate_up_name(mf_layout_gate_up(l)) : "in a way of its own", a->order);
+                              l ? mf_gate_up_name(mf_layout_gate_up(l)) : "in another order", a->order);
         return r < 0 ? r : 1;
     }
     return 0;
@@ -132,12 +134,12 @@ int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *
 {
     struct filter filter = {
         .offer = {.step = pass_step, .reject = pass_reject}, .to = offer, .family = f, .shape = shape};
-    if (shape->ep_experts > 0 && !f->shares)
-        return offer->reject(
-            offer, f->name, f->name, "ep",
-            "the shape is a rank's share, experts %d to %d of %d; %s knows layers with all of "
-            "their experts only",
-            shape->ep_first, shape->ep_first + shape->expert - 1, shape->ep_experts, f->name);
+    if (shape->ep_experts > 0 && !f->supports_ep)
+        return offer->reject(offer, f->name, f->name, "ep",
+                             "the shape has the local experts %d to %d of %d; %s does not support expert "
+                             "parallelism",
+                             shape->ep_first, shape->ep_first + shape->expert - 1, shape->ep_experts,
+                             f->name);
     mf_graph_of(shape, &filter.graph);
     return f->enumerate(f, device, shape, &filter.offer);
 }

@@ -426,7 +426,7 @@ static int open_step(const struct mf_family *f, struct mf_device *device, const 
                                      c.kind == GATHER_BULK ? bulk_shared(shape) : 0);
     k->parts = parts_of(&c, shape, &k->grid);
     k->grid.x = blocks_of(&c, shape, &k->grid, k->parts);
-    k->grid.early = true;
+    k->grid.programmatic_launch = true;
     *ret = k;
     return 0;
 }
@@ -504,5 +504,5 @@ const struct mf_family mf_family_hip_permute = {
     .close = mf_hip_kernel_close,
     .set_token_count = set_token_count,
     .code = code,
-    .shares = true,
+    .supports_ep = true,
 };

@@ -1,21 +1,23 @@
-/* One weight layout for a layer model.
+/* Chooses one weight layout for each layer model.
  *
- * Production stores a layer's weights once, so the layout is chosen over the whole ladder: no task of a layer model goes on
- * before the last of them is probed. With layout=free each takes its own, and what that gains is recorded.
+ * Production stores a layer's weights once, so the layout is chosen over the whole ladder: all token counts
+ * of the layer model. No task races before the last task of its layer model is probed. With layout=free each
+ * task takes its own layout, and the gain is recorded.
  *
- *   all are ranked ──rank──► one layout is left: each races in it, and has its config when its race ends
- *                       └──► several are nearer to each other than forecasts are true: each task races over all of them, the
- *                            pipelines of each for themselves and side by side, and waits for the others
- *   all have raced ──settle──► the layout whose winners take least over the ladder is the layer model's; they are the configs
+ *   all ranked ──rank──► one layout is left: each task races in it and has its config when its race ends
+ *                   └──► several are within the forecast errors: each task races all of them in the same
+ *                        rounds, pipelines compete within their layout only, and the task waits for the
+ *                        other tasks
+ *   all raced ──settle──► the layout with the lowest total time of its winners; its winners are the configs
  *
- * What is known of each layout, and why it was chosen or not, is in table layout_choice. */
+ * Table layout_choice holds the totals of each layout and the reason why it was chosen or not. */
 #include "server/farm/farm_private.h"
 
 #include "common/base/fault.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
 #include "server/choose/layout_choice.h"
-#include "server/choose/promote.h"
+#include "server/farm/promote.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -25,14 +27,14 @@
 
 #define LAYOUTS_MAX 64
 
-/* What is known of a layer model's layouts, in the order in which they are in question. */
+/* Layouts of a layer model, sorted by mf_layout_compare; layouts to race come first. */
 struct ladder {
     struct mf_layout_sum layouts[LAYOUTS_MAX];
     size_t n;
-    size_t chosen;  /* of them; the first, while they race */
+    size_t chosen;  /* index of the chosen layout; 0 while they race */
     const char *by; /* "forecast", "race", "free", "given" or "known" */
-    bool pending;   /* races are to tell */
-    double free_us; /* if each task took its own */
+    bool pending;   /* the races have not ended */
+    double free_us; /* total time if each task chose its own layout */
 };
 
 /* ---- from forecasts ---- */
@@ -81,7 +83,7 @@ static void put_first(struct ladder *l, size_t at)
     l->layouts[0] = first;
 }
 
-/* A layout that the weights lie in already is the only one, whether a task has a pipeline in it or not. */
+/* Makes a fixed layout the first one, even if no task has a pipeline in it. */
 static void pin(const char *layout, const char *by, struct ladder *l)
 {
     struct mf_layout_sum *sum = find_or_add(l, layout);
@@ -94,8 +96,9 @@ static void pin(const char *layout, const char *by, struct ladder *l)
     l->by = by;
 }
 
-/* Where known rows stand unless they are beaten one by one (promote.h) and lie in one layout, it is that one: rows in another could
- * not stand beside those that are kept, and whoever serves them has weights in theirs. */
+/* Prefers the layout of the known rows if known rows are kept unless beaten (promote.h) and share one layout.
+ * New rows in another layout could not be combined with the kept rows, for which production has its weights
+ * packed already. */
 static int prefer_known(struct mf_farm *f, struct mf_task **tasks, size_t n, struct ladder *l)
 {
     char known[MF_PATH_LAYOUT_MAX] = "", one[MF_PATH_LAYOUT_MAX];
@@ -115,20 +118,21 @@ static int prefer_known(struct mf_farm *f, struct mf_task **tasks, size_t n, str
 
 /* ---- in the store ---- */
 
-static void say(const struct ladder *l, size_t i, char ret[MF_REASON_MAX])
+static void explain(const struct ladder *l, size_t i, char ret[MF_REASON_MAX])
 {
     bool is_chosen = i == l->chosen;
     if (l->pending)
         mf_format(ret, MF_REASON_MAX, "%s", l->layouts[i].raced ? "is being raced" : "is not raced");
     else if (strcmp(l->by, "free") == 0)
-        mf_format(ret, MF_REASON_MAX, "is one of those that each token count chose from (layout=free)");
+        mf_format(ret, MF_REASON_MAX, "is available: each task chooses its own layout (layout=free)");
     else if (strcmp(l->by, "given") == 0)
-        mf_format(ret, MF_REASON_MAX, "is %swhere the weights lie already (layout)", is_chosen ? "" : "not ");
+        mf_format(ret, MF_REASON_MAX, "is %sthe layout that the batch specifies (layout)",
+                  is_chosen ? "" : "not ");
     else if (strcmp(l->by, "known") == 0)
-        mf_format(ret, MF_REASON_MAX, "is %sthat of the known rows (promote=improved)",
+        mf_format(ret, MF_REASON_MAX, "is %sthe layout of the known rows (promote=improved)",
                   is_chosen ? "" : "not ");
     else
-        mf_layout_say(l->layouts, l->n, i, l->chosen, ret);
+        mf_layout_explain(l->layouts, l->n, i, l->chosen, ret);
 }
 
 static void add_sum(const struct ladder *l, size_t i, cJSON *list)
@@ -145,7 +149,7 @@ static void add_sum(const struct ladder *l, size_t i, cJSON *list)
         cJSON_AddNumberToObject(item, "raced_us", sum->raced_us);
         mf_json_add_i64(item, "raced_tasks", sum->n_raced);
     }
-    say(l, i, reason);
+    explain(l, i, reason);
     cJSON_AddStringToObject(item, "reason", reason);
     cJSON_AddItemToArray(list, item);
 }
@@ -162,7 +166,7 @@ static int record(struct mf_farm *f, const struct mf_task *of, const struct ladd
     for (size_t i = 0; i < l->n; i++)
         add_sum(l, i, list);
     cJSON_AddNumberToObject(json, "free_us", l->free_us);
-    /* The share of the ladder's time that a layout for each task would save, or saves */
+    /* fraction of the ladder's time that one layout per task saves, or would save */
     cJSON_AddNumberToObject(json, "free_gain", us > 0 ? fmax(0, 1 - l->free_us / us) : 0);
     _cleanup_(mf_freep) char *body = mf_json_print(json);
     if (!body)
@@ -173,10 +177,10 @@ static int record(struct mf_farm *f, const struct mf_task *of, const struct ladd
                                 .layout = is_free ? "free" : chosen->text,
                                 .body = body,
                                 .us = is_free ? l->free_us : us};
-    return mf_store_layout_add(f->store, &row);
+    return mf_store_layout_set(f->store, &row);
 }
 
-/* What record() wrote while the races were going on. */
+/* Reads the choice that record() wrote before the races. */
 static int read_record(struct mf_farm *f, const struct mf_task *of, struct ladder *ret)
 {
     _cleanup_(mf_freep) char *body = NULL;
@@ -204,7 +208,7 @@ static int read_record(struct mf_farm *f, const struct mf_task *of, struct ladde
 
 /* ---- all are ranked ---- */
 
-/* Their forecasts, made again if a restart has forgotten them. */
+/* Loads the tasks in state `ranking`, and ranks again those without a forecast (after a restart). */
 static int load_tasks(struct mf_farm *f, const struct mf_ids *ids, struct mf_task **tasks, size_t *ret_n)
 {
     size_t n = 0;
@@ -239,7 +243,7 @@ static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n)
     if (r < 0)
         return r;
     if (strcmp(l.by, "forecast") == 0)
-        n_in = mf_layouts_in_question(l.layouts, l.n);
+        n_in = mf_layouts_to_race(l.layouts, l.n);
     l.pending = n_in > 1;
     for (size_t k = 0; k < n_in; k++) {
         in[k] = l.layouts[k].text;
@@ -260,14 +264,14 @@ static int choose(struct mf_farm *f, struct mf_task **tasks, size_t n)
 int mf_ladder_rank(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
 {
     struct mf_ids ids = {0};
-    int64_t n_behind = 0;
+    int64_t n_pending = 0;
     size_t n = 0;
-    /* A task that fails here asks for its layer model to be ranked again, while that is being done */
+    /* A task that fails below would call this function again for its layer model. */
     if (f->ranking)
         return 0;
     f->ranking = true;
-    int r = mf_store_tasks_of_layer(f->store, b->id, class_id, layer_model, &ids, &n_behind);
-    if (r == 0 && n_behind == 0 && ids.n > 0) {
+    int r = mf_store_tasks_of_layer(f->store, b->id, class_id, layer_model, &ids, &n_pending);
+    if (r == 0 && n_pending == 0 && ids.n > 0) {
         _cleanup_(mf_freep) struct mf_task **tasks = calloc(ids.n, sizeof(struct mf_task *));
         r = tasks ? load_tasks(f, &ids, tasks, &n) : -ENOMEM;
         if (r == 0 && n > 0)
@@ -287,14 +291,14 @@ static int keep_win(struct mf_farm *f, const struct mf_task *g, const struct mf_
     int r = mf_store_pipeline_get(f->store, w->pipeline, &p);
     if (r < 0)
         return r;
-    struct mf_raced_row row = {.task = g->id,
-                               .pipeline = w->pipeline,
-                               .layout = p.layout,
-                               .ties = w->ties,
-                               .provenance = w->provenance,
-                               .us = w->us,
-                               .mad = w->mad};
-    r = mf_store_raced_add(f->store, &row);
+    struct mf_layout_race_row row = {.task = g->id,
+                                     .pipeline = w->pipeline,
+                                     .layout = p.layout,
+                                     .ties = w->ties,
+                                     .provenance = w->provenance,
+                                     .us = w->us,
+                                     .mad = w->mad};
+    r = mf_store_layout_race_add(f->store, &row);
     mf_pipeline_release(&p);
     return r;
 }
@@ -314,7 +318,7 @@ int mf_ladder_raced(struct mf_farm *f, struct mf_task *g, const struct mf_lease 
     }
     if (n_won == 0)
         return 0;
-    int r = mf_ladder_settle(f, g->batch, g->class_id, g->layer_model);
+    int r = mf_ladder_choose_layout(f, g->batch, g->class_id, g->layer_model);
     return r < 0 ? r : 1;
 }
 
@@ -323,7 +327,7 @@ struct sums {
     double least_us;
 };
 
-static int add_raced(void *context, const struct mf_raced_row *row)
+static int add_raced(void *context, const struct mf_layout_race_row *row)
 {
     struct sums *s = context;
     struct mf_layout_sum *sum = find(s->ladder, row->layout);
@@ -340,7 +344,7 @@ struct of_layout {
     struct mf_win win;
 };
 
-static int take_win(void *context, const struct mf_raced_row *row)
+static int take_win(void *context, const struct mf_layout_race_row *row)
 {
     struct of_layout *o = context;
     if (strcmp(row->layout, o->layout) != 0)
@@ -357,13 +361,12 @@ static int end_race(struct mf_farm *f, struct mf_task *g, const char *layout)
 {
     struct of_layout o = {.layout = layout};
     char reason[MF_REASON_MAX];
-    int r = mf_store_raced_rows_each(f->store, g->id, take_win, &o);
+    int r = mf_store_layout_races_each(f->store, g->id, take_win, &o);
     if (r == 0 && !o.win.pipeline) {
-        mf_format(
-            reason, sizeof(reason),
-            "no pipeline in %s, the layout that its layer model stores its weights in, survived the race; "
-            "their results say why",
-            layout);
+        mf_format(reason, sizeof(reason),
+                  "no pipeline in %s, the weight layout of its layer model, survived the race; "
+                  "see their results",
+                  layout);
         r = mf_task_fail(f, g, reason);
     } else if (r == 0) {
         r = mf_task_won(f, g, &o.win);
@@ -378,7 +381,7 @@ static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n)
     int r = read_record(f, tasks[0], &l);
     for (size_t i = 0; r == 0 && i < n; i++) {
         struct sums s = {.ladder = &l, .least_us = INFINITY};
-        r = mf_store_raced_rows_each(f->store, tasks[i]->id, add_raced, &s);
+        r = mf_store_layout_races_each(f->store, tasks[i]->id, add_raced, &s);
         l.free_us += s.least_us;
     }
     if (r < 0)
@@ -391,16 +394,16 @@ static int settle(struct mf_farm *f, struct mf_task **tasks, size_t n)
     return r;
 }
 
-int mf_ladder_settle(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
+int mf_ladder_choose_layout(struct mf_farm *f, struct mf_batch *b, int64_t class_id, const char *layer_model)
 {
     struct mf_ids ids = {0};
-    int64_t n_behind = 0;
-    /* A task that fails here, or while the ladder is ranked, asks for it too */
+    int64_t n_pending = 0;
+    /* A task that fails below, or during ranking, would call this function again. */
     if (f->ranking)
         return 0;
     f->ranking = true;
-    int r = mf_store_tasks_raced(f->store, b->id, class_id, layer_model, &ids, &n_behind);
-    if (r == 0 && n_behind == 0 && ids.n > 0) {
+    int r = mf_store_tasks_raced(f->store, b->id, class_id, layer_model, &ids, &n_pending);
+    if (r == 0 && n_pending == 0 && ids.n > 0) {
         _cleanup_(mf_freep) struct mf_task **tasks = calloc(ids.n, sizeof(struct mf_task *));
         r = tasks ? 0 : -ENOMEM;
         for (size_t i = 0; r == 0 && i < ids.n; i++)

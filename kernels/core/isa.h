@@ -1,0 +1,14 @@
+/* Instruction sets of the CPU kernels.
+ *
+ * The environment variable MOEFARM_ISA ("c", "avx2", "avx512") selects one below the machine's best, for
+ * tests. */
+#pragma once
+
+/* In ascending order. */
+enum mf_isa { MF_ISA_C, MF_ISA_AVX2, MF_ISA_AVX512 /* with BF16 and VNNI */ };
+
+enum mf_isa mf_isa_best(void);
+/* "c", "avx2" or "avx512_bf16+vnni" */
+const char *mf_isa_name(enum mf_isa isa);
+/* Reads MOEFARM_ISA again. Opening a device calls it. */
+void mf_isa_refresh(void);

@@ -1,0 +1,25 @@
+/* Stand-alone operators of mixture-of-experts layers, as other projects define them. Each header states the
+ * contract, shapes, layouts and source of its operators.
+ *
+ *   align.h             moe_align_block_size (vLLM, SGLang): sorts routed tokens into blocks of one expert
+ *   moe_sort.h          moe_sorting (AITER): the same with padding rows and weights
+ *   permute.h           row copies that the permute contracts share
+ *   permute_vllm.h      moe_permute (vLLM)
+ *   permute_megatron.h  permute, unpermute (Megatron-Core, Transformer Engine)
+ *   permute_ascend.h    MoeTokenPermuteWithEP, MoeTokenUnpermuteWithEP (CANN)
+ *   quant_move.h        permute and unpermute of quantised rows that dequantise on the way
+ *   shuffle.h           orders of weights and scales that external kernels expect (AITER, cuBLAS)
+ *   calibrate.h         the two global activation factors of NVFP4, from sample batches
+ *
+ * family_hip_permute.c offers permute and unpermute on GPUs as a kernel family. */
+#pragma once
+
+#include "kernels/ops/align.h"
+#include "kernels/ops/calibrate.h"
+#include "kernels/ops/moe_sort.h"
+#include "kernels/ops/permute.h"
+#include "kernels/ops/permute_ascend.h"
+#include "kernels/ops/permute_megatron.h"
+#include "kernels/ops/permute_vllm.h"
+#include "kernels/ops/quant_move.h"
+#include "kernels/ops/shuffle.h"

@@ -1,0 +1,20 @@
+/* Faults that a simulated step can have. */
+#pragma once
+
+#include "common/base/names.h"
+
+/* clang-format off */
+#define MF_SIM_FAULT_MAP(X, P)                                                 \
+    X(P, NONE, "none")                                                         \
+    X(P, CRASH, "crash")             /* SIGSEGV */                             \
+    X(P, ABORT, "abort")                                                       \
+    X(P, EXIT, "exit")               /* exit status 3 during a step */         \
+    X(P, HANG, "hang")                                                         \
+    X(P, WRONG, "wrong")             /* one corrupted row */                   \
+    X(P, NAN, "nan")                                                           \
+    X(P, NO_MEMORY, "no_memory")                                               \
+    X(P, ZERO_TIME, "zero_time")                                               \
+    X(P, BEYOND_PEAK, "beyond_peak")                                           \
+    X(P, SLOW, "slow")               /* takes 20 times as long */
+/* clang-format on */
+MF_NAMES_DECLARE(mf_sim_fault, MF_SIM_FAULT_, MF_SIM_FAULT_MAP);

@@ -1,0 +1,24 @@
+/* Input and result of the correctness gates (measure/verify/verify.h). */
+#pragma once
+
+#include "common/moe/layer.h"
+#include "common/moe/status.h"
+#include "kernels/reference/reference.h"
+#include "measure/session/guard.h"
+
+struct mf_verify_input {
+    const struct mf_layer_data *data;
+    const struct mf_reference *ref;
+    struct mf_guarded *out;
+    /* source row of each row (slot; token for x); -1: padding; NULL: row p is source row p */
+    const int64_t *source;
+    mf_ops covers; /* ops covered by the step or pipeline */
+    double err_ratio;
+    bool accumulates; /* the output was zeroed, not poisoned */
+};
+
+struct mf_verdict {
+    /* row_err, row_limit: of the row with the largest ratio of error to limit */
+    double err, row_err, row_limit;
+    char reason[MF_REASON_MAX]; /* empty: passed */
+};
