@@ -14,6 +14,7 @@
 #include "measure/verify/verify.h"
 #include "measure/verify/verify_on_device.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 static const struct mf_unit_options options = {.err_ratio = 0.05, .seed = 7, .time_cap_ms = 60000};
 
@@ -250,6 +251,8 @@ static void assert_same_rows(const struct output *o, const char *what)
 
 START_TEST(device_and_host_agree)
 {
+    if (!mf_draw(_i, 2))
+        return;
     struct output o;
     if (!output_init(&o, _i))
         return;
@@ -443,6 +446,7 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *suite = suite_create("verify_on_device");
     TCase *tests = tcase_create("verify_on_device");
 

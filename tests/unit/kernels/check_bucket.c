@@ -4,6 +4,7 @@
 #include "common/base/cleanup.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 static const int formats[] = {0, 1, 3, 11, 14, 16};
 #define N_FORMATS ((int)MF_ARRAY_LEN(formats))
@@ -23,6 +24,8 @@ static const struct contract_case cases[] = {
 
 START_TEST(every_token_count_of_bucket)
 {
+    if (!mf_draw(_i, 3))
+        return;
     const struct contract_format *f = &contract_formats[formats[_i % N_FORMATS]];
     struct contract_case c = cases[_i / N_FORMATS];
     int n_steps = 0;
@@ -49,6 +52,7 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *suite = suite_create("bucket");
     TCase *tc = tcase_create("bucket");
 

@@ -16,12 +16,14 @@
 #include "support/kernels/amd_object.h"
 #include "support/kernels/covering.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 #define CODES_MAX 512
 #define STEPS_MAX 128
 #define LDS       65536 /* LDS of a compute unit of gfx90a and gfx942, in bytes */
 
 #define VARIANTS_MAX 20
+#define DRAWN_EVERY  5 /* mf_draw.h */
 
 static int variants = 12; /* `check_compile_amd all` sets VARIANTS_MAX */
 
@@ -345,13 +347,15 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
     ck_assert_int_lt(set.n, CODES_MAX);
     for (int i = 0; i < set.n; i++) {
         size_t j = 0;
+        if (!mf_draw(i, DRAWN_EVERY))
+            continue;
         code_of(target, rows[i], &compiled_step[n], &codes[n]);
         ck_assert_int_eq(mf_code_path(compiler, &codes[n], places[n]), 0);
         while (j < n && strcmp(places[j], places[n]) != 0)
             j++;
         n += j == n;
     }
-    printf("%s: %d rows of a covering set (seed 1), %zu codes\n", target->gfx, set.n, n);
+    printf("%s: a covering set (seed 1) of %d rows, %zu codes drawn\n", target->gfx, set.n, n);
     return n;
 }
 
@@ -412,6 +416,8 @@ START_TEST(test_data_kernels_compile)
     for (size_t f = 0; f < MF_ARRAY_LEN(formats); f++) {
         const int row[N_FACTORS] = {[FORMAT] = (int)f};
         const struct mf_shape shape = shape_of(row);
+        if (!mf_draw((int)f, DRAWN_EVERY))
+            continue;
         size_t more = mf_device_data_codes(&device, &shape, codes + n), last = n + more;
         ck_assert_uint_gt(more, 0);
         for (size_t i = n; i < last; i++) {
@@ -445,6 +451,7 @@ END_TEST
 
 int main(int argc, char **argv)
 {
+    mf_draw_start();
     Suite *suite = suite_create("compile_amd");
     TCase *tests = tcase_create("compile_amd");
 

@@ -53,6 +53,7 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *suite = suite_create("family lib");
     TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
 

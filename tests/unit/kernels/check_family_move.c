@@ -17,6 +17,8 @@ static const struct contract_case many_rows[] = {
 
 START_TEST(test_many_rows)
 {
+    if (!mf_draw(_i, 3))
+        return;
     size_t format = (size_t)_i % CONTRACT_N_FORMATS;
     struct mf_shape s =
         contract_shape(&many_rows[(size_t)_i / CONTRACT_N_FORMATS], &contract_formats[format]);
@@ -35,6 +37,7 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *suite = suite_create("family move");
     TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
 

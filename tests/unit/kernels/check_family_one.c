@@ -29,6 +29,7 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *suite = suite_create("family one");
     TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
 

@@ -15,6 +15,7 @@
 #include "kernels/reference/reference.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 /* ---- counting allocations ---- */
 
@@ -97,6 +98,8 @@ static const struct {
  */
 START_TEST(captured_and_replayed)
 {
+    if (!mf_draw(_i, 4))
+        return;
     const struct contract_format *f = &contract_formats[formats[_i % (int)MF_ARRAY_LEN(formats)]];
     size_t at = (size_t)_i / MF_ARRAY_LEN(formats);
     struct contract_case c = {replays[at].token, 128, 64, 8, 3, MF_ACT_SILU, false};
@@ -293,6 +296,7 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *suite = suite_create("replay");
     TCase *t = tcase_create("replay");
     tcase_set_timeout(t, 120);

@@ -7,6 +7,7 @@
 #include "support/kernels/planted.h"
 
 #include "support/mf_check.h"
+#include "support/mf_draw.h"
 
 static struct mf_session *session_of(struct mf_device *d, const struct mf_shape *s, const char *routing)
 {
@@ -42,6 +43,8 @@ static const struct {
 
 START_TEST(correct_kernels_pass)
 {
+    if (!mf_draw(_i, 4))
+        return;
     static const char *const all[] = {"sort", "quant1", "stage1", "stage2", "combine"};
     struct mf_device *d = planted_device(CLOCK_HONEST);
     int format = _i % PLANTED_N_FORMATS;
@@ -111,6 +114,8 @@ static const struct {
 
 START_TEST(fault_is_refused)
 {
+    if (!mf_draw(_i, 2))
+        return;
     struct mf_device *d = planted_device(CLOCK_HONEST);
     int format = _i % PLANTED_N_FORMATS, at = _i / PLANTED_N_FORMATS;
     struct mf_shape s = planted_shape(format, 64);
@@ -133,6 +138,8 @@ END_TEST
 /* A fault is rejected on every load; which gate reports it first may differ. */
 START_TEST(fault_is_refused_on_any_load)
 {
+    if (!mf_draw(_i, 4))
+        return;
     static const enum planted_fault any[] = {PLANTED_NAN,  PLANTED_DESTROYED, PLANTED_TAIL,   PLANTED_ROWS,
                                              PLANTED_PAST, PLANTED_EXPERT,    PLANTED_SWAPPED};
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -259,6 +266,7 @@ END_TEST
 
 int main(void)
 {
+    mf_draw_start();
     Suite *s = suite_create("planted");
     TCase *t = tcase_create("planted");
     tcase_set_timeout(t, 120);
