@@ -76,11 +76,11 @@ static const char *help_of(const struct mf_opt *o, size_t n)
     return "";
 }
 
-/* Formats " (default: 8)", or nothing if no default is to be shown. */
+/* Formats " (default: 8)"; empty if no default is to be shown, or if the help text states it. */
 static void print_default(const struct mf_opt *o, char *buf, size_t cap)
 {
     buf[0] = '\0';
-    if (is_builtin(o))
+    if (is_builtin(o) || (o->help && strstr(o->help, "default: ")))
         return;
     switch (o->type) {
     case MF_OPT_BOOL:
