@@ -1,7 +1,7 @@
-# Hashes the code of a C source: comments, white space and #include lines do not count.
+# Hashes the code of a C source without comments, white space and #include lines.
 
-# Sets ret to a hash of FILE's code. gcc lexes the file without expanding it, which drops comments; another
-# compiler keeps them, so its builds (fuzzers) have revisions of their own.
+# Sets ret to a hash of FILE's code. gcc drops the comments: it lexes the file without expanding macros. With
+# another compiler the comments are hashed too, so the hash and the kernel revision differ (fuzzer builds).
 function(mf_hash_code file ret)
     if(CMAKE_C_COMPILER_ID STREQUAL GNU)
         execute_process(COMMAND ${CMAKE_C_COMPILER} -E -P -fpreprocessed -dD -w -x c ${file}

@@ -14,7 +14,7 @@ extern const struct mf_family mf_family_move, mf_family_tile, mf_family_one, mf_
     mf_family_hip_one, mf_family_hip_mx, mf_family_hip_wint4, mf_family_hip_permute, mf_family_hip_asm,
     mf_family_hip_layer, mf_family_hip_pair;
 
-/* Add new families at the end: lists that users compare keep this order. */
+/* Add new families at the end, because the lists that users see and compare keep this order. */
 static const struct mf_family *const families[] = {
     &mf_family_move,        &mf_family_tile,    &mf_family_one,       &mf_family_lib,
 #if MF_SIM
@@ -80,14 +80,14 @@ static const char *kind_of(const struct mf_device_info *device)
 
 /* Wraps the caller's offer callbacks. */
 struct filter {
-    struct mf_offer offer; /* first: the callbacks get it back */
+    struct mf_offer offer; /* must be first: the callbacks cast its address to this struct */
     struct mf_offer *to;
     const struct mf_family *family;
     const struct mf_shape *shape;
     struct mf_graph graph;
 };
 
-/* Rejects a step whose w1 layout contradicts the shape's gate_up. Returns 1 if it did. */
+/* Rejects a step whose w1 layout contradicts the shape's gate_up. Returns 1 if it rejected the step. */
 static int refuse_gate_up(const struct filter *f, const struct mf_step *step)
 {
     for (int i = 0; i < step->n_needs && f->shape->gate_up != MF_GATE_UP_ANY; i++) {

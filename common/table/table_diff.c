@@ -37,7 +37,7 @@ static int compare_rows(const void *a, const void *b)
     int r = compare_key(x, y);
     if (r == 0)
         r = strcmp(tag_of(x), tag_of(y));
-    return r != 0 ? r : (x > y) - (x < y); /* rows of one table */
+    return r != 0 ? r : (x > y) - (x < y); /* rows of one table are ordered by position */
 }
 
 static const struct mf_table_row **sorted(const struct mf_table *t)
@@ -64,8 +64,8 @@ static size_t count_key(const struct mf_table_row **rows, size_t n, const struct
     return count;
 }
 
-/* Pairs rows of one key: first those with the same tag, then the rest in order (a changed tag). Paired rows
- * of b become NULL. partner is indexed by the row number in `before`. */
+/* Pairs rows of one key: first rows with the same tag, then the remaining rows in order, as rows whose tag
+ * changed. Paired rows of b become NULL. partner is indexed by the row number in `before`. */
 static void pair_group(const struct mf_table *before, struct group *g, const struct mf_table_row **partner)
 {
     for (int by_tag = 1; by_tag >= 0; by_tag--) {

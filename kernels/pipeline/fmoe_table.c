@@ -15,10 +15,10 @@
 struct file {
     char *path;
     struct mf_table *table;
-    size_t *index_of; /* per table row: index into mf_fmoe.rows; SIZE_MAX: not served */
+    size_t *index_of; /* for each table row its index in mf_fmoe.rows, or SIZE_MAX if the row is not served */
 };
 
-struct row_ref { /* file index, and row index in its table */
+struct row_ref { /* index of the file, and index of the row in the file's table */
     size_t file, row;
 };
 
@@ -38,8 +38,8 @@ static const struct mf_table_row *row_at(const struct mf_fmoe *f, const struct r
     return &f->files[p->file].table->rows[p->row];
 }
 
-/* FOREIGN: a step's family is not in this build, for example from a foreign runner or a shared object. The
- * row is valid but skipped and counted. */
+/* FOREIGN: a step's family is not in this build, for example because it belongs to a foreign runner or a
+ * shared object. The row is valid but skipped and counted. */
 enum verdict { SERVED, FOREIGN, BROKEN };
 
 /* Checks one name of a pipeline, "family:step". The family must be for this device kind. */
@@ -73,7 +73,8 @@ static enum verdict judge_row(const struct mf_table_row *row, const char *device
     enum verdict row_is = SERVED;
     size_t len;
 
-    *ret_why = "column pipeline is empty: the row was not tuned by moefarm; export with consumer=moefarm";
+    *ret_why =
+        "column pipeline is empty, so libfmoe cannot run the row; export the table with consumer=moefarm";
     if (!pipeline || !*pipeline)
         return BROKEN;
     *ret_why = "column us: expected a positive time";
@@ -96,7 +97,7 @@ static int refuse(const char *path, int64_t line, const char *reason, char *why,
     return -EBADMSG;
 }
 
-/* Refuses two rows with the same key: production would use the one it happens to read first. */
+/* Rejects two rows with the same key, because production would use whichever it reads first. */
 static int refuse_clashes(const struct mf_fmoe *f, char *why, size_t why_cap)
 {
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;

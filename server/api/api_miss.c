@@ -55,8 +55,8 @@ static int add_shape_problem(void *context, const char *member, const char *code
     return add_error(to->w, at, code, why);
 }
 
-/* Returns 1 if the object has only known members, so that a misspelt member is reported. Otherwise adds an
- * error and returns 0, or -ENOMEM. */
+/* Returns 1 if the object has only known members. Otherwise adds an error, so that a misspelt member is
+ * reported, and returns 0, or -ENOMEM. */
 static int check_members(struct work *w, const cJSON *item, int index)
 {
     char at[112];

@@ -29,7 +29,7 @@ struct mf_submission_work {
 };
 
 void mf_submission_work_free(void *work);
-/* Adds an error that does not stop the submission. Returns 0 or -ENOMEM. */
+/* Adds an error to the list, which does not stop the submission. Returns 0 or -ENOMEM. */
 int mf_submission_error(struct mf_submission_work *w, const char *at, const char *code, const char *message);
 
 /* ---- baseline.c ---- */

@@ -7,7 +7,7 @@
 #define MF_SEARCH_MAP(X, P)                                                    \
     X(P, RACE, "race")                                                         \
     X(P, EXHAUSTIVE, "exhaustive") /* every step gets all gates and samples */ \
-    X(P, ENUMERATE, "enumerate")   /* nothing is measured: lists steps and rejections */
+    X(P, ENUMERATE, "enumerate")   /* lists steps and rejections, measures nothing */
 /* clang-format on */
 MF_NAMES_DECLARE(mf_search, MF_SEARCH_, MF_SEARCH_MAP);
 

@@ -6,14 +6,14 @@
 
 #include <stdlib.h>
 
-/* SQLite's built-in cache, which does the work. Set once. */
+/* SQLite's built-in cache, to which this cache passes its calls. Set once. */
 static sqlite3_pcache_methods2 real;
 
 /* State of one connection's cache, which SQLite sees as an opaque pointer. */
 struct cache {
     sqlite3_pcache *pages;
     unsigned highest;   /* highest page number in the cache, except `temporary` */
-    unsigned temporary; /* temporary number beyond `highest`; 0: none */
+    unsigned temporary; /* temporary page number above `highest`; 0: none */
 };
 
 static struct cache *to_cache(sqlite3_pcache *cache)

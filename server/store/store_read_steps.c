@@ -53,8 +53,8 @@ static int make_pipeline(struct mf_sql *q, void *store, cJSON **ret)
     return 0;
 }
 
-/* Order: the winner, then pipelines with a race time by that time, then the others by forecast. The winner's
- * us is the median of its rerun. */
+/* Order: the winner, then pipelines with a race time (by that time), then all other pipelines (by forecast).
+ * The winner's us is the median of its rerun. */
 #define PIPELINES                                                                                            \
     "SELECT CASE WHEN f.pipeline = p.id THEN 0 WHEN r.us IS NOT NULL THEN 1 ELSE 2 END AS grp, p.id AS id, " \
     "p.place AS place,"                                                                                      \
@@ -256,8 +256,9 @@ static int make_result(struct mf_sql *q, void *data, cJSON **ret)
     return 0;
 }
 
-/* Both indices on result start with the task: result_final holds the deciding results, result_other all
- * others. So the query goes through the tasks that share the step's enumeration, with one half per index. */
+/* A query with two halves, one for each index on result: result_final holds the deciding results,
+ * result_other all other results. Both indices start with the task, so each half goes through the tasks that
+ * share the step's enumeration. */
 #define STEP_RESULTS(final)                                                                                  \
     RESULT_COLUMNS " WHERE r.task IN (SELECT g.id FROM step t JOIN task g ON g.enumeration = t.enumeration " \
                    "WHERE t.id = ?1"                                                                         \

@@ -393,7 +393,7 @@ START_TEST(reports_unknown_columns)
     write_file(in_folder("shapes.csv"), "act_limt," HEAD "7," ROW(1));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt', it is not read");
+    assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt' is not read");
 }
 END_TEST
 

@@ -65,7 +65,7 @@ static const struct submission submissions[] = {
     /* an unknown column is reported; a misspelt optional shape column is rejected */
     {"", "text/csv", SHAPE_COLUMNS ",act_limt\n4" TAIL ",7\n", 201,
      "\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\",\"code\":\"unknown_column\",\"message\":"
-     "\"unknown column 'act_limt', it is not read;",
+     "\"unknown column 'act_limt' is not read;",
      "1 shapes, first 4" TAIL},
     {"", "text/csv", SHAPE_COLUMNS ",a\"\"b\x1f<i>\n4" TAIL ",7\n", 422, "\"at\":\"body\"", NULL},
     {"", "text/csv", SHAPE_COLUMNS ",\"a\"\"b\x1f<i>\"\n4" TAIL ",7\n", 201, "\"at\":\"a\\\"b?<i>\"", NULL},
