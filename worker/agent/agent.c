@@ -65,7 +65,7 @@ int mf_agent_new(const struct mf_agent_options *o, char *why, size_t why_cap, st
     a->o.runner_idle_timeout_ms =
         o->runner_idle_timeout_ms > 0 ? o->runner_idle_timeout_ms : RUNNER_IDLE_TIMEOUT_MS;
     a->lock_fd = a->warned_version = -1;
-    mf_link_init(&a->link, a->o.silence_warning_ms, mf_now_ms());
+    mf_link_init(&a->link, a->o.silence_warning_ms);
     a->phase = MF_PHASE_WAIT;
     a->phase_since_ns = a->busy_since_ns = mf_now_ns();
     make_instance(a->instance);

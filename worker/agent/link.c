@@ -70,7 +70,7 @@ static const struct transition {
     } starts[STARTS_MAX];
 } transitions[] = {
     {EVENT(RUNNER_READY),   STARTING,           TO(GREETING),  0,
-        {ON(HELLO, 0), ON(WARNING, WARNING)}},
+        {ON(HELLO, 0), ON(SILENCE, LEASE), ON(WARNING, WARNING)}},
 
     {EVENT(WELCOME),        GREETING|JOINED,    TO(JOINED),    MF_LINK_RESEND_RESULTS,
         {ON(SILENCE, LEASE), ON(RESEND, LEASE), ON(READY, 0), ON(BEAT, 0)}},
@@ -183,7 +183,7 @@ static void start(struct mf_link *l, const struct start *s, int64_t now_ms)
     set_due(l, s->timer, s->delay, now_ms);
 }
 
-void mf_link_init(struct mf_link *l, int64_t warning_ms, int64_t now_ms)
+void mf_link_init(struct mf_link *l, int64_t warning_ms)
 {
     *l = (struct mf_link){.state = MF_LINK_STARTING,
                           .beat_ms = MF_LINK_BEAT_MS,
@@ -193,7 +193,6 @@ void mf_link_init(struct mf_link *l, int64_t warning_ms, int64_t now_ms)
         l->timers[i].fired_ms = INT64_MIN / 2; /* min_ms does not delay the first action */
         l->timers[i].due_ms = INT64_MAX;
     }
-    start(l, &(struct start){MF_LINK_TIMER_SILENCE, LEASE}, now_ms);
 }
 
 void mf_link_set_intervals(struct mf_link *l, int64_t beat_ms, int64_t lease_ms)

@@ -122,7 +122,7 @@ struct mf_link_work {
 };
 
 /* warning_ms: silence of the coordinator before the first MF_LINK_WARN_SILENCE. */
-void mf_link_init(struct mf_link *l, int64_t warning_ms, int64_t now_ms);
+void mf_link_init(struct mf_link *l, int64_t warning_ms);
 /* Sets the intervals of a WELCOME. Call before MF_LINK_EVENT_WELCOME. */
 void mf_link_set_intervals(struct mf_link *l, int64_t beat_ms, int64_t lease_ms);
 /* Event for the code of a REFUSE. */

@@ -111,7 +111,7 @@ START_TEST(makes_each_transition)
         }
     }
     struct mf_link l, before;
-    mf_link_init(&l, WARNING_MS, 5);
+    mf_link_init(&l, WARNING_MS);
     l.state = from;
     before = l;
     if (!starts_timers_only(from, event))
@@ -287,6 +287,8 @@ static const struct {
      "0:runner_ready 2500:end", "0:HELLO 1000:HELLO 2000:HELLO", MF_LINK_GREETING},
     {"after a lease without an answer the link is connected again", ALL,
      "0:runner_ready 3500:end", "0:HELLO 1000:HELLO 2000:HELLO 3000:drop+reconnect+HELLO", MF_LINK_GREETING},
+    {"the lease of the first HELLO begins with it, however long the runner took", ALL,
+     "5000:runner_ready 6500:end", "5000:HELLO 6000:HELLO", MF_LINK_GREETING},
     {"HELLO that cannot be sent is tried every 100 ms", ALL,
      "0:online0 0:runner_ready 250:online1 450:end", "0:HELLO 100:HELLO 200:HELLO 300:HELLO",
      MF_LINK_GREETING},
@@ -423,7 +425,7 @@ static const struct {
 START_TEST(follows_the_protocol)
 {
     struct conversation c = {.online = 1, .lease = 1000, .shown = conversations[_i].shown};
-    mf_link_init(&c.link, WARNING_MS, 0);
+    mf_link_init(&c.link, WARNING_MS);
     converse(&c, conversations[_i].script);
     ck_assert_msg(strcmp(c.text, conversations[_i].actions) == 0, "%s:\n%s\nexpected:\n%s",
                   conversations[_i].name, c.text, conversations[_i].actions);
