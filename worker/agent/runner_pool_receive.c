@@ -74,8 +74,10 @@ void mf_runner_pool_take_hello(struct mf_runner_pool *c, struct mf_member *p, cJ
         mf_json_text(message, "revision", &revision) < 0 || !mf_json_array(message, "families") ||
         !mf_runner_pool_can(message, "unit")) {
         cJSON_Delete(message);
-        (void)mf_copy(c->kill_reason, sizeof(c->kill_reason), BAD_HELLO);
-        mf_runner_host_kill(p->host);
+        if (p == &c->working)
+            mf_runner_pool_kill(c, BAD_HELLO);
+        else
+            mf_runner_host_kill(p->host);
         return;
     }
     p->hello = message;
