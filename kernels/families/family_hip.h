@@ -100,11 +100,44 @@ int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, s
 int mf_hip_function_lookup(const struct mf_hip_function *opened, const char *name,
                            struct mf_hip_function *ret);
 void mf_hip_function_close(struct mf_hip_function *f);
-/* Allocates a family's kernel struct of `size` bytes, zeroed, and opens its first member, the function. */
-int mf_hip_kernel_new(struct mf_device *device, const struct mf_code *code, size_t size,
-                      struct mf_kernel **ret);
-/* mf_family.close of all GPU families. */
-struct mf_kernel *mf_hip_kernel_close(struct mf_kernel *k);
+
+/* An open step of a GPU family. */
+struct mf_kernel {
+    struct mf_hip_function function;
+    const struct mf_hip_steps *steps;
+    struct mf_shape shape;
+    struct mf_grid grid;
+    void *plan; /* the family's own struct: parameters from the name, and values computed from the shape */
+};
+/* The parts of opening a step in which GPU families differ. A family fills in its plan. */
+struct mf_hip_steps {
+    size_t plan_bytes;
+    /* Finds the step with that name and fills in the zeroed plan. Errors as mf_family.open. */
+    int (*find)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, void *ret_plan);
+    /* Writes the source and the macro definitions of the step. */
+    void (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const void *plan,
+                 struct mf_code *ret);
+    /* Fills in the grid and the parts of the plan that are valid for every token count up to the one at open.
+     * Optional. */
+    void (*open)(struct mf_kernel *k);
+    /* Fills in the parts of grid and plan that depend on shape.token. Optional. */
+    void (*set_token_count)(struct mf_kernel *k);
+};
+/* Initialises a GPU family; the arguments are its name, enumerate, launch and hip_steps. */
+#define MF_HIP_FAMILY(...)                                                                               \
+    {                                                                                                    \
+        .api = MF_FAMILY_API, .device_kind = "hip", .open = mf_hip_open, .close = mf_hip_close,          \
+        .set_token_count = mf_hip_set_token_count, .code = mf_hip_code, .supports_ep = true, __VA_ARGS__ \
+    }
+/* The members of mf_family that all GPU families share. */
+int mf_hip_open(const struct mf_family *f, struct mf_device *device, const struct mf_shape *shape,
+                const char *name, struct mf_kernel **ret);
+struct mf_kernel *mf_hip_close(struct mf_kernel *k);
+void mf_hip_set_token_count(struct mf_kernel *k, int64_t token);
+int mf_hip_code(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, struct mf_code *ret);
+
 static inline int mf_hip_launch(const struct mf_hip_function *f, const struct mf_grid *grid, const void *args,
                                 size_t bytes)
 {

@@ -45,10 +45,12 @@ bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, 
 /* Implements mf_family.enumerate. */
 int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_device_info *device,
                           const struct mf_shape *shape, struct mf_offer *offer);
-/* Looks up a step by name and writes its code, without the family's own macros. Errors as mf_family.code. */
+/* Looks up a step by name. Errors as mf_family.open. */
 int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_info *device,
-                     const struct mf_shape *shape, const char *name, struct mf_hip_both *ret,
-                     struct mf_code *ret_code);
+                     const struct mf_shape *shape, const char *name, struct mf_hip_both *ret);
+/* Writes the source and the macro definitions of hopper_two_stages.h. */
+void mf_hip_both_code(const struct mf_hip_both *b, const struct mf_device_info *device,
+                      const struct mf_shape *shape, struct mf_code *ret);
 void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *shape, char buf[MF_STEP_NAME_MAX]);
 
 struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct mf_shape *shape, int stage);
@@ -56,5 +58,9 @@ struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct 
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,
                          const struct mf_shape *shape);
 
+/* Places n sections in a workspace. Returns its bytes, with room to align its start. */
+uint64_t mf_hip_both_lay_out(const uint64_t *bytes, int n, uint64_t *ret_offsets);
+/* The aligned start of the workspace. */
+uint8_t *mf_hip_both_workspace(const struct mf_launch *l);
 /* Workspace bytes of h; *ret_scale: bytes of its scales. */
 uint64_t mf_hip_both_h(const struct mf_hip_both *b, const struct mf_shape *shape, uint64_t *ret_scale);

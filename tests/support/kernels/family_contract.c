@@ -667,7 +667,7 @@ static void compile_ahead(const struct contract_run *run, const struct mf_family
     char(*whys)[MF_CODE_WHY_MAX] = must_alloc(c->n + 1, sizeof(*whys));
     const struct mf_shape opened = opened_as(run);
     for (size_t i = 0; i < c->n; i++)
-        MUST(f->code(&run->device->info, &opened, c->steps[i].name, &codes[i]) == 0, "%s: code failed",
+        MUST(f->code(f, &run->device->info, &opened, c->steps[i].name, &codes[i]) == 0, "%s: code failed",
              c->steps[i].name);
     (void)run->device->ops->compile(run->device, codes, c->n, paths, whys);
     for (size_t i = 0; i < c->n; i++)

@@ -267,7 +267,7 @@ static void code_of(const struct target *target, const int *row, struct compiled
     ck_assert_int_eq(mf_family_enumerate(f, &device, &shape, &h.offer), 0);
     ck_assert_msg(h.n > 0, "no step %s… for %s", h.prefix, target->gfx);
     mf_format(ret->name, sizeof(ret->name), "%s", h.names[row[VARIANT] * h.n / variants_of(row[KERNEL])]);
-    ck_assert_int_eq(f->code(&device, &shape, ret->name, ret_code), 0);
+    ck_assert_int_eq(f->code(f, &device, &shape, ret->name, ret_code), 0);
     ret->grid = grid_of(f, device, &shape, ret->name);
 }
 

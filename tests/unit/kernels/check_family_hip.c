@@ -85,6 +85,14 @@ static struct mf_shape ask(const struct mf_device_info *device, const char *text
     return shape;
 }
 
+static int family_code(const char *family, const struct mf_device_info *device, const struct mf_shape *shape,
+                       const char *name, struct mf_code *ret)
+{
+    const struct mf_family *f = mf_family_find("hip", family);
+    ck_assert_ptr_nonnull(f);
+    return f->code(f, device, shape, name, ret);
+}
+
 /* Every op of the layer is covered, step names are unique, and each step's code can be derived without a
  * device: its source exists, no definition is truncated. */
 static void check_offers(const struct mf_device_info *device, const char *text)
@@ -100,7 +108,7 @@ static void check_offers(const struct mf_device_info *device, const char *text)
         covered |= h.steps[i].covers;
         ck_assert_ptr_nonnull(f);
         ck_assert_str_eq(f->device_kind, "hip");
-        ck_assert_msg(f->code(device, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
+        ck_assert_msg(f->code(f, device, &shape, h.steps[i].name, &code) == 0, "%s", h.steps[i].name);
         ck_assert_ptr_nonnull(mf_code_source(code.source));
         ck_assert_ptr_nonnull(strstr(mf_code_source(code.source), code.function));
         ck_assert_uint_lt(code.n_defines, MF_CODE_DEFINES_MAX);
@@ -140,8 +148,7 @@ START_TEST(test_fnuz)
     check_offers(&cdna3, fnuz_shape);
     shape = ask(&cdna3, fnuz_shape, &h);
     for (size_t i = 0; i < h.n; i++) {
-        ck_assert_int_eq(
-            mf_family_find("hip", h.steps[i].family)->code(&cdna3, &shape, h.steps[i].name, &code), 0);
+        ck_assert_int_eq(family_code(h.steps[i].family, &cdna3, &shape, h.steps[i].name, &code), 0);
         bool is_without_format = false;
         for (size_t j = 0; j < MF_ARRAY_LEN(without_format); j++)
             is_without_format |= strcmp(code.source, without_format[j]) == 0;
@@ -166,8 +173,8 @@ START_TEST(test_same_code_same_ops)
             if (strcmp(h.steps[i].family, h.steps[j].family) != 0)
                 continue;
             const struct mf_family *f = mf_family_find("hip", h.steps[i].family);
-            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[i].name, &a), 0);
-            ck_assert_int_eq(f->code(&hopper, &shape, h.steps[j].name, &b), 0);
+            ck_assert_int_eq(f->code(f, &hopper, &shape, h.steps[i].name, &a), 0);
+            ck_assert_int_eq(f->code(f, &hopper, &shape, h.steps[j].name, &b), 0);
             ck_assert_msg(!mf_code_equal(&a, &b) || h.steps[i].covers == h.steps[j].covers ||
                               strcmp(f->name, "move") == 0,
                           "%s and %s", h.steps[i].name, h.steps[j].name);
@@ -198,10 +205,10 @@ START_TEST(test_on_request)
     ck_assert_int_eq(mf_shape_parse(shapes[_i], &shape), 0);
     bool few = shape.token * shape.topk <= 1024;
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
-        int r = f->code(&hopper, &shape, rows[i].name, &code);
+        int r = f->code(f, &hopper, &shape, rows[i].name, &code);
         ck_assert_msg(r == (few || !rows[i].few ? 0 : -EINVAL), "%s: %d", rows[i].name, r);
         ck_assert(r < 0 || strstr(mf_code_source(code.source), code.function));
-        ck_assert(!rows[i].hopper || f->code(&ampere, &shape, rows[i].name, &code) < 0);
+        ck_assert(!rows[i].hopper || f->code(f, &ampere, &shape, rows[i].name, &code) < 0);
     }
     h = (struct offer_recorder){.offer = RECORDING_OFFER, .ignored_family = "asm"};
     ck_assert_int_eq(mf_enumerate(&hopper, &shape, "permute", &h.offer), 0);
@@ -300,8 +307,8 @@ START_TEST(test_panel128)
         return;
     const struct mf_family *f = mf_family_find("hip", family);
     (void)snprintf(other, sizeof(other), "%.*s%s", (int)(word - name), name, word + strlen("_p128"));
-    ck_assert_int_eq(f->code(panel128_steps[_i].device, &shape, name, &code), 0);
-    ck_assert_int_eq(f->code(panel128_steps[_i].device, &shape, other, &straight), 0);
+    ck_assert_int_eq(f->code(f, panel128_steps[_i].device, &shape, name, &code), 0);
+    ck_assert_int_eq(f->code(f, panel128_steps[_i].device, &shape, other, &straight), 0);
     ck_assert_int_eq(mf_code_equal(&code, &straight), strcmp(family, "one") != 0);
 }
 END_TEST
@@ -323,7 +330,7 @@ static void check_ring(const char *family, const struct mf_shape *shape, const c
                        struct mf_code *ret)
 {
     char text[40];
-    ck_assert_int_eq(mf_family_find("hip", family)->code(&hopper, shape, step, ret), 0);
+    ck_assert_int_eq(family_code(family, &hopper, shape, step, ret), 0);
     (void)snprintf(text, sizeof(text), "MF_STAGES=%d", stages);
     ck_assert(defines(ret, text));
 }
@@ -432,7 +439,7 @@ START_TEST(test_both_stages)
     if (!name)
         return;
     ck_assert_msg(find_recorded(&h, name) != NULL, "%s", name);
-    ck_assert_int_eq(mf_family_find("hip", family)->code(both_stages[_i].device, &shape, name, &code), 0);
+    ck_assert_int_eq(family_code(family, both_stages[_i].device, &shape, name, &code), 0);
     ck_assert_str_eq(code.source, is_pair ? "pair.hip" : "layer.hip");
 }
 END_TEST
@@ -483,8 +490,7 @@ START_TEST(test_before_stage1)
     struct mf_code code;
 
     ck_assert_msg((find_recorded(&h, name) != NULL) == before_stage1[_i].offered, "%s", name);
-    int r =
-        mf_family_find("hip", before_stage1[_i].family)->code(before_stage1[_i].device, &shape, name, &code);
+    int r = family_code(before_stage1[_i].family, before_stage1[_i].device, &shape, name, &code);
     ck_assert_int_eq(r == 0, before_stage1[_i].opens);
 }
 END_TEST
@@ -546,7 +552,7 @@ START_TEST(test_invalid_names)
     ck_assert_int_eq(mf_shape_parse(shapes[0], &shape), 0);
     for (size_t f = 0; f < MF_ARRAY_LEN(families); f++) {
         for (size_t i = 0; i < MF_ARRAY_LEN(names); i++)
-            ck_assert_int_lt(mf_family_find("hip", families[f])->code(&hopper, &shape, names[i], &code), 0);
+            ck_assert_int_lt(family_code(families[f], &hopper, &shape, names[i], &code), 0);
     }
 }
 END_TEST
@@ -570,7 +576,7 @@ static void check_plain(const struct mf_device_info *device, const struct mf_sha
 {
     struct mf_code code;
 
-    ck_assert_int_eq(mf_family_find("hip", family)->code(device, shape, name, &code), 0);
+    ck_assert_int_eq(family_code(family, device, shape, name, &code), 0);
     ck_assert_msg(strstr(code.source, "hopper") == NULL && !defines(&code, "MF_WGMMA"), "%s", name);
 }
 
@@ -603,8 +609,7 @@ START_TEST(test_4bit_weights_on_hopper)
         bool adds =
             (h.steps[i].covers & MF_OP_BIT(MF_OP_GEMM2)) && (h.steps[i].covers & MF_OP_BIT(MF_OP_COMBINE));
 
-        ck_assert_int_eq(
-            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        ck_assert_int_eq(family_code(h.steps[i].family, &hopper, &shape, h.steps[i].name, &code), 0);
         bool core = strcmp(code.source, "mx_hopper.hip") == 0;
         ck_assert_msg(!core || defines(&code, "MF_W=FP4"), "%s", h.steps[i].name);
         ck_assert_msg(!adds || core, "%s", h.steps[i].name);
@@ -646,8 +651,7 @@ START_TEST(test_32bit_row_offsets)
     for (size_t i = 0; i < h.n; i++) {
         struct mf_code code;
 
-        ck_assert_int_eq(
-            mf_family_find("hip", h.steps[i].family)->code(&hopper, &shape, h.steps[i].name, &code), 0);
+        ck_assert_int_eq(family_code(h.steps[i].family, &hopper, &shape, h.steps[i].name, &code), 0);
         gather += (strcmp(code.source, "tile_hopper.hip") == 0 || strcmp(code.source, "pair.hip") == 0) &&
                   (h.steps[i].covers & MF_OP_BIT(MF_OP_GATHER)) != 0;
     }
@@ -673,7 +677,7 @@ START_TEST(test_buckets)
             struct mf_code code;
             shape.token = i % 2 ? bucket / 2 + 1 : bucket - 1;
             ck_assert_int_le(mf_token_bucket(shape.token), bucket);
-            ck_assert_msg(f->code(devices[_i % 2], &shape, h.steps[i / 2].name, &code) == 0,
+            ck_assert_msg(f->code(f, devices[_i % 2], &shape, h.steps[i / 2].name, &code) == 0,
                           "%s of %d tokens cannot be opened for %d", h.steps[i / 2].name, bucket,
                           (int)shape.token);
         }
