@@ -88,8 +88,9 @@ const char *mf_kernel_revision(void);
 
 /* All families in the order of the registry. The array is static; *ret_n is its length. */
 const struct mf_family *const *mf_families(size_t *ret_n);
-/* Finds a family by device kind and name: families of different kinds share names ("tile"). device_kind NULL:
- * the first match of any kind. NULL if there is none. */
+/* Finds a family by device kind and name: families of different kinds share names ("two_stage").
+ * Accepts old names of renamed families. device_kind NULL: the first match of any kind. NULL if there is
+ * none. */
 const struct mf_family *mf_family_find(const char *device_kind, const char *name);
 /* True if the family replaces another one of its kind, or its steps do not combine with those of other
  * families. It is enumerated only if named. */
@@ -115,7 +116,7 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
  * gate_up, and shapes with expert parallelism if the family does not support it. */
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer);
-/* Enumerates a shape over the families of the device's kind. `only` is a comma-separated list of family
- * names, or NULL for all families that are not on request. */
+/* Enumerates a shape over the families of the device's kind. `only` is a comma-separated list of current or
+ * old family names, or NULL for all families that are not on request. */
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,
                  struct mf_offer *offer);

@@ -8,8 +8,8 @@
 #include "kernels/core/family.h"
 #include "kernels/families/family_cpu.h"
 
-/* MF_FORMAT in the sources of tile and one (kernels/gpu/src/format.h). NARROW: mx and wint4 have separate
- * sources. */
+/* MF_FORMAT in the sources of two_stage and one_stage (kernels/gpu/src/format.h). NARROW: two_stage_mx and
+ * two_stage_int4 have separate sources. */
 enum mf_hip_format {
     MF_HIP_BF16,
     MF_HIP_FP8_TOKEN,
@@ -45,8 +45,8 @@ struct mf_hip_machine {
 /* NULL: no kernel supports the device. */
 const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *device);
 
-/* True if the GPU kernels of a two-stage family support the shape and the device: tile 16- and 8-bit
- * weights, mx microscaled formats, wint4 int4. ret_format may be NULL. */
+/* True if the GPU kernels of a two-stage family support the shape and the device: two_stage 16- and
+ * 8-bit weights, two_stage_mx microscaled formats, two_stage_int4 int4. ret_format may be NULL. */
 bool mf_hip_family_takes(const char *family, const struct mf_device_info *device,
                          const struct mf_shape *shape, enum mf_hip_format *ret_format,
                          struct mf_refusal *ret);

@@ -13,7 +13,7 @@
 bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, const struct mf_shape *s,
                        enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* same weight formats as tile */
+    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no)) /* same weight formats */
         return false;
     if (strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "family %s needs WGMMA and TMA loads (sm_90); the device is %s", family,
@@ -60,7 +60,7 @@ void mf_hip_both_name(const struct mf_hip_both *b, const struct mf_shape *s, cha
     char format[MF_FORMAT_WORD_MAX];
     const char *w1 = mf_hip_weights_word(s, MF_TENSOR_W1, b->sliced);
     mf_cpu_format_word(s, format);
-    mf_format(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s%s", b->family->name, format,
+    mf_format(buf, MF_STEP_NAME_MAX, "%s_%s_%s_m%d_n%d_b%s%s%s%s%s%s", b->family->word, format,
               mf_cpu_act_word(s), v->block_m, v->block_n, v->turns ? "t" : "", v->swapped ? "s" : "",
               s->doweight_stage1 ? "_w" : "", *w1 ? "_" : "", w1, b->zeroes ? "_zero" : "");
 }
@@ -168,8 +168,8 @@ int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_
     struct mf_refusal no;
     enum mf_hip_format format;
     char own[MF_STEP_NAME_MAX];
-    size_t length = strlen(f->name);
-    if (strncmp(name, f->name, length) != 0 || name[length] != '_')
+    size_t length = strlen(f->word);
+    if (strncmp(name, f->word, length) != 0 || name[length] != '_')
         return -EINVAL;
     if (!f->takes(device, s, &format, &no))
         return -ENOTSUP;

@@ -1,11 +1,11 @@
 /* Helpers of the families that run both stages of the Hopper core in one launch
- * (kernels/gpu/src/hopper/hopper_two_stages.h): layer, which also sorts, and pair, which does not. A step's
- * name is the family's name followed by
+ * (kernels/gpu/src/hopper/hopper_two_stages.h): whole_layer_persistent, which also sorts, and
+ * two_stage_single_launch, which does not. A step's name is `layer` or `pair`, followed by
  *
  *     fp8fn_128_silu_m32_n256_b[_w][_gu1|_p128][_zero]
  *
  *     m32    block_m                               n256   weight rows per tile
- *     b      core b, bt, bs or bts, as in family tile
+ *     b      core b, bt, bs or bts, as in family two_stage
  *     _p128  weights in layout panel128            _zero  the launch also zeroes y */
 #pragma once
 
@@ -19,7 +19,7 @@ struct mf_hip_both_variant {
 struct mf_hip_both;
 /* A family: its variants and callbacks. */
 struct mf_hip_both_family {
-    const char *name, *source, *function; /* static texts */
+    const char *name, *word, *source, *function; /* static texts; word: first word of step names */
     const struct mf_hip_both_variant *variants;
     size_t n_variants;
     int64_t zero_from; /* token count from which the launch may zero y */

@@ -1,6 +1,6 @@
 /* Family permute on GPUs: moves rows into expert order and back, for GEMMs that read and write expert order.
- * The built-in GEMMs do not: family tile gathers rows itself and writes by slot. The family is enumerated
- * only where it is named.
+ * The built-in GEMMs do not: family two_stage gathers rows itself and writes by slot. The family is
+ * enumerated only where it is named.
  *
  *     gather_m16            gather x, in any format, one read per row of expert order
  *     gather_once_m16       read each token's row once, write it to all its places

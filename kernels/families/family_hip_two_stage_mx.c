@@ -1,6 +1,6 @@
-/* Families mx and wint4 on GPUs: the two stages with 4-bit or microscaled weights (kernels/gpu/src/mx.hip),
- * and with 4-bit weights on Hopper (kernels/gpu/src/hopper/mx_hopper.hip). The families differ only in the
- * weights they accept. Step names:
+/* Families two_stage_mx and two_stage_int4 on GPUs: the two stages with 4-bit or microscaled weights
+ * (kernels/gpu/src/mx.hip), and with 4-bit weights on Hopper (kernels/gpu/src/hopper/mx_hopper.hip). The
+ * families differ only in the weights they accept. Step names:
  *
  *     s1_bf16_mxfp4_silu_m16_n128_k256_s4_w4x1[_w][_gu1]   gather+gemm1+act, writes bf16 h
  *     s2_bf16_mxfp4_m16_n128_k256_s4_w4x1_z|zw             gemm2, writes z or weighted z
@@ -385,7 +385,7 @@ static const struct mf_hip_steps steps = {
     .set_token_count = set_token_count,
 };
 
-const struct mf_family mf_family_hip_mx =
-    MF_HIP_FAMILY(.name = "mx", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
-const struct mf_family mf_family_hip_wint4 =
-    MF_HIP_FAMILY(.name = "wint4", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
+const struct mf_family mf_family_hip_two_stage_mx =
+    MF_HIP_FAMILY(.name = "two_stage_mx", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
+const struct mf_family mf_family_hip_two_stage_int4 =
+    MF_HIP_FAMILY(.name = "two_stage_int4", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);

@@ -1,4 +1,4 @@
-/* Family pair on GPUs: both stages of the grouped GEMM in one launch of the Hopper core
+/* Family two_stage_single_launch on GPUs: both stages of the grouped GEMM in one launch of the Hopper core
  * (kernels/gpu/src/hopper/pair.hip). Input: sorted, quantised tokens. Output: rows accumulated into y, which
  * the launch or an earlier step zeroes. family_hip_both.h describes the step names. */
 #include <string.h>
@@ -89,12 +89,13 @@ static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
         .accumulates = true,
     };
     mf_ops before = MF_OP_BIT(MF_OP_SORT) | MF_OP_BIT(MF_OP_QUANT1);
-    return mf_hip_both_takes("pair", device, s, ret_format, no) &&
+    return mf_hip_both_takes("two_stage_single_launch", device, s, ret_format, no) &&
            mf_cpu_may_cover(s, mf_layer_ops(s) & ~before, 1, &caps, no);
 }
 
 static const struct mf_hip_both_family both = {
-    .name = "pair",
+    .name = "two_stage_single_launch",
+    .word = "pair",
     .source = "pair.hip",
     .function = "mf_pair",
     .variants = variants,
@@ -186,5 +187,6 @@ static const struct mf_hip_steps steps = {
     .set_token_count = set_token_count,
 };
 
-const struct mf_family mf_family_hip_pair =
-    MF_HIP_FAMILY(.name = "pair", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
+const struct mf_family mf_family_hip_two_stage_single_launch =
+    MF_HIP_FAMILY(.name = "two_stage_single_launch", .enumerate = enumerate, .launch = launch,
+                  .hip_steps = &steps);

@@ -1,4 +1,4 @@
-/* Family one on GPUs: the whole layer in one launch, for few tokens (kernels/gpu/src/one.hip).
+/* Family one_stage on GPUs: the whole layer in one launch, for few tokens (kernels/gpu/src/one.hip).
  *
  *     one_bf16_silu_t512_b8_c1_y12[_p128]
  *
@@ -74,11 +74,11 @@ static uint32_t shared_bytes(const struct mf_shape *s)
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
                      enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("tile", device, s, ret_format, no)) /* same weight formats as tile */
+    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no)) /* same weight formats */
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
     if (mf_hip_is_int8(*ret_format))
-        mf_refuse(no, "q_dtype", "activations are int8; family one supports bf16 and fp8 only");
+        mf_refuse(no, "q_dtype", "activations are int8; family one_stage supports bf16 and fp8 only");
     else if (s->token > TOKENS_MAX)
         mf_refuse(
             no, "tokens_max",
@@ -94,7 +94,7 @@ static bool is_legal(const struct mf_device_info *device, const struct mf_shape 
 
 static void describe(const struct plan *c, const struct mf_shape *shape, struct mf_step *ret)
 {
-    struct mf_step s = mf_hip_whole_step("one", shape, c->sliced);
+    struct mf_step s = mf_hip_whole_step("one_stage", shape, c->sliced);
     print_name(c, shape, s.name);
     s.workspace_bytes = (uint64_t)(shape->token * shape->topk * shape->inter_dim) * 2;
     *ret = s;
@@ -195,5 +195,5 @@ static const struct mf_hip_steps steps = {
     .set_token_count = set_token_count,
 };
 
-const struct mf_family mf_family_hip_one =
-    MF_HIP_FAMILY(.name = "one", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
+const struct mf_family mf_family_hip_one_stage =
+    MF_HIP_FAMILY(.name = "one_stage", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);

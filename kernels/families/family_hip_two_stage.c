@@ -1,5 +1,5 @@
-/* Family tile on GPUs: the two stages of the grouped GEMM (kernels/gpu/src/tile.hip and tile_hopper.hip).
- * Step names:
+/* Family two_stage on GPUs: the two stages of the grouped GEMM (kernels/gpu/src/tile.hip and
+ * tile_hopper.hip). Step names:
  *
  *     s1_bf16_silu_m16_n128_s5_w4x1[_w][_gu1][_q][_zero]   gather+gemm1+act, writes h
  *     s2_bf16_m16_n128_s5_w4x1_z|zw|y                      gemm2, writes z, weighted z, or adds to y
@@ -329,11 +329,11 @@ static int offer_step(struct walk *w, const struct config *c)
         return 0;
     print_name(c, w->shape, name);
     if (is_legal(c, w->shape, w->format, w->device, &no) && mf_hip_stage_allowed(&c->st, w->shape, &no)) {
-        struct mf_step step = mf_hip_stage_step(&c->st, "tile", w->shape);
+        struct mf_step step = mf_hip_stage_step(&c->st, "two_stage", w->shape);
         (void)mf_copy(step.name, sizeof(step.name), name);
         return w->offer->step(w->offer, &step);
     }
-    return w->offer->reject(w->offer, "tile", name, no.rule, "%s", no.reason);
+    return w->offer->reject(w->offer, "two_stage", name, no.rule, "%s", no.reason);
 }
 
 static int enumerate(const struct mf_family *f, const struct mf_device_info *device,
@@ -341,7 +341,7 @@ static int enumerate(const struct mf_family *f, const struct mf_device_info *dev
 {
     struct walk w = {.device = device, .shape = shape, .offer = offer};
     struct mf_refusal no;
-    if (!mf_hip_family_takes("tile", device, shape, &w.format, &no))
+    if (!mf_hip_family_takes("two_stage", device, shape, &w.format, &no))
         return offer->reject(offer, f->name, f->name, no.rule, "%s", no.reason);
     int r = each(&w, 1, offer_step);
     return r < 0 ? r : each(&w, 2, offer_step);
@@ -443,5 +443,5 @@ static const struct mf_hip_steps steps = {
     .set_token_count = set_token_count,
 };
 
-const struct mf_family mf_family_hip_tile =
-    MF_HIP_FAMILY(.name = "tile", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
+const struct mf_family mf_family_hip_two_stage =
+    MF_HIP_FAMILY(.name = "two_stage", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);

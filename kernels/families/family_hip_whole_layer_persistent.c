@@ -1,5 +1,6 @@
-/* Family layer on GPUs: the whole layer in one launch of the Hopper core (kernels/gpu/src/hopper/layer.hip),
- * for token counts large enough for matrix instructions. family_hip_both.h describes the step names. */
+/* Family whole_layer_persistent on GPUs: the whole layer in one launch of the Hopper core
+ * (kernels/gpu/src/hopper/layer.hip), for token counts large enough for matrix instructions.
+ * family_hip_both.h describes the step names. */
 #include "common/base/cleanup.h"
 #include "kernels/families/family_hip_both.h"
 #include "kernels/families/family_hip_whole.h"
@@ -26,7 +27,7 @@ static int experts_bytes(const struct mf_shape *s, int block_m)
 static bool takes(const struct mf_device_info *device, const struct mf_shape *s,
                   enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_both_takes("layer", device, s, ret_format, no))
+    if (!mf_hip_both_takes("whole_layer_persistent", device, s, ret_format, no))
         return false;
     if (*ret_format == MF_HIP_FP8_BLOCK && s->model_dim % 128)
         mf_refuse(no, "divisibility",
@@ -78,7 +79,8 @@ static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shap
 }
 
 static const struct mf_hip_both_family both = {
-    .name = "layer",
+    .name = "whole_layer_persistent",
+    .word = "layer",
     .source = "layer.hip",
     .function = "mf_layer",
     .variants = variants,
@@ -175,5 +177,6 @@ static const struct mf_hip_steps steps = {
     .open = set_grid,
 };
 
-const struct mf_family mf_family_hip_layer =
-    MF_HIP_FAMILY(.name = "layer", .enumerate = enumerate, .launch = launch, .hip_steps = &steps);
+const struct mf_family mf_family_hip_whole_layer_persistent =
+    MF_HIP_FAMILY(.name = "whole_layer_persistent", .enumerate = enumerate, .launch = launch,
+                  .hip_steps = &steps);
