@@ -19,7 +19,7 @@
 #   --state    folder that keeps the state (default: build/bench-gpu)
 #   --bin      folder of the programs (default: build/dev)
 #   --minutes  time limit, the table included (default: 7.5; whole or with one decimal)
-#   --         the rest goes to moefarm-worker: --families tile,move
+#   --         the rest goes to moefarm-worker: --families two_stage,move
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 device=hip:nvidia:0

@@ -5,9 +5,9 @@
 
 #include "cli/support/cli.h"
 
-/* True if a kernel matches the kernel that the user named. A family name matches all of its kernels. `kernel`
- * may be a rejection's pattern, "tile_s1_m128*", which matches each kernel that it covers; "*" covers the
- * whole family. */
+/* True if a kernel matches the kernel that the user named. A family name, current or old, matches all of its
+ * kernels. `kernel` may be a rejection's pattern, "tile_s1_m128*", which matches each kernel that it covers;
+ * "*" covers the whole family. */
 bool mf_why_match(const char *pattern, const char *family, const char *kernel);
 
 struct mf_why_local {

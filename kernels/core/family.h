@@ -18,7 +18,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/tensors.h"
 
-#define MF_FAMILY_API 9
+#define MF_FAMILY_API 10
 /* A shared object with a family exports this function: const struct mf_family *mf_family_entry(void)
  * (kernels/families/family_plugin.h, examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -35,6 +35,7 @@ int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char
                               const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 struct mf_kernel; /* a step that is ready to launch; each family defines its own */
+struct mf_hip_steps;
 
 /* Buffers in the order of the step's needs and gives. The workspace has step.workspace_bytes bytes, is
  * 64-byte aligned, and its contents are undefined. */
@@ -71,12 +72,14 @@ struct mf_family {
     bool (*aiter_name)(const char *kernel);
     /* Returns the source of the step with that name, so that it can be compiled ahead of time on any machine.
      * NULL for families without run-time compilation. -EINVAL and -ENOTSUP as open. */
-    int (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret);
+    int (*code)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, struct mf_code *ret);
     /* True if the family supports expert parallelism: ids number the experts of all ranks, routes to remote
      * experts get no row and no block, and slots without a row are never read. Other families are not
      * enumerated for such shapes. */
     bool supports_ep;
+    /* How mf_hip_open opens the steps of a GPU family (kernels/families/family_hip.h). Optional. */
+    const struct mf_hip_steps *hip_steps;
 };
 
 /* Kernel revision of this build: a hash of the kernel sources, so that results of changed kernels are not
@@ -85,8 +88,9 @@ const char *mf_kernel_revision(void);
 
 /* All families in the order of the registry. The array is static; *ret_n is its length. */
 const struct mf_family *const *mf_families(size_t *ret_n);
-/* Finds a family by device kind and name: families of different kinds share names ("tile"). device_kind NULL:
- * the first match of any kind. NULL if there is none. */
+/* Finds a family by device kind and name: families of different kinds share names ("two_stage").
+ * Accepts old names of renamed families. device_kind NULL: the first match of any kind. NULL if there is
+ * none. */
 const struct mf_family *mf_family_find(const char *device_kind, const char *name);
 /* True if the family replaces another one of its kind, or its steps do not combine with those of other
  * families. It is enumerated only if named. */
@@ -112,7 +116,7 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
  * gate_up, and shapes with expert parallelism if the family does not support it. */
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer);
-/* Enumerates a shape over the families of the device's kind. `only` is a comma-separated list of family
- * names, or NULL for all families that are not on request. */
+/* Enumerates a shape over the families of the device's kind. `only` is a comma-separated list of current or
+ * old family names, or NULL for all families that are not on request. */
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,
                  struct mf_offer *offer);

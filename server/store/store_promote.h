@@ -43,7 +43,8 @@ int mf_store_batches_unnamed(struct mf_store *s, int64_t class, struct mf_ids *r
 
 /* ---- the known row as a pipeline of a task ---- */
 
-/* Id of a step in the task's enumeration. Returns 1, or 0 if the enumeration does not have it. */
+/* Id of a step in the task's enumeration. Returns 1, or 0 if the enumeration does not have it. The known row
+ * or the enumeration may be of a version with another name of the family. */
 int mf_store_step_find(struct mf_store *s, int64_t task, const char *family, const char *name, int64_t *ret);
 /* Reason of the task's first rejection that matches the step. Returns 1, or 0 if there is none. */
 int mf_store_step_rejection(struct mf_store *s, int64_t task, const char *family, const char *name,
