@@ -14,7 +14,7 @@
  *
  * A call allocates no memory, takes no lock, opens no file and does not wait for the device. On a GPU it can
  * be captured in a graph and replayed with other routing in the same buffers. On the CPU a call wakes
- * sleeping threads, and oneDNN (family lib) allocates memory.
+ * sleeping threads, and oneDNN (family onednn) allocates memory.
  *
  * Threads: a handle and its layers serve one call at a time. Open one handle per concurrent stream.
  * fmoe_reload, fmoe_drop_old, fmoe_rows, fmoe_served, fmoe_misses and fmoe_report_* may run in other threads

@@ -100,7 +100,7 @@ static size_t list_codes(const struct fmoe *f, const struct fmoe_layer *l, const
 
         if (mf_step_name_split(name, len, family_name, step) == 0)
             family = mf_family_find(f->device->ops->kind, family_name);
-        n += family && family->code && family->code(&f->device->info, &shape, step, &codes[n]) == 0;
+        n += family && family->code && family->code(family, &f->device->info, &shape, step, &codes[n]) == 0;
     }
     return n;
 }

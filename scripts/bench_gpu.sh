@@ -21,7 +21,7 @@
 #   --state    folder that keeps the state (default: build/bench-gpu)
 #   --bin      folder of the programs (default: build/dev)
 #   --minutes  time limit including the table, a number with at most one decimal (default: 7.5)
-#   --         options after it go to moefarm-worker, such as --families tile,move
+#   --         options after it go to moefarm-worker, such as --families two_stage,move
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 device=hip:nvidia:0

@@ -77,7 +77,7 @@ $moefarm rank --batch "$batch" --shape "$shape" --top 3
 
 print_step "why did the oneDNN kernels not win, for an fp8 shape?"
 fp8=$(grep -m1 per_Token "$shapes" || echo "$shape")
-$moefarm why --batch "$batch" "$fp8" lib | head -n 6
+$moefarm why --batch "$batch" "$fp8" onednn | head -n 6
 
 print_step "export the table for the production operator: $table"
 $moefarm export --batch "$batch" -o "$table"

@@ -5,8 +5,9 @@
 
 #include "cli/support/cli.h"
 
-/* True if a kernel matches the pattern that the user gave. A family name matches all kernels of the family.
- * In rejections, `kernel` may itself be a pattern: "tile_s1_m128*" matches each kernel that it covers, and
+/* True if a kernel matches the pattern that the user gave. A family name, current or old, matches all kernels
+ * of the family. In rejections, `kernel` may itself be a pattern: "tile_s1_m128*" matches each kernel that it
+ * covers, and
  * "*" covers the whole family. */
 bool mf_why_match(const char *pattern, const char *family, const char *kernel);
 

@@ -24,7 +24,7 @@
 MF_NAMES_DECLARE(mf_stage, MF_STAGE_, MF_STAGE_MAP);
 
 #define MF_STEP_NAME_MAX         160
-#define MF_FAMILY_NAME_MAX       16
+#define MF_FAMILY_NAME_MAX       32
 #define MF_STEP_TENSOR_SPECS_MAX 8
 
 struct mf_step {

@@ -1,6 +1,7 @@
 #include "common/table/table_merge.h"
 
 #include "common/base/text.h"
+#include "common/moe/pipeline_text.h"
 #include "common/table/table_internal.h"
 
 #include <errno.h>
@@ -161,9 +162,11 @@ static bool is_timed(const struct mf_table_row *row)
 static enum mf_merged decide_ours(const struct mf_table_row *old, const struct mf_table_row *row,
                                   char reason[MF_REASON_MAX])
 {
+    const char *old_pipeline = old->own[MF_OWN_PIPELINE], *pipeline = row->own[MF_OWN_PIPELINE];
     /* The two rows were compared directly; the time in the table may have been measured under other
      * conditions */
-    if (is_promoted(row) && !same_text(old->own[MF_OWN_PIPELINE], row->own[MF_OWN_PIPELINE])) {
+    if (is_promoted(row) &&
+        !mf_pipeline_text_equal(old_pipeline ? old_pipeline : "", pipeline ? pipeline : "")) {
         mf_format(
             reason, MF_REASON_MAX,
             "promoted over the known row in a direct comparison: %.4f us; the row in the table has %.4f us",

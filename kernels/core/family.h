@@ -18,7 +18,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/tensors.h"
 
-#define MF_FAMILY_API 9
+#define MF_FAMILY_API 10
 /* A shared object with a family exports this function: const struct mf_family *mf_family_entry(void)
  * (kernels/families/family_plugin.h, examples/family_plain.c). */
 #define MF_FAMILY_ENTRY "mf_family_entry"
@@ -35,6 +35,7 @@ int mf_offer_ignore_rejection(struct mf_offer *o, const char *family, const char
                               const char *format, ...) __attribute__((format(printf, 5, 6)));
 
 struct mf_kernel; /* a step that is ready to launch; each family defines its own */
+struct mf_hip_steps;
 
 /* Buffers of the step's inputs (`needs`) and outputs (`gives`), in the order of the step. The workspace has
  * step.workspace_bytes bytes, is 64-byte aligned, and has undefined contents. */
@@ -72,12 +73,14 @@ struct mf_family {
     bool (*aiter_name)(const char *kernel);
     /* Returns the source of the step called `name`, so that it can be compiled ahead of time on any machine.
      * NULL for families without run-time compilation. Returns -EINVAL and -ENOTSUP as `open` does. */
-    int (*code)(const struct mf_device_info *device, const struct mf_shape *shape, const char *name,
-                struct mf_code *ret);
+    int (*code)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
+                const char *name, struct mf_code *ret);
     /* True if the family supports expert parallelism: ids number the experts of all ranks, routes to remote
      * experts get no row and no block, and slots without a row are never read. A family without this support
      * is not enumerated for shapes with expert parallelism. */
     bool supports_ep;
+    /* How mf_hip_open opens the steps of a GPU family (kernels/families/family_hip.h). Optional. */
+    const struct mf_hip_steps *hip_steps;
 };
 
 /* Returns the kernel revision of this build, a hash of the kernel sources. Results of kernels with different
@@ -86,9 +89,9 @@ const char *mf_kernel_revision(void);
 
 /* All families in the order of the registry. The array is static; *ret_n is its length. */
 const struct mf_family *const *mf_families(size_t *ret_n);
-/* Finds a family by device kind and name, because families of different kinds share names ("tile"). If
- * device_kind is NULL, returns the first family of that name of any kind. Returns NULL if there is no such
- * family. */
+/* Finds a family by device kind and current or old name, because families of different kinds share names
+ * ("two_stage"). If device_kind is NULL, returns the first family of that name of any kind. Returns NULL if
+ * there is no such family. */
 const struct mf_family *mf_family_find(const char *device_kind, const char *name);
 /* True if the family replaces another family of its kind, or if its steps do not combine with those of other
  * families. Such a family is enumerated only if named. */
@@ -116,6 +119,6 @@ static inline const struct mf_family *mf_family_set_find(const struct mf_family_
 int mf_family_enumerate(const struct mf_family *f, const struct mf_device_info *device,
                         const struct mf_shape *shape, struct mf_offer *offer);
 /* Enumerates the steps of all families of the device's kind for a shape. `only` is a comma-separated list of
- * family names, or NULL for all families that are not on request. */
+ * current or old family names, or NULL for all families that are not on request. */
 int mf_enumerate(const struct mf_device_info *device, const struct mf_shape *shape, const char *only,
                  struct mf_offer *offer);

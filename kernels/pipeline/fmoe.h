@@ -77,8 +77,8 @@ const char *mf_fmoe_foreign_path(const struct mf_fmoe *f, size_t i);
 /* Returns the number of rows of all device classes. */
 size_t mf_fmoe_n_read(const struct mf_fmoe *f);
 #define MF_FMOE_FOREIGN_REASON "column pipeline names a family that this build does not have"
-/* Returns shape, time and pipeline text of row i. The text lives as long as f. Returns -ENOENT if there is no
- * row i. */
+/* Returns shape, time and pipeline text of row i, with current family names. The text lives as long as f.
+ * Returns -ENOENT if there is no row i. */
 int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, double *ret_us,
                 const char **ret_pipeline);
 /* Returns the file of row i and its line. */

@@ -108,7 +108,7 @@ static int find_step(struct mf_pipeline *p, const struct mf_family_set *extra, c
                        .found = &b->step,
                        .why = why,
                        .why_cap = cap};
-    mf_format(why, cap, "family %s offers no step %s for this shape on %s/%d", family, step_name,
+    mf_format(why, cap, "family %s offers no step %s for this shape on %s/%d", b->family->name, step_name,
               p->device->info.class.gfx, p->device->info.class.cu_num);
     r = mf_family_enumerate(b->family, &p->device->info, &p->shape, &f.offer);
     if (r < 0)

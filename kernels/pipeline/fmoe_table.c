@@ -18,8 +18,9 @@ struct file {
     size_t *index_of; /* for each table row its index in mf_fmoe.rows, or SIZE_MAX if the row is not served */
 };
 
-struct row_ref { /* index of the file, and index of the row in the file's table */
-    size_t file, row;
+struct row_ref {
+    size_t file, row; /* index of the file, and index of the row in the file's table */
+    char *pipeline;   /* with current family names; NULL for foreign rows */
 };
 
 struct mf_fmoe {
@@ -122,6 +123,13 @@ static int refuse_clashes(const struct mf_fmoe *f, char *why, size_t why_cap)
     return refuse(clashes[0].table_b->name, clashes[0].b->line, reason, why, why_cap);
 }
 
+static char *current_pipeline(const struct mf_table_row *row)
+{
+    char text[MF_PIPELINE_TEXT_MAX];
+    int r = mf_pipeline_text_current(row->own[MF_OWN_PIPELINE], text, sizeof(text));
+    return strdup(r == 0 ? text : row->own[MF_OWN_PIPELINE]);
+}
+
 static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
                      const struct mf_family_set *extra, char *why, size_t why_cap)
 {
@@ -129,7 +137,7 @@ static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
 
     for (size_t i = 0; i < t->n_rows; i++) {
         const struct mf_table_row *row = &t->rows[i];
-        const struct row_ref place = {file, i};
+        struct row_ref place = {file, i, NULL};
         const char *problem;
 
         f->files[file].index_of[i] = SIZE_MAX;
@@ -143,6 +151,11 @@ static int take_rows(struct mf_fmoe *f, size_t file, const char *device_kind,
             continue;
         case SERVED:
             break;
+        }
+        place.pipeline = current_pipeline(row);
+        if (!place.pipeline) {
+            mf_format(why, why_cap, "out of memory");
+            return -ENOMEM;
         }
         f->files[file].index_of[i] = f->n;
         f->rows[f->n++] = place;
@@ -221,6 +234,8 @@ struct mf_fmoe *mf_fmoe_close(struct mf_fmoe *f)
         mf_table_free(f->files[i].table);
         free(f->files[i].index_of);
     }
+    for (size_t i = 0; i < f->n; i++)
+        free(f->rows[i].pipeline);
     free(f->files);
     free(f->rows);
     free(f->foreign);
@@ -267,7 +282,7 @@ int mf_fmoe_row(const struct mf_fmoe *f, size_t i, struct mf_shape *ret_shape, d
     row = row_at(f, &f->rows[i]);
     *ret_shape = row->shape;
     *ret_us = row->us;
-    *ret_pipeline = row->own[MF_OWN_PIPELINE];
+    *ret_pipeline = f->rows[i].pipeline;
     return 0;
 }
 

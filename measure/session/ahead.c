@@ -21,7 +21,7 @@ int mf_ahead_add(struct mf_ahead *a, const struct mf_step *step)
 {
     const struct mf_family *f = mf_family_set_find(a->extra, a->kind, step->family);
     struct mf_code code = {0};
-    if (!f || !f->code || f->code(a->device, a->shape, step->name, &code) < 0)
+    if (!f || !f->code || f->code(f, a->device, a->shape, step->name, &code) < 0)
         return 0;
     return add(a, &code);
 }

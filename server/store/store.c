@@ -1,6 +1,5 @@
 #include "server/store/store.h"
 #include "server/store/schema.h"
-#include "server/store/store_cache.h"
 #include "server/store/store_private.h"
 #include "server/store/store_wal.h"
 
@@ -175,7 +174,6 @@ static int preallocate_wal(struct mf_store *s)
 void mf_store_init(void)
 {
     (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
-    mf_store_cache_init();
 }
 
 int mf_store_open(const char *path, struct mf_store **ret)

@@ -3,6 +3,7 @@
 #include "server/store/store_read.h"
 
 #include "common/base/json.h"
+#include "common/moe/family_name.h"
 
 #include <errno.h>
 #include <math.h>
@@ -159,6 +160,7 @@ int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter 
                   const struct mf_page *page, struct mf_list *ret)
 {
     _cleanup_(mf_sql_donep) struct mf_sql *q = NULL;
+    const char *family = filter->family ? mf_family_current_name(filter->family) : NULL;
     int r = task_exists(s, task);
     if (r < 0)
         return r;
@@ -172,11 +174,11 @@ int mf_read_steps(struct mf_store *s, int64_t task, const struct mf_step_filter 
         " r.verified AS verified, coalesce(r.reason, '') AS reason,"
         " json_extract(r.extra, '$.registers') AS registers, json_extract(r.extra, '$.spills') AS spills,"
         " json_extract(r.extra, '$.lds') AS lds, json_extract(r.extra, '$.occupancy') AS occupancy" STEPS_FROM
-        " AND s.id > ?2 AND (?3 IS NULL OR k.family = ?3) AND (?4 IS NULL OR coalesce(r.status, 'pending') = "
-        "?4)"
+        " AND s.id > ?2 AND (?3 IS NULL OR k.family IN (?3, ?7))"
+        " AND (?4 IS NULL OR coalesce(r.status, 'pending') = ?4)"
         " AND (?5 IS NULL OR s.covers = ?5) ORDER BY s.id LIMIT ?6",
-        &q, "iittti", task, page->id, filter->family, filter->status, filter->covers,
-        (int64_t)page->limit + 1);
+        &q, "iitttit", task, page->id, family, filter->status, filter->covers, (int64_t)page->limit + 1,
+        family ? mf_family_old_name(family) : NULL);
     return r < 0 ? r : mf_list_rows(q, page, "ittttitiddiddditiiii", ret);
 }
 

@@ -233,7 +233,8 @@ START_TEST(fills_and_reuses_a_cache)
     char from[128], to[128];
 
     use_cache("a");
-    struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_90", "--shapes", shapes, "--families", "one");
+    struct ran r =
+        RUN("--compile-only", "--arch", "nvidia:sm_90", "--shapes", shapes, "--families", "one_stage");
     ck_assert_int_eq(r.code, compiles ? 0 : 1);
     if (!compiles) {
         assert_says(r, "no run-time compiler for nvidia");
@@ -246,7 +247,7 @@ START_TEST(fills_and_reuses_a_cache)
     mf_format(to, sizeof(to), "%s/b", folder);
     ck_assert_int_eq(rename(from, to), 0);
     use_cache("b");
-    r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one");
+    r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one_stage");
     ck_assert_int_eq(r.code, 0);
     /* looking it up may take some time */
     const char *own = strstr(r.text, "device kernels: ");
@@ -284,7 +285,7 @@ START_TEST(eviction_code_is_large)
         return;
     use_cache("a");
     struct ran r =
-        RUN("--compile-only", "--arch", evictions[_i].arch, "--shapes", shapes, "--families", "one");
+        RUN("--compile-only", "--arch", evictions[_i].arch, "--shapes", shapes, "--families", "one_stage");
     ck_assert_msg(r.code == 0, "%s", r.text);
     mf_format(pattern, sizeof(pattern), "%s/a/%s", folder, evictions[_i].objects);
     ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
@@ -306,7 +307,8 @@ START_TEST(lists_failed_kernels)
 
     if (!has_compiler("nvidia"))
         return;
-    struct ran r = RUN("--compile-only", "--arch", "nvidia:sm_85/3", "--shapes", shapes, "--families", "one");
+    struct ran r =
+        RUN("--compile-only", "--arch", "nvidia:sm_85/3", "--shapes", shapes, "--families", "one_stage");
     ck_assert_int_eq(r.code, 1);
     assert_says(r, "shapes.csv:4: ");
     assert_says(r, "  failed: measure.hip\n");

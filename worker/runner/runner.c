@@ -17,6 +17,7 @@
 #include "common/base/fault.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/family_name.h"
 #include "kernels/core/family.h"
 #include "kernels/families/family_asm.h"
 #include "kernels/gpu/host/hip_open.h"
@@ -105,14 +106,7 @@ static bool add_text_item(cJSON *array, const char *text)
 
 static bool is_listed(const char *list, const char *name)
 {
-    size_t n = strlen(name);
-    for (const char *at = list; at && *at; at += *at == ',') {
-        size_t word = strcspn(at, ",");
-        if (word == n && strncmp(at, name, n) == 0)
-            return true;
-        at += word;
-    }
-    return !list || !*list;
+    return mf_family_is_listed(list && *list ? list : NULL, name);
 }
 
 /* Adds the names of the families for the device's kind that the list selects. "" selects all families except

@@ -35,7 +35,8 @@ static inline void family_check_loop(const char *family, int i)
     const char *isa = i % 2 == 0 ? NULL : lesser == 0 ? "c" : "avx2";
     const struct contract_format *f = &contract_formats[rest % CONTRACT_N_FORMATS];
     struct mf_shape s = contract_shape(&family_cases[rest / CONTRACT_N_FORMATS], f);
-    bool two_stage = strcmp(family, "tile") == 0 || strcmp(family, "mx") == 0 || strcmp(family, "wint4") == 0;
+    bool two_stage = strcmp(family, "two_stage") == 0 || strcmp(family, "two_stage_mx") == 0 ||
+                     strcmp(family, "two_stage_int4") == 0;
     /* the first five formats in every case, the others in every second one */
     bool often =
         rest % CONTRACT_N_FORMATS < 5 || (rest / CONTRACT_N_FORMATS + rest % CONTRACT_N_FORMATS) % 2 == 0;

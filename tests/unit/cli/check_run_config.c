@@ -98,7 +98,7 @@ static const struct {
      NULL}, /* no result meets this limit */
     {"1000000.0", NULL, "--json", NULL, 0, "\"verdict\":\t\"OK\"", "", NULL},
     {"1000000.0", "move:sort_m8", "--rounds", "3", 1, "REFUSED  T4 H256 I128 E8 k2 bf16", "", NULL},
-    {"1000000.0", "one:nothing", "--rounds", "3", 1, "one offers no step nothing", "", NULL},
+    {"1000000.0", "one:nothing", "--rounds", "3", 1, "family one_stage offers no step nothing", "", NULL},
     {"1000000.0", NULL, "--routing", "skewed", 2, "", "routing profile 'skewed': unknown", NULL},
     {"1000000.0", NULL, "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 limit:1.5+b1+b2", "",
      "b2+limit:1.5+b1"},
@@ -126,6 +126,24 @@ START_TEST(run_config)
     assert_code(r, cases[_i].code);
     assert_says(r.out, cases[_i].out);
     assert_says(r.err, cases[_i].err);
+}
+END_TEST
+
+/* A row with the name that a family had in earlier versions runs, and the output has the current name. */
+START_TEST(opens_old_family_names)
+{
+    char old[sizeof(pipeline)];
+    const char *step = strchr(pipeline, ':');
+    struct ran r;
+
+    ck_assert_ptr_nonnull(step);
+    ck_assert(strncmp(pipeline, "one_stage:", 10) == 0);
+    mf_format(old, sizeof(old), "one%s", step);
+    write_row("1000000.0", old, "");
+    r = moefarm("", "run-config", in_folder("table.csv"), "--rounds", "3", "--json", NULL);
+    assert_code(r, 0);
+    assert_says(r.out, "\"verdict\":\t\"OK\"");
+    assert_says(r.out, pipeline);
 }
 END_TEST
 
@@ -258,6 +276,7 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, find_pipeline, remove_folder);
     tcase_add_loop_test(tc, run_config, 0, MF_ARRAY_LEN(cases));
+    tcase_add_test(tc, opens_old_family_names);
     tcase_add_test(tc, known_verdicts);
     tcase_add_test(tc, skips_foreign_rows);
     tcase_add_test(tc, shapes_alone);

@@ -30,7 +30,7 @@ START_TEST(every_token_count_of_bucket)
     struct contract_case c = cases[_i / N_FORMATS];
     int n_steps = 0;
     const int64_t bucket = c.token, tokens[] = {bucket / 2 + 1, bucket / 4 * 3, bucket - 1};
-    const char *const families[] = {f->family, "one", "move", "lib"};
+    const char *const families[] = {f->family, "one_stage", "move", "onednn"};
     struct mf_device *d = contract_device(NULL);
 
     for (size_t i = 0; i < MF_ARRAY_LEN(tokens); i++) {

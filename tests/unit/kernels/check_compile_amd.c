@@ -64,10 +64,10 @@ static const struct {
     [QUANT1]  = {"move", "quant1_",  1,  true,  false, false, 0},
     [QUANT2]  = {"move", "quant2_",  1,  true,  false, false, 0},
     [COMBINE] = {"move", "combine_", 2,  false, false, true,  1 << EXPERT_PARALLEL},
-    [STAGE1]  = {"tile", "s1_",      20, true,  true,  true,
+    [STAGE1]  = {"two_stage", "s1_",      20, true,  true,  true,
         1 << BIASED | 1 << GATE_ONLY | 1 << INTERLEAVED},
-    [STAGE2]  = {"tile", "s2_",      20, true,  false, true,  1 << BIASED},
-    [ONE]     = {"one",  "one_",     9,  true,  true,  true,
+    [STAGE2]  = {"two_stage", "s2_",      20, true,  false, true,  1 << BIASED},
+    [ONE]     = {"one_stage",  "one_",     9,  true,  true,  true,
         1 << EXPERT_PARALLEL | 1 << BIASED | 1 << GATE_ONLY | 1 << INTERLEAVED},
     [GATHER]      = {"permute", "gather_",      2, true,  false, false, 1 << EXPERT_PARALLEL},
     [QUANT1_GATHER] = {"permute", "quant1_gather_", 1, true, false, false, 1 << EXPERT_PARALLEL},
@@ -90,13 +90,13 @@ static const struct {
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X128, NULL, false},
     {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TOKEN, NULL, false},
     {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_1X128, NULL, false},
-    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  "mx", false},
-    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
-    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
-    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "wint4", false},
-    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  "mx", false},
-    {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "mx", false},
-    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "wint4", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X32,  "two_stage_mx", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "two_stage_mx", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "two_stage_int4", false},
+    {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN, "two_stage_int4", false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  "two_stage_mx", false},
+    {MF_DTYPE_FP4X2,        MF_DTYPE_FP4X2,        MF_QTYPE_PER_1X16,  "two_stage_mx", false},
+    {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_INT4,         MF_QTYPE_PER_1X32,  "two_stage_int4", false},
     {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_FP8_E4M3FNUZ, MF_QTYPE_PER_TENSOR, NULL, false},
     {MF_DTYPE_FP8_E4M3FN,   MF_DTYPE_FP8_E4M3FN,   MF_QTYPE_PER_1X32,  NULL, true},
     {MF_DTYPE_INT8,         MF_DTYPE_INT8,         MF_QTYPE_PER_TOKEN, NULL, false},
@@ -269,7 +269,7 @@ static void code_of(const struct target *target, const int *row, struct compiled
     ck_assert_int_eq(mf_family_enumerate(f, &device, &shape, &h.offer), 0);
     ck_assert_msg(h.n > 0, "no step %s… for %s", h.prefix, target->gfx);
     mf_format(ret->name, sizeof(ret->name), "%s", h.names[row[VARIANT] * h.n / variants_of(row[KERNEL])]);
-    ck_assert_int_eq(f->code(&device, &shape, ret->name, ret_code), 0);
+    ck_assert_int_eq(f->code(f, &device, &shape, ret->name, ret_code), 0);
     ret->grid = grid_of(f, device, &shape, ret->name);
 }
 

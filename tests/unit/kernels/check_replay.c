@@ -89,8 +89,8 @@ static const struct {
     int64_t token;
     int32_t ep_first, ep_experts;
 } replays[] = {
-    {NULL, 65, 0, 0},  {NULL, 33, 4, 16},  {"one", 13, 0, 0},   {"one", 16, 7, 24},
-    {"lib", 65, 0, 0}, {"move", 65, 0, 0}, {"move", 33, 4, 16},
+    {NULL, 65, 0, 0},     {NULL, 33, 4, 16},  {"one_stage", 13, 0, 0}, {"one_stage", 16, 7, 24},
+    {"onednn", 65, 0, 0}, {"move", 65, 0, 0}, {"move", 33, 4, 16},
 };
 #define N_REPLAYS ((int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(replays)))
 
@@ -109,8 +109,8 @@ START_TEST(captured_and_replayed)
     s.ep_first = replays[at].ep_first;
     s.ep_experts = replays[at].ep_experts;
     int n = contract_replay(d, family, &s, allocations);
-    bool none = (strcmp(family, "one") == 0 && f->q_type == MF_QTYPE_PER_TENSOR) ||
-                (strcmp(family, "lib") == 0 && mf_isa_best() != MF_ISA_AVX512);
+    bool none = (strcmp(family, "one_stage") == 0 && f->q_type == MF_QTYPE_PER_TENSOR) ||
+                (strcmp(family, "onednn") == 0 && mf_isa_best() != MF_ISA_AVX512);
     ck_assert_int_eq(n > 0, !none);
     ck_assert_uint_gt(allocations(), 0); /* the counter works */
     (void)mf_device_close(d);

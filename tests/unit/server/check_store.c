@@ -1,5 +1,6 @@
 #include "server/store/schema.h"
 #include "server/store/store_private.h"
+#include "server/store/store_promote.h"
 #include "server/store/store_unit.h"
 #include "server/store/store_worker.h"
 
@@ -464,6 +465,28 @@ START_TEST(results_are_counted_once)
 }
 END_TEST
 
+/* The known row and the enumeration may be of versions with different names of a family. */
+START_TEST(known_steps_are_found_by_old_and_current_family)
+{
+    static const char *const stored[] = {"tile", "two_stage"};
+    struct mf_step step = {.name = "k", .covers = MF_OP_BIT(MF_OP_GEMM1)};
+    char reason[MF_REASON_MAX] = "";
+    int64_t id;
+    make_units(1);
+    mf_format(step.family, sizeof(step.family), "%s", stored[_i]);
+    ck_assert_int_ge(mf_sql_run(store, "UPDATE enumeration SET revision = 'r'", ""), 0);
+    ck_assert_int_eq(mf_store_step_add(store, 1, "r", &step, "{}"), 1);
+    ck_assert_int_ge(mf_store_rejection_add(store, 1, 0, step.family, "gone", "lds", "too large"), 0);
+    for (size_t i = 0; i < MF_ARRAY_LEN(stored); i++) {
+        ck_assert_int_eq(mf_store_step_find(store, 1, stored[i], "k", &id), 1);
+        ck_assert_int_eq(mf_store_step_rejection(store, 1, stored[i], "gone", reason), 1);
+        ck_assert_str_eq(reason, "too large");
+    }
+    ck_assert_int_eq(mf_store_step_find(store, 1, "one_stage", "k", &id), 0);
+    ck_assert_int_eq(mf_store_step_find(store, 1, "move", "k", &id), 0);
+}
+END_TEST
+
 /* The i-th result of task 1, for a step of its own. */
 static struct mf_result_row row_of_new_step(int i)
 {
@@ -604,6 +627,7 @@ int main(void)
     tcase_add_test(c, next_shapes);
     tcase_add_test(c, lease_restrictions);
     tcase_add_test(c, results_are_counted_once);
+    tcase_add_loop_test(c, known_steps_are_found_by_old_and_current_family, 0, 2);
     tcase_add_test(c, crash_is_repeated_in_another_unit);
     suite_add_tcase(suite, c);
     return mf_check_main(suite);

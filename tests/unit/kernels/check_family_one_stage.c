@@ -3,13 +3,13 @@
 
 START_TEST(test_contract)
 {
-    family_check_loop("one", _i);
+    family_check_loop("one_stage", _i);
 }
 END_TEST
 
 START_TEST(test_refused)
 {
-    family_refused_loop("one", _i);
+    family_refused_loop("one_stage", _i);
 }
 END_TEST
 
@@ -20,7 +20,7 @@ START_TEST(test_many_tokens)
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
     struct contract_answer a;
 
-    contract_enumerate("one", &s, 2, &a);
+    contract_enumerate("one_stage", &s, 2, &a);
     ck_assert_int_eq(a.steps[MF_STAGE_ONE], 0);
     ck_assert_str_eq(a.rule, "tokens");
     ck_assert_ptr_nonnull(strstr(a.reason, "17"));
@@ -30,7 +30,7 @@ END_TEST
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("family one");
+    Suite *suite = suite_create("family one_stage");
     TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
 
     tcase_set_timeout(contract, 120);

@@ -5,13 +5,13 @@
 
 START_TEST(test_contract)
 {
-    family_check_loop("lib", _i);
+    family_check_loop("onednn", _i);
 }
 END_TEST
 
 START_TEST(test_refused)
 {
-    family_refused_loop("lib", _i);
+    family_refused_loop("onednn", _i);
 }
 END_TEST
 
@@ -38,7 +38,7 @@ START_TEST(test_quantised_weights)
 
     if (mf_isa_best() != MF_ISA_AVX512)
         return;
-    contract_enumerate("lib", &s, 2, &lib);
+    contract_enumerate("onednn", &s, 2, &lib);
     if (!quantised_cases[row].rule) {
         ck_assert_int_gt(lib.steps[MF_STAGE_STAGE1], 0);
         ck_assert_int_gt(lib.steps[MF_STAGE_STAGE2], 0);
@@ -54,7 +54,7 @@ END_TEST
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("family lib");
+    Suite *suite = suite_create("family onednn");
     TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
 
     tcase_set_timeout(contract, 120);
