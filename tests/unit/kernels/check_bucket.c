@@ -21,7 +21,7 @@ static const struct contract_case cases[] = {
 };
 /* clang-format on */
 
-START_TEST(every_token_count_of_bucket)
+MF_TEST(every_token_count_of_bucket, .rows = MF_ARRAY_LEN(cases) * N_FORMATS)
 {
     const struct contract_format *f = &contract_formats[formats[_i % N_FORMATS]];
     struct contract_case c = cases[_i / N_FORMATS];
@@ -45,15 +45,8 @@ START_TEST(every_token_count_of_bucket)
     ck_assert_int_gt(n_steps, 0);
     (void)mf_device_close(d);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bucket");
-    TCase *tc = tcase_create("bucket");
-
-    tcase_set_timeout(tc, 110);
-    tcase_add_loop_test(tc, every_token_count_of_bucket, 0, (int)MF_ARRAY_LEN(cases) * N_FORMATS);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 110});
 }

@@ -262,7 +262,7 @@ static const struct submission submissions[] = {
     {"?name=x", "application/json", "{\"shapes\":[]}", 400, "put name into the body", NULL},
 };
 
-START_TEST(test_submissions)
+MF_TEST(test_submissions)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     for (size_t i = 0; i < MF_ARRAY_LEN(submissions); i++) {
@@ -282,9 +282,8 @@ START_TEST(test_submissions)
     }
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_idempotency)
+MF_TEST(test_idempotency)
 {
     static const struct {
         const char *path, *body;
@@ -313,9 +312,8 @@ START_TEST(test_idempotency)
     }
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_too_many_shapes)
+MF_TEST(test_too_many_shapes)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     struct mf_buf b;
@@ -331,7 +329,6 @@ START_TEST(test_too_many_shapes)
     mf_buf_release(&b);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Of many bad rows the first are listed; the last entry has the number of the others. */
 static const struct {
@@ -343,7 +340,7 @@ static const struct {
     {MF_SUBMISSION_ERRORS_MAX + 7, 0, 422, "7 more are not listed"},
 };
 
-START_TEST(test_many_errors)
+MF_TEST(test_many_errors)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     for (size_t i = 0; i < MF_ARRAY_LEN(many_errors); i++) {
@@ -370,7 +367,6 @@ START_TEST(test_many_errors)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 static const struct {
     const char *path, *farm_request;
@@ -385,7 +381,7 @@ static const struct {
     {"/api/v1/quarantine/1200/revive?class=cpu-znver4/2", "revive 1200", 404},
 };
 
-START_TEST(test_changes)
+MF_TEST(test_changes)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(changes); i++) {
@@ -396,7 +392,6 @@ START_TEST(test_changes)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* --- lists --- */
 
@@ -436,7 +431,7 @@ static cJSON *page(int port, const char *path, int limit, const char *cursor)
 }
 
 /* A list read in pages of any size equals the list read in one page. */
-START_TEST(test_pages)
+MF_TEST(test_pages)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(lists); i++) {
@@ -470,7 +465,6 @@ START_TEST(test_pages)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* Responses, checked against the contents of the fixture. */
 static const struct {
@@ -518,7 +512,7 @@ static const struct {
     {"/api/v1/quarantine", "\"strikes\":[{\"status\":\"crash\""},
 };
 
-START_TEST(test_answers)
+MF_TEST(test_answers)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(answers); i++) {
@@ -528,11 +522,10 @@ START_TEST(test_answers)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* The timeline has every result of a batch once. Results outside its time range are in its first or last
  * bucket. */
-START_TEST(test_timeline)
+MF_TEST(test_timeline)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     static const char *const names[] = {"measured", "refused", "raced"};
@@ -562,10 +555,9 @@ START_TEST(test_timeline)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* Raced pipelines come first, by time, the winner before the others; then pipelines by forecast. */
-START_TEST(test_ranking)
+MF_TEST(test_ranking)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     cJSON *json = page(http_harness_port(h), "/api/v1/tasks/5/pipelines?", 1000, NULL);
@@ -593,22 +585,8 @@ START_TEST(test_ranking)
     cJSON_Delete(json);
     http_harness_stop(h);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("api");
-    TCase *t = tcase_create("api");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, test_submissions);
-    tcase_add_test(t, test_idempotency);
-    tcase_add_test(t, test_too_many_shapes);
-    tcase_add_test(t, test_many_errors);
-    tcase_add_test(t, test_changes);
-    tcase_add_test(t, test_pages);
-    tcase_add_test(t, test_answers);
-    tcase_add_test(t, test_timeline);
-    tcase_add_test(t, test_ranking);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

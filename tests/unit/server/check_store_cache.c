@@ -50,7 +50,7 @@ static void move(unsigned from, unsigned to)
     methods.xUnpin(cache, page, 0);
 }
 
-START_TEST(pages_behind_the_end_are_dropped)
+MF_TEST(pages_behind_the_end_are_dropped)
 {
     for (unsigned i = 1; i <= 100; i++)
         make(i);
@@ -65,10 +65,9 @@ START_TEST(pages_behind_the_end_are_dropped)
     methods.xTruncate(cache, 40);
     ck_assert(!has(40));
 }
-END_TEST
 
 /* SQLite swaps two pages by moving one to a temporary number after the end of the file. */
-START_TEST(temporary_number_is_returned)
+MF_TEST(temporary_number_is_returned)
 {
     for (unsigned i = 1; i <= 9; i++)
         make(i);
@@ -81,10 +80,9 @@ START_TEST(temporary_number_is_returned)
     ck_assert_int_eq(methods.xPagecount(cache), 8);
     ck_assert(has(3) && has(7) && !has(9));
 }
-END_TEST
 
 /* A moved page that keeps its new number is dropped like any other, and so is a second one. */
-START_TEST(moved_page_is_dropped)
+MF_TEST(moved_page_is_dropped)
 {
     for (unsigned i = 1; i <= 9; i++)
         make(i);
@@ -99,16 +97,8 @@ START_TEST(moved_page_is_dropped)
     methods.xTruncate(cache, 10);
     ck_assert_int_eq(methods.xPagecount(cache), 6);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store_cache");
-    TCase *tc = tcase_create("store_cache");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, pages_behind_the_end_are_dropped);
-    tcase_add_test(tc, temporary_number_is_returned);
-    tcase_add_test(tc, moved_page_is_dropped);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = setup, .teardown = teardown});
 }
