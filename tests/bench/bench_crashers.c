@@ -209,21 +209,15 @@ static void deaths(const char *kind, const char *device, int signal_number)
 }
 
 /* The farm harness reports through Check, so the benchmark runs as a Check test. */
-START_TEST(all)
+MF_TEST(all)
 {
     crashers();
     deaths("sim", "sim:gfx942/304:0", SIGSEGV);
     deaths("cpu", "cpu:0", SIGSEGV);
     deaths("cpu_killed", "cpu:0", SIGKILL);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_crashers");
-    TCase *tc = tcase_create("all");
-    tcase_add_test(tc, all);
-    tcase_set_timeout(tc, 300);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 300});
 }

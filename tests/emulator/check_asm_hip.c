@@ -67,7 +67,7 @@ static void write_manifest(const char *gfx, const char *name, const char *text)
 
 #define HEADER "tile_m,tile_n,knl_name,co_name\n"
 
-START_TEST(test_rejections)
+MF_TEST(test_rejections)
 {
     struct mf_shape s = contract_shape(&cases[0], &bf16);
     static struct offer_recorder h;
@@ -95,7 +95,6 @@ START_TEST(test_rejections)
     ck_assert_str_eq(h.rule, "form");
     remove_folder();
 }
-END_TEST
 
 /* ---- on the emulator ---- */
 
@@ -117,7 +116,7 @@ static void add_kernel(struct mf_device *d, int m, int n, bool weight, char *man
     mf_format(manifest + len, cap - len, "%d,%d,stage1_%dx%d,%dx%d.co\n", m, n, m, n, m, n);
 }
 
-START_TEST(test_contract)
+MF_TEST(test_contract, .rows = MF_ARRAY_LEN(cases))
 {
     const char *const families[] = {"asm"};
     const struct contract_case *c = &cases[_i];
@@ -137,12 +136,13 @@ START_TEST(test_contract)
     (void)mf_device_close(run.device);
     remove_folder();
 }
-END_TEST
 
 /* ---- built by the script ---- */
 
+static const struct mf_test_group optional_tests = {.optional = true};
+
 /* Each manifest row that the script writes is enumerated and names a code object. */
-START_TEST(test_build_script)
+MF_TEST(test_build_script, .group = &optional_tests)
 {
     static const char *const names[] = {"mf_stage1_bf16_16x64", "mf_stage1_bf16_32x64",
                                         "mf_stage1_bf16_64x64", "mf_stage1_bf16_64x128"};
@@ -176,17 +176,8 @@ START_TEST(test_build_script)
     }
     remove_folder();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("asm hip");
-    TCase *tests = tcase_create("asm hip");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, test_rejections);
-    tcase_add_test(mf_check_optional(suite, 0), test_build_script);
-    tcase_add_loop_test(tests, test_contract, 0, MF_ARRAY_LEN(cases));
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

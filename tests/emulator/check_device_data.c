@@ -169,7 +169,7 @@ static void check_weight(struct mf_device *d, struct mf_device_data *m, const st
 /* ---- filling ---- */
 
 /* Fills exactly the requested bytes, for sizes of any alignment. */
-START_TEST(fill_exact_size)
+MF_TEST(fill_exact_size, .rows = 2)
 {
     static const size_t sizes[] = {1, 3, 16, 31, 4096, 70001};
     const struct mf_shape s = shape_of(&cases[0].format);
@@ -197,10 +197,9 @@ START_TEST(fill_exact_size)
     (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* Tensor specs that the shape does not have are refused. */
-START_TEST(invalid_tensor_spec_refused)
+MF_TEST(invalid_tensor_spec_refused)
 {
     const struct mf_shape s = shape_of(&cases[0].format);
     const struct mf_tensor_ref to = {0};
@@ -219,7 +218,6 @@ START_TEST(invalid_tensor_spec_refused)
     (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* ---- references ---- */
 
@@ -400,7 +398,7 @@ static void check_reference(struct mf_device *d, struct mf_device_data *m, const
 }
 
 /* Weights in every layout of the shape, and the reference. */
-START_TEST(weights_and_reference_match_host)
+MF_TEST(weights_and_reference_match_host, .rows = MF_ARRAY_LEN(cases))
 {
     if (!mf_draw(_i, 2))
         return;
@@ -428,10 +426,9 @@ START_TEST(weights_and_reference_match_host)
     (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* Weights whose rows are long enough for panels of 128 rows by 128 bytes. */
-START_TEST(panel128_weights_match_host)
+MF_TEST(panel128_weights_match_host, .rows = MF_ARRAY_LEN(cases))
 {
     if (!mf_draw(_i, 2))
         return;
@@ -452,7 +449,6 @@ START_TEST(panel128_weights_match_host)
     (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* Shape options other than the format; experts without tokens and experts of other ranks. */
 static const struct {
@@ -466,7 +462,7 @@ static const struct {
     {9, 3, 2, 0, 0, false, true, false, true},
 };
 
-START_TEST(references_of_shape_options)
+MF_TEST(references_of_shape_options, .rows = MF_ARRAY_LEN(layers))
 {
     struct mf_shape s = shape_of(&cases[3].format);
     struct mf_device *d = NULL;
@@ -489,13 +485,14 @@ START_TEST(references_of_shape_options)
     (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* A layer whose weights exceed 2^31 bytes and elements; for a real device only. */
 static const struct format large[] = {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
                                       {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128}};
 
-START_TEST(layer_beyond_2g_elements)
+static const struct mf_test_group optional_tests = {.optional = true};
+
+MF_TEST(layer_beyond_2g_elements, .rows = MF_ARRAY_LEN(large), .group = &optional_tests)
 {
     struct mf_shape s = shape_of(&large[_i]);
     struct mf_device_data *m = NULL;
@@ -519,7 +516,6 @@ START_TEST(layer_beyond_2g_elements)
     (void)mf_device_data_free(m);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* ---- formats that only the host creates ---- */
 
@@ -534,7 +530,7 @@ static const struct {
     {"sm_89", {MF_DTYPE_INT8, MF_DTYPE_INT8, MF_QTYPE_PER_TOKEN}, 32768}, /* rows that do not fit into LDS */
 };
 
-START_TEST(unsupported_format_refused)
+MF_TEST(unsupported_format_refused, .rows = MF_ARRAY_LEN(unsupported))
 {
     struct mf_shape s = shape_of(&unsupported[_i].format);
     struct mf_device *d = NULL;
@@ -545,9 +541,8 @@ START_TEST(unsupported_format_refused)
     ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), -ENOTSUP);
     (void)mf_device_close(d);
 }
-END_TEST
 
-START_TEST(cpu_device_refused)
+MF_TEST(cpu_device_refused)
 {
     const struct mf_shape s = shape_of(&cases[0].format);
     struct mf_device *d = NULL;
@@ -558,23 +553,9 @@ START_TEST(cpu_device_refused)
     ck_assert_int_eq(mf_device_data_new(d, &s, SEED, &m), -ENOTSUP);
     (void)mf_device_close(d);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("maker");
-    TCase *tests = tcase_create("maker");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, weights_and_reference_match_host, 0, MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(tests, panel128_weights_match_host, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tests, invalid_tensor_spec_refused);
-    tcase_add_loop_test(tests, fill_exact_size, 0, 2);
-    tcase_add_loop_test(mf_check_optional(suite, 0), layer_beyond_2g_elements, 0, MF_ARRAY_LEN(large));
-    tcase_add_loop_test(tests, references_of_shape_options, 0, MF_ARRAY_LEN(layers));
-    tcase_add_loop_test(tests, unsupported_format_refused, 0, MF_ARRAY_LEN(unsupported));
-    tcase_add_test(tests, cpu_device_refused);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

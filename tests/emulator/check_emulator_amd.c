@@ -23,13 +23,12 @@ static const struct emulated flavours[] = {
 };
 /* clang-format on */
 
-START_TEST(test_contract)
+MF_TEST(test_contract, .rows = MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours))
 {
     emulate(flavours, MF_ARRAY_LEN(flavours), _i);
 }
-END_TEST
 
 int main(void)
 {
-    return emulated_main("emulator amd", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours), NULL, 0);
+    return emulated_main();
 }

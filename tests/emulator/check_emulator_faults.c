@@ -118,7 +118,7 @@ static void expect(uint32_t want[FAULT_LANES], uint32_t wave)
         want[t] = first[t] + first[t / 4 * 4];
 }
 
-START_TEST(test_correct_result)
+MF_TEST(test_correct_result, .rows = MF_ARRAY_LEN(flavours))
 {
     uint32_t want[FAULT_LANES];
 
@@ -131,9 +131,8 @@ START_TEST(test_correct_result)
             ck_assert_mem_eq(out + b * FAULT_LANES, want, sizeof(want));
     }
 }
-END_TEST
 
-START_TEST(test_fault_reported)
+MF_TEST(test_fault_reported, .rows = N_FAULTS * MF_ARRAY_LEN(flavours))
 {
     int flavour = _i / N_FAULTS, fault = _i % N_FAULTS,
         want = flavour > 0 && faults[fault].of_copies ? 0 : -EFAULT;
@@ -151,10 +150,9 @@ START_TEST(test_fault_reported)
     }
     ck_assert_msg(launch(FAULT_NONE) == 0, "after a fault: %s", mf_device_emulated_why(device));
 }
-END_TEST
 
 /* Incomplete waves run but must not make collective calls. */
-START_TEST(test_incomplete_wave)
+MF_TEST(test_incomplete_wave, .rows = MF_ARRAY_LEN(flavours))
 {
     const struct mf_grid grid = {1, 1, 1, FAULT_LANES - 8, 0, false, false};
 
@@ -167,10 +165,9 @@ START_TEST(test_incomplete_wave)
     ck_assert_ptr_nonnull(
         strstr(mf_device_emulated_why(device), _i == 0 ? "in a wave of 24 lanes" : "in a wave of 56 lanes"));
 }
-END_TEST
 
 /* Invalid launch dimensions are refused. */
-START_TEST(test_invalid_launch)
+MF_TEST(test_invalid_launch)
 {
     static const struct mf_grid grids[] = {{1, 1, 1, 0, 0, false, false},
                                            {1, 1, 1, 2048, 0, false, false},
@@ -180,19 +177,9 @@ START_TEST(test_invalid_launch)
     for (size_t i = 0; i < MF_ARRAY_LEN(grids); i++)
         ck_assert_int_eq(launch_of("mf_faults", FAULT_NONE, &grids[i]), -EINVAL);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("emulator faults");
-    TCase *tests = tcase_create("faults");
-
-    tcase_add_unchecked_fixture(tests, setup, teardown);
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_correct_result, 0, MF_ARRAY_LEN(flavours));
-    tcase_add_loop_test(tests, test_fault_reported, 0, N_FAULTS * (int)MF_ARRAY_LEN(flavours));
-    tcase_add_loop_test(tests, test_incomplete_wave, 0, MF_ARRAY_LEN(flavours));
-    tcase_add_test(tests, test_invalid_launch);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 60, .setup_all = setup, .teardown_all = teardown});
 }

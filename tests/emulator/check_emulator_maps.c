@@ -130,7 +130,7 @@ static void multiply(const struct flavour *f, const struct matrix *a, const stru
 }
 
 /* An identity that starts at a multiple of 8 along K selects exactly those columns of the other operand. */
-START_TEST(test_identity)
+MF_TEST(test_identity, .rows = MF_ARRAY_LEN(flavours))
 {
     const struct flavour *f = &flavours[_i];
     static struct matrix a, b;
@@ -155,7 +155,6 @@ START_TEST(test_identity)
     }
     close_function();
 }
-END_TEST
 
 /* ---- registers ---- */
 
@@ -175,7 +174,7 @@ static void use_registers(const struct flavour *f, bool multiplies, const uint32
 }
 
 /* Element (row, col) of matrix m is in register m of lane 4·row + col / 2, half col % 2. */
-START_TEST(test_ldmatrix)
+MF_TEST(test_ldmatrix)
 {
     const struct flavour *f = &flavours[0];
     uint16_t rows[4][8][8], got[32][6][2];
@@ -192,7 +191,6 @@ START_TEST(test_ldmatrix)
     }
     close_function();
 }
-END_TEST
 
 struct place {
     int lane, reg, part; /* half or byte of the register */
@@ -275,7 +273,7 @@ static void put_register(const struct maps *m, uint32_t *in, struct place p, flo
 }
 
 /* One element of a is 1 at a time, b is full: row `row` of d equals row k of b, all other rows are zero. */
-START_TEST(test_mma)
+MF_TEST(test_mma, .rows = MF_ARRAY_LEN(maps))
 {
     const struct maps *m = &maps[_i];
     int cols = m->flavour->cols, wave = m->flavour->wave, n = m->n_a + m->n_b;
@@ -301,17 +299,8 @@ START_TEST(test_mma)
     }
     close_function();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("emulator maps");
-    TCase *tests = tcase_create("maps");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_identity, 0, MF_ARRAY_LEN(flavours));
-    tcase_add_test(tests, test_ldmatrix);
-    tcase_add_loop_test(tests, test_mma, 0, MF_ARRAY_LEN(maps));
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

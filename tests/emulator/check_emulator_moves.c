@@ -59,7 +59,7 @@ static const struct moved {
 };
 /* clang-format on */
 
-START_TEST(test_contract)
+MF_TEST(test_contract, .rows = MF_ARRAY_LEN(moved))
 {
     if (!mf_draw(_i, 4))
         return;
@@ -81,9 +81,8 @@ START_TEST(test_contract)
     ck_assert_int_ge(contract_check_some(&run), 2);
     (void)mf_device_close(run.device);
 }
-END_TEST
 
 int main(void)
 {
-    return emulated_main("emulator moves", test_contract, MF_ARRAY_LEN(moved), NULL, 0);
+    return emulated_main();
 }

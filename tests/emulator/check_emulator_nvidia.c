@@ -22,11 +22,10 @@ static const struct emulated flavours[] = {
 };
 /* clang-format on */
 
-START_TEST(test_contract)
+MF_TEST(test_contract, .rows = MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours))
 {
     emulate(flavours, MF_ARRAY_LEN(flavours), _i);
 }
-END_TEST
 
 /* Family `one` with weights in layout panel128, which only sm_90 reads: each case runs a step on row-major
  * weights and the same step on panels. */
@@ -54,7 +53,7 @@ static const struct {
      0},
 };
 
-START_TEST(test_panel128)
+MF_TEST(test_panel128, .rows = MF_ARRAY_LEN(panel_cases))
 {
     const char *const one[] = {"one_stage"};
     struct mf_shape s = contract_shape(&panel_cases[_i].layer, &panel_cases[_i].format);
@@ -69,10 +68,8 @@ START_TEST(test_panel128)
     ck_assert_int_eq(contract_check_some(&run), 2);
     (void)mf_device_close(run.device);
 }
-END_TEST
 
 int main(void)
 {
-    return emulated_main("emulator nvidia", test_contract, MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours),
-                         test_panel128, MF_ARRAY_LEN(panel_cases));
+    return emulated_main();
 }

@@ -96,7 +96,7 @@ static void check_reference(struct mf_session *session, const struct mf_shape *s
 
 /* ---- tests ---- */
 
-START_TEST(device_creates_weights_and_references)
+MF_TEST(device_creates_weights_and_references)
 {
     const struct mf_shape s = a_shape();
     struct fake_memfd_store k;
@@ -120,7 +120,6 @@ START_TEST(device_creates_weights_and_references)
     (void)mf_session_free(second);
     (void)mf_device_close(d);
 }
-END_TEST
 
 static uint64_t bytes_of_pages(const struct mf_region *r)
 {
@@ -131,7 +130,7 @@ static uint64_t bytes_of_pages(const struct mf_region *r)
 
 /* The host has pages only for an output's guard bands until it pulls the whole output; for quantised outputs
  * too. */
-START_TEST(host_output_pages_on_demand)
+MF_TEST(host_output_pages_on_demand)
 {
     struct mf_shape s = a_shape();
     s.token = 100;
@@ -153,11 +152,10 @@ START_TEST(host_output_pages_on_demand)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* Inputs that the device creates without the host: its own x and gathered inputs, in the row order of each
  * rotation. */
-START_TEST(device_creates_inputs)
+MF_TEST(device_creates_inputs)
 {
     struct mf_shape s = a_shape();
     s.token = 12;
@@ -206,7 +204,6 @@ START_TEST(device_creates_inputs)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* ---- probing a step ---- */
 
@@ -292,7 +289,7 @@ static void probe(struct mf_session *session, const char *family, const char *pr
     probe_one(session, family, prefix, MF_TENSOR_N_);
 }
 
-START_TEST(step_verified_against_device_reference)
+MF_TEST(step_verified_against_device_reference, .rows = MF_ARRAY_LEN(steps))
 {
     if (!mf_draw(_i, 2))
         return;
@@ -304,11 +301,10 @@ START_TEST(step_verified_against_device_reference)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* If the device rejects a z, the host checks it too after it has computed z; a correct z is never checked by
  * the host. */
-START_TEST(host_rechecks_rejected_z)
+MF_TEST(host_rechecks_rejected_z)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -333,7 +329,6 @@ START_TEST(host_rechecks_rejected_z)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* ---- a kernel that writes to the device's z ---- */
 
@@ -358,7 +353,7 @@ static void overwrite_z(struct mf_device *d)
 }
 
 /* Steps receive a newly created z, and a correct output passes in the end. */
-START_TEST(overwritten_z_recreated)
+MF_TEST(overwritten_z_recreated)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -389,7 +384,6 @@ START_TEST(overwritten_z_recreated)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* ---- one failing allocation ---- */
 
@@ -412,7 +406,7 @@ static struct mf_device_ops failing_alloc_ops(struct mf_device *d)
 /* Allocations that a reference makes; each of them fails once. */
 #define REFERENCE_ALLOCATIONS 18
 
-START_TEST(allocation_failure_falls_back_to_host)
+MF_TEST(allocation_failure_falls_back_to_host)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -436,10 +430,9 @@ START_TEST(allocation_failure_falls_back_to_host)
     d->ops = own;
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* If an allocation for a step fails, cached reference data of another step's outputs is freed. */
-START_TEST(cached_reference_freed_for_step)
+MF_TEST(cached_reference_freed_for_step)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -456,10 +449,9 @@ START_TEST(cached_reference_freed_for_step)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* A step that writes z passes whichever allocation fails once. */
-START_TEST(z_verified_after_allocation_failure)
+MF_TEST(z_verified_after_allocation_failure)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -476,10 +468,9 @@ START_TEST(z_verified_after_allocation_failure)
     ck_assert_int_gt(i, 8); /* outputs, inputs, weight, verification */
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* If z is too large for the device to keep, the host computes it in the reference block from the start. */
-START_TEST(large_z_stays_on_host)
+MF_TEST(large_z_stays_on_host)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -494,7 +485,6 @@ START_TEST(large_z_stays_on_host)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* ---- a layer that does not fit into host memory ---- */
 
@@ -510,7 +500,7 @@ static struct mf_shape larger_than_host_memory(void)
     return s;
 }
 
-START_TEST(layer_larger_than_host_memory)
+MF_TEST(layer_larger_than_host_memory)
 {
     const struct mf_shape s = larger_than_host_memory();
     struct mf_device *d = device();
@@ -531,7 +521,6 @@ START_TEST(layer_larger_than_host_memory)
     ck_assert_msg(strstr(why, "GB of memory") != NULL, "%s", why);
     (void)mf_device_close(cpu);
 }
-END_TEST
 
 /* ---- a step that overwrites the inputs of other steps ---- */
 
@@ -546,7 +535,7 @@ static void overwrite(struct mf_session *session, const struct mf_tensor_ref *la
 
 /* The next step still passes, whether its weight or another input was overwritten. _i = 1: the host creates
  * all data. */
-START_TEST(overwritten_inputs_restored)
+MF_TEST(overwritten_inputs_restored, .rows = 2)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -573,7 +562,6 @@ START_TEST(overwritten_inputs_restored)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* Overwrites a weight just before the n-th begin message of the race. */
 static struct mf_session *victim;
@@ -589,7 +577,7 @@ static int overwrite_and_begin(struct mf_sink *s, int64_t id, bool is_pipeline, 
 }
 
 /* _i: begin message at which it happens; 0: a probe before the race. */
-START_TEST(overwritten_inputs_restored_in_race)
+MF_TEST(overwritten_inputs_restored_in_race, .rows = 7)
 {
     static const struct mf_race_plan plan = {.stages = {{2, 1}}, .n_stages = 1, .fresh = 2, .alpha = 0.05};
     const struct mf_shape s = a_shape();
@@ -618,10 +606,9 @@ START_TEST(overwritten_inputs_restored_in_race)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* A step that fails again on fresh inputs is rejected. */
-START_TEST(failing_on_fresh_inputs_is_wrong)
+MF_TEST(failing_on_fresh_inputs_is_wrong)
 {
     const struct mf_shape s = a_shape();
     struct mf_device *d = device();
@@ -636,29 +623,9 @@ START_TEST(failing_on_fresh_inputs_is_wrong)
     (void)mf_session_free(session);
     (void)mf_device_close(d);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("session_device");
-    TCase *tests = tcase_create("session_device");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, device_creates_weights_and_references);
-    tcase_add_test(tests, host_output_pages_on_demand);
-    tcase_add_test(tests, device_creates_inputs);
-    tcase_add_loop_test(tests, step_verified_against_device_reference, 0, MF_ARRAY_LEN(steps));
-    tcase_add_loop_test(tests, overwritten_inputs_restored, 0, 2);
-    tcase_add_loop_test(tests, overwritten_inputs_restored_in_race, 0, 7);
-    tcase_add_test(tests, failing_on_fresh_inputs_is_wrong);
-    tcase_add_test(tests, host_rechecks_rejected_z);
-    tcase_add_test(tests, overwritten_z_recreated);
-    tcase_add_test(tests, allocation_failure_falls_back_to_host);
-    tcase_add_test(tests, cached_reference_freed_for_step);
-    tcase_add_test(tests, z_verified_after_allocation_failure);
-    tcase_add_test(tests, large_z_stays_on_host);
-    tcase_add_test(tests, layer_larger_than_host_memory);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -249,7 +249,7 @@ static void assert_same_rows(const struct output *o, const char *what)
     free(rows);
 }
 
-START_TEST(device_and_host_agree)
+MF_TEST(device_and_host_agree, .rows = MF_ARRAY_LEN(cases))
 {
     if (!mf_draw(_i, 2))
         return;
@@ -274,10 +274,9 @@ START_TEST(device_and_host_agree)
     }
     output_release(&o);
 }
-END_TEST
 
 /* Accumulated outputs are zeroed first and are not poisoned: bits equal to the poison are values. */
-START_TEST(accumulated_output_has_no_poison)
+MF_TEST(accumulated_output_has_no_poison)
 {
     struct output o;
     if (!output_init(&o, 3))
@@ -292,7 +291,6 @@ START_TEST(accumulated_output_has_no_poison)
                   device_says.verdict.reason);
     output_release(&o);
 }
-END_TEST
 
 /* Leaves differences of every row, padding included, in the scratch memory of device_data. */
 static void leave_differences(struct output *o)
@@ -319,7 +317,7 @@ static const struct {
     int want;
 } seconds[] = {{1, 0, 0}, {1.01f, 0, 1}, {1.01f, 0.02, 0}, {1.1f, 0.02, 1}};
 
-START_TEST(second_run_agrees)
+MF_TEST(second_run_agrees, .rows = MF_ARRAY_LEN(cases) - 1)
 {
     struct output o;
     struct outcome device_says, host_says;
@@ -346,7 +344,6 @@ START_TEST(second_run_agrees)
     }
     output_release(&o);
 }
-END_TEST
 
 /* ---- failing allocations ---- */
 
@@ -360,7 +357,7 @@ static void *alloc_until_full(struct mf_device *d, size_t bytes)
 
 /* Fails in turn: the copy of the reference, the first verification's buffers, the second verification's
  * buffers. */
-START_TEST(allocation_failure_falls_back_to_host)
+MF_TEST(allocation_failure_falls_back_to_host)
 {
     struct output o;
     if (!output_init(&o, 2))
@@ -385,7 +382,6 @@ START_TEST(allocation_failure_falls_back_to_host)
     ck_assert_uint_ne(row_of(o.run[1], last_row(&o))[0], 0x1111);
     output_release(&o);
 }
-END_TEST
 
 static size_t largest;
 static void *largest_at;
@@ -402,7 +398,7 @@ static void *alloc_and_note(struct mf_device *d, size_t bytes)
 
 /* A kernel may overwrite the device's copy of the reference: a correct output is not rejected because of it,
  * and the copy is created again. */
-START_TEST(overwritten_reference_copy_recreated)
+MF_TEST(overwritten_reference_copy_recreated)
 {
     struct output o;
     if (!output_init(&o, 2))
@@ -427,10 +423,9 @@ START_TEST(overwritten_reference_copy_recreated)
     }
     output_release(&o);
 }
-END_TEST
 
 /* A reference that exceeds its share of device memory stays on the host. */
-START_TEST(large_reference_stays_on_host)
+MF_TEST(large_reference_stays_on_host)
 {
     struct output o;
     if (!output_init(&o, 0))
@@ -442,22 +437,9 @@ START_TEST(large_reference_stays_on_host)
     ck_assert_uint_ne(row_of(o.run[0], last_row(&o))[0], 0x1111);
     output_release(&o);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("verify_on_device");
-    TCase *tests = tcase_create("verify_on_device");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, device_and_host_agree, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tests, accumulated_output_has_no_poison);
-    tcase_add_loop_test(tests, second_run_agrees, 0,
-                        MF_ARRAY_LEN(cases) - 1); /* the zeroed output is excluded: no factor changes it */
-    tcase_add_test(tests, allocation_failure_falls_back_to_host);
-    tcase_add_test(tests, overwritten_reference_copy_recreated);
-    tcase_add_test(tests, large_reference_stays_on_host);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -16,7 +16,7 @@
 
 /* ---- tests ---- */
 
-START_TEST(sends_hello)
+MF_TEST(sends_hello)
 {
     start_agent("{}");
     _cleanup_(cJSON_Deletep) cJSON *hello = expect(MF_MESSAGE_HELLO);
@@ -35,9 +35,8 @@ START_TEST(sends_hello)
     _cleanup_(cJSON_Deletep) cJSON *ready = expect(MF_MESSAGE_READY);
     ck_assert_int_eq(number_of(ready, "credit"), 1);
 }
-END_TEST
 
-START_TEST(enumerates_in_several_results)
+MF_TEST(enumerates_in_several_results)
 {
     join("{}");
     tell(MF_MESSAGE_UNIT,
@@ -60,7 +59,6 @@ START_TEST(enumerates_in_several_results)
     ck_assert_int_gt(n_steps, 100);
     ck_assert_int_ge(n_rejections, 1);
 }
-END_TEST
 
 /* Checks the results of a probe until the last: statuses in order of arrival. */
 static void expect_probe(int n, const char *const *statuses)
@@ -103,7 +101,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(sends_one_result_per_step)
+MF_TEST(sends_one_result_per_step, .rows = MF_ARRAY_LEN(probes))
 {
     join(probes[_i].spec);
     time_cap_ms = SHORT_CAP_MS;
@@ -113,10 +111,9 @@ START_TEST(sends_one_result_per_step)
     give_probe(10, five, 5);
     expect_probe(5, probes[_i].statuses);
 }
-END_TEST
 
 /* After a crash the log reports how long recovery took, by phase. */
-START_TEST(logs_recovery_time)
+MF_TEST(logs_recovery_time)
 {
     log_begin();
     join("{\"faults\":[{\"match\":\"a3\",\"fault\":\"crash\"}]}");
@@ -132,9 +129,8 @@ START_TEST(logs_recovery_time)
     ck_assert_double_eq_tol(total, context + data + step, 0.2);
     ck_assert_ptr_null(strstr(line + 1, "w: recovered ")); /* once per crash */
 }
-END_TEST
 
-START_TEST(requests_one_unit_ahead)
+MF_TEST(requests_one_unit_ahead)
 {
     join("{\"step_ms\":30}");
     give_probe(1, five, 5);
@@ -158,10 +154,9 @@ START_TEST(requests_one_unit_ahead)
     ck_assert_int_gt(first_of_second, last_of_first);
     ck_assert_int_eq(n_ready, 1);
 }
-END_TEST
 
 /* If READY is lost but the connection is not, the agent repeats READY after one lease. */
-START_TEST(repeats_a_lost_ready)
+MF_TEST(repeats_a_lost_ready)
 {
     enum { LEASE_MS = 300 };
     enum mf_message type;
@@ -194,9 +189,8 @@ START_TEST(repeats_a_lost_ready)
     ck_assert_int_eq(n_results, 3);
     ck_assert_int_le(n_ready, 3);
 }
-END_TEST
 
-START_TEST(runs_a_race)
+MF_TEST(runs_a_race)
 {
     join("{}");
     tell(MF_MESSAGE_UNIT, "{\"unit\":4,\"attempt\":1,\"epoch\":3,\"kind\":\"race\",\"shape\":\"" SHAPE
@@ -226,11 +220,10 @@ START_TEST(runs_a_race)
     ck_assert_int_eq(number_of(mf_json_object(closing, "race"), "winner"), 1);
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(closing, "last")));
 }
-END_TEST
 
 /* Unacknowledged results are sent again, in order, after every WELCOME: from a coordinator that has lost its
  * state, and after a restart of the worker. */
-START_TEST(resends_until_acknowledged)
+MF_TEST(resends_until_acknowledged)
 {
     join("{}");
     give_probe(1, five, 3);
@@ -262,10 +255,9 @@ START_TEST(resends_until_acknowledged)
     welcome("[]");
     skip(MF_MESSAGE_READY);
 }
-END_TEST
 
 /* A restarted coordinator learns of the running unit, and lets it run. */
-START_TEST(keeps_its_unit_when_the_coordinator_restarts)
+MF_TEST(keeps_its_unit_when_the_coordinator_restarts)
 {
     join("{\"step_ms\":100}");
     give_probe(6, five, 5);
@@ -306,9 +298,8 @@ START_TEST(keeps_its_unit_when_the_coordinator_restarts)
         cJSON_Delete(m);
     }
 }
-END_TEST
 
-START_TEST(drops_units_when_the_lease_expires)
+MF_TEST(drops_units_when_the_lease_expires)
 {
     start_agent("{\"step_ms\":5000}");
     skip(MF_MESSAGE_HELLO);
@@ -324,7 +315,6 @@ START_TEST(drops_units_when_the_lease_expires)
     welcome("[]");
     skip(MF_MESSAGE_READY);
 }
-END_TEST
 
 static int count_in_log(const char *text)
 {
@@ -362,7 +352,7 @@ static int bind_silent_listener(void)
 
 /* The agent logs that no answer comes, again after twice the time, and stops once an answer arrives. After
  * WELCOME it logs a silent coordinator after one lease. */
-START_TEST(logs_a_silent_coordinator)
+MF_TEST(logs_a_silent_coordinator)
 {
     char message[128];
     (void)snprintf(message, sizeof(message), "w: no answer from %s for ", endpoint);
@@ -389,10 +379,9 @@ START_TEST(logs_a_silent_coordinator)
     pump_until_logged(message, before + 1);
     log_end();
 }
-END_TEST
 
 /* A refusal is an answer. */
-START_TEST(logs_a_refusal)
+MF_TEST(logs_a_refusal)
 {
     silence_ms = 3000;
     log_begin();
@@ -405,9 +394,8 @@ START_TEST(logs_a_refusal)
     ck_assert_int_eq(count_in_log("no answer from"), 0);
     ck_assert_int_eq(count_in_log("refuses this worker (device): test"), 1);
 }
-END_TEST
 
-START_TEST(drops_units_not_kept)
+MF_TEST(drops_units_not_kept)
 {
     join("{\"step_ms\":5000}");
     give_probe(1, five, 5);
@@ -422,9 +410,8 @@ START_TEST(drops_units_not_kept)
     static const char *const ok[] = {"ok"};
     expect_probe(1, ok);
 }
-END_TEST
 
-START_TEST(cancels_a_unit)
+MF_TEST(cancels_a_unit)
 {
     join("{\"step_ms\":5000}");
     give_probe(1, five, 5);
@@ -436,9 +423,8 @@ START_TEST(cancels_a_unit)
     static const char *const ok[] = {"ok", "ok"};
     expect_probe(2, ok);
 }
-END_TEST
 
-START_TEST(drains_on_request)
+MF_TEST(drains_on_request)
 {
     join("{\"step_ms\":20}");
     give_probe(1, five, 2);
@@ -453,9 +439,8 @@ START_TEST(drains_on_request)
     ck_assert(mf_agent_ended(agent, &code));
     ck_assert_int_eq(code, 0);
 }
-END_TEST
 
-START_TEST(stops_without_waiting)
+MF_TEST(stops_without_waiting)
 {
     join("{\"step_ms\":50000}"); /* the agent must not wait for the step: expect() would time out first */
     give_probe(1, five, 2);
@@ -464,7 +449,6 @@ START_TEST(stops_without_waiting)
     _cleanup_(cJSON_Deletep) cJSON *bye = expect(MF_MESSAGE_BYE);
     ck_assert_str_eq(text_of(bye, "reason"), "stopped");
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -483,7 +467,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rejects_malformed_units)
+MF_TEST(rejects_malformed_units, .rows = MF_ARRAY_LEN(bad_units))
 {
     join("{}");
     tell(MF_MESSAGE_UNIT, bad_units[_i].unit);
@@ -504,9 +488,8 @@ START_TEST(rejects_malformed_units)
     give_probe(2, five, 1);
     expect_probe(1, ok);
 }
-END_TEST
 
-START_TEST(ignores_malformed_messages)
+MF_TEST(ignores_malformed_messages)
 {
     join("{}");
     zmq_msg_t id;
@@ -528,10 +511,9 @@ START_TEST(ignores_malformed_messages)
     static const char *const ok[] = {"ok"};
     expect_probe(1, ok);
 }
-END_TEST
 
 /* A result that the coordinator rejects as malformed must not be sent again. */
-START_TEST(drops_a_refused_result)
+MF_TEST(drops_a_refused_result)
 {
     join("{}");
     give_probe(1, five, 1);
@@ -546,10 +528,9 @@ START_TEST(drops_a_refused_result)
     welcome("[]");
     skip(MF_MESSAGE_READY);
 }
-END_TEST
 
 /* A result refused for lack of memory is sent again, like the READY. */
-START_TEST(resends_after_no_memory)
+MF_TEST(resends_after_no_memory)
 {
     join("{}");
     give_probe(1, five, 1);
@@ -562,9 +543,8 @@ START_TEST(resends_after_no_memory)
     acknowledge(result);
     skip(MF_MESSAGE_READY);
 }
-END_TEST
 
-START_TEST(allows_one_worker_per_device)
+MF_TEST(allows_one_worker_per_device)
 {
     join("{}");
     struct mf_agent *first = agent;
@@ -574,7 +554,6 @@ START_TEST(allows_one_worker_per_device)
     ck_assert_msg(strstr(why, pid) != NULL, "%s", why);
     agent = first;
 }
-END_TEST
 
 #define DESCRIBED                                                                                           \
     "read l <&3; echo "                                                                                     \
@@ -619,7 +598,7 @@ static void probe_with_runner(const char *script, int n)
 }
 
 /* Defective runners: the unit ends with the reason, after three attempts if a retry may help. */
-START_TEST(reports_a_bad_runner)
+MF_TEST(reports_a_bad_runner, .rows = MF_ARRAY_LEN(bad_runners))
 {
     probe_with_runner(bad_runners[_i].script, 1);
     _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
@@ -628,7 +607,6 @@ START_TEST(reports_a_bad_runner)
                   text_of(result, "reason"));
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(result, "last")));
 }
-END_TEST
 
 /* While it makes data, a runner may be silent longer than idle_ms; in other phases it may not. */
 static const struct {
@@ -636,7 +614,7 @@ static const struct {
     bool allowed;
 } silent_phases[] = {{"data", true}, {"timing", false}};
 
-START_TEST(allows_silence_while_making_data)
+MF_TEST(allows_silence_while_making_data, .rows = MF_ARRAY_LEN(silent_phases))
 {
     static char script[4096];
     (void)snprintf(script, sizeof(script),
@@ -651,11 +629,10 @@ START_TEST(allows_silence_while_making_data)
     const char *message = silent_phases[_i].allowed ? "at last" : "silent for more than 500 ms";
     ck_assert_msg(strstr(text_of(result, "reason"), message) != NULL, "%s", text_of(result, "reason"));
 }
-END_TEST
 
 /* If no runner can open the device any more, the worker returns its unit and ends, rather than failing
  * further units. */
-START_TEST(leaves_when_the_device_fails)
+MF_TEST(leaves_when_the_device_fails)
 {
     static char script[4096];
     enum mf_message got = MF_MESSAGE_HELLO;
@@ -675,10 +652,9 @@ START_TEST(leaves_when_the_device_fails)
     ck_assert(mf_agent_ended(agent, &code));
     ck_assert_int_eq(code, 1);
 }
-END_TEST
 
 /* A shape too large for the device is reported as a status of each step, not as a failed unit. */
-START_TEST(reports_no_memory_per_step)
+MF_TEST(reports_no_memory_per_step)
 {
     probe_with_runner(bad_runners[MF_ARRAY_LEN(bad_runners) - 1].script, 3);
     for (int i = 0; i < 3; i++) {
@@ -689,39 +665,8 @@ START_TEST(reports_no_memory_per_step)
         ck_assert_int_eq(cJSON_IsTrue(cJSON_GetObjectItem(result, "last")), i == 2);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("agent");
-    TCase *tc = tcase_create("agent");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, sends_hello);
-    tcase_add_test(tc, enumerates_in_several_results);
-    tcase_add_loop_test(tc, sends_one_result_per_step, 0, (int)MF_ARRAY_LEN(probes));
-    tcase_add_test(tc, logs_recovery_time);
-    tcase_add_test(tc, requests_one_unit_ahead);
-    tcase_add_test(tc, repeats_a_lost_ready);
-    tcase_add_test(tc, runs_a_race);
-    tcase_add_test(tc, resends_until_acknowledged);
-    tcase_add_test(tc, keeps_its_unit_when_the_coordinator_restarts);
-    tcase_add_test(tc, drops_units_when_the_lease_expires);
-    tcase_add_test(tc, logs_a_silent_coordinator);
-    tcase_add_test(tc, logs_a_refusal);
-    tcase_add_test(tc, drops_units_not_kept);
-    tcase_add_test(tc, cancels_a_unit);
-    tcase_add_test(tc, drains_on_request);
-    tcase_add_test(tc, stops_without_waiting);
-    tcase_add_loop_test(tc, rejects_malformed_units, 0, (int)MF_ARRAY_LEN(bad_units));
-    tcase_add_test(tc, ignores_malformed_messages);
-    tcase_add_test(tc, drops_a_refused_result);
-    tcase_add_test(tc, resends_after_no_memory);
-    tcase_add_test(tc, allows_one_worker_per_device);
-    tcase_add_test(tc, reports_no_memory_per_step);
-    tcase_add_loop_test(tc, reports_a_bad_runner, 0, (int)MF_ARRAY_LEN(bad_runners));
-    tcase_add_test(tc, leaves_when_the_device_fails);
-    tcase_add_loop_test(tc, allows_silence_while_making_data, 0, (int)MF_ARRAY_LEN(silent_phases));
-    tcase_set_timeout(tc, 60);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60, .setup = setup, .teardown = teardown});
 }

@@ -107,7 +107,7 @@ static void close_device(void)
     device = mf_device_close(device);
 }
 
-START_TEST(describes_the_device)
+MF_TEST(describes_the_device)
 {
     const struct mf_device_info *i = &device->info;
 
@@ -123,19 +123,19 @@ START_TEST(describes_the_device)
     ck_assert(i->mem_read_gbs > 0 && i->peak_gflops_bf16 > 0 && i->peak_gflops_fp8 == 0 && i->gap_us > 0);
     ck_assert(!i->simulated);
 }
-END_TEST
 
 /* The compiler name distinguishes releases whose version call returns the same: they generate different code,
  * and the code cache is keyed by it. */
-START_TEST(names_the_compiler)
+MF_TEST(names_the_compiler)
 {
     ck_assert_str_eq(device->info.compiler, "hiprtc 9.0 libamdhip64.so.6.0.emulated");
 }
-END_TEST
+
+static const struct mf_test_group tests_without_device = {.timeout_s = 60};
 
 /* The L2 size that the runtime reports for CDNA 3 is that of one die; llc_bytes is the larger Infinity Cache.
  */
-START_TEST(reports_the_cache_size)
+MF_TEST(reports_the_cache_size, .rows = 2, .group = &tests_without_device)
 {
     char why[256];
 
@@ -144,9 +144,8 @@ START_TEST(reports_the_cache_size)
     ck_assert_uint_eq(device->info.llc_bytes, _i == 0 ? 16 << 10 : 256 << 20);
     close_device();
 }
-END_TEST
 
-START_TEST(opens_with_known_info)
+MF_TEST(opens_with_known_info)
 {
     const struct mf_device_info known = device->info;
     struct mf_device *again;
@@ -158,9 +157,8 @@ START_TEST(opens_with_known_info)
     ck_assert_mem_eq(&again->info, &known, sizeof(known));
     mf_device_close(again);
 }
-END_TEST
 
-START_TEST(rejects_a_missing_device)
+MF_TEST(rejects_a_missing_device)
 {
     struct mf_device *other;
     char why[256];
@@ -168,11 +166,10 @@ START_TEST(rejects_a_missing_device)
     ck_assert_int_eq(mf_device_open("hip:amd:1", why, sizeof(why), &other), -EINVAL);
     ck_assert_str_eq(why, "hip:amd:1: the runtime reports 1 device");
 }
-END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(allocates_zeroed_memory)
+MF_TEST(allocates_zeroed_memory)
 {
     static const size_t sizes[] = {1, 63, 4096, 100000, 3 << 20};
     unsigned char *at[MF_ARRAY_LEN(sizes)];
@@ -196,9 +193,8 @@ START_TEST(allocates_zeroed_memory)
     for (size_t i = 0; i < MF_ARRAY_LEN(sizes); i++)
         device->ops->release(device, at[i], sizes[i]);
 }
-END_TEST
 
-START_TEST(survives_a_failed_allocation)
+MF_TEST(survives_a_failed_allocation)
 {
     ck_assert_ptr_null(device->ops->alloc(device, SIZE_MAX / 2));
     ck_assert_ptr_null(device->ops->alloc(device, 0));
@@ -207,12 +203,11 @@ START_TEST(survives_a_failed_allocation)
     ck_assert_int_eq(device->ops->time(device, zero_row, &z, 1, &us), 0);
     release(&z);
 }
-END_TEST
 
 /* ---- time ---- */
 
 /* Launches are captured and run once, when the graph is replayed. */
-START_TEST(captures_and_replays_launches)
+MF_TEST(captures_and_replays_launches)
 {
     struct zeroing z = zeroing_of();
     double us = 0;
@@ -224,11 +219,10 @@ START_TEST(captures_and_replays_launches)
     ck_assert(us > 3);
     release(&z);
 }
-END_TEST
 
 /* If a launch fails during capture: its own error is returned, nothing has run, and the device still works.
  */
-START_TEST(returns_a_launch_error)
+MF_TEST(returns_a_launch_error)
 {
     struct zeroing z = zeroing_of();
     double us = 0;
@@ -240,10 +234,9 @@ START_TEST(returns_a_launch_error)
     ck_assert_int_eq(zero_rows(&z), 3);
     release(&z);
 }
-END_TEST
 
 /* The fake runtime runs work only when the host synchronises, as a real one may. */
-START_TEST(runs_at_synchronisation)
+MF_TEST(runs_at_synchronisation)
 {
     struct zeroing z = zeroing_of();
     double us = 0;
@@ -254,9 +247,8 @@ START_TEST(runs_at_synchronisation)
     ck_assert_int_eq(zero_rows(&z), 4);
     release(&z);
 }
-END_TEST
 
-START_TEST(runs_the_canary)
+MF_TEST(runs_the_canary)
 {
     double first = 0, second = 0;
 
@@ -264,11 +256,10 @@ START_TEST(runs_the_canary)
     ck_assert_int_eq(device->ops->canary(device, &second), 0);
     ck_assert(first > 0 && second > first / 2 && second < first * 2);
 }
-END_TEST
 
 /* ---- code ---- */
 
-START_TEST(compiles_and_loads)
+MF_TEST(compiles_and_loads)
 {
     struct mf_code codes[2] = {zero_code(), zero_code()};
     char paths[2][PATH_MAX], whys[2][MF_CODE_WHY_MAX];
@@ -284,7 +275,6 @@ START_TEST(compiles_and_loads)
     ck_assert_int_eq(device->ops->module_function(device, m, "mf_zero", &f), 0);
     (void)device->ops->module_unload(device, m);
 }
-END_TEST
 
 static const struct {
     const char *path;
@@ -295,7 +285,7 @@ static const struct {
     {MF_SOURCE_DIR "/LICENSE", -ENOEXEC, "is not a code object for gfx90a: no kernel image is available"},
 };
 
-START_TEST(rejects_other_files)
+MF_TEST(rejects_other_files, .rows = MF_ARRAY_LEN(not_loaded))
 {
     struct mf_module *m;
     char why[PATH_MAX];
@@ -304,16 +294,14 @@ START_TEST(rejects_other_files)
                      not_loaded[_i].r);
     ck_assert_msg(strstr(why, not_loaded[_i].message) != NULL, "%s", why);
 }
-END_TEST
 
-START_TEST(has_no_tensor_maps)
+MF_TEST(has_no_tensor_maps)
 {
     const struct mf_tma_tensor t = {.rank = 1};
     char map[128];
 
     ck_assert_int_eq(device->ops->tensor_map(device, &t, map), -ENOTSUP);
 }
-END_TEST
 
 /* Resources of a CU: 64 KiB of LDS, 4 SIMDs with 512 registers and 8 waves each. */
 /* clang-format off */
@@ -333,7 +321,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(checks_resource_usage)
+MF_TEST(checks_resource_usage, .rows = MF_ARRAY_LEN(uses))
 {
     struct mf_resource_usage use = {0};
 
@@ -351,7 +339,6 @@ START_TEST(checks_resource_usage)
     device->use = NULL;
     release(&z);
 }
-END_TEST
 
 /* ---- a device that fails ---- */
 
@@ -421,12 +408,11 @@ static void evict(void)
     sample();
 }
 
-START_TEST(evicts_the_cache)
+MF_TEST(evicts_the_cache)
 {
     ck_assert_uint_gt(device->info.llc_bytes, 0);
     evict();
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -462,7 +448,7 @@ static const struct {
 
 /* After a device failure the process exits with its own code and prints the reason: every later call on the
  * device would fail. */
-START_TEST(exits_on_device_failure)
+MF_TEST(exits_on_device_failure, .rows = MF_ARRAY_LEN(failures))
 {
     char words[4096] = "";
     size_t n = 0;
@@ -486,10 +472,9 @@ START_TEST(exits_on_device_failure)
     ck_assert_msg(strstr(words, failures[_i].message) != NULL, "%s", words);
     ck_assert_int_ne(access(plan, F_OK), 0);
 }
-END_TEST
 
 /* Refused calls that leave the device usable. */
-START_TEST(continues_after_a_refusal)
+MF_TEST(continues_after_a_refusal)
 {
     const struct mf_code code = zero_code();
     struct mf_hip_function f;
@@ -503,11 +488,10 @@ START_TEST(continues_after_a_refusal)
     ck_assert_int_ne(access(plan, F_OK), 0);
     sample();
 }
-END_TEST
 
 /* As a guest in a host process: nothing is timed, launches go to the given stream and run at synchronisation,
  * and a device failure is a persistent error. */
-START_TEST(works_as_a_guest)
+MF_TEST(works_as_a_guest)
 {
     const struct mf_device_open_options how = {.guest = true};
     struct mf_device *runner_device = device;
@@ -535,10 +519,9 @@ START_TEST(works_as_a_guest)
     device = mf_device_close(device);
     device = runner_device;
 }
-END_TEST
 
 /* Device memory is not accessible from the host: an access ends the process. */
-START_TEST(protects_device_memory)
+MF_TEST(protects_device_memory)
 {
     char *memory = device->ops->alloc(device, 64);
     int status = 0;
@@ -552,44 +535,16 @@ START_TEST(protects_device_memory)
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
     (void)argc;
     hip_release_enter(6, argv);
-    Suite *suite = suite_create("amd_device");
-    TCase *tests = tcase_create("open"), *others = tcase_create("others");
-
     if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
         return EXIT_FAILURE;
     mf_format(plan, sizeof(plan), "%s/plan", folder);
-    tcase_set_timeout(tests, 60);
-    tcase_add_unchecked_fixture(tests, open_device, close_device);
-    tcase_add_test(tests, describes_the_device);
-    tcase_add_test(tests, names_the_compiler);
-    tcase_add_test(tests, opens_with_known_info);
-    tcase_add_test(tests, rejects_a_missing_device);
-    tcase_add_test(tests, allocates_zeroed_memory);
-    tcase_add_test(tests, survives_a_failed_allocation);
-    tcase_add_test(tests, captures_and_replays_launches);
-    tcase_add_test(tests, evicts_the_cache);
-    tcase_add_test(tests, returns_a_launch_error);
-    tcase_add_test(tests, runs_at_synchronisation);
-    tcase_add_test(tests, runs_the_canary);
-    tcase_add_test(tests, compiles_and_loads);
-    tcase_add_loop_test(tests, rejects_other_files, 0, MF_ARRAY_LEN(not_loaded));
-    tcase_add_test(tests, has_no_tensor_maps);
-    tcase_add_loop_test(tests, checks_resource_usage, 0, MF_ARRAY_LEN(uses));
-    tcase_add_loop_test(tests, exits_on_device_failure, 0, MF_ARRAY_LEN(failures));
-    tcase_add_test(tests, continues_after_a_refusal);
-    tcase_add_test(tests, works_as_a_guest);
-    tcase_add_test(tests, protects_device_memory);
-    suite_add_tcase(suite, tests);
-    tcase_set_timeout(others, 60);
-    tcase_add_loop_test(others, reports_the_cache_size, 0, 2);
-    suite_add_tcase(suite, others);
-    int failed = mf_check_main(suite);
+    int failed = mf_check_main(
+        &(struct mf_test_group){.timeout_s = 60, .setup_all = open_device, .teardown_all = close_device});
     (void)remove_tree(folder);
     return failed;
 }

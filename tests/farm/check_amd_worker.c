@@ -56,7 +56,7 @@ static const struct {
     {7, "HIP 7.0.51831, compiler hiprtc 9.0 libhiprtc.so.7.0.emulated, 0000:e0:00.0"},
 };
 
-START_TEST(lists_releases)
+MF_TEST(lists_releases, .rows = MF_ARRAY_LEN(releases))
 {
     const char *const program[] = {WORKER, "--list-devices", "--no-sandbox", NULL}, *const none[] = {NULL};
 
@@ -66,7 +66,6 @@ START_TEST(lists_releases)
     assert_says(r, "hip:amd:0     " CLASS ": " MODEL ", gfx90a\n");
     assert_says(r, releases[_i].message);
 }
-END_TEST
 
 static const struct {
     const char *variable, *value, *message;
@@ -76,7 +75,7 @@ static const struct {
     {"FAKE_HIP_FAULT", "abort hipInit 1", "hip:amd       not usable: the GPU runtime crashed: signal 6"},
 };
 
-START_TEST(lists_why_a_device_is_missing)
+MF_TEST(lists_why_a_device_is_missing, .rows = MF_ARRAY_LEN(missing_devices))
 {
     const char *const program[] = {WORKER, "--list-devices", "--no-sandbox", NULL}, *const none[] = {NULL};
 
@@ -90,7 +89,6 @@ START_TEST(lists_why_a_device_is_missing)
     assert_says(r, missing_devices[_i].message);
     assert_says(r, "cpu:0 ");
 }
-END_TEST
 
 /* ---- a pipeline of several kernels in a runner ---- */
 
@@ -238,15 +236,14 @@ static bool has_landlock(void)
 
 #define RUNNER WORKER, "--runner-child", "--keep=64", "--device", "hip:amd:0"
 
-START_TEST(runs_a_pipeline)
+MF_TEST(runs_a_pipeline)
 {
     run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
 }
-END_TEST
 
 /* With the sandbox of a GPU runner. It forbids starting programs, which the emulator's compiler does, so a
  * first run without it fills the code cache. */
-START_TEST(runs_a_pipeline_in_the_sandbox)
+MF_TEST(runs_a_pipeline_in_the_sandbox)
 {
     char scratch[64];
     mf_format(scratch, sizeof(scratch), "%s/scratch", folder);
@@ -255,7 +252,6 @@ START_TEST(runs_a_pipeline_in_the_sandbox)
     run_pipeline((const char *const[]){RUNNER, "--scratch", scratch, NULL},
                  has_landlock() ? "landlock" : "no landlock");
 }
-END_TEST
 
 /* Number of code objects of a shape in family one_stage. */
 static int count_codes_of(const struct mf_runner_pool *c, const char *row)
@@ -297,7 +293,7 @@ static cJSON *probe_of(struct mf_runner_pool *c, const char *row)
 }
 
 /* All code of a unit exists before the unit begins, compiled by another runner than the one that runs it. */
-START_TEST(compiles_ahead)
+MF_TEST(compiles_ahead)
 {
     static const char *const argv[] = {RUNNER, "--families", "one_stage", "--no-sandbox", NULL};
     const struct mf_runner_pool_options o = {.argv = argv, .keep_bytes = 64 << 20};
@@ -327,7 +323,6 @@ START_TEST(compiles_ahead)
     ck_assert_int_eq(count_codes(), n);
     mf_runner_pool_free(c);
 }
-END_TEST
 
 /* ---- a batch, from shapes to a config ---- */
 
@@ -408,7 +403,7 @@ static void check_config(void)
     ck_assert_str_eq(farm_text(p, "compiler"), COMPILER);
 }
 
-START_TEST(tunes_a_shape)
+MF_TEST(tunes_a_shape)
 {
     start_farm();
     tune(BF16);
@@ -419,7 +414,6 @@ START_TEST(tunes_a_shape)
     ck_assert_str_eq(farm_text(worker, "class"), CLASS);
     ck_assert_int_eq(farm_number(worker, "n_deaths"), 0);
 }
-END_TEST
 
 static bool log_says(const char *words)
 {
@@ -432,7 +426,7 @@ static bool log_says(const char *words)
 }
 
 /* Code is not compiled ahead for a shape of a batch that only enumerates. */
-START_TEST(compiles_ahead_only_for_measured_shapes)
+MF_TEST(compiles_ahead_only_for_measured_shapes)
 {
     start_farm();
     submit(BF16_2, "&classes=" CLASS "&search=enumerate");
@@ -440,12 +434,11 @@ START_TEST(compiles_ahead_only_for_measured_shapes)
     ck_assert(log_says("compiling ahead for " BF16));
     ck_assert(!log_says("compiling ahead for " BF16_2));
 }
-END_TEST
 
 /* Code is compiled ahead for the last shape (fewest tokens) of a batch that waits behind a more urgent one,
  * before that shape is enumerated. A worker holds two units; the second may belong to the waiting batch while
  * the urgent one is not enumerated yet. */
-START_TEST(compiles_ahead_for_a_waiting_batch)
+MF_TEST(compiles_ahead_for_a_waiting_batch)
 {
     char csv[512];
     farm_start(&farm, 300);
@@ -463,7 +456,6 @@ START_TEST(compiles_ahead_for_a_waiting_batch)
     ck_assert_str_ne(farm_text(first, "state"), "done");
     ck_assert_str_eq(farm_text(last, "state"), "enumerating");
 }
-END_TEST
 
 /* The tuned table also runs outside the farm: run-config and compare check and time its rows on the device.
  */
@@ -476,7 +468,7 @@ static void run_table(const char *const *command, const char *message)
     assert_says(r, message);
 }
 
-START_TEST(runs_its_table)
+MF_TEST(runs_its_table)
 {
     start_farm();
     tune(BF16);
@@ -488,7 +480,6 @@ START_TEST(runs_its_table)
     run_table((const char *const[]){MOEFARM, "compare", "--aa", table, "--max-rounds", "2", NULL},
               "2 rows in both: 0 SAME, 0 FASTER, 0 SLOWER, 2 AMBIGUOUS, 0 WRONG");
 }
-END_TEST
 
 /* ---- a failing device ---- */
 
@@ -528,7 +519,7 @@ static int count_results(const char *status, const char *reason)
 
 /* The running step gets the status, the next runner continues with the others, and the log reports the
  * recovery time by phase. */
-START_TEST(continues_after_a_fault)
+MF_TEST(continues_after_a_fault, .rows = MF_ARRAY_LEN(faults))
 {
     hip_release_plan(plan, faults[_i].fault);
     start_farm();
@@ -543,10 +534,9 @@ START_TEST(continues_after_a_fault)
         ck_assert(log_says(" + step "));
     }
 }
-END_TEST
 
 /* While another process holds the device memory, the shape's steps end as no_memory; the next shape runs. */
-START_TEST(continues_after_no_memory)
+MF_TEST(continues_after_no_memory)
 {
     /* call 4 and later: opening the device makes the first three */
     hip_release_plan(plan, "refused hipMalloc 4+");
@@ -559,7 +549,6 @@ START_TEST(continues_after_no_memory)
     tune(BF16_2);
     check_measured(2, "ok");
 }
-END_TEST
 
 /* ---- an unusable code cache ---- */
 
@@ -581,57 +570,40 @@ static bool mount_full(const char *path)
 }
 
 /* An unusable cache fails no step and is logged. */
-START_TEST(works_without_a_code_cache)
+static void tune_without_cache(const char *cache, const char *message)
 {
-    char full[64];
-    bool is_full = _i == 1;
-
-    mf_format(full, sizeof(full), "%s/full", folder);
-    if (is_full && !mount_full(full))
-        return;
-    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", is_full ? full : "/proc/moefarm", 1), 0);
+    ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", cache, 1), 0);
     start_farm();
     tune(BF16);
     check_measured(1, "ok");
     check_config();
-    ck_assert(log_says(is_full ? "is not writable: No space left on device"
-                               : "code cache /proc/moefarm is not writable"));
-    if (is_full)
-        (void)umount2(full, MNT_DETACH);
+    ck_assert(log_says(message));
 }
-END_TEST
+
+MF_TEST(works_without_a_code_cache)
+{
+    tune_without_cache("/proc/moefarm", "code cache /proc/moefarm is not writable");
+}
+
+static const struct mf_test_group optional_tests = {
+    .timeout_s = 120, .teardown = stop_farm, .optional = true};
+
+MF_TEST(works_with_a_full_code_cache, .group = &optional_tests)
+{
+    char full[64];
+    mf_format(full, sizeof(full), "%s/full", folder);
+    if (!mount_full(full))
+        return;
+    tune_without_cache(full, "is not writable: No space left on device");
+    (void)umount2(full, MNT_DETACH);
+}
 
 int main(void)
 {
-    Suite *suite = suite_create("amd_worker");
-    TCase *list = tcase_create("list"), *runner = tcase_create("runner"), *tuning = tcase_create("farm");
-
     if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0)
         return EXIT_FAILURE;
     mf_format(plan, sizeof(plan), "%s/plan", folder);
-    tcase_set_timeout(list, 60);
-    tcase_add_loop_test(list, lists_releases, 0, MF_ARRAY_LEN(releases));
-    tcase_add_loop_test(list, lists_why_a_device_is_missing, 0, MF_ARRAY_LEN(missing_devices));
-    suite_add_tcase(suite, list);
-    tcase_set_timeout(runner, 120);
-    tcase_add_test(runner, runs_a_pipeline);
-    tcase_add_test(runner, runs_a_pipeline_in_the_sandbox);
-    tcase_add_test(runner, compiles_ahead);
-    suite_add_tcase(suite, runner);
-    tcase_set_timeout(tuning, 120);
-    tcase_add_checked_fixture(tuning, NULL, stop_farm);
-    tcase_add_test(tuning, tunes_a_shape);
-    tcase_add_test(tuning, compiles_ahead_only_for_measured_shapes);
-    tcase_add_test(tuning, compiles_ahead_for_a_waiting_batch);
-    tcase_add_test(tuning, runs_its_table);
-    tcase_add_loop_test(tuning, continues_after_a_fault, 0, MF_ARRAY_LEN(faults));
-    tcase_add_test(tuning, continues_after_no_memory);
-    tcase_add_loop_test(tuning, works_without_a_code_cache, 0, 1);
-    suite_add_tcase(suite, tuning);
-    TCase *optional = mf_check_optional(suite, 120);
-    tcase_add_checked_fixture(optional, NULL, stop_farm);
-    tcase_add_loop_test(optional, works_without_a_code_cache, 1, 2);
-    int failed = mf_check_main(suite);
+    int failed = mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop_farm});
     (void)remove_tree(folder);
     return failed;
 }

@@ -87,7 +87,7 @@ static struct ran back_up(const char *name)
     return run_program(argv, none);
 }
 
-START_TEST(copies_under_load)
+MF_TEST(copies_under_load)
 {
     char name[16], path[128], device[160], another[16];
     int64_t last = 0;
@@ -118,10 +118,9 @@ START_TEST(copies_under_load)
     farm_wait_done(&farm, batch);
     ck_assert_int_gt(acknowledged(), last);
 }
-END_TEST
 
 /* A failed backup leaves no files, and does not change existing ones. */
-START_TEST(rejects_bad_targets)
+MF_TEST(rejects_bad_targets)
 {
     char path[128];
     struct stat st;
@@ -147,16 +146,8 @@ START_TEST(rejects_bad_targets)
     path_of("copy.db", path, sizeof(path));
     ck_assert_int_lt(access(path, F_OK), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("backup");
-    TCase *tc = tcase_create("backup");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, copies_under_load);
-    tcase_add_test(tc, rejects_bad_targets);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

@@ -85,7 +85,7 @@ static struct row row_of(const struct ran *r, const char *layer, int token)
     return row;
 }
 
-START_TEST(resumes_where_it_stopped)
+MF_TEST(resumes_where_it_stopped)
 {
     struct ran r =
         BENCH("--device", "cpu:0", "--minutes", "0.2", "--", OWN_LOCK); /* less than the run needs */
@@ -113,7 +113,6 @@ START_TEST(resumes_where_it_stopped)
     ck_assert_ptr_null(strstr(r.text, "h256-i64"));
     ck_assert_double_eq(row_of(&r, "H256 I128 E8 k2", 2).us, second.us);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -133,7 +132,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rejects_bad_options)
+MF_TEST(rejects_bad_options, .rows = MF_ARRAY_LEN(wrong))
 {
     struct ran r = bench(wrong[_i].words);
 
@@ -145,17 +144,8 @@ START_TEST(rejects_bad_options)
         assert_says(r, "failed");
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bench_gpu");
-    TCase *tests = tcase_create("bench_gpu");
-
-    tcase_set_timeout(tests, 250);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, resumes_where_it_stopped);
-    tcase_add_loop_test(tests, rejects_bad_options, 0, MF_ARRAY_LEN(wrong));
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 250, .setup = setup, .teardown = teardown});
 }

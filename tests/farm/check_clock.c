@@ -49,7 +49,7 @@ static void check_attempts(void)
 
 static const int64_t jumps_ms[] = {DAY_MS, -3 * DAY_MS, 0, -400 * DAY_MS};
 
-START_TEST(leases_ignore_clock_jumps)
+MF_TEST(leases_ignore_clock_jumps)
 {
     start("{\"step_ms\":15,\"pipeline_ms\":2}"); /* slow enough for the last jump to precede the end */
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
@@ -70,7 +70,6 @@ START_TEST(leases_ignore_clock_jumps)
     ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
     ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
 }
-END_TEST
 
 /* Exports the table of all tuned configs. */
 static char *export_all(void)
@@ -79,7 +78,7 @@ static char *export_all(void)
 }
 
 /* On the second day the kernels of the first winner fail; the clock dates that day before the first. */
-START_TEST(exports_the_latest_config)
+MF_TEST(exports_the_latest_config)
 {
     start("{}");
     int first = farm_submit(&farm, csv, "&classes=gfx942/304");
@@ -96,7 +95,6 @@ START_TEST(exports_the_latest_config)
     ck_assert_str_ne(before, of_second);
     ck_assert_str_eq(after, of_second);
 }
-END_TEST
 
 static void stop(void)
 {
@@ -110,12 +108,5 @@ int main(void)
     (void)printf("skipped: AddressSanitizer does not allow a preloaded library\n");
     return 77;
 #endif
-    Suite *suite = suite_create("clock");
-    TCase *tc = tcase_create("clock");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, leases_ignore_clock_jumps);
-    tcase_add_test(tc, exports_the_latest_config);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

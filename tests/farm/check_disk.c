@@ -170,7 +170,7 @@ static int fill_database(void)
     }
 }
 
-START_TEST(database_full)
+MF_TEST(database_full)
 {
     farm_make(&farm);
     mount_disk("state", "56m");
@@ -190,10 +190,9 @@ START_TEST(database_full)
     /* the worker was not considered lost meanwhile */
     ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
 }
-END_TEST
 
 /* The database becomes read-only during a batch, for longer than a lease. */
-START_TEST(database_read_only)
+MF_TEST(database_read_only)
 {
     farm_make(&farm);
     machine = machine_new(farm.folder);
@@ -217,11 +216,10 @@ START_TEST(database_read_only)
     ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
     ck_assert_int_eq(farm_query_number(&farm, "SELECT max(attempt) FROM unit"), 1);
 }
-END_TEST
 
 /* A worker with a full spool leaves, and another one continues. Restarted workers end without taking a unit
  * until there is space, and use up no attempts of the units. */
-START_TEST(spool_full)
+MF_TEST(spool_full)
 {
     farm_start(&farm, LONG_BEAT_MS);
     machine = machine_new(farm.folder);
@@ -248,7 +246,6 @@ START_TEST(spool_full)
     farm_wait_done(&farm, batch);
     farm_audit(&farm, batch, &(struct farm_keys){0});
 }
-END_TEST
 
 /* ---- programs started on a read-only disk ---- */
 
@@ -272,7 +269,7 @@ static void check_refuses_to_start(const char *const *program, const char *file)
 }
 
 /* The existing state is unchanged and usable once the disk is writable. */
-START_TEST(coordinator_on_a_read_only_disk)
+MF_TEST(coordinator_on_a_read_only_disk)
 {
     char state[128], fresh[160], lock[160], folder_of_database[192], copy[128], index[128];
     farm_make(&farm);
@@ -306,7 +303,6 @@ START_TEST(coordinator_on_a_read_only_disk)
     farm_wait_spools(&farm);
     farm_audit(&farm, batch, &(struct farm_keys){0});
 }
-END_TEST
 
 /* Waits until the worker has an unacknowledged result in its spool. */
 static void wait_spooled(const struct farm *at)
@@ -322,7 +318,7 @@ static void wait_spooled(const struct farm *at)
 }
 
 /* The worker takes no unit; earlier results are sent once it can start again. */
-START_TEST(worker_on_a_read_only_disk)
+MF_TEST(worker_on_a_read_only_disk)
 {
     _cleanup_(farm_keys_release) struct farm_keys kept = {0};
     char device[160], coordinator[64], fresh[160];
@@ -359,7 +355,6 @@ START_TEST(worker_on_a_read_only_disk)
     farm_wait_done(&farm, batch);
     farm_audit(&farm, batch, &kept);
 }
-END_TEST
 
 /* A mounted file system would prevent removing its folder. */
 static void stop(void)
@@ -381,15 +376,5 @@ int main(void)
         (void)printf("skipped: cannot create a mount namespace: %s\n", strerror(errno));
         return 77;
     }
-    Suite *suite = suite_create("disk");
-    TCase *tc = tcase_create("disk");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, database_full);
-    tcase_add_test(tc, database_read_only);
-    tcase_add_test(tc, spool_full);
-    tcase_add_test(tc, coordinator_on_a_read_only_disk);
-    tcase_add_test(tc, worker_on_a_read_only_disk);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

@@ -335,7 +335,7 @@ static char *run(const struct plan *plan, int at, int *ret_happened)
 /* In the middle of enumerations, probes and races. */
 static const int moments[] = {2, 7, 25, 60, 66};
 
-START_TEST(equals_an_undisturbed_run)
+MF_TEST(equals_an_undisturbed_run, .rows = MF_ARRAY_LEN(plans))
 {
     static char *undisturbed;
     int has_happened;
@@ -349,7 +349,6 @@ START_TEST(equals_an_undisturbed_run)
     }
     free(undisturbed);
 }
-END_TEST
 
 /* ---- implausible results, and crashes ---- */
 
@@ -371,7 +370,7 @@ static const struct claim claims[] = {
     {"two hangs", "\"status\":\"hang\",\"reason\":\"silent for 10 s\"", 2, "quarantined"},
 };
 
-START_TEST(judges_results)
+MF_TEST(judges_results, .rows = MF_ARRAY_LEN(claims))
 {
     const struct claim *claim = &claims[_i];
     struct farm f;
@@ -419,10 +418,9 @@ START_TEST(judges_results)
     ck_assert_str_eq(done, "3");
     farm_stop(&f);
 }
-END_TEST
 
 /* A second process with the name of a connected worker is refused. */
-START_TEST(refuses_a_name_in_use)
+MF_TEST(refuses_a_name_in_use)
 {
     struct farm f;
     struct fake_worker other;
@@ -438,7 +436,6 @@ START_TEST(refuses_a_name_in_use)
     fake_worker_close(&other);
     farm_stop(&f);
 }
-END_TEST
 
 /* Waits until exactly these worker states have been published. */
 static void await_states(struct farm *f, const char *states)
@@ -454,7 +451,7 @@ static void await_states(struct farm *f, const char *states)
 }
 
 /* A worker event is published when the worker's state changes, not with each BEAT. */
-START_TEST(publishes_only_changes)
+MF_TEST(publishes_only_changes)
 {
     struct farm f;
     int status = 0;
@@ -473,7 +470,6 @@ START_TEST(publishes_only_changes)
     await_states(&f, "idle,draining");
     farm_stop(&f);
 }
-END_TEST
 
 /* ---- refused messages ---- */
 
@@ -519,7 +515,7 @@ static const struct bad bad_messages[] = {
      "malformed"},
 };
 
-START_TEST(refuses_bad_messages)
+MF_TEST(refuses_bad_messages, .rows = MF_ARRAY_LEN(bad_messages))
 {
     const struct bad *bad = &bad_messages[_i];
     struct farm f;
@@ -538,10 +534,9 @@ START_TEST(refuses_bad_messages)
     ck_assert_ptr_nonnull(alive);
     farm_stop(&f);
 }
-END_TEST
 
 /* A unit id may be assigned again after a restored backup: results of the earlier epoch must not count. */
-START_TEST(refuses_results_of_a_lost_epoch)
+MF_TEST(refuses_results_of_a_lost_epoch)
 {
     struct farm f;
     const char *reason = "";
@@ -567,7 +562,6 @@ START_TEST(refuses_results_of_a_lost_epoch)
     ck_assert_ptr_nonnull(ack);
     farm_stop(&f);
 }
-END_TEST
 
 /* Waits for the ACK of a result of the unit; ACKs of earlier units may come first. */
 static void await_ack(struct fake_worker *w, int64_t unit)
@@ -582,7 +576,7 @@ static void await_ack(struct fake_worker *w, int64_t unit)
 }
 
 /* A worker may not send results of another worker's unit: they would be taken for that worker's own. */
-START_TEST(refuses_results_of_anothers_unit)
+MF_TEST(refuses_results_of_anothers_unit)
 {
     struct farm f;
     struct fake_worker other;
@@ -611,7 +605,6 @@ START_TEST(refuses_results_of_anothers_unit)
     fake_worker_close(&other);
     farm_stop(&f);
 }
-END_TEST
 
 /* Everything in the database that comes from enumerations and from HELLO. */
 static const char stored_sql[] =
@@ -642,7 +635,7 @@ static const struct {
 
 /* A refused message leaves nothing in the database, even if its valid parts were written first: the worker
  * will not send the rest. */
-START_TEST(rolls_back_refused_messages)
+MF_TEST(rolls_back_refused_messages, .rows = MF_ARRAY_LEN(partly_bad))
 {
     struct farm f;
     char key[FAKE_UNIT_KEY_MAX + 128];
@@ -667,11 +660,10 @@ START_TEST(rolls_back_refused_messages)
     await_ack(&f.worker, number(unit, "unit"));
     farm_stop(&f);
 }
-END_TEST
 
 /* If the second of three parts of an enumeration is refused, the worker drops the unit. The incomplete
  * enumeration is never tuned: after the maximum number of attempts the tasks fail with the reason. */
-START_TEST(drops_an_incomplete_enumeration)
+MF_TEST(drops_an_incomplete_enumeration)
 {
     static const char *const parts[] = {
         "\"last\":false,\"steps\":[" GOOD_STEP "],\"rejections\":[]",
@@ -704,9 +696,8 @@ START_TEST(drops_an_incomplete_enumeration)
     ck_assert_int_eq(atoi(failed), N_SHAPES);
     farm_stop(&f);
 }
-END_TEST
 
-START_TEST(refuses_an_unregistered_worker)
+MF_TEST(refuses_an_unregistered_worker)
 {
     struct farm f;
     const char *code = "";
@@ -718,23 +709,8 @@ START_TEST(refuses_an_unregistered_worker)
     ck_assert_str_eq(code, "unknown_worker");
     farm_stop(&f);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("farm");
-    TCase *c = tcase_create("farm");
-    tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, equals_an_undisturbed_run, 0, (int)MF_ARRAY_LEN(plans));
-    tcase_add_loop_test(c, judges_results, 0, (int)MF_ARRAY_LEN(claims));
-    tcase_add_loop_test(c, refuses_bad_messages, 0, (int)MF_ARRAY_LEN(bad_messages));
-    tcase_add_test(c, refuses_a_name_in_use);
-    tcase_add_test(c, refuses_results_of_a_lost_epoch);
-    tcase_add_test(c, refuses_results_of_anothers_unit);
-    tcase_add_test(c, drops_an_incomplete_enumeration);
-    tcase_add_loop_test(c, rolls_back_refused_messages, 0, (int)MF_ARRAY_LEN(partly_bad));
-    tcase_add_test(c, refuses_an_unregistered_worker);
-    tcase_add_test(c, publishes_only_changes);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

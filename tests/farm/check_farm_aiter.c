@@ -129,7 +129,7 @@ static struct totals enumerate(const struct shipped *s)
 }
 
 /* Tables of AITER's other operators are refused as a whole, with the reason. */
-START_TEST(refuses_other_operators)
+MF_TEST(refuses_other_operators)
 {
     int n = 0;
     start();
@@ -146,7 +146,6 @@ START_TEST(refuses_other_operators)
     }
     ck_assert_int_eq(n, 1);
 }
-END_TEST
 
 /* --- tuning, export and checks --- */
 
@@ -277,7 +276,7 @@ static size_t by_model(const struct mf_table *all, struct mf_table **ret)
 }
 
 /* Enumerates each table, which gives its number of steps, then tunes it. */
-START_TEST(tunes_every_table)
+MF_TEST(tunes_every_table)
 {
     struct mf_table *models[MODELS_MAX];
     size_t n_tables = 0, n_rows = 0, n_exported = 0;
@@ -310,11 +309,10 @@ START_TEST(tunes_every_table)
     while (n > 0)
         mf_table_free(models[--n]);
 }
-END_TEST
 
 /* Rows tuned under keys that production does not compute are left out of its table, with the key that
  * production computes. The table for consumer moefarm has them. */
-START_TEST(leaves_other_keys_out)
+MF_TEST(leaves_other_keys_out)
 {
     start();
     int batch = submit("untuned_fmoe.csv", "&classes=" CLASSES "&topk=2");
@@ -332,19 +330,10 @@ START_TEST(leaves_other_keys_out)
     _cleanup_(mf_freep) char *own = farm_export(&farm, batch);
     ck_assert_ptr_nonnull(strstr(own, ",56,6144,4096,"));
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
     whole = argc > 1 && strcmp(argv[1], "whole") == 0;
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    Suite *suite = suite_create("farm_aiter");
-    TCase *tc = tcase_create("farm_aiter");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, tunes_every_table);
-    tcase_add_test(tc, refuses_other_operators);
-    tcase_add_test(tc, leaves_other_keys_out);
-    tcase_set_timeout(tc, whole ? 3000 : 240);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = whole ? 3000 : 240, .teardown = stop});
 }

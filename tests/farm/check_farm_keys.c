@@ -161,7 +161,7 @@ static int try_handshake(struct farm *f, const struct fake_keys *keys)
     return event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : event;
 }
 
-START_TEST(refuses_unknown_keys)
+MF_TEST(refuses_unknown_keys)
 {
     struct farm f;
     struct fake_keys known, unknown, other_server;
@@ -187,9 +187,8 @@ START_TEST(refuses_unknown_keys)
     ck_assert_ptr_null(strstr(metrics, "\nmoefarm_handshakes_refused_total 0\n"));
     farm_stop(&f);
 }
-END_TEST
 
-START_TEST(enrols_one_key_per_token)
+MF_TEST(enrols_one_key_per_token)
 {
     struct farm f;
     struct fake_worker w;
@@ -236,10 +235,9 @@ START_TEST(enrols_one_key_per_token)
     fake_worker_close(&w);
     farm_stop(&f);
 }
-END_TEST
 
 /* An expired or revoked token is refused, on an open connection and for a new one. */
-START_TEST(refuses_an_ended_token)
+MF_TEST(refuses_an_ended_token, .rows = 2)
 {
     struct farm f;
     struct fake_worker w;
@@ -266,9 +264,8 @@ START_TEST(refuses_an_ended_token)
     ck_assert_int_eq(try_handshake(&f, &token), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
     farm_stop(&f);
 }
-END_TEST
 
-START_TEST(binds_a_name_to_its_key)
+MF_TEST(binds_a_name_to_its_key)
 {
     struct farm f;
     struct fake_worker a, b;
@@ -315,7 +312,6 @@ START_TEST(binds_a_name_to_its_key)
     fake_worker_close(&a);
     farm_stop(&f);
 }
-END_TEST
 
 /* Returns the worker of this name from the API; NULL if none. */
 static cJSON *find_worker(struct farm *f, const char *name)
@@ -331,7 +327,7 @@ static cJSON *find_worker(struct farm *f, const char *name)
     return found;
 }
 
-START_TEST(refuses_a_revoked_key_at_once)
+MF_TEST(refuses_a_revoked_key_at_once)
 {
     struct farm f;
     struct fake_worker a, b;
@@ -375,7 +371,6 @@ START_TEST(refuses_a_revoked_key_at_once)
     fake_worker_close(&b);
     farm_stop(&f);
 }
-END_TEST
 
 /* ---- programs ---- */
 
@@ -444,7 +439,7 @@ static char *read_text(const struct farm *f, const char *name)
     return text;
 }
 
-START_TEST(enrols_a_real_worker)
+MF_TEST(enrols_a_real_worker)
 {
     struct farm f;
     char url[64], token[320], key[320], public[MF_KEY_TEXT_MAX] = "";
@@ -496,10 +491,9 @@ START_TEST(enrols_a_real_worker)
     ck_assert_ptr_null(strstr(read_text(&f, "worker.log"), secret));
     farm_stop(&f);
 }
-END_TEST
 
 /* Beyond loopback, keys are required by default. */
-START_TEST(requires_keys_beyond_loopback)
+MF_TEST(requires_keys_beyond_loopback)
 {
     struct farm f = {.zmq = zmq_ctx_new(), .process = {.hub_address = "0.0.0.0"}};
     struct fake_keys known;
@@ -509,10 +503,9 @@ START_TEST(requires_keys_beyond_loopback)
     ck_assert_int_eq(try_handshake(&f, &known), 0);
     farm_stop(&f);
 }
-END_TEST
 
 /* On loopback, keys are off by default, and worker tokens cannot be created. */
-START_TEST(needs_no_keys_on_loopback)
+MF_TEST(needs_no_keys_on_loopback)
 {
     struct farm f = {.zmq = zmq_ctx_new()};
     farm_process_start(&f.process, BEAT_MS);
@@ -520,21 +513,8 @@ START_TEST(needs_no_keys_on_loopback)
     post(&f, "/api/v1/tokens?role=worker&name=t", 409);
     farm_stop(&f);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("keys");
-    TCase *c = tcase_create("keys");
-    tcase_set_timeout(c, 120);
-    tcase_add_test(c, refuses_unknown_keys);
-    tcase_add_test(c, enrols_one_key_per_token);
-    tcase_add_loop_test(c, refuses_an_ended_token, 0, 2);
-    tcase_add_test(c, binds_a_name_to_its_key);
-    tcase_add_test(c, refuses_a_revoked_key_at_once);
-    tcase_add_test(c, enrols_a_real_worker);
-    tcase_add_test(c, requires_keys_beyond_loopback);
-    tcase_add_test(c, needs_no_keys_on_loopback);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -163,7 +163,7 @@ static void kill_process(enum victim process, struct farm_keys *spooled)
     }
 }
 
-START_TEST(gives_the_same_table)
+MF_TEST(gives_the_same_table, .rows = MF_ARRAY_LEN(runs))
 {
     _cleanup_(farm_keys_release) struct farm_keys spooled = {0};
     start_farm();
@@ -179,10 +179,9 @@ START_TEST(gives_the_same_table)
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     ck_assert_str_eq(table, undisturbed);
 }
-END_TEST
 
 /* Kills both workers and the coordinator; restarts the workers before the coordinator. */
-START_TEST(survives_all_killed_at_once)
+MF_TEST(survives_all_killed_at_once)
 {
     _cleanup_(farm_keys_release) struct farm_keys spooled = {0};
     start_farm();
@@ -204,7 +203,6 @@ START_TEST(survives_all_killed_at_once)
     ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
     ck_assert_int_eq(farm_end(&farm.daemon), 0);
 }
-END_TEST
 
 static void stop_farm(void)
 {
@@ -213,13 +211,8 @@ static void stop_farm(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("farm_kill");
-    TCase *tc = tcase_create("farm_kill");
-    tcase_add_unchecked_fixture(tc, make_undisturbed, free_undisturbed);
-    tcase_add_checked_fixture(tc, NULL, stop_farm);
-    tcase_add_loop_test(tc, gives_the_same_table, 0, (int)MF_ARRAY_LEN(runs));
-    tcase_add_test(tc, survives_all_killed_at_once);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120,
+                                                 .teardown = stop_farm,
+                                                 .setup_all = make_undisturbed,
+                                                 .teardown_all = free_undisturbed});
 }

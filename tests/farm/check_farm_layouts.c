@@ -158,7 +158,7 @@ static void check_reason(const cJSON *choice, const char *layout, const char *wh
 }
 
 /* _i: 0 undisturbed; 1 the worker does not support groups; 2 the coordinator is killed between the races. */
-START_TEST(chooses_by_race)
+MF_TEST(chooses_by_race, .rows = 3)
 {
     worker.no_groups = _i == 1;
     submit("");
@@ -210,10 +210,9 @@ START_TEST(chooses_by_race)
         n++;
     ck_assert_msg(n == 2 && !strstr(csv, "panel16"), "%s", csv);
 }
-END_TEST
 
 /* A step that fails in the second race removes two layouts: the remaining one serves every task. */
-START_TEST(drops_a_failed_layout)
+MF_TEST(drops_a_failed_layout)
 {
     submit("");
     work_and_race();
@@ -225,7 +224,6 @@ START_TEST(drops_a_failed_layout)
     ck_assert_str_eq(farm_text(choice, "layout"), PP);
     check_reason(choice, PP, "won the races: 107.1 us in total over 2 token counts");
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -238,7 +236,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(accepts_given_layouts)
+MF_TEST(accepts_given_layouts, .rows = MF_ARRAY_LEN(others))
 {
     submit(others[_i].options);
     for (int i = 0; i < 2; i++) {
@@ -254,10 +252,9 @@ START_TEST(accepts_given_layouts)
     ck_assert_str_eq(farm_text(choice, "layout"), others[_i].layout);
     check_reason(choice, others[_i].listed, others[_i].why);
 }
-END_TEST
 
 /* The layout choice does not wait for a task that fails in its race. */
-START_TEST(ignores_a_failed_task)
+MF_TEST(ignores_a_failed_task)
 {
     submit("");
     work_and_race();
@@ -271,18 +268,8 @@ START_TEST(ignores_a_failed_task)
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     ck_assert_str_eq(farm_text(batch, "state"), "done");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("farm_layouts");
-    TCase *c = tcase_create("farm_layouts");
-    tcase_set_timeout(c, 120);
-    tcase_add_checked_fixture(c, start, stop);
-    tcase_add_loop_test(c, chooses_by_race, 0, 3);
-    tcase_add_test(c, drops_a_failed_layout);
-    tcase_add_loop_test(c, accepts_given_layouts, 0, MF_ARRAY_LEN(others));
-    tcase_add_test(c, ignores_a_failed_task);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .setup = start, .teardown = stop});
 }

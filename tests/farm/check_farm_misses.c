@@ -86,7 +86,7 @@ static void wait_state(const char *query, int n)
 }
 
 /* With --tune-misses no request is needed. */
-START_TEST(tunes_misses)
+MF_TEST(tunes_misses)
 {
     static const char *const more[] = {"--tune-misses", "1", NULL};
     start(more);
@@ -109,10 +109,9 @@ START_TEST(tunes_misses)
     ck_assert_int_eq(farm_number(first, "sources"), 1);
     ck_assert_int_gt(farm_number(first, "task"), 0);
 }
-END_TEST
 
 /* Without --tune-misses they are listed until a request submits them as batches. */
-START_TEST(lists_until_submitted)
+MF_TEST(lists_until_submitted)
 {
     start(NULL);
     cJSON_Delete(report("", REPORT("n1/7", CLASS, MISS(16, 5) "," MISS(64, 9)), 201));
@@ -140,9 +139,8 @@ START_TEST(lists_until_submitted)
     cJSON_Delete(post("/api/v1/misses/submit?failed=1", "", NULL, 201));
     ck_assert_int_eq(misses("?state=tuning", NULL), 1);
 }
-END_TEST
 
-START_TEST(counts_a_report_once)
+MF_TEST(counts_a_report_once)
 {
     static const char body[] = REPORT("n1/7", CLASS, MISS(16, 5));
     farm_start(&farm, BEAT_MS);
@@ -157,7 +155,6 @@ START_TEST(counts_a_report_once)
     ck_assert_int_eq(misses("", &miss), 1);
     ck_assert_int_eq(farm_number(miss, "count"), 5);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -184,7 +181,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(reports_position_of_errors)
+MF_TEST(reports_position_of_errors)
 {
     farm_start(&farm, BEAT_MS);
     for (size_t i = 0; i < MF_ARRAY_LEN(wrong); i++) {
@@ -212,7 +209,6 @@ START_TEST(reports_position_of_errors)
     cJSON_Delete(post("/api/v1/misses/submit?min_count=0", "", NULL, 400));
     cJSON_Delete(post("/api/v1/misses/submit?class=x", "", NULL, 400));
 }
-END_TEST
 
 /* Returns a report of n shapes with consecutive token counts from `from`, each missed once. */
 static char *many(int from, int n)
@@ -228,7 +224,7 @@ static char *many(int from, int n)
 }
 
 /* The list of misses has a maximum length; known misses are still counted. */
-START_TEST(bounds_the_list)
+MF_TEST(bounds_the_list)
 {
     int left_out = 0;
     farm_start(&farm, BEAT_MS);
@@ -254,19 +250,8 @@ START_TEST(bounds_the_list)
     ck_assert_int_eq(farm_number(most, "count"), 48);
     ck_assert_int_eq(farm_number(most, "sources"), 32);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("farm_misses");
-    TCase *tc = tcase_create("farm_misses");
-    tcase_set_timeout(tc, 120);
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, tunes_misses);
-    tcase_add_test(tc, lists_until_submitted);
-    tcase_add_test(tc, counts_a_report_once);
-    tcase_add_test(tc, reports_position_of_errors);
-    tcase_add_test(tc, bounds_the_list);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

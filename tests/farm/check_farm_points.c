@@ -124,7 +124,7 @@ static void make_undisturbed(void)
     (void)one_batch(MF_FAULT_NONE, 1);
 }
 
-START_TEST(survives_kills)
+MF_TEST(survives_kills, .rows = MF_FAULT_N_)
 {
     if (!is_visited((enum mf_fault)_i))
         return;
@@ -134,7 +134,6 @@ START_TEST(survives_kills)
     (void)fprintf(stderr, "%s: killed %d times\n", mf_fault_name((enum mf_fault)_i), n - 1);
     ck_assert_msg(n > 1, "%s was never visited", mf_fault_name((enum mf_fault)_i));
 }
-END_TEST
 
 static void stop_farm(void)
 {
@@ -147,12 +146,6 @@ int main(int argc, char **argv)
     every_visit = argc > 1 && strcmp(argv[1], "all") == 0;
     if (argc > 2 && mf_fault_parse(argv[2], &only) < 0)
         return EXIT_FAILURE;
-    Suite *suite = suite_create("farm_points");
-    TCase *tc = tcase_create("farm_points");
-    tcase_add_unchecked_fixture(tc, make_undisturbed, NULL);
-    tcase_add_checked_fixture(tc, NULL, stop_farm);
-    tcase_add_loop_test(tc, survives_kills, 0, MF_FAULT_N_);
-    tcase_set_timeout(tc, every_visit ? 7200 : 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){
+        .timeout_s = every_visit ? 7200 : 120, .teardown = stop_farm, .setup_all = make_undisturbed});
 }

@@ -74,7 +74,7 @@ static int released(void)
     return release ? farm_number(release, "id") : 0;
 }
 
-START_TEST(releases_and_rolls_back)
+MF_TEST(releases_and_rolls_back)
 {
     start();
     assert_says(RUN(0, "release", "freeze", "--name", "one", "--batch", "1", "--simulated"),
@@ -127,7 +127,6 @@ START_TEST(releases_and_rolls_back)
     RUN(0, "pull", "stable", "-o", table, "--force");
     ck_assert_int_eq(released(), 1);
 }
-END_TEST
 
 /* Returns the id of the channel's current release; checks that pull writes its contents. */
 static int current(void)
@@ -153,7 +152,7 @@ static void kill_and_start(void)
     farm_start_daemon(&farm, BEAT_MS);
 }
 
-START_TEST(survives_kill_during_approve)
+MF_TEST(survives_kill_during_approve)
 {
     char file[] = "/tmp/moefarm-fault.XXXXXX", value[96];
     _cleanup_(mf_closep) int fd = mkstemp(file);
@@ -202,10 +201,9 @@ START_TEST(survives_kill_during_approve)
     kill_and_start();
     ck_assert_int_eq(current(), 2);
 }
-END_TEST
 
 /* With tokens, staging and approving need different roles, and the history has the token names. */
-START_TEST(checks_roles_and_records_names)
+MF_TEST(checks_roles_and_records_names)
 {
     static const char *const tokens[] = {"--tokens", NULL};
     char admin[160], alice[160], bob[160], carol[160];
@@ -236,17 +234,8 @@ START_TEST(checks_roles_and_records_names)
     const char *approve = strstr(r.text, "approve"), *stage = strstr(r.text, "stage");
     ck_assert_msg(approve && strstr(approve, "carol") && stage && strstr(stage, "alice"), "%s", r.text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("farm_release");
-    TCase *tc = tcase_create("farm_release");
-    tcase_set_timeout(tc, 120);
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, releases_and_rolls_back);
-    tcase_add_test(tc, survives_kill_during_approve);
-    tcase_add_test(tc, checks_roles_and_records_names);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

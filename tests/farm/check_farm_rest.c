@@ -72,7 +72,7 @@ static struct ran moefarm(const char *action, const char *kernel, const char *cl
 
 /* Two strikes, on two devices if there are two, quarantine a kernel: later batches skip it until it is
  * revived. */
-START_TEST(quarantines_and_revives)
+MF_TEST(quarantines_and_revives)
 {
     start("{\"faults\":[{\"match\":\"sim_s1_m64_*\",\"fault\":\"crash\"},"
           "{\"match\":\"sim_s2_m32_*\",\"fault\":\"no_memory\"}]}");
@@ -112,7 +112,6 @@ START_TEST(quarantines_and_revives)
     ck_assert_int_eq(quarantined(), n);
     ck_assert_int_eq(count(3, "quarantined"), 1);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -132,7 +131,7 @@ static const struct {
 
 /* A device on which kernels hang, crash the runner, report impossible times or wrong outputs: each such step
  * has its status and reason, the batch ends, and no such step is in the exported table. */
-START_TEST(reports_faulty_kernels)
+MF_TEST(reports_faulty_kernels)
 {
     char spec[1024] = "{\"faults\":[";
     for (size_t i = 0; i < MF_ARRAY_LEN(bad_steps); i++)
@@ -170,10 +169,9 @@ START_TEST(reports_faulty_kernels)
         ck_assert_ptr_null(strstr(table, prefix));
     }
 }
-END_TEST
 
 /* The provenance of a config names the batch's options, the machine, the device and the kernels. */
-START_TEST(records_provenance)
+MF_TEST(records_provenance)
 {
     static const char *const texts[][2] = {
         {"class", CLASS}, {"routing", "zipf:1.2"}, {"search", "exhaustive"}, {"layout", "free"}};
@@ -192,7 +190,6 @@ START_TEST(records_provenance)
         ck_assert_msg(farm_text(p, nonempty[i])[0] != '\0', "%s", nonempty[i]);
     ck_assert_int_eq(count(1, "slow"), 0);
 }
-END_TEST
 
 /* Returns the pipeline's time under the routing, as in /api/v1/pipelines/<id>/results. */
 static double raced_under(int pipeline, const char *routing)
@@ -227,7 +224,7 @@ static const struct {
 /* A config reports the winner's regret under each other routing profile, and the underlying results are
  * available. On the simulated device a routing changes each step's time by up to 10%, so another pipeline is
  * best in some cases. */
-START_TEST(reports_regret)
+MF_TEST(reports_regret)
 {
     int n_lost = 0;
     start("{}");
@@ -269,10 +266,9 @@ START_TEST(reports_regret)
     }
     ck_assert_int_gt(n_lost, 0);
 }
-END_TEST
 
 /* The K cheapest pipelines race, with the best of each structure and block; with K = 1 only the latter. */
-START_TEST(races_topk)
+MF_TEST(races_topk)
 {
     static const int k[] = {1, 30};
     int raced[MF_ARRAY_LEN(k)];
@@ -293,7 +289,6 @@ START_TEST(races_topk)
     }
     ck_assert_int_lt(raced[0], raced[1]);
 }
-END_TEST
 
 /* Options that restrict fusion, by ops or by the minimum saving. */
 /* clang-format off */
@@ -335,7 +330,7 @@ static int task_of_batch(const char *query)
 
 /* The batch contains no forbidden step, each forbidden step is a rejection with a reason, and another batch
  * with the same enumeration is not affected. */
-START_TEST(applies_fusion_options)
+MF_TEST(applies_fusion_options, .rows = MF_ARRAY_LEN(forbidden))
 {
     char path[96], query[96];
     int both, n_told = 0;
@@ -354,11 +349,10 @@ START_TEST(applies_fusion_options)
     ck_assert_int_gt(count_steps(task_of_batch("&classes=" CLASS "&seed=3"), forbidden[_i].ops, &both), 0);
     ck_assert_int_gt(both, 0);
 }
-END_TEST
 
 /* The more urgent batch ends first although it was submitted later. Both are submitted before the only worker
  * starts; with two workers one could end the other batch while the first waits for its race. */
-START_TEST(runs_urgent_batch_first)
+MF_TEST(runs_urgent_batch_first)
 {
     farm_start(&farm, BEAT_MS);
     int low = farm_submit(&farm, csv, "&classes=" CLASS "&priority=1");
@@ -374,7 +368,6 @@ START_TEST(runs_urgent_batch_first)
     ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(early, "ended_ms")) <=
               cJSON_GetNumberValue(cJSON_GetObjectItem(late, "ended_ms")));
 }
-END_TEST
 
 /* ---- promotion ---- */
 
@@ -427,7 +420,7 @@ static int submit_over(const char *baseline, bool few)
 /* A known row that is clearly slower is replaced, if both devices agree, even if processes are killed
  * meanwhile. _i: 0 none, 1 the coordinator, 2 both runners; then the comparison takes two seconds, so that
  * the test can interrupt it. */
-START_TEST(replaces_a_slow_row)
+MF_TEST(replaces_a_slow_row, .rows = 3)
 {
     struct mf_buf baseline;
     start(_i ? "{\"pipeline_ms\":500}" : "{}");
@@ -465,11 +458,10 @@ START_TEST(replaces_a_slow_row)
     ck_assert_str_eq(second + (by - first), "moefarm:promoted\n");
     stop();
 }
-END_TEST
 
 /* A known row that the new row beats by less than required is kept. A rerun over the exported table gives the
  * same bytes. */
-START_TEST(keeps_a_good_row)
+MF_TEST(keeps_a_good_row)
 {
     struct mf_buf baseline;
     start("{}");
@@ -498,23 +490,8 @@ START_TEST(keeps_a_good_row)
     mf_buf_release(&baseline);
     stop();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("farm_rest");
-    TCase *tc = tcase_create("farm_rest");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, quarantines_and_revives);
-    tcase_add_test(tc, reports_faulty_kernels);
-    tcase_add_test(tc, records_provenance);
-    tcase_add_test(tc, races_topk);
-    tcase_add_test(tc, reports_regret);
-    tcase_add_loop_test(tc, replaces_a_slow_row, 0, 3);
-    tcase_add_test(tc, keeps_a_good_row);
-    tcase_add_loop_test(tc, applies_fusion_options, 0, MF_ARRAY_LEN(forbidden));
-    tcase_add_test(tc, runs_urgent_batch_first);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

@@ -74,7 +74,7 @@ static void wait_tuned(void)
     }
 }
 
-START_TEST(serves_a_tuned_miss)
+MF_TEST(serves_a_tuned_miss)
 {
     static const char *const more[] = {"--tune-misses", "1", NULL};
     struct fmoe_error error = {""};
@@ -118,7 +118,6 @@ START_TEST(serves_a_tuned_miss)
     fmoe_layer_close(l);
     fmoe_close(f);
 }
-END_TEST
 
 /* ---- examples/serve_layer.c ---- */
 
@@ -189,7 +188,7 @@ static void tune_and_release(const char *csv, const char *release, const char *b
 
 /* The example serves continuously while the farm tunes more token counts, then reloads the approved table: no
  * call fails, and the next calls use the new rows. */
-START_TEST(example_reloads_a_promoted_table)
+MF_TEST(example_reloads_a_promoted_table)
 {
     static const char header[] = SHAPE_COLUMNS "\n";
     const char *const args[] = {"--device", "cpu:0", NULL};
@@ -227,11 +226,10 @@ START_TEST(example_reloads_a_promoted_table)
     ck_assert_int_gt(n_calls, 0);
     ck_assert_int_eq(n_failed, 0);
 }
-END_TEST
 
 /* SIGHUP while the example reads its table neither ends it nor is lost. The table is a FIFO: opening it for
  * writing succeeds once the example reads it. */
-START_TEST(example_handles_sighup_during_start)
+MF_TEST(example_handles_sighup_during_start)
 {
     char table[128], header[128];
     int status, fd;
@@ -257,17 +255,8 @@ START_TEST(example_handles_sighup_during_start)
     ck_assert_int_eq(waitpid(example.pid, &status, 0), example.pid);
     ck_assert_int_eq(status, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("farm_serving");
-    TCase *tc = tcase_create("farm_serving");
-    tcase_set_timeout(tc, 120);
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, serves_a_tuned_miss);
-    tcase_add_test(tc, example_reloads_a_promoted_table);
-    tcase_add_test(tc, example_handles_sighup_during_start);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

@@ -138,7 +138,7 @@ static void count_probes(void)
 }
 
 /* _i: kill and restart the coordinator in between. */
-START_TEST(shares_with_a_later_batch)
+MF_TEST(shares_with_a_later_batch, .rows = 2)
 {
     start();
     count_probes();
@@ -158,10 +158,9 @@ START_TEST(shares_with_a_later_batch)
     ck_assert_msg(others > 0 || FEW * n_probes < 2, "the second batch starved the first");
     stop();
 }
-END_TEST
 
 /* Batches of equal priority alternate to the end, independent of the order of submission. */
-START_TEST(alternates_equal_batches)
+MF_TEST(alternates_equal_batches)
 {
     start();
     count_probes();
@@ -172,9 +171,8 @@ START_TEST(alternates_equal_batches)
     ck_assert_int_le(others, (FEW + 1) * n_probes);
     stop();
 }
-END_TEST
 
-START_TEST(runs_higher_priority_first)
+MF_TEST(runs_higher_priority_first)
 {
     start();
     count_probes();
@@ -186,11 +184,10 @@ START_TEST(runs_higher_priority_first)
     ck_assert_int_le(answer_until(FEW * n_probes, URGENT_DIM), 2);
     stop();
 }
-END_TEST
 
 /* Enumeration, which the farm requests first, makes no data of a shape: the shape enumerated last has no
  * preference. */
-START_TEST(runs_most_tokens_first)
+MF_TEST(runs_most_tokens_first)
 {
     static const int tokens[] = {1, 64, 16384, 4};
     int before = INT_MAX;
@@ -213,11 +210,10 @@ START_TEST(runs_most_tokens_first)
     ck_assert_int_eq(before, 1);
     stop();
 }
-END_TEST
 
 /* The fake worker dates its results months ago: with --samples-days 1 the samples are removed at once, and
  * the median is kept. */
-START_TEST(drops_old_samples)
+MF_TEST(drops_old_samples)
 {
     static const char *const more[] = {"--samples-days", "1", NULL};
     options = more;
@@ -236,18 +232,8 @@ START_TEST(drops_old_samples)
     }
     stop();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("farm_shares");
-    TCase *c = tcase_create("farm_shares");
-    tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, shares_with_a_later_batch, 0, 2);
-    tcase_add_test(c, alternates_equal_batches);
-    tcase_add_test(c, runs_higher_priority_first);
-    tcase_add_test(c, runs_most_tokens_first);
-    tcase_add_test(c, drops_old_samples);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -56,7 +56,7 @@ static void kill_at_random(struct farm_keys *kept)
     }
 }
 
-START_TEST(storm)
+MF_TEST(storm)
 {
     _cleanup_(farm_keys_release) struct farm_keys kept = {0};
     int n = 0, n_batches = 0;
@@ -84,7 +84,6 @@ START_TEST(storm)
                  n_batches, kept.n, farm_query_number(&farm, "SELECT count(*) FROM result WHERE late"),
                  farm_query_number(&farm, "SELECT count(*) FROM quarantine"));
 }
-END_TEST
 
 static void stop_farm(void)
 {
@@ -95,11 +94,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1)
         n_kills = (int)strtol(argv[1], NULL, 10);
-    Suite *suite = suite_create("farm_storm");
-    TCase *tc = tcase_create("farm_storm");
-    tcase_add_checked_fixture(tc, NULL, stop_farm);
-    tcase_add_test(tc, storm);
-    tcase_set_timeout(tc, 120 + 5 * n_kills);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120 + 5 * n_kills, .teardown = stop_farm});
 }

@@ -107,7 +107,7 @@ static void example_path(const struct mf_route *route, char *path, size_t cap)
         mf_format(path, cap, "%.*s999%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
 }
 
-START_TEST(checks_the_role_of_each_route)
+MF_TEST(checks_the_role_of_each_route)
 {
     static const char *const queries[] = {"role=read&name=r", "role=submit&name=s", "role=admin&name=a"};
     char tokens[3][MF_TOKEN_TEXT_MAX], path[128];
@@ -133,7 +133,6 @@ START_TEST(checks_the_role_of_each_route)
     }
     farm_stop(&f);
 }
-END_TEST
 
 /* Repeats a request that gives `status` until it is rate-limited; checks the Retry-After header. */
 static void await_refusal(struct farm *f, const char *path, const char *token, int status)
@@ -151,7 +150,7 @@ static void await_refusal(struct farm *f, const char *path, const char *token, i
 }
 
 /* Malformed, mixed, revoked and expired tokens are refused. */
-START_TEST(refuses_bad_tokens)
+MF_TEST(refuses_bad_tokens)
 {
     struct farm f;
     char token[MF_TOKEN_TEXT_MAX], other[MF_TOKEN_TEXT_MAX], path[64], text[MF_TOKEN_TEXT_MAX + 8];
@@ -191,9 +190,8 @@ START_TEST(refuses_bad_tokens)
     await_refusal(&f, "/api/v1/batches", "moefarm_1_no", 401);
     farm_stop(&f);
 }
-END_TEST
 
-START_TEST(gives_browsers_a_cookie)
+MF_TEST(gives_browsers_a_cookie)
 {
     struct farm f;
     char cookie[256], with_origin[384];
@@ -222,9 +220,8 @@ START_TEST(gives_browsers_a_cookie)
     http_reply_free(&r);
     farm_stop(&f);
 }
-END_TEST
 
-START_TEST(limits_the_request_rate)
+MF_TEST(limits_the_request_rate)
 {
     /* a rate that even a slow machine exceeds */
     static const char *const few[] = {"--tokens", "--http-rate", "1", NULL};
@@ -240,7 +237,6 @@ START_TEST(limits_the_request_rate)
     await_refusal(&f, "/healthz", NULL, 200);
     farm_stop(&f);
 }
-END_TEST
 
 #define CONNECTIONS 512 /* maximum of moefarmd */
 
@@ -265,7 +261,7 @@ static int connect_from(struct farm *f, const char *address)
     return -1;
 }
 
-START_TEST(limits_connections_per_address)
+MF_TEST(limits_connections_per_address)
 {
     static int fds[CONNECTIONS];
     struct farm f;
@@ -281,9 +277,8 @@ START_TEST(limits_connections_per_address)
         (void)close(fds[--n]);
     farm_stop(&f);
 }
-END_TEST
 
-START_TEST(ends_streams_of_a_revoked_token)
+MF_TEST(ends_streams_of_a_revoked_token)
 {
     struct farm f;
     char token[MF_TOKEN_TEXT_MAX], request[320], path[64];
@@ -302,7 +297,6 @@ START_TEST(ends_streams_of_a_revoked_token)
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/events", token, ""), 401);
     farm_stop(&f);
 }
-END_TEST
 
 /* ---- beyond loopback ---- */
 
@@ -313,7 +307,7 @@ static const char *const refused_options[][6] = {
     {"--http", "0.0.0.0:0", "--tls-cert", MF_TEST_DATA "/tls/cert.pem", NULL},
 };
 
-START_TEST(requires_tls_beyond_loopback)
+MF_TEST(requires_tls_beyond_loopback, .rows = MF_ARRAY_LEN(refused_options))
 {
     char state[] = "/tmp/check_tokens.XXXXXX";
     ck_assert_ptr_nonnull(mkdtemp(state));
@@ -324,13 +318,12 @@ START_TEST(requires_tls_beyond_loopback)
     assert_says(r, "--tls-key");
     ck_assert_int_eq(rmdir(state), 0); /* no files were created */
 }
-END_TEST
 
 static const char *const tls[] = {"--tls-cert", MF_TEST_DATA "/tls/cert.pem", "--tls-key",
                                   MF_TEST_DATA "/tls/key.pem", NULL};
 static const char *const plain[] = {"--plain-http", NULL};
 
-START_TEST(requires_tokens_beyond_loopback)
+MF_TEST(requires_tokens_beyond_loopback)
 {
     struct farm f = {.process = {.http_address = "0.0.0.0", .more = plain}};
     farm_process_start(&f.process, BEAT_MS);
@@ -340,7 +333,6 @@ START_TEST(requires_tokens_beyond_loopback)
     ck_assert_int_eq(status_of(&f, "GET", "/healthz", NULL, ""), 200);
     farm_stop(&f);
 }
-END_TEST
 
 static struct ran moefarm(const char *const *words)
 {
@@ -348,7 +340,7 @@ static struct ran moefarm(const char *const *words)
     return run_program(program, words);
 }
 
-START_TEST(serves_over_tls)
+MF_TEST(serves_over_tls)
 {
     struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
     char url[64], far[64], token[320], table[320];
@@ -387,7 +379,6 @@ START_TEST(serves_over_tls)
     http_reply_free(&reply);
     farm_stop(&f);
 }
-END_TEST
 
 /* ---- old TLS ---- */
 
@@ -434,7 +425,7 @@ static size_t make_hello(int version, unsigned char *hello)
     return n;
 }
 
-START_TEST(refuses_old_tls)
+MF_TEST(refuses_old_tls)
 {
     struct farm f = {.process = {.http_address = "0.0.0.0", .more = tls}};
     unsigned char hello[256], answer;
@@ -451,11 +442,10 @@ START_TEST(refuses_old_tls)
     }
     farm_stop(&f);
 }
-END_TEST
 
 /* If its file is lost, the admin token is replaced, and the old one is revoked. Tokens never appear in the
  * log. */
-START_TEST(replaces_a_lost_admin_token)
+MF_TEST(replaces_a_lost_admin_token)
 {
     struct farm f;
     char path[320], old[MF_TOKEN_TEXT_MAX], text[1 << 14];
@@ -485,24 +475,8 @@ START_TEST(replaces_a_lost_admin_token)
     ck_assert_ptr_null(strstr(text, strrchr(f.admin, '_') + 1));
     farm_stop(&f);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tokens");
-    TCase *c = tcase_create("tokens");
-    tcase_set_timeout(c, 120);
-    tcase_add_test(c, checks_the_role_of_each_route);
-    tcase_add_test(c, refuses_bad_tokens);
-    tcase_add_test(c, gives_browsers_a_cookie);
-    tcase_add_test(c, limits_the_request_rate);
-    tcase_add_test(c, limits_connections_per_address);
-    tcase_add_test(c, ends_streams_of_a_revoked_token);
-    tcase_add_loop_test(c, requires_tls_beyond_loopback, 0, (int)MF_ARRAY_LEN(refused_options));
-    tcase_add_test(c, requires_tokens_beyond_loopback);
-    tcase_add_test(c, serves_over_tls);
-    tcase_add_test(c, refuses_old_tls);
-    tcase_add_test(c, replaces_a_lost_admin_token);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -74,7 +74,13 @@ static void replay_and_check(struct serving *s, void *graph, void *stream, int64
     ck_assert_msg(serving_matches(s, tokens), "wrong result for %d tokens", (int)tokens);
 }
 
-START_TEST(replays_graphs_across_a_reload)
+/* The larger layers take the emulator a minute each: real devices only. */
+static int n_layers(void)
+{
+    return is_real ? (int)MF_ARRAY_LEN(layers) : 1;
+}
+
+MF_TEST(replays_graphs_across_a_reload, .count_rows = n_layers)
 {
     struct mf_shape shape;
     struct served_row row = {.token = 8, .us = 50};
@@ -149,11 +155,16 @@ START_TEST(replays_graphs_across_a_reload)
     fmoe_close(f);
     device = mf_device_close(device);
 }
-END_TEST
+
+/* A real device loads its kernels. */
+static int once_if_emulated(void)
+{
+    return is_real ? 0 : 1;
+}
 
 /* If the device cannot load a row's kernels, opening the layer fails with the table line and the step. It
  * succeeds once they load. */
-START_TEST(refuses_kernels_that_do_not_load)
+MF_TEST(refuses_kernels_that_do_not_load, .count_rows = once_if_emulated)
 {
     const char *fault, *tables[1];
     struct served_row row = {.token = 8, .us = 50};
@@ -182,13 +193,9 @@ START_TEST(refuses_kernels_that_do_not_load)
     fmoe_close(f);
     device = mf_device_close(device);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("fmoe_stream");
-    TCase *tc = tcase_create("fmoe_stream");
-
     (void)argc;
     is_real = getenv("MOEFARM_TEST_DEVICE") != NULL;
     if (!is_real) {
@@ -196,12 +203,5 @@ int main(int argc, char **argv)
         if (setenv("MOEFARM_TEST_DEVICE", "hip:amd:0", 1) != 0)
             return 1;
     }
-    tcase_add_checked_fixture(tc, open_device, NULL);
-    tcase_set_timeout(tc, 300);
-    /* the larger layers take the emulator a minute each: real devices only */
-    tcase_add_loop_test(tc, replays_graphs_across_a_reload, 0, is_real ? (int)MF_ARRAY_LEN(layers) : 1);
-    if (!is_real) /* a real device loads its kernels */
-        tcase_add_test(tc, refuses_kernels_that_do_not_load);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 300, .setup = open_device});
 }

@@ -74,7 +74,7 @@ static void write_program(const char *before, const char *run, char file[64], ch
     (void)snprintf(command, 96, "python3 %s", file);
 }
 
-START_TEST(wins_a_row)
+MF_TEST(wins_a_row)
 {
     int batch = tune(PYTHON, "move,python", FARM_CSV_HEAD FARM_CSV_SMALL, "");
     _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
@@ -91,7 +91,6 @@ START_TEST(wins_a_row)
     ck_assert_ptr_nonnull(row);
     ck_assert_msg(strstr(row, ",python:py_layer,") != NULL, "%s", table);
 }
-END_TEST
 
 #define SLOW_LOADS                                       \
     "import sys, time\n"                                 \
@@ -106,7 +105,7 @@ END_TEST
     "p.main()\n"
 
 /* Only the time from `run` to `ran` is measured, not the load of each set of buffers. */
-START_TEST(does_not_time_loads)
+MF_TEST(does_not_time_loads)
 {
     char file[64], command[96];
     write_program(SLOW_LOADS, "0.2", file, command);
@@ -117,7 +116,6 @@ START_TEST(does_not_time_loads)
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
     ck_assert_double_lt(cJSON_GetObjectItem(step, "us")->valuedouble, 200e3);
 }
-END_TEST
 
 #define SMALL                                                                       \
     "2,64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
@@ -133,7 +131,7 @@ static const struct {
     {FORM_HEAD SMALL ",ep:0/64\n", "without a form, not 'ep:0/64'"},
 };
 
-START_TEST(rejects_with_a_reason)
+MF_TEST(rejects_with_a_reason, .rows = MF_ARRAY_LEN(rejected_shapes))
 {
     int batch = tune(PYTHON, "move,python", rejected_shapes[_i].csv, "");
     _cleanup_(cJSON_Deletep) cJSON *why = first_task_list(batch, "rejections");
@@ -147,7 +145,6 @@ START_TEST(rejects_with_a_reason)
     ck_assert(found);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(steps, "items")), 0);
 }
-END_TEST
 
 /* A minimal foreign runner that works until it must run a step. */
 #define PROGRAM(RUN)                                                                                      \
@@ -185,7 +182,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(reports_bad_programs)
+MF_TEST(reports_bad_programs, .rows = MF_ARRAY_LEN(bad_programs))
 {
     char file[64], command[96];
     write_program(PROGRAM("@"), bad_programs[_i].run, file, command);
@@ -206,7 +203,6 @@ START_TEST(reports_bad_programs)
     _cleanup_(cJSON_Deletep) cJSON *moves = first_task_list(batch, "steps?family=move&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
 }
-END_TEST
 
 /* The example with a flaw that passes or fails depending on batch options: one output in 64 is slightly
  * beyond the mismatch tolerance, or each run takes 0.2 s. */
@@ -238,7 +234,7 @@ static const struct {
 /* clang-format on */
 
 /* The same step passes in the lenient batch and fails in the strict one. */
-START_TEST(applies_batch_options)
+MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
 {
     char file[64], command[96];
     write_program(FLAWED, flaws[_i].flaw, file, command);
@@ -260,7 +256,6 @@ START_TEST(applies_batch_options)
     }
     (void)unlink(file);
 }
-END_TEST
 
 int main(void)
 {
@@ -268,15 +263,5 @@ int main(void)
         (void)puts("skipped: python3 is missing");
         return 77;
     }
-    Suite *suite = suite_create("foreign");
-    TCase *tc = tcase_create("foreign");
-    tcase_add_checked_fixture(tc, NULL, stop_farm);
-    tcase_add_test(tc, wins_a_row);
-    tcase_add_test(tc, does_not_time_loads);
-    tcase_add_loop_test(tc, rejects_with_a_reason, 0, (int)MF_ARRAY_LEN(rejected_shapes));
-    tcase_add_loop_test(tc, reports_bad_programs, 0, (int)MF_ARRAY_LEN(bad_programs));
-    tcase_add_loop_test(tc, applies_batch_options, 0, (int)MF_ARRAY_LEN(flaws));
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop_farm});
 }

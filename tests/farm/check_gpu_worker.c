@@ -63,7 +63,7 @@ static bool has_compiler(const char *vendor)
 }
 
 /* The list contains the CPU, and for each vendor its devices or the reason for their absence. */
-START_TEST(lists_cpu_and_vendors)
+MF_TEST(lists_cpu_and_vendors)
 {
     struct ran r = RUN("--list-devices");
 
@@ -79,9 +79,11 @@ START_TEST(lists_cpu_and_vendors)
         assert_says(r, line);
     }
 }
-END_TEST
 
-START_TEST(lists_gpus)
+static const struct mf_test_group optional_tests = {
+    .timeout_s = 100, .setup = setup, .teardown = teardown, .optional = true};
+
+MF_TEST(lists_gpus, .group = &optional_tests)
 {
     if (!use_fake_driver() || !has_compiler("nvidia"))
         return;
@@ -98,7 +100,6 @@ START_TEST(lists_gpus)
     assert_says(r, "CUDA 13.0, compiler nvrtc ");
     assert_says(r, "GPU-6e000000-0000-0000-0000-000000000002\n");
 }
-END_TEST
 
 static const struct {
     const char *variable, *value, *message;
@@ -107,7 +108,7 @@ static const struct {
     {"FAKE_CUDA_CRASH", "1", "hip:nvidia    not usable: the GPU runtime crashed: signal 6"},
 };
 
-START_TEST(lists_why_a_device_is_missing)
+MF_TEST(lists_why_a_device_is_missing, .rows = MF_ARRAY_LEN(missing_devices))
 {
     if (!use_fake_driver())
         return;
@@ -118,11 +119,10 @@ START_TEST(lists_why_a_device_is_missing)
     assert_says(r, missing_devices[_i].message);
     assert_says(r, "sim:<class>");
 }
-END_TEST
 
 /* The module next to a running worker may belong to a newer version after an upgrade: it would compile and
  * name other kernels. */
-START_TEST(skips_a_module_of_another_build)
+MF_TEST(skips_a_module_of_another_build, .group = &optional_tests)
 {
     char worker[PATH_MAX], module[PATH_MAX];
     mf_format(worker, sizeof(worker), "%s/moefarm-worker", folder);
@@ -138,9 +138,8 @@ START_TEST(skips_a_module_of_another_build)
     ck_assert_int_eq(r.code, 0);
     assert_says(r, "moefarm-hip-nvidia.so: version mismatch");
 }
-END_TEST
 
-START_TEST(refuses_a_caller_of_another_build)
+MF_TEST(refuses_a_caller_of_another_build, .group = &optional_tests)
 {
     static const char *const compile[] = {MF_BINARY_DIR "/kernels/moefarm-compile", NULL};
     char own[128];
@@ -159,7 +158,6 @@ START_TEST(refuses_a_caller_of_another_build)
     ck_assert_int_eq(r.code, 0);
     assert_says(r, "nvrtc ");
 }
-END_TEST
 
 /* The lock identifies the GPU itself: the same GPU under another ordinal is locked, another GPU under the
  * same ordinal is not. */
@@ -172,7 +170,7 @@ static const struct {
     {"hip:nvidia:0", "8", false},
 };
 
-START_TEST(locks_the_gpu_itself)
+MF_TEST(locks_the_gpu_itself, .rows = MF_ARRAY_LEN(locks), .group = &optional_tests)
 {
     char why[256] = "", log[512], *const spool = folder;
     int fd = -1;
@@ -196,7 +194,6 @@ START_TEST(locks_the_gpu_itself)
     assert_says(r, locks[_i].held ? log : "coordinator nowhere");
     (void)close(fd);
 }
-END_TEST
 
 /* ---- --compile-only ---- */
 
@@ -226,7 +223,7 @@ static void use_cache(const char *name)
 }
 
 /* Compiled code is found again, even if the cache was moved. */
-START_TEST(fills_and_reuses_a_cache)
+MF_TEST(fills_and_reuses_a_cache, .group = &optional_tests)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n");
     bool compiles = has_compiler("nvidia");
@@ -262,7 +259,6 @@ START_TEST(fills_and_reuses_a_cache)
                   "%s", r.text);
     ck_assert_msg(!strstr(r.text, ", 0 cached"), "%s", r.text);
 }
-END_TEST
 
 /* The code that evicts the instruction cache must be larger than it: the compiler must not reduce it to a
  * loop. */
@@ -274,7 +270,7 @@ static const struct {
     {"amd", "amd:gfx90a", "measure-gfx90a-*", 128 << 10},
 };
 
-START_TEST(eviction_code_is_large)
+MF_TEST(eviction_code_is_large, .rows = MF_ARRAY_LEN(evictions), .group = &optional_tests)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n");
     char pattern[256];
@@ -297,11 +293,10 @@ START_TEST(eviction_code_is_large)
     globfree(&found);
     ck_assert_msg(bytes > evictions[_i].least, "%lld", (long long)bytes);
 }
-END_TEST
 
 /* A failed kernel is listed with its definitions and the compiler's message, and the others are compiled. No
  * GPU is sm_85. */
-START_TEST(lists_failed_kernels)
+MF_TEST(lists_failed_kernels, .group = &optional_tests)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n" ROW ",\n1,256,x,8,2\n");
 
@@ -315,7 +310,6 @@ START_TEST(lists_failed_kernels)
     assert_says(r, "  failed: one.hip -D");
     assert_says(r, "\n    one.hip does not compile for sm_85 ");
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -329,7 +323,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(refuses_bad_options)
+MF_TEST(refuses_bad_options, .rows = MF_ARRAY_LEN(wrong))
 {
     const char *shapes = wrong[_i].shapes ? shapes_file(wrong[_i].shapes) : "/nonexistent.csv";
     struct ran r = RUN("--compile-only", "--arch", wrong[_i].arch, "--shapes", shapes);
@@ -337,27 +331,8 @@ START_TEST(refuses_bad_options)
     ck_assert_int_eq(r.code, 2);
     assert_says(r, wrong[_i].message);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_worker");
-    TCase *tests = tcase_create("gpu_worker");
-
-    tcase_set_timeout(tests, 100);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, lists_cpu_and_vendors);
-    tcase_add_loop_test(tests, lists_why_a_device_is_missing, 0, MF_ARRAY_LEN(missing_devices));
-    tcase_add_loop_test(tests, refuses_bad_options, 0, MF_ARRAY_LEN(wrong));
-    TCase *optional = mf_check_optional(suite, 100);
-    tcase_add_checked_fixture(optional, setup, teardown);
-    tcase_add_test(optional, lists_gpus);
-    tcase_add_test(optional, skips_a_module_of_another_build);
-    tcase_add_test(optional, refuses_a_caller_of_another_build);
-    tcase_add_loop_test(optional, locks_the_gpu_itself, 0, MF_ARRAY_LEN(locks));
-    tcase_add_test(optional, fills_and_reuses_a_cache);
-    tcase_add_loop_test(optional, eviction_code_is_large, 0, MF_ARRAY_LEN(evictions));
-    tcase_add_test(optional, lists_failed_kernels);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 100, .setup = setup, .teardown = teardown});
 }

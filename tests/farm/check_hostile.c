@@ -215,7 +215,7 @@ static void submit_names(struct farm *f, int *n_batches)
     }
 }
 
-START_TEST(keeps_texts_of_users)
+MF_TEST(keeps_texts_of_users)
 {
     struct farm f;
     int n_batches = 0, status = 0;
@@ -251,11 +251,10 @@ START_TEST(keeps_texts_of_users)
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(list, "items")), n_batches);
     stop(&f);
 }
-END_TEST
 
 /* Merging with a foreign table that has the text as kernel name: its row stays unchanged or is reported as
  * invalid. */
-START_TEST(keeps_texts_of_merged_tables)
+MF_TEST(keeps_texts_of_merged_tables)
 {
     static const char columns[] = TUNED_COLUMNS "\n";
     struct farm f;
@@ -291,7 +290,6 @@ START_TEST(keeps_texts_of_merged_tables)
     }
     stop(&f);
 }
-END_TEST
 
 /* --- workers --- */
 
@@ -325,7 +323,7 @@ static const struct {
 } hello_members[] = {{"worker", false}, {"instance", false}, {"class", false}, {"revision", false},
                      {"model", true},   {"host", true},      {"version", true}};
 
-START_TEST(keeps_texts_of_hello)
+MF_TEST(keeps_texts_of_hello)
 {
     struct farm f;
     struct fake_worker w;
@@ -362,7 +360,6 @@ START_TEST(keeps_texts_of_hello)
         ck_assert_msg(strncmp(line, "# ", 2) == 0 || strncmp(line, "moefarm_", 8) == 0, "%s", line);
     stop(&f);
 }
-END_TEST
 
 static void reject_with(struct fake_worker *w, const cJSON *unit, const char *text)
 {
@@ -386,7 +383,7 @@ static void reject_with(struct fake_worker *w, const cJSON *unit, const char *te
 
 /* A step with such a text as name or family is refused, and the enumeration with it. A reason is stored and
  * returned unchanged. */
-START_TEST(keeps_texts_of_enumerations)
+MF_TEST(keeps_texts_of_enumerations)
 {
     struct farm f;
     struct fake_worker w;
@@ -436,10 +433,9 @@ START_TEST(keeps_texts_of_enumerations)
     fake_worker_close(&w);
     stop(&f);
 }
-END_TEST
 
 /* The table of a device whose model is such a text has the usual columns, and no cell is a formula. */
-START_TEST(exports_no_formula)
+MF_TEST(exports_no_formula, .rows = N_HOSTILE)
 {
     struct farm f;
     struct fake_worker w;
@@ -476,10 +472,9 @@ START_TEST(exports_no_formula)
     fake_worker_close(&w);
     stop(&f);
 }
-END_TEST
 
 /* A worker rejects such a text as name, device or architecture before it is used in a path or option. */
-START_TEST(worker_rejects_texts)
+MF_TEST(worker_rejects_texts)
 {
     static const char *const options_and_errors[][2] = {{"--name", "--name: expected"},
                                                         {"--arch", "--arch: expected"},
@@ -501,19 +496,8 @@ START_TEST(worker_rejects_texts)
     }
     ck_assert_int_ne(access(MARK, F_OK), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile");
-    TCase *tc = tcase_create("hostile");
-    tcase_add_test(tc, keeps_texts_of_users);
-    tcase_add_test(tc, keeps_texts_of_merged_tables);
-    tcase_add_test(tc, keeps_texts_of_hello);
-    tcase_add_test(tc, keeps_texts_of_enumerations);
-    tcase_add_loop_test(tc, exports_no_formula, 0, N_HOSTILE);
-    tcase_add_test(tc, worker_rejects_texts);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -137,7 +137,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(survives_a_partition)
+MF_TEST(survives_a_partition, .rows = MF_ARRAY_LEN(cuts))
 {
     static const char *const more[] = {"--hub", "tcp://" HERE ":0", NULL};
     ck_assert_int_eq(make_namespaces(), 0);
@@ -170,7 +170,6 @@ START_TEST(survives_a_partition)
     ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM result WHERE late AND final"), 0);
     ck_assert_msg(counter_is_positive(cuts[_i].counter), "%s: no %s", cuts[_i].what, cuts[_i].counter);
 }
-END_TEST
 
 static void stop(void)
 {
@@ -200,11 +199,5 @@ int main(void)
         (void)printf("skipped: %s\n", why);
         return 77;
     }
-    Suite *suite = suite_create("network");
-    TCase *tc = tcase_create("network");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_loop_test(tc, survives_a_partition, 0, (int)MF_ARRAY_LEN(cuts));
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

@@ -113,7 +113,7 @@ static void check_rejection(int batch, const char *sentence)
     ck_assert_msg(strstr(text, sentence) != NULL, "no rejection '%s' in: %s", sentence, text);
 }
 
-START_TEST(tunes_a_shared_object)
+MF_TEST(tunes_a_shared_object)
 {
     int batch = tune("move,plain", "--family-so", OBJECT("plain"));
     check_ok(batch, "steps?family=plain", "plain_layer");
@@ -138,11 +138,12 @@ START_TEST(tunes_a_shared_object)
     ck_assert_int_eq(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)), -EEXIST);
     mf_family_plugins_release(&p);
 }
-END_TEST
+
+static const struct mf_test_group offers_tests = {};
 
 /* Enumerations are stored per revision, so runners with different offers must have different revisions.
  * `lib` is the old name of onednn. */
-START_TEST(revision_depends_on_offer)
+MF_TEST(revision_depends_on_offer, .group = &offers_tests)
 {
     const char *const all[] = {NULL}, *const move[] = {"--families", "move", NULL},
                       *const two[] = {"--families", "lib,move", NULL},
@@ -160,10 +161,9 @@ START_TEST(revision_depends_on_offer)
     revision_of(same_two, again);
     ck_assert_str_eq(again, of[2]);
 }
-END_TEST
 
 /* A mistyped family name must be an error, not a worker that offers nothing. */
-START_TEST(refuses_an_unknown_family)
+MF_TEST(refuses_an_unknown_family, .group = &offers_tests)
 {
     const char *const options[] = {"--families", "move,titel", NULL};
     struct mf_runner_pool *c = runner_pool_of(options);
@@ -173,7 +173,6 @@ START_TEST(refuses_an_unknown_family)
         "%s", mf_runner_pool_why(c));
     mf_runner_pool_free(c);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -191,7 +190,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(reports_a_broken_object)
+MF_TEST(reports_a_broken_object, .rows = MF_ARRAY_LEN(broken_objects))
 {
     int batch = tune("move,one,odd", "--family-so", broken_objects[_i].file);
     check_rejection(batch, broken_objects[_i].message);
@@ -199,7 +198,6 @@ START_TEST(reports_a_broken_object)
     _cleanup_(cJSON_Deletep) cJSON *steps = task_list(batch, "steps?family=one&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(steps, "items")), 1);
 }
-END_TEST
 
 /* ---- prebuilt kernels ---- */
 
@@ -271,7 +269,10 @@ static void remove_kernels(void)
         (void)remove(in_folder(names[i]));
 }
 
-START_TEST(tunes_prebuilt_kernels)
+static const struct mf_test_group prebuilt_tests = {
+    .timeout_s = 120, .setup = make_kernels, .teardown = remove_kernels};
+
+MF_TEST(tunes_prebuilt_kernels, .group = &prebuilt_tests)
 {
     int batch = tune("move,asm", "--asm-dir", folder);
     check_ok(batch, "steps?family=asm", "fmoe_test_one_silu_16x32");
@@ -282,10 +283,9 @@ START_TEST(tunes_prebuilt_kernels)
     ck_assert_msg(strstr(table, "asm:asm_zero_y") && strstr(table, "asm:fmoe_test_one_silu_16x32"), "%s",
                   table);
 }
-END_TEST
 
 /* A changed manifest changes the revision. */
-START_TEST(hashes_manifests)
+MF_TEST(hashes_manifests, .group = &prebuilt_tests)
 {
     uint64_t before = mf_asm_hash(folder);
     ck_assert_uint_ne(before, 0);
@@ -295,33 +295,14 @@ START_TEST(hashes_manifests)
     ck_assert_uint_eq(mf_asm_hash(NULL), 0);
     ck_assert_uint_eq(mf_asm_hash("/nowhere"), 0);
 }
-END_TEST
 
-START_TEST(reports_missing_manifests)
+MF_TEST(reports_missing_manifests)
 {
     int batch = tune("move,one,asm", "--asm-dir", "/nowhere");
     check_rejection(batch, "/nowhere has no manifest below ");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("outside");
-    TCase *objects = tcase_create("shared objects"), *offers = tcase_create("offers"),
-          *prebuilt_case = tcase_create("prebuilt");
-    tcase_add_checked_fixture(objects, NULL, stop_farm);
-    tcase_add_test(objects, tunes_a_shared_object);
-    tcase_add_test(offers, revision_depends_on_offer);
-    tcase_add_test(offers, refuses_an_unknown_family);
-    suite_add_tcase(suite, offers);
-    tcase_add_loop_test(objects, reports_a_broken_object, 0, (int)MF_ARRAY_LEN(broken_objects));
-    tcase_add_test(objects, reports_missing_manifests);
-    tcase_set_timeout(objects, 120);
-    tcase_add_checked_fixture(prebuilt_case, make_kernels, remove_kernels);
-    tcase_add_test(prebuilt_case, tunes_prebuilt_kernels);
-    tcase_add_test(prebuilt_case, hashes_manifests);
-    tcase_set_timeout(prebuilt_case, 120);
-    suite_add_tcase(suite, objects);
-    suite_add_tcase(suite, prebuilt_case);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop_farm});
 }

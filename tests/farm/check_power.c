@@ -132,7 +132,12 @@ static void check_files(int last)
     ck_assert_int_eq(farm_query_number(&farm, sql), last);
 }
 
-START_TEST(survives_power_failure)
+static int all_cuts(void)
+{
+    return n_cuts;
+}
+
+MF_TEST(survives_power_failure, .count_rows = all_cuts)
 {
     (void)printf("power %d: seed %u\n", _i, seed += (unsigned)_i * 7919);
     (void)fflush(stdout);
@@ -161,7 +166,6 @@ START_TEST(survives_power_failure)
     fake_worker_close(&worker);
     farm_keys_release(&acked);
 }
-END_TEST
 
 static void wait_for_cut(void)
 {
@@ -175,7 +179,12 @@ static void wait_for_cut(void)
 
 /* The same for a worker, whose spool is synced at intervals: it starts with the rest of its spool and sends
  * those results. Lost results were not acknowledged and are measured again. */
-START_TEST(worker_survives_power_failure)
+static int half_of_cuts(void)
+{
+    return n_cuts / 2;
+}
+
+MF_TEST(worker_survives_power_failure, .count_rows = half_of_cuts)
 {
     static const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
     unsigned random = seed + (unsigned)_i * 104729;
@@ -199,7 +208,6 @@ START_TEST(worker_survives_power_failure)
                  (long)machine->cut_at, acked.n, n_batches);
     farm_keys_release(&acked);
 }
-END_TEST
 
 static void stop(void)
 {
@@ -219,12 +227,5 @@ int main(int argc, char **argv)
     (void)printf("skipped: AddressSanitizer does not allow a preloaded library\n");
     return 77;
 #endif
-    Suite *suite = suite_create("power");
-    TCase *tc = tcase_create("power");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_loop_test(tc, survives_power_failure, 0, n_cuts);
-    tcase_add_loop_test(tc, worker_survives_power_failure, 0, n_cuts / 2);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

@@ -261,7 +261,7 @@ static void check_merge(const char *exported_step, const char *decision, const c
     ck_assert_msg(!promoted || strstr(answer, exported_step), "%s", answer);
 }
 
-START_TEST(decides_promotion)
+MF_TEST(decides_promotion, .rows = MF_ARRAY_LEN(decisions))
 {
     set_known_us(decisions[_i].known);
     if (decisions[_i].winner2 > 0) {
@@ -287,7 +287,6 @@ START_TEST(decides_promotion)
     _cleanup_(mf_freep) char *left = get("/api/v1/export/left_out?simulated=1");
     ck_assert_msg(!strstr(left, "names no pipeline"), "%s", left);
 }
-END_TEST
 
 /* Checks that task 1, whose known row is AITER's, is undecided, keeps that row, and was never measured. */
 static void check_undecided(void)
@@ -309,7 +308,7 @@ static void check_undecided(void)
 /* A row without a pipeline cannot be compared: the answer to the submission reports it, and no device
  * measures it. _i: 0 a worker of the class is connected; 1 none is, but the batch names the class; 2 the
  * batch names no class, and the first worker connects later. */
-START_TEST(decides_rows_without_pipeline_at_once)
+MF_TEST(decides_rows_without_pipeline_at_once, .rows = 3)
 {
     if (_i > 0) {
         ck_assert_int_eq(farm_end(&farm.daemon), 0);
@@ -333,10 +332,9 @@ START_TEST(decides_rows_without_pipeline_at_once)
         check_export(2, WINNER, 60.6);
     }
 }
-END_TEST
 
 /* The other shapes of the layer model are tuned without waiting for such a row. */
-START_TEST(tunes_the_rest_of_the_layer)
+MF_TEST(tunes_the_rest_of_the_layer)
 {
     _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
     work_and_answer(0, "race");
@@ -344,10 +342,9 @@ START_TEST(tunes_the_rest_of_the_layer)
     check_task(1, "done", "undecided", REASONS("names no pipeline"));
     check_export(1, WINNER, 60.6);
 }
-END_TEST
 
 /* With search=enumerate the row is reported, but there is no decision. */
-START_TEST(enumeration_decides_nothing)
+MF_TEST(enumeration_decides_nothing)
 {
     _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n", "", ",\"search\":\"enumerate\"");
     ck_assert_msg(strstr(answer, "names no pipeline"), "%s", answer);
@@ -359,10 +356,9 @@ START_TEST(enumeration_decides_nothing)
                   farm_text(task, "reason"));
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(task, "promotion")));
 }
-END_TEST
 
 /* A kept row has the samples, spread and provenance of the comparison, not of the race that it lost. */
-START_TEST(kept_row_has_times_of_comparison)
+MF_TEST(kept_row_has_times_of_comparison)
 {
     set_known_us(20.6);
     submit(KNOWN_ROW, "");
@@ -379,10 +375,9 @@ START_TEST(kept_row_has_times_of_comparison)
     _cleanup_(mf_freep) char *csv = get("/api/v1/export/tuned_fmoe.csv?simulated=1");
     ck_assert_msg(strstr(csv, ",20,0.5000,moefarm:race"), "%s", csv);
 }
-END_TEST
 
 /* A kept row that is statistically tied with the new one is listed as a tie. */
-START_TEST(lists_a_kept_tie)
+MF_TEST(lists_a_kept_tie)
 {
     set_known_us(20);
     submit(KNOWN_ROW, "");
@@ -391,10 +386,9 @@ START_TEST(lists_a_kept_tie)
     check_decision(task, "kept", REASONS("SAME on w0, +0.0%"));
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(mf_json_object(task, "config"), "ties")), 1);
 }
-END_TEST
 
 /* Without a baseline the known row is that of the farm; a rerun with the same kernels keeps it. */
-START_TEST(rerun_keeps_rows)
+MF_TEST(rerun_keeps_rows)
 {
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "race");
@@ -423,11 +417,10 @@ START_TEST(rerun_keeps_rows)
     ck_assert(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(five, "promotion")));
     check_export(5, WINNER, 60.6);
 }
-END_TEST
 
 /* _i: 0 the second device is drained before it compares; 1 it is of another model of the class and gets no
  * unit. */
-START_TEST(ignores_drained_or_other_device)
+MF_TEST(ignores_drained_or_other_device, .rows = 2)
 {
     join(1, _i ? "other" : "m");
     submit(KNOWN_ROW, "");
@@ -440,11 +433,10 @@ START_TEST(ignores_drained_or_other_device)
     }
     check_task(1, "done", "promoted", REASONS("FASTER on w0", "no other device"));
 }
-END_TEST
 
 /* A step with an implausible time is not used in a new row. The known row that contains it is judged by the
  * comparison's times. */
-START_TEST(skips_implausible_steps)
+MF_TEST(skips_implausible_steps)
 {
     set_known_us(0.5); /* faster than the device's peak */
     submit(KNOWN_ROW, "");
@@ -457,10 +449,9 @@ START_TEST(skips_implausible_steps)
     check_task(1, "done", "kept", REASONS("SAME on w0"));
     check_export(1, KNOWN, 61.206);
 }
-END_TEST
 
 /* With shape_grouped one worker measures a shape, but the comparison still needs a second device. */
-START_TEST(grouped_shape_uses_second_device)
+MF_TEST(grouped_shape_uses_second_device)
 {
     join(1, "m");
     submit(KNOWN_ROW, ",\"shape_grouped\":1");
@@ -469,10 +460,9 @@ START_TEST(grouped_shape_uses_second_device)
     work_and_answer(1, "compare");
     check_task(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
 }
-END_TEST
 
 /* A retry on another worker is not required if no other worker has the same model. */
-START_TEST(retries_on_the_only_worker)
+MF_TEST(retries_on_the_only_worker)
 {
     join(1, "other");
     submit(KNOWN_ROW, "");
@@ -483,11 +473,10 @@ START_TEST(retries_on_the_only_worker)
     work_and_answer(0, "compare");
     check_task(1, "done", "promoted", REASONS("does not run"));
 }
-END_TEST
 
 /* _i: 0 killed during the first comparison; 1 during the second; 2 before the second is granted, and the
  * first device reconnects first but must not run it. */
-START_TEST(survives_coordinator_kill)
+MF_TEST(survives_coordinator_kill, .rows = 3)
 {
     char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
     join(1, "m");
@@ -512,9 +501,8 @@ START_TEST(survives_coordinator_kill)
     check_task(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
     check_export(1, WINNER, 60.6);
 }
-END_TEST
 
-START_TEST(cancelled_comparison_decides_nothing)
+MF_TEST(cancelled_comparison_decides_nothing)
 {
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *unit = work_until(0, "compare");
@@ -526,10 +514,9 @@ START_TEST(cancelled_comparison_decides_nothing)
     check_task(1, "cancelled", "undecided", REASONS("cancelled"));
     check_export(1, NULL, 0);
 }
-END_TEST
 
 /* A decision made before the cancellation stands: only the races for regret are omitted. */
-START_TEST(decision_survives_cancellation)
+MF_TEST(decision_survives_cancellation)
 {
     set_known_us(20.6);
     submit(KNOWN_ROW, ",\"regret\":\"balanced\"");
@@ -541,9 +528,8 @@ START_TEST(decision_survives_cancellation)
     check_task(1, "cancelled", "kept", REASONS("SAME on w0"));
     check_export(1, KNOWN, 61.206);
 }
-END_TEST
 
-START_TEST(failed_comparison_decides_nothing)
+MF_TEST(failed_comparison_decides_nothing)
 {
     submit(KNOWN_ROW, "");
     for (int i = 0; i < 3; i++) {
@@ -553,11 +539,10 @@ START_TEST(failed_comparison_decides_nothing)
     check_task(1, "done", "undecided", REASONS("was not compared", "no room"));
     check_export(1, NULL, 0);
 }
-END_TEST
 
 /* Weights are stored once per layer: if known rows are kept unless beaten, their layout is the layer model's,
  * even if another would be faster. */
-START_TEST(keeps_layout_of_known_rows)
+MF_TEST(keeps_layout_of_known_rows)
 {
     submit("fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", "");
     work_and_answer(0, "race");
@@ -567,10 +552,9 @@ START_TEST(keeps_layout_of_known_rows)
     ck_assert_str_eq(farm_text(layout, "layout"), "w1=panel16 w2=panel16");
     check_export(1, "sne_m16_1", 121.2);
 }
-END_TEST
 
 /* Also if another layout serves more token counts: its rows could not be combined with the kept ones. */
-START_TEST(keeps_layout_that_serves_fewer)
+MF_TEST(keeps_layout_that_serves_fewer)
 {
     free(submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", ""));
     _cleanup_(cJSON_Deletep) cJSON *first = work_until(0, "enumerate");
@@ -585,10 +569,9 @@ START_TEST(keeps_layout_that_serves_fewer)
     const char *reason = farm_text(task, "reason");
     ck_assert_msg(strstr(reason, "no legal pipeline in w1=panel16 w2=panel16"), "%s", reason);
 }
-END_TEST
 
 /* Known rows in two layouts cannot all be kept: those that are not in the chosen layout are replaced. */
-START_TEST(replaces_rows_of_other_layouts)
+MF_TEST(replaces_rows_of_other_layouts)
 {
     free(submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n",
                        "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1\n" BASELINE_ROW_OF(32) KNOWN_ROW, ""));
@@ -597,10 +580,9 @@ START_TEST(replaces_rows_of_other_layouts)
     check_task(1, "done", "promoted",
                REASONS("w1=panel16 w2=panel16", "w1=row w2=row", "one table cannot mix them"));
 }
-END_TEST
 
 /* A layout given by the batch is used even if another is faster. */
-START_TEST(uses_given_layout)
+MF_TEST(uses_given_layout)
 {
     submit(NULL, ",\"layout\":\"w1=panel16 w2=panel16\"");
     work_and_answer(0, "race");
@@ -611,10 +593,9 @@ START_TEST(uses_given_layout)
     ck_assert_str_eq(farm_text(cJSON_GetObjectItem(batch, "options"), "layout"), "w1=panel16 w2=panel16");
     check_export(1, "sne_m16_1", 121.2);
 }
-END_TEST
 
 /* A shape without a pipeline in the given layout fails with the reason. */
-START_TEST(fails_without_pipeline_in_layout)
+MF_TEST(fails_without_pipeline_in_layout)
 {
     submit(NULL, ",\"layout\":\"w1=panel32 w2=panel32\"");
     probe_all();
@@ -628,34 +609,8 @@ START_TEST(fails_without_pipeline_in_layout)
         "%s", why);
     check_export(1, NULL, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("promote");
-    TCase *c = tcase_create("promote");
-    tcase_set_timeout(c, 120);
-    tcase_add_checked_fixture(c, start, stop);
-    tcase_add_loop_test(c, decides_promotion, 0, MF_ARRAY_LEN(decisions));
-    tcase_add_loop_test(c, decides_rows_without_pipeline_at_once, 0, 3);
-    tcase_add_test(c, tunes_the_rest_of_the_layer);
-    tcase_add_test(c, enumeration_decides_nothing);
-    tcase_add_test(c, lists_a_kept_tie);
-    tcase_add_test(c, kept_row_has_times_of_comparison);
-    tcase_add_test(c, rerun_keeps_rows);
-    tcase_add_loop_test(c, ignores_drained_or_other_device, 0, 2);
-    tcase_add_test(c, skips_implausible_steps);
-    tcase_add_test(c, grouped_shape_uses_second_device);
-    tcase_add_test(c, retries_on_the_only_worker);
-    tcase_add_loop_test(c, survives_coordinator_kill, 0, 3);
-    tcase_add_test(c, cancelled_comparison_decides_nothing);
-    tcase_add_test(c, uses_given_layout);
-    tcase_add_test(c, fails_without_pipeline_in_layout);
-    tcase_add_test(c, decision_survives_cancellation);
-    tcase_add_test(c, failed_comparison_decides_nothing);
-    tcase_add_test(c, keeps_layout_of_known_rows);
-    tcase_add_test(c, keeps_layout_that_serves_fewer);
-    tcase_add_test(c, replaces_rows_of_other_layouts);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .setup = start, .teardown = stop});
 }

@@ -102,7 +102,7 @@ static int tasks_are_of(int batch, const char *class, const char *revision)
 }
 
 /* One batch over two classes, each served by another revision. */
-START_TEST(serves_classes_of_two_revisions)
+MF_TEST(serves_classes_of_two_revisions)
 {
     char old[100], new[100];
     farm_start(&farm, 300);
@@ -118,7 +118,6 @@ START_TEST(serves_classes_of_two_revisions)
     ck_assert_int_eq(rows_with(batch, "gfx942,", old), 2);
     ck_assert_int_eq(rows_with(batch, "gfx950,", new), 2);
 }
-END_TEST
 
 /* Waits until the batch reports that it waits for a worker of this revision. */
 static void await_waiting(int batch, const char *revision)
@@ -142,7 +141,7 @@ static void await_waiting(int batch, const char *revision)
 
 /* The node that began a batch is upgraded during the batch: the batch waits and reports why. A later batch
  * uses the new revision. When a node of the old revision returns, the first batch completes with it. */
-START_TEST(batch_keeps_its_revision)
+MF_TEST(batch_keeps_its_revision)
 {
     char old[100], new[100];
     farm_start(&farm, 300);
@@ -165,16 +164,8 @@ START_TEST(batch_keeps_its_revision)
     ck_assert_int_eq(rows_with(first, "gfx942,", old), 2);
     ck_assert_int_eq(rows_with(second, "gfx942,", new), 2);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("revisions");
-    TCase *tc = tcase_create("revisions");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, serves_classes_of_two_revisions);
-    tcase_add_test(tc, batch_keeps_its_revision);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

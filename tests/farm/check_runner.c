@@ -80,23 +80,21 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(reports_cause_of_death)
+MF_TEST(reports_cause_of_death, .rows = MF_ARRAY_LEN(deaths))
 {
     expect_death(start_shell(deaths[_i].script), deaths[_i].why);
 }
-END_TEST
 
-START_TEST(keeps_end_of_stderr)
+MF_TEST(keeps_end_of_stderr)
 {
     /* more than the buffer holds: the end is kept */
     struct mf_runner_host *h =
         start_shell("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1");
     expect_death(h, "line 1998|line 1999");
 }
-END_TEST
 
 /* The runner dies after sending more results than one buffer holds: all must be received. */
-START_TEST(receives_results_before_death)
+MF_TEST(receives_results_before_death)
 {
     struct mf_runner_host *h =
         start_shell("i=0; while [ $i -lt 5000 ]; do echo \"{\\\"op\\\":\\\"n\\\",\\\"i\\\":$i}\"; "
@@ -110,9 +108,8 @@ START_TEST(receives_results_before_death)
     }
     expect_death(h, "signal 9");
 }
-END_TEST
 
-START_TEST(kills_a_silent_runner)
+MF_TEST(kills_a_silent_runner)
 {
     struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
     cJSON *m = NULL;
@@ -129,10 +126,9 @@ START_TEST(kills_a_silent_runner)
     ck_assert_str_eq(why, "silent for more than 50 ms");
     mf_runner_host_free(h);
 }
-END_TEST
 
 /* If a message is waiting, a worker that polls late must not report a hang. */
-START_TEST(reads_before_reporting_a_hang)
+MF_TEST(reads_before_reporting_a_hang)
 {
     struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
     struct pollfd fds[MF_RUNNER_POLLFDS];
@@ -148,7 +144,6 @@ START_TEST(reads_before_reporting_a_hang)
     cJSON_Delete(m);
     mf_runner_host_free(h);
 }
-END_TEST
 
 /* ---- runner pool, with real runners ---- */
 
@@ -261,7 +256,7 @@ static void ask_probe(struct mf_runner_pool *c, const cJSON *steps, int from, in
     ck_assert_int_eq(mf_runner_pool_send(c, m), 0);
 }
 
-START_TEST(enumerates_and_probes)
+MF_TEST(enumerates_and_probes)
 {
     struct mf_runner_pool *c = start_pool("{}", false);
     int n_rejections;
@@ -288,10 +283,9 @@ START_TEST(enumerates_and_probes)
     mf_runner_pool_free(c);
     remove_spec();
 }
-END_TEST
 
 /* The samples of a step do not depend on the runner or its history. */
-START_TEST(gives_reproducible_samples)
+MF_TEST(gives_reproducible_samples)
 {
     _cleanup_(mf_freep) char *first = NULL;
     for (int run = 0; run < 2; run++) {
@@ -318,7 +312,6 @@ START_TEST(gives_reproducible_samples)
     }
     ck_assert_ptr_nonnull(first);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -338,7 +331,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(reports_faults)
+MF_TEST(reports_faults, .rows = MF_ARRAY_LEN(faults))
 {
     char text[128];
     (void)snprintf(text, sizeof(text), "{\"faults\":[{\"match\":\"sim_sort_m32\",\"fault\":\"%s\"}]}",
@@ -370,10 +363,9 @@ START_TEST(reports_faults)
     mf_runner_pool_free(c);
     remove_spec();
 }
-END_TEST
 
 /* The reserve runner takes over with the kept memory; the device is not described again. */
-START_TEST(continues_with_reserve_runner)
+MF_TEST(continues_with_reserve_runner)
 {
     struct mf_runner_pool *c =
         start_pool("{\"faults\":[{\"match\":\"sim_sort_m16\",\"fault\":\"crash\",\"first\":1}]}", true);
@@ -400,10 +392,9 @@ START_TEST(continues_with_reserve_runner)
     mf_runner_pool_free(c);
     remove_spec();
 }
-END_TEST
 
 /* Runners that do not compile are not asked to compile ahead. */
-START_TEST(does_not_compile_simulated_ahead)
+MF_TEST(does_not_compile_simulated_ahead)
 {
     struct mf_runner_pool *c = start_pool("{}", true);
     ck_assert_int_eq(mf_runner_pool_compile_ahead(c, SHAPE_TEXT), -ENOTSUP);
@@ -412,7 +403,6 @@ START_TEST(does_not_compile_simulated_ahead)
     mf_runner_pool_free(c);
     remove_spec();
 }
-END_TEST
 
 #define COMPILES_AHEAD                                                                                      \
     "echo '{\"op\":\"hello\",\"protocol\":1,\"name\":\"x\",\"revision\":\"r\",\"families\":[],"             \
@@ -423,7 +413,7 @@ END_TEST
     ">&3;; *ahead*1,2,3*) exit 3;; *ahead*) echo '{}' >&3;; esac; done"
 
 /* A separate runner compiles ahead; its death does not affect the working runner. */
-START_TEST(compiles_ahead_in_another_runner)
+MF_TEST(compiles_ahead_in_another_runner)
 {
     static const char *const argv[] = {"/bin/sh", "-c", COMPILES_AHEAD, NULL};
     const struct mf_runner_pool_options o = {.argv = argv};
@@ -444,7 +434,6 @@ START_TEST(compiles_ahead_in_another_runner)
     ck_assert_int_gt(mf_runner_pool_pid(c), 0);
     mf_runner_pool_free(c);
 }
-END_TEST
 
 static bool has_reserve(const struct mf_runner_pool *c)
 {
@@ -464,7 +453,7 @@ static void wait_for_reserve(struct mf_runner_pool *c, bool present)
 }
 
 /* The reason for which a reserve runner was killed is not the reason of the next death. */
-START_TEST(reports_its_own_cause_of_death)
+MF_TEST(reports_its_own_cause_of_death)
 {
     static char script[2048], started[64];
     (void)snprintf(started, sizeof(started), "/tmp/moefarm-started-%ld", (long)getpid());
@@ -486,9 +475,8 @@ START_TEST(reports_its_own_cause_of_death)
     ck_assert_msg(strstr(mf_runner_pool_why(c), "exit code 3") != NULL, "%s", mf_runner_pool_why(c));
     mf_runner_pool_free(c);
 }
-END_TEST
 
-START_TEST(sets_memory_limit)
+MF_TEST(sets_memory_limit)
 {
     static const char *const argv[] = {
         WORKER, "--runner-child", "--device", "sim:gfx942/304:0", "--memory=512", NULL};
@@ -506,9 +494,8 @@ START_TEST(sets_memory_limit)
     ck_assert(found);
     mf_runner_host_free(h);
 }
-END_TEST
 
-START_TEST(fails_on_invalid_device)
+MF_TEST(fails_on_invalid_device)
 {
     static const char *const argv[] = {WORKER, "--runner-child", "--device", "sim:nonsense", NULL};
     struct mf_runner_pool *c = NULL;
@@ -518,9 +505,8 @@ START_TEST(fails_on_invalid_device)
     ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "invalid sim device"));
     mf_runner_pool_free(c);
 }
-END_TEST
 
-START_TEST(fails_after_two_early_deaths)
+MF_TEST(fails_after_two_early_deaths)
 {
     static const char *const argv[] = {"/bin/sh", "-c", "echo cannot load the driver >&2; exit 9", NULL};
     struct mf_runner_pool *c = NULL;
@@ -535,31 +521,8 @@ START_TEST(fails_after_two_early_deaths)
     ck_assert_ptr_nonnull(strstr(mf_runner_pool_why(c), "exit code 9; stderr: cannot load the driver"));
     mf_runner_pool_free(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("runner");
-    TCase *host = tcase_create("host");
-    tcase_add_loop_test(host, reports_cause_of_death, 0, (int)MF_ARRAY_LEN(deaths));
-    tcase_add_test(host, keeps_end_of_stderr);
-    tcase_add_test(host, receives_results_before_death);
-    tcase_add_test(host, kills_a_silent_runner);
-    tcase_add_test(host, reads_before_reporting_a_hang);
-    tcase_set_timeout(host, 60);
-    suite_add_tcase(suite, host);
-    TCase *runner_pool = tcase_create("runner_pool");
-    tcase_add_test(runner_pool, enumerates_and_probes);
-    tcase_add_test(runner_pool, gives_reproducible_samples);
-    tcase_add_loop_test(runner_pool, reports_faults, 0, (int)MF_ARRAY_LEN(faults));
-    tcase_add_test(runner_pool, continues_with_reserve_runner);
-    tcase_add_test(runner_pool, does_not_compile_simulated_ahead);
-    tcase_add_test(runner_pool, compiles_ahead_in_another_runner);
-    tcase_add_test(runner_pool, reports_its_own_cause_of_death);
-    tcase_add_test(runner_pool, sets_memory_limit);
-    tcase_add_test(runner_pool, fails_on_invalid_device);
-    tcase_add_test(runner_pool, fails_after_two_early_deaths);
-    tcase_set_timeout(runner_pool, 60);
-    suite_add_tcase(suite, runner_pool);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -78,7 +78,7 @@ static bool has_landlock(void)
     return syscall(SYS_landlock_create_ruleset, NULL, 0, 1) >= 1;
 }
 
-START_TEST(refuses_attempts)
+MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
 {
     const struct kind *k = &kinds[_i];
     int before[N_PRYINGS];
@@ -105,7 +105,6 @@ START_TEST(refuses_attempts)
         ck_assert_int_eq(prying_shell() == 0, k->foreign);
     }
 }
-END_TEST
 
 static void *count(void *n)
 {
@@ -114,7 +113,7 @@ static void *count(void *n)
 }
 
 /* Operations that measuring needs. */
-START_TEST(allows_measuring)
+MF_TEST(allows_measuring, .rows = MF_ARRAY_LEN(kinds))
 {
     const struct kind *k = &kinds[_i];
     pthread_t thread;
@@ -157,10 +156,9 @@ START_TEST(allows_measuring)
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_int_eq(WEXITSTATUS(status), 3);
 }
-END_TEST
 
 /* A GPU runner may start only moefarm-compile, which may write to the code cache. */
-START_TEST(allows_gpu_compilation)
+MF_TEST(allows_gpu_compilation)
 {
     int status = 0;
     char path[96];
@@ -176,9 +174,8 @@ START_TEST(allows_gpu_compilation)
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     ck_assert_msg(fd >= 0, "%s", strerror(errno));
 }
-END_TEST
 
-START_TEST(empties_scratch)
+MF_TEST(empties_scratch)
 {
     char path[160], link[160];
     mf_format(path, sizeof(path), "%s/a", scratch);
@@ -193,7 +190,6 @@ START_TEST(empties_scratch)
     ck_assert_int_eq(access(path, F_OK), 0); /* the target of the link is kept */
     ck_assert_int_eq(rmdir(scratch), 0);
 }
-END_TEST
 
 /* Makes one system call fail, as on a kernel without it. */
 static void disable_call(uint32_t call, uint32_t argument, bool any, int error)
@@ -213,7 +209,7 @@ static void disable_call(uint32_t call, uint32_t argument, bool any, int error)
 }
 
 /* The description names missing kernel features; the other restrictions hold. */
-START_TEST(reports_missing_features)
+MF_TEST(reports_missing_features, .rows = 2)
 {
     char text[MF_SANDBOX_TEXT_MAX], why[256] = "";
     const struct mf_sandbox s = {.device = "cpu:0", .scratch = scratch};
@@ -232,7 +228,6 @@ START_TEST(reports_missing_features)
         ck_assert(is_refusal(prying_write()) && is_refusal(prying_shell()));
     ck_assert_int_eq(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0), 1);
 }
-END_TEST
 
 /* ---- farm ---- */
 
@@ -255,7 +250,13 @@ static int attempt_result(const cJSON *list, const char *name)
     return 0;
 }
 
-START_TEST(sandboxes_a_family)
+static const struct mf_test_group farm_tests = {.timeout_s = 120,
+                                                .setup = make_folder,
+                                                .teardown = stop_farm,
+                                                .setup_all = make_base,
+                                                .teardown_all = remove_base};
+
+MF_TEST(sandboxes_a_family, .rows = 2, .group = &farm_tests)
 {
     char path[64];
     bool sandboxed = _i == 0;
@@ -291,25 +292,9 @@ START_TEST(sandboxes_a_family)
     const char *text = farm_text(cJSON_GetArrayItem(mf_json_array(workers, "items"), 0), "sandbox");
     ck_assert_msg(strstr(text, sandboxed ? "seccomp" : "none: --no-sandbox") != NULL, "%s", text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sandbox");
-    TCase *alone = tcase_create("alone");
-    tcase_add_unchecked_fixture(alone, make_base, remove_base);
-    tcase_add_checked_fixture(alone, make_folder, NULL);
-    tcase_add_loop_test(alone, refuses_attempts, 0, (int)MF_ARRAY_LEN(kinds));
-    tcase_add_loop_test(alone, allows_measuring, 0, (int)MF_ARRAY_LEN(kinds));
-    tcase_add_test(alone, allows_gpu_compilation);
-    tcase_add_loop_test(alone, reports_missing_features, 0, 2);
-    tcase_add_test(alone, empties_scratch);
-    suite_add_tcase(suite, alone);
-    TCase *c = tcase_create("farm");
-    tcase_set_timeout(c, 120);
-    tcase_add_unchecked_fixture(c, make_base, remove_base);
-    tcase_add_checked_fixture(c, make_folder, stop_farm);
-    tcase_add_loop_test(c, sandboxes_a_family, 0, 2);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.setup = make_folder, .setup_all = make_base, .teardown_all = remove_base});
 }

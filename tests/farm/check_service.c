@@ -58,7 +58,7 @@ static void stop(void)
 
 /* The writer waits for a lock on the database, shorter than its timeout of two seconds; the other threads
  * continue. */
-START_TEST(coordinator)
+MF_TEST(coordinator)
 {
     char path[128];
     struct mf_store *other = NULL;
@@ -78,10 +78,9 @@ START_TEST(coordinator)
     ck_assert_int_eq(kill(farm.daemon, SIGTERM), 0);
     await("STOPPING=1");
 }
-END_TEST
 
 /* READY does not depend on a coordinator: the worker sends it once it has its device. */
-START_TEST(worker)
+MF_TEST(worker)
 {
     const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};
     farm_start(&farm, 300);
@@ -100,16 +99,8 @@ START_TEST(worker)
     await("STOPPING=1");
     ck_assert_int_eq(farm_end(&farm.workers[0]), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("service");
-    TCase *tc = tcase_create("service");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_test(tc, coordinator);
-    tcase_add_test(tc, worker);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

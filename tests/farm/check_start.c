@@ -47,7 +47,7 @@ static const char *const bad_arguments[][3] = {
     {"--", "--tokens"},
 };
 
-START_TEST(refuses_arguments)
+MF_TEST(refuses_arguments, .rows = MF_ARRAY_LEN(bad_arguments))
 {
     char message[64];
     struct ran r = start(bad_arguments[_i]);
@@ -57,7 +57,6 @@ START_TEST(refuses_arguments)
     assert_says(r, message);
     ck_assert_int_lt(access(state, F_OK), 0); /* no files were created */
 }
-END_TEST
 
 /* ---- database ---- */
 
@@ -144,7 +143,7 @@ static void check_one_line(struct ran r)
     ck_assert_msg(!has_twice(r.text, "No such file"), "%s", r.text);
 }
 
-START_TEST(reports_a_bad_database)
+MF_TEST(reports_a_bad_database, .rows = MF_ARRAY_LEN(databases))
 {
     char path[128], copy[128];
     mf_format(path, sizeof(path), "%s/farm.db", state);
@@ -159,7 +158,6 @@ START_TEST(reports_a_bad_database)
         assert_says(r, databases[_i].message[i]);
     ck_assert_int_lt(access(copy, F_OK), 0);
 }
-END_TEST
 
 /* ---- certificate ---- */
 
@@ -176,7 +174,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(reports_a_bad_certificate)
+MF_TEST(reports_a_bad_certificate, .rows = MF_ARRAY_LEN(pairs))
 {
     struct ran r =
         start((const char *const[]){"--tls-cert", pairs[_i].certificate, "--tls-key", pairs[_i].key, NULL});
@@ -186,13 +184,12 @@ START_TEST(reports_a_bad_certificate)
     assert_says(r, "GnuTLS");
     assert_says(r, "a PEM certificate and its PEM key");
 }
-END_TEST
 
 /* ---- ports ---- */
 
 static const char *const listeners[] = {"--http", "--hub"};
 
-START_TEST(reports_a_used_port)
+MF_TEST(reports_a_used_port, .rows = MF_ARRAY_LEN(listeners))
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof(address);
@@ -208,18 +205,8 @@ START_TEST(reports_a_used_port)
     assert_says(r, "Address already in use");
     ck_assert_msg(!has_twice(r.text, "Address already in use"), "%s", r.text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("start");
-    TCase *tc = tcase_create("start");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, refuses_arguments, 0, (int)MF_ARRAY_LEN(bad_arguments));
-    tcase_add_loop_test(tc, reports_a_bad_database, 0, (int)MF_ARRAY_LEN(databases));
-    tcase_add_loop_test(tc, reports_a_bad_certificate, 0, (int)MF_ARRAY_LEN(pairs));
-    tcase_add_loop_test(tc, reports_a_used_port, 0, (int)MF_ARRAY_LEN(listeners));
-    tcase_set_timeout(tc, 60);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60, .setup = setup, .teardown = teardown});
 }

@@ -120,7 +120,7 @@ static void await_farm_end(void)
 
 /* ---- a complete run ---- */
 
-START_TEST(tunes_missing_rows)
+MF_TEST(tunes_missing_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(2) ROW(1));
     struct ran r = moefarm("", TUNE("--batch", "1", "--sort", "True", NULL));
@@ -157,11 +157,10 @@ START_TEST(tunes_missing_rows)
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 3);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
 }
-END_TEST
 
 /* --iters: number of samples of a row; --shape_grouped: one of two devices measures all of a shape; --warmup
  * is passed to the workers. */
-START_TEST(applies_measuring_options)
+MF_TEST(applies_measuring_options)
 {
     char two[400];
     use_behaviour("{\"step_ms\":15}");
@@ -188,10 +187,9 @@ START_TEST(applies_measuring_options)
     ck_assert_int_eq(
         query_number("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL AND task = 2"), 2);
 }
-END_TEST
 
 /* A shape without a correct pipeline and an unreadable row: both are reported, and the exit code is 1. */
-START_TEST(reports_failures)
+MF_TEST(reports_failures)
 {
     use_behaviour("{\"faults\":[{\"match\":\"*\",\"fault\":\"wrong\"}]}");
     write_file(in_folder("shapes.csv"), HEAD ROW(2) "x,nan,96" FORM);
@@ -212,11 +210,10 @@ START_TEST(reports_failures)
     assert_says(r.out, "Failed shapes: 1");
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 }
-END_TEST
 
 /* A tuned table as input: the shapes of its rows are tuned, failed rows included. An invalid device class is
  * an error. */
-START_TEST(reads_shapes_of_a_tuned_table)
+MF_TEST(reads_shapes_of_a_tuned_table)
 {
 #define FAILED(class, token)                                                                            \
     class "," token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16," \
@@ -231,10 +228,9 @@ START_TEST(reads_shapes_of_a_tuned_table)
     assert_says(r.err, "shapes.csv:4: cu_num: ");
     assert_says(read_file(in_folder("table.csv")), "\ngfx942,304,2,2048,768,");
 }
-END_TEST
 
 /* A foreign row is kept unless --all is given. */
-START_TEST(keeps_foreign_rows)
+MF_TEST(keeps_foreign_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
     write_file(in_folder("table.csv"), TUNED_COLUMNS
@@ -250,11 +246,10 @@ START_TEST(keeps_foreign_rows)
     ck_assert_ptr_null(strstr(table, "theirs1"));
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 }
-END_TEST
 
 /* -o2 appends AITER's merged table. --compat adds its winner; the recorded candidates reproduce the row
  * without a farm. */
-START_TEST(reproduces_additive_rule)
+MF_TEST(reproduces_additive_rule)
 {
     static char winner[2048], profiles[160], candidates[160], replayed[160];
     mf_format(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
@@ -284,10 +279,9 @@ START_TEST(reproduces_additive_rule)
     assert_code(r, 0);
     ck_assert_int_eq(count_lines(profiles), 2 * rows - 1);
 }
-END_TEST
 
 /* -o and -o2 are checked before a farm is started. */
-START_TEST(checks_outputs_first)
+MF_TEST(checks_outputs_first)
 {
     static char nowhere[160], lock[160];
     mf_format(nowhere, sizeof(nowhere), "%s", in_folder("nodir/t.csv"));
@@ -309,7 +303,6 @@ START_TEST(checks_outputs_first)
     assert_says(r.err, "-o: lock ");
     ck_assert_ptr_null(strstr(r.out, "starting a farm"));
 }
-END_TEST
 
 /* Runs tune and makes the table with this lock unwritable during the run; the exit code must be 1. */
 static void fail_during_run(const char *profiles, const char *lock, int n_before)
@@ -330,7 +323,7 @@ static void fail_during_run(const char *profiles, const char *lock, int n_before
 
 /* A table that cannot be written ends the run, and the same command writes it later. This also holds if all
  * rows are in the table already and only the file of -o2 is incomplete. */
-START_TEST(resumes_after_write_failure)
+MF_TEST(resumes_after_write_failure)
 {
     static char profiles[160], lock[160], profiles_lock[180];
     mf_format(profiles, sizeof(profiles), "%s", in_folder("profile.csv"));
@@ -357,10 +350,9 @@ START_TEST(resumes_after_write_failure)
     ck_assert_int_gt(count_lines(profiles), rows);
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 }
-END_TEST
 
 /* A refused submission leaves no record that would affect a later run with other options. */
-START_TEST(forgets_refused_submissions)
+MF_TEST(forgets_refused_submissions)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     struct ran r = moefarm("", TUNE("--routing", "bogus", NULL));
@@ -379,11 +371,10 @@ START_TEST(forgets_refused_submissions)
     assert_says(r.out, "deleted the record of an earlier run with other options");
     ck_assert_int_ne(access(in_folder("table.csv.moefarm/pending-1.000000001.json"), F_OK), 0);
 }
-END_TEST
 
 /* An unknown column gives a warning. One whose name resembles a column that changes the shape ends the run at
  * the start. */
-START_TEST(reports_unknown_columns)
+MF_TEST(reports_unknown_columns)
 {
     write_file(in_folder("shapes.csv"), "frm," HEAD "limit:7," ROW(1));
     struct ran r = moefarm("", TUNE(NULL));
@@ -395,10 +386,9 @@ START_TEST(reports_unknown_columns)
     assert_code(r, 0);
     assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt' is not read");
 }
-END_TEST
 
 /* --compare without a tuned table fails with the reason. Repeated, since it frees its state on this path. */
-START_TEST(refuses_compare_without_table)
+MF_TEST(refuses_compare_without_table)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
     write_file(in_folder("table.csv"), HEAD ROW(1));
@@ -408,11 +398,10 @@ START_TEST(refuses_compare_without_table)
         assert_says(r.err, "--compare expects a tuned_fmoe.csv");
     }
 }
-END_TEST
 
 /* A batch gets the known rows of its own shapes, with their lines in the table. With --compare and no table
  * it gets none: rows that the farm knows itself are not the deployed ones. */
-START_TEST(compares_with_known_rows)
+MF_TEST(compares_with_known_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
     struct ran r = moefarm("", TUNE(NULL));
@@ -430,11 +419,10 @@ START_TEST(compares_with_known_rows)
     assert_code(r, 0);
     assert_says(r.out, "no known row for this key");
 }
-END_TEST
 
 /* --compare compares the known row with the new one; only --update_improved writes, and only improved rows.
  */
-START_TEST(compares_and_updates)
+MF_TEST(compares_and_updates)
 {
     static char before[4096], damaged[4096];
     write_file(in_folder("shapes.csv"), HEAD ROW(2));
@@ -465,11 +453,10 @@ START_TEST(compares_and_updates)
     assert_says(r.out, "replaced");
     assert_says(read_file(in_folder("table.csv")), "moefarm:promoted");
 }
-END_TEST
 
 /* A row of AITER cannot be compared. This is reported before tuning starts, its shape is not measured, the
  * row is kept, and the other shapes are tuned. */
-START_TEST(skips_rows_of_aiter)
+MF_TEST(skips_rows_of_aiter)
 {
     static const char table[] = TUNED_COLUMNS
         "\ngfx942,304,2,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
@@ -497,10 +484,9 @@ START_TEST(skips_rows_of_aiter)
     assert_code(r, 0);
     ck_assert_ptr_null(strstr(read_file(in_folder("table.csv")), "ck_one"));
 }
-END_TEST
 
 /* With an existing farm no farm is started, and a repeated run continues the batch of a killed run. */
-START_TEST(uses_an_existing_farm)
+MF_TEST(uses_an_existing_farm)
 {
     struct farm farm;
     char url[64], spec[400], state[160];
@@ -528,7 +514,6 @@ START_TEST(uses_an_existing_farm)
     ck_assert_int_ne(access(in_folder("table.csv.moefarm"), F_OK), 0);
     farm_stop(&farm);
 }
-END_TEST
 
 /* Number of the task's steps or rejections with split-K; message: substring of their reason, or NULL. */
 static int count_split_k(struct farm *f, int task, const char *list, const char *message)
@@ -546,7 +531,7 @@ static int count_split_k(struct farm *f, int task, const char *list, const char 
 }
 
 /* --no-splitK as a batch option, on the CPU, whose tile family offers split-K. */
-START_TEST(omits_split_k)
+MF_TEST(omits_split_k)
 {
     static const char csv[] = HEAD
         "1,4096,64,8,1,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
@@ -570,12 +555,11 @@ START_TEST(omits_split_k)
     ck_assert_int_eq(count_split_k(&farm, 4, "rejections", "batch 2"), 0);
     farm_stop(&farm);
 }
-END_TEST
 
 /* ---- killed and interrupted runs ---- */
 
 /* A repeated run continues the same batch; only steps that were in flight are measured again. */
-START_TEST(resumes_after_kill)
+MF_TEST(resumes_after_kill)
 {
     static const char measured[] = "SELECT count(*) FROM result WHERE step IS NOT NULL";
     int status;
@@ -605,10 +589,9 @@ START_TEST(resumes_after_kill)
     assert_code(r, 0);
     ck_assert_ptr_null(strstr(r.out, "going on"));
 }
-END_TEST
 
 /* A row is written as soon as its shape is done. */
-START_TEST(writes_rows_one_by_one)
+MF_TEST(writes_rows_one_by_one)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
     int status;
@@ -633,11 +616,10 @@ START_TEST(writes_rows_one_by_one)
     assert_says(r.out, tuned);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 4);
 }
-END_TEST
 
 /* SIGINT: finished rows are in the table, the farm has ended, and the same command continues. With other
  * options the batch is cancelled. */
-START_TEST(resumes_after_sigint)
+MF_TEST(resumes_after_sigint)
 {
     int status;
 
@@ -681,33 +663,8 @@ START_TEST(resumes_after_sigint)
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch WHERE state = 'cancelled'"), 1);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tune");
-    TCase *tc = tcase_create("tune");
-    tcase_set_timeout(tc, 150);
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, tunes_missing_rows);
-    tcase_add_test(tc, applies_measuring_options);
-    tcase_add_test(tc, reports_failures);
-    tcase_add_test(tc, reads_shapes_of_a_tuned_table);
-    tcase_add_test(tc, keeps_foreign_rows);
-    tcase_add_test(tc, reproduces_additive_rule);
-    tcase_add_test(tc, checks_outputs_first);
-    tcase_add_test(tc, resumes_after_write_failure);
-    tcase_add_test(tc, forgets_refused_submissions);
-    tcase_add_test(tc, reports_unknown_columns);
-    tcase_add_test(tc, refuses_compare_without_table);
-    tcase_add_test(tc, compares_with_known_rows);
-    tcase_add_test(tc, skips_rows_of_aiter);
-    tcase_add_test(tc, compares_and_updates);
-    tcase_add_test(tc, uses_an_existing_farm);
-    tcase_add_test(tc, omits_split_k);
-    tcase_add_test(tc, resumes_after_kill);
-    tcase_add_test(tc, writes_rows_one_by_one);
-    tcase_add_test(tc, resumes_after_sigint);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 150, .setup = setup, .teardown = teardown});
 }

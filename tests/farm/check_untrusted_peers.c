@@ -54,7 +54,7 @@ static void send_other(void *socket, int version)
     ck_assert_int_ge(zmq_send(socket, "{}", 2, 0), 0);
 }
 
-START_TEST(refuses_other_worker_version)
+MF_TEST(refuses_other_worker_version, .rows = MF_ARRAY_LEN(versions))
 {
     char endpoint[64], expected[96], answer[512] = "";
     int wait_ms = 20000, none = 0;
@@ -85,9 +85,8 @@ START_TEST(refuses_other_worker_version)
     (void)zmq_close(socket);
     (void)zmq_ctx_term(zmq);
 }
-END_TEST
 
-START_TEST(logs_other_coordinator_version)
+MF_TEST(logs_other_coordinator_version, .rows = MF_ARRAY_LEN(versions))
 {
     char endpoint[64], expected[96], id[64], rest[4096];
     int wait_ms = 20000, none = 0;
@@ -117,12 +116,11 @@ START_TEST(logs_other_coordinator_version)
     (void)zmq_close(socket);
     (void)zmq_ctx_term(zmq);
 }
-END_TEST
 
 /* ---- device and name conflicts ---- */
 
 /* Two workers for one device, or with one name, on one host: the second ends and names the holder. */
-START_TEST(refuses_second_worker)
+MF_TEST(refuses_second_worker)
 {
     char holder[64];
     farm_start(&farm, BEAT_MS);
@@ -138,7 +136,6 @@ START_TEST(refuses_second_worker)
     run_batch("&classes=gfx942/304");
     ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM worker"), 1);
 }
-END_TEST
 
 /* ---- floods ---- */
 
@@ -179,7 +176,7 @@ static const struct {
 
 /* Another peer sends a message above the maximum length, which ends its connection. The hub reads the flood
  * as fast as it can and keeps none of it, and the worker continues. */
-START_TEST(survives_a_flood)
+MF_TEST(survives_a_flood, .rows = MF_ARRAY_LEN(floods))
 {
     static char large[MF_WIRE_BODY_MAX + 1], flooding[MF_WIRE_BODY_MAX];
     uint8_t header[MF_WIRE_HEADER_SIZE];
@@ -228,7 +225,6 @@ START_TEST(survives_a_flood)
     (void)zmq_close(socket);
     (void)zmq_ctx_term(zmq);
 }
-END_TEST
 
 /* ---- silent connections ---- */
 
@@ -237,7 +233,7 @@ static const unsigned char greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3
 static const size_t sent_bytes[] = {0, 5, 12, sizeof(greeting)};
 
 /* The hub closes connections that do not complete the handshake; the worker is not affected. */
-START_TEST(closes_silent_connections)
+MF_TEST(closes_silent_connections)
 {
     int fds[MF_ARRAY_LEN(sent_bytes)];
     char received[256];
@@ -264,7 +260,6 @@ START_TEST(closes_silent_connections)
     farm_wait_workers(&farm, 1);
     ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
 }
-END_TEST
 
 /* ---- connections ---- */
 
@@ -321,9 +316,16 @@ static void set_descriptors(rlim_t n)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
+static void stop(void)
+{
+    farm_stop(&farm);
+}
+
+static const struct mf_test_group optional_tests = {.timeout_s = 120, .teardown = stop, .optional = true};
+
 /* At the HTTP port or the hub's port: the limit holds, existing connections are served, and afterwards all
  * are. The farm starts with the default descriptor limit of a login shell. */
-START_TEST(survives_10000_connections)
+MF_TEST(survives_10000_connections, .rows = 2, .group = &optional_tests)
 {
     static int fds[N_CONNECTIONS];
     bool http = _i == 0;
@@ -359,27 +361,8 @@ START_TEST(survives_10000_connections)
     run_batch("&classes=gfx942/304&seed=2");
     ck_assert(!farm_log_has(&farm, "moefarmd.log", "is lost"));
 }
-END_TEST
-
-static void stop(void)
-{
-    farm_stop(&farm);
-}
 
 int main(void)
 {
-    Suite *suite = suite_create("strangers");
-    TCase *tc = tcase_create("strangers");
-    tcase_add_checked_fixture(tc, NULL, stop);
-    tcase_add_loop_test(tc, refuses_other_worker_version, 0, (int)MF_ARRAY_LEN(versions));
-    tcase_add_loop_test(tc, logs_other_coordinator_version, 0, (int)MF_ARRAY_LEN(versions));
-    tcase_add_test(tc, refuses_second_worker);
-    tcase_add_test(tc, closes_silent_connections);
-    tcase_add_loop_test(tc, survives_a_flood, 0, (int)MF_ARRAY_LEN(floods));
-    TCase *optional = mf_check_optional(suite, 120);
-    tcase_add_checked_fixture(optional, NULL, stop);
-    tcase_add_loop_test(optional, survives_10000_connections, 0, 2);
-    tcase_set_timeout(tc, 120);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120, .teardown = stop});
 }

@@ -1,17 +1,54 @@
-/* The main function of every check_*.c, and reporting of skipped tests.
+/* Declares tests and runs those of a check_*.c.
  *
- * A test that may lack a resource (a compiler, root, a browser) goes into a TCase of its own with the tag
- * "optional" and calls mf_check_skip() before it returns. mf_add_test(… OPTIONAL) makes a second ctest entry
- * of these cases, so that a skip is an exit code of 77 in an entry of its own. */
+ *     MF_TEST(parses_names, .rows = MF_ARRAY_LEN(names))
+ *     {
+ *         ck_assert_int_eq(parse(names[_i].text), names[_i].value);
+ *     }
+ *
+ * The linker collects every MF_TEST of a program in one table (section mf_tests), so a test that is declared
+ * also runs. Tests run in processes of their own and in any order.
+ *
+ * A test that may lack a resource (a compiler, root, a browser) is in an optional group and calls
+ * mf_check_skip() before it returns. mf_add_test(… OPTIONAL) makes a second ctest entry of these tests, so
+ * that a skip is an exit code of 77 in an entry of its own. */
 #pragma once
 
+#include "common/base/cleanup.h" /* MF_ARRAY_LEN for .rows */
+
 #include <check.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+/* What tests have in common. A field of 0 means the default of libcheck. */
+struct mf_test_group {
+    const char *name; /* for CK_RUN_CASE; NULL: the program's name without "check_" */
+    double timeout_s;
+    void (*setup)(void), (*teardown)(void);         /* around each test, in its process */
+    void (*setup_all)(void), (*teardown_all)(void); /* around the group, in the parent process */
+    bool optional;
+};
+
+struct mf_test {
+    TTest libcheck;
+    int rows;                          /* the test runs with _i from 0 to rows - 1; 0: once, with _i = 0 */
+    int (*count_rows)(void);           /* gives the number of rows if it is not a constant */
+    const struct mf_test_group *group; /* NULL: the group that mf_check_main() gets */
+};
+
+/* The table holds pointers because the compiler may pad between structs. */
+#define MF_TEST(test, ...)                                                                         \
+    static void test##_fn(int _i);                                                                 \
+    static const struct mf_test test##_test = {.libcheck = {#test, test##_fn, __FILE__, __LINE__}, \
+                                               __VA_ARGS__};                                       \
+    static const struct mf_test *const test##_entry __attribute__((section("mf_tests"), used)) =   \
+        &test##_test;                                                                              \
+    static void test##_fn(int _i CK_ATTRIBUTE_UNUSED)
 
 #define MF_CHECK_SKIPPED 77
 #define MF_CHECK_REASONS 32
@@ -49,15 +86,65 @@ static inline void mf_check_print_skips(void)
     }
 }
 
-/* Runs the suite as configured by the environment (CK_VERBOSITY, CK_RUN_CASE, CK_FORK). Returns the exit
- * code: 77 if no test failed and at least one was skipped. */
-static inline int mf_check_main(Suite *suite)
+static inline TCase *mf_check_case(const struct mf_test_group *group, const char *suite_name)
 {
+    TCase *ret = tcase_create(group->name ? group->name : suite_name);
+    if (group->optional)
+        tcase_set_tags(ret, "optional");
+    if (group->timeout_s > 0)
+        tcase_set_timeout(ret, group->timeout_s);
+    if (group->setup || group->teardown)
+        tcase_add_checked_fixture(ret, group->setup, group->teardown);
+    if (group->setup_all || group->teardown_all)
+        tcase_add_unchecked_fixture(ret, group->setup_all, group->teardown_all);
+    return ret;
+}
+
+/* Bounds of the table, defined by the linker. */
+extern const struct mf_test *const __start_mf_tests[], *const __stop_mf_tests[];
+
+static inline bool mf_check_starts_group(const struct mf_test *const *entry)
+{
+    const struct mf_test *const *first = __start_mf_tests;
+    while ((*first)->group != (*entry)->group)
+        first++;
+    return first == entry;
+}
+
+static inline void mf_check_add_group(Suite *suite, const struct mf_test *const *first,
+                                      const struct mf_test_group *group, const char *suite_name)
+{
+    TCase *tcase = mf_check_case(group, suite_name);
+    for (const struct mf_test *const *p = first; p < __stop_mf_tests; p++) {
+        int rows = (*p)->count_rows ? (*p)->count_rows() : (*p)->rows > 0 ? (*p)->rows : 1;
+        if ((*p)->group == (*first)->group)
+            tcase_add_loop_test(tcase, &(*p)->libcheck, 0, rows);
+    }
+    suite_add_tcase(suite, tcase);
+}
+
+static inline Suite *mf_check_suite(const struct mf_test_group *main_group)
+{
+    const char *program = program_invocation_short_name,
+               *name = strncmp(program, "check_", 6) == 0 ? program + 6 : program;
+    Suite *ret = suite_create(name);
+    for (const struct mf_test *const *p = __start_mf_tests; p < __stop_mf_tests; p++)
+        if (mf_check_starts_group(p))
+            mf_check_add_group(ret, p, (*p)->group ? (*p)->group : main_group, name);
+    return ret;
+}
+
+/* Runs all tests as configured by the environment (CK_VERBOSITY, CK_RUN_CASE, CK_FORK). Tests without a group
+ * are in `group`; NULL: the defaults of libcheck. Returns the exit code: 77 if no test failed and at least
+ * one was skipped. */
+static inline int mf_check_main(const struct mf_test_group *group)
+{
+    static const struct mf_test_group none;
     mf_check_skips =
         mmap(NULL, sizeof(*mf_check_skips), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (mf_check_skips == MAP_FAILED)
         return EXIT_FAILURE;
-    SRunner *runner = srunner_create(suite);
+    SRunner *runner = srunner_create(mf_check_suite(group ? group : &none));
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
@@ -65,15 +152,4 @@ static inline int mf_check_main(Suite *suite)
     if (failed > 0)
         return EXIT_FAILURE;
     return atomic_load(&mf_check_skips->n) > 0 ? MF_CHECK_SKIPPED : EXIT_SUCCESS;
-}
-
-/* Adds a TCase for tests that may be skipped to the suite. timeout_s: 0 for the default of libcheck. */
-__attribute__((unused)) static TCase *mf_check_optional(Suite *suite, double timeout_s)
-{
-    TCase *ret = tcase_create("optional");
-    tcase_set_tags(ret, "optional");
-    if (timeout_s > 0)
-        tcase_set_timeout(ret, timeout_s);
-    suite_add_tcase(suite, ret);
-    return ret;
 }

@@ -6,8 +6,8 @@
  *   finish     ends the batch
  *   hostile    replaces every text from users and workers by markup */
 #include "support/farm/http_harness.h"
+#include "support/mf_check.h"
 
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static const char hostile[] =
     "UPDATE quarantine SET " MARKUP(reason);
 /* clang-format on */
 
-START_TEST(test_serve)
+MF_TEST(test_serve)
 {
     const char *port = getenv("PAGE_FIXTURE_PORT");
     struct http_harness *h = http_harness_start(
@@ -54,19 +54,9 @@ START_TEST(test_serve)
     }
     http_harness_stop(h);
 }
-END_TEST
 
+/* The fixture lives as long as its input, so it runs in this process, which has no time limit. */
 int main(void)
 {
-    Suite *suite = suite_create("page_fixture");
-    TCase *serve = tcase_create("serve");
-    tcase_add_test(serve, test_serve);
-    tcase_set_timeout(serve, 0);
-    suite_add_tcase(suite, serve);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, CK_MINIMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return setenv("CK_FORK", "no", 1) == 0 ? mf_check_main(NULL) : EXIT_FAILURE;
 }

@@ -112,20 +112,10 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i)
     (void)mf_device_close(run.device);
 }
 
-/* The main function of a check_emulator_*.c: runs its test for each of n rows, and another test n_more times
- * (NULL: none). */
-static inline int emulated_main(const char *name, const TTest *test, size_t n, const TTest *more,
-                                size_t n_more)
+/* The main function of a check_emulator_*.c. */
+static inline int emulated_main(void)
 {
-    Suite *suite = suite_create(name);
-    TCase *contract = tcase_create("contract");
-
     mf_draw_start();
     emulated_seed = mf_draw_state.seed;
-    tcase_set_timeout(contract, 300);
-    tcase_add_loop_test(contract, test, 0, (int)n);
-    if (more)
-        tcase_add_loop_test(contract, more, 0, (int)n_more);
-    suite_add_tcase(suite, contract);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 300});
 }

@@ -132,14 +132,18 @@ static void check_shape(int at, const struct mf_shape *s, const char *isa, const
     (void)mf_device_close(d);
 }
 
-START_TEST(test_pairs)
+static int n_pairs(void)
+{
+    return pairs.set.n;
+}
+
+MF_TEST(test_pairs, .count_rows = n_pairs)
 {
     const int *row = pairs.rows[_i];
     struct mf_shape s = shape_of(row);
 
     check_shape(_i, &s, isas[row[ISA]], contract_formats[row[FORMAT]].family);
 }
-END_TEST
 
 /* Combinations of widths that the grid does not contain. */
 /* clang-format off */
@@ -154,7 +158,7 @@ static const struct contract_case corners[] = {
 };
 /* clang-format on */
 
-START_TEST(test_corners)
+MF_TEST(test_corners, .rows = MF_ARRAY_LEN(corners) * CONTRACT_N_FORMATS)
 {
     const struct contract_format *f = &contract_formats[_i % CONTRACT_N_FORMATS];
     int at = _i / CONTRACT_N_FORMATS;
@@ -162,9 +166,8 @@ START_TEST(test_corners)
 
     check_shape(_i, &s, isas[(at + _i) % 2], f->family);
 }
-END_TEST
 
-START_TEST(test_no_tokens)
+MF_TEST(test_no_tokens)
 {
     struct mf_shape s = shape_of(pairs.rows[0]);
     const char *column, *why;
@@ -173,7 +176,6 @@ START_TEST(test_no_tokens)
     ck_assert_int_lt(mf_shape_check(&s, &column, &why), 0);
     ck_assert_str_eq(column, "token");
 }
-END_TEST
 
 static const char *const factors[N_FACTORS] = {"token", "model_dim", "inter_dim", "expert", "topk",   "act",
                                                "limit", "doweight",  "biases",    "share",  "format", "isa"};
@@ -219,7 +221,7 @@ static bool is_impossible(const struct covering_pair *p)
 }
 
 /* Verifies the rows: each value of each factor, and each pair within the budget, is in at least one row. */
-START_TEST(test_all_pairs)
+MF_TEST(test_all_pairs)
 {
     int n_held = 0, n_values = 0;
 
@@ -242,7 +244,6 @@ START_TEST(test_all_pairs)
     printf("%d values of %d factors and %d pairs of them are covered; %d pairs exceed the budget\n", n_values,
            N_FACTORS, n_held, pairs.set.n_impossible);
 }
-END_TEST
 
 static void make_rows(void)
 {
@@ -279,11 +280,8 @@ static bool parse_part(const char *text)
            pairs.part < pairs.n_parts;
 }
 
-int pairs_main(const char *name, const struct pairs_plan *plan, int argc, char **argv)
+int pairs_main(const struct pairs_plan *plan, int argc, char **argv)
 {
-    Suite *suite = suite_create(name);
-    TCase *grid = tcase_create("pairs"), *named = tcase_create("corners");
-
     pairs.plan = *plan;
     pairs.n_parts = 1;
     if (argc > 1 && !parse_part(argv[1])) {
@@ -292,13 +290,5 @@ int pairs_main(const char *name, const struct pairs_plan *plan, int argc, char *
     }
     mf_draw_start();
     make_rows();
-    tcase_set_timeout(grid, 300);
-    tcase_set_timeout(named, 300);
-    tcase_add_loop_test(grid, test_pairs, 0, pairs.set.n);
-    tcase_add_loop_test(named, test_corners, 0, (int)MF_ARRAY_LEN(corners) * CONTRACT_N_FORMATS);
-    tcase_add_test(named, test_all_pairs);
-    tcase_add_test(named, test_no_tokens);
-    suite_add_tcase(suite, grid);
-    suite_add_tcase(suite, named);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 300});
 }

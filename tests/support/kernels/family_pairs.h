@@ -24,4 +24,4 @@ struct pairs_plan {
 };
 
 /* The main function of a test. The argument "2/3" runs the second third of the cases. */
-int pairs_main(const char *name, const struct pairs_plan *plan, int argc, char **argv);
+int pairs_main(const struct pairs_plan *plan, int argc, char **argv);

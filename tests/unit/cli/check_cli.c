@@ -51,7 +51,7 @@ static const struct {
     {{"run-config", "/nonexistent.csv", "--device", "tpu:0"}, 2, "--device:"},
 };
 
-START_TEST(usage)
+MF_TEST(usage, .rows = MF_ARRAY_LEN(usage_cases))
 {
     const char *const *w = usage_cases[_i].words;
     /* discard port of loopback: nothing listens there */
@@ -60,9 +60,8 @@ START_TEST(usage)
     assert_code(r, usage_cases[_i].code);
     assert_says(r.err, usage_cases[_i].says);
 }
-END_TEST
 
-START_TEST(help)
+MF_TEST(help)
 {
     struct ran r = moefarm("", "--help", NULL);
 
@@ -75,7 +74,6 @@ START_TEST(help)
     assert_code(r, 0);
     assert_says(r.out, "--into FILE");
 }
-END_TEST
 
 /* Copies text with one space in place of line breaks and indentation. */
 static void join_lines(const char *text, char *ret, size_t cap)
@@ -94,7 +92,7 @@ static void join_lines(const char *text, char *ret, size_t cap)
 static const char *const described[] = {"submit",  "tune",       "export", "watch",
                                         "compare", "run-config", "misses"};
 
-START_TEST(help_shows_defaults_once)
+MF_TEST(help_shows_defaults_once, .rows = MF_ARRAY_LEN(described))
 {
     static char joined[1 << 15];
     struct ran r = moefarm("", described[_i], "--help", NULL);
@@ -104,10 +102,9 @@ START_TEST(help_shows_defaults_once)
         ck_assert_msg(strncmp(at + strcspn(at, ")"), ") (default: ", 12) != 0, "%s: %.80s", described[_i],
                       at);
 }
-END_TEST
 
 /* moefarm submit has a flag for every batch option, with its help. */
-START_TEST(submit_help)
+MF_TEST(submit_help)
 {
     static char joined[1 << 15];
     struct ran r = moefarm("", "submit", "--help", NULL);
@@ -128,7 +125,6 @@ START_TEST(submit_help)
                 "below 100% (default: 3%)");
     assert_says(joined, "; @FILE reads the token count of each expert");
 }
-END_TEST
 
 /* ---- lists and errors ---- */
 
@@ -146,7 +142,7 @@ END_TEST
     }
 
 /* A worker is given by its number or its name. */
-START_TEST(drain)
+MF_TEST(drain)
 {
     static const struct fake_answer by_number[] = {
         {.request = "POST /api/v1/workers/4/drain", .status = 200, .body = "{}"}};
@@ -173,7 +169,6 @@ START_TEST(drain)
     assert_code(r, 2);
     assert_says(r.err, "unknown worker 'node1'");
 }
-END_TEST
 
 /* clang-format off */
 #define LISTED(items) \
@@ -216,7 +211,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(quarantine)
+MF_TEST(quarantine, .rows = MF_ARRAY_LEN(quarantine_cases))
 {
     const char *const *w = quarantine_cases[_i].words;
     struct fake_http f;
@@ -228,9 +223,8 @@ START_TEST(quarantine)
     assert_code(r, quarantine_cases[_i].code);
     assert_says(r.code == 0 ? r.out : r.err, quarantine_cases[_i].says);
 }
-END_TEST
 
-START_TEST(lists_follow_the_cursor)
+MF_TEST(lists_follow_the_cursor)
 {
     static const struct fake_answer answers[] = {
         {.request = "GET /api/v1/batches?limit=1000",
@@ -256,7 +250,6 @@ START_TEST(lists_follow_the_cursor)
     assert_says(r.out, "2026-09-21 14:13");
     fake_http_release(&f);
 }
-END_TEST
 
 static const struct {
     struct fake_answer answer;
@@ -280,7 +273,7 @@ static const struct {
     {{.status = 200, .body = "{\"items\":[],\"next\":null}", .cut = true, .chunked = true}, 3, "transfer"},
 };
 
-START_TEST(failures)
+MF_TEST(failures, .rows = MF_ARRAY_LEN(failure_cases))
 {
     struct fake_answer answer = failure_cases[_i].answer;
     struct fake_http f;
@@ -294,7 +287,6 @@ START_TEST(failures)
     assert_says(r.err, failure_cases[_i].says);
     fake_http_release(&f);
 }
-END_TEST
 
 /* ---- submit ---- */
 
@@ -303,7 +295,7 @@ END_TEST
     "{\"batch\":7,\"shapes\":1,\"tasks\":1,\"errors\":[{\"line\":3,\"at\":\"topk\",\"code\":\"range\"," \
     "\"message\":\"topk has to be from 1 to 127\"}]}"
 
-START_TEST(submit_csv)
+MF_TEST(submit_csv)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
@@ -325,10 +317,9 @@ START_TEST(submit_csv)
     assert_says(f.log.data, "\r\n\r\ntoken,model_dim\n1,2\n");
     fake_http_release(&f);
 }
-END_TEST
 
 /* An unknown column causes a warning, not a failure. */
-START_TEST(submit_unknown_column)
+MF_TEST(submit_unknown_column)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches*",
@@ -348,10 +339,9 @@ START_TEST(submit_unknown_column)
     assert_says(r.err, "shapes.csv:1: warning: there is no column 'act_limt'\n");
     fake_http_release(&f);
 }
-END_TEST
 
 /* The deployed table is sent with the shapes in one JSON body. --min-effect is a percentage. */
-START_TEST(submit_baseline)
+MF_TEST(submit_baseline)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT}};
@@ -389,7 +379,6 @@ START_TEST(submit_baseline)
                 NULL);
     assert_code(r, 2);
 }
-END_TEST
 
 static const struct {
     const char *text, *fraction, *says; /* fraction: value that is sent; NULL: rejected */
@@ -405,7 +394,7 @@ static const struct {
     {"3%%", NULL, "'3%%': expected"},
 };
 
-START_TEST(submit_min_effect)
+MF_TEST(submit_min_effect, .rows = MF_ARRAY_LEN(min_effects))
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches*", .status = 201, .body = RECEIPT}};
@@ -425,9 +414,8 @@ START_TEST(submit_min_effect)
     }
     fake_http_release(&f);
 }
-END_TEST
 
-START_TEST(submit_json)
+MF_TEST(submit_json)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST /api/v1/batches", .status = 201, .body = RECEIPT_ERRORS}};
@@ -448,10 +436,9 @@ START_TEST(submit_json)
     assert_says(f.log.data, "Idempotency-Key: cli-");
     fake_http_release(&f);
 }
-END_TEST
 
 /* The first reply is truncated: the request is sent again with the same idempotency key. */
-START_TEST(submit_is_retried)
+MF_TEST(submit_is_retried)
 {
     static const struct fake_answer answers[] = {
         {.request = "POST *", .status = 201, .body = RECEIPT, .cut = true, .times = 1},
@@ -476,7 +463,6 @@ START_TEST(submit_is_retried)
     ck_assert_str_eq(first, second);
     fake_http_release(&f);
 }
-END_TEST
 
 /* ---- watch ---- */
 
@@ -526,7 +512,7 @@ static const struct fake_answer watch_answers[] = {
      .body = "event: batch\nid: 4\ndata: {\"batch\":7,\"state\":\"done\"}\n\n"},
 };
 
-START_TEST(watch)
+MF_TEST(watch)
 {
     struct fake_http f;
     struct ran r;
@@ -551,9 +537,8 @@ START_TEST(watch)
     assert_says(at, "Last-Event-ID: 3\r\n");
     fake_http_release(&f);
 }
-END_TEST
 
-START_TEST(watch_without_coordinator)
+MF_TEST(watch_without_coordinator)
 {
     static const struct fake_answer answers[] = {
         {.request = "GET /api/v1/batches/7", .status = 200, .body = "{\"id\":7,\"state\":\"open\"}"},
@@ -569,10 +554,9 @@ START_TEST(watch_without_coordinator)
     assert_code(r, 3);
     fake_http_release(&f);
 }
-END_TEST
 
 /* Ctrl-C prints that the batch continues, and SIGINT ends the program. */
-START_TEST(watch_interrupted)
+MF_TEST(watch_interrupted)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(address);
@@ -588,7 +572,6 @@ START_TEST(watch_interrupted)
     assert_says(r.err, "the batch continues");
     (void)close(fd);
 }
-END_TEST
 
 /* ---- rank and why ---- */
 
@@ -653,7 +636,7 @@ static const struct fake_answer task_answers[] = {
     {.request = "GET /api/v1/batches?*", .status = 200, .body = "{\"items\":[{\"id\":7}],\"next\":null}"},
 };
 
-START_TEST(rank)
+MF_TEST(rank)
 {
     struct fake_http f;
     struct ran r;
@@ -687,7 +670,6 @@ START_TEST(rank)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 static const struct {
     const char *kernel, *says;
@@ -713,7 +695,7 @@ static const struct {
      "pipeline contains it.\n"},
 };
 
-START_TEST(why)
+MF_TEST(why, .rows = MF_ARRAY_LEN(why_cases))
 {
     struct fake_http f;
     struct ran r;
@@ -725,7 +707,6 @@ START_TEST(why)
     assert_says(r.out, why_cases[_i].says);
     fake_http_release(&f);
 }
-END_TEST
 
 /* Text from workers and submitters is printed without terminal control characters: ESC, BEL, and U+009B
  * (CSI). */
@@ -742,7 +723,7 @@ static const struct fake_answer control_answers[] = {
     {.request = "GET /api/v1/tasks/1/*", .status = 200, .body = "{\"items\":[],\"next\":null}"},
 };
 
-START_TEST(control_characters_are_replaced)
+MF_TEST(control_characters_are_replaced)
 {
     struct fake_http f;
     struct ran r;
@@ -755,36 +736,10 @@ START_TEST(control_characters_are_replaced)
     ck_assert(!strchr(r.out, '\x1b') && !strchr(r.err, '\x1b'));
     fake_http_release(&f);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli");
-    TCase *tc = tcase_create("program");
-
     (void)signal(SIGPIPE, SIG_IGN);
-    tcase_set_timeout(tc, 60);
-    tcase_add_checked_fixture(tc, make_folder, remove_folder);
-    tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usage_cases));
-    tcase_add_test(tc, help);
-    tcase_add_loop_test(tc, help_shows_defaults_once, 0, (int)MF_ARRAY_LEN(described));
-    tcase_add_test(tc, submit_help);
-    tcase_add_test(tc, drain);
-    tcase_add_loop_test(tc, quarantine, 0, MF_ARRAY_LEN(quarantine_cases));
-    tcase_add_test(tc, lists_follow_the_cursor);
-    tcase_add_loop_test(tc, failures, 0, MF_ARRAY_LEN(failure_cases));
-    tcase_add_test(tc, submit_csv);
-    tcase_add_test(tc, submit_unknown_column);
-    tcase_add_test(tc, submit_json);
-    tcase_add_test(tc, submit_baseline);
-    tcase_add_loop_test(tc, submit_min_effect, 0, (int)MF_ARRAY_LEN(min_effects));
-    tcase_add_test(tc, submit_is_retried);
-    tcase_add_test(tc, watch);
-    tcase_add_test(tc, watch_interrupted);
-    tcase_add_test(tc, watch_without_coordinator);
-    tcase_add_test(tc, rank);
-    tcase_add_loop_test(tc, why, 0, MF_ARRAY_LEN(why_cases));
-    tcase_add_test(tc, control_characters_are_replaced);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 60, .setup = make_folder, .teardown = remove_folder});
 }

@@ -77,7 +77,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(check)
+MF_TEST(check, .rows = MF_ARRAY_LEN(checks))
 {
     if (checks[_i].table)
         write_file(in_folder("table.csv"), checks[_i].table);
@@ -94,7 +94,6 @@ START_TEST(check)
     assert_says(r.out, checks[_i].out);
     assert_says(r.err, checks[_i].err);
 }
-END_TEST
 
 static int64_t found(const cJSON *json, const char *code)
 {
@@ -104,7 +103,7 @@ static int64_t found(const cJSON *json, const char *code)
 }
 
 /* These AITER tables have all findings of the codes below. check_table_check checks all 51 tables. */
-START_TEST(shipped)
+MF_TEST(shipped)
 {
     struct ran r =
         moefarm("", "csv", "check", "--summary", "--json", SHIPPED("a8w8_blockscale_tuned_fmoe_ds_v3.csv"),
@@ -121,9 +120,8 @@ START_TEST(shipped)
     ck_assert_int_eq(found(json, "kernel"), 0); /* all of AITER's kernel names are known */
     ck_assert_ptr_null(mf_json_array(json, "findings"));
 }
-END_TEST
 
-START_TEST(findings_as_json)
+MF_TEST(findings_as_json)
 {
     write_file(in_folder("table.csv"), TABLE(ROW("1", "51.5") ROW("1", "52.5")));
     struct ran r = moefarm("", "csv", "check", "--json", in_folder("table.csv"), NULL);
@@ -141,7 +139,6 @@ START_TEST(findings_as_json)
     ck_assert_str_eq(severity, "error");
     ck_assert_int_eq(line, 3);
 }
-END_TEST
 
 /* --- check --fix ---------------------------------------------------------------------------------------- */
 
@@ -174,7 +171,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(fix)
+MF_TEST(fix, .rows = MF_ARRAY_LEN(fixes))
 {
     write_file(in_folder("table.csv"), fixes[_i].before);
     struct ran r = moefarm("", "csv", "check", "--fix", in_folder("table.csv"), fixes[_i].option, NULL);
@@ -183,16 +180,14 @@ START_TEST(fix)
     assert_says(r.err, fixes[_i].err);
     ck_assert_str_eq(read_file(in_folder("table.csv")), fixes[_i].after);
 }
-END_TEST
 
-START_TEST(fix_missing_file)
+MF_TEST(fix_missing_file)
 {
     struct ran r = moefarm("", "csv", "check", "--fix", in_folder("table.csv"), NULL);
     assert_code(r, 2);
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0); /* no lock file remains */
     ck_assert_int_ne(access(in_folder("table.csv"), F_OK), 0);
 }
-END_TEST
 
 /* A folder or a FIFO is rejected without blocking, and no file is created beside it. */
 static const struct {
@@ -203,7 +198,7 @@ static const struct {
     {false, "is a device or a FIFO; a table must be a regular file"},
 };
 
-START_TEST(fix_not_regular_file)
+MF_TEST(fix_not_regular_file, .rows = MF_ARRAY_LEN(not_regular))
 {
     const char *path = in_folder("table.csv");
     ck_assert_int_eq(not_regular[_i].folder ? mkdir(path, 0700) : mkfifo(path, 0600), 0);
@@ -213,7 +208,6 @@ START_TEST(fix_not_regular_file)
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
     ck_assert_int_eq(remove(in_folder("table.csv")), 0);
 }
-END_TEST
 
 /* --- diff ----------------------------------------------------------------------------------------------- */
 
@@ -247,7 +241,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(diff)
+MF_TEST(diff, .rows = MF_ARRAY_LEN(diffs))
 {
     write_file(in_folder("table.csv"), diffs[_i].before);
     if (diffs[_i].after)
@@ -258,7 +252,6 @@ START_TEST(diff)
     assert_says(r.out, diffs[_i].out);
     assert_says(r.err, diffs[_i].err);
 }
-END_TEST
 
 /* --- merge ---------------------------------------------------------------------------------------------- */
 
@@ -303,7 +296,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(merge)
+MF_TEST(merge, .rows = MF_ARRAY_LEN(merges))
 {
     if (merges[_i].into)
         write_file(in_folder("table.csv"), merges[_i].into);
@@ -317,10 +310,9 @@ START_TEST(merge)
                      merges[_i].after ? merges[_i].after : merges[_i].into);
     ck_assert_str_eq(read_file(in_folder("other.csv")), merges[_i].file);
 }
-END_TEST
 
 /* A dry run creates neither the table nor its lock file. */
-START_TEST(merge_dry_run)
+MF_TEST(merge_dry_run)
 {
     write_file(in_folder("other.csv"), TABLE(ROW("2", "61.5")));
     struct ran r =
@@ -330,10 +322,9 @@ START_TEST(merge_dry_run)
     ck_assert_int_ne(access(in_folder("table.csv"), F_OK), 0);
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
 }
-END_TEST
 
 /* A key of another file of the set is rejected with both places, and no file of the command is merged. */
-START_TEST(merge_with_set)
+MF_TEST(merge_with_set)
 {
     /* in_folder keeps four results, and moefarm() uses two of them */
     char into[160], first[160], second[160];
@@ -351,7 +342,6 @@ START_TEST(merge_with_set)
     assert_code(r, 0);
     ck_assert_str_eq(read_file(into), TABLE(ROW("1", "51.5") ROW("4", "91.5") ROW("2", "61.5")));
 }
-END_TEST
 
 static const struct {
     const char *words[3];
@@ -366,7 +356,7 @@ static const struct {
     {{"csv", "diff", "a"}, 2, "", "csv diff: missing argument"},
 };
 
-START_TEST(usage)
+MF_TEST(usage, .rows = MF_ARRAY_LEN(usages))
 {
     const char *const *w = usages[_i].words;
     struct ran r = moefarm("", w[0], w[1], w[2], NULL);
@@ -374,26 +364,9 @@ START_TEST(usage)
     assert_says(r.out, usages[_i].out);
     assert_says(r.err, usages[_i].err);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_csv");
-    TCase *tc = tcase_create("program");
-
-    tcase_set_timeout(tc, 60);
-    tcase_add_checked_fixture(tc, make_folder, remove_folder);
-    tcase_add_loop_test(tc, check, 0, MF_ARRAY_LEN(checks));
-    tcase_add_test(tc, shipped);
-    tcase_add_test(tc, findings_as_json);
-    tcase_add_loop_test(tc, fix, 0, MF_ARRAY_LEN(fixes));
-    tcase_add_test(tc, fix_missing_file);
-    tcase_add_loop_test(tc, fix_not_regular_file, 0, MF_ARRAY_LEN(not_regular));
-    tcase_add_loop_test(tc, diff, 0, MF_ARRAY_LEN(diffs));
-    tcase_add_loop_test(tc, merge, 0, MF_ARRAY_LEN(merges));
-    tcase_add_test(tc, merge_dry_run);
-    tcase_add_test(tc, merge_with_set);
-    tcase_add_loop_test(tc, usage, 0, MF_ARRAY_LEN(usages));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 60, .setup = make_folder, .teardown = remove_folder});
 }

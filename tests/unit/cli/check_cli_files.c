@@ -17,7 +17,7 @@
     "16,0,50.0,a,0.0%,40.0,b,0.0%," us                                                                  \
     ",0,0,0,1.0,2.0,move:s|tile:a,w1=row,some cpu,r1,gcc,uniform,1,20,0.5,moefarm:race\n"
 
-START_TEST(export_to_file)
+MF_TEST(export_to_file)
 {
     static const struct fake_answer answers[] = {
         {.request = "GET /api/v1/export/tuned_fmoe.csv?batch=7&gfx=cpu-x",
@@ -43,7 +43,6 @@ START_TEST(export_to_file)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
                                                  .status = 200,
@@ -51,7 +50,7 @@ static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/
                                                  .body = HEADER ROW("4", "90.0")}};
 
 /* The target of a symbolic link is replaced or created; the link is kept. */
-START_TEST(export_through_a_link)
+MF_TEST(export_through_a_link)
 {
     struct fake_http f;
     struct stat st;
@@ -68,11 +67,10 @@ START_TEST(export_through_a_link)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 /* Data for a FIFO is written to it; a merge into a FIFO is rejected. The reading end is opened first, so that
  * the writer does not block. */
-START_TEST(export_into_a_fifo)
+MF_TEST(export_into_a_fifo)
 {
     struct fake_http f;
     struct stat st;
@@ -97,11 +95,13 @@ START_TEST(export_into_a_fifo)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
+
+static const struct mf_test_group optional_tests = {
+    .timeout_s = 60, .setup = make_folder, .teardown = remove_folder, .optional = true};
 
 /* A device node like /dev/null. The test needs root: only root can create the node, and only root could
  * replace it. */
-START_TEST(export_to_a_device)
+MF_TEST(export_to_a_device, .group = &optional_tests)
 {
     struct fake_http f;
     struct stat st;
@@ -120,10 +120,9 @@ START_TEST(export_to_a_device)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 /* Like a shell's ">> log": the file keeps its old contents and its inode. */
-START_TEST(export_into_a_descriptor)
+MF_TEST(export_into_a_descriptor)
 {
     struct fake_http f;
     struct stat st;
@@ -147,10 +146,9 @@ START_TEST(export_into_a_descriptor)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 /* A descriptor of another process (the test): the file is truncated first, like a shell's ">". */
-START_TEST(export_into_descriptor_of_other_process)
+MF_TEST(export_into_descriptor_of_other_process)
 {
     struct fake_http f;
     char name[48], found[4096] = "";
@@ -170,9 +168,8 @@ START_TEST(export_into_descriptor_of_other_process)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
-START_TEST(write_to_standard_output)
+MF_TEST(write_to_standard_output)
 {
     static const struct fake_answer answers[] = {{.request = "GET /api/v1/export/tuned_fmoe.csv*",
                                                   .status = 200,
@@ -200,9 +197,8 @@ START_TEST(write_to_standard_output)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
-START_TEST(export_to_a_folder)
+MF_TEST(export_to_a_folder)
 {
     struct fake_http f;
     struct ran r;
@@ -214,10 +210,9 @@ START_TEST(export_to_a_folder)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 /* pull must not read the old contents of a FIFO: it would block forever. */
-START_TEST(pull_into_a_fifo)
+MF_TEST(pull_into_a_fifo)
 {
     static const struct fake_answer answers[] = {{.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
                                                   .status = 200,
@@ -240,9 +235,8 @@ START_TEST(pull_into_a_fifo)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
-START_TEST(tune_into_a_fifo)
+MF_TEST(tune_into_a_fifo)
 {
     ck_assert_int_eq(mkfifo(in_folder("table.csv"), 0600), 0);
     write_file(in_folder("shapes.csv"), HEADER ROW("4", "90.0"));
@@ -251,9 +245,8 @@ START_TEST(tune_into_a_fifo)
     assert_says(r.err, "-o: ");
     assert_says(r.err, "is a device or a FIFO; a table must be a regular file");
 }
-END_TEST
 
-START_TEST(export_into_file)
+MF_TEST(export_into_file)
 {
     static const struct fake_answer answers[] = {
         {.request = "GET /api/v1/export/tuned_fmoe.csv*",
@@ -284,29 +277,10 @@ START_TEST(export_into_file)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_files");
-    TCase *tc = tcase_create("program");
-
     (void)signal(SIGPIPE, SIG_IGN);
-    tcase_set_timeout(tc, 60);
-    tcase_add_checked_fixture(tc, make_folder, remove_folder);
-    tcase_add_test(tc, export_to_file);
-    tcase_add_test(tc, export_into_file);
-    tcase_add_test(tc, export_through_a_link);
-    tcase_add_test(tc, export_into_a_fifo);
-    tcase_add_test(tc, export_into_a_descriptor);
-    tcase_add_test(tc, export_into_descriptor_of_other_process);
-    tcase_add_test(tc, write_to_standard_output);
-    tcase_add_test(tc, export_to_a_folder);
-    tcase_add_test(tc, pull_into_a_fifo);
-    tcase_add_test(tc, tune_into_a_fifo);
-    TCase *optional = mf_check_optional(suite, 60);
-    tcase_add_checked_fixture(optional, make_folder, remove_folder);
-    tcase_add_test(optional, export_to_a_device);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 60, .setup = make_folder, .teardown = remove_folder});
 }

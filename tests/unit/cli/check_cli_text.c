@@ -43,7 +43,7 @@ static const struct sse_case {
 };
 
 /* The parser gets the stream whole, and split at every byte. */
-START_TEST(sse_streams)
+MF_TEST(sse_streams, .rows = MF_ARRAY_LEN(sse_cases))
 {
     const struct sse_case *c = &sse_cases[_i];
     size_t n = strlen(c->stream);
@@ -60,9 +60,8 @@ START_TEST(sse_streams)
         mf_sse_release(&sse);
     }
 }
-END_TEST
 
-START_TEST(sse_limits)
+MF_TEST(sse_limits)
 {
     struct events events = {""};
     struct mf_sse sse;
@@ -78,7 +77,6 @@ START_TEST(sse_limits)
     ck_assert_int_eq(r, -EMSGSIZE);
     mf_sse_release(&sse);
 }
-END_TEST
 
 /* ---- text ---- */
 
@@ -93,7 +91,7 @@ static const struct bar_case {
     {0.0625, 4, true, "▎···"}, {0.999, 2, false, "##"}, {0.03125, 4, true, "▏···"},
 };
 
-START_TEST(bars)
+MF_TEST(bars, .rows = MF_ARRAY_LEN(bar_cases))
 {
     const struct bar_case *c = &bar_cases[_i];
     struct mf_buf b;
@@ -104,7 +102,6 @@ START_TEST(bars)
     ck_assert_uint_eq(mf_text_width(b.data), (size_t)c->width);
     mf_buf_release(&b);
 }
-END_TEST
 
 static const struct {
     double seconds;
@@ -112,30 +109,28 @@ static const struct {
 } duration_cases[] = {{-3, "0 s"},       {0.4, "0 s"},        {99, "99 s"},
                       {100, "1:40 min"}, {3599, "59:59 min"}, {7500, "2:05 h"}};
 
-START_TEST(durations)
+MF_TEST(durations, .rows = MF_ARRAY_LEN(duration_cases))
 {
     char buf[MF_DURATION_MAX];
 
     mf_duration(duration_cases[_i].seconds, buf);
     ck_assert_str_eq(buf, duration_cases[_i].expected);
 }
-END_TEST
 
 static const struct {
     double us;
     const char *expected;
 } us_cases[] = {{7.311, "7.31 us"}, {812.4, "812.4 us"}, {4321, "4321 us"}, {12400, "12.40 ms"}, {NAN, "-"}};
 
-START_TEST(times)
+MF_TEST(times, .rows = MF_ARRAY_LEN(us_cases))
 {
     char buf[MF_US_MAX];
 
     mf_us(us_cases[_i].us, buf);
     ck_assert_str_eq(buf, us_cases[_i].expected);
 }
-END_TEST
 
-START_TEST(columns)
+MF_TEST(columns)
 {
     struct mf_columns c;
     struct mf_buf out;
@@ -153,9 +148,8 @@ START_TEST(columns)
     mf_columns_release(&c);
     mf_buf_release(&out);
 }
-END_TEST
 
-START_TEST(cells_without_value)
+MF_TEST(cells_without_value)
 {
     static const char expected[] = "-\0-\0-\0-\0first\0"
                                    "7\0"
@@ -174,7 +168,6 @@ START_TEST(cells_without_value)
     ck_assert_mem_eq(c.cells.data, expected, sizeof(expected));
     mf_columns_release(&c);
 }
-END_TEST
 
 /* ---- shapes ---- */
 
@@ -203,7 +196,7 @@ static const struct {
     {"token=4", "4," QWEN_BF16 ",b1", true},
 };
 
-START_TEST(patterns)
+MF_TEST(patterns, .rows = MF_ARRAY_LEN(pattern_cases))
 {
     struct mf_shape_pattern p;
     struct mf_shape shape;
@@ -213,7 +206,6 @@ START_TEST(patterns)
     ck_assert_int_eq(mf_shape_parse(pattern_cases[_i].row, &shape), 0);
     ck_assert_int_eq(mf_shape_pattern_match(&p, &shape), pattern_cases[_i].match);
 }
-END_TEST
 
 static const struct {
     const char *pattern, *why;
@@ -227,7 +219,7 @@ static const struct {
     {"1," QWEN_BF16 ",b1,7", "too many values"},
 };
 
-START_TEST(invalid_patterns)
+MF_TEST(invalid_patterns, .rows = MF_ARRAY_LEN(bad_patterns))
 {
     struct mf_shape_pattern p;
     char why[320] = "";
@@ -236,9 +228,8 @@ START_TEST(invalid_patterns)
     ck_assert_msg(strstr(why, bad_patterns[_i].why) != NULL, "'%s' does not contain '%s'", why,
                   bad_patterns[_i].why);
 }
-END_TEST
 
-START_TEST(briefs)
+MF_TEST(briefs)
 {
     struct mf_shape shape;
     char brief[MF_SHAPE_BRIEF_MAX];
@@ -253,7 +244,6 @@ START_TEST(briefs)
     mf_shape_brief_layer_model(&shape, brief);
     ck_assert_str_eq(brief, "H4096 I384 E128 k8 fp8_e4m3fn per_1x128 Gelu g1u0 dw1");
 }
-END_TEST
 
 /* ---- progress ---- */
 
@@ -289,7 +279,7 @@ static void event(struct mf_progress *p, const char *kind, const char *text)
     cJSON_Delete(data);
 }
 
-START_TEST(progress_follows_events)
+MF_TEST(progress_follows_events)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
     struct mf_buf out;
@@ -330,9 +320,8 @@ START_TEST(progress_follows_events)
     mf_buf_release(&out);
     mf_progress_release(&p);
 }
-END_TEST
 
-START_TEST(progress_lines_fit)
+MF_TEST(progress_lines_fit)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
     struct mf_buf out;
@@ -354,10 +343,9 @@ START_TEST(progress_lines_fit)
     mf_buf_release(&out);
     mf_progress_release(&p);
 }
-END_TEST
 
 /* Three groups, three lines: the total replaces the finished group. */
-START_TEST(progress_omits_finished_groups)
+MF_TEST(progress_omits_finished_groups)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
     struct mf_buf out;
@@ -385,9 +373,8 @@ START_TEST(progress_omits_finished_groups)
     mf_buf_release(&out);
     mf_progress_release(&p);
 }
-END_TEST
 
-START_TEST(progress_rejects_invalid_tasks)
+MF_TEST(progress_rejects_invalid_tasks)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
     cJSON *tasks = cJSON_Parse("[{\"id\":1,\"shape\":{\"token\":1}}]");
@@ -398,7 +385,6 @@ START_TEST(progress_rejects_invalid_tasks)
     cJSON_Delete(tasks);
     mf_progress_release(&p);
 }
-END_TEST
 
 /* ---- early returns ---- */
 
@@ -428,7 +414,7 @@ __attribute__((noinline)) static void fill_stack(void)
 }
 
 /* A command that returns early must not release uninitialised variables. */
-START_TEST(commands_return_early)
+MF_TEST(commands_return_early, .rows = MF_ARRAY_LEN(early_returns))
 {
     const struct early_return *c = &early_returns[_i];
     struct mf_cli cli = {.url = "", .token_file = "", .ca = ""};
@@ -440,28 +426,8 @@ START_TEST(commands_return_early)
     fill_stack();
     ck_assert_int_eq(c->command->run(&cli, c->command, n, argv), c->code);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_text");
-    TCase *tc = tcase_create("text");
-
-    tcase_add_loop_test(tc, sse_streams, 0, MF_ARRAY_LEN(sse_cases));
-    tcase_add_test(tc, sse_limits);
-    tcase_add_loop_test(tc, bars, 0, MF_ARRAY_LEN(bar_cases));
-    tcase_add_loop_test(tc, durations, 0, MF_ARRAY_LEN(duration_cases));
-    tcase_add_loop_test(tc, times, 0, MF_ARRAY_LEN(us_cases));
-    tcase_add_test(tc, columns);
-    tcase_add_test(tc, cells_without_value);
-    tcase_add_loop_test(tc, patterns, 0, MF_ARRAY_LEN(pattern_cases));
-    tcase_add_loop_test(tc, invalid_patterns, 0, MF_ARRAY_LEN(bad_patterns));
-    tcase_add_test(tc, briefs);
-    tcase_add_test(tc, progress_follows_events);
-    tcase_add_test(tc, progress_lines_fit);
-    tcase_add_test(tc, progress_omits_finished_groups);
-    tcase_add_test(tc, progress_rejects_invalid_tasks);
-    tcase_add_loop_test(tc, commands_return_early, 0, MF_ARRAY_LEN(early_returns));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

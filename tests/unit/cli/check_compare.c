@@ -97,7 +97,7 @@ static double assert_change(const cJSON *all, int token, int sign)
 }
 
 /* Four times the work is detected in both directions; the other rows do not interfere. */
-START_TEST(known_verdicts)
+MF_TEST(known_verdicts)
 {
     _cleanup_(cJSON_Deletep) cJSON *all = NULL;
     const cJSON *verdicts;
@@ -127,10 +127,9 @@ START_TEST(known_verdicts)
     ck_assert_double_eq(number(all, "measured"), 2);
     ck_assert_double_eq_tol(number(all, "geometric_mean"), sqrt(slower * faster), 1e-6);
 }
-END_TEST
 
 /* A wrong row is reported with its table and the message of the gate, and is never timed. */
-START_TEST(wrong_row)
+MF_TEST(wrong_row)
 {
     struct ran r;
 
@@ -143,10 +142,9 @@ START_TEST(wrong_row)
     ck_assert_ptr_null(strstr(r.out, "old: row"));
     assert_says(r.out, "0 SAME, 0 FASTER, 0 SLOWER, 0 AMBIGUOUS, 1 WRONG");
 }
-END_TEST
 
 /* A step that this build does not offer invalidates its own row only. */
-START_TEST(missing_step)
+MF_TEST(missing_step)
 {
     struct ran r;
 
@@ -157,10 +155,9 @@ START_TEST(missing_step)
     assert_says(r.out, "old: family rows offers no step gone");
     assert_says(r.out, "FASTER       T4 H256");
 }
-END_TEST
 
 /* Faster and unpaired rows only: exit status 0. */
-START_TEST(faster_rows_succeed)
+MF_TEST(faster_rows_succeed)
 {
     struct ran r;
 
@@ -177,10 +174,9 @@ START_TEST(faster_rows_succeed)
     assert_code(r, 0);
     assert_says(r.out, "0 rows in both");
 }
-END_TEST
 
 /* A least effect above the actual change: the verdict is SAME. */
-START_TEST(least_effect)
+MF_TEST(least_effect)
 {
     struct ran r;
 
@@ -189,10 +185,9 @@ START_TEST(least_effect)
     assert_code(r, 0);
     assert_says(r.out, "SAME         T2 H256");
 }
-END_TEST
 
 /* Two rounds are too few for a verdict at this confidence. */
-START_TEST(too_few_rounds)
+MF_TEST(too_few_rounds)
 {
     struct ran r;
 
@@ -201,9 +196,8 @@ START_TEST(too_few_rounds)
     assert_code(r, 0);
     assert_says(r.out, "AMBIGUOUS    T2 H256");
 }
-END_TEST
 
-START_TEST(against_itself)
+MF_TEST(against_itself)
 {
     struct ran r;
 
@@ -214,7 +208,6 @@ START_TEST(against_itself)
     assert_says(r.out, "A/A: ");
     assert_says(r.out, " of 2 rows FASTER or SLOWER, all false positives: ");
 }
-END_TEST
 
 static const struct {
     const char *option, *value;
@@ -230,7 +223,7 @@ static const struct {
     {"--rounds", "0", "--rounds"},
 };
 
-START_TEST(usage_errors)
+MF_TEST(usage_errors, .rows = MF_ARRAY_LEN(errors))
 {
     struct ran r;
 
@@ -239,23 +232,9 @@ START_TEST(usage_errors)
     assert_code(r, 2);
     assert_says(r.err, errors[_i].err);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compare");
-    TCase *tc = tcase_create("program");
-
-    tcase_set_timeout(tc, 120);
-    tcase_add_checked_fixture(tc, find_class, remove_folder);
-    tcase_add_test(tc, known_verdicts);
-    tcase_add_test(tc, wrong_row);
-    tcase_add_test(tc, missing_step);
-    tcase_add_test(tc, faster_rows_succeed);
-    tcase_add_test(tc, least_effect);
-    tcase_add_test(tc, too_few_rounds);
-    tcase_add_test(tc, against_itself);
-    tcase_add_loop_test(tc, usage_errors, 0, MF_ARRAY_LEN(errors));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 120, .setup = find_class, .teardown = remove_folder});
 }

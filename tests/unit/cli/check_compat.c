@@ -85,7 +85,7 @@ static void check_row(const struct mf_compat_row *row, const struct mf_compat_ro
     ck_assert_double_eq_tol(row->err2, expect->err2, 1e-9);
 }
 
-START_TEST(recorded_table)
+MF_TEST(recorded_table, .rows = MF_ARRAY_LEN(expected))
 {
     const struct mf_compat_shape *s = &recorded.shapes[_i];
     struct mf_compat_row *rows = NULL;
@@ -100,10 +100,9 @@ START_TEST(recorded_table)
     check_row(&rows[best], &expected[_i].best);
     free(rows);
 }
-END_TEST
 
 /* us1 of every remaining row includes the added cost, not only the winner's. */
-START_TEST(added_cost)
+MF_TEST(added_cost)
 {
     const struct mf_compat_shape *s = &recorded.shapes[2];
     struct mf_compat_row *rows = NULL;
@@ -115,10 +114,9 @@ START_TEST(added_cost)
     ck_assert_double_eq(rows[0].us, 21.2);
     free(rows);
 }
-END_TEST
 
 /* The split-K factor moves from the name to its column. Without the other row of the tie this one wins. */
-START_TEST(split_k)
+MF_TEST(split_k)
 {
     const struct mf_compat_shape *s = &recorded.shapes[4];
     struct mf_compat_candidate few[2] = {s->candidates[0], s->candidates[2]};
@@ -134,10 +132,9 @@ START_TEST(split_k)
                                                    .us = 17});
     free(rows);
 }
-END_TEST
 
 /* The winner as a row of AITER's table. */
-START_TEST(written_row)
+MF_TEST(written_row)
 {
     const struct mf_compat_shape *s = &recorded.shapes[0];
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -160,7 +157,6 @@ START_TEST(written_row)
     mf_buf_release(&out);
     free(rows);
 }
-END_TEST
 
 #define HEAD "stage,cu_num," SHAPE_COLUMNS ",block_m,ksplit,us,kernelName,err,tflops,bw\n"
 #define KEY  "2,3072,384,256,8,Silu,bfloat16,bfloat16,bfloat16,No,1,0,"
@@ -183,7 +179,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(read_tables)
+MF_TEST(read_tables, .rows = MF_ARRAY_LEN(tables))
 {
     struct mf_compat_table t = {.n = 0};
     char why[MF_REASON_MAX] = "";
@@ -198,18 +194,8 @@ START_TEST(read_tables)
     }
     mf_compat_table_release(&t);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compat");
-    TCase *tc = tcase_create("compat");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, recorded_table, 0, MF_ARRAY_LEN(expected));
-    tcase_add_test(tc, added_cost);
-    tcase_add_test(tc, split_k);
-    tcase_add_test(tc, written_row);
-    tcase_add_loop_test(tc, read_tables, 0, MF_ARRAY_LEN(tables));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = setup, .teardown = teardown});
 }

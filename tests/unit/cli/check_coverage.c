@@ -165,7 +165,7 @@ static void name_differences(unsigned differs, struct mf_buf *out)
     }
 }
 
-START_TEST(replay)
+MF_TEST(replay, .rows = MF_ARRAY_LEN(cases))
 {
     _cleanup_(mf_buf_release) struct mf_buf text, names;
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -211,7 +211,6 @@ START_TEST(replay)
         ck_assert_int_eq(near->tokens, cases[_i].near_tokens);
     }
 }
-END_TEST
 
 /* ---- the command ---- */
 
@@ -302,7 +301,7 @@ static const char config[] = "{\"hidden_size\": 7168, \"moe_intermediate_size\":
                              "\"n_shared_experts\": 1, \"quantization_config\": {\"quant_method\": \"fp8\", "
                              "\"weight_block_size\": [128, 128]}}";
 
-START_TEST(command)
+MF_TEST(command, .rows = MF_ARRAY_LEN(runs))
 {
     _cleanup_(mf_buf_release) struct mf_buf text;
     const char *const *w = runs[_i].words;
@@ -324,10 +323,9 @@ START_TEST(command)
     ck_assert_int_eq(unlink(in_folder("config.json")), 0);
     remove_folder();
 }
-END_TEST
 
 /* All files of a folder may be given. An unreadable row is reported. */
-START_TEST(other_files_and_unreadable_rows)
+MF_TEST(other_files_and_unreadable_rows)
 {
     const struct ladder half[LADDERS] = {ROWS(1, 16384, PLAIN)};
     _cleanup_(mf_buf_release) struct mf_buf text;
@@ -350,10 +348,9 @@ START_TEST(other_files_and_unreadable_rows)
     assert_says(r.err, "no file is a tuned_fmoe.csv");
     remove_folder();
 }
-END_TEST
 
 /* Without a table the model's whole ladder is missing, and writing it succeeds. */
-START_TEST(whole_ladder)
+MF_TEST(whole_ladder)
 {
     make_folder();
     struct ran r = moefarm("", "csv", "coverage", "--model", "minimax-m2.5", "--ep", "4", "--class",
@@ -370,10 +367,9 @@ START_TEST(whole_ladder)
                        ",QuantType.per_1x128,1,0\n");
     remove_folder();
 }
-END_TEST
 
 /* Once the rows that --untuned wrote are tuned, coverage finds no hole. */
-START_TEST(untuned_fills_the_holes)
+MF_TEST(untuned_fills_the_holes)
 {
     const struct ladder half[LADDERS] = {ROWS(1, 64, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))};
     _cleanup_(mf_buf_release) struct mf_buf text;
@@ -401,9 +397,8 @@ START_TEST(untuned_fills_the_holes)
     assert_code(r, 0);
     remove_folder();
 }
-END_TEST
 
-START_TEST(lists_models)
+MF_TEST(lists_models)
 {
     make_folder();
     struct ran r = moefarm("", "csv", "coverage", "--list-models", NULL);
@@ -415,18 +410,8 @@ START_TEST(lists_models)
     assert_says(r.out, "\"name\":\t\"kimi-k2\"");
     remove_folder();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coverage");
-    TCase *t = tcase_create("coverage");
-    tcase_add_loop_test(t, replay, 0, (int)MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(t, command, 0, (int)MF_ARRAY_LEN(runs));
-    tcase_add_test(t, untuned_fills_the_holes);
-    tcase_add_test(t, other_files_and_unreadable_rows);
-    tcase_add_test(t, whole_ladder);
-    tcase_add_test(t, lists_models);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -60,7 +60,7 @@ static const struct fake_answer answers[] = {
 /* T1: the 7 active experts of the race, 3 x 2048 x 96 in bf16, and one row in and out are 8.2657 MB, at 4
  * TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s, in fp8 at 1200. With expert parallelism, one of eight routes to
  * 1024 experts goes to this rank's 128: 1.1878 MB. */
-START_TEST(floors_and_winners)
+MF_TEST(floors_and_winners)
 {
     struct fake_http f;
     struct ran r;
@@ -94,15 +94,8 @@ START_TEST(floors_and_winners)
     fake_http_stop(&f);
     fake_http_release(&f);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report");
-    TCase *tests = tcase_create("report");
-
-    tcase_add_checked_fixture(tests, make_folder, remove_folder);
-    tcase_add_test(tests, floors_and_winners);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = make_folder, .teardown = remove_folder});
 }

@@ -113,7 +113,7 @@ static const struct {
     {"1000000.0", "chain", "--rounds", "3", 0, "OK       T4 H256 I128 E8 k2 bf16 b2", "", "b2"},
 };
 
-START_TEST(run_config)
+MF_TEST(run_config, .rows = MF_ARRAY_LEN(cases))
 {
     struct ran r;
 
@@ -127,10 +127,9 @@ START_TEST(run_config)
     assert_says(r.out, cases[_i].out);
     assert_says(r.err, cases[_i].err);
 }
-END_TEST
 
 /* A row with the name that a family had in earlier versions runs, and the output has the current name. */
-START_TEST(opens_old_family_names)
+MF_TEST(opens_old_family_names)
 {
     char old[sizeof(pipeline)];
     const char *step = strchr(pipeline, ':');
@@ -145,10 +144,9 @@ START_TEST(opens_old_family_names)
     assert_says(r.out, "\"verdict\":\t\"OK\"");
     assert_says(r.out, pipeline);
 }
-END_TEST
 
 /* A row of a foreign family is skipped and reported, and the other rows run. */
-START_TEST(skips_foreign_rows)
+MF_TEST(skips_foreign_rows)
 {
     char text[4096] = TABLE_HEADER;
     struct ran r;
@@ -165,11 +163,10 @@ START_TEST(skips_foreign_rows)
     assert_code(r, 2);
     assert_says(r.err, "table.csv: no row of this device's class ");
 }
-END_TEST
 
 /* Without a table: the pipelines that production uses for shapes without a row are checked, and their times
  * get no verdict. */
-START_TEST(shapes_alone)
+MF_TEST(shapes_alone)
 {
     struct ran r;
 
@@ -195,9 +192,8 @@ START_TEST(shapes_alone)
     assert_code(r, 2);
     assert_says(r.err, "--shapes: the header has no column");
 }
-END_TEST
 
-START_TEST(another_class)
+MF_TEST(another_class)
 {
     struct ran r;
 
@@ -207,10 +203,9 @@ START_TEST(another_class)
     assert_code(r, 2);
     assert_says(r.err, "no row of this device's class");
 }
-END_TEST
 
 /* One device class holds several device models: a row tuned on another model is run and reported. */
-START_TEST(another_model)
+MF_TEST(another_model)
 {
     char text[4096] = TABLE_HEADER, expected[256];
     char *model;
@@ -234,11 +229,10 @@ START_TEST(another_model)
     assert_code(r, 0);
     ck_assert_str_eq(r.err, "");
 }
-END_TEST
 
 /* Each row gets its verdict, a wrong one with the message of the gate; a wrong or refused row does not stop
  * the others. */
-START_TEST(known_verdicts)
+MF_TEST(known_verdicts)
 {
     char text[4096] = TABLE_HEADER;
     struct ran r;
@@ -266,22 +260,9 @@ START_TEST(known_verdicts)
     const char *slower = strstr(r.out, "\"SLOWER\""), *refused = strstr(r.out, "\"REFUSED\"");
     ck_assert_msg(slower && refused && slower < refused, "%s", r.out);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("run_config");
-    TCase *tc = tcase_create("program");
-
-    tcase_set_timeout(tc, 120);
-    tcase_add_checked_fixture(tc, find_pipeline, remove_folder);
-    tcase_add_loop_test(tc, run_config, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tc, opens_old_family_names);
-    tcase_add_test(tc, known_verdicts);
-    tcase_add_test(tc, skips_foreign_rows);
-    tcase_add_test(tc, shapes_alone);
-    tcase_add_test(tc, another_class);
-    tcase_add_test(tc, another_model);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 120, .setup = find_pipeline, .teardown = remove_folder});
 }

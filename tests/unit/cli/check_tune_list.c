@@ -72,7 +72,7 @@ static int parse(const char *const *words, size_t n, struct mf_tune_options *o)
     return r;
 }
 
-START_TEST(every_option_is_accepted)
+MF_TEST(every_option_is_accepted, .rows = MF_ARRAY_LEN(option_cases))
 {
     struct mf_tune_options o;
     ck_assert_int_eq(parse(option_cases[_i].words, 4, &o), 0);
@@ -93,7 +93,6 @@ START_TEST(every_option_is_accepted)
         break;
     }
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -124,7 +123,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(values_are_checked)
+MF_TEST(values_are_checked, .rows = MF_ARRAY_LEN(check_cases))
 {
     struct mf_tune_options o;
     char output[512] = "";
@@ -140,9 +139,8 @@ START_TEST(values_are_checked)
                   output);
     (void)fclose(err);
 }
-END_TEST
 
-START_TEST(table_from_the_environment)
+MF_TEST(table_from_the_environment)
 {
     struct mf_tune_options o;
     (void)unsetenv("AITER_CONFIG_FMOE");
@@ -152,7 +150,6 @@ START_TEST(table_from_the_environment)
     mf_tune_defaults(&o);
     ck_assert_str_eq(o.tune_file, "/a.csv:/b.csv");
 }
-END_TEST
 
 /* ---- missing shapes ---- */
 
@@ -205,7 +202,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(list_of_missing_shapes)
+MF_TEST(list_of_missing_shapes, .rows = MF_ARRAY_LEN(list_cases))
 {
     struct mf_table *untuned = read_text("t", list_cases[_i].untuned);
     struct mf_table *tuned[2] = {read_text("t", list_cases[_i].tuned)};
@@ -239,13 +236,12 @@ START_TEST(list_of_missing_shapes)
     for (size_t i = 0; i < n_tuned; i++)
         mf_table_free(tuned[i]);
 }
-END_TEST
 
 /* ---- baseline ---- */
 
 /* The table also has other shapes, another class, a duplicate row and a tagged row. The baseline has the rows
  * that the shapes look up, each at its line. */
-START_TEST(baseline_of_shapes)
+MF_TEST(baseline_of_shapes)
 {
     struct mf_table *t = read_text("t", TUNED_HEAD "gfx942,304," BF16(8) RESULT "\n"
                                                                                 "gfx942,304," BF16(4) RESULT
@@ -290,10 +286,9 @@ START_TEST(baseline_of_shapes)
     mf_table_free(t);
     mf_buf_release(&text);
 }
-END_TEST
 
 /* A long list of rows that cannot be compared is truncated; -v prints all. */
-START_TEST(foreign_rows_are_listed)
+MF_TEST(foreign_rows_are_listed)
 {
     struct mf_buf text, out;
     char row[400];
@@ -331,11 +326,10 @@ START_TEST(foreign_rows_are_listed)
     mf_buf_release(&text);
     mf_buf_release(&out);
 }
-END_TEST
 
 /* ---- devices ---- */
 
-START_TEST(read_device_list)
+MF_TEST(read_device_list)
 {
     static const char text[] =
         "cpu:0         cpu-znver4/2: AMD EPYC, avx512_bf16+vnni\n"
@@ -352,11 +346,10 @@ START_TEST(read_device_list)
     ck_assert_str_eq(d[1].name, "hip:nvidia:0");
     ck_assert_int_eq(d[1].class.cu_num, 132);
 }
-END_TEST
 
 /* ---- the summary ---- */
 
-START_TEST(summary_text)
+MF_TEST(summary_text)
 {
     struct mf_tune_outcomes o = {.n = 0};
     struct mf_device_class class;
@@ -403,20 +396,8 @@ START_TEST(summary_text)
     mf_buf_release(&out);
     mf_tune_outcomes_release(&o);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tune_list");
-    TCase *tc = tcase_create("tune_list");
-    tcase_add_loop_test(tc, every_option_is_accepted, 0, MF_ARRAY_LEN(option_cases));
-    tcase_add_loop_test(tc, values_are_checked, 0, MF_ARRAY_LEN(check_cases));
-    tcase_add_test(tc, table_from_the_environment);
-    tcase_add_loop_test(tc, list_of_missing_shapes, 0, MF_ARRAY_LEN(list_cases));
-    tcase_add_test(tc, baseline_of_shapes);
-    tcase_add_test(tc, foreign_rows_are_listed);
-    tcase_add_test(tc, read_device_list);
-    tcase_add_test(tc, summary_text);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -43,7 +43,7 @@ static const struct {
     {SIZES ",topk=8,expert=4", NULL, NULL, NULL, 2, "", "topk: expected at most the number of experts", NULL},
 };
 
-START_TEST(why_local)
+MF_TEST(why_local, .rows = MF_ARRAY_LEN(cases))
 {
     const char *words[4] = {NULL};
     size_t n = 0;
@@ -59,16 +59,9 @@ START_TEST(why_local)
                                                                                   : cases[_i].out);
     assert_says(r.err, cases[_i].err);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("why_local");
-    TCase *tc = tcase_create("program");
-
-    tcase_set_timeout(tc, 120);
-    tcase_add_checked_fixture(tc, make_folder, remove_folder);
-    tcase_add_loop_test(tc, why_local, 0, MF_ARRAY_LEN(cases));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 120, .setup = make_folder, .teardown = remove_folder});
 }

@@ -17,7 +17,7 @@ void *__wrap_reallocarray(void *p, size_t n, size_t size)
     return fails ? NULL : __real_reallocarray(p, n, size);
 }
 
-START_TEST(growth_keeps_items)
+MF_TEST(growth_keeps_items)
 {
     int64_t *items = NULL;
     size_t n = 0, cap = 0, n_caps = 0;
@@ -34,9 +34,8 @@ START_TEST(growth_keeps_items)
     ck_assert_uint_eq(n_caps, 5); /* 64, 128, …, 1024: capacity doubles */
     free(items);
 }
-END_TEST
 
-START_TEST(failed_growth_changes_nothing)
+MF_TEST(failed_growth_changes_nothing)
 {
     char *items = NULL;
     size_t cap = 0;
@@ -56,14 +55,8 @@ START_TEST(failed_growth_changes_nothing)
     ck_assert_int_eq(items[full - 1], 'x');
     free(items);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("array");
-    TCase *c = tcase_create("array");
-    tcase_add_test(c, growth_keeps_items);
-    tcase_add_test(c, failed_growth_changes_nothing);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -84,7 +84,7 @@ static char *print(const struct mf_batch_options *options)
     return text;
 }
 
-START_TEST(good_texts)
+MF_TEST(good_texts, .rows = MF_ARRAY_LEN(good))
 {
     const struct mf_batch_options options = parse(good[_i].name, good[_i].text);
     _cleanup_(cJSON_Deletep) cJSON *json = mf_batch_options_print(&options, false);
@@ -94,10 +94,9 @@ START_TEST(good_texts)
     if (text)
         ck_assert_str_eq(text, good[_i].stored);
 }
-END_TEST
 
 /* Reading the stored text and printing it again gives the same text. */
-START_TEST(stored_texts_are_read)
+MF_TEST(stored_texts_are_read, .rows = MF_ARRAY_LEN(good))
 {
     const struct mf_batch_options options = parse(good[_i].name, good[_i].text);
     struct mf_batch_options read;
@@ -107,7 +106,6 @@ START_TEST(stored_texts_are_read)
     _cleanup_(mf_freep) char *again = print(&read);
     ck_assert_str_eq(again, stored);
 }
-END_TEST
 
 static const struct {
     const char *name, *text, *expected; /* part of the error */
@@ -165,7 +163,7 @@ static const struct {
      "up to 8"},
 };
 
-START_TEST(bad_texts)
+MF_TEST(bad_texts, .rows = MF_ARRAY_LEN(bad))
 {
     const struct mf_batch_option *o = mf_batch_option_find(bad[_i].name);
     struct mf_batch_options options = mf_batch_options_default();
@@ -176,18 +174,16 @@ START_TEST(bad_texts)
     ck_assert_msg(strstr(expected, bad[_i].expected) != NULL, "%s=%s: %s", bad[_i].name, bad[_i].text,
                   expected);
 }
-END_TEST
 
-START_TEST(unknown_options)
+MF_TEST(unknown_options)
 {
     ck_assert_ptr_null(mf_batch_option_find("speed"));
     ck_assert_ptr_null(mf_batch_option_find(""));
     ck_assert_ptr_null(mf_batch_option_find("baseline")); /* stored, but no option of users */
 }
-END_TEST
 
 /* Missing, invalid and unknown members keep the defaults; of a list, the valid items stay. */
-START_TEST(unreadable_members)
+MF_TEST(unreadable_members)
 {
     static const char text[] =
         "{\"classes\":\"a/1\",\"priority\":101,\"topk\":\"8\",\"err_ratio\":-1,\"routing\":\"zipf\","
@@ -202,9 +198,8 @@ START_TEST(unreadable_members)
     mf_batch_options_read(NULL, &read);
     ck_assert_int_eq(read.priority, 50);
 }
-END_TEST
 
-START_TEST(defaults_are_valid)
+MF_TEST(defaults_are_valid)
 {
     const struct mf_batch_options standard = mf_batch_options_default();
     _cleanup_(mf_freep) char *text = print(&standard);
@@ -218,7 +213,6 @@ START_TEST(defaults_are_valid)
         ck_assert_str_eq(again, text);
     }
 }
-END_TEST
 
 static const struct {
     const char *name, *help;
@@ -238,16 +232,15 @@ static const struct {
      "(default: common)"},
 };
 
-START_TEST(help_has_range_and_default)
+MF_TEST(help_has_range_and_default, .rows = MF_ARRAY_LEN(helps))
 {
     char help[MF_OPTION_HELP_MAX];
     mf_batch_option_help(mf_batch_option_find(helps[_i].name), help);
     ck_assert_str_eq(help, helps[_i].help);
 }
-END_TEST
 
 /* Help fits its buffer and names every value of an enum. */
-START_TEST(help_is_complete)
+MF_TEST(help_is_complete)
 {
     for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o)) {
         char help[MF_OPTION_HELP_MAX], expected[MF_OPTION_HELP_MAX];
@@ -259,7 +252,6 @@ START_TEST(help_is_complete)
             ck_assert_msg(strstr(help, o->names[i]) != NULL, "%s: help lacks %s", o->name, o->names[i]);
     }
 }
-END_TEST
 
 /* ---- docs/api.md has one row per option ---- */
 
@@ -293,7 +285,7 @@ static void find_row(const char *table, const char *name, char *row, size_t cap)
     row[n] = '\0';
 }
 
-START_TEST(options_are_documented)
+MF_TEST(options_are_documented)
 {
     const char *table = read_docs();
     int n = 0, n_rows = 0;
@@ -313,21 +305,8 @@ START_TEST(options_are_documented)
         n_rows++;
     ck_assert_int_eq(n_rows, n);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("batch_options");
-    TCase *t = tcase_create("batch_options");
-    tcase_add_loop_test(t, good_texts, 0, (int)MF_ARRAY_LEN(good));
-    tcase_add_loop_test(t, stored_texts_are_read, 0, (int)MF_ARRAY_LEN(good));
-    tcase_add_loop_test(t, bad_texts, 0, (int)MF_ARRAY_LEN(bad));
-    tcase_add_test(t, unknown_options);
-    tcase_add_test(t, unreadable_members);
-    tcase_add_test(t, defaults_are_valid);
-    tcase_add_loop_test(t, help_has_range_and_default, 0, (int)MF_ARRAY_LEN(helps));
-    tcase_add_test(t, help_is_complete);
-    tcase_add_test(t, options_are_documented);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -30,7 +30,7 @@ static void append_chain(struct mf_buf *b)
     (void)mf_buf_add(b, "\n", 1);
 }
 
-START_TEST(empty_buffer_is_a_c_string)
+MF_TEST(empty_buffer_is_a_c_string)
 {
     struct mf_buf b;
     mf_buf_init(&b, 10);
@@ -45,11 +45,10 @@ START_TEST(empty_buffer_is_a_c_string)
     mf_buf_release(&b);
     mf_buf_release(&b);
 }
-END_TEST
 
 /* For every limit below the length of WHOLE: the first append that exceeds the limit fails, the contents
  * stay, and later appends fail too, even if they would fit. */
-START_TEST(limit_is_exact_and_error_is_sticky)
+MF_TEST(limit_is_exact_and_error_is_sticky, .rows = sizeof(WHOLE) + 2)
 {
     size_t max = (size_t)_i;
     struct mf_buf b;
@@ -80,9 +79,8 @@ START_TEST(limit_is_exact_and_error_is_sticky)
     }
     mf_buf_release(&b);
 }
-END_TEST
 
-START_TEST(nth_allocation_failure_is_sticky)
+MF_TEST(nth_allocation_failure_is_sticky, .rows = 9)
 {
     struct mf_buf b;
     mf_buf_init(&b, 1 << 20);
@@ -102,9 +100,8 @@ START_TEST(nth_allocation_failure_is_sticky)
     free(text);
     mf_buf_release(&b);
 }
-END_TEST
 
-START_TEST(grows_through_every_size)
+MF_TEST(grows_through_every_size)
 {
     struct mf_buf b;
     mf_buf_init(&b, 100000);
@@ -116,9 +113,8 @@ START_TEST(grows_through_every_size)
     ck_assert_int_eq(mf_buf_adds(&b, "x"), -EFBIG);
     mf_buf_release(&b);
 }
-END_TEST
 
-START_TEST(accepts_nul_bytes)
+MF_TEST(accepts_nul_bytes)
 {
     struct mf_buf b;
     mf_buf_init(&b, 64);
@@ -128,11 +124,10 @@ START_TEST(accepts_nul_bytes)
     ck_assert_mem_eq(b.data, "a\0b\0c", 6);
     mf_buf_release(&b);
 }
-END_TEST
 
 static const char *const remaining[] = {"abcdef", "bcdef", "cdef", "def", "ef", "f", "", "", ""};
 
-START_TEST(consume_keeps_the_rest)
+MF_TEST(consume_keeps_the_rest, .rows = MF_ARRAY_LEN(remaining))
 {
     struct mf_buf b;
     mf_buf_init(&b, 64);
@@ -144,9 +139,8 @@ START_TEST(consume_keeps_the_rest)
     ck_assert_int_eq(b.data[b.len - 1], '!');
     mf_buf_release(&b);
 }
-END_TEST
 
-START_TEST(take_transfers_ownership)
+MF_TEST(take_transfers_ownership)
 {
     struct mf_buf b;
     mf_buf_init(&b, 64);
@@ -160,9 +154,8 @@ START_TEST(take_transfers_ownership)
     free(text);
     mf_buf_release(&b);
 }
-END_TEST
 
-START_TEST(unlimited_buffer)
+MF_TEST(unlimited_buffer)
 {
     struct mf_buf b;
     mf_buf_init(&b, SIZE_MAX);
@@ -174,20 +167,8 @@ START_TEST(unlimited_buffer)
     ck_assert_str_eq(b.data, "x");
     mf_buf_release(&b);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("buf");
-    TCase *tc = tcase_create("buf");
-    tcase_add_test(tc, empty_buffer_is_a_c_string);
-    tcase_add_loop_test(tc, limit_is_exact_and_error_is_sticky, 0, (int)strlen(WHOLE) + 3);
-    tcase_add_loop_test(tc, nth_allocation_failure_is_sticky, 0, 9);
-    tcase_add_test(tc, grows_through_every_size);
-    tcase_add_test(tc, accepts_nul_bytes);
-    tcase_add_loop_test(tc, consume_keeps_the_rest, 0, MF_ARRAY_LEN(remaining));
-    tcase_add_test(tc, take_transfers_ownership);
-    tcase_add_test(tc, unlimited_buffer);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

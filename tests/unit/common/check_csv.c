@@ -83,7 +83,7 @@ static void transcribe(const struct reading *reading, struct mf_buf *out)
     free(text);
 }
 
-START_TEST(test_read)
+MF_TEST(test_read, .rows = MF_ARRAY_LEN(readings))
 {
     const struct reading *reading = &readings[_i];
     struct mf_buf out;
@@ -92,10 +92,9 @@ START_TEST(test_read)
     ck_assert_str_eq(out.data, reading->expected);
     mf_buf_release(&out);
 }
-END_TEST
 
 /* A row with many cells grows the cell array. */
-START_TEST(test_many_cells)
+MF_TEST(test_many_cells)
 {
     struct mf_buf text;
     mf_buf_init(&text, 65536);
@@ -113,9 +112,8 @@ START_TEST(test_many_cells)
     mf_csv_release(&csv);
     mf_buf_release(&text);
 }
-END_TEST
 
-START_TEST(test_column)
+MF_TEST(test_column)
 {
     static char token[] = "token", topk[] = "topk", us[] = "us";
     char *const header[] = {token, topk, us};
@@ -123,7 +121,6 @@ START_TEST(test_column)
     ck_assert_int_eq(mf_csv_column(header, 3, "Topk"), -1);
     ck_assert_int_eq(mf_csv_column(header, 2, "us"), -1);
 }
-END_TEST
 
 static const struct {
     const char *cell;
@@ -133,7 +130,7 @@ static const struct {
     {"a\"b", false}, {"a\tb", false}, {"\x7f", false},     {" a", false},  {"a ", false},   {" ", false},
 };
 
-START_TEST(test_plain)
+MF_TEST(test_plain, .rows = MF_ARRAY_LEN(cells))
 {
     ck_assert(mf_csv_is_plain(cells[_i].cell) == cells[_i].plain);
     struct mf_buf out;
@@ -144,9 +141,8 @@ START_TEST(test_plain)
         ck_assert_uint_eq(out.len, 0);
     mf_buf_release(&out);
 }
-END_TEST
 
-START_TEST(test_write)
+MF_TEST(test_write)
 {
     struct mf_buf out;
     mf_buf_init(&out, 16);
@@ -157,17 +153,8 @@ START_TEST(test_write)
     ck_assert_int_eq(mf_csv_add_row(&out, row, 4), -EFBIG);
     mf_buf_release(&out);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("csv");
-    TCase *tcase = tcase_create("csv");
-    tcase_add_loop_test(tcase, test_read, 0, MF_ARRAY_LEN(readings));
-    tcase_add_test(tcase, test_many_cells);
-    tcase_add_test(tcase, test_column);
-    tcase_add_loop_test(tcase, test_plain, 0, MF_ARRAY_LEN(cells));
-    tcase_add_test(tcase, test_write);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

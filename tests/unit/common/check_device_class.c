@@ -30,7 +30,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(class_round_trips)
+MF_TEST(class_round_trips, .rows = MF_ARRAY_LEN(classes))
 {
     struct mf_device_class c = {"before", 77};
     char text[MF_DEVICE_CLASS_TEXT_MAX];
@@ -45,25 +45,22 @@ START_TEST(class_round_trips)
     mf_device_class_print(&c, text);
     ck_assert_str_eq(text, classes[_i].text);
 }
-END_TEST
 
-START_TEST(equality_compares_gfx_and_cu_num)
+MF_TEST(equality_compares_gfx_and_cu_num)
 {
     struct mf_device_class a = {"gfx942", 304}, b = {"gfx942", 80}, c = {"gfx950", 304};
     ck_assert(mf_device_class_equal(&a, &a));
     ck_assert(!mf_device_class_equal(&a, &b));
     ck_assert(!mf_device_class_equal(&a, &c));
 }
-END_TEST
 
-START_TEST(gfx_from_cu_num)
+MF_TEST(gfx_from_cu_num, .rows = MF_ARRAY_LEN(known))
 {
     ck_assert_pstr_eq(mf_gfx_of_cu_num(known[_i].cu_num), known[_i].gfx);
 }
-END_TEST
 
 /* One enum represents all: the macros of common/base/names.h generate the same code for each. */
-START_TEST(names_round_trip)
+MF_TEST(names_round_trip)
 {
     for (int i = 0; i < MF_STATUS_N_; i++) {
         enum mf_status back = MF_STATUS_N_;
@@ -78,16 +75,8 @@ START_TEST(names_round_trip)
     }
     ck_assert_str_eq(mf_status_name(MF_STATUS_N_), "?");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("device_class");
-    TCase *tc = tcase_create("device_class");
-    tcase_add_loop_test(tc, class_round_trips, 0, MF_ARRAY_LEN(classes));
-    tcase_add_test(tc, equality_compares_gfx_and_cu_num);
-    tcase_add_loop_test(tc, gfx_from_cu_num, 0, MF_ARRAY_LEN(known));
-    tcase_add_test(tc, names_round_trip);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -82,7 +82,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(replace_file)
+MF_TEST(replace_file, .rows = MF_ARRAY_LEN(cases))
 {
     char next[64], path[64];
     mf_format(next, sizeof(next), "%s/next", folder);
@@ -96,14 +96,12 @@ START_TEST(replace_file)
     assert_file(path, cases[_i].contents);
     ck_assert_int_eq(access(next, F_OK), -1);
 }
-END_TEST
 
-START_TEST(replace_with_missing_source)
+MF_TEST(replace_with_missing_source)
 {
     ck_assert_int_eq(mf_replace_file("/proc/none", "/proc/other"), -ENOENT);
     ck_assert_str_eq(recorded, "");
 }
-END_TEST
 
 /* ---- targets ---- */
 
@@ -157,7 +155,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(target)
+MF_TEST(target, .rows = MF_ARRAY_LEN(targets))
 {
     static const char *const names[] = {"link", "other", "file"};
     struct mf_target t;
@@ -175,11 +173,10 @@ START_TEST(target)
     ck_assert(!t.is_open);
     ck_assert_int_lt(t.descriptor, 0);
 }
-END_TEST
 
 /* A stream that was deleted after the lookup is not recreated: a regular file would take the place of a
  * device. */
-START_TEST(deleted_stream_is_not_recreated)
+MF_TEST(deleted_stream_is_not_recreated)
 {
     struct mf_target t;
     make_fifo(at("deleted"));
@@ -188,14 +185,13 @@ START_TEST(deleted_stream_is_not_recreated)
     ck_assert_int_eq(mf_stream_write(&t, "new", 3), -ENOENT);
     ck_assert_int_eq(access(at("deleted"), F_OK), -1);
 }
-END_TEST
 
 static const char *const descriptors[] = {"/dev/fd", "/proc/self/fd", "/proc/thread-self/fd",
                                           "/proc/self/task/../fd"};
 
 /* The file is written through the descriptor: data that other holders of the descriptor wrote before and
  * write later is kept, even if the file was unlinked meanwhile. */
-START_TEST(open_descriptor)
+MF_TEST(open_descriptor, .rows = MF_ARRAY_LEN(descriptors))
 {
     struct mf_target t;
     char path[64];
@@ -222,11 +218,10 @@ START_TEST(open_descriptor)
     ck_assert_str_eq(found, "oldnewnewend");
     ck_assert_int_eq(access(file, F_OK), -1);
 }
-END_TEST
 
 /* A read-only descriptor fails with -EBADF. A closed descriptor is not a stream. A pipe is reopened by its
  * path. */
-START_TEST(descriptors_not_open_for_writing)
+MF_TEST(descriptors_not_open_for_writing)
 {
     struct mf_target t;
     char path[64];
@@ -250,7 +245,6 @@ START_TEST(descriptors_not_open_for_writing)
     ck_assert_str_eq(t.file, path);
     ck_assert_int_eq(mf_stream_write(&t, "new", 3), 0);
 }
-END_TEST
 
 /* Starts a process that inherits the open descriptors and does nothing. */
 static pid_t start_holder(void)
@@ -281,7 +275,7 @@ static void proc_fd_path(pid_t pid, bool by_thread, int fd, char ret[64])
 
 /* A file that another process has open is truncated and written, like a shell's ">", even after it was
  * unlinked. */
-START_TEST(descriptor_of_other_process)
+MF_TEST(descriptor_of_other_process, .rows = 2)
 {
     struct mf_target t;
     char path[64], found[32] = "";
@@ -311,10 +305,9 @@ START_TEST(descriptor_of_other_process)
     end_holder(holder);
     (void)close(fd);
 }
-END_TEST
 
 /* A pipe of another process is written to. A descriptor that the process does not have is not a stream. */
-START_TEST(pipe_of_other_process)
+MF_TEST(pipe_of_other_process)
 {
     struct mf_target t;
     char path[64], found[8] = "";
@@ -332,24 +325,12 @@ START_TEST(pipe_of_other_process)
     ck_assert(!t.is_stream && !t.is_open);
     end_holder(holder);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("durable");
-    TCase *tc = tcase_create("durable");
     if (!mkdtemp(folder))
         return EXIT_FAILURE;
-    tcase_add_loop_test(tc, replace_file, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tc, replace_with_missing_source);
-    tcase_add_loop_test(tc, target, 0, MF_ARRAY_LEN(targets));
-    tcase_add_test(tc, deleted_stream_is_not_recreated);
-    tcase_add_loop_test(tc, open_descriptor, 0, MF_ARRAY_LEN(descriptors));
-    tcase_add_test(tc, descriptors_not_open_for_writing);
-    tcase_add_loop_test(tc, descriptor_of_other_process, 0, 2);
-    tcase_add_test(tc, pipe_of_other_process);
-    suite_add_tcase(suite, tc);
-    int failed = mf_check_main(suite);
+    int failed = mf_check_main(NULL);
     (void)remove_tree(folder);
     return failed;
 }

@@ -17,12 +17,11 @@ static const struct {
     {"", "", NULL},
 };
 
-START_TEST(renamed_families)
+MF_TEST(renamed_families, .rows = (sizeof(names) / sizeof(names[0])))
 {
     ck_assert_str_eq(mf_family_current_name(names[_i].name), names[_i].current);
     ck_assert_pstr_eq(mf_family_old_name(names[_i].name), names[_i].old);
 }
-END_TEST
 
 static const struct {
     const char *list, *name;
@@ -39,19 +38,12 @@ static const struct {
     {",,odd", "odd", true},
 };
 
-START_TEST(listed)
+MF_TEST(listed, .rows = (sizeof(lists) / sizeof(lists[0])))
 {
     ck_assert_int_eq(mf_family_is_listed(lists[_i].list, lists[_i].name), lists[_i].is_listed);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("family_name");
-    TCase *t = tcase_create("family_name");
-
-    tcase_add_loop_test(t, renamed_families, 0, (int)(sizeof(names) / sizeof(names[0])));
-    tcase_add_loop_test(t, listed, 0, (int)(sizeof(lists) / sizeof(lists[0])));
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(NULL);
 }

@@ -44,18 +44,16 @@ static cJSON *parse_copy(const char *text, size_t len, size_t max)
     return json;
 }
 
-START_TEST(accepts_valid_json)
+MF_TEST(accepts_valid_json, .rows = MF_ARRAY_LEN(accepted))
 {
     _cleanup_(cJSON_Deletep) cJSON *json = parse_copy(accepted[_i], strlen(accepted[_i]), 1000);
     ck_assert_ptr_nonnull(json);
 }
-END_TEST
 
-START_TEST(rejects_invalid_json)
+MF_TEST(rejects_invalid_json, .rows = MF_ARRAY_LEN(rejected))
 {
     ck_assert_ptr_null(parse_copy(rejected[_i], strlen(rejected[_i]), 1000));
 }
-END_TEST
 
 static const struct {
     const char *text;
@@ -71,30 +69,27 @@ static const struct {
     {"[1,\n2,\n3", 3},
 };
 
-START_TEST(line_of_syntax_error)
+MF_TEST(line_of_syntax_error, .rows = MF_ARRAY_LEN(broken))
 {
     ck_assert_ptr_null(parse_copy(broken[_i].text, strlen(broken[_i].text), 1000));
     ck_assert_uint_eq(mf_json_error_line(broken[_i].text, strlen(broken[_i].text)), broken[_i].line);
 }
-END_TEST
 
-START_TEST(rejects_nul_bytes)
+MF_TEST(rejects_nul_bytes)
 {
     ck_assert_ptr_null(parse_copy("\"a\0b\"", 5, 1000));
     ck_assert_ptr_null(parse_copy("{}\0", 3, 1000));
 }
-END_TEST
 
-START_TEST(rejects_truncated_text)
+MF_TEST(rejects_truncated_text)
 {
     static const char text[] = "{\"steps\": [{\"name\": \"\\u00e4\xc3\xa4\", \"us\": 1.5}], \"last\": true}";
     for (size_t len = 0; len < strlen(text); len++)
         ck_assert_ptr_null(parse_copy(text, len, 1000));
 }
-END_TEST
 
 /* errno tells invalid JSON (EBADMSG) from an allocation failure (ENOMEM). */
-START_TEST(errno_of_parse_failures)
+MF_TEST(errno_of_parse_failures)
 {
     ck_assert_ptr_null(mf_json_parse("[1,", 3, 10));
     ck_assert_int_eq(errno, EBADMSG);
@@ -109,16 +104,14 @@ START_TEST(errno_of_parse_failures)
     ck_assert_ptr_null(none);
     ck_assert_int_eq(why, ENOMEM);
 }
-END_TEST
 
-START_TEST(size_limit_is_exact)
+MF_TEST(size_limit_is_exact)
 {
     static const char text[] = "[1,2,3]";
     ck_assert_ptr_null(mf_json_parse(text, strlen(text), strlen(text) - 1));
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(text, strlen(text), strlen(text));
     ck_assert_int_eq(cJSON_GetArraySize(json), 3);
 }
-END_TEST
 
 static const struct {
     int depth;
@@ -126,7 +119,7 @@ static const struct {
 } depths[] = {{1, true}, {1000, true}, {1001, false}, {500000, false}};
 
 /* Nesting depth is limited: a megabyte of brackets is rejected before the stack overflows. */
-START_TEST(nesting_limit)
+MF_TEST(nesting_limit, .rows = MF_ARRAY_LEN(depths))
 {
     _cleanup_(mf_buf_release) struct mf_buf b;
     mf_buf_init(&b, 1 << 20);
@@ -138,7 +131,6 @@ START_TEST(nesting_limit)
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(b.data, b.len, 1 << 20);
     ck_assert((json != NULL) == depths[_i].fits);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -177,7 +169,7 @@ static cJSON *object_with(const char *value)
     return json;
 }
 
-START_TEST(integer_member)
+MF_TEST(integer_member, .rows = MF_ARRAY_LEN(integers))
 {
     _cleanup_(cJSON_Deletep) cJSON *json = object_with(integers[_i].value);
     int64_t number = 4711;
@@ -185,7 +177,6 @@ START_TEST(integer_member)
                      integers[_i].expect);
     ck_assert_int_eq(number, integers[_i].expect == 0 ? integers[_i].number : 4711);
 }
-END_TEST
 
 static const struct {
     const char *value;
@@ -198,7 +189,7 @@ static const struct {
     {"null", -ENOENT, -ENOENT, -ENOENT, false, false}, {NULL, -ENOENT, -ENOENT, -ENOENT, false, false},
 };
 
-START_TEST(member_of_each_type)
+MF_TEST(member_of_each_type, .rows = MF_ARRAY_LEN(types))
 {
     _cleanup_(cJSON_Deletep) cJSON *json = object_with(types[_i].value);
     double real = 7;
@@ -213,10 +204,9 @@ START_TEST(member_of_each_type)
     ck_assert((mf_json_object(json, "a") != NULL) == types[_i].object);
     ck_assert((mf_json_array(json, "a") != NULL) == types[_i].array);
 }
-END_TEST
 
 /* The accessors accept NULL and values that are not objects. */
-START_TEST(non_objects_have_no_members)
+MF_TEST(non_objects_have_no_members)
 {
     _cleanup_(cJSON_Deletep) cJSON *array = cJSON_Parse("[1]");
     const cJSON *const objects[] = {NULL, array};
@@ -227,10 +217,9 @@ START_TEST(non_objects_have_no_members)
         ck_assert_ptr_null(mf_json_array(objects[i], "a"));
     }
 }
-END_TEST
 
 /* Integers survive adding, reading, printing and parsing exactly. */
-START_TEST(integers_are_exact)
+MF_TEST(integers_are_exact)
 {
     static const int64_t values[] = {
         0,
@@ -265,7 +254,6 @@ START_TEST(integers_are_exact)
         ck_assert_int_eq(number, values[i]);
     }
 }
-END_TEST
 
 /* Text with invalid UTF-8, such as a truncated character or bytes of a peer, is printed as valid JSON: each
  * invalid byte becomes '?'. */
@@ -283,13 +271,12 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(invalid_utf8_is_replaced)
+MF_TEST(invalid_utf8_is_replaced, .rows = MF_ARRAY_LEN(unclean))
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_CreateString(unclean[_i].text);
     _cleanup_(mf_freep) char *text = mf_json_print(json);
     ck_assert_pstr_eq(text, unclean[_i].printed);
 }
-END_TEST
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -330,7 +317,7 @@ static const double special_numbers[] = {
 };
 
 /* mf_json_print and cJSON print every number alike. */
-START_TEST(numbers_are_printed_as_cjson_does)
+MF_TEST(numbers_are_printed_as_cjson_does)
 {
     const uint64_t seed = 20240611;
     uint64_t state = seed;
@@ -343,10 +330,9 @@ START_TEST(numbers_are_printed_as_cjson_does)
                       (unsigned long long)seed, i);
     }
 }
-END_TEST
 
 /* Every type of value, empty and nested, and every ASCII character. */
-START_TEST(trees_are_printed_as_cjson_does)
+MF_TEST(trees_are_printed_as_cjson_does)
 {
     char all[128];
     for (int i = 0; i < 127; i++)
@@ -361,27 +347,8 @@ START_TEST(trees_are_printed_as_cjson_does)
     ck_assert_pstr_eq(text, expect);
     ck_assert_ptr_null(mf_json_print(NULL));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("json");
-    TCase *tc = tcase_create("json");
-    tcase_add_loop_test(tc, accepts_valid_json, 0, MF_ARRAY_LEN(accepted));
-    tcase_add_loop_test(tc, rejects_invalid_json, 0, MF_ARRAY_LEN(rejected));
-    tcase_add_loop_test(tc, line_of_syntax_error, 0, MF_ARRAY_LEN(broken));
-    tcase_add_test(tc, rejects_nul_bytes);
-    tcase_add_test(tc, rejects_truncated_text);
-    tcase_add_test(tc, errno_of_parse_failures);
-    tcase_add_test(tc, size_limit_is_exact);
-    tcase_add_loop_test(tc, nesting_limit, 0, MF_ARRAY_LEN(depths));
-    tcase_add_loop_test(tc, integer_member, 0, MF_ARRAY_LEN(integers));
-    tcase_add_loop_test(tc, member_of_each_type, 0, MF_ARRAY_LEN(types));
-    tcase_add_test(tc, non_objects_have_no_members);
-    tcase_add_test(tc, integers_are_exact);
-    tcase_add_test(tc, numbers_are_printed_as_cjson_does);
-    tcase_add_test(tc, trees_are_printed_as_cjson_does);
-    tcase_add_loop_test(tc, invalid_utf8_is_replaced, 0, MF_ARRAY_LEN(unclean));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -63,7 +63,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(ops_round_trip)
+MF_TEST(ops_round_trip, .rows = MF_ARRAY_LEN(ops))
 {
     mf_ops set = 0xdead;
     char text[MF_OPS_TEXT_MAX];
@@ -75,9 +75,8 @@ START_TEST(ops_round_trip)
     mf_ops_print(set, text);
     ck_assert_str_eq(text, ops[_i].printed);
 }
-END_TEST
 
-START_TEST(every_set_round_trips)
+MF_TEST(every_set_round_trips)
 {
     for (mf_ops set = 0; set < MF_OP_BIT(MF_OP_N_); set++) {
         char text[MF_OPS_TEXT_MAX];
@@ -87,9 +86,8 @@ START_TEST(every_set_round_trips)
         ck_assert_uint_eq(back, set);
     }
 }
-END_TEST
 
-START_TEST(quantise_ops_only_if_activation_type_changes)
+MF_TEST(quantise_ops_only_if_activation_type_changes)
 {
     struct mf_shape shape = shape_of(costs[0].shape);
     for (int q = 0; q < MF_QTYPE_N_; q++) {
@@ -107,25 +105,22 @@ START_TEST(quantise_ops_only_if_activation_type_changes)
         ck_assert_str_eq(text, "sort+gather+gemm1+act+gemm2+weight+combine");
     }
 }
-END_TEST
 
-START_TEST(cost_matches_hand_computation)
+MF_TEST(cost_matches_hand_computation, .rows = MF_ARRAY_LEN(costs))
 {
     struct mf_shape shape = shape_of(costs[_i].shape);
     ck_assert_double_eq(mf_layer_flops(&shape), costs[_i].flops);
     ck_assert_double_eq(mf_layer_min_bytes(&shape, costs[_i].active), costs[_i].bytes);
 }
-END_TEST
 
 /* The largest valid shape does not overflow. */
-START_TEST(cost_of_the_largest_shape)
+MF_TEST(cost_of_the_largest_shape)
 {
     struct mf_shape shape = shape_of("16777215,262144,262144,65535,127,ActivationType.Silu,torch.bfloat16,"
                                      "torch.bfloat16,torch.bfloat16,QuantType.No,1,0");
     ck_assert_double_eq_tol(mf_layer_flops(&shape) / (6.0 * 16777215 * 127 * 262144 * 262144), 1, 1e-15);
     ck_assert_double_eq_tol(mf_layer_min_bytes(&shape, 65535) / (65535 * 6.0 * 262144 * 262144), 1, 1e-3);
 }
-END_TEST
 
 /* Exact expected number of blocks of all experts: the sum over the binomial distribution of an expert's rows.
  */
@@ -152,7 +147,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(expected_blocks_match_binomial_sum)
+MF_TEST(expected_blocks_match_binomial_sum, .rows = MF_ARRAY_LEN(blocks))
 {
     char text[256];
     mf_format(text, sizeof(text),
@@ -163,10 +158,9 @@ START_TEST(expected_blocks_match_binomial_sum)
            actual = mf_layer_expected_blocks(&s, blocks[_i].block_m);
     ck_assert_msg(fabs(actual / expected - 1) < 0.01, "%g blocks, expected %g", actual, expected);
 }
-END_TEST
 
 /* A rank with a quarter of the experts has a quarter of the blocks. */
-START_TEST(expected_blocks_with_expert_parallelism)
+MF_TEST(expected_blocks_with_expert_parallelism)
 {
     struct mf_shape all = shape_of("1024,4096,384,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
                                    "torch.bfloat16,QuantType.No,1,0"),
@@ -176,19 +170,8 @@ START_TEST(expected_blocks_with_expert_parallelism)
     ck_assert_double_eq_tol(mf_layer_expected_blocks(&share, 64), mf_layer_expected_blocks(&all, 64) / 4,
                             1e-9);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("layer");
-    TCase *tc = tcase_create("layer");
-    tcase_add_loop_test(tc, ops_round_trip, 0, MF_ARRAY_LEN(ops));
-    tcase_add_test(tc, every_set_round_trips);
-    tcase_add_test(tc, quantise_ops_only_if_activation_type_changes);
-    tcase_add_loop_test(tc, cost_matches_hand_computation, 0, MF_ARRAY_LEN(costs));
-    tcase_add_test(tc, cost_of_the_largest_shape);
-    tcase_add_loop_test(tc, expected_blocks_match_binomial_sum, 0, MF_ARRAY_LEN(blocks));
-    tcase_add_test(tc, expected_blocks_with_expert_parallelism);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -39,7 +39,7 @@ static const char *after_timestamp(const char *line)
     return line + 25;
 }
 
-START_TEST(line_has_time_program_and_level)
+MF_TEST(line_has_time_program_and_level)
 {
     struct tm tm = {0};
     int ms = -1;
@@ -59,7 +59,6 @@ START_TEST(line_has_time_program_and_level)
     ck_assert_int_ge(then, before);
     ck_assert_int_le(then, after);
 }
-END_TEST
 
 static const struct {
     enum mf_log_level level;
@@ -71,7 +70,7 @@ static const struct {
     {MF_LOG_DEBUG, "error warning info debug"},
 };
 
-START_TEST(messages_above_level_are_dropped)
+MF_TEST(messages_above_level_are_dropped, .rows = MF_ARRAY_LEN(levels))
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
     char got[64] = "";
@@ -89,9 +88,8 @@ START_TEST(messages_above_level_are_dropped)
     }
     ck_assert_str_eq(got, levels[_i].expect);
 }
-END_TEST
 
-START_TEST(errno_text_is_appended)
+MF_TEST(errno_text_is_appended)
 {
     capture();
     mf_log_init("p", MF_LOG_ERROR);
@@ -103,23 +101,21 @@ START_TEST(errno_text_is_appended)
     ck_assert_int_eq(strncmp(after_timestamp(text), "p error: open x: No such file or directory\n", 43), 0);
     ck_assert_str_eq(after_timestamp(second), "p error: y: error -99999\n");
 }
-END_TEST
 
 /* Text from a peer must not start a new line or contain terminal control sequences. */
-START_TEST(message_stays_on_one_line)
+MF_TEST(message_stays_on_one_line)
 {
     capture();
     mf_log_init("p", MF_LOG_INFO);
     log_info("%s", "a\nb\r\x1b[2Jc\td\xc3\xa4");
     ck_assert_str_eq(after_timestamp(written()), "p info: a b  [2Jc d\xc3\xa4\n");
 }
-END_TEST
 
 static const int lengths[] = {3900, 4000, 4030, 4050, 4060, 4070, 4096, 9999};
 
 /* Lengths around the maximum line length: the output is one line; a truncated message ends in '…' and keeps
  * the error text. */
-START_TEST(long_message_is_truncated)
+MF_TEST(long_message_is_truncated, .rows = MF_ARRAY_LEN(lengths))
 {
     static char message[10000];
     capture();
@@ -137,7 +133,6 @@ START_TEST(long_message_is_truncated)
     ck_assert(lengths[_i] != 3900 || whole);
     ck_assert(lengths[_i] != 4096 || cut);
 }
-END_TEST
 
 enum { THREADS = 4, LINES = 200 };
 
@@ -149,7 +144,7 @@ static void *log_many(void *text)
 }
 
 /* Lines of different threads are not interleaved. */
-START_TEST(threads_write_whole_lines)
+MF_TEST(threads_write_whole_lines)
 {
     static char texts[THREADS][500];
     pthread_t threads[THREADS];
@@ -173,18 +168,8 @@ START_TEST(threads_write_whole_lines)
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(counts[i], LINES);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("log");
-    TCase *tc = tcase_create("log");
-    tcase_add_test(tc, line_has_time_program_and_level);
-    tcase_add_loop_test(tc, messages_above_level_are_dropped, 0, MF_ARRAY_LEN(levels));
-    tcase_add_test(tc, errno_text_is_appended);
-    tcase_add_test(tc, message_stays_on_one_line);
-    tcase_add_loop_test(tc, long_message_is_truncated, 0, MF_ARRAY_LEN(lengths));
-    tcase_add_test(tc, threads_write_whole_lines);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -14,7 +14,7 @@
 
 /* Each model has a public source, can be divided over the ranks of a node, and is found by its name and by
  * its Hugging Face id. */
-START_TEST(shipped_models)
+MF_TEST(shipped_models)
 {
     _cleanup_(mf_freep) struct mf_model *models = NULL;
     size_t n = 0;
@@ -50,7 +50,6 @@ START_TEST(shipped_models)
         }
     }
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -76,7 +75,7 @@ static const struct {
 /* clang-format on */
 
 /* The layer of a rank equals a layer in a published tuned table. */
-START_TEST(layers_match_published_tables)
+MF_TEST(layers_match_published_tables, .rows = MF_ARRAY_LEN(layers))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(layers[_i].file);
     char why[MF_REASON_MAX] = "", form[MF_SHAPE_FORM_MAX] = "", text[MF_SHAPE_TEXT_MAX];
@@ -96,7 +95,6 @@ START_TEST(layers_match_published_tables)
     mf_shape_print_layer_model(&layer, text);
     ck_abort_msg("%s has no row of %s", layers[_i].file, text);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -112,7 +110,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rejected_splits)
+MF_TEST(rejected_splits, .rows = MF_ARRAY_LEN(rejected))
 {
     char why[MF_REASON_MAX] = "";
     struct mf_model m;
@@ -122,7 +120,6 @@ START_TEST(rejected_splits)
     ck_assert_int_eq(mf_model_layer(&m, &rejected[_i].split, &layer, why), -EINVAL);
     ck_assert_msg(strstr(why, rejected[_i].why) != NULL, "%s", why);
 }
-END_TEST
 
 #define LIST_HEADER                                                                                          \
     "name,model_dim,inter_dim,expert,topk,shared,act_type,dtype,q_dtype_a,q_dtype_w,q_type,doweight_stage1," \
@@ -141,7 +138,7 @@ static const struct { const char *list, *why; } bad_lists[] = {
 };
 /* clang-format on */
 
-START_TEST(rejected_lists)
+MF_TEST(rejected_lists, .rows = MF_ARRAY_LEN(bad_lists))
 {
     _cleanup_(mf_freep) struct mf_model *models = NULL;
     char why[MF_REASON_MAX] = "";
@@ -151,7 +148,6 @@ START_TEST(rejected_lists)
                      -EBADMSG);
     ck_assert_msg(strstr(why, bad_lists[_i].why) != NULL, "%s", why);
 }
-END_TEST
 
 /* ---- config.json ---- */
 
@@ -241,7 +237,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(read_configs)
+MF_TEST(read_configs, .rows = MF_ARRAY_LEN(configs))
 {
     struct mf_shape expected;
     struct mf_model m;
@@ -257,7 +253,6 @@ START_TEST(read_configs)
     ck_assert_str_eq(m.name, "mine");
     ck_assert_str_eq(m.quant_error, "");
 }
-END_TEST
 
 /* clang-format off */
 static const struct { const char *config, *why; } bad_configs[] = {
@@ -277,7 +272,7 @@ static const struct { const char *config, *why; } bad_configs[] = {
 };
 /* clang-format on */
 
-START_TEST(rejected_configs)
+MF_TEST(rejected_configs, .rows = MF_ARRAY_LEN(bad_configs))
 {
     struct mf_model m;
     char why[MF_REASON_MAX] = "";
@@ -287,7 +282,6 @@ START_TEST(rejected_configs)
         -EBADMSG);
     ck_assert_msg(strstr(why, bad_configs[_i].why) != NULL, "%s: %s", bad_configs[_i].config, why);
 }
-END_TEST
 
 /* Formats that no tuned table contains: the sizes are read, and quant_error explains the unknown
  * quantisation. */
@@ -302,7 +296,7 @@ static const char *const odd_quants[] = {
     "{\"bits\": 4}",
 };
 
-START_TEST(unknown_quants)
+MF_TEST(unknown_quants, .rows = MF_ARRAY_LEN(odd_quants))
 {
     struct mf_model m;
     char config[1024], why[MF_REASON_MAX] = "";
@@ -312,19 +306,8 @@ START_TEST(unknown_quants)
     ck_assert_msg(strstr(m.quant_error, "quantization_config") != NULL, "%s", odd_quants[_i]);
     ck_assert_int_eq(m.layer.expert, 128);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("models");
-    TCase *t = tcase_create("models");
-    tcase_add_test(t, shipped_models);
-    tcase_add_loop_test(t, layers_match_published_tables, 0, (int)MF_ARRAY_LEN(layers));
-    tcase_add_loop_test(t, rejected_splits, 0, (int)MF_ARRAY_LEN(rejected));
-    tcase_add_loop_test(t, rejected_lists, 0, (int)MF_ARRAY_LEN(bad_lists));
-    tcase_add_loop_test(t, read_configs, 0, (int)MF_ARRAY_LEN(configs));
-    tcase_add_loop_test(t, rejected_configs, 0, (int)MF_ARRAY_LEN(bad_configs));
-    tcase_add_loop_test(t, unknown_quants, 0, (int)MF_ARRAY_LEN(odd_quants));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

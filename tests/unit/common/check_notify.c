@@ -21,7 +21,7 @@ static void set(const char *socket_text, const char *us, const char *pid)
     }
 }
 
-START_TEST(silent_without_socket)
+MF_TEST(silent_without_socket)
 {
     struct mf_notify n;
     set(NULL, "1000000", NULL);
@@ -32,10 +32,9 @@ START_TEST(silent_without_socket)
     mf_notify_watchdog(&n, 5);
     mf_notify_release(&n);
 }
-END_TEST
 
 /* WATCHDOG=1 is sent every half of the watchdog timeout. The variables are removed from the environment. */
-START_TEST(watchdog_interval)
+MF_TEST(watchdog_interval)
 {
     struct mf_notify n;
     char name[32], pid[16];
@@ -55,10 +54,9 @@ START_TEST(watchdog_interval)
     ck_assert_int_eq(mf_notify_due_ms(&n), 1000 + 3 * 1500);
     mf_notify_release(&n);
 }
-END_TEST
 
 /* The socket may be a path. A full or deleted socket does not block or fail the service. */
-START_TEST(path_socket_full_and_deleted)
+MF_TEST(path_socket_full_and_deleted)
 {
     struct mf_notify n;
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -76,13 +74,12 @@ START_TEST(path_socket_full_and_deleted)
     ck_assert_int_eq(mf_notify_due_ms(&n), INT64_MAX);
     mf_notify_release(&n);
 }
-END_TEST
 
 /* Another process's watchdog and invalid timeouts: no WATCHDOG=1 is sent. */
 static const char *const invalid_watchdogs[][2] = {
     {"1000000", "1"}, {"0", NULL}, {"-5", NULL}, {"soon", NULL}, {"1000000", ""}};
 
-START_TEST(foreign_and_invalid_watchdogs)
+MF_TEST(foreign_and_invalid_watchdogs, .rows = MF_ARRAY_LEN(invalid_watchdogs))
 {
     struct mf_notify n;
     char name[32];
@@ -93,29 +90,19 @@ START_TEST(foreign_and_invalid_watchdogs)
     ck_assert_str_eq(notify_receive(fd, 0), "");
     mf_notify_release(&n);
 }
-END_TEST
 
 static char long_path[200];
 static const char *const invalid_addresses[] = {"", "@", "/", "relative", "vsock:2:1234", long_path};
 
-START_TEST(invalid_address)
+MF_TEST(invalid_address, .rows = MF_ARRAY_LEN(invalid_addresses))
 {
     struct mf_notify n;
     memset(long_path, '/', sizeof(long_path) - 1);
     set(invalid_addresses[_i], NULL, NULL);
     ck_assert_int_eq(mf_notify_init(&n), -EINVAL);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("notify");
-    TCase *tc = tcase_create("notify");
-    tcase_add_test(tc, silent_without_socket);
-    tcase_add_test(tc, watchdog_interval);
-    tcase_add_test(tc, path_socket_full_and_deleted);
-    tcase_add_loop_test(tc, foreign_and_invalid_watchdogs, 0, (int)MF_ARRAY_LEN(invalid_watchdogs));
-    tcase_add_loop_test(tc, invalid_address, 0, (int)MF_ARRAY_LEN(invalid_addresses));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

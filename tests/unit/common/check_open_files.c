@@ -14,7 +14,7 @@ static const struct {
     {64, 0, 0},         /* keep the current hard limit */
 };
 
-START_TEST(raises_soft_limit)
+MF_TEST(raises_soft_limit, .rows = MF_ARRAY_LEN(limits))
 {
     struct rlimit limit;
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -27,13 +27,8 @@ START_TEST(raises_soft_limit)
     ck_assert_uint_eq(limit.rlim_cur, expect);
     ck_assert_uint_eq(limit.rlim_max, hard);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("descriptors");
-    TCase *tc = tcase_create("descriptors");
-    tcase_add_loop_test(tc, raises_soft_limit, 0, MF_ARRAY_LEN(limits));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -86,7 +86,7 @@ static const char *captured(FILE *file)
     return text;
 }
 
-START_TEST(defaults_without_arguments)
+MF_TEST(defaults_without_arguments)
 {
     int rest = -1;
     ck_assert_int_eq(parse((const char *const[]){NULL}, &rest), 0);
@@ -96,7 +96,6 @@ START_TEST(defaults_without_arguments)
     ck_assert_double_eq(ratio, 0.1);
     ck_assert(!quiet && verify);
 }
-END_TEST
 
 static const char *const value_forms[][WORDS_MAX] = {
     {"--port", "1", "--listen", "::1", "--err-ratio", "-2.5e-1", "--quiet", NULL},
@@ -106,7 +105,7 @@ static const char *const value_forms[][WORDS_MAX] = {
      NULL},
 };
 
-START_TEST(value_spellings)
+MF_TEST(value_spellings, .rows = MF_ARRAY_LEN(value_forms))
 {
     int rest = -1, n = 0;
     while (value_forms[_i][n])
@@ -118,17 +117,15 @@ START_TEST(value_spellings)
     ck_assert_double_eq(ratio, -0.25);
     ck_assert(quiet && verify);
 }
-END_TEST
 
-START_TEST(no_prefix_clears_a_bool)
+MF_TEST(no_prefix_clears_a_bool)
 {
     int rest;
     ck_assert_int_eq(parse((const char *const[]){"--no-verify", "-no-quiet", NULL}, &rest), 0);
     ck_assert(!quiet && !verify);
 }
-END_TEST
 
-START_TEST(values_with_dashes_and_equals_signs)
+MF_TEST(values_with_dashes_and_equals_signs)
 {
     int rest;
     ck_assert_int_eq(
@@ -139,15 +136,13 @@ START_TEST(values_with_dashes_and_equals_signs)
     ck_assert_str_eq(listen_at, "a=b");
     ck_assert_pstr_eq(empty, "");
 }
-END_TEST
 
-START_TEST(single_letter_option)
+MF_TEST(single_letter_option)
 {
     int rest;
     ck_assert_int_eq(parse((const char *const[]){"-i", "shapes.csv", NULL}, &rest), 0);
     ck_assert_str_eq(untune_file, "shapes.csv");
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -166,7 +161,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(option_aliases)
+MF_TEST(option_aliases, .rows = MF_ARRAY_LEN(spelling_cases))
 {
     const char *const *words = spelling_cases[_i].words;
     int rest = -1, n = 0;
@@ -179,7 +174,6 @@ START_TEST(option_aliases)
     ck_assert_pstr_eq(run_config, spelling_cases[_i].run_config);
     ck_assert_int_eq(quiet, spelling_cases[_i].quiet);
 }
-END_TEST
 
 static const struct {
     const char *words[WORDS_MAX];
@@ -191,13 +185,12 @@ static const struct {
     {{"--port", "5", "--", "--", NULL}, 4},
 };
 
-START_TEST(first_positional_argument_ends_options)
+MF_TEST(first_positional_argument_ends_options, .rows = MF_ARRAY_LEN(ends))
 {
     int rest = -1;
     ck_assert_int_eq(parse(ends[_i].words, &rest), 0);
     ck_assert_int_eq(rest, ends[_i].rest);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -228,7 +221,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(error_messages)
+MF_TEST(error_messages, .rows = MF_ARRAY_LEN(errors))
 {
     FILE *err = capture(STDERR_FILENO);
     int rest = -1;
@@ -236,7 +229,6 @@ START_TEST(error_messages)
     ck_assert_int_eq(rest, -1);
     ck_assert_str_eq(captured(err), errors[_i].message);
 }
-END_TEST
 
 static const char help[] =
     "usage: prog [options] FILE…\n"
@@ -267,38 +259,23 @@ static const char *const help_words[][WORDS_MAX] = {{"--help", NULL},
                                                     {"--quiet", "--port=5", "--help", "x", NULL},
                                                     {"--no-such", "-help", NULL}};
 
-START_TEST(help_text)
+MF_TEST(help_text, .rows = MF_ARRAY_LEN(help_words))
 {
     FILE *out = capture(STDOUT_FILENO);
     int rest;
     ck_assert_int_eq(parse(help_words[_i], &rest), 1);
     ck_assert_str_eq(captured(out), help);
 }
-END_TEST
 
-START_TEST(version_text)
+MF_TEST(version_text)
 {
     FILE *out = capture(STDOUT_FILENO);
     int rest;
     ck_assert_int_eq(parse((const char *const[]){"--version", NULL}, &rest), 1);
     ck_assert_str_eq(captured(out), "prog " MF_VERSION "\n");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("opts");
-    TCase *tc = tcase_create("opts");
-    tcase_add_test(tc, defaults_without_arguments);
-    tcase_add_loop_test(tc, value_spellings, 0, MF_ARRAY_LEN(value_forms));
-    tcase_add_test(tc, no_prefix_clears_a_bool);
-    tcase_add_test(tc, values_with_dashes_and_equals_signs);
-    tcase_add_test(tc, single_letter_option);
-    tcase_add_loop_test(tc, option_aliases, 0, MF_ARRAY_LEN(spelling_cases));
-    tcase_add_loop_test(tc, first_positional_argument_ends_options, 0, MF_ARRAY_LEN(ends));
-    tcase_add_loop_test(tc, error_messages, 0, MF_ARRAY_LEN(errors));
-    tcase_add_loop_test(tc, help_text, 0, MF_ARRAY_LEN(help_words));
-    tcase_add_test(tc, version_text);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -57,7 +57,7 @@ static void fill(double low, double high, size_t n, double *old_us, double *new_
     }
 }
 
-START_TEST(verdicts)
+MF_TEST(verdicts, .rows = MF_ARRAY_LEN(cases))
 {
     double old_us[MAX_ROUNDS], new_us[MAX_ROUNDS], scratch[MAX_ROUNDS];
     struct mf_paired_rule rule = {cases[_i].least_effect, cases[_i].confidence};
@@ -68,11 +68,10 @@ START_TEST(verdicts)
     ck_assert_msg(p.verdict == cases[_i].verdict, "%s, want %s: %g %g %g", mf_paired_verdict_name(p.verdict),
                   mf_paired_verdict_name(cases[_i].verdict), p.change.low, p.change.mid, p.change.high);
 }
-END_TEST
 
 /* Computed by hand: for 8 rounds at confidence 0.99 the interval is the whole range, 0.8 to 1.6; the median
  * is sqrt(1.1 * 1.2). */
-START_TEST(interval_by_hand)
+MF_TEST(interval_by_hand)
 {
     const double ratio[] = {1.1, 0.8, 1.6, 1.0, 1.25, 1.2, 0.9, 1.3};
     double old_us[8], new_us[8], scratch[8];
@@ -89,9 +88,8 @@ START_TEST(interval_by_hand)
     ck_assert_int_eq(mf_paired_interval(old_us, new_us, 7, 0.95, scratch, &change), 0);
     ck_assert_double_eq_tol(change.mid, 0.1, 1e-12);
 }
-END_TEST
 
-START_TEST(rejects_invalid_times)
+MF_TEST(rejects_invalid_times)
 {
     const double bad[] = {0, -1, NAN, INFINITY};
     double good[] = {1, 2, 3}, scratch[3];
@@ -109,20 +107,18 @@ START_TEST(rejects_invalid_times)
     ck_assert_double_eq(change.mid, 7);
     ck_assert_int_eq(p.verdict, MF_PAIRED_N_);
 }
-END_TEST
 
-START_TEST(min_rounds)
+MF_TEST(min_rounds)
 {
     ck_assert_uint_eq(mf_paired_min_rounds(0.5), 2);
     ck_assert_uint_eq(mf_paired_min_rounds(0.95), 6);
     ck_assert_uint_eq(mf_paired_min_rounds(0.99), 8);
     ck_assert_uint_eq(mf_paired_min_rounds(0.999), 11);
 }
-END_TEST
 
 /* For series of equal speed with a common drift, the interval excludes zero about as often as its confidence
  * permits. */
-START_TEST(false_positive_rate)
+MF_TEST(false_positive_rate)
 {
     enum { TRIALS = 4000, N = 24 };
     unsigned seed = (unsigned)time(NULL);
@@ -145,17 +141,8 @@ START_TEST(false_positive_rate)
     ck_assert_int_le(missed, 91 + 48);
     ck_assert_int_ge(missed, 91 - 48);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("paired");
-    TCase *tc = tcase_create("paired");
-    tcase_add_loop_test(tc, verdicts, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(tc, interval_by_hand);
-    tcase_add_test(tc, rejects_invalid_times);
-    tcase_add_test(tc, min_rounds);
-    tcase_add_test(tc, false_positive_rate);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -365,7 +365,7 @@ static size_t count_expected(const struct exhaustive *e, int keep, uint32_t *exp
 
 static const int keeps[] = {1, 3, 32};
 
-START_TEST(matches_exhaustive_search)
+MF_TEST(matches_exhaustive_search, .rows = MF_ARRAY_LEN(keeps))
 {
     uint64_t seed = mf_now_ns();
     static struct exhaustive e;
@@ -405,10 +405,9 @@ START_TEST(matches_exhaustive_search)
     /* Ensures that the generator makes enough legal pipelines. */
     ck_assert_uint_gt(n_legal, 300);
 }
-END_TEST
 
 /* Neither the order of the input steps nor equal times change the result. */
-START_TEST(independent_of_order)
+MF_TEST(independent_of_order)
 {
     seed_state = 7;
     for (int round = 0; round < 100; round++) {
@@ -442,9 +441,8 @@ START_TEST(independent_of_order)
         }
     }
 }
-END_TEST
 
-START_TEST(uncovered_ops)
+MF_TEST(uncovered_ops)
 {
     seed_state = 3;
     struct mf_step only = random_step(0, MF_OP_QUANT1, MF_OP_ACT);
@@ -454,11 +452,10 @@ START_TEST(uncovered_ops)
     mf_ops_print(mf_path_uncovered(&p), text);
     ck_assert_str_eq(text, "sort+quant2+gemm2+weight+combine");
 }
-END_TEST
 
 /* Pipelines that zero y in different steps have different structures. Steps with redundant zeroing are not
  * used. */
-START_TEST(structure_includes_zeroing)
+MF_TEST(structure_includes_zeroing)
 {
     enum { SORT, SORT_ZERO, UP, UP_ZERO, DOWN, ZERO, N_STEPS };
     static const mf_ops sort = MF_OP_BIT(MF_OP_SORT),
@@ -520,11 +517,10 @@ START_TEST(structure_includes_zeroing)
         ck_assert_str_eq(text, expected[i].structure);
     }
 }
-END_TEST
 
 /* A problem as large as a real device class's must take well below two seconds: the coordinator's writer
  * thread waits for it. */
-START_TEST(large_problem_is_fast)
+MF_TEST(large_problem_is_fast)
 {
     enum { PER_BLOCK = 40 };
     static const int blocks[] = {16, 32, 64, 128};
@@ -566,18 +562,8 @@ START_TEST(large_problem_is_fast)
     ck_assert_uint_eq(n_paths, 4 * 4 * 32);
     ck_assert_uint_lt(mf_now_ns() - start, 2000000000u);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("path");
-    TCase *c = tcase_create("path");
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, matches_exhaustive_search, 0, (int)MF_ARRAY_LEN(keeps));
-    tcase_add_test(c, independent_of_order);
-    tcase_add_test(c, uncovered_ops);
-    tcase_add_test(c, structure_includes_zeroing);
-    tcase_add_test(c, large_problem_is_fast);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -18,7 +18,7 @@ static const struct {
     {"|one:a", {"", "one:a"}},
 };
 
-START_TEST(iterate)
+MF_TEST(iterate, .rows = MF_ARRAY_LEN(iterations))
 {
     const char *at = iterations[_i].text, *name;
     size_t len;
@@ -32,7 +32,6 @@ START_TEST(iterate)
     ck_assert_ptr_null(iterations[_i].names[n]);
     ck_assert(!mf_pipeline_text_next(&at, &name, &len));
 }
-END_TEST
 
 #define LONGEST_FAMILY "0123456789012345678901234567890"
 #define FORTY          "a123456789b123456789c123456789d123456789"
@@ -54,7 +53,7 @@ static const struct {
     {"one:" LONGEST "9", -ENAMETOOLONG, NULL, NULL},
 };
 
-START_TEST(split)
+MF_TEST(split, .rows = MF_ARRAY_LEN(splits))
 {
     char text[256], family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
     size_t len = strlen(splits[_i].name);
@@ -66,9 +65,8 @@ START_TEST(split)
     ck_assert_str_eq(family, splits[_i].family);
     ck_assert_str_eq(step, splits[_i].step);
 }
-END_TEST
 
-START_TEST(add_steps)
+MF_TEST(add_steps)
 {
     char text[12] = "";
 
@@ -80,7 +78,6 @@ START_TEST(add_steps)
     ck_assert_str_eq(text, "one:a|two:b");
     ck_assert_int_eq(mf_pipeline_text_add(text, sizeof(text), "", ""), -ENAMETOOLONG);
 }
-END_TEST
 
 static const struct {
     const char *text, *current;
@@ -94,7 +91,7 @@ static const struct {
     {"", ""},
 };
 
-START_TEST(current_names)
+MF_TEST(current_names, .rows = MF_ARRAY_LEN(renamed))
 {
     char text[256];
 
@@ -104,9 +101,8 @@ START_TEST(current_names)
     ck_assert(mf_pipeline_text_equal(text, renamed[_i].text));
     ck_assert_int_eq(mf_pipeline_text_current(renamed[_i].text, text, strlen(text)), -ENAMETOOLONG);
 }
-END_TEST
 
-START_TEST(unequal_texts)
+MF_TEST(unequal_texts)
 {
     static const char *const texts[] = {"", "tile", "tile:a", "tile:b", "mx:a", "tile:a|tile:b", "tile:a|"};
 
@@ -115,7 +111,6 @@ START_TEST(unequal_texts)
             ck_assert_int_eq(mf_pipeline_text_equal(texts[i], texts[k]), i == k);
     }
 }
-END_TEST
 
 static const struct {
     const char *text, *json;
@@ -125,7 +120,7 @@ static const struct {
     {"", "[]"},
 };
 
-START_TEST(json_array)
+MF_TEST(json_array, .rows = MF_ARRAY_LEN(lists))
 {
     cJSON *list = mf_pipeline_text_json(lists[_i].text);
     _cleanup_(mf_freep) char *text = cJSON_PrintUnformatted(list);
@@ -133,19 +128,8 @@ START_TEST(json_array)
     ck_assert_str_eq(text, lists[_i].json);
     cJSON_Delete(list);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("pipeline_text");
-    TCase *t = tcase_create("pipeline_text");
-
-    tcase_add_loop_test(t, iterate, 0, (int)MF_ARRAY_LEN(iterations));
-    tcase_add_loop_test(t, split, 0, (int)MF_ARRAY_LEN(splits));
-    tcase_add_test(t, add_steps);
-    tcase_add_loop_test(t, current_names, 0, (int)MF_ARRAY_LEN(renamed));
-    tcase_add_test(t, unequal_texts);
-    tcase_add_loop_test(t, json_array, 0, (int)MF_ARRAY_LEN(lists));
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(NULL);
 }

@@ -55,7 +55,7 @@ static struct mf_shape shape_of(const char *row)
     return s;
 }
 
-START_TEST(rules)
+MF_TEST(rules, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_shape requested = shape_of(cases[_i].requested), key = {0};
     struct mf_shape expected = shape_of(cases[_i].key ? cases[_i].key : cases[_i].requested);
@@ -64,7 +64,6 @@ START_TEST(rules)
     ck_assert(mf_shape_equal(&key, &expected));
     ck_assert_msg(!cases[_i].reason || strstr(why, cases[_i].reason), "%s", why);
 }
-END_TEST
 
 /* A table row is looked up if any token count that pads to it has its key. The key returned for any other row
  * is looked up. */
@@ -85,7 +84,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rows_that_production_looks_up)
+MF_TEST(rows_that_production_looks_up, .rows = MF_ARRAY_LEN(rows))
 {
     struct mf_shape row = shape_of(rows[_i].row), key = {0}, again;
     struct mf_shape expected = shape_of(rows[_i].key ? rows[_i].key : rows[_i].row);
@@ -96,10 +95,9 @@ START_TEST(rows_that_production_looks_up)
     ck_assert((why[0] != '\0') == (rows[_i].key != NULL));
     ck_assert_int_eq(mf_production_row(&key, &again, why, sizeof(why)), 0);
 }
-END_TEST
 
 /* Some rows that AITER ships have keys that its own production does not look up by default. */
-START_TEST(shipped_rows)
+MF_TEST(shipped_rows)
 {
     long n = 0, n_other = 0;
     for (size_t f = 0; f < sizeof(shipped) / sizeof(shipped[0]); f++) {
@@ -122,15 +120,8 @@ START_TEST(shipped_rows)
     ck_assert_int_gt(n_other, 0);
     ck_assert_int_lt(n_other, n / 5);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("production_key");
-    TCase *t = tcase_create("production_key");
-    tcase_add_loop_test(t, rules, 0, (int)(sizeof(cases) / sizeof(cases[0])));
-    tcase_add_loop_test(t, rows_that_production_looks_up, 0, (int)(sizeof(rows) / sizeof(rows[0])));
-    tcase_add_test(t, shipped_rows);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -66,7 +66,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(tries)
+MF_TEST(tries, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_lookup_try tried[MF_LOOKUP_TRIES_MAX];
     struct mf_shape call = shape_of(cases[_i].call);
@@ -84,7 +84,6 @@ START_TEST(tries)
         ck_assert_uint_eq(tried[i].any, cases[_i].tries[i].any);
     }
 }
-END_TEST
 
 /* ---- a table ---- */
 
@@ -143,7 +142,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(find)
+MF_TEST(find, .rows = MF_ARRAY_LEN(finds))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL, *before = NULL;
     const struct mf_device_class class = {"gfx950", 256};
@@ -162,10 +161,9 @@ START_TEST(find)
     ck_assert_uint_eq(found.attempt, has_row ? finds[_i].attempt : 99);
     ck_assert(!has_row || found.table == t);
 }
-END_TEST
 
 /* A try searches all tables before the next try: the lower tier is searched last. */
-START_TEST(each_try_searches_all_tables)
+MF_TEST(each_try_searches_all_tables)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL, *before = NULL;
     const struct mf_device_class class = {"gfx950", 256};
@@ -181,11 +179,10 @@ START_TEST(each_try_searches_all_tables)
     ck_assert(mf_lookup_find(set, 1, &class, &call, MF_LOOKUP_MOEFARM, &found));
     ck_assert(found.table == t && found.attempt == 1);
 }
-END_TEST
 
 /* If a table has a flag as both 1 and True, AITER's dictionary matches none of its rows. A table with only
  * True matches. */
-START_TEST(mixed_flag_spellings)
+MF_TEST(mixed_flag_spellings)
 {
     static const char as_true[] =
         HEADER MI355 ",64,7168,512,256,8,ActivationType.Silu,torch.bfloat16," FN "," FN
@@ -209,7 +206,6 @@ START_TEST(mixed_flag_spellings)
         ck_assert_int_eq(mf_buf_adds(&text, LINE(MI355, "128", "512", "256", "Silu", "", "")), 0);
     }
 }
-END_TEST
 
 /* ---- the tables that AITER ships ---- */
 
@@ -223,7 +219,7 @@ struct shipped_row {
 /* Under moefarm's rules each row with a valid bucket serves a call of its own shape. AITER's dictionary has
  * no activation function, so 449 rows are shadowed by an earlier row with the same key (aiter/configs at
  * e4048607a535, all tables merged in the order of their names). */
-START_TEST(shipped_rows)
+MF_TEST(shipped_rows)
 {
     static struct shipped_row rows[ROWS_MAX];
     size_t n = 0, n_shadowed = 0, n_without_bucket = 0;
@@ -265,17 +261,8 @@ START_TEST(shipped_rows)
     ck_assert_uint_eq(n_shadowed, 449);
     ck_assert_uint_eq(n_without_bucket, 5);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("production_lookup");
-    TCase *t = tcase_create("production_lookup");
-    tcase_add_loop_test(t, tries, 0, (int)MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(t, find, 0, (int)MF_ARRAY_LEN(finds));
-    tcase_add_test(t, each_try_searches_all_tables);
-    tcase_add_test(t, mixed_flag_spellings);
-    tcase_add_test(t, shipped_rows);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

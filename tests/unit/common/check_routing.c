@@ -39,7 +39,7 @@ static const char *const rejected[] = {
 };
 /* clang-format on */
 
-START_TEST(profile_round_trips)
+MF_TEST(profile_round_trips, .rows = MF_ARRAY_LEN(profiles))
 {
     struct mf_routing r, again;
     char text[MF_ROUTING_TEXT_MAX];
@@ -51,19 +51,17 @@ START_TEST(profile_round_trips)
     ck_assert_int_eq(mf_routing_parse(text, &again), 0);
     ck_assert_double_eq(again.parameter, r.parameter);
 }
-END_TEST
 
-START_TEST(rejects_invalid_profiles)
+MF_TEST(rejects_invalid_profiles, .rows = MF_ARRAY_LEN(rejected))
 {
     struct mf_routing r = {.kind = MF_ROUTING_HOT, .parameter = 0.25};
     ck_assert_int_eq(mf_routing_parse(rejected[_i], &r), -EINVAL);
     ck_assert_int_eq(mf_routing_parse(NULL, &r), -EINVAL);
     ck_assert_double_eq(r.parameter, 0.25);
 }
-END_TEST
 
 /* These numbers need all 17 significant digits. */
-START_TEST(parameter_is_printed_exactly)
+MF_TEST(parameter_is_printed_exactly)
 {
     static const double values[] = {1.0 / 3, 0.1 + 0.2, DBL_EPSILON, DBL_MIN, 1 - DBL_EPSILON / 2};
     for (size_t i = 0; i < MF_ARRAY_LEN(values); i++) {
@@ -74,10 +72,9 @@ START_TEST(parameter_is_printed_exactly)
         ck_assert_double_eq(again.parameter, values[i]);
     }
 }
-END_TEST
 
 /* Counts of any magnitude keep their proportions, and non-zero counts stay at least 1. */
-START_TEST(recorded_counts)
+MF_TEST(recorded_counts)
 {
     static const struct {
         const char *text, *printed;
@@ -99,9 +96,8 @@ START_TEST(recorded_counts)
         ck_assert(!mf_routing_equal(&r, &again));
     }
 }
-END_TEST
 
-START_TEST(longest_profile_prints)
+MF_TEST(longest_profile_prints)
 {
     uint64_t counts[MF_ROUTING_COUNTS_MAX + 1];
     struct mf_routing r, again;
@@ -115,9 +111,8 @@ START_TEST(longest_profile_prints)
     ck_assert_int_eq(mf_routing_parse(text, &again), 0);
     ck_assert(mf_routing_equal(&r, &again));
 }
-END_TEST
 
-START_TEST(profile_fits_shape)
+MF_TEST(profile_fits_shape)
 {
     static const struct {
         const char *text;
@@ -145,18 +140,8 @@ START_TEST(profile_fits_shape)
         ck_assert_msg(!rows[i].why || strstr(why, rows[i].why), "%s: %s", rows[i].text, why);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("routing");
-    TCase *tc = tcase_create("routing");
-    tcase_add_loop_test(tc, profile_round_trips, 0, MF_ARRAY_LEN(profiles));
-    tcase_add_loop_test(tc, rejects_invalid_profiles, 0, MF_ARRAY_LEN(rejected));
-    tcase_add_test(tc, parameter_is_printed_exactly);
-    tcase_add_test(tc, recorded_counts);
-    tcase_add_test(tc, longest_profile_prints);
-    tcase_add_test(tc, profile_fits_shape);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

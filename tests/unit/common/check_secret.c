@@ -16,7 +16,7 @@ static const uint8_t key_bytes[MF_KEY_SIZE] = {0,  1,  2,  3,  4,  5,  6,  7,  8
                                                11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
                                                22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 
-START_TEST(key_text)
+MF_TEST(key_text)
 {
     char text[MF_KEY_TEXT_MAX];
     uint8_t back[MF_KEY_SIZE];
@@ -25,7 +25,6 @@ START_TEST(key_text)
     ck_assert_int_eq(mf_key_parse(text, back), 0);
     ck_assert_mem_eq(back, key_bytes, MF_KEY_SIZE);
 }
-END_TEST
 
 static const char *const invalid_tokens[] = {
     "",
@@ -44,7 +43,7 @@ static const char *const invalid_tokens[] = {
     HEX,
 };
 
-START_TEST(access_token_text)
+MF_TEST(access_token_text)
 {
     char text[MF_TOKEN_TEXT_MAX];
     uint8_t back[MF_KEY_SIZE];
@@ -58,7 +57,6 @@ START_TEST(access_token_text)
         ck_assert_msg(mf_access_token_parse(invalid_tokens[i], &id, back) == -EINVAL, "'%s'",
                       invalid_tokens[i]);
 }
-END_TEST
 
 static const char *const invalid_enrol_tokens[] = {
     "",
@@ -70,7 +68,7 @@ static const char *const invalid_enrol_tokens[] = {
     "moefarm_7_" HEX,
 };
 
-START_TEST(enrolment_token_text)
+MF_TEST(enrolment_token_text)
 {
     char text[MF_TOKEN_TEXT_MAX];
     uint8_t secret[MF_KEY_SIZE], coordinator[MF_KEY_SIZE], other[MF_KEY_SIZE] = {0xff};
@@ -82,10 +80,9 @@ START_TEST(enrolment_token_text)
         ck_assert_msg(mf_enrol_token_parse(invalid_enrol_tokens[i], secret, coordinator) == -EINVAL, "'%s'",
                       invalid_enrol_tokens[i]);
 }
-END_TEST
 
 /* RFC 7748, section 5.2: result of one iteration with k = u = 9. */
-START_TEST(pair_is_x25519)
+MF_TEST(pair_is_x25519)
 {
     static const uint8_t secret[MF_KEY_SIZE] = {9};
     uint8_t public[MF_KEY_SIZE];
@@ -99,9 +96,8 @@ START_TEST(pair_is_x25519)
     ck_assert(!mf_secret_equal(a.secret, b.secret));
     ck_assert(mf_secret_equal(a.secret, a.secret));
 }
-END_TEST
 
-START_TEST(only_owner_may_read_file)
+MF_TEST(only_owner_may_read_file)
 {
     char folder[] = "/tmp/check_secret.XXXXXX", path[64], text[8];
     struct stat status;
@@ -119,17 +115,8 @@ START_TEST(only_owner_may_read_file)
     (void)unlink(path);
     ck_assert_int_eq(rmdir(folder), 0); /* no temporary file remains */
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("secret");
-    TCase *c = tcase_create("secret");
-    tcase_add_test(c, key_text);
-    tcase_add_test(c, access_token_text);
-    tcase_add_test(c, enrolment_token_text);
-    tcase_add_test(c, pair_is_x25519);
-    tcase_add_test(c, only_owner_may_read_file);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -15,15 +15,14 @@ static const struct {
      "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
 };
 
-START_TEST(fips_examples)
+MF_TEST(fips_examples, .rows = MF_ARRAY_LEN(examples))
 {
     char hash[MF_SHA256_TEXT_MAX];
     mf_sha256_print(examples[_i].text, strlen(examples[_i].text), hash);
     ck_assert_str_eq(hash, examples[_i].hash);
 }
-END_TEST
 
-START_TEST(million_bytes)
+MF_TEST(million_bytes)
 {
     char hash[MF_SHA256_TEXT_MAX], *text = malloc(1000000);
     ck_assert_ptr_nonnull(text);
@@ -32,14 +31,8 @@ START_TEST(million_bytes)
     ck_assert_str_eq(hash, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
     free(text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sha256");
-    TCase *tc = tcase_create("sha256");
-    tcase_add_loop_test(tc, fips_examples, 0, (int)(sizeof(examples) / sizeof(examples[0])));
-    tcase_add_test(tc, million_bytes);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -131,7 +131,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(canonical_spelling)
+MF_TEST(canonical_spelling, .rows = MF_ARRAY_LEN(spellings))
 {
     struct mf_shape shape = qwen_shape();
     const char *why = NULL;
@@ -140,9 +140,8 @@ START_TEST(canonical_spelling)
     ck_assert_int_eq(mf_shape_get(&shape, spellings[_i].column, text, sizeof(text)), 0);
     ck_assert_str_eq(text, spellings[_i].canonical);
 }
-END_TEST
 
-START_TEST(rejects_invalid_values)
+MF_TEST(rejects_invalid_values, .rows = MF_ARRAY_LEN(errors))
 {
     struct mf_shape shape = qwen_shape(), before = shape;
     const char *why = "";
@@ -150,9 +149,8 @@ START_TEST(rejects_invalid_values)
     ck_assert_msg(strstr(why, errors[_i].why), "'%s' does not contain '%s'", why, errors[_i].why);
     ck_assert(mf_shape_equal(&shape, &before));
 }
-END_TEST
 
-START_TEST(unknown_column)
+MF_TEST(unknown_column)
 {
     struct mf_shape shape = qwen_shape();
     const char *why;
@@ -160,9 +158,8 @@ START_TEST(unknown_column)
     ck_assert_int_eq(mf_shape_set(&shape, "tokens", "1", &why), -ENOENT);
     ck_assert_int_eq(mf_shape_get(&shape, "tokens", text, sizeof(text)), -ENOENT);
 }
-END_TEST
 
-START_TEST(columns_match_untuned_file)
+MF_TEST(columns_match_untuned_file)
 {
     char joined[MF_SHAPE_TEXT_MAX] = "";
     for (int i = 0; i < MF_SHAPE_N_COLUMNS; i++) {
@@ -171,9 +168,8 @@ START_TEST(columns_match_untuned_file)
     }
     ck_assert_str_eq(joined, SHAPE_COLUMNS);
 }
-END_TEST
 
-START_TEST(row_round_trips)
+MF_TEST(row_round_trips)
 {
     struct mf_shape shape = qwen_shape(), again;
     char text[MF_SHAPE_TEXT_MAX];
@@ -184,10 +180,9 @@ START_TEST(row_round_trips)
     mf_shape_print_layer_model(&shape, text);
     ck_assert_str_eq(text, strchr(qwen, ',') + 1);
 }
-END_TEST
 
 /* The longest value of every column. */
-START_TEST(widest_row_fits)
+MF_TEST(widest_row_fits)
 {
     static const char *const widest[MF_SHAPE_N_COLUMNS] = {"16777215",
                                                            "262144",
@@ -212,7 +207,6 @@ START_TEST(widest_row_fits)
     ck_assert_int_eq(mf_shape_parse(text, &again), 0);
     ck_assert(mf_shape_equal(&shape, &again));
 }
-END_TEST
 
 static const char *const bad_rows[] = {
     "",
@@ -227,15 +221,14 @@ static const char *const bad_rows[] = {
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
 };
 
-START_TEST(rejects_invalid_row)
+MF_TEST(rejects_invalid_row, .rows = MF_ARRAY_LEN(bad_rows))
 {
     struct mf_shape shape = {.token = 77};
     ck_assert_int_eq(mf_shape_parse(bad_rows[_i], &shape), -EINVAL);
     ck_assert_int_eq(shape.token, 77);
 }
-END_TEST
 
-START_TEST(rejects_very_long_row)
+MF_TEST(rejects_very_long_row)
 {
     char text[4096];
     struct mf_shape shape;
@@ -244,7 +237,6 @@ START_TEST(rejects_very_long_row)
     ck_assert_int_eq(mf_shape_parse(text, &shape), -EINVAL);
     ck_assert_int_eq(mf_shape_parse(NULL, &shape), -EINVAL);
 }
-END_TEST
 
 static const struct {
     size_t offset;
@@ -260,7 +252,7 @@ static const struct {
 };
 
 /* A shape that was not made by mf_shape_set. */
-START_TEST(check_names_the_column)
+MF_TEST(check_names_the_column, .rows = MF_ARRAY_LEN(bad_fields))
 {
     struct mf_shape shape = qwen_shape();
     const char *column = NULL, *why = NULL;
@@ -270,10 +262,9 @@ START_TEST(check_names_the_column)
     ck_assert_pstr_eq(column, bad_fields[_i].column);
     ck_assert((why != NULL) == (bad_fields[_i].column != NULL));
 }
-END_TEST
 
 /* A token selects topk of all ranks' experts, possibly more than one rank has. */
-START_TEST(expert_parallelism)
+MF_TEST(expert_parallelism)
 {
     struct mf_shape shape = qwen_shape();
     const char *column, *why;
@@ -293,10 +284,9 @@ START_TEST(expert_parallelism)
     ck_assert_int_eq(mf_shape_check(&shape, &column, &why), -EINVAL);
     ck_assert_str_eq(column, "form");
 }
-END_TEST
 
 /* Every column except token changes the layer model. mf_shape_compare is a total order. */
-START_TEST(every_column_is_compared)
+MF_TEST(every_column_is_compared, .rows = MF_SHAPE_N_COLUMNS)
 {
     static const char *const other[MF_SHAPE_N_COLUMNS] = {"5",
                                                           "2049",
@@ -327,25 +317,22 @@ START_TEST(every_column_is_compared)
     else
         ck_assert_int_gt(mf_shape_compare(&c, &b), 0);
 }
-END_TEST
 
-START_TEST(production_bucket)
+MF_TEST(production_bucket, .rows = MF_ARRAY_LEN(buckets))
 {
     ck_assert_int_eq(mf_token_bucket(buckets[_i].token), buckets[_i].bucket);
 }
-END_TEST
 
-START_TEST(every_dtype_has_bits)
+MF_TEST(every_dtype_has_bits, .rows = MF_DTYPE_N_)
 {
     static const int bits[] = {16, 16, 8, 8, 8, 4, 4};
     ck_assert_uint_eq(MF_ARRAY_LEN(bits), MF_DTYPE_N_);
     ck_assert_int_eq(mf_dtype_bits((enum mf_dtype)_i), bits[_i]);
 }
-END_TEST
 
 /* The form is a thirteenth value and part of the key. Each item is valid for some activation functions only.
  */
-START_TEST(form_is_part_of_the_shape)
+MF_TEST(form_is_part_of_the_shape)
 {
     static const struct {
         const char *act, *form;
@@ -398,26 +385,8 @@ START_TEST(form_is_part_of_the_shape)
         ck_assert_int_eq(mf_shape_compare(&s, &plain), -mf_shape_compare(&plain, &s));
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shape");
-    TCase *tc = tcase_create("shape");
-    tcase_add_loop_test(tc, canonical_spelling, 0, MF_ARRAY_LEN(spellings));
-    tcase_add_loop_test(tc, rejects_invalid_values, 0, MF_ARRAY_LEN(errors));
-    tcase_add_test(tc, unknown_column);
-    tcase_add_test(tc, columns_match_untuned_file);
-    tcase_add_test(tc, row_round_trips);
-    tcase_add_test(tc, widest_row_fits);
-    tcase_add_loop_test(tc, rejects_invalid_row, 0, MF_ARRAY_LEN(bad_rows));
-    tcase_add_test(tc, rejects_very_long_row);
-    tcase_add_loop_test(tc, check_names_the_column, 0, MF_ARRAY_LEN(bad_fields));
-    tcase_add_loop_test(tc, every_column_is_compared, 0, MF_SHAPE_N_COLUMNS);
-    tcase_add_loop_test(tc, production_bucket, 0, MF_ARRAY_LEN(buckets));
-    tcase_add_loop_test(tc, every_dtype_has_bits, 0, MF_DTYPE_N_);
-    tcase_add_test(tc, expert_parallelism);
-    tcase_add_test(tc, form_is_part_of_the_shape);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -30,7 +30,7 @@ static int record_error(void *context, const char *member, const char *code, con
     return mf_buf_addf(context, "%s %s: %s\n", member, code, why);
 }
 
-START_TEST(round_trip)
+MF_TEST(round_trip, .rows = MF_ARRAY_LEN(written))
 {
     _cleanup_(cJSON_Deletep) cJSON *json = NULL, *holder = cJSON_CreateObject();
     _cleanup_(mf_buf_release) struct mf_buf errors;
@@ -53,7 +53,6 @@ START_TEST(round_trip)
     ck_assert_ptr_nonnull(cJSON_GetObjectItem(mf_json_object(holder, "shape"), "token"));
     ck_assert_int_eq(mf_shape_add_to_json(holder, "no shape"), 0);
 }
-END_TEST
 
 static const struct {
     const char *json, *expected;
@@ -82,7 +81,7 @@ static const struct {
      "form range: form is 'ep:0/64'; write "},
 };
 
-START_TEST(error_messages)
+MF_TEST(error_messages, .rows = MF_ARRAY_LEN(invalid))
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(invalid[_i].json);
     _cleanup_(mf_buf_release) struct mf_buf errors;
@@ -93,15 +92,8 @@ START_TEST(error_messages)
     ck_assert_msg(strncmp(errors.data, invalid[_i].expected, strlen(invalid[_i].expected)) == 0, "%s",
                   errors.data);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shape_json");
-    TCase *tc = tcase_create("shape_json");
-
-    tcase_add_loop_test(tc, round_trip, 0, MF_ARRAY_LEN(written));
-    tcase_add_loop_test(tc, error_messages, 0, MF_ARRAY_LEN(invalid));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

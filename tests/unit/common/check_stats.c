@@ -75,7 +75,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(median_and_mad)
+MF_TEST(median_and_mad, .rows = MF_ARRAY_LEN(medians))
 {
     double values[8];
     memcpy(values, medians[_i].values, sizeof(values));
@@ -83,11 +83,10 @@ START_TEST(median_and_mad)
     memcpy(values, medians[_i].values, sizeof(values));
     ck_assert_double_eq(mf_mad(values, medians[_i].n), medians[_i].mad);
 }
-END_TEST
 
 /* An outlier counts as median + 1.5 scales, a value within that range as itself. The result for two distant
  * values is near the lower one. */
-START_TEST(clipped_mean)
+MF_TEST(clipped_mean)
 {
     double alone[] = {9}, apart[] = {50, 10}, near[] = {10.5, 10}, five[] = {1e9, 11, 10, 9, -1e9};
     double zero_scale[] = {7, 5, 6};
@@ -97,10 +96,9 @@ START_TEST(clipped_mean)
     ck_assert_double_eq_tol(mf_clipped_mean(five, 5, 2), 10, 1e-12);
     ck_assert_double_eq_tol(mf_clipped_mean(zero_scale, 3, 0), 6, 1e-12);
 }
-END_TEST
 
 /* Slow drift and one spike among twenty values have little effect on the estimate. */
-START_TEST(noise_scale)
+MF_TEST(noise_scale)
 {
     double alone[] = {3}, drift[20], spike[20];
     for (int i = 0; i < 20; i++) {
@@ -111,22 +109,19 @@ START_TEST(noise_scale)
     ck_assert_double_eq_tol(mf_noise_scale(drift, 20), 11 / 0.9539, 1e-9); /* 11 up, 9 down */
     ck_assert_double_eq_tol(mf_noise_scale(spike, 20), 1 / 0.9539, 1e-9);
 }
-END_TEST
 
-START_TEST(median_of_extremes_does_not_overflow)
+MF_TEST(median_of_extremes_does_not_overflow)
 {
     double values[] = {1.7e308, 1.6e308};
     ck_assert_double_eq_tol(mf_median(values, 2), 1.65e308, 1e295);
 }
-END_TEST
 
-START_TEST(wilcoxon_matches_hand_computation)
+MF_TEST(wilcoxon_matches_hand_computation, .rows = MF_ARRAY_LEN(exact))
 {
     double scratch[12];
     double p = mf_wilcoxon_p(exact[_i].difference, exact[_i].n, scratch);
     ck_assert_double_eq_tol(p, exact[_i].p, 1e-12);
 }
-END_TEST
 
 /* Twice the average rank of |d[i]| among the others. */
 static int doubled_rank(const double *d, size_t n, size_t i)
@@ -159,7 +154,7 @@ static double enumerated_p(const double *d, size_t n)
 }
 
 /* The differences are small integers, so that ties are frequent. */
-START_TEST(wilcoxon_matches_enumeration)
+MF_TEST(wilcoxon_matches_enumeration)
 {
     unsigned seed = (unsigned)time(NULL);
     printf("seed %u\n", seed);
@@ -173,11 +168,10 @@ START_TEST(wilcoxon_matches_enumeration)
         ck_assert_double_eq_tol(mf_wilcoxon_p(d, n, scratch), enumerated_p(d, n), 1e-12);
     }
 }
-END_TEST
 
 /* Up to twenty pairs the distribution is exact: W = 52 is the largest with p <= 0.05 (tables of the
  * signed-rank test). From twenty-one pairs on, the normal approximation gives a consistent value. */
-START_TEST(wilcoxon_exact_and_approximate)
+MF_TEST(wilcoxon_exact_and_approximate)
 {
     double d[21], scratch[21];
     for (int i = 0; i < 21; i++)
@@ -192,9 +186,8 @@ START_TEST(wilcoxon_exact_and_approximate)
     /* W- = 60 of 231: z = (55.5 - 0.5) / sqrt(827.75), erfc(z / sqrt 2) */
     ck_assert_double_eq_tol(mf_wilcoxon_p(d, 21, scratch), 0.0559184, 5e-7);
 }
-END_TEST
 
-START_TEST(wilcoxon_of_many_ties_is_a_probability)
+MF_TEST(wilcoxon_of_many_ties_is_a_probability)
 {
     double d[N_MAX], scratch[N_MAX];
     for (int i = 0; i < N_MAX; i++)
@@ -205,9 +198,8 @@ START_TEST(wilcoxon_of_many_ties_is_a_probability)
         d[i] = i % 2 ? 1 : -1;
     ck_assert_double_eq(mf_wilcoxon_p(d, N_MAX, scratch), 1.0);
 }
-END_TEST
 
-START_TEST(wilcoxon_keeps_its_input)
+MF_TEST(wilcoxon_keeps_its_input)
 {
     const double d[] = {5, -4, 3, -2, 1, 0};
     double copy[6], scratch[6];
@@ -215,9 +207,8 @@ START_TEST(wilcoxon_keeps_its_input)
     (void)mf_wilcoxon_p(copy, 6, scratch);
     ck_assert_mem_eq(copy, d, sizeof(d));
 }
-END_TEST
 
-START_TEST(interval_matches_published_tables)
+MF_TEST(interval_matches_published_tables, .rows = MF_ARRAY_LEN(intervals))
 {
     double d[N_MAX];
     size_t n = intervals[_i].n;
@@ -228,10 +219,9 @@ START_TEST(interval_matches_published_tables)
     ck_assert_double_eq(interval.mid, intervals[_i].mid);
     ck_assert_double_eq(interval.high, intervals[_i].high);
 }
-END_TEST
 
 /* 2^-n underflows a double. */
-START_TEST(interval_of_10001_values)
+MF_TEST(interval_of_10001_values)
 {
     enum { N = 10001 };
     static double d[N];
@@ -243,23 +233,8 @@ START_TEST(interval_of_10001_values)
     ck_assert_double_eq(interval.mid, 5001);
     ck_assert_double_eq(interval.low + interval.high, N + 1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stats");
-    TCase *tc = tcase_create("stats");
-    tcase_add_loop_test(tc, median_and_mad, 0, MF_ARRAY_LEN(medians));
-    tcase_add_test(tc, clipped_mean);
-    tcase_add_test(tc, noise_scale);
-    tcase_add_test(tc, median_of_extremes_does_not_overflow);
-    tcase_add_loop_test(tc, wilcoxon_matches_hand_computation, 0, MF_ARRAY_LEN(exact));
-    tcase_add_test(tc, wilcoxon_matches_enumeration);
-    tcase_add_test(tc, wilcoxon_exact_and_approximate);
-    tcase_add_test(tc, wilcoxon_of_many_ties_is_a_probability);
-    tcase_add_test(tc, wilcoxon_keeps_its_input);
-    tcase_add_loop_test(tc, interval_matches_published_tables, 0, MF_ARRAY_LEN(intervals));
-    tcase_add_test(tc, interval_of_10001_values);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -73,15 +73,14 @@ static cJSON *print_and_parse(const struct mf_step *step)
     return mf_json_parse(text, strlen(text), SIZE_MAX);
 }
 
-START_TEST(json_text)
+MF_TEST(json_text)
 {
     struct mf_step step = full_step();
     _cleanup_(mf_freep) char *text = mf_step_print(&step);
     ck_assert_pstr_eq(text, FULL);
 }
-END_TEST
 
-START_TEST(round_trip)
+MF_TEST(round_trip)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
@@ -94,10 +93,9 @@ START_TEST(round_trip)
     ck_assert_int_eq(mf_step_from_json(parsed, &back, &field), 0);
     assert_equal(&step, &back);
 }
-END_TEST
 
 /* A step that covers nothing: no block_m, no tensor specs, no flops. */
-START_TEST(empty_step_round_trips)
+MF_TEST(empty_step_round_trips)
 {
     struct mf_step step = {.name = "z", .family = "move", .stage = MF_STAGE_MOVE}, back;
     const char *field = NULL;
@@ -105,10 +103,9 @@ START_TEST(empty_step_round_trips)
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
     assert_equal(&step, &back);
 }
-END_TEST
 
 /* The flag is written only if true and defaults to false. Only booleans are accepted. */
-START_TEST(aiter_flag)
+MF_TEST(aiter_flag)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
@@ -121,10 +118,9 @@ START_TEST(aiter_flag)
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), -EINVAL);
     ck_assert_str_eq(field, "aiter");
 }
-END_TEST
 
 /* Printing rounds flops and bytes to integers. Fractions from a foreign runner are accepted. */
-START_TEST(flops_and_bytes_are_rounded)
+MF_TEST(flops_and_bytes_are_rounded)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
@@ -137,10 +133,9 @@ START_TEST(flops_and_bytes_are_rounded)
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), 0);
     ck_assert_double_eq(back.flops, 0.5);
 }
-END_TEST
 
 /* The field defaults to 0 and must not be negative. */
-START_TEST(saved_traffic)
+MF_TEST(saved_traffic)
 {
     struct mf_step step = full_step(), back;
     const char *field = NULL;
@@ -153,12 +148,11 @@ START_TEST(saved_traffic)
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), -EINVAL);
     ck_assert_str_eq(field, "saved");
 }
-END_TEST
 
 static const char *const keys[] = {"name",  "family", "covers",    "stage", "block_m", "ksplit",
                                    "needs", "gives",  "workspace", "flops", "bytes",   "reorder_tolerance"};
 
-START_TEST(missing_field_is_named)
+MF_TEST(missing_field_is_named, .rows = MF_ARRAY_LEN(keys))
 {
     struct mf_step back = {.block_m = 99};
     const char *field = NULL;
@@ -168,7 +162,6 @@ START_TEST(missing_field_is_named)
     ck_assert_pstr_eq(field, keys[_i]);
     ck_assert_int_eq(back.block_m, 99);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -194,7 +187,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(invalid_field_is_named)
+MF_TEST(invalid_field_is_named, .rows = MF_ARRAY_LEN(invalid))
 {
     struct mf_step back;
     const char *field = NULL;
@@ -205,9 +198,8 @@ START_TEST(invalid_field_is_named)
     ck_assert_int_eq(mf_step_from_json(json, &back, &field), -EINVAL);
     ck_assert_pstr_eq(field, invalid[_i].key);
 }
-END_TEST
 
-START_TEST(name_length_limit)
+MF_TEST(name_length_limit)
 {
     char name[MF_STEP_NAME_MAX + 1];
     memset(name, 'n', sizeof(name));
@@ -221,7 +213,6 @@ START_TEST(name_length_limit)
         name[len] = 'n';
     }
 }
-END_TEST
 
 static const struct {
     const char *covers;
@@ -235,7 +226,7 @@ static const struct {
 };
 
 /* Every set of ops is valid with exactly one stage. */
-START_TEST(stage_follows_from_covers)
+MF_TEST(stage_follows_from_covers, .rows = MF_ARRAY_LEN(stages))
 {
     for (int stage = 0; stage < MF_STAGE_N_; stage++) {
         struct mf_step step = full_step(), back;
@@ -247,9 +238,8 @@ START_TEST(stage_follows_from_covers)
                          step.stage == stages[_i].stage ? 0 : -EINVAL);
     }
 }
-END_TEST
 
-START_TEST(rejects_non_steps)
+MF_TEST(rejects_non_steps)
 {
     static const char *const texts[] = {"[]", "5", "\"name\"", "null", "{}"};
     for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++) {
@@ -260,23 +250,8 @@ START_TEST(rejects_non_steps)
         ck_assert_pstr_eq(field, "name");
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("step");
-    TCase *tc = tcase_create("step");
-    tcase_add_test(tc, json_text);
-    tcase_add_test(tc, round_trip);
-    tcase_add_test(tc, empty_step_round_trips);
-    tcase_add_test(tc, aiter_flag);
-    tcase_add_test(tc, flops_and_bytes_are_rounded);
-    tcase_add_test(tc, saved_traffic);
-    tcase_add_loop_test(tc, missing_field_is_named, 0, MF_ARRAY_LEN(keys));
-    tcase_add_loop_test(tc, invalid_field_is_named, 0, MF_ARRAY_LEN(invalid));
-    tcase_add_test(tc, name_length_limit);
-    tcase_add_loop_test(tc, stage_follows_from_covers, 0, MF_ARRAY_LEN(stages));
-    tcase_add_test(tc, rejects_non_steps);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

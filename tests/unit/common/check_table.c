@@ -71,7 +71,7 @@ static struct mf_table *new_table(const char *name)
     return t;
 }
 
-START_TEST(test_key)
+MF_TEST(test_key)
 {
     char key[MF_TABLE_KEY_MAX];
     struct mf_table_row row = example_row(64, "gfx942", 304);
@@ -80,10 +80,9 @@ START_TEST(test_key)
                      "gfx942,304,64,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,"
                      "torch.float8_e4m3fn,QuantType.per_1x128,1,0");
 }
-END_TEST
 
 /* Each of the fourteen key values is part of the key; results are not. */
-START_TEST(test_key_equal)
+MF_TEST(test_key_equal)
 {
     struct mf_table_row a = example_row(64, "gfx942", 304), others[14];
     for (size_t i = 0; i < MF_ARRAY_LEN(others); i++)
@@ -116,10 +115,9 @@ START_TEST(test_key_equal)
     b.block_m = 16;
     ck_assert(mf_table_key_equal(&a, &b));
 }
-END_TEST
 
 /* mf_table_add copies the strings of the row. */
-START_TEST(test_add_copies)
+MF_TEST(test_add_copies)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
     char kernel[] = "kernel", provenance[] = "moefarm:race", tag[] = "tag";
@@ -138,7 +136,6 @@ START_TEST(test_add_copies)
     ck_assert_int_eq(t->rows[0].line, 0);
     ck_assert_ptr_null(t->rows[0].own[MF_OWN_MODEL]);
 }
-END_TEST
 
 enum defect {
     COMMA,
@@ -154,7 +151,7 @@ enum defect {
     N_DEFECTS
 };
 
-START_TEST(test_add_rejects)
+MF_TEST(test_add_rejects, .rows = N_DEFECTS)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
     struct mf_table_row row = example_row(1, "gfx942", 304);
@@ -195,10 +192,9 @@ START_TEST(test_add_rejects)
     ck_assert_int_eq(mf_table_add(t, &row), -EINVAL);
     ck_assert_uint_eq(t->n_rows, 0);
 }
-END_TEST
 
 /* The first row of a key is found among many, in any order of adding. Rows with a tag are skipped. */
-START_TEST(test_find)
+MF_TEST(test_find)
 {
     enum { N = 5000 };
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
@@ -220,9 +216,8 @@ START_TEST(test_find)
     row.shape.token = N + 1;
     ck_assert_ptr_null(mf_table_find(t, &row.class, &row.shape));
 }
-END_TEST
 
-START_TEST(test_replace)
+MF_TEST(test_replace)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
     struct mf_table_row row = example_row(1, "gfx942", 304);
@@ -240,28 +235,25 @@ START_TEST(test_replace)
     ck_assert_int_eq(mf_table_replace(t, 0, &row), -EINVAL);
     ck_assert_double_eq(t->rows[0].us, 2.5);
 }
-END_TEST
 
-START_TEST(test_no_kernel)
+MF_TEST(test_no_kernel)
 {
     static const char *const none[] = {NULL, "", "None", "Null", "nan"};
     for (size_t i = 0; i < MF_ARRAY_LEN(none); i++)
         ck_assert(mf_table_no_kernel(none[i]));
     ck_assert(!mf_table_no_kernel("none_of_these"));
 }
-END_TEST
 
 /* Every shipped row is found under its own key. */
-START_TEST(test_find_shipped)
+MF_TEST(test_find_shipped)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read("tuned_fmoe.csv");
     for (size_t i = 0; i < t->n_rows; i++)
         ck_assert_ptr_eq(mf_table_find(t, &t->rows[i].class, &t->rows[i].shape), &t->rows[i]);
 }
-END_TEST
 
 /* AITER's tuned tables have no duplicate keys; its tagged rows differ in their tags. */
-START_TEST(test_shipped_set_is_clean)
+MF_TEST(test_shipped_set_is_clean)
 {
     const struct mf_table *tables[MF_ARRAY_LEN(shipped)];
     struct mf_table *owned[MF_ARRAY_LEN(shipped)];
@@ -289,10 +281,9 @@ START_TEST(test_shipped_set_is_clean)
     for (size_t i = 0; i < n; i++)
         mf_table_free(owned[i]);
 }
-END_TEST
 
 /* Duplicates within a table and across tables are reported against the first row of the key. */
-START_TEST(test_clashes)
+MF_TEST(test_clashes)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
     _cleanup_(mf_table_freep) struct mf_table *u = new_table("u");
@@ -314,7 +305,6 @@ START_TEST(test_clashes)
     ck_assert(clashes[1].a == &t->rows[0] && clashes[1].b == &u->rows[0]);
     free(clashes);
 }
-END_TEST
 
 static void ignore_fix(void *data, int64_t line, enum mf_problem_code code, const char *what)
 {
@@ -373,7 +363,7 @@ static int run_all(const char *text, const struct mf_table_row *row)
 }
 
 /* Makes each allocation fail once: the result is -ENOMEM, and nothing leaks (checked by ASan). */
-START_TEST(test_no_memory)
+MF_TEST(test_no_memory)
 {
     static const char text[] =
         TUNED_COLUMNS ",note\ngfx942,304,3,7168,256,257,9,Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,"
@@ -391,24 +381,8 @@ START_TEST(test_no_memory)
     }
     ck_assert_int_gt(n, 15);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table");
-    TCase *tcase = tcase_create("table");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, test_key);
-    tcase_add_test(tcase, test_key_equal);
-    tcase_add_test(tcase, test_add_copies);
-    tcase_add_loop_test(tcase, test_add_rejects, 0, N_DEFECTS);
-    tcase_add_test(tcase, test_find);
-    tcase_add_test(tcase, test_replace);
-    tcase_add_test(tcase, test_no_kernel);
-    tcase_add_test(tcase, test_find_shipped);
-    tcase_add_test(tcase, test_shipped_set_is_clean);
-    tcase_add_test(tcase, test_clashes);
-    tcase_add_test(tcase, test_no_memory);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -79,7 +79,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_shipped)
+MF_TEST(test_shipped)
 {
     struct mf_table *tables[MF_ARRAY_LEN(shipped)];
     const size_t n = MF_ARRAY_LEN(shipped);
@@ -112,7 +112,6 @@ START_TEST(test_shipped)
     for (size_t i = 0; i < n; i++)
         mf_table_free(tables[i]);
 }
-END_TEST
 
 /* ------------------------------------------------------------------------------------ planted problems */
 
@@ -223,7 +222,7 @@ static const char *print_problems(struct mf_table *const *tables, size_t n, stru
     return last;
 }
 
-START_TEST(test_planted)
+MF_TEST(test_planted, .rows = MF_ARRAY_LEN(planted))
 {
     const struct planted *s = &planted[_i];
     struct mf_table *tables[2] = {read_text("some/a.csv", s->a), s->b ? read_text("some/b.csv", s->b) : NULL};
@@ -239,7 +238,6 @@ START_TEST(test_planted)
     mf_table_free(tables[0]);
     mf_table_free(tables[1]);
 }
-END_TEST
 
 /* Reports every kernel name below 4 tokens as wrong. Untuned tables and those of other operators are not
  * checked. */
@@ -251,7 +249,7 @@ static bool check_name(const struct mf_table_row *row, struct mf_check_name *ret
     return row->shape.token < 4;
 }
 
-START_TEST(test_names)
+MF_TEST(test_names)
 {
     struct mf_table *tables[] = {
         read_text("some/a.csv", NAMES ROW("1", "20.5") ROW("2", "30.5") ROW("4", "40.5")),
@@ -267,9 +265,8 @@ START_TEST(test_names)
     for (size_t i = 0; i < MF_ARRAY_LEN(tables); i++)
         mf_table_free(tables[i]);
 }
-END_TEST
 
-START_TEST(test_severity)
+MF_TEST(test_severity)
 {
     for (enum mf_problem_code c = 0; c < MF_PROBLEM_N_; c++) {
         ck_assert_ptr_nonnull(mf_check_meaning(c));
@@ -279,9 +276,8 @@ START_TEST(test_severity)
     ck_assert_int_eq(mf_check_severity(MF_PROBLEM_HOLE, MF_WARNING), MF_WARNING);
     ck_assert_int_eq(mf_check_severity(MF_PROBLEM_DUPLICATE, MF_WARNING), MF_ERROR);
 }
-END_TEST
 
-START_TEST(test_unreadable)
+MF_TEST(test_unreadable)
 {
     struct mf_table *t = NULL;
     ck_assert_int_eq(mf_table_unreadable("a.csv", "the table is empty", &t), 0);
@@ -290,9 +286,8 @@ START_TEST(test_unreadable)
     ck_assert_str_eq(t->problems[0].reason, "the table is empty");
     mf_table_free(t);
 }
-END_TEST
 
-START_TEST(test_peaks)
+MF_TEST(test_peaks)
 {
     const struct mf_device_peak *p = mf_device_peak_find(&(struct mf_device_class){"gfx942", 304});
     ck_assert_ptr_nonnull(p);
@@ -309,18 +304,8 @@ START_TEST(test_peaks)
     ck_assert_ptr_null(mf_device_peak_find(&(struct mf_device_class){"gfx942", 305}));
     ck_assert_ptr_null(mf_device_peak_find(&(struct mf_device_class){"cpu-znver4", 304}));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_check");
-    TCase *tcase = tcase_create("table_check");
-    tcase_add_test(tcase, test_shipped);
-    tcase_add_loop_test(tcase, test_planted, 0, MF_ARRAY_LEN(planted));
-    tcase_add_test(tcase, test_names);
-    tcase_add_test(tcase, test_severity);
-    tcase_add_test(tcase, test_unreadable);
-    tcase_add_test(tcase, test_peaks);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

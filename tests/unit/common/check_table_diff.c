@@ -89,7 +89,7 @@ static void print_item(const struct mf_diff *d, const struct mf_diff_item *item,
         ck_assert_int_eq(mf_diff_cells(d, item, print_cell, out), 0);
 }
 
-START_TEST(test_case)
+MF_TEST(test_case, .rows = MF_ARRAY_LEN(cases))
 {
     _cleanup_(mf_table_freep) struct mf_table *before = read_text("old.csv", cases[_i].before);
     _cleanup_(mf_table_freep) struct mf_table *after = read_text("new.csv", cases[_i].after);
@@ -106,10 +106,9 @@ START_TEST(test_case)
                           d.n[MF_DIFFERENCE_REMOVED],
                       before->n_rows);
 }
-END_TEST
 
 /* Each of AITER's tables against itself as written by moefarm: the writer keeps all values and spellings. */
-START_TEST(test_shipped)
+MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     _cleanup_(mf_table_freep) struct mf_table *before = shipped_read(shipped[_i].file);
     _cleanup_(mf_diff_release) struct mf_diff d = MF_DIFF_INIT;
@@ -138,9 +137,8 @@ START_TEST(test_shipped)
     ck_assert_int_eq(d.items[0].what, MF_DIFFERENCE_ADDED);
     ck_assert_int_eq(d.items[0].after->line, 2);
 }
-END_TEST
 
-START_TEST(test_kinds)
+MF_TEST(test_kinds)
 {
     _cleanup_(mf_table_freep) struct mf_table *tuned = shipped_read("tuned_fmoe.csv");
     _cleanup_(mf_table_freep) struct mf_table *untuned = shipped_read("untuned_fmoe.csv");
@@ -149,9 +147,8 @@ START_TEST(test_kinds)
     ck_assert_int_eq(mf_table_diff(tuned, untuned, &d, why), -ENOTSUP);
     ck_assert_ptr_nonnull(strstr(why, "/tuned_fmoe.csv is a tuned table and"));
 }
-END_TEST
 
-START_TEST(test_faster)
+MF_TEST(test_faster)
 {
     _cleanup_(mf_table_freep) struct mf_table *before =
         read_text("old.csv", NAMES "\n" ROW("1", "20.5") ROW("2", "30.5") ROW("4", "40.5"));
@@ -163,16 +160,8 @@ START_TEST(test_faster)
     ck_assert_uint_eq(d.n_faster, 2);
     ck_assert_uint_eq(d.n_slower, 1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_diff");
-    TCase *tcase = tcase_create("table_diff");
-    tcase_add_loop_test(tcase, test_case, 0, MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(shipped));
-    tcase_add_test(tcase, test_kinds);
-    tcase_add_test(tcase, test_faster);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

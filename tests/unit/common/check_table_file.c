@@ -153,7 +153,7 @@ static int count_files(void)
     return n;
 }
 
-START_TEST(test_create_and_extend)
+MF_TEST(test_create_and_extend)
 {
     char why[MF_REASON_MAX];
     ck_assert_int_eq(merge(1, 3, 10, -1, why), 0);
@@ -167,10 +167,9 @@ START_TEST(test_create_and_extend)
     }
     ck_assert_int_eq(count_files(), 1);
 }
-END_TEST
 
 /* A merge without new rows does not write the file. */
-START_TEST(test_unchanged)
+MF_TEST(test_unchanged)
 {
     char why[MF_REASON_MAX];
     struct stat before, after;
@@ -183,9 +182,8 @@ START_TEST(test_unchanged)
     ck_assert_int_eq(stat(path, &after), 0);
     ck_assert(before.st_ino != after.st_ino);
 }
-END_TEST
 
-START_TEST(test_mode_is_kept)
+MF_TEST(test_mode_is_kept)
 {
     char why[MF_REASON_MAX];
     struct stat st;
@@ -195,10 +193,9 @@ START_TEST(test_mode_is_kept)
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert_uint_eq(st.st_mode & 07777, 0640);
 }
-END_TEST
 
 /* The link is kept and its target replaced. The lock file belongs to the target. */
-START_TEST(test_link)
+MF_TEST(test_link)
 {
     char why[MF_REASON_MAX], target[160], lock[176];
     snprintf(target, sizeof(target), "%s/real.csv", folder);
@@ -214,10 +211,9 @@ START_TEST(test_link)
     snprintf(lock, sizeof(lock), "%s.lock", target);
     ck_assert_int_eq(stat(lock, &st), 0);
 }
-END_TEST
 
 /* A dangling link: its target is created and locked. */
-START_TEST(test_dangling_link)
+MF_TEST(test_dangling_link)
 {
     char why[MF_REASON_MAX], target[160];
     struct stat st;
@@ -230,7 +226,6 @@ START_TEST(test_dangling_link)
     ck_assert(S_ISREG(st.st_mode));
     ck_assert_int_eq(count_files(), 3);
 }
-END_TEST
 
 /* A folder or a FIFO is rejected and stays unchanged, and no file is created next to it. */
 static const struct {
@@ -242,7 +237,7 @@ static const struct {
     {false, -ENOTSUP, "is a device or a FIFO"},
 };
 
-START_TEST(test_not_regular_file)
+MF_TEST(test_not_regular_file, .rows = MF_ARRAY_LEN(not_regular))
 {
     char why[MF_REASON_MAX] = "", lock[160];
     struct stat before, after;
@@ -258,10 +253,9 @@ START_TEST(test_not_regular_file)
     ck_assert_int_eq(access(lock, F_OK), -1);
     ck_assert_int_eq(remove(path), 0);
 }
-END_TEST
 
 /* A path without a folder. */
-START_TEST(test_relative)
+MF_TEST(test_relative)
 {
     char why[MF_REASON_MAX];
     ck_assert_int_eq(chdir(folder), 0);
@@ -276,7 +270,6 @@ START_TEST(test_relative)
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
     ck_assert_uint_eq(t->n_rows, 2);
 }
-END_TEST
 
 /* Invalid files and paths: an error with a reason; the file is unchanged. */
 static const struct {
@@ -289,7 +282,7 @@ static const struct {
     {NULL, -ENOENT, "No such file"},
 };
 
-START_TEST(test_unusable)
+MF_TEST(test_unusable, .rows = MF_ARRAY_LEN(unusable))
 {
     char why[MF_REASON_MAX] = "";
     if (unusable[_i].text)
@@ -304,9 +297,8 @@ START_TEST(test_unusable)
     ck_assert_str_eq(text, unusable[_i].text);
     free(text);
 }
-END_TEST
 
-START_TEST(test_lock_timeout)
+MF_TEST(test_lock_timeout)
 {
     char why[MF_REASON_MAX], lock[160];
     snprintf(lock, sizeof(lock), "%s.lock", path);
@@ -321,11 +313,10 @@ START_TEST(test_lock_timeout)
     close(fd);
     ck_assert_int_eq(merge(1, 1, 10, 0, why), 0);
 }
-END_TEST
 
 /* Full disk: the limit on the file size truncates the write at increasing lengths, up to the first that
  * suffices. Each failed merge leaves the old table and no other file. */
-START_TEST(test_short_write)
+MF_TEST(test_short_write)
 {
     char why[MF_REASON_MAX] = "";
     ck_assert_int_eq(merge(1, 2, 10, -1, why), 0);
@@ -353,11 +344,10 @@ START_TEST(test_short_write)
     ck_assert_uint_eq(t->n_rows, 4);
     free(before);
 }
-END_TEST
 
 /* Each system call that writes the table fails once. Until the rename the old table stays; afterwards the new
  * one is in place. */
-START_TEST(test_failing_calls)
+MF_TEST(test_failing_calls, .rows = 3)
 {
     static const int errors[] = {ENOSPC, EIO, EDQUOT};
     char why[MF_REASON_MAX] = "";
@@ -389,10 +379,9 @@ START_TEST(test_failing_calls)
     ck_assert_uint_eq(t->n_rows, 4);
     free(before);
 }
-END_TEST
 
 /* Interrupted and short writes are continued. */
-START_TEST(test_short_writes_continue)
+MF_TEST(test_short_writes_continue)
 {
     char why[MF_REASON_MAX];
     max_write = 3;
@@ -403,10 +392,9 @@ START_TEST(test_short_writes_continue)
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
     ck_assert_uint_eq(t->n_rows, 2);
 }
-END_TEST
 
 /* The temporary file of a killed writer does not disturb the next one. */
-START_TEST(test_leftover)
+MF_TEST(test_leftover)
 {
     char why[MF_REASON_MAX], leftover[160];
     snprintf(leftover, sizeof(leftover), "%s/.tuned_fmoe.csv.next", folder);
@@ -419,7 +407,6 @@ START_TEST(test_leftover)
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
     ck_assert_uint_eq(t->n_rows, 2);
 }
-END_TEST
 
 enum { WRITERS = 4, ROUNDS = 25 };
 
@@ -434,7 +421,7 @@ static void write_rounds(int writer)
 
 /* Several processes merge their own rows concurrently. No row is lost, and a concurrent reader always finds a
  * complete table that never shrinks. */
-START_TEST(test_concurrent)
+MF_TEST(test_concurrent)
 {
     pid_t pids[WRITERS];
     for (int i = 0; i < WRITERS; i++) {
@@ -467,11 +454,10 @@ START_TEST(test_concurrent)
         ck_assert_double_eq(row->us, 10 + (double)((token - 1) / ROUNDS));
     }
 }
-END_TEST
 
 /* Writers are killed at random times. The table is always complete and contains every row whose merge
  * returned. */
-START_TEST(test_killed)
+MF_TEST(test_killed)
 {
     char why[MF_REASON_MAX];
     unsigned seed = 20261120;
@@ -508,7 +494,6 @@ START_TEST(test_killed)
         token = (int64_t)t->n_rows + 1;
     }
 }
-END_TEST
 
 static const struct {
     enum mf_fault place;
@@ -517,7 +502,7 @@ static const struct {
 
 /* Killed right before and after the rename: the old or the new table is complete, and the next writer
  * succeeds. */
-START_TEST(test_killed_at)
+MF_TEST(test_killed_at, .rows = MF_ARRAY_LEN(places))
 {
     char why[MF_REASON_MAX];
     ck_assert_int_eq(merge(1, 1, 10, -1, why), 0);
@@ -533,7 +518,6 @@ START_TEST(test_killed_at)
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
     ck_assert_uint_eq(t->n_rows, places[_i].n_rows + 1);
 }
-END_TEST
 
 /* Allows the replacement only if the file has the expected contents; data NULL: only if there is no file. */
 static int may_replace(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
@@ -545,7 +529,7 @@ static int may_replace(const char *text, size_t len, void *data, char why[MF_REA
     return -EAGAIN;
 }
 
-START_TEST(test_replace_checks_contents)
+MF_TEST(test_replace_checks_contents)
 {
     char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", two[] = "a,b\n3,4\n";
     struct mf_buf text;
@@ -566,11 +550,10 @@ START_TEST(test_replace_checks_contents)
     ck_assert_str_eq(text.data, two);
     mf_buf_release(&text);
 }
-END_TEST
 
 /* Data for a FIFO is written to it. The test opens the reading end first, so that the writer does not block.
  */
-START_TEST(test_replace_fifo)
+MF_TEST(test_replace_fifo)
 {
     char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", found[16] = "", lock[160];
     struct stat st;
@@ -587,32 +570,8 @@ START_TEST(test_replace_fifo)
     snprintf(lock, sizeof(lock), "%s.lock", path);
     ck_assert_int_eq(access(lock, F_OK), -1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_file");
-    TCase *tcase = tcase_create("table_file");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, test_create_and_extend);
-    tcase_add_test(tcase, test_unchanged);
-    tcase_add_test(tcase, test_mode_is_kept);
-    tcase_add_test(tcase, test_link);
-    tcase_add_test(tcase, test_dangling_link);
-    tcase_add_loop_test(tcase, test_not_regular_file, 0, MF_ARRAY_LEN(not_regular));
-    tcase_add_test(tcase, test_relative);
-    tcase_add_loop_test(tcase, test_unusable, 0, MF_ARRAY_LEN(unusable));
-    tcase_add_test(tcase, test_lock_timeout);
-    tcase_add_test(tcase, test_short_write);
-    tcase_add_loop_test(tcase, test_failing_calls, 0, 3);
-    tcase_add_test(tcase, test_short_writes_continue);
-    tcase_add_test(tcase, test_leftover);
-    tcase_add_test(tcase, test_concurrent);
-    tcase_add_test(tcase, test_killed);
-    tcase_add_loop_test(tcase, test_killed_at, 0, MF_ARRAY_LEN(places));
-    tcase_add_test(tcase, test_replace_checks_contents);
-    tcase_add_test(tcase, test_replace_fifo);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60, .setup = setup, .teardown = teardown});
 }

@@ -74,7 +74,7 @@ static void record_repair(void *data, int64_t line, enum mf_problem_code code, c
     snprintf(t->last, sizeof(t->last), "%s", what);
 }
 
-START_TEST(test_case)
+MF_TEST(test_case, .rows = MF_ARRAY_LEN(cases))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("t.csv", cases[_i].before);
     struct repairs repairs = {0};
@@ -101,10 +101,9 @@ START_TEST(test_case)
     mf_buf_release(&repairs.text);
     mf_buf_release(&written);
 }
-END_TEST
 
 /* Of AITER's tables only the ragged rows can be repaired without a decision. No row is removed. */
-START_TEST(test_shipped)
+MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
@@ -116,10 +115,9 @@ START_TEST(test_shipped)
     ck_assert_uint_eq(t->n_rows, n_rows);
     mf_buf_release(&repairs.text);
 }
-END_TEST
 
 /* Problems beyond MF_TABLE_PROBLEMS_MAX are counted but not stored; they are repaired too. */
-START_TEST(test_many)
+MF_TEST(test_many)
 {
     const size_t n_rows = MF_TABLE_PROBLEMS_MAX + 50;
     struct mf_buf text;
@@ -142,15 +140,8 @@ START_TEST(test_many)
     mf_buf_release(&text);
     mf_buf_release(&repairs.text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_fix");
-    TCase *tcase = tcase_create("table_fix");
-    tcase_add_loop_test(tcase, test_case, 0, MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(shipped));
-    tcase_add_test(tcase, test_many);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -38,7 +38,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_rates)
+MF_TEST(test_rates, .rows = MF_ARRAY_LEN(rows))
 {
     struct mf_shape shape;
     double tflops, bw;
@@ -47,7 +47,6 @@ START_TEST(test_rates)
     ck_assert_double_eq(tflops, rows[_i].tflops);
     ck_assert_double_eq(bw, rows[_i].bw);
 }
-END_TEST
 
 /* Tables in which every row has the values that AITER's tuner computes at the supported revision. The other
  * tables have rows that were edited by hand or computed by older formulas. */
@@ -71,7 +70,7 @@ static const char *const computed[] = {
 };
 
 /* All values of these tables are reproduced exactly. */
-START_TEST(test_shipped)
+MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(computed))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(computed[_i]);
     ck_assert_uint_gt(t->n_rows, 0);
@@ -82,14 +81,8 @@ START_TEST(test_shipped)
         ck_assert_double_eq(bw, t->rows[i].bw);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_formula");
-    TCase *tcase = tcase_create("table_formula");
-    tcase_add_loop_test(tcase, test_rates, 0, MF_ARRAY_LEN(rows));
-    tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(computed));
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -119,16 +119,15 @@ static void check_verdict(const struct verdict *v, bool replace)
     ck_assert_double_eq(t->rows[0].us, expected == MF_MERGED_REPLACED ? 10 : strtod(v->us, NULL));
 }
 
-START_TEST(test_verdict)
+MF_TEST(test_verdict, .rows = MF_ARRAY_LEN(verdicts))
 {
     check_verdict(&verdicts[_i], false);
     check_verdict(&verdicts[_i], true);
 }
-END_TEST
 
 /* A new row of 10 us, often promoted: it replaces a comparable row with another pipeline even if that row has
  * a lower time. A later row of a race is comparable with a promoted row. */
-START_TEST(test_promoted)
+MF_TEST(test_promoted)
 {
     static const struct {
         const char *us, *pipeline, *provenance, *model, *own;
@@ -167,11 +166,10 @@ START_TEST(test_promoted)
                             cases[i].what == MF_MERGED_REPLACED ? 10 : strtod(cases[i].us, NULL));
     }
 }
-END_TEST
 
 /* Rows of other tools, unknown columns, tags, strays and the order of rows are kept. A new row is added at
  * the end; a replaced row keeps its position and its cell of the unknown column. */
-START_TEST(test_other_rows_are_kept)
+MF_TEST(test_other_rows_are_kept)
 {
     static const char before[] =
         TUNED_COLUMNS ",_tag,note" OWN_COLUMNS "\n" KEY(1) RESULT("3.00") ",,first,,,,,,,,,,\n" KEY(2)
@@ -202,10 +200,9 @@ START_TEST(test_other_rows_are_kept)
     ck_assert_str_eq(text, after);
     free(text);
 }
-END_TEST
 
 /* Merging a new row into a shipped table changes no other row. Merging it again changes nothing. */
-START_TEST(test_shipped)
+MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
     if (!s->tuned || s->op != MF_TABLE_FMOE)
@@ -228,7 +225,6 @@ START_TEST(test_shipped)
     free(before);
     free(after);
 }
-END_TEST
 
 static void check_rejected(struct mf_table *t, const struct mf_table *fresh,
                            const struct mf_merge_options *options, int r, const char *const reason_part[3])
@@ -243,7 +239,7 @@ static void check_rejected(struct mf_table *t, const struct mf_table *fresh,
     ck_assert_uint_eq(t->n_rows, n_rows);
 }
 
-START_TEST(test_duplicates)
+MF_TEST(test_duplicates)
 {
     static const char one[] = TUNED_COLUMNS "\n" KEY(1) RESULT("3.0") "\n",
                       two[] = TUNED_COLUMNS "\n" KEY(2) RESULT("3.0") "\n";
@@ -273,7 +269,6 @@ START_TEST(test_duplicates)
     ck_assert_int_eq(mf_table_merge(b, clean, &with_a, &result, why), 0);
     ck_assert_int_eq(result.items[0].what, MF_MERGED_FOREIGN);
 }
-END_TEST
 
 /* New rows that are rejected. */
 static const struct {
@@ -288,7 +283,7 @@ static const struct {
     {10, "moefarm", "tag", "it has a tag"},
 };
 
-START_TEST(test_bad_row)
+MF_TEST(test_bad_row, .rows = MF_ARRAY_LEN(bad_rows))
 {
     struct mf_table_row row = moefarm_row(1, bad_rows[_i].us);
     row.own[MF_OWN_PROVENANCE] = bad_rows[_i].provenance;
@@ -297,9 +292,8 @@ START_TEST(test_bad_row)
     _cleanup_(mf_table_freep) struct mf_table *t = read_text("t", TUNED_COLUMNS "\n");
     check_rejected(t, fresh, NULL, -EINVAL, (const char *const[]){bad_rows[_i].reason_part, KEY(1), NULL});
 }
-END_TEST
 
-START_TEST(test_wrong_table)
+MF_TEST(test_wrong_table)
 {
     struct mf_table_row row = moefarm_row(1, 10);
     _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
@@ -313,10 +307,9 @@ START_TEST(test_wrong_table)
     check_rejected(fresh, dirty, NULL, -EINVAL,
                    (const char *const[]){"dirty.csv has 1 row that cannot be read", NULL, NULL});
 }
-END_TEST
 
 /* Random merges compared with a simple model of the rules. */
-START_TEST(test_history)
+MF_TEST(test_history)
 {
     enum { KEYS = 40, STEPS = 2000 };
     static const char *const models[] = {"MI300X", "MI325X"};
@@ -350,7 +343,6 @@ START_TEST(test_history)
     }
     ck_assert_uint_eq(t->n_rows, KEYS);
 }
-END_TEST
 
 /* A row of AITER is merged into a table with one row: the lower time wins, but a row of moefarm is not
  * replaced. */
@@ -374,7 +366,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_foreign)
+MF_TEST(test_foreign, .rows = MF_ARRAY_LEN(foreign))
 {
     char before[1024], fresh_text[1024], why[MF_REASON_MAX];
     snprintf(before, sizeof(before),
@@ -397,11 +389,10 @@ START_TEST(test_foreign)
         ck_assert_str_eq(t->rows[0].kernel1, expected == MF_MERGED_REPLACED ? "n1" : "k1");
     }
 }
-END_TEST
 
 /* A row of another tool is copied completely: texts of numbers, tag, and cells of columns that the table
  * lacks. */
-START_TEST(test_foreign_row_is_copied)
+MF_TEST(test_foreign_row_is_copied)
 {
     static const char before[] =
         TUNED_COLUMNS ",note\n" KEY(1) RESULT("3.00") ",first\n" KEY(2) RESULT("9.0") ",second\n";
@@ -423,7 +414,6 @@ START_TEST(test_foreign_row_is_copied)
     ck_assert_str_eq(text, after);
     free(text);
 }
-END_TEST
 
 /* Merges t into all and returns the number of rows with the outcome `what`. Added rows must keep the texts of
  * their numbers. */
@@ -442,7 +432,7 @@ static size_t merge_shipped(struct mf_table *all, const struct mf_table *t, enum
 }
 
 /* All of AITER's tables merged into one: every row is kept, and merging them again changes nothing. */
-START_TEST(test_foreign_shipped)
+MF_TEST(test_foreign_shipped)
 {
     _cleanup_(mf_table_freep) struct mf_table *all = NULL;
     size_t n[MF_MERGED_N_] = {0};
@@ -460,9 +450,8 @@ START_TEST(test_foreign_shipped)
     ck_assert_uint_eq(n[MF_MERGED_KEPT], 2038);
     ck_assert_uint_eq(all->n_rows, 2038);
 }
-END_TEST
 
-START_TEST(test_foreign_rejected)
+MF_TEST(test_foreign_rejected)
 {
     struct mf_table_row row = moefarm_row(1, 10);
     row.tag = "tag";
@@ -478,25 +467,8 @@ START_TEST(test_foreign_rejected)
     check_rejected(t, twice, &options, -EEXIST, (const char *const[]){"twice.csv line 2", "line 3", NULL});
     check_rejected(t, comma, &options, -EINVAL, (const char *const[]){"a cell with a comma", KEY(1), NULL});
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_merge");
-    TCase *tcase = tcase_create("table_merge");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, test_verdict, 0, MF_ARRAY_LEN(verdicts));
-    tcase_add_test(tcase, test_promoted);
-    tcase_add_test(tcase, test_other_rows_are_kept);
-    tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(shipped));
-    tcase_add_test(tcase, test_duplicates);
-    tcase_add_loop_test(tcase, test_bad_row, 0, MF_ARRAY_LEN(bad_rows));
-    tcase_add_test(tcase, test_wrong_table);
-    tcase_add_loop_test(tcase, test_foreign, 0, MF_ARRAY_LEN(foreign));
-    tcase_add_test(tcase, test_foreign_row_is_copied);
-    tcase_add_test(tcase, test_foreign_shipped);
-    tcase_add_test(tcase, test_foreign_rejected);
-    tcase_add_test(tcase, test_history);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Every shipped table is read without losing a row. The only problems are those listed below. */
-START_TEST(test_shipped)
+MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(s->file);
@@ -32,7 +32,6 @@ START_TEST(test_shipped)
             ck_assert_int_eq(strncmp(t->rows[i].class.gfx, "gfx9", 4), 0);
     }
 }
-END_TEST
 
 /* clang-format off */
 static const struct known_problems {
@@ -67,7 +66,7 @@ static const struct mf_problem *problem_at(const struct mf_table *t, int64_t lin
     return NULL;
 }
 
-START_TEST(test_known_problems)
+MF_TEST(test_known_problems, .rows = MF_ARRAY_LEN(known_problems))
 {
     const struct known_problems *d = &known_problems[_i];
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(d->file);
@@ -80,7 +79,6 @@ START_TEST(test_known_problems)
         ck_assert_ptr_nonnull(strstr(p->reason, d->column));
     }
 }
-END_TEST
 
 /* Number of rows that share their time with another token count of the layer model, rows with time 0
  * included. */
@@ -108,7 +106,7 @@ static bool has_same_time(const struct mf_table *t, int64_t line)
     return false;
 }
 
-START_TEST(test_copied)
+MF_TEST(test_copied, .rows = MF_ARRAY_LEN(copied))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(copied[_i].file);
     size_t n = 0;
@@ -124,10 +122,9 @@ START_TEST(test_copied)
     ck_assert_uint_eq(n, copied[_i].n);
     ck_assert_uint_eq(n, t->n_of[MF_PROBLEM_COPIED_TIME][MF_WARNING]);
 }
-END_TEST
 
 /* The lists above are complete: their counts agree with the totals. */
-START_TEST(test_known_problems_are_complete)
+MF_TEST(test_known_problems_are_complete)
 {
     size_t listed = 0, counted = 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(known_problems); i++)
@@ -139,7 +136,6 @@ START_TEST(test_known_problems_are_complete)
     ck_assert_uint_eq(MF_ARRAY_LEN(shipped), 51);
     ck_assert_uint_eq(listed, counted);
 }
-END_TEST
 
 #define SHAPE                                                                                           \
     "256,7168,512,384,6,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float4_e2m1fn_x2," \
@@ -266,7 +262,7 @@ static const struct sample {
 };
 /* clang-format on */
 
-START_TEST(test_sample)
+MF_TEST(test_sample, .rows = MF_ARRAY_LEN(samples))
 {
     const struct sample *s = &samples[_i];
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -287,7 +283,6 @@ START_TEST(test_sample)
                       t->problems[t->n_problems - 1].reason);
     mf_buf_release(&actual);
 }
-END_TEST
 
 /* Partial reads ignore cells outside the part, and their columns may be missing. n_rows by part. */
 /* clang-format off */
@@ -309,7 +304,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_parts)
+MF_TEST(test_parts, .rows = MF_ARRAY_LEN(parts))
 {
     const char *text = parts[_i].text;
     for (enum mf_table_part part = MF_TABLE_ROWS; part <= MF_TABLE_SHAPES; part++) {
@@ -321,7 +316,6 @@ START_TEST(test_parts)
         ck_assert(r < 0 || t->n_rows + t->n_strays == 1);
     }
 }
-END_TEST
 
 /* Invalid headers. */
 /* clang-format off */
@@ -343,7 +337,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_header)
+MF_TEST(test_header, .rows = MF_ARRAY_LEN(headers))
 {
     struct mf_table *t = NULL;
     char why[MF_REASON_MAX] = "";
@@ -352,7 +346,6 @@ START_TEST(test_header)
     ck_assert_ptr_null(t);
     ck_assert_msg(strstr(why, headers[_i].reason_part) != NULL, "%s", why);
 }
-END_TEST
 
 /* The header variants in ROCm/aiter: each gives the same row, except for absent columns. */
 /* clang-format off */
@@ -376,7 +369,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_variant)
+MF_TEST(test_variant, .rows = MF_ARRAY_LEN(variants))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     char why[MF_REASON_MAX], shape[MF_SHAPE_TEXT_MAX];
@@ -404,10 +397,9 @@ START_TEST(test_variant)
     ck_assert_double_eq(row->tflops, 16.98);
     ck_assert_double_eq(row->bw, 242.31);
 }
-END_TEST
 
 /* Rows of other operators are read as far as the columns are shared. */
-START_TEST(test_other_operators)
+MF_TEST(test_other_operators)
 {
     _cleanup_(mf_table_freep) struct mf_table *fhmoe = shipped_read("tuned_fhmoe.csv");
     ck_assert_int_eq(fhmoe->rows[0].block_m, 32);
@@ -421,10 +413,9 @@ START_TEST(test_other_operators)
     ck_assert_int_eq(untuned->rows[0].class.cu_num, 0);
     ck_assert_int_eq(untuned->rows[15].shape.token, 32768);
 }
-END_TEST
 
 /* A file without a valid row stores a limited number of problems. */
-START_TEST(test_problem_limit)
+MF_TEST(test_problem_limit)
 {
     struct mf_buf text;
     mf_buf_init(&text, 1 << 20);
@@ -440,10 +431,9 @@ START_TEST(test_problem_limit)
     ck_assert_uint_eq(t->n_rows, 0);
     mf_buf_release(&text);
 }
-END_TEST
 
 /* A reason quotes invalid text with control characters replaced, and limits its length. */
-START_TEST(test_reason_is_sanitised)
+MF_TEST(test_reason_is_sanitised)
 {
     struct mf_buf text;
     mf_buf_init(&text, 1 << 20);
@@ -461,24 +451,8 @@ START_TEST(test_reason_is_sanitised)
     ck_assert_uint_lt(strlen(t->problems[0].reason), MF_REASON_MAX);
     mf_buf_release(&text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_read");
-    TCase *tcase = tcase_create("table_read");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, test_shipped, 0, MF_ARRAY_LEN(shipped));
-    tcase_add_loop_test(tcase, test_known_problems, 0, MF_ARRAY_LEN(known_problems));
-    tcase_add_loop_test(tcase, test_copied, 0, MF_ARRAY_LEN(copied));
-    tcase_add_test(tcase, test_known_problems_are_complete);
-    tcase_add_loop_test(tcase, test_sample, 0, MF_ARRAY_LEN(samples));
-    tcase_add_loop_test(tcase, test_parts, 0, MF_ARRAY_LEN(parts));
-    tcase_add_loop_test(tcase, test_header, 0, MF_ARRAY_LEN(headers));
-    tcase_add_loop_test(tcase, test_variant, 0, MF_ARRAY_LEN(variants));
-    tcase_add_test(tcase, test_other_operators);
-    tcase_add_test(tcase, test_problem_limit);
-    tcase_add_test(tcase, test_reason_is_sanitised);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -109,7 +109,7 @@ static void compare_fields(const struct lines *original, const struct lines *rew
     }
 }
 
-START_TEST(test_fields)
+MF_TEST(test_fields, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
     if (!s->tuned || s->op != MF_TABLE_FMOE)
@@ -123,7 +123,6 @@ START_TEST(test_fields)
     free(original.text);
     free(rewritten.text);
 }
-END_TEST
 
 /* Removes the last cell of each line if the header's last column is `_tag`. */
 static char *without_tag(char *text)
@@ -156,7 +155,7 @@ static bool has_28_columns(const char *text)
 }
 
 /* Files with all 28 columns and untuned files are reproduced byte for byte, except for an unused `_tag`. */
-START_TEST(test_bytes)
+MF_TEST(test_bytes, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
     if (s->op != MF_TABLE_FMOE || s->n_rows == 0)
@@ -175,10 +174,9 @@ START_TEST(test_bytes)
     free(original);
     free(rewritten);
 }
-END_TEST
 
 /* Number of files that the test above compares. */
-START_TEST(test_bytes_covers)
+MF_TEST(test_bytes_covers)
 {
     size_t tuned = 0, untuned = 0;
     for (size_t i = 0; i < MF_ARRAY_LEN(shipped); i++) {
@@ -192,10 +190,9 @@ START_TEST(test_bytes_covers)
     ck_assert_uint_eq(tuned, 9);
     ck_assert_uint_eq(untuned, 23);
 }
-END_TEST
 
 /* Reading a written table gives the same rows, and writing it again gives the same text. */
-START_TEST(test_round_trip)
+MF_TEST(test_round_trip, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
     if (s->op != MF_TABLE_FMOE)
@@ -218,9 +215,8 @@ START_TEST(test_round_trip)
     free(once);
     free(twice);
 }
-END_TEST
 
-START_TEST(test_other_operators)
+MF_TEST(test_other_operators, .rows = 3)
 {
     static const char *const files[] = {"tuned_fhmoe.csv", "tuned_grouped_fmoe.csv",
                                         "untuned_grouped_fmoe.csv"};
@@ -233,7 +229,6 @@ START_TEST(test_other_operators)
     ck_assert_uint_eq(out.len, 0);
     mf_buf_release(&out);
 }
-END_TEST
 
 #define SHAPE                                                                                             \
     "1,6144,2048,257,9,ActivationType.Silu,torch.bfloat16,torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2," \
@@ -278,7 +273,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_numbers)
+MF_TEST(test_numbers, .rows = MF_ARRAY_LEN(numbers))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     ck_assert_int_eq(mf_table_new("new.csv", true, &t), 0);
@@ -295,9 +290,8 @@ START_TEST(test_numbers)
     ck_assert_str_eq(actual, numbers[_i].expected);
     free(lines.text);
 }
-END_TEST
 
-START_TEST(test_new_row)
+MF_TEST(test_new_row)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
     ck_assert_int_eq(mf_table_new("new.csv", true, &t), 0);
@@ -329,7 +323,6 @@ START_TEST(test_new_row)
         "gfx950,128," SHAPE ",32,0,23.1763,k1,0.9%,16.8433,,1.4%,40.0196,1,1,1,16.98,242417.31\n");
     free(text);
 }
-END_TEST
 
 #define TAIL ",32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,6.31,2.64"
 
@@ -399,7 +392,7 @@ static void check_rewrite(const struct mf_table *t, enum mf_table_columns column
     mf_buf_release(&out);
 }
 
-START_TEST(test_rewrite)
+MF_TEST(test_rewrite, .rows = MF_ARRAY_LEN(rewrites))
 {
     const struct rewrite *w = &rewrites[_i];
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -408,10 +401,9 @@ START_TEST(test_rewrite)
     check_rewrite(t, MF_TABLE_ALL, w->all);
     check_rewrite(t, MF_TABLE_AITER, w->aiter);
 }
-END_TEST
 
 /* A changed number is reformatted; the other numbers keep their text. */
-START_TEST(test_changed_number)
+MF_TEST(test_changed_number)
 {
     static const char text[] =
         TUNED_COLUMNS "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,2.0000,0,0,0,6.310,2.64\n";
@@ -423,9 +415,8 @@ START_TEST(test_changed_number)
     check_rewrite(t, MF_TABLE_ALL,
                   TUNED_COLUMNS "\ngfx950,256," SHAPE ",32,0,1.00,k1,0.00%,1,k2,0,3.0,0,0,0,6.310,2.64\n");
 }
-END_TEST
 
-START_TEST(test_size_limit)
+MF_TEST(test_size_limit)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read("tuned_fmoe.csv");
     struct mf_buf out;
@@ -435,23 +426,8 @@ START_TEST(test_size_limit)
     ck_assert_ptr_nonnull(strstr(why, "longer than"));
     mf_buf_release(&out);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("table_write");
-    TCase *tcase = tcase_create("table_write");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, test_fields, 0, MF_ARRAY_LEN(shipped));
-    tcase_add_loop_test(tcase, test_bytes, 0, MF_ARRAY_LEN(shipped));
-    tcase_add_test(tcase, test_bytes_covers);
-    tcase_add_loop_test(tcase, test_round_trip, 0, MF_ARRAY_LEN(shipped));
-    tcase_add_loop_test(tcase, test_other_operators, 0, 3);
-    tcase_add_loop_test(tcase, test_numbers, 0, MF_ARRAY_LEN(numbers));
-    tcase_add_test(tcase, test_new_row);
-    tcase_add_loop_test(tcase, test_rewrite, 0, MF_ARRAY_LEN(rewrites));
-    tcase_add_test(tcase, test_changed_number);
-    tcase_add_test(tcase, test_size_limit);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -64,7 +64,7 @@ static const char *const rejected[] = {
 };
 /* clang-format on */
 
-START_TEST(text_round_trips)
+MF_TEST(text_round_trips, .rows = MF_ARRAY_LEN(tensor_specs))
 {
     struct mf_tensor_spec parsed;
     char text[MF_TENSOR_SPEC_TEXT_MAX];
@@ -76,24 +76,21 @@ START_TEST(text_round_trips)
     ck_assert_int_eq(parsed.block, tensor_specs[_i].tensor_spec.block);
     ck_assert(parsed.zeroed == tensor_specs[_i].tensor_spec.zeroed);
 }
-END_TEST
 
-START_TEST(all_differ)
+MF_TEST(all_differ, .rows = MF_ARRAY_LEN(tensor_specs))
 {
     for (size_t j = 0; j < MF_ARRAY_LEN(tensor_specs); j++)
         ck_assert(mf_tensor_spec_equal(&tensor_specs[_i].tensor_spec, &tensor_specs[j].tensor_spec) ==
                   ((size_t)_i == j));
 }
-END_TEST
 
-START_TEST(weights_and_inputs)
+MF_TEST(weights_and_inputs, .rows = MF_ARRAY_LEN(tensor_specs))
 {
     ck_assert(mf_tensor_spec_is_weight(&tensor_specs[_i].tensor_spec) == tensor_specs[_i].weight);
     ck_assert(mf_tensor_spec_is_input(&tensor_specs[_i].tensor_spec) == tensor_specs[_i].input);
 }
-END_TEST
 
-START_TEST(rejects_invalid_text)
+MF_TEST(rejects_invalid_text, .rows = MF_ARRAY_LEN(rejected))
 {
     struct mf_tensor_spec a = {.tensor = MF_TENSOR_Y, .block = 7};
     ck_assert_int_eq(mf_tensor_spec_parse(rejected[_i], &a), -EINVAL);
@@ -101,10 +98,9 @@ START_TEST(rejects_invalid_text)
     ck_assert_int_eq(a.block, 7);
     ck_assert_int_eq(mf_tensor_spec_parse(NULL, &a), -EINVAL);
 }
-END_TEST
 
 /* Every combination of names with the longest order fits the buffer and survives a round trip. */
-START_TEST(every_combination_round_trips)
+MF_TEST(every_combination_round_trips)
 {
     for (int t = 0; t < MF_TENSOR_N_; t++) {
         for (int f = 0; f < MF_FORMAT_N_; f++) {
@@ -120,17 +116,8 @@ START_TEST(every_combination_round_trips)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tensor_spec");
-    TCase *tc = tcase_create("tensor_spec");
-    tcase_add_loop_test(tc, text_round_trips, 0, MF_ARRAY_LEN(tensor_specs));
-    tcase_add_loop_test(tc, all_differ, 0, MF_ARRAY_LEN(tensor_specs));
-    tcase_add_loop_test(tc, weights_and_inputs, 0, MF_ARRAY_LEN(tensor_specs));
-    tcase_add_loop_test(tc, rejects_invalid_text, 0, MF_ARRAY_LEN(rejected));
-    tcase_add_test(tc, every_combination_round_trips);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -99,45 +99,40 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(integer)
+MF_TEST(integer, .rows = MF_ARRAY_LEN(integers))
 {
     int64_t value = UNSET;
     ck_assert_int_eq(mf_parse_i64(integers[_i].text, integers[_i].min, integers[_i].max, &value),
                      integers[_i].expect);
     ck_assert_int_eq(value, integers[_i].expect == 0 ? integers[_i].value : UNSET);
 }
-END_TEST
 
-START_TEST(real)
+MF_TEST(real, .rows = MF_ARRAY_LEN(doubles))
 {
     double value = UNSET;
     ck_assert_int_eq(mf_parse_double(doubles[_i].text, &value), doubles[_i].expect);
     ck_assert_double_eq(value, doubles[_i].expect == 0 ? doubles[_i].value : UNSET);
 }
-END_TEST
 
-START_TEST(boolean)
+MF_TEST(boolean, .rows = MF_ARRAY_LEN(bools))
 {
     bool value = !bools[_i].value;
     ck_assert_int_eq(mf_parse_bool(bools[_i].text, &value), bools[_i].expect);
     ck_assert_int_eq(value, bools[_i].expect == 0 ? bools[_i].value : !bools[_i].value);
 }
-END_TEST
 
-START_TEST(name)
+MF_TEST(name, .rows = MF_ARRAY_LEN(names))
 {
     ck_assert(mf_is_name(names[_i].text, names[_i].max) == names[_i].valid);
 }
-END_TEST
 
-START_TEST(glob)
+MF_TEST(glob, .rows = MF_ARRAY_LEN(globs))
 {
     ck_assert(mf_glob(globs[_i].pattern, globs[_i].text) == globs[_i].matches);
 }
-END_TEST
 
 /* A matcher with exponential backtracking would not terminate. */
-START_TEST(glob_of_many_stars_is_fast)
+MF_TEST(glob_of_many_stars_is_fast)
 {
     char pattern[401], text[2001];
     for (int i = 0; i < 400; i += 2)
@@ -147,9 +142,8 @@ START_TEST(glob_of_many_stars_is_fast)
     text[2000] = '\0';
     ck_assert(!mf_glob(pattern, text));
 }
-END_TEST
 
-START_TEST(copy_rejects_long_text)
+MF_TEST(copy_rejects_long_text)
 {
     char dst[4] = "old";
     ck_assert_int_eq(mf_copy(dst, sizeof(dst), "abc"), 0);
@@ -162,9 +156,8 @@ START_TEST(copy_rejects_long_text)
     ck_assert_int_eq(mf_copy(dst, 0, ""), -ENAMETOOLONG);
     ck_assert_int_eq(dst[0], 'x');
 }
-END_TEST
 
-START_TEST(format_always_terminates)
+MF_TEST(format_always_terminates)
 {
     char dst[6];
     memset(dst, 'x', sizeof(dst));
@@ -174,10 +167,9 @@ START_TEST(format_always_terminates)
     mf_format(dst, 0, "%d", 9);
     ck_assert_str_eq(dst, "1234");
 }
-END_TEST
 
 /* Appends in sequence. Text that does not fit is truncated, and nothing is written at or after the end. */
-START_TEST(append_truncates)
+MF_TEST(append_truncates)
 {
     char text[10] = "#########", *end = text + 8, *at = mf_append(text, end, "ab");
     ck_assert_ptr_eq(at, text + 2);
@@ -191,9 +183,8 @@ START_TEST(append_truncates)
     ck_assert_str_eq(text, "ab-40xy");
     ck_assert_int_eq(text[8], '#');
 }
-END_TEST
 
-START_TEST(append_matches_printf)
+MF_TEST(append_matches_printf)
 {
     static const int64_t values[] = {0, 1, -1, 9, 10, -10, 1234567890123, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < MF_ARRAY_LEN(values); i++) {
@@ -203,20 +194,17 @@ START_TEST(append_matches_printf)
         ck_assert_str_eq(text, expect);
     }
 }
-END_TEST
 
-START_TEST(hash)
+MF_TEST(hash, .rows = MF_ARRAY_LEN(hashes))
 {
     ck_assert_uint_eq(mf_hash64(hashes[_i].text, strlen(hashes[_i].text), MF_HASH_SEED), hashes[_i].hash);
 }
-END_TEST
 
-START_TEST(hash_continues_from_seed)
+MF_TEST(hash_continues_from_seed)
 {
     uint64_t first = mf_hash64("foo", 3, MF_HASH_SEED);
     ck_assert_uint_eq(mf_hash64("bar", 3, first), hashes[2].hash);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -229,31 +217,14 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(edit_distance)
+MF_TEST(edit_distance, .rows = MF_ARRAY_LEN(edits))
 {
     const char *a = edits[_i].a, *b = edits[_i].b;
     ck_assert_uint_eq(mf_edit_distance(a, strlen(a), b, strlen(b)), edits[_i].distance);
     ck_assert_uint_eq(mf_edit_distance(b, strlen(b), a, strlen(a)), edits[_i].distance);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("text");
-    TCase *tc = tcase_create("text");
-    tcase_add_loop_test(tc, integer, 0, MF_ARRAY_LEN(integers));
-    tcase_add_loop_test(tc, real, 0, MF_ARRAY_LEN(doubles));
-    tcase_add_loop_test(tc, boolean, 0, MF_ARRAY_LEN(bools));
-    tcase_add_loop_test(tc, name, 0, MF_ARRAY_LEN(names));
-    tcase_add_loop_test(tc, glob, 0, MF_ARRAY_LEN(globs));
-    tcase_add_test(tc, glob_of_many_stars_is_fast);
-    tcase_add_test(tc, copy_rejects_long_text);
-    tcase_add_test(tc, format_always_terminates);
-    tcase_add_test(tc, append_truncates);
-    tcase_add_test(tc, append_matches_printf);
-    tcase_add_loop_test(tc, hash, 0, MF_ARRAY_LEN(hashes));
-    tcase_add_test(tc, hash_continues_from_seed);
-    tcase_add_loop_test(tc, edit_distance, 0, MF_ARRAY_LEN(edits));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

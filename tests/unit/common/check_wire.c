@@ -10,16 +10,15 @@
 /* A RESULT with sequence 0x0102030405060708. */
 static const uint8_t good[MF_WIRE_HEADER_SIZE] = {'M', 'F', 1, 2, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1};
 
-START_TEST(header_bytes)
+MF_TEST(header_bytes)
 {
     uint8_t out[MF_WIRE_HEADER_SIZE];
     memset(out, 0xee, sizeof(out));
     mf_wire_encode(&(struct mf_wire_header){MF_MESSAGE_RESULT, UINT64_C(0x0102030405060708)}, out);
     ck_assert_mem_eq(out, good, sizeof(good));
 }
-END_TEST
 
-START_TEST(every_type_round_trips)
+MF_TEST(every_type_round_trips, .rows = MF_MESSAGE_N_)
 {
     static const uint64_t sequences[] = {0, 1, 255, 256, UINT32_MAX, UINT64_MAX};
     for (size_t i = 0; i < MF_ARRAY_LEN(sequences); i++) {
@@ -33,17 +32,15 @@ START_TEST(every_type_round_trips)
         ck_assert_int_eq(version, MF_WIRE_VERSION);
     }
 }
-END_TEST
 
 static const char *const type_names[] = {"HELLO", "READY",  "RESULT", "BEAT",   "BYE",   "WELCOME", "UNIT",
                                          "ACK",   "CANCEL", "DRAIN",  "REFUSE", "ENROL", "ENROLLED"};
 
 /* The number of a type is sent, so it must not change. */
-START_TEST(message_type_numbers)
+MF_TEST(message_type_numbers, .rows = MF_ARRAY_LEN(type_names))
 {
     ck_assert_str_eq(mf_message_name((enum mf_message)_i), type_names[_i]);
 }
-END_TEST
 
 /* A valid header with one byte replaced. */
 static const struct {
@@ -56,7 +53,7 @@ static const struct {
     {7, 128, -EBADMSG, -1},
 };
 
-START_TEST(rejects_damaged_header)
+MF_TEST(rejects_damaged_header, .rows = MF_ARRAY_LEN(damaged))
 {
     uint8_t bytes[MF_WIRE_HEADER_SIZE];
     struct mf_wire_header h = {MF_MESSAGE_BYE, 99};
@@ -68,10 +65,9 @@ START_TEST(rejects_damaged_header)
     ck_assert_int_eq(h.type, MF_MESSAGE_BYE);
     ck_assert_uint_eq(h.sequence, 99);
 }
-END_TEST
 
 /* The heap copy has exactly _i bytes, so that the address sanitizer detects reads past the end. */
-START_TEST(rejects_other_lengths)
+MF_TEST(rejects_other_lengths, .rows = 2 * MF_WIRE_HEADER_SIZE)
 {
     size_t len = (size_t)_i;
     uint8_t *bytes = calloc(1, len > 0 ? len : 1);
@@ -82,10 +78,9 @@ START_TEST(rejects_other_lengths)
     ck_assert_int_eq(mf_wire_decode(bytes, len, &h, &version), len == sizeof(good) ? 0 : -EBADMSG);
     free(bytes);
 }
-END_TEST
 
 /* Another version is recognised even if its header has another length. */
-START_TEST(version_of_other_header_lengths)
+MF_TEST(version_of_other_header_lengths)
 {
     static const uint8_t later[40] = {'M', 'F', 7};
     struct mf_wire_header h;
@@ -96,10 +91,9 @@ START_TEST(version_of_other_header_lengths)
     ck_assert_int_eq(mf_wire_decode(later, 3, &h, &version), -EPROTONOSUPPORT);
     ck_assert_int_eq(version, 7);
 }
-END_TEST
 
 /* Every accepted header equals the encoding of its decoded values. */
-START_TEST(accepted_headers_reencode_identically)
+MF_TEST(accepted_headers_reencode_identically)
 {
     unsigned seed = (unsigned)time(NULL);
     printf("seed %u\n", seed);
@@ -116,19 +110,8 @@ START_TEST(accepted_headers_reencode_identically)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("wire");
-    TCase *tc = tcase_create("wire");
-    tcase_add_test(tc, header_bytes);
-    tcase_add_loop_test(tc, every_type_round_trips, 0, MF_MESSAGE_N_);
-    tcase_add_loop_test(tc, message_type_numbers, 0, MF_ARRAY_LEN(type_names));
-    tcase_add_loop_test(tc, rejects_damaged_header, 0, MF_ARRAY_LEN(damaged));
-    tcase_add_loop_test(tc, rejects_other_lengths, 0, 2 * MF_WIRE_HEADER_SIZE);
-    tcase_add_test(tc, version_of_other_header_lengths);
-    tcase_add_test(tc, accepted_headers_reencode_identically);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -115,7 +115,7 @@ static void run_and_check(struct served_layer *s, int64_t tokens)
 /* ---- look-up ---- */
 
 /* The table has rows for 8 and 16 tokens. Other counts are misses, which are computed correctly too. */
-START_TEST(serves_every_count)
+MF_TEST(serves_every_count, .rows = MF_ARRAY_LEN(layers))
 {
     static const int64_t rows[] = {8, 16}, counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 40, 7, 1, 40};
     struct served_layer s;
@@ -139,7 +139,6 @@ START_TEST(serves_every_count)
     }
     end_serving(&s);
 }
-END_TEST
 
 /* Counts the steps of a pipeline that are offered for a token count. */
 struct offered {
@@ -177,7 +176,7 @@ static bool is_offered(const char *pipeline, int64_t tokens)
 
 /* A miss is served by the layer's row for more tokens, or else for fewer, if its steps are offered for the
  * count. A device may offer a kernel for some counts only, but at least one near row must be usable. */
-START_TEST(misses_use_a_near_row)
+MF_TEST(misses_use_a_near_row)
 {
     static const int64_t rows[] = {4, 32};
     struct fmoe *f = must_open(table_of(0, rows, 2, 0, 50));
@@ -211,7 +210,6 @@ START_TEST(misses_use_a_near_row)
     ck_assert_int_eq(fmoe_served(l, MAX_TOKENS + 1, &served), -EINVAL);
     fmoe_close(f);
 }
-END_TEST
 
 /* ---- restrictions on calls ---- */
 
@@ -246,7 +244,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
     COUNTED(__real_pthread_mutex_lock(m));
 }
 
-START_TEST(calls_do_not_allocate_or_lock)
+MF_TEST(calls_do_not_allocate_or_lock, .rows = MF_ARRAY_LEN(layers))
 {
     static const int64_t rows[] = {8, 16};
     struct served_layer s;
@@ -266,9 +264,8 @@ START_TEST(calls_do_not_allocate_or_lock)
     ck_assert_int_eq(device->ops->sync(device), 0);
     end_serving(&s);
 }
-END_TEST
 
-START_TEST(rejects_invalid_calls)
+MF_TEST(rejects_invalid_calls)
 {
     struct fmoe_call call;
     struct served_layer s;
@@ -289,7 +286,6 @@ START_TEST(rejects_invalid_calls)
     ck_assert_int_eq(fmoe_run(s.l, &call), 0);
     end_serving(&s);
 }
-END_TEST
 
 /* ---- calls at once ---- */
 
@@ -317,7 +313,7 @@ static void *call_until_refused(void *context)
 
 /* CPU calls use the process's threads: of two concurrent calls through two handles the later one is refused,
  * and the result of the other one is correct. */
-START_TEST(one_cpu_call_per_process)
+MF_TEST(one_cpu_call_per_process)
 {
     struct served_layer s[2];
     struct fmoe_call calls[2];
@@ -343,7 +339,6 @@ START_TEST(one_cpu_call_per_process)
         end_serving(&s[i]);
     }
 }
-END_TEST
 
 /* ---- reloads ---- */
 
@@ -382,7 +377,7 @@ static void wait_for_calls(struct server *server, unsigned n)
 
 /* Tables are reloaded while calls run: no call fails or is wrong, and a new table serves as soon as
  * fmoe_reload returns. */
-START_TEST(tables_change_under_load)
+MF_TEST(tables_change_under_load, .rows = MF_ARRAY_LEN(layers))
 {
     static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64}, some[] = {16};
     const char *tables[] = {table_of(_i, rows, 7, 0, 50), table_of(_i, rows, 7, 1, 70),
@@ -412,10 +407,9 @@ START_TEST(tables_change_under_load)
     ck_assert_int_eq(server.wrong, 0);
     end_serving(&s);
 }
-END_TEST
 
 /* The first call after a reload uses the new table: misses are counted only while the table has no row. */
-START_TEST(first_call_uses_the_new_table)
+MF_TEST(first_call_uses_the_new_table)
 {
     static const int64_t rows[] = {4}, others[] = {64};
     const char *with_row = table_of(0, rows, 1, 0, 50), *without_row = table_of(0, others, 1, 0, 50);
@@ -434,10 +428,9 @@ START_TEST(first_call_uses_the_new_table)
     }
     end_serving(&s);
 }
-END_TEST
 
 /* A failed reload keeps the current table. */
-START_TEST(failed_reload_changes_nothing)
+MF_TEST(failed_reload_changes_nothing)
 {
     static const int64_t rows[] = {4};
     const char *good = table_of(0, rows, 1, 0, 50), *twice[] = {good, table_of(0, rows, 1, 1, 60)};
@@ -457,10 +450,9 @@ START_TEST(failed_reload_changes_nothing)
     ck_assert_str_eq(served.table, good);
     fmoe_close(f);
 }
-END_TEST
 
 /* Weights are stored once: their layout is checked, and a reload must not change it. */
-START_TEST(layouts_do_not_change)
+MF_TEST(layouts_do_not_change)
 {
     const struct mf_shape s = shape_of(0, 4);
     struct fmoe *f = must_open(NULL);
@@ -488,7 +480,6 @@ START_TEST(layouts_do_not_change)
     }
     fmoe_close(f);
 }
-END_TEST
 
 static const struct {
     const char *member;
@@ -504,7 +495,7 @@ static const struct {
     {"form", -EINVAL, "form is 'b7': expected"},
 };
 
-START_TEST(rejects_invalid_layers)
+MF_TEST(rejects_invalid_layers, .rows = MF_ARRAY_LEN(models))
 {
     const struct mf_shape s = shape_of(0, 4);
     struct fmoe *f = must_open(NULL);
@@ -526,9 +517,8 @@ START_TEST(rejects_invalid_layers)
     ck_assert_ptr_null(l);
     fmoe_close(f);
 }
-END_TEST
 
-START_TEST(rejects_invalid_devices)
+MF_TEST(rejects_invalid_devices)
 {
     struct fmoe_error error = {""};
     struct fmoe *f = NULL;
@@ -539,10 +529,9 @@ START_TEST(rejects_invalid_devices)
     ck_assert_msg(strstr(error.text, "cannot serve calls") != NULL, "%s", error.text);
     fmoe_close(NULL);
 }
-END_TEST
 
 /* A table for other builds or devices is rejected when it is opened, not at the first call. */
-START_TEST(rejects_foreign_tables)
+MF_TEST(rejects_foreign_tables)
 {
     const struct mf_shape s = shape_of(0, 4);
     const struct served_row foreign = {4, "cutlass:fast", 5}, own = {4, serving_pipeline(device, &s, 0), 5};
@@ -561,11 +550,10 @@ START_TEST(rejects_foreign_tables)
     ck_assert_msg(strstr(error.text, ": no row for this device's class ") != NULL, "%s", error.text);
     ck_assert_ptr_null(f);
 }
-END_TEST
 
 /* One device class holds several device models: rows of another model serve and are reported. The rows of the
  * test have model "cpu". */
-START_TEST(reports_rows_of_other_models)
+MF_TEST(reports_rows_of_other_models)
 {
     const int64_t tokens[] = {4, 8};
     const char *foreign = table_of(0, tokens, 2, 0, 5), *mine;
@@ -604,11 +592,10 @@ START_TEST(reports_rows_of_other_models)
     ck_assert_uint_eq(rows.n, 0);
     fmoe_close(f);
 }
-END_TEST
 
 /* ---- misses ---- */
 
-START_TEST(reports_misses_once)
+MF_TEST(reports_misses_once)
 {
     static const int64_t rows[] = {4};
     _cleanup_(mf_freep) char *text = NULL;
@@ -642,10 +629,9 @@ START_TEST(reports_misses_once)
     ck_assert_ptr_null(again);
     end_serving(&s);
 }
-END_TEST
 
 /* Global expert ids of a placement that is not a range are mapped to the layer's ids. */
-START_TEST(remaps_expert_ids)
+MF_TEST(remaps_expert_ids)
 {
     static const int32_t map[16] = {-1, 3, -1, 0, -1, -1, 7, -1, 1, -1, 2, 4, -1, 5, -1, 6},
                          twice[16] = {3, 3};
@@ -665,30 +651,9 @@ START_TEST(remaps_expert_ids)
     ck_assert_str_eq(error.text, "two experts in expert_map have the same index");
     fmoe_close(f);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fmoe");
-    TCase *tc = tcase_create("fmoe");
-
-    tcase_add_checked_fixture(tc, open_device, close_device);
-    tcase_set_timeout(tc, 110);
-    tcase_add_loop_test(tc, serves_every_count, 0, MF_ARRAY_LEN(layers));
-    tcase_add_test(tc, misses_use_a_near_row);
-    tcase_add_loop_test(tc, calls_do_not_allocate_or_lock, 0, MF_ARRAY_LEN(layers));
-    tcase_add_test(tc, rejects_invalid_calls);
-    tcase_add_test(tc, one_cpu_call_per_process);
-    tcase_add_loop_test(tc, tables_change_under_load, 0, MF_ARRAY_LEN(layers));
-    tcase_add_test(tc, first_call_uses_the_new_table);
-    tcase_add_test(tc, failed_reload_changes_nothing);
-    tcase_add_test(tc, layouts_do_not_change);
-    tcase_add_loop_test(tc, rejects_invalid_layers, 0, MF_ARRAY_LEN(models));
-    tcase_add_test(tc, rejects_invalid_devices);
-    tcase_add_test(tc, rejects_foreign_tables);
-    tcase_add_test(tc, reports_rows_of_other_models);
-    tcase_add_test(tc, reports_misses_once);
-    tcase_add_test(tc, remaps_expert_ids);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 110, .setup = open_device, .teardown = close_device});
 }

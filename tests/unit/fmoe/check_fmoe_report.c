@@ -99,7 +99,7 @@ static const struct {
     bool cut; /* the reply is truncated */
 } temporary_failures[] = {{503, false}, {500, false}, {429, false}, {401, false}, {403, false}, {201, true}};
 
-START_TEST(retries_with_the_same_key)
+MF_TEST(retries_with_the_same_key, .rows = MF_ARRAY_LEN(temporary_failures))
 {
     const struct fake_answer answers[] = {{.request = "POST /api/v1/misses",
                                            .status = temporary_failures[_i].status,
@@ -133,12 +133,11 @@ START_TEST(retries_with_the_same_key)
     ck_assert_ptr_nonnull(strstr(three, "{\"shape\":{\"token\":1,"));
     fake_http_release(&farm);
 }
-END_TEST
 
 /* A report that the coordinator rejects is dropped and counted. The next report has its own key. */
 static const int permanent_failures[] = {422, 400, 404, 409, 413};
 
-START_TEST(rejected_reports_are_dropped)
+MF_TEST(rejected_reports_are_dropped, .rows = MF_ARRAY_LEN(permanent_failures))
 {
     const struct fake_answer answers[] = {
         {.request = "POST /api/v1/misses",
@@ -166,7 +165,6 @@ START_TEST(rejected_reports_are_dropped)
     ck_assert_str_ne(first, second);
     fake_http_release(&farm);
 }
-END_TEST
 
 /* Makes the URL of a local port without a listener; valid while *ret_fd is open. */
 static void closed_port(char url[64], int *ret_fd)
@@ -182,7 +180,7 @@ static void closed_port(char url[64], int *ret_fd)
 
 /* Calls continue, stopping does not wait, and misses that were not in a report yet are sent by the next
  * reporter. */
-START_TEST(unreachable_coordinator)
+MF_TEST(unreachable_coordinator)
 {
     const struct fake_answer accepted = {.request = "POST /api/v1/misses", .status = 201, .body = "{}"};
     struct fake_http farm;
@@ -206,10 +204,9 @@ START_TEST(unreachable_coordinator)
     ck_assert_ptr_nonnull(strstr(posted(&farm, 0, key), "\"count\":2}"));
     fake_http_release(&farm);
 }
-END_TEST
 
 /* Without misses nothing is sent. */
-START_TEST(silent_without_misses)
+MF_TEST(silent_without_misses)
 {
     struct fake_http farm;
     char key[KEY_MAX];
@@ -221,9 +218,8 @@ START_TEST(silent_without_misses)
     ck_assert_ptr_null(posted(&farm, 0, key));
     fake_http_release(&farm);
 }
-END_TEST
 
-START_TEST(rejects_invalid_arguments)
+MF_TEST(rejects_invalid_arguments)
 {
     /* a token is sent to the local machine or over TLS only; these hosts are remote */
     static const char *const remote[] = {"http://127.0.0.1@farm.example", "http://127.farm.example",
@@ -242,20 +238,9 @@ START_TEST(rejects_invalid_arguments)
     ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), 0);
     ck_assert_int_eq(fmoe_report_start(f, "http://127.0.0.1:1", NULL, 5, &error), -EALREADY);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fmoe_report");
-    TCase *tc = tcase_create("fmoe_report");
-
-    tcase_add_checked_fixture(tc, open_layer, close_layer);
-    tcase_set_timeout(tc, 100);
-    tcase_add_loop_test(tc, retries_with_the_same_key, 0, MF_ARRAY_LEN(temporary_failures));
-    tcase_add_loop_test(tc, rejected_reports_are_dropped, 0, MF_ARRAY_LEN(permanent_failures));
-    tcase_add_test(tc, unreachable_coordinator);
-    tcase_add_test(tc, silent_without_misses);
-    tcase_add_test(tc, rejects_invalid_arguments);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 100, .setup = open_layer, .teardown = close_layer});
 }

@@ -17,7 +17,7 @@
 /* --- names ---------------------------------------------------------------------------------------------- */
 
 /* Every kernel name in the tables that AITER ships is recognised. */
-START_TEST(shipped_names)
+MF_TEST(shipped_names, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *file = &shipped[_i];
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(file->file);
@@ -30,7 +30,6 @@ START_TEST(shipped_names)
                 ck_abort_msg("%s:%lld: %s", file->file, (long long)t->rows[i].line, kernels[k]);
     }
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -68,11 +67,10 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(parsed_names)
+MF_TEST(parsed_names, .rows = MF_ARRAY_LEN(names))
 {
     ck_assert_msg(mf_aiter_name_parse(names[_i].name) == names[_i].valid, "%s", names[_i].name);
 }
-END_TEST
 
 /* --- the space ------------------------------------------------------------------------------------------ */
 
@@ -171,7 +169,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(candidate_counts)
+MF_TEST(candidate_counts, .rows = MF_ARRAY_LEN(kinds))
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(kinds[_i].row, &shape), 0);
@@ -186,10 +184,9 @@ START_TEST(candidate_counts)
                 strcmp(g->steps[i].family, g->steps[j].family) == 0)
                 ck_abort_msg("step %s:%s occurs twice", g->steps[i].family, g->steps[i].name);
 }
-END_TEST
 
 /* Every kind of shape has pipelines; a pipeline uses v2 steps for both stages or for none. */
-START_TEST(kinds_have_pipelines)
+MF_TEST(kinds_have_pipelines, .rows = MF_ARRAY_LEN(kinds))
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(kinds[_i].row, &shape), 0);
@@ -215,7 +212,6 @@ START_TEST(kinds_have_pipelines)
         ck_assert_int_eq(n_pertoken, 0);
     }
 }
-END_TEST
 
 /* Shapes that AITER has no key or no kernel for: rejections only, no step, not even host steps. */
 static const char *const others[] = {
@@ -226,7 +222,7 @@ static const char *const others[] = {
     ROW("7168,512,256,8", "Swiglu", FN, FP4, "per_1x32", "0") ",limit:10",
 };
 
-START_TEST(unsupported_shapes)
+MF_TEST(unsupported_shapes, .rows = MF_ARRAY_LEN(others))
 {
     struct mf_shape shape;
     ck_assert_msg(mf_shape_parse(others[_i], &shape) == 0, "%s", others[_i]);
@@ -234,7 +230,6 @@ START_TEST(unsupported_shapes)
     ck_assert_uint_eq(g->n, 0);
     ck_assert_int_gt(g->n_rejections, 0);
 }
-END_TEST
 
 /* split-K candidates that the tuner misses are reported if AITER's launcher would accept them. */
 /* clang-format off */
@@ -251,7 +246,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(missed_splits)
+MF_TEST(missed_splits, .rows = MF_ARRAY_LEN(splits))
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(splits[_i].row, &shape), 0);
@@ -261,7 +256,6 @@ START_TEST(missed_splits)
     else
         ck_assert_msg(strstr(g->splits, splits[_i].says) != NULL, "\"%s\"", g->splits);
 }
-END_TEST
 
 /* --- the shipped catalogue ------------------------------------------------------------------------------ */
 
@@ -289,7 +283,7 @@ static void check_total(const char *file, long n)
 
 /* Every row has candidates on at least one of the two classes; without candidates on a class there is a
  * rejection. */
-START_TEST(catalogue)
+MF_TEST(catalogue)
 {
     static const char *const devices[] = {G942, G950};
     long n_rows = 0, n_candidates = 0, n_refused = 0;
@@ -317,7 +311,6 @@ START_TEST(catalogue)
     printf("%ld rows, %ld candidates, %ld rows refused\n", n_rows, n_candidates, n_refused);
     ck_assert_int_eq(n_refused, 0);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -336,7 +329,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(refused_launches)
+MF_TEST(refused_launches, .rows = MF_ARRAY_LEN(launches))
 {
     struct mf_shape shape;
     char why[MF_REASON_MAX] = "";
@@ -345,21 +338,8 @@ START_TEST(refused_launches)
     ck_assert_int_eq(refused, launches[_i].says != NULL);
     ck_assert_msg(!refused || strstr(why, launches[_i].says), "%s", why);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("aiter");
-    TCase *t = tcase_create("aiter");
-    tcase_set_timeout(t, 110);
-    tcase_add_loop_test(t, shipped_names, 0, (int)(sizeof(shipped) / sizeof(shipped[0])));
-    tcase_add_loop_test(t, parsed_names, 0, (int)MF_ARRAY_LEN(names));
-    tcase_add_loop_test(t, candidate_counts, 0, (int)MF_ARRAY_LEN(kinds));
-    tcase_add_loop_test(t, kinds_have_pipelines, 0, (int)MF_ARRAY_LEN(kinds));
-    tcase_add_loop_test(t, unsupported_shapes, 0, (int)MF_ARRAY_LEN(others));
-    tcase_add_loop_test(t, missed_splits, 0, (int)MF_ARRAY_LEN(splits));
-    tcase_add_test(t, catalogue);
-    tcase_add_loop_test(t, refused_launches, 0, (int)MF_ARRAY_LEN(launches));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 110});
 }

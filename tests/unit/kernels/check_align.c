@@ -96,7 +96,7 @@ static const struct example {
      {0, 1, -1, -1, -1, -1, -1}},
 };
 
-START_TEST(worked_example)
+MF_TEST(worked_example, .rows = MF_ARRAY_LEN(examples) * MF_SORT_N_)
 {
     const struct example *x = &examples[_i / MF_SORT_N_];
     enum mf_sort sort = (enum mf_sort)(_i % MF_SORT_N_);
@@ -122,10 +122,9 @@ START_TEST(worked_example)
     for (int64_t b = 0; b < (x->rows + 3) / 4; b++)
         ck_assert_msg(experts[b] == x->blocks[b], "%s: block %d has expert %d", x->what, (int)b, experts[b]);
 }
-END_TEST
 
 /* A rank's range of experts gives the same result as ids shifted to begin at 0. */
-START_TEST(range_with_offset)
+MF_TEST(range_with_offset, .rows = MF_SORT_N_)
 {
     enum mf_sort sort = (enum mf_sort)_i;
     int32_t moved[12], sorted[2][16], experts[2][4], post_pad[2];
@@ -157,11 +156,10 @@ START_TEST(range_with_offset)
     ck_assert_mem_eq(sorted[0], sorted[1], sizeof(sorted[0]));
     ck_assert_mem_eq(experts[0], experts[1], sizeof(experts[0]));
 }
-END_TEST
 
 /* vLLM's documentation of the batched form gives expert ids 0 1 3 3 4 5 5 for this input; its rows are
  * correct. */
-START_TEST(batched_example)
+MF_TEST(batched_example)
 {
     static const int32_t counts[5] = {2, 3, 0, 6, 8}, want[10] = {0, 1, 3, 3, 4, 4, -1, -1, -1, -1};
     static const int32_t rows[24] = {0,  1,  40, 40, 8,  9,  10, 40, 24, 25, 26, 27,
@@ -178,7 +176,6 @@ START_TEST(batched_example)
     for (int i = 24; i < 40; i++)
         ck_assert_int_eq(sorted[i], 40);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -194,12 +191,11 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(size_of_buffer)
+MF_TEST(size_of_buffer, .rows = MF_ARRAY_LEN(sizes))
 {
     ck_assert_int_eq(mf_align_rows(sizes[_i].routes, sizes[_i].experts, sizes[_i].block, sizes[_i].whole),
                      sizes[_i].rows);
 }
-END_TEST
 
 /* ---- against a reference implementation ---- */
 
@@ -329,28 +325,25 @@ static void check_all(const struct route_case *c, uint64_t seed)
     }
 }
 
-START_TEST(trap)
+MF_TEST(trap, .rows = ROUTE_N_CASES)
 {
     check_all(&route_cases[_i], SEED);
 }
-END_TEST
 
-START_TEST(random_routing)
+MF_TEST(random_routing, .rows = N_RANDOM)
 {
     uint64_t seed = SEED + 1000 + (uint64_t)_i;
     struct route_case c = route_case_at_random(seed);
     check_all(&c, seed);
 }
-END_TEST
 
 /* A sort with a nondeterministic order must be correct in each of many runs (vllm-project/vllm#52532). */
-START_TEST(unstable_sort_is_correct)
+MF_TEST(unstable_sort_is_correct)
 {
     static const struct route_case c = {"7: atomic order", 300, 8, 16, 16, SKEWED};
     for (int i = 0; i < 100; i++)
         check(&c, MF_SORT_SCATTER, GLOBAL, 2, false, SEED);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -372,29 +365,16 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rejection_reasons)
+MF_TEST(rejection_reasons, .rows = MF_ARRAY_LEN(refused))
 {
     const char *why;
     int r = mf_align_blocks(refused[_i].sort, &refused[_i].a, 1, NULL, &(struct mf_align_out){NULL}, &why);
     ck_assert_int_lt(r, 0);
     ck_assert_msg(strstr(why, refused[_i].word) != NULL, "\"%s\" does not contain %s", why, refused[_i].word);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("align");
-    TCase *c = tcase_create("moe_align_block_size");
     printf("seed %d\n", SEED);
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, worked_example, 0, (int)MF_ARRAY_LEN(examples) * MF_SORT_N_);
-    tcase_add_loop_test(c, range_with_offset, 0, MF_SORT_N_);
-    tcase_add_test(c, batched_example);
-    tcase_add_loop_test(c, size_of_buffer, 0, (int)MF_ARRAY_LEN(sizes));
-    tcase_add_loop_test(c, trap, 0, ROUTE_N_CASES);
-    tcase_add_loop_test(c, random_routing, 0, N_RANDOM);
-    tcase_add_test(c, unstable_sort_is_correct);
-    tcase_add_loop_test(c, rejection_reasons, 0, (int)MF_ARRAY_LEN(refused));
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -41,7 +41,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(manifest)
+MF_TEST(manifest, .rows = MF_ARRAY_LEN(manifests))
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
     const char *text = manifests[_i].text;
@@ -55,10 +55,9 @@ START_TEST(manifest)
     }
     mf_asm_manifest_release(&m);
 }
-END_TEST
 
 /* One name on two architectures means two kernels; co_name locates the code. */
-START_TEST(manifest_key)
+MF_TEST(manifest_key)
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
     static const char a[] = ONE "vs_ps,other.co,1,1,0,2,1,32,128,0\n",
@@ -74,7 +73,6 @@ START_TEST(manifest_key)
     ck_assert(s->kind == MF_ASM_STAGE1 && s->sub_m == 64 && s->sub_n == 256);
     mf_asm_manifest_release(&m);
 }
-END_TEST
 
 /* ---- blocks ---- */
 
@@ -154,7 +152,7 @@ static const int one_places[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
                  stage1_places[] = {0, 1, 2, 3, 5, 6, 8, 9, 11};
 /* clang-format on */
 
-START_TEST(one_block)
+MF_TEST(one_block)
 {
     unsigned char block[MF_ASM_ONE_BYTES];
     struct mf_asm_call c = call();
@@ -167,9 +165,8 @@ START_TEST(one_block)
         ck_assert_msg((int64_t)slot_of(block, one_slots[i].slot) == one_slots[i].value, "slot %d",
                       one_slots[i].slot);
 }
-END_TEST
 
-START_TEST(stage1_block)
+MF_TEST(stage1_block)
 {
     unsigned char block[MF_ASM_STAGE1_BYTES];
     struct mf_asm_call c = call();
@@ -184,7 +181,6 @@ START_TEST(stage1_block)
                       stage1_slots[i].slot);
     ck_assert_uint_eq(slot_of(block, 22), (uintptr_t)(place + 10));
 }
-END_TEST
 
 /* Slots that depend on the formats: GUs, Ds, Xs, eGUs, eDs. */
 /* clang-format off */
@@ -201,7 +197,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(block_formats)
+MF_TEST(block_formats, .rows = MF_ARRAY_LEN(formats))
 {
     unsigned char block[MF_ASM_ONE_BYTES];
     struct mf_asm_call c = call();
@@ -221,10 +217,9 @@ START_TEST(block_formats)
         ck_assert_uint_eq(slot_of(block, i), 0);
     ck_assert_uint_eq(slot_of(block, MF_ASM_ONE_EGUQS), 0);
 }
-END_TEST
 
 /* An expert of 4 GiB overflows a 32-bit stride; one with one byte less per row does not. */
-START_TEST(block_overflow)
+MF_TEST(block_overflow)
 {
     unsigned char block[MF_ASM_ONE_BYTES];
     struct mf_asm_call c = call();
@@ -237,9 +232,8 @@ START_TEST(block_overflow)
     ck_assert_int_eq(mf_asm_one_block(&plain, &c, block, &slot), 0);
     ck_assert_uint_eq(slot_of(block, MF_ASM_ONE_EGUS), UINT64_C(65536) * 32767 * 2);
 }
-END_TEST
 
-START_TEST(persistent_groups)
+MF_TEST(persistent_groups)
 {
     struct mf_asm_call c = call();
     unsigned char block[MF_ASM_ONE_BYTES];
@@ -252,17 +246,15 @@ START_TEST(persistent_groups)
     ck_assert_uint_eq(slot_of(block, MF_ASM_ONE_TOTAL_TGS), 606);
     ck_assert_uint_eq(slot_of(block, MF_ASM_ONE_PS_DENO), 3);
 }
-END_TEST
 
 /* w1 [E, 1536, 2048], w2 [E, 2048, 768]; with two values per byte, rows have half as many bytes: 1024 and
  * 384. */
-START_TEST(inter_dim)
+MF_TEST(inter_dim)
 {
     ck_assert_int_eq(mf_asm_inter_dim(2048, 2048, 768), 768);
     ck_assert_int_eq(mf_asm_inter_dim(1024, 2048, 384), 768);
     ck_assert_int_eq(mf_asm_inter_dim(0, 2048, 384), 0);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -289,7 +281,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(grid)
+MF_TEST(grid, .rows = MF_ARRAY_LEN(grids))
 {
     struct mf_asm_call c = call();
     c.ksplit = grids[_i].ksplit;
@@ -298,7 +290,6 @@ START_TEST(grid)
     ck_assert_uint_eq(g.y, grids[_i].want.y);
     ck_assert_uint_eq(g.z, grids[_i].want.z);
 }
-END_TEST
 
 /* 304 CUs, 129 blocks. Tiles of 128 columns: 774 groups in 3 rounds; 256: 387 in 2; 384: 258 in 1 (46 CUs
  * idle); 768: 129 in 1 (175 idle); 512 does not divide 768. */
@@ -313,7 +304,7 @@ static const struct { const char *rows, *want; } picks[] = {
 };
 /* clang-format on */
 
-START_TEST(pick)
+MF_TEST(pick, .rows = MF_ARRAY_LEN(picks))
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
     struct mf_asm_wish wish = {.arch = "gfx942", .kind = MF_ASM_ONE, .vskip = 1, .block_m = 32};
@@ -329,22 +320,8 @@ START_TEST(pick)
         ck_assert_ptr_null(k);
     mf_asm_manifest_release(&m);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("asm");
-    TCase *tc = tcase_create("asm");
-    tcase_add_loop_test(tc, manifest, 0, (int)MF_ARRAY_LEN(manifests));
-    tcase_add_test(tc, manifest_key);
-    tcase_add_test(tc, one_block);
-    tcase_add_test(tc, stage1_block);
-    tcase_add_loop_test(tc, block_formats, 0, (int)MF_ARRAY_LEN(formats));
-    tcase_add_test(tc, block_overflow);
-    tcase_add_test(tc, persistent_groups);
-    tcase_add_test(tc, inter_dim);
-    tcase_add_loop_test(tc, grid, 0, (int)MF_ARRAY_LEN(grids));
-    tcase_add_loop_test(tc, pick, 0, (int)MF_ARRAY_LEN(picks));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

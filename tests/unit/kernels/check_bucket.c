@@ -22,7 +22,7 @@ static const struct contract_case cases[] = {
 };
 /* clang-format on */
 
-START_TEST(every_token_count_of_bucket)
+MF_TEST(every_token_count_of_bucket, .rows = MF_ARRAY_LEN(cases) * N_FORMATS)
 {
     if (!mf_draw(_i, 3))
         return;
@@ -48,16 +48,9 @@ START_TEST(every_token_count_of_bucket)
     ck_assert_int_gt(n_steps, 0);
     (void)mf_device_close(d);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("bucket");
-    TCase *tc = tcase_create("bucket");
-
-    tcase_set_timeout(tc, 110);
-    tcase_add_loop_test(tc, every_token_count_of_bucket, 0, (int)MF_ARRAY_LEN(cases) * N_FORMATS);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 110});
 }

@@ -53,7 +53,7 @@ static const struct mf_codec *nvfp4(void)
 }
 
 /* The largest value of all batches determines the factor, whichever batch contains it. */
-START_TEST(largest_batch_value_used)
+MF_TEST(largest_batch_value_used)
 {
     struct batch *b = batch_new();
     struct mf_calibration c = {0};
@@ -75,9 +75,8 @@ START_TEST(largest_batch_value_used)
     ck_assert_double_eq_tol((double)one[0], 13.44, 1e-4);
     free(b);
 }
-END_TEST
 
-START_TEST(invalid_batch_ignored)
+MF_TEST(invalid_batch_ignored)
 {
     struct batch *b = batch_new();
     struct mf_calibration c = {0};
@@ -97,14 +96,8 @@ START_TEST(invalid_batch_ignored)
     ck_assert_int_eq(mf_calibration_factors(&c, nvfp4(), 0, factors, why, sizeof(why)), -EINVAL);
     free(b);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("calibrate");
-    TCase *tc = tcase_create("calibrate");
-    tcase_add_test(tc, largest_batch_value_used);
-    tcase_add_test(tc, invalid_batch_ignored);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -36,7 +36,7 @@ static struct mf_code quant(int columns)
 }
 
 /* The path depends on everything that affects the code, and on nothing else. */
-START_TEST(test_place)
+MF_TEST(test_place)
 {
     const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
     struct mf_compiler other = compiler;
@@ -58,9 +58,8 @@ START_TEST(test_place)
     ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
     ck_assert_str_ne(path, first);
 }
-END_TEST
 
-START_TEST(test_architectures)
+MF_TEST(test_architectures)
 {
     static const char *const cases[][2] = {{"sm_90", "sm_90a"}, {"sm_80", "sm_80"}, {"gfx942", "gfx942"}};
     struct mf_compiler c;
@@ -70,16 +69,14 @@ START_TEST(test_architectures)
         ck_assert_str_eq(c.arch, cases[i][1]);
     }
 }
-END_TEST
 
-START_TEST(test_sources)
+MF_TEST(test_sources)
 {
     ck_assert_ptr_null(mf_code_source("none.hip"));
     for (size_t i = 0; mf_code_source_name(i); i++)
         ck_assert_uint_gt(strlen(mf_code_source(mf_code_source_name(i))), 100);
     ck_assert_ptr_nonnull(mf_code_source("tile.hip"));
 }
-END_TEST
 
 static void write_text(const char *name, const char *text)
 {
@@ -115,7 +112,7 @@ static void digest_of(const char *names, char ret[65])
 }
 
 /* The name and text of every source contribute to the digest, because any source may include any other. */
-START_TEST(test_digest)
+MF_TEST(test_digest)
 {
     char first[65], other[65];
 
@@ -132,7 +129,6 @@ START_TEST(test_digest)
     ck_assert_str_ne(first, other);
     ck_assert_uint_eq(strlen(mf_code_sources_digest), 64);
 }
-END_TEST
 
 /* Returns true if the vendor's run-time compiler is installed; otherwise skips with a message. */
 static bool has_compiler(struct mf_compiler *c)
@@ -145,7 +141,9 @@ static bool has_compiler(struct mf_compiler *c)
     return false;
 }
 
-START_TEST(test_compiles)
+static const struct mf_test_group optional_tests = {.timeout_s = 100, .optional = true};
+
+MF_TEST(test_compiles, .group = &optional_tests)
 {
     struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a"};
     struct mf_code codes[3] = {quant(2048), quant(2048), quant(4096)};
@@ -166,10 +164,9 @@ START_TEST(test_compiles)
     ck_assert_int_eq(stat(paths[0], &after), 0);
     ck_assert(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
 }
-END_TEST
 
 /* Kernels that create the data and references of a shape: enumerated without a device, and compiled. */
-START_TEST(test_data_kernels_compile)
+MF_TEST(test_data_kernels_compile, .group = &optional_tests)
 {
     struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a"};
     const struct mf_device_info device = {.class = {.gfx = "sm_90", .cu_num = 132}},
@@ -195,11 +192,10 @@ START_TEST(test_data_kernels_compile)
     ck_assert_int_eq(mf_code_make(&compiler, codes, MF_DEVICE_DATA_CODES, 2, paths, whys),
                      MF_DEVICE_DATA_CODES);
 }
-END_TEST
 
 /* An architecture that the compiler does not know gives an error message or a crash of the compiler process,
  * never of this process. */
-START_TEST(test_failure_messages)
+MF_TEST(test_failure_messages, .group = &optional_tests)
 {
     static const char *const vendors[][2] = {
         {"nvidia", "sm_1"}, {"amd", "gfx942"}, {"amd", "gfx1"}, {"clang", "gfx1"}};
@@ -218,10 +214,9 @@ START_TEST(test_failure_messages)
         ck_assert_msg(*why[0], "no message for %s", compiler.arch);
     }
 }
-END_TEST
 
 /* Without a home directory the cache is in /tmp, where another user may already have created the folder. */
-START_TEST(test_cache_of_other_user)
+MF_TEST(test_cache_of_other_user, .group = &optional_tests)
 {
     const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
     const uid_t user = 54321;
@@ -250,11 +245,10 @@ START_TEST(test_cache_of_other_user)
     ck_assert_int_eq(seteuid(0), 0);
     ck_assert_int_eq(prctl(PR_SET_DUMPABLE, 1), 0);
 }
-END_TEST
 
 /* Code that could not be stored in the cache is found in the fallback folder, and only files that are there.
  */
-START_TEST(test_fallback_folder)
+MF_TEST(test_fallback_folder)
 {
     const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
     struct mf_code code = quant(1024);
@@ -271,21 +265,19 @@ START_TEST(test_fallback_folder)
     ck_assert_int_eq(mf_code_make(&compiler, &code, 1, 1, paths, NULL), 1);
     ck_assert_str_eq(paths[0], there);
 }
-END_TEST
 
-START_TEST(test_cache_writable)
+MF_TEST(test_cache_writable)
 {
     ck_assert_int_eq(mf_code_check_writable(folder), 0);
     ck_assert_int_lt(mf_code_check_writable("/proc"), 0);
 }
-END_TEST
 
 /* A program that ignores SIGCHLD, as a host of libfmoe may, gets the same errors from the compilers and the
  * same code. */
 static const char *const tested_compilers[][2] = {
     {"nvidia", "sm_90a"}, {"amd", "gfx90a"}, {"clang", "gfx942"}, {"none", ""}};
 
-START_TEST(test_sigchld_ignored)
+MF_TEST(test_sigchld_ignored, .rows = MF_ARRAY_LEN(tested_compilers))
 {
     struct mf_compiler compiler = {.vendor = tested_compilers[_i][0]};
     struct mf_code codes[2] = {quant(8192), quant(8192)};
@@ -306,7 +298,6 @@ START_TEST(test_sigchld_ignored)
     ck_assert_str_eq(paths[1], "");
     ck_assert_msg(*whys[1], "no message for code that does not compile");
 }
-END_TEST
 
 /* ---- two processes compile the same code ---- */
 
@@ -419,7 +410,7 @@ static void kill_compiler(const pid_t pids[2])
     ck_assert_int_eq(kill(pids[1], SIGKILL), 0);
 }
 
-START_TEST(test_concurrent_compilation)
+MF_TEST(test_concurrent_compilation, .rows = MF_ARRAY_LEN(firsts))
 {
     struct mf_code code = quant(512 + 16 * _i);
     enum ending ending = firsts[_i].ending;
@@ -453,10 +444,9 @@ START_TEST(test_concurrent_compilation)
     ck_assert(ending == TIMES_OUT || access(lock, F_OK) < 0);
     (void)close(words);
 }
-END_TEST
 
 /* A compiler ends with its parent process; nothing else would end a compiler that hangs. */
-START_TEST(test_compiler_ends_with_parent)
+MF_TEST(test_compiler_ends_with_parent)
 {
     struct mf_code code = quant(256);
     char lock[PATH_MAX];
@@ -475,7 +465,6 @@ START_TEST(test_compiler_ends_with_parent)
     ck_assert_int_eq(kill(pids[1], SIGKILL), 0);
     (void)close(words);
 }
-END_TEST
 
 static int count_files(const char *path)
 {
@@ -498,7 +487,7 @@ static void use_tmpdir(char ret[64])
 /* A compiler's temporary files are removed when it ends, even if it is killed. */
 static const enum ending ends[] = {MAKES, FAILS, DIES};
 
-START_TEST(test_temporary_folder_removed)
+MF_TEST(test_temporary_folder_removed, .rows = MF_ARRAY_LEN(ends))
 {
     struct mf_code code = quant(128 + 16 * _i);
     char tmp[64];
@@ -517,11 +506,10 @@ START_TEST(test_temporary_folder_removed)
     ck_assert_int_eq(count_files(tmp), 0);
     (void)close(words);
 }
-END_TEST
 
 /* If a process is killed together with its compiler, the next compiler removes its temporary folder but not
  * folders that are in use. */
-START_TEST(test_stale_folders_removed)
+MF_TEST(test_stale_folders_removed)
 {
     struct mf_code codes[3] = {quant(64), quant(80), quant(96)};
     char tmp[64];
@@ -547,44 +535,20 @@ START_TEST(test_stale_folders_removed)
     ck_assert_int_eq(count_files(tmp), 0);
     (void)close(words);
 }
-END_TEST
 
-START_TEST(test_unknown_vendor)
+MF_TEST(test_unknown_vendor)
 {
     char version[64], why[MF_CODE_WHY_MAX] = "";
 
     ck_assert_int_eq(mf_code_version("none", version, why, sizeof(why)), -ENOENT);
     ck_assert_ptr_nonnull(strstr(why, "usage"));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("code");
-    TCase *tests = tcase_create("code");
-
     if (!mkdtemp(folder) || setenv("MOEFARM_CODE_CACHE", folder, 1) < 0 || setenv("TMPDIR", folder, 1) < 0)
         return EXIT_FAILURE;
-    tcase_set_timeout(tests, 100);
-    tcase_add_test(tests, test_place);
-    tcase_add_test(tests, test_architectures);
-    tcase_add_test(tests, test_sources);
-    tcase_add_test(tests, test_digest);
-    tcase_add_test(tests, test_fallback_folder);
-    tcase_add_test(tests, test_cache_writable);
-    tcase_add_loop_test(tests, test_sigchld_ignored, 0, MF_ARRAY_LEN(tested_compilers));
-    tcase_add_loop_test(tests, test_concurrent_compilation, 0, MF_ARRAY_LEN(firsts));
-    tcase_add_test(tests, test_compiler_ends_with_parent);
-    tcase_add_loop_test(tests, test_temporary_folder_removed, 0, MF_ARRAY_LEN(ends));
-    tcase_add_test(tests, test_stale_folders_removed);
-    tcase_add_test(tests, test_unknown_vendor);
-    TCase *optional = mf_check_optional(suite, 100);
-    tcase_add_test(optional, test_compiles);
-    tcase_add_test(optional, test_data_kernels_compile);
-    tcase_add_test(optional, test_failure_messages);
-    tcase_add_test(optional, test_cache_of_other_user);
-    suite_add_tcase(suite, tests);
-    int failed = mf_check_main(suite);
+    int failed = mf_check_main(&(struct mf_test_group){.timeout_s = 100});
     (void)remove_tree(folder);
     return failed;
 }

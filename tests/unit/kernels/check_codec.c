@@ -45,22 +45,20 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(e2m1_rounds_to_even)
+MF_TEST(e2m1_rounds_to_even, .rows = MF_ARRAY_LEN(e2m1))
 {
     ck_assert_uint_eq(mf_e2m1_from_float(e2m1[_i].value), e2m1[_i].code);
 }
-END_TEST
 
-START_TEST(mx_scale_by_rounding)
+MF_TEST(mx_scale_by_rounding, .rows = MF_ARRAY_LEN(mx_scales))
 {
     for (int round = 0; round < MF_MX_N_; round++) {
         uint8_t code = mf_mx_scale(mx_scales[_i].format, (enum mf_mx_round)round, mx_scales[_i].amax);
         ck_assert_double_eq((double)mf_e8m0_to_float(code), mx_scales[_i].scale[round]);
     }
 }
-END_TEST
 
-START_TEST(mx_scale_of_zero_and_infinity)
+MF_TEST(mx_scale_of_zero_and_infinity)
 {
     for (int round = 0; round < MF_MX_N_; round++) {
         ck_assert_uint_eq(mf_mx_scale(MF_FORMAT_FP4, (enum mf_mx_round)round, 0), 0);
@@ -72,10 +70,9 @@ START_TEST(mx_scale_of_zero_and_infinity)
     ck_assert(isnan(mf_e8m0_to_float(0xff)));
     ck_assert_uint_eq(mf_e8m0_pack((const uint8_t[]){1, 2, 3, 4}), 0x04030201);
 }
-END_TEST
 
 /* One group of 16 values in a tensor with a largest magnitude of 100. */
-START_TEST(nvfp4_worked_block)
+MF_TEST(nvfp4_worked_block)
 {
     static const uint8_t packed[] = {0x10, 0x32, 0x43, 0x55, 0x65, 0x66, 0x77, 0x77};
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X16);
@@ -90,10 +87,9 @@ START_TEST(nvfp4_worked_block)
     mf_codec_decode_row(c, q, &scale, global, 0, 16, back);
     ck_assert_double_eq_tol((double)back[15], 7.1429, 1e-4);
 }
-END_TEST
 
 /* A factor calibrated on other data neither overflows the scale nor makes it 0. */
-START_TEST(nvfp4_scale_stays_in_range)
+MF_TEST(nvfp4_scale_stays_in_range)
 {
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X16);
     uint8_t scale;
@@ -106,9 +102,8 @@ START_TEST(nvfp4_scale_stays_in_range)
     ck_assert_double_eq((double)mf_codec_global(c, 0), 1);
     ck_assert(isfinite(mf_codec_global(c, 1e-40f)));
 }
-END_TEST
 
-START_TEST(int4_nibbles_and_signs)
+MF_TEST(int4_nibbles_and_signs)
 {
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_INT4, MF_SCALE_PER_1X32);
     static const float x[5] = {7, -7, 3.5f, -0.4f, 1};
@@ -127,9 +122,8 @@ START_TEST(int4_nibbles_and_signs)
     ck_assert_double_eq((double)back[3], -8);
     ck_assert_double_eq((double)back[4], 1);
 }
-END_TEST
 
-START_TEST(nan_stays_in_its_group)
+MF_TEST(nan_stays_in_its_group)
 {
     const struct mf_codec *c = mf_codec_find(MF_FORMAT_FP4, MF_SCALE_PER_1X32);
     float x[64], back[64];
@@ -144,7 +138,6 @@ START_TEST(nan_stays_in_its_group)
     for (int i = 0; i < 64; i++)
         ck_assert(i < 32 ? back[i] == 0.0f : (bool)isnan(back[i]));
 }
-END_TEST
 
 /* --- properties of every codec -------------------------------------------------------------------------- */
 
@@ -229,18 +222,17 @@ static void check_round_trip(const struct mf_codec *c, double step, size_t rows,
     free(scale);
 }
 
-START_TEST(round_trip)
+MF_TEST(round_trip, .rows = MF_ARRAY_LEN(codecs))
 {
     const struct mf_codec *c = mf_codec_find(codecs[_i].format, codecs[_i].scale);
     ck_assert_ptr_nonnull(c);
     for (size_t s = 0; s < MF_ARRAY_LEN(sizes); s++)
         check_round_trip(c, codecs[_i].step, sizes[s].rows, sizes[s].cols, 20261121 + s);
 }
-END_TEST
 
 /* --- combinations of formats that a shape can have --- */
 
-START_TEST(format_combinations)
+MF_TEST(format_combinations)
 {
     static const struct {
         const char *q_type, *a, *w, *codec_a, *codec_w; /* NULL: not supported */
@@ -276,21 +268,8 @@ START_TEST(format_combinations)
         ck_assert_str_eq(codecs_of.w->name, rows[i].codec_w);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("codec");
-    TCase *tc = tcase_create("codec");
-    tcase_add_loop_test(tc, e2m1_rounds_to_even, 0, MF_ARRAY_LEN(e2m1));
-    tcase_add_loop_test(tc, mx_scale_by_rounding, 0, MF_ARRAY_LEN(mx_scales));
-    tcase_add_test(tc, mx_scale_of_zero_and_infinity);
-    tcase_add_test(tc, nvfp4_worked_block);
-    tcase_add_test(tc, nvfp4_scale_stays_in_range);
-    tcase_add_test(tc, int4_nibbles_and_signs);
-    tcase_add_test(tc, nan_stays_in_its_group);
-    tcase_add_loop_test(tc, round_trip, 0, MF_ARRAY_LEN(codecs));
-    tcase_add_test(tc, format_combinations);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

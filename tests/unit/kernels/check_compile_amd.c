@@ -359,7 +359,7 @@ static size_t choose(const struct target *target, const struct mf_compiler *comp
     return n;
 }
 
-START_TEST(test_compiles)
+MF_TEST(test_compiles, .rows = MF_ARRAY_LEN(targets))
 {
     static struct compiled_step compiled_step[CODES_MAX];
     static struct mf_code codes[CODES_MAX];
@@ -393,11 +393,10 @@ START_TEST(test_compiles)
         check_matrix(t, &codes[i], &k);
     }
 }
-END_TEST
 
 /* Kernels that create data and references, for every format. They must not contract products and sums: FMA
  * would give other bits. */
-START_TEST(test_data_kernels_compile)
+MF_TEST(test_data_kernels_compile, .rows = MF_ARRAY_LEN(targets))
 {
     static char paths[CODES_MAX][PATH_MAX], whys[CODES_MAX][MF_CODE_WHY_MAX];
     static struct mf_code codes[CODES_MAX];
@@ -437,32 +436,22 @@ START_TEST(test_data_kernels_compile)
         ck_assert_msg(k.vgpr_spills == 0 && k.scratch == 0, "%s spills", codes[i].source);
     }
 }
-END_TEST
 
 /* A file that is not a code object is an error, and so is a missing kernel. */
-START_TEST(test_invalid_code_objects)
+MF_TEST(test_invalid_code_objects)
 {
     struct amd_kernel k;
 
     ck_assert_int_eq(amd_object_read("/proc/self/exe", "mf_quant", &k), -EINVAL);
     ck_assert_int_eq(amd_object_read(MF_TEST_DATA, "mf_quant", &k), -EINVAL);
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
     mf_draw_start();
-    Suite *suite = suite_create("compile_amd");
-    TCase *tests = tcase_create("compile_amd");
-
     if (argc > 1 && strcmp(argv[1], "all") == 0)
         variants = VARIANTS_MAX;
     if (!getenv("MOEFARM_CODE_CACHE") && setenv("MOEFARM_CODE_CACHE", MF_BINARY_DIR "/code", 1) < 0)
         return EXIT_FAILURE;
-    tcase_set_timeout(tests, 850);
-    tcase_add_loop_test(tests, test_compiles, 0, MF_ARRAY_LEN(targets));
-    tcase_add_loop_test(tests, test_data_kernels_compile, 0, MF_ARRAY_LEN(targets));
-    tcase_add_test(tests, test_invalid_code_objects);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 850});
 }

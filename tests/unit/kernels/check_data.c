@@ -25,7 +25,7 @@ static struct mf_shape shape_of(int64_t token, int32_t expert, int32_t topk)
 }
 
 /* Each value follows the definition in the header. */
-START_TEST(row_matches_definition)
+MF_TEST(row_matches_definition)
 {
     struct mf_shape s = shape_of(4, 8, 2);
     uint16_t row[200];
@@ -39,9 +39,8 @@ START_TEST(row_matches_definition)
         ck_assert_uint_eq(row[k], mf_bf16_from_float((float)sum * scale));
     }
 }
-END_TEST
 
-START_TEST(instruction_sets_agree)
+MF_TEST(instruction_sets_agree)
 {
     static const char *const names[] = {"c", "avx2", "avx512"};
     struct mf_shape s = shape_of(4, 8, 2);
@@ -56,10 +55,9 @@ START_TEST(instruction_sets_agree)
         ck_assert_int_eq(memcmp(rows[i], rows[0], sizeof(rows[0])), 0);
     }
 }
-END_TEST
 
 /* Mean near 0 and the documented standard deviation; a whole weight equals its rows. */
-START_TEST(weight_mean_and_deviation)
+MF_TEST(weight_mean_and_deviation)
 {
     struct mf_shape s = shape_of(4, 8, 2);
     _cleanup_(mf_freep) uint16_t *w = calloc(8 * 144 * 200, sizeof(*w));
@@ -76,11 +74,10 @@ START_TEST(weight_mean_and_deviation)
     mf_data_w_row(&s, MF_TENSOR_W1, 5, 6, 100, row);
     ck_assert_int_eq(memcmp(row, w + (6 * 144 + 100) * 200, sizeof(row)), 0);
 }
-END_TEST
 
 /* An expert's fp8 weight is the quantisation of its bf16 rows, per row and per block with incomplete edges.
  */
-START_TEST(expert_is_quantised_by_rows)
+MF_TEST(expert_is_quantised_by_rows, .rows = 4)
 {
     struct mf_shape s = shape_of(4, 3, 2);
     s.q_dtype_a = s.q_dtype_w = _i % 2 ? MF_DTYPE_FP8_E4M3FNUZ : MF_DTYPE_FP8_E4M3FN;
@@ -101,7 +98,6 @@ START_TEST(expert_is_quantised_by_rows)
     ck_assert_int_eq(memcmp(q, want, sizeof(q)), 0);
     ck_assert_int_eq(memcmp(scale, want_scale, (_i < 2 ? 144 : 4) * sizeof(float)), 0);
 }
-END_TEST
 
 static const struct {
     const char *routing;
@@ -114,7 +110,7 @@ static const struct {
 };
 
 /* Distinct experts in range, positive weights with sum 1, identical for the same seed. */
-START_TEST(routing_is_valid)
+MF_TEST(routing_is_valid, .rows = MF_ARRAY_LEN(routes))
 {
     struct mf_shape s = shape_of(routes[_i].token, routes[_i].expert, routes[_i].topk);
     struct mf_routing routing;
@@ -143,10 +139,9 @@ START_TEST(routing_is_valid)
     ck_assert_int_eq(mf_data_topk(&s, &routing, 11, again, weights), 0);
     ck_assert_int_eq(memcmp(ids, again, n * sizeof(*ids)), 0);
 }
-END_TEST
 
 /* Zipf: one expert is far more popular than the mean; uniform: all near the mean; balanced: exactly equal. */
-START_TEST(routing_profiles)
+MF_TEST(routing_profiles)
 {
     static const struct {
         const char *routing;
@@ -169,10 +164,9 @@ START_TEST(routing_profiles)
         ck_assert_int_eq(mf_active_experts(&s, ids), 32);
     }
 }
-END_TEST
 
 /* A recorded hash: every node must create the same bits. */
-START_TEST(bits_match_recorded_hash)
+MF_TEST(bits_match_recorded_hash)
 {
     struct mf_shape s = shape_of(64, 32, 4);
     struct mf_routing routing = {.kind = MF_ROUTING_ZIPF, .parameter = 1.1};
@@ -192,19 +186,8 @@ START_TEST(bits_match_recorded_hash)
     }
     ck_assert_uint_eq(h, UINT64_C(2287163328784770322));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("data");
-    TCase *t = tcase_create("data");
-    tcase_add_test(t, row_matches_definition);
-    tcase_add_test(t, instruction_sets_agree);
-    tcase_add_test(t, weight_mean_and_deviation);
-    tcase_add_loop_test(t, expert_is_quantised_by_rows, 0, 4);
-    tcase_add_loop_test(t, routing_is_valid, 0, MF_ARRAY_LEN(routes));
-    tcase_add_test(t, routing_profiles);
-    tcase_add_test(t, bits_match_recorded_hash);
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(NULL);
 }

@@ -124,7 +124,7 @@ static void check(const struct mf_shape *s, enum mf_tensor w, const char *layout
     free(d.to);
 }
 
-START_TEST(strips_match_definition)
+MF_TEST(strips_match_definition, .rows = MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(isas))
 {
     size_t rest = (size_t)_i, format = rest % MF_ARRAY_LEN(formats);
     const char *isa = isas[rest / MF_ARRAY_LEN(formats)];
@@ -152,15 +152,8 @@ START_TEST(strips_match_definition)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("dequant");
-    TCase *tc = tcase_create("dequant");
-
-    tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, strips_match_definition, 0, (int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(isas)));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -18,7 +18,7 @@ static struct mf_device *open_cpu(const struct mf_device_info *known)
     return d;
 }
 
-START_TEST(test_describes)
+MF_TEST(test_describes)
 {
     struct mf_device *d = open_cpu(NULL);
     struct mf_device_class parsed;
@@ -42,10 +42,9 @@ START_TEST(test_describes)
     ck_assert(d->info.gap_us > 0 && d->info.gap_us < 100000);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* Known peak rates are used as given. */
-START_TEST(test_known)
+MF_TEST(test_known)
 {
     const struct mf_device_info known = {
         .peak_gflops_bf16 = 123, .peak_gflops_f32 = 45, .mem_read_gbs = 6.5, .gap_us = 0.75};
@@ -55,9 +54,8 @@ START_TEST(test_known)
     ck_assert(d->info.mem_read_gbs == 6.5 && d->info.gap_us == 0.75);
     (void)mf_device_close(d);
 }
-END_TEST
 
-START_TEST(test_memory)
+MF_TEST(test_memory)
 {
     struct mf_device *d = open_cpu(&(struct mf_device_info){.gap_us = 1});
     static const size_t sizes[] = {1, 63, 4096, 4097, 9u << 20};
@@ -78,7 +76,6 @@ START_TEST(test_memory)
     d->ops->release(d, NULL, 0);
     (void)mf_device_close(d);
 }
-END_TEST
 
 struct calls {
     int n, last, fail_at;
@@ -93,7 +90,7 @@ static int record(void *context, int index)
     return index == c->fail_at ? -ENOTSUP : 0;
 }
 
-START_TEST(test_time)
+MF_TEST(test_time)
 {
     struct mf_device *d = open_cpu(&(struct mf_device_info){.gap_us = 1});
     struct calls c = {.fail_at = -1};
@@ -110,9 +107,8 @@ START_TEST(test_time)
     ck_assert(us == -1);
     (void)mf_device_close(d);
 }
-END_TEST
 
-START_TEST(test_names)
+MF_TEST(test_names, .rows = 6)
 {
     static const char *const names[] = {"", "cpu", "cpu:1", "cpu:00", "gpu:0", "cpu:0 "};
     struct mf_device *d = NULL;
@@ -122,10 +118,9 @@ START_TEST(test_names)
     ck_assert_ptr_null(d);
     ck_assert_ptr_nonnull(strstr(why, "cpu:0"));
 }
-END_TEST
 
 /* Every instruction set up to the machine's best can be selected; higher or unknown names select the best. */
-START_TEST(test_isa)
+MF_TEST(test_isa, .rows = 4)
 {
     static const char *const asked[] = {"c", "avx2", "avx512", "mmx"};
     struct mf_device *d;
@@ -137,30 +132,16 @@ START_TEST(test_isa)
     ck_assert_str_eq(d->info.isa, mf_isa_name(mf_isa_best()));
     (void)mf_device_close(d);
 }
-END_TEST
 
-START_TEST(test_revision)
+MF_TEST(test_revision)
 {
     const char *r = mf_kernel_revision();
 
     ck_assert_int_eq((int)strlen(r), 16);
     ck_assert_int_eq((int)strspn(r, "0123456789abcdef"), 16);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("device");
-    TCase *tcase = tcase_create("cpu");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, test_describes);
-    tcase_add_test(tcase, test_known);
-    tcase_add_test(tcase, test_memory);
-    tcase_add_test(tcase, test_time);
-    tcase_add_loop_test(tcase, test_names, 0, 6);
-    tcase_add_loop_test(tcase, test_isa, 0, 4);
-    tcase_add_test(tcase, test_revision);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -6,7 +6,6 @@
 int main(int argc, char **argv)
 {
     return pairs_main(
-        "family grid",
         &(struct pairs_plan){
             .budgets = {{64 << 20, 3e8}}, .steps = INT_MAX, .all_cores_every = 4, .drawn_every = 1},
         argc, argv);

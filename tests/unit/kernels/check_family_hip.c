@@ -124,12 +124,11 @@ static void check_offers(const struct mf_device_info *device, const char *text)
     }
     ck_assert_uint_eq(covered, mf_layer_ops(&shape));
 }
-START_TEST(test_offers)
+MF_TEST(test_offers, .rows = MF_ARRAY_LEN(shapes))
 {
     check_offers(&hopper, shapes[_i]);
     check_offers(&cdna3, shapes[_i]);
 }
-END_TEST
 
 static bool defines(const struct mf_code *c, const char *define)
 {
@@ -141,7 +140,7 @@ static bool defines(const struct mf_code *c, const char *define)
 }
 
 /* FNUZ e4m3 (CDNA 3): AMD's kernels support it and define MF_FNUZ; NVIDIA's do not. */
-START_TEST(test_fnuz)
+MF_TEST(test_fnuz)
 {
     static const char *const without_format[] = {"sort.hip", "align.hip", "from_aligned.hip", "combine.hip",
                                                  "zero.hip"};
@@ -162,10 +161,9 @@ START_TEST(test_fnuz)
     ck_assert_uint_eq(h.n, 0);
     ck_assert_str_eq(h.rule, "q_dtype");
 }
-END_TEST
 
 /* Two steps of one family with the same code cover the same ops; family move is exempt. */
-START_TEST(test_same_code_same_ops)
+MF_TEST(test_same_code_same_ops, .rows = MF_ARRAY_LEN(shapes))
 {
     static struct offer_recorder h;
     const struct mf_shape shape = ask(&hopper, shapes[_i], &h);
@@ -185,11 +183,10 @@ START_TEST(test_same_code_same_ops)
         }
     }
 }
-END_TEST
 
 /* Family permute is enumerated on request only: every step has code, except for too many routes or another
  * architecture. */
-START_TEST(test_on_request)
+MF_TEST(test_on_request, .rows = MF_ARRAY_LEN(shapes))
 {
     static const struct {
         const char *name;
@@ -220,7 +217,6 @@ START_TEST(test_on_request)
     ck_assert_int_eq(mf_enumerate(&rdna3, &shape, "permute", &h.offer), 0);
     ck_assert_str_eq(h.rule, "arch");
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -256,7 +252,7 @@ static const struct {
 /* clang-format on */
 
 /* Each rule rejects its case with its own message. */
-START_TEST(test_kernel_rejections)
+MF_TEST(test_kernel_rejections, .rows = MF_ARRAY_LEN(refused_kernels))
 {
     static struct offer_recorder h;
     struct mf_shape shape;
@@ -269,7 +265,6 @@ START_TEST(test_kernel_rejections)
     ck_assert_str_eq(h.rule, refused_kernels[_i].rule);
     ck_assert_msg(strstr(h.reason, refused_kernels[_i].says) != NULL, "%s", h.reason);
 }
-END_TEST
 
 /* Weights in layout panel128: Hopper kernels and the whole-layer families offer them in addition to row-major
  * weights; other devices do not. Only the code of `one` depends on the layout: WGMMA kernels compile to the
@@ -294,7 +289,7 @@ static const struct {
     {&cdna3, "one_stage", "one_bf16_silu_t512_b4_c1_y4_p128", false},
 };
 
-START_TEST(test_panel128)
+MF_TEST(test_panel128, .rows = MF_ARRAY_LEN(panel128_steps))
 {
     static struct offer_recorder h;
     struct mf_shape shape;
@@ -315,7 +310,6 @@ START_TEST(test_panel128)
     ck_assert_int_eq(f->code(f, panel128_steps[_i].device, &shape, other, &straight), 0);
     ck_assert_int_eq(mf_code_equal(&code, &straight), strcmp(family, "one_stage") != 0);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -340,7 +334,7 @@ static void check_ring(const char *family, const struct mf_shape *shape, const c
 }
 
 /* Weights kept in shared memory reduce the ring buffer; only stage 2 keeps weights. */
-START_TEST(test_kept_weights)
+MF_TEST(test_kept_weights, .rows = MF_ARRAY_LEN(kept))
 {
     static struct offer_recorder h;
     struct mf_code code;
@@ -352,7 +346,6 @@ START_TEST(test_kept_weights)
     check_ring(STAGED, &shape, "s2_fp8fn_128_m128_n256_bsk_y", kept[_i].stages, &code);
     ck_assert(defines(&code, "MF_WEIGHT_REUSE=4"));
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -376,14 +369,13 @@ static const struct {
 /* If the epilogue writes quantised tiles instead of bf16, the ring buffer has one more stage, provided that a
  * scale group covers whole tokens. The same holds for rows that a warp accumulates itself, if K has few
  * stages. */
-START_TEST(test_ring_stages)
+MF_TEST(test_ring_stages, .rows = MF_ARRAY_LEN(rings))
 {
     struct mf_shape shape;
     struct mf_code code;
     ck_assert_int_eq(mf_shape_parse(rings[_i].shape, &shape), 0);
     check_ring(rings[_i].family, &shape, rings[_i].step, rings[_i].stages, &code);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -422,7 +414,7 @@ static const struct {
 
 /* The whole layer in one launch covers all ops; a pair of stages covers all ops after sort and quantise. If
  * none is offered, there is one rejection. */
-START_TEST(test_both_stages)
+MF_TEST(test_both_stages, .rows = MF_ARRAY_LEN(both_stages))
 {
     static struct offer_recorder h;
     struct mf_shape shape;
@@ -446,7 +438,6 @@ START_TEST(test_both_stages)
     ck_assert_int_eq(family_code(family, both_stages[_i].device, &shape, name, &code), 0);
     ck_assert_str_eq(code.source, is_pair ? "pair.hip" : "layer.hip");
 }
-END_TEST
 
 /* Steps that save a launch before stage 1: the token count from which they are offered. A table's row also
  * opens them for fewer tokens. */
@@ -486,7 +477,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_before_stage1)
+MF_TEST(test_before_stage1, .rows = MF_ARRAY_LEN(before_stage1))
 {
     static struct offer_recorder h;
     const char *name = before_stage1[_i].name;
@@ -497,7 +488,6 @@ START_TEST(test_before_stage1)
     int r = family_code(before_stage1[_i].family, before_stage1[_i].device, &shape, name, &code);
     ck_assert_int_eq(r == 0, before_stage1[_i].opens);
 }
-END_TEST
 
 /* Sort counts use a workspace only if blocks synchronise, above 8,192 ids. */
 static const struct {
@@ -507,7 +497,7 @@ static const struct {
                   {"1024,2048,768,128,8," PLAIN, false},
                   {"1025,2048,768,128,8," PLAIN, true}};
 
-START_TEST(test_sort_counts)
+MF_TEST(test_sort_counts, .rows = MF_ARRAY_LEN(sort_cases))
 {
     static struct offer_recorder h;
     size_t sorts = 0;
@@ -521,11 +511,10 @@ START_TEST(test_sort_counts)
     }
     ck_assert_uint_gt(sorts, 0);
 }
-END_TEST
 
 /* Blocks that synchronise must be resident, so their number is limited by the device's SMs; each has one
  * count per expert. */
-START_TEST(test_sort_workspace_few_sms)
+MF_TEST(test_sort_workspace_few_sms, .rows = 2)
 {
     static const int cores[] = {8, 40};
     static struct offer_recorder h;
@@ -543,9 +532,8 @@ START_TEST(test_sort_workspace_few_sms)
     }
     ck_assert_uint_gt(sorts, 0);
 }
-END_TEST
 
-START_TEST(test_invalid_names)
+MF_TEST(test_invalid_names)
 {
     static const char *const names[] = {"", "s1_", "s1_bf16_silu_m16_n64_s6_w2x1x", "s3_bf16_m16_n64_s6_w2x1",
                                         "sort"};
@@ -560,9 +548,8 @@ START_TEST(test_invalid_names)
             ck_assert_int_lt(family_code(families[f], &hopper, &shape, names[i], &code), 0);
     }
 }
-END_TEST
 
-START_TEST(test_rejections)
+MF_TEST(test_rejections, .rows = MF_ARRAY_LEN(refused))
 {
     static struct offer_recorder h;
 
@@ -573,7 +560,6 @@ START_TEST(test_rejections)
     ck_assert_str_eq(h.rule, refused[_i].rule);
     ck_assert_msg(strstr(h.reason, refused[_i].says), "%s", h.reason);
 }
-END_TEST
 
 /* Neither the Hopper mainloop nor WGMMA. */
 static void check_plain(const struct mf_device_info *device, const struct mf_shape *shape, const char *family,
@@ -586,7 +572,7 @@ static void check_plain(const struct mf_device_info *device, const struct mf_sha
 }
 
 /* WGMMA is offered on Hopper only, with a rejection elsewhere; formats without any kernel get no step. */
-START_TEST(test_architecture)
+MF_TEST(test_architecture)
 {
     static struct offer_recorder h;
 
@@ -600,10 +586,9 @@ START_TEST(test_architecture)
     ck_assert_str_eq(h.rule, "q_dtype");
     ck_assert_msg(strstr(h.reason, "with bf16 or int4, and int8 with scales per token"), "%s", h.reason);
 }
-END_TEST
 
 /* 4-bit weights use the Hopper mainloop too, and only this mainloop accumulates rows in y. */
-START_TEST(test_4bit_weights_on_hopper)
+MF_TEST(test_4bit_weights_on_hopper)
 {
     static struct offer_recorder h;
     size_t cores = 0;
@@ -626,9 +611,8 @@ START_TEST(test_4bit_weights_on_hopper)
     for (size_t i = 0; i < h.n; i++)
         check_plain(&ampere, &shape, h.steps[i].family, h.steps[i].name);
 }
-END_TEST
 
-START_TEST(test_unsupported_architectures)
+MF_TEST(test_unsupported_architectures, .rows = 2)
 {
     static const struct mf_device_info *const devices[] = {&rdna3, &turing};
     static struct offer_recorder h;
@@ -638,10 +622,9 @@ START_TEST(test_unsupported_architectures)
     ck_assert_str_eq(h.rule, "arch");
     ck_assert_msg(strstr(h.reason, devices[_i]->class.gfx), "%s", h.reason);
 }
-END_TEST
 
 /* For x above 64 GiB, stage 1 with 32-bit row offsets is not offered; other variants are. */
-START_TEST(test_32bit_row_offsets)
+MF_TEST(test_32bit_row_offsets, .rows = 2)
 {
     static const char *const tokens[] = {"4194303", "4194304"};
     static struct offer_recorder h;
@@ -663,11 +646,10 @@ START_TEST(test_32bit_row_offsets)
     ck_assert_uint_gt(h.n, 0);
     ck_assert(_i == 0 ? gather > 0 : gather == 0);
 }
-END_TEST
 
 /* A table's row serves every token count that pads to its own: a step offered for a bucket can be opened for
  * each of them. */
-START_TEST(test_buckets)
+MF_TEST(test_buckets, .rows = 2 * MF_ARRAY_LEN(shapes))
 {
     static const struct mf_device_info *const devices[] = {&hopper, &cdna3};
     static struct offer_recorder h;
@@ -688,33 +670,8 @@ START_TEST(test_buckets)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("family_hip");
-    TCase *tests = tcase_create("family_hip");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_offers, 0, MF_ARRAY_LEN(shapes));
-    tcase_add_loop_test(tests, test_same_code_same_ops, 0, MF_ARRAY_LEN(shapes));
-    tcase_add_loop_test(tests, test_rejections, 0, MF_ARRAY_LEN(refused));
-    tcase_add_loop_test(tests, test_kernel_rejections, 0, MF_ARRAY_LEN(refused_kernels));
-    tcase_add_loop_test(tests, test_panel128, 0, MF_ARRAY_LEN(panel128_steps));
-    tcase_add_loop_test(tests, test_kept_weights, 0, MF_ARRAY_LEN(kept));
-    tcase_add_loop_test(tests, test_ring_stages, 0, MF_ARRAY_LEN(rings));
-    tcase_add_loop_test(tests, test_both_stages, 0, MF_ARRAY_LEN(both_stages));
-    tcase_add_test(tests, test_fnuz);
-    tcase_add_loop_test(tests, test_on_request, 0, MF_ARRAY_LEN(shapes));
-    tcase_add_loop_test(tests, test_before_stage1, 0, (int)MF_ARRAY_LEN(before_stage1));
-    tcase_add_loop_test(tests, test_sort_counts, 0, (int)MF_ARRAY_LEN(sort_cases));
-    tcase_add_loop_test(tests, test_sort_workspace_few_sms, 0, 2);
-    tcase_add_test(tests, test_invalid_names);
-    tcase_add_test(tests, test_architecture);
-    tcase_add_test(tests, test_4bit_weights_on_hopper);
-    tcase_add_loop_test(tests, test_unsupported_architectures, 0, 2);
-    tcase_add_loop_test(tests, test_32bit_row_offsets, 0, 2);
-    tcase_add_loop_test(tests, test_buckets, 0, 2 * MF_ARRAY_LEN(shapes));
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -3,17 +3,15 @@
 
 #include "support/kernels/family_cases.h"
 
-START_TEST(test_contract)
+MF_TEST(test_contract, .rows = FAMILY_LOOPS)
 {
     family_check_loop("onednn", _i);
 }
-END_TEST
 
-START_TEST(test_refused)
+MF_TEST(test_refused, .rows = MF_ARRAY_LEN(family_refused))
 {
     family_refused_loop("onednn", _i);
 }
-END_TEST
 
 /* oneDNN supports bf16 only: it multiplies quantised weights if dequantising them in a separate step is
  * worthwhile. Family move applies the same limit. */
@@ -29,7 +27,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_quantised_weights)
+MF_TEST(test_quantised_weights, .rows = MF_ARRAY_LEN(quantised_cases) * (CONTRACT_N_FORMATS - 1))
 {
     size_t row = (size_t)_i / (CONTRACT_N_FORMATS - 1);
     struct mf_shape s =
@@ -49,20 +47,9 @@ START_TEST(test_quantised_weights)
     ck_assert_msg(strstr(lib.reason, quantised_cases[row].word) != NULL, "\"%s\" does not contain %s",
                   lib.reason, quantised_cases[row].word);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("family onednn");
-    TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
-
-    tcase_set_timeout(contract, 120);
-    tcase_add_loop_test(contract, test_contract, 0, FAMILY_LOOPS);
-    tcase_add_loop_test(refused, test_refused, 0, (int)MF_ARRAY_LEN(family_refused));
-    tcase_add_loop_test(refused, test_quantised_weights, 0,
-                        (int)MF_ARRAY_LEN(quantised_cases) * (CONTRACT_N_FORMATS - 1));
-    suite_add_tcase(suite, contract);
-    suite_add_tcase(suite, refused);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

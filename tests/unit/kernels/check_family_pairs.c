@@ -5,7 +5,6 @@
 int main(int argc, char **argv)
 {
     return pairs_main(
-        "family pairs",
         &(struct pairs_plan){
             .budgets = {{4 << 20, 3e7}, {64 << 20, 2e9}}, .steps = 3, .all_cores_every = 2, .drawn_every = 6},
         argc, argv);

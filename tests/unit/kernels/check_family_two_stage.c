@@ -5,17 +5,15 @@
 #include "kernels/cpu/ops.h"
 #include "support/kernels/family_cases.h"
 
-START_TEST(test_contract)
+MF_TEST(test_contract, .rows = FAMILY_LOOPS)
 {
     family_check_loop(contract_formats[(size_t)_i / 2 % CONTRACT_N_FORMATS].family, _i);
 }
-END_TEST
 
-START_TEST(test_refused)
+MF_TEST(test_refused, .rows = MF_ARRAY_LEN(family_refused))
 {
     family_refused_loop("two_stage", _i);
 }
-END_TEST
 
 /* The shapes of the demo: Qwen3-30B-A3B and Qwen3-235B-A22B, TP8 and TP4. */
 static const struct {
@@ -38,7 +36,7 @@ static bool is_demo_format(const struct contract_format *f)
 }
 
 /* Enough steps to choose from, few enough to measure all. */
-START_TEST(test_step_counts)
+MF_TEST(test_step_counts, .rows = MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS)
 {
     /* blocks: number of block_m values (of 8, 16, 32, 64) worth trying if an expert gets 1/16 of the tokens
      */
@@ -78,7 +76,6 @@ START_TEST(test_step_counts)
                                            alternating + 2 * (4 - blocks));
     }
 }
-END_TEST
 
 /* ---- block_m values that only add padding ---- */
 
@@ -124,7 +121,7 @@ static const struct {
 };
 
 /* Steps offered for many tokens only can still be opened for few: an older table may name them. */
-START_TEST(test_padding)
+MF_TEST(test_padding, .rows = MF_ARRAY_LEN(paddings))
 {
     static struct blocks many, few;
     struct contract_case c = {128, 2048, 96, 128, 8, MF_ACT_SILU, false};
@@ -153,12 +150,11 @@ START_TEST(test_padding)
     ck_assert_uint_gt(n_larger, 0);
     (void)mf_device_close(d);
 }
-END_TEST
 
 #define LARGE_BLOCKS (2 * 3) /* per stage: the steps with larger block_m than 4 tokens need */
 
 /* A layout that does not divide the width is rejected with the remainder. */
-START_TEST(test_layouts)
+MF_TEST(test_layouts)
 {
     static const struct contract_case c = {4, 256, 48, 8, 2, MF_ACT_SILU, false};
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
@@ -172,10 +168,9 @@ START_TEST(test_layouts)
     ck_assert_ptr_nonnull(strstr(a.reason, "48"));
     ck_assert_ptr_nonnull(strstr(a.reason, "remainder 16"));
 }
-END_TEST
 
 /* A tile width that does not divide is rejected with both numbers. */
-START_TEST(test_widths)
+MF_TEST(test_widths)
 {
     static const struct contract_case c = {4, 256, 96, 8, 2, MF_ACT_SILU, false};
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
@@ -186,7 +181,6 @@ START_TEST(test_widths)
     ck_assert_str_eq(a.rule, "divisibility");
     ck_assert_str_eq(a.reason, "inter_dim 96 is not a multiple of block_n 64 (remainder 32)");
 }
-END_TEST
 
 /* ---- split-K ---- */
 
@@ -245,7 +239,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(test_splits)
+MF_TEST(test_splits, .rows = MF_ARRAY_LEN(split_cases))
 {
     struct contract_case c = {.token = split_cases[_i].token,
                               .model_dim = split_cases[_i].model_dim,
@@ -265,10 +259,9 @@ START_TEST(test_splits)
         ck_assert_str_eq(splits.rule, split_cases[_i].rule ? split_cases[_i].rule : "");
     }
 }
-END_TEST
 
 /* Names in older tables whose work now has another name: no longer offered, but still opened. */
-START_TEST(test_older_names)
+MF_TEST(test_older_names)
 {
     static const char *const names[] = {
         "s1_bf16_silu_m8_n32_k2048_t2_p16", "s1_bf16_silu_m8_n96_k2048_t2_p32",
@@ -291,24 +284,9 @@ START_TEST(test_older_names)
     }
     (void)mf_device_close(d);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("family two_stage");
-    TCase *contract = tcase_create("contract"), *refused = tcase_create("refused");
-
-    tcase_set_timeout(contract, 120);
-    tcase_add_loop_test(contract, test_contract, 0, FAMILY_LOOPS);
-    tcase_add_loop_test(refused, test_refused, 0, (int)MF_ARRAY_LEN(family_refused));
-    tcase_add_loop_test(refused, test_step_counts, 0, (int)MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS);
-    tcase_add_test(refused, test_layouts);
-    tcase_add_test(refused, test_widths);
-    tcase_add_loop_test(refused, test_splits, 0, (int)MF_ARRAY_LEN(split_cases));
-    tcase_add_test(refused, test_older_names);
-    tcase_add_loop_test(refused, test_padding, 0, (int)MF_ARRAY_LEN(paddings));
-    suite_add_tcase(suite, contract);
-    suite_add_tcase(suite, refused);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

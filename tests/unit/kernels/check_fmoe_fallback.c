@@ -36,7 +36,7 @@ static struct mf_pipeline *open_pipeline(const struct mf_shape *s, const struct 
 }
 
 /* Every format, few and many tokens, each weight layout. */
-START_TEST(opens_in_given_layout)
+MF_TEST(opens_in_given_layout, .rows = CONTRACT_N_FORMATS)
 {
     static const int64_t tokens[] = {1, 16, 256, 2048};
     static struct mf_fmoe_choice choice;
@@ -71,11 +71,10 @@ START_TEST(opens_in_given_layout)
     }
     ck_assert_uint_ge(served, MF_ARRAY_LEN(tokens));
 }
-END_TEST
 
 /* With few tokens each expert has at most one row, so large blocks would compute padding. With many tokens,
  * small blocks read the weights repeatedly. */
-START_TEST(block_size_fits_rows)
+MF_TEST(block_size_fits_rows)
 {
     static struct mf_fmoe_choice few, many;
     struct mf_shape s = contract_shape(&(struct contract_case){16, 2048, 768, 128, 8, MF_ACT_SILU, false},
@@ -97,17 +96,9 @@ START_TEST(block_size_fits_rows)
     ck_assert_int_le(block[0], 8); /* 0: the step sorts by itself */
     ck_assert_int_ge(block[1], 16);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fmoe_fallback");
-    TCase *tc = tcase_create("fmoe_fallback");
-
-    tcase_add_checked_fixture(tc, open_device, close_device);
-    tcase_set_timeout(tc, 110);
-    tcase_add_loop_test(tc, opens_in_given_layout, 0, CONTRACT_N_FORMATS);
-    tcase_add_test(tc, block_size_fits_rows);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(
+        &(struct mf_test_group){.timeout_s = 110, .setup = open_device, .teardown = close_device});
 }

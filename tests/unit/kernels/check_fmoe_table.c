@@ -62,7 +62,7 @@ static struct mf_shape shape_of(int64_t token)
 static const char good[] = HEADER ROW_OF("gfx942,304", "4", "7.0", "asm:x") ROW("4", "90.5", "sim:a|sim:b")
     ROW_OF("sim-x,4", "8", "8.0", "sim:z") ROW("16", "120.25", "sim:c");
 
-START_TEST(rows)
+MF_TEST(rows)
 {
     struct mf_fmoe *f = NULL;
     char why[MF_REASON_MAX] = "", text[MF_SHAPE_TEXT_MAX];
@@ -84,7 +84,6 @@ START_TEST(rows)
     ck_assert_int_eq(mf_fmoe_row(f, 2, &shape, &us, &pipeline), -ENOENT);
     mf_fmoe_close(f);
 }
-END_TEST
 
 /* The bucket is the next power of two (ROCm/aiter fused_moe.py, get_padded_M). */
 static const struct {
@@ -97,7 +96,7 @@ static const struct {
     {16, 96, 0, 1}, {17, 96, -ENOENT, 0}, {4, 192, -ENOENT, 0}, {0, 96, -ENOENT, 0},
 };
 
-START_TEST(look_up)
+MF_TEST(look_up, .rows = MF_ARRAY_LEN(lookups))
 {
     struct mf_shape shape = shape_of(lookups[_i].token);
     struct mf_fmoe *f = NULL;
@@ -112,11 +111,10 @@ START_TEST(look_up)
         ck_assert_uint_eq(row, lookups[_i].row);
     mf_fmoe_close(f);
 }
-END_TEST
 
 /* Expert parallelism: a rank's own row, otherwise the row of another rank of the same size, never the whole
  * layer's. */
-START_TEST(ranks_share_rows)
+MF_TEST(ranks_share_rows)
 {
     static const struct {
         const char *form;
@@ -146,7 +144,6 @@ START_TEST(ranks_share_rows)
     }
     mf_fmoe_close(f);
 }
-END_TEST
 
 static const struct {
     const char *table;
@@ -169,7 +166,7 @@ static const struct {
     {SHAPE_COLUMNS "\n", -EBADMSG, "not a tuned_fmoe.csv"},
 };
 
-START_TEST(refused)
+MF_TEST(refused, .rows = MF_ARRAY_LEN(refusals))
 {
     struct mf_fmoe *f = NULL;
     char why[MF_REASON_MAX] = "";
@@ -180,11 +177,10 @@ START_TEST(refused)
     ck_assert_msg(strstr(why, refusals[_i].why) != NULL, "'%s' does not contain '%s'", why, refusals[_i].why);
     ck_assert_msg(*why != '\0', "no reason");
 }
-END_TEST
 
 /* A row of a family from a foreign runner or shared object is counted but never found; the other rows serve.
  */
-START_TEST(foreign_rows)
+MF_TEST(foreign_rows)
 {
     struct mf_shape shape = shape_of(8);
     struct mf_fmoe *f = NULL;
@@ -203,9 +199,8 @@ START_TEST(foreign_rows)
     ck_assert_uint_eq(row, 1);
     mf_fmoe_close(f);
 }
-END_TEST
 
-START_TEST(missing_file)
+MF_TEST(missing_file)
 {
     struct mf_fmoe *f = NULL;
     char why[MF_REASON_MAX] = "";
@@ -214,20 +209,8 @@ START_TEST(missing_file)
     ck_assert_int_eq(open_table(why, &f), -ENOENT);
     ck_assert_msg(strstr(why, path) != NULL, "%s", why);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fmoe_table");
-    TCase *tc = tcase_create("table");
-
-    tcase_add_checked_fixture(tc, NULL, remove_table);
-    tcase_add_test(tc, rows);
-    tcase_add_loop_test(tc, look_up, 0, MF_ARRAY_LEN(lookups));
-    tcase_add_test(tc, ranks_share_rows);
-    tcase_add_loop_test(tc, refused, 0, MF_ARRAY_LEN(refusals));
-    tcase_add_test(tc, foreign_rows);
-    tcase_add_test(tc, missing_file);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.teardown = remove_table});
 }

@@ -169,7 +169,7 @@ static void check_sentence(const struct mf_fusion_verdict *v)
     ck_assert_msg(digit && strlen(v->reason) > 20, "%s: '%s'", v->rule, v->reason);
 }
 
-START_TEST(pair_verdict)
+MF_TEST(pair_verdict, .rows = MF_ARRAY_LEN(pairs))
 {
     struct fusion_case x;
     struct mf_fusion_verdict v;
@@ -185,7 +185,6 @@ START_TEST(pair_verdict)
                   pairs[_i].b, yes ? "yes" : v.rule, pairs[_i].rule);
     check_sentence(&v);
 }
-END_TEST
 
 /* --- graphs that no layer has --- */
 
@@ -240,7 +239,7 @@ static const char *second_by_hand(int row)
     return by_hand[row].change == SHORT_LIST ? "dequant_w2" : "gemm1";
 }
 
-START_TEST(hand_made_graph)
+MF_TEST(hand_made_graph, .rows = MF_ARRAY_LEN(by_hand))
 {
     struct fusion_case x;
     struct mf_fusion_verdict v;
@@ -253,7 +252,6 @@ START_TEST(hand_made_graph)
     ck_assert_str_eq(v.rule, by_hand[_i].rule);
     check_sentence(&v);
 }
-END_TEST
 
 /* --- every rule ----------------------------------------------------------------------------------------- */
 
@@ -271,7 +269,13 @@ static bool becomes_kernel(struct fusion_case *x, const char *a, const char *b,
 
 /* Each rule matters: if it is disabled, an illegal kernel is accepted; if it rejects everything, legal pairs
  * are rejected in its name. */
-START_TEST(every_rule_matters)
+static int n_rules(void)
+{
+    const struct mf_fusion_rule *rules;
+    return (int)mf_fusion_rules(&rules);
+}
+
+MF_TEST(every_rule_matters, .count_rows = n_rules)
 {
     const struct mf_fusion_rule *rules;
     size_t n = mf_fusion_rules(&rules), rule = (size_t)_i;
@@ -300,7 +304,6 @@ START_TEST(every_rule_matters)
     ck_assert_msg(appeared > 0, "disabling rule %s has no effect", rules[rule].name);
     ck_assert_int_gt(refused, 0);
 }
-END_TEST
 
 /* --- whole steps ---------------------------------------------------------------------------------------- */
 
@@ -328,7 +331,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(step_verdict)
+MF_TEST(step_verdict, .rows = MF_ARRAY_LEN(steps))
 {
     struct mf_shape s = shape_of(steps[_i].form, steps[_i].token);
     struct mf_fusion_caps caps = caps_of(steps[_i].kit);
@@ -339,7 +342,6 @@ START_TEST(step_verdict)
     if (steps[_i].rule)
         ck_assert_str_eq(v.rule, steps[_i].rule);
 }
-END_TEST
 
 /* --- random layers and capabilities --------------------------------------------------------------------- */
 
@@ -441,7 +443,7 @@ static bool results_match(const struct mf_graph *g, const mf_ops *kernels, int n
            fused[MF_OP_COMBINE] == unfused[MF_OP_COMBINE];
 }
 
-START_TEST(fused_layers_match)
+MF_TEST(fused_layers_match)
 {
     for (uint64_t i = 0; i < LAYERS; i++) {
         struct random_layer l;
@@ -457,10 +459,9 @@ START_TEST(fused_layers_match)
                 ck_assert(!mf_graph_reaches(&l.graph, kernels[later], kernels[k], l.graph.ops));
     }
 }
-END_TEST
 
 /* The test above detects fusion without the rule against cycles. */
-START_TEST(cycles_detected)
+MF_TEST(cycles_detected)
 {
     const struct mf_fusion_rule *rules;
     size_t rule = 0, n_rules = mf_fusion_rules(&rules);
@@ -479,20 +480,8 @@ START_TEST(cycles_detected)
     }
     ck_assert_int_gt(n_broken, 0);
 }
-END_TEST
 
 int main(void)
 {
-    const struct mf_fusion_rule *rules;
-    Suite *suite = suite_create("fusion");
-    TCase *tc = tcase_create("fusion");
-    tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, pair_verdict, 0, MF_ARRAY_LEN(pairs));
-    tcase_add_loop_test(tc, every_rule_matters, 0, (int)mf_fusion_rules(&rules));
-    tcase_add_loop_test(tc, hand_made_graph, 0, MF_ARRAY_LEN(by_hand));
-    tcase_add_loop_test(tc, step_verdict, 0, MF_ARRAY_LEN(steps));
-    tcase_add_test(tc, fused_layers_match);
-    tcase_add_test(tc, cycles_detected);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -239,7 +239,7 @@ static bool offers(const struct answer *a, const char *name)
 /* ---- tests ---- */
 
 /* Every step that covers more than one op was allowed by the rules with exactly these ops. */
-START_TEST(fused_steps_allowed_by_rules)
+MF_TEST(fused_steps_allowed_by_rules, .rows = N_CASES)
 {
     static struct answer a;
 
@@ -254,11 +254,10 @@ START_TEST(fused_steps_allowed_by_rules)
                       "%s covers %s without asking the rules", a.names[i], ops);
     }
 }
-END_TEST
 
 /* If a rule rejects everything, no fused step is left, all single-op steps stay, and the rejections are
  * reported. (Steps that cover no op only prepare for others and may disappear with them.) */
-START_TEST(rejection_obeyed)
+MF_TEST(rejection_obeyed, .rows = N_CASES)
 {
     static struct answer plain, a;
     const struct mf_fusion_rule *rules;
@@ -280,10 +279,9 @@ START_TEST(rejection_obeyed)
         ck_assert_msg(n_reported > 0, "no rejection of %s names %s", cases[_i].family, rules[rule].name);
     }
 }
-END_TEST
 
 /* Dequantising both weights in one launch covers no op, but the rules are cases as well. */
-START_TEST(list_steps_ask_rules)
+MF_TEST(list_steps_ask_rules)
 {
     static struct answer a;
     const struct mf_fusion_rule *rules;
@@ -302,7 +300,6 @@ START_TEST(list_steps_ask_rules)
     ck_assert(!offers(&a, "dequant_w12_p32_t4") && offers(&a, "dequant_w1_p32_t4"));
     ck_assert_str_eq(rule_of(&a, "dequant_w12"), "foreach");
 }
-END_TEST
 
 /* Rejections of a rule: with the rule disabled, the illegal step is offered or another rule rejects it. */
 /* clang-format off */
@@ -326,7 +323,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(disabled_rule_has_effect)
+MF_TEST(disabled_rule_has_effect, .rows = MF_ARRAY_LEN(refusals))
 {
     static struct answer a;
     const struct mf_fusion_rule *rules;
@@ -346,18 +343,8 @@ START_TEST(disabled_rule_has_effect)
     ck_assert_msg(!refusals[_i].appears || offers(&a, refusals[_i].appears), "%s is not offered",
                   refusals[_i].appears);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fusion families");
-    TCase *tc = tcase_create("fusion families");
-
-    tcase_add_checked_fixture(tc, make_manifests, remove_manifests);
-    tcase_add_loop_test(tc, fused_steps_allowed_by_rules, 0, N_CASES);
-    tcase_add_loop_test(tc, rejection_obeyed, 0, N_CASES);
-    tcase_add_test(tc, list_steps_ask_rules);
-    tcase_add_loop_test(tc, disabled_rule_has_effect, 0, (int)MF_ARRAY_LEN(refusals));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = make_manifests, .teardown = remove_manifests});
 }

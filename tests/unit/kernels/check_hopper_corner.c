@@ -80,7 +80,7 @@ static uint64_t element_at(const struct mf_tma_tensor *t, const struct mf_tma_co
     return ret;
 }
 
-START_TEST(each_element)
+MF_TEST(each_element, .rows = MF_ARRAY_LEN(rows))
 {
     struct keeping keeping = {.device = {.ops = &ops}};
     struct mf_hip_weights w;
@@ -122,13 +122,8 @@ START_TEST(each_element)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hopper corner");
-    TCase *t = tcase_create("hopper corner");
-    tcase_add_loop_test(t, each_element, 0, MF_ARRAY_LEN(rows));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -85,17 +85,16 @@ static void process_all(struct order o, int share)
     ck_assert(!find_tile(o, INT32_MAX, &block, &col));
 }
 
-START_TEST(each_tile_once)
+MF_TEST(each_tile_once, .rows = MF_ARRAY_LEN(rows))
 {
     const struct order o = set(_i);
     for (int share = 0; share <= 4; share++)
         process_all(o, share);
 }
-END_TEST
 
 /* Each L2 partition has its own blocks and processes a chunk of columns of all of them before the next chunk.
  */
-START_TEST(partitions_and_columns)
+MF_TEST(partitions_and_columns, .rows = MF_ARRAY_LEN(rows))
 {
     const struct order o = set(_i);
     const i32 split = first_runs(o) * RUN;
@@ -110,14 +109,8 @@ START_TEST(partitions_and_columns)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hopper order");
-    TCase *t = tcase_create("hopper order");
-    tcase_add_loop_test(t, each_tile_once, 0, MF_ARRAY_LEN(rows));
-    tcase_add_loop_test(t, partitions_and_columns, 0, MF_ARRAY_LEN(rows));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

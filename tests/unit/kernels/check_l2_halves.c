@@ -34,7 +34,7 @@ static const struct {
     {"one unit", 1, 2, 340, 530, 40, -1, false},
 };
 
-START_TEST(sms_assigned)
+MF_TEST(sms_assigned, .rows = MF_ARRAY_LEN(rows))
 {
     const int n = rows[_i].units;
     uint32_t *cycles = calloc((size_t)n * LINES, sizeof(*cycles));
@@ -64,13 +64,8 @@ START_TEST(sms_assigned)
     }
     ck_assert_int_eq(h.near, near);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("halves");
-    TCase *t = tcase_create("halves");
-    tcase_add_loop_test(t, sms_assigned, 0, (int)(sizeof(rows) / sizeof(rows[0])));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -48,7 +48,7 @@ static const struct {
 
 /* Conversion agrees with mf_layout_index() for every element, from and to row and between any two layouts,
  * and the index is a permutation. */
-START_TEST(conversion_follows_index)
+MF_TEST(conversion_follows_index, .rows = MF_ARRAY_LEN(cases))
 {
     const struct mf_layout *l = mf_layout_find(cases[_i].layout);
     size_t N = cases[_i].N, K = cases[_i].K, n = N * K, bytes = (size_t)cases[_i].bytes;
@@ -79,10 +79,9 @@ START_TEST(conversion_follows_index)
         ck_assert_msg(memcmp(back, from, n * bytes) == 0, "%s: round trip differs", all[i].name);
     }
 }
-END_TEST
 
 /* A panel stores 128 bytes of each of its rows in turn, then the next 128 bytes. */
-START_TEST(panel128_is_as_documented)
+MF_TEST(panel128_is_as_documented)
 {
     static const struct {
         int bytes;
@@ -97,11 +96,10 @@ START_TEST(panel128_is_as_documented)
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++)
         ck_assert_uint_eq(mf_layout_index(l, 8 * rows[i].bytes, 256, 256, rows[i].n, rows[i].k), rows[i].at);
 }
-END_TEST
 
 /* gu1: rows 0 and 1 are the first gate row and the first up row. Blocks: the first 16 or 32 gate rows, then
  * as many up rows. */
-START_TEST(alternating_is_as_documented)
+MF_TEST(alternating_is_as_documented)
 {
     static const struct {
         const char *layout;
@@ -118,7 +116,6 @@ START_TEST(alternating_is_as_documented)
         ck_assert_uint_eq(mf_layout_index(l, 16, 128, K, rows[i].row, 0), want);
     }
 }
-END_TEST
 
 static const struct {
     enum mf_dtype a, w;
@@ -136,7 +133,7 @@ static const struct {
 
 /* A weight decodes to the same rows in every layout: per-row scales move with their rows. 128-row scales, w2,
  * and w1 without gate rows do not support alternating layouts. */
-START_TEST(scales_follow_their_rows)
+MF_TEST(scales_follow_their_rows, .rows = MF_ARRAY_LEN(formats))
 {
     struct mf_shape s = {.token = 1,
                          .model_dim = 64,
@@ -200,10 +197,9 @@ START_TEST(scales_follow_their_rows)
         }
     }
 }
-END_TEST
 
 /* [N/16][K/2][16][2] for bf16: two elements along K, then 16 rows. */
-START_TEST(panel16_is_as_documented)
+MF_TEST(panel16_is_as_documented)
 {
     const struct mf_layout *l = mf_layout_find("panel16");
     ck_assert_uint_eq(mf_layout_index(l, 16, 32, 8, 0, 1), 1);
@@ -215,7 +211,6 @@ START_TEST(panel16_is_as_documented)
     ck_assert_uint_eq(mf_layout_index(l, 4, 32, 16, 1, 0), 8);
     ck_assert_uint_eq(mf_layout_index(l, 4, 32, 16, 0, 8), 128);
 }
-END_TEST
 
 #define SIZES "4,128,64,8,2,ActivationType.Silu,torch.bfloat16,"
 #define BF16  SIZES "torch.bfloat16,torch.bfloat16,QuantType.No,1,0,"
@@ -288,7 +283,7 @@ static bool needs_missing_isa(const char *family)
 }
 
 /* Every prescribed layout is offered; all other layouts are rejected with a sentence that names both. */
-START_TEST(shape_prescribes_w1_layout)
+MF_TEST(shape_prescribes_w1_layout, .rows = MF_ARRAY_LEN(pins))
 {
     struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v4", .cu_num = 2}, .cores = 2};
     bool missing_isa = needs_missing_isa(pins[_i].family);
@@ -312,26 +307,14 @@ START_TEST(shape_prescribes_w1_layout)
     ck_assert_int_eq(mf_enumerate(&info, &s, pins[_i].family, &a.offer), 0);
     ck_assert_int_eq(a.refused > 0, missing_isa);
 }
-END_TEST
 
-START_TEST(unknown_layout)
+MF_TEST(unknown_layout)
 {
     ck_assert_ptr_null(mf_layout_find("panel17"));
     ck_assert_ptr_null(mf_layout_find(""));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("layout");
-    TCase *t = tcase_create("layout");
-    tcase_add_loop_test(t, conversion_follows_index, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(t, panel16_is_as_documented);
-    tcase_add_test(t, panel128_is_as_documented);
-    tcase_add_test(t, alternating_is_as_documented);
-    tcase_add_loop_test(t, scales_follow_their_rows, 0, MF_ARRAY_LEN(formats));
-    tcase_add_loop_test(t, shape_prescribes_w1_layout, 0, MF_ARRAY_LEN(pins));
-    tcase_add_test(t, unknown_layout);
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(NULL);
 }

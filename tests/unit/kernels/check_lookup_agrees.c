@@ -105,7 +105,7 @@ static void write_tables(char paths[TABLES][64], struct mf_shape *keys)
     }
 }
 
-START_TEST(same_row)
+MF_TEST(same_row, .rows = 4)
 {
     static const enum mf_lookup rules[] = {MF_LOOKUP_MOEFARM, MF_LOOKUP_DROP_IN};
     static struct mf_shape keys[N_ROWS];
@@ -161,13 +161,8 @@ START_TEST(same_row)
         (void)unlink(paths[i]);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("lookup_agrees");
-    TCase *t = tcase_create("lookup_agrees");
-    tcase_add_loop_test(t, same_row, 0, 4);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -57,7 +57,7 @@ static const struct example {
     {"no token in use", {1, 1, 1, 1, 1, 1}, 0, {0, 0}, {0}, {0}},
 };
 
-START_TEST(worked_example)
+MF_TEST(worked_example, .rows = MF_ARRAY_LEN(examples) * MF_SORT_N_)
 {
     const struct example *x = &examples[_i / MF_SORT_N_];
     enum mf_sort sort = (enum mf_sort)(_i % MF_SORT_N_);
@@ -89,7 +89,6 @@ START_TEST(worked_example)
     for (int b = 0; b < num_valid[0] / 4; b++)
         ck_assert_int_eq(experts[b], x->experts[b]);
 }
-END_TEST
 
 /* ---- against a reference implementation ---- */
 
@@ -254,31 +253,28 @@ static void check_all(const struct route_case *c, uint64_t seed)
     }
 }
 
-START_TEST(trap)
+MF_TEST(trap, .rows = ROUTE_N_CASES)
 {
     check_all(&route_cases[_i], SEED);
 }
-END_TEST
 
-START_TEST(random_routing)
+MF_TEST(random_routing, .rows = N_RANDOM)
 {
     uint64_t seed = SEED + 1000 + (uint64_t)_i;
     struct route_case c = route_case_at_random(seed);
     check_all(&c, seed);
 }
-END_TEST
 
-START_TEST(unstable_sort_is_correct)
+MF_TEST(unstable_sort_is_correct)
 {
     static const struct route_case c = {"7: atomic order", 300, 8, 16, 16, SKEWED};
     struct setting o = {MF_SORT_SCATTER, 2, false, false, false, 64};
     for (int i = 0; i < 100; i++)
         check(&c, &o, SEED);
 }
-END_TEST
 
 /* A range of experts gives the same result as the equivalent mask, for every sort and both id types. */
-START_TEST(range_equals_mask)
+MF_TEST(range_equals_mask, .rows = ROUTE_N_CASES)
 {
     const struct route_case *c = &route_cases[_i];
     const int32_t ranges[][2] = {
@@ -324,10 +320,9 @@ START_TEST(range_equals_mask)
              "%s: %s, %d experts from %d on", c->trap, mf_sort_name(sort), range[1], range[0]);
     }
 }
-END_TEST
 
 /* Trap 8: the largest token and slot that fit into a packed id. */
-START_TEST(largest_token_and_slot)
+MF_TEST(largest_token_and_slot)
 {
     int64_t tokens = (1 << 24) - 1;
     _cleanup_(mf_freep) int32_t *ids = calloc((size_t)tokens, 4), *sorted = calloc((size_t)tokens + 64, 4),
@@ -356,7 +351,6 @@ START_TEST(largest_token_and_slot)
     ck_assert_uint_eq((uint32_t)few_sorted[254 * 8], 0xfe000000);
     ck_assert_uint_eq((uint32_t)few_sorted[1], 0xff000001);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -380,7 +374,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(rejection_reasons)
+MF_TEST(rejection_reasons, .rows = MF_ARRAY_LEN(refused))
 {
     int32_t map[300];
     const char *why;
@@ -388,21 +382,9 @@ START_TEST(rejection_reasons)
     ck_assert_int_lt(r, 0);
     ck_assert_msg(strstr(why, refused[_i].word) != NULL, "\"%s\" does not contain %s", why, refused[_i].word);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("moe_sort");
-    TCase *c = tcase_create("moe_sorting");
     printf("seed %d\n", SEED);
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, worked_example, 0, (int)MF_ARRAY_LEN(examples) * MF_SORT_N_);
-    tcase_add_loop_test(c, trap, 0, ROUTE_N_CASES);
-    tcase_add_loop_test(c, random_routing, 0, N_RANDOM);
-    tcase_add_test(c, unstable_sort_is_correct);
-    tcase_add_loop_test(c, range_equals_mask, 0, ROUTE_N_CASES);
-    tcase_add_test(c, largest_token_and_slot);
-    tcase_add_loop_test(c, rejection_reasons, 0, (int)MF_ARRAY_LEN(refused));
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -26,7 +26,7 @@ static const struct mf_cpu_ops *ops_of(size_t i)
 /* ---- fp8 rows ---- */
 
 /* Every code is its value times one power of two; NaN stays NaN, zeros keep their sign. */
-START_TEST(fp8_rows)
+MF_TEST(fp8_rows, .rows = MF_ARRAY_LEN(isas))
 {
     static const enum mf_format formats[] = {MF_FORMAT_FP8FN, MF_FORMAT_FP8FNUZ};
     const struct mf_cpu_ops *ops = ops_of((size_t)_i);
@@ -52,7 +52,6 @@ START_TEST(fp8_rows)
         }
     }
 }
-END_TEST
 
 /* ---- the GEMM ---- */
 
@@ -146,7 +145,7 @@ static const struct {
 
 /* Every row count with a specialised loop, row counts that need several passes, and every prefetch distance.
  */
-START_TEST(gemm_matches_sum)
+MF_TEST(gemm_matches_sum, .rows = MF_ARRAY_LEN(tiles) * MF_ARRAY_LEN(isas))
 {
     static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
     static const size_t fetches[] = {MF_FETCH_NONE, MF_FETCH_NEAR, MF_FETCH_FAR};
@@ -199,16 +198,8 @@ START_TEST(gemm_matches_sum)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ops");
-    TCase *tc = tcase_create("ops");
-
-    tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, fp8_rows, 0, (int)MF_ARRAY_LEN(isas));
-    tcase_add_loop_test(tc, gemm_matches_sum, 0, (int)(MF_ARRAY_LEN(tiles) * MF_ARRAY_LEN(isas)));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -86,7 +86,7 @@ static const struct ascend_case {
 };
 /* clang-format on */
 
-START_TEST(ascend_example)
+MF_TEST(ascend_example, .rows = MF_ARRAY_LEN(ascend_cases) * 4)
 {
     static const int32_t inverse[6] = {2, 0, 4, 1, 5, 3};
     static const float probs[6] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f};
@@ -140,11 +140,10 @@ START_TEST(ascend_example)
                       (float)n * mf_bf16_to_float(element(t, i)));
     }
 }
-END_TEST
 
 /* The outer permutation over groups is the inner permutation cut into pieces, and the unpermuted pieces add
  * up to it. */
-START_TEST(ascend_outer_matches_inner)
+MF_TEST(ascend_outer_matches_inner, .rows = N_RANDOM)
 {
     uint64_t seed = SEED + (uint64_t)_i;
     int64_t tokens = 1 + route_random(seed, 1, 40), cuts[4] = {0};
@@ -198,9 +197,8 @@ START_TEST(ascend_outer_matches_inner)
         MUST(sum[i] == (float)topk * mf_bf16_to_float(x[i]), "seed %llu: element %zu",
              (unsigned long long)seed, i);
 }
-END_TEST
 
-START_TEST(ascend_padded)
+MF_TEST(ascend_padded)
 {
     static const int32_t rows[6] = {2, 0, 2, 1, 1, 2}; /* three experts with capacity two */
     _cleanup_(mf_freep) uint16_t *x = make_tokens(3, 64), *out = make_poison(6, 64), *y = make_poison(3, 64);
@@ -228,7 +226,6 @@ START_TEST(ascend_padded)
                       (float)(t + 1) * mf_bf16_to_float(element(t, i)));
     }
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -247,13 +244,12 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(ascend_rejections)
+MF_TEST(ascend_rejections, .rows = MF_ARRAY_LEN(ascend_refused))
 {
     const char *why;
     ck_assert_int_lt(mf_ascend_rows(&ascend_refused[_i].a, &why), 0);
     ck_assert_msg(strstr(why, ascend_refused[_i].word) != NULL, "\"%s\"", why);
 }
-END_TEST
 
 /* ---- vLLM ---- */
 
@@ -335,19 +331,17 @@ static void vllm_case(const struct route_case *c, uint64_t seed, int32_t align, 
     free(scales);
 }
 
-START_TEST(vllm_trap)
+MF_TEST(vllm_trap, .rows = ROUTE_N_CASES * 4)
 {
     const struct route_case *c = &route_cases[_i / 4];
     vllm_case(c, SEED, _i % 2 ? c->block : 1, c->experts > 1 && _i % 4 > 1);
 }
-END_TEST
 
-START_TEST(vllm_random)
+MF_TEST(vllm_random, .rows = N_RANDOM)
 {
     struct route_case c = route_case_at_random(SEED + 77 + (uint64_t)_i);
     vllm_case(&c, SEED + 77 + (uint64_t)_i, _i % 2 ? c.block : 1, c.experts > 1 && _i % 3 == 0);
 }
-END_TEST
 
 /* ---- Megatron ---- */
 
@@ -374,7 +368,7 @@ static const struct mega_case {
 };
 /* clang-format on */
 
-START_TEST(megatron_example)
+MF_TEST(megatron_example, .rows = MF_ARRAY_LEN(mega_cases) * 2)
 {
     const struct mega_case *c = &mega_cases[_i / 2];
     float probs[15], out_probs[9];
@@ -425,9 +419,8 @@ START_TEST(megatron_example)
             ck_assert(mf_bf16_to_float(y[t * 72 + (int)i]) == weight * mf_bf16_to_float(element(t, i)));
     }
 }
-END_TEST
 
-START_TEST(megatron_pads_the_map)
+MF_TEST(megatron_pads_the_map)
 {
     static const uint8_t want[15] = {1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
     uint8_t map[15];
@@ -438,9 +431,8 @@ START_TEST(megatron_pads_the_map)
     for (int i = 0; i < 15; i++)
         ck_assert_uint_eq(map[i], i % 3 != 2);
 }
-END_TEST
 
-START_TEST(te_index_map)
+MF_TEST(te_index_map)
 {
     static const int32_t inverse[6] = {2, 0, 4, 1, 5, 3}, all[6] = {2, 4, 5, 0, 1, 3},
                          four[6] = {2, -1, -1, 0, 1, 3};
@@ -450,7 +442,6 @@ START_TEST(te_index_map)
     mf_te_index_map(inverse, 3, 2, 4, map);
     ck_assert_mem_eq(map, four, sizeof(map));
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -466,19 +457,18 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(megatron_rejections)
+MF_TEST(megatron_rejections, .rows = MF_ARRAY_LEN(mega_refused))
 {
     const char *why;
     ck_assert_int_lt(mf_megatron_rows(&mega_refused[_i].m, &why), 0);
     ck_assert_msg(strstr(why, mega_refused[_i].word) != NULL, "\"%s\"", why);
 }
-END_TEST
 
 /* ---- sum loops ---- */
 
 /* The summation order is fixed: same bits for any number of threads and any instruction set, also with more
  * slots than one loop iteration handles. */
-START_TEST(fixed_summation_order)
+MF_TEST(fixed_summation_order, .rows = 5)
 {
     static const char *const isas[] = {NULL, "avx2", "c"};
     static const int32_t topks[] = {1, 8, 32, 33, 70};
@@ -525,11 +515,10 @@ START_TEST(fixed_summation_order)
         }
     }
 }
-END_TEST
 
 /* Trap 20: rows beyond 2^32 bytes and 2^31 elements, in virtual memory of which only these rows are touched.
  */
-START_TEST(far_rows)
+MF_TEST(far_rows)
 {
     size_t width = 4096, rows = 600001, bytes = rows * width * 2;
     uint16_t *far =
@@ -559,26 +548,9 @@ START_TEST(far_rows)
         MUST(mf_bf16_to_float(y[i]) == 2 * mf_bf16_to_float(x[i]), "element %zu", i);
     (void)munmap(far, bytes);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("permute");
-    TCase *c = tcase_create("permute and unpermute");
     printf("seed %d\n", SEED);
-    tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, ascend_example, 0, (int)MF_ARRAY_LEN(ascend_cases) * 4);
-    tcase_add_loop_test(c, ascend_outer_matches_inner, 0, N_RANDOM);
-    tcase_add_test(c, ascend_padded);
-    tcase_add_loop_test(c, ascend_rejections, 0, (int)MF_ARRAY_LEN(ascend_refused));
-    tcase_add_loop_test(c, vllm_trap, 0, ROUTE_N_CASES * 4);
-    tcase_add_loop_test(c, vllm_random, 0, N_RANDOM);
-    tcase_add_loop_test(c, megatron_example, 0, (int)MF_ARRAY_LEN(mega_cases) * 2);
-    tcase_add_test(c, megatron_pads_the_map);
-    tcase_add_test(c, te_index_map);
-    tcase_add_loop_test(c, megatron_rejections, 0, (int)MF_ARRAY_LEN(mega_refused));
-    tcase_add_loop_test(c, fixed_summation_order, 0, 5);
-    tcase_add_test(c, far_rows);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

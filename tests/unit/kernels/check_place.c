@@ -104,7 +104,7 @@ static void run_rank(struct mf_device *d, const struct mf_layer_data *layer, con
     (void)mf_pipeline_close(p);
 }
 
-START_TEST(ranks_add_up)
+MF_TEST(ranks_add_up, .rows = MF_ARRAY_LEN(placements))
 {
     struct mf_device *d = contract_device(NULL);
     struct mf_shape s = shape_of(ALL, false);
@@ -138,7 +138,6 @@ START_TEST(ranks_add_up)
     mf_reference_release(&ref);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -153,7 +152,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(invalid_map_refused)
+MF_TEST(invalid_map_refused, .rows = MF_ARRAY_LEN(refused))
 {
     struct mf_shape s = shape_of(2, refused[_i].share);
     int32_t ids[T * K] = {0}, to[T * K];
@@ -163,14 +162,8 @@ START_TEST(invalid_map_refused)
     ck_assert_msg(strstr(why, refused[_i].why), "%s", why);
     ck_assert_int_eq(to[0], 0x55555555);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("place");
-    TCase *tc = tcase_create("place");
-    tcase_add_loop_test(tc, ranks_add_up, 0, MF_ARRAY_LEN(placements));
-    tcase_add_loop_test(tc, invalid_map_refused, 0, MF_ARRAY_LEN(refused));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -25,15 +25,14 @@ static void count_me(void *context, int thread, int n_threads)
     atomic_store(&c->seen_n, n_threads);
 }
 
-START_TEST(test_few_elements_take_one_thread)
+MF_TEST(test_few_elements_take_one_thread)
 {
     ck_assert_int_eq(mf_pool_threads_for(0), 1);
     ck_assert_int_eq(mf_pool_threads_for(1000), 1);
     ck_assert_int_eq(mf_pool_threads_for(INT64_C(1) << 40), mf_pool_threads());
 }
-END_TEST
 
-START_TEST(test_each_thread_once)
+MF_TEST(test_each_thread_once)
 {
     static struct count c;
     int most = mf_pool_threads();
@@ -49,7 +48,6 @@ START_TEST(test_each_thread_once)
             ck_assert_int_eq(atomic_load(&c.ran[t]), t < runs ? 2000 : 0);
     }
 }
-END_TEST
 
 /* Plain memory: writes of one call are visible to the next call and to the caller. */
 static void add_up(void *context, int thread, int n_threads)
@@ -59,7 +57,7 @@ static void add_up(void *context, int thread, int n_threads)
     values[thread * 8] += thread + n_threads;
 }
 
-START_TEST(test_memory_is_ordered)
+MF_TEST(test_memory_is_ordered)
 {
     static long values[1024 * 8];
     int n = mf_pool_threads();
@@ -72,7 +70,6 @@ START_TEST(test_memory_is_ordered)
                 ck_abort_msg("thread %d has %ld after call %ld", t, values[t * 8], call);
     }
 }
-END_TEST
 
 struct phases {
     long value[1024 * 8];
@@ -94,7 +91,7 @@ static void run_phases(void *context, int thread, int n_threads)
     }
 }
 
-START_TEST(test_barrier)
+MF_TEST(test_barrier)
 {
     static struct phases p;
 
@@ -105,10 +102,9 @@ START_TEST(test_barrier)
         ck_assert_int_eq(atomic_load(&p.wrong), 0);
     }
 }
-END_TEST
 
 /* Sleeping threads are woken: pauses grow beyond the spin time. */
-START_TEST(test_after_sleep)
+MF_TEST(test_after_sleep)
 {
     static struct count c;
     struct timespec pause = {.tv_nsec = 10000};
@@ -123,10 +119,9 @@ START_TEST(test_after_sleep)
     for (int t = 0; t < n; t++)
         ck_assert_int_eq(atomic_load(&c.ran[t]), calls);
 }
-END_TEST
 
 /* A fork child has only the calling thread; the pool creates new threads. */
-START_TEST(test_after_fork)
+MF_TEST(test_after_fork)
 {
     static struct count c;
     int status, n = mf_pool_threads();
@@ -144,10 +139,9 @@ START_TEST(test_after_fork)
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
-END_TEST
 
 /* The caller's affinity is unchanged. */
-START_TEST(test_affinity)
+MF_TEST(test_affinity)
 {
     static struct count c;
     cpu_set_t before, after;
@@ -159,10 +153,9 @@ START_TEST(test_affinity)
     ck_assert_int_eq(sched_getaffinity(0, sizeof(after), &after), 0);
     ck_assert(CPU_EQUAL(&before, &after));
 }
-END_TEST
 
 /* CPUs that the process may use are counted at each call; the pool creates its threads once. */
-START_TEST(test_allowed_cpus)
+MF_TEST(test_allowed_cpus)
 {
     cpu_set_t all, one;
     int c = 0;
@@ -180,22 +173,8 @@ START_TEST(test_allowed_cpus)
     ck_assert_int_eq(mf_cpus_allowed(), CPU_COUNT(&all));
     ck_assert_int_eq(mf_pool_threads(), 1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("pool");
-    TCase *tcase = tcase_create("pool");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, test_few_elements_take_one_thread);
-    tcase_add_test(tcase, test_each_thread_once);
-    tcase_add_test(tcase, test_memory_is_ordered);
-    tcase_add_test(tcase, test_barrier);
-    tcase_add_test(tcase, test_after_sleep);
-    tcase_add_test(tcase, test_after_fork);
-    tcase_add_test(tcase, test_affinity);
-    tcase_add_test(tcase, test_allowed_cpus);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -41,7 +41,7 @@ static int nearest_code(enum mf_format f, double v)
     return sign ? at | 0x80 : at;
 }
 
-START_TEST(every_code_decodes)
+MF_TEST(every_code_decodes, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
     for (int c = 0; c < 256; c++) {
@@ -55,9 +55,8 @@ START_TEST(every_code_decodes)
         ck_assert_int_eq(mf_fp8_from_float(f, v), c);
     }
 }
-END_TEST
 
-START_TEST(every_bf16_rounds)
+MF_TEST(every_bf16_rounds, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
     for (int u = 0; u < 65536; u++) {
@@ -71,11 +70,10 @@ START_TEST(every_bf16_rounds)
                       (unsigned)u, (unsigned)code, (unsigned)nearest_code(f, (double)v));
     }
 }
-END_TEST
 
 /* For larger codes the midpoints between neighbours are not representable in bf16, but they are exact floats.
  */
-START_TEST(halfway_goes_to_even)
+MF_TEST(halfway_goes_to_even, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
     int top = f == MF_FORMAT_FP8FN ? 0x7e : 0x7f;
@@ -86,7 +84,6 @@ START_TEST(halfway_goes_to_even)
         ck_assert_int_eq(mf_fp8_from_float(f, nextafterf(mid, 1e9f)), c + 1);
     }
 }
-END_TEST
 
 static const struct {
     float value;
@@ -97,14 +94,13 @@ static const struct {
     {-0.0f, 0x80, 0x00}, {INFINITY, 0x7e, 0x7f}, {-INFINITY, 0xfe, 0xff},
 };
 
-START_TEST(known_vector)
+MF_TEST(known_vector, .rows = MF_ARRAY_LEN(vectors))
 {
     ck_assert_int_eq(mf_fp8_from_float(MF_FORMAT_FP8FN, vectors[_i].value), vectors[_i].fn);
     ck_assert_int_eq(mf_fp8_from_float(MF_FORMAT_FP8FNUZ, vectors[_i].value), vectors[_i].fnuz);
 }
-END_TEST
 
-START_TEST(bf16_rounds_to_nearest_even)
+MF_TEST(bf16_rounds_to_nearest_even)
 {
     for (uint32_t hi = 0; hi < 65536; hi++) {
         static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -122,7 +118,6 @@ START_TEST(bf16_rounds_to_nearest_even)
         }
     }
 }
-END_TEST
 
 static float noise(uint32_t *state)
 {
@@ -142,7 +137,7 @@ static float largest(enum mf_format f)
 }
 
 /* The scale is amax / max, and no value differs from x by more than half a step of the format. */
-START_TEST(row_is_within_half_a_step)
+MF_TEST(row_is_within_half_a_step, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
     float x[300], scales[3];
@@ -163,11 +158,10 @@ START_TEST(row_is_within_half_a_step)
         }
     }
 }
-END_TEST
 
 /* Division by the scale is exact here: multiplying by its reciprocal would move some quotients off the
  * midpoint between two codes. */
-START_TEST(row_is_divided_by_its_scale)
+MF_TEST(row_is_divided_by_its_scale, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
     for (int i = 1; i < 1024; i += 2) {
@@ -178,9 +172,8 @@ START_TEST(row_is_divided_by_its_scale)
         ck_assert_double_eq((double)mf_fp8_to_float(f, q[1]), 16);
     }
 }
-END_TEST
 
-START_TEST(zero_row_has_scale_one)
+MF_TEST(zero_row_has_scale_one, .rows = 2)
 {
     float x[5] = {0, -0.0f, 0, 0, 0};
     uint8_t q[5];
@@ -190,9 +183,8 @@ START_TEST(zero_row_has_scale_one)
     for (int i = 0; i < 5; i++)
         ck_assert(mf_fp8_to_float(fp8s[_i], q[i]) == 0);
 }
-END_TEST
 
-START_TEST(nan_stays)
+MF_TEST(nan_stays, .rows = 2)
 {
     float x[3] = {1, NAN, 2};
     uint8_t q[3];
@@ -200,10 +192,9 @@ START_TEST(nan_stays)
     encode(fp8s[_i], MF_SCALE_PER_TOKEN, x, 1, 3, q, &scale);
     ck_assert(isnan(mf_fp8_to_float(fp8s[_i], q[1])));
 }
-END_TEST
 
 /* Blocks of 128x128 with incomplete edges equal blocks quantised one by one. */
-START_TEST(blocks_with_short_edges)
+MF_TEST(blocks_with_short_edges, .rows = 2)
 {
     enum { ROWS = 130, COLS = 200 };
     enum mf_format f = fp8s[_i];
@@ -227,10 +218,9 @@ START_TEST(blocks_with_short_edges)
     for (int i = 0; i < ROWS * COLS; i++)
         ck_assert_int_eq(q[i], mf_fp8_from_float(f, x[i] / scales[i / COLS / 128 * 2 + i % COLS / 128]));
 }
-END_TEST
 
 /* Every instruction set gives the same bits, for all codes and odd lengths. */
-START_TEST(instruction_sets_agree)
+MF_TEST(instruction_sets_agree, .rows = 2)
 {
     static const char *const names[] = {"c", "avx2", "avx512"};
     enum { N = 65536 };
@@ -254,24 +244,8 @@ START_TEST(instruction_sets_agree)
         ck_assert_int_eq(memcmp(b[i], b[0], sizeof(b[0])), 0);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("quant");
-    TCase *t = tcase_create("quant");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, every_code_decodes, 0, 2);
-    tcase_add_loop_test(t, every_bf16_rounds, 0, 2);
-    tcase_add_loop_test(t, halfway_goes_to_even, 0, 2);
-    tcase_add_loop_test(t, known_vector, 0, MF_ARRAY_LEN(vectors));
-    tcase_add_test(t, bf16_rounds_to_nearest_even);
-    tcase_add_loop_test(t, row_is_within_half_a_step, 0, 2);
-    tcase_add_loop_test(t, row_is_divided_by_its_scale, 0, 2);
-    tcase_add_loop_test(t, zero_row_has_scale_one, 0, 2);
-    tcase_add_loop_test(t, nan_stays, 0, 2);
-    tcase_add_loop_test(t, blocks_with_short_edges, 0, 2);
-    tcase_add_loop_test(t, instruction_sets_agree, 0, 2);
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -68,7 +68,7 @@ static void make_map(int32_t row_of[ROWS])
         row_of[i] = i % 7 == 5 ? -1 : i * 29 % ROWS;
 }
 
-START_TEST(dequantising_permute)
+MF_TEST(dequantising_permute, .rows = 2 * MF_ARRAY_LEN(codecs))
 {
     int threads = 1 + _i % 2;
     int32_t row_of[ROWS];
@@ -108,9 +108,8 @@ START_TEST(dequantising_permute)
     }
     coded_release(&c);
 }
-END_TEST
 
-START_TEST(dequantising_unpermute)
+MF_TEST(dequantising_unpermute, .rows = 2 * MF_ARRAY_LEN(codecs))
 {
     int threads = 1 + _i % 2;
     int32_t row_of[ROWS];
@@ -151,15 +150,9 @@ START_TEST(dequantising_unpermute)
     }
     coded_release(&c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("quant_move");
-    TCase *c = tcase_create("rows that leave their format");
     printf("seed %d\n", SEED);
-    tcase_add_loop_test(c, dequantising_permute, 0, 2 * (int)MF_ARRAY_LEN(codecs));
-    tcase_add_loop_test(c, dequantising_unpermute, 0, 2 * (int)MF_ARRAY_LEN(codecs));
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

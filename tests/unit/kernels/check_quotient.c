@@ -32,7 +32,7 @@ static float of_bf16(uint32_t bits)
 
 /* Every significand of a group's largest value, at spaced exponents, with every bf16 numerator that is not
  * larger. */
-START_TEST(test_all)
+MF_TEST(test_all, .rows = MF_ARRAY_LEN(greatest))
 {
     for (uint32_t largest = 0x3f80; largest < 0x4000; largest++) {
         for (int e = -70; e <= 90; e += 16) {
@@ -53,10 +53,9 @@ START_TEST(test_all)
         }
     }
 }
-END_TEST
 
 /* -x gives the negated quotient, for zeros too: the sign is a bit of the code. */
-START_TEST(test_signs)
+MF_TEST(test_signs, .rows = MF_ARRAY_LEN(greatest))
 {
     for (uint32_t x = 0; x <= 0x4000; x++) {
         const struct mf_inverse inverse = inverse_of(of_bf16(0x4000) / greatest[_i]);
@@ -66,11 +65,10 @@ START_TEST(test_signs)
         ck_assert(plus == -minus && !signbit(plus) && signbit(minus));
     }
 }
-END_TEST
 
 /* NVFP4: a bf16 value times the global factor is an arbitrary float; the divisor has the four significant
  * bits of e4m3. */
-START_TEST(test_e4m3)
+MF_TEST(test_e4m3, .rows = 8)
 {
     const float by = (float)(8 + _i) / 8;
     const struct mf_inverse inverse = inverse_of(by);
@@ -83,17 +81,8 @@ START_TEST(test_e4m3)
             ck_abort_msg("%a / %a", (double)x, (double)by);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("quotient");
-    TCase *tests = tcase_create("quotient");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, test_all, 0, MF_ARRAY_LEN(greatest));
-    tcase_add_loop_test(tests, test_signs, 0, MF_ARRAY_LEN(greatest));
-    tcase_add_loop_test(tests, test_e4m3, 0, 8);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

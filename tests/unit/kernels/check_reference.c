@@ -155,7 +155,7 @@ static double row_error(const float *a, const double *b, int64_t n)
 
 /* Every activation, format, position of the routing weight and g1u1: the fast path equals the
  * double-precision one except for fp32 sums and the quantised values of h that flip because of them. */
-START_TEST(fast_matches_double)
+MF_TEST(fast_matches_double, .rows = N_COMBOS)
 {
     struct mf_shape s = shape_of(_i, 5);
     struct layer l;
@@ -179,7 +179,6 @@ START_TEST(fast_matches_double)
     }
     layer_release(&l);
 }
-END_TEST
 
 static const struct {
     int64_t token;
@@ -189,7 +188,7 @@ static const struct {
 };
 
 /* Token counts around the tile size, experts without tokens, one hot expert; checks every token. */
-START_TEST(fast_matches_double_for_loads)
+MF_TEST(fast_matches_double_for_loads, .rows = MF_ARRAY_LEN(loads))
 {
     struct mf_shape s = shape_of(_i % N_FORMATS, loads[_i].token);
     struct layer l;
@@ -202,11 +201,10 @@ START_TEST(fast_matches_double_for_loads)
     }
     layer_release(&l);
 }
-END_TEST
 
 /* Expert parallelism: the results of all ranks add up to the layer. Each equals the double-precision
  * reference, and a token without a local route is exactly zero. */
-START_TEST(ranks_add_up)
+MF_TEST(ranks_add_up, .rows = N_FORMATS)
 {
     static const int32_t ranks[][2] = {{0, 1}, {1, 3}, {4, 2}}; /* first expert, number of experts */
     struct mf_shape s = shape_of(_i + N_FORMATS * (_i % MF_ACT_N_ + MF_ACT_N_), 17);
@@ -265,7 +263,6 @@ START_TEST(ranks_add_up)
     free(sum);
     layer_release(&l);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -294,17 +291,16 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(activation_vector)
+MF_TEST(activation_vector, .rows = MF_ARRAY_LEN(activations))
 {
     struct mf_shape s = {.act_type = activations[_i].act, .act_limit = activations[_i].limit};
     double got = mf_activate(&s, activations[_i].gate, activations[_i].up);
     ck_assert_double_le(fabs(got - activations[_i].want), 2e-6);
 }
-END_TEST
 
 /* One token, one expert, all weights zero: the output is b1 after activation (multiplied by a zero w2) plus
  * b2 times the routing weight, or b2 alone if the weight is applied before the activation. */
-START_TEST(biases_alone)
+MF_TEST(biases_alone, .rows = 2)
 {
     struct mf_shape s = {.token = 1,
                          .model_dim = 16,
@@ -342,11 +338,10 @@ START_TEST(biases_alone)
     }
     mf_reference_release(&r);
 }
-END_TEST
 
 /* The example of AITER's moe_sorting_opus.h, corrected: five tokens, three slots, six experts, blocks of 4.
  */
-START_TEST(sort_example)
+MF_TEST(sort_example)
 {
     enum { P = 0x03000005 };
     static const int32_t ids[] = {0, 3, 5, 2, 3, 5, 1, 3, 5, 1, 2, 3, 1, 3, 5};
@@ -375,7 +370,6 @@ START_TEST(sort_example)
     ck_assert_int_eq(experts[6], 0x7fffffff);
     ck_assert_int_eq(out[24], 0x7fffffff);
 }
-END_TEST
 
 static void decode(const struct mf_tensor_spec *a, const struct mf_tensor_ref *t, int64_t row, int64_t cols,
                    float *out)
@@ -433,7 +427,7 @@ static void check_tensor_spec(struct layer *l, const struct mf_tensor_spec *a,
     free_parts(&to);
 }
 
-START_TEST(tensor_specs_decode_to_their_reference)
+MF_TEST(tensor_specs_decode_to_their_reference, .rows = N_FORMATS)
 {
     struct mf_shape s = shape_of(_i, 7);
     struct layer l;
@@ -459,11 +453,10 @@ START_TEST(tensor_specs_decode_to_their_reference)
     }
     layer_release(&l);
 }
-END_TEST
 
 /* A block that was filled, moved and opened again equals the computed reference; nothing is written beyond
  * it. */
-START_TEST(block_reopened)
+MF_TEST(block_reopened, .rows = N_FORMATS)
 {
     struct mf_shape s = shape_of(_i, 9);
     struct layer l;
@@ -505,14 +498,13 @@ START_TEST(block_reopened)
     free(copy);
     layer_release(&l);
 }
-END_TEST
 
 static const char *const no_tensor_specs[] = {
     "g/bf16/none/token",        "y/bf16/none/sorted.16",   "x/fp8fn/none/token",    "w1/bf16/none/panel99",
     "sorted/f32/none/sorted.4", "y/fp8fn/per_token/token", "w1/bf16/per_token/row",
 };
 
-START_TEST(unsupported_tensor_specs)
+MF_TEST(unsupported_tensor_specs, .rows = MF_ARRAY_LEN(no_tensor_specs))
 {
     struct mf_shape s = shape_of(0, 7);
     struct mf_part parts[MF_PARTS_MAX];
@@ -520,22 +512,8 @@ START_TEST(unsupported_tensor_specs)
     ck_assert_msg(mf_tensor_spec_parse(no_tensor_specs[_i], &a) == 0, "%s", no_tensor_specs[_i]);
     ck_assert_int_eq(mf_tensor_spec_parts(&a, &s, parts), -EINVAL);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("reference");
-    TCase *t = tcase_create("reference");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, fast_matches_double, 0, N_COMBOS);
-    tcase_add_loop_test(t, fast_matches_double_for_loads, 0, MF_ARRAY_LEN(loads));
-    tcase_add_loop_test(t, activation_vector, 0, MF_ARRAY_LEN(activations));
-    tcase_add_loop_test(t, block_reopened, 0, N_FORMATS);
-    tcase_add_loop_test(t, biases_alone, 0, 2);
-    tcase_add_loop_test(t, ranks_add_up, 0, N_FORMATS);
-    tcase_add_test(t, sort_example);
-    tcase_add_loop_test(t, tensor_specs_decode_to_their_reference, 0, N_FORMATS);
-    tcase_add_loop_test(t, unsupported_tensor_specs, 0, MF_ARRAY_LEN(no_tensor_specs));
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -96,7 +96,7 @@ static const struct {
 
 /* Bugs 8b, 12, 18-20, 23, 24: captured with one routing, replayed with another; allocations during capture.
  */
-START_TEST(captured_and_replayed)
+MF_TEST(captured_and_replayed, .rows = N_REPLAYS)
 {
     if (!mf_draw(_i, 4))
         return;
@@ -115,7 +115,6 @@ START_TEST(captured_and_replayed)
     ck_assert_uint_gt(allocations(), 0); /* the counter works */
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* ---- layers that share one arena ---- */
 
@@ -211,7 +210,7 @@ static void layer_release(struct layer *l)
 
 /* Bugs 15, 21: separate buffers per layer would take 4.3 GB, so layers share one arena. They run one after
  * the other; the arena has no valid contents between two runs. */
-START_TEST(layers_share_an_arena)
+MF_TEST(layers_share_an_arena)
 {
     struct contract_case c = {33, 128, 64, 8, 3, MF_ACT_SILU, false};
     struct mf_shape s = contract_shape(&c, &contract_formats[0]);
@@ -258,11 +257,10 @@ START_TEST(layers_share_an_arena)
         layer_release(&layers[i]);
     (void)mf_device_close(d);
 }
-END_TEST
 
 /* Bugs 15 to 17, 21, 22 at full size (8192 tokens, 6 of 384 experts, 48 local): the arena has room for all
  * routes on this rank in blocks, the worst case; 60 layers that share it allocate almost nothing else. */
-START_TEST(sixty_layers_hold_one_arena)
+MF_TEST(sixty_layers_hold_one_arena)
 {
     struct mf_device *d = contract_device(NULL);
     struct mf_shape s;
@@ -292,17 +290,9 @@ START_TEST(sixty_layers_hold_one_arena)
     }
     (void)mf_device_close(d);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *suite = suite_create("replay");
-    TCase *t = tcase_create("replay");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, captured_and_replayed, 0, N_REPLAYS);
-    tcase_add_test(t, layers_share_an_arena);
-    tcase_add_test(t, sixty_layers_hold_one_arena);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

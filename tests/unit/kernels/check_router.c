@@ -20,7 +20,7 @@ static void route(const struct mf_router_rule *rule, const float *logits, const 
 }
 
 /* sqrt(softplus(x)): published values of the DeepSeek-V4 rule. */
-START_TEST(sqrt_softplus_of_known_logits)
+MF_TEST(sqrt_softplus_of_known_logits)
 {
     static const float logits[] = {-5, 0, 1, 10};
     static const double expected[] = {0.0819472, 0.832555, 1.145976, 3.162284};
@@ -34,9 +34,8 @@ START_TEST(sqrt_softplus_of_known_logits)
         ck_assert_double_eq_tol((double)weight, expected[i], 1e-6);
     }
 }
-END_TEST
 
-START_TEST(softmax_of_kept_experts)
+MF_TEST(softmax_of_kept_experts)
 {
     static const float logits[] = {0.5f, -1, 2, 1.5f};
     int32_t ids[2];
@@ -50,10 +49,9 @@ START_TEST(softmax_of_kept_experts)
     ck_assert_double_eq_tol((double)plain[0], exp(2.0) / sum, 1e-7);
     ck_assert_double_eq_tol((double)plain[1], exp(1.5) / sum, 1e-7);
 }
-END_TEST
 
 /* The bias affects the selection only, not the weights; the scale is applied to the weights once. */
-START_TEST(bias_selects_scale_applied_once)
+MF_TEST(bias_selects_scale_applied_once)
 {
     static const float logits[] = {1, 0, -1, 0.5f}, bias[] = {0, 0, 5, 0};
     int32_t ids[2];
@@ -67,11 +65,10 @@ START_TEST(bias_selects_scale_applied_once)
     ck_assert_double_eq_tol((double)weights[0], 2.5 * low / (low + high), 1e-6);
     ck_assert_double_eq_tol((double)weights[0] + (double)weights[1], 2.5, 1e-6);
 }
-END_TEST
 
 /* 16 experts in 8 groups of two; 4 groups are kept. Expert 0 has the highest score, but its group has the
  * lowest sum. */
-START_TEST(groups_ranked_by_two_best)
+MF_TEST(groups_ranked_by_two_best)
 {
     float logits[16];
     int32_t ids[4];
@@ -84,11 +81,10 @@ START_TEST(groups_ranked_by_two_best)
     for (int j = 0; j < 4; j++)
         ck_assert_int_ge(ids[j], 8);
 }
-END_TEST
 
 /* If all kept scores are negative, experts of dropped groups win when masked with 0.0, and never when masked
  * with -inf. */
-START_TEST(mask_values_differ)
+MF_TEST(mask_values_differ)
 {
     float logits[16], bias[16], weights[4];
     int32_t ids[4];
@@ -105,9 +101,8 @@ START_TEST(mask_values_differ)
     for (int j = 0; j < 4; j++)
         ck_assert_int_ge(ids[j], 8);
 }
-END_TEST
 
-START_TEST(nonfinite_logits_isolated)
+MF_TEST(nonfinite_logits_isolated)
 {
     const float logits[] = {NAN, INFINITY, 1, -INFINITY};
     for (int router = 0; router < MF_ROUTER_HASH; router++) {
@@ -123,9 +118,8 @@ START_TEST(nonfinite_logits_isolated)
             ck_assert(isfinite(weights[j]) && weights[j] >= 0);
     }
 }
-END_TEST
 
-START_TEST(equal_logits_pick_lower_expert)
+MF_TEST(equal_logits_pick_lower_expert)
 {
     float logits[16] = {0}, weights[4];
     int32_t ids[4];
@@ -135,9 +129,8 @@ START_TEST(equal_logits_pick_lower_expert)
             ck_assert_int_eq(ids[j], j);
     }
 }
-END_TEST
 
-START_TEST(invalid_routing_refused)
+MF_TEST(invalid_routing_refused)
 {
     float logits[16] = {0}, weights[4];
     double scratch[32];
@@ -154,20 +147,18 @@ START_TEST(invalid_routing_refused)
     ck_assert_int_eq(mf_route(mf_router_rule(MF_ROUTER_SIGMOID_GROUPS), &in, scratch, ids, weights), -EINVAL);
     ck_assert_ptr_null(mf_router_rule(MF_ROUTER_N_));
 }
-END_TEST
 
-START_TEST(plain_math_accuracy)
+MF_TEST(plain_math_accuracy)
 {
     for (double x = -700; x <= 700; x += 0.37)
         ck_assert_double_lt(fabs(mf_plain_exp(x) / exp(x) - 1), 1e-11);
     for (double x = 1; x < 1e9; x *= 1.37)
         ck_assert_double_lt(fabs(mf_plain_log(x) - log(x)), 1e-12 * (1 + log(x)));
 }
-END_TEST
 
 /* Routing data by every rule: ids are distinct and in range, weights positive; the shared expert is last with
  * weight 1. */
-START_TEST(data_by_router)
+MF_TEST(data_by_router, .rows = 2 * MF_ROUTER_N_)
 {
     char text[64];
     struct mf_routing routing;
@@ -197,10 +188,9 @@ START_TEST(data_by_router)
     }
     ck_assert_int_gt(mf_active_experts(&s, ids), 40);
 }
-END_TEST
 
 /* Expert frequencies match the recorded counts; experts with count 0 are chosen only if no other is left. */
-START_TEST(data_by_recorded_counts)
+MF_TEST(data_by_recorded_counts)
 {
     struct mf_routing routing;
     struct mf_shape s = {.token = 4000, .expert = 8, .topk = 1, .model_dim = 64, .inter_dim = 64};
@@ -221,23 +211,8 @@ START_TEST(data_by_recorded_counts)
     s.expert = 7;
     ck_assert_int_eq(mf_data_topk(&s, &routing, 3, ids, weights), -EINVAL);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("router");
-    TCase *tc = tcase_create("router");
-    tcase_add_test(tc, sqrt_softplus_of_known_logits);
-    tcase_add_test(tc, softmax_of_kept_experts);
-    tcase_add_test(tc, bias_selects_scale_applied_once);
-    tcase_add_test(tc, groups_ranked_by_two_best);
-    tcase_add_test(tc, mask_values_differ);
-    tcase_add_test(tc, nonfinite_logits_isolated);
-    tcase_add_test(tc, equal_logits_pick_lower_expert);
-    tcase_add_test(tc, invalid_routing_refused);
-    tcase_add_test(tc, plain_math_accuracy);
-    tcase_add_loop_test(tc, data_by_router, 0, 2 * MF_ROUTER_N_);
-    tcase_add_test(tc, data_by_recorded_counts);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

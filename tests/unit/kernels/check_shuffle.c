@@ -59,16 +59,15 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(documented_positions)
+MF_TEST(documented_positions, .rows = MF_ARRAY_LEN(places))
 {
     ck_assert_uint_eq(mf_shuffle_index(places[_i].s, &places[_i].size, places[_i].row, places[_i].col),
                       places[_i].at);
 }
-END_TEST
 
 /* All elements have distinct positions within the buffer, padding holds the fill value, and unshuffling
  * restores the input; for two experts, the second of which starts a new pattern. */
-START_TEST(shuffle_is_a_permutation)
+MF_TEST(shuffle_is_a_permutation, .rows = MF_ARRAY_LEN(sizes))
 {
     const struct mf_shuffle_size *z = &sizes[_i].size;
     size_t bytes = (size_t)z->element_bytes, n = z->rows * z->cols,
@@ -95,10 +94,9 @@ START_TEST(shuffle_is_a_permutation)
     for (size_t i = 0; i < room; i++)
         ck_assert(seen[i] || to[i * bytes] == fill);
 }
-END_TEST
 
 /* AITER's view and permute, transcribed: (m/32, 2, 16, n/8, 2, 4) as (0, 3, 5, 2, 4, 1). */
-START_TEST(e8m0_matches_view)
+MF_TEST(e8m0_matches_view)
 {
     const struct mf_shuffle_size z = {512, 24, 1, false};
     size_t at = 0;
@@ -112,10 +110,9 @@ START_TEST(e8m0_matches_view)
                                 mf_shuffle_index(MF_SHUFFLE_E8M0, &z, a * 32 + b * 16 + c, d * 8 + e * 4 + f),
                                 at);
 }
-END_TEST
 
 /* (-1, N/16, 16, K/32, 32/Kp, Kp) as (0, 1, 3, 4, 2, 5). */
-START_TEST(w16x16_matches_view)
+MF_TEST(w16x16_matches_view)
 {
     const struct mf_shuffle_size z = {48, 96, 2, false};
     size_t at = 0;
@@ -127,9 +124,8 @@ START_TEST(w16x16_matches_view)
                         ck_assert_uint_eq(
                             mf_shuffle_index(MF_SHUFFLE_W16X16, &z, a * 16 + b, c * 32 + d * 8 + e), at);
 }
-END_TEST
 
-START_TEST(indivisible_size_refused)
+MF_TEST(indivisible_size_refused)
 {
     const struct mf_shuffle_size z = {24, 64, 1, false};
     char why[160];
@@ -137,9 +133,8 @@ START_TEST(indivisible_size_refused)
     ck_assert_str_eq(why, "16x16 requires multiples of 16 rows and 32 columns; 24 rows leave a remainder of "
                           "8, 64 columns a remainder of 0");
 }
-END_TEST
 
-START_TEST(int4_orders)
+MF_TEST(int4_orders)
 {
     static const int8_t v[8] = {0, 1, 2, 3, 4, 5, -8, -1};
     static const uint8_t a16wi4[4] = {0x40, 0x51, 0x82, 0xf3};
@@ -159,10 +154,9 @@ START_TEST(int4_orders)
     ck_assert_uint_eq(mf_int4_scale_index(100, 3, 1), 7);
     ck_assert_uint_eq(mf_int4_scale_index(100, 0, 2), 200);
 }
-END_TEST
 
 /* The value of a code as e4m3fn is twice its value as e4m3fnuz; -0 and NaN are the exceptions. */
-START_TEST(fn_to_fnuz)
+MF_TEST(fn_to_fnuz)
 {
     uint8_t codes[256];
     for (int i = 0; i < 256; i++)
@@ -175,19 +169,8 @@ START_TEST(fn_to_fnuz)
         ck_assert_double_eq(2 * (double)mf_fp8_to_float(MF_FORMAT_FP8FNUZ, codes[i]), fn);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shuffle");
-    TCase *tc = tcase_create("shuffle");
-    tcase_add_loop_test(tc, documented_positions, 0, MF_ARRAY_LEN(places));
-    tcase_add_loop_test(tc, shuffle_is_a_permutation, 0, MF_ARRAY_LEN(sizes));
-    tcase_add_test(tc, e8m0_matches_view);
-    tcase_add_test(tc, w16x16_matches_view);
-    tcase_add_test(tc, indivisible_size_refused);
-    tcase_add_test(tc, int4_orders);
-    tcase_add_test(tc, fn_to_fnuz);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

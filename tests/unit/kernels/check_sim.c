@@ -51,7 +51,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(device_names)
+MF_TEST(device_names, .rows = MF_ARRAY_LEN(names))
 {
     struct mf_device *d = NULL;
     char why[256] = "";
@@ -62,7 +62,6 @@ START_TEST(device_names)
     ck_assert(r == 0 || why[0] != '\0');
     mf_device_close(d);
 }
-END_TEST
 
 static void write_spec(char *path, const char *text)
 {
@@ -72,7 +71,7 @@ static void write_spec(char *path, const char *text)
     (void)close(fd);
 }
 
-START_TEST(spec_files)
+MF_TEST(spec_files, .rows = MF_ARRAY_LEN(specs))
 {
     char path[] = "/tmp/check_sim.XXXXXX", why[256] = "";
     struct mf_sim_spec s = {0};
@@ -85,9 +84,8 @@ START_TEST(spec_files)
         ck_assert_msg(r == 0, "%s", why);
     mf_sim_spec_release(&s);
 }
-END_TEST
 
-START_TEST(spec_times)
+MF_TEST(spec_times)
 {
     char path[] = "/tmp/check_sim.XXXXXX", why[256];
     struct mf_sim_spec s = {0};
@@ -99,10 +97,9 @@ START_TEST(spec_times)
     mf_sim_spec_release(&s);
     (void)unlink(path);
 }
-END_TEST
 
 /* The first matching rule with hits left applies; hits are shared by all processes that load the spec. */
-START_TEST(spec_hits)
+MF_TEST(spec_hits)
 {
     char path[] = "/tmp/check_sim.XXXXXX", why[256] = "", hits[64];
     struct mf_sim_spec one = {0}, other = {0};
@@ -121,9 +118,8 @@ START_TEST(spec_hits)
     mf_sim_spec_release(&one);
     mf_sim_spec_release(&other);
 }
-END_TEST
 
-START_TEST(noise)
+MF_TEST(noise)
 {
     const struct mf_shape shape = {
         .token = 64, .model_dim = 4096, .inter_dim = 1536, .expert = 128, .topk = 8};
@@ -144,7 +140,6 @@ START_TEST(noise)
     ck_assert_double_eq_tol(mf_median(samples, N), 100, 0.2);
     ck_assert_double_eq_tol(mf_mad(samples, N), 1.35, 0.15);
 }
-END_TEST
 
 /* ---- enumeration ---- */
 
@@ -227,7 +222,7 @@ static void check_shape(const struct mf_device *d, const struct mf_shape *shape)
     ck_assert_msg(n_paths > 0, "%s: no pipeline of %zu steps", text, g.n);
 }
 
-START_TEST(every_shipped_format_has_a_pipeline)
+MF_TEST(every_shipped_format_has_a_pipeline)
 {
     struct mf_device *d = NULL;
     char why[MF_REASON_MAX] = "";
@@ -260,19 +255,8 @@ START_TEST(every_shipped_format_has_a_pipeline)
     ck_assert_int_eq(n_tables, 51);
     ck_assert_int_gt(n_shapes, 100);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sim");
-    TCase *tc = tcase_create("sim");
-    tcase_add_loop_test(tc, device_names, 0, (int)MF_ARRAY_LEN(names));
-    tcase_add_loop_test(tc, spec_files, 0, (int)MF_ARRAY_LEN(specs));
-    tcase_add_test(tc, spec_times);
-    tcase_add_test(tc, spec_hits);
-    tcase_add_test(tc, noise);
-    tcase_add_test(tc, every_shipped_format_has_a_pipeline);
-    tcase_set_timeout(tc, 110);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 110});
 }

@@ -38,7 +38,7 @@ static bool is_same(float a, float b)
 }
 
 /* Every code at every byte position, with neighbouring bits all set or all clear. */
-START_TEST(test_fp8_to_f16)
+MF_TEST(test_fp8_to_f16, .rows = MF_ARRAY_LEN(biases))
 {
     const int bias = biases[_i];
 
@@ -58,10 +58,9 @@ START_TEST(test_fp8_to_f16)
         }
     }
 }
-END_TEST
 
 /* Around every midpoint between two codes, and all floats in steps of the upper 16 bits. */
-START_TEST(test_fp8_of_float)
+MF_TEST(test_fp8_of_float, .rows = MF_ARRAY_LEN(biases))
 {
     const int bias = biases[_i];
 
@@ -74,9 +73,8 @@ START_TEST(test_fp8_of_float)
         }
     }
 }
-END_TEST
 
-START_TEST(test_fp4_of_float)
+MF_TEST(test_fp4_of_float)
 {
     for (uint64_t high = 0; high < 0x100000000u; high += 0x10000) {
         static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -87,11 +85,10 @@ START_TEST(test_fp4_of_float)
         }
     }
 }
-END_TEST
 
 /* Every bf16 that can be a group's largest value, infinity and NaN included; the factor is the inverse of the
  * scale. */
-START_TEST(test_mx_scale)
+MF_TEST(test_mx_scale, .rows = 2)
 {
     for (uint32_t high = 0; high < 0x8000; high++) {
         const union mf_soft amax = {.u = high << 16};
@@ -103,9 +100,8 @@ START_TEST(test_mx_scale)
         ck_assert(mf_mx_factor_of(code) * mf_e8m0_to_float((uint8_t)code) == 1.0f);
     ck_assert(isnan(mf_mx_factor_of(0xff)));
 }
-END_TEST
 
-START_TEST(test_bf16)
+MF_TEST(test_bf16)
 {
     for (uint64_t high = 0; high < 0x100000000u; high += 0x10000) {
         static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -121,18 +117,8 @@ START_TEST(test_bf16)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("soft");
-    TCase *tests = tcase_create("soft");
-
-    tcase_add_loop_test(tests, test_fp8_to_f16, 0, MF_ARRAY_LEN(biases));
-    tcase_add_loop_test(tests, test_fp8_of_float, 0, MF_ARRAY_LEN(biases));
-    tcase_add_test(tests, test_bf16);
-    tcase_add_test(tests, test_fp4_of_float);
-    tcase_add_loop_test(tests, test_mx_scale, 0, 2);
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -41,7 +41,7 @@ static const struct {
     {{{1, 1}, {INFINITY, -2}, {0, 1}, {2, 3}}},
 };
 
-START_TEST(rescaled_sum)
+MF_TEST(rescaled_sum, .rows = MF_ARRAY_LEN(rows))
 {
     double want = 0, size = 0;
     float sum = rows[_i].of[0].product, now = rows[_i].of[0].unit, largest = now;
@@ -64,13 +64,8 @@ START_TEST(rescaled_sum)
     else
         ck_assert_msg(fabs(got - want) <= size * 1e-6 + 1e-28, "%g, expected %g", got, want);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("units");
-    TCase *t = tcase_create("units");
-    tcase_add_loop_test(t, rescaled_sum, 0, MF_ARRAY_LEN(rows));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

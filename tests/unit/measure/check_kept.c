@@ -25,7 +25,7 @@ static void note_evicted(void *context, const char *key)
     (void)strncat(evicted, key, sizeof(evicted) - strlen(evicted) - 1);
 }
 
-START_TEST(kept_by_key)
+MF_TEST(kept_by_key)
 {
     struct mf_kept_store s;
     mf_kept_store_init(&s, 3 * 4096);
@@ -49,9 +49,8 @@ START_TEST(kept_by_key)
     ck_assert_uint_eq(s.n, 1);
     mf_kept_store_release(&s);
 }
-END_TEST
 
-START_TEST(invalid_files_are_rejected)
+MF_TEST(invalid_files_are_rejected)
 {
     struct mf_kept_store s;
     int fd;
@@ -66,11 +65,10 @@ START_TEST(invalid_files_are_rejected)
     ck_assert_uint_eq(s.n, 0);
     mf_kept_store_release(&s);
 }
-END_TEST
 
 /* A file larger than a huge page is mapped at a multiple of the huge page size, is zero-filled, and can be
  * sealed once its writable mapping is gone. */
-START_TEST(large_file)
+MF_TEST(large_file)
 {
     size_t bytes = 2 * MF_HUGE_PAGE + 3 * 4096;
     int fd;
@@ -94,10 +92,9 @@ START_TEST(large_file)
     ck_assert_int_eq(munmap(at, bytes), 0);
     (void)close(fd);
 }
-END_TEST
 
 /* A later session of the process finds the file until another one needs the space. */
-START_TEST(local_memfd_store_evicts)
+MF_TEST(local_memfd_store_evicts)
 {
     struct mf_local_memfd_store k;
     uint64_t bytes = 0;
@@ -112,16 +109,8 @@ START_TEST(local_memfd_store_evicts)
     ck_assert_int_eq(k.memfd_store.find(&k.memfd_store, "w2", &bytes), -1);
     mf_local_memfd_store_release(&k);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("kept");
-    TCase *tc = tcase_create("kept");
-    tcase_add_test(tc, kept_by_key);
-    tcase_add_test(tc, invalid_files_are_rejected);
-    tcase_add_test(tc, large_file);
-    tcase_add_test(tc, local_memfd_store_evicts);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

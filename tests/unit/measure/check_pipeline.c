@@ -148,7 +148,7 @@ static const struct {
     {"odd:zero|odd:cast", "cast needs y/f32/none/token, which no earlier step gives"},
 };
 
-START_TEST(open_errors)
+MF_TEST(open_errors, .rows = MF_ARRAY_LEN(refused))
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
@@ -159,11 +159,10 @@ START_TEST(open_errors)
     ck_assert_ptr_null(p);
     d->ops->free(d);
 }
-END_TEST
 
 /* A family without expert-parallelism support is not enumerated for a rank's shape. The error names the rule
  * (ep). */
-START_TEST(family_without_ep_support)
+MF_TEST(family_without_ep_support)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
@@ -175,9 +174,8 @@ START_TEST(family_without_ep_support)
     ck_assert_ptr_nonnull(strstr(why, "planted:planted is not legal for this shape (ep): "));
     d->ops->free(d);
 }
-END_TEST
 
-START_TEST(step_count_limits)
+MF_TEST(step_count_limits)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5);
@@ -191,7 +189,6 @@ START_TEST(step_count_limits)
     ck_assert_str_eq(why, "the pipeline has 17 steps: expected 1 to 16");
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- runs ---- */
 
@@ -249,7 +246,7 @@ static const struct {
 
 /* Every format, both ways to combine, with and without biases. The arena is filled with NaN and followed by a
  * guard band. The pipeline runs fewer tokens than it was opened for; the output matches the reference. */
-START_TEST(runs_the_layer)
+MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i / 2 % PLANTED_N_FORMATS, 9), bucket;
@@ -300,10 +297,9 @@ START_TEST(runs_the_layer)
     layer_release(&l);
     d->ops->free(d);
 }
-END_TEST
 
 /* Tensors with disjoint lifetimes share arena memory: h is dead when the output is summed. */
-START_TEST(arena_memory_is_reused)
+MF_TEST(arena_memory_is_reused)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
@@ -324,11 +320,10 @@ START_TEST(arena_memory_is_reused)
     p = mf_pipeline_close(p);
     d->ops->free(d);
 }
-END_TEST
 
 /* mf_pipeline_open_steps opens the same pipeline from offered steps as mf_pipeline_open does from their
  * names, without enumerating families. Errors: unknown family, incomplete pipeline, too many steps. */
-START_TEST(opens_offered_steps)
+MF_TEST(opens_offered_steps)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 16);
@@ -361,10 +356,9 @@ START_TEST(opens_offered_steps)
     named = mf_pipeline_close(named);
     d->ops->free(d);
 }
-END_TEST
 
 /* Family `fixed` has no set_token_count: the pipeline accepts only the token count it was opened with. */
-START_TEST(fixed_token_count)
+MF_TEST(fixed_token_count)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 16);
@@ -380,19 +374,8 @@ START_TEST(fixed_token_count)
     p = mf_pipeline_close(p);
     d->ops->free(d);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("pipeline");
-    TCase *t = tcase_create("pipeline");
-    tcase_add_loop_test(t, open_errors, 0, MF_ARRAY_LEN(refused));
-    tcase_add_test(t, family_without_ep_support);
-    tcase_add_test(t, step_count_limits);
-    tcase_add_loop_test(t, runs_the_layer, 0, 4 * PLANTED_N_FORMATS);
-    tcase_add_test(t, arena_memory_is_reused);
-    tcase_add_test(t, opens_offered_steps);
-    tcase_add_test(t, fixed_token_count);
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(NULL);
 }

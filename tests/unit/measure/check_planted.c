@@ -41,7 +41,7 @@ static const struct {
     {65, "hot:1"},  {64, "zipf:3"}, {3, "hot:1"},    {63, "balanced"},
 };
 
-START_TEST(correct_kernels_pass)
+MF_TEST(correct_kernels_pass, .rows = MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS)
 {
     if (!mf_draw(_i, 4))
         return;
@@ -69,7 +69,6 @@ START_TEST(correct_kernels_pass)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- the faults ---- */
 
@@ -112,7 +111,7 @@ static const struct {
     {"sort", PLANTED_DESTROYED, "sorted: "},
 };
 
-START_TEST(fault_is_refused)
+MF_TEST(fault_is_refused, .rows = MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS)
 {
     if (!mf_draw(_i, 2))
         return;
@@ -133,10 +132,9 @@ START_TEST(fault_is_refused)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* A fault is rejected on every load; which gate reports it first may differ. */
-START_TEST(fault_is_refused_on_any_load)
+MF_TEST(fault_is_refused_on_any_load, .rows = MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS)
 {
     if (!mf_draw(_i, 4))
         return;
@@ -154,11 +152,10 @@ START_TEST(fault_is_refused_on_any_load)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* One of 4,096 rows is destroyed: 0.02 % of the elements, which the mismatch ratio and the cosine distance
  * miss. */
-START_TEST(one_row_of_4096)
+MF_TEST(one_row_of_4096, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 512);
@@ -177,10 +174,9 @@ START_TEST(one_row_of_4096)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* A row error of 1.5 times the limit is rejected, 0.75 times passes. */
-START_TEST(row_limit_is_enforced)
+MF_TEST(row_limit_is_enforced, .rows = PLANTED_N_FORMATS)
 {
     static const char *const any[] = {"stage2", "combine", "stage1"};
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -203,10 +199,9 @@ START_TEST(row_limit_is_enforced)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* Every row of one expert is off by 0.8 of the row limit: each row passes, the expert's median does not. */
-START_TEST(biased_expert)
+MF_TEST(biased_expert, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 64);
@@ -220,7 +215,6 @@ START_TEST(biased_expert)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 static const struct {
     enum planted_clock clock;
@@ -231,7 +225,7 @@ static const struct {
     {CLOCK_TOO_FAST, "times the device's peak of 2000"},
 };
 
-START_TEST(lying_clock)
+MF_TEST(lying_clock, .rows = MF_ARRAY_LEN(clocks))
 {
     struct mf_device *d = planted_device(clocks[_i].clock);
     struct mf_shape s = planted_shape(0, 3);
@@ -244,10 +238,9 @@ START_TEST(lying_clock)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* Weights read faster than memory bandwidth allows, while the rotations exceed four L2 caches. */
-START_TEST(beyond_bandwidth)
+MF_TEST(beyond_bandwidth)
 {
     struct mf_device *d = planted_device(CLOCK_TOO_FAST);
     struct mf_shape s = planted_shape(0, 64);
@@ -262,22 +255,9 @@ START_TEST(beyond_bandwidth)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 int main(void)
 {
     mf_draw_start();
-    Suite *s = suite_create("planted");
-    TCase *t = tcase_create("planted");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, correct_kernels_pass, 0, (int)MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, fault_is_refused, 0, (int)MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, fault_is_refused_on_any_load, 0, (int)MF_ARRAY_LEN(loads) * PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, one_row_of_4096, 0, PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, row_limit_is_enforced, 0, PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, biased_expert, 0, PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, lying_clock, 0, MF_ARRAY_LEN(clocks));
-    tcase_add_test(t, beyond_bandwidth);
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -41,7 +41,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(groups_steps)
+MF_TEST(groups_steps, .rows = MF_ARRAY_LEN(groups))
 {
     struct mf_step a = make_step(GEMM1, MF_FORMAT_BF16, "row", 16);
     struct mf_step b = make_step(groups[_i].covers, groups[_i].format, groups[_i].order, groups[_i].block);
@@ -50,9 +50,8 @@ START_TEST(groups_steps)
     ck_assert_msg((ka.interface == kb.interface) == groups[_i].interface, "%s: interface", groups[_i].what);
     ck_assert_msg((ka.layout == kb.layout) == groups[_i].layout, "%s: layout", groups[_i].what);
 }
-END_TEST
 
-START_TEST(remembers_the_best_time_of_each_group)
+MF_TEST(remembers_the_best_time_of_each_group)
 {
     static struct mf_prune_bests bests; /* zero */
     struct mf_step step = make_step(GEMM1, MF_FORMAT_BF16, "row", 16);
@@ -72,7 +71,6 @@ START_TEST(remembers_the_best_time_of_each_group)
     mf_prune_note(&bests, &keys, 80);
     ck_assert_double_eq(mf_prune_best(&bests, keys.kind), 80);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -97,7 +95,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(limits_the_first_run)
+MF_TEST(limits_the_first_run, .rows = MF_ARRAY_LEN(limits))
 {
     static struct mf_prune_bests bests;
     bests = (struct mf_prune_bests){.n = 0};
@@ -120,9 +118,8 @@ START_TEST(limits_the_first_run)
         ck_assert_msg(isinf(limit.us), "%s: %g", limits[_i].what, limit.us);
     }
 }
-END_TEST
 
-START_TEST(stops_sampling_once_the_median_is_decided)
+MF_TEST(stops_sampling_once_the_median_is_decided)
 {
     const struct mf_prune p = {.kind_us = 100, .layout_us = 100, .applies = true};
     const struct mf_prune unknown = {.kind_us = 100, .applies = true},
@@ -134,7 +131,6 @@ START_TEST(stops_sampling_once_the_median_is_decided)
     ck_assert(!mf_prune_is_decided(&unknown, us, 6, 6));
     ck_assert(!mf_prune_is_decided(&never, us, 6, 6));
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -150,22 +146,13 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(derives_the_hang_time)
+MF_TEST(derives_the_hang_time, .rows = MF_ARRAY_LEN(hangs))
 {
     ck_assert_int_eq(mf_prune_hang_ms(hangs[_i].best_us, hangs[_i].exhaustive, hangs[_i].cap_ms),
                      hangs[_i].expected_ms);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("prune");
-    TCase *tc = tcase_create("prune");
-    tcase_add_loop_test(tc, groups_steps, 0, (int)MF_ARRAY_LEN(groups));
-    tcase_add_test(tc, remembers_the_best_time_of_each_group);
-    tcase_add_loop_test(tc, limits_the_first_run, 0, (int)MF_ARRAY_LEN(limits));
-    tcase_add_test(tc, stops_sampling_once_the_median_is_decided);
-    tcase_add_loop_test(tc, derives_the_hang_time, 0, (int)MF_ARRAY_LEN(hangs));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -93,7 +93,7 @@ static int run(struct landscape *l, struct entry *e, size_t n, const int *weight
     return mf_race_run(&plan, l->seed, e->racers, weight, n, sample, l, &e->outcome);
 }
 
-START_TEST(regret_is_small)
+MF_TEST(regret_is_small)
 {
     static struct entry e;
     double sum = 0, worst = 0, bias = 0;
@@ -116,12 +116,11 @@ START_TEST(regret_is_small)
     /* the fresh samples are an unbiased estimate of the winner's time */
     ck_assert_msg(fabs(bias / N_SEEDS) <= 0.002, "bias %.3f%%", bias / N_SEEDS * 100);
 }
-END_TEST
 
 /* On a shared machine one call in four takes up to four times as long. A race of long calls has few rounds,
  * and most racers drop out after two. A score that one disturbed call can spoil would drop the best of these
  * 30 racers, which lie within 33 % of each other. */
-START_TEST(regret_is_small_with_disturbed_calls)
+MF_TEST(regret_is_small_with_disturbed_calls)
 {
     static struct entry e;
     const struct mf_race_plan few = {
@@ -142,10 +141,9 @@ START_TEST(regret_is_small_with_disturbed_calls)
     printf("disturbed calls: mean regret %.3f %%\n", sum / N_SEEDS * 100);
     ck_assert_msg(sum / N_SEEDS <= 0.018, "mean regret %.3f%%", sum / N_SEEDS * 100);
 }
-END_TEST
 
 /* The same seed gives the same outcome and the same samples, bit for bit. */
-START_TEST(race_is_deterministic)
+MF_TEST(race_is_deterministic)
 {
     static struct entry a, b;
     struct landscape l;
@@ -156,7 +154,6 @@ START_TEST(race_is_deterministic)
     ck_assert_mem_eq(&a.outcome, &b.outcome, sizeof(a.outcome));
     ck_assert_mem_eq(a.samples, b.samples, sizeof(a.samples));
 }
-END_TEST
 
 static const struct {
     int with;
@@ -170,7 +167,7 @@ static const struct {
 
 /* The fastest racer fails at its n-th call, in a round or in the fresh measurement: it drops out and another
  * racer wins. */
-START_TEST(failed_racer_is_out)
+MF_TEST(failed_racer_is_out, .rows = MF_ARRAY_LEN(failures))
 {
     static struct entry e;
     static const int at[] = {1, 8, 60, 125, 135};
@@ -189,11 +186,10 @@ START_TEST(failed_racer_is_out)
             ck_assert_int_ne(e.outcome.won.ties[t], 1007);
     }
 }
-END_TEST
 
 /* The winner fails in its last fresh sample. The runner-up is then measured afresh from the first sample on,
  * within the same sample buffer. */
-START_TEST(runner_up_replaces_failed_winner)
+MF_TEST(runner_up_replaces_failed_winner)
 {
     static struct entry e;
     struct landscape l = {.seed = 3, .sigma = 0.001};
@@ -212,7 +208,6 @@ START_TEST(runner_up_replaces_failed_winner)
         ck_assert_uint_le(e.racers[i].n_samples, (size_t)(e.outcome.rounds + plan.fresh));
     }
 }
-END_TEST
 
 /* Two groups in one race; the second takes 1.5 times as long. In two cases all racers of one group fail. Each
  * group has the winner it would have alone; the overall winner is the first group's, if it has one. */
@@ -221,7 +216,7 @@ static const struct {
     int64_t won[2]; /* 0: no winner */
 } group_cases[] = {{-1, {1002, 1014}}, {0, {0, 1014}}, {1, {1002, 0}}};
 
-START_TEST(each_group_has_a_winner)
+MF_TEST(each_group_has_a_winner, .rows = MF_ARRAY_LEN(group_cases))
 {
     static struct entry e;
     struct landscape l = {.seed = 5, .sigma = 0.005};
@@ -250,9 +245,8 @@ START_TEST(each_group_has_a_winner)
     }
     ck_assert_int_eq(e.outcome.won.winner, group_cases[_i].won[group_cases[_i].fails == 0]);
 }
-END_TEST
 
-START_TEST(all_racers_fail)
+MF_TEST(all_racers_fail)
 {
     static struct entry e;
     struct landscape l;
@@ -263,9 +257,8 @@ START_TEST(all_racers_fail)
     ck_assert_int_eq(run(&l, &e, 3, NULL), -ENOENT);
     ck_assert_int_eq(run(&l, &e, 0, NULL), -ENOENT);
 }
-END_TEST
 
-START_TEST(single_racer_wins)
+MF_TEST(single_racer_wins)
 {
     static struct entry e;
     struct landscape l;
@@ -276,11 +269,10 @@ START_TEST(single_racer_wins)
     ck_assert_int_eq(e.outcome.rounds, 122);
     ck_assert_uint_eq(e.racers[0].n_samples, 142);
 }
-END_TEST
 
 /* Racers of equal time without noise are all tied. The stable rule picks the fewest steps, then the smallest
  * id. */
-START_TEST(stable_rule_breaks_ties)
+MF_TEST(stable_rule_breaks_ties)
 {
     static struct entry e;
     static const int weight[5] = {4, 3, 2, 3, 2};
@@ -293,10 +285,9 @@ START_TEST(stable_rule_breaks_ties)
     ck_assert_int_eq(run(&l, &e, 5, NULL), 0);
     ck_assert_int_eq(e.outcome.won.winner, 1000);
 }
-END_TEST
 
 /* Two racers of equal time, different spread: the steadier one wins despite its larger id and more steps. */
-START_TEST(less_spread_wins)
+MF_TEST(less_spread_wins)
 {
     static struct entry e;
     static const int weight[2] = {1, 2};
@@ -306,9 +297,8 @@ START_TEST(less_spread_wins)
         ck_assert_int_eq(e.outcome.won.winner, 1001);
     }
 }
-END_TEST
 
-START_TEST(drop_round_is_recorded)
+MF_TEST(drop_round_is_recorded)
 {
     static struct entry e;
     struct landscape l;
@@ -326,7 +316,6 @@ START_TEST(drop_round_is_recorded)
     ck_assert_int_ge(early, N_RACERS - 48);
     ck_assert_int_eq(to_the_end, (int)e.outcome.won.n_ties + 1);
 }
-END_TEST
 
 /* Time relative to the fastest racer, and the round after which such a racer drops out; 0: only the
  * statistical test can drop it. */
@@ -335,7 +324,7 @@ static const struct {
     int dropped_at;
 } far_behind[] = {{1.2, 0}, {1.45, 0}, {1.55, 2}, {2.9, 2}, {3.1, 1}, {50, 1}};
 
-START_TEST(far_behind_drops_early)
+MF_TEST(far_behind_drops_early, .rows = MF_ARRAY_LEN(far_behind))
 {
     static struct entry e;
     static const struct mf_race_plan few = {.stages = {{4, N_RACERS}}, .n_stages = 1, .alpha = 1e-9};
@@ -351,11 +340,10 @@ START_TEST(far_behind_drops_early)
     else
         ck_assert_uint_eq(e.racers[1].n_samples, 4);
 }
-END_TEST
 
 /* With "all", no racer drops out: one that is fifty times slower has a sample of every round, and so has the
  * last. */
-START_TEST(all_option_keeps_every_racer)
+MF_TEST(all_option_keeps_every_racer)
 {
     static struct entry e;
     _cleanup_(cJSON_Deletep) cJSON *json =
@@ -374,10 +362,9 @@ START_TEST(all_option_keeps_every_racer)
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(e.racers[i].n_samples, 30);
 }
-END_TEST
 
 /* One bad sample does not decide: the fastest racer wins although its first call is disturbed. */
-START_TEST(one_bad_sample_is_forgiven)
+MF_TEST(one_bad_sample_is_forgiven)
 {
     static struct entry e;
     for (uint64_t seed = 1; seed <= 50; seed++) {
@@ -389,7 +376,6 @@ START_TEST(one_bad_sample_is_forgiven)
         ck_assert_int_eq(e.outcome.won.winner, 1003);
     }
 }
-END_TEST
 
 static const struct {
     const char *json, *field;
@@ -404,7 +390,7 @@ static const struct {
     {"{\"rounds\":[{\"rounds\":1,\"keep\":1}],\"all\":1}", "plan.all"},
 };
 
-START_TEST(bad_plan)
+MF_TEST(bad_plan, .rows = MF_ARRAY_LEN(bad_plans))
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(bad_plans[_i].json);
     struct mf_race_plan p;
@@ -412,9 +398,8 @@ START_TEST(bad_plan)
     ck_assert_int_eq(mf_race_plan_parse(json, &p, &field), -EINVAL);
     ck_assert_str_eq(field, bad_plans[_i].field);
 }
-END_TEST
 
-START_TEST(good_plan)
+MF_TEST(good_plan)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse(
         "{\"rounds\":[{\"rounds\":10,\"keep\":24},{\"rounds\":30,\"keep\":8}],\"fresh\":15,\"alpha\":0.1}");
@@ -427,29 +412,8 @@ START_TEST(good_plan)
     ck_assert_int_eq(p.fresh, 15);
     ck_assert(p.alpha > 0.099 && p.alpha < 0.101);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("race");
-    TCase *t = tcase_create("race");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, regret_is_small);
-    tcase_add_test(t, regret_is_small_with_disturbed_calls);
-    tcase_add_test(t, race_is_deterministic);
-    tcase_add_loop_test(t, failed_racer_is_out, 0, MF_ARRAY_LEN(failures));
-    tcase_add_test(t, all_racers_fail);
-    tcase_add_test(t, runner_up_replaces_failed_winner);
-    tcase_add_loop_test(t, each_group_has_a_winner, 0, MF_ARRAY_LEN(group_cases));
-    tcase_add_test(t, single_racer_wins);
-    tcase_add_test(t, stable_rule_breaks_ties);
-    tcase_add_test(t, less_spread_wins);
-    tcase_add_test(t, drop_round_is_recorded);
-    tcase_add_loop_test(t, far_behind_drops_early, 0, MF_ARRAY_LEN(far_behind));
-    tcase_add_test(t, one_bad_sample_is_forgiven);
-    tcase_add_test(t, all_option_keeps_every_racer);
-    tcase_add_loop_test(t, bad_plan, 0, MF_ARRAY_LEN(bad_plans));
-    tcase_add_test(t, good_plan);
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -114,7 +114,7 @@ static void judge(const char *what, double drift, double regret, double worst, i
     ck_assert_int_le(most_calls, CALLS);
 }
 
-START_TEST(one_device)
+MF_TEST(one_device, .rows = MF_ARRAY_LEN(drifts))
 {
     static double truth[N_STEPS];
     double sum = 0, worst = 0;
@@ -130,7 +130,6 @@ START_TEST(one_device)
     }
     judge("one device", drifts[_i], sum / N_SEEDS, worst, most_calls);
 }
-END_TEST
 
 struct probed {
     double us;
@@ -143,7 +142,7 @@ static int by_time(const void *a, const void *b)
     return (x->us > y->us) - (x->us < y->us);
 }
 
-START_TEST(devices_of_a_class)
+MF_TEST(devices_of_a_class, .rows = MF_ARRAY_LEN(drifts))
 {
     static double truth[N_STEPS], best[UNIT];
     double sum = 0, worst = 0;
@@ -174,15 +173,8 @@ START_TEST(devices_of_a_class)
     }
     judge("devices of a class", drifts[_i], sum / N_SEEDS, worst, most_calls);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("search");
-    TCase *t = tcase_create("search");
-    tcase_set_timeout(t, 240);
-    tcase_add_loop_test(t, one_device, 0, MF_ARRAY_LEN(drifts));
-    tcase_add_loop_test(t, devices_of_a_class, 0, MF_ARRAY_LEN(drifts));
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 240});
 }

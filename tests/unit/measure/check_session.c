@@ -67,7 +67,7 @@ static double best_of_context(void *context, mf_ops covers)
 /* ---- buffers ---- */
 
 /* Pointers to outputs stay valid while more outputs are made. */
-START_TEST(output_pointers_stay_valid)
+MF_TEST(output_pointers_stay_valid)
 {
     enum { N = 100 };
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -92,12 +92,11 @@ START_TEST(output_pointers_stay_valid)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- kept data ---- */
 
 /* A second session, with another token count, reuses the weights of the first. Their files are sealed. */
-START_TEST(weights_are_kept)
+MF_TEST(weights_are_kept, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
@@ -127,11 +126,10 @@ START_TEST(weights_are_kept)
     second = mf_session_free(second);
     d->ops->free(d);
 }
-END_TEST
 
 /* Later sessions on the same shape and data reuse the references; sessions on other data do not. Reused
  * references reject a wrong step and accept a correct one. */
-START_TEST(references_are_kept)
+MF_TEST(references_are_kept, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 5);
@@ -156,9 +154,8 @@ START_TEST(references_are_kept)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
-START_TEST(serves_the_same_data_only)
+MF_TEST(serves_the_same_data_only)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 5), other = s;
@@ -176,12 +173,11 @@ START_TEST(serves_the_same_data_only)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- time ---- */
 
 /* A step that takes more than twice the best time of its kind is dropped after its first run. */
-START_TEST(slow_is_dropped)
+MF_TEST(slow_is_dropped)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
@@ -204,7 +200,6 @@ START_TEST(slow_is_dropped)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 #define BEST_OF_KIND "times the best of its kind (1e+04 µs)"
 #define BETTER_OF_TWO \
@@ -238,7 +233,7 @@ static const struct {
 
 /* A step is dropped after two runs, before its second verification, if it is slower than a step with the same
  * ops and tensor specs. A step slower than the best of its layout gets no more samples than show that. */
-START_TEST(slower_step_is_timed_less)
+MF_TEST(slower_step_is_timed_less, .rows = MF_ARRAY_LEN(slower_steps))
 {
     const double best = 10000;
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -260,10 +255,9 @@ START_TEST(slower_step_is_timed_less)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* A step that only the second verification rejects drops no other step, although it was faster. */
-START_TEST(wrong_step_drops_no_other)
+MF_TEST(wrong_step_drops_no_other)
 {
     const double fast = 5000, right = 10000;
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -280,10 +274,9 @@ START_TEST(wrong_step_drops_no_other)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* A step without arithmetic is not dropped for its time: a faster GEMM may need its output. */
-START_TEST(data_movement_is_never_slow)
+MF_TEST(data_movement_is_never_slow)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
@@ -296,10 +289,9 @@ START_TEST(data_movement_is_never_slow)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* A wrong step is reported as wrong, not as slow. */
-START_TEST(wrong_before_slow)
+MF_TEST(wrong_before_slow)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 64);
@@ -311,7 +303,6 @@ START_TEST(wrong_before_slow)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 static const struct {
     double best_us;
@@ -323,7 +314,7 @@ static const struct {
     {2e6, 10000, 10000},   /* at most the cap */
 };
 
-START_TEST(hang_limit_is_from_the_best)
+MF_TEST(hang_limit_is_from_the_best, .rows = MF_ARRAY_LEN(limits))
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 3);
@@ -338,11 +329,10 @@ START_TEST(hang_limit_is_from_the_best)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- errors ---- */
 
-START_TEST(shape_exceeds_memory)
+MF_TEST(shape_exceeds_memory)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
@@ -356,9 +346,8 @@ START_TEST(shape_exceeds_memory)
     ck_assert_msg(strstr(why, "GB of memory") != NULL, "%s", why);
     d->ops->free(d);
 }
-END_TEST
 
-START_TEST(undefined_quantisation)
+MF_TEST(undefined_quantisation)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
@@ -372,9 +361,8 @@ START_TEST(undefined_quantisation)
     ck_assert_msg(strstr(why, "QuantType.per_1x32") != NULL, "%s", why);
     d->ops->free(d);
 }
-END_TEST
 
-START_TEST(unknown_family_or_step)
+MF_TEST(unknown_family_or_step)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
@@ -392,7 +380,6 @@ START_TEST(unknown_family_or_step)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- buffers that foreign programs can map ---- */
 
@@ -410,7 +397,7 @@ static int locating_launch(struct mf_kernel *k, const struct mf_launch *l)
     return planted_family.launch(k, l);
 }
 
-START_TEST(buffers_are_memory_files)
+MF_TEST(buffers_are_memory_files)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 4);
@@ -431,11 +418,10 @@ START_TEST(buffers_are_memory_files)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- rotation ---- */
 
-START_TEST(rotations_are_disjoint_and_equal_work)
+MF_TEST(rotations_are_disjoint_and_equal_work)
 {
     struct mf_shape s = {.token = 1, .topk = 4, .expert = 32};
     int32_t ids[4] = {0, 5, 6, 20}, out[4], used[32] = {0};
@@ -464,11 +450,10 @@ START_TEST(rotations_are_disjoint_and_equal_work)
     ck_assert_int_eq(mf_rotation_count(&r, 0, 100, &cold), 1);
     ck_assert(!cold);
 }
-END_TEST
 
 /* Expert parallelism: routes to other ranks stay unchanged, local routes stay local and differ from each
  * other. A rank without local routes causes no division by zero. */
-START_TEST(rotations_stay_on_the_rank)
+MF_TEST(rotations_stay_on_the_rank)
 {
     struct mf_shape s = {.token = 1, .topk = 6, .expert = 16, .ep_first = 32, .ep_experts = 64};
     int32_t ids[6] = {0, 33, -1, 47, 48, 63}, out[6];
@@ -490,10 +475,9 @@ START_TEST(rotations_stay_on_the_rank)
     ck_assert_int_eq(r.active, 0);
     ck_assert_int_eq(r.n, 1);
 }
-END_TEST
 
 /* Rotated timing does not affect verification: cold mode, several rotations, every gate passed. */
-START_TEST(cold_mode)
+MF_TEST(cold_mode, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 2);
@@ -509,7 +493,6 @@ START_TEST(cold_mode)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* ---- races ---- */
 
@@ -534,7 +517,7 @@ static const struct mf_race_plan plan = {
     .stages = {{3, 3}, {8, 2}}, .n_stages = 2, .fresh = 5, .alpha = 0.05};
 
 /* Two correct and three wrong pipelines: the correct ones race, the others get a reason. */
-START_TEST(race_of_pipelines)
+MF_TEST(race_of_pipelines, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(_i, 7);
@@ -579,7 +562,6 @@ START_TEST(race_of_pipelines)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* Opens a pipeline as an entrant with its own buffers, valid until the session ends. */
 static void enter(struct mf_session *session, const struct mf_shape *s, const struct pipeline *p,
@@ -596,7 +578,7 @@ static void enter(struct mf_session *session, const struct mf_shape *s, const st
 
 /* Verified runs use rotation 0, samples the others: no sample is timed on weights that a verified run has
  * cached. */
-START_TEST(samples_avoid_the_verified_rotation)
+MF_TEST(samples_avoid_the_verified_rotation)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 1);
@@ -620,7 +602,6 @@ START_TEST(samples_avoid_the_verified_rotation)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* Log of device calls: 'w' for an eviction of the caches, 't' for a timed run. */
 static struct {
@@ -650,7 +631,7 @@ static int time_logged(struct mf_device *d, mf_launch_fn launch, void *context, 
 
 /* A race evicts the L2 cache before every run of a pipeline, verified runs included, so that each run is
  * cold. The probe of a single step evicts nothing. */
-START_TEST(race_evicts_the_l2_cache)
+MF_TEST(race_evicts_the_l2_cache)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
@@ -695,11 +676,10 @@ START_TEST(race_evicts_the_l2_cache)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* A pipeline whose runs differ is alone in its group and would win it. The second verification rejects it
  * before it gets a time. Without fresh measurements every entry is verified twice before the race. */
-START_TEST(race_verifies_winners_twice)
+MF_TEST(race_verifies_winners_twice, .rows = 2)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
@@ -725,9 +705,8 @@ START_TEST(race_verifies_winners_twice)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
-START_TEST(race_of_wrong_pipelines)
+MF_TEST(race_of_wrong_pipelines)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
@@ -744,9 +723,8 @@ START_TEST(race_of_wrong_pipelines)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
-START_TEST(canary_time_is_plausible)
+MF_TEST(canary_time_is_plausible)
 {
     char why[MF_REASON_MAX];
     struct mf_device *d;
@@ -755,7 +733,6 @@ START_TEST(canary_time_is_plausible)
     ck_assert(us > 1 && us < 1e6);
     d->ops->free(d);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -770,7 +747,7 @@ static const struct {
 /* clang-format on */
 
 /* Samples taken while the canary reports a slow device are discarded and repeated: the step is not `slow`. */
-START_TEST(slow_device)
+MF_TEST(slow_device, .rows = MF_ARRAY_LEN(slowdowns))
 {
     enum { FACTOR = 10000 }; /* more than any load of this machine causes */
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -793,10 +770,9 @@ START_TEST(slow_device)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 /* In a probe and in a race, `warmup` runs follow the verified run and precede the samples. */
-START_TEST(warm_up)
+MF_TEST(warm_up, .rows = 5)
 {
     enum { WARM_US = 10000 };
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -824,38 +800,8 @@ START_TEST(warm_up)
     session = mf_session_free(session);
     d->ops->free(d);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("session");
-    TCase *t = tcase_create("session");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, output_pointers_stay_valid);
-    tcase_add_loop_test(t, weights_are_kept, 0, PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, references_are_kept, 0, PLANTED_N_FORMATS);
-    tcase_add_test(t, serves_the_same_data_only);
-    tcase_add_test(t, slow_is_dropped);
-    tcase_add_loop_test(t, slower_step_is_timed_less, 0, MF_ARRAY_LEN(slower_steps));
-    tcase_add_test(t, wrong_step_drops_no_other);
-    tcase_add_loop_test(t, warm_up, 0, 5);
-    tcase_add_test(t, data_movement_is_never_slow);
-    tcase_add_test(t, wrong_before_slow);
-    tcase_add_loop_test(t, hang_limit_is_from_the_best, 0, MF_ARRAY_LEN(limits));
-    tcase_add_test(t, shape_exceeds_memory);
-    tcase_add_test(t, undefined_quantisation);
-    tcase_add_test(t, unknown_family_or_step);
-    tcase_add_test(t, buffers_are_memory_files);
-    tcase_add_test(t, rotations_are_disjoint_and_equal_work);
-    tcase_add_test(t, rotations_stay_on_the_rank);
-    tcase_add_loop_test(t, cold_mode, 0, PLANTED_N_FORMATS);
-    tcase_add_loop_test(t, race_of_pipelines, 0, PLANTED_N_FORMATS);
-    tcase_add_test(t, samples_avoid_the_verified_rotation);
-    tcase_add_test(t, race_evicts_the_l2_cache);
-    tcase_add_loop_test(t, race_verifies_winners_twice, 0, 2);
-    tcase_add_test(t, race_of_wrong_pipelines);
-    tcase_add_test(t, canary_time_is_plausible);
-    tcase_add_loop_test(t, slow_device, 0, MF_ARRAY_LEN(slowdowns));
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -147,7 +147,7 @@ static const char *const texts[] = {
 #define FIRST_FP8 11
 
 /* Outputs as the reference encodes them pass every gate, well below the limits. */
-START_TEST(reference_passes)
+MF_TEST(reference_passes, .rows = 2 * MF_ARRAY_LEN(texts))
 {
     int text = _i / 2;
     make_layer(text >= FIRST_FP8, _i % 2);
@@ -157,10 +157,9 @@ START_TEST(reference_passes)
     ck_assert(verdict.err <= 0);
     ck_assert_int_eq(mf_verify_stable(&v, &g, 0, &verdict), 0);
 }
-END_TEST
 
 /* Poison that is not overwritten is detected in every tensor spec; padding rows may hold anything. */
-START_TEST(poison_is_detected)
+MF_TEST(poison_is_detected, .rows = 2 * MF_ARRAY_LEN(texts))
 {
     int text = _i / 2;
     make_layer(text >= FIRST_FP8, _i % 2);
@@ -170,7 +169,6 @@ START_TEST(poison_is_detected)
     ck_assert_msg(strncmp(verdict.reason, "unwritten: ", 11) == 0 || g.tensor_spec.tensor == MF_TENSOR_TOPK,
                   "%s", verdict.reason);
 }
-END_TEST
 
 static const struct {
     const char *text;
@@ -188,7 +186,7 @@ static const struct {
      "guard: 1 byte changed 0 bytes before the start of num_valid of sorted"},
 };
 
-START_TEST(guard_band_is_checked_and_repaired)
+MF_TEST(guard_band_is_checked_and_repaired, .rows = MF_ARRAY_LEN(bands))
 {
     struct mf_verify_input v = output(false, bands[_i].text);
     int64_t at = bands[_i].offset < -1000000
@@ -199,7 +197,6 @@ START_TEST(guard_band_is_checked_and_repaired)
     ck_assert_str_eq(verdict.reason, bands[_i].want);
     assert_right(&v);
 }
-END_TEST
 
 /* ---- values ---- */
 
@@ -210,7 +207,7 @@ static float *row_of(const struct mf_guarded *of, int64_t p)
 
 /* 0.2 % of the elements differ. A limit of 0.1 % rejects them as mismatches; with a limit of 0.3 % the row
  * gate rejects their rows. */
-START_TEST(mismatch_ratio)
+MF_TEST(mismatch_ratio)
 {
     struct mf_verify_input v = output(false, "z/f32/none/slot");
     int64_t n = g.parts[0].rows * g.parts[0].cols;
@@ -225,11 +222,10 @@ START_TEST(mismatch_ratio)
     ck_assert_msg(strstr(verdict.reason, "limit 0.1%") != NULL, "%s", verdict.reason);
     ck_assert(fabs(verdict.err - 0.002) < 0.0002);
 }
-END_TEST
 
 static const float not_finite[] = {NAN, INFINITY, -INFINITY};
 
-START_TEST(not_finite_is_refused)
+MF_TEST(not_finite_is_refused, .rows = MF_ARRAY_LEN(not_finite))
 {
     struct mf_verify_input v = output(false, "z/f32/none/slot");
     row_of(&g, 37)[5] = not_finite[_i];
@@ -238,10 +234,9 @@ START_TEST(not_finite_is_refused)
     ck_assert_msg(strstr(verdict.reason, "has 1 NaN or infinity, first in column 5, 2 rows in all") != NULL,
                   "%s", verdict.reason);
 }
-END_TEST
 
 /* A row with almost no routing weight is not judged relative to its own tiny norm. */
-START_TEST(small_row)
+MF_TEST(small_row)
 {
     make_layer(false, false);
     l->weights[9] = 1e-6f;
@@ -253,11 +248,10 @@ START_TEST(small_row)
         row_of(&g, 9)[i] += 0.005f;
     assert_wrong(&v, "row: row 9 (token 4, slot 1");
 }
-END_TEST
 
 /* The limit of a quantised row is four times its quantisation error, but only for a step that computes and
  * quantises the row itself. */
-START_TEST(row_limit_of_quantising_steps)
+MF_TEST(row_limit_of_quantising_steps)
 {
     struct mf_verify_input v = output(true, "h/fp8fn/per_token/sorted.4");
     assert_right(&v);
@@ -277,9 +271,8 @@ START_TEST(row_limit_of_quantising_steps)
     v.covers = MF_OP_BIT(MF_OP_GEMM1);
     assert_wrong(&v, "expert 2: median relative error 0.03 ");
 }
-END_TEST
 
-START_TEST(unwritten_scale)
+MF_TEST(unwritten_scale)
 {
     struct mf_verify_input v = output(true, "x/fp8fn/per_token/token");
     mf_poison_fill(MF_FORMAT_F32, (float *)g.ref.part[1] + 11, 1);
@@ -287,18 +280,16 @@ START_TEST(unwritten_scale)
     ck_assert_str_eq(verdict.reason,
                      "unwritten: row 11 of x still holds the poison in its scale, 1 rows in all");
 }
-END_TEST
 
 /* FP8 of a shape without quantisation has no reference: an error, not a pass. */
-START_TEST(missing_reference)
+MF_TEST(missing_reference)
 {
     struct mf_verify_input v = output(false, "x/fp8fn/per_token/token");
     ck_assert_int_eq(mf_verify(&v, &verdict), -EINVAL);
 }
-END_TEST
 
 /* Rows of a dequantised weight are read through its layout. Experts without a route have no rows. */
-START_TEST(dequantised_weight)
+MF_TEST(dequantised_weight)
 {
     struct mf_verify_input v = output(true, "w1d/bf16/none/panel32");
     int64_t source[8 * 96];
@@ -311,10 +302,9 @@ START_TEST(dequantised_weight)
     v.source = source;
     assert_right(&v);
 }
-END_TEST
 
 /* An output larger than available memory is an error before anything is written. */
-START_TEST(dequantised_weight_exceeds_memory)
+MF_TEST(dequantised_weight_exceeds_memory)
 {
     struct mf_shape s = {.token = 64,
                          .model_dim = 7168,
@@ -330,20 +320,18 @@ START_TEST(dequantised_weight_exceeds_memory)
     s.expert = (int32_t)(mf_memory_available() / (2ull * 2 * 2048 * 7168)) + 2;
     ck_assert_int_eq(mf_guarded_new(&a, &s, NULL, &g), -ENOMEM);
 }
-END_TEST
 
 /* A weight that is not on the host has no reference. */
-START_TEST(dequantised_weight_without_host_copy)
+MF_TEST(dequantised_weight_without_host_copy)
 {
     struct mf_verify_input v = output(true, "w1d/bf16/none/panel32");
     l->data.w1.part[0] = NULL;
     ck_assert_int_eq(mf_verify(&v, &verdict), -EINVAL);
     ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &g.tensor_spec, NULL, &g.ref), -EINVAL);
 }
-END_TEST
 
 /* An accumulator is zeroed, not poisoned: the row gate rejects a row that was not written. */
-START_TEST(accumulation)
+MF_TEST(accumulation)
 {
     struct mf_verify_input v = output(false, "y/f32/none/token");
     v.accumulates = true;
@@ -351,16 +339,14 @@ START_TEST(accumulation)
     memset(row_of(&g, 5), 0, 64 * sizeof(float));
     assert_wrong(&v, "row: row 5 of y has relative error 1,");
 }
-END_TEST
 
-START_TEST(zeroed_tensor_spec)
+MF_TEST(zeroed_tensor_spec)
 {
     struct mf_verify_input v = output(false, "y/f32/none/token+zeroed");
     assert_right(&v);
     row_of(&g, 5)[3] = 1e-6f;
     assert_wrong(&v, "row: row 5 of y");
 }
-END_TEST
 
 /* ---- the second run ---- */
 
@@ -371,7 +357,7 @@ static const struct {
 } second_runs[] = {{1, 0, 0}, {1.0001f, 0, 1}, {1.0001f, 0.001, 0}, {1.01f, 0.001, 1}};
 
 /* Enough rows that all threads of the pool share them: the verdict counts all and names the lowest. */
-START_TEST(second_run_of_many_rows)
+MF_TEST(second_run_of_many_rows)
 {
     const struct mf_tensor_spec a = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};
     int32_t ids[2 * 512] = {0};
@@ -396,9 +382,8 @@ START_TEST(second_run_of_many_rows)
     mf_guarded_release(&first);
     mf_guarded_release(&second);
 }
-END_TEST
 
-START_TEST(second_run)
+MF_TEST(second_run, .rows = MF_ARRAY_LEN(second_runs))
 {
     struct mf_guarded again;
     struct mf_verify_input v = output(false, "z/f32/none/slot");
@@ -414,7 +399,6 @@ START_TEST(second_run)
             "%s", verdict.reason);
     mf_guarded_release(&again);
 }
-END_TEST
 
 /* ---- sorted ---- */
 
@@ -442,7 +426,7 @@ static void swap(int32_t *ids, float *weights, int64_t a, int64_t b)
     weights[b] = w;
 }
 
-START_TEST(sorted_contract)
+MF_TEST(sorted_contract, .rows = MF_ARRAY_LEN(changes))
 {
     make_layer(false, false);
     /* 15 tokens for expert 0 leave it one padding row */
@@ -486,7 +470,6 @@ START_TEST(sorted_contract)
     else
         assert_right(&v);
 }
-END_TEST
 
 /* ---- aligned: the same for vLLM's contract, which also defines the tails ---- */
 
@@ -512,7 +495,7 @@ static const struct {
     {ALIGNED_TAIL_BLOCK, "aligned: block "},
 };
 
-START_TEST(aligned_contract)
+MF_TEST(aligned_contract, .rows = MF_ARRAY_LEN(flaws))
 {
     struct mf_verify_input v = output(false, "aligned/index/none/sorted.4");
     int32_t *ids = g.ref.part[0], *experts = g.ref.part[1], *used = g.ref.part[2], first = ids[0];
@@ -547,31 +530,8 @@ START_TEST(aligned_contract)
     else
         assert_right(&v);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("verify");
-    TCase *t = tcase_create("verify");
-    tcase_add_checked_fixture(t, NULL, free_layer);
-    tcase_add_loop_test(t, reference_passes, 0, 2 * MF_ARRAY_LEN(texts));
-    tcase_add_loop_test(t, poison_is_detected, 0, 2 * MF_ARRAY_LEN(texts));
-    tcase_add_loop_test(t, guard_band_is_checked_and_repaired, 0, MF_ARRAY_LEN(bands));
-    tcase_add_test(t, mismatch_ratio);
-    tcase_add_loop_test(t, not_finite_is_refused, 0, MF_ARRAY_LEN(not_finite));
-    tcase_add_test(t, small_row);
-    tcase_add_test(t, row_limit_of_quantising_steps);
-    tcase_add_test(t, unwritten_scale);
-    tcase_add_test(t, missing_reference);
-    tcase_add_test(t, dequantised_weight);
-    tcase_add_test(t, dequantised_weight_without_host_copy);
-    tcase_add_test(t, dequantised_weight_exceeds_memory);
-    tcase_add_test(t, accumulation);
-    tcase_add_test(t, zeroed_tensor_spec);
-    tcase_add_loop_test(t, second_run, 0, MF_ARRAY_LEN(second_runs));
-    tcase_add_test(t, second_run_of_many_rows);
-    tcase_add_loop_test(t, aligned_contract, 0, MF_ARRAY_LEN(flaws));
-    tcase_add_loop_test(t, sorted_contract, 0, MF_ARRAY_LEN(changes));
-    suite_add_tcase(s, t);
-    return mf_check_main(s);
+    return mf_check_main(&(struct mf_test_group){.teardown = free_layer});
 }

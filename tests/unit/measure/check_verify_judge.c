@@ -43,7 +43,7 @@ static int judge(bool written_only)
     return mf_verify_judge(&input, rows, COLS, written_only, &verdict);
 }
 
-START_TEST(correct_rows_pass)
+MF_TEST(correct_rows_pass)
 {
     rows[4711].difference = rows[8999].difference = 25e-6 * 64; /* two rows tie for the worst */
     rows[4711].mismatches = 3;
@@ -54,7 +54,6 @@ START_TEST(correct_rows_pass)
     ck_assert_double_eq(verdict.row_limit, mf_row_floor(MF_FORMAT_BF16));
     ck_assert_double_eq_tol(rows[1].error, 0.001, 1e-12);
 }
-END_TEST
 
 /* Findings of some rows, and the expected reason. */
 static const struct {
@@ -76,7 +75,7 @@ static const struct {
      "row: row 5999 of x has relative error 0.5, limit 0.01"},
 };
 
-START_TEST(bad_rows_are_rejected)
+MF_TEST(bad_rows_are_rejected, .rows = MF_ARRAY_LEN(wrong))
 {
     for (int i = 0; i < 3 && wrong[_i].at[i] >= 0; i++) {
         rows[wrong[_i].at[i]] = wrong[_i].seen;
@@ -87,9 +86,8 @@ START_TEST(bad_rows_are_rejected)
     bool unwritten = wrong[_i].seen.unwritten + wrong[_i].seen.unwritten_scales > 0;
     ck_assert_int_eq(judge(true), unwritten);
 }
-END_TEST
 
-START_TEST(mismatch_ratio_is_limited)
+MF_TEST(mismatch_ratio_is_limited)
 {
     for (int64_t p = 0; p < ROWS; p++)
         rows[p].mismatches = COLS / 16;
@@ -97,11 +95,10 @@ START_TEST(mismatch_ratio_is_limited)
     ck_assert_str_eq(verdict.reason,
                      "mismatch: 6.25% of elements differ by more than 0.01 + 0.01·|ref|, limit 5%");
 }
-END_TEST
 
 /* While all rows are within half their limits, no expert is examined. One row beyond that, and the median of
  * every expert is checked. */
-START_TEST(expert_medians)
+MF_TEST(expert_medians)
 {
     int32_t *ids = calloc(ROWS, sizeof(*ids));
     ck_assert_ptr_nonnull(ids);
@@ -118,17 +115,8 @@ START_TEST(expert_medians)
                   "%s", verdict.reason);
     free(ids);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("verify_judge");
-    TCase *t = tcase_create("verify_judge");
-    tcase_add_checked_fixture(t, start, NULL);
-    tcase_add_test(t, correct_rows_pass);
-    tcase_add_loop_test(t, bad_rows_are_rejected, 0, MF_ARRAY_LEN(wrong));
-    tcase_add_test(t, mismatch_ratio_is_limited);
-    tcase_add_test(t, expert_medians);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = start});
 }

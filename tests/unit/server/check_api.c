@@ -248,7 +248,7 @@ static const struct submission submissions[] = {
     {"?name=x", "application/json", "{\"shapes\":[]}", 400, "put name into the body", NULL},
 };
 
-START_TEST(test_submissions)
+MF_TEST(test_submissions)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     for (size_t i = 0; i < MF_ARRAY_LEN(submissions); i++) {
@@ -268,9 +268,8 @@ START_TEST(test_submissions)
     }
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_idempotency)
+MF_TEST(test_idempotency)
 {
     static const struct {
         const char *path, *body;
@@ -299,9 +298,8 @@ START_TEST(test_idempotency)
     }
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_too_many_shapes)
+MF_TEST(test_too_many_shapes)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     struct mf_buf b;
@@ -317,7 +315,6 @@ START_TEST(test_too_many_shapes)
     mf_buf_release(&b);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Of many bad rows the first are listed; the last entry has the number of the others. */
 static const struct {
@@ -329,7 +326,7 @@ static const struct {
     {MF_SUBMISSION_ERRORS_MAX + 7, 0, 422, "7 more are not listed"},
 };
 
-START_TEST(test_many_errors)
+MF_TEST(test_many_errors)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     for (size_t i = 0; i < MF_ARRAY_LEN(many_errors); i++) {
@@ -356,7 +353,6 @@ START_TEST(test_many_errors)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 static const struct {
     const char *path, *farm_request;
@@ -371,7 +367,7 @@ static const struct {
     {"/api/v1/quarantine/1200/revive?class=cpu-znver4/2", "revive 1200", 404},
 };
 
-START_TEST(test_changes)
+MF_TEST(test_changes)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(changes); i++) {
@@ -382,7 +378,6 @@ START_TEST(test_changes)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* --- lists --- */
 
@@ -422,7 +417,7 @@ static cJSON *page(int port, const char *path, int limit, const char *cursor)
 }
 
 /* A list read in pages of any size equals the list read in one page. */
-START_TEST(test_pages)
+MF_TEST(test_pages)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(lists); i++) {
@@ -456,7 +451,6 @@ START_TEST(test_pages)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* Responses, checked against the contents of the fixture. */
 static const struct {
@@ -505,7 +499,7 @@ static const struct {
     {"/api/v1/quarantine", "\"strikes\":[{\"status\":\"crash\""},
 };
 
-START_TEST(test_answers)
+MF_TEST(test_answers)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(answers); i++) {
@@ -515,11 +509,10 @@ START_TEST(test_answers)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* The timeline has every result of a batch once. Results outside its time range are in its first or last
  * bucket. */
-START_TEST(test_timeline)
+MF_TEST(test_timeline)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     static const char *const names[] = {"measured", "refused", "raced"};
@@ -549,10 +542,9 @@ START_TEST(test_timeline)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* Raced pipelines come first, by time, the winner before the others; then pipelines by forecast. */
-START_TEST(test_ranking)
+MF_TEST(test_ranking)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     cJSON *json = page(http_harness_port(h), "/api/v1/tasks/5/pipelines?", 1000, NULL);
@@ -580,22 +572,8 @@ START_TEST(test_ranking)
     cJSON_Delete(json);
     http_harness_stop(h);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("api");
-    TCase *t = tcase_create("api");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, test_submissions);
-    tcase_add_test(t, test_idempotency);
-    tcase_add_test(t, test_too_many_shapes);
-    tcase_add_test(t, test_many_errors);
-    tcase_add_test(t, test_changes);
-    tcase_add_test(t, test_pages);
-    tcase_add_test(t, test_answers);
-    tcase_add_test(t, test_timeline);
-    tcase_add_test(t, test_ranking);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -113,7 +113,7 @@ static const struct {
 };
 
 /* The options that units get are read back from the stored text. */
-START_TEST(options_are_stored)
+MF_TEST(options_are_stored, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_batch_options options = mf_batch_options_default();
     struct mf_batch *b;
@@ -126,9 +126,8 @@ START_TEST(options_are_stored)
     ck_assert_str_eq(b->options_text, cases[_i].stored);
     ck_assert_str_eq(b->unit_options, cases[_i].units);
 }
-END_TEST
 
-START_TEST(units_with_other_routing)
+MF_TEST(units_with_other_routing)
 {
     struct mf_batch_options options = mf_batch_options_default();
     struct mf_batch *b;
@@ -138,15 +137,8 @@ START_TEST(units_with_other_routing)
                            "\"search\":\"race\",\"seed\":1,\"keep_samples\":true}");
     ck_assert_ptr_null(mf_batch_unit_options(b, "zipf"));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("batch");
-    TCase *c = tcase_create("batch");
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_loop_test(c, options_are_stored, 0, (int)MF_ARRAY_LEN(cases));
-    tcase_add_test(c, units_with_other_routing);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = setup, .teardown = teardown});
 }

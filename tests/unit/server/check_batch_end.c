@@ -119,17 +119,16 @@ static void fail_all(int64_t batch)
 
 /* Open tasks are counted when the first task ends and when none is left: two counts per batch, not one per
  * task. */
-START_TEST(open_tasks_are_counted_twice)
+MF_TEST(open_tasks_are_counted_twice)
 {
     int64_t batch = submit(N_TASKS, 0);
     fail_all(batch);
     ck_assert_int_eq(count_calls, 2);
 }
-END_TEST
 
 /* Skipped tasks end in the database, all at once: the batch neither ends before its other tasks nor stays
  * open. */
-START_TEST(skipped_tasks_have_ended)
+MF_TEST(skipped_tasks_have_ended)
 {
     int64_t batch = submit(N_TASKS, N_SKIPPED);
     ck_assert_int_eq(count_calls, 1);
@@ -140,10 +139,9 @@ START_TEST(skipped_tasks_have_ended)
     ck_assert(is_done(batch));
     ck_assert_uint_eq(farm.batches.n, 0);
 }
-END_TEST
 
 /* Cancelled batches leave memory after their tasks. A batch stays while one of its tasks is in memory. */
-START_TEST(ended_batches_leave_memory)
+MF_TEST(ended_batches_leave_memory)
 {
     int64_t first = submit(N_TASKS, 0), second = submit(2, 0);
     struct mf_ids ids = {0};
@@ -167,10 +165,9 @@ START_TEST(ended_batches_leave_memory)
     ck_assert_int_eq(other->batch->id, second);
     mf_ids_release(&ids);
 }
-END_TEST
 
 /* Baseline rows that take effect after some tasks have ended make the earlier count of open tasks stale. */
-START_TEST(tasks_are_skipped_later)
+MF_TEST(tasks_are_skipped_later)
 {
     int64_t batch = submit(4, 0), class = 0, shape;
     struct mf_ids ids = {0};
@@ -192,10 +189,9 @@ START_TEST(tasks_are_skipped_later)
     ck_assert(is_done(batch));
     mf_ids_release(&ids);
 }
-END_TEST
 
 /* After a restart the number of open tasks is counted in the database. */
-START_TEST(restart_counts_open_tasks)
+MF_TEST(restart_counts_open_tasks)
 {
     int64_t batch = submit(2, 0);
     struct mf_ids ids = {0};
@@ -207,18 +203,8 @@ START_TEST(restart_counts_open_tasks)
     mf_farm_reset_state(&farm);
     fail_all(batch);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("batch_end");
-    TCase *c = tcase_create("batch_end");
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, open_tasks_are_counted_twice);
-    tcase_add_test(c, skipped_tasks_have_ended);
-    tcase_add_test(c, tasks_are_skipped_later);
-    tcase_add_test(c, ended_batches_leave_memory);
-    tcase_add_test(c, restart_counts_open_tasks);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = setup, .teardown = teardown});
 }

@@ -12,7 +12,7 @@ static const struct {
     {0, 0, 0}, {1, 411.25, 12}, {-1, -0.5, INT64_MAX}, {INT64_MIN, 1e300, INT64_MIN}, {2, 5e-324, 1},
 };
 
-START_TEST(test_round_trip)
+MF_TEST(test_round_trip, .rows = MF_ARRAY_LEN(keys))
 {
     char text[MF_CURSOR_TEXT_MAX];
     struct mf_page page = {.limit = 7};
@@ -24,7 +24,6 @@ START_TEST(test_round_trip)
     ck_assert_int_eq(page.id, keys[_i].id);
     ck_assert_int_eq(page.limit, 7);
 }
-END_TEST
 
 static const char *const refused[] = {
     "",
@@ -45,21 +44,15 @@ static const char *const refused[] = {
     "0.7ff8000000000000.0",  /* not a number: comparisons with it would give an empty page */
 };
 
-START_TEST(test_refused)
+MF_TEST(test_refused, .rows = MF_ARRAY_LEN(refused))
 {
     struct mf_page page = {.id = 5};
     ck_assert_int_eq(mf_cursor_parse(refused[_i], &page), -EINVAL);
     ck_assert_int_eq(page.id, 5);
     ck_assert(!page.from);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cursor");
-    TCase *t = tcase_create("cursor");
-    tcase_add_loop_test(t, test_round_trip, 0, sizeof(keys) / sizeof(keys[0]));
-    tcase_add_loop_test(t, test_refused, 0, sizeof(refused) / sizeof(refused[0]));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -27,7 +27,7 @@ static const char *ids(struct mf_events *e, int64_t batch, int64_t *cursor, int 
     return list;
 }
 
-START_TEST(test_text)
+MF_TEST(test_text)
 {
     struct mf_buf out;
     mf_buf_init(&out, 1000);
@@ -36,9 +36,8 @@ START_TEST(test_text)
     ck_assert_str_eq(out.data, "id: 7\nevent: task\ndata: {\"a\": \"b \"}\n\n");
     mf_buf_release(&out);
 }
-END_TEST
 
-START_TEST(test_cursors)
+MF_TEST(test_cursors)
 {
     _cleanup_(mf_events_freep) struct mf_events *e = NULL;
     int64_t all = 10, one = 10, late = 9;
@@ -55,10 +54,9 @@ START_TEST(test_cursors)
     push(e, 13, 1, "{}");
     ck_assert_str_eq(ids(e, 0, &all, 0), "");
 }
-END_TEST
 
 /* Events of other batches advance the cursor, too; otherwise the stream would fall behind the ring. */
-START_TEST(test_events_of_other_batches)
+MF_TEST(test_events_of_other_batches)
 {
     _cleanup_(mf_events_freep) struct mf_events *e = NULL;
     int64_t cursor = 0;
@@ -69,9 +67,8 @@ START_TEST(test_events_of_other_batches)
         ck_assert_int_eq(cursor, i);
     }
 }
-END_TEST
 
-START_TEST(test_limits)
+MF_TEST(test_limits)
 {
     _cleanup_(mf_events_freep) struct mf_events *e = NULL;
     char large[600];
@@ -93,9 +90,8 @@ START_TEST(test_limits)
     push(e, 7, 0, "{}");
     ck_assert_str_eq(ids(e, 0, &behind, 0), "7 ");
 }
-END_TEST
 
-START_TEST(test_gap)
+MF_TEST(test_gap)
 {
     _cleanup_(mf_events_freep) struct mf_events *e = NULL;
     int64_t cursor = 2;
@@ -107,17 +103,8 @@ START_TEST(test_gap)
     cursor = 4;
     ck_assert_str_eq(ids(e, 0, &cursor, 0), "5 ");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("events");
-    TCase *t = tcase_create("events");
-    tcase_add_test(t, test_text);
-    tcase_add_test(t, test_cursors);
-    tcase_add_test(t, test_events_of_other_batches);
-    tcase_add_test(t, test_limits);
-    tcase_add_test(t, test_gap);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

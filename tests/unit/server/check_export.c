@@ -48,7 +48,7 @@ static const struct {
     {"?consumer=aiter", 0, 9},
 };
 
-START_TEST(test_filters)
+MF_TEST(test_filters)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(filters); i++) {
@@ -70,9 +70,8 @@ START_TEST(test_filters)
     }
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_rows)
+MF_TEST(test_rows)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     struct http_reply r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv");
@@ -109,10 +108,9 @@ START_TEST(test_rows)
     http_reply_free(&r);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Two farms with the same results export the same bytes, whenever they ran. */
-START_TEST(test_same_bytes)
+MF_TEST(test_same_bytes)
 {
     struct http_harness *a = http_harness_start(&(struct http_harness_options){.fixture = true});
     struct http_reply x = http_get(http_harness_port(a), "/api/v1/export/tuned_fmoe.csv");
@@ -127,9 +125,8 @@ START_TEST(test_same_bytes)
     http_reply_free(&x);
     http_reply_free(&y);
 }
-END_TEST
 
-START_TEST(test_two_models)
+MF_TEST(test_two_models)
 {
     struct http_harness *h =
         http_harness_start(&(struct http_harness_options){.fixture = true, .second_model = true});
@@ -151,7 +148,6 @@ START_TEST(test_two_models)
     http_reply_free(&r);
     http_harness_stop(h);
 }
-END_TEST
 
 static const struct {
     const char *query, *at;
@@ -166,7 +162,7 @@ static const struct {
     {"?replace=1", "replace"},
 };
 
-START_TEST(test_refused)
+MF_TEST(test_refused)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(refused); i++) {
@@ -179,11 +175,10 @@ START_TEST(test_refused)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* Merging the farm's own table changes nothing. Merging into a shipped table adds rows and keeps all of its
  * rows. */
-START_TEST(test_merge)
+MF_TEST(test_merge)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     int port = http_harness_port(h);
@@ -222,11 +217,10 @@ START_TEST(test_merge)
     http_reply_free(&own);
     http_harness_stop(h);
 }
-END_TEST
 
 /* --- metrics --- */
 
-START_TEST(test_metrics)
+MF_TEST(test_metrics)
 {
     static const char *const samples[] = {
         "moefarm_tasks{state=\"done\"} 8\n",
@@ -252,10 +246,11 @@ START_TEST(test_metrics)
     http_reply_free(&r);
     http_harness_stop(h);
 }
-END_TEST
+
+static const struct mf_test_group optional_tests = {.timeout_s = 60, .optional = true};
 
 /* promtool is in Debian's package prometheus; without it the test is skipped. */
-START_TEST(test_promtool)
+MF_TEST(test_promtool, .group = &optional_tests)
 {
     if (system("command -v promtool >/dev/null 2>&1") != 0) {
         mf_check_skip("promtool is missing (package prometheus)");
@@ -271,21 +266,8 @@ START_TEST(test_promtool)
     http_reply_free(&r);
     http_harness_stop(h);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("export");
-    TCase *t = tcase_create("export");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, test_filters);
-    tcase_add_test(t, test_rows);
-    tcase_add_test(t, test_same_bytes);
-    tcase_add_test(t, test_two_models);
-    tcase_add_test(t, test_refused);
-    tcase_add_test(t, test_merge);
-    tcase_add_test(t, test_metrics);
-    tcase_add_test(mf_check_optional(suite, 60), test_promtool);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -43,7 +43,7 @@ static const struct {
     {97, 97, 0, 4, MF_FINALISTS_MAX},
 };
 
-START_TEST(finalists)
+MF_TEST(finalists, .rows = MF_ARRAY_LEN(finals))
 {
     make(finals[_i].n, finals[_i].kinds, finals[_i].log_spread);
     ck_assert_uint_eq(mf_race_finalists(ranked, finals[_i].n, finals[_i].topk, MF_FINALISTS_MAX),
@@ -53,10 +53,9 @@ START_TEST(finalists)
         ck_assert(i >= (size_t)finals[_i].topk || ranked[i].finalist);
     }
 }
-END_TEST
 
 /* Fewer places, as one of several layouts has: the best of each structure and block_m, then the cheapest. */
-START_TEST(fewer_places)
+MF_TEST(fewer_places)
 {
     make(60, 3, 0);
     ck_assert_uint_eq(mf_race_finalists(ranked, 60, 8, 10), 8);
@@ -64,7 +63,6 @@ START_TEST(fewer_places)
     ck_assert_uint_eq(mf_race_finalists(ranked, 60, 30, 2), 2);
     ck_assert(ranked[0].finalist && ranked[1].finalist);
 }
-END_TEST
 
 /* A structure with the given step numbers for gemm1 and gemm2; `kind` distinguishes structures. */
 static uint64_t structure_of(unsigned gemm1, unsigned gemm2, unsigned kind)
@@ -75,7 +73,7 @@ static uint64_t structure_of(unsigned gemm1, unsigned gemm2, unsigned kind)
 
 /* Pipelines that fuse both GEMMs have more structures than there are places. The best forecast has two stages
  * and still gets a place. */
-START_TEST(best_forecast_races)
+MF_TEST(best_forecast_races)
 {
     make(20, 1, 0);
     for (size_t i = 0; i < 20; i++)
@@ -84,11 +82,10 @@ START_TEST(best_forecast_races)
     ck_assert_ptr_eq(ranked[0].path, &paths[0]);
     ck_assert(ranked[0].finalist);
 }
-END_TEST
 
 /* The cheapest pipelines fuse both GEMMs and have more structures than there are places. The cheapest
  * pipeline of two stages races nevertheless. */
-START_TEST(best_two_stage_pipeline_races)
+MF_TEST(best_two_stage_pipeline_races)
 {
     make(20, 1, 0);
     for (size_t i = 0; i < 20; i++)
@@ -97,7 +94,6 @@ START_TEST(best_two_stage_pipeline_races)
     ck_assert_ptr_eq(ranked[15].path, &paths[15]);
     ck_assert(ranked[0].finalist && ranked[15].finalist);
 }
-END_TEST
 
 static const struct {
     double best_us, budget_s;
@@ -108,12 +104,11 @@ static const struct {
     {60e3, 0.6, 4, MF_FINALISTS_MIN}, {60e3, 0.6, 20, 20}, {60e3, 0, 99, MF_FINALISTS_MAX},
 };
 
-START_TEST(finalist_limits)
+MF_TEST(finalist_limits, .rows = MF_ARRAY_LEN(limits))
 {
     ck_assert_uint_eq(mf_race_finalist_limit(limits[_i].best_us, limits[_i].budget_s, limits[_i].topk),
                       limits[_i].limit);
 }
-END_TEST
 
 /* Two-stage pipelines fill the race by forecast: with more structures than places, with a larger topk, or
  * with a spread that covers all forecasts. Pipelines that fuse both GEMMs are far behind by forecast and have
@@ -124,7 +119,7 @@ static const struct {
     double log_spread;
 } full_races[] = {{1, 8, 0}, {15, 32, 0}, {1, 64, 0}, {15, 8, 9}, {3, 1, 0}};
 
-START_TEST(fused_gemms_race)
+MF_TEST(fused_gemms_race, .rows = MF_ARRAY_LEN(full_races))
 {
     size_t n = N, n_fused = 0;
     make(n, 1, full_races[_i].log_spread);
@@ -149,7 +144,6 @@ START_TEST(fused_gemms_race)
         ck_assert(raced);
     }
 }
-END_TEST
 
 static const struct {
     size_t n;
@@ -180,7 +174,7 @@ static void check_groups(const double *forecast_us, size_t n, double budget_s,
     ck_assert(total == MF_RACE_ROUNDS_MIN || seconds <= budget_s * 1.05);
 }
 
-START_TEST(schedules)
+MF_TEST(schedules, .rows = MF_ARRAY_LEN(budgets))
 {
     double forecast_us[MF_FINALISTS_MAX];
     struct mf_race_schedule s;
@@ -214,10 +208,9 @@ START_TEST(schedules)
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(json, "rounds")), s.n_stages);
     mf_buf_release(&text);
 }
-END_TEST
 
 /* Without fresh measurements their time is used for more rounds. */
-START_TEST(no_fresh_samples)
+MF_TEST(no_fresh_samples)
 {
     const double forecast_us[] = {5000, 5000, 5000, 5000};
     const size_t n = MF_ARRAY_LEN(forecast_us);
@@ -228,7 +221,6 @@ START_TEST(no_fresh_samples)
     ck_assert_int_eq(without.fresh, 0);
     ck_assert_int_gt(without.stages[2].rounds, with.stages[2].rounds);
 }
-END_TEST
 
 static const struct {
     struct mf_racer_result racers[3];
@@ -274,25 +266,12 @@ static const struct {
      -1},
 };
 
-START_TEST(winner_is_picked)
+MF_TEST(winner_is_picked, .rows = MF_ARRAY_LEN(picks))
 {
     ck_assert_int_eq(mf_race_pick(picks[_i].racers, 3, picks[_i].winner), picks[_i].pick);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("finalists");
-    TCase *c = tcase_create("finalists");
-    tcase_add_loop_test(c, finalists, 0, (int)MF_ARRAY_LEN(finals));
-    tcase_add_loop_test(c, finalist_limits, 0, (int)MF_ARRAY_LEN(limits));
-    tcase_add_test(c, best_forecast_races);
-    tcase_add_test(c, fewer_places);
-    tcase_add_test(c, best_two_stage_pipeline_races);
-    tcase_add_loop_test(c, fused_gemms_race, 0, (int)MF_ARRAY_LEN(full_races));
-    tcase_add_loop_test(c, schedules, 0, (int)MF_ARRAY_LEN(budgets));
-    tcase_add_test(c, no_fresh_samples);
-    tcase_add_loop_test(c, winner_is_picked, 0, (int)MF_ARRAY_LEN(picks));
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -32,7 +32,7 @@ static struct mf_forecast *forecast(size_t n)
     return fc;
 }
 
-START_TEST(layouts)
+MF_TEST(layouts)
 {
     struct mf_forecast *fc = forecast(MF_ARRAY_LEN(given));
     const struct mf_forecast_layout *row = mf_forecast_find(fc, "w1=row w2=row");
@@ -52,19 +52,17 @@ START_TEST(layouts)
     }
     mf_forecast_free(fc);
 }
-END_TEST
 
-START_TEST(no_path)
+MF_TEST(no_path)
 {
     struct mf_forecast *fc = forecast(0);
     ck_assert_uint_eq(fc->n_layouts, 0);
     ck_assert(isinf(mf_forecast_best_us(fc)));
     mf_forecast_free(fc);
 }
-END_TEST
 
 /* More layouts than the initial capacity. */
-START_TEST(many_layouts)
+MF_TEST(many_layouts)
 {
     enum { N = 100 };
     struct mf_path *paths = calloc(2 * N, sizeof(*paths));
@@ -82,15 +80,8 @@ START_TEST(many_layouts)
     }
     mf_forecast_free(fc);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("forecast");
-    TCase *tc = tcase_create("forecast");
-    tcase_add_test(tc, layouts);
-    tcase_add_test(tc, no_path);
-    tcase_add_test(tc, many_layouts);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

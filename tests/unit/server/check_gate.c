@@ -39,7 +39,7 @@ static int status_of_request(struct mf_gate *g, const char *from)
     return status;
 }
 
-START_TEST(test_shared_rate_limit)
+MF_TEST(test_shared_rate_limit, .rows = MF_ARRAY_LEN(pairs))
 {
     _cleanup_(mf_gate_freep) struct mf_gate *g = NULL;
     ck_assert_int_eq(mf_gate_new("/nonexistent", 1, &g), 0);
@@ -54,13 +54,8 @@ START_TEST(test_shared_rate_limit)
     ck_assert_int_lt(n, 1000);
     ck_assert_int_eq(status, pairs[_i].shared ? 429 : 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gate");
-    TCase *t = tcase_create("gate");
-    tcase_add_loop_test(t, test_shared_rate_limit, 0, (int)MF_ARRAY_LEN(pairs));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -89,7 +89,7 @@ static const struct row rows[] = {
      "x", 400, NULL, NULL, "header.Idempotency-Key"},
 };
 
-START_TEST(test_rows)
+MF_TEST(test_rows)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(rows); i++) {
@@ -112,10 +112,9 @@ START_TEST(test_rows)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* DNS rebinding: a foreign host name that resolves to this machine. */
-START_TEST(test_host)
+MF_TEST(test_host)
 {
     static const struct {
         const char *host;
@@ -141,10 +140,9 @@ START_TEST(test_host)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* Error responses repeat the rejected text and are JSON, whatever the text is. */
-START_TEST(test_errors_are_json)
+MF_TEST(test_errors_are_json)
 {
     static const char *const requests[] = {
         "GET /healthz HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
@@ -165,9 +163,8 @@ START_TEST(test_errors_are_json)
     }
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_etag)
+MF_TEST(test_etag)
 {
     static const char *const paths[] = {"/page/app.css", "/api/v1/export/tuned_fmoe.csv"};
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -190,7 +187,6 @@ START_TEST(test_etag)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 static char *filler(size_t len)
 {
@@ -201,7 +197,7 @@ static char *filler(size_t len)
     return body;
 }
 
-START_TEST(test_too_large)
+MF_TEST(test_too_large)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     int port = http_harness_port(h);
@@ -247,10 +243,9 @@ START_TEST(test_too_large)
     free(body);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Malformed requests and clients that stop half-way cost only their own connection. */
-START_TEST(test_malformed_requests)
+MF_TEST(test_malformed_requests)
 {
     static const char *const texts[] = {
         "\r\n\r\n",
@@ -286,7 +281,6 @@ START_TEST(test_malformed_requests)
     free(long_header);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Requests a route that the HTTP thread itself answers: a response takes one iteration of its loop. */
 static void ask_health(int fd)
@@ -299,7 +293,7 @@ static void ask_health(int fd)
 
 /* At the connection limit, a new client waits until another one disconnects. The idle timeout is too long to
  * matter. */
-START_TEST(test_connections_bounded)
+MF_TEST(test_connections_bounded)
 {
     enum { LIMIT = 8, ITERATIONS = 20 };
     struct http_harness *h =
@@ -324,11 +318,10 @@ START_TEST(test_connections_bounded)
         (void)close(fds[i]);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Idle connections are closed. This makes space for waiting clients, whose connections are idle and closed,
  * too. */
-START_TEST(test_idle_connections_are_closed)
+MF_TEST(test_idle_connections_are_closed)
 {
     enum { LIMIT = 8 };
     struct http_harness *h =
@@ -346,10 +339,9 @@ START_TEST(test_idle_connections_are_closed)
     }
     http_harness_stop(h);
 }
-END_TEST
 
 /* Two requests on one connection, the second sent before the first is answered. */
-START_TEST(test_pipelining)
+MF_TEST(test_pipelining)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     int fd = http_connect(http_harness_port(h));
@@ -366,10 +358,9 @@ START_TEST(test_pipelining)
     (void)close(fd);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Without a writer, reads are served and a stop does not hang. */
-START_TEST(test_no_writer)
+MF_TEST(test_no_writer)
 {
     struct http_harness *h =
         http_harness_start(&(struct http_harness_options){.fixture = true, .no_writer = true});
@@ -384,9 +375,8 @@ START_TEST(test_no_writer)
     http_reply_free(&r);
     (void)close(fd);
 }
-END_TEST
 
-START_TEST(test_only_loopback)
+MF_TEST(test_only_loopback)
 {
     static const struct {
         const char *address;
@@ -406,24 +396,8 @@ START_TEST(test_only_loopback)
         ck_assert_ptr_null(h);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("http");
-    TCase *t = tcase_create("http");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, test_rows);
-    tcase_add_test(t, test_host);
-    tcase_add_test(t, test_etag);
-    tcase_add_test(t, test_errors_are_json);
-    tcase_add_test(t, test_too_large);
-    tcase_add_test(t, test_malformed_requests);
-    tcase_add_test(t, test_connections_bounded);
-    tcase_add_test(t, test_idle_connections_are_closed);
-    tcase_add_test(t, test_pipelining);
-    tcase_add_test(t, test_no_writer);
-    tcase_add_test(t, test_only_loopback);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

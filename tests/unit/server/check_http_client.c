@@ -30,7 +30,7 @@ static int two_chunks(char *text, size_t cap, size_t split_at)
 }
 
 /* http_stream_until finds the text for every split, even if it lies in two chunks. */
-START_TEST(test_split_chunks)
+MF_TEST(test_split_chunks)
 {
     char text[512];
     int other;
@@ -53,10 +53,9 @@ START_TEST(test_split_chunks)
         (void)close(other);
     }
 }
-END_TEST
 
 /* Byte by byte. A stream that ends before its final chunk is incomplete. */
-START_TEST(test_single_bytes)
+MF_TEST(test_single_bytes)
 {
     char text[512];
     int other;
@@ -74,7 +73,6 @@ START_TEST(test_single_bytes)
         (void)close(other);
     }
 }
-END_TEST
 
 static const struct {
     const char *answer;
@@ -91,7 +89,7 @@ static const struct {
     {"", 0, 0, NULL},
 };
 
-START_TEST(test_answer)
+MF_TEST(test_answer, .rows = MF_ARRAY_LEN(answers))
 {
     int other, fd = socket_with(answers[_i].answer, strlen(answers[_i].answer), &other);
     (void)shutdown(other, SHUT_WR);
@@ -106,16 +104,8 @@ START_TEST(test_answer)
     (void)close(fd);
     (void)close(other);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("http_client");
-    TCase *t = tcase_create("http_client");
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, test_split_chunks);
-    tcase_add_test(t, test_single_bytes);
-    tcase_add_loop_test(t, test_answer, 0, sizeof(answers) / sizeof(answers[0]));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

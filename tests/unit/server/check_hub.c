@@ -81,7 +81,7 @@ static void expect_reply(const struct post_office *o, const char *body)
     ck_assert_mem_eq(text, body, strlen(body));
 }
 
-START_TEST(receives_and_replies)
+MF_TEST(receives_and_replies)
 {
     struct post_office o = open_office();
     send_message(&o, MF_MESSAGE_READY, 7, "{\"credit\":1}", 12);
@@ -105,10 +105,9 @@ START_TEST(receives_and_replies)
     expect_reply(&o, "second");
     close_office(&o);
 }
-END_TEST
 
 /* An invalid message is delivered with its error and peer; the message after it is read as usual. */
-START_TEST(invalid_messages_are_reported)
+MF_TEST(invalid_messages_are_reported)
 {
     static const char good[] = "MF\x01\x01\0\0\0\0\x05\0\0\0\0\0\0\0",
                       other[] = "MF\x09\x01\0\0\0\0\x05\0\0\0\0\0\0\0";
@@ -154,10 +153,9 @@ START_TEST(invalid_messages_are_reported)
     }
     close_office(&o);
 }
-END_TEST
 
 /* A message for which memory is missing is not reported as invalid: its sender may resend it. */
-START_TEST(lack_of_memory_is_reported)
+MF_TEST(lack_of_memory_is_reported)
 {
     struct post_office o = open_office();
     fail_allocation(0);
@@ -177,7 +175,6 @@ START_TEST(lack_of_memory_is_reported)
     ck_assert_int_eq(mail->error, 0);
     close_office(&o);
 }
-END_TEST
 
 /* The writer holds a limited amount of messages that it has not returned: limited by number, and by memory,
  * which is many times the size of a body of small values. */
@@ -201,7 +198,7 @@ static char *make_body(size_t len, const char *fill)
     return body;
 }
 
-START_TEST(held_messages_are_limited)
+MF_TEST(held_messages_are_limited, .rows = MF_ARRAY_LEN(floods))
 {
     const size_t n = floods[_i].n, len = floods[_i].len;
     struct post_office o = open_office();
@@ -227,10 +224,9 @@ START_TEST(held_messages_are_limited)
     free(body);
     close_office(&o);
 }
-END_TEST
 
 /* Unread messages, unreturned messages and unsent replies are freed with the hub. */
-START_TEST(free_with_pending_messages)
+MF_TEST(free_with_pending_messages)
 {
     struct post_office o = open_office();
     for (int i = 0; i < 100; i++)
@@ -240,18 +236,8 @@ START_TEST(free_with_pending_messages)
     reply(&o, mail, "late");
     close_office(&o);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hub");
-    TCase *tcase = tcase_create("hub");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, receives_and_replies);
-    tcase_add_test(tcase, invalid_messages_are_reported);
-    tcase_add_test(tcase, lack_of_memory_is_reported);
-    tcase_add_loop_test(tcase, held_messages_are_limited, 0, (int)MF_ARRAY_LEN(floods));
-    tcase_add_test(tcase, free_with_pending_messages);
-    suite_add_tcase(suite, tcase);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 120});
 }

@@ -39,7 +39,7 @@ static const struct {
      "abcd"},
 };
 
-START_TEST(layouts_to_race)
+MF_TEST(layouts_to_race, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_layout_sum layouts[5];
     char order[6] = "";
@@ -49,7 +49,6 @@ START_TEST(layouts_to_race)
         strcat(order, layouts[i].text);
     ck_assert_str_eq(order, cases[_i].order);
 }
-END_TEST
 
 #define RACED(name, forecast, n, time)                                                            \
     {                                                                                             \
@@ -95,7 +94,7 @@ static const struct {
     {{{.text = "a", .n_tasks = 7, .us = 80}}, 1, -1, {"is the only layout"}},
 };
 
-START_TEST(race_decides)
+MF_TEST(race_decides, .rows = MF_ARRAY_LEN(races))
 {
     const struct mf_layout_sum *layouts = races[_i].layouts;
     size_t n = races[_i].n;
@@ -107,14 +106,8 @@ START_TEST(race_decides)
         ck_assert_str_eq(why, races[_i].why[i]);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("layout_choice");
-    TCase *c = tcase_create("layout_choice");
-    tcase_add_loop_test(c, layouts_to_race, 0, (int)MF_ARRAY_LEN(cases));
-    tcase_add_loop_test(c, race_decides, 0, (int)MF_ARRAY_LEN(races));
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -27,7 +27,7 @@ static void add(size_t *n, int32_t block_m, mf_ops covers, double flops, int cou
 static const struct mf_plan_options fast = {.target_s = 2,
                                             .ceilings = {.peak_gflops = 1000, .mem_read_gbs = 100}};
 
-START_TEST(units_keep_block_m_apart)
+MF_TEST(units_keep_block_m_apart)
 {
     size_t n = 0;
     add(&n, 64, MF_OP_BIT(MF_OP_GEMM1), 1e6, 3);
@@ -41,9 +41,8 @@ START_TEST(units_keep_block_m_apart)
     for (size_t i = 2; i < 8; i++)
         ck_assert_int_eq(steps[i].block_m, 32);
 }
-END_TEST
 
-START_TEST(units_meet_the_target)
+MF_TEST(units_meet_the_target)
 {
     size_t n = 0, first = 0;
     /* 1 ms each at the peak */
@@ -58,11 +57,10 @@ START_TEST(units_meet_the_target)
     }
     ck_assert_uint_eq(first, n);
 }
-END_TEST
 
 /* A step longer than the target has its own unit. The number of steps per unit is limited, however cheap they
  * are. */
-START_TEST(unit_limits)
+MF_TEST(unit_limits)
 {
     size_t n = 0;
     add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e13, 2);
@@ -74,9 +72,8 @@ START_TEST(unit_limits)
     ck_assert_uint_eq(mf_plan_cut(steps, n, &huge_target, ends), 2);
     ck_assert_uint_eq(mf_plan_cut(steps, 0, &fast, ends), 0);
 }
-END_TEST
 
-START_TEST(units_are_independent_of_order)
+MF_TEST(units_are_independent_of_order)
 {
     size_t n = 0, other_ends[STEPS_MAX];
     add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e9, 60);
@@ -90,16 +87,8 @@ START_TEST(units_are_independent_of_order)
     for (size_t i = 0; i < n; i++)
         ck_assert_int_eq(steps[i].id, other[i].id);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("plan");
-    TCase *c = tcase_create("plan");
-    tcase_add_test(c, units_keep_block_m_apart);
-    tcase_add_test(c, units_meet_the_target);
-    tcase_add_test(c, unit_limits);
-    tcase_add_test(c, units_are_independent_of_order);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

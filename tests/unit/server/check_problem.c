@@ -22,7 +22,7 @@ static const struct {
     {"{\"a\": [1, 2]}", 4, 500},
 };
 
-START_TEST(body_is_an_object)
+MF_TEST(body_is_an_object, .rows = MF_ARRAY_LEN(bodies))
 {
     struct mf_request *r = mf_request_new();
     _cleanup_(cJSON_Deletep) cJSON *json = NULL;
@@ -39,13 +39,8 @@ START_TEST(body_is_an_object)
     }
     (void)mf_request_free(r);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("problem");
-    TCase *tc = tcase_create("problem");
-    tcase_add_loop_test(tc, body_is_an_object, 0, (int)MF_ARRAY_LEN(bodies));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

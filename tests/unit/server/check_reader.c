@@ -164,7 +164,7 @@ static void end_slow(int n)
 }
 
 /* While one reader is free, slow reads of the others delay no read, and reads are answered in order. */
-START_TEST(test_slow_reads_delay_no_other)
+MF_TEST(test_slow_reads_delay_no_other)
 {
     start(1000);
     start_slow(N_READERS - 1);
@@ -173,10 +173,9 @@ START_TEST(test_slow_reads_delay_no_other)
     end_slow(N_READERS - 1);
     stop();
 }
-END_TEST
 
 /* While all readers are busy, reads wait. The first free reader takes all of them, whichever it is. */
-START_TEST(test_first_free_reader_takes_all)
+MF_TEST(test_first_free_reader_takes_all)
 {
     start(1000);
     start_slow(N_READERS);
@@ -186,11 +185,10 @@ START_TEST(test_first_free_reader_takes_all)
     end_slow(N_READERS - 1);
     stop();
 }
-END_TEST
 
 /* The limit of waiting reads is the queue at the HTTP end of the bus plus one at the readers' end, minus
  * reads that the HTTP end still counts as queued. A stop frees reads that no reader took. */
-START_TEST(test_waiting_reads_are_limited)
+MF_TEST(test_waiting_reads_are_limited)
 {
     enum { LIMIT = 1000 };
     int n = 0, e;
@@ -203,17 +201,8 @@ START_TEST(test_waiting_reads_are_limited)
     release_slow(N_READERS);
     stop();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reader");
-    TCase *t = tcase_create("reader");
-    tcase_set_timeout(t, 60);
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, test_slow_reads_delay_no_other);
-    tcase_add_test(t, test_first_free_reader_takes_all);
-    tcase_add_test(t, test_waiting_reads_are_limited);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60, .setup = setup, .teardown = teardown});
 }

@@ -60,7 +60,7 @@ static void call_status(const char *method, const char *path, int status)
     cJSON_Delete(call_json(method, path, status));
 }
 
-START_TEST(repeated_release_is_the_same)
+MF_TEST(repeated_release_is_the_same)
 {
     _cleanup_(cJSON_Deletep) cJSON *first = call_json("POST", "/api/v1/releases?name=one", 201);
     _cleanup_(cJSON_Deletep) cJSON *again = call_json("POST", "/api/v1/releases?name=one", 200);
@@ -78,11 +78,10 @@ START_TEST(repeated_release_is_the_same)
     ck_assert(strncmp(text(unnamed, "name"), "r-", 2) == 0 &&
               strncmp(text(unnamed, "name") + 2, text(first, "sha256"), 12) == 0);
 }
-END_TEST
 
 /* One task failed and four are open on the requested model. One failed and one open task have a row of the
  * other model, which is not part of this release. */
-START_TEST(rows_of_another_model_are_not_released)
+MF_TEST(rows_of_another_model_are_not_released)
 {
     stop();
     h = http_harness_start(&(struct http_harness_options){.fixture = true, .second_model = true});
@@ -91,9 +90,8 @@ START_TEST(rows_of_another_model_are_not_released)
     ck_assert_int_eq(number(first, "rows"), 8);
     ck_assert_int_eq(number(first, "left_out"), 5);
 }
-END_TEST
 
-START_TEST(release_equals_export)
+MF_TEST(release_equals_export)
 {
     char hash[MF_SHA256_TEXT_MAX], etag[80];
     _cleanup_(cJSON_Deletep) cJSON *made = call_json("POST", "/api/v1/releases?name=one&batch=1", 201);
@@ -109,7 +107,6 @@ START_TEST(release_equals_export)
     http_reply_free(&table);
     http_reply_free(&csv);
 }
-END_TEST
 
 /* Compares every member of a row with the farm's response for the task, and requests every link. */
 static void check_row(const cJSON *row, const cJSON *line)
@@ -141,7 +138,7 @@ static void check_row(const cJSON *row, const cJSON *line)
         call_status("GET", link->valuestring, 200);
 }
 
-START_TEST(rows_link_to_their_samples)
+MF_TEST(rows_link_to_their_samples)
 {
     call_status("POST", "/api/v1/releases?name=one", 201);
     _cleanup_(cJSON_Deletep) cJSON *manifest = call_json("GET", "/api/v1/releases/1/manifest.json", 200);
@@ -167,7 +164,6 @@ START_TEST(rows_link_to_their_samples)
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(manifest, "left_out")), 6);
     http_reply_free(&csv);
 }
-END_TEST
 
 /* Has the writer run the SQL, then waits until readers see it. The writer also creates a channel named
  * `mark`. */
@@ -189,7 +185,7 @@ static void change(const char *sql, const char *mark)
 }
 
 /* A release is not served after a failing disk or an edit has changed it. */
-START_TEST(damaged_release_is_not_served)
+MF_TEST(damaged_release_is_not_served)
 {
     static const char *const damage[] = {
         "DROP TRIGGER release_no_update; UPDATE release SET csv = CAST(replace(CAST(csv AS TEXT), "
@@ -210,9 +206,8 @@ START_TEST(damaged_release_is_not_served)
     change(damage[1], "two");
     call_status("GET", "/api/v1/releases/1/manifest.json", 500);
 }
-END_TEST
 
-START_TEST(unchanged_table_is_not_sent_again)
+MF_TEST(unchanged_table_is_not_sent_again)
 {
     char headers[128];
     call_status("GET", "/api/v1/channels/stable", 404);
@@ -244,9 +239,8 @@ START_TEST(unchanged_table_is_not_sent_again)
     ck_assert_ptr_nonnull(strstr(r.body, "\nmoefarm_channel_release{channel=\"stable\"} 2\n"));
     http_reply_free(&r);
 }
-END_TEST
 
-START_TEST(differences_by_key)
+MF_TEST(differences_by_key)
 {
     call_status("POST", "/api/v1/releases?name=one", 201);
     change("UPDATE config SET us = us * 0.5 WHERE task = 3; UPDATE config SET us = 0 WHERE task = 4", "one");
@@ -271,7 +265,6 @@ START_TEST(differences_by_key)
     call_status("GET", "/api/v1/releases/1/diff?against=9", 404);
     call_status("GET", "/api/v1/releases/9/diff", 404);
 }
-END_TEST
 
 /* ---- on a database of the test ---- */
 
@@ -316,7 +309,10 @@ static int64_t count(const char *sql)
     return mf_sql_i64(q, 0);
 }
 
-START_TEST(release_is_immutable)
+static const struct mf_test_group stored_tests = {
+    .timeout_s = 60, .setup = open_store, .teardown = close_store};
+
+MF_TEST(release_is_immutable, .group = &stored_tests)
 {
     static const char *const changes[] = {"UPDATE release SET name = 'other'",
                                           "DELETE FROM release_row",
@@ -334,20 +330,18 @@ START_TEST(release_is_immutable)
                           SQLITE_CONSTRAINT_TRIGGER,
                       "%s", changes[i]);
 }
-END_TEST
 
 /* A task whose winner still races under the regret profiles has a row already, although it is open. */
-START_TEST(racing_task_with_a_row_is_not_left_out)
+MF_TEST(racing_task_with_a_row_is_not_left_out, .group = &stored_tests)
 {
     ck_assert_int_ge(mf_sql_run(store, "UPDATE task SET state = 'racing' WHERE id = 3", ""), 0);
     (void)freeze("one", FIXTURE_BATCH_DONE);
     ck_assert_int_eq(count("SELECT n_rows FROM release"), FIXTURE_TASKS_DONE);
     ck_assert_int_eq(count("SELECT n_left_out FROM release"), 0);
 }
-END_TEST
 
 /* The promotion decision is part of a row's provenance. */
-START_TEST(manifest_has_promotions)
+MF_TEST(manifest_has_promotions, .group = &stored_tests)
 {
     struct mf_buf manifest;
     char hash[MF_SHA256_TEXT_MAX];
@@ -374,10 +368,9 @@ START_TEST(manifest_has_promotions)
     }
     mf_buf_release(&manifest);
 }
-END_TEST
 
 /* Samples of released rows are kept when older samples are dropped. */
-START_TEST(samples_of_releases_are_kept)
+MF_TEST(samples_of_releases_are_kept, .group = &stored_tests)
 {
     (void)freeze("one", FIXTURE_BATCH_DONE);
     int64_t n_released =
@@ -394,7 +387,6 @@ START_TEST(samples_of_releases_are_kept)
         ck_assert_int_gt(number(row, "samples"), 0);
     cJSON_Delete(list.items);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -451,7 +443,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(channel_moves)
+MF_TEST(channel_moves, .group = &stored_tests)
 {
     int64_t recorded = 0;
     struct mf_list list;
@@ -480,10 +472,9 @@ START_TEST(channel_moves)
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(back, "to_release")));
     cJSON_Delete(list.items);
 }
-END_TEST
 
 /* Older versions recorded approvals of the current release. They are no rollback targets. */
-START_TEST(repeated_approval_is_no_rollback_target)
+MF_TEST(repeated_approval_is_no_rollback_target, .group = &stored_tests)
 {
     static const char *const before[] = {
         "INSERT INTO channel_move (channel, move, from_release, to_release, below, moved_by, reason, at_ms)"
@@ -505,9 +496,8 @@ START_TEST(repeated_approval_is_no_rollback_target)
     struct mf_channel_move back = {"stable", MF_MOVE_ROLLBACK, 1, "", "", 2};
     ck_assert_int_eq(mf_store_channel_move(store, &back, &c), MF_MOVED_NO_PREVIOUS);
 }
-END_TEST
 
-START_TEST(channels_are_limited)
+MF_TEST(channels_are_limited, .group = &stored_tests)
 {
     struct mf_channel c;
     char channel[32];
@@ -522,31 +512,8 @@ START_TEST(channels_are_limited)
     struct mf_channel_move known = {"c0", MF_MOVE_APPROVE, 1, "", "", 1};
     ck_assert_int_eq(mf_store_channel_move(store, &known, &c), MF_MOVED);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("release");
-    TCase *served = tcase_create("served"), *stored = tcase_create("stored");
-    tcase_set_timeout(served, 60);
-    tcase_add_checked_fixture(served, start, stop);
-    tcase_add_test(served, repeated_release_is_the_same);
-    tcase_add_test(served, rows_of_another_model_are_not_released);
-    tcase_add_test(served, release_equals_export);
-    tcase_add_test(served, rows_link_to_their_samples);
-    tcase_add_test(served, damaged_release_is_not_served);
-    tcase_add_test(served, unchanged_table_is_not_sent_again);
-    tcase_add_test(served, differences_by_key);
-    suite_add_tcase(suite, served);
-    tcase_set_timeout(stored, 60);
-    tcase_add_checked_fixture(stored, open_store, close_store);
-    tcase_add_test(stored, release_is_immutable);
-    tcase_add_test(stored, racing_task_with_a_row_is_not_left_out);
-    tcase_add_test(stored, manifest_has_promotions);
-    tcase_add_test(stored, samples_of_releases_are_kept);
-    tcase_add_test(stored, channel_moves);
-    tcase_add_test(stored, repeated_approval_is_no_rollback_target);
-    tcase_add_test(stored, channels_are_limited);
-    suite_add_tcase(suite, stored);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60, .setup = start, .teardown = stop});
 }

@@ -44,7 +44,7 @@ static const struct {
 
 static struct mf_result_message m;
 
-START_TEST(members_are_checked)
+MF_TEST(members_are_checked, .rows = MF_ARRAY_LEN(reads))
 {
     char text[512];
     const char *why = "";
@@ -57,9 +57,8 @@ START_TEST(members_are_checked)
     if (r == 0)
         ck_assert_int_eq(m.unit, 7);
 }
-END_TEST
 
-START_TEST(too_many_samples)
+MF_TEST(too_many_samples)
 {
     const char *why = "";
     _cleanup_(cJSON_Deletep) cJSON *json = cJSON_Parse("{" HEAD "\"step\":9}");
@@ -71,10 +70,9 @@ START_TEST(too_many_samples)
     cJSON_AddItemToArray(samples, cJSON_CreateNumber(1));
     ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
 }
-END_TEST
 
 /* Every accepted result can be stored. Otherwise the farm would halt each time the worker resends it. */
-START_TEST(accepted_results_fit)
+MF_TEST(accepted_results_fit)
 {
     static const char *const numbers[] = {"canary", "row_limit", "dropped_at", "registers",
                                           "spills", "lds",       "occupancy"};
@@ -108,7 +106,6 @@ START_TEST(accepted_results_fit)
     ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
     ck_assert_str_eq(why, "fresh: expected at most 4096 numbers");
 }
-END_TEST
 
 /* 1000 GFLOP/s, 100 GB/s, an L2 cache of 1 MB. */
 static const struct mf_ceilings ceilings = {.peak_gflops = 1000, .mem_read_gbs = 100, .llc_bytes = 1e6};
@@ -131,7 +128,7 @@ static const struct {
     {MF_STATUS_CRASH, (double)NAN, 1e6, 1e5, MF_STATUS_CRASH},
 };
 
-START_TEST(implausible_times)
+MF_TEST(implausible_times, .rows = MF_ARRAY_LEN(judged))
 {
     m = (struct mf_result_message){.status = judged[_i].status, .us = judged[_i].us, .reason = "its own"};
     mf_result_judge(&m, judged[_i].flops, judged[_i].bytes, &ceilings);
@@ -142,9 +139,8 @@ START_TEST(implausible_times)
     mf_result_judge(&m, 1e12, 1e12, &(struct mf_ceilings){0});
     ck_assert_int_eq(m.status, MF_STATUS_OK);
 }
-END_TEST
 
-START_TEST(extra_is_json)
+MF_TEST(extra_is_json)
 {
     char *extra = NULL;
     _cleanup_(cJSON_Deletep) cJSON *json =
@@ -163,17 +159,8 @@ START_TEST(extra_is_json)
     ck_assert_int_eq(mf_result_extra(evil, &(struct mf_result_note){0}, &extra), 0);
     ck_assert_ptr_null(extra);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("result");
-    TCase *c = tcase_create("result");
-    tcase_add_loop_test(c, members_are_checked, 0, (int)MF_ARRAY_LEN(reads));
-    tcase_add_test(c, too_many_samples);
-    tcase_add_test(c, accepted_results_fit);
-    tcase_add_loop_test(c, implausible_times, 0, (int)MF_ARRAY_LEN(judged));
-    tcase_add_test(c, extra_is_json);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -24,7 +24,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(picks_rivals)
+MF_TEST(picks_rivals, .rows = MF_ARRAY_LEN(rows))
 {
     struct mf_entrant survivors[SURVIVORS_MAX], got[MF_RIVALS_MAX + 1] = {{1, 9, 16}};
     size_t n = 0, n_expected = 0;
@@ -39,9 +39,8 @@ START_TEST(picks_rivals)
         ck_assert_msg(got[1 + i].pipeline == rows[_i].expected[i], "%s: %ld at %zu", rows[_i].what,
                       (long)got[1 + i].pipeline, i);
 }
-END_TEST
 
-START_TEST(keeps_within_the_budget)
+MF_TEST(keeps_within_the_budget)
 {
     const struct mf_entrant e[] = {{1, 1000, 16}, {2, 1000, 32}, {3, 1000, 64}, {4, 1000, 128}};
     const double one_s = 1e-3 * MF_RACE_ROUNDS_MIN;
@@ -50,14 +49,8 @@ START_TEST(keeps_within_the_budget)
     ck_assert_uint_eq(mf_rivals_affordable(e, 4, 0), MF_ENTRANTS_MIN);
     ck_assert_uint_eq(mf_rivals_affordable(e, 1, 0), 1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("rivals");
-    TCase *tc = tcase_create("rivals");
-    tcase_add_loop_test(tc, picks_rivals, 0, (int)MF_ARRAY_LEN(rows));
-    tcase_add_test(tc, keeps_within_the_budget);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

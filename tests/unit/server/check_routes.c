@@ -43,7 +43,7 @@ static const struct {
      NULL},
 };
 
-START_TEST(test_find)
+MF_TEST(test_find, .rows = MF_ARRAY_LEN(lookups))
 {
     struct mf_path_parts parts = {0};
     char allow[64];
@@ -57,9 +57,8 @@ START_TEST(test_find)
         ck_assert_str_eq(parts.name, lookups[_i].name ? lookups[_i].name : "");
     }
 }
-END_TEST
 
-START_TEST(test_table)
+MF_TEST(test_table)
 {
     size_t n;
     const struct mf_route *routes = mf_routes(&n);
@@ -75,7 +74,6 @@ START_TEST(test_table)
         }
     }
 }
-END_TEST
 
 /* --- the OpenAPI document, compared with the table of routes and with the responses --- */
 
@@ -201,7 +199,7 @@ static void check_answer(const cJSON *doc, const struct mf_route *route, const s
     cJSON_Delete(value);
 }
 
-START_TEST(test_document)
+MF_TEST(test_document)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     cJSON *doc = document(http_harness_port(h));
@@ -258,7 +256,6 @@ START_TEST(test_document)
     cJSON_Delete(doc);
     http_harness_stop(h);
 }
-END_TEST
 
 static bool has_parameter(const cJSON *parameters, const char *name)
 {
@@ -272,7 +269,7 @@ static bool has_parameter(const cJSON *parameters, const char *name)
 }
 
 /* The query parameters of a submission and the schema of its body have the batch options. */
-START_TEST(test_options)
+MF_TEST(test_options)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     cJSON *doc = document(http_harness_port(h));
@@ -295,7 +292,6 @@ START_TEST(test_options)
     cJSON_Delete(doc);
     http_harness_stop(h);
 }
-END_TEST
 
 #define A_SHAPE                                                                                             \
     "{\"token\":4,\"model_dim\":64,\"inter_dim\":32,\"expert\":4,\"topk\":2,\"act_type\":\"ActivationType." \
@@ -322,7 +318,7 @@ static const struct {
      "{\"batches\":[{\"batch\":1,\"class\":\"a/1\",\"layout\":\"w1=row w2=row\",\"shapes\":2}]}"},
 };
 
-START_TEST(test_bodies)
+MF_TEST(test_bodies, .rows = MF_ARRAY_LEN(bodies))
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
     cJSON *doc = document(http_harness_port(h)), *body = cJSON_Parse(bodies[_i].json);
@@ -333,18 +329,8 @@ START_TEST(test_bodies)
     cJSON_Delete(doc);
     http_harness_stop(h);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("routes");
-    TCase *t = tcase_create("routes");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, test_find, 0, sizeof(lookups) / sizeof(lookups[0]));
-    tcase_add_test(t, test_table);
-    tcase_add_test(t, test_document);
-    tcase_add_test(t, test_options);
-    tcase_add_loop_test(t, test_bodies, 0, sizeof(bodies) / sizeof(bodies[0]));
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60});
 }

@@ -130,7 +130,7 @@ static void create_stored(const char *sql_file, int version)
 }
 
 /* tests/data/schema/version_N.sql, migrated, must equal schema.sql; its rows stay. */
-START_TEST(stored_versions_are_migrated)
+MF_TEST(stored_versions_are_migrated)
 {
     glob_t found;
     _cleanup_(mf_freep) char *expected = describe_new_database();
@@ -154,7 +154,6 @@ START_TEST(stored_versions_are_migrated)
     }
     globfree(&found);
 }
-END_TEST
 
 static const char *const two_steps[] = {"CREATE TABLE fruit (name TEXT) STRICT",
                                         "ALTER TABLE fruit ADD COLUMN colour TEXT NOT NULL DEFAULT ''"};
@@ -177,7 +176,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(missing_migrations_run)
+MF_TEST(missing_migrations_run, .rows = MF_ARRAY_LEN(cases))
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
     const struct mf_schema schema = {cases[_i].to, "", cases[_i].steps};
@@ -193,14 +192,8 @@ START_TEST(missing_migrations_run)
     s = mf_store_free(s);
     remove_folder();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("schema");
-    TCase *tc = tcase_create("schema");
-    tcase_add_test(tc, stored_versions_are_migrated);
-    tcase_add_loop_test(tc, missing_migrations_run, 0, (int)MF_ARRAY_LEN(cases));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -54,7 +54,7 @@ static int add_class(const char *gfx)
     return mf_sql_run(store, "INSERT INTO device_class (gfx, cu_num) VALUES (?, ?)", "ti", gfx, (int64_t)4);
 }
 
-START_TEST(starts_a_new_database)
+MF_TEST(starts_a_new_database)
 {
     int64_t version = 0, epoch = 0;
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
@@ -69,17 +69,15 @@ START_TEST(starts_a_new_database)
     ck_assert_int_eq(mf_store_start_epoch(store, 4, &epoch), 0);
     ck_assert_int_eq(epoch, 7);
 }
-END_TEST
 
-START_TEST(refuses_a_newer_database)
+MF_TEST(refuses_a_newer_database)
 {
     ck_assert_int_ge(mf_sql_run(store, "PRAGMA user_version = 99", ""), 0);
     store = mf_store_free(store);
     ck_assert_int_eq(mf_store_open(path, &store), -ENOTSUP);
 }
-END_TEST
 
-START_TEST(readers_see_commits)
+MF_TEST(readers_see_commits)
 {
     _cleanup_(mf_store_freep) struct mf_store *reader = NULL;
     ck_assert_int_eq(mf_store_open_reader(path, &reader), 0);
@@ -97,7 +95,6 @@ START_TEST(readers_see_commits)
     ck_assert_int_eq(count(reader), 2);
     ck_assert_int_eq(mf_sql_run(reader, "DELETE FROM device_class", ""), -EROFS);
 }
-END_TEST
 
 static void copy_file(const char *from, const char *to)
 {
@@ -111,7 +108,7 @@ static void copy_file(const char *from, const char *to)
 
 /* WAL writes are delayed and combined, but a commit that returned is in the files: copies of the files, as
  * after a power cut, contain it. The rows fill one page, and more pages than one write combines. */
-START_TEST(commit_is_in_the_files)
+MF_TEST(commit_is_in_the_files)
 {
     static const int kilobytes[] = {1, 400};
     char from[120], to[120], copy[110];
@@ -134,10 +131,9 @@ START_TEST(commit_is_in_the_files)
         (void)unlink(copy);
     }
 }
-END_TEST
 
 /* The commit reports a failed WAL write. Rows committed before and after it are kept. */
-START_TEST(full_disk_fails_the_commit)
+MF_TEST(full_disk_fails_the_commit)
 {
     struct rlimit old, limit;
     ck_assert_int_eq(add_class("a"), 1);
@@ -156,9 +152,8 @@ START_TEST(full_disk_fails_the_commit)
     ck_assert_int_eq(mf_store_open(path, &store), 0);
     ck_assert_int_eq(count(store), 2);
 }
-END_TEST
 
-START_TEST(savepoint_rollback_keeps_the_transaction)
+MF_TEST(savepoint_rollback_keeps_the_transaction)
 {
     ck_assert_int_ge(mf_store_begin(store), 0);
     ck_assert_int_eq(add_class("a"), 1);
@@ -176,9 +171,8 @@ START_TEST(savepoint_rollback_keeps_the_transaction)
     mf_store_rollback(store);
     ck_assert_int_eq(count(store), 2);
 }
-END_TEST
 
-START_TEST(failures_have_messages)
+MF_TEST(failures_have_messages)
 {
     ck_assert_int_eq(add_class("x"), 1);
     ck_assert_int_eq(add_class("x"), -EEXIST);
@@ -188,9 +182,8 @@ START_TEST(failures_have_messages)
     struct mf_store *none = NULL;
     ck_assert_int_eq(mf_store_open_reader("/nonexistent/farm.db", &none), -ENOENT);
 }
-END_TEST
 
-START_TEST(binds_every_kind)
+MF_TEST(binds_every_kind)
 {
     struct mf_sql *q = NULL, *second = NULL;
     size_t len = 0;
@@ -212,7 +205,6 @@ START_TEST(binds_every_kind)
     mf_sql_done(q);
     mf_sql_done(NULL);
 }
-END_TEST
 
 /* ---- leases and results ---- */
 
@@ -267,7 +259,7 @@ static int64_t lease(enum mf_affinity affinity, bool alone, int64_t *ret_attempt
     return r ? row.id : 0;
 }
 
-START_TEST(leases_follow_affinity)
+MF_TEST(leases_follow_affinity)
 {
     make_units(3);
     slot.last_task = 2;
@@ -284,11 +276,10 @@ START_TEST(leases_follow_affinity)
     ck_assert_int_eq(lease(MF_AFFINITY_LAST_TASK, true, NULL), 4);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 0);
 }
-END_TEST
 
 /* Tasks of a layer with the most tokens go first: the longest task is not the last to end, and other code
  * compiles meanwhile. */
-START_TEST(long_tasks_go_first)
+MF_TEST(long_tasks_go_first)
 {
     static const struct {
         int64_t token;
@@ -317,7 +308,6 @@ START_TEST(long_tasks_go_first)
     ck_assert_mem_eq(ids.all, order, sizeof(order));
     mf_ids_release(&ids);
 }
-END_TEST
 
 /* Ready units with a wrong busy flag. The flag is set if another unit of the task is leased. */
 static int64_t count_wrong_busy_flags(void)
@@ -333,7 +323,7 @@ static int64_t count_wrong_busy_flags(void)
 }
 
 /* Triggers keep the busy flag correct, in whatever order leases begin and end. */
-START_TEST(busy_flag_is_correct)
+MF_TEST(busy_flag_is_correct)
 {
     static const char some[] = "SELECT id FROM unit WHERE state = 'leased' ORDER BY (id * ?) % 101 LIMIT 1";
     unsigned seed = (unsigned)mf_now_ns();
@@ -359,7 +349,6 @@ START_TEST(busy_flag_is_correct)
         ck_assert_int_eq(count_wrong_busy_flags(), 0);
     }
 }
-END_TEST
 
 static int take_row(void *context, const char *row)
 {
@@ -368,7 +357,7 @@ static int take_row(void *context, const char *row)
 }
 
 /* Shapes of ready enumeration units, most urgent first; not of batches that never measure. */
-START_TEST(next_shapes)
+MF_TEST(next_shapes)
 {
     struct mf_buf rows;
     mf_buf_init(&rows, 256);
@@ -389,10 +378,9 @@ START_TEST(next_shapes)
     ck_assert_str_eq(rows.data, "4 1 ");
     mf_buf_release(&rows);
 }
-END_TEST
 
 /* Among units of equal priority the lowest start tag goes first, whatever task the worker had before. */
-START_TEST(leases_go_by_start_tags)
+MF_TEST(leases_go_by_start_tags)
 {
     make_units(3);
     slot.last_task = 3;
@@ -405,9 +393,8 @@ START_TEST(leases_go_by_start_tags)
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 1);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 6);
 }
-END_TEST
 
-START_TEST(lease_restrictions)
+MF_TEST(lease_restrictions)
 {
     int64_t attempt = 0;
     make_units(1);
@@ -429,9 +416,8 @@ START_TEST(lease_restrictions)
     slot.model_id = other;
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 2);
 }
-END_TEST
 
-START_TEST(results_are_counted_once)
+MF_TEST(results_are_counted_once)
 {
     struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
     enum mf_status status;
@@ -463,10 +449,9 @@ START_TEST(results_are_counted_once)
     row.final = false;
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
 }
-END_TEST
 
 /* The known row and the enumeration may be of versions with different names of a family. */
-START_TEST(known_steps_are_found_by_old_and_current_family)
+MF_TEST(known_steps_are_found_by_old_and_current_family, .rows = 2)
 {
     static const char *const stored[] = {"tile", "two_stage"};
     struct mf_step step = {.name = "k", .covers = MF_OP_BIT(MF_OP_GEMM1)};
@@ -485,7 +470,6 @@ START_TEST(known_steps_are_found_by_old_and_current_family)
     ck_assert_int_eq(mf_store_step_find(store, 1, "one_stage", "k", &id), 0);
     ck_assert_int_eq(mf_store_step_find(store, 1, "move", "k", &id), 0);
 }
-END_TEST
 
 /* The i-th result of task 1, for a step of its own. */
 static struct mf_result_row row_of_new_step(int i)
@@ -514,7 +498,7 @@ static int64_t n_with_samples(void)
 
 /* Samples of old results are dropped in slices; times computed from them stay. A result dated in the future
  * does not block this. */
-START_TEST(old_samples_are_dropped)
+MF_TEST(old_samples_are_dropped)
 {
     static const int64_t at_ms[] = {1000, 2000, 90000, 2500, 4000, 1500};
     const float samples[] = {1, 2, 3};
@@ -540,7 +524,6 @@ START_TEST(old_samples_are_dropped)
     ck_assert_int_eq(n_with_samples(), 0);
     ck_assert_int_eq(mf_store_samples_drop(store, 4500, 5000, 100), 0);
 }
-END_TEST
 
 static void check_pace(int64_t measured, int64_t refused, int64_t raced)
 {
@@ -556,7 +539,7 @@ static void check_pace(int64_t measured, int64_t refused, int64_t raced)
 }
 
 /* The number of results per second of a batch follows each result that decides a step. */
-START_TEST(pace_follows_results)
+MF_TEST(pace_follows_results)
 {
     static const enum mf_status statuses[] = {MF_STATUS_OK, MF_STATUS_SLOW, MF_STATUS_WRONG, MF_STATUS_CRASH};
     make_units(1);
@@ -572,9 +555,8 @@ START_TEST(pace_follows_results)
     ck_assert_int_eq(mf_store_results_clear_final(store, 1), 0);
     check_pace(0, 0, 0);
 }
-END_TEST
 
-START_TEST(crash_is_repeated_in_another_unit)
+MF_TEST(crash_is_repeated_in_another_unit)
 {
     struct mf_step step = {.name = "k", .family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
     enum mf_status status;
@@ -603,32 +585,8 @@ START_TEST(crash_is_repeated_in_another_unit)
     ck_assert_int_eq(mf_store_quarantine_lift(store, 1, slot.class_id), 1);
     ck_assert_int_eq(mf_store_quarantine_lift(store, 1, slot.class_id), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store");
-    TCase *c = tcase_create("store");
-    tcase_add_checked_fixture(c, setup, teardown);
-    tcase_add_test(c, starts_a_new_database);
-    tcase_add_test(c, pace_follows_results);
-    tcase_add_test(c, old_samples_are_dropped);
-    tcase_add_test(c, refuses_a_newer_database);
-    tcase_add_test(c, readers_see_commits);
-    tcase_add_test(c, commit_is_in_the_files);
-    tcase_add_test(c, full_disk_fails_the_commit);
-    tcase_add_test(c, savepoint_rollback_keeps_the_transaction);
-    tcase_add_test(c, failures_have_messages);
-    tcase_add_test(c, binds_every_kind);
-    tcase_add_test(c, long_tasks_go_first);
-    tcase_add_test(c, leases_follow_affinity);
-    tcase_add_test(c, busy_flag_is_correct);
-    tcase_add_test(c, leases_go_by_start_tags);
-    tcase_add_test(c, next_shapes);
-    tcase_add_test(c, lease_restrictions);
-    tcase_add_test(c, results_are_counted_once);
-    tcase_add_loop_test(c, known_steps_are_found_by_old_and_current_family, 0, 2);
-    tcase_add_test(c, crash_is_repeated_in_another_unit);
-    suite_add_tcase(suite, c);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = setup, .teardown = teardown});
 }

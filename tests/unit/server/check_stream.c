@@ -38,7 +38,7 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-START_TEST(test_live)
+MF_TEST(test_live)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
@@ -57,7 +57,6 @@ START_TEST(test_live)
     http_stream_close(stream);
     http_harness_stop(h);
 }
-END_TEST
 
 static const struct {
     const char *path, *headers;
@@ -72,7 +71,7 @@ static const struct {
     {"/api/v1/batches/2/events?last_event_id=36", "", "\"measured\":39", 2},
 };
 
-START_TEST(test_resume)
+MF_TEST(test_resume, .rows = MF_ARRAY_LEN(resumes))
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     struct http_stream *stream = open_stream(http_harness_port(h), resumes[_i].path, resumes[_i].headers);
@@ -82,11 +81,10 @@ START_TEST(test_resume)
     http_stream_close(stream);
     http_harness_stop(h);
 }
-END_TEST
 
 /* A stream of one batch has no events of others. Events from the database and from the ring are joined
  * without loss or repetition, whatever arrives while the database is read. */
-START_TEST(test_join)
+MF_TEST(test_join)
 {
     enum { N = 900 };
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -109,11 +107,10 @@ START_TEST(test_join)
     http_stream_close(stream);
     http_harness_stop(h);
 }
-END_TEST
 
 /* A client that does not read costs one chunk of memory. When it reads again, it gets the missed events from
  * the database. */
-START_TEST(test_slow_client)
+MF_TEST(test_slow_client)
 {
     enum { N = 8000, RECEIVE_BYTES = 131072 }; /* more than the ring and the sockets hold */
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -132,7 +129,6 @@ START_TEST(test_slow_client)
     http_stream_close(stream);
     http_harness_stop(h);
 }
-END_TEST
 
 /* Bytes on the heap; 0 if the allocator does not report them (sanitizers). */
 static size_t heap_bytes(void)
@@ -165,9 +161,11 @@ static void wait_streams(int port, int n)
     }
 }
 
+static const struct mf_test_group optional_tests = {.timeout_s = 90, .optional = true};
+
 /* Unread streams take one chunk and the memory of their connection, however many events pass. Closing them
  * frees that memory: nothing else happens meanwhile, and the database's caches stay. */
-START_TEST(test_unread_streams)
+MF_TEST(test_unread_streams, .group = &optional_tests)
 {
     enum { STREAMS = 32, N = 8000, EACH_BYTES = 1 << 20, RECEIVE_BYTES = 4096 };
     struct http_stream *unread[STREAMS];
@@ -193,9 +191,8 @@ START_TEST(test_unread_streams)
     http_stream_close(reader);
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_keepalive)
+MF_TEST(test_keepalive)
 {
     struct http_harness *h =
         http_harness_start(&(struct http_harness_options){.fixture = true, .http.keepalive_ms = 50});
@@ -205,7 +202,6 @@ START_TEST(test_keepalive)
     http_stream_close(stream);
     http_harness_stop(h);
 }
-END_TEST
 
 static const struct {
     const char *path, *headers, *at;
@@ -217,7 +213,7 @@ static const struct {
     {"/api/v1/events", "Accept: application/json\r\n", "header.Accept", 406},
 };
 
-START_TEST(test_refused)
+MF_TEST(test_refused)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     for (size_t i = 0; i < MF_ARRAY_LEN(refused); i++) {
@@ -229,9 +225,8 @@ START_TEST(test_refused)
     }
     http_harness_stop(h);
 }
-END_TEST
 
-START_TEST(test_too_many)
+MF_TEST(test_too_many)
 {
     struct http_harness *h = http_harness_start(
         &(struct http_harness_options){.fixture = true, .http.streams = 2, .http.keepalive_ms = 50});
@@ -258,10 +253,9 @@ START_TEST(test_too_many)
     http_stream_close(b);
     http_harness_stop(h);
 }
-END_TEST
 
 /* A stop ends open streams, so that their clients reconnect to the next server. */
-START_TEST(test_stop)
+MF_TEST(test_stop)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
@@ -270,22 +264,8 @@ START_TEST(test_stop)
     ck_assert(http_stream_end(stream));
     http_stream_close(stream);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stream");
-    TCase *t = tcase_create("stream");
-    tcase_set_timeout(t, 90);
-    tcase_add_test(t, test_live);
-    tcase_add_loop_test(t, test_resume, 0, sizeof(resumes) / sizeof(resumes[0]));
-    tcase_add_test(t, test_join);
-    tcase_add_test(t, test_slow_client);
-    tcase_add_test(mf_check_optional(suite, 90), test_unread_streams);
-    tcase_add_test(t, test_keepalive);
-    tcase_add_test(t, test_refused);
-    tcase_add_test(t, test_too_many);
-    tcase_add_test(t, test_stop);
-    suite_add_tcase(suite, t);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 90});
 }

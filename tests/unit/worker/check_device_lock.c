@@ -59,8 +59,11 @@ static long pid_in_file(void)
     return pid;
 }
 
+static const struct mf_test_group optional_tests = {
+    .setup = make_folder, .teardown = remove_folder, .optional = true};
+
 /* Several users, root among them, lock the device one after the other; only one holds it at a time. */
-START_TEST(users_lock_in_sequence)
+MF_TEST(users_lock_in_sequence, .group = &optional_tests)
 {
     static const uid_t users[] = {65533, 65534, 0, 65533};
     char why[256] = "", expected[64];
@@ -82,9 +85,8 @@ START_TEST(users_lock_in_sequence)
     ck_assert_msg(strstr(why, expected) != NULL, "%s", why);
     (void)close(fd);
 }
-END_TEST
 
-START_TEST(symlink_is_rejected)
+MF_TEST(symlink_is_rejected)
 {
     char path[128], why[256] = "";
     int fd;
@@ -93,17 +95,8 @@ START_TEST(symlink_is_rejected)
     ck_assert_int_eq(mf_device_lock(folder, "cpu:0", "", why, sizeof(why), &fd), -ELOOP);
     ck_assert_ptr_nonnull(strstr(why, "choose another folder with --lock-dir"));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("device_lock");
-    TCase *tc = tcase_create("device_lock");
-    tcase_add_checked_fixture(tc, make_folder, remove_folder);
-    TCase *optional = mf_check_optional(suite, 0);
-    tcase_add_checked_fixture(optional, make_folder, remove_folder);
-    tcase_add_test(optional, users_lock_in_sequence);
-    tcase_add_test(tc, symlink_is_rejected);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = make_folder, .teardown = remove_folder});
 }

@@ -97,7 +97,7 @@ static bool starts_timers_only(enum mf_link_state state, enum mf_link_event even
     return found && state != MF_LINK_ENDED;
 }
 
-START_TEST(makes_each_transition)
+MF_TEST(makes_each_transition, .rows = MF_LINK_N_ * MF_LINK_EVENT_N_)
 {
     enum mf_link_state from = (enum mf_link_state)(_i / MF_LINK_EVENT_N_), to = from;
     enum mf_link_event event = (enum mf_link_event)(_i % MF_LINK_EVENT_N_);
@@ -124,7 +124,6 @@ START_TEST(makes_each_transition)
     if (!accepts && !starts_timers_only(from, event))
         ck_assert_mem_eq(&l, &before, sizeof(l));
 }
-END_TEST
 
 static const struct {
     const char *code;
@@ -137,11 +136,10 @@ static const struct {
     {"not_its_name", MF_LINK_EVENT_REFUSE_OTHER},     {"", MF_LINK_EVENT_REFUSE_OTHER},
 };
 
-START_TEST(knows_each_refusal)
+MF_TEST(knows_each_refusal, .rows = MF_ARRAY_LEN(refusals))
 {
     ck_assert_int_eq(mf_link_refusal(refusals[_i].code), refusals[_i].event);
 }
-END_TEST
 
 /* ---- conversations ---- */
 
@@ -422,7 +420,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(follows_the_protocol)
+MF_TEST(follows_the_protocol, .rows = MF_ARRAY_LEN(conversations))
 {
     struct conversation c = {.online = 1, .lease = 1000, .shown = conversations[_i].shown};
     mf_link_init(&c.link, WARNING_MS);
@@ -432,16 +430,8 @@ START_TEST(follows_the_protocol)
     ck_assert_msg(c.link.state == conversations[_i].end, "%s: %s", conversations[_i].name,
                   mf_link_state_name(c.link.state));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("link");
-    TCase *tests = tcase_create("link");
-
-    tcase_add_loop_test(tests, makes_each_transition, 0, MF_LINK_N_ * MF_LINK_EVENT_N_);
-    tcase_add_loop_test(tests, knows_each_refusal, 0, (int)MF_ARRAY_LEN(refusals));
-    tcase_add_loop_test(tests, follows_the_protocol, 0, (int)MF_ARRAY_LEN(conversations));
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -57,35 +57,25 @@ static void write_and_read(void)
 }
 
 /* _i: bytes of the first write, none to all. */
-START_TEST(partial_write)
+MF_TEST(partial_write, .rows = MF_RECORD_HEADER + sizeof(payload))
 {
     partial_bytes = (size_t)_i;
     write_and_read();
 }
-END_TEST
 
-START_TEST(interrupted_write)
+MF_TEST(interrupted_write)
 {
     fail_errno = EINTR;
     write_and_read();
 }
-END_TEST
 
-START_TEST(failed_write)
+MF_TEST(failed_write)
 {
     fail_errno = ENOSPC;
     ck_assert_int_eq(mf_record_write(file, "MFXX", payload, strlen(payload), 0), -ENOSPC);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("record");
-    TCase *tc = tcase_create("record");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, partial_write, 0, MF_RECORD_HEADER + (int)sizeof(payload));
-    tcase_add_test(tc, interrupted_write);
-    tcase_add_test(tc, failed_write);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.setup = setup, .teardown = teardown});
 }

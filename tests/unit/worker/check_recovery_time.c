@@ -17,7 +17,7 @@ static const struct {
     {"DRABABE", 10, 10, 30},                                  /* a step without a result, then another */
 };
 
-START_TEST(reported_once)
+MF_TEST(reported_once, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_recovery_time c = {0};
     struct mf_recovery_time_ms ms = {0};
@@ -43,14 +43,8 @@ START_TEST(reported_once)
     ck_assert_double_eq_tol(ms.data, cases[_i].data, 1e-6);
     ck_assert_double_eq_tol(ms.step, cases[_i].step, 1e-6);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("recovery_time");
-    TCase *tests = tcase_create("recovery_time");
-
-    tcase_add_loop_test(tests, reported_once, 0, sizeof(cases) / sizeof(cases[0]));
-    suite_add_tcase(suite, tests);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

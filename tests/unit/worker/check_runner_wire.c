@@ -61,7 +61,7 @@ static void write_raw(const char *text, size_t len)
     ck_assert_int_eq(write(a.fd, text, len), (ssize_t)len);
 }
 
-START_TEST(round_trip)
+MF_TEST(round_trip)
 {
     send_op(&a, "one", "with \"quotes\" and a \n newline", -1);
     send_op(&a, "two", "", -1);
@@ -73,7 +73,6 @@ START_TEST(round_trip)
     ck_assert_int_eq(mf_channel_next(&a, &none), 0);
     ck_assert_int_eq(mf_channel_wait(&a, 1, &none), -ETIMEDOUT);
 }
-END_TEST
 
 static void send_many(const char *op)
 {
@@ -83,7 +82,7 @@ static void send_many(const char *op)
 
 /* mf_channel_send_many writes several messages at once: it delays a message unless the last write was long
  * ago or many messages are waiting. */
-START_TEST(send_many_batches)
+MF_TEST(send_many_batches)
 {
     const int64_t just_now = mf_now_ms() + 3600000; /* as if an hour from now: no pause */
     int n = 0;
@@ -103,9 +102,8 @@ START_TEST(send_many_batches)
     ck_assert_int_lt(n, 10000);
     ck_assert_int_gt(n, 100);
 }
-END_TEST
 
-START_TEST(one_byte_at_a_time)
+MF_TEST(one_byte_at_a_time)
 {
     const char *line = "{\"op\":\"slow\",\"text\":\"t\"}\n";
     cJSON *m = NULL;
@@ -116,7 +114,6 @@ START_TEST(one_byte_at_a_time)
     }
     expect_op(&b, "slow", "t");
 }
-END_TEST
 
 static void *write_large(void *arg)
 {
@@ -125,7 +122,7 @@ static void *write_large(void *arg)
 }
 
 /* Larger than any socket buffer: both sides continue partial transfers. */
-START_TEST(large_message)
+MF_TEST(large_message)
 {
     const size_t len = 7u << 20;
     char *text = malloc(len + 1);
@@ -141,9 +138,8 @@ START_TEST(large_message)
     ck_assert_ptr_null(failed);
     free(text);
 }
-END_TEST
 
-START_TEST(too_long_to_send)
+MF_TEST(too_long_to_send)
 {
     const size_t len = MF_CHANNEL_LINE_MAX;
     char *text = malloc(len + 1);
@@ -156,9 +152,8 @@ START_TEST(too_long_to_send)
     send_op(&a, "still", "works", -1);
     expect_op(&b, "still", "works");
 }
-END_TEST
 
-START_TEST(peer_does_not_read)
+MF_TEST(peer_does_not_read)
 {
     static char text[1 << 20];
     memset(text, 'z', sizeof(text) - 1);
@@ -168,7 +163,6 @@ START_TEST(peer_does_not_read)
         r = mf_channel_send(&a, m, -1);
     ck_assert_int_eq(r, -ENOBUFS);
 }
-END_TEST
 
 /* clang-format off */
 static const char *const not_messages[] = {
@@ -181,7 +175,7 @@ static const char *const not_messages[] = {
 };
 /* clang-format on */
 
-START_TEST(invalid_lines_are_skipped)
+MF_TEST(invalid_lines_are_skipped, .rows = MF_ARRAY_LEN(not_messages))
 {
     cJSON *m = NULL;
     write_raw(not_messages[_i], strlen(not_messages[_i]));
@@ -191,7 +185,6 @@ START_TEST(invalid_lines_are_skipped)
     /* The invalid line is skipped; empty lines are ignored. */
     expect_op(&b, "good", "");
 }
-END_TEST
 
 static void *write_endless(void *arg)
 {
@@ -203,7 +196,7 @@ static void *write_endless(void *arg)
     return NULL;
 }
 
-START_TEST(endless_line)
+MF_TEST(endless_line)
 {
     pthread_t thread;
     cJSON *m = NULL;
@@ -213,9 +206,8 @@ START_TEST(endless_line)
     ck_assert_int_eq(shutdown(b.fd, SHUT_RDWR), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
-END_TEST
 
-START_TEST(closed_by_the_peer)
+MF_TEST(closed_by_the_peer)
 {
     cJSON *m = NULL;
     send_op(&a, "last", "words", -1);
@@ -226,7 +218,6 @@ START_TEST(closed_by_the_peer)
     _cleanup_(cJSON_Deletep) cJSON *late = message("late", "");
     ck_assert_int_eq(mf_channel_send(&b, late, -1), -EPIPE);
 }
-END_TEST
 
 static int memory_of(const char *text)
 {
@@ -247,7 +238,7 @@ static void expect_content(int fd, const char *text)
 
 /* Descriptors arrive in the order of their messages, even if one read also returns messages without
  * descriptors. */
-START_TEST(descriptors)
+MF_TEST(descriptors)
 {
     for (int i = 0; i < 20; i++) {
         char text[32];
@@ -268,10 +259,9 @@ START_TEST(descriptors)
     }
     ck_assert_int_eq(mf_channel_take_fd(&b), -1);
 }
-END_TEST
 
 /* A worker sends all kept files to a new runner before the runner reads anything. */
-START_TEST(more_descriptors_than_the_limit)
+MF_TEST(more_descriptors_than_the_limit)
 {
     for (int i = 0; i < 2 * MF_CHANNEL_FDS_MAX; i++) {
         char text[32];
@@ -292,10 +282,9 @@ START_TEST(more_descriptors_than_the_limit)
         (void)close(fd);
     }
 }
-END_TEST
 
 /* The peer takes no descriptor of its messages. */
-START_TEST(descriptors_are_not_taken)
+MF_TEST(descriptors_are_not_taken)
 {
     int fd = memory_of("x");
     for (int i = 0; i < MF_CHANNEL_FDS_MAX; i++)
@@ -306,7 +295,6 @@ START_TEST(descriptors_are_not_taken)
     cJSON *none = NULL;
     ck_assert_int_eq(mf_channel_next(&b, &none), -EPROTO);
 }
-END_TEST
 
 /* ---- memfd_store ---- */
 
@@ -318,7 +306,9 @@ static int sealed(size_t bytes)
     return fd;
 }
 
-START_TEST(runner_passes_files_to_worker)
+static const struct mf_test_group memfd_store_tests = {.setup = setup, .teardown = teardown};
+
+MF_TEST(runner_passes_files_to_worker, .group = &memfd_store_tests)
 {
     struct mf_runner_memfd_store k;
     uint64_t bytes = 0;
@@ -340,30 +330,8 @@ START_TEST(runner_passes_files_to_worker)
     (void)close(fd);
     mf_runner_memfd_store_release(&k);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("runner_wire");
-    TCase *tc = tcase_create("channel");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, round_trip);
-    tcase_add_test(tc, send_many_batches);
-    tcase_add_test(tc, one_byte_at_a_time);
-    tcase_add_test(tc, large_message);
-    tcase_add_test(tc, too_long_to_send);
-    tcase_add_test(tc, peer_does_not_read);
-    tcase_add_loop_test(tc, invalid_lines_are_skipped, 0, (int)MF_ARRAY_LEN(not_messages));
-    tcase_add_test(tc, endless_line);
-    tcase_add_test(tc, closed_by_the_peer);
-    tcase_add_test(tc, descriptors);
-    tcase_add_test(tc, more_descriptors_than_the_limit);
-    tcase_add_test(tc, descriptors_are_not_taken);
-    tcase_set_timeout(tc, 60);
-    suite_add_tcase(suite, tc);
-    TCase *memfd_store = tcase_create("memfd_store");
-    tcase_add_checked_fixture(memfd_store, setup, teardown);
-    tcase_add_test(memfd_store, runner_passes_files_to_worker);
-    suite_add_tcase(suite, memfd_store);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60, .setup = setup, .teardown = teardown});
 }

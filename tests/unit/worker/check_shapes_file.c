@@ -29,7 +29,7 @@ static const struct {
     {"", -EBADMSG, 0, 0},
 };
 
-START_TEST(shapes)
+MF_TEST(shapes, .rows = MF_ARRAY_LEN(files))
 {
     char path[] = "/tmp/check_shapes_file.XXXXXX";
     _cleanup_(mf_closep) int fd = mkstemp(path);
@@ -46,13 +46,8 @@ START_TEST(shapes)
     if (n > 0)
         ck_assert_int_eq(all[0].token, 4);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shapes_file");
-    TCase *tc = tcase_create("shapes_file");
-    tcase_add_loop_test(tc, shapes, 0, (int)MF_ARRAY_LEN(files));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

@@ -103,7 +103,7 @@ static off_t file_size(void)
     return st.st_size;
 }
 
-START_TEST(order_and_resend)
+MF_TEST(order_and_resend)
 {
     struct mf_spool *s = open_spool(NULL);
     for (int i = 1; i <= 300; i++)
@@ -123,9 +123,8 @@ START_TEST(order_and_resend)
     ck_assert_uint_eq(mf_spool_n(s), 151);
     mf_spool_close(s);
 }
-END_TEST
 
-START_TEST(survives_a_restart)
+MF_TEST(survives_a_restart)
 {
     struct mf_spool *s = open_spool(NULL);
     append(s, 1, 1, 100);
@@ -141,10 +140,9 @@ START_TEST(survives_a_restart)
     expect_no_next(s);
     mf_spool_close(s);
 }
-END_TEST
 
 /* Opening a spool without enough memory does not treat the file as torn: the next open finds all records. */
-START_TEST(survives_out_of_memory)
+MF_TEST(survives_out_of_memory)
 {
     struct mf_spool *s = open_spool(NULL);
     for (int i = 1; i <= 3; i++)
@@ -165,7 +163,6 @@ START_TEST(survives_out_of_memory)
         expect_next(s, 1, i);
     mf_spool_close(s);
 }
-END_TEST
 
 static void append_two(struct mf_spool *s)
 {
@@ -198,7 +195,7 @@ static void work_and_die(void (*work)(struct mf_spool *s))
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-START_TEST(survives_kill_9)
+MF_TEST(survives_kill_9)
 {
     work_and_die(append_two);
     struct mf_spool *s = open_spool(NULL);
@@ -207,10 +204,9 @@ START_TEST(survives_kill_9)
     expect_no_next(s);
     mf_spool_close(s);
 }
-END_TEST
 
 /* A worker is killed while it starts a runner: the forked child holds the locks until it calls exec. */
-START_TEST(waits_for_lock_of_orphan)
+MF_TEST(waits_for_lock_of_orphan)
 {
     int ends[2];
     ck_assert_int_eq(pipe(ends), 0);
@@ -224,9 +220,8 @@ START_TEST(waits_for_lock_of_orphan)
     mf_spool_close(s);
     (void)close(read_end);
 }
-END_TEST
 
-START_TEST(emptied_when_all_are_acknowledged)
+MF_TEST(emptied_when_all_are_acknowledged)
 {
     struct mf_spool *s = open_spool(NULL);
     append(s, 1, 1, 50);
@@ -242,10 +237,9 @@ START_TEST(emptied_when_all_are_acknowledged)
     expect_next(s, 2, 1);
     mf_spool_close(s);
 }
-END_TEST
 
 /* One result that is never acknowledged must not let the file grow without bound. */
-START_TEST(rewritten_when_mostly_acknowledged)
+MF_TEST(rewritten_when_mostly_acknowledged)
 {
     struct mf_spool *s = open_spool(NULL);
     append(s, 1, 1, 10);
@@ -264,11 +258,10 @@ START_TEST(rewritten_when_mostly_acknowledged)
     expect_no_next(s);
     mf_spool_close(s);
 }
-END_TEST
 
 /* Killed before or after the rename of the rewritten file: the file has all unacknowledged records either
  * way. */
-START_TEST(survives_kill_during_rewrite)
+MF_TEST(survives_kill_during_rewrite, .rows = 2)
 {
     enum mf_fault place = _i ? MF_FAULT_SPOOL_RENAMED : MF_FAULT_SPOOL_WRITTEN;
     if (die_at(place)) {
@@ -300,9 +293,8 @@ START_TEST(survives_kill_during_rewrite)
     (void)snprintf(left, sizeof(left), "%s.new", path);
     (void)unlink(left);
 }
-END_TEST
 
-START_TEST(one_process_at_a_time)
+MF_TEST(one_process_at_a_time)
 {
     struct mf_spool *s = open_spool(NULL), *other = NULL;
     ck_assert_int_eq(mf_spool_open(folder, "w", &other, NULL), -EBUSY);
@@ -310,7 +302,6 @@ START_TEST(one_process_at_a_time)
     s = open_spool(NULL);
     mf_spool_close(s);
 }
-END_TEST
 
 /* Damage to a file of three records of equal length, and the number of records left. */
 enum damage { CUT, FLIP, GARBAGE };
@@ -331,7 +322,7 @@ static const struct damage_case {
     {GARBAGE, 0, 3}, /* bytes after the last record */
 };
 
-START_TEST(damaged)
+MF_TEST(damaged, .rows = MF_ARRAY_LEN(damage_cases))
 {
     const struct damage_case *c = &damage_cases[_i];
     struct mf_spool *s = open_spool(NULL);
@@ -366,10 +357,9 @@ START_TEST(damaged)
     ck_assert_uint_eq(mf_spool_n(s), (size_t)c->left + 1);
     mf_spool_close(s);
 }
-END_TEST
 
 /* CRC-32 as in zip and Ethernet, computed bit by bit: every release must read the files of every other. */
-START_TEST(checksums_are_crc32)
+MF_TEST(checksums_are_crc32)
 {
     static const char body[] = "{\"unit\":7,\"attempt\":1,\"seq\":1,\"text\":\"123456789 \xc3\xa4\"}";
     struct mf_spool *s = open_spool(NULL);
@@ -388,9 +378,8 @@ START_TEST(checksums_are_crc32)
         ck_assert_uint_eq(header[8 + i], (uint8_t)(~sum >> (8 * i)));
     mf_spool_close(s);
 }
-END_TEST
 
-START_TEST(size_limits)
+MF_TEST(size_limits)
 {
     struct mf_spool *s = open_spool(NULL);
     struct mf_spool_key key = {1, 1, 1};
@@ -403,26 +392,8 @@ START_TEST(size_limits)
     ck_assert_int_eq(n, MF_SPOOL_BYTES_MAX / MF_SPOOL_RECORD_MAX);
     mf_spool_close(s);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("spool");
-    TCase *tc = tcase_create("spool");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, order_and_resend);
-    tcase_add_test(tc, survives_a_restart);
-    tcase_add_test(tc, survives_out_of_memory);
-    tcase_add_test(tc, survives_kill_9);
-    tcase_add_test(tc, waits_for_lock_of_orphan);
-    tcase_add_test(tc, emptied_when_all_are_acknowledged);
-    tcase_add_test(tc, rewritten_when_mostly_acknowledged);
-    tcase_add_loop_test(tc, survives_kill_during_rewrite, 0, 2);
-    tcase_add_test(tc, one_process_at_a_time);
-    tcase_add_test(tc, checksums_are_crc32);
-    tcase_add_loop_test(tc, damaged, 0, (int)MF_ARRAY_LEN(damage_cases));
-    tcase_add_test(tc, size_limits);
-    tcase_set_timeout(tc, 60);
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(&(struct mf_test_group){.timeout_s = 60, .setup = setup, .teardown = teardown});
 }

@@ -22,7 +22,7 @@ static const struct {
     {"8192,7168,2048,8,8" BF16, -1, 900 * S, 7200 * S}, /* number of cores unknown */
 };
 
-START_TEST(timeout_is_in_range)
+MF_TEST(timeout_is_in_range, .rows = MF_ARRAY_LEN(rows))
 {
     struct mf_shape shape;
     ck_assert_int_eq(mf_shape_parse(rows[_i].row, &shape), 0);
@@ -30,13 +30,8 @@ START_TEST(timeout_is_in_range)
     ck_assert_msg(ms >= rows[_i].least_ms && ms <= rows[_i].most_ms, "%s: %lld ms", rows[_i].row,
                   (long long)ms);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("timeouts");
-    TCase *tc = tcase_create("timeouts");
-    tcase_add_loop_test(tc, timeout_is_in_range, 0, (int)MF_ARRAY_LEN(rows));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

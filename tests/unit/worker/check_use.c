@@ -70,7 +70,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(usage_is_recorded_and_checked)
+MF_TEST(usage_is_recorded_and_checked, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_family reporting_family = planted_family;
     const struct mf_family *const list[] = {&reporting_family};
@@ -101,11 +101,10 @@ START_TEST(usage_is_recorded_and_checked)
     session = mf_session_free(session);
     device->ops->free(device);
 }
-END_TEST
 
 /* ---- transfer to the worker ---- */
 
-START_TEST(known_usage_is_sent)
+MF_TEST(known_usage_is_sent)
 {
     const struct mf_unit_result known = {
         .id = 7, .mode = "", .reason = "", .use = {.registers = 96, .lds = 2048, .occupancy = -1}};
@@ -133,7 +132,6 @@ START_TEST(known_usage_is_sent)
     mf_channel_release(&out);
     mf_channel_release(&in);
 }
-END_TEST
 
 /* ---- the runtime: a fake CUDA driver ---- */
 
@@ -171,7 +169,10 @@ static struct mf_device *open_fake_device(void)
     return d;
 }
 
-START_TEST(usage_is_read_from_the_runtime)
+static const struct mf_test_group runtime_tests = {
+    .timeout_s = 100, .setup_all = make_folder, .teardown_all = remove_folder, .optional = true};
+
+MF_TEST(usage_is_read_from_the_runtime, .group = &runtime_tests)
 {
     const struct mf_grid small = {1, 1, 1, 128, 4096, false, false},
                          large = {1, 1, 1, 256, 1024, false, false};
@@ -204,7 +205,6 @@ START_TEST(usage_is_read_from_the_runtime)
     (void)d->ops->module_unload(d, module);
     mf_device_close(d);
 }
-END_TEST
 
 /* Programmatic launches overlap with the end of the kernel before them, on hardware that supports them. */
 static const struct {
@@ -212,7 +212,7 @@ static const struct {
     int programmatic;
 } machines[] = {{"9", 1}, {"8", 0}};
 
-START_TEST(programmatic_launch_if_supported)
+MF_TEST(programmatic_launch_if_supported, .rows = MF_ARRAY_LEN(machines), .group = &runtime_tests)
 {
     const struct mf_grid grid = {.x = 1, .y = 1, .z = 1, .block = 32, .programmatic_launch = true},
                          plain = {1, 1, 1, 32, 0, false, false};
@@ -236,7 +236,6 @@ START_TEST(programmatic_launch_if_supported)
     (void)d->ops->module_unload(d, module);
     mf_device_close(d);
 }
-END_TEST
 
 /* The L2 partition of each SM, detected in a runner and in a guest process. */
 static const struct {
@@ -249,7 +248,7 @@ static const struct {
     {"1", "9", "3", true, 0},
 };
 
-START_TEST(l2_partitions_are_detected)
+MF_TEST(l2_partitions_are_detected, .rows = MF_ARRAY_LEN(halves), .group = &runtime_tests)
 {
     const struct mf_device_open_options how = {.guest = halves[_i].guest};
     struct mf_device *again;
@@ -269,7 +268,6 @@ START_TEST(l2_partitions_are_detected)
                           halves[_i].near > 0 && u / 2 % 2 == 1);
     mf_device_close(again);
 }
-END_TEST
 
 #define OF_TYPE(t, q) "ActivationType.Silu,torch.bfloat16,torch." t ",torch." t ",QuantType." q
 #define FP8           OF_TYPE("float8_e4m3fn", "per_1x128") ",1,0"
@@ -306,7 +304,7 @@ static struct mf_device *launch_on_fake_device(const char *family, const char *r
 }
 
 /* Each L2 partition gets its own experts, and y is computed column by column, as the L2 cache holds h. */
-START_TEST(l2_partitions_are_passed_to_the_kernel)
+MF_TEST(l2_partitions_are_passed_to_the_kernel, .group = &runtime_tests)
 {
     struct mf_shape shape;
 
@@ -323,7 +321,6 @@ START_TEST(l2_partitions_are_passed_to_the_kernel)
     ck_assert_uint_ne(args->far[0], 0);
     mf_device_close(d);
 }
-END_TEST
 
 /* Stage 2 of a pair computes all columns of a block before the next block, since blocks of h become ready one
  * by one. It computes column by column if experts have several blocks, and so does a separate stage 2. */
@@ -339,7 +336,7 @@ static const struct {
     {4096, "pair_fp8fn_128_silu_m128_n256_bs", NULL, 1},
 };
 
-START_TEST(pair_column_order)
+MF_TEST(pair_column_order, .rows = MF_ARRAY_LEN(column_orders), .group = &runtime_tests)
 {
     const char *pair = column_orders[_i].pair;
     struct mf_shape shape;
@@ -367,7 +364,6 @@ START_TEST(pair_column_order)
     }
     mf_device_close(d);
 }
-END_TEST
 
 /* Each stage of a pair gets its own operands. */
 static const struct {
@@ -380,7 +376,7 @@ static const struct {
     {"64,7168,256,256,8," FP8, "pair_fp8fn_128_silu_m64_n256_bts", -1, -1},
 };
 
-START_TEST(pair_operands)
+MF_TEST(pair_operands, .rows = MF_ARRAY_LEN(with_biases), .group = &runtime_tests)
 {
     struct mf_shape shape;
     struct mf_device *d = launch_on_fake_device("two_stage_single_launch", with_biases[_i].shape, 64,
@@ -399,11 +395,10 @@ START_TEST(pair_operands)
     ck_assert_ptr_eq(both->down.tile.bias, b2 < 0 ? NULL : operands + b2);
     mf_device_close(d);
 }
-END_TEST
 
 /* Eviction fills a buffer of twice the L2 size and then discards its lines. Lines that are only read would
  * leave dirty lines in the cache. Then each SM runs unrelated code. */
-START_TEST(eviction_fills_and_discards)
+MF_TEST(eviction_fills_and_discards, .rows = MF_ARRAY_LEN(machines), .group = &runtime_tests)
 {
     double bytes = 0;
 
@@ -423,7 +418,6 @@ START_TEST(eviction_fills_and_discards)
     ck_assert_uint_eq(*n_blocks, (unsigned)d->info.cores);
     mf_device_close(d);
 }
-END_TEST
 
 /* Stage 1 gets the expected number of blocks: for 64 tokens per expert about one block of 128 rows per
  * expert; 0 if few experts are active. Stage 2 gets 0: it knows the number. */
@@ -437,7 +431,7 @@ static const struct {
     {1024, "s2_fp8fn_128_m128_n256_bs_y", 0, 0},
 };
 
-START_TEST(likely_blocks_are_passed_to_stage1)
+MF_TEST(likely_blocks_are_passed_to_stage1, .rows = MF_ARRAY_LEN(likely_cases), .group = &runtime_tests)
 {
     struct mf_shape shape;
     struct mf_device *d = launch_on_fake_device("two_stage", "1024,4096,384,128,8," FP8,
@@ -453,7 +447,6 @@ START_TEST(likely_blocks_are_passed_to_stage1)
     ck_assert_int_eq(args->n_experts, 128);
     mf_device_close(d);
 }
-END_TEST
 
 /* The TMA box of weights in panels holds the columns of a tile and 128 bytes of K of each; for w1 gate and up
  * columns, alternating in groups of eight. At the coordinates of kernels/gpu/src/tma_coord.h its bytes are
@@ -483,7 +476,7 @@ static const struct fake_cuda_tensor *tensor_of(const char *row, const char *ste
     return t;
 }
 
-START_TEST(panel_box_matches_layout)
+MF_TEST(panel_box_matches_layout, .rows = MF_ARRAY_LEN(boxes), .group = &runtime_tests)
 {
     struct mf_shape s;
     const struct fake_cuda_tensor *t = tensor_of(boxes[_i].shape, boxes[_i].step, &s);
@@ -529,7 +522,6 @@ START_TEST(panel_box_matches_layout)
         }
     }
 }
-END_TEST
 
 /* For bf16 weights in checkpoint layout, L2 promotion also loads the next 128 bytes of a row. */
 static const struct {
@@ -540,7 +532,7 @@ static const struct {
     {"64,7168,256,256,8," FP8, "s1_fp8fn_128_silu_m32_n128_bt", 128},
 };
 
-START_TEST(l2_promotion_size)
+MF_TEST(l2_promotion_size, .rows = MF_ARRAY_LEN(ahead), .group = &runtime_tests)
 {
     struct mf_shape s;
     const struct fake_cuda_tensor *t = tensor_of(ahead[_i].shape, ahead[_i].step, &s);
@@ -548,7 +540,6 @@ START_TEST(l2_promotion_size)
     if (t)
         ck_assert_uint_eq(t->ahead, ahead[_i].ahead);
 }
-END_TEST
 
 /* ---- concurrent compilers: these replace libc's functions that start and end them ---- */
 
@@ -582,7 +573,7 @@ __attribute__((visibility("default"))) pid_t waitpid(pid_t pid, int *status, int
 }
 
 /* Compilers run only on processors of the affinity mask: the others belong to other containers or workers. */
-START_TEST(compilers_respect_cpu_affinity)
+MF_TEST(compilers_respect_cpu_affinity, .group = &runtime_tests)
 {
     struct mf_code codes[3] = {0};
     cpu_set_t all, one;
@@ -611,30 +602,8 @@ START_TEST(compilers_respect_cpu_affinity)
     ck_assert(all_got_digest);
     mf_device_close(d);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("use");
-    TCase *gate = tcase_create("gate"), *runtime = tcase_create("runtime");
-
-    tcase_add_loop_test(gate, usage_is_recorded_and_checked, 0, MF_ARRAY_LEN(cases));
-    tcase_add_test(gate, known_usage_is_sent);
-    suite_add_tcase(suite, gate);
-    tcase_set_timeout(runtime, 100);
-    tcase_add_test(runtime, l2_partitions_are_passed_to_the_kernel);
-    tcase_add_loop_test(runtime, pair_column_order, 0, MF_ARRAY_LEN(column_orders));
-    tcase_add_loop_test(runtime, pair_operands, 0, MF_ARRAY_LEN(with_biases));
-    tcase_add_loop_test(runtime, l2_partitions_are_detected, 0, MF_ARRAY_LEN(halves));
-    tcase_add_unchecked_fixture(runtime, make_folder, remove_folder);
-    tcase_add_test(runtime, usage_is_read_from_the_runtime);
-    tcase_add_loop_test(runtime, programmatic_launch_if_supported, 0, MF_ARRAY_LEN(machines));
-    tcase_add_loop_test(runtime, eviction_fills_and_discards, 0, MF_ARRAY_LEN(machines));
-    tcase_add_loop_test(runtime, panel_box_matches_layout, 0, MF_ARRAY_LEN(boxes));
-    tcase_add_loop_test(runtime, l2_promotion_size, 0, MF_ARRAY_LEN(ahead));
-    tcase_add_loop_test(runtime, likely_blocks_are_passed_to_stage1, 0, MF_ARRAY_LEN(likely_cases));
-    tcase_add_test(runtime, compilers_respect_cpu_affinity);
-    tcase_set_tags(runtime, "optional");
-    suite_add_tcase(suite, runtime);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }

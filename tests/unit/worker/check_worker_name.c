@@ -27,7 +27,7 @@ static const struct {
      "-sim-a-very-long-class-of-a-simulated-dev"},
 };
 
-START_TEST(hosts_and_devices)
+MF_TEST(hosts_and_devices, .rows = MF_ARRAY_LEN(names))
 {
     char name[MF_WORKER_NAME_MAX];
     const char *ends = names[_i].ends;
@@ -42,10 +42,9 @@ START_TEST(hosts_and_devices)
     ck_assert_msg(strncmp(name, names[_i].starts, strlen(names[_i].starts)) == 0, "%s", name);
     ck_assert_msg(strcmp(name + strlen(name) - strlen(ends), ends) == 0, "%s", name);
 }
-END_TEST
 
 /* Hosts with a common prefix, as in a pool. */
-START_TEST(names_are_distinct)
+MF_TEST(names_are_distinct)
 {
     char one[MF_WORKER_NAME_MAX], other[MF_WORKER_NAME_MAX];
 
@@ -53,7 +52,6 @@ START_TEST(names_are_distinct)
     mf_worker_name(H64 "2", "hip:nvidia:0", MF_WORKER_NAME_MAX - 1, other);
     ck_assert_str_ne(one, other);
 }
-END_TEST
 
 #define N63 "n12345678901234567890123456789012345678901234567890123456789012"
 #define N59 "n1234567890123456789012345678901234567890123456789012345678"
@@ -69,7 +67,7 @@ static const struct {
      "--name: expected 1 to 59 letters, digits, _ . or - with --sim-workers"},
 };
 
-START_TEST(given_names)
+MF_TEST(given_names, .rows = MF_ARRAY_LEN(given))
 {
     static const char *const program[] = {MF_BINARY_DIR "/worker/moefarm-worker", "--device=sim:gfx942/304:0",
                                           "--spool=/dev/null/spool", NULL};
@@ -78,16 +76,8 @@ START_TEST(given_names)
     ck_assert_int_ne(r.code, 0);
     ck_assert_msg(strstr(r.text, given[_i].message) != NULL, "%s", r.text);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("worker_name");
-    TCase *tc = tcase_create("worker_name");
-
-    tcase_add_loop_test(tc, hosts_and_devices, 0, (int)MF_ARRAY_LEN(names));
-    tcase_add_test(tc, names_are_distinct);
-    tcase_add_loop_test(tc, given_names, 0, (int)MF_ARRAY_LEN(given));
-    suite_add_tcase(suite, tc);
-    return mf_check_main(suite);
+    return mf_check_main(NULL);
 }
