@@ -29,8 +29,7 @@ struct mf_paired_rule {
     double least_effect; /* fraction in [0, 1); 0.03 means 3% */
     double confidence;   /* in (0, 1) */
 };
-#define MF_PAIRED_LEAST_EFFECT 0.03
-#define MF_PAIRED_CONFIDENCE   0.99
+#define MF_PAIRED_CONFIDENCE 0.99
 
 struct mf_paired {
     enum mf_paired_verdict verdict;

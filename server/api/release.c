@@ -229,7 +229,7 @@ static cJSON *make_filters(const struct mf_export_options *o)
     if (f->layer_model)
         cJSON_AddStringToObject(json, "layer_model", f->layer_model);
     cJSON_AddBoolToObject(json, "simulated", o->simulated);
-    cJSON_AddStringToObject(json, "consumer", o->consumer == MF_CONSUMER_AITER ? "aiter" : "moefarm");
+    cJSON_AddStringToObject(json, "consumer", mf_consumer_name(o->consumer));
     return json;
 }
 

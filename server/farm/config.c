@@ -68,7 +68,7 @@ static char *print_provenance(struct mf_farm *f, const struct mf_task *g, int64_
     char routing[MF_ROUTING_TEXT_MAX];
     _cleanup_(cJSON_Deletep) cJSON *json = slot ? cJSON_Parse(slot->provenance) : cJSON_CreateObject();
     mf_routing_print(&o->routing, routing);
-    mf_json_add_i64(json, "seed", (int64_t)o->seed);
+    mf_json_add_i64(json, "seed", o->seed);
     cJSON_AddStringToObject(json, "routing", routing);
     cJSON_AddStringToObject(json, "search", mf_search_name(o->search));
     cJSON_AddStringToObject(json, "layout", mf_batch_layout(o));

@@ -157,8 +157,6 @@ bool mf_read_only_enter(struct mf_farm *f, int r);
 int mf_read_only_iteration(struct mf_farm *f);
 
 /* ---- batch.c ---- */
-/* Text of the layout option: "common", "free" or "w1=… w2=…". */
-const char *mf_batch_layout(const struct mf_batch_options *o);
 int mf_batch_get(struct mf_farm *f, int64_t id, struct mf_batch **ret);
 /* Returns unit options with another routing profile, which the caller frees; NULL if out of memory. */
 char *mf_batch_unit_options(const struct mf_batch *b, const char *routing);

@@ -125,7 +125,7 @@ static int submit(struct batch_builder *g)
     struct mf_submission submission = {.name = name,
                                        .idempotency_key = "",
                                        .body_hash = "",
-                                       .options = MF_BATCH_OPTIONS_INIT,
+                                       .options = mf_batch_options_default(),
                                        .shapes = g->shapes,
                                        .n_shapes = g->n};
     submission.options.priority = g->priority;
@@ -189,5 +189,5 @@ int mf_misses_tune(struct mf_farm *f)
     f->misses_new = false;
     f->misses_due_ms = f->now_ms + f->options.tune_misses_s * 1000;
     return mf_farm_misses_submit(f, &(struct mf_miss_filter){.min_count = 1},
-                                 ((struct mf_batch_options)MF_BATCH_OPTIONS_INIT).priority, &batches);
+                                 (int)mf_batch_options_default().priority, &batches);
 }

@@ -238,7 +238,7 @@ static size_t rank_layout(const struct mf_task *g, const char *layout, size_t ma
         if (!in || &fc->layouts[fc->layout_of[i]] == in)
             ret[n++] = (struct mf_ranked){&fc->paths[i], fc->corrected_us[i], fc->log_spread[i], false};
     }
-    (void)mf_race_finalists(ret, n, g->batch->options.topk, max_finalists);
+    (void)mf_race_finalists(ret, n, (int)g->batch->options.topk, max_finalists);
     return n;
 }
 
@@ -310,7 +310,7 @@ static int start_race(struct mf_farm *f, struct mf_task *g, const char *const *l
 {
     struct mf_race_schedule schedule;
     struct mf_buf body;
-    int iters = g->batch->options.iters;
+    int iters = (int)g->batch->options.iters;
     mf_buf_init(&body, 16u << 10);
     mf_race_schedule(entrants->forecast_us, entrants->n_of, entrants->n_groups,
                      &(struct mf_race_budget){f->options.race_s, iters > 0 ? iters : MF_RACE_FRESH_MAX},
@@ -336,8 +336,8 @@ int mf_rank_race(struct mf_farm *f, struct mf_task *g, const char *const *layout
     static const char *const any[] = {NULL};
     struct entrants entrants = {.n = 0};
     size_t n_groups = MF_MAX(n, (size_t)1);
-    size_t max_finalists =
-        mf_race_finalist_limit(mf_forecast_best_us(g->forecast), f->options.race_s, g->batch->options.topk);
+    size_t max_finalists = mf_race_finalist_limit(mf_forecast_best_us(g->forecast), f->options.race_s,
+                                                  (int)g->batch->options.topk);
     int r = 0;
     _cleanup_(mf_freep) struct mf_ranked *ranked = calloc(g->forecast->n_paths + 1, sizeof(*ranked));
     if (!ranked)

@@ -291,7 +291,7 @@ static int violates_policy(const struct step_selection *o, const struct mf_step_
     char ops[MF_OPS_TEXT_MAX];
     bool fuses = b->options.fuse_saves > 0 && __builtin_popcount(row->covers) >= 2;
     int64_t ksplit = 0;
-    if (!fuses && !b->options.no_split_k && !*b->options.layout)
+    if (!fuses && b->options.split_k && !*b->options.layout)
         return 0;
     _cleanup_(mf_freep) char *body = NULL;
     int r = mf_store_step_get(o->f->store, row->id, &unused, &body);
@@ -301,7 +301,7 @@ static int violates_policy(const struct step_selection *o, const struct mf_step_
     if (needs_other_layout(b, json, reason))
         return 1;
     (void)mf_json_i64(json, "ksplit", 0, INT32_MAX, &ksplit);
-    if (b->options.no_split_k && ksplit > 0) {
+    if (!b->options.split_k && ksplit > 0) {
         mf_format(reason, MF_REASON_MAX,
                   "split-K (ksplit %" PRId64 ") is disabled for batch %" PRId64 " (split_k)", ksplit, b->id);
         return 1;

@@ -23,7 +23,13 @@ struct mf_hop {
     bool runs_read_only; /* the writer runs this hop even while the database is not writable */
 };
 
-enum mf_parameter_type { MF_PARAM_TEXT, MF_PARAM_INT, MF_PARAM_NUMBER, MF_PARAM_FLAG };
+enum mf_parameter_type {
+    MF_PARAM_TEXT,
+    MF_PARAM_INT,
+    MF_PARAM_NUMBER,
+    MF_PARAM_FLAG,
+    MF_PARAM_BATCH_OPTIONS, /* the entry stands for every option in common/moe/batch_option_table.h */
+};
 
 struct mf_parameter {
     const char *name;
