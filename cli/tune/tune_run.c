@@ -9,11 +9,11 @@
 #include "cli/tune/tune.h"
 #include "common/base/json.h"
 #include "common/base/text.h"
+#include "common/moe/batch_options.h"
 #include "common/table/table_file.h"
 #include "common/table/table_merge.h"
 
-#define BODY_MAX       (16u << 20) /* maximum request body of moefarmd */
-#define TIMEOUT_MAX_MS 600000      /* moefarmd's maximum time_cap_ms */
+#define BODY_MAX (16u << 20) /* maximum request body of moefarmd */
 
 struct batch {
     struct mf_tune_run *run;
@@ -70,12 +70,13 @@ static cJSON *make_options(const struct mf_tune_options *o, const struct mf_devi
 {
     char text[MF_DEVICE_CLASS_TEXT_MAX];
     cJSON *options = cJSON_CreateObject();
+    const int64_t timeout_max_ms = (int64_t)mf_batch_option_find("time_cap_ms")->max;
 
     mf_device_class_print(class, text);
     add_option(options, "classes", text);
     cJSON_AddNumberToObject(options, "err_ratio", o->err_ratio);
     add_count(options, "topk", o->topk, true);
-    add_count(options, "time_cap_ms", MF_MIN(o->timeout_s * 1000, (int64_t)TIMEOUT_MAX_MS), o->timeout_s > 0);
+    add_count(options, "time_cap_ms", MF_MIN(o->timeout_s * 1000, timeout_max_ms), o->timeout_s > 0);
     add_count(options, "warmup", o->warmup, o->warmup >= 0);
     add_count(options, "iters", o->iters, o->iters >= 0);
     add_count(options, "split_k", 0, !o->split_k);
