@@ -6,7 +6,6 @@
 
 #include "common/base/json.h"
 #include "common/base/text.h"
-#include "common/moe/batch_option_table.h"
 
 /* ---- fields ---- */
 

@@ -28,7 +28,7 @@ enum mf_parameter_type {
     MF_PARAM_INT,
     MF_PARAM_NUMBER,
     MF_PARAM_FLAG,
-    MF_PARAM_BATCH_OPTIONS, /* the entry stands for every option in common/moe/batch_options.h */
+    MF_PARAM_BATCH_OPTIONS, /* the entry stands for every option in common/moe/batch_option_table.h */
 };
 
 struct mf_parameter {
