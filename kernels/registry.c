@@ -83,7 +83,8 @@ static const char *kind_of(const struct mf_device_info *device)
 
 /* Wraps the caller's offer callbacks. */
 struct filter {
-    struct mf_offer offer; /* must be first: the callbacks cast its address to this struct */
+    /* must be the first member, because the callbacks cast its address to this struct */
+    struct mf_offer offer;
     struct mf_offer *to;
     const struct mf_family *family;
     const struct mf_shape *shape;

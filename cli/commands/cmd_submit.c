@@ -16,8 +16,8 @@
 
 #define N_FLAGS_MAX (MF_BATCH_N_OPTIONS_MAX + 1)
 
-/* A member of the submission. Values stay text: the coordinator checks them, and its error names the option.
- */
+/* A member of the submission. Values stay text, because the coordinator checks them and its error names the
+ * option. */
 struct flag {
     const char *member; /* "name", or a batch option */
     const char *value;  /* NULL: not given */

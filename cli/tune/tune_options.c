@@ -16,7 +16,7 @@
 #define COMPARE_HELP \
     "race the new rows against the old ones on the production operator and print the decisions"
 
-/* Options of later revisions of AITER's base_tuner.py, which are rejected, and the reason. */
+/* Options of later revisions of AITER's base_tuner.py that moefarm rejects, with the reason. */
 #define VERIFIED "every candidate passes every correctness gate here, the worst row included; omit the option"
 /* clang-format off */
 static const struct {

@@ -39,7 +39,7 @@ struct mf_batch_options {
     int64_t priority;    /* higher runs sooner */
     int64_t topk;        /* finalists: the K cheapest pipelines */
     double err_ratio;    /* AITER's maximum mismatch ratio */
-    int64_t time_cap_ms; /* per step */
+    int64_t time_cap_ms; /* time limit per step */
     struct mf_routing routing;
     enum mf_search search;
     enum mf_consumer consumer; /* aiter: tune the key that AITER's production lookup computes from a row */
@@ -58,7 +58,9 @@ struct mf_batch_options {
     bool shape_grouped; /* one worker measures all units of a task while it is connected */
     int n_regret;       /* routing profiles of the regret races */
     struct mf_routing regret[MF_BATCH_REGRET_MAX];
-    int n_classes; /* 0: classes with a live worker at submission, or if none, the next worker's class */
+    /* 0: the classes with a live worker at submission or, without a live worker, the class of the next worker
+     */
+    int n_classes;
     struct mf_device_class classes[MF_BATCH_CLASSES_MAX];
 };
 
@@ -69,7 +71,7 @@ enum mf_option_type {
     MF_OPTION_FLAG,    /* bool, in JSON 0 or 1 */
     MF_OPTION_NAME,    /* enum, one of `names` */
     MF_OPTION_TEXT,    /* text with its own syntax */
-    MF_OPTION_ROUTING, /* the same; the API also accepts an array of token counts */
+    MF_OPTION_ROUTING, /* text, as MF_OPTION_TEXT; the API also accepts an array of token counts */
     MF_OPTION_LIST,    /* comma-separated text, in JSON an array */
     MF_OPTION_PRIVATE, /* bool, in JSON true or false; the coordinator sets it, not the user */
     MF_OPTION_N_TYPES_
@@ -80,7 +82,8 @@ enum mf_option_type {
 
 /* Syntax of a text, or of an item of a list. */
 struct mf_option_syntax {
-    int (*parse)(const char *text, struct mf_batch_options *ret); /* list: appends the item. -EINVAL */
+    /* For a list, appends the item. Returns -EINVAL if the text is not valid. */
+    int (*parse)(const char *text, struct mf_batch_options *ret);
     void (*print)(const struct mf_batch_options *o, int item, char buf[MF_OPTION_VALUE_MAX]);
     const char *items; /* what a list contains, for messages */
     const char *empty; /* text of an empty list; NULL: none */
@@ -89,10 +92,10 @@ struct mf_option_syntax {
 struct mf_batch_option {
     const char *name; /* JSON member and query parameter; the flag of the command line has '-' for '_' */
     enum mf_option_type type;
-    size_t offset;            /* of the field; of a list: the number of items, an int */
-    double min, max;          /* of an integer or number; of a list: of the number of items */
+    size_t offset;            /* offset of the field; for a list, of the number of items (an int) */
+    double min, max;          /* range of an integer or number; for a list, of the number of items */
     bool below_max;           /* the number must be less than max */
-    const char *const *names; /* of an enum, by value, then NULL */
+    const char *const *names; /* names of an enum's values in their order, then NULL */
     const struct mf_option_syntax *syntax;
     const char *initial;      /* text of the default; NULL: the field is 0 */
     const char *initial_help; /* the default as help shows it; NULL: `initial` */

@@ -6,9 +6,10 @@
 
 #include "common/moe/batch_option_table.h"
 
-/* Iterates over the options of users in the order of the table. NULL starts; NULL after the last. */
+/* Iterates over the options of users in the order of the table. NULL starts the iteration; the result is NULL
+ * after the last option. */
 const struct mf_batch_option *mf_batch_option_next(const struct mf_batch_option *o);
-/* NULL: no such option. */
+/* Returns NULL if there is no such option. */
 const struct mf_batch_option *mf_batch_option_find(const char *name);
 /* True if a value of an integer or number option is in range. */
 bool mf_batch_option_fits(const struct mf_batch_option *o, double value);
@@ -22,8 +23,8 @@ void mf_batch_option_expected(const struct mf_batch_option *o, char buf[MF_OPTIO
 void mf_batch_option_help(const struct mf_batch_option *o, char buf[MF_OPTION_HELP_MAX]);
 /* The default, as help shows it. */
 const char *mf_batch_option_initial(const struct mf_batch_option *o);
-/* Sets the option from its text. -EINVAL: not valid; a list may have lost its items, other options are
- * unchanged. */
+/* Sets the option from its text. Returns -EINVAL if the text is not valid. A list may then have lost its
+ * items; other options are unchanged. */
 int mf_batch_option_parse(const struct mf_batch_option *o, const char *text, struct mf_batch_options *ret);
 
 struct mf_batch_options mf_batch_options_default(void);

@@ -63,23 +63,26 @@ struct mf_asm_grid {
  * dimension of a 4-bit tensor counts bytes, not elements. */
 int64_t mf_asm_inter_dim(int64_t w1_dim2, int64_t w2_dim1, int64_t w2_dim2);
 
-/* Work groups of a persistent kernel; 0 for other kernels. mf_asm_total_tgs rounds that down to a multiple
- * of the kernel's tile count: the work groups that do work. */
+/* mf_asm_persistent returns the number of work groups of a persistent kernel, or 0 for other kernels.
+ * mf_asm_total_tgs rounds this number down to a multiple of the kernel's tile count, which gives the number
+ * of work groups that do work. */
 int64_t mf_asm_persistent(const struct mf_asm_kernel *k, int32_t cu_num);
 int64_t mf_asm_total_tgs(const struct mf_asm_kernel *k, const struct mf_asm_call *c);
 
-/* Writes the argument block. -ERANGE: the value of slot *ret_slot (static text) does not fit 32 bits. */
+/* Writes the argument block. Returns -ERANGE if the value of slot *ret_slot (a static text) does not fit 32
+ * bits. */
 int mf_asm_one_block(const struct mf_asm_kernel *k, const struct mf_asm_call *c,
                      unsigned char block[MF_ASM_ONE_BYTES], const char **ret_slot);
 int mf_asm_stage1_block(const struct mf_asm_call *c, unsigned char block[MF_ASM_STAGE1_BYTES],
                         const char **ret_slot);
-/* Grid in work groups of MF_ASM_THREADS. switch_xy: swap the x and y axes, as AITER's entries without a gate
- * do. */
+/* Returns the grid in work groups of MF_ASM_THREADS. switch_xy: swap the x and y axes, as AITER's entry
+ * points without a gate do. */
 struct mf_asm_grid mf_asm_grid_of(const struct mf_asm_kernel *k, const struct mf_asm_call *c, bool switch_xy);
 
-/* AITER's choice where the caller names no kernel. Eligible kernels match the kind, vskip and block_m, have
- * smf 0 and flat 0, and have a tile width that divides inter_dim. The fewest rounds over the CUs win, then
- * the fewest idle CUs in the last round, then a persistent kernel. NULL: no kernel is eligible. */
+/* AITER's choice if the caller names no kernel. Eligible kernels match the kind, vskip and block_m, have smf
+ * 0 and flat 0, and have a tile width that divides inter_dim. Among them the kernel with the fewest rounds
+ * over the CUs wins; ties go to the kernel with the fewest idle CUs in the last round, then to a persistent
+ * kernel. The result is NULL if no kernel is eligible. */
 struct mf_asm_wish {
     const char *arch;
     enum mf_asm_kind kind;

@@ -153,7 +153,7 @@ static int read_numbers(struct reader *r, struct mf_asm_kernel *k, const char **
     return 0;
 }
 
-/* Returns 0 also for a row that is recorded as a problem. */
+/* Also returns 0 if the row is invalid and recorded as a problem. */
 static int read_row(struct reader *r)
 {
     struct mf_asm_manifest *m = r->m;

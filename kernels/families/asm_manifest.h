@@ -51,13 +51,13 @@ struct mf_asm_manifest {
     }
 
 void mf_asm_manifest_release(struct mf_asm_manifest *m);
-/* Adds the rows of a text. Defects of the text become problems, not errors. -ENOMEM; -EFBIG: too many
- * kernels. */
+/* Adds the rows of a text. Records defects of the text as problems and does not fail because of them. Returns
+ * -ENOMEM, or -EFBIG if there are too many kernels. */
 int mf_asm_manifest_add(struct mf_asm_manifest *m, const char *arch, const char *file, const char *text,
                         size_t len);
 /* Adds every manifest of folder/arch/fmoe/<activation> and folder/arch/fmoe_2stages, sorted by name. A
  * missing folder counts as empty; an unreadable file becomes a problem. */
 int mf_asm_manifest_load(struct mf_asm_manifest *m, const char *folder, const char *arch);
-/* NULL: no such kernel. */
+/* Returns NULL if there is no such kernel. */
 const struct mf_asm_kernel *mf_asm_manifest_find(const struct mf_asm_manifest *m, const char *arch,
                                                  const char *name);

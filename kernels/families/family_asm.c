@@ -36,7 +36,7 @@ static const struct rule {
 
 struct mf_kernel {
     struct mf_device *device;
-    struct mf_module *module; /* NULL: the step that zeroes y */
+    struct mf_module *module; /* NULL for the step that zeroes y */
     void *function;
     struct mf_asm_kernel k;
     struct mf_shape shape;
@@ -88,8 +88,8 @@ static mf_ops covers_of(const struct mf_asm_kernel *k, const struct mf_shape *s)
            (s->doweight_stage1 ? MF_OP_BIT(MF_OP_WEIGHT) : 0);
 }
 
-/* A one-stage kernel contains both GEMMs, quantises the part of an h row that a work group holds as if it
- * were the whole row, and accumulates into the output. Only flat kernels sort. */
+/* A one-stage kernel contains both GEMMs and accumulates into the output. A work group quantises the part of
+ * an h row that it holds as if that part were the whole row. Only flat kernels sort. */
 static bool may_cover(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_refusal *ret)
 {
     bool one = k->kind == MF_ASM_ONE;
@@ -142,10 +142,10 @@ static bool is_legal(const struct mf_asm_kernel *k, const struct mf_shape *s, st
                   "flat is %d: the kernel sorts into a buffer that its argument block does not name",
                   k->flat);
     else if (k->kind == MF_ASM_STAGE1 && rule->packs_scales)
-        mf_refuse(
-            ret, "scale",
-            "the kernel appends the scales of h to its %d columns; a tensor spec stores scales separately",
-            s->inter_dim);
+        mf_refuse(ret, "scale",
+                  "the kernel appends the scales of h to its %d columns, but a tensor spec stores scales "
+                  "separately",
+                  s->inter_dim);
     else
         (void)may_cover(k, s, ret);
     return ret->rule == NULL;
@@ -170,7 +170,7 @@ static void count(struct mf_step *step, const struct mf_shape *s)
     step->bytes = mf_layer_expected_active(s) * bytes + T * s->model_dim * 2;
 }
 
-/* needs: x, sorted or topk, w1; one-stage kernels also w2 and y. */
+/* Inputs (`needs`): x, sorted or topk, w1. One-stage kernels also read w2 and y. */
 static void describe(const struct mf_asm_kernel *k, const struct mf_shape *s, struct mf_step *ret)
 {
     struct mf_step step = {.family = "asm", .covers = covers_of(k, s), .block_m = k->flat ? 0 : k->sub_m};
@@ -267,7 +267,7 @@ uint64_t mf_asm_hash(const char *folder)
     return hash;
 }
 
-/* zeroes: also offer the step that zeroes y; on GPUs family move provides it. */
+/* zeroes: also offer the step that zeroes y. On GPUs, family move provides that step. */
 static int offer_all(const struct mf_family *f, const struct mf_asm_manifest *m, const struct mf_shape *s,
                      bool zeroes, struct mf_offer *offer)
 {

@@ -8,10 +8,11 @@
 const int32_t mf_cpu_block_ms[MF_CPU_N_BLOCK_MS] = {8, 16, 32, 64};
 
 #define TOKEN_MAX             (1 << 24) /* a sorted id packs the token into 24 bits */
-#define TOPK_MAX              127       /* and the slot into 7 bits */
+#define TOPK_MAX              127       /* a sorted id packs the slot into 7 bits */
 #define ALTERNATING_BYTES_MAX 1e9
 #define DECODED_BYTES_MAX     536870912.0 /* memory limit for the bf16 copy of the weights */
-#define DECODED_ROWS          16          /* rows per active expert from which dequantising first may pay */
+/* minimum rows per active expert for which dequantising first may pay off */
+#define DECODED_ROWS 16
 
 void mf_refuse(struct mf_refusal *r, const char *rule, const char *format, ...)
 {

@@ -25,11 +25,11 @@ __attribute__((format(printf, 3, 4))) void mf_refuse(struct mf_refusal *r, const
 
 /* True if the CPU kernels support the shape's formats, activation and form. */
 bool mf_cpu_shape_known(const struct mf_shape *shape, struct mf_refusal *ret);
-/* True if the two-stage family of that name supports the shape's weights: two_stage 16 and 8 bits,
- * two_stage_mx microscaled formats, two_stage_int4 int4. */
+/* True if the two-stage family of that name supports the shape's weights. Family two_stage supports 16- and
+ * 8-bit weights, two_stage_mx microscaled weights, two_stage_int4 int4 weights. */
 bool mf_cpu_family_takes(const char *family, const struct mf_shape *shape, struct mf_refusal *ret);
 
-/* The two-stage family for a supported shape's weights. */
+/* Returns the two-stage family for a supported shape's weights. */
 const char *mf_cpu_family_of(const struct mf_shape *shape);
 
 /* True if the fusion rules let one kernel with these capabilities cover the ops; otherwise *ret holds the
@@ -46,8 +46,8 @@ const char *mf_cpu_act_word(const struct mf_shape *shape);
 int mf_cpu_weight_bits(const struct mf_shape *shape);
 /* True if activations are quantised. */
 bool mf_cpu_quantises(const struct mf_shape *shape);
-/* The layout with panels of `panel` rows (1: row layout). alternating: the layout of w1 that interleaves
- * gate and up. */
+/* Returns the layout with panels of `panel` rows (1: row layout). alternating: the layout of w1 that
+ * interleaves gate and up. */
 const struct mf_layout *mf_cpu_layout(int panel, bool alternating);
 /* True if a step may require w1 in the alternating layout with that panel. */
 bool mf_cpu_may_alternate(const struct mf_shape *shape, int panel, struct mf_refusal *ret);
@@ -58,7 +58,8 @@ int mf_cpu_reject_alternating(const struct mf_family *f, const char *prefix, con
 
 /* Expected number of routes to the experts of this rank. */
 double mf_cpu_slots(const struct mf_shape *shape);
-/* Arguments for sorting the shape's routes. topk NULL: only to query the workspace. */
+/* Returns the arguments for sorting the shape's routes. topk may be NULL if only the workspace size is
+ * queried. */
 struct mf_moe_sort mf_cpu_sort(const struct mf_shape *shape, const struct mf_tensor_ref *topk,
                                int32_t block_m);
 struct mf_tensor_spec mf_cpu_topk(void);
@@ -78,11 +79,11 @@ void mf_cpu_weight_sizes(const struct mf_shape *shape, enum mf_tensor w, size_t 
 /* Bytes of `experts` experts' weights as bf16. which: the dequantisation nodes (kernels/fusion/fusion.h). */
 double mf_cpu_dequantised_bytes(const struct mf_shape *shape, mf_ops which, double experts);
 /* True if dequantising these weights in a separate step, for a GEMM of family onednn, is worth trying. legal:
- * ignore the cost and test only whether it is possible. */
+ * ignores the cost and tests only whether it is possible. */
 bool mf_cpu_may_dequantise(const struct mf_shape *shape, mf_ops which, bool legal, struct mf_refusal *ret);
-/* True if block_ms[i] (ascending) is worth trying in addition to the next smaller size. It is not if the
- * smaller size holds the expected rows of the busiest expert, or all tokens: an expert receives a token at
- * most once. */
+/* True if block_ms[i] is worth trying in addition to the next smaller size; block_ms is ascending. The size
+ * is not worth trying if the smaller size holds the expected rows of the busiest expert, or all tokens,
+ * because an expert receives a token at most once. */
 bool mf_cpu_block_pays(const struct mf_shape *shape, const int32_t *block_ms, size_t i,
                        struct mf_refusal *ret);
 /* Bytes of one expert's weight with its scales. */

@@ -71,7 +71,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* True if the device converts the format: fp8 elements, and the fp8 scales of 1x16 groups. */
+/* True if the device can convert the format's fp8 elements and, for 1x16 groups, its fp8 scales. */
 static bool has_words(const struct mf_hip_machine *machine, enum mf_format a, enum mf_scale scale)
 {
     return a == MF_FORMAT_FP8FNUZ ? machine->fnuz
@@ -190,10 +190,10 @@ static bool layer_known(const struct mf_device_info *device, const struct mf_sha
         mf_refuse(ret, "dtype", "hidden states are %s; the GPU kernels read and write torch.bfloat16 only",
                   mf_dtype_name(s->dtype));
     else if (s->token > TOKEN_MAX - 1 || s->topk > TOPK_MAX)
-        mf_refuse(
-            ret, "packed_id",
-            "token %lld with topk %d: a packed id holds token counts below %d, the combine up to %d slots",
-            (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
+        mf_refuse(ret, "packed_id",
+                  "token %lld with topk %d: a packed id holds token counts below %d, and the combine handles "
+                  "up to %d slots",
+                  (long long)s->token, s->topk, TOKEN_MAX - 1, TOPK_MAX);
     else if (s->model_dim % 16 || s->inter_dim % 16)
         mf_refuse(ret, "divisibility",
                   "model_dim %d and inter_dim %d must be multiples of 16 (remainders %d and %d): rows are "

@@ -8,8 +8,8 @@
 #include "kernels/core/family.h"
 #include "kernels/families/family_cpu.h"
 
-/* MF_FORMAT in the sources of two_stage and one_stage (kernels/gpu/src/format.h). NARROW: two_stage_mx and
- * two_stage_int4 have separate sources. */
+/* Values of MF_FORMAT in the sources of two_stage and one_stage (kernels/gpu/src/format.h). NARROW: the
+ * formats of two_stage_mx and two_stage_int4, which have separate sources. */
 enum mf_hip_format {
     MF_HIP_BF16,
     MF_HIP_FP8_TOKEN,
@@ -24,7 +24,7 @@ static inline bool mf_hip_is_int8(enum mf_hip_format f)
 {
     return f >= MF_HIP_INT8_TOKEN && f <= MF_HIP_INT8_TENSOR;
 }
-/* Block scales: 1x128 for activations, 128x128 for weights. */
+/* True if the format has block scales: 1x128 for activations, 128x128 for weights. */
 static inline bool mf_hip_by_block(enum mf_hip_format f)
 {
     return f == MF_HIP_FP8_BLOCK || f == MF_HIP_INT8_BLOCK;
@@ -32,21 +32,22 @@ static inline bool mf_hip_by_block(enum mf_hip_format f)
 
 /* Properties of a GPU architecture that kernels depend on. */
 struct mf_hip_machine {
-    const char *gfx;  /* exact name, e.g. "gfx942"; or "sm_", a prefix followed by a number */
-    int least;        /* minimum of that number; 0: gfx is an exact name */
+    const char *gfx;  /* exact name, e.g. "gfx942", or the prefix "sm_" of a name that ends with a number */
+    int least;        /* minimum of the number after the prefix; 0 if gfx is an exact name */
     int wave;         /* lanes per warp or wave */
     int shared_block; /* bytes of shared memory: limit per block */
     int shared_unit;  /* bytes of shared memory per SM or CU */
     int shared_extra; /* bytes the hardware reserves per resident block */
-    bool fp8;         /* converts e4m3fn */
-    bool fnuz;        /* converts e4m3fnuz */
+    bool fp8;         /* supports e4m3fn elements */
+    bool fnuz;        /* supports e4m3fnuz elements */
     bool copies_held; /* global loads are staged in registers (MF_COPY_HELD of kernels/gpu/src/tile.hip) */
 };
-/* NULL: no kernel supports the device. */
+/* Returns NULL if no kernel supports the device. */
 const struct mf_hip_machine *mf_hip_machine_of(const struct mf_device_info *device);
 
-/* True if the GPU kernels of a two-stage family support the shape and the device: two_stage 16- and
- * 8-bit weights, two_stage_mx microscaled formats, two_stage_int4 int4. ret_format may be NULL. */
+/* True if the GPU kernels of a two-stage family support the shape and the device. Family two_stage supports
+ * 16- and 8-bit weights, two_stage_mx microscaled weights, two_stage_int4 int4 weights. ret_format may be
+ * NULL. */
 bool mf_hip_family_takes(const char *family, const struct mf_device_info *device,
                          const struct mf_shape *shape, enum mf_hip_format *ret_format,
                          struct mf_refusal *ret);
@@ -55,15 +56,15 @@ bool mf_hip_family_takes(const char *family, const struct mf_device_info *device
 struct mf_grid mf_hip_persistent_grid(const struct mf_device_info *device, int threads, int blocks,
                                       uint32_t shared);
 
-/* True if the kernels that move and quantise rows support the shape: every activation format that the device
- * converts. */
+/* True if the kernels that move and quantise rows support the shape. They support every activation format
+ * that the device can convert. */
 bool mf_hip_rows_known(const struct mf_device_info *device, const struct mf_shape *shape,
                        struct mf_refusal *ret);
 
 /* Defines MF_FNUZ (kernels/gpu/src/dialect.h) if the shape's format is e4m3fnuz. */
 void mf_hip_define_fnuz(struct mf_code *c, const struct mf_shape *shape);
 
-/* The layout of w1 that the kernels read. Default: all rows of gate, then all rows of up. */
+/* Returns the layout of w1 that the kernels read. The default has all rows of gate, then all rows of up. */
 const struct mf_layout *mf_hip_w1_layout(const struct mf_shape *shape);
 /* Defines MF_GATE_ROWS (kernels/gpu/src/gate_up.h) if gate and up are interleaved. */
 void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *shape);
@@ -71,7 +72,7 @@ void mf_hip_define_gate_up(struct mf_code *c, const struct mf_shape *shape);
 bool mf_hip_reads_panel128(const struct mf_device_info *device);
 /* True if the shape's w1 or w2 can be stored as panel128. */
 bool mf_hip_may_panel128(const struct mf_shape *shape, enum mf_tensor w, struct mf_refusal *ret);
-/* The layout's name in tensor specs, and its word in step names ("" for row). */
+/* Return the layout's name in tensor specs, and its word in step names ("" for row). */
 const char *mf_hip_weights_order(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 const char *mf_hip_weights_word(const struct mf_shape *shape, enum mf_tensor w, bool sliced);
 
@@ -84,7 +85,7 @@ void mf_hip_define_codec(struct mf_code *c, const struct mf_codec *codec);
 /* Defines MF_ACT, MF_LIMIT and MF_ALPHA (kernels/gpu/src/activation.h). */
 void mf_hip_define_activation(struct mf_code *c, const struct mf_shape *shape);
 
-/* Zeroed y, for a step that accumulates into it. */
+/* Returns the tensor spec of a zeroed y, the input of a step that accumulates into y. */
 struct mf_tensor_spec mf_hip_zeroed_y(void);
 
 /* A loaded kernel function. */
@@ -93,10 +94,11 @@ struct mf_hip_function {
     struct mf_module *module;
     void *function;
 };
-/* -ENOTSUP: the code does not compile for the device or does not load; the reason is logged. */
+/* Compiles and loads a function. Returns -ENOTSUP if the code does not compile for the device or does not
+ * load; the reason is logged. */
 int mf_hip_function_open(struct mf_device *device, const struct mf_code *code, struct mf_hip_function *ret);
-/* Looks up another function in the module of `opened`; it is valid as long as `opened`. Errors as
- * module_function. */
+/* Looks up another function in the module of `opened`. The function is valid as long as `opened` is. Returns
+ * the errors of module_function. */
 int mf_hip_function_lookup(const struct mf_hip_function *opened, const char *name,
                            struct mf_hip_function *ret);
 void mf_hip_function_close(struct mf_hip_function *f);
@@ -112,7 +114,7 @@ struct mf_kernel {
 /* The parts of opening a step in which GPU families differ. A family fills in its plan. */
 struct mf_hip_steps {
     size_t plan_bytes;
-    /* Finds the step with that name and fills in the zeroed plan. Errors as mf_family.open. */
+    /* Finds the step with that name and fills in the zeroed plan. Returns the errors of mf_family.open. */
     int (*find)(const struct mf_family *f, const struct mf_device_info *device, const struct mf_shape *shape,
                 const char *name, void *ret_plan);
     /* Writes the source and the macro definitions of the step. */

@@ -8,12 +8,13 @@
 #include "kernels/families/family_hip_whole.h"
 
 #define STAGES_MIN 3
-#define ALIGN      256 /* of workspace sections */
+#define ALIGN      256 /* alignment of workspace sections in bytes */
 
 bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, const struct mf_shape *s,
                        enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no)) /* same weight formats */
+    /* both families support the same weight formats */
+    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no))
         return false;
     if (strcmp(device->class.gfx, "sm_90") != 0)
         mf_refuse(no, "arch", "family %s needs WGMMA and TMA loads (sm_90); the device is %s", family,
@@ -28,8 +29,8 @@ bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, 
     return false;
 }
 
-/* The i-th candidate: first all variants with weights in checkpoint layout, then all with panel128, then the
- * same two lists for the variants that zero y. false: i is out of range. */
+/* Returns the i-th candidate, or false if i is out of range. The order is: all variants with weights in
+ * checkpoint layout, all variants with panel128, then both lists again for the variants that zero y. */
 static bool nth(const struct mf_hip_both_family *f, enum mf_hip_format format, size_t i,
                 struct mf_hip_both *ret)
 {

@@ -45,7 +45,7 @@ bool mf_hip_both_takes(const char *family, const struct mf_device_info *device, 
 /* Implements mf_family.enumerate. */
 int mf_hip_both_enumerate(const struct mf_hip_both_family *f, const struct mf_device_info *device,
                           const struct mf_shape *shape, struct mf_offer *offer);
-/* Looks up a step by name. Errors as mf_family.open. */
+/* Looks up a step by name. Returns the errors of mf_family.open. */
 int mf_hip_both_find(const struct mf_hip_both_family *f, const struct mf_device_info *device,
                      const struct mf_shape *shape, const char *name, struct mf_hip_both *ret);
 /* Writes the source and the macro definitions of hopper_two_stages.h. */
@@ -58,9 +58,10 @@ struct mf_hip_stage mf_hip_both_stage(const struct mf_hip_both *b, const struct 
 uint32_t mf_hip_both_lds(const struct mf_hip_both *b, const struct mf_device_info *device,
                          const struct mf_shape *shape);
 
-/* Places n sections in a workspace. Returns its bytes, with room to align its start. */
+/* Places n sections in a workspace. Returns the size of the workspace in bytes, including the padding that
+ * aligns its start. */
 uint64_t mf_hip_both_lay_out(const uint64_t *bytes, int n, uint64_t *ret_offsets);
 /* The aligned start of the workspace. */
 uint8_t *mf_hip_both_workspace(const struct mf_launch *l);
-/* Workspace bytes of h; *ret_scale: bytes of its scales. */
+/* Returns the workspace bytes of h and stores the workspace bytes of its scales in *ret_scale. */
 uint64_t mf_hip_both_h(const struct mf_hip_both *b, const struct mf_shape *shape, uint64_t *ret_scale);

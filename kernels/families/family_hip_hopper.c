@@ -73,8 +73,9 @@ int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const 
     return device->ops->tensor_map(device, &t, ret);
 }
 
-/* One column at a time if the L2 cache is split into halves with separate experts and holds all of h and y:
- * then only the weights come from HBM or from the other half. */
+/* Returns 1 column if the L2 cache is split into halves that hold separate experts, and h takes at most a
+ * third of it. In this order h and y stay in the cache, and only weights come from HBM or from the other
+ * half. */
 static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_shape *s,
                                const struct mf_device_info *device)
 {
@@ -84,9 +85,9 @@ static int32_t columns_at_once(const struct mf_hip_stage *st, const struct mf_sh
     return mf_hip_stage_tile_columns(st, s, device);
 }
 
-/* Processes all columns of a block before the next block: a single column of all blocks would wait for the
- * last block of h. Exception: experts with several blocks, which share weight reads when their blocks run in
- * succession per column. */
+/* Returns all columns, so that all columns of a block are processed before the next block. If only one column
+ * were processed at a time, even the first column would need the last block of h. Exception: if experts have
+ * several blocks, these blocks run in succession per column, because they then share weight reads. */
 static int32_t columns_of_paired(const struct mf_hip_stage *st, const struct mf_shape *s,
                                  const struct mf_device_info *device)
 {

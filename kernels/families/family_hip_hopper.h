@@ -27,9 +27,9 @@ int mf_hip_hopper_k_slices(const struct mf_shape *shape);
 /* True, with the reason, if x is too large for stage 1 to gather its rows by 32-bit offsets. */
 bool mf_hip_hopper_refuses_x(const struct mf_shape *shape, struct mf_refusal *ret);
 
-/* Tile order of a stage. columns: number of tile columns processed for every row block before the next
- * columns. likely_blocks: expected row blocks, which stage 1 uses before the actual number is known; 0 if
- * too few experts are active to predict which ones. */
+/* Tile order of a stage. columns: number of tile columns that are processed for all row blocks before the
+ * next tile columns begin. likely_blocks: expected number of row blocks, which stage 1 uses until the actual
+ * number is known; 0 if so few experts are active that the active ones cannot be predicted. */
 struct mf_hip_hopper_order {
     int32_t columns, likely_blocks;
 };
@@ -40,11 +40,11 @@ struct mf_hip_hopper_order mf_hip_hopper_order_of(const struct mf_hip_stage *st,
 struct mf_hip_bulk_args mf_hip_hopper_args(const struct mf_hip_stage *st, const struct mf_shape *shape,
                                            const struct mf_device_info *device, const struct mf_launch *l,
                                            const struct mf_hip_hopper_order *order);
-/* Fills in the tensor maps of the weights and, for stage 2, of h. Errors as tensor_map. l: the stage's
- * launch. */
+/* Fills in the tensor maps of the weights and, for stage 2, of h. l: the stage's launch. Returns the errors
+ * of tensor_map. */
 int mf_hip_hopper_map(const struct mf_hip_stage *st, const struct mf_shape *shape, struct mf_device *device,
                       const struct mf_launch *l, struct mf_hip_bulk_args *ret);
 
-/* Tensor map of h for stage 2. -ENOTSUP: the device has no tensor maps. */
+/* Creates the tensor map of h for stage 2. Returns -ENOTSUP if the device has no tensor maps. */
 int mf_hip_map_h(struct mf_device *device, const struct mf_hip_stage *st, const struct mf_shape *shape,
                  void *h, struct mf_hip_map *ret);

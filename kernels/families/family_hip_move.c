@@ -2,7 +2,7 @@
  *
  *     sort_m16                  stable sort on several blocks, which synchronise if there are many ids
  *     sort_zero_m16             sort while other blocks zero y
- *     sort_zero_quant1_fp8fn_128_m16   the same, and x is quantised; requires scales per group of a row
+ *     sort_zero_quant1_fp8fn_128_m16   as sort_zero, and quantise x; requires scales per group of a row
  *     sort_quant1_fp8fn_128_m16        sort while other blocks quantise x
  *     align_m16, align_many_m16 vLLM's sort, on one block or on several that do not synchronise
  *     from_aligned_m16          convert vLLM's order into the order of sort
@@ -18,16 +18,17 @@
 #include "kernels/families/family_hip_move.h"
 #include "kernels/gpu/src/args.h"
 
-#define SORT_BLOCKS     64   /* more are no faster */
-#define SORT_ASIDE      16   /* sorting blocks while others zero y or quantise x */
-#define RANKED_EACH     64   /* few ids: every block ranks all and places this many */
-#define RANKED_MOST     16   /* and this many blocks at most */
-#define COUNTED_EACH    256  /* more ids: every block counts all and places this many */
-#define COUNTED_MOST    32   /* and this many blocks at most */
-#define ALIGN_FEW       1024 /* ids up to which only align, on one block, is tried */
-#define ALIGN_BLOCKS    16   /* warps or waves of a block: the minimum over all architectures */
+#define SORT_BLOCKS     64   /* maximum sorting blocks; more blocks are no faster */
+#define SORT_ASIDE      16   /* sorting blocks of steps in which other blocks zero y or quantise x */
+#define RANKED_EACH     64   /* with few ids, every block ranks all ids and places this many of them */
+#define RANKED_MOST     16   /* maximum number of blocks that rank all ids */
+#define COUNTED_EACH    256  /* with more ids, every block counts all ids and places this many of them */
+#define COUNTED_MOST    32   /* maximum number of blocks that count all ids */
+#define ALIGN_FEW       1024 /* up to this number of ids, only align (one block) is tried */
+#define ALIGN_BLOCKS    16   /* warps or waves of a sorting block: the minimum over all architectures */
 #define QUANT_BLOCKS_SM 6    /* quantising blocks per SM, all resident; limited by registers */
-#define NVFP4_BLOCKS_SM 4    /* the same for NVFP4, which also divides to get a group's scale */
+/* quantising blocks per SM for NVFP4, which also divides to compute a group's scale */
+#define NVFP4_BLOCKS_SM 4
 
 /* clang-format off */
 static const struct {
@@ -298,12 +299,12 @@ struct walk {
     const struct mf_device_info *device;
     const struct mf_shape *shape;
     struct mf_offer *offer;
-    const char *name; /* searched for */
+    const char *name; /* name of the wanted step */
     struct mf_hip_move_config found;
 };
 
-/* True if the kind is worth trying for this number of ids. The others can still be opened: a row of a tuned
- * table applies to a range of token counts. */
+/* True if the kind is worth trying for this number of ids. Other kinds can still be opened, because a row of
+ * a tuned table applies to a range of token counts. */
 static bool is_tried(const struct mf_shape *s, enum mf_hip_move_kind kind)
 {
     int64_t ids = s->token * s->topk;

@@ -26,7 +26,7 @@ struct mf_hip_move_config {
 };
 
 #define MF_HIP_SORT_THREADS 1024
-#define MF_HIP_MOVE_THREADS 256 /* for kinds that do not sort */
+#define MF_HIP_MOVE_THREADS 256 /* threads per block of kinds that do not sort */
 
 /* Codec of the shape's activations. */
 const struct mf_codec *mf_hip_move_codec(const struct mf_shape *s);

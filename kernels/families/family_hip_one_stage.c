@@ -38,8 +38,8 @@ struct plan {
     enum mf_hip_format format;
 };
 
-/* The i-th candidate: all variants with weights in checkpoint layout, then, if supported, all with panel128.
- * false: i is out of range. */
+/* Returns the i-th candidate, or false if i is out of range. The order is: all variants with weights in
+ * checkpoint layout, then, if the shape supports it, all variants with panel128. */
 static bool nth_plan(const struct mf_device_info *device, const struct mf_shape *s, size_t i,
                      struct plan *ret)
 {
@@ -74,7 +74,8 @@ static uint32_t shared_bytes(const struct mf_shape *s)
 static bool is_legal(const struct mf_device_info *device, const struct mf_shape *s,
                      enum mf_hip_format *ret_format, struct mf_refusal *no)
 {
-    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no)) /* same weight formats */
+    /* both families support the same weight formats */
+    if (!mf_hip_family_takes("two_stage", device, s, ret_format, no))
         return false;
     uint32_t shared_max = (uint32_t)mf_hip_machine_of(device)->shared_block;
     if (mf_hip_is_int8(*ret_format))
@@ -159,7 +160,7 @@ static void write_code(const struct mf_device_info *device, const struct mf_shap
         mf_hip_define_rank(ret, s);
 }
 
-/* One block per SM: all blocks must be resident at once */
+/* Launches one block per SM, because all blocks must be resident at once. */
 static void set_token_count(struct mf_kernel *k)
 {
     const struct plan *plan = k->plan;

@@ -44,10 +44,10 @@ bool mf_hip_stage_exists(const struct mf_hip_stage *st, const struct mf_shape *s
 /* True if the fusion rules allow the ops that the stage covers. */
 bool mf_hip_stage_allowed(const struct mf_hip_stage *st, const struct mf_shape *shape,
                           struct mf_refusal *ret);
-/* The step without its name. */
+/* Returns the step without its name. */
 struct mf_step mf_hip_stage_step(const struct mf_hip_stage *st, const char *family,
                                  const struct mf_shape *shape);
-/* mf_step.reorder_tolerance of a y into which rows are added in any order. */
+/* Returns mf_step.reorder_tolerance for a y into which rows are added in any order. */
 double mf_hip_stage_reorder_tolerance(const struct mf_shape *shape);
 /* Defines the macros of kernels/gpu/src/tile_parts.inc.h. */
 void mf_hip_stage_define(struct mf_code *c, const struct mf_hip_stage *st, const struct mf_shape *shape);
@@ -62,10 +62,11 @@ struct mf_hip_tile_args mf_hip_stage_args(const struct mf_hip_stage *st, const s
  *     gate and up by 16     groups of 8 columns within 16; the 16-column units of all experts
  *     panel128              groups of 8 rows of every slice of a panel; the panels of all experts
  * The kernel computes the start of a tile's slice from the other members of *ret
- * (kernels/gpu/src/tma_coord.h). Errors as the device's tensor_map. */
+ * (kernels/gpu/src/tma_coord.h). Returns the errors of tensor_map. */
 int mf_hip_stage_map_weights(const struct mf_hip_stage *st, const struct mf_shape *s,
                              struct mf_device *device, int bits, void *w, struct mf_hip_weights *ret);
-/* Number of tile columns processed for every row block before the next columns. If rows accumulate into y, a
- * third of the L2 cache limits it, so that y is read and written once; otherwise all columns. */
+/* Returns the number of tile columns that are processed for all row blocks before the next tile columns
+ * begin. If rows accumulate into y, these columns of y may fill at most a third of the L2 cache, so that y is
+ * read and written once. Otherwise returns all columns. */
 int32_t mf_hip_stage_tile_columns(const struct mf_hip_stage *st, const struct mf_shape *s,
                                   const struct mf_device_info *device);

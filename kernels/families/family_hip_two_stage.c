@@ -7,7 +7,7 @@
  *     s2_bf16_m32_n128_bt_p128_y                           stage 2 with weights in layout panel128
  *
  *     m16    rows per expert block                 n128   weight rows per tile
- *     s5     stages of the ring buffer; without it, as many as fit shared memory
+ *     s5     stages of the ring buffer; without s5, as many as fit shared memory
  *     _w     routing weight applied before act     _gu1, _gu16r   gate and up of w1 are interleaved
  *     _q     quantised h, in groups of 128 columns _zero  y is zeroed as well
  *
@@ -31,13 +31,14 @@
 
 #define SLICE       128
 #define STAGES_MIN  2
-#define KEPT_BLOCKS 4    /* consecutive token tiles for which stage 2 keeps its weights in shared memory */
-#define ZERO_FROM   1024 /* tokens; zeroing y for fewer takes negligible time */
+#define KEPT_BLOCKS 4 /* consecutive token tiles for which stage 2 keeps its weights in shared memory */
+/* minimum token count of steps that zero y; with fewer tokens zeroing takes negligible time */
+#define ZERO_FROM 1024
 
 enum core {
     MMA,          /* w: tile.hip with MMA or MFMA */
     GROUPS,       /* g: tile.hip with WGMMA */
-    HOPPER,       /* b; this and all up to SWAPPED_KEPT are tile_hopper.hip */
+    HOPPER,       /* b; HOPPER to SWAPPED_KEPT use tile_hopper.hip */
     HOPPER_TURNS, /* bt */
     SWAPPED,      /* bs: tokens are the rows of the product; 1x128 scales only */
     SWAPPED_TURNS,
@@ -85,7 +86,7 @@ static const struct variant variants[] = {
 };
 /* clang-format on */
 
-/* AMD: two stages; one is read while the other is filled. */
+/* AMD variants have two stages: one is read while the other is filled. */
 #define AMD(m, n, wn, wm, at_once, how)                                                           \
     {                                                                                             \
         .block_m = m, .block_n = n, .stages = 2, .warps_n = wn, .warps_m = wm, .blocks = at_once, \
@@ -100,7 +101,7 @@ static const struct variant amd_variants[] = {
     AMD(16, 64, 4, 1, 3, MMA),         AMD(16, 128, 4, 1, 1, MMA),        AMD(32, 64, 4, 1, 2, MMA),
     AMD(32, 128, 4, 1, 1, MMA),        AMD(64, 64, 2, 2, 2, MMA),         AMD(64, 128, 2, 2, 1, MMA),
     AMD(96, 128, 2, 2, 1, MMA),        AMD(128, 64, 2, 2, 1, MMA),        AMD(128, 128, 2, 2, 1, MMA),
-    /* need the larger LDS of gfx950 */
+    /* these variants need the larger LDS of gfx950 */
     AMD(128, 256, 4, 2, 1, MMA), AMD(128, 256, 8, 1, 1, DIRECT),
 };
 /* clang-format on */
@@ -278,7 +279,7 @@ struct walk {
     const struct mf_shape *shape;
     enum mf_hip_format format;
     struct mf_offer *offer;
-    const char *name; /* searched for */
+    const char *name; /* name of the wanted step */
     struct config found;
 };
 typedef int (*each_fn)(struct walk *w, const struct config *c);

@@ -61,7 +61,7 @@ static const struct variant variants[] = {
     HOPPER(16, 128, 2), HOPPER(16, 256, 2), HOPPER(16, 256, 1), HOPPER(16, 512, 1), HOPPER(32, 256, 1),
     HOPPER(64, 256, 1), HOPPER(64, 512, 1),
 };
-/* Two stages: one is read while the other is filled. */
+/* The AMD variants have two stages: one is read while the other is filled. */
 static const struct variant amd_variants[] = {
     MX(16, 64, 1, 2, 4, 1, 4),  MX(16, 128, 1, 2, 4, 1, 2), MX(16, 256, 1, 2, 4, 1, 1),
     MX(16, 128, 2, 2, 4, 1, 1), MX(32, 64, 1, 2, 4, 1, 2),  MX(32, 128, 1, 2, 4, 1, 2),
@@ -96,7 +96,8 @@ static struct mf_codecs codecs_of(const struct mf_shape *s)
     return c;
 }
 
-/* 32-bit words of scales per row and part; one more if the scales of a row do not start on a word. */
+/* Returns the 32-bit words of scales per row and part, plus one word if the scales of a row do not start on a
+ * word. */
 static int scale_words(const struct config *c, const struct mf_shape *s)
 {
     const struct mf_codec *w = codecs_of(s).w;
@@ -125,9 +126,10 @@ static int stages_of(const struct mf_hip_machine *machine, const struct config *
     return MF_MAX(MF_MIN(fit, MF_HIP_HOPPER_STAGES), STAGES_MIN);
 }
 
-/* Bytes of shared memory. The ring buffer holds narrow tokens unconverted, with one word of scales per 16
- * bytes; two bf16 copies lie outside it. Where copies are staged in registers, the ring buffer holds bf16
- * and doubles as output tile. */
+/* Returns the bytes of shared memory. If the device copies directly to shared memory, the ring buffer holds
+ * 4- and 8-bit tokens before their conversion, with one word of scales per 16 bytes. Two bf16 copies of the
+ * tokens then lie outside the ring buffer. If copies are staged in registers (copies_held), the ring buffer
+ * holds bf16 and is reused as the output tile. */
 static uint32_t shared_bytes(const struct mf_hip_machine *machine, const struct config *c,
                              const struct mf_shape *s)
 {
@@ -188,10 +190,10 @@ static bool is_legal(const struct config *c, const struct mf_shape *s, const str
                   "block_m is %d; above %d tokens per block, core b takes half the time with 4-bit weights",
                   c->v->block_m, MX_TOKENS_MAX);
     else if (c->st.out == MF_HIP_TO_Y && codecs.w->format == MF_FORMAT_INT4 && codecs.w->group_cols > 0)
-        mf_refuse(
-            no, "accuracy",
-            "int4 weights with group scales: rounding of the weights and of every addition to y together "
-            "exceed the tolerance of a row");
+        mf_refuse(no, "accuracy",
+                  "int4 weights with group scales: the rounding errors of the weights and of the additions "
+                  "to y together "
+                  "exceed the tolerance of a row");
     else if (!c->v->is_hopper && c->st.out == MF_HIP_TO_Y)
         mf_refuse(no, "accumulates", "only cores b and b2 can add rows to y");
     else if (mf_hip_stage_length(&c->st, s) % QUARTER)
@@ -220,7 +222,7 @@ struct walk {
     const struct mf_device_info *device;
     const struct mf_shape *shape;
     struct mf_offer *offer;
-    const char *name; /* searched for */
+    const char *name; /* name of the wanted step */
     struct config found;
 };
 typedef int (*each_fn)(struct walk *w, const struct config *c);
@@ -334,7 +336,7 @@ static void set_grid(struct mf_kernel *k)
     const struct variant *v = c->v;
     int threads = v->is_hopper ? MF_HIP_HOPPER_THREADS : v->warps_n * v->warps_m * machine->wave;
     k->grid = mf_hip_persistent_grid(device, threads, v->blocks, shared_bytes(machine, c, &k->shape));
-    k->grid.programmatic_launch = true; /* mf_begin */
+    k->grid.programmatic_launch = true; /* kernels start with mf_begin */
 }
 
 static void set_token_count(struct mf_kernel *k)
@@ -343,7 +345,7 @@ static void set_token_count(struct mf_kernel *k)
     plan->tile_columns = mf_hip_stage_tile_columns(&plan->config.st, &k->shape, &k->function.device->info);
 }
 
-/* End of the scales of a tensor. */
+/* Returns the end of the scales of a tensor. */
 static const void *scales_end(const struct mf_kernel *k, const struct mf_tensor_spec *a,
                               const struct mf_tensor_ref *ref)
 {

@@ -10,8 +10,8 @@
 #include "kernels/fusion/fusion.h"
 #include "kernels/gpu/src/args.h"
 
-/* Token count from which this launch may zero y. With fewer tokens, HBM bandwidth is free during the sort,
- * not during stage 1. */
+/* Minimum token count for which this launch may zero y. With fewer tokens an earlier step zeroes y, because
+ * HBM is idle during the sort but not during stage 1. */
 #define ZERO_FROM 2048
 
 static const struct mf_hip_both_variant variants[] = {
@@ -43,8 +43,8 @@ static uint64_t lay_out(const struct mf_hip_both *c, const struct mf_shape *s, u
     return mf_hip_both_lay_out(bytes, N_PLACES, ret);
 }
 
-/* Combines the steps of both stages. needs: x, sorted, w1, w2, then b1 and b2 if the layer has them, and
- * y. */
+/* Combines the steps of both stages. Inputs (`needs`): x, sorted, w1, w2, then b1 and b2 if the layer has
+ * them, then y. */
 static struct mf_step describe(const struct mf_hip_both *c, const struct mf_shape *shape)
 {
     const struct mf_hip_stage up_stage = mf_hip_both_stage(c, shape, 1),
@@ -142,7 +142,7 @@ static void set_grid(struct mf_kernel *k)
     k->grid.programmatic_launch = true;
 }
 
-/* Shared memory stays unchanged: the number of stages is compiled in. */
+/* Does not change shared memory, because the number of stages is compiled in. */
 static void set_token_count(struct mf_kernel *k)
 {
     struct plan *plan = k->plan;

@@ -15,7 +15,7 @@ static const struct mf_hip_both_variant variants[] = {
     {96, 128, true, false, false},  {32, 128, true, false, false},  {64, 256, true, true, false},
 };
 
-/* Bytes for the number of row blocks and the expert of each. */
+/* Returns the bytes for the number of row blocks and the expert of each row block. */
 static int experts_bytes(const struct mf_shape *s, int block_m)
 {
     return (int)(mf_padded_rows(s, block_m) / block_m + 2) * 4;
@@ -113,8 +113,8 @@ static void write_code(const struct mf_device_info *device, const struct mf_shap
     mf_hip_define_rank(ret, shape);
 }
 
-/* One block per SM: all blocks must be resident at once. Shared memory is the same for all token counts: the
- * number of stages is compiled in. */
+/* Launches one block per SM, because all blocks must be resident at once. Shared memory is the same for all
+ * token counts, because the number of stages is compiled in. */
 static void set_grid(struct mf_kernel *k)
 {
     const struct mf_device_info *device = &k->function.device->info;

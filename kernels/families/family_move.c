@@ -1,6 +1,6 @@
-/* Family move on CPUs: every op of the layer except the GEMMs, each as a separate step, and single passes
- * that sort, quantise and gather. Dequantising weights covers no op of the layer; it pays if a bf16 GEMM is
- * faster than one that reads the quantised weights. */
+/* Family move on CPUs: every op of the layer except the GEMMs. Some steps do one op, others sort, quantise
+ * and gather in a single pass. Steps that dequantise weights cover no op of the layer. They pay off if a bf16
+ * GEMM is faster than a GEMM that reads the quantised weights. */
 #include "kernels/families/family_move.h"
 
 #include <errno.h>
@@ -12,12 +12,12 @@
 #include "kernels/ops/align.h"
 #include "kernels/ops/moe_sort.h"
 
-#define ROWS_OF_ONE \
-    64 /* rows up to which one thread may be faster: starting threads costs as much as the rows */
+/* Maximum rows for which one thread may be faster, because starting threads costs as much as the rows. */
+#define ROWS_OF_ONE 64
 #define STREAM_BYTES \
     ((int64_t)4 << 20) /* from this size, rows in expert order do not stay in a core's caches */
-/* Reorder tolerance of a sort with unstable order within a block: sums of bf16 rows that were quantised once
- * more. */
+/* Reorder tolerance of a sort with unstable order within a block. The sums that depend on the order are over
+ * bf16 rows that were quantised once more. */
 #define ATOMIC_REORDER 0.01
 
 /* Step kinds: the word in the name, and the parameters that follow it. */
@@ -113,8 +113,9 @@ static int sort_threads(enum mf_sort sort, int cores)
     return sort == MF_SORT_SERIAL || sort == MF_SORT_ONE ? 1 : MF_MIN(cores, MF_SORT_THREADS);
 }
 
-/* True, with the reason, if a sort algorithm is not tried: it cannot sort the routes or, unless `legal`, it
- * does not pay. The threaded algorithms are for many routes. */
+/* True if a sort algorithm is not tried; *ret then has the reason. Either the algorithm cannot sort the
+ * routes, or, unless `legal` is set, it is not worth trying. The multi-threaded algorithms are for many
+ * routes. */
 static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, bool legal,
                         struct mf_refusal *ret)
 {
@@ -128,11 +129,11 @@ static bool refuse_sort(enum mf_sort sort, const struct mf_shape *s, int cores, 
     else if (legal)
         ;
     else if (sort >= MF_SORT_STAGES && routes <= MF_SORT_ONE_ROUTES)
-        mf_refuse(
-            ret, "routes",
-            "%lld routes; a multi-threaded sort is tried from %d routes, below that starting the threads "
-            "costs more than it saves",
-            (long long)routes, MF_SORT_ONE_ROUTES + 1);
+        mf_refuse(ret, "routes",
+                  "%lld routes; a multi-threaded sort is tried from %d routes, because below that starting "
+                  "the threads "
+                  "costs more than it saves",
+                  (long long)routes, MF_SORT_ONE_ROUTES + 1);
     else if (sort >= MF_SORT_STAGES && cores < 2)
         mf_refuse(ret, "cores", "with 1 core, %s is the serial sort with additional passes",
                   mf_sort_name(sort));
@@ -145,11 +146,11 @@ static bool refuse_way(enum mf_move_way way, const struct mf_shape *s, struct mf
 
     ret->rule = NULL;
     if (way != MF_MOVE_ROWS && bytes < STREAM_BYTES)
-        mf_refuse(
-            ret, "bytes",
-            "the rows have %lld bytes; non-temporal stores are tried from %lld bytes, below that the GEMM "
-            "reads the rows from the cache",
-            (long long)bytes, (long long)STREAM_BYTES);
+        mf_refuse(ret, "bytes",
+                  "the rows have %lld bytes; non-temporal stores are tried from %lld bytes, because below "
+                  "that the GEMM "
+                  "reads the rows from the cache",
+                  (long long)bytes, (long long)STREAM_BYTES);
     return ret->rule != NULL;
 }
 
@@ -274,7 +275,7 @@ static void describe_sort(const struct mf_kernel *k, struct mf_step *s)
     s->reorder_tolerance = k->sort == MF_SORT_SCATTER ? ATOMIC_REORDER : 0;
 }
 
-/* Steps that gather x into expert order; fused ones also quantise. */
+/* Describes steps that gather x into expert order. Fused steps also quantise x. */
 static void describe_gather(const struct mf_kernel *k, struct mf_step *s)
 {
     const struct mf_shape *shape = &k->shape;
@@ -398,7 +399,7 @@ static void describe(const struct mf_kernel *k, struct mf_step *ret)
 struct each {
     const struct mf_shape *shape;
     int cores;
-    /* Also enumerate steps that are not worth trying for this token count: a row of a tuned table applies to
+    /* Also enumerate steps that are not worth trying for this token count. A row of a tuned table applies to
      * a range of token counts, so its steps must open for fewer tokens as well. */
     bool legal;
     int (*step)(struct each *e, const struct mf_kernel *k);
@@ -416,7 +417,8 @@ static int report_refusal(struct each *e, const char *word, const char *variant,
     return e->refused(e, kernel, r);
 }
 
-/* vLLM uses blocks of 16 rows or more; the conversion is tested at the ends of the range. */
+/* True if the step exists with this block_m. vLLM uses blocks of 16 rows or more; steps for its order exist
+ * at both ends of the range. */
 static bool has_block(enum mf_move_kind kind, int32_t block_m)
 {
     return (kind != MF_MOVE_ALIGN && kind != MF_MOVE_FROM_ALIGNED) || block_m == 16 || block_m == 64;
@@ -469,7 +471,7 @@ static int each_way(struct each *e, enum mf_move_kind kind, int threads)
         struct mf_refusal refusal;
         if (e->legal || !refuse_way(way, e->shape, &refusal))
             r = each_block(e, kind, threads, MF_SORT_SERIAL, way);
-        else if (threads == e->cores) /* the last call for a kind; reports once */
+        else if (threads == e->cores) /* the last call for a kind, so that the refusal is reported once */
             r = report_refusal(e, kinds[kind].word, way_words[way], &refusal);
     }
     return r;
@@ -518,7 +520,7 @@ static int each(struct each *e)
             r = each_block(e, kind, 1, MF_SORT_SERIAL, MF_MOVE_ROWS);
         else
             r = each_way(e, kind, least);
-        /* single passes are for many rows: they use the same threads as the plain steps */
+        /* Steps with a single pass are for many rows, so they use the same threads as the plain steps. */
         bool many_only = kind == MF_MOVE_SORT_GATHER || kind == MF_MOVE_QUANT1_GATHER;
         if (r == 0 && kinds[kind].threads && least < e->cores && (e->legal || !many_only))
             r = each_way(e, kind, e->cores);

@@ -26,7 +26,7 @@ enum mf_move_kind {
 /* Method of gathering rows. */
 enum mf_move_way {
     MF_MOVE_ROWS,        /* in expert order, one read per row */
-    MF_MOVE_ROWS_STREAM, /* the same with non-temporal stores */
+    MF_MOVE_ROWS_STREAM, /* in expert order, one read per row; non-temporal stores */
     MF_MOVE_ONCE,        /* in token order by the inverse map, one read per token; non-temporal stores */
     MF_MOVE_N_WAYS_,
 };

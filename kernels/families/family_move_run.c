@@ -205,8 +205,8 @@ static void quant2(const struct mf_kernel *k, const struct mf_sorted_view *s, vo
     each_sorted_row(k, s, quant2_row, &r, thread, n_threads);
 }
 
-/* Divides columns, not rows, among the threads: few tokens would leave threads idle. The sums do not depend
- * on it. */
+/* Divides columns among the threads instead of rows, because rows of few tokens would leave threads idle. The
+ * division does not change the sums. */
 static void combine_columns(const struct mf_kernel *k, int thread, int n_threads)
 {
     const struct mf_launch *l = k->launch;
@@ -253,8 +253,8 @@ static void invert(const struct mf_kernel *k, const struct mf_sorted_view *s, in
     mf_pool_barrier();
 }
 
-/* Reads each token of this thread once and writes all its rows. If `all` is set, the first row is quantised
- * and the others are copied from it while it is in the L1 cache. */
+/* Reads each token of this thread once and writes the token to all its rows. If `all` is set, quantises the
+ * first of these rows and copies it to the other rows while it is in the L1 cache. */
 static void write_once(const struct mf_kernel *k, const struct shared *all, float *room, int thread,
                        int n_threads)
 {
@@ -297,7 +297,7 @@ static void gather(const struct mf_kernel *k, const struct mf_sorted_view *s, in
     mf_row_copy_fence();
 }
 
-/* A step that also sorts has already built the map. */
+/* Builds the inverse map, unless the step also sorts and has therefore built it already. */
 static void quant1_gather(const struct mf_kernel *k, const struct mf_sorted_view *s, void *room, int thread,
                           int n_threads)
 {
@@ -428,7 +428,7 @@ static void run_thread(void *context, int thread, int n_threads)
     case MF_MOVE_ALIGN:
     case MF_MOVE_FROM_ALIGNED:
     case MF_MOVE_N_:
-        break; /* they use the thread pool themselves */
+        break; /* these kinds use the thread pool themselves */
     }
 }
 

@@ -32,7 +32,7 @@ struct mf_kernel {
     struct mf_stage_plan plan1, plan2;
     struct room_map map;
     const struct mf_launch *launch;
-    int error; /* of the running launch; the same for all threads */
+    int error; /* error of the running launch, the same for all threads */
 };
 
 static void print_name(const struct config *c, const struct mf_shape *s, char buf[MF_STEP_NAME_MAX])
@@ -182,7 +182,7 @@ static int each_size(const struct mf_shape *s, struct config c, each_fn f, void 
     }
     if (tried > 0 || r != 0)
         return r;
-    c.block_n = c.columns = 32; /* narrower at the edges */
+    c.block_n = c.columns = 32; /* tiles at the edges are narrower */
     return f(context, &c);
 }
 
@@ -213,7 +213,8 @@ static bool shape_fits(const struct mf_shape *s, struct mf_refusal *ret)
 {
     if (!mf_cpu_shape_known(s, ret))
         return false;
-    /* sorts in every thread, which pays for few tokens; contains both GEMMs and quantises row by row */
+    /* The step sorts in every thread, which pays off for few tokens. It contains both GEMMs and quantises row
+     * by row. */
     const struct mf_fusion_caps caps = {
         .prologue = mf_layer_ops(s),
         .epilogue = mf_layer_ops(s),

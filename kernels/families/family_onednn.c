@@ -1,17 +1,17 @@
-/* Family onednn: oneDNN matmul per expert block, as a vendor baseline. It multiplies bf16 only: a step of
- * family move dequantises quantised weights first, and quantised rows are dequantised while they are
- * gathered.
+/* Family onednn: oneDNN matmul per expert block, as a vendor baseline. oneDNN multiplies bf16 only. A step of
+ * family move therefore dequantises quantised weights first, and quantised rows are dequantised while they
+ * are gathered.
  *
  *     dnnl_s1_bf16_silu_m64_t2_p32    gather + gemm1 + act; gather and activation run outside oneDNN
  *     dnnl_g1_bf16_m64_t2_p32         gather + gemm1, writes g, the input of step act of family move
  *     dnnl_s2_bf16_m64_t2_p32         gemm2, writes z
- *     dnnl_s2_mxfp8_mxfp4_m64_t2_p32  the same from h in MXFP8, with w2d dequantised from MXFP4
+ *     dnnl_s2_mxfp8_mxfp4_m64_t2_p32  gemm2 from h in MXFP8 and w2 dequantised from MXFP4 (w2d), writes z
  *
- * Each thread processes whole blocks with single-threaded primitives: faster than a thread team per small
- * GEMM, and oneDNN starts no OpenMP threads. Opening a step creates a primitive for every row count up to
- * block_m, with its scratchpad in the workspace, so a launch creates nothing; execution still allocates a
- * small argument map inside oneDNN 2.6. The panel layouts are oneDNN's BA16a16b2a and BA16a32b2a if K is a
- * multiple of 32. */
+ * Each thread processes whole blocks with single-threaded primitives. This is faster than a thread team per
+ * small GEMM, and oneDNN then starts no OpenMP threads. Opening a step creates a primitive for every row
+ * count up to block_m, with its scratchpad in the workspace, so a launch creates no primitives. Execution
+ * still allocates a small argument map inside oneDNN 2.6. The panel layouts are oneDNN's BA16a16b2a and
+ * BA16a32b2a if K is a multiple of 32. */
 #include "kernels/families/family_cpu.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@
 #include "kernels/core/layout.h"
 
 #define ROWS_MAX     64
-#define COST_OF_READ 12 /* cost of reading a block's weights, in rows of arithmetic */
+#define COST_OF_READ 12 /* cost of reading a block's weights, divided by the cost of computing one row */
 
 struct config {
     int stage, block_m, threads, panel;
@@ -41,7 +41,7 @@ struct rows_kernel {
 struct mf_kernel {
     struct config config;
     struct mf_shape shape;
-    const struct mf_codec *codec; /* of the input rows; without scales: plain bf16 */
+    const struct mf_codec *codec; /* codec of the input rows; a codec without scales is plain bf16 */
     const struct mf_cpu_ops *ops;
     size_t N, K;
     size_t scratch_bytes, room; /* room: workspace of one thread */
@@ -102,8 +102,9 @@ static bool layout_fits(const struct mf_shape *s, int stage, int panel)
     return panel == 1 || (n % (size_t)panel == 0 && k % 32 == 0);
 }
 
-/* Forms of a step. Gather and activation are loops around the oneDNN call for each block. Stage 2 has no
- * such loop after the call; its other forms are checked only to report why they are not available. */
+/* Forms of a step. Gather and activation are loops before and after the oneDNN call of each block. Stage 2
+ * has no loop after the call. The forms of stage 2 that would need such a loop are checked only to report why
+ * they are not available. */
 enum form { GEMM1, STAGE1, STAGE2, STAGE2_WEIGHTED, STAGE2_OUTPUT, STAGE1_DEQUANT, STAGE2_DEQUANT, N_FORMS };
 
 static const struct mf_fusion_caps around = {
@@ -114,7 +115,7 @@ static const struct mf_fusion_caps call_alone = {.external = true};
 
 static const struct {
     const char *kernel;
-    mf_ops ops; /* WEIGHT is added where the shape requires it */
+    mf_ops ops; /* covered ops; op WEIGHT is added if the shape requires it */
     const struct mf_fusion_caps *caps;
 } forms[] = {
     [GEMM1] = {"dnnl_g1", MF_OP_BIT(MF_OP_GATHER) | MF_OP_BIT(MF_OP_GEMM1), &around},
@@ -146,7 +147,8 @@ static enum form form_of(const struct config *c)
 
 typedef int (*each_fn)(void *context, const struct config *c);
 
-/* True if the stage's weights are bf16 or worth dequantising. legal: or can be dequantised at all. */
+/* True if the stage's weights are bf16 or worth dequantising. With `legal`, it is enough that they can be
+ * dequantised. */
 static bool weight_there(const struct mf_shape *s, int stage, bool legal, struct mf_refusal *ret)
 {
     mf_ops node = MF_OP_BIT(stage == 1 ? MF_NODE_DEQUANT_W1 : MF_NODE_DEQUANT_W2);
@@ -594,7 +596,7 @@ static void run_thread(void *context, int thread, int n_threads)
     room.c = (void *)(base + align64(bm * k->K * 2));
     room.row = (void *)(base + align64(bm * k->K * 2) + align64(bm * k->N * 4));
     room.scratch = (char *)room.row + align64(k->K * 4);
-    omp_set_num_threads(1); /* of this thread only */
+    omp_set_num_threads(1); /* applies to this thread only */
     for (int64_t b = 0; b < n_blocks; b++)
         total += cost_of(k, &s, b, &rows);
     for (int64_t b = 0; b < n_blocks; b++) {
@@ -617,7 +619,7 @@ static int launch_step(struct mf_kernel *k, const struct mf_launch *l)
     return k->error;
 }
 
-/* Nothing else changes: primitives exist for every row count of fewer tokens. */
+/* Changes nothing else, because opening created a primitive for every row count. */
 static void set_token_count(struct mf_kernel *k, int64_t token)
 {
     k->shape.token = token;

@@ -29,7 +29,7 @@ static int hash_file(const char *path, uint64_t *hash)
     return ferror(f) ? -EIO : 0;
 }
 
-/* The owner of an existing family of that name; NULL: the name is free. */
+/* Returns the owner of the existing family with that name, or NULL if the name is free. */
 static const char *name_taken(const struct mf_family_plugins *p, const char *name)
 {
     if (mf_family_find(NULL, name))
@@ -122,7 +122,7 @@ int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *w
     return r;
 }
 
-/* Waits for the child. 0: it exited with status 0. */
+/* Waits for the child. Returns 0 if the child exited with status 0. */
 static int await(pid_t child, char *why, size_t cap)
 {
     const struct timespec limit = {.tv_sec = LOAD_LIMIT_S};

@@ -20,14 +20,14 @@ struct mf_family_plugins {
     void *handles[MF_PLUGINS_MAX];
     const struct mf_family *families[MF_PLUGINS_MAX];
     size_t n;
-    uint64_t hash; /* of the loaded files' bytes, in load order; 0 if none are loaded */
+    uint64_t hash; /* hash of the loaded files' bytes, in load order; 0 if no file is loaded */
 };
 
-/* Loads a shared object. On failure: -errno and the reason in why. Runs code of the object, which may
- * crash. */
+/* Loads a shared object, which runs code of the object that may crash. On failure, returns -errno and the
+ * reason in why. */
 int mf_family_plugin_load(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap);
-/* The same, but loads the object in a child process first, so that a crash or hang happens there. The
- * calling process must be single-threaded. */
+/* As mf_family_plugin_load, but first loads the object in a child process, so that a crash or hang happens in
+ * the child. The calling process must be single-threaded. */
 int mf_family_plugin_load_guarded(struct mf_family_plugins *p, const char *path, char *why, size_t why_cap);
 /* Unloads all objects. Their kernels must be closed. */
 void mf_family_plugins_release(struct mf_family_plugins *p);
@@ -36,7 +36,7 @@ static inline struct mf_family_set mf_family_plugins_set(const struct mf_family_
     return (struct mf_family_set){p->families, p->n};
 }
 
-/* The kernel revision of results: the build's revision, followed by the hash of external kernels unless it
- * is 0. A changed external file thus gives a new revision. */
+/* The kernel revision of results: the build's revision, followed by the hash of external kernels unless the
+ * hash is 0. A changed external file thus changes the revision. */
 #define MF_REVISION_MAX 80
 void mf_kernel_revision_with(uint64_t hash, char buf[MF_REVISION_MAX]);

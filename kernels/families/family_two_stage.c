@@ -184,8 +184,8 @@ static bool form_exists(const struct form *f, const struct mf_shape *s)
 }
 
 /* A thread gathers the rows of a block once for all its tiles, and threads synchronise between gemm1 and
- * quant2, so whole rows are available. A thread owns columns of the output and adds all slots of a token. It
- * keeps the rows of x that it quantises in a buffer, which limits the token count. */
+ * quant2, so whole rows are available. A thread owns columns of the output and adds all slots of a token. The
+ * rows of x that a thread quantises stay in a buffer, which limits the token count. */
 static bool form_allowed(const struct form *f, const struct mf_shape *s, struct mf_refusal *ret)
 {
     const struct mf_fusion_caps caps = {
@@ -200,7 +200,7 @@ static bool form_allowed(const struct form *f, const struct mf_shape *s, struct 
     return mf_cpu_may_cover(s, covers_of(s, f->stage, f->from, f->out), mf_cpu_block_ms[0], &caps, ret);
 }
 
-/* Bit i: the shape has forms[i] and the fusion rules allow it. */
+/* Bit i is set if the shape has forms[i] and the fusion rules allow that form. */
 typedef unsigned form_set;
 
 static form_set allowed_forms(const struct mf_shape *s)
@@ -286,7 +286,7 @@ static double tiles_of_thread(const struct mf_shape *s, int block_n, int threads
 }
 
 /* Split-K improves the load balance if there are few tiles. With enough tiles, or if a weight is read for
- * several rows, the cost of adding the parts outweighs it. */
+ * several rows, the cost of adding the parts outweighs the better balance. */
 #define TILES_ENOUGH 4
 
 static bool ksplit_pays(const struct mf_shape *s, int block_n, int threads)
@@ -307,7 +307,7 @@ static int each_split(const struct mf_shape *s, form_set allowed, struct config 
     return r;
 }
 
-/* Steps that quantise x. They are for few tokens, so only for the two smallest blocks. */
+/* Calls f for steps that quantise x. They are for few tokens, so only the two smallest blocks have them. */
 static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0;
@@ -318,8 +318,8 @@ static int each_from_bf16(form_set allowed, struct config c, each_fn f, void *co
     return r;
 }
 
-/* Further variants: bf16 x, split-K, x in sorted order, one thread. Only for few parameters, to bound the
- * tuning time. */
+/* Calls f for further variants: bf16 x, split-K, x in sorted order, one thread. They exist for few parameter
+ * values only, to bound the tuning time. */
 static int each_further(const struct mf_shape *s, form_set allowed, struct config c, each_fn f, void *context)
 {
     int r = 0, cores = c.threads;
@@ -474,7 +474,7 @@ struct walk {
     const char *family;
     const struct mf_shape *shape;
     struct mf_offer *offer;
-    const char *name; /* searched for */
+    const char *name; /* name of the wanted step */
     struct config found;
 };
 
@@ -548,7 +548,8 @@ static int reject_widths(const struct mf_family *f, const struct mf_shape *s, st
     return 0;
 }
 
-/* Rejects split-K as a whole if it does not pay, otherwise each number of parts that does not divide K. */
+/* Rejects split-K as a whole if it does not pay off. Otherwise rejects each number of parts that does not
+ * divide K. */
 static int reject_splits(const struct mf_family *f, const struct mf_shape *s, int threads,
                          struct mf_offer *offer)
 {
@@ -557,7 +558,7 @@ static int reject_splits(const struct mf_family *f, const struct mf_shape *s, in
 
     if (!layout_fits(s, 1, 16) ||
         choose_columns(widths.candidates, widths.n, s->inter_dim, 16, 1, columns) == 0)
-        return 0; /* reported as a layout or width */
+        return 0; /* reject_layouts or reject_widths has reported the reason */
     if (mf_cpu_slots(s) > s->expert)
         return offer->reject(offer, f->name, "s1_sk", "ksplit",
                              "split-K does not pay for %.0f routes over %d experts: weights are read for "

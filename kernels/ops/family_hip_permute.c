@@ -1,6 +1,6 @@
 /* Family permute on GPUs: moves rows into expert order and back, for GEMMs that read and write expert order.
- * The built-in GEMMs do not: family two_stage gathers rows itself and writes by slot. The family is
- * enumerated only where it is named.
+ * The built-in GEMMs do not, because family two_stage gathers rows itself and writes by slot. The family is
+ * enumerated only if `--families` names it.
  *
  *     gather_m16            gather x, in any format, one read per row of expert order
  *     gather_once_m16       read each token's row once, write it to all its places
@@ -19,8 +19,9 @@
 #include "kernels/gpu/src/args.h"
 
 #define THREADS     256
-#define BLOCKS_MOST 6     /* maximum resident blocks per SM or CU, any kind */
-#define ROUTES_MAX  1024  /* up to here, sorting in every block is faster than synchronising blocks */
+#define BLOCKS_MOST 6 /* maximum resident blocks per SM or CU, any kind */
+/* up to this number of routes, sorting in every block is faster than synchronising blocks */
+#define ROUTES_MAX  1024
 #define EXPERTS_MAX 512   /* shared memory holds a count per expert and warp */
 #define SORTING_MAX 512   /* threads of a sorting block */
 #define ROWS_MAX    16384 /* rows that every block searches for its routes */
@@ -169,7 +170,7 @@ static void describe_act(const struct config *c, const struct mf_shape *shape, s
     s->flops = values * 8;
 }
 
-/* Bytes of the map from route to row. The maximum of each block follows it in the workspace. */
+/* Bytes of the map from route to row. In the workspace, the maximum of each block follows the map. */
 static size_t map_bytes(const struct mf_shape *s)
 {
     return ((size_t)(s->token * s->topk) * sizeof(mf_i32) + 63) / 64 * 64;
@@ -211,7 +212,7 @@ static bool may_cover(const struct mf_shape *s, const struct mf_step *step, stru
     return mf_cpu_may_cover(s, step->covers, step->block_m, &caps, no);
 }
 
-/* Reports a refusal once per kind: the reason also applies to the larger blocks. */
+/* Reports a refusal once per kind, because its reason also applies to the larger blocks. */
 static int each_block(const struct each *e, enum kind kind)
 {
     for (size_t b = 0; b < MF_ARRAY_LEN(block_ms); b++) {
@@ -394,7 +395,7 @@ static uint32_t blocks_of(const struct config *c, const struct mf_shape *s, cons
     return (uint32_t)MF_MAX(MF_MIN((int64_t)g->x, work), 1);
 }
 
-/* Threads and routes are compiled in; parts and blocks also suit fewer tokens. */
+/* The numbers of threads and routes are compiled in. The parts and blocks are also valid for fewer tokens. */
 static void set_grid(struct mf_kernel *k)
 {
     struct plan *plan = k->plan;

@@ -64,7 +64,7 @@ static void add_option_parameters(cJSON *list)
     }
 }
 
-/* cJSON prints large integers rounded, mf_json_add_i64 does not. */
+/* Uses mf_json_add_i64, because cJSON prints large integers rounded. */
 static cJSON *int_schema(const struct mf_batch_option *o)
 {
     cJSON *schema = type_of("integer");

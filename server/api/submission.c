@@ -57,8 +57,8 @@ int mf_submission_error(struct mf_submission_work *w, const char *at, const char
     return add_error(w, &(struct row_error){0, at, code, message});
 }
 
-/* For consumer aiter: replaces a shape by the key that production looks up, and reports it among the errors.
- */
+/* For consumer aiter: replaces a shape by the key that production looks up, and reports the change in the
+ * list of errors. */
 static int use_production_key(struct mf_submission_work *w, struct mf_shape *shape, int64_t line,
                               const char *at)
 {
@@ -101,7 +101,7 @@ static int compare_order(const void *a, const void *b)
     return (x->shape > y->shape) - (x->shape < y->shape);
 }
 
-/* Keeps the first of equal shapes in their order and reports the others. lines: origins hold CSV lines. */
+/* Keeps the first of equal shapes, in order, and reports the other shapes. lines: origins hold CSV lines. */
 static int drop_duplicates(struct mf_submission_work *w, struct origin *origins, bool lines)
 {
     size_t n = w->submission.n_shapes, kept = 0, n_kept = 0;
@@ -383,7 +383,7 @@ static void hash_body(struct mf_submission_work *w, const struct mf_request *r, 
     (void)sodium_bin2hex(w->hash, sizeof(w->hash), hash, sizeof(hash));
 }
 
-/* Reports shapes that do not fit the routing profile: a batch is timed with one profile. */
+/* Reports shapes that do not fit the routing profile, because a batch is timed with one profile. */
 static int drop_unroutable(struct mf_submission_work *w)
 {
     size_t kept = 0;

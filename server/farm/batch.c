@@ -78,8 +78,8 @@ static int add_batch_event(struct mf_farm *f, int64_t batch, const char *state)
 
 /* ---- submission ---- */
 
-/* Ids of the requested classes, or if none are given, of all classes with a worker. Id 0 (the class of the
- * next worker) if there is none. */
+/* Finds the ids of the requested classes or, if none is requested, of all classes with a worker. If no class
+ * has a worker, the only id is 0, which stands for the class of the next worker. */
 static int find_classes(struct mf_farm *f, const struct mf_batch_options *o, struct mf_ids *ret)
 {
     int r = 0;
@@ -104,9 +104,9 @@ static int compare_shapes(const void *a, const void *b)
     return mf_shape_compare(a, b);
 }
 
-/* Adds tasks ordered by layer model and token count, as they are listed. They start in the order of
- * mf_store_tasks_waiting, which keeps units of one layer model together too, so that its weights are created
- * once. */
+/* Adds tasks in the order in which they are listed: by layer model and token count. Tasks start in the order
+ * of mf_store_tasks_waiting. That order also keeps units of one layer model together, so that the weights of
+ * the layer model are created once. */
 static int add_tasks(struct mf_farm *f, int64_t batch, const struct mf_submission *s,
                      const struct mf_ids *classes)
 {
@@ -237,7 +237,7 @@ int mf_farm_cancel(struct mf_farm *f, int64_t batch)
     int r = mf_store_batch_get(f->store, batch, &priority, &created_ms, &options, &open);
     if (r < 0 || !open)
         return r < 0 ? r : 1;
-    /* End the batch before its tasks: the end of its last task would mark it as done */
+    /* End the batch before its tasks, because the end of its last task would mark the batch as done. */
     r = end(f, batch, "cancelled");
     if (r == 0)
         r = mf_store_tasks_of_batch(f->store, batch, &tasks);
@@ -330,7 +330,7 @@ int mf_farm_drain(struct mf_farm *f, int64_t worker)
     if (!slot)
         return -ENOENT;
     slot->draining = slot->dirty = true;
-    /* Units that were kept for this worker may now go to the workers that they avoid */
+    /* Units that avoid the other workers waited for this worker. Now the other workers may take them. */
     mf_slots_clear_starved(&f->slots, slot->class_id);
     return mf_hub_post(f->hub, &slot->peer, MF_MESSAGE_DRAIN, "{}");
 }

@@ -32,7 +32,7 @@ struct mf_submission {
     const struct mf_known_row *known;
     size_t n_known;
     const cJSON *errors;          /* array of {line, at, code, message} for invalid rows; for the receipt */
-    const cJSON *unknown_columns; /* the same for ignored columns */
+    const cJSON *unknown_columns; /* array of the same form for ignored columns */
 };
 
 struct mf_farm;
@@ -45,9 +45,10 @@ struct mf_farm;
 int mf_farm_submit(struct mf_farm *f, const struct mf_submission *s, cJSON **ret_receipt);
 /* Cancels a batch's unfinished tasks. Returns -ENOENT, or 1 if the batch had already ended. */
 int mf_farm_cancel(struct mf_farm *f, int64_t batch);
-/* The worker finishes its unit and gets no more. Returns -ENOENT if it is not connected. */
+/* Lets the worker finish its unit and gives it no further unit. Returns -ENOENT if the worker is not
+ * connected. */
 int mf_farm_drain(struct mf_farm *f, int64_t worker);
-/* Lifts the quarantine of a kernel on a class. Returns -ENOENT if there is none. */
+/* Lifts the quarantine of a kernel on a class. Returns -ENOENT if the kernel has no quarantine there. */
 int mf_farm_revive(struct mf_farm *f, int64_t kernel, const struct mf_device_class *class);
 
 /* Counters since the start. */
@@ -57,13 +58,13 @@ void mf_farm_get_stats(const struct mf_farm *f, struct mf_farm_stats *ret);
 struct mf_farm_options {
     const char *path;               /* of the database file */
     const char *endpoint;           /* of the hub: "tcp://127.0.0.1:7070" */
-    const struct mf_key_pair *keys; /* of the hub, borrowed; NULL: any peer may act as a worker */
+    const struct mf_key_pair *keys; /* keys of the hub, borrowed; NULL: any peer may act as a worker */
     const char *first_token;        /* file for the first admin token; NULL: create none */
     int64_t beat_ms;                /* heartbeat interval of workers; a lease lasts three intervals */
     int64_t attempts;               /* leases of a unit before it fails */
     double unit_s;                  /* expected duration of a probe unit */
-    double race_s;                  /* duration that a race is planned for, by forecast */
-    double samples_days;            /* days to keep raw samples; 0: for ever */
+    double race_s;                  /* planned duration of a race, by forecast */
+    double samples_days;            /* days to keep raw samples; 0: no limit */
     int64_t tune_misses_s; /* interval between batches made of missed shapes; 0: only list the misses */
 };
 #define MF_FARM_OPTIONS_INIT                                       \
@@ -71,7 +72,8 @@ struct mf_farm_options {
         .beat_ms = 1000, .attempts = 8, .unit_s = 2, .race_s = 0.4 \
     }
 
-/* Opens the store, binds the hub and the writer's sockets (server/farm/bus.h). On error `why` says why. */
+/* Opens the store, binds the hub and the writer's sockets (server/farm/bus.h). On error, `why` has the
+ * reason. */
 int mf_farm_new(void *zmq, const struct mf_farm_options *options, struct mf_farm **ret, char *why,
                 size_t why_cap);
 struct mf_farm *mf_farm_free(struct mf_farm *f);

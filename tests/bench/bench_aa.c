@@ -1,9 +1,10 @@
-/* Timing noise of the CPU device: a fixed step timed repeatedly and raced against itself.
+/* Measures the timing noise of the CPU device: times a fixed step repeatedly and races it against itself.
  *
  *   sigma            relative spread between consecutive calls
  *                    (1.4826 · MAD / median of the differences between neighbours / √2)
  *   drift            relative spread of the medians of blocks of 50 calls
- *   aa_outside_ci    A/A races of 100 with a 95% interval of the paired median difference that excludes 0
+ *   aa_outside_ci    number of A/A races, of 100, in which the 95% interval of the paired median difference
+ *                    excludes 0
  *
  * Prints "name value unit" lines. */
 #include <math.h>
@@ -74,7 +75,8 @@ static void noise(struct mf_device *d, struct work *w)
     printf("drift %.5f ratio\n", 1.4826 * mf_mad(medians, N_CALLS / BLOCK) / centre);
 }
 
-/* Each round times a pair in random order, like a race. */
+/* Races the step against itself: each round times a pair in random order. Returns true if the interval of the
+ * difference excludes 0. */
 static bool is_outside(struct mf_device *d, struct work *w, uint64_t race)
 {
     double a[N_ROUNDS], b[N_ROUNDS], scratch[N_ROUNDS];

@@ -1,24 +1,25 @@
-/* The whole catalogue through a farm: every untuned table that ROCm/aiter ships (tests/data/aiter), each row
- * on two device classes, from submission to the exported table. Runs a real moefarmd and W simulated AITER
- * devices per class, up to 256 of them in one moefarm-worker; each device has its own DEALER socket over TCP,
- * spool, journal and runner. The workers run at a lower priority than moefarmd (nice), because in a farm they
- * run on other machines.
+/* Tunes the whole catalogue with a farm: every untuned table that ROCm/aiter ships (tests/data/aiter), each
+ * row on two device classes, from submission to the exported table. Runs a real moefarmd and W simulated
+ * AITER devices per class. A moefarm-worker process has up to 256 devices; each device has its own DEALER
+ * socket over TCP, spool, journal and runner. The workers run at a lower priority than moefarmd (nice),
+ * because in a real farm they run on other machines.
  *
- *   catalogue_join_s       from starting the worker processes until the coordinator lists all workers
- *   catalogue_candidates   steps measured. The benchmark fails if a table's number differs by more than 2 %
- *                          from that of AITER's tuner (known for seven tables).
- *   catalogue_total_s      from the first submission until the table is exported; the sum of
+ *   catalogue_join_s       time from the start of the worker processes until the coordinator lists all of
+ *                          the workers
+ *   catalogue_candidates   number of steps measured. The benchmark fails if the number of a table differs by
+ *                          more than 2 % from that of AITER's tuner (known for seven tables).
+ *   catalogue_total_s      time from the first submission until the table is exported. It is the sum of
  *                          catalogue_enumerate_s (until the first result), catalogue_measure_s (until the
  *                          last result), catalogue_race_s (until the end of the last task) and
- *                          catalogue_export_s
+ *                          catalogue_export_s.
  *   catalogue_results_s    results committed per second while 5 to 95 % of the steps are measured
- *   catalogue_wait_ms_p99  idle time of a runner between two units while 5 to 95 % are measured
+ *   catalogue_wait_ms_p99  idle time of a runner between two units while 5 to 95 % of the steps are measured
  *   catalogue_wait_none    fraction of units without idle time before them
- *   catalogue_get_ms_p99   a GET request (lists, tasks, metrics, the page; one at a time, 50 per second),
- *                          from connecting to the last byte
+ *   catalogue_get_ms_p99   duration of a GET request from connecting to the last byte. Requests are sent one
+ *                          at a time, 50 per second, for lists, tasks, metrics and the status page.
  *   catalogue_rss_mib      peak memory of the coordinator
- *   catalogue_cpu_*_us     CPU time per step of the coordinator and of all workers with their runners.
- *                          Includes startup, which is a large part where many workers measure little.
+ *   catalogue_cpu_*_us     CPU time per step of the coordinator, and of all workers with their runners. It
+ *                          includes startup, which is a large part if many workers measure few steps.
  *
  * Prints `name value unit`.
  *
@@ -97,7 +98,7 @@ struct progress {
 struct bench {
     struct farm_process farm;
     pid_t workers[PROCESSES_MAX];
-    int n_processes, n_workers; /* workers per class */
+    int n_processes, n_workers; /* n_workers: workers per class */
     double join_s;
     const char *name; /* prefix of the figures */
     glob_t tables;
@@ -394,7 +395,7 @@ static void read_waits(struct bench *b, const struct moment *from, const struct 
 /* ---- the run ---- */
 
 struct times {
-    double end_s, export_s; /* since the first submission */
+    double end_s, export_s; /* in seconds since the first submission */
     struct progress p;
     struct moment *moments;
     size_t n;
@@ -410,7 +411,7 @@ static void note(struct bench *b, struct times *t, double now_s)
         m->log[i] = log_size(b, i);
 }
 
-/* Returns the first moment at which that fraction of all steps was measured. */
+/* Returns the first moment at which the fraction `share` of all steps was measured. */
 static const struct moment *moment_at(const struct times *t, double share)
 {
     size_t i = 0;

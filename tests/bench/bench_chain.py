@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Time the operator chains of bench_moves in PyTorch, replayed from a CUDA graph (no host time).
 
-    bench_chain.py      on the first GPU; exit status 77 without PyTorch or a GPU
+    bench_chain.py      runs on the first GPU; exit status 77 without PyTorch or a GPU
 
-Permute: argsort of the chosen experts, slice, division by topk, gather of rows. Unpermute: argsort of that
-order, gather, multiplication by the weights, sum over a token's slots. Rows of bf16, 8 slots per token,
-uniform routing. Calls rotate over sets of buffers that together exceed the L2 cache. Prints one line per
-chain: `name value unit`.
+The permute chain is argsort of the chosen experts, slice, division by topk, and gather of rows. The unpermute
+chain is argsort of that order, gather, multiplication by the weights, and sum over a token's slots. Rows are
+bf16, with 8 slots per token and uniform routing. Calls rotate over sets of buffers that together exceed the
+L2 cache. Prints one line per chain: `name value unit`.
 """
 import sys
 
@@ -35,7 +35,7 @@ def unpermute(s):
 
 
 def median_us(call, sets):
-    """Median time of one call, from a graph that makes at least one call per buffer set."""
+    """Return the median time of one call, from a graph that makes at least one call per buffer set."""
     for s in sets:  # warm-up: first calls allocate memory and select kernels
         call(s)
     torch.cuda.synchronize()

@@ -1,6 +1,6 @@
-/* Results that moefarmd commits per second: a real moefarmd with the real schema and synchronous=FULL, and W
- * logical workers (DEALER sockets over TCP) in this process. RESULT messages have 20 samples and at least 400
- * bytes.
+/* Measures how many results moefarmd commits per second. Runs a real moefarmd with the real schema and
+ * synchronous=FULL, and W logical workers (DEALER sockets over TCP) in this process. RESULT messages have 20
+ * samples and at least 400 bytes.
  *
  *   commit_rr_wW      request-reply: each worker waits for the ACK before it sends the next result
  *   commit_stream_wW  each worker keeps a window of unacknowledged results full, like a spool
@@ -46,7 +46,7 @@ struct client {
     int first, n_units;
     int in_flight;
     bool has_mail;
-    bool asked; /* READY was sent, its unit has not arrived */
+    bool asked; /* READY was sent, and the unit has not arrived */
 };
 
 static struct client clients[WORKERS_MAX];
@@ -208,7 +208,7 @@ static void submit(const struct farm_process *p)
         die(answer ? answer : "cannot submit the batch");
 }
 
-/* Iterations of the writer's loop that have ended; each one is a commit. */
+/* Returns the number of iterations of the writer's loop that have ended; each iteration is one commit. */
 static double commits_so_far(const struct farm_process *p)
 {
     int status;
@@ -235,7 +235,7 @@ static void measure(void *zmq, const char *name, int n, int window)
         ask(&clients[i]);
     }
     submit(&p);
-    /* enumerations come first: they are over once each worker holds steps to measure */
+    /* Enumerations come first. They have ended when each worker holds steps to measure. */
     int64_t end_ms = mf_now_ms() + PREPARE_MS;
     for (int ready = 0; ready < n;) {
         wait_any(n, 100);
@@ -273,7 +273,7 @@ static void measure(void *zmq, const char *name, int n, int window)
     farm_process_remove(&p);
 }
 
-/* bench_commit [W [rr|stream]]: only W workers, only that mode */
+/* bench_commit [W [rr|stream]]: measures only W workers and only that mode */
 int main(int argc, char **argv)
 {
     static const int counts[] = {1, 8, 64};

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measure the false positives of `moefarm compare` for a table compared with itself.
 
-200 small layers of every format on the CPU, each run by the pipeline that production uses without a table
-row. Every verdict FASTER or SLOWER is false. Other load on the machine is allowed: samples are paired.
+Compares 200 small layers of every format on the CPU. Each layer runs with the pipeline that production uses
+without a table row. Every verdict FASTER or SLOWER is false. Other load on the machine is allowed, because
+samples are paired.
 Prints one figure per line: name value unit.
 
   compare_aa_false       rows with verdict FASTER or SLOWER, percent (limit: 2)

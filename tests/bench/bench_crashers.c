@@ -1,15 +1,16 @@
-/* Cost of crashes.
+/* Measures the cost of crashes.
  *
- *   crashers_s       100 steps of 50 ms, 10 of which crash their runner, on a real farm with two
- *                    simulated workers: from submission until every step has its result. Each crashing
- *                    step runs on both workers before it is quarantined. Without any overhead it takes
- *                    2.75 s. (Three more steps fail at once.)
- *   death_seen_ms    from the signal that kills a runner during a step until the worker notices: worst of 20.
- *                    .sim and .cpu: SIGSEGV, like a faulty kernel; .cpu_killed: SIGKILL, noticed only after
- *                    the operating system has freed the runner's memory
- *   next_step_ms     from the same signal until the next step begins in another runner: worst of 20. .context
- *                    is the part until that runner has opened the device, .data the rest, both of the worst
- *                    case
+ *   crashers_s       time from submission until every step has its result, on a real farm with two simulated
+ *                    workers. There are 100 steps of 50 ms, 10 of which crash their runner, and three steps
+ *                    that fail immediately. Each crashing step runs on both workers before it is quarantined.
+ *                    Without overhead the time is 2.75 s.
+ *   death_seen_ms    time from the signal that kills a runner during a step until the worker notices, maximum
+ *                    of 20. For .sim and .cpu the signal is SIGSEGV, as from a faulty kernel. For .cpu_killed
+ *                    it is SIGKILL, which the worker notices only after the operating system has freed the
+ *                    runner's memory.
+ *   next_step_ms     time from the same signal until the next step begins in another runner, maximum of 20.
+ *                    .context is the part of this maximum until that runner has opened the device, and .data
+ *                    is the rest.
  *
  * Prints `name value unit`. */
 #include <inttypes.h>
@@ -41,8 +42,8 @@ static _Noreturn void die(const char *what)
 
 /* ---- crashers_s ---- */
 
-/* Two tile widths and four block_m values are legal: 96 GEMMs and 7 moves; one-launch steps are not offered
- * for so large a token count. */
+/* Two tile widths and four block_m values are legal, which makes 96 GEMMs and 7 moves. One-launch steps are
+ * not offered for so large a token count. */
 static const char csv[] = FARM_CSV_HEAD
     "1536,2048,192,512,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n";
 
@@ -99,7 +100,7 @@ static enum mf_runner_pool_event wait_runner(struct mf_runner_pool *c, cJSON **r
     die("timeout waiting for a runner");
 }
 
-/* Returns the next message with that op; skips others. The caller frees it. */
+/* Returns the next message with that op and skips other messages. The caller frees it. */
 static cJSON *wait_message(struct mf_runner_pool *c, const char *op)
 {
     for (;;) {
@@ -121,7 +122,8 @@ static void send_message(struct mf_runner_pool *c, const cJSON *m)
         die("cannot send to the runner");
 }
 
-/* The first steps of the shape that cover stage 2: GEMMs, so that the kill hits a running kernel. */
+/* Returns the first four steps of the shape that cover stage 2. They are GEMMs, so the kill hits a running
+ * kernel. */
 static cJSON *some_steps(struct mf_runner_pool *c)
 {
     cJSON *m = cJSON_Parse("{\"op\":\"enumerate\",\"shape\":\"" SHAPE "\"}"), *steps = cJSON_CreateArray();

@@ -1,12 +1,13 @@
-/* Measures the steps of shapes on one device without a farm, for kernel development: probes every step with
+/* Measures the steps of shapes on one device without a farm, for kernel development. Probes every step with
  * the worker's own gates and timing, then races the best pipelines end to end.
  *
  *   bench_device DEVICE SHAPES.csv [FAMILIES [NAMES]]
- *       DEVICE as for moefarm-worker --device; NAMES: comma-separated words, only steps with one of them in
- *       their name
+ *       DEVICE is as for moefarm-worker --device. NAMES are comma-separated words: only steps with at least
+ *       one of them in their name are measured.
  *
- * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the same column order. With BENCH_TRACE in
- * the environment each step's name is printed as it begins, to find the step at which a device fails. */
+ * SHAPES.csv holds rows of untuned_fmoe.csv without a header, in the same column order. If BENCH_TRACE is set
+ * in the environment, the program prints each step's name as the step begins. This shows the step at which a
+ * device fails. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ struct found {
     struct mf_probe_step steps[STEPS_MAX];
     struct mf_unit_result results[STEPS_MAX];
     size_t n, n_rejected;
-    const char *only; /* NULL: every step */
+    const char *only; /* words of which a step's name contains one; NULL: every step */
 };
 
 /* Returns true if the name contains one of the comma-separated words. */
@@ -71,7 +72,7 @@ static int take_rejection(struct mf_offer *o, const char *family, const char *ke
 struct sink {
     struct mf_sink sink; /* must be first */
     struct found *found;
-    char (*names)[RACED_NAME_MAX]; /* of the raced pipelines */
+    char (*names)[RACED_NAME_MAX]; /* names of the raced pipelines */
     uint64_t start_ns, phase_ns[MF_PHASE_N_];
     enum mf_phase phase;
 };

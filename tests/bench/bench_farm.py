@@ -3,15 +3,17 @@
 
 Prints one figure per line: name value unit.
 
-  e2e_over_floor.<shape>.T<n>  the winner's end-to-end time over the layer's lower bound: the larger of
-                               active expert bytes / mem_read_gbs and FLOPs / bf16_peak_gflops
-  own_over_lib.<shape>.T<n>    in one race: fastest pipeline without a library step over the fastest with one
+  e2e_over_floor.<shape>.T<n>  the winner's end-to-end time divided by the layer's lower bound, which is the
+                               larger of active expert bytes / mem_read_gbs and FLOPs / bf16_peak_gflops
+  own_over_lib.<shape>.T<n>    time of the fastest pipeline without a library step divided by that of the
+                               fastest pipeline with a library step, in one race
   space.<shape>.T<n>           number of measured steps
   space_worst_over_best.<shape>.T<n>
-                               slowest correct step over the fastest with the same ops, maximum over the ops
+                               time of the slowest correct step divided by that of the fastest step with
+                               the same ops; maximum over all sets of ops
   sum_vs_e2e_rank_corr         Spearman correlation of forecast and measured end-to-end times of the finalists
   busy_<phase>                 fraction of the worker's wall time
-  turns_over_100ms             iterations of the writer's loop that took over 100 ms, rankings included
+  turns_over_100ms             iterations of the writer's loop that took over 100 ms, including rankings
 
   bench_farm.py BUILD_FOLDER [--quick]
 """
@@ -45,7 +47,7 @@ def emit(name, value, unit):
 
 
 class Farm:
-    """moefarmd, started with additional options, and one CPU worker in a temporary folder."""
+    """A farm in a temporary folder: moefarmd, started with additional options, and one CPU worker."""
 
     def __init__(self, build, *options):
         self.folder = tempfile.mkdtemp(prefix="moefarm-figures.")
@@ -132,7 +134,7 @@ def spearman(a, b):
 
 
 def floor_us(shape, token, device):
-    """Lower bound: expected active expert bytes over bandwidth, or FLOPs over the peak rate if larger."""
+    """Return the larger of expected active expert bytes / bandwidth and FLOPs / peak rate."""
     model_dim, inter_dim, experts, topk, _, weight_bytes, _ = shape
     active = experts * (1 - (1 - topk / experts) ** token)
     moved = active * 3 * model_dim * inter_dim * weight_bytes + token * model_dim * 4
@@ -184,7 +186,7 @@ def table_of(shapes):
 
 
 def tune(farm, shapes, query=""):
-    """Tune the shapes. Return the tasks and the seconds it took."""
+    """Tune the shapes. Return the tasks and the time this took in seconds."""
     began = time.monotonic()
     batch = farm.submit(table_of(shapes), query)
     farm.wait(batch)
@@ -196,7 +198,7 @@ def tune(farm, shapes, query=""):
 
 
 def turns_over_100ms(farm):
-    """Count iterations of the writer's loop over 100 ms, from its histogram."""
+    """Return how many iterations of the writer's loop took over 100 ms, from its histogram."""
     with urllib.request.urlopen(farm.url + "/metrics", timeout=60) as answer:
         text = answer.read().decode()
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

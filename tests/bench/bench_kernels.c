@@ -1,5 +1,6 @@
-/* Prints `name value unit` lines: the machine's peak rates, and for the demo's shapes the ratio of the best
- * pipeline to the lower bound and to oneDNN. Arguments select shapes by prefix of their names. */
+/* Prints `name value unit` lines: the machine's peak rates, and for each shape of the demo the ratio of the
+ * best pipeline's time to the lower bound and to the time with oneDNN. Arguments select shapes by a prefix of
+ * their names. */
 #include "bench_kernels.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Quality of the CPU kernels: a shape's best own pipeline compared with the machine's lower bound and with
- * the best pipeline that uses oneDNN. Pipelines are opened by name and run as in production. */
+/* Measures the quality of the CPU kernels: compares a shape's best own pipeline with the machine's lower
+ * bound and with the best pipeline that uses oneDNN. Pipelines are opened by name and run as in production.
+ */
 #pragma once
 
 #include "common/moe/shape.h"
@@ -10,7 +11,7 @@ struct bench_shape {
     int32_t model_dim, inter_dim;
     enum mf_dtype dtype_a, dtype_w;
     enum mf_qtype q_type;
-    int32_t topk; /* 0: 8 */
+    int32_t topk; /* 0 means 8 */
 };
 
 /* Kinds of pipelines that are compared. */
@@ -24,11 +25,11 @@ enum bench_kind {
 
 struct bench_result {
     double us[BENCH_N_KINDS]; /* best end-to-end time; 0 if no pipeline of that kind is offered */
-    /* lower bound: active experts' weights and activations at the measured read bandwidth, or FLOPs at the
-     * measured peak rate, whichever takes longer */
+    /* Lower bound: the time to read the active experts' weights and the activations at the measured read
+     * bandwidth, or the time of the FLOPs at the measured peak rate, whichever is longer. */
     double floor_us;
-    double read_us; /* best time of only reading the same weights, interleaved with the own finalists */
-    double space;   /* slowest over fastest stage-1 step */
+    double read_us; /* best time of a plain read of the same weights, interleaved with the own finalists */
+    double space;   /* time of the slowest stage-1 step divided by that of the fastest */
     int n_steps;
     char best[BENCH_N_KINDS][512]; /* names of the best pipelines */
 };
@@ -41,6 +42,6 @@ struct bench_weights;
 struct bench_weights *bench_weights_new(struct mf_device *d, const struct bench_shape *b);
 struct bench_weights *bench_weights_free(struct bench_weights *w);
 
-/* Measures the steps of one token count: each stage alone, then the best of each block_m and layout end to
- * end. Every call shifts its experts, so that the weights are not in cache. */
+/* Measures the steps of one token count: first each stage alone, then the best steps of each block_m and
+ * layout end to end. Every call uses other experts, so that the weights are not in the cache. */
 int bench_tokens(struct bench_weights *w, int64_t token, struct bench_result *ret);

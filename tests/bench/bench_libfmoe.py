@@ -2,15 +2,15 @@
 """Compare the times in a tuned table with calls of libfmoe (fmoe_run, tests/bench/libfmoe_call.c).
 
 Tunes the demo's shapes (examples/qwen3_untuned_fmoe.csv) one by one on its own farm. libfmoe runs each row
-right after it was tuned, because the memory bandwidth of a shared machine changes within minutes. Prints one
-figure per line: name value unit.
+right after the row was tuned, because the memory bandwidth of a shared machine changes within minutes.
+Prints one figure per line: name value unit.
 
-  libfmoe_over_farm.<layer>.T<n>   median time of the call over the table's time
-  libfmoe_farm_median              median of |ratio - 1|, percent (limit: 3)
-  libfmoe_in_turn_median           the same ratio to the row's pipeline, timed like in a race and interleaved
-                                   with the calls: the difference without drift of the machine
-  libfmoe_call_adds                time that a call adds to its pipeline in those rounds, median of the rows,
-                                   percent
+  libfmoe_over_farm.<layer>.T<n>   median time of the call divided by the table's time
+  libfmoe_farm_median              median of |ratio - 1| over the rows, percent (limit: 3)
+  libfmoe_in_turn_median           the same for the ratio to the row's pipeline, which is timed as in a race
+                                   and interleaved with the calls, so that drift of the machine cancels out
+  libfmoe_call_adds                time that a call adds to its pipeline in these rounds, median over the
+                                   rows, percent
 
   bench_libfmoe.py BUILD_FOLDER [--tokens 1,4] [--rounds N]
 """

@@ -1,20 +1,22 @@
-/* Prints `name value unit` lines for data movement on the CPU, at the widths of common models. 128 experts, 8
- * slots per token, uniform routing; buffers many times the last-level cache. Every round runs the
- * peak-rate loops and the kernels in sequence; a figure is the median of the rounds' ratios.
+/* Measures data movement on the CPU, at the widths of common models, and prints `name value unit` lines.
+ * There are 128 experts, 8 slots per token and uniform routing; the buffers are many times larger than the
+ * last-level cache. Every round runs the peak-rate loops and the kernels one after the other. A figure is the
+ * median of the ratios of the rounds.
  *
- *   copy            MB/s of a streaming copy, written bytes only
+ *   copy            MB/s of a streaming copy; only written bytes are counted
  *   read            MB/s of a plain read
  *   write_mix       MB/s written by copying each row to 8 consecutive places: a permutation without an index
  *
- *   permute_over_copy      written bytes per second of permute, including the sort, over those of the copy. A
- *                          copy reads as much as it writes, a permutation one eighth of it, so the ratio
- *                          can exceed 1. k1: the same with one slot per token, where both read as much as
- *                          they write
- *   permute_over_mix       the same over the write mix
- *   permute_traffic_over_copy  read plus written bytes per second over those of the copy
- *   unpermute_over_read    read bytes per second over those of the read; written rows are not counted
- *   permute_over_naive     time of stable argsort, slice, division and gather, a pass each, over permute's
- *   sort_share_of_permute  time of the sort over permute's */
+ *   permute_over_copy      bytes that permute (with the sort) writes per second, divided by those of the
+ *                          copy. A copy reads as many bytes as it writes. A permutation reads one eighth
+ *                          of the bytes it writes, so the ratio can exceed 1. k1 is the same with one slot
+ *                          per token, where a permutation also reads as many bytes as it writes.
+ *   permute_over_mix       bytes that permute writes per second, divided by those of the write mix
+ *   permute_traffic_over_copy  bytes that permute reads and writes per second, divided by those of the copy
+ *   unpermute_over_read    bytes that unpermute reads per second, divided by those of the read
+ *   permute_over_naive     time of stable argsort, slice, division and gather, in one pass each, divided by
+ *                          the time of permute
+ *   sort_share_of_permute  time of the sort divided by the time of permute */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +32,10 @@
 
 #define EXPERTS 128
 #define ROUNDS  9
-#define BYTES   ((size_t)256 << 20) /* of the rows in expert order */
+#define BYTES   ((size_t)256 << 20) /* size of the rows in expert order, in bytes */
 
 struct bench {
-    size_t row; /* bytes */
+    size_t row; /* size of a row in bytes */
     int64_t tokens;
     int topk;
     int threads;
@@ -166,7 +168,7 @@ static void naive(struct bench *b)
         b->pairs[i].route = (int32_t)i;
     }
     qsort(b->pairs, (size_t)n, sizeof(*b->pairs), by_expert);
-    for (int64_t i = 0; i < n; i++) /* the slice of a rank that holds all experts */
+    for (int64_t i = 0; i < n; i++) /* The slice is that of a rank with all experts. */
         b->order[i] = b->pairs[i].route;
     for (int64_t i = 0; i < n; i++)
         b->order[i] /= b->topk;
@@ -215,7 +217,8 @@ static double best(double times[N_RUNS][ROUNDS], int run)
     return us;
 }
 
-/* Memory speed changes within seconds, so ratios are taken within a round. Returns their median. */
+/* Returns the median over the rounds of the ratio of two runs' times. Memory speed changes within seconds, so
+ * each ratio is of two times in one round. */
 static double ratio(double times[N_RUNS][ROUNDS], int over, int under)
 {
     double r[ROUNDS];

@@ -1,22 +1,25 @@
-/* Steps that move and quantise rows on a device, compared with copies of the same number of bytes and, for
- * few tokens, with chains of library operators.
+/* Measures steps that move and quantise rows on a device. Compares them with copies of the same number of
+ * bytes and, for few tokens, with chains of library operators.
  *
  *     bench_moves DEVICE [TOKENS]
- *         DEVICE as for moefarm-worker --device, must compile kernels; TOKENS: maximum token count
+ *         DEVICE is as for moefarm-worker --device and must compile kernels. TOKENS is the maximum token
+ *         count.
  *
- * Rows of 2048 and 7168 bf16 elements, 8 slots per token, uniform routing over 128 and 256 experts, blocks of
- * 16 rows. Launches rotate over buffers that together are many times the L2 cache. One line per step:
+ * Rows have 2048 and 7168 bf16 elements. There are 8 slots per token, uniform routing over 128 and 256
+ * experts, and blocks of 16 rows. Launches rotate over buffers that together are many times larger than the
+ * L2 cache. Prints one line per step:
  *
- *   bytes       read and written; of permuted rows each token's row is read once, padding is not counted
- *   GB/s        those bytes over the step's time, and of a copy with the same total traffic in the same run
- *   of copy     ratio of the two; target: 0.8 from 1024 tokens
- *   chain       time of the operators of plain.hip, each started after the previous one has ended, and its
- *               ratio to the step's time; target: 4 up to 64 tokens. overlapped: the same chain with each
- *               operator launched while the previous one still runs
+ *   bytes       bytes read and written. Permuted rows are read once per token; padding is not counted.
+ *   GB/s        these bytes divided by the step's time; then the same for a copy with the same total traffic
+ *               in the same run
+ *   of copy     ratio of the two rates; target: 0.8 from 1024 tokens on
+ *   chain       time of the operators of plain.hip if each operator starts after the previous one has ended,
+ *               and the ratio of this time to the step's time; target: 4 up to 64 tokens
+ *   overlapped  time of the same chain if each operator is launched while the previous one still runs
  *
- * The chain uses plain kernels of one operator each instead of a vendor library: the kernels a library would
- * launch, without its host time. Operators of a library wait for each other, so "overlapped" is the harder
- * comparison. The results of the chain are compared with the step's. */
+ * The chain uses plain kernels of one operator each. They stand for the kernels that a vendor's library would
+ * launch, without the library's host time. Operators of a library wait for each other, so "overlapped" is the
+ * harder comparison. The results of the chain are compared with the results of the step. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -124,7 +127,7 @@ struct op {
     struct mf_hip_plain_args args[SETS_MAX];
 };
 
-/* work: number of threads needed. */
+/* Returns an operator with a grid for `work` threads. */
 static struct op op_of(struct bench *b, const char *name, int64_t work)
 {
     bool sorts = strcmp(name, "mf_sort_pairs") == 0;
@@ -155,7 +158,7 @@ static int launch_chain(void *context, int index)
 }
 
 struct chain_us {
-    double sequential, overlapped; /* operators started one after the other, or overlapping; 0: no chain */
+    double sequential, overlapped; /* time if operators start one after the other, or overlap; 0: no chain */
 };
 
 static struct chain_us time_chain(struct bench *b, struct chain *c)
@@ -236,7 +239,7 @@ static struct mf_tensor_ref tensor(struct bench *b, const struct mf_tensor_spec 
     return ref;
 }
 
-/* Opens a step with new buffers for its outputs; the caller provides the inputs. Returns false if the device
+/* Opens a step with new buffers for its outputs. The caller provides the inputs. Returns false if the device
  * does not offer the step. */
 static bool open_offered(struct bench *b, const char *family, const char *name, struct step *s)
 {
@@ -299,7 +302,7 @@ static void print(const struct bench *b, const char *name, double bytes, double 
     (void)fflush(stdout);
 }
 
-/* Chooses the number of buffer sets so that together they exceed the L2 cache. */
+/* Chooses the number of buffer sets so that all sets together exceed the L2 cache. */
 static void choose_sets(struct bench *b, double bytes)
 {
     double sets = (double)COLD_BYTES / bytes + 1;
@@ -331,7 +334,7 @@ static void bench_quant(struct bench *b, int64_t token, int model_dim, enum mf_d
     release_buffers(b);
 }
 
-/* Operators: keys, indices, sort, division, rows. */
+/* The chain has operators for keys, indices, sort, division and rows. */
 static void chain_permute(struct bench *b, const struct step *s, void *out, struct chain *c)
 {
     static const char *const names[] = {"mf_copy", "mf_iota", "mf_sort_pairs", "mf_floor_divide",
@@ -353,8 +356,8 @@ static void chain_permute(struct bench *b, const struct step *s, void *out, stru
     }
 }
 
-/* Operators: inverse of the order by another sort, rows, weights, sums. from: rows without padding, in the
- * order that chain_permute produced. */
+/* The chain has operators for the inverse of the order (by another sort), rows, weights and sums. from: rows
+ * without padding, in the order that chain_permute produced. */
 static void chain_unpermute(struct bench *b, void *order, const void *from, const float *weights, void *y,
                             struct chain *c)
 {
@@ -380,7 +383,8 @@ static void chain_unpermute(struct bench *b, void *order, const void *from, cons
     }
 }
 
-/* Permuted rows must be equal; sums may differ by the rounding of intermediate products. */
+/* Compares outputs of the step and of the chain. Permuted rows must be equal; sums may differ by the rounding
+ * of intermediate products. */
 static void compare(struct bench *b, const void *ours, const void *chains, const char *what)
 {
     size_t n = (size_t)b->shape.token * (size_t)b->shape.model_dim;
@@ -401,7 +405,7 @@ static void compare(struct bench *b, const void *ours, const void *chains, const
     free(c);
 }
 
-/* Clears the rows that compare() reads: padding rows are never written. */
+/* Clears the rows that compare() reads, because the step never writes padding rows. */
 static void clear_start(struct bench *b, void *at)
 {
     size_t n = (size_t)b->shape.token * (size_t)b->shape.model_dim;
@@ -410,7 +414,8 @@ static void clear_start(struct bench *b, void *at)
     free(zeros);
 }
 
-/* Measures another step for the same operation, if offered: same inputs, bitwise equal outputs. */
+/* If the device offers another step for the same operation, measures it with the same inputs and compares the
+ * outputs bit by bit. */
 static void bench_variant(struct bench *b, const char *name, const char *title, const struct step *one,
                           double copy_us)
 {

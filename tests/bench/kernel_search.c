@@ -21,13 +21,14 @@
 #define ROTATIONS 16
 #define STEPS_MAX 512
 #define EXPERTS   128
-#define CALLS     24 /* calls of a whole pipeline; the fastest is reported */
+#define CALLS     24 /* timed calls of a whole pipeline; the fastest call is reported */
 
 #define FP8 MF_DTYPE_FP8_E4M3FN
 #define FP4 MF_DTYPE_FP4X2
 /* clang-format off */
 static const struct bench_shape shapes[] = {
-    /* name, H, I, a, w, q_type, topk (0: 8); "few" has fewer tiles than threads can share evenly */
+    /* name, H, I, a, w, q_type, topk (0: 8). Shapes "few-…" have fewer tiles than threads can share evenly.
+     */
     {"qwen3-30b-tp8-bf16",  2048,  96, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, 0},
     {"qwen3-30b-tp8-fp8",   2048,  96, FP8, FP8, MF_QTYPE_PER_TOKEN, 0},
     {"qwen3-30b-tp4-fp8b",  2048, 192, FP8, FP8, MF_QTYPE_PER_1X128, 0},
@@ -58,7 +59,7 @@ const struct bench_shape *bench_shapes(size_t *ret_n)
 struct bench_weights {
     struct mf_device *device;
     struct mf_shape shape;
-    /* w1, w2; empty for layouts that the format does not support */
+    /* Weights w1 and w2 in each layout; empty for layouts that the format does not support. */
     struct mf_tensor_ref w[2][MF_LAYOUTS_MAX];
     struct mf_part parts[2][MF_PARTS_MAX];
     int n_parts;
@@ -247,7 +248,7 @@ static int launch_stage(void *context, int index)
     return mf_pipeline_launch(l->p, l->step);
 }
 
-/* Reads the layer's active weights with the read loop of the bandwidth measurement and does nothing else. */
+/* State of a plain read of the layer's active weights, with the read loop of the bandwidth measurement. */
 struct reading {
     const struct mf_cpu_peak_loops *loops;
     const struct search *s;
@@ -302,9 +303,9 @@ struct timed {
     double us, read_us; /* minimum of each */
 };
 
-/* Returns the fastest of `calls` rotations of the whole pipeline or, if only >= 0, of its step `only`; the
- * other steps run untimed. With `read`, calls alternate with reads of the same amount of weights, from the
- * experts of another rotation. */
+/* Returns the time of the fastest of `calls` calls, each with another rotation. Times the whole pipeline or,
+ * if only >= 0, its step `only`, while the other steps run untimed. If `read`, calls alternate with reads of
+ * the same amount of weights, from the experts of another rotation. */
 static struct timed time_calls(struct search *s, const struct chain *c, int only, bool read, int calls)
 {
     struct mf_device *d = s->w->device;
@@ -347,8 +348,8 @@ static struct timed time_calls(struct search *s, const struct chain *c, int only
 
 /* ---- the search ---- */
 
-/* Adds a step of family move: "sort_m16", "quant1_t2", "quant2_m16_t2"; block_m or threads 0: not part of the
- * name. */
+/* Adds a step of family move, such as "sort_m16", "quant1_t2" or "quant2_m16_t2". If block_m or threads is 0,
+ * the name does not contain it. */
 static void chain_move(struct chain *c, const char *word, int block_m, int threads)
 {
     char block[16] = "", count[16] = "", step[64];
@@ -366,7 +367,7 @@ static bool has_quantised_output(const struct mf_step *s)
     return s->gives[0].scale != MF_SCALE_NONE;
 }
 
-/* Adds the dequantisation of a weight that the step needs in bf16. */
+/* Adds the dequantisation of a weight if the step needs the weight in bf16. */
 static void chain_decode(struct chain *c, const struct mf_step *s, enum mf_tensor decoded, int threads)
 {
     for (int i = 0; i < s->n_needs; i++) {
@@ -432,7 +433,7 @@ static enum bench_kind kind_of(const struct mf_step *s)
                                                  : BENCH_OWN;
 }
 
-/* Stage 2 is from oneDNN if stage 1 is, otherwise own. */
+/* Returns the kind of stage 2 for a kind of stage 1: oneDNN for oneDNN, otherwise own. */
 static enum bench_kind partner_kind(enum bench_kind kind)
 {
     return kind == BENCH_LIB ? BENCH_LIB : BENCH_OWN;

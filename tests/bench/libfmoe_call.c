@@ -1,10 +1,10 @@
-/* Runs the rows of a table with libfmoe (fmoe_run in fmoe/fmoe.h) on a session's data, interleaved with the
- * pipeline alone as a race runs it. Called by bench_libfmoe.py.
+/* Runs the rows of a table with libfmoe (fmoe_run in fmoe/fmoe.h) on a session's data. Calls are interleaved
+ * with runs of the pipeline alone, as in a race. bench_libfmoe.py starts this program.
  *
  *     libfmoe_call TABLE ROUNDS
  *
- * Prints one line per row: its key; µs of the table, of the pipeline and of the call; and the confidence
- * interval of the relative time that the call adds to the pipeline (low, middle, high). */
+ * Prints one line per row: its key; the times in µs of the table, the pipeline and the call; and the
+ * confidence interval of the relative time that the call adds to the pipeline (low, middle, high). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

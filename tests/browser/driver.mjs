@@ -1,5 +1,5 @@
-// Controls a browser: Debian's chromium through chromedriver and the WebDriver protocol (HTTP and JSON),
-// without further Node packages. Every wait polls with a deadline.
+// Controls Debian's chromium through chromedriver, by the WebDriver protocol (HTTP and JSON) and without
+// further Node packages. Every wait polls with a deadline.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, existsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,7 +11,8 @@ export const missing = () => [chromium, chromedriver].filter((f) => !existsSync(
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// Polls f until it returns a true value, and returns that. what: description for the error after a timeout.
+// Polls f until it returns a true value, and returns that value. `what` names the awaited event in the error
+// message after a timeout.
 export async function until(what, f, ms = 20000) {
   const end = Date.now() + ms;
   let last;
@@ -28,9 +29,10 @@ export async function until(what, f, ms = 20000) {
   throw new Error(`waited ${ms} ms for ${what}; last: ${state}`);
 }
 
-// Starts a child process. ready resolves to the first match of pattern, for example the port, in its output.
+// Starts a child process. The promise `ready` resolves to the first match of `pattern` in the process's
+// output, for example its port.
 export function start(command, args, pattern, options = {}) {
-  // In a new process group: a test program forwards a termination signal to its whole group.
+  // The child has its own process group, because a test program forwards a termination signal to its group.
   const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'], detached: true, ...options });
   const ready = new Promise((resolve, reject) => {
     let text = '';
@@ -108,13 +110,14 @@ export async function openBrowser({ width = 1280, height = 900, dark = false } =
       const found = await call('POST', `${s}/element`, { using: 'css selector', value: selector });
       await call('POST', `${s}/element/${found[ELEMENT]}/value`, { text });
     },
-    // Console messages: script errors, styles blocked by the content security policy, failed requests.
+    // Returns serious console messages: script errors, styles that the content security policy blocks, and
+    // failed requests.
     async consoleErrors() {
       const log = await call('POST', `${s}/se/log`, { type: 'browser' });
       const serious = log.filter((e) => e.level === 'SEVERE' || /Content Security Policy/.test(e.message));
       return serious.map((e) => e.message);
     },
-    // PNG of the whole page, or of `rows` pixel rows from y on.
+    // Returns a PNG of the whole page. If `rows` is not 0, the PNG has that many pixel rows, from row y on.
     async screenshot(y = 0, rows = 0) {
       const size = await run('return document.documentElement.scrollHeight;');
       const clip = { x: 0, y, width, height: rows || size, scale: 1 };

@@ -1,6 +1,6 @@
-// Tests the status page in a real browser: first with the fixture's farm, which has data for every view,
-// then with a real farm (moefarmd and simulated workers), from an empty page to a finished batch, without a
-// reload.
+// Tests the status page in a real browser. First it uses the fixture's farm, which has data for every view.
+// Then it uses a real farm (moefarmd and simulated workers), whose page must update without a reload from the
+// empty page to the finished batch.
 //
 //   node page.mjs BUILD_FOLDER [SCREENSHOT_FOLDER]
 import assert from 'node:assert/strict';
@@ -26,10 +26,10 @@ async function saveScreenshot(browser, name) {
   if (shots) writeFileSync(join(shots, name + '.png'), await browser.screenshot());
 }
 
-// Marks the document. A reload removes the mark.
+// Marks the document, to detect reloads: a reload removes the mark.
 const mark = (browser) => browser.run('window.marked = true');
 const marked = (browser) => browser.run('return window.marked === true');
-// Opens a view and waits until all its sections are drawn: each fetches its own data.
+// Opens a view and waits until all its sections are drawn, because each section fetches its own data.
 async function opened(browser, url, selector) {
   const empty = 'main > div:empty, main > section > div:empty';
   await browser.go(url);
@@ -37,7 +37,7 @@ async function opened(browser, url, selector) {
     async () => (await browser.count(selector)) > 0 && (await browser.count(empty)) === 0);
 }
 
-// The drawn part of a canvas: its fraction of all pixels, and its mean brightness, from 0 to 255.
+// Returns the fraction of a canvas's pixels that are drawn, and their mean brightness, from 0 to 255.
 const ink = (browser, selector) => browser.run(`const c = document.querySelector(arguments[0]);
   const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
   let n = 0, light = 0;
@@ -49,7 +49,7 @@ const label = (browser, selector) => {
   return browser.run('return document.querySelector(arguments[0]).getAttribute("aria-label")', selector);
 };
 
-// Starts moefarmd and returns its ports {http, hub} once it has written them to portFile.
+// Starts moefarmd, waits until it has written its ports to portFile, and returns these ports {http, hub}.
 async function startMoefarmd(portFile, args) {
   const more = ['--http', '127.0.0.1:0', '--port-file', portFile, '--log-level', 'error'];
   child(join(build, 'server/moefarmd'), [...args, ...more], /$^/).ready.catch(() => {});
@@ -89,14 +89,14 @@ async function onFixture(browser) {
   await until('the batch to be done', async () => /done/.test(await browser.text('.tiles')));
   assert.equal(await marked(browser), true);
 
-  // A task: bars, ties, race, reasons, filters.
+  // The view of a task shows bars, ties, the race, reasons and filters.
   await opened(browser, base + '#/task/5', '.ranked li');
   assert.match(await browser.text('.promotion'), new RegExp('kept: compared with the known row it is SAME ' +
     'on node-a-cpu0.*known from line 7 of the baseline'));
   await until('the race', async () => (await browser.count('.race canvas')) === 8);
   await drawn(browser, '.race canvas');
   assert.match(await label(browser, '.race'), /^30 rounds, median 2\d\d\.\d µs$/);
-  // Pointing at one row shows the same round in all rows, except those dropped before that round.
+  // Pointing at a round in one row shows this round in all rows that were not dropped before it.
   const shown = '.racegrid .what .small:not(.dropped)';
   const notes = () => browser.run(`return [...document.querySelectorAll(arguments[0])]
     .map((e) => e.textContent)`, shown);
@@ -121,7 +121,8 @@ async function onFixture(browser) {
   assert.match(tiles, /Regret under balanced\s*none/);
   assert.match(tiles, /Regret under zipf:1\.2\s*\+6\.\d+\s?%/);
   await saveScreenshot(browser, 'task');
-  // The response for the first letter arrives last; the page still shows the result for the whole word.
+  // The response to the first typed letter arrives last. The page must still show the result for the whole
+  // word.
   await browser.run(`const now = window.fetch;
     window.fetch = async (url, ...rest) => {
       if (!/kernel=o$/.test(url)) return now(url, ...rest);
@@ -142,7 +143,7 @@ async function onFixture(browser) {
     return all.length > 0 && all.every((t) => t === 'slow');
   });
 
-  // Every time links to its samples.
+  // Every displayed time is a link to its samples.
   await browser.click('.ranked li:first-child .bar a:nth-child(2)');
   await drawn(browser, '.samples canvas');
   assert.match(await label(browser, '.samples'), /^20 samples from/);
@@ -191,7 +192,7 @@ async function onFixture(browser) {
   return { base, server };
 }
 
-// Texts from users and workers are shown as text on every view, never as markup.
+// Every view shows texts from users and workers as text, never as markup.
 async function onHostile(browser, base, server) {
   await opened(browser, base, 'tr[data-batch]');
   server.stdin.write('hostile\n');
@@ -225,7 +226,7 @@ async function onPhone(base) {
       assert.equal(scrollWidth, 390, `${name} is wider than the window`);
       await saveScreenshot(browser, 'phone-' + name);
     }
-    // Plots follow the colour scheme, also when it changes.
+    // Plots follow the colour scheme, even if it changes after they were drawn.
     await opened(browser, base + '#/step/1?task=1', '.samples canvas');
     await drawn(browser, '.samples canvas');
     const dark = await ink(browser, '.samples canvas');
@@ -237,7 +238,8 @@ async function onPhone(base) {
   }
 }
 
-// A farm that requires tokens: the page asks for one, and neither scripts nor the URL ever contain it.
+// The farm requires access tokens. The page asks for a token. Neither the scripts nor the URL may ever
+// contain the token.
 async function withTokens(browser, folder) {
   const port = join(folder, 'guarded-port'), state = join(folder, 'guarded');
   const ports = await startMoefarmd(port, ['--tokens', '--state', state, '--hub', '127.0.0.1:0']);
@@ -257,7 +259,7 @@ async function withTokens(browser, folder) {
   const seen = await browser.run(`return [document.cookie, location.href, document.documentElement.outerHTML,
     JSON.stringify(sessionStorage), JSON.stringify(localStorage)].join(" ")`);
   assert.ok(!seen.includes(secret));
-  await opened(browser, base + '#/workers', '#sign-out'); // a reload needs no token
+  await opened(browser, base + '#/workers', '#sign-out'); // signed in: a reload does not ask for a token
   assert.match(await browser.text('main'), /Workers/);
   assert.equal(await browser.count('#sign-in'), 0);
   await browser.click('#sign-out');

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tests the installed libfmoe: installs it into a folder and moves that, builds the example with pkg-config
-# and with CMake, runs it under load with table reloads, and checks the manual page.
+# Tests the installed libfmoe: installs it into a folder, moves this folder, builds the example with
+# pkg-config and with CMake, runs the example under load with table reloads, and checks the manual page.
 set -euo pipefail
 export MF_SOURCE_DIR=${1:?check_libfmoe.sh SOURCE BUILD} MF_BINARY_DIR=${2:?check_libfmoe.sh SOURCE BUILD}
 folder=$(mktemp -d /tmp/check_libfmoe.XXXXXX)
@@ -77,7 +77,7 @@ for reload in 2 3 4; do
     kill -HUP $server
     await_reports $reload
 done
-# An invalid table is not loaded
+# The example must keep the previous table if the new table is invalid
 echo "x,y" >table.csv
 kill -HUP $server
 await_reports 5

@@ -29,7 +29,10 @@ def wrong(at, text):
 
 
 def check(at, value, kind):
-    """Checks a value of the schema type kind. Returns the client's object, which checks required fields."""
+    """Checks that a value has the schema type `kind`. Returns the Kubernetes client's object for the value.
+
+    The constructor of that object checks required fields.
+    """
     listed, mapped = re.fullmatch(r"list\[(.*)\]", kind), re.fullmatch(r"dict\((\w+), (.*)\)", kind)
     if listed:
         if not isinstance(value, list):
@@ -60,7 +63,7 @@ def check(at, value, kind):
 
 
 def help_of(program):
-    """Options of a program, from its --help."""
+    """Returns the options of a program, from its --help."""
     text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
     return set(re.findall(r"--([a-z-]+)", text))
 
@@ -107,7 +110,7 @@ def main():
             if manifest["kind"] == "StatefulSet":
                 check_pod(at, manifest, routes, options)
             checked += 1
-    # The checker must find a mistake of each kind
+    # check() must detect a mistake of each kind
     before = len(errors)
     mistakes = {"spec": {"replicas": "1"}}, {"spec": {"replica": 1}}, {"spec": {"template": {}}}, {"kinds": 1}
     for mistake in mistakes:

@@ -47,7 +47,7 @@ def wait_for(condition, what):
 
 
 def metrics_of(build, folder):
-    """Metrics of a farm after a batch, from /metrics: {name: set of labels}."""
+    """Runs a batch on a farm. Returns the metrics in /metrics as {name: set of labels}."""
     ports = folder / "ports"
     daemon = subprocess.Popen([f"{build}/server/moefarmd", "--state", folder / "farm",
                                "--http", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--port-file", ports],
@@ -84,7 +84,7 @@ def promtool(*words):
 
 
 def queries_of(dashboard):
-    """All queries, in the form that Grafana sends to Prometheus."""
+    """Yields the panel and the text of all queries, as Grafana sends them to Prometheus."""
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$job", "moefarm")
@@ -111,7 +111,7 @@ def main():
     try:
         shutil.copytree(f"{source}/deploy/monitoring", folder / "deploy")
         named = metrics_of(build, folder)
-        # The token file exists on real hosts only
+        # Replace the path of the token file, which exists on real hosts only
         config = (folder / "deploy/prometheus.yml").read_text()
         config = config.replace("/etc/prometheus/moefarm.token", os.devnull)
         (folder / "deploy/prometheus.yml").write_text(config)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds the Debian packages, installs them in a disposable copy of the machine, uses and removes them.
+# Builds the Debian packages, installs them in a disposable copy of the machine, uses them, and removes them.
 set -euo pipefail
 export MF_SOURCE_DIR=${1:?check_package.sh SOURCE BUILD} MF_BINARY_DIR=${2:?check_package.sh SOURCE BUILD}
 here=$MF_SOURCE_DIR/tests/deploy
@@ -31,7 +31,7 @@ depends=$(dpkg-deb -f packages/libfmoe-dev_*.deb Depends)
 [[ $depends == *libdnnl* && $depends == *libcurl4* ]] || fail "libfmoe-dev depends on: $depends"
 
 echo "== install"
-# Slim images configure dpkg to omit documentation
+# Include the documentation, because slim images configure dpkg to omit it
 dpkg --path-include='/usr/share/doc/*' --path-include='/usr/share/man/*' -i packages/*.deb >dpkg.log 2>&1 ||
     fail "dpkg -i failed"
 dpkg -L moefarm-server moefarm-worker moefarm-cli libfmoe-dev | sort -u >files
@@ -45,7 +45,7 @@ for file in bin/moefarmd bin/moefarm-worker bin/moefarm lib/systemd/system/moefa
     share/doc/libfmoe-dev/copyright; do
     grep -qx "/usr/$file" files && [ -f "/usr/$file" ] || fail "/usr/$file is not installed"
 done
-# The installed programs must not need the build tree
+# Hide the build tree, because the installed programs must not need it
 umount "$MF_BINARY_DIR"
 for program in moefarmd moefarm-worker moefarm; do
     [ "$(command -v $program)" = "/usr/bin/$program" ] || fail "$program is not /usr/bin/$program"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Tests deploy/slurm with a Slurm of two nodes in a disposable copy of this machine: munged, slurmctld and two
-# slurmd, each with its own folders for locks and spools, as on separate hosts. Workers on both nodes tune a
-# batch; one node's job is cancelled during the batch and another job replaces it. At the end of the batch the
-# workers are drained and pending jobs are cancelled.
+# Tests deploy/slurm with a Slurm cluster of two nodes in a disposable copy of this machine. The cluster
+# consists of munged, slurmctld and two slurmd. Each slurmd has its own folders for locks and spools, as on
+# separate hosts. Workers on both nodes tune a batch. During the batch the job of one node is cancelled, and
+# another job replaces it. At the end of the batch the workers are drained and pending jobs are cancelled.
 #
 #   check_slurm.sh SOURCE BUILD
 set -euo pipefail
@@ -43,17 +43,17 @@ await() {
 
 start_slurm() {
     local node port=17001
-    # A host with 127.0.0.1 alone counts as offline and resolves no address
+    # A host whose only address is 127.0.0.1 counts as offline and resolves no host names
     ip link set lo up
     ip address add $address/32 dev lo
     hostname farm
     echo "$address farm" >>/etc/hosts
-    # slurmd reads the CPUs from /sys, and needs control groups although no plugin configured here uses them
+    # slurmd reads the CPUs from /sys. It requires control groups even if no configured plugin uses them
     mount -t sysfs -o ro sysfs /sys
     mount -t tmpfs tmpfs /sys/fs/cgroup
     mkdir -p /etc/slurm
     echo CgroupPlugin=cgroup/v1 >/etc/slurm/cgroup.conf
-    # A key for this test
+    # A munge key for this test only
     dd if=/dev/urandom bs=128 count=1 of=/etc/munge/munge.key status=none
     chown munge: /etc/munge/munge.key
     mkdir -p /run/munge ctld node1.spool node2.spool
@@ -102,14 +102,14 @@ start_farm() {
     await test -s ports
 }
 
-# worker NAME MEMBER: prints a member of the worker of this name
+# worker NAME MEMBER: prints the given member of the worker with this name
 worker() {
     moefarm --json workers | python3 -c 'import json, sys
 found = [w for w in json.load(sys.stdin) if w["name"] == sys.argv[1]]
 print(found[0][sys.argv[2]] if found else "")' "$1" "$2"
 }
 
-# has_results NAME N: true if the worker has at least N results, over all its instances
+# has_results NAME N: true if all instances of the worker together have at least N results
 has_results() {
     local n
     n=$(worker "$1" n_results)
@@ -132,7 +132,7 @@ submit_workers() {
 start_slurm
 start_farm
 head -n 9 $MF_SOURCE_DIR/examples/qwen3_untuned_fmoe.csv >shapes.csv
-# Slow steps until the node is back, fast ones afterwards
+# Steps are slow until the cancelled job is replaced, and fast afterwards
 echo '{"step_ms": 100}' >slow.json
 batch=$(moefarm submit shapes.csv --classes gfx942/304 --name slurm | sed -n 's/^batch \([0-9]*\):.*/\1/p')
 export MOEFARM_DEVICES=sim:gfx942/304:0:/tmp/slow.json MOEFARM_SPOOL=/var/lib/spool
@@ -143,7 +143,7 @@ await has_results node1$name 1
 await has_results node2$name 1
 echo "workers on both nodes measure"
 
-# One job is cancelled; the worker of the new job has the same name and so is the same worker
+# Cancel one job. The worker of the new job has the same name, so the farm treats it as the same worker
 victim=$(squeue --noheader --format='%i %N' | awk '$2 == "node2" {print $1}')
 scancel "$victim"
 await is_gone node2$name

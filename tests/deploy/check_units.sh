@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests the systemd units: checks them with systemd-analyze, then boots a systemd in a disposable copy of the
-# machine. It starts the daemons with the hardening of a real host, waits until they are ready, restarts one
-# that hangs, and does not restart a drained one.
+# Tests the systemd units: checks them with systemd-analyze, then boots systemd in a disposable copy of the
+# machine. systemd starts the daemons with the hardening of a real host and waits until they are ready. It
+# restarts a daemon that hangs, but does not restart a drained worker.
 #
 #   check_units.sh SOURCE BUILD
 set -euo pipefail
@@ -43,7 +43,8 @@ outside() {
 
 # ---- in the copy, before systemd starts ----
 
-# The ceilings are exposure levels times 10. Comments in moefarm-worker@.service explain its exceptions.
+# Checks the units without booting. A ceiling is the maximum exposure level of a unit, times 10. Comments in
+# moefarm-worker@.service explain why its ceiling is higher.
 check_offline() {
     local unit ceiling
     cmake --install "$MF_BINARY_DIR" --prefix /usr >install.log 2>&1 || fail "cmake --install"
@@ -61,7 +62,7 @@ moefarm-worker@.service 23"
     echo "verified; exposure levels below the ceilings"
 }
 
-# The units of moefarm and the standard targets; no services of the host, and no machine setup.
+# Installs the units of moefarm and the standard targets, but no services of the host and no machine setup.
 lay_out() {
     local target
     mkdir -p $units/moefarm{d,-worker@,-backup,-pull@}.service.d /etc/moefarm
@@ -74,7 +75,7 @@ lay_out() {
     printf '[Service]\nRestartSec=0\n' >$units/moefarmd.service.d/hasty.conf
     echo 'MOEFARMD_OPTIONS=--http 127.0.0.1:0 --hub 127.0.0.1:0 --port-file /var/lib/moefarm/ports' \
         >/etc/moefarm/moefarmd.env
-    # The drop-in of docs/guide.md, which reloads the serving process
+    # The units that docs/guide.md suggests for reloading the serving process
     printf '[Unit]\nDefaultDependencies=no\n[Path]\nPathChanged=%s\n' \
         /var/lib/moefarm-pull/stable/tuned_fmoe.csv >$units/reload.path
     printf '[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nExecStart=touch /tmp/reloaded\n' \
@@ -135,7 +136,7 @@ runs() {
     [ "$(readlink "/proc/$(value "$1" MainPID)/exe")" = "/usr/bin/$2" ]
 }
 
-# systemctl start returns once the daemon has sent READY=1.
+# Starts the daemons. systemctl start returns once a daemon has sent READY=1.
 check_start() {
     systemctl start moefarmd.service || fail "moefarmd did not start"
     . /var/lib/moefarm/ports
@@ -159,8 +160,9 @@ check_batch() {
     echo "tuned: $(moefarm export --simulated | tail -n +2 | wc -l) rows"
 }
 
-# Without an approved release the unit fails. Then it writes the table, readable by the serving process, and
-# rewrites it only if it changes. It fails without overwriting a table with local changes.
+# Tests moefarm-pull@.service. Without an approved release the unit fails. With a release it writes the table,
+# which the serving process can read, and rewrites it only if the release changes. If the table has local
+# changes, the unit fails and does not overwrite them.
 check_pull() {
     local table=/var/lib/moefarm-pull/stable/tuned_fmoe.csv was
     echo "MOEFARM_URL=$MOEFARM_URL" >/etc/moefarm/pull.env
@@ -192,7 +194,7 @@ check_backup() {
     systemctl start moefarm-backup.service || fail "the backup failed"
     copy=$(echo /var/lib/private/moefarm/backup/farm-*.db)
     [ "$(stat -c %U:%a "$copy")" = "moefarm:600" ] || fail "the backup is accessible to other users"
-    moefarm submit shapes.csv --classes gfx950/256 >/dev/null # after the backup
+    moefarm submit shapes.csv --classes gfx950/256 >/dev/null # not in the backup
     systemctl stop moefarmd.service
     (cd /var/lib/private/moefarm && rm -f farm.db-wal farm.db-shm && cp backup/farm-*.db farm.db &&
         chown --reference=. farm.db)
@@ -206,8 +208,8 @@ is_replaced() {
     [ "$(value moefarmd.service SubState)" = running ] && [ "$(value moefarmd.service MainPID)" != "$1" ]
 }
 
-# Only the watchdog ends a stopped process. The watchdog interval is short in this check only: on a busy
-# machine it may also restart a working daemon, which the other checks do not expect.
+# Stops a daemon by SIGSTOP, so that only the watchdog can end it. Other checks use the default watchdog
+# interval, because on a busy machine a short interval could also restart a working daemon.
 check_watchdog() {
     local hasty=$units/moefarmd.service.d/watchdog.conf main
     printf '[Service]\nWatchdogSec=5\n' >$hasty
@@ -224,7 +226,7 @@ check_watchdog() {
     echo "restarted by the watchdog; the workers reconnected"
 }
 
-# The commands of docs/operations.md that move the state folder to a new host.
+# Runs the commands of docs/operations.md that move the state folder to a new host.
 check_move() {
     local was
     was=$(n_batches)
@@ -248,7 +250,7 @@ check_move() {
     echo "moved; the workers reconnected"
 }
 
-# The update commands of docs/operations.md, from the installed files to packages of this build.
+# Runs the update commands of docs/operations.md. They replace the installed files by packages of this build.
 check_update() {
     local name before
     command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null || {
@@ -293,7 +295,7 @@ check_end() {
     echo "drained and stopped"
 }
 
-# With a certificate, tokens and keys in files that only root can read.
+# Uses a certificate, tokens and keys, in files that only root can read.
 check_locked() {
     local credentials=/run/credentials/moefarmd.service name
     name=$(hostname | tr -c 'A-Za-z0-9_.\n-' -)-cpu-0

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs a command in a disposable copy of this machine: new mount and PID namespaces, and an overlay over /
-# that keeps changes in memory. /tmp and /run are empty. All processes of the command die with it. Exit status
-# 77 (skipped), with a reason, if the machine does not allow this.
+# Runs a command in a disposable copy of this machine: in new mount and PID namespaces, with an overlay over /
+# that keeps changes in memory. /tmp and /run are empty. All processes of the command die with it. If the
+# machine does not allow this, the script prints the reason and exits with status 77 (skipped).
 #
 #   in_copy.sh COMMAND [argument…]
 set -euo pipefail
@@ -28,12 +28,12 @@ mount --rbind /dev dev
 mount -t tmpfs tmpfs tmp
 mount -t tmpfs tmpfs run
 mkdir -m 1777 run/lock
-# Source and build tree at their paths, even below the hidden /tmp
+# Mount the source and build trees at their usual paths, even if these are below /tmp, which is empty here
 for folder in "${MF_SOURCE_DIR:?}" "${MF_BINARY_DIR:?}"; do
     mkdir -p "./$folder"
     mount --bind "$folder" "./$folder"
 done
-# chroot would not do: it does not allow user namespaces
+# pivot_root instead of chroot, because a process in a chroot cannot create user namespaces
 mkdir -p .outside
 pivot_root . .outside
 cd /

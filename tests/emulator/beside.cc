@@ -1,5 +1,6 @@
-/* Linked into every kernel object: LDS, and the hooks that the compiler calls before each load and store
- * under -fsanitize=thread. These hooks replace libtsan, which is not linked. Compiled without that option. */
+/* Linked into every kernel object: the LDS, and the hooks that the compiler calls before each load and store
+ * under -fsanitize=thread. These hooks replace libtsan, which is not linked. This file itself is compiled
+ * without -fsanitize=thread. */
 #include "calls.h"
 
 struct mf_emulator_calls *mf_emulator;

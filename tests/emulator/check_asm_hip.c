@@ -1,5 +1,5 @@
-/* Prebuilt GPU kernels: kernels that the script builds with NVRTC are enumerated; the same source, built as
- * emulator objects behind a manifest, satisfies the family contract; unsuitable kernels are rejected with a
+/* Prebuilt GPU kernels. Kernels that the script builds with NVRTC are enumerated. The same source, built as
+ * emulator objects with a manifest, satisfies the family contract. Unsuitable kernels are rejected with a
  * reason. */
 #include <limits.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ static void ask(const char *gfx, const struct mf_shape *s, struct offer_recorder
 }
 
 static const struct contract_format bf16 = {MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO, "asm"};
-/* The last K tile is half full; experts without tokens and experts with several blocks. */
+/* In the first case the last K tile is half full. Some experts have no tokens, others several blocks. */
 static const struct contract_case cases[] = {{6, 288, 128, 8, 2, MF_ACT_SILU, false},
                                              {40, 128, 64, 3, 2, MF_ACT_GELU, true}};
 

@@ -14,7 +14,7 @@
 #include "support/mf_check.h"
 #include "support/mf_draw.h"
 
-#define CORES 1 /* eight blocks, so each block processes several groups of a tensor */
+#define CORES 1 /* one core has eight blocks, so a block processes several groups of a tensor */
 #define SEED  UINT64_C(0x1234567890abcdef)
 
 /* ---- formats ---- */
@@ -52,7 +52,7 @@ static const struct {
     {"gfx942", {MF_DTYPE_FP8_E4M3FNUZ, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN}},
 };
 
-/* Returns NULL if MOEFARM_TEST_DEVICE is of another vendor than the case. */
+/* Returns NULL if the case is for another vendor than the device in MOEFARM_TEST_DEVICE. */
 static struct mf_device *open_device(const char *gfx)
 {
     struct mf_device *d = NULL;
@@ -168,7 +168,7 @@ static void check_weight(struct mf_device *d, struct mf_device_data *m, const st
 
 /* ---- filling ---- */
 
-/* Fills exactly the requested bytes, for sizes of any alignment. */
+/* The device fills exactly the requested bytes, for sizes of any alignment. */
 MF_TEST(fill_exact_size, .rows = 2)
 {
     static const size_t sizes[] = {1, 3, 16, 31, 4096, 70001};
@@ -290,7 +290,8 @@ static void check_plain_z(struct mf_device *d, struct mf_device_data *m, const s
 
 #define INVALID_TOKEN 3 /* invalid token id, as if a step had overwritten a row's id */
 
-/* Checks sorted inputs gathered on the device from another row order: rows, shared scales and padding. */
+/* Checks the rows, shared scales and padding of sorted inputs that the device gathers from another row order.
+ */
 static void check_gathered(struct mf_device *d, struct mf_device_data *m, const struct layer *l,
                            const struct mf_reference *ref, struct mf_tensor_spec a)
 {
@@ -345,7 +346,7 @@ static void check_gather(struct mf_device *d, struct mf_device_data *m, const st
                      -EINVAL);
 }
 
-/* Checks every array of the reference block, the two magnitudes before them, and z. */
+/* Checks every array of the reference block, the two magnitudes in front of the arrays, and z. */
 static void check_reference(struct mf_device *d, struct mf_device_data *m, const struct mf_shape *s)
 {
     struct layer l;
@@ -450,7 +451,8 @@ MF_TEST(panel128_weights_match_host, .rows = MF_ARRAY_LEN(cases))
     (void)mf_device_close(d);
 }
 
-/* Shape options other than the format; experts without tokens and experts of other ranks. */
+/* Shapes that differ in options other than the format, with experts that have no tokens and with experts of
+ * other ranks. */
 static const struct {
     int64_t token;
     int32_t expert, topk, ep_experts, ep_first;
@@ -486,7 +488,7 @@ MF_TEST(references_of_shape_options, .rows = MF_ARRAY_LEN(layers))
     (void)mf_device_close(d);
 }
 
-/* A layer whose weights exceed 2^31 bytes and elements; for a real device only. */
+/* Layers whose weights exceed 2^31 bytes and elements, for a real device only. */
 static const struct format large[] = {{MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO},
                                       {MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_1X128}};
 

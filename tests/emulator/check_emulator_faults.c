@@ -1,5 +1,5 @@
-/* Checks the emulator itself: it reports each planted fault with description and source line under every lane
- * order, and the kernel without a fault computes the right result. */
+/* Checks the emulator itself. It reports each planted fault with a description and a source line under every
+ * lane order, and the kernel without a fault computes the right result. */
 #include <errno.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@
 
 static const struct {
     const char *says[3]; /* accepted messages; the lane order decides which one appears */
-    bool of_copies;      /* a fault of asynchronous copies: harmless where copies are held in registers */
+    /* a fault of asynchronous copies; harmless if the architecture holds copies in registers */
+    bool of_copies;
 } faults[N_FAULTS] = {
     [FAULT_BARRIER]      = {{UNORDERED_READ, UNWRITTEN, COPY_PENDING}},
     [FAULT_WAVE_SYNC]    = {{UNORDERED_READ, UNWRITTEN}},
@@ -51,12 +52,12 @@ static bool is_expected(int fault, const char *why)
     return false;
 }
 
-/* On AMD copies are held in registers, so none is pending in LDS. */
+/* On AMD, copies are held in registers, so no copy is pending in LDS. */
 static const char *const flavours[] = {"sm_89", "gfx90a"};
 static struct mf_device *devices[MF_ARRAY_LEN(flavours)], *device;
-static uint32_t *in, *out; /* separate allocations, so nothing registered lies next to their ends */
+static uint32_t *in, *out; /* separate allocations, so no registered memory lies next to their ends */
 
-/* Loads the module anew for each launch: a fault can leave the grid barrier's counters non-zero. */
+/* Loads the module anew for each launch, because a fault can leave the grid barrier's counters non-zero. */
 static int launch_of(const char *function, int mode, const struct mf_grid *grid)
 {
     const struct mf_code code = {.source = "faults.hip", .function = function};

@@ -1,6 +1,7 @@
-/* Register maps of the emulator's matrix instructions: products with identity matrices loaded through LDS,
- * and the registers of each lane compared with the formulas of the PTX ISA and of AMD's matrix instruction
- * calculator. Here the formulas map an element to its register; the emulator implements the inverse. */
+/* Register maps of the emulator's matrix instructions, checked in two ways: with products of identity
+ * matrices that are loaded through LDS, and by comparing the registers of each lane with the formulas of the
+ * PTX ISA and of AMD's matrix instruction calculator. Here the formulas map an element to its register; the
+ * emulator implements the inverse. */
 #include <math.h>
 #include <string.h>
 
@@ -38,14 +39,14 @@ static int elements(const struct flavour *f)
     return f->row_bytes / (int)element_bytes[f->format];
 }
 
-/* ---- matrices of values that every format represents: 0 to 15 times 2^-3 to 2^0, for int8 times 2^0 to 2^3
- * ---- */
+/* ---- matrices of values that every format can represent: 0 to 15, times 2^-3 to 2^0, or for int8 times 2^0
+ * to 2^3 ---- */
 
 static uint32_t bits_of(enum format f, float v)
 {
     static const uint32_t shift[] = {[BF16] = 16, [F16] = 13, [FP8] = 20, [FNUZ] = 20};
     static const uint32_t bias[] = {
-        [BF16] = 0, [F16] = 112, [FP8] = 120, [FNUZ] = 119}; /* bias difference to float */
+        [BF16] = 0, [F16] = 112, [FP8] = 120, [FNUZ] = 119}; /* float's exponent bias minus the format's */
     uint32_t bits;
 
     if (f == S8)
@@ -129,7 +130,8 @@ static void multiply(const struct flavour *f, const struct matrix *a, const stru
     launch(f, &args, sizeof(args));
 }
 
-/* An identity that starts at a multiple of 8 along K selects exactly those columns of the other operand. */
+/* If one operand is an identity that starts at a multiple of 8 along K, the product has exactly these columns
+ * of the other operand. */
 MF_TEST(test_identity, .rows = MF_ARRAY_LEN(flavours))
 {
     const struct flavour *f = &flavours[_i];
@@ -220,8 +222,8 @@ static struct place nvidia_s8_b(int k, int col)
     return (struct place){4 * col + k % 16 / 4, k / 16, k % 4};
 }
 
-/* v_mfma_f32_16x16x16_bf16_1k. The dialect primitive executes two; the second one uses the last two
- * registers. */
+/* v_mfma_f32_16x16x16_bf16_1k. The dialect primitive executes two of these instructions; the second
+ * instruction uses the last two registers. */
 static struct place amd_a(int row, int k)
 {
     return (struct place){row + 16 * (k % 16 / 4), k / 16 * 2 + k % 4 / 2, k % 2};
@@ -235,7 +237,8 @@ static struct place amd_d(int row, int col)
     return (struct place){col + 16 * (row / 4), row % 4, 0};
 }
 
-/* v_mfma_i32_16x16x16i8 (the primitive executes four) and v_mfma_i32_16x16x32_i8 (it executes two). */
+/* v_mfma_i32_16x16x16i8, of which the dialect primitive executes four, and v_mfma_i32_16x16x32_i8, of which
+ * it executes two. */
 static struct place cdna2_s8_a(int row, int k)
 {
     return (struct place){row + 16 * (k % 16 / 4), k / 16, k % 4};
@@ -272,7 +275,8 @@ static void put_register(const struct maps *m, uint32_t *in, struct place p, flo
     in[p.lane * (m->n_a + m->n_b) + p.reg] |= bits_of(m->flavour->format, v) << bits * p.part;
 }
 
-/* One element of a is 1 at a time, b is full: row `row` of d equals row k of b, all other rows are zero. */
+/* One element of a at a time is 1, and b is full. Row `row` of d must equal row k of b, and all other rows
+ * must be zero. */
 MF_TEST(test_mma, .rows = MF_ARRAY_LEN(maps))
 {
     const struct maps *m = &maps[_i];

@@ -36,14 +36,14 @@ static const struct moved {
      FORMAT(FP8_E4M3FNUZ, PER_TENSOR, "move"), "", false},
     {"gfx942", {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(FP4X2, PER_1X32, "move"), "", false},
     {"gfx942", {   9,   464, 464,  7, 3, MF_ACT_SILU, false}, FORMAT(FP4X2, PER_1X16, "move"), "", false},
-    /* every sort variant: one block ranks all ids, blocks read other blocks' counts, blocks synchronise at a
-     * grid barrier */
+    /* Every sort variant: one block ranks all ids, blocks read the counts of other blocks, or blocks
+     * synchronise at a grid barrier. */
     {"gfx90a", { 130,    64,  32, 33, 8, MF_ACT_SILU, true}, FORMAT(BF16, NO, "move"), "ep:199/232", false},
     {"sm_89",  { 300,    64,  32, 33, 8, MF_ACT_SILU, false}, FORMAT(BF16, NO, "move"), "", false},
     {"gfx90a", { 300,    64,  32, 33, 8, MF_ACT_SILU, true}, FORMAT(BF16, NO, "move"), "ep:199/232", false},
     {"sm_89",  {1030,    16,  32, 33, 8, MF_ACT_SILU, false}, FORMAT(BF16, NO, "move"), "", false},
-    /* every fourth token's row ends within a 16-byte access; threads process several elements; data after
-     * num_valid is never read */
+    /* Every fourth token's row ends within a 16-byte access, threads process several elements, and data after
+     * num_valid is never read. */
     {"sm_89",  { 130,   272,  32,  5, 4, MF_ACT_SILU, false}, FORMAT(BF16, NO, "permute"), "", false},
     {"sm_89",  { 130,   544,  32,  5, 4, MF_ACT_SILU, true},
      FORMAT(FP8_E4M3FN, PER_1X128, "permute"), "ep:1/11+b1", false},
@@ -51,7 +51,7 @@ static const struct moved {
     {"gfx942", {  37,   272,  32,  5, 4, MF_ACT_SILU, false},
      FORMAT(FP4X2, PER_1X32, "permute"), "ep:6/11", false},
     {"gfx90a", {   3,   400,  32,  9, 9, MF_ACT_SILU, false}, FORMAT(INT8, PER_TENSOR, "permute"), "", true},
-    /* rows too long for a lane to keep in registers */
+    /* The rows are too long for a lane to keep them in registers. */
     {"sm_89",  {   3,  1296,  32,  9, 9, MF_ACT_SWIGLU, false},
      FORMAT(INT8, PER_TOKEN, "permute"), "ep:2/14", false},
     {"gfx942", {   3,  1296,  32,  9, 3, MF_ACT_GELU_TANH, true},
@@ -69,7 +69,7 @@ MF_TEST(test_contract, .rows = MF_ARRAY_LEN(moved))
     struct contract_run run = {.families = &m->format.family,
                                .n_families = 1,
                                .shape = &s,
-                               /* limit among steps with the same ops and output */
+                               /* maximum number of steps with the same ops and output */
                                .most = permutes || sorts ? 4 : 1,
                                .first = _i,
                                .of_each = true,

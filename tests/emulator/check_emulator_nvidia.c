@@ -1,4 +1,4 @@
-/* Family contract of GPU kernels on the emulator, NVIDIA: warps of 32, mma.sync. */
+/* Family contract of NVIDIA kernels on the emulator: warps of 32, mma.sync. */
 #include "support/kernels/emulator_contract.h"
 
 /* clang-format off */
@@ -27,8 +27,8 @@ MF_TEST(test_contract, .rows = MF_ARRAY_LEN(rows) * MF_ARRAY_LEN(flavours))
     emulate(flavours, MF_ARRAY_LEN(flavours), _i);
 }
 
-/* Family `one` with weights in layout panel128, which only sm_90 reads: each case runs a step on row-major
- * weights and the same step on panels. */
+/* Family one_stage with weights in layout panel128, which only sm_90 reads. Each case runs a step on
+ * row-major weights and the same step on panels. */
 static const struct {
     struct contract_format format;
     struct contract_case layer;

@@ -1,6 +1,6 @@
-/* A session on a device that has its own memory and creates its data itself, here the emulator. The data
- * equals the host's, the host keeps no buffer of a weight's size, steps are verified against device-created
- * references, and the host takes over if the device runs out of memory. */
+/* A session on a device (here the emulator) that has its own memory and creates its data itself. The data
+ * equals the host's data, the host keeps no buffer as large as a weight, steps are verified against
+ * references that the device creates, and the host takes over if the device runs out of memory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,7 @@ static struct mf_session_weight *weight_of(struct mf_session *session, const str
     return w;
 }
 
-/* The weight in device memory equals the host's element by element. */
+/* Checks that each element of the weight in device memory equals the host's element. */
 static void check_weight(struct mf_session *session, const struct mf_shape *s, enum mf_tensor tensor)
 {
     const struct mf_tensor_spec row = mf_plain_w(s, tensor, "row");
@@ -76,7 +76,8 @@ static void check_weight(struct mf_session *session, const struct mf_shape *s, e
     }
 }
 
-/* The session's reference block is byte-identical to the CPU's, except z, which stays on the device. */
+/* Checks that the session's reference block is byte-identical to the block that the CPU creates, except z,
+ * which stays on the device. */
 static void check_reference(struct mf_session *session, const struct mf_shape *s)
 {
     struct mf_device *cpu = NULL;
@@ -105,7 +106,8 @@ MF_TEST(device_creates_weights_and_references)
 
     struct mf_session *first = session_of(d, &s, &k);
     ck_assert_ptr_nonnull(first->device_data);
-    ck_assert_int_eq(k.n, 1); /* only the references: weights are created on demand, and not on the host */
+    /* only the references, because weights are created on demand and not on the host */
+    ck_assert_int_eq(k.n, 1);
     ck_assert_uint_eq(first->n_weights, 0);
     ck_assert_ptr_null(first->data.w1.part[0]);
     check_weight(first, &s, MF_TENSOR_W1);
@@ -128,8 +130,8 @@ static uint64_t bytes_of_pages(const struct mf_region *r)
     return (uint64_t)st.st_blocks * 512;
 }
 
-/* The host has pages only for an output's guard bands until it pulls the whole output; for quantised outputs
- * too. */
+/* The host has pages only for an output's guard bands until it pulls the whole output. This also holds for
+ * quantised outputs. */
 MF_TEST(host_output_pages_on_demand)
 {
     struct mf_shape s = a_shape();
@@ -153,8 +155,8 @@ MF_TEST(host_output_pages_on_demand)
     (void)mf_device_close(d);
 }
 
-/* Inputs that the device creates without the host: its own x and gathered inputs, in the row order of each
- * rotation. */
+/* The device creates inputs without the host, in the row order of each rotation: x, and inputs gathered from
+ * it and from other tensors. */
 MF_TEST(device_creates_inputs)
 {
     struct mf_shape s = a_shape();
@@ -253,8 +255,8 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
     return 0;
 }
 
-/* Both stages read weights that exist only on the device and are verified against references created there.
- */
+/* Both stages read weights that exist only on the device. They are verified against references that the
+ * device creates. */
 static const struct {
     const char *family, *prefix;
 } steps[] = {{"move", "quant1_"},
@@ -302,8 +304,8 @@ MF_TEST(step_verified_against_device_reference, .rows = MF_ARRAY_LEN(steps))
     (void)mf_device_close(d);
 }
 
-/* If the device rejects a z, the host checks it too after it has computed z; a correct z is never checked by
- * the host. */
+/* If the device rejects a z, the host computes z and checks the output too. The host never checks a z that
+ * the device accepts. */
 MF_TEST(host_rechecks_rejected_z)
 {
     const struct mf_shape s = a_shape();
@@ -334,7 +336,7 @@ MF_TEST(host_rechecks_rejected_z)
 
 static void *(*alloc)(struct mf_device *d, size_t bytes);
 static size_t bytes_of_z;
-static void *z_at; /* latest allocation of that size */
+static void *z_at; /* latest allocation of bytes_of_z bytes */
 
 static void *alloc_and_note(struct mf_device *d, size_t bytes)
 {
@@ -352,7 +354,8 @@ static void overwrite_z(struct mf_device *d)
     free(garbage);
 }
 
-/* Steps receive a newly created z, and a correct output passes in the end. */
+/* If a kernel overwrites the device's z, the next step receives a newly created z. A correct output passes in
+ * the end. */
 MF_TEST(overwritten_z_recreated)
 {
     const struct mf_shape s = a_shape();
@@ -394,7 +397,7 @@ static void *alloc_until_full(struct mf_device *d, size_t bytes)
     return until_full-- == 0 ? NULL : alloc(d, bytes);
 }
 
-/* The device's functions with alloc_until_full(). */
+/* Returns the device's functions with alloc_until_full() in place of alloc. */
 static struct mf_device_ops failing_alloc_ops(struct mf_device *d)
 {
     struct mf_device_ops ops = *d->ops;
@@ -450,7 +453,7 @@ MF_TEST(cached_reference_freed_for_step)
     (void)mf_device_close(d);
 }
 
-/* A step that writes z passes whichever allocation fails once. */
+/* A step that writes z passes if any one of its allocations fails. */
 MF_TEST(z_verified_after_allocation_failure)
 {
     const struct mf_shape s = a_shape();
@@ -533,7 +536,7 @@ static void overwrite(struct mf_session *session, const struct mf_tensor_ref *la
     free(garbage);
 }
 
-/* The next step still passes, whether its weight or another input was overwritten. _i = 1: the host creates
+/* The next step still passes if a step overwrote its weight or another input. If _i is 1, the host creates
  * all data. */
 MF_TEST(overwritten_inputs_restored, .rows = 2)
 {
@@ -563,7 +566,7 @@ MF_TEST(overwritten_inputs_restored, .rows = 2)
     (void)mf_device_close(d);
 }
 
-/* Overwrites a weight just before the n-th begin message of the race. */
+/* State of overwrite_and_begin, which overwrites a weight at one of the race's begin messages. */
 static struct mf_session *victim;
 static int overwritten_at, n_begun;
 
@@ -576,7 +579,7 @@ static int overwrite_and_begin(struct mf_sink *s, int64_t id, bool is_pipeline, 
     return begin(s, id, is_pipeline, limit_ms);
 }
 
-/* _i: begin message at which it happens; 0: a probe before the race. */
+/* The weight is overwritten at begin message _i; 0: before the race. */
 MF_TEST(overwritten_inputs_restored_in_race, .rows = 7)
 {
     static const struct mf_race_plan plan = {.stages = {{2, 1}}, .n_stages = 1, .fresh = 2, .alpha = 0.05};

@@ -1,6 +1,7 @@
-/* Verification on the device compared with verification on the host for the same bytes: both find the same
- * statistics for each row and return the same verdict, for correct and wrong outputs, and when the device has
- * no memory for the reference. Runs on the emulator or on the device that MOEFARM_TEST_DEVICE names. */
+/* Compares verification on the device with verification on the host for the same bytes. Both find the same
+ * statistics for each row and return the same verdict, for correct and wrong outputs. This also holds if the
+ * device has no memory for the reference. Runs on the emulator or on the device that MOEFARM_TEST_DEVICE
+ * names. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -89,7 +90,7 @@ static void plant(const struct output *o, int run, enum plant what)
         for (int64_t i = 0; i < cols; i++)
             row[i] ^= 0x8000;
         break;
-    case MANY: /* some elements of each row, so that no row or expert limit fails first */
+    case MANY: /* some elements of each row, so that the mismatch ratio is exceeded first */
         for (int64_t i = 0; i < g->parts[0].rows * cols; i += 9)
             row_of(g, 0)[i] = mf_bf16_from_float(mf_bf16_to_float(row_of(g, 0)[i]) * 1.5f + 0.05f);
         break;
@@ -103,7 +104,7 @@ static void plant(const struct output *o, int run, enum plant what)
     }
 }
 
-/* share: expert parallelism; rows of experts on other ranks are padding. */
+/* share: expert parallelism, in which rows of experts on other ranks are padding. */
 static const struct {
     const char *gfx, *tensor_spec;
     bool share;
@@ -118,8 +119,8 @@ static const struct {
 
 static struct mf_device *device;
 
-/* Creates a session with an output on the device that is correct in both runs. Returns false if
- * MOEFARM_TEST_DEVICE is of another vendor than the case. */
+/* Creates a session with an output on the device that is correct in both runs. Returns false if the case is
+ * for another vendor than the device in MOEFARM_TEST_DEVICE. */
 static bool output_init(struct output *o, int i)
 {
     struct mf_shape s;
@@ -208,7 +209,7 @@ static void assert_same(const struct outcome *a, const struct outcome *b, const 
                       a->verdict.row_limit, b->verdict.err, b->verdict.row_err, b->verdict.row_limit);
 }
 
-/* Overwrites the host copy, so that a change shows whether the host pulled the output. */
+/* Overwrites the host copy of an output. If the copy changes later, the host has pulled the output. */
 static void overwrite_host_copy(const struct mf_guarded *g)
 {
     memset(g->ref.part[0], 0x11, (size_t)mf_part_bytes(&g->parts[0]));
@@ -219,7 +220,8 @@ static bool is_near(double a, double b)
     return (isnan(a) && isnan(b)) || (isinf(a) && isinf(b)) || fabs(a - b) <= 1e-5 * fabs(b);
 }
 
-/* Compares each row's statistics: by the device with its own z, then by the host after a pull. */
+/* Compares the statistics of each row from the device, which uses its own z, with those from the host after a
+ * pull. */
 static void assert_same_rows(const struct output *o, const char *what)
 {
     const struct mf_guarded *g = o->run[0];
@@ -275,7 +277,7 @@ MF_TEST(device_and_host_agree, .rows = MF_ARRAY_LEN(cases))
     output_release(&o);
 }
 
-/* Accumulated outputs are zeroed first and are not poisoned: bits equal to the poison are values. */
+/* Accumulated outputs are zeroed and not poisoned, so bits equal to the poison are ordinary values. */
 MF_TEST(accumulated_output_has_no_poison)
 {
     struct output o;
@@ -310,7 +312,7 @@ static void leave_differences(struct output *o)
     free(kept);
 }
 
-/* Rows of the second run scaled by `factor`, for a step that declares `tolerance`. */
+/* The second run returns some rows multiplied by `factor`, for a step that declares `tolerance`. */
 static const struct {
     float factor;
     double tolerance;
@@ -355,8 +357,8 @@ static void *alloc_until_full(struct mf_device *d, size_t bytes)
     return until_full-- == 0 ? NULL : alloc(d, bytes);
 }
 
-/* Fails in turn: the copy of the reference, the first verification's buffers, the second verification's
- * buffers. */
+/* One allocation after another fails: for the copy of the reference, for the buffers of the first
+ * verification, and for those of the second verification. */
 MF_TEST(allocation_failure_falls_back_to_host)
 {
     struct output o;
@@ -396,8 +398,8 @@ static void *alloc_and_note(struct mf_device *d, size_t bytes)
     return p;
 }
 
-/* A kernel may overwrite the device's copy of the reference: a correct output is not rejected because of it,
- * and the copy is created again. */
+/* A kernel may overwrite the device's copy of the reference. A correct output must not be rejected for this
+ * reason, and the copy is created again. */
 MF_TEST(overwritten_reference_copy_recreated)
 {
     struct output o;

@@ -95,8 +95,8 @@ static int compile(struct mf_device *base, const struct mf_code *codes, size_t n
         return -ENOMEM;
     if (!paths)
         paths = own;
-    /* Keeps up to at_once compilers running: starts job i and waits for job i - at_once. Equal paths are
-     * built once. */
+    /* Keeps up to at_once compilers running: starts job i and waits for job i - at_once. If several codes
+     * have the same path, it is built once. */
     for (size_t i = 0; i < n + (size_t)at_once; i++) {
         if (i < n) {
             path_of(d, &codes[i], paths[i]);
@@ -209,7 +209,7 @@ static int device_copy(struct mf_device *base, void *to, const void *from, size_
     return 0;
 }
 
-/* The emulator has no meaningful speed: every launch counts as one millisecond. */
+/* The emulator has no meaningful speed, so every launch takes one millisecond. */
 static int device_time(struct mf_device *base, mf_launch_fn launch, void *context, int n, double *ret_us)
 {
     int r = 0;

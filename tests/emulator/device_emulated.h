@@ -10,15 +10,16 @@
 #include "emulator/grid.h"
 #include "kernels/core/device.h"
 
-/* Opens an emulated "sm_89", "gfx90a" or "gfx942" with `cores` cores. -ENOENT: g++ is missing; -EINVAL:
- * another gfx. */
+/* Opens an emulated "sm_89", "gfx90a" or "gfx942" with `cores` cores. Returns -ENOENT if g++ is missing,
+ * -EINVAL for any other gfx. */
 int mf_device_emulated_open(const char *gfx, int cores, uint64_t seed, struct mf_device **ret);
 
-/* Opens the device that MOEFARM_TEST_DEVICE names ("hip:nvidia:0"), otherwise the emulator. -ENODEV: that
- * device is of another vendor than gfx; -EINVAL: it cannot be opened. */
+/* Opens the device that MOEFARM_TEST_DEVICE names ("hip:nvidia:0"), or the emulator if the variable is not
+ * set. Returns -ENODEV if the vendor of that device is not that of gfx, -EINVAL if the device cannot be
+ * opened. */
 int mf_device_emulated_or_named(const char *gfx, int cores, uint64_t seed, struct mf_device **ret);
 
-/* Registers host memory that launches may read, and write if `writable`. memory == NULL: clears all
+/* Registers host memory that launches may read and, if `writable`, write. If memory is NULL, clears all
  * registrations. */
 void mf_device_emulated_allow(struct mf_device *d, const void *memory, size_t bytes, bool writable);
 

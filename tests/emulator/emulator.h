@@ -20,15 +20,15 @@
 
 /* Emulator code: its loads and stores are not reported as accesses of the kernel. */
 #define MF_UNINSTRUMENTED static inline __attribute__((no_sanitize_thread))
-/* A primitive that stands for one instruction: it is not inlined, so its return address locates the call. */
+/* A primitive that stands for one instruction. It is not inlined, so its return address locates the call. */
 #define MF_INSTRUCTION static __attribute__((no_sanitize_thread, noinline))
 #define MF_PC          __builtin_return_address(0)
 
-extern struct mf_emulator_calls *mf_emulator; /* beside.cc */
+extern struct mf_emulator_calls *mf_emulator; /* defined in beside.cc */
 
 /* ---- compiler built-ins ---- */
 
-/* Constant during the life of a lane. */
+/* The result is constant during the life of a lane. */
 static __attribute__((no_sanitize_thread, noinline, const)) mf_emulator_dim mf_now_thread()
 {
     return mf_emulator->now.thread;
@@ -89,14 +89,15 @@ template <class T, int (*FROM)(int, int)> MF_UNINSTRUMENTED void mf_exchange_all
     for (int l = 0; l < MF_EMULATOR; l++)
         ((mf_exchange<T> *)lanes[l])->value = taken[l];
 }
-/* The exponent bias of float is 112 higher; the highest exponent means infinity or NaN in both formats. */
+/* The exponent bias of f16 is 112 lower than that of float. The highest exponent means infinity or NaN in
+ * both formats. */
 MF_DEVICE float mf_f16(u32 bits)
 {
     const float v = __uint_as_float((bits & 0x7fff) << 13) * 0x1p112f;
     const u32 magnitude = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 | (bits & 0x3ff) << 13 : __float_as_uint(v);
     return __uint_as_float(magnitude | (bits & 0x8000) << 16);
 }
-/* d += a·b, summed in ascending order of k. */
+/* Adds a·b to d, in ascending order of k. */
 template <int K, int COLS>
 static __attribute__((no_sanitize_thread, optimize("O3"))) void
 mf_multiply(const double (&a)[16][K], const double (&b)[K][COLS], double (&d)[16][COLS])

@@ -43,7 +43,7 @@ MF_INSTRUCTION u64 __builtin_amdgcn_uicmp(u32 a, u32 b, int not_equal)
     mf_emulator->wave_collective(mf_emulator, "v_cmp", &mine, mf_ballot_all, MF_PC);
     return mine;
 }
-/* Orders the wave's LDS accesses, together with the fences around it. */
+/* Together with the fences around it, orders the wave's LDS accesses. */
 MF_INSTRUCTION void __builtin_amdgcn_wave_barrier()
 {
     mf_emulator->wave_collective(mf_emulator, "wave_barrier", NULL, NULL, MF_PC);
@@ -84,7 +84,8 @@ MF_DEVICE float __builtin_amdgcn_rcpf(float x)
     return 1.0f / x;
 }
 
-/* v_perm_b32: byte i is byte `at` of b (0 to 3) or of a (4 to 7), or zero (12). */
+/* v_perm_b32: byte i of the result is selected by byte i of `at`: 0 to 3 selects a byte of b, 4 to 7 a byte
+ * of a, and 12 zero. */
 MF_DEVICE u32 __builtin_amdgcn_perm(u32 a, u32 b, u32 at)
 {
     const u64 bytes = (u64)a << 32 | b;
@@ -98,8 +99,8 @@ MF_DEVICE u32 __builtin_amdgcn_perm(u32 a, u32 b, u32 at)
 
 /* ---- v_mfma_f32_16x16xK, v_mfma_i32_16x16xK ---- */
 
-/* Lane l holds EACH elements along K, beginning at EACH·(l / 16), of row l % 16 of a and of column l % 16 of
- * b. Of d it holds rows 4·(l / 16) to 4·(l / 16) + 3 of column l % 16. */
+/* Lane l holds EACH consecutive elements along K of row l % 16 of a and of column l % 16 of b; the first
+ * element is EACH·(l / 16). The lane holds rows 4·(l / 16) to 4·(l / 16) + 3 of column l % 16 of d. */
 template <int EACH, class SUM> struct mf_product {
     SUM d[4];
     float a[EACH], b[EACH];
@@ -139,7 +140,7 @@ MF_UNINSTRUMENTED float mf_f16_element(u64 bits)
 {
     return MF_IS_FLUSHED(bits, 0x7c00) ? 0.0f : mf_f16((u32)bits);
 }
-/* e4m3 FNUZ: bias 8; the code of -0 means NaN. */
+/* e4m3 FNUZ has bias 8, and the code of -0 means NaN. */
 MF_UNINSTRUMENTED float mf_fnuz_element(u64 bits)
 {
     const u32 e = bits >> 3 & 15, m = bits & 7;

@@ -71,7 +71,7 @@ MF_UNINSTRUMENTED void mf_add_shared(i32 *lds, i32 v)
     *lds += v;
 }
 
-/* Emulated launches run one after another: there is no preceding launch to wait for. */
+/* Emulated launches run one after another, so there is no preceding launch to wait for. */
 MF_DEVICE void mf_begin()
 {
 }
@@ -103,8 +103,8 @@ template <int N> MF_UNINSTRUMENTED void mf_copy_wait()
     mf_emulator->copy_wait(mf_emulator, N);
 }
 
-/* Returned in a register: a structure could be stored inside the primitive, and that store would escape the
- * hooks. */
+/* The value is returned in a register. A structure could be stored inside the primitive, and the hooks would
+ * not see that store. */
 typedef u32 mf_four __attribute__((vector_size(16)));
 MF_INSTRUCTION mf_four mf_load_four(const void *p)
 {
@@ -178,7 +178,7 @@ MF_DEVICE float mf_divide(float a, float b)
 {
     return a / b;
 }
-/* Returns the worse of the two floats around the inverse: callers must be correct with either. */
+/* Returns the worse of the two floats around the inverse, because callers must be correct with either. */
 MF_DEVICE float mf_inverse_near(float x)
 {
     const float nearest = 1.0f / x, left = fmaf(-nearest, x, 1.0f);
@@ -201,7 +201,7 @@ template <class T> MF_DEVICE T mf_plus(T a, T b)
 /* ---- ldmatrix ---- */
 
 struct mf_matrix_rows {
-    const void *row; /* row of a matrix whose address this lane passes */
+    const void *row; /* address that this lane passes: a row of one of the matrices */
     int n;           /* number of matrices */
     u32 r[4];
 };
@@ -223,7 +223,7 @@ MF_INSTRUCTION void mf_load_matrix_4(u32 (&r)[4], const void *lds)
     mf_emulator->wave_collective(mf_emulator, "mf_load_matrix_4", &rows, mf_load_matrix_all, MF_PC);
     memcpy(r, rows.r, sizeof(r));
 }
-/* The addresses of the upper 16 lanes are ignored. */
+/* The instruction ignores the addresses of the upper 16 lanes. */
 MF_INSTRUCTION void mf_load_matrix_2(u32 (&r)[2], const void *lds)
 {
     mf_matrix_rows rows = {lds, 2, {}};
@@ -240,8 +240,9 @@ struct mf_int8_product {
     u32 a[4], b[2];
 };
 
-/* With l = 4·g + t, the registers of lane l hold rows g and g + 8 of a, columns 4·t to 4·t + 3 and 16
- * further. b is transposed. d is indexed as in mf_product_all. */
+/* With l = 4·g + t, the registers of lane l hold columns 4·t to 4·t + 3 and 4·t + 16 to 4·t + 19 of rows g
+ * and g + 8 of a. They hold the same columns of row g of the transposed b. The indices of d are as in
+ * mf_product_all. */
 MF_UNINSTRUMENTED void mf_int8_product_all(void **lanes)
 {
     double a[16][32], b[32][8], d[16][8];
@@ -281,8 +282,9 @@ MF_UNINSTRUMENTED float mf_product_element(u32 two, int high, bool bf16)
     return bf16 ? __uint_as_float(bits << 16) : mf_f16(bits);
 }
 
-/* With l = 4·g + t, the registers of lane l hold rows g and g + 8 of a, columns 2·t + i and 2·t + i + 8. b is
- * transposed. */
+/* With l = 4·g + t, the registers of lane l hold columns 2·t, 2·t + 1, 2·t + 8 and 2·t + 9 of rows g and g +
+ * 8 of a. They hold the same columns of row g of the transposed b, and columns 2·t and 2·t + 1 of rows g and
+ * g + 8 of d. */
 MF_UNINSTRUMENTED void mf_product_all(void **lanes)
 {
     double a[16][16], b[16][8], d[16][8];

@@ -10,7 +10,7 @@
 #define FAULT_STATIC_BARRIER 4  /* removed: barrier after writing a __shared__ variable */
 #define FAULT_WAIT           5  /* removed: wait for a copy */
 #define FAULT_SHALLOW_WAIT   6  /* waits only for the first of two copies */
-#define FAULT_EARLY_COPY     7  /* copy started over data that other lanes may still read */
+#define FAULT_EARLY_COPY     7  /* starts a copy to data that other lanes may still read */
 #define FAULT_LDS_BEYOND     8  /* write past the launch's LDS */
 #define FAULT_UNWRITTEN      9  /* read of uninitialised LDS */
 #define FAULT_READ_BEYOND    10 /* read past the end of a buffer */
@@ -19,8 +19,8 @@
 #define FAULT_INPUT          13 /* write to an input */
 #define FAULT_COPY_BEYOND    14 /* copy from past the end of a buffer */
 #define FAULT_UNALIGNED      15
-#define FAULT_DIVERGED       16 /* one lane calls another collective than its wave */
-#define FAULT_STUCK          17 /* one lane at a barrier, the rest of its wave at a shuffle */
+#define FAULT_DIVERGED       16 /* one lane makes another collective call than the rest of its wave */
+#define FAULT_STUCK          17 /* one lane waits at a barrier, the rest of its wave at a shuffle */
 #define FAULT_NO_ARRIVAL     18 /* one block does not arrive at the grid barrier */
 #define N_FAULTS             19
 

@@ -1,6 +1,6 @@
-/* Kernel that uses everything that needs ordering: LDS shared between and within waves, asynchronous copies
+/* A kernel with every operation that needs ordering: LDS shared between and within waves, asynchronous copies
  * to the two stages of a ring buffer, a __shared__ variable, shuffles, and a grid barrier. a.mode breaks one
- * of them (faults.h). */
+ * of these operations (faults.h). */
 #include "dialect.h"
 #include "faults.h"
 
@@ -18,7 +18,7 @@ MF_DEVICE void land(const mf_copy_4 &way, u32 *place)
     mf_copy_finish_4(way, place + threadIdx.x);
 }
 
-/* Copies three tiles through the ring buffer; the third reuses the stage of the second. */
+/* Copies three tiles through the ring buffer. The third tile reuses the stage of the second tile. */
 MF_DEVICE u32 stream(const fault_args &a, u32 *ring)
 {
     const u32 t = threadIdx.x;
@@ -100,14 +100,14 @@ extern "C" __global__ void MF_BOUNDS(FAULT_LANES, 1) mf_faults(const fault_args 
         mf_grid_arrive(mf_barrier, &generation);
         mf_grid_wait(mf_barrier, generation);
     }
-    /* below, the values of the other block */
+    /* the lines below read the values of the other block */
     sum += mf_load_shared_by_grid(a.out + (1 - blockIdx.x) * N + threadIdx.x / 4 * 4).x;
     mf_grid_arrive(mf_barrier, &generation);
     mf_grid_wait(mf_barrier, generation);
     out[threadIdx.x] = sum;
 }
 
-/* Runs in an incomplete wave; every mode except FAULT_NONE makes a collective call there. */
+/* Runs in an incomplete wave. In every mode except FAULT_NONE, the lanes make a collective call there. */
 extern "C" __global__ void mf_short_wave(const fault_args a)
 {
     a.out[threadIdx.x] = a.mode == FAULT_NONE ? threadIdx.x + 1 : (u32)mf_shuffle_up((i32)threadIdx.x, 1);

@@ -5,8 +5,8 @@
 
 #if defined(__x86_64__)
 
-/* rdi: where to save the current stack pointer; rsi: stack pointer to resume. Callee-saved registers are on
- * the stack. */
+/* rdi: where to save the current stack pointer; rsi: stack pointer to resume. Callee-saved registers are
+ * saved on the stack. */
 __asm__(".text\n"
         ".type mf_fiber_swap, @function\n"
         "mf_fiber_swap:\n"
@@ -40,7 +40,8 @@ void mf_fiber_start(struct mf_fiber *f, void *stack, size_t bytes, mf_fiber_fn f
 {
     uintptr_t *top = (uintptr_t *)((uintptr_t)((char *)stack + bytes) / 16 * 16);
 
-    /* r15, r14, r13, r12, rbx, rbp, return address; then the stack is aligned for a call */
+    /* The stack holds r15, r14, r13, r12, rbx, rbp and the return address. Above these, it is aligned for a
+     * call. */
     top -= 7;
     memset(top, 0, 7 * sizeof(*top));
     top[2] = (uintptr_t)argument;
@@ -58,8 +59,8 @@ void mf_fiber_switch(struct mf_fiber *from, struct mf_fiber *to)
 
 #    include <ucontext.h>
 
-/* A fiber's context lies at the top of its stack; the context of the thread that first switches to it, in its
- * own frame. */
+/* The context of a fiber lies at the top of its stack. The context of the thread that first switches to a
+ * fiber lies in that thread's own frame. */
 struct start {
     ucontext_t context;
     mf_fiber_fn fn;

@@ -48,8 +48,8 @@ static bool run_lane(struct grid *g, struct lane *l)
     return l->state != POLLING;
 }
 
-/* Runs until all lanes wait for other lanes, or sometimes stops earlier. Returns true if a lane did more than
- * poll. */
+/* Runs the wave until all its lanes wait for other lanes; sometimes stops earlier. Returns true if a lane did
+ * more than poll. */
 static bool run_wave(struct grid *g, struct wave *w)
 {
     uint32_t order[64], n = w->n_lanes;
@@ -83,7 +83,7 @@ static void activate(struct grid *g, struct block *b)
     g->active = b;
 }
 
-/* Runs until the block waits for another block. */
+/* Runs the block until it waits for another block. */
 static bool run_block(struct grid *g, struct block *b)
 {
     uint32_t order[LANES_MAX];
@@ -225,7 +225,7 @@ static void release(struct grid *g)
         (void)mf_shadow_free(g->blocks[b].shadow);
         free(g->blocks[b].shared);
     }
-    /* lanes of a failed launch leave poisoned frames on their stacks */
+    /* Lanes of a failed launch leave poisoned frames on their stacks. */
     if (g->stacks != MAP_FAILED)
         ASAN_UNPOISON_MEMORY_REGION(g->stacks, lanes * (MF_EMULATOR_STACK + GUARD_BYTES));
     if (g->stacks != MAP_FAILED)

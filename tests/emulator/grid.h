@@ -1,12 +1,13 @@
 /* Runs a grid of blocks of lanes on one thread.
  *
- * Every lane is a fiber, and all blocks exist from the start. A lane runs until it waits for other lanes, a
- * wave until all its lanes wait for the block, a block until it waits for another block. The seed selects the
- * order: 0 runs the lowest lane first, 1 the highest first, any other value draws a new order of lanes and
- * waves each time and sometimes switches away from a wave early.
+ * Every lane is a fiber, and all blocks exist from the start. A lane runs until it waits for other lanes. A
+ * wave runs until all its lanes wait for the block, and a block runs until it waits for another block. The
+ * seed selects the order of lanes and waves: 0 runs the lowest first, and 1 the highest first. Any other
+ * value draws a new order each time and sometimes switches away from a wave early.
  *
- * The first fault ends the launch: an access out of bounds, an access that is not ordered after another
- * lane's access (shadow.h), lanes of a wave at different collective calls, or a deadlock of the grid. */
+ * The first fault ends the launch. Faults are an access out of bounds, an access that is not ordered after
+ * another lane's access (shadow.h), lanes of a wave at different collective calls, and a deadlock of the
+ * grid. */
 #pragma once
 
 #include <stddef.h>
@@ -30,12 +31,13 @@ struct mf_emulator_launch {
     mf_emulator_call_fn call; /* one of the module's kernels */
     uint32_t wave_lanes;
     struct mf_emulator_dim grid, block;
-    uint32_t lds; /* bytes */
+    uint32_t lds; /* in bytes, in addition to __shared__ variables */
     const void *arguments;
     uint64_t seed;
     struct mf_known *known;
 };
 
-/* Returns 0 on success. -EFAULT: a fault, described in `why` with block and lane; *ret_pc is its address
- * relative to the module's image, 0 if unknown. -EINVAL: invalid launch; -ENOMEM. */
+/* Returns 0 on success. On a fault, returns -EFAULT and describes the fault in `why` with its block and lane;
+ * *ret_pc is the fault's program counter relative to the module's image, or 0 if unknown. Returns -EINVAL if
+ * the launch is invalid, -ENOMEM if memory is exhausted. */
 int mf_emulator_run(const struct mf_emulator_launch *l, char why[MF_EMULATOR_WHY_MAX], uintptr_t *ret_pc);

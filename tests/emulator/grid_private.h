@@ -23,11 +23,11 @@ struct lane {
     struct grid *grid;
     struct block *block;
     struct wave *wave;
-    uint32_t index; /* in the block */
+    uint32_t index; /* index in the block */
     enum lane_state state;
-    void *mine; /* its argument of the collective call */
+    void *mine; /* the lane's argument of the collective call */
     unsigned char *stack;
-    struct copy *copies; /* in the order they were started */
+    struct copy *copies; /* in the order of their start */
     uint32_t n_copies, cap_copies, groups;
 };
 
@@ -52,10 +52,10 @@ struct grid {
     /* must be first: the functions of `calls` cast its address to struct grid */
     struct mf_emulator_calls calls;
     const struct mf_emulator_launch *launch;
-    struct block *blocks, *active; /* active: its shared variables are in the module */
-    struct lane *lanes, *lane;     /* all lanes; the running one */
+    struct block *blocks, *active; /* active: the block whose shared variables are in the module */
+    struct lane *lanes, *lane;     /* lanes: all lanes; lane: the running one */
     struct wave *waves;
-    uint32_t n_blocks, n_lanes, n_waves; /* in the grid; per block; per block */
+    uint32_t n_blocks, n_lanes, n_waves; /* blocks in the grid; lanes and waves per block */
     size_t shared_bytes;                 /* per block: __shared__ variables and LDS of the launch */
     unsigned char *stacks;
     struct mf_fiber scheduler;

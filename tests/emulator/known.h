@@ -16,7 +16,8 @@ struct mf_known {
     size_t n, cap, last;           /* last: index of the previous result of mf_known_below */
 };
 
-/* -ENOMEM; -EEXIST: overlaps another range. Adding the same range again may make it writable. */
+/* Adds a range. Returns -EEXIST if it overlaps another range, -ENOMEM if memory is exhausted. Adding the same
+ * range again may make it writable. */
 int mf_known_add(struct mf_known *k, const void *p, size_t bytes, bool writable);
 /* Returns the range with the highest start at or below the address; NULL if there is none. */
 const struct mf_known_range *mf_known_below(struct mf_known *k, uintptr_t at);

@@ -54,7 +54,7 @@ static void barrier(struct mf_emulator_calls *e)
         mf_lane_yield(g);
 }
 
-/* Lanes that have ended no longer count for the barrier. */
+/* Ends the lane. The block's barriers no longer wait for it. */
 void mf_lane_end(struct grid *g)
 {
     struct block *b = g->lane->block;
@@ -129,7 +129,8 @@ static void note(struct grid *g, enum mf_shadow_event event, size_t at, size_t b
     mf_lane_fault(g, pc, "%s: %zu bytes of a __shared__ variable", why, bytes);
 }
 
-/* Returns false if the address is not in shared memory, otherwise checks the bounds and sets its offset. */
+/* Returns false if the address is not in shared memory. Otherwise checks the bounds and stores the address's
+ * offset in shared memory. */
 static bool is_shared(struct grid *g, uintptr_t p, size_t bytes, const void *pc, size_t *ret_at)
 {
     const struct mf_emulator_module *m = g->launch->module;

@@ -18,7 +18,7 @@ extern char **environ;
 
 static const struct mf_flavour flavours[] = {
     {"sm_89", "", 32},
-    {"sm_90", "", 32}, /* only the instructions it shares with sm_89 */
+    {"sm_90", "", 32}, /* only the instructions that sm_90 shares with sm_89 */
     {"gfx90a", "-D__gfx90a__", 64},
     {"gfx942", "-D__gfx942__", 64},
 };
@@ -63,8 +63,8 @@ int mf_object_prepare(const char *folder)
     return r < 0 ? r : mf_object_finish(child) ? 0 : -ENOENT;
 }
 
-/* The preprocessor run lists the kernels, which __global__ marks. The compiler run turns loads and stores
- * into calls of the hooks in beside.cc; libtsan is not linked. */
+/* Runs the preprocessor to list the kernels, which __global__ marks, and then the compiler. The compiler
+ * turns loads and stores into calls of the hooks in beside.cc; libtsan is not linked. */
 int mf_object_start(const struct mf_object_build *b, const char *path, pid_t *ret)
 {
     char of[COMMAND_MAX / 2], command[COMMAND_MAX];

@@ -1,6 +1,6 @@
-/* One matrix product with operands loaded through LDS as in tile.hip: d[16, MF_MMA_COLS] = a · transposed b,
- * with rows of MF_MMA_BYTES along K. MF_FORMAT 0: bf16, 1: f16, 2: e4m3 converted to f16, 3: e4m3 passed to
- * the instruction, 4: int8. */
+/* One matrix product, d[16, MF_MMA_COLS] = a · transposed b, with operands loaded through LDS as in tile.hip.
+ * Rows of a and b have MF_MMA_BYTES bytes along K. MF_FORMAT 0: bf16, 1: f16, 2: e4m3 converted to f16, 3:
+ * e4m3 passed to the instruction, 4: int8. */
 #include "dialect.h"
 
 struct product_args {

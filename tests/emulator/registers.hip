@@ -1,6 +1,6 @@
-/* Exposes the register maps of matrix instructions, lane by lane: what NVIDIA's ldmatrix loads from rows in
- * memory, and the result of a product of bf16 (int8 with MF_FORMAT 4) with operand registers taken from
- * memory. */
+/* Exposes the register maps of matrix instructions. For each lane, stores the registers that NVIDIA's
+ * ldmatrix loads from rows in memory, or the result of a product of bf16 (MF_FORMAT 4: int8) whose operand
+ * registers are read from memory. */
 #include "dialect.h"
 
 struct register_args {

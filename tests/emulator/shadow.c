@@ -8,9 +8,9 @@
 /* Epochs are numbered from 1, so a zeroed cell was never accessed. */
 struct cell {
     uint32_t written, written_wave, writer;
-    uint32_t read, read_wave, reader; /* a lane, or MANY lanes of reading_wave */
-    uint32_t reading_wave;            /* MANY: several waves */
-    uint32_t state;                   /* of the byte's contents */
+    uint32_t read, read_wave, reader; /* reader: a lane, or MANY lanes of reading_wave */
+    uint32_t reading_wave;            /* a wave, or MANY for several waves */
+    uint32_t state;                   /* state of the byte's contents */
 };
 enum { UNWRITTEN, DATA, COPY_PENDING };
 
@@ -67,7 +67,7 @@ static void note_read(struct cell *c, const struct mf_shadow_lane *by)
 
 enum party { NOBODY, WRITER, READER };
 
-/* Returns NULL if the access is ordered. */
+/* Describes why the access is an error. Returns NULL if the access is ordered. */
 static const char *error_of(const struct mf_shadow *s, const struct cell *c, const struct mf_shadow_lane *by,
                             enum mf_shadow_event event, enum party *ret_whom)
 {

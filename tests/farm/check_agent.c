@@ -29,7 +29,7 @@ MF_TEST(sends_hello)
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(hello, "running")), 0);
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(hello, "families")), 1);
     ck_assert_str_eq(text_of(mf_json_object(hello, "device"), "class"), "gfx942/304");
-    /* HELLO is repeated until it is answered. */
+    /* The agent repeats HELLO until the coordinator answers. */
     skip(MF_MESSAGE_HELLO);
     welcome("[]");
     _cleanup_(cJSON_Deletep) cJSON *ready = expect(MF_MESSAGE_READY);
@@ -43,7 +43,7 @@ MF_TEST(enumerates_in_several_results)
          "{\"unit\":5,\"attempt\":2,\"epoch\":3,\"kind\":\"enumerate\",\"shape\":\"4096,4096,1536,128,8,"
          "ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,torch.float8_e4m3fnuz,"
          "QuantType.per_Token,1,0\"}");
-    skip(MF_MESSAGE_READY); /* requests the next unit while this one runs */
+    skip(MF_MESSAGE_READY); /* the agent requests the next unit while this unit runs */
     int n_steps = 0, n_rejections = 0, seq = 0;
     for (bool last = false; !last;) {
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
@@ -60,7 +60,7 @@ MF_TEST(enumerates_in_several_results)
     ck_assert_int_ge(n_rejections, 1);
 }
 
-/* Checks the results of a probe until the last: statuses in order of arrival. */
+/* Receives n results of a probe and checks their statuses, in order of arrival. */
 static void expect_probe(int n, const char *const *statuses)
 {
     for (int i = 0; i < n; i++) {
@@ -107,12 +107,12 @@ MF_TEST(sends_one_result_per_step, .rows = MF_ARRAY_LEN(probes))
     time_cap_ms = SHORT_CAP_MS;
     give_probe(9, five, 5);
     expect_probe(5, probes[_i].statuses);
-    /* The next unit is not affected. */
+    /* The probe of the next unit gives the same statuses. */
     give_probe(10, five, 5);
     expect_probe(5, probes[_i].statuses);
 }
 
-/* After a crash the log reports how long recovery took, by phase. */
+/* After a crash the log reports how long each phase of the recovery took. */
 MF_TEST(logs_recovery_time)
 {
     log_begin();
@@ -127,7 +127,7 @@ MF_TEST(logs_recovery_time)
                                  &total, &context, &data, &step) == 4,
                   "%s", log);
     ck_assert_double_eq_tol(total, context + data + step, 0.2);
-    ck_assert_ptr_null(strstr(line + 1, "w: recovered ")); /* once per crash */
+    ck_assert_ptr_null(strstr(line + 1, "w: recovered ")); /* one report per crash */
 }
 
 MF_TEST(requests_one_unit_ahead)
@@ -155,7 +155,7 @@ MF_TEST(requests_one_unit_ahead)
     ck_assert_int_eq(n_ready, 1);
 }
 
-/* If READY is lost but the connection is not, the agent repeats READY after one lease. */
+/* If a READY is lost and the connection stays open, the agent repeats READY after one lease. */
 MF_TEST(repeats_a_lost_ready)
 {
     enum { LEASE_MS = 300 };
@@ -174,9 +174,11 @@ MF_TEST(repeats_a_lost_ready)
     }
     ck_assert_ptr_nonnull(m);
     ck_assert_int_eq(type, MF_MESSAGE_READY);
-    ck_assert_int_ge(mf_now_ms() - start, LEASE_MS - 50); /* the agent's timer started slightly earlier */
+    /* 50 ms less, because the agent's timer started earlier than the test's */
+    ck_assert_int_ge(mf_now_ms() - start, LEASE_MS - 50);
     cJSON_Delete(m);
-    /* The first READY was only late: all three READYs are answered, and no unit is dropped. */
+    /* The first READY was late, not lost: the coordinator answers all three READYs, and the agent runs every
+     * unit. */
     for (int unit = 1; unit <= 3; unit++)
         give_probe(unit, five, 1);
     while (n_results < 3 && mf_now_ms() < until) {
@@ -210,10 +212,10 @@ MF_TEST(runs_a_race)
         _cleanup_(cJSON_Deletep) cJSON *result = expect(MF_MESSAGE_RESULT);
         ck_assert_int_eq(number_of(result, "pipeline"), i);
         ck_assert_str_eq(text_of(result, "status"), "ok");
-        /* The second takes nine times as long; one round is enough to drop it. */
+        /* The second pipeline takes nine times as long as the first, so the race drops it after one round. */
         int n = cJSON_GetArraySize(mf_json_array(result, "samples"));
-        ck_assert_msg(i == 1 ? n >= 6 : n == 1 && number_of(result, "dropped_at") == 1, "%d samples of %d", n,
-                      i);
+        ck_assert_msg(i == 1 ? n >= 6 : n == 1 && number_of(result, "dropped_at") == 1,
+                      "%d samples of pipeline %d", n, i);
         ck_assert(!cJSON_IsTrue(cJSON_GetObjectItem(result, "last")));
     }
     _cleanup_(cJSON_Deletep) cJSON *closing = expect(MF_MESSAGE_RESULT);
@@ -221,8 +223,8 @@ MF_TEST(runs_a_race)
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(closing, "last")));
 }
 
-/* Unacknowledged results are sent again, in order, after every WELCOME: from a coordinator that has lost its
- * state, and after a restart of the worker. */
+/* The agent sends unacknowledged results again, in order, after every WELCOME: first to a coordinator that
+ * has lost its state, then after a restart of the worker. */
 MF_TEST(resends_until_acknowledged)
 {
     join("{}");
@@ -245,18 +247,18 @@ MF_TEST(resends_until_acknowledged)
         }
         skip(MF_MESSAGE_READY);
         if (again == 0) {
-            agent = mf_agent_free(agent); /* no BYE, as if killed */
+            agent = mf_agent_free(agent); /* sends no BYE, like a killed worker */
             start_agent("{}");
         }
     }
-    /* All results are acknowledged: after another HELLO none is sent. */
+    /* All results are acknowledged, so the agent sends no result after the next HELLO. */
     tell(MF_MESSAGE_REFUSE, "{\"code\":\"unknown_worker\",\"reason\":\"say hello\"}");
     skip(MF_MESSAGE_HELLO);
     welcome("[]");
     skip(MF_MESSAGE_READY);
 }
 
-/* A restarted coordinator learns of the running unit, and lets it run. */
+/* A restarted coordinator learns of the running unit from HELLO, and lets the unit run. */
 MF_TEST(keeps_its_unit_when_the_coordinator_restarts)
 {
     join("{\"step_ms\":100}");
@@ -265,7 +267,7 @@ MF_TEST(keeps_its_unit_when_the_coordinator_restarts)
     skip(MF_MESSAGE_RESULT);
     zmq_close(router);
     bind_router();
-    /* The new coordinator receives a BEAT from a worker it does not know. */
+    /* The new coordinator does not know the worker that sends this BEAT. */
     enum mf_message type;
     cJSON *m = NULL;
     while (!receive(&type, &m))
@@ -282,7 +284,7 @@ MF_TEST(keeps_its_unit_when_the_coordinator_restarts)
             cJSON_Delete(m);
     }
     const cJSON *running = cJSON_GetArrayItem(mf_json_array(hello, "running"), 0);
-    /* If the unit has ended in the meantime, all its results are in the spool. */
+    /* Without a running unit, the unit has ended and its results are in the spool. */
     if (running)
         ck_assert_int_eq(number_of(running, "unit"), 6);
     welcome("[{\"unit\":6,\"attempt\":1}]");
@@ -307,7 +309,7 @@ MF_TEST(drops_units_when_the_lease_expires)
     skip(MF_MESSAGE_READY);
     give_probe(1, five, 5);
     skip(MF_MESSAGE_READY);
-    /* The coordinator is silent from here on: within one lease the agent drops its units and sends HELLO
+    /* From here on the coordinator is silent. Within one lease the agent drops its units and sends HELLO
      * again. */
     _cleanup_(cJSON_Deletep) cJSON *hello = expect(MF_MESSAGE_HELLO);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(hello, "running")), 0);
@@ -350,8 +352,8 @@ static int bind_silent_listener(void)
     return fd;
 }
 
-/* The agent logs that no answer comes, again after twice the time, and stops once an answer arrives. After
- * WELCOME it logs a silent coordinator after one lease. */
+/* The agent logs a missing answer after silence_ms, then after twice and four times that time, until an
+ * answer arrives. After WELCOME it logs that the coordinator was silent for one lease. */
 MF_TEST(logs_a_silent_coordinator)
 {
     char message[128];
@@ -380,7 +382,7 @@ MF_TEST(logs_a_silent_coordinator)
     log_end();
 }
 
-/* A refusal is an answer. */
+/* A refusal counts as an answer, so the agent logs the refusal and no missing answer. */
 MF_TEST(logs_a_refusal)
 {
     silence_ms = 3000;
@@ -403,7 +405,7 @@ MF_TEST(drops_units_not_kept)
     tell(MF_MESSAGE_REFUSE, "{\"code\":\"unknown_worker\",\"reason\":\"say hello\"}");
     _cleanup_(cJSON_Deletep) cJSON *hello = expect(MF_MESSAGE_HELLO);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(hello, "running")), 1);
-    write_file("spec.json", "{}"); /* for the next runner */
+    write_file("spec.json", "{}"); /* the next runner measures without a delay */
     welcome("[]");
     skip(MF_MESSAGE_READY);
     give_probe(2, five, 1);
@@ -442,7 +444,7 @@ MF_TEST(drains_on_request)
 
 MF_TEST(stops_without_waiting)
 {
-    join("{\"step_ms\":50000}"); /* the agent must not wait for the step: expect() would time out first */
+    join("{\"step_ms\":50000}"); /* longer than expect() waits: the agent must not wait for the step */
     give_probe(1, five, 2);
     skip(MF_MESSAGE_READY);
     mf_agent_stop(agent, "stopped");
@@ -529,7 +531,8 @@ MF_TEST(drops_a_refused_result)
     skip(MF_MESSAGE_READY);
 }
 
-/* A result refused for lack of memory is sent again, like the READY. */
+/* The agent sends a result again if the coordinator refused it for lack of memory. The same holds for READY.
+ */
 MF_TEST(resends_after_no_memory)
 {
     join("{}");
@@ -597,7 +600,8 @@ static void probe_with_runner(const char *script, int n)
     skip(MF_MESSAGE_READY);
 }
 
-/* Defective runners: the unit ends with the reason, after three attempts if a retry may help. */
+/* With a defective runner the unit fails with the reason. The agent first makes three attempts if a retry may
+ * help. */
 MF_TEST(reports_a_bad_runner, .rows = MF_ARRAY_LEN(bad_runners))
 {
     probe_with_runner(bad_runners[_i].script, 1);
@@ -608,7 +612,7 @@ MF_TEST(reports_a_bad_runner, .rows = MF_ARRAY_LEN(bad_runners))
     ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(result, "last")));
 }
 
-/* While it makes data, a runner may be silent longer than idle_ms; in other phases it may not. */
+/* A runner may be silent for longer than idle_ms while it makes data, but not in other phases. */
 static const struct {
     const char *phase;
     bool allowed;
@@ -630,8 +634,8 @@ MF_TEST(allows_silence_while_making_data, .rows = MF_ARRAY_LEN(silent_phases))
     ck_assert_msg(strstr(text_of(result, "reason"), message) != NULL, "%s", text_of(result, "reason"));
 }
 
-/* If no runner can open the device any more, the worker returns its unit and ends, rather than failing
- * further units. */
+/* If no runner can open the device any more, the worker returns its unit and exits. It must not fail further
+ * units. */
 MF_TEST(leaves_when_the_device_fails)
 {
     static char script[4096];
@@ -653,7 +657,7 @@ MF_TEST(leaves_when_the_device_fails)
     ck_assert_int_eq(code, 1);
 }
 
-/* A shape too large for the device is reported as a status of each step, not as a failed unit. */
+/* If a shape is too large for the device, each step gets a status; the unit does not fail. */
 MF_TEST(reports_no_memory_per_step)
 {
     probe_with_runner(bad_runners[MF_ARRAY_LEN(bad_runners) - 1].script, 3);

@@ -1,5 +1,5 @@
-/* Tests the AMD module of kernels/gpu/host/device_hip.c over a fake HIP runtime (emulator/hip/runtime.h):
- * every call of struct mf_device_ops, the device description, refused calls, and failures that end the
+/* Tests the AMD module of kernels/gpu/host/device_hip.c on a fake HIP runtime (emulator/hip/runtime.h).
+ * Covers every call of struct mf_device_ops, the device description, refused calls, and failures that end the
  * process. */
 #include <errno.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 
-#define EXIT_FAULT 86 /* exit code of device_hip.c for a failed device */
+#define EXIT_FAULT 86 /* exit code of device_hip.c after a device failure */
 #define ROWS       4
 #define COLS       64
 
@@ -31,7 +31,8 @@ struct zeroing {
     struct mf_hip_function function;
     uint16_t *y;
     struct mf_grid grid;
-    int calls, fails_at; /* fails_at: the launch that returns -EDOM, from 1 */
+    /* fails_at: number of the launch that returns -EDOM; the first launch has number 1 */
+    int calls, fails_at;
     int (*more)(struct zeroing *z);
 };
 
@@ -70,7 +71,7 @@ static int zero_row(void *context, int index)
     return r < 0 ? r : mf_hip_launch(&z->function, &z->grid, &args, sizeof(args));
 }
 
-/* Bit mask of the rows that are zero. */
+/* Returns a bit mask of the rows that are zero. */
 static int zero_rows(const struct zeroing *z)
 {
     uint16_t y[ROWS * COLS];
@@ -111,7 +112,7 @@ MF_TEST(describes_the_device)
 {
     const struct mf_device_info *i = &device->info;
 
-    ck_assert_str_eq(i->class.gfx, "gfx90a"); /* without ":sramecc+:xnack-" */
+    ck_assert_str_eq(i->class.gfx, "gfx90a"); /* without the suffix ":sramecc+:xnack-" */
     ck_assert_int_eq(i->class.cu_num, 2);
     ck_assert_str_eq(i->model, "gfx90a of the tests' emulator");
     ck_assert_ptr_nonnull(strstr(i->driver, "HIP 6.0.32831"));
@@ -124,8 +125,8 @@ MF_TEST(describes_the_device)
     ck_assert(!i->simulated);
 }
 
-/* The compiler name distinguishes releases whose version call returns the same: they generate different code,
- * and the code cache is keyed by it. */
+/* The code cache uses the compiler name as a key, so the name must distinguish two releases that return the
+ * same version but generate different code. */
 MF_TEST(names_the_compiler)
 {
     ck_assert_str_eq(device->info.compiler, "hiprtc 9.0 libamdhip64.so.6.0.emulated");
@@ -133,8 +134,8 @@ MF_TEST(names_the_compiler)
 
 static const struct mf_test_group tests_without_device = {.timeout_s = 60};
 
-/* The L2 size that the runtime reports for CDNA 3 is that of one die; llc_bytes is the larger Infinity Cache.
- */
+/* For CDNA 3 the runtime reports the L2 size of a single die; llc_bytes is the size of the Infinity Cache,
+ * which is larger. */
 MF_TEST(reports_the_cache_size, .rows = 2, .group = &tests_without_device)
 {
     char why[256];
@@ -185,7 +186,8 @@ MF_TEST(allocates_zeroed_memory)
         memset(here, (int)i + 1, sizes[i]);
         ck_assert_int_eq(device->ops->copy(device, at[i], here, sizes[i]), 0);
     }
-    ck_assert_int_eq(device->ops->copy(device, at[3], at[4] + 1000, 100000), 0); /* within the device */
+    /* copies from one device buffer to another */
+    ck_assert_int_eq(device->ops->copy(device, at[3], at[4] + 1000, 100000), 0);
     ck_assert_int_eq(device->ops->copy(device, here, at[3], 100000), 0);
     ck_assert(here[0] == 5 && here[99999] == 5);
     ck_assert_int_eq(device->ops->copy(device, here, at[2], 4096), 0);
@@ -206,7 +208,7 @@ MF_TEST(survives_a_failed_allocation)
 
 /* ---- time ---- */
 
-/* Launches are captured and run once, when the graph is replayed. */
+/* time() captures the launches in a graph and replays it, so each launch takes effect once. */
 MF_TEST(captures_and_replays_launches)
 {
     struct zeroing z = zeroing_of();
@@ -220,8 +222,8 @@ MF_TEST(captures_and_replays_launches)
     release(&z);
 }
 
-/* If a launch fails during capture: its own error is returned, nothing has run, and the device still works.
- */
+/* If a launch fails during capture, time() returns the error of the launch, no launch runs, and the device
+ * stays usable. */
 MF_TEST(returns_a_launch_error)
 {
     struct zeroing z = zeroing_of();
@@ -235,7 +237,7 @@ MF_TEST(returns_a_launch_error)
     release(&z);
 }
 
-/* The fake runtime runs work only when the host synchronises, as a real one may. */
+/* The fake runtime runs a launch only when the host synchronises. A real runtime may do the same. */
 MF_TEST(runs_at_synchronisation)
 {
     struct zeroing z = zeroing_of();
@@ -303,7 +305,7 @@ MF_TEST(has_no_tensor_maps)
     ck_assert_int_eq(device->ops->tensor_map(device, &t, map), -ENOTSUP);
 }
 
-/* Resources of a CU: 64 KiB of LDS, 4 SIMDs with 512 registers and 8 waves each. */
+/* A CU has 64 KiB of LDS and 4 SIMDs with 512 registers and 8 waves each. */
 /* clang-format off */
 static const struct {
     const char *registers, *spills;
@@ -355,7 +357,7 @@ static void allocate(void)
     device->ops->release(device, device->ops->alloc(device, 64), 64);
 }
 
-/* y is shorter than the row. */
+/* The kernel writes beyond the end of y, which is shorter than the row. */
 static void write_beyond(void)
 {
     struct zeroing z = zeroing_of();
@@ -381,7 +383,7 @@ static int load_more(struct zeroing *z)
     return mf_hip_function_open(z->device, &code, &z->function);
 }
 
-/* Allocating memory and loading code are not allowed within a sample. */
+/* Allocating memory and loading code are forbidden while a sample is captured. */
 static void allocate_in_a_sample(void)
 {
     struct zeroing z = zeroing_of();
@@ -398,8 +400,8 @@ static void load_in_a_sample(void)
     (void)device->ops->time(device, zero_row, &z, 1, &us);
 }
 
-/* Evicts the L2 cache: reads twice its size with the kernel that measures memory bandwidth, and runs a code
- * eviction kernel. */
+/* evict_caches() reads twice the L2 size with the kernel that measures memory bandwidth, then runs a kernel
+ * that evicts the instruction cache. */
 static void evict(void)
 {
     double bytes = 0;
@@ -425,7 +427,8 @@ static const struct {
     {"illegal mf_read 1", evict, "running a step: an illegal memory access was encountered"},
     {"illegal mf_evict_code 1", evict, "running a step: an illegal memory access was encountered"},
     {"illegal hipMemcpy 1", sample, "copying: an illegal memory access was encountered"},
-    /* any call may return an earlier error; it must not be taken for lack of memory or a wrong file */
+    /* any call may return the error of an earlier call; the device must not report it as lack of memory or as
+     * an invalid file */
     {"illegal hipMalloc 1", allocate, "allocating memory: an illegal memory access was encountered"},
     {"illegal hipFree 1", allocate, "releasing memory: an illegal memory access was encountered"},
     {"illegal hipModuleLoadData 1", sample, "loading code: an illegal memory access was encountered"},
@@ -446,8 +449,8 @@ static const struct {
 };
 /* clang-format on */
 
-/* After a device failure the process exits with its own code and prints the reason: every later call on the
- * device would fail. */
+/* After a device failure every later call on the device would fail, so the process prints the reason and
+ * exits with EXIT_FAULT. */
 MF_TEST(exits_on_device_failure, .rows = MF_ARRAY_LEN(failures))
 {
     char words[4096] = "";
@@ -473,7 +476,7 @@ MF_TEST(exits_on_device_failure, .rows = MF_ARRAY_LEN(failures))
     ck_assert_int_ne(access(plan, F_OK), 0);
 }
 
-/* Refused calls that leave the device usable. */
+/* The device stays usable after a refused call. */
 MF_TEST(continues_after_a_refusal)
 {
     const struct mf_code code = zero_code();
@@ -489,8 +492,8 @@ MF_TEST(continues_after_a_refusal)
     sample();
 }
 
-/* As a guest in a host process: nothing is timed, launches go to the given stream and run at synchronisation,
- * and a device failure is a persistent error. */
+/* Opens the device as a guest in a host process: the device times nothing, launches go to the given stream
+ * and run when it is synchronised, and a device failure is a persistent error. */
 MF_TEST(works_as_a_guest)
 {
     const struct mf_device_open_options how = {.guest = true};
@@ -520,7 +523,7 @@ MF_TEST(works_as_a_guest)
     device = runner_device;
 }
 
-/* Device memory is not accessible from the host: an access ends the process. */
+/* The host cannot access device memory: an access kills the process. */
 MF_TEST(protects_device_memory)
 {
     char *memory = device->ops->alloc(device, 64);
@@ -528,7 +531,7 @@ MF_TEST(protects_device_memory)
 
     pid_t child = fork();
     if (child == 0) {
-        (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer would catch the signal */
+        (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer would catch the signal instead of dying */
         memory[3] = 1;
         _exit(0);
     }

@@ -1,6 +1,7 @@
-/* A worker on hip:amd:0 over a fake HIP runtime that emulates kernels (emulator/hip/runtime.h): device lists
- * of three releases, a whole batch through a farm, a pipeline of several kernels in a runner, and a device
- * that faults, hangs or refuses calls. Results carry the model name of the emulator. */
+/* Tests a worker on hip:amd:0 with a fake HIP runtime that emulates kernels (emulator/hip/runtime.h). Covers
+ * the device lists of three runtime releases, a whole batch through a farm, a pipeline of several kernels in
+ * a runner, and a device that faults, hangs or refuses calls. Results carry the model name of the emulator.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -108,7 +109,7 @@ static cJSON *next_message(struct mf_runner_pool *c)
     ck_abort_msg("no message within %d ms", DEADLINE_MS);
 }
 
-/* In execution order; the ids are from 1. */
+/* Steps in execution order; the first has id 1. */
 static const char *const pipeline[] = {
     "sort_m16",
     "quant1_fp8fn_token",
@@ -149,7 +150,8 @@ static const char *text_of(const cJSON *m)
     return text;
 }
 
-/* Number of code objects in the cache. Files being written have a dot in their name. */
+/* Returns the number of code objects in the cache. A file that is still being written has a dot in its name.
+ */
 static int count_codes(void)
 {
     DIR *dir = opendir(getenv("MOEFARM_CODE_CACHE"));
@@ -162,9 +164,9 @@ static int count_codes(void)
     return n;
 }
 
-/* Sends a unit and checks that it gives n correct results, and that nothing is compiled after the first item
- * begins: compilation would consume that item's time limit. Returns the last message before `end`, which is
- * the outcome of a race. */
+/* Sends a unit and checks that it returns n correct results. Nothing may be compiled after the first item
+ * begins, because compilation would consume that item's time limit. Returns the last message before `end`;
+ * for a race this message holds the outcome. */
 static cJSON *run_unit(struct mf_runner_pool *c, cJSON *unit, int n)
 {
     cJSON *last = NULL;
@@ -207,7 +209,7 @@ static void run_pipeline(const char *const *argv, const char *sandbox)
     const char *within = farm_text(mf_runner_pool_hello(c), "sandbox");
     ck_assert_msg(strncmp(within, sandbox, strlen(sandbox)) == 0, "%s", within);
     _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c);
-    /* The runner has probed none of these steps: the race is the first to need their code. */
+    /* The runner has not probed these steps, so their code is first needed by the race. */
     _cleanup_(cJSON_Deletep) cJSON *race =
         cJSON_Parse("{\"op\":\"unit\",\"kind\":\"race\",\"shape\":\"" FP8_B
                     "\",\"options\":{\"seed\":7,\"time_cap_ms\":20000},"
@@ -241,8 +243,8 @@ MF_TEST(runs_a_pipeline)
     run_pipeline((const char *const[]){RUNNER, "--no-sandbox", NULL}, "none");
 }
 
-/* With the sandbox of a GPU runner. It forbids starting programs, which the emulator's compiler does, so a
- * first run without it fills the code cache. */
+/* Runs the pipeline in the sandbox of a GPU runner. The sandbox forbids starting programs, which the
+ * emulator's compiler does, so a first run without the sandbox fills the code cache. */
 MF_TEST(runs_a_pipeline_in_the_sandbox)
 {
     char scratch[64];
@@ -253,7 +255,7 @@ MF_TEST(runs_a_pipeline_in_the_sandbox)
                  has_landlock() ? "landlock" : "no landlock");
 }
 
-/* Number of code objects of a shape in family one_stage. */
+/* Returns the number of code objects that family one_stage needs for a shape. */
 static int count_codes_of(const struct mf_runner_pool *c, const char *row)
 {
     struct mf_device_info info;
@@ -292,7 +294,7 @@ static cJSON *probe_of(struct mf_runner_pool *c, const char *row)
     }
 }
 
-/* All code of a unit exists before the unit begins, compiled by another runner than the one that runs it. */
+/* A separate runner compiles all code of a unit ahead, so nothing is compiled when the unit runs. */
 MF_TEST(compiles_ahead)
 {
     static const char *const argv[] = {RUNNER, "--families", "one_stage", "--no-sandbox", NULL};
@@ -328,7 +330,7 @@ MF_TEST(compiles_ahead)
 
 static void start_worker(void)
 {
-    /* the runtime compiler is g++, which starts other programs */
+    /* no sandbox, because the runtime compiler is g++, which starts other programs */
     const char *const args[] = {"--device",     "hip:amd:0",   "--families", "one_stage",
                                 "--no-sandbox", "--log-level", "debug",      NULL};
 
@@ -369,7 +371,8 @@ static cJSON *steps_of_task(int task)
     return json;
 }
 
-/* Every step is measured: ok, or dropped as slow. At most one step may have the status `but`. */
+/* Checks that every step was measured: its status is ok or slow. At most one step may have the status `but`
+ * instead. */
 static void check_measured(int task, const char *but)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(task);
@@ -390,7 +393,7 @@ static void check_measured(int task, const char *but)
     ck_assert_int_le(n_other, 1);
 }
 
-/* The config exists and its provenance names class, model and compiler. */
+/* Checks that the config exists and that its provenance names the class, the model and the compiler. */
 static void check_config(void)
 {
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
@@ -425,7 +428,7 @@ static bool log_says(const char *words)
     return strstr(text, words) != NULL;
 }
 
-/* Code is not compiled ahead for a shape of a batch that only enumerates. */
+/* The worker does not compile ahead for a shape if its batch only enumerates. */
 MF_TEST(compiles_ahead_only_for_measured_shapes)
 {
     start_farm();
@@ -435,9 +438,9 @@ MF_TEST(compiles_ahead_only_for_measured_shapes)
     ck_assert(!log_says("compiling ahead for " BF16_2));
 }
 
-/* Code is compiled ahead for the last shape (fewest tokens) of a batch that waits behind a more urgent one,
- * before that shape is enumerated. A worker holds two units; the second may belong to the waiting batch while
- * the urgent one is not enumerated yet. */
+/* The worker compiles ahead for a batch that waits behind a more urgent batch. It begins with the last shape
+ * (fewest tokens), before that shape is enumerated. A worker holds two units; its second unit may belong to
+ * the waiting batch while the urgent batch is not enumerated yet. */
 MF_TEST(compiles_ahead_for_a_waiting_batch)
 {
     char csv[512];
@@ -457,8 +460,8 @@ MF_TEST(compiles_ahead_for_a_waiting_batch)
     ck_assert_str_eq(farm_text(last, "state"), "enumerating");
 }
 
-/* The tuned table also runs outside the farm: run-config and compare check and time its rows on the device.
- */
+/* The tuned table also runs without a farm: the commands run-config and compare both check its rows and time
+ * them on the device. */
 static void run_table(const char *const *command, const char *message)
 {
     static const char *const more[] = {"--device", "hip:amd:0", "--rounds", "2", NULL};
@@ -496,7 +499,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* Number of results with the status, over all steps; checks their reasons. */
+/* Returns the number of results with the status, over all steps, and checks their reasons. */
 static int count_results(const char *status, const char *reason)
 {
     _cleanup_(cJSON_Deletep) cJSON *steps = steps_of_task(1);
@@ -517,8 +520,8 @@ static int count_results(const char *status, const char *reason)
     return n;
 }
 
-/* The running step gets the status, the next runner continues with the others, and the log reports the
- * recovery time by phase. */
+/* The running step gets the status of the fault. The next runner measures the other steps, and the log
+ * reports how long each phase of the recovery took. */
 MF_TEST(continues_after_a_fault, .rows = MF_ARRAY_LEN(faults))
 {
     hip_release_plan(plan, faults[_i].fault);
@@ -535,10 +538,11 @@ MF_TEST(continues_after_a_fault, .rows = MF_ARRAY_LEN(faults))
     }
 }
 
-/* While another process holds the device memory, the shape's steps end as no_memory; the next shape runs. */
+/* While another process holds the device memory, all steps of the shape get the status no_memory. The next
+ * shape is tuned as usual. */
 MF_TEST(continues_after_no_memory)
 {
-    /* call 4 and later: opening the device makes the first three */
+    /* refuses call 4 and later, because opening the device makes the first three calls */
     hip_release_plan(plan, "refused hipMalloc 4+");
     start_farm();
     tune(BF16);
@@ -552,7 +556,7 @@ MF_TEST(continues_after_no_memory)
 
 /* ---- an unusable code cache ---- */
 
-/* Mounts a file system without free space. Returns false if the host does not allow it. */
+/* Mounts a file system without free space. Returns false if the host does not allow mounts. */
 static bool mount_full(const char *path)
 {
     char file[96];
@@ -569,7 +573,7 @@ static bool mount_full(const char *path)
     return true;
 }
 
-/* An unusable cache fails no step and is logged. */
+/* An unusable code cache is logged and makes no step fail. */
 static void tune_without_cache(const char *cache, const char *message)
 {
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", cache, 1), 0);

@@ -1,6 +1,6 @@
-/* Tests moefarmd --backup while the farm runs: the copy opens, passes integrity_check, and holds every result
- * acknowledged before the backup began; the farm is not disturbed. check_farm tests a farm on a restored
- * copy. */
+/* Tests moefarmd --backup while the farm runs. The copy passes integrity_check and holds every result that
+ * was acknowledged before the backup began, and the farm keeps running. check_farm tests a farm that starts
+ * from a restored copy. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -30,7 +30,8 @@ static void stop(void)
     farm_stop(&farm);
 }
 
-/* Number of acknowledged results; workers may have dropped these from their spools. */
+/* Returns the number of acknowledged results. Workers may have deleted acknowledged results from their
+ * spools. */
 static int64_t acknowledged(void)
 {
     struct http_reply r = http_get(farm.http, "/metrics");
@@ -55,7 +56,7 @@ static int64_t query_number(struct mf_store *s, const char *sql)
     return n;
 }
 
-/* Checks a copy and returns its number of results. */
+/* Checks a copy of the database and returns its number of results. */
 static int64_t check_copy(const char *path)
 {
     _cleanup_(mf_store_freep) struct mf_store *s = NULL;
@@ -69,7 +70,7 @@ static int64_t check_copy(const char *path)
     ck_assert_str_eq(mf_sql_text(q, 0), "ok");
     mf_sql_done(q);
     ck_assert_int_eq(query_number(s, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
-    /* A result and its consequences are one transaction. */
+    /* A result and the state of its unit are written in one transaction. */
     ck_assert_int_eq(
         query_number(s, "SELECT count(*) FROM unit u WHERE state = 'done' AND kind = 'probe' AND NOT EXISTS"
                         " (SELECT 1 FROM result r WHERE r.unit = u.id)"),
@@ -101,7 +102,7 @@ MF_TEST(copies_under_load)
     farm_wait_workers(&farm, 2);
     int batch = farm_submit(&farm, csv, "");
     for (int i = 0; i < COPIES; i++) {
-        /* A batch may end during a backup; then the next one starts. */
+        /* If the batch ends during a backup, start another batch. */
         (void)snprintf(another, sizeof(another), "&seed=%d", i + 2);
         while (!farm_wait_more(&farm, batch, 10))
             batch = farm_submit(&farm, csv, another);
@@ -112,14 +113,14 @@ MF_TEST(copies_under_load)
         ck_assert_msg(r.code == 0, "%s", r.text);
         path_of(name, path, sizeof(path));
         int64_t n = check_copy(path);
-        ck_assert_msg(n >= before, "%ld of %ld results", (long)n, (long)before);
+        ck_assert_msg(n >= before, "the copy has %ld of %ld acknowledged results", (long)n, (long)before);
         last = before;
     }
     farm_wait_done(&farm, batch);
     ck_assert_int_gt(acknowledged(), last);
 }
 
-/* A failed backup leaves no files, and does not change existing ones. */
+/* A failed backup leaves no file behind and does not change an existing file. */
 MF_TEST(rejects_bad_targets)
 {
     char path[128];
@@ -132,7 +133,7 @@ MF_TEST(rejects_bad_targets)
     path_of("mine", path, sizeof(path));
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert_int_eq(st.st_size, 4);
-    /* the target may not be the database itself */
+    /* the target must not be the database */
     ck_assert_int_eq(back_up("state/farm.db").code, 1);
     r = back_up("no/folder/copy.db");
     ck_assert_int_eq(r.code, 1);

@@ -1,5 +1,5 @@
-/* Tests scripts/bench_gpu.sh on the CPU: it stops when its time is up, resumes, and prints the same table
- * again. */
+/* Tests scripts/bench_gpu.sh on the CPU: it stops when its time is up, resumes, and then prints the complete
+ * table. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* Runs the script on the test's shapes and state, with more words up to NULL. */
+/* Runs the script with the test's shapes and state, and with further words up to NULL. */
 static struct ran bench(const char *const *words)
 {
     static const char *const script[] = {"bash", SCRIPT,     "--state", state, "--bin",
@@ -59,12 +59,13 @@ static struct ran bench(const char *const *words)
     return run_program(script, words);
 }
 
-/* Device locks are per machine and tests run in parallel: keep the lock in the test's folder. */
+/* Device locks are shared by all processes of a machine, and tests run in parallel, so keep the lock in the
+ * test's folder. */
 #define OWN_LOCK              "--lock-dir", folder
 #define BENCH(...)            bench((const char *const[]){__VA_ARGS__, NULL})
 #define assert_ended(r, with) ck_assert_msg((r).code == (with), "exit code %d:\n%s", (r).code, (r).text)
 
-/* Parses the table line of a layer and token count. */
+/* A parsed line of the printed table. */
 struct row {
     char line[1024];
     double floor, us, ratio, gemms;
@@ -77,7 +78,7 @@ static struct row row_of(const struct ran *r, const char *layer, int token)
 
     mf_format(start, sizeof(start), "\n%s", layer);
     const char *at = strstr(r->text, start);
-    ck_assert_msg(at != NULL, "no %s in:\n%s", layer, r->text);
+    ck_assert_msg(at != NULL, "no line for %s in:\n%s", layer, r->text);
     mf_format(row.line, sizeof(row.line), "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
     int n = 0, got = sscanf(row.line + strlen(layer), " bf16 %*s %d %lf %lf %lf %lf", &n, &row.floor, &row.us,
                             &row.ratio, &row.gemms);
@@ -88,7 +89,7 @@ static struct row row_of(const struct ran *r, const char *layer, int token)
 MF_TEST(resumes_where_it_stopped)
 {
     struct ran r =
-        BENCH("--device", "cpu:0", "--minutes", "0.2", "--", OWN_LOCK); /* less than the run needs */
+        BENCH("--device", "cpu:0", "--minutes", "0.2", "--", OWN_LOCK); /* less time than the run needs */
 
     assert_ended(r, 75);
     assert_says(r, "h256-i64-e8-k2: batch 1: 1 shapes, 1 tasks\n");
@@ -103,7 +104,7 @@ MF_TEST(resumes_where_it_stopped)
     struct row first = row_of(&r, "H256 I64 E8 k2", 1), second = row_of(&r, "H256 I128 E8 k2", 2);
     ck_assert_msg(first.floor > 0 && first.us > 0 && first.gemms > 0, "%s", first.line);
     ck_assert_msg(fabs(first.ratio - first.us / first.floor) < 0.01 + 0.01 * first.ratio, "%s", first.line);
-    /* experts twice as wide, and about twice as many active */
+    /* the experts are twice as wide, and about twice as many are active */
     ck_assert_double_gt(second.floor, 3 * first.floor);
     ck_assert(strstr(first.line, "tile:") || strstr(first.line, "one:") || strstr(first.line, "lib:"));
     assert_says(r, " of its time timing and verifying (timing ");
@@ -116,7 +117,7 @@ MF_TEST(resumes_where_it_stopped)
 
 /* clang-format off */
 static const struct {
-    const char *words[8]; /* up to NULL */
+    const char *words[8]; /* ends with NULL */
     const char *message;
 } wrong[] = {
     {{"--shape", "mixtral"}, "no shape of "},
@@ -127,7 +128,7 @@ static const struct {
     {{"--shapes", "/nonexistent.csv"}, "cannot read /nonexistent.csv"},
     {{"--device", "hip:nvidia:9"}, "the worker has ended"},
     {{"--device", "cpu:0", "--", "--families", "no_such", OWN_LOCK}, "--families: unknown family no_such"},
-    /* the option reaches the worker, whose family has no kernel: the task fails */
+    /* the worker gets the option, but its family has no kernel, so the task fails */
     {{"--device", "cpu:0", "--", "--families", "asm", OWN_LOCK}, NULL},
 };
 /* clang-format on */

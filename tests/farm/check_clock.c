@@ -1,7 +1,7 @@
-/* The wall clock jumps by days, forwards and backwards, at the coordinator and at a worker, while a batch
- * runs and across restarts. Leases use the monotonic clock, so none expires and nothing is measured twice. An
- * export contains the most recently tuned config, whatever its date. Uses tests/support/farm/machine_shim.c.
- */
+/* The wall clock of the coordinator and of a worker jumps by days, forwards and backwards, while a batch runs
+ * and while the coordinator restarts. Leases use the monotonic clock, so no lease expires and nothing is
+ * measured twice. An export contains the config that was tuned last, whatever its date. Uses
+ * tests/support/farm/machine_shim.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "support/farm/machine.h"
 #include "support/mf_check.h"
 
-#define BEAT_MS 3000 /* a lease outlasts a start of the coordinator on a busy machine */
+#define BEAT_MS 3000 /* a lease is longer than a restart of the coordinator on a busy machine */
 #define DAY_MS  INT64_C(86400000)
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64);
@@ -38,8 +38,8 @@ static void start(const char *spec)
     start_worker(spec);
 }
 
-/* Units are granted again only if their grant was committed but not sent before the coordinator was killed.
- */
+/* A unit may be granted a second time only if the coordinator was killed after it committed the first grant
+ * and before it sent the unit. */
 static void check_attempts(void)
 {
     ck_assert(!farm_log_has(&farm, "moefarmd.log", "its lease expired"));
@@ -51,7 +51,8 @@ static const int64_t jumps_ms[] = {DAY_MS, -3 * DAY_MS, 0, -400 * DAY_MS};
 
 MF_TEST(leases_ignore_clock_jumps)
 {
-    start("{\"step_ms\":15,\"pipeline_ms\":2}"); /* slow enough for the last jump to precede the end */
+    /* slow enough that the clock makes its last jump before the batch ends */
+    start("{\"step_ms\":15,\"pipeline_ms\":2}");
     int batch = farm_submit(&farm, csv, "&classes=gfx942/304");
     for (size_t i = 0; i < MF_ARRAY_LEN(jumps_ms); i++) {
         ck_assert_msg(farm_wait_batch(&farm, batch, "measured", 10 + 30 * (int)i),
@@ -71,13 +72,14 @@ MF_TEST(leases_ignore_clock_jumps)
     ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
 }
 
-/* Exports the table of all tuned configs. */
+/* Exports the table of all tuned configs. The caller frees it. */
 static char *export_all(void)
 {
     return farm_export_query(&farm, "");
 }
 
-/* On the second day the kernels of the first winner fail; the clock dates that day before the first. */
+/* The kernels of the first winner fail in the second batch. The clock has gone back a day, so the second
+ * config has an earlier date than the first. */
 MF_TEST(exports_the_latest_config)
 {
     start("{}");

@@ -1,7 +1,7 @@
-/* A full or read-only disk under the database and under a spool. The farm reports it in the log, in /readyz
- * and in its answers, refuses changes, keeps serving reads, and continues when it can write again. Full disks
- * are small file systems in the test's own mount namespace; the read-only one is simulated by
- * tests/support/farm/machine_shim.c. */
+/* The disk of the database or of a spool is full or read-only. The farm reports this in the log, in /readyz
+ * and in its answers, refuses changes, keeps serving reads, and continues once it can write again. Full disks
+ * are small file systems in the test's own mount namespace; tests/support/farm/machine_shim.c simulates write
+ * errors of a running program. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,11 +23,11 @@
 #include "support/run_program.h"
 
 #define BEAT_MS \
-    1000 /* for tests in which a lease may expire; workers notice a new coordinator within one beat */
+    1000 /* for tests in which a lease may expire; a worker notices a new coordinator within one beat */
 #define LONG_BEAT_MS 2000 /* for tests in which no lease may expire, even on a busy machine */
 #define MANY_ROWS    1000
 #define SLOW \
-    "{\"step_ms\":15,\"pipeline_ms\":2}" /* slow enough for the test to observe the batch on a busy machine */
+    "{\"step_ms\":15,\"pipeline_ms\":2}" /* slow enough to observe the batch, even on a busy machine */
 #define DAEMON MF_BINARY_DIR "/server/moefarmd"
 #define WORKER MF_BINARY_DIR "/worker/moefarm-worker"
 
@@ -110,7 +110,7 @@ static void write_spec(const char *text)
     (void)snprintf(spec, sizeof(spec), "%s", farm_file(&farm, "spec.json", text));
 }
 
-/* Waits until /readyz answers with the status, and returns its text. */
+/* Waits until /readyz answers with the status, and returns the body of that answer. The caller frees it. */
 static char *wait_ready(int status)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
@@ -120,12 +120,12 @@ static char *wait_ready(int status)
         if (r.status == status)
             return r.body;
         free(r.body);
-        ck_assert_msg(mf_now_ms() < until, "/readyz is %d, not %d", r.status, status);
+        ck_assert_msg(mf_now_ms() < until, "/readyz answers %d, expected %d", r.status, status);
         (void)poll(NULL, 0, 10);
     }
 }
 
-/* Checks how a farm reports that it cannot write. */
+/* Checks how a farm reports that it cannot write, for the reason `why`. */
 static void check_halted(const char *why)
 {
     _cleanup_(mf_freep) char *ready = wait_ready(503);
@@ -145,7 +145,7 @@ static void check_halted(const char *why)
     ck_assert_int_gt(cJSON_GetArraySize(mf_json_array(list, "items")), 0);
 }
 
-/* After the fault: the running batch completes, and so does a new one. */
+/* Checks that the farm continues after the fault: it completes the running batch, and a new batch. */
 static void check_recovered(int batch)
 {
     struct farm_keys none = {0};
@@ -159,7 +159,8 @@ static void check_recovered(int batch)
     farm_audit(&farm, next, &none);
 }
 
-/* Submits batches for a class without workers until one is refused. Returns the number accepted. */
+/* Submits batches for a class without workers until the coordinator refuses a batch. Returns the number of
+ * accepted batches. */
 static int fill_database(void)
 {
     for (int n = 0;; n++) {
@@ -187,11 +188,11 @@ MF_TEST(database_full)
     free_disk("state");
     check_recovered(batch);
     ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM batch"), 2 + accepted);
-    /* the worker was not considered lost meanwhile */
+    /* the worker did not take the coordinator for lost during the fault */
     ck_assert(!farm_log_has(&farm, "worker0.log", "no message from the coordinator"));
 }
 
-/* The database becomes read-only during a batch, for longer than a lease. */
+/* The database becomes read-only during a batch and stays so for longer than a lease. */
 MF_TEST(database_read_only)
 {
     farm_make(&farm);
@@ -217,8 +218,8 @@ MF_TEST(database_read_only)
     ck_assert_int_eq(farm_query_number(&farm, "SELECT max(attempt) FROM unit"), 1);
 }
 
-/* A worker with a full spool leaves, and another one continues. Restarted workers end without taking a unit
- * until there is space, and use up no attempts of the units. */
+/* A worker leaves when its spool is full. A restarted worker exits without taking a unit until its spool is
+ * writable, so it uses up no attempt of a unit. Then the batch is completed. */
 MF_TEST(spool_full)
 {
     farm_start(&farm, LONG_BEAT_MS);
@@ -233,7 +234,7 @@ MF_TEST(spool_full)
     ck_assert_int_eq(farm_wait_end(&farm.workers[0]), 1);
     ck_assert(
         farm_log_has(&farm, "worker0.log", "cannot write a result to the spool: No space left on device"));
-    /* BYE may arrive after the process has ended. */
+    /* The coordinator may process BYE only after the worker has exited. */
     farm_wait_log(&farm, "moefarmd.log", "worker w0 leaves: cannot write to the spool");
     for (int i = 0; i < 10; i++) {
         start_worker(0);
@@ -257,7 +258,7 @@ static void make_read_only(const char *name, bool read_only)
                   strerror(errno));
 }
 
-/* The program exits, and one line of its output names the file. */
+/* Checks that the program exits, and that one line of its output names the file. */
 static void check_refuses_to_start(const char *const *program, const char *file)
 {
     static const char *const none[] = {NULL};
@@ -268,7 +269,8 @@ static void check_refuses_to_start(const char *const *program, const char *file)
     ck_assert_ptr_eq(strchr(r.text, '\n'), strrchr(r.text, '\n'));
 }
 
-/* The existing state is unchanged and usable once the disk is writable. */
+/* Programs that start on a read-only disk leave the existing state unchanged. The state is usable once the
+ * disk is writable. */
 MF_TEST(coordinator_on_a_read_only_disk)
 {
     char state[128], fresh[160], lock[160], folder_of_database[192], copy[128], index[128];
@@ -281,7 +283,7 @@ MF_TEST(coordinator_on_a_read_only_disk)
     int batch = submit(2);
     ck_assert(farm_wait_batch(&farm, batch, "measured", 10));
     farm_kill_daemon(&farm);
-    path_of("state/farm.db-shm", index); /* a reader recreates it if it can */
+    path_of("state/farm.db-shm", index); /* a reader would create this file again if it could write */
     ck_assert_int_eq(unlink(index), 0);
     make_read_only("state", true);
     path_of("state", state);
@@ -317,13 +319,14 @@ static void wait_spooled(const struct farm *at)
     }
 }
 
-/* The worker takes no unit; earlier results are sent once it can start again. */
+/* A worker on a read-only disk exits without taking a unit. Results in its spool are sent when it starts on a
+ * writable disk. */
 MF_TEST(worker_on_a_read_only_disk)
 {
     _cleanup_(farm_keys_release) struct farm_keys kept = {0};
     char device[160], coordinator[64], fresh[160];
     farm_start(&farm, BEAT_MS);
-    struct farm at = farm; /* with the spool's folder as its folder */
+    struct farm at = farm; /* a copy whose folder is the spool's folder */
     mount_disk("spool", "8m");
     ck_assert_int_lt(snprintf(at.folder, sizeof(at.folder), "%s/spool", farm.folder), sizeof(at.folder));
     write_spec(SLOW);
@@ -356,7 +359,7 @@ MF_TEST(worker_on_a_read_only_disk)
     farm_audit(&farm, batch, &kept);
 }
 
-/* A mounted file system would prevent removing its folder. */
+/* Unmounts the disks first, because a folder with a mounted file system cannot be removed. */
 static void stop(void)
 {
     unmount_disk("state");
@@ -371,7 +374,7 @@ int main(void)
     (void)printf("skipped: AddressSanitizer does not allow a preloaded library\n");
     return 77;
 #endif
-    /* Later mounts are visible to this process and its children only. */
+    /* Only this process and its children see the mounts that follow. */
     if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0) {
         (void)printf("skipped: cannot create a mount namespace: %s\n", strerror(errno));
         return 77;

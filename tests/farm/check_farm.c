@@ -1,6 +1,6 @@
-/* A real moefarmd with fake workers. The workers and the coordinator die at various points; afterwards
- * nothing may be lost, counted twice or decided differently: the configs must equal those of an undisturbed
- * run, and each step must have one final result. */
+/* Tests a real moefarmd with fake workers. The workers and the coordinator die at various points. Afterwards
+ * the configs must equal those of an undisturbed run, each step must have one final result, and no result may
+ * be lost or counted twice. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -80,7 +80,7 @@ static int64_t number(const cJSON *json, const char *key)
     return value;
 }
 
-/* True if the only batch is done. */
+/* True if the batch is done; there is only one batch. */
 static bool is_done(struct farm *f)
 {
     int status = 0;
@@ -106,7 +106,7 @@ struct plan {
     int beat_ms;
 };
 
-/* The worker vanishes without BYE; a worker with another name continues. */
+/* The worker vanishes without BYE. A worker with another name continues. */
 static void lose_worker(struct farm *f, const cJSON *unit, int sent)
 {
     (void)unit;
@@ -124,8 +124,8 @@ static void leave_and_return(struct farm *f, const cJSON *unit, int sent)
     (void)fake_worker_ready(&f->worker);
 }
 
-/* Sends HELLO with the running unit, then its results again, as from a spool. WELCOME keeps the unit unless
- * its last result was committed. */
+/* Sends HELLO with the running unit, then sends the unit's results again, as a worker does from its spool.
+ * WELCOME keeps the unit unless its last result was committed. */
 static void rejoin(struct farm *f, const cJSON *unit, int sent)
 {
     char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
@@ -140,8 +140,8 @@ static void rejoin(struct farm *f, const cJSON *unit, int sent)
         ck_assert_int_eq(fake_worker_result(&f->worker, unit, i), 0);
 }
 
-/* The worker is killed and restarted at once, without a running unit: it is refused until its old lease
- * expires. */
+/* The worker is killed and restarted at once. Its HELLO names no running unit, so the coordinator refuses the
+ * worker until its old lease expires. */
 static void restart_worker(struct farm *f, const cJSON *unit, int sent)
 {
     (void)unit;
@@ -154,7 +154,7 @@ static void restart_worker(struct farm *f, const cJSON *unit, int sent)
     ck_assert_int_eq(fake_worker_ready(&f->worker), 0);
 }
 
-/* Kills and restarts the coordinator: the worker keeps its unit, sends unacknowledged results again, and
+/* The coordinator is killed and restarted. The worker keeps its unit, sends unacknowledged results again, and
  * continues. */
 static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
 {
@@ -163,9 +163,9 @@ static void kill_coordinator(struct farm *f, const cJSON *unit, int sent)
     rejoin(f, unit, sent);
 }
 
-/* The farm continues after a backup, loses the later state, and starts from the backup. The running unit is
- * as in the backup. Units granted after the backup are refused, whether or not their ids have been assigned
- * again. */
+/* The coordinator starts from a backup and so loses everything that it stored after the backup. The running
+ * unit is in the backup. A unit granted after the backup is refused, even if its id has been assigned again.
+ */
 static void restore_backup(struct farm *f, const cJSON *unit, int sent)
 {
     char database[320], log[330], old[320], why[256] = "";
@@ -190,7 +190,7 @@ static void restore_backup(struct farm *f, const cJSON *unit, int sent)
     ck_assert_ptr_nonnull(refusal);
 }
 
-/* Sends results again, as a spool does after a reconnect. */
+/* The worker sends its results again, as after a reconnect. */
 static void send_twice(struct farm *f, const cJSON *unit, int sent)
 {
     for (int i = 0; i < sent; i++)
@@ -214,8 +214,8 @@ static const struct plan plans[] = {
     {"database restored", restore_backup, LONG_BEAT_MS},
 };
 
-/* Returns the next unit; NULL if none comes within a beat. A worker that is no longer registered sends HELLO
- * again. */
+/* Returns the next unit, or NULL if no unit comes within a beat. Sends HELLO again if the coordinator does
+ * not know the worker. */
 static cJSON *next_unit(struct farm *f)
 {
     for (int64_t end = mf_now_ms() + BEAT_MS; mf_now_ms() <= end;) {
@@ -237,13 +237,13 @@ static cJSON *next_unit(struct farm *f)
     return NULL;
 }
 
-/* Works until the batch is done. Applies the disturbance after result number `at` of the run. Returns 1 if it
- * happened. */
+/* Works until the batch is done. Causes the disturbance after the run's result number `at`. Returns 1 if the
+ * disturbance happened. */
 static int work(struct farm *f, const struct plan *plan, int at)
 {
     int n_sent = 0, has_happened = 0;
     for (int64_t end = mf_now_ms() + LIMIT_MS; !is_done(f);) {
-        ck_assert_msg(mf_now_ms() < end, "%s at %d: the batch is not done in time", plan->what, at);
+        ck_assert_msg(mf_now_ms() < end, "%s after result %d: the batch is not done in time", plan->what, at);
         (void)fake_worker_send(&f->worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
         _cleanup_(cJSON_Deletep) cJSON *unit = next_unit(f);
         if (!unit)
@@ -265,7 +265,7 @@ static int work(struct farm *f, const struct plan *plan, int at)
     return has_happened;
 }
 
-/* Returns the first column of a query's only row. */
+/* Returns the first column of the only row that a query returns. */
 static char *query_text(struct farm *f, const char *sql)
 {
     char path[320];
@@ -281,7 +281,7 @@ static char *query_text(struct farm *f, const char *sql)
     return text;
 }
 
-/* The configs, without ids. */
+/* Text of all configs, without their ids. */
 static const char configs_sql[] = "SELECT group_concat(line, '; ') FROM (SELECT s.row || ' ' || p.structure "
                                   "|| ' ' || p.layout || ' ' || c.us || ' ' || c.us1 || ' '"
                                   " || (SELECT group_concat(k.name, '+') FROM json_each(p.steps) j JOIN step "
@@ -324,7 +324,7 @@ static char *run(const struct plan *plan, int at, int *ret_happened)
     *ret_happened = work(&f, plan, at);
     for (size_t i = 0; i < MF_ARRAY_LEN(invariants); i++) {
         _cleanup_(mf_freep) char *got = query_text(&f, invariants[i].sql);
-        ck_assert_msg(strcmp(got, invariants[i].expected) == 0, "%s at %d: %s: %s", plan->what, at,
+        ck_assert_msg(strcmp(got, invariants[i].expected) == 0, "%s after result %d: %s: %s", plan->what, at,
                       invariants[i].what, got);
     }
     char *configs = query_text(&f, configs_sql);
@@ -332,7 +332,7 @@ static char *run(const struct plan *plan, int at, int *ret_happened)
     return configs;
 }
 
-/* In the middle of enumerations, probes and races. */
+/* Result numbers in the middle of enumerations, probes and races. */
 static const int moments[] = {2, 7, 25, 60, 66};
 
 MF_TEST(equals_an_undisturbed_run, .rows = MF_ARRAY_LEN(plans))
@@ -343,8 +343,10 @@ MF_TEST(equals_an_undisturbed_run, .rows = MF_ARRAY_LEN(plans))
     ck_assert_int_gt((int)strlen(undisturbed), 300);
     for (size_t i = 0; i < MF_ARRAY_LEN(moments); i++) {
         _cleanup_(mf_freep) char *configs = run(&plans[_i], moments[i], &has_happened);
-        ck_assert_msg(has_happened, "%s at %d did not happen", plans[_i].what, moments[i]);
-        ck_assert_msg(strcmp(configs, undisturbed) == 0, "%s at %d:\n%s\n%s", plans[_i].what, moments[i],
+        ck_assert_msg(has_happened, "%s after result %d: the disturbance did not happen", plans[_i].what,
+                      moments[i]);
+        ck_assert_msg(strcmp(configs, undisturbed) == 0,
+                      "%s after result %d: the configs are\n%s\nexpected\n%s", plans[_i].what, moments[i],
                       configs, undisturbed);
     }
     free(undisturbed);
@@ -354,8 +356,8 @@ MF_TEST(equals_an_undisturbed_run, .rows = MF_ARRAY_LEN(plans))
 
 struct claim {
     const char *what;
-    const char *members; /* members of the RESULT for one step, instead of a correct one */
-    int n_sent;          /* number of times that this result is sent */
+    const char *members; /* members of the RESULT for one step, in place of those of a correct RESULT */
+    int n_sent;          /* number of times that the worker sends this RESULT */
     const char *status;  /* final status of the step */
 };
 
@@ -419,7 +421,7 @@ MF_TEST(judges_results, .rows = MF_ARRAY_LEN(claims))
     farm_stop(&f);
 }
 
-/* A second process with the name of a connected worker is refused. */
+/* A worker is refused if another connected worker has its name. */
 MF_TEST(refuses_a_name_in_use)
 {
     struct farm f;
@@ -437,7 +439,7 @@ MF_TEST(refuses_a_name_in_use)
     farm_stop(&f);
 }
 
-/* Waits until exactly these worker states have been published. */
+/* Waits until these worker states, and no others, have been published. */
 static void await_states(struct farm *f, const char *states)
 {
     for (int64_t end = mf_now_ms() + LIMIT_MS;; mf_sleep_ms(5)) {
@@ -450,7 +452,7 @@ static void await_states(struct farm *f, const char *states)
     }
 }
 
-/* A worker event is published when the worker's state changes, not with each BEAT. */
+/* A worker event is published only when the worker's state changes, not with every BEAT. */
 MF_TEST(publishes_only_changes)
 {
     struct farm f;
@@ -526,16 +528,17 @@ MF_TEST(refuses_bad_messages, .rows = MF_ARRAY_LEN(bad_messages))
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
     ck_assert_msg(refusal, "%s is not refused", bad->what);
     ck_assert_int_eq(mf_json_text(refusal, "code", &code), 0);
-    ck_assert_msg(strcmp(code, bad->code) == 0, "%s: %s", bad->what, code);
+    ck_assert_msg(strcmp(code, bad->code) == 0, "%s: refused with code %s", bad->what, code);
     ck_assert_int_eq(number(refusal, "sequence"), (int64_t)f.worker.sequence);
-    /* The worker can continue. */
+    /* A refused message does not end the worker's session. */
     (void)fake_worker_send(&f.worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
     _cleanup_(cJSON_Deletep) cJSON *alive = fake_worker_await(&f.worker, MF_MESSAGE_BEAT, LIMIT_MS);
     ck_assert_ptr_nonnull(alive);
     farm_stop(&f);
 }
 
-/* A unit id may be assigned again after a restored backup: results of the earlier epoch must not count. */
+/* After a restart from a backup, unit ids may be assigned again, so results of a lost epoch must not count.
+ */
 MF_TEST(refuses_results_of_a_lost_epoch)
 {
     struct farm f;
@@ -563,7 +566,7 @@ MF_TEST(refuses_results_of_a_lost_epoch)
     farm_stop(&f);
 }
 
-/* Waits for the ACK of a result of the unit; ACKs of earlier units may come first. */
+/* Waits for the ACK of a result of the unit, and skips ACKs of earlier units. */
 static void await_ack(struct fake_worker *w, int64_t unit)
 {
     for (bool found = false; !found;) {
@@ -575,7 +578,8 @@ static void await_ack(struct fake_worker *w, int64_t unit)
     }
 }
 
-/* A worker may not send results of another worker's unit: they would be taken for that worker's own. */
+/* A worker must not send results of another worker's unit, because they would count as results of the worker
+ * that owns the unit. */
 MF_TEST(refuses_results_of_anothers_unit)
 {
     struct farm f;
@@ -606,7 +610,7 @@ MF_TEST(refuses_results_of_anothers_unit)
     farm_stop(&f);
 }
 
-/* Everything in the database that comes from enumerations and from HELLO. */
+/* Everything that the database stores from enumerations and from HELLO. */
 static const char stored_sql[] =
     "SELECT (SELECT count(*) FROM kernel) || ' ' || (SELECT count(*) FROM step) || ' ' || "
     "(SELECT count(*) FROM rejection) || ' ' || (SELECT group_concat(gfx) FROM "
@@ -618,7 +622,8 @@ static const char stored_sql[] =
 #define GOOD_REJECTION "{\"family\":\"fake\",\"kernel\":\"x*\",\"rule\":\"dtype\",\"reason\":\"no\"}"
 #define DEVICE_MEMBERS "\"device\":{\"gap_us\":1},\"revision\":\"r1\",\"families\":[],\"simulated\":true"
 
-/* body: appended to the key of the running unit, or to the worker's name and instance. */
+/* body: the end of a message that begins with the key of the running unit (RESULT), or with the worker's name
+ * and instance (HELLO). */
 static const struct {
     enum mf_message type;
     const char *what, *body;
@@ -633,8 +638,8 @@ static const struct {
      "\"class\":\"gfx942/304\",\"model\":\"other\"," DEVICE_MEMBERS},
 };
 
-/* A refused message leaves nothing in the database, even if its valid parts were written first: the worker
- * will not send the rest. */
+/* A refused message leaves nothing in the database, even if its valid parts were written first, because the
+ * worker does not send the message again. */
 MF_TEST(rolls_back_refused_messages, .rows = MF_ARRAY_LEN(partly_bad))
 {
     struct farm f;
@@ -654,15 +659,16 @@ MF_TEST(rolls_back_refused_messages, .rows = MF_ARRAY_LEN(partly_bad))
     _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&f.worker, MF_MESSAGE_REFUSE, LIMIT_MS);
     ck_assert_msg(refusal != NULL, "%s is not refused", partly_bad[_i].what);
     _cleanup_(mf_freep) char *after = query_text(&f, stored_sql);
-    ck_assert_msg(strcmp(before, after) == 0, "%s: %s, not %s", partly_bad[_i].what, after, before);
-    /* the same unit, with a valid result */
+    ck_assert_msg(strcmp(before, after) == 0, "%s: the database holds %s, expected %s", partly_bad[_i].what,
+                  after, before);
+    /* a valid result of the same unit is accepted */
     ck_assert_int_eq(fake_worker_answer(&f.worker, unit), 0);
     await_ack(&f.worker, number(unit, "unit"));
     farm_stop(&f);
 }
 
-/* If the second of three parts of an enumeration is refused, the worker drops the unit. The incomplete
- * enumeration is never tuned: after the maximum number of attempts the tasks fail with the reason. */
+/* If the coordinator refuses the second of three parts of an enumeration, it cancels the unit. The incomplete
+ * enumeration is never tuned. After the maximum number of attempts the tasks fail with the reason. */
 MF_TEST(drops_an_incomplete_enumeration)
 {
     static const char *const parts[] = {
@@ -678,7 +684,7 @@ MF_TEST(drops_an_incomplete_enumeration)
     for (int i = 0; i < tries; i++) {
         char key[FAKE_UNIT_KEY_MAX];
         _cleanup_(cJSON_Deletep) cJSON *unit = fake_worker_await(&f.worker, MF_MESSAGE_UNIT, LIMIT_MS);
-        ck_assert_msg(unit != NULL, "%d units of %d", i, tries);
+        ck_assert_msg(unit != NULL, "received %d units, expected %d", i, tries);
         fake_unit_key(unit, key);
         for (int p = 0; p < (int)MF_ARRAY_LEN(parts); p++)
             ck_assert_int_eq(

@@ -1,7 +1,7 @@
-/* A farm of simulated AITER devices of two classes (--families aiter), over REST. Every untuned table of
- * ROCm/aiter is submitted. Each row is enumerated or rejected with a reason, then tuned, and the tables
- * exported for consumer aiter must pass AITER's own checks. Of tables with many steps only some rows are
- * tuned; with the argument "whole" (the long tests) all. */
+/* Tests a farm of simulated AITER devices of two classes (--families aiter) over REST, with every untuned
+ * table of ROCm/aiter. The farm must enumerate or reject each row, the latter with a reason. It then tunes
+ * the rows, and the tables exported for consumer aiter must pass AITER's own checks. If a table has many
+ * steps, only some of its rows are tuned; with the argument "whole" (the long tests) all rows are tuned. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +18,14 @@
 
 #define CLASSES "gfx942/304,gfx950/256"
 
-/* With sanitizers a farm takes six times as long: one of four tables is enough. */
+/* A farm with sanitizers takes six times as long, so it tests only one in four tables. */
 #ifdef __SANITIZE_ADDRESS__
 #    define EVERY 4
 #else
 #    define EVERY 1
 #endif
 
-/* If a table has more steps, only some of its rows are tuned. */
+/* If a table has more steps than STEPS_MAX, only some of its rows are tuned. */
 #define STEPS_MAX  4000
 #define MODELS_MAX 128
 
@@ -81,7 +81,7 @@ static void check_rejections(int task)
     ck_assert_uint_gt(strlen(farm_text(rejection, "reason")), 20);
 }
 
-/* Counts the tasks of a batch on both classes; a task without steps must have a reason. */
+/* Counts the tasks of a batch on both classes. Each task without steps must have a reason. */
 static void count_tasks(int batch, struct totals *t)
 {
     char path[160], next[128] = "";
@@ -114,7 +114,7 @@ static bool is_untuned(const struct shipped *s)
     return !s->tuned && s->op == MF_TABLE_FMOE && s->n_rows > 0;
 }
 
-/* Each row must have kernels on at least one of the two classes. */
+/* Enumerates a table. Each row must have kernels on at least one of the two classes. */
 static struct totals enumerate(const struct shipped *s)
 {
     struct totals t = {0};
@@ -128,7 +128,7 @@ static struct totals enumerate(const struct shipped *s)
     return t;
 }
 
-/* Tables of AITER's other operators are refused as a whole, with the reason. */
+/* A table of another operator of AITER is refused as a whole, with the reason. */
 MF_TEST(refuses_other_operators)
 {
     int n = 0;
@@ -161,7 +161,8 @@ static struct mf_table *export_for_aiter(const char *query)
     return t;
 }
 
-/* Checks a row like AITER. The reader reports no problem for it: production would read and match it. */
+/* Checks a row as AITER does. The table reader reports no problem for such a row, so production would read
+ * and match it. */
 static void check_row(const struct mf_table_row *row)
 {
     ck_assert_double_gt(row->us, 0);
@@ -186,8 +187,8 @@ static void check_row(const struct mf_table_row *row)
     }
 }
 
-/* The checks of test_csv_validation for each file, and of test_config_shape_collision for all files combined
- * (ROCm/aiter, op_tests). */
+/* Makes the checks of test_csv_validation on each table, and those of test_config_shape_collision on all
+ * tables combined (ROCm/aiter, op_tests). */
 static void check_set(struct mf_table *const *tables, size_t n)
 {
     _cleanup_(mf_freep) struct mf_table_clash *clashes = NULL;
@@ -208,7 +209,8 @@ static void check_set(struct mf_table *const *tables, size_t n)
     ck_assert_uint_eq(n_clashes, 0);
 }
 
-/* Returns the header and every n-th row of a table, from the first. */
+/* Returns the header and every n-th row of a table, beginning with the first row. The caller frees the text.
+ */
 static char *every_nth_row(const char *csv, long n)
 {
     char *out = calloc(1, strlen(csv) + 1), *to = out;
@@ -230,7 +232,7 @@ static int n_left_out(const char *query)
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 
-/* Every task of the batch must be a row of the export, or be left out with a reason. */
+/* Tunes a table. Every task of the batch must have a row in the export or be left out with a reason. */
 static void tune(const struct shipped *s, long stride)
 {
     char query[64];
@@ -242,7 +244,7 @@ static void tune(const struct shipped *s, long stride)
     count_tasks(batch, &t);
     (void)snprintf(query, sizeof(query), "&batch=%d", batch);
     struct mf_table *none = export_for_aiter(query);
-    ck_assert_uint_eq(none->n_rows, 0); /* no simulated rows by default */
+    ck_assert_uint_eq(none->n_rows, 0); /* simulated rows are not exported by default */
     mf_table_free(none);
     (void)snprintf(query, sizeof(query), "&batch=%d&simulated=1", batch);
     _cleanup_(mf_table_freep) struct mf_table *table = export_for_aiter(query);
@@ -275,7 +277,7 @@ static size_t by_model(const struct mf_table *all, struct mf_table **ret)
     return n;
 }
 
-/* Enumerates each table, which gives its number of steps, then tunes it. */
+/* Enumerates each table to learn its number of steps, then tunes it. */
 MF_TEST(tunes_every_table)
 {
     struct mf_table *models[MODELS_MAX];
@@ -293,8 +295,8 @@ MF_TEST(tunes_every_table)
         tune(&shipped[i], whole ? 1 : 1 + t.steps / STEPS_MAX);
         n_tables++;
     }
-    /* Production uses bf16 activations for several q_dtype_a, so rows of two tables may have the same key;
-     * the farm's table has the key once. */
+    /* Production uses bf16 activations for several values of q_dtype_a, so rows of two tables may have the
+     * same key. The farm's table must contain such a key only once. */
     _cleanup_(mf_table_freep) struct mf_table *combined = export_for_aiter("&simulated=1");
     check_set(&combined, 1);
     size_t n = by_model(combined, models);
@@ -310,8 +312,8 @@ MF_TEST(tunes_every_table)
         mf_table_free(models[--n]);
 }
 
-/* Rows tuned under keys that production does not compute are left out of its table, with the key that
- * production computes. The table for consumer moefarm has them. */
+/* The table for consumer aiter omits rows whose key production does not compute; the reason names the key
+ * that production computes. The table for consumer moefarm contains these rows. */
 MF_TEST(leaves_other_keys_out)
 {
     start();

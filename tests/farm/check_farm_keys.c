@@ -1,5 +1,5 @@
-/* A real moefarmd whose hub uses CURVE keys: authentication, enrolment, revocation, and the identity of
- * workers. Each test of a refusal also checks that the same action works with the right key. */
+/* Tests a real moefarmd whose hub uses CURVE keys: authentication, enrolment, revocation, and the identity of
+ * workers. Each test of a refused action also checks that the action succeeds with the right key. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -53,7 +53,8 @@ static cJSON *call(struct farm *f, const char *method, const char *path, int sta
 {
     int got = 0;
     _cleanup_(mf_freep) char *body = farm_process_http(&f->process, method, path, "text/csv", "", &got);
-    ck_assert_msg(got == status, "%s %s: %d, not %d: %s", method, path, got, status, body ? body : "");
+    ck_assert_msg(got == status, "%s %s: status %d, expected %d: %s", method, path, got, status,
+                  body ? body : "");
     cJSON *json = mf_json_parse(body, strlen(body), 1u << 20);
     ck_assert_ptr_nonnull(json);
     return json;
@@ -71,7 +72,8 @@ static int64_t number(const cJSON *json, const char *key)
     return n;
 }
 
-/* Creates an enrolment token; returns its id and, in *ret, the keys to connect with. */
+/* Creates an enrolment token. Returns its id, and in *ret the keys that a worker with this token connects
+ * with. */
 static int64_t make_token(struct farm *f, const char *more, struct fake_keys *ret)
 {
     char path[128];
@@ -96,19 +98,19 @@ static int send_enrol(struct fake_worker *w, const char *name, const struct mf_k
 static void assert_answer(struct fake_worker *w, enum mf_message type)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = fake_worker_await(w, type, LIMIT_MS);
-    ck_assert_msg(json != NULL, "no %s", mf_message_name(type));
+    ck_assert_msg(json != NULL, "no %s received", mf_message_name(type));
 }
 
 static void assert_refused(struct fake_worker *w, const char *expected)
 {
     const char *code = "";
     _cleanup_(cJSON_Deletep) cJSON *json = fake_worker_await(w, MF_MESSAGE_REFUSE, LIMIT_MS);
-    ck_assert_msg(json != NULL, "no REFUSE %s", expected);
+    ck_assert_msg(json != NULL, "no REFUSE with code %s received", expected);
     (void)mf_json_text(json, "code", &code);
     ck_assert_str_eq(code, expected);
 }
 
-/* Enrols a worker; returns its keys. */
+/* Enrols a worker and returns its keys. */
 static void enrol(struct farm *f, const char *name, struct fake_keys *ret)
 {
     struct fake_worker w;
@@ -129,7 +131,7 @@ static void join(struct farm *f, const char *name, const struct fake_keys *keys,
     assert_answer(w, MF_MESSAGE_WELCOME);
 }
 
-/* Connects and waits for the end of the handshake. Returns 0 if it succeeded, else the event of the socket
+/* Connects and waits until the handshake ends. Returns 0 if it succeeded, else the event of the socket
  * monitor. */
 static int try_handshake(struct farm *f, const struct fake_keys *keys)
 {
@@ -171,11 +173,11 @@ MF_TEST(refuses_unknown_keys)
     unknown = other_server = known;
     ck_assert_int_eq(mf_key_pair_make(&unknown.own), 0);
     ck_assert_int_eq(try_handshake(&f, &unknown), ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
-    /* a peer with a worker's public key, but without the secret key */
+    /* a peer that has a worker's public key but not its secret key */
     unknown = known;
     unknown.own.secret[5] ^= 1;
     ck_assert_int_ne(try_handshake(&f, &unknown), 0);
-    /* a peer that expects another coordinator key */
+    /* a peer that expects another public key of the coordinator */
     other_server.coordinator[0] ^= 1;
     ck_assert_int_ne(try_handshake(&f, &other_server), 0);
     /* a peer without keys */
@@ -199,7 +201,7 @@ MF_TEST(enrols_one_key_per_token)
     ck_assert_int_eq(mf_key_pair_make(&first), 0);
     ck_assert_int_eq(mf_key_pair_make(&second), 0);
     ck_assert_int_eq(fake_worker_open_keys(&w, f.zmq, f.process.hub, "w", &token), 0);
-    /* a token is not a worker */
+    /* a peer that connects with a token is not a registered worker */
     ck_assert_int_eq(fake_worker_hello(&w, "[]"), 0);
     assert_refused(&w, "unknown_key");
     ck_assert_int_eq(fake_worker_send(&w, MF_MESSAGE_ENROL, "{\"worker\":\"a b\",\"key\":\"\"}"), 0);
@@ -208,7 +210,7 @@ MF_TEST(enrols_one_key_per_token)
     assert_refused(&w, "malformed");
     ck_assert_int_eq(send_enrol(&w, "w", &first), 0);
     assert_answer(&w, MF_MESSAGE_ENROLLED);
-    /* Repeating a request after a lost answer is allowed; enrolling another key is not. */
+    /* A worker may repeat its request if the answer was lost, but may not enrol another key or name. */
     ck_assert_int_eq(send_enrol(&w, "w", &first), 0);
     assert_answer(&w, MF_MESSAGE_ENROLLED);
     ck_assert_int_eq(send_enrol(&w, "w2", &second), 0);
@@ -226,7 +228,7 @@ MF_TEST(enrols_one_key_per_token)
     ck_assert_int_eq(send_enrol(&w, "w2", &second), 0);
     assert_answer(&w, MF_MESSAGE_ENROLLED);
     fake_worker_close(&w);
-    /* a worker cannot enrol others */
+    /* a registered worker cannot enrol another worker */
     struct fake_keys worker = token;
     worker.own = first;
     join(&f, "w", &worker, &w);
@@ -236,7 +238,7 @@ MF_TEST(enrols_one_key_per_token)
     farm_stop(&f);
 }
 
-/* An expired or revoked token is refused, on an open connection and for a new one. */
+/* An expired or revoked token is refused, both on an open connection and on a new connection. */
 MF_TEST(refuses_an_ended_token, .rows = 2)
 {
     struct farm f;
@@ -250,7 +252,7 @@ MF_TEST(refuses_an_ended_token, .rows = 2)
     if (_i == 0) {
         ck_assert_int_eq(fake_worker_open_keys(&w, f.zmq, f.process.hub, "w", &token), 0);
         ck_assert_int_eq(fake_worker_hello(&w, "[]"), 0);
-        assert_refused(&w, "unknown_key"); /* the connection is established */
+        assert_refused(&w, "unknown_key"); /* this answer shows that the connection is open */
         mf_format(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
         post(&f, path, 200);
         post(&f, path, 404);
@@ -277,12 +279,13 @@ MF_TEST(binds_a_name_to_its_key)
     ck_assert_int_eq(fake_worker_hello(&a, "[]"), 0);
     assert_refused(&a, "not_its_name");
     fake_worker_close(&a);
-    /* With the routing id of another worker, a peer receives none of its messages and cannot send as it. */
+    /* If a peer uses another worker's routing id, it receives no messages of that worker and cannot send
+     * messages in its name. */
     of_a.routing_id = of_b.routing_id = "same";
     join(&f, "b", &of_b, &b);
     ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     ck_assert_int_eq(fake_worker_send(&a, MF_MESSAGE_BYE, "{\"reason\":\"\"}"), 0);
-    /* the hub processes handshakes in order, so it has seen a by now */
+    /* the hub processes handshakes in order, so after this handshake it has also processed that of `a` */
     ck_assert_int_eq(try_handshake(&f, &of_a), 0);
     ck_assert_int_eq(fake_worker_send(&b, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}"), 0);
     assert_answer(&b, MF_MESSAGE_BEAT);
@@ -293,14 +296,16 @@ MF_TEST(binds_a_name_to_its_key)
     ck_assert_int_eq(fake_worker_send(&b, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}"), 0);
     assert_answer(&b, MF_MESSAGE_BEAT);
     fake_worker_close(&b);
-    /* A peer that takes over a free routing id does not inherit the worker's slot. */
+    /* If a peer reuses the routing id of a worker that has gone, it does not inherit that worker's session.
+     */
     ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     int64_t end = mf_now_ms() + LIMIT_MS;
-    for (int wait_ms = 200; mf_now_ms() < end; wait_ms *= 2) { /* a busy machine may need long to answer */
+    /* wait longer each time, because a busy machine may answer late */
+    for (int wait_ms = 200; mf_now_ms() < end; wait_ms *= 2) {
         ck_assert_int_eq(fake_worker_ready(&a), 0);
         if (fake_worker_recv(&a, wait_ms, &type, &json) > 0)
             break;
-        fake_worker_close(&a); /* the hub had not noticed yet that b is gone */
+        fake_worker_close(&a); /* without an answer, the hub has not noticed yet that b has gone */
         ck_assert_int_eq(fake_worker_open_keys(&a, f.zmq, f.process.hub, "a", &of_a), 0);
     }
     const char *code = "";
@@ -313,7 +318,7 @@ MF_TEST(binds_a_name_to_its_key)
     farm_stop(&f);
 }
 
-/* Returns the worker of this name from the API; NULL if none. */
+/* Returns the worker of this name from the API, or NULL if there is no such worker. */
 static cJSON *find_worker(struct farm *f, const char *name)
 {
     cJSON *list = call(f, "GET", "/api/v1/workers", 200), *item, *found = NULL;
@@ -346,7 +351,7 @@ MF_TEST(refuses_a_revoked_key_at_once)
     ck_assert_ptr_nonnull(unit);
     post(&f, "/api/v1/keys/1/revoke", 200);
     post(&f, "/api/v1/keys/1/revoke", 404);
-    /* On the open connection every message is refused, results included. */
+    /* Every message on the open connection is refused, even a result. */
     ck_assert_int_eq(fake_worker_result(&a, unit, 0), 0);
     assert_refused(&a, "unknown_key");
     ck_assert_int_eq(fake_worker_hello(&a, "[]"), 0);
@@ -356,13 +361,13 @@ MF_TEST(refuses_a_revoked_key_at_once)
     (void)mf_json_text(gone, "state", &state);
     ck_assert_str_eq(state, "gone");
     ck_assert_int_eq(number(gone, "n_results"), 0);
-    /* Its unit is granted to another worker. */
+    /* The unit of the revoked worker is granted to another worker. */
     join(&f, "b", &of_b, &b);
     ck_assert_int_eq(fake_worker_ready(&b), 0);
     _cleanup_(cJSON_Deletep) cJSON *again = fake_worker_await(&b, MF_MESSAGE_UNIT, LIMIT_MS);
     ck_assert_int_eq(number(again, "unit"), number(unit, "unit"));
     ck_assert_int_eq(number(again, "attempt"), number(unit, "attempt") + 1);
-    /* The name is free for a new key; the old key stays revoked. */
+    /* A new key may be enrolled under the name; the old key stays revoked. */
     struct fake_keys new_a;
     enrol(&f, "a", &new_a);
     ck_assert_int_eq(try_handshake(&f, &new_a), 0);
@@ -421,7 +426,7 @@ static void await_state(struct farm *f, const char *name, const char *state)
         (void)mf_json_text(worker, "state", &text);
         if (strcmp(text, state) == 0)
             return;
-        ck_assert_msg(mf_now_ms() < end, "%s is %s, not %s", name, text, state);
+        ck_assert_msg(mf_now_ms() < end, "worker %s is %s, expected %s", name, text, state);
         (void)poll(NULL, 0, LOOK_MS);
     }
 }
@@ -459,7 +464,7 @@ MF_TEST(enrols_a_real_worker)
     ck_assert_int_eq(stat(key, &status), 0);
     ck_assert_int_eq((int)(status.st_mode & 0777), 0600);
     end_worker(worker);
-    /* Neither program needs the token after a restart. */
+    /* After a restart neither program needs the token. */
     (void)farm_process_kill(&f.process, SIGTERM);
     farm_process_start(&f.process, BEAT_MS);
     worker = start_worker(&f, "w", NULL);
@@ -471,9 +476,9 @@ MF_TEST(enrols_a_real_worker)
     assert_says(revoked, "key 1 is revoked");
     await_state(&f, "w", "gone");
     end_worker(worker);
-    /* A worker with a used token, and one without a token, log the reason. */
+    /* A worker with a used token logs the reason, and so does a worker without a token. */
     char *text = read_text(&f, "token");
-    text[strcspn(text, "_")] = 0; /* the secret follows the underscore */
+    text[strcspn(text, "_")] = 0; /* the secret begins after the underscore */
     ck_assert_str_eq(text, "moefarm-enrol");
     char secret[65];
     mf_format(secret, sizeof(secret), "%.64s", text + strlen(text) + 1);
@@ -492,7 +497,7 @@ MF_TEST(enrols_a_real_worker)
     farm_stop(&f);
 }
 
-/* Beyond loopback, keys are required by default. */
+/* If the hub listens beyond loopback, it requires keys by default. */
 MF_TEST(requires_keys_beyond_loopback)
 {
     struct farm f = {.zmq = zmq_ctx_new(), .process = {.hub_address = "0.0.0.0"}};
@@ -504,7 +509,7 @@ MF_TEST(requires_keys_beyond_loopback)
     farm_stop(&f);
 }
 
-/* On loopback, keys are off by default, and worker tokens cannot be created. */
+/* If the hub listens on loopback, it uses no keys by default, and enrolment tokens cannot be created. */
 MF_TEST(needs_no_keys_on_loopback)
 {
     struct farm f = {.zmq = zmq_ctx_new()};

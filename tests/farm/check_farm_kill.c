@@ -1,6 +1,6 @@
-/* Sends SIGKILL to a runner, a worker and the coordinator in the middle of a batch, with two simulated
- * workers. The batch must complete, no result may be lost or counted twice, and the table must equal that of
- * an undisturbed run. */
+/* Sends SIGKILL to a runner, a worker and the coordinator in the middle of a batch on two simulated workers.
+ * The batch must complete, no result may be lost or counted twice, and the table must equal that of an
+ * undisturbed run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_C
 static struct farm farm;
 static char *undisturbed;
 
-/* Slow steps: the batch must still be running when the test observes its progress on a busy machine. */
+/* Starts a worker with slow steps, so that even on a busy machine the batch still runs when the test reads
+ * its progress. */
 static void start_worker(int place)
 {
     static const char slow[] = "{\"step_ms\":15,\"pipeline_ms\":2}";
@@ -67,7 +68,7 @@ static cJSON *get_all(const char *path)
     return all;
 }
 
-/* Adds the results of one step or pipeline; exactly one must be ok and not late. */
+/* Adds the results of one step or pipeline to k. Exactly one of them must be ok and not late. */
 static void collect(struct farm_keys *k, const char *path)
 {
     _cleanup_(cJSON_Deletep) cJSON *results = get_all(path);
@@ -76,8 +77,8 @@ static void collect(struct farm_keys *k, const char *path)
     cJSON_ArrayForEach (item, results) {
         struct mf_spool_key key = {farm_number(item, "unit"), farm_number(item, "attempt"),
                                    farm_number(item, "seq")};
-        ck_assert_msg(!contains(k, key), "%s: unit %ld attempt %ld seq %ld twice", path, (long)key.unit,
-                      (long)key.attempt, (long)key.seq);
+        ck_assert_msg(!contains(k, key), "%s: the result of unit %ld attempt %ld seq %ld is listed twice",
+                      path, (long)key.unit, (long)key.attempt, (long)key.seq);
         farm_keys_add(k, key);
         counted +=
             !cJSON_IsTrue(cJSON_GetObjectItem(item, "late")) && strcmp(farm_text(item, "status"), "ok") == 0;
@@ -113,7 +114,7 @@ static void check_database(int batch, const struct farm_keys *spooled)
 
 /* ---- runs ---- */
 
-/* Produces the table of an undisturbed run, once. */
+/* Makes the table of an undisturbed run. All tests share this table. */
 static void make_undisturbed(void)
 {
     start_farm();
@@ -135,7 +136,8 @@ enum victim { RUNNER, WORKER_0, COORDINATOR };
 /* clang-format off */
 static const struct {
     int n;
-    struct { enum victim process; int at; } kills[4];   /* at: number of results measured */
+    /* at: number of measured steps after which the process is killed */
+    struct { enum victim process; int at; } kills[4];
 } runs[] = {
     {1, {{RUNNER, 20}}},
     {1, {{WORKER_0, 20}}},

@@ -1,7 +1,7 @@
-/* One weight layout per layer model: a real moefarmd, a fake worker with given times, two token counts, and
- * races that contradict the forecasts. Each GEMM needs its weight as row or as panel16, which gives four
- * layouts. Their forecasts, without 1.5 us of launches: "row, panel16" 49 us, "row, row" 50, "panel16,
- * panel16" 51, and "panel16, row" 52, which is not raced. */
+/* Tests the choice of one weight layout per layer model, with a real moefarmd, a fake worker with given
+ * times, two token counts, and races that contradict the forecasts. Each GEMM reads its weight either as row
+ * or as panel16, so there are four layouts. Their forecasts without the launches (1.5 us) are: "row, panel16"
+ * 49 us, "row, row" 50 us, "panel16, panel16" 51 us, and "panel16, row" 52 us, which does not race. */
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
@@ -28,25 +28,26 @@ static struct farm farm;
 static struct fake_worker worker;
 static void *zmq;
 
-/* Time of the steps "sort_m16", "sne_m16_0" (gather to act, row) and "tne_m16_1" (the rest, panel16). */
+/* Returns the time of a step. Step names are "sort_m16", "sne_m16_0" (gather to act) and "tne_m16_1" (the
+ * remaining ops); the last digit is 0 for the row layout and 1 for panel16. */
 static double us(const struct fake_worker *w, const char *name)
 {
     static const double stages[2][2] = {{20, 22}, {20, 19}};
-    double later = strstr(name, "_m32") ? 5 : 0; /* block_m 32 is slower */
+    double later = strstr(name, "_m32") ? 5 : 0; /* steps with block_m 32 are slower */
     (void)w;
     if (strncmp(name, "sort", 4) == 0)
         return 10 + later;
     return stages[*name == 't'][name[strlen(name) - 1] == '1'] + later;
 }
 
-/* Ratio of race time to forecast, by layout and token count. */
+/* Ratio of a pipeline's time in the race to its forecast, for its layout and each token count. */
 struct race_ratio {
     const char *layout;
     double at_16, at_64;
 };
 
 /* clang-format off */
-/* The best layout differs between the token counts, and the best forecast loses over both. */
+/* Each token count has another best layout, and the layout with the best forecast loses at both. */
 static const struct race_ratio race_ratios[] = {{RP, 1.2, 1.0}, {RR, 1.0, 1.1}, {PP, 1.1, 1.0}};
 /* clang-format on */
 
@@ -115,7 +116,7 @@ static void answer_unit(const cJSON *unit)
     ck_assert_int_eq(fake_worker_answer(&worker, unit), 0);
 }
 
-/* Answers units up to the first race, which it returns. */
+/* Answers units up to the first race and returns that race. */
 static cJSON *work_until_race(void)
 {
     cJSON *unit = fake_worker_work_until(&worker, "race", FARM_DEADLINE_MS);
@@ -157,7 +158,8 @@ static void check_reason(const cJSON *choice, const char *layout, const char *wh
     ck_assert_str_eq(farm_text(layout_of(choice, layout), "reason"), why);
 }
 
-/* _i: 0 undisturbed; 1 the worker does not support groups; 2 the coordinator is killed between the races. */
+/* _i: 0 no disturbance; 1 the worker does not support groups; 2 the coordinator is killed between the two
+ * races. */
 MF_TEST(chooses_by_race, .rows = 3)
 {
     worker.no_groups = _i == 1;
@@ -169,7 +171,7 @@ MF_TEST(chooses_by_race, .rows = 3)
         cJSON_ArrayForEach (p, mf_json_array(unit, "pipelines"))
             n_of[farm_number(p, "group")]++;
         ck_assert(n_of[0] >= 2 && n_of[1] >= 2 && n_of[2] >= 2);
-        if (i == 1) { /* the first task waits for the second race */
+        if (i == 1) { /* the first task waits until the second race ends */
             _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
             const cJSON *choice = mf_json_array(batch, "layouts")->child;
             ck_assert(cJSON_IsTrue(cJSON_GetObjectItem(choice, "pending")));
@@ -211,7 +213,8 @@ MF_TEST(chooses_by_race, .rows = 3)
     ck_assert_msg(n == 2 && !strstr(csv, "panel16"), "%s", csv);
 }
 
-/* A step that fails in the second race removes two layouts: the remaining one serves every task. */
+/* A step fails in the second race. The fastest pipelines of two layouts contain this step, so the third
+ * layout is chosen for every task. */
 MF_TEST(drops_a_failed_layout)
 {
     submit("");
@@ -220,7 +223,7 @@ MF_TEST(drops_a_failed_layout)
     work_and_race();
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 2, "done");
     const cJSON *choice = mf_json_object(task, "layout");
-    /* block_m 32 still works, 15 us slower */
+    /* the other two layouts only have pipelines with block_m 32 left, which are 15 us slower */
     ck_assert_str_eq(farm_text(choice, "layout"), PP);
     check_reason(choice, PP, "won the races: 107.1 us in total over 2 token counts");
 }
@@ -228,7 +231,7 @@ MF_TEST(drops_a_failed_layout)
 /* clang-format off */
 static const struct {
     const char *options, *by, *layout;
-    const char *listed, *why; /* reason of that layout */
+    const char *listed, *why; /* reason that is given for the layout `listed` */
 } others[] = {
     {",\"layout\":\"free\"", "free", "free", PR,
      "is available: each task chooses its own layout (layout=free)"},

@@ -1,5 +1,5 @@
-/* Reported misses, by real processes: a report is counted once even if sent again, and the shapes are tuned
- * and then no longer open. */
+/* Tests reported misses with real processes. A report is counted once even if it is sent again. The missed
+ * shapes are tuned, and their misses are then no longer open. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,8 @@ static void stop(void)
 #define REPORT(source, class, misses) \
     "{\"source\":\"" source "\",\"class\":\"" class "\",\"misses\":[" misses "]}"
 
-/* Returns the answer, which must have the status; the caller owns it. key "": none. */
+/* Sends a POST request and returns the answer, which must have the status; the caller owns the answer. key:
+ * idempotency key; "" for none. */
 static cJSON *post(const char *path, const char *key, const char *body, int status)
 {
     char headers[160];
@@ -59,7 +60,7 @@ static cJSON *report(const char *key, const char *body, int status)
     return post("/api/v1/misses", key, body, status);
 }
 
-/* Returns the number of items in the list of misses, and in *ret the first one, which the caller owns. */
+/* Returns the number of listed misses, and in *ret the first miss, which the caller owns. */
 static int misses(const char *query, cJSON **ret)
 {
     char path[96];
@@ -82,10 +83,10 @@ static void wait_state(const char *query, int n)
 {
     int64_t end = mf_now_ms() + FARM_DEADLINE_MS;
     while (misses(query, NULL) != n)
-        ck_assert_msg(mf_now_ms() < end, "%s: not %d", query, n);
+        ck_assert_msg(mf_now_ms() < end, "/api/v1/misses%s does not list %d misses in time", query, n);
 }
 
-/* With --tune-misses no request is needed. */
+/* With --tune-misses the farm tunes misses without a request. */
 MF_TEST(tunes_misses)
 {
     static const char *const more[] = {"--tune-misses", "1", NULL};
@@ -97,7 +98,7 @@ MF_TEST(tunes_misses)
     wait_state("?state=tuned", 2);
     ck_assert_int_eq(misses("?state=open", NULL), 0);
     int batches = n_batches();
-    /* A miss of a tuned row that is not deployed yet: counted, nothing to tune. */
+    /* A miss whose row is tuned but not deployed yet: the farm counts the miss and has nothing to tune. */
     _cleanup_(cJSON_Deletep) cJSON *again = report("n1/7/2", REPORT("n1/7", CLASS, MISS(16, 1)), 201);
     ck_assert_int_eq(farm_number(again, "tuned"), 1);
     ck_assert_int_eq(farm_number(again, "open"), 0);
@@ -110,7 +111,7 @@ MF_TEST(tunes_misses)
     ck_assert_int_gt(farm_number(first, "task"), 0);
 }
 
-/* Without --tune-misses they are listed until a request submits them as batches. */
+/* Without --tune-misses the farm lists misses until a request submits them as batches. */
 MF_TEST(lists_until_submitted)
 {
     start(NULL);
@@ -125,14 +126,15 @@ MF_TEST(lists_until_submitted)
     _cleanup_(cJSON_Deletep) cJSON *one = post("/api/v1/misses/submit?min_count=10", "", NULL, 201);
     ck_assert_int_eq(farm_number(cJSON_GetArrayItem(mf_json_array(one, "batches"), 0), "shapes"), 1);
     farm_wait_done(&farm, farm_number(cJSON_GetArrayItem(mf_json_array(one, "batches"), 0), "batch"));
-    /* The rest, one batch per class; one waits for a class without workers. */
+    /* Submits the remaining misses: one batch per class. One of these batches waits, because its class has no
+     * workers. */
     _cleanup_(cJSON_Deletep) cJSON *rest = post("/api/v1/misses/submit", "", NULL, 201);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(rest, "batches")), 2);
     ck_assert_int_eq(misses("?state=open", NULL), 0);
     wait_state("?state=tuned", 2);
     ck_assert_int_eq(misses("?state=tuning&class=gfx950/256", NULL), 1);
     cJSON_Delete(post("/api/v1/misses/submit", "", NULL, 200));
-    /* a cancelled miss is submitted again only on request */
+    /* the misses of a cancelled batch are submitted again only with failed=1 */
     cJSON_Delete(post("/api/v1/batches/3/cancel", "", NULL, 200));
     ck_assert_int_eq(misses("?state=failed", NULL), 1);
     cJSON_Delete(post("/api/v1/misses/submit", "", NULL, 200));
@@ -187,16 +189,17 @@ MF_TEST(reports_position_of_errors)
     for (size_t i = 0; i < MF_ARRAY_LEN(wrong); i++) {
         _cleanup_(cJSON_Deletep) cJSON *problem = report("", wrong[i].body, wrong[i].status);
         const cJSON *error = cJSON_GetArrayItem(mf_json_array(problem, "errors"), 0);
-        ck_assert_msg(strcmp(farm_text(error, "at"), wrong[i].at) == 0, "%zu: %s", i, farm_text(error, "at"));
+        ck_assert_msg(strcmp(farm_text(error, "at"), wrong[i].at) == 0, "report %zu: error at %s", i,
+                      farm_text(error, "at"));
     }
-    /* invalid rows among valid ones */
+    /* a report with valid and invalid rows: the valid rows are counted */
     _cleanup_(cJSON_Deletep) cJSON *some =
         report("", REPORT("n", CLASS, MISS(16, 0) "," MISS(16, 3) "," MISS(0, 1)), 201);
     ck_assert_int_eq(farm_number(some, "misses"), 1);
     ck_assert_int_eq(farm_number(some, "counted"), 3);
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(some, "errors")), 2);
 
-    /* A count saturates at 2^53, the largest integer range that JSON numbers hold exactly. */
+    /* A count saturates at 2^53: up to there JSON numbers hold every integer exactly. */
     int64_t counted = 0, count = 0;
     _cleanup_(cJSON_Deletep) cJSON *first = NULL;
     _cleanup_(cJSON_Deletep) cJSON *most =
@@ -210,7 +213,8 @@ MF_TEST(reports_position_of_errors)
     cJSON_Delete(post("/api/v1/misses/submit?class=x", "", NULL, 400));
 }
 
-/* Returns a report of n shapes with consecutive token counts from `from`, each missed once. */
+/* Returns a report with one miss for each of n shapes, whose token counts are consecutive and begin at
+ * `from`. */
 static char *many(int from, int n)
 {
     struct mf_buf b;
@@ -223,7 +227,7 @@ static char *many(int from, int n)
     return mf_buf_take(&b);
 }
 
-/* The list of misses has a maximum length; known misses are still counted. */
+/* The list of misses has a maximum length. If it is full, misses in the list are still counted. */
 MF_TEST(bounds_the_list)
 {
     int left_out = 0;
@@ -238,7 +242,7 @@ MF_TEST(bounds_the_list)
     cJSON_Delete(report("", beyond, 422));
     _cleanup_(cJSON_Deletep) cJSON *known = report("", REPORT("n", CLASS, MISS(16, 7)), 201);
     ck_assert_int_eq(farm_number(known, "left_out"), 0);
-    /* at most 32 sources are kept per miss */
+    /* a miss keeps at most 32 sources */
     for (int i = 0; i < 40; i++) {
         char body[1024];
         (void)snprintf(body, sizeof(body), "{\"source\":\"host/%d\",\"class\":\"" CLASS "\",\"misses\":[%s]}",

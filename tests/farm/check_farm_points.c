@@ -1,10 +1,10 @@
-/* Sends SIGKILL at every crash point of common/base/fault.h, at the first visit, the second, and so on.
- * Killed processes are restarted; the batch must complete, and nothing may be lost, counted twice or decided
- * differently.
+/* Sends SIGKILL at every crash point of common/base/fault.h: at its first visit, its second visit, and so on.
+ * The test restarts killed processes. The batch must complete, no result may be lost or counted twice, and
+ * the table must equal that of an undisturbed run.
  *
- *     check_farm_points              the first visits of every crash point
- *     check_farm_points all          every visit of every crash point
- *     check_farm_points all NAME     every visit of this crash point */
+ *   check_farm_points              the first visits of every crash point
+ *   check_farm_points all          every visit of every crash point
+ *   check_farm_points all NAME     every visit of this crash point */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #include "support/mf_check.h"
 
 #define BEAT_MS 150
-#define SHORT_N 2 /* number of visits in the short test */
+#define SHORT_N 2 /* visits of a crash point in the short test */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16);
 
@@ -46,7 +46,8 @@ static void keep_alive(void)
         start_worker();
 }
 
-/* The coordinator may die during the submission: the idempotency key makes a repetition harmless. */
+/* Submits the batch. The coordinator may die during the submission; with an idempotency key it is safe to
+ * repeat. */
 static int submit(void)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
@@ -59,7 +60,7 @@ static int submit(void)
     }
 }
 
-/* Waits until the batch is done and all results are acknowledged. Processes may die meanwhile. */
+/* Waits until the batch is done and all results are acknowledged. Restarts processes that die meanwhile. */
 static void wait_done(int batch)
 {
     char path[64];
@@ -75,7 +76,7 @@ static void wait_done(int batch)
     }
 }
 
-/* Number of visits of the crash point. */
+/* Returns the number of visits of the crash point, which the processes count in `file`. */
 static int64_t visits(const char *file)
 {
     int64_t n = 0;
@@ -85,7 +86,8 @@ static int64_t visits(const char *file)
     return n;
 }
 
-/* Runs one batch from an empty folder to its table. Returns false if it ended before the n-th visit. */
+/* Runs one batch on a new farm and checks its table. Returns false if the batch ended before the n-th visit
+ * of the crash point. */
 static bool one_batch(enum mf_fault place, int n)
 {
     char file[] = "/tmp/moefarm-fault.XXXXXX", value[96];
@@ -109,7 +111,7 @@ static bool one_batch(enum mf_fault place, int n)
     return n_visits >= n;
 }
 
-/* Crash points that these processes visit. */
+/* True if the processes of this test visit the crash point. */
 static bool is_visited(enum mf_fault place)
 {
     if (only != MF_FAULT_NONE && place != only)

@@ -1,5 +1,5 @@
-/* Releases from a batch to a file on a host, by real processes: freeze, stage, approve, pull, roll back; and
- * a coordinator killed while it approves. */
+/* Tests releases with real processes, from a batch to a file on a host: freeze, stage, approve, pull and roll
+ * back. Also kills the coordinator while it approves a release. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@
 
 #define CLASS   "gfx942/304"
 #define BEAT_MS 300
-/* One layout only: with more token counts the farm could choose another layout, and the first row would
- * change. */
+/* The batches use a given layout: otherwise the farm could choose another layout once there are more token
+ * counts, and the first row would change. */
 #define WHERE "&classes=" CLASS "&layout=w1%3Dpanel16%20w2%3Dpanel16"
 
 static struct farm farm;
@@ -47,7 +47,8 @@ static struct ran moefarm(const char *const *words, int code)
 {
     static const char *const program[] = {MF_BINARY_DIR "/cli/moefarm", NULL};
     struct ran r = run_program(program, words);
-    ck_assert_msg(r.code == code, "moefarm %s %s: %d, not %d: %s", words[0], words[1], r.code, code, r.text);
+    ck_assert_msg(r.code == code, "moefarm %s %s: exit code %d, expected %d: %s", words[0], words[1], r.code,
+                  code, r.text);
     return r;
 }
 #define RUN(code, ...) moefarm((const char *const[]){__VA_ARGS__, NULL}, code)
@@ -62,7 +63,7 @@ static char *read_table(void)
     return text;
 }
 
-/* Returns the id of the release with the file's contents; 0 if none. */
+/* Returns the id of the release whose contents equal the file, or 0 if there is no such release. */
 static int released(void)
 {
     char hash[MF_SHA256_TEXT_MAX], path[160];
@@ -83,7 +84,7 @@ MF_TEST(releases_and_rolls_back)
     RUN(2, "pull", "stable", "-o", table);
     ck_assert_int_ne(access(table, F_OK), 0);
     RUN(0, "release", "stage", "stable", "one");
-    RUN(2, "pull", "stable", "-o", table); /* a staged release is not current */
+    RUN(2, "pull", "stable", "-o", table); /* a staged release is not the current release */
     RUN(2, "release", "approve", "stable", "two");
     assert_says(RUN(0, "release", "approve", "stable", "one"), "release 1 is current");
     assert_says(RUN(10, "pull", "stable", "-o", table, "--exit-code"), "release 1 one of channel stable");
@@ -93,9 +94,10 @@ MF_TEST(releases_and_rolls_back)
     ck_assert_int_eq(stat(table, &before), 0);
     assert_says(RUN(0, "pull", "stable", "-o", table, "--exit-code"), "already");
     ck_assert_int_eq(stat(table, &after), 0);
-    ck_assert_uint_eq(before.st_ino, after.st_ino); /* 304: the file was not written */
+    /* the server answered 304, so the file was not rewritten */
+    ck_assert_uint_eq(before.st_ino, after.st_ino);
 
-    /* A release staged by mistake can be unstaged; the history keeps it. */
+    /* A release that was staged by mistake can be unstaged. The history keeps both moves. */
     RUN(0, "release", "stage", "stable", "two");
     assert_says(RUN(0, "release", "unstage", "stable", "--reason", "of the wrong week"),
                 "release 1 is current\n");
@@ -128,7 +130,8 @@ MF_TEST(releases_and_rolls_back)
     ck_assert_int_eq(released(), 1);
 }
 
-/* Returns the id of the channel's current release; checks that pull writes its contents. */
+/* Returns the id of the channel's current release, and checks that pull writes the contents of this release.
+ */
 static int current(void)
 {
     _cleanup_(cJSON_Deletep) cJSON *channel = farm_get(&farm, "/api/v1/channels/stable");
@@ -165,7 +168,8 @@ MF_TEST(survives_kill_during_approve)
     RUN(0, "release", "stage", "stable", "2");
     ck_assert_int_eq(current(), 1);
 
-    /* Killed after the move is written and before it is committed: it has no effect. */
+    /* The coordinator is killed after it has written the move and before it commits the move: the move has no
+     * effect. */
     (void)snprintf(value, sizeof(value), "%s:1:%s", mf_fault_name(MF_FAULT_CHANNEL_MOVED), file);
     ck_assert_int_eq(setenv("MOEFARM_FAULT", value, 1), 0);
     farm_kill_daemon(&farm);
@@ -178,8 +182,8 @@ MF_TEST(survives_kill_during_approve)
     ck_assert_int_eq(current(), 1);
     ck_assert_int_eq(n_moves(), 3);
 
-    /* Killed right after the request: the move is either complete with its record, or has not happened.
-     * Repeating the request completes it. */
+    /* The coordinator is killed right after the request: the move and its history entry are either both
+     * stored or both missing. Repeating the request completes the move. */
     for (int i = 0; i < 4; i++) {
         static const char request[] = "POST /api/v1/channels/stable/approve?release=2 HTTP/1.1\r\nHost: "
                                       "localhost\r\nContent-Length: 0\r\n\r\n";
@@ -188,7 +192,7 @@ MF_TEST(survives_kill_during_approve)
         kill_and_start();
         (void)close(connection);
         int got = current();
-        ck_assert_msg(got == 1 || got == 2, "%d", got);
+        ck_assert_msg(got == 1 || got == 2, "release %d is current, expected 1 or 2", got);
         ck_assert_int_eq(n_moves(), moves + (got == 2));
         RUN(0, "release", "approve", "stable", "2");
         ck_assert_int_eq(n_moves(), moves + 1);
@@ -202,7 +206,7 @@ MF_TEST(survives_kill_during_approve)
     ck_assert_int_eq(current(), 2);
 }
 
-/* With tokens, staging and approving need different roles, and the history has the token names. */
+/* With access tokens, staging and approving need different roles, and the history records the token names. */
 MF_TEST(checks_roles_and_records_names)
 {
     static const char *const tokens[] = {"--tokens", NULL};

@@ -1,5 +1,5 @@
-/* A farm of real processes over REST, with two simulated workers of one class: faults become statuses and
- * quarantine, batch options take effect, and configs have a provenance. */
+/* Tests a farm of real processes over REST, with two simulated workers of one class. Kernel faults become
+ * statuses and quarantine, batch options take effect, and configs have a provenance. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "support/run_program.h"
 
 #define CLASS   "gfx942/304"
-#define BEAT_MS 2000 /* no lease expires in these tests, even on a busy machine */
+#define BEAT_MS 2000 /* long enough that no lease expires, even on a busy machine */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(64);
 
@@ -49,7 +49,7 @@ static int quarantined(void)
     return cJSON_GetArraySize(mf_json_array(json, "items"));
 }
 
-/* Number of steps of a task with the status; each failed step has a reason. */
+/* Returns the number of the task's steps with the status. Each failed step must have a reason. */
 static int count(int task, const char *status)
 {
     char path[96];
@@ -70,8 +70,8 @@ static struct ran moefarm(const char *action, const char *kernel, const char *cl
     return run_program(program, (const char *const[]){url, action, kernel, class, NULL});
 }
 
-/* Two strikes, on two devices if there are two, quarantine a kernel: later batches skip it until it is
- * revived. */
+/* A kernel is quarantined after two strikes; if there are two devices, the strikes are on different devices.
+ * Later batches skip the kernel until it is revived. */
 MF_TEST(quarantines_and_revives)
 {
     start("{\"faults\":[{\"match\":\"sim_s1_m64_*\",\"fault\":\"crash\"},"
@@ -107,7 +107,7 @@ MF_TEST(quarantines_and_revives)
     assert_says(lifted, " is no longer quarantined on " CLASS "; submit its shapes again");
     ck_assert_int_eq(quarantined(), n - 1);
     ck_assert_int_eq(moefarm("revive", kernel, "--class=" CLASS).code, 2);
-    /* a revived kernel runs again, and is quarantined again */
+    /* a revived kernel runs again, fails again and returns to quarantine */
     farm_wait_done(&farm, farm_submit(&farm, csv, "&classes=" CLASS "&seed=3"));
     ck_assert_int_eq(quarantined(), n);
     ck_assert_int_eq(count(3, "quarantined"), 1);
@@ -117,7 +117,7 @@ MF_TEST(quarantines_and_revives)
 static const struct {
     const char *match, *fault, *status, *reason;
 } bad_steps[] = {
-    /* few steps: each takes the time cap twice */
+    /* matches few steps, because each of them runs until the time cap twice */
     {"sim_s1_m16_n64_row_v1*", "hang",        "quarantined", "hang"},
     {"sim_s1_m32_*",           "zero_time",   "implausible", "0 us"},
     {"sim_s1_m64_*",           "beyond_peak", "implausible", "peak"},
@@ -125,12 +125,12 @@ static const struct {
     {"sim_s2_m32_*",           "nan",         "wrong",       "NaN"},
     {"sim_s2_m64_*",           "wrong",       "wrong",       "relative error"},
 };
-/* only hanging steps exceed this time cap, even on a busy machine */
+/* long enough that only hanging steps reach the time cap, even on a busy machine */
 #define CAP "&time_cap_ms=2000"
 /* clang-format on */
 
-/* A device on which kernels hang, crash the runner, report impossible times or wrong outputs: each such step
- * has its status and reason, the batch ends, and no such step is in the exported table. */
+/* The kernels of this device hang, crash the runner, report impossible times or compute wrong outputs. Each
+ * such step has its status and a reason, the batch ends, and no such step is in the exported table. */
 MF_TEST(reports_faulty_kernels)
 {
     char spec[1024] = "{\"faults\":[";
@@ -170,7 +170,7 @@ MF_TEST(reports_faulty_kernels)
     }
 }
 
-/* The provenance of a config names the batch's options, the machine, the device and the kernels. */
+/* The provenance of a config names the options of the batch, the machine, the device and the kernels. */
 MF_TEST(records_provenance)
 {
     static const char *const texts[][2] = {
@@ -187,11 +187,12 @@ MF_TEST(records_provenance)
     for (size_t i = 0; i < MF_ARRAY_LEN(texts); i++)
         ck_assert_str_eq(farm_text(p, texts[i][0]), texts[i][1]);
     for (size_t i = 0; i < MF_ARRAY_LEN(nonempty); i++)
-        ck_assert_msg(farm_text(p, nonempty[i])[0] != '\0', "%s", nonempty[i]);
+        ck_assert_msg(farm_text(p, nonempty[i])[0] != '\0', "member %s of the provenance is empty",
+                      nonempty[i]);
     ck_assert_int_eq(count(1, "slow"), 0);
 }
 
-/* Returns the pipeline's time under the routing, as in /api/v1/pipelines/<id>/results. */
+/* Returns the time of the pipeline under the routing, from /api/v1/pipelines/<id>/results. */
 static double raced_under(int pipeline, const char *routing)
 {
     char path[96];
@@ -214,16 +215,16 @@ static const struct {
     const char *profiles[3];
 } regrets[] = {
     {"", {"balanced", "zipf:1.2"}},
-    {"&routing=zipf:1.2", {"balanced"}},          /* without the batch's own routing */
+    {"&routing=zipf:1.2", {"balanced"}},          /* omits the batch's own routing */
     {"&regret=none", {NULL}},
     {"&regret=hot:0.5,uniform", {"hot:0.5"}},
-    {"&regret=recorded:1.2.3", {"recorded:1.2.3"}}, /* 3 counts, but the shape has 128 experts */
+    {"&regret=recorded:1.2.3", {"recorded:1.2.3"}}, /* 3 counts of routes, but the shape has 128 experts */
 };
 /* clang-format on */
 
-/* A config reports the winner's regret under each other routing profile, and the underlying results are
- * available. On the simulated device a routing changes each step's time by up to 10%, so another pipeline is
- * best in some cases. */
+/* A config reports the regret of the winner under each other routing profile, and the API returns the results
+ * from which it is computed. On the simulated device the routing changes the time of each step by up to 10%,
+ * so in some cases another pipeline is best. */
 MF_TEST(reports_regret)
 {
     int n_lost = 0;
@@ -242,7 +243,7 @@ MF_TEST(reports_regret)
                 if (strcmp(farm_text(r, "routing"), regrets[i].profiles[n]) == 0)
                     break;
             }
-            ck_assert_msg(r != NULL, "%s: no %s", regrets[i].query, regrets[i].profiles[n]);
+            ck_assert_msg(r != NULL, "%s: no regret under %s", regrets[i].query, regrets[i].profiles[n]);
             n++;
             double us, best_us, lost;
             if (strncmp(farm_text(r, "routing"), "recorded", 8) == 0) {
@@ -267,7 +268,8 @@ MF_TEST(reports_regret)
     ck_assert_int_gt(n_lost, 0);
 }
 
-/* The K cheapest pipelines race, with the best of each structure and block; with K = 1 only the latter. */
+/* With topk=K, two kinds of pipelines race: the K cheapest pipelines, and the best pipeline of each structure
+ * and block. With K = 1 the cheapest pipeline is also the best of its structure and block. */
 MF_TEST(races_topk)
 {
     static const int k[] = {1, 30};
@@ -293,10 +295,10 @@ MF_TEST(races_topk)
 /* Options that restrict fusion, by ops or by the minimum saving. */
 /* clang-format off */
 static const struct {
-    const char *query, *rule, *ops[2]; /* no step of the batch covers both ops */
+    const char *query, *rule, *ops[2]; /* no step of the batch may cover both ops */
 } forbidden[] = {
     {"&no_fuse=gemm1%2Bgemm2", "no_fuse", {"gemm1", "gemm2"}},
-    /* larger than any saving: only single-op steps remain */
+    /* no fusion saves this much, so only steps with one op remain */
     {"&fuse_saves=1e12",       "policy",  {"", "+"}},
 };
 /* clang-format on */
@@ -317,7 +319,7 @@ static int count_steps(int task, const char *const ops[2], int *ret_both)
     return all;
 }
 
-/* Runs a batch of one task; returns the task's id. */
+/* Runs a batch of one task and returns the id of the task. */
 static int task_of_batch(const char *query)
 {
     char path[96];
@@ -328,8 +330,8 @@ static int task_of_batch(const char *query)
     return (int)farm_number(cJSON_GetArrayItem(mf_json_array(tasks, "items"), 0), "id");
 }
 
-/* The batch contains no forbidden step, each forbidden step is a rejection with a reason, and another batch
- * with the same enumeration is not affected. */
+/* The batch contains no forbidden step, and each forbidden step is listed as a rejection with a reason.
+ * Another batch with the same enumeration still contains these steps. */
 MF_TEST(applies_fusion_options, .rows = MF_ARRAY_LEN(forbidden))
 {
     char path[96], query[96];
@@ -350,8 +352,9 @@ MF_TEST(applies_fusion_options, .rows = MF_ARRAY_LEN(forbidden))
     ck_assert_int_gt(both, 0);
 }
 
-/* The more urgent batch ends first although it was submitted later. Both are submitted before the only worker
- * starts; with two workers one could end the other batch while the first waits for its race. */
+/* The more urgent batch ends first although it was submitted later. The test submits both batches before it
+ * starts the only worker. With two workers, one worker could complete the less urgent batch while the urgent
+ * batch waits for its race. */
 MF_TEST(runs_urgent_batch_first)
 {
     farm_start(&farm, BEAT_MS);
@@ -371,8 +374,8 @@ MF_TEST(runs_urgent_batch_first)
 
 /* ---- promotion ---- */
 
-/* Prints the task's row with another pipeline of the winner's layout: the first that raced at least `least`
- * and at most `most` times as long as the winner. */
+/* Prints the task's row with another pipeline in place of the winner. Takes the first pipeline of the
+ * winner's layout whose time in the race is between `least` and `most` times the winner's. */
 static void write_baseline(const char *table, double least, double most, struct mf_buf *ret)
 {
     _cleanup_(cJSON_Deletep) cJSON *list = farm_get(&farm, "/api/v1/tasks/1/pipelines?limit=200");
@@ -384,7 +387,7 @@ static void write_baseline(const char *table, double least, double most, struct 
             mf_json_double(p, "us", &us) == 0 && us >= least * best && us <= most * best)
             break;
     }
-    ck_assert_msg(p, "no pipeline takes %g to %g times as long", least, most);
+    ck_assert_msg(p, "no pipeline takes %g to %g times as long as the winner", least, most);
     const char *row = strchr(table, '\n') + 1, *at = row;
     for (int column = 0; column < 28; column++)
         at = strchr(at, ',') + 1;
@@ -395,7 +398,8 @@ static void write_baseline(const char *table, double least, double most, struct 
     (void)mf_buf_adds(ret, strchr(at, ','));
 }
 
-/* few: limits the batch to one layout, so that few pipelines race. */
+/* Options that limit a batch to one layout, so that few pipelines race. submit_over() sets the same options
+ * if `few` is true. */
 #define FEW "&topk=1&layout=w1%3Dpanel16%20w2%3Dpanel16"
 static int submit_over(const char *baseline, bool few)
 {
@@ -417,9 +421,9 @@ static int submit_over(const char *baseline, bool few)
     return farm_number(receipt, "batch");
 }
 
-/* A known row that is clearly slower is replaced, if both devices agree, even if processes are killed
- * meanwhile. _i: 0 none, 1 the coordinator, 2 both runners; then the comparison takes two seconds, so that
- * the test can interrupt it. */
+/* A known row that is clearly slower is replaced if both devices agree, even if processes are killed during
+ * the comparison. _i: 0 no process is killed, 1 the coordinator, 2 both runners. If processes are killed, the
+ * steps are slow enough for the test to do so during the comparison. */
 MF_TEST(replaces_a_slow_row, .rows = 3)
 {
     struct mf_buf baseline;
@@ -450,7 +454,7 @@ MF_TEST(replaces_a_slow_row, .rows = 3)
         ck_assert_str_eq(farm_text(device, "verdict"), "FASTER");
         ck_assert_int_eq(farm_number(device, "n"), 200);
     }
-    /* The new row equals that of the race, except for its source. */
+    /* The new row equals the row of the race, except for its source. */
     _cleanup_(mf_freep) char *second = farm_export(&farm, batch);
     char *by = strstr(first, "moefarm:race");
     ck_assert_ptr_nonnull(by);
@@ -459,8 +463,8 @@ MF_TEST(replaces_a_slow_row, .rows = 3)
     stop();
 }
 
-/* A known row that the new row beats by less than required is kept. A rerun over the exported table gives the
- * same bytes. */
+/* A known row is kept if the new row is faster by less than required. A rerun with the exported table as
+ * baseline exports the same bytes. */
 MF_TEST(keeps_a_good_row)
 {
     struct mf_buf baseline;

@@ -1,6 +1,6 @@
-/* The full cycle, by real processes and libfmoe: a service reports a miss, the farm tunes it, the result is
- * frozen, approved and pulled, and the same service then uses the row. On the CPU, or on the device named by
- * MOEFARM_TEST_DEVICE. */
+/* Tests the full cycle with real processes and libfmoe: a service reports a miss, the farm tunes it, a
+ * release with the row is frozen, approved and pulled, and the same service then uses the row. Runs on the
+ * CPU, or on the device named by MOEFARM_TEST_DEVICE. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static struct fmoe_layer *must_open_layer(struct fmoe *f, const struct mf_shape 
 {
     struct fmoe_layer_model model = serving_model(shape, shape->token);
     struct fmoe_error error = {""};
-    model.workspace_bytes = 16u << 20; /* enough for the rows tuned later */
+    model.workspace_bytes = 16u << 20; /* large enough for the rows that are tuned later */
     struct fmoe_layer *l = NULL;
     ck_assert_msg(fmoe_layer_open(f, &model, &error, &l) == 0, "%s", error.text);
     return l;
@@ -70,7 +70,7 @@ static void wait_tuned(void)
         _cleanup_(cJSON_Deletep) cJSON *all = farm_get(&farm, "/api/v1/misses"),
                                        *tasks = farm_get(&farm, "/api/v1/batches/1/tasks");
         _cleanup_(mf_freep) char *misses = mf_json_print(all), *what = mf_json_print(tasks);
-        ck_abort_msg("the miss was not tuned in time: %s %s", misses, what);
+        ck_abort_msg("the miss was not tuned in time; misses: %s; tasks: %s", misses, what);
     }
 }
 
@@ -107,7 +107,7 @@ MF_TEST(serves_a_tuned_miss)
     RUN("release", "stage", "stable", "first");
     RUN("release", "approve", "stable", "first");
     RUN("pull", "stable", "-o", file);
-    /* the reported miss contains the weight layouts, so the row uses the same */
+    /* the reported miss names the weight layouts, so the new row uses the layouts of the loaded layer */
     ck_assert_msg(fmoe_reload(f, tables, 1, &error) == 0, "%s", error.text);
     ck_assert_int_eq(fmoe_served(l, TOKENS, &served), 0);
     ck_assert_int_eq(served.tuned, 1);
@@ -140,7 +140,8 @@ static void start_example(const char *table)
     posix_spawn_file_actions_destroy(&actions);
 }
 
-/* Returns the output of the example once it has listed its table n times. The caller frees it. */
+/* Waits until the example has listed its table n times, and returns its output. The caller frees the output.
+ */
 static char *example_output(int n)
 {
     for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
@@ -172,8 +173,8 @@ static void tune_and_release(const char *csv, const char *release, const char *b
     ck_assert_ptr_nonnull(f);
     (void)fputs(csv, f);
     (void)fclose(f);
-    /* On a busy machine steps may be dropped as slow after their first run, which may leave a token count
-     * without a pipeline in the known rows' layout: measure each step fully. */
+    /* Measure each step fully. By default the farm may drop a step as slow after its first run on a busy
+     * machine, and a token count might then have no pipeline in the layout of the known rows. */
     if (baseline)
         RUN("submit", path, "--watch", "--search", "exhaustive", "--baseline", baseline);
     else
@@ -186,8 +187,8 @@ static void tune_and_release(const char *csv, const char *release, const char *b
 
 #define LAYER ",64,32,4,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
 
-/* The example serves continuously while the farm tunes more token counts, then reloads the approved table: no
- * call fails, and the next calls use the new rows. */
+/* The example keeps serving while the farm tunes further token counts. It then reloads the approved table. No
+ * call fails, and later calls use the new rows. */
 MF_TEST(example_reloads_a_promoted_table)
 {
     static const char header[] = SHAPE_COLUMNS "\n";
@@ -227,8 +228,8 @@ MF_TEST(example_reloads_a_promoted_table)
     ck_assert_int_eq(n_failed, 0);
 }
 
-/* SIGHUP while the example reads its table neither ends it nor is lost. The table is a FIFO: opening it for
- * writing succeeds once the example reads it. */
+/* The example reads its table when it receives SIGHUP: it neither exits nor ignores the signal. The table is
+ * a FIFO, so the test can open it for writing only once the example has opened it. */
 MF_TEST(example_handles_sighup_during_start)
 {
     char table[128], header[128];
@@ -244,7 +245,7 @@ MF_TEST(example_handles_sighup_during_start)
                      (ssize_t)strlen(TUNED_COLUMNS "\n"));
     ck_assert_int_eq(kill(example.pid, SIGHUP), 0);
 
-    FILE *f = fopen(header, "we"); /* replaces the FIFO for the reload */
+    FILE *f = fopen(header, "we"); /* replaces the FIFO before the example reloads */
     ck_assert_ptr_nonnull(f);
     (void)fputs(TUNED_COLUMNS "\n", f);
     (void)fclose(f);

@@ -1,7 +1,7 @@
-/* Sharing of workers between batches: a batch added while another runs shares the workers from then on, also
- * across a restart of the coordinator; a batch with a higher priority goes first; within one layer the shapes
- * with the most tokens go first. One fake worker runs one unit at a time, so units arrive in the order in
- * which they are granted. Also tests the removal of old samples. */
+/* Tests how batches share the workers. A batch that is added while another batch runs gets its share of the
+ * workers from then on, even after a restart of the coordinator. A batch with a higher priority goes first.
+ * Within a layer, the shapes with the most tokens go first. A single fake worker runs one unit at a time, so
+ * units arrive in the order in which they are granted. Also tests the removal of old samples. */
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
@@ -22,9 +22,9 @@
 #define LIMIT_MS 30000
 #define MANY     12
 #define FEW      2
-#define BEFORE   4 /* measured units of the first batch before the second is submitted */
+#define BEFORE   4 /* probes of the first batch that are answered before the second batch is submitted */
 
-/* model_dim identifies the batch of a shape. */
+/* The model_dim of a shape tells its batch. */
 enum { FIRST_DIM = 1024, SECOND_DIM = 8192, URGENT_DIM = 16384 };
 
 static struct farm_process farm;
@@ -59,7 +59,7 @@ static void submit(int n, int dim, const char *query)
 {
     struct mf_buf csv;
     begin_table(&csv);
-    for (int i = 0; i < n; i++) /* each has its own layer model and so is independent of the others */
+    for (int i = 0; i < n; i++) /* each shape has its own layer model, so the tasks are independent */
         add_shape(&csv, 4, dim + 128 * i);
     submit_table(&csv, query);
 }
@@ -70,7 +70,7 @@ static void greet(void)
     ck_assert_int_eq(fake_worker_ready(&worker), 0);
 }
 
-static const char *const *options; /* of the coordinator; NULL: none */
+static const char *const *options; /* options of the coordinator; NULL: none */
 
 static void start(void)
 {
@@ -90,8 +90,8 @@ static void stop(void)
 }
 
 struct answered {
-    int token, dim; /* of the unit's shape */
-    bool probe;     /* measures steps */
+    int token, dim; /* token count and model_dim of the unit's shape */
+    bool probe;     /* true if the unit measures steps */
 };
 
 /* Answers the next unit. */
@@ -110,8 +110,8 @@ static struct answered answer_one(void)
     return a;
 }
 
-/* Answers units until n probes of shapes with model_dim >= dim have come. Returns the number of other probes.
- */
+/* Answers units until n probes of shapes with model_dim >= dim have been answered. Returns the number of
+ * other probes answered. */
 static int answer_until(int n, int dim)
 {
     int others = 0;
@@ -123,7 +123,7 @@ static int answer_until(int n, int dim)
     return others;
 }
 
-/* Number of probes of one shape. */
+/* Number of probes that one shape takes. */
 static int n_probes;
 
 static void count_probes(void)
@@ -137,7 +137,7 @@ static void count_probes(void)
     ck_assert_int_ge(n_probes, 2);
 }
 
-/* _i: kill and restart the coordinator in between. */
+/* _i: 1 if the coordinator is killed and restarted after the second submission. */
 MF_TEST(shares_with_a_later_batch, .rows = 2)
 {
     start();
@@ -150,8 +150,8 @@ MF_TEST(shares_with_a_later_batch, .rows = 2)
         farm_process_start(&farm, BEAT_MS);
         greet();
     }
-    /* The worker finishes the units of its shape; from then on the batches alternate. In FIFO order all units
-     * of the first batch would come first. */
+    /* The worker first finishes the units of its current shape; from then on the batches alternate. In FIFO
+     * order all units of the first batch would be granted before those of the second. */
     int others = answer_until(FEW * n_probes, SECOND_DIM);
     ck_assert_msg(others <= (FEW + 2) * n_probes, "%d of %d units of the first batch came first", others,
                   MANY * n_probes - BEFORE);
@@ -159,7 +159,7 @@ MF_TEST(shares_with_a_later_batch, .rows = 2)
     stop();
 }
 
-/* Batches of equal priority alternate to the end, independent of the order of submission. */
+/* Batches of equal priority alternate to the end, whichever was submitted first. */
 MF_TEST(alternates_equal_batches)
 {
     start();
@@ -180,13 +180,13 @@ MF_TEST(runs_higher_priority_first)
     submit(FEW, SECOND_DIM, "");
     ck_assert_int_eq(answer_until(1, FIRST_DIM), 0);
     submit(FEW, URGENT_DIM, "&priority=90");
-    /* the running unit, and one granted while the batch was being submitted */
+    /* allows for the running unit and for a unit that was granted during the submission */
     ck_assert_int_le(answer_until(FEW * n_probes, URGENT_DIM), 2);
     stop();
 }
 
-/* Enumeration, which the farm requests first, makes no data of a shape: the shape enumerated last has no
- * preference. */
+/* A worker prefers the shape whose data it holds. The farm enumerates all shapes first, but an enumeration
+ * makes no data, so the shape that was enumerated last is not preferred. */
 MF_TEST(runs_most_tokens_first)
 {
     static const int tokens[] = {1, 64, 16384, 4};
@@ -203,7 +203,8 @@ MF_TEST(runs_most_tokens_first)
         struct answered a = answer_one();
         if (!a.probe)
             continue;
-        ck_assert_msg(a.token <= before, "%d tokens after %d", a.token, before);
+        ck_assert_msg(a.token <= before, "a shape with %d tokens runs after a shape with %d", a.token,
+                      before);
         before = a.token;
         i++;
     }
@@ -211,8 +212,8 @@ MF_TEST(runs_most_tokens_first)
     stop();
 }
 
-/* The fake worker dates its results months ago: with --samples-days 1 the samples are removed at once, and
- * the median is kept. */
+/* The fake worker dates its results months back. With --samples-days 1 the farm removes their samples at once
+ * and keeps the median. */
 MF_TEST(drops_old_samples)
 {
     static const char *const more[] = {"--samples-days", "1", NULL};

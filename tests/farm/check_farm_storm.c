@@ -1,5 +1,6 @@
 /* Sends SIGKILL to the coordinator, a worker or a runner at random moments while batches run. Every batch
- * must end and its database must pass the audit. The seed is printed; set MOEFARM_SEED to reproduce a run.
+ * must end, and the database must pass the audit. The test prints its seed; set MOEFARM_SEED to that seed to
+ * reproduce a run.
  *
  *     check_farm_storm          20 kills
  *     check_farm_storm 200      200 kills */
@@ -43,7 +44,7 @@ static void kill_at_random(struct farm_keys *kept)
         farm_read_spool(&farm, place, kept);
         start_worker(place);
         break;
-    case 2: /* coordinator and worker at the same time */
+    case 2: /* kills the coordinator and a worker at the same time */
         farm_kill_daemon(&farm);
         farm_kill_worker(&farm, place);
         farm_read_spool(&farm, place, kept);

@@ -1,6 +1,6 @@
-/* A real moefarmd whose API requires tokens: each route needs its role, revoked tokens stop working, and TLS
- * is required beyond loopback. Each test of a refusal also checks that the same request works with the right
- * token. */
+/* Tests a real moefarmd whose API requires access tokens. Each route needs its role, revoked tokens stop
+ * working, and TLS is required beyond loopback. Each test of a refused request also checks that the same
+ * request works with the right token. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -34,7 +34,7 @@ static const char *const no_rate_limit[] = {"--tokens", "--http-rate", "0", "--l
 
 struct farm {
     struct farm_process process;
-    char admin[MF_TOKEN_TEXT_MAX]; /* admin token created at the first start */
+    char admin[MF_TOKEN_TEXT_MAX]; /* admin token that moefarmd created at its first start */
 };
 
 static void read_admin(struct farm *f)
@@ -60,7 +60,7 @@ static void farm_stop(struct farm *f)
     farm_process_remove(&f->process);
 }
 
-/* Sends a request; token NULL: none. headers: additional ones. */
+/* Sends a request. token: access token; NULL for none. headers: additional headers. */
 static struct http_reply send_request(struct farm *f, const char *method, const char *path, const char *token,
                                       const char *headers)
 {
@@ -97,7 +97,7 @@ static int64_t make_token(struct farm *f, const char *query, char text[MF_TOKEN_
     return id;
 }
 
-/* Prints a path of the route, with the id 999, which does not exist. */
+/* Prints a path for the route, with the id 999, which does not exist. */
 static void example_path(const struct mf_route *route, char *path, size_t cap)
 {
     const char *brace = strchr(route->path, '{');
@@ -121,20 +121,22 @@ MF_TEST(checks_the_role_of_each_route)
         const struct mf_route *route = &routes[i];
         example_path(route, path, sizeof(path));
         int none = status_of(&f, route->method, path, NULL, "");
-        ck_assert_msg((none == 401) == (route->role != MF_ROLE_NONE), "%s without a token: %d", path, none);
+        ck_assert_msg((none == 401) == (route->role != MF_ROLE_NONE), "%s without a token: status %d", path,
+                      none);
         if (strcmp(route->path, "/api/v1/events") == 0)
-            continue; /* endless; see the test of event streams */
+            continue; /* this stream does not end; the test of event streams covers it */
         for (int role = MF_ROLE_READ; role <= MF_ROLE_ADMIN; role++) {
             int got = status_of(&f, route->method, path, tokens[role - MF_ROLE_READ], "");
-            ck_assert_msg((got == 403) == (role < (int)route->role), "%s with role %s: %d", path,
+            ck_assert_msg((got == 403) == (role < (int)route->role), "%s with role %s: status %d", path,
                           mf_role_name((enum mf_role)role), got);
-            ck_assert_msg(got != 401 && got < 500, "%s: %d", path, got);
+            ck_assert_msg(got != 401 && got < 500, "%s: status %d", path, got);
         }
     }
     farm_stop(&f);
 }
 
-/* Repeats a request that gives `status` until it is rate-limited; checks the Retry-After header. */
+/* Repeats a request, whose answer has the status `status`, until it is rate-limited. Checks the Retry-After
+ * header of the refusal. */
 static void await_refusal(struct farm *f, const char *path, const char *token, int status)
 {
     for (int64_t end = mf_now_ms() + LIMIT_MS;;) {
@@ -149,7 +151,7 @@ static void await_refusal(struct farm *f, const char *path, const char *token, i
     }
 }
 
-/* Malformed, mixed, revoked and expired tokens are refused. */
+/* The API refuses malformed, mixed, revoked and expired tokens. */
 MF_TEST(refuses_bad_tokens)
 {
     struct farm f;
@@ -158,7 +160,7 @@ MF_TEST(refuses_bad_tokens)
     int64_t id = make_token(&f, "role=read&name=r", token);
     (void)make_token(&f, "role=read&name=q", other);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
-    /* the secret of another token with this id */
+    /* a mixed token: this id with the secret of another token */
     mf_format(text, sizeof(text), "moefarm_%" PRId64 "_%s", id, strrchr(other, '_') + 1);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
     mf_format(text, sizeof(text), "moefarm_999_%s", strrchr(token, '_') + 1);
@@ -166,7 +168,8 @@ MF_TEST(refuses_bad_tokens)
     mf_format(text, sizeof(text), "%s0", token);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", text, ""), 401);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", "", ""), 401);
-    /* no other authentication scheme, and no token in the URL, which logs and histories would keep */
+    /* The API refuses a token under another authentication scheme, and a token in the URL, because logs and
+     * browser histories would keep that token. */
     mf_format(text, sizeof(text), "Basic %s\r\n", token);
     char header[MF_TOKEN_TEXT_MAX + 40], address[MF_TOKEN_TEXT_MAX + 40];
     mf_format(header, sizeof(header), "Authorization: %s", text);
@@ -176,17 +179,17 @@ MF_TEST(refuses_bad_tokens)
     struct http_reply r = send_request(&f, "GET", "/api/v1/batches", NULL, "");
     ck_assert_str_eq(http_header(&r, "WWW-Authenticate"), "Bearer realm=\"moefarm\"");
     http_reply_free(&r);
-    /* revocation is effective from the next request on */
+    /* a revoked token is refused from the next request on */
     mf_format(path, sizeof(path), "/api/v1/tokens/%" PRId64 "/revoke", id);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 200);
     ck_assert_int_eq(status_of(&f, "POST", path, f.admin, ""), 200);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", token, ""), 401);
-    /* expired */
+    /* an expired token */
     (void)make_token(&f, "role=read&name=t&expires_s=1", token);
     int64_t end = mf_now_ms() + LIMIT_MS;
     while (status_of(&f, "GET", "/api/v1/batches", token, "") == 200)
         ck_assert_msg(mf_now_ms() < end, "the token did not expire in time");
-    /* Repeated wrong tokens are rate-limited. */
+    /* Repeated requests with wrong tokens are rate-limited. */
     await_refusal(&f, "/api/v1/batches", "moefarm_1_no", 401);
     farm_stop(&f);
 }
@@ -206,7 +209,8 @@ MF_TEST(gives_browsers_a_cookie)
     mf_format(cookie, sizeof(cookie), "Cookie: %.*s\r\n", (int)strcspn(set, ";"), set);
     http_reply_free(&r);
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", NULL, cookie), 200);
-    /* Changes need proof that the page itself sent the request. */
+    /* A request with the cookie may change state only if headers prove that the page itself sent the request.
+     */
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, cookie), 401);
     mf_format(with_origin, sizeof(with_origin), "%sSec-Fetch-Site: same-origin\r\n", cookie);
     ck_assert_int_eq(status_of(&f, "POST", "/api/v1/workers/999/drain", NULL, with_origin), 404);
@@ -223,25 +227,25 @@ MF_TEST(gives_browsers_a_cookie)
 
 MF_TEST(limits_the_request_rate)
 {
-    /* a rate that even a slow machine exceeds */
+    /* a rate that is exceeded even on a slow machine */
     static const char *const few[] = {"--tokens", "--http-rate", "1", NULL};
     struct farm f;
     char token[MF_TOKEN_TEXT_MAX];
     farm_start(&f, few);
     (void)make_token(&f, "role=read&name=r", token);
     await_refusal(&f, "/api/v1/batches", token, 200);
-    /* The limit applies to this token only, and ends. */
+    /* The limit applies to this token only, and requests with this token succeed again later. */
     ck_assert_int_eq(status_of(&f, "GET", "/api/v1/batches", f.admin, ""), 200);
     for (int64_t end = mf_now_ms() + LIMIT_MS; status_of(&f, "GET", "/api/v1/batches", token, "") != 200;)
-        ck_assert_msg(mf_now_ms() < end, "the token is still refused");
+        ck_assert_msg(mf_now_ms() < end, "requests with the token are still rate-limited");
     await_refusal(&f, "/healthz", NULL, 200);
     farm_stop(&f);
 }
 
-#define CONNECTIONS 512 /* maximum of moefarmd */
+#define CONNECTIONS 512 /* maximum number of connections of moefarmd */
 
-/* Connects from the given local address and sends one request. Returns the connection; -1 if no answer came.
- */
+/* Connects from the given local address and sends one request. Returns the connection, or -1 if no answer
+ * came. */
 static int connect_from(struct farm *f, const char *address)
 {
     struct sockaddr_in from = {.sin_family = AF_INET};
@@ -358,7 +362,7 @@ MF_TEST(serves_over_tls)
     struct ran r = moefarm(
         (const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "submit", table, NULL});
     ck_assert_msg(r.code == 0, "%s", r.text);
-    /* Event stream over TLS: watch ends for the cancelled batch. */
+    /* watch reads the event stream over TLS, and ends because the batch is cancelled. */
     r = moefarm((const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "cancel", "1", NULL});
     ck_assert_msg(r.code == 0, "%s", r.text);
     r = moefarm((const char *const[]){"--url", url, "--ca", ca, "--token-file", token, "watch", "1", NULL});
@@ -367,13 +371,13 @@ MF_TEST(serves_over_tls)
     ck_assert_int_eq(r.code, 2);
     assert_says(r, "this route needs an access token");
     assert_says(r, "MOEFARM_TOKEN_FILE");
-    /* The client does not send the token to a server with an untrusted certificate. */
+    /* The client does not send the token to a server whose certificate it does not trust. */
     r = moefarm((const char *const[]){"--url", url, "--token-file", token, "batches", NULL});
     ck_assert_int_eq(r.code, 3);
     r = moefarm((const char *const[]){"--url", far, "--token-file", token, "batches", NULL});
     ck_assert_int_eq(r.code, 2);
     assert_says(r, "would send the token unencrypted");
-    /* without TLS the port answers nothing useful */
+    /* without TLS the port does not answer the request */
     struct http_reply reply = send_request(&f, "GET", "/healthz", NULL, "");
     ck_assert_int_ne(reply.status, 200);
     http_reply_free(&reply);
@@ -391,7 +395,8 @@ static const struct {
 } tls_versions[] = {
     {0x0301, false}, /* TLS 1.0 */
     {0x0302, false}, /* TLS 1.1 */
-    {0x0303, true},  /* TLS 1.2 with the same ClientHello: the refusals above are due to the version */
+    /* TLS 1.2 with the same ClientHello shows that the version is the reason of the refusals above */
+    {0x0303, true},
 };
 
 /* A ClientHello (RFC 5246 section 7.4.1.2) that fits in one record. */
@@ -436,15 +441,17 @@ MF_TEST(refuses_old_tls)
         size_t n = make_hello(tls_versions[i].version, hello);
         ck_assert_int_eq(send(fd, hello, n, MSG_NOSIGNAL), (ssize_t)n);
         bool accepted =
-            recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE; /* otherwise closed, or an alert */
-        ck_assert_msg(accepted == tls_versions[i].accepted, "TLS %#x", tls_versions[i].version);
+            /* otherwise the server closes the connection or sends an alert */
+            recv(fd, &answer, 1, 0) == 1 && answer == HANDSHAKE;
+        ck_assert_msg(accepted == tls_versions[i].accepted, "ClientHello with version %#x",
+                      tls_versions[i].version);
         (void)close(fd);
     }
     farm_stop(&f);
 }
 
-/* If its file is lost, the admin token is replaced, and the old one is revoked. Tokens never appear in the
- * log. */
+/* If the file of the admin token is lost, the coordinator makes a new admin token and revokes the old token.
+ * Tokens never appear in the log. */
 MF_TEST(replaces_a_lost_admin_token)
 {
     struct farm f;

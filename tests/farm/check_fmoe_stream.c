@@ -1,6 +1,6 @@
-/* libfmoe on a GPU as a serving engine uses it: calls on a stream, captured in a graph that is replayed with
- * other routing, across a reload. On the fake HIP runtime (emulator/hip/runtime.h), or on the device named by
- * MOEFARM_TEST_DEVICE. */
+/* Tests libfmoe on a GPU as a serving engine uses it. The engine captures calls on a stream in a graph and
+ * replays the graph with other routing, before and after a reload. Runs on the fake HIP runtime
+ * (emulator/hip/runtime.h), or on the device named by MOEFARM_TEST_DEVICE. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 
 #define MOST 16
 
-/* Runtime calls of the engine: names in HIP and in CUDA's driver API. Only the HIP functions use arguments
- * four and five. */
+/* Runtime calls that the engine makes: function names in HIP and in CUDA's driver API. Only HIP functions use
+ * the fourth and fifth argument. */
 enum { CREATE, BEGIN, END, INSTANTIATE, LAUNCH, SYNC, END_GRAPH, END_EXEC, END_STREAM, N_CALLS };
 static const char *const hip_names[N_CALLS] = {"hipStreamCreateWithFlags", "hipStreamBeginCapture",
                                                "hipStreamEndCapture",      "hipGraphInstantiate",
@@ -74,7 +74,7 @@ static void replay_and_check(struct serving *s, void *graph, void *stream, int64
     ck_assert_msg(serving_matches(s, tokens), "wrong result for %d tokens", (int)tokens);
 }
 
-/* The larger layers take the emulator a minute each: real devices only. */
+/* The emulator needs a minute for each of the larger layers, so only real devices run them. */
 static int n_layers(void)
 {
     return is_real ? (int)MF_ARRAY_LEN(layers) : 1;
@@ -130,18 +130,19 @@ MF_TEST(replays_graphs_across_a_reload, .count_rows = n_layers)
     ck_assert_msg(serving_matches(&s, 5), "wrong result for the other table's row");
     serving_route(&s, 5);
     replay_and_check(&s, exec, stream, 7); /* the captured graph keeps its kernels alive */
-    /* Synchronising a device invalidates a capture in progress on it: fmoe_drop_old fails with -EBUSY, the
-     * capture is lost, and the handle stays usable. */
+    /* fmoe_drop_old synchronises the device, which invalidates a capture in progress. It fails with -EBUSY,
+     * the capture is lost, and the handle stays usable. */
     call_runtime(BEGIN, stream, (void *)THREAD_LOCAL);
     ck_assert_int_eq(fmoe_drop_old(f), -EBUSY);
-    int r = fmoe_run(l, &call); /* the fake runtime reports an invalidated capture only at its end */
+    /* the fake runtime reports that a capture is invalid only when the capture ends */
+    int r = fmoe_run(l, &call);
     ck_assert_msg(r == -ECANCELED || (r == 0 && !is_real), "fmoe_run in an invalidated capture returned %d",
                   r);
     ck_assert_int_ne(calls[END](stream, &invalidated, NULL, NULL, 0), 0);
     replay_and_check(&s, exec, stream, 7);
     ck_assert_int_eq(fmoe_drop_old(f), 0);
     serving_poison(&s);
-    call = serving_call(&s, MOST, stream); /* a miss */
+    call = serving_call(&s, MOST, stream); /* no row for this token count: a miss */
     ck_assert_int_eq(fmoe_run(l, &call), 0);
     call_runtime(SYNC, stream, NULL);
     ck_assert_msg(serving_matches(&s, MOST), "wrong result for a miss");
@@ -156,14 +157,14 @@ MF_TEST(replays_graphs_across_a_reload, .count_rows = n_layers)
     device = mf_device_close(device);
 }
 
-/* A real device loads its kernels. */
+/* Returns 0 on a real device, whose kernels always load. */
 static int once_if_emulated(void)
 {
     return is_real ? 0 : 1;
 }
 
-/* If the device cannot load a row's kernels, opening the layer fails with the table line and the step. It
- * succeeds once they load. */
+/* If the device cannot load the kernels of a row, opening the layer fails and reports the table line and the
+ * step. Opening succeeds once the kernels load. */
 MF_TEST(refuses_kernels_that_do_not_load, .count_rows = once_if_emulated)
 {
     const char *fault, *tables[1];

@@ -1,5 +1,5 @@
-/* A foreign runner: examples/python_runner.py enumerates a step, is verified and timed by the farm, and wins
- * a row. Also foreign runners that misbehave. */
+/* Tests foreign runners. examples/python_runner.py offers a step, which the farm verifies and times, and
+ * which wins a row. Other runners in this file misbehave. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +21,8 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* Starts a farm with one CPU worker; only the foreign runner offers GEMMs. */
+/* Starts a farm with one CPU worker. The given families must not offer GEMMs, so that only the foreign runner
+ * offers them. */
 static void start_farm(const char *command, const char *families)
 {
     farm_start(&farm, 1000);
@@ -47,7 +48,7 @@ static cJSON *tasks_of(int batch)
     return tasks;
 }
 
-/* Returns a filtered list of the batch's first task. */
+/* Returns a list of the batch's first task, such as "steps?family=python". The caller frees it. */
 static cJSON *first_task_list(int batch, const char *what)
 {
     char path[128];
@@ -59,8 +60,8 @@ static cJSON *first_task_list(int batch, const char *what)
     return list;
 }
 
-/* Writes the template with its '@' replaced by `run` to a file; returns the file and the command that runs
- * it. */
+/* Writes the template `before`, with its '@' replaced by `run`, to a file. Returns the name of the file and
+ * the command that runs it. */
 static void write_program(const char *before, const char *run, char file[64], char command[96])
 {
     char text[4096];
@@ -81,10 +82,10 @@ MF_TEST(wins_a_row)
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     ck_assert_str_eq(farm_text(step, "name"), "py_layer");
     ck_assert_msg(strcmp(farm_text(step, "status"), "ok") == 0, "%s", farm_text(step, "reason"));
-    ck_assert_int_eq(farm_number(step, "verified"), 2); /* all gates */
+    ck_assert_int_eq(farm_number(step, "verified"), 2); /* passed all gates */
     ck_assert_int_ge(farm_number(step, "n"), 3);
     ck_assert_double_gt(cJSON_GetObjectItem(step, "us")->valuedouble, 10);
-    /* equal to the layer's output up to rounding to bf16 */
+    /* equals the reference output up to rounding to bf16 */
     ck_assert_double_le(cJSON_GetObjectItem(step, "row_err")->valuedouble, 0.01);
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     const char *row = strchr(table, '\n');
@@ -104,7 +105,7 @@ MF_TEST(wins_a_row)
     "p.load = load\n"                                    \
     "p.main()\n"
 
-/* Only the time from `run` to `ran` is measured, not the load of each set of buffers. */
+/* The measured time begins with `run` and ends with `ran`, so it does not include loading the buffers. */
 MF_TEST(does_not_time_loads)
 {
     char file[64], command[96];
@@ -146,7 +147,7 @@ MF_TEST(rejects_with_a_reason, .rows = MF_ARRAY_LEN(rejected_shapes))
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(steps, "items")), 0);
 }
 
-/* A minimal foreign runner that works until it must run a step. */
+/* A minimal foreign runner. RUN is the code that it executes to run a step. */
 #define PROGRAM(RUN)                                                                                      \
     "import json, os, socket, sys, time\n"                                                                \
     "peer = socket.socket(fileno=int(os.environ['MOEFARM_RUNNER_FD']))\n"                                 \
@@ -186,7 +187,7 @@ MF_TEST(reports_bad_programs, .rows = MF_ARRAY_LEN(bad_programs))
 {
     char file[64], command[96];
     write_program(PROGRAM("@"), bad_programs[_i].run, file, command);
-    /* no other fault may exceed the time cap, even on a busy machine */
+    /* only a hang may exceed the time cap; a long time cap allows for a busy machine */
     int batch =
         tune(command, "move,odd", FARM_CSV_HEAD FARM_CSV_SMALL,
              strcmp(bad_programs[_i].status, "hang") == 0 ? "&time_cap_ms=1000" : "&time_cap_ms=30000");
@@ -194,18 +195,18 @@ MF_TEST(reports_bad_programs, .rows = MF_ARRAY_LEN(bad_programs))
     _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=odd");
     const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
     const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
-    /* a step that crashed two runners is quarantined, with the reason */
+    /* if the step crashed two runners, its status is quarantined and its reason names the crash */
     bool quarantined =
         strcmp(status, "quarantined") == 0 && strcmp(bad_programs[_i].status, "no_memory") != 0;
     ck_assert_msg(quarantined || strcmp(status, bad_programs[_i].status) == 0, "%s: %s", status, reason);
     ck_assert_msg(strstr(reason, bad_programs[_i].message) != NULL, "%s: %s", status, reason);
-    /* the other steps of the unit continue */
+    /* the other steps of the unit are measured */
     _cleanup_(cJSON_Deletep) cJSON *moves = first_task_list(batch, "steps?family=move&status=ok");
     ck_assert_int_ge(cJSON_GetArraySize(mf_json_array(moves, "items")), 1);
 }
 
-/* The example with a flaw that passes or fails depending on batch options: one output in 64 is slightly
- * beyond the mismatch tolerance, or each run takes 0.2 s. */
+/* The example runner with a flaw in place of '@'. With one flaw, one output in 64 is slightly beyond the
+ * mismatch tolerance; with the other, each run takes 0.2 s. Batch options decide whether the step passes. */
 #define FLAWED                                           \
     "import sys, time\n"                                 \
     "sys.dont_write_bytecode = True\n"                   \
@@ -221,8 +222,8 @@ MF_TEST(reports_bad_programs, .rows = MF_ARRAY_LEN(bad_programs))
 /* clang-format off */
 static const struct {
     const char *what, *flaw;
-    const char *lenient, *strict; /* batch options */
-    const char *status, *message;    /* result with the strict options; ok with the lenient ones */
+    const char *lenient, *strict; /* batch options with which the step passes, and with which it fails */
+    const char *status, *message;    /* status and reason of the step with the strict options */
 } flaws[] = {
     {"err_ratio",
      "for i in range(0, len(y), 64): "
@@ -233,7 +234,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* The same step passes in the lenient batch and fails in the strict one. */
+/* The same step passes in the lenient batch and fails in the strict batch. */
 MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
 {
     char file[64], command[96];
@@ -246,7 +247,7 @@ MF_TEST(applies_batch_options, .rows = MF_ARRAY_LEN(flaws))
         _cleanup_(cJSON_Deletep) cJSON *steps = first_task_list(batch, "steps?family=python");
         const cJSON *step = cJSON_GetArrayItem(mf_json_array(steps, "items"), 0);
         const char *status = farm_text(step, "status"), *reason = farm_text(step, "reason");
-        /* a step that hung twice is quarantined, with the reason */
+        /* if the step hung twice, its status is quarantined and its reason names the hang */
         bool as_expected =
             strcmp(status, strict ? flaws[_i].status : "ok") == 0 ||
             (strict && strcmp(flaws[_i].status, "hang") == 0 && strcmp(status, "quarantined") == 0);

@@ -1,5 +1,5 @@
-/* moefarm-worker with GPUs on a machine without any: the device list with reasons for missing devices, device
- * locks, and --compile-only; with a fake CUDA driver (fake_cuda.c) where one is needed. */
+/* Tests moefarm-worker with GPUs on a machine without a GPU: the device list with the reasons for missing
+ * devices, device locks, and --compile-only. Tests that need a GPU use a fake CUDA driver (fake_cuda.c). */
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,8 @@ static bool has_compiler(const char *vendor)
     return false;
 }
 
-/* The list contains the CPU, and for each vendor its devices or the reason for their absence. */
+/* The device list contains the CPU. For each vendor it contains the devices, or the reason why there are
+ * none. */
 MF_TEST(lists_cpu_and_vendors)
 {
     struct ran r = RUN("--list-devices");
@@ -120,8 +121,8 @@ MF_TEST(lists_why_a_device_is_missing, .rows = MF_ARRAY_LEN(missing_devices))
     assert_says(r, "sim:<class>");
 }
 
-/* The module next to a running worker may belong to a newer version after an upgrade: it would compile and
- * name other kernels. */
+/* After an upgrade, the module next to a worker that still runs may belong to a newer version. It would
+ * compile and offer other kernels, so the worker must not use it. */
 MF_TEST(skips_a_module_of_another_build, .group = &optional_tests)
 {
     char worker[PATH_MAX], module[PATH_MAX];
@@ -159,8 +160,8 @@ MF_TEST(refuses_a_caller_of_another_build, .group = &optional_tests)
     assert_says(r, "nvrtc ");
 }
 
-/* The lock identifies the GPU itself: the same GPU under another ordinal is locked, another GPU under the
- * same ordinal is not. */
+/* A device lock identifies the GPU, not its ordinal. The same GPU is locked under another ordinal, and
+ * another GPU under the same ordinal is not locked. */
 static const struct {
     const char *device, *uuid;
     bool held;
@@ -182,7 +183,7 @@ MF_TEST(locks_the_gpu_itself, .rows = MF_ARRAY_LEN(locks), .group = &optional_te
     ck_assert_int_eq(mf_device_lock(folder, "hip:nvidia:0", "GPU-6e000000-0000-0000-0000-000000000007", why,
                                     sizeof(why), &fd),
                      0);
-    /* If the lock is free, the worker fails later at its invalid coordinator address. */
+    /* If the lock is free, the worker fails later, because its coordinator address is invalid. */
     struct ran r = RUN("--device", locks[_i].device, "--lock-dir", folder, "--spool", spool, "--coordinator",
                        "nowhere", "--name", "w");
 
@@ -222,7 +223,7 @@ static void use_cache(const char *name)
     ck_assert_int_eq(setenv("MOEFARM_CODE_CACHE", path, 1), 0);
 }
 
-/* Compiled code is found again, even if the cache was moved. */
+/* A cache still works after it was moved: the second run finds the compiled code and compiles nothing. */
 MF_TEST(fills_and_reuses_a_cache, .group = &optional_tests)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n");
@@ -246,7 +247,7 @@ MF_TEST(fills_and_reuses_a_cache, .group = &optional_tests)
     use_cache("b");
     r = RUN("--compile-only", "--arch=nvidia:sm_90/132", "--shapes", shapes, "--families", "one_stage");
     ck_assert_int_eq(r.code, 0);
-    /* looking it up may take some time */
+    /* the time is not checked, because finding the code may take some time */
     const char *own = strstr(r.text, "device kernels: ");
     double seconds;
     int length = 0;
@@ -260,11 +261,11 @@ MF_TEST(fills_and_reuses_a_cache, .group = &optional_tests)
     ck_assert_msg(!strstr(r.text, ", 0 cached"), "%s", r.text);
 }
 
-/* The code that evicts the instruction cache must be larger than it: the compiler must not reduce it to a
- * loop. */
+/* The code that evicts the instruction cache must be larger than this cache, so the compiler must not reduce
+ * the code to a loop. */
 static const struct {
     const char *vendor, *arch, *objects;
-    off_t least; /* bytes */
+    off_t least; /* minimum size of the code, in bytes */
 } evictions[] = {
     {"nvidia", "nvidia:sm_90", "measure-sm_90a-*", 256 << 10},
     {"amd", "amd:gfx90a", "measure-gfx90a-*", 128 << 10},
@@ -294,8 +295,8 @@ MF_TEST(eviction_code_is_large, .rows = MF_ARRAY_LEN(evictions), .group = &optio
     ck_assert_msg(bytes > evictions[_i].least, "%lld", (long long)bytes);
 }
 
-/* A failed kernel is listed with its definitions and the compiler's message, and the others are compiled. No
- * GPU is sm_85. */
+/* A kernel that does not compile is listed with its definitions and the compiler's message. The other kernels
+ * are compiled. sm_85 makes kernels fail, because no such GPU exists. */
 MF_TEST(lists_failed_kernels, .group = &optional_tests)
 {
     const char *shapes = shapes_file(COLUMNS ROW "\n" ROW ",\n1,256,x,8,2\n");
@@ -316,7 +317,7 @@ static const struct {
     const char *arch, *shapes, *message;
 } wrong[] = {
     {"sm_90", ROW, "--arch: expected nvidia:<gfx>[/<compute units>] or amd:<gfx>"},
-    {"nvidia:sm_77", ROW, "--arch: expected"},               /* unknown number of SMs */
+    {"nvidia:sm_77", ROW, "--arch: expected"},               /* the number of SMs of sm_77 is unknown */
     {"nvidia:sm_90/0", ROW, "not 'nvidia:sm_90/0'"},
     {"nvidia:sm_90", NULL, "/nonexistent.csv"},
     {"nvidia:sm_90", "", "its first line must name the columns"},

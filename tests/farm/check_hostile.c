@@ -1,6 +1,7 @@
-/* Texts that are SQL, shell code, options, paths, markup, formulas or log lines in some context, sent to
- * every place where the farm accepts text from users or workers. Each must be refused with a reason, or
- * stored and returned unchanged. A real moefarmd with a fake worker. */
+/* Tests hostile texts: in some context each text is SQL, shell code, an option, a path, markup, a formula or
+ * a log line. The test sends these texts to every place where the farm accepts text from users or workers.
+ * The farm must refuse each text with a reason, or store it and return it unchanged. Uses a real moefarmd
+ * with a fake worker. */
 #include "support/mf_check.h"
 #include "support/table_columns.h"
 
@@ -23,11 +24,11 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define BEAT_MS  20000 /* fake workers send no BEAT between messages */
+#define BEAT_MS  20000 /* long, because fake workers send no BEAT between messages */
 #define LIMIT_MS 30000
 #define MARK     "HOSTILE"
 
-/* line: contains control characters, which no name may contain */
+/* line: true if the text contains control characters, which no name may contain */
 static const struct {
     const char *text;
     bool line;
@@ -74,7 +75,7 @@ static void start(struct farm *f)
     farm_process_start(&f->process, BEAT_MS);
 }
 
-/* Checks that no file was created and that each line of the log is one of moefarmd. */
+/* Checks that no text created a file, and that moefarmd wrote every line of the log itself. */
 static void stop(struct farm *f)
 {
     char path[320], line[8192];
@@ -101,7 +102,7 @@ static void add_encoded(struct mf_buf *b, const char *text)
         (void)mf_buf_addf(b, isalnum((unsigned char)*text) ? "%c" : "%%%02x", (unsigned char)*text);
 }
 
-/* Sends a request with the encoded text appended to the path. The answer must be JSON or a table. */
+/* Sends a request whose path ends with the encoded text. The answer must be JSON or a table. */
 static cJSON *request(struct farm *f, const char *method, const char *path, const char *text,
                       const char *type, const char *body, int *ret_status)
 {
@@ -125,10 +126,11 @@ static void expect(struct farm *f, const char *method, const char *path, const c
     int status = 0;
     _cleanup_(cJSON_Deletep) cJSON *json = request(f, method, path, text, type, body, &status);
     _cleanup_(mf_freep) char *printed = mf_json_print(json);
-    ck_assert_msg(status == wanted, "%s %s%s: %d, not %d: %s", method, path, text, status, wanted, printed);
+    ck_assert_msg(status == wanted, "%s %s%s: status %d, expected %d: %s", method, path, text, status, wanted,
+                  printed);
 }
 
-/* Returns a table of one row with one cell replaced by the quoted text. */
+/* Returns a table of one row in which the quoted text replaces one cell. The caller frees it. */
 static char *table(size_t cell, const char *text)
 {
     struct mf_buf b;
@@ -149,7 +151,7 @@ static char *table(size_t cell, const char *text)
     return mf_buf_take(&b);
 }
 
-/* Returns a JSON submission with the given texts; NULL: the default. */
+/* Returns a JSON submission with the given texts; NULL for the default text. The caller frees it. */
 static char *body_of(const char *name, const char *option, const char *value, const char *column)
 {
     cJSON *json = cJSON_CreateObject();
@@ -172,7 +174,7 @@ static char *body_of(const char *name, const char *option, const char *value, co
     return text;
 }
 
-/* Query parameters and paths that the text is appended to. */
+/* Paths and query parameters to which the test appends the text. */
 static const char *const filters[] = {
     "/api/v1/batches?cursor=",
     "/api/v1/batches?limit=",
@@ -242,8 +244,8 @@ MF_TEST(keeps_texts_of_users)
         expect(&f, "POST", "/api/v1/batches?", text, "text/csv", good, 400);
         for (size_t p = 0; p < MF_ARRAY_LEN(filters); p++) {
             _cleanup_(cJSON_Deletep) cJSON *json = request(&f, "GET", filters[p], text, "", "", &status);
-            ck_assert_msg(status == 200 || status == 400 || status == 404, "%s%s: %d", filters[p], text,
-                          status);
+            ck_assert_msg(status == 200 || status == 400 || status == 404, "%s%s: status %d", filters[p],
+                          text, status);
         }
     }
     _cleanup_(cJSON_Deletep) cJSON *list =
@@ -252,8 +254,8 @@ MF_TEST(keeps_texts_of_users)
     stop(&f);
 }
 
-/* Merging with a foreign table that has the text as kernel name: its row stays unchanged or is reported as
- * invalid. */
+/* Merges a foreign table that has the text as kernel name. The row stays unchanged or is reported as invalid.
+ */
 MF_TEST(keeps_texts_of_merged_tables)
 {
     static const char columns[] = TUNED_COLUMNS "\n";
@@ -274,11 +276,11 @@ MF_TEST(keeps_texts_of_merged_tables)
         _cleanup_(cJSON_Deletep) cJSON *json =
             request(&f, "POST", "/api/v1/export/merge", "", "text/csv", b.data, &status);
         mf_buf_release(&b);
-        ck_assert_msg(status == 200 || status == 422, "%d", status);
+        ck_assert_msg(status == 200 || status == 422, "status %d, expected 200 or 422", status);
         const char *csv = "";
         if (status == 200)
             ck_assert_int_eq(mf_json_text(json, "csv", &csv), 0);
-        /* a merged text must parse as one table with the same number of rows and columns */
+        /* a merged table must parse as one table with the same columns and at most the one row */
         struct mf_table *t = NULL;
         char why[MF_REASON_MAX] = "";
         if (*csv) {
@@ -293,7 +295,7 @@ MF_TEST(keeps_texts_of_merged_tables)
 
 /* --- workers --- */
 
-/* Prints a HELLO with the text in one member. */
+/* Prints a HELLO with the text in one member. The caller frees it. */
 static char *hello(const char *name, const char *member, const char *text)
 {
     const char *const members[][2] = {{"worker", name},  {"instance", name},      {"host", "h"},
@@ -316,7 +318,7 @@ static char *hello(const char *name, const char *member, const char *text)
     return printed;
 }
 
-/* Identifiers have a fixed syntax; descriptive members may be any text. */
+/* Members that identify a worker have a fixed syntax. Members that describe it may contain any text. */
 static const struct {
     const char *member;
     bool free_text;
@@ -381,8 +383,8 @@ static void reject_with(struct fake_worker *w, const cJSON *unit, const char *te
     ck_assert_int_eq(fake_worker_send(w, MF_MESSAGE_RESULT, "%s", printed), 0);
 }
 
-/* A step with such a text as name or family is refused, and the enumeration with it. A reason is stored and
- * returned unchanged. */
+/* If the name or family of a step is such a text, the step is refused together with its enumeration. If the
+ * reason of a rejection is such a text, it is stored and returned unchanged. */
 MF_TEST(keeps_texts_of_enumerations)
 {
     struct farm f;
@@ -415,7 +417,7 @@ MF_TEST(keeps_texts_of_enumerations)
                                           key, text),
                          0);
         _cleanup_(cJSON_Deletep) cJSON *refusal = fake_worker_await(&w, MF_MESSAGE_REFUSE, LIMIT_MS);
-        ck_assert_msg(refusal != NULL, "a step with %s is not refused", hostile[i].text);
+        ck_assert_msg(refusal != NULL, "a step with the text %s is not refused", hostile[i].text);
         ck_assert_int_eq(fake_worker_ready(&w), 0);
         _cleanup_(cJSON_Deletep) cJSON *again = fake_worker_await(&w, MF_MESSAGE_UNIT, LIMIT_MS);
         ck_assert_ptr_nonnull(again);
@@ -434,7 +436,8 @@ MF_TEST(keeps_texts_of_enumerations)
     stop(&f);
 }
 
-/* The table of a device whose model is such a text has the usual columns, and no cell is a formula. */
+/* The device model is such a text. The exported table then has the usual columns, and no cell of it is a
+ * formula. */
 MF_TEST(exports_no_formula, .rows = N_HOSTILE)
 {
     struct farm f;
@@ -473,7 +476,8 @@ MF_TEST(exports_no_formula, .rows = N_HOSTILE)
     stop(&f);
 }
 
-/* A worker rejects such a text as name, device or architecture before it is used in a path or option. */
+/* A worker rejects such a text as name, device or architecture before it uses the text in a path or an
+ * option. */
 MF_TEST(worker_rejects_texts)
 {
     static const char *const options_and_errors[][2] = {{"--name", "--name: expected"},

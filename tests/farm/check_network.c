@@ -1,7 +1,8 @@
-/* Network partitions between the coordinator and a worker, in both directions or in one, and their end: the
- * worker's lease expires, another worker continues, and the results measured meanwhile are kept and counted
- * once. Uses two network namespaces joined by a veth pair; a permanent neighbour entry with an unused MAC
- * address cuts one direction. 127/8 addresses are routed between them, so that no keys are needed. */
+/* Tests network partitions between the coordinator and a worker, in one or both directions. The worker's
+ * lease expires and another worker continues. After the partition, the results measured meanwhile are kept
+ * and counted once. Uses two network namespaces joined by a veth pair. A permanent neighbour entry with an
+ * unused MAC address cuts one direction. The namespaces use 127/8 addresses, so that the hub requires no
+ * keys. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -27,7 +28,7 @@ static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16) FARM_CSV_ROW(64) FARM_C
 
 static struct farm farm;
 static int local_namespace, remote_namespace; /* network namespaces of the test and of the remote worker */
-static pid_t namespace_holder;                /* process that holds the remote namespace */
+static pid_t namespace_holder;                /* process that keeps the remote namespace alive */
 
 static int run(const char *const *argv)
 {
@@ -40,7 +41,7 @@ static int run(const char *const *argv)
     return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Runs ip with the given words in a namespace. */
+/* Runs `ip` with the given arguments in a network namespace. */
 static void ip(int namespace, const char *words)
 {
     char copy[160];
@@ -53,7 +54,7 @@ static void ip(int namespace, const char *words)
     ck_assert_int_eq(setns(namespace, CLONE_NEWNET), 0);
     int code = run(argv);
     ck_assert_int_eq(setns(local_namespace, CLONE_NEWNET), 0);
-    ck_assert_msg(code == 0, "ip %s: %d", words, code);
+    ck_assert_msg(code == 0, "ip %s: exit code %d", words, code);
 }
 
 static void route_localnet(void)
@@ -63,7 +64,7 @@ static void route_localnet(void)
     (void)close(fd);
 }
 
-/* Returns 0, or -errno if the system does not allow it. */
+/* Returns 0, or -errno if the system does not allow new namespaces. */
 static int make_namespaces(void)
 {
     char path[64], words[64];
@@ -129,7 +130,7 @@ static bool counter_is_positive(const char *name)
 static const struct {
     const char *what;
     bool to_coordinator, to_worker;
-    const char *counter; /* counter that must be above zero afterwards */
+    const char *counter; /* metric that must be above zero after the partition */
 } cuts[] = {
     {"both ways",                       true,  true,  "moefarm_results_late_total"},
     {"messages of the worker are lost",    true,  false, "moefarm_results_late_total"},
@@ -156,7 +157,7 @@ MF_TEST(survives_a_partition, .rows = MF_ARRAY_LEN(cuts))
         ip(local_namespace, "neigh replace " THERE " lladdr " UNUSED_MAC " dev m0 nud permanent");
     farm_wait_log(&farm, "moefarmd.log", "worker w0 is lost: silent for");
     farm_wait_log(&farm, "worker0.log", "no message from the coordinator for");
-    /* the leases have expired: the other worker continues */
+    /* the other worker continues, because the leases have expired */
     (void)farm_wait_more(&farm, batch, 10);
     if (cuts[_i].to_coordinator)
         ip(remote_namespace, "neigh del " HERE " dev m1");
@@ -168,7 +169,8 @@ MF_TEST(survives_a_partition, .rows = MF_ARRAY_LEN(cuts))
     farm_audit(&farm, batch, &(struct farm_keys){0});
     ck_assert_int_gt(farm_query_number(&farm, "SELECT max(attempt) FROM unit"), 1);
     ck_assert_int_eq(farm_query_number(&farm, "SELECT count(*) FROM result WHERE late AND final"), 0);
-    ck_assert_msg(counter_is_positive(cuts[_i].counter), "%s: no %s", cuts[_i].what, cuts[_i].counter);
+    ck_assert_msg(counter_is_positive(cuts[_i].counter), "%s: %s is not above zero", cuts[_i].what,
+                  cuts[_i].counter);
 }
 
 static void stop(void)
@@ -178,7 +180,8 @@ static void stop(void)
         (void)kill(namespace_holder, SIGKILL);
 }
 
-/* Returns a missing requirement, or NULL. Tries in a child process, whose namespace ends with it. */
+/* Returns what this machine lacks for the test, or NULL. Creates a namespace in a child process to find out.
+ */
 static const char *missing_requirement(void)
 {
     static const char *const version[] = {"ip", "-V", NULL};

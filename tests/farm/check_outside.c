@@ -1,5 +1,5 @@
-/* Kernels from outside the build, through a farm: a family in a shared object and prebuilt kernels with
- * manifests win rows; defective ones are reported and do no harm. */
+/* Tests kernels from outside the build through a farm. A family in a shared object and prebuilt kernels with
+ * manifests win rows. Defective shared objects and kernels are reported and do not affect other kernels. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,8 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* One pool at a time: argv is static and must live as long as the pool. */
+/* Starts a runner pool with the given worker options. argv is static and must live as long as the pool, so
+ * use one pool at a time. */
 static struct mf_runner_pool *runner_pool_of(const char *const options[])
 {
     static const char *argv[12] = {WORKER, "--runner-child", "--no-sandbox", "--device", "cpu:0"};
@@ -78,7 +79,7 @@ static int tune(const char *families, const char *option, const char *value)
     return batch;
 }
 
-/* Returns a list of the batch's first task. */
+/* Returns a list of the batch's first task. The caller frees it. */
 static cJSON *task_list(int batch, const char *what)
 {
     char path[128];
@@ -100,10 +101,10 @@ static void check_ok(int batch, const char *query, const char *name)
             continue;
         ck_assert_msg(strcmp(farm_text(item, "status"), "ok") == 0, "%s: %s", name,
                       farm_text(item, "reason"));
-        ck_assert_int_eq(farm_number(item, "verified"), 2); /* all gates */
+        ck_assert_int_eq(farm_number(item, "verified"), 2); /* passed all gates */
         return;
     }
-    ck_abort_msg("no step %s", name);
+    ck_abort_msg("no step is named %s", name);
 }
 
 static void check_rejection(int batch, const char *sentence)
@@ -119,7 +120,7 @@ MF_TEST(tunes_a_shared_object)
     check_ok(batch, "steps?family=plain", "plain_layer");
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
     ck_assert_msg(strstr(table, ",plain:plain_layer,") != NULL, "%s", table);
-    /* the row's revision includes the hash of the file */
+    /* the revision of the row includes the hash of the shared object */
     struct mf_family_plugins p = {0};
     char why[MF_REASON_MAX] = "", revision[MF_REVISION_MAX], without[MF_REVISION_MAX],
          of_file[MF_REVISION_MAX];
@@ -129,7 +130,8 @@ MF_TEST(tunes_a_shared_object)
     revision_of(options, revision);
     revision_of(no_file, without);
     ck_assert_str_ne(revision, without);
-    ck_assert_msg(strstr(table, revision) != NULL, "no %s in %s", revision, table);
+    ck_assert_msg(strstr(table, revision) != NULL, "the table does not contain revision %s: %s", revision,
+                  table);
     ck_assert_msg(mf_family_plugin_load(&p, OBJECT("plain"), why, sizeof(why)) == 0, "%s", why);
     mf_kernel_revision_with(p.hash, of_file);
     ck_assert_str_ne(of_file, mf_kernel_revision());
@@ -141,8 +143,8 @@ MF_TEST(tunes_a_shared_object)
 
 static const struct mf_test_group offers_tests = {};
 
-/* Enumerations are stored per revision, so runners with different offers must have different revisions.
- * `lib` is the old name of onednn. */
+/* The farm stores enumerations per revision, so runners that offer different kernels must have different
+ * revisions. `lib` is the old name of family onednn. */
 MF_TEST(revision_depends_on_offer, .group = &offers_tests)
 {
     const char *const all[] = {NULL}, *const move[] = {"--families", "move", NULL},
@@ -162,7 +164,7 @@ MF_TEST(revision_depends_on_offer, .group = &offers_tests)
     ck_assert_str_eq(again, of[2]);
 }
 
-/* A mistyped family name must be an error, not a worker that offers nothing. */
+/* A mistyped family name is an error: otherwise the worker would silently offer nothing. */
 MF_TEST(refuses_an_unknown_family, .group = &offers_tests)
 {
     const char *const options[] = {"--families", "move,titel", NULL};
@@ -203,7 +205,7 @@ MF_TEST(reports_a_broken_object, .rows = MF_ARRAY_LEN(broken_objects))
 
 static void make_folder(const char *path)
 {
-    ck_assert_msg(mkdir(path, 0700) == 0, "%s", path);
+    ck_assert_msg(mkdir(path, 0700) == 0, "cannot make the folder %s", path);
 }
 
 static const char *in_folder(const char *name)
@@ -221,7 +223,7 @@ static void write_text(const char *name, const char *text)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-/* A copy: runners do not follow links that lead out of the folder. */
+/* Copies the object, because runners do not follow links that lead out of the folder. */
 static void copy_object(const char *name)
 {
     static char bytes[4 << 20];

@@ -1,11 +1,11 @@
-/* The power fails while the coordinator writes: the disk keeps all synced data and an arbitrary subset of the
- * other sectors. The database must then pass integrity_check and hold every acknowledged result and every
- * accepted batch, and the farm must continue. Uses a real coordinator on tests/support/farm/machine_shim.c
- * and a fake worker that records its acknowledgements. The seed is printed; set MOEFARM_SEED to reproduce a
- * run.
+/* Simulates power failures while the coordinator writes. The disk keeps all synced data and an arbitrary
+ * subset of the other sectors. Afterwards the database must pass integrity_check and hold every acknowledged
+ * result and every accepted batch, and the farm must continue. Uses a real coordinator with
+ * tests/support/farm/machine_shim.c, and a fake worker that records acknowledgements. The test prints its
+ * seed; set MOEFARM_SEED to that seed to reproduce a run.
  *
  *     check_power          12 failures
- *     check_power 60       60 failures, also later in a run */
+ *     check_power 60       60 failures, some of them later in a run */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static void greet(void)
     (void)fake_worker_hello(&worker, "[]");
 }
 
-/* Handles one message, if there is one. */
+/* Waits at most timeout_ms for a message and handles it. Returns false if no message came. */
 static bool handle_message(int timeout_ms)
 {
     enum mf_message type;
@@ -88,13 +88,14 @@ static int submit(void)
     return farm_try_submit(&farm, csv, query, "");
 }
 
-/* Submits one batch after another until the power fails. Returns the last accepted batch. */
+/* Submits one batch after another until the power fails. Returns the id of the last accepted batch. */
 static int work_until_it_fails(void)
 {
     int last = 0, batch = 0;
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     while (!machine->has_cut) {
-        ck_assert_msg(mf_now_ms() < until, "the power failure did not happen: %ld writes of %ld",
+        ck_assert_msg(mf_now_ms() < until,
+                      "the power failure did not happen: %ld writes so far, planned at write %ld",
                       (long)machine->writes, (long)machine->cut_at);
         if (batch == 0 || is_done(batch))
             batch = submit();
@@ -103,13 +104,13 @@ static int work_until_it_fails(void)
             ;
         (void)fake_worker_send(&worker, MF_MESSAGE_BEAT, "{\"running\":[],\"busy\":{}}");
     }
-    while (handle_message(20)) /* messages that were in flight */
+    while (handle_message(20)) /* messages that were still on their way */
         ;
     return last;
 }
 
-/* Reconnects the worker, without a running unit, and works until all batches up to `last` are done. They
- * share the worker, so any may end last. */
+/* Reconnects the worker without a running unit, and works until all batches up to `last` are done. The
+ * batches share the worker, so they may end in any order. */
 static void work_until_done(int last)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
@@ -145,7 +146,7 @@ MF_TEST(survives_power_failure, .count_rows = all_cuts)
     zmq = zmq_ctx_new();
     machine = machine_new("/tmp/moefarm-test.");
     machine->seed = seed;
-    /* the first START_WRITES writes belong to the start: new database, preallocated WAL */
+    /* The first START_WRITES writes belong to the start: they make the database and preallocate the WAL. */
     machine->cut_at =
         _i % 4 == 0 ? 1 + rand_r(&random) % START_WRITES : START_WRITES + rand_r(&random) % writes_max;
     machine_preload(true);
@@ -177,8 +178,9 @@ static void wait_for_cut(void)
     }
 }
 
-/* The same for a worker, whose spool is synced at intervals: it starts with the rest of its spool and sends
- * those results. Lost results were not acknowledged and are measured again. */
+/* Simulates power failures of a worker, which syncs its spool at intervals. The worker restarts with the
+ * results that are left in its spool and sends them. The lost results were not acknowledged, so they are
+ * measured again. */
 static int half_of_cuts(void)
 {
     return n_cuts / 2;

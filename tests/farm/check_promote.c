@@ -1,9 +1,10 @@
-/* Promotion with fake workers that have given times: a real moefarmd, and two devices of a class in some
- * cases. READY messages decide which worker gets which unit. The known row comes from a baseline or from an
- * earlier batch.
+/* Tests promotion with a real moefarmd and with one or two fake workers (devices) whose times are given.
+ * READY messages decide which worker gets which unit. The known row comes from a baseline or from an earlier
+ * batch.
  *
- * WINNER wins the race on the first device; KNOWN is the first stage of the known row. `known` of a case is
- * the time of KNOWN there, where WINNER takes 20 of the pipeline's 60 us. */
+ * WINNER is the first stage of the pipeline that wins the race on the first device, and takes 20 of its 60
+ * us. KNOWN is the first stage of the known row. The member `known` of a test case is the time of KNOWN on
+ * the first device. */
 #include "common/base/buf.h"
 #include "common/base/cleanup.h"
 #include "common/base/clock.h"
@@ -30,7 +31,7 @@
 
 static struct farm farm;
 static struct fake_worker workers[2];
-static double known_us[2], winner_us[2]; /* times of the first stages, by worker */
+static double known_us[2], winner_us[2]; /* times of KNOWN and WINNER, by worker */
 static void *zmq;
 
 static double us(const struct fake_worker *w, const char *name)
@@ -50,7 +51,7 @@ static void greet(int i, const char *running)
     ck_assert_int_eq(fake_worker_greet(&workers[i], running, FARM_DEADLINE_MS), 0);
 }
 
-/* model: "m" for the first worker's model; results of another model do not count for it. */
+/* Connects worker i. Results of a device model other than "m" do not count for the first worker's model. */
 static void join(int i, const char *model)
 {
     ck_assert_int_eq(fake_worker_open(&workers[i], zmq, farm.hub, i ? "w1" : "w0"), 0);
@@ -69,7 +70,7 @@ static void set_known_us(double us_of_both)
     known_us[0] = known_us[1] = us_of_both;
 }
 
-/* Starts a farm with the first worker, on which the winner is clearly faster than the known row. */
+/* Starts a farm with the first worker. On this worker the winner is clearly faster than the known row. */
 static void start(void)
 {
     zmq = zmq_ctx_new();
@@ -97,8 +98,9 @@ static void post(const char *path)
     free(farm_call(&farm, "POST", path, "", "", 200));
 }
 
-/* Submits and returns the answer. shapes: CSV rows with JSON-escaped line ends; baseline: the pipeline cell
- * of its first row, and possibly more rows; NULL: none. */
+/* Submits a batch and returns the answer, which the caller frees. shapes: CSV rows with JSON-escaped line
+ * ends. baseline: pipeline cell of the baseline's first row, optionally followed by further rows; NULL for no
+ * baseline. */
 static char *submit_shapes(const char *shapes, const char *baseline, const char *options)
 {
     struct mf_buf body;
@@ -130,7 +132,7 @@ static void answer_unit(int i, const cJSON *unit)
     ck_assert_int_eq(fake_worker_answer(&workers[i], unit), 0);
 }
 
-/* Answers units for worker i up to the first unit of the kind, which it returns. */
+/* Answers units for worker i up to the first unit of the kind, and returns that unit. */
 static cJSON *work_until(int i, const char *kind)
 {
     cJSON *unit = fake_worker_work_until(&workers[i], kind, FARM_DEADLINE_MS);
@@ -166,7 +168,7 @@ static void probe_all(void)
     }
 }
 
-/* Waits until n devices have compared in task 1. */
+/* Waits until n devices have completed their comparison for task 1. */
 static void await_devices(int n)
 {
     for (int64_t end = mf_now_ms() + FARM_DEADLINE_MS;;) {
@@ -177,25 +179,27 @@ static void await_devices(int n)
     }
 }
 
-/* reasons: required substrings of the reason, up to NULL. */
+/* Checks the decision and its reason. reasons: substrings that the reason must contain, up to NULL. */
 static void check_decision(const cJSON *task, const char *decision, const char *const *reasons)
 {
     const char *decided = farm_text(promotion_of(task), "decision"),
                *reason = farm_text(promotion_of(task), "reason");
-    ck_assert_msg(strcmp(decided, decision) == 0, "%s, not %s: %s", decided, decision, reason);
+    ck_assert_msg(strcmp(decided, decision) == 0, "the decision is %s, expected %s: %s", decided, decision,
+                  reason);
     for (; *reasons; reasons++)
         ck_assert_msg(strstr(reason, *reasons), "'%s' is not in: %s", *reasons, reason);
 }
 #define REASONS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* Waits until the task has the state, then checks its decision. */
+/* Waits until the task reaches the state, then checks its decision. */
 static void check_task(int task, const char *state, const char *decision, const char *const *reasons)
 {
     _cleanup_(cJSON_Deletep) cJSON *json = farm_wait_task(&farm, task, state);
     check_decision(json, decision, reasons);
 }
 
-/* Checks that the exported row contains the step and the time; step NULL: no row is exported. */
+/* Checks that the exported row contains the step and the time. If step is NULL, checks that no row is
+ * exported. */
 static void check_export(int batch, const char *step, double expected_us)
 {
     char path[100], field[40];
@@ -214,11 +218,12 @@ static void check_export(int batch, const char *step, double expected_us)
 static const struct {
     const char *what;
     double known;       /* time of KNOWN on the first device */
-    /* time of WINNER on the second device, where KNOWN takes as long as on the first; 0: no second device */
+    /* time of WINNER on the second device, where KNOWN takes as long as on the first device; 0 if there is no
+     * second device */
     double winner2;
     const char *baseline, *wrong, *crash;
-    int n_compare;      /* compare units on the first device */
-    const char *decision, *reasons[3]; /* up to NULL */
+    int n_compare;      /* number of compare units that the first device gets */
+    const char *decision, *reasons[3]; /* reasons: up to NULL */
     const char *exported_step; /* step of the exported row; NULL: no row */
     double us;
 } decisions[] = {
@@ -247,7 +252,8 @@ static const struct {
 };
 /* clang-format on */
 
-/* Merges into the baseline's table, whose row has a better time of 50 us: only a promoted row replaces it. */
+/* Merges the export into the baseline's table. The row of this table has a better time (50 us), so only a
+ * promoted row replaces it. */
 static void check_merge(const char *exported_step, const char *decision, const char *baseline)
 {
     char csv[2000];
@@ -276,7 +282,7 @@ MF_TEST(decides_promotion, .rows = MF_ARRAY_LEN(decisions))
         work_and_answer(0, "compare");
     }
     if (decisions[_i].winner2 > 0) {
-        credit(0); /* the first worker has credit, but the unit is for another device */
+        credit(0); /* the first worker asks for a unit, but the comparison needs another device */
         work_and_answer(1, "compare");
     }
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
@@ -288,7 +294,8 @@ MF_TEST(decides_promotion, .rows = MF_ARRAY_LEN(decisions))
     ck_assert_msg(!strstr(left, "names no pipeline"), "%s", left);
 }
 
-/* Checks that task 1, whose known row is AITER's, is undecided, keeps that row, and was never measured. */
+/* Checks that task 1, whose known row is AITER's, is undecided and was never measured, and that it keeps the
+ * known row. */
 static void check_undecided(void)
 {
     _cleanup_(cJSON_Deletep) cJSON *task = farm_wait_task(&farm, 1, "done");
@@ -305,9 +312,9 @@ static void check_undecided(void)
     ck_assert_msg(strstr(left, "names no pipeline"), "%s", left);
 }
 
-/* A row without a pipeline cannot be compared: the answer to the submission reports it, and no device
- * measures it. _i: 0 a worker of the class is connected; 1 none is, but the batch names the class; 2 the
- * batch names no class, and the first worker connects later. */
+/* A known row without a pipeline cannot be compared. The answer to the submission reports such a row, and no
+ * device measures its shape. _i: 0 a worker of the class is connected; 1 no worker is connected, but the
+ * batch names the class; 2 the batch names no class, and the first worker connects later. */
 MF_TEST(decides_rows_without_pipeline_at_once, .rows = 3)
 {
     if (_i > 0) {
@@ -324,7 +331,7 @@ MF_TEST(decides_rows_without_pipeline_at_once, .rows = 3)
     check_undecided();
     _cleanup_(cJSON_Deletep) cJSON *batch = farm_get(&farm, "/api/v1/batches/1");
     ck_assert_str_eq(farm_text(batch, "state"), "done");
-    /* the next unit belongs to another batch */
+    /* the unit that the worker gets belongs to the second batch */
     if (_i == 0) {
         submit(NULL, "");
         work_and_answer(0, "race");
@@ -333,7 +340,7 @@ MF_TEST(decides_rows_without_pipeline_at_once, .rows = 3)
     }
 }
 
-/* The other shapes of the layer model are tuned without waiting for such a row. */
+/* The other shapes of the layer model are tuned, and do not wait for the shape of such a row. */
 MF_TEST(tunes_the_rest_of_the_layer)
 {
     _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "", "");
@@ -343,7 +350,7 @@ MF_TEST(tunes_the_rest_of_the_layer)
     check_export(1, WINNER, 60.6);
 }
 
-/* With search=enumerate the row is reported, but there is no decision. */
+/* With search=enumerate the answer reports such a row, but there is no decision. */
 MF_TEST(enumeration_decides_nothing)
 {
     _cleanup_(mf_freep) char *answer = submit_shapes(SHAPE "\\n", "", ",\"search\":\"enumerate\"");
@@ -357,7 +364,8 @@ MF_TEST(enumeration_decides_nothing)
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(task, "promotion")));
 }
 
-/* A kept row has the samples, spread and provenance of the comparison, not of the race that it lost. */
+/* A kept row gets its samples, spread and provenance from the comparison. It does not get them from the race,
+ * which it lost. */
 MF_TEST(kept_row_has_times_of_comparison)
 {
     set_known_us(20.6);
@@ -370,13 +378,13 @@ MF_TEST(kept_row_has_times_of_comparison)
     ck_assert_double_eq_tol(farm_double(device, "mid"), 60 / 60.6 - 1, 1e-3);
     ck_assert_int_eq(farm_number(device, "n"), 20);
     ck_assert_str_eq(farm_text(device, "verdict"), "SAME");
-    /* The new row is faster, but by too little: not a tie. */
+    /* The new row is faster by less than required, but not statistically tied. */
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(config, "ties")), 0);
     _cleanup_(mf_freep) char *csv = get("/api/v1/export/tuned_fmoe.csv?simulated=1");
     ck_assert_msg(strstr(csv, ",20,0.5000,moefarm:race"), "%s", csv);
 }
 
-/* A kept row that is statistically tied with the new one is listed as a tie. */
+/* A kept row that is statistically tied with the new row is listed as a tie. */
 MF_TEST(lists_a_kept_tie)
 {
     set_known_us(20);
@@ -387,7 +395,7 @@ MF_TEST(lists_a_kept_tie)
     ck_assert_int_eq(cJSON_GetArraySize(mf_json_array(mf_json_object(task, "config"), "ties")), 1);
 }
 
-/* Without a baseline the known row is that of the farm; a rerun with the same kernels keeps it. */
+/* Without a baseline the known row is the farm's own row. A rerun with the same kernels keeps it. */
 MF_TEST(rerun_keeps_rows)
 {
     submit(NULL, ",\"promote\":\"improved\"");
@@ -399,8 +407,8 @@ MF_TEST(rerun_keeps_rows)
     check_decision(two, "kept", REASONS("the known row won"));
     ck_assert_str_eq(farm_text(promotion_of(two), "source"), "batch 1");
     check_export(2, WINNER, 60.6);
-    /* A kernel that is 10% faster is promoted. One that is 1% faster is not, and the kept row is then the
-     * known row of the next batch. */
+    /* A kernel that is 10% faster is promoted. A kernel that is 1% faster is not promoted, so the kept row
+     * stays the known row of the next batch. */
     known_us[0] = 14;
     submit(NULL, ",\"promote\":\"improved\"");
     work_and_answer(0, "compare");
@@ -410,7 +418,7 @@ MF_TEST(rerun_keeps_rows)
     work_and_answer(0, "compare");
     check_task(4, "done", "kept", REASONS("SAME on w0", "5% less"));
     check_export(4, KNOWN, 61.206);
-    /* with promotion of all rows, the row is replaced */
+    /* without promote=improved the new row always replaces the known row */
     submit(NULL, "");
     work_and_answer(0, "race");
     _cleanup_(cJSON_Deletep) cJSON *five = farm_wait_task(&farm, 5, "done");
@@ -418,8 +426,8 @@ MF_TEST(rerun_keeps_rows)
     check_export(5, WINNER, 60.6);
 }
 
-/* _i: 0 the second device is drained before it compares; 1 it is of another model of the class and gets no
- * unit. */
+/* _i: 0 the second device is drained before it compares; 1 the second device is of another model of the
+ * class, so it gets no unit. */
 MF_TEST(ignores_drained_or_other_device, .rows = 2)
 {
     join(1, _i ? "other" : "m");
@@ -428,17 +436,17 @@ MF_TEST(ignores_drained_or_other_device, .rows = 2)
     credit(0);
     if (!_i) {
         cJSON_Delete(farm_wait_task(&farm, 1, "comparing"));
-        check_export(1, NULL, 0); /* no row before the decision */
+        check_export(1, NULL, 0); /* no row is exported before the decision */
         post("/api/v1/workers/2/drain");
     }
     check_task(1, "done", "promoted", REASONS("FASTER on w0", "no other device"));
 }
 
-/* A step with an implausible time is not used in a new row. The known row that contains it is judged by the
- * comparison's times. */
+/* A step with an implausible time is not used in a new row. A known row with this step is judged by its times
+ * in the comparison. */
 MF_TEST(skips_implausible_steps)
 {
-    set_known_us(0.5); /* faster than the device's peak */
+    set_known_us(0.5); /* faster than the peak of the device allows */
     submit(KNOWN_ROW, "");
     _cleanup_(cJSON_Deletep) cJSON *race = work_until(0, "race");
     _cleanup_(mf_freep) char *steps = get("/api/v1/tasks/1/steps?status=implausible");
@@ -450,7 +458,7 @@ MF_TEST(skips_implausible_steps)
     check_export(1, KNOWN, 61.206);
 }
 
-/* With shape_grouped one worker measures a shape, but the comparison still needs a second device. */
+/* With shape_grouped a single worker measures a shape, but the comparison still uses a second device. */
 MF_TEST(grouped_shape_uses_second_device)
 {
     join(1, "m");
@@ -461,7 +469,7 @@ MF_TEST(grouped_shape_uses_second_device)
     check_task(1, "done", "promoted", REASONS("FASTER on w0", "FASTER on w1"));
 }
 
-/* A retry on another worker is not required if no other worker has the same model. */
+/* A crashed comparison is retried on the same worker if no other worker has the same model. */
 MF_TEST(retries_on_the_only_worker)
 {
     join(1, "other");
@@ -474,8 +482,9 @@ MF_TEST(retries_on_the_only_worker)
     check_task(1, "done", "promoted", REASONS("does not run"));
 }
 
-/* _i: 0 killed during the first comparison; 1 during the second; 2 before the second is granted, and the
- * first device reconnects first but must not run it. */
+/* _i: 0 the coordinator is killed during the first comparison; 1 during the second comparison; 2 before the
+ * second comparison is granted. In case 2 the first device reconnects first, but must not run the second
+ * comparison. */
 MF_TEST(survives_coordinator_kill, .rows = 3)
 {
     char key[FAKE_UNIT_KEY_MAX], running[FAKE_UNIT_KEY_MAX + 4];
@@ -510,12 +519,13 @@ MF_TEST(cancelled_comparison_decides_nothing)
     _cleanup_(cJSON_Deletep) cJSON *cancel =
         fake_worker_await(&workers[0], MF_MESSAGE_CANCEL, FARM_DEADLINE_MS);
     ck_assert_ptr_nonnull(cancel);
-    answer_unit(0, unit); /* late: stores samples, decides nothing */
+    answer_unit(0, unit); /* a late answer: its samples are stored, but it decides nothing */
     check_task(1, "cancelled", "undecided", REASONS("cancelled"));
     check_export(1, NULL, 0);
 }
 
-/* A decision made before the cancellation stands: only the races for regret are omitted. */
+/* If the batch is cancelled after the decision, the decision stands. The cancellation only omits the races
+ * for regret. */
 MF_TEST(decision_survives_cancellation)
 {
     set_known_us(20.6);
@@ -540,8 +550,8 @@ MF_TEST(failed_comparison_decides_nothing)
     check_export(1, NULL, 0);
 }
 
-/* Weights are stored once per layer: if known rows are kept unless beaten, their layout is the layer model's,
- * even if another would be faster. */
+/* Weights are stored once per layer. If known rows are kept unless beaten, the layer model keeps the layout
+ * of these rows, even if another layout is faster. */
 MF_TEST(keeps_layout_of_known_rows)
 {
     submit("fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", "");
@@ -553,13 +563,15 @@ MF_TEST(keeps_layout_of_known_rows)
     check_export(1, "sne_m16_1", 121.2);
 }
 
-/* Also if another layout serves more token counts: its rows could not be combined with the kept ones. */
+/* This holds even if another layout serves more token counts, because its rows could not be combined with the
+ * kept rows. */
 MF_TEST(keeps_layout_that_serves_fewer)
 {
     free(submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n", "fake:sort_m16|fake:sne_m16_1|fake:tne_m16_1", ""));
     _cleanup_(cJSON_Deletep) cJSON *first = work_until(0, "enumerate");
     const int n_variants = workers[0].n_variants;
-    workers[0].n_variants = 1; /* panel16 has no variant at 32 tokens, which go first */
+    /* leaves no panel16 variant for the shape with 32 tokens, which is enumerated first */
+    workers[0].n_variants = 1;
     answer_unit(0, first);
     workers[0].n_variants = n_variants;
     work_and_answer(0, "enumerate");
@@ -570,7 +582,7 @@ MF_TEST(keeps_layout_that_serves_fewer)
     ck_assert_msg(strstr(reason, "no legal pipeline in w1=panel16 w2=panel16"), "%s", reason);
 }
 
-/* Known rows in two layouts cannot all be kept: those that are not in the chosen layout are replaced. */
+/* If known rows use two layouts, the rows that are not in the chosen layout are replaced. */
 MF_TEST(replaces_rows_of_other_layouts)
 {
     free(submit_shapes(SHAPE "\\n" SHAPE_OF(32) "\\n",
@@ -581,7 +593,7 @@ MF_TEST(replaces_rows_of_other_layouts)
                REASONS("w1=panel16 w2=panel16", "w1=row w2=row", "one table cannot mix them"));
 }
 
-/* A layout given by the batch is used even if another is faster. */
+/* If the batch specifies a layout, it is used even if another layout is faster. */
 MF_TEST(uses_given_layout)
 {
     submit(NULL, ",\"layout\":\"w1=panel16 w2=panel16\"");
@@ -594,7 +606,7 @@ MF_TEST(uses_given_layout)
     check_export(1, "sne_m16_1", 121.2);
 }
 
-/* A shape without a pipeline in the given layout fails with the reason. */
+/* If a shape has no pipeline in the specified layout, its task fails with the reason. */
 MF_TEST(fails_without_pipeline_in_layout)
 {
     submit(NULL, ",\"layout\":\"w1=panel32 w2=panel32\"");

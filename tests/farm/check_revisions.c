@@ -1,6 +1,6 @@
-/* Workers of two kernel revisions in one farm, as during a rolling upgrade. A batch keeps the revision that
- * it began with on a class, and rankings and tables name the revision. The second revision is the same
- * simulated device with an additional shared object of families. */
+/* Tests workers of two kernel revisions in one farm, as during a rolling upgrade. A batch keeps the revision
+ * with which it began on a class, and rankings and tables name the revision. Workers of the second revision
+ * use the same simulated device and also load a shared object of families. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static void stop(void)
     farm_stop(&farm);
 }
 
-/* Worker 0 has this build's revision; the others also load the shared object. */
+/* Starts a worker. Worker 0 has this build's revision; other workers also load the shared object. */
 static void start_worker(int place, const char *class, int step_ms)
 {
     char device[200], spec[32];
@@ -34,8 +34,8 @@ static void start_worker(int place, const char *class, int step_ms)
     farm_start_worker(&farm, place, args);
 }
 
-/* Returns the revision of a worker once it is listed. Waiting for a number of workers would not do: a worker
- * that has ended is counted until the coordinator processes its BYE. */
+/* Waits until the worker is listed and returns its revision. The number of workers would not show this,
+ * because a worker that has ended is counted until the coordinator processes its BYE. */
 static void revision_of(int place, char *revision, size_t cap)
 {
     char name[16];
@@ -52,7 +52,8 @@ static void revision_of(int place, char *revision, size_t cap)
     }
 }
 
-/* Checks that every step of the task's ranked pipelines has the revision; returns their number. */
+/* Checks that every step of the task's ranked pipelines has the revision. Returns the number of these steps.
+ */
 static int ranks_are_of(int task, const char *revision)
 {
     char path[96];
@@ -71,7 +72,7 @@ static int ranks_are_of(int task, const char *revision)
     return n;
 }
 
-/* Number of rows of a batch's table with the gfx and the revision. */
+/* Returns the number of rows of a batch's table that have the gfx and the revision. */
 static int rows_with(int batch, const char *gfx, const char *revision)
 {
     _cleanup_(mf_freep) char *table = farm_export(&farm, batch);
@@ -101,7 +102,7 @@ static int tasks_are_of(int batch, const char *class, const char *revision)
     return n;
 }
 
-/* One batch over two classes, each served by another revision. */
+/* A batch tunes two classes, whose workers have different revisions. */
 MF_TEST(serves_classes_of_two_revisions)
 {
     char old[100], new[100];
@@ -134,13 +135,14 @@ static void await_waiting(int batch, const char *revision)
             if (strncmp(farm_text(item, "reason"), sentence, strlen(sentence)) == 0)
                 return;
         }
-        ck_assert_msg(mf_now_ms() < until, "no reason '%s' in: %s", sentence, cJSON_PrintUnformatted(json));
+        ck_assert_msg(mf_now_ms() < until, "no batch reason begins with '%s': %s", sentence,
+                      cJSON_PrintUnformatted(json));
         mf_sleep_ms(5);
     }
 }
 
-/* The node that began a batch is upgraded during the batch: the batch waits and reports why. A later batch
- * uses the new revision. When a node of the old revision returns, the first batch completes with it. */
+/* The node that began a batch is upgraded during the batch, so the batch waits and reports why. A later batch
+ * uses the new revision. When a node of the old revision returns, it completes the first batch. */
 MF_TEST(batch_keeps_its_revision)
 {
     char old[100], new[100];

@@ -1,5 +1,5 @@
 /* Tests worker/agent/runner_host.c, worker/agent/runner_pool.c and worker/runner/runner.c with real child
- * processes, driven as by the worker. */
+ * processes. The test calls them as the worker does. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ static struct mf_runner_host *start_shell(const char *script)
     return h;
 }
 
-/* Returns the next event; polls like the worker. */
+/* Polls like the worker and returns the next event. */
 static enum mf_runner_event wait_host(struct mf_runner_host *h, cJSON **ret)
 {
     int64_t until = mf_now_ms() + DEADLINE;
@@ -69,10 +69,12 @@ static const struct {
     {"kill -9 $$", "signal 9 (Killed)"},
     {"kill -SEGV $$", "signal 11 (Segmentation fault)"},
     {"echo first >&2; echo last words >&2; exit 1", "exit code 1; stderr: first|last words"},
-    {"echo to stdout; exit 1", "stderr: to stdout"},            /* fd 1 is redirected to stderr */
-    {"printf 'a\\001b\\377c' >&2; exit 1", "stderr: a b?c"},    /* must be valid in JSON */
+    /* the standard output of a runner is redirected to its stderr */
+    {"echo to stdout; exit 1", "stderr: to stdout"},
+    {"printf 'a\\001b\\377c' >&2; exit 1", "stderr: a b?c"},    /* the reason must be valid in JSON */
     {"echo no json >&3; exec sleep 100", "broke the runner protocol"},
-    {"exec 3>&-; exec sleep 100", "signal 9"},                  /* a closed socket makes the runner useless */
+    /* without its socket the runner is useless, so it is killed */
+    {"exec 3>&-; exec sleep 100", "signal 9"},
     {"head -c 9000000 /dev/zero | tr '\\0' x >&3; exec sleep 100", "broke the runner protocol"},
     {"echo oh >&2; echo '{\"op\":\"dying\",\"signal\":7}' >&3; exec sleep 100",
      "signal 7 (Bus error); stderr: oh"},
@@ -87,13 +89,13 @@ MF_TEST(reports_cause_of_death, .rows = MF_ARRAY_LEN(deaths))
 
 MF_TEST(keeps_end_of_stderr)
 {
-    /* more than the buffer holds: the end is kept */
+    /* writes more than the buffer holds; the end is kept */
     struct mf_runner_host *h =
         start_shell("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1");
     expect_death(h, "line 1998|line 1999");
 }
 
-/* The runner dies after sending more results than one buffer holds: all must be received. */
+/* The runner sends more results than one buffer holds and then dies. The host must receive all of them. */
 MF_TEST(receives_results_before_death)
 {
     struct mf_runner_host *h =
@@ -127,7 +129,7 @@ MF_TEST(kills_a_silent_runner)
     mf_runner_host_free(h);
 }
 
-/* If a message is waiting, a worker that polls late must not report a hang. */
+/* If a message is waiting, the host must read it before it reports a hang, even if it is called late. */
 MF_TEST(reads_before_reporting_a_hang)
 {
     struct mf_runner_host *h = start_shell("echo '{\"op\":\"x\"}' >&3; exec sleep 1000");
@@ -205,7 +207,7 @@ static void expect_ready(struct mf_runner_pool *c)
     ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_READY);
 }
 
-/* Returns the next message other than phases. */
+/* Returns the next message that does not report a phase. */
 static cJSON *next_message(struct mf_runner_pool *c)
 {
     for (;;) {
@@ -224,7 +226,7 @@ static void send(struct mf_runner_pool *c, const char *text)
     ck_assert_int_eq(mf_runner_pool_send(c, m), 0);
 }
 
-/* Returns the steps of the shape as objects with ids from 1. */
+/* Returns the steps of the shape as objects. The first step has id 1. */
 static cJSON *enumerate(struct mf_runner_pool *c, int *ret_rejections)
 {
     cJSON *steps = cJSON_CreateArray();
@@ -284,7 +286,7 @@ MF_TEST(enumerates_and_probes)
     remove_spec();
 }
 
-/* The samples of a step do not depend on the runner or its history. */
+/* The samples of a step do not depend on the runner or on the steps that it ran before. */
 MF_TEST(gives_reproducible_samples)
 {
     _cleanup_(mf_freep) char *first = NULL;
@@ -293,7 +295,7 @@ MF_TEST(gives_reproducible_samples)
         int n_rejections;
         expect_ready(c);
         _cleanup_(cJSON_Deletep) cJSON *steps = enumerate(c, &n_rejections);
-        ask_probe(c, steps, run ? 3 : 7, run ? 6 : 2); /* step 8 in both runs */
+        ask_probe(c, steps, run ? 3 : 7, run ? 6 : 2); /* step 8 is in both runs */
         for (;;) {
             _cleanup_(cJSON_Deletep) cJSON *m = next_message(c);
             if (strcmp(mf_channel_op(m), "end") == 0)
@@ -315,7 +317,7 @@ MF_TEST(gives_reproducible_samples)
 
 /* clang-format off */
 static const struct {
-    const char *fault, *status;     /* status NULL: the runner dies */
+    const char *fault, *status;     /* status NULL: the runner dies without a result */
     const char *message;
 } faults[] = {
     {"crash",       NULL,          "signal 11"},
@@ -343,7 +345,7 @@ MF_TEST(reports_faults, .rows = MF_ARRAY_LEN(faults))
     ask_probe(c, steps, 1, 1);
     _cleanup_(cJSON_Deletep) cJSON *begin = next_message(c);
     ck_assert_str_eq(mf_channel_op(begin), "begin");
-    /* no other fault may exceed the limit, even on a busy machine */
+    /* only a hang may exceed the limit; a long limit allows for a busy machine */
     mf_runner_pool_limit(c, strcmp(faults[_i].fault, "hang") == 0 ? 300 : DEADLINE);
     cJSON *m = NULL;
     enum mf_runner_pool_event event;
@@ -364,7 +366,8 @@ MF_TEST(reports_faults, .rows = MF_ARRAY_LEN(faults))
     remove_spec();
 }
 
-/* The reserve runner takes over with the kept memory; the device is not described again. */
+/* A reserve runner replaces a runner that died. It inherits the kept memory, and the device is not described
+ * again. */
 MF_TEST(continues_with_reserve_runner)
 {
     struct mf_runner_pool *c =
@@ -380,7 +383,7 @@ MF_TEST(continues_with_reserve_runner)
     ck_assert_int_eq(event, MF_RUNNER_POOL_DIED);
     ck_assert_int_eq(mf_runner_pool_deaths(c), 1);
     expect_ready(c);
-    /* the fault occurs once: its counter survives the runner */
+    /* the fault does not occur a second time, because its counter outlives the runner */
     ask_probe(c, steps, 0, 1);
     for (;;) {
         _cleanup_(cJSON_Deletep) cJSON *answer = next_message(c);
@@ -393,7 +396,7 @@ MF_TEST(continues_with_reserve_runner)
     remove_spec();
 }
 
-/* Runners that do not compile are not asked to compile ahead. */
+/* A simulated device compiles nothing, so its runners cannot compile ahead. */
 MF_TEST(does_not_compile_simulated_ahead)
 {
     struct mf_runner_pool *c = start_pool("{}", true);
@@ -412,7 +415,7 @@ MF_TEST(does_not_compile_simulated_ahead)
     "\"simulated\":true}' "                                                                                 \
     ">&3;; *ahead*1,2,3*) exit 3;; *ahead*) echo '{}' >&3;; esac; done"
 
-/* A separate runner compiles ahead; its death does not affect the working runner. */
+/* A separate runner compiles ahead. If it dies, the working runner is not affected. */
 MF_TEST(compiles_ahead_in_another_runner)
 {
     static const char *const argv[] = {"/bin/sh", "-c", COMPILES_AHEAD, NULL};
@@ -452,7 +455,8 @@ static void wait_for_reserve(struct mf_runner_pool *c, bool present)
     }
 }
 
-/* The reason for which a reserve runner was killed is not the reason of the next death. */
+/* If a reserve runner is killed, the reason is not reported as the reason of the working runner's later
+ * death. */
 MF_TEST(reports_its_own_cause_of_death)
 {
     static char script[2048], started[64];
@@ -468,11 +472,12 @@ MF_TEST(reports_its_own_cause_of_death)
     ck_assert_int_eq(mf_runner_pool_new(&o, &c), 0);
     expect_ready(c);
     wait_for_reserve(c, true);
-    wait_for_reserve(c, false); /* its hello is invalid */
+    wait_for_reserve(c, false); /* the reserve runner is killed because its hello is invalid */
     send(c, "{\"op\":\"ahead\",\"shape\":\"1,2,3\"}");
     ck_assert_int_eq(wait_pool(c, &m), MF_RUNNER_POOL_DIED);
     (void)unlink(started);
-    ck_assert_msg(strstr(mf_runner_pool_why(c), "exit code 3") != NULL, "%s", mf_runner_pool_why(c));
+    ck_assert_msg(strstr(mf_runner_pool_why(c), "exit code 3") != NULL, "the reported reason is: %s",
+                  mf_runner_pool_why(c));
     mf_runner_pool_free(c);
 }
 

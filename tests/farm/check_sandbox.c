@@ -1,6 +1,6 @@
-/* Operations that the sandbox refuses to a runner, and operations that it allows: in a process of the test,
- * and through a farm whose runner loads a family that attempts forbidden operations. Each attempt is also
- * made without the sandbox, where it must not be refused in the same way. */
+/* Tests which operations the sandbox refuses or allows: in a process of the test, and through a farm whose
+ * runner loads a family that attempts forbidden operations. The test also makes each attempt without the
+ * sandbox, to show that the sandbox is the reason of the refusal. */
 #include "worker/sandbox/sandbox.h"
 
 #include <linux/filter.h>
@@ -18,8 +18,8 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 
-/* base: per test case, created by a process that does not enter a sandbox and so can clean up; folder: per
- * test. */
+/* base: folder of a test group, created and removed by the parent process, which does not enter a sandbox.
+ * folder: folder of one test. */
 static char base[40], folder[64], scratch[80];
 
 static void make_base(void)
@@ -54,7 +54,7 @@ static bool is_refusal(int error)
 static const struct kind {
     const char *device;
     bool foreign;
-    const char *allowed; /* names of the attempts that are allowed for this kind */
+    const char *allowed; /* names of the forbidden operations that this kind of runner may perform */
 } kinds[] = {
     {"cpu:0",              false, ""},
     {"sim:gfx942/304:0",   false, ""},
@@ -89,17 +89,18 @@ MF_TEST(refuses_attempts, .rows = MF_ARRAY_LEN(kinds))
         const struct prying *p = &pryings[i];
         int error = p->try();
         bool allowed = strstr(k->allowed, p->name) != NULL;
-        /* A GPU runner may start programs, and only Landlock restricts which; without Landlock this is not
-         * enforced. */
+        /* A GPU runner may start programs. Only Landlock restricts which programs, so this is not enforced
+         * without Landlock. */
         bool files = p->files || (strcmp(p->name, "shell") == 0 && strncmp(k->device, "hip", 3) == 0);
         if (files && !has_landlock())
             continue;
         if (allowed)
-            ck_assert_msg(error == before[i], "%s: %s, %d before", p->name, strerror(error), before[i]);
+            ck_assert_msg(error == before[i], "%s: %s, but errno %d without the sandbox", p->name,
+                          strerror(error), before[i]);
         else
             ck_assert_msg(is_refusal(error), "%s: %s", p->name, strerror(error));
     }
-    /* As root the attempts succeed without the sandbox. */
+    /* Without the sandbox root may perform the operations. */
     if (geteuid() == 0) {
         ck_assert_int_eq(before[0], 0);
         ck_assert_int_eq(prying_shell() == 0, k->foreign);
@@ -112,7 +113,7 @@ static void *count(void *n)
     return NULL;
 }
 
-/* Operations that measuring needs. */
+/* The sandbox allows the operations that measuring needs. */
 MF_TEST(allows_measuring, .rows = MF_ARRAY_LEN(kinds))
 {
     const struct kind *k = &kinds[_i];
@@ -129,7 +130,7 @@ MF_TEST(allows_measuring, .rows = MF_ARRAY_LEN(kinds))
     int memory = memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(memory, 0);
     ck_assert_int_eq(ftruncate(memory, 4096), 0);
-    /* the way a foreign runner opens it */
+    /* a foreign runner opens the memory by this path */
     mf_format(path, sizeof(path), "/proc/%d/fd/%d", (int)getpid(), memory);
     int again = open(path, O_RDWR);
     ck_assert_msg(again >= 0, "%s", strerror(errno));
@@ -144,7 +145,7 @@ MF_TEST(allows_measuring, .rows = MF_ARRAY_LEN(kinds))
     }
     int null = open("/dev/null", O_RDWR);
     ck_assert_int_ge(null, 0);
-    /* its scratch folder, as in TMPDIR */
+    /* TMPDIR names the scratch folder of the runner */
     ck_assert_str_eq(getenv("TMPDIR"), scratch);
     mf_format(path, sizeof(path), "%s/file", scratch);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
@@ -157,7 +158,7 @@ MF_TEST(allows_measuring, .rows = MF_ARRAY_LEN(kinds))
     ck_assert_int_eq(WEXITSTATUS(status), 3);
 }
 
-/* A GPU runner may start only moefarm-compile, which may write to the code cache. */
+/* A GPU runner may start moefarm-compile but no other program. It may write to the code cache. */
 MF_TEST(allows_gpu_compilation)
 {
     int status = 0;
@@ -187,11 +188,11 @@ MF_TEST(empties_scratch)
     ck_assert_int_eq(symlink(folder, link), 0);
     ck_assert_int_eq(mf_sandbox_scratch(scratch), 0);
     ck_assert_int_eq(access(link, F_OK), -1);
-    ck_assert_int_eq(access(path, F_OK), 0); /* the target of the link is kept */
+    ck_assert_int_eq(access(path, F_OK), 0); /* the target of the symbolic link still exists */
     ck_assert_int_eq(rmdir(scratch), 0);
 }
 
-/* Makes one system call fail, as on a kernel without it. */
+/* Makes one system call fail, as on a kernel that lacks it. */
 static void disable_call(uint32_t call, uint32_t argument, bool any, int error)
 {
     const struct sock_filter code[] = {
@@ -208,7 +209,7 @@ static void disable_call(uint32_t call, uint32_t argument, bool any, int error)
     ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-/* The description names missing kernel features; the other restrictions hold. */
+/* The description of the sandbox names missing kernel features. The other restrictions are still enforced. */
 MF_TEST(reports_missing_features, .rows = 2)
 {
     char text[MF_SANDBOX_TEXT_MAX], why[256] = "";
@@ -238,7 +239,7 @@ static void stop_farm(void)
     farm_stop(&farm);
 }
 
-/* Returns the errno of the named attempt from the rejections of the batch's only task. */
+/* Returns the errno of the named attempt. The family reports it as the reason of a rejection. */
 static int attempt_result(const cJSON *list, const char *name)
 {
     const cJSON *item;
@@ -285,7 +286,7 @@ MF_TEST(sandboxes_a_family, .rows = 2, .group = &farm_tests)
         ck_assert_int_eq(attempt_result(list, "write"), 0);
         ck_assert_int_eq(attempt_result(list, "shell"), 0);
     }
-    /* The task is done all the same, and the worker reports its sandbox. */
+    /* The farm completes the task, and the worker reports its sandbox. */
     _cleanup_(cJSON_Deletep) cJSON *task = farm_get(&farm, "/api/v1/tasks/1");
     ck_assert_str_eq(farm_text(task, "state"), "done");
     _cleanup_(cJSON_Deletep) cJSON *workers = farm_get(&farm, "/api/v1/workers");

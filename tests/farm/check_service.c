@@ -1,5 +1,5 @@
-/* moefarmd and moefarm-worker as services of a supervisor: they report READY and STOPPING, their event loops
- * send watchdog messages, and a hanging loop sends none. */
+/* Tests moefarmd and moefarm-worker as services of a supervisor. They report READY and STOPPING, their event
+ * loops send watchdog messages, and an event loop that hangs sends no watchdog message. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,13 +14,13 @@
 #include "support/farm/notify_listener.h"
 #include "support/mf_check.h"
 
-#define WATCHDOG_US "400000" /* a watchdog message each 200 ms */
-#define HANG_MS     800      /* twice the watchdog interval: silence for this time is a hang */
+#define WATCHDOG_US "400000" /* watchdog interval: a process sends a message every 200 ms */
+#define HANG_MS     800      /* a process hangs if it sends no message for twice the watchdog interval */
 
 static struct farm farm;
 static int listener = -1;
 
-/* Makes processes started from now on notify this test. */
+/* Processes that are started from now on notify this test. */
 static void enable_notify(void)
 {
     char name[32];
@@ -42,7 +42,8 @@ static void await(const char *message)
         ck_assert_msg(mf_now_ms() < until, "no %s", message);
 }
 
-/* Reads the watchdog messages sent before the hang, then expects silence. */
+/* Skips the watchdog messages that were sent before the hang, then waits until no message comes for HANG_MS.
+ */
 static void await_hang(void)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
@@ -56,8 +57,8 @@ static void stop(void)
     (void)close(listener);
 }
 
-/* The writer waits for a lock on the database, shorter than its timeout of two seconds; the other threads
- * continue. */
+/* The writer thread waits for a database lock and so sends no watchdog message; the other threads continue.
+ * The test holds the lock for less than the writer's timeout of two seconds. */
 MF_TEST(coordinator)
 {
     char path[128];
@@ -79,7 +80,7 @@ MF_TEST(coordinator)
     await("STOPPING=1");
 }
 
-/* READY does not depend on a coordinator: the worker sends it once it has its device. */
+/* The worker sends READY once it has opened its device, even without a coordinator. */
 MF_TEST(worker)
 {
     const char *const args[] = {"--device", "sim:gfx942/304:0", NULL};

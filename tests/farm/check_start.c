@@ -1,4 +1,5 @@
-/* Errors that keep moefarmd from starting are reported in one line with the cause and a remedy. */
+/* Tests errors that prevent moefarmd from starting. Each error is reported in one line, with the cause and a
+ * remedy. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,8 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* A process that starts successfully is ended after 10 s, with another exit code. */
+/* Starts moefarmd. If it starts successfully, it is killed after 10 s and its exit code differs from that of
+ * an error. */
 static struct ran start(const char *const *more)
 {
     const char *const program[] = {"timeout", "10",          "env",     DAEMON, "--http", "127.0.0.1:0",
@@ -42,7 +44,7 @@ static struct ran start(const char *const *more)
 /* ---- arguments ---- */
 
 static const char *const bad_arguments[][3] = {
-    {"tokens"}, /* dashes forgotten: it must not run without tokens */
+    {"tokens"}, /* the user forgot the dashes; moefarmd must not run without tokens */
     {"--tokens", "extra"},
     {"--", "--tokens"},
 };
@@ -84,7 +86,7 @@ static void make_garbage(const char *path)
     write_text(path, text, sizeof(text));
 }
 
-/* Keeps the first page intact. */
+/* Damages a database but leaves its first page intact. */
 static void make_damaged(const char *path)
 {
     char text[16384];
@@ -131,7 +133,7 @@ static bool has_twice(const char *text, const char *part)
     return first && strstr(first + 1, part);
 }
 
-/* The message must not contain a meaningless errno text, or repeat a text. */
+/* Checks that the message is one line, contains no meaningless errno text, and does not repeat a text. */
 static void check_one_line(struct ran r)
 {
     static const char *const empty[] = {"Bad message", "Operation not supported", "Input/output error",

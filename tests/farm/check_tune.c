@@ -25,7 +25,8 @@
 #define DIRTY(token) \
 #    token ",2048,768,128,8,Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False\n"
 
-/* Device locks are per machine and tests run in parallel: use an ordinal unique to this process. */
+/* Device locks are shared by all processes of a machine, and tests run in parallel, so each process uses an
+ * ordinal of its own. */
 static char device[160];
 
 static void setup(void)
@@ -39,14 +40,14 @@ static void teardown(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* Sets the behaviour of the device for the next run. */
+/* Sets the behaviour of the simulated device for the next run. */
 static void set_behaviour(const char *spec)
 {
     write_file(in_folder("spec.json"), spec);
 }
 
-/* Uses a simulated device with this behaviour. Real step times leave the test time to act in the middle of a
- * run, even on a busy machine. */
+/* Makes the simulated device behave as specified. Real step times give the test time to act in the middle of
+ * a run, even on a busy machine. */
 static void use_behaviour(const char *spec)
 {
     char plain[64];
@@ -78,7 +79,7 @@ static int count_lines(const char *path)
     return n;
 }
 
-/* Returns a number from the farm's database, which the farm is writing; 0 if there is none yet. */
+/* Returns a number from the database of the running farm, or 0 if there is no such number yet. */
 static int query_number(const char *sql)
 {
     sqlite3 *db = NULL;
@@ -99,13 +100,13 @@ static void await(const char *sql, int least)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
     while (query_number(sql) < least) {
-        ck_assert_msg(mf_now_ms() < until, "%s stays below %d; output:\n%s", sql, least,
+        ck_assert_msg(mf_now_ms() < until, "the result of %s stays below %d; output:\n%s", sql, least,
                       read_file(in_folder("out")));
         (void)poll(NULL, 0, 5);
     }
 }
 
-/* Waits until the coordinator of a tune has released its lock. */
+/* Waits until the coordinator that moefarm tune started has released its lock. */
 static void await_farm_end(void)
 {
     int64_t until = mf_now_ms() + DEADLINE_MS;
@@ -130,18 +131,19 @@ MF_TEST(tunes_missing_rows)
     assert_says(r.out, "Tuning Finished. tune 2 shapes");
     assert_says(r.out, "Successfully tuned shapes: 2");
     assert_says(r.out, "added");
-    /* --batch 1: one batch per shape; --sort: by token */
+    /* with --batch 1 each shape is a batch; --sort orders rows by token count */
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
     const char *table = read_file(in_folder("table.csv"));
     ck_assert_ptr_nonnull(strstr(table, "\ngfx942,304,1,2048"));
     ck_assert(strstr(table, "\ngfx942,304,1,2048") < strstr(table, "\ngfx942,304,2,2048"));
     await_farm_end();
-    /* csv check, of kernel names too, finds nothing */
+    /* csv check reports no problem, and the kernel names are valid */
     r = moefarm("", "csv", "check", in_folder("table.csv"), NULL);
     assert_code(r, 0);
     assert_says(r.out, "1 file, 2 rows: no errors, no warnings\n");
 
-    /* Rows in other spellings: AITER's tuner compares text and would tune them again. */
+    /* The same rows in other spellings are not tuned again. (AITER's tuner compares text and would tune
+     * them.) */
     write_file(in_folder("shapes.csv"), HEAD DIRTY(1) DIRTY(2));
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
@@ -149,7 +151,7 @@ MF_TEST(tunes_missing_rows)
     assert_says(r.out, "no shapes to be tuned, skip tuning");
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 
-    /* --all tunes them again; the device gives the same times, so the row is kept */
+    /* --all tunes the shape again; the device gives the same times, so the row is kept */
     r = moefarm("", TUNE("--all", "--last", NULL));
     assert_code(r, 0);
     assert_says(r.out, "1 shapes to tune");
@@ -158,8 +160,8 @@ MF_TEST(tunes_missing_rows)
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
 }
 
-/* --iters: number of samples of a row; --shape_grouped: one of two devices measures all of a shape; --warmup
- * is passed to the workers. */
+/* --iters sets the number of samples of a row. With --shape_grouped a single device measures a whole shape.
+ * --warmup is passed to the workers. */
 MF_TEST(applies_measuring_options)
 {
     char two[400];
@@ -178,7 +180,8 @@ MF_TEST(applies_measuring_options)
         1);
     ck_assert_int_eq(query_number("SELECT json_extract(options, '$.warmup') FROM batch"), 3);
 
-    /* Without --shape_grouped both devices work on the shape; it takes long enough for both to start. */
+    /* Without --shape_grouped both devices work on the shape. The shape takes long enough for both devices to
+     * start. */
     ck_assert_int_eq(unlink(in_folder("table.csv")), 0);
     set_behaviour("{\"step_ms\":40,\"pipeline_ms\":2}");
     r = moefarm("", "tune", "-i", in_folder("shapes.csv"), "-o", in_folder("table.csv"), "--device", two,
@@ -188,7 +191,8 @@ MF_TEST(applies_measuring_options)
         query_number("SELECT count(DISTINCT worker) FROM result WHERE step IS NOT NULL AND task = 2"), 2);
 }
 
-/* A shape without a correct pipeline and an unreadable row: both are reported, and the exit code is 1. */
+/* The input has a shape without a correct pipeline and an unreadable row. Both are reported, and the exit
+ * code is 1. */
 MF_TEST(reports_failures)
 {
     use_behaviour("{\"faults\":[{\"match\":\"*\",\"fault\":\"wrong\"}]}");
@@ -196,7 +200,7 @@ MF_TEST(reports_failures)
     struct ran r = moefarm("", TUNE(NULL));
     assert_code(r, 1);
     assert_says(r.err, "shapes.csv:3: token:");
-    assert_says(r.err, "shapes.csv:3: model_dim:"); /* two errors in one row */
+    assert_says(r.err, "shapes.csv:3: model_dim:"); /* one row with two errors */
     assert_says(r.out, "Failed shapes: 1");
     assert_says(r.out, "unreadable rows: 1");
     assert_says(r.out, "============= Repro CSV (1 failed shapes) =============");
@@ -204,15 +208,15 @@ MF_TEST(reports_failures)
     assert_says(r.out, "[Tuning not Finished]");
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 0);
 
-    /* submitted again, it is tried again */
+    /* a repeated run submits the failed shape again */
     r = moefarm("", TUNE(NULL));
     assert_code(r, 1);
     assert_says(r.out, "Failed shapes: 1");
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 }
 
-/* A tuned table as input: the shapes of its rows are tuned, failed rows included. An invalid device class is
- * an error. */
+/* The input is a tuned table. The shapes of its rows are tuned, even those of failed rows. An invalid device
+ * class is an error. */
 MF_TEST(reads_shapes_of_a_tuned_table)
 {
 #define FAILED(class, token)                                                                            \
@@ -247,8 +251,8 @@ MF_TEST(keeps_foreign_rows)
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 }
 
-/* -o2 appends AITER's merged table. --compat adds its winner; the recorded candidates reproduce the row
- * without a farm. */
+/* -o2 appends the measured candidates to a profile table in AITER's format. --compat reports the row that
+ * AITER's additive rule selects. The recorded candidates reproduce that row without a farm. */
 MF_TEST(reproduces_additive_rule)
 {
     static char winner[2048], profiles[160], candidates[160], replayed[160];
@@ -280,7 +284,7 @@ MF_TEST(reproduces_additive_rule)
     ck_assert_int_eq(count_lines(profiles), 2 * rows - 1);
 }
 
-/* -o and -o2 are checked before a farm is started. */
+/* tune checks -o and -o2 before it starts a farm. */
 MF_TEST(checks_outputs_first)
 {
     static char nowhere[160], lock[160];
@@ -304,7 +308,8 @@ MF_TEST(checks_outputs_first)
     ck_assert_ptr_null(strstr(r.out, "starting a farm"));
 }
 
-/* Runs tune and makes the table with this lock unwritable during the run; the exit code must be 1. */
+/* Runs tune, and during the run replaces the lock file of a table by a folder, so that the table cannot be
+ * written. The exit code must be 1. */
 static void fail_during_run(const char *profiles, const char *lock, int n_before)
 {
     int status;
@@ -321,7 +326,7 @@ static void fail_during_run(const char *profiles, const char *lock, int n_before
     await_farm_end();
 }
 
-/* A table that cannot be written ends the run, and the same command writes it later. This also holds if all
+/* If a table cannot be written, the run fails, and a repeated run writes the table. This holds even if all
  * rows are in the table already and only the file of -o2 is incomplete. */
 MF_TEST(resumes_after_write_failure)
 {
@@ -351,7 +356,7 @@ MF_TEST(resumes_after_write_failure)
     ck_assert_int_eq(query_number("SELECT count(*) FROM batch"), 2);
 }
 
-/* A refused submission leaves no record that would affect a later run with other options. */
+/* If a submission is refused, no record of it is left that would affect a later run with other options. */
 MF_TEST(forgets_refused_submissions)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
@@ -362,7 +367,7 @@ MF_TEST(forgets_refused_submissions)
     assert_code(r, 0);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 2);
 
-    /* the record of a run that was killed */
+    /* a record as a killed run leaves it */
     write_file(in_folder("table.csv.moefarm/pending-1.000000001.json"),
                "{\"farm\":\"own\",\"options\":\"{}\",\"key\":\"k\",\"body\":\"{\\\"csv\\\":\\\"\\\","
                "\\\"odd\\\":1}\"}");
@@ -372,8 +377,8 @@ MF_TEST(forgets_refused_submissions)
     ck_assert_int_ne(access(in_folder("table.csv.moefarm/pending-1.000000001.json"), F_OK), 0);
 }
 
-/* An unknown column gives a warning. One whose name resembles a column that changes the shape ends the run at
- * the start. */
+/* An unknown column causes a warning. If its name resembles that of a column that changes the shape, tune
+ * fails before it starts a farm. */
 MF_TEST(reports_unknown_columns)
 {
     write_file(in_folder("shapes.csv"), "frm," HEAD "limit:7," ROW(1));
@@ -387,7 +392,8 @@ MF_TEST(reports_unknown_columns)
     assert_says(r.err, "shapes.csv:1: warning: unknown column 'act_limt' is not read");
 }
 
-/* --compare without a tuned table fails with the reason. Repeated, since it frees its state on this path. */
+/* --compare without a tuned table fails with the reason. The test repeats the run, because tune frees its
+ * state on this path. */
 MF_TEST(refuses_compare_without_table)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1));
@@ -399,8 +405,8 @@ MF_TEST(refuses_compare_without_table)
     }
 }
 
-/* A batch gets the known rows of its own shapes, with their lines in the table. With --compare and no table
- * it gets none: rows that the farm knows itself are not the deployed ones. */
+/* A batch gets the known rows of its own shapes, with their lines in the table. With --compare but without a
+ * table it gets no known rows, because the rows that the farm itself knows are not the deployed rows. */
 MF_TEST(compares_with_known_rows)
 {
     write_file(in_folder("shapes.csv"), HEAD ROW(1) ROW(2));
@@ -420,8 +426,8 @@ MF_TEST(compares_with_known_rows)
     assert_says(r.out, "no known row for this key");
 }
 
-/* --compare compares the known row with the new one; only --update_improved writes, and only improved rows.
- */
+/* --compare compares the known row with the new row. The table is written only with --update_improved, and
+ * only improved rows are replaced. */
 MF_TEST(compares_and_updates)
 {
     static char before[4096], damaged[4096];
@@ -436,7 +442,8 @@ MF_TEST(compares_and_updates)
     assert_says(r.out, "\nkept  gfx942/304  T2 H2048 I768 E128 k8 bf16: ");
     ck_assert_str_eq(read_file(in_folder("table.csv")), before);
 
-    /* A known row that no longer runs loses; without --update_improved the table is unchanged. */
+    /* A known row that no longer runs loses the comparison. Without --update_improved the table still stays
+     * unchanged. */
     mf_format(damaged, sizeof(damaged), "%s", before);
     char *step = strstr(damaged, "sim:sim_");
     ck_assert_ptr_nonnull(step);
@@ -454,8 +461,8 @@ MF_TEST(compares_and_updates)
     assert_says(read_file(in_folder("table.csv")), "moefarm:promoted");
 }
 
-/* A row of AITER cannot be compared. This is reported before tuning starts, its shape is not measured, the
- * row is kept, and the other shapes are tuned. */
+/* A row of AITER cannot be compared. tune reports this before tuning starts, does not measure the shape,
+ * keeps the row, and tunes the other shapes. */
 MF_TEST(skips_rows_of_aiter)
 {
     static const char table[] = TUNED_COLUMNS
@@ -479,13 +486,14 @@ MF_TEST(skips_rows_of_aiter)
         query_number("SELECT count(*) FROM unit u JOIN task g ON g.id = u.task JOIN shape s ON s.id = g.shape"
                      " WHERE s.token = 2"),
         0);
-    /* with --all alone the row is replaced */
+    /* without --compare, --all replaces the row */
     r = moefarm("", TUNE("--all", NULL));
     assert_code(r, 0);
     ck_assert_ptr_null(strstr(read_file(in_folder("table.csv")), "ck_one"));
 }
 
-/* With an existing farm no farm is started, and a repeated run continues the batch of a killed run. */
+/* With the address of a farm, tune starts no farm of its own. A repeated run continues the batch of a killed
+ * run. */
 MF_TEST(uses_an_existing_farm)
 {
     struct farm farm;
@@ -515,7 +523,8 @@ MF_TEST(uses_an_existing_farm)
     farm_stop(&farm);
 }
 
-/* Number of the task's steps or rejections with split-K; message: substring of their reason, or NULL. */
+/* Returns the number of the task's steps or rejections with split-K. message: substring that the reason must
+ * contain; NULL for any reason. */
 static int count_split_k(struct farm *f, int task, const char *list, const char *message)
 {
     char path[128];
@@ -530,7 +539,7 @@ static int count_split_k(struct farm *f, int task, const char *list, const char 
     return n;
 }
 
-/* --no-splitK as a batch option, on the CPU, whose tile family offers split-K. */
+/* split_k=0 (--no-splitK) as a batch option, on the CPU, whose tile family offers split-K. */
 MF_TEST(omits_split_k)
 {
     static const char csv[] = HEAD
@@ -545,7 +554,7 @@ MF_TEST(omits_split_k)
     ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "(split_k)"), 0);
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0"));
     ck_assert_int_eq(count_split_k(&farm, 2, "rejections", "(split_k)"), with);
-    /* An option of one batch does not appear as a reason in others that share the enumeration. */
+    /* The option of one batch must not appear as a reason in another batch that shares the enumeration. */
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&no_fuse=gemm1%2Bact"));
     farm_wait_done(&farm, farm_submit(&farm, csv, "&search=enumerate&split_k=0&seed=2"));
     ck_assert_int_eq(count_split_k(&farm, 1, "rejections", "batch "), 0);
@@ -558,7 +567,8 @@ MF_TEST(omits_split_k)
 
 /* ---- killed and interrupted runs ---- */
 
-/* A repeated run continues the same batch; only steps that were in flight are measured again. */
+/* A repeated run continues the same batch. Only the steps that were running at the kill are measured again.
+ */
 MF_TEST(resumes_after_kill)
 {
     static const char measured[] = "SELECT count(*) FROM result WHERE step IS NOT NULL";
@@ -584,10 +594,10 @@ MF_TEST(resumes_after_kill)
     int again = query_number("SELECT count(*) - count(DISTINCT step) FROM result WHERE step IS NOT NULL");
     ck_assert_msg(again <= 2, "%d of %d steps were measured again", again, before);
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 3);
-    /* nothing is left to continue */
+    /* a third run has no batch to continue */
     r = moefarm("", TUNE(NULL));
     assert_code(r, 0);
-    ck_assert_ptr_null(strstr(r.out, "going on"));
+    ck_assert_ptr_null(strstr(r.out, "resuming batch"));
 }
 
 /* A row is written as soon as its shape is done. */
@@ -617,8 +627,8 @@ MF_TEST(writes_rows_one_by_one)
     ck_assert_int_eq(count_lines(in_folder("table.csv")), 4);
 }
 
-/* SIGINT: finished rows are in the table, the farm has ended, and the same command continues. With other
- * options the batch is cancelled. */
+/* After SIGINT the finished rows are in the table, the farm has ended, and the same command would continue
+ * the batch. A run with other options cancels the batch. */
 MF_TEST(resumes_after_sigint)
 {
     int status;
@@ -628,7 +638,7 @@ MF_TEST(resumes_after_sigint)
     pid_t pid = start_tune("", TUNE("--mp", "1", NULL));
     await("SELECT count(*) FROM result WHERE step IS NOT NULL", 5);
 
-    /* a second run on the same table is refused */
+    /* while this run continues, a second run on the same table is refused */
     char *argv[] = {(char *)MOEFARM,
                     (char *)"tune",
                     (char *)"-i",

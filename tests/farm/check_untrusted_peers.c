@@ -1,6 +1,7 @@
-/* Untrusted or faulty peers of a farm: peers with another protocol version, a second worker for a device or a
- * name, floods, silent connections, and ten thousand connections. Each is refused with a reason, and
- * legitimate clients are not affected. Uses real processes, and fake peers for other versions. */
+/* Tests untrusted or faulty peers of a farm: peers with another protocol version, a second worker for a
+ * device or a name, floods of messages, silent connections, and ten thousand connections. The farm must
+ * refuse each of them with a reason and keep serving legitimate clients. Uses real processes, and fake peers
+ * for other protocol versions. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,9 +22,9 @@
 #include "support/farm/http_client.h"
 #include "support/mf_check.h"
 
-#define BEAT_MS       20000 /* a busy machine must not lose its worker */
+#define BEAT_MS       20000 /* long enough that the coordinator does not lose its worker on a busy machine */
 #define N_CONNECTIONS 10000
-#define HTTP_LIMIT    512 /* server/http/http.c */
+#define HTTP_LIMIT    512 /* limit of server/http/http.c */
 
 static const char csv[] = FARM_CSV_HEAD FARM_CSV_ROW(16);
 
@@ -46,7 +47,8 @@ static void run_batch(const char *query)
 
 static const int versions[] = {MF_WIRE_VERSION - 1, MF_WIRE_VERSION + 1};
 
-/* Sends a HELLO of another version: only magic and version are at known offsets. */
+/* Sends a HELLO of another protocol version, in which only the magic number and the version have known
+ * offsets. */
 static void send_other(void *socket, int version)
 {
     const unsigned char header[] = {'M', 'F', (unsigned char)version, 0, 1, 2, 3};
@@ -99,7 +101,7 @@ MF_TEST(logs_other_coordinator_version, .rows = MF_ARRAY_LEN(versions))
     ck_assert_int_eq(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &len), 0);
     farm.hub = (int)strtol(strrchr(endpoint, ':') + 1, NULL, 10);
     start_worker(0, "sim:gfx942/304:0", NULL);
-    /* Two HELLOs: the worker stays and repeats HELLO, and logs the reason once. */
+    /* Answers two HELLOs: the worker does not exit, repeats HELLO, and logs the reason once. */
     for (int i = 0; i < 2; i++) {
         int n = zmq_recv(socket, id, sizeof(id), 0);
         ck_assert_int_gt(n, 0);
@@ -119,7 +121,8 @@ MF_TEST(logs_other_coordinator_version, .rows = MF_ARRAY_LEN(versions))
 
 /* ---- device and name conflicts ---- */
 
-/* Two workers for one device, or with one name, on one host: the second ends and names the holder. */
+/* Two workers on one host have the same device or the same name. The second worker exits and names the first.
+ */
 MF_TEST(refuses_second_worker)
 {
     char holder[64];
@@ -140,16 +143,17 @@ MF_TEST(refuses_second_worker)
 /* ---- floods ---- */
 
 #define N_FLOOD 20000
-/* under AddressSanitizer 48 take longer to parse than the batch timeout; memory is not limited there */
+/* AddressSanitizer makes parsing slow: 36 messages take longer than the batch timeout. Memory is not checked
+ * there. */
 #ifdef __SANITIZE_ADDRESS__
 #    define N_LONGEST 4
 #else
 #    define N_LONGEST 36
 #endif
-/* Above the batches' own use; buffering 10,000 of the small messages would take 160 MiB more. */
+/* More than the batches themselves use; buffering 10,000 of the small messages would take another 160 MiB. */
 #define FLOOD_KIB_MAX (192 << 10)
 
-/* Returns the peak resident memory of the process in KiB. */
+/* Returns the peak resident memory of a process in KiB. */
 static long peak_kib(pid_t pid)
 {
     char path[64], line[256];
@@ -166,16 +170,16 @@ static long peak_kib(pid_t pid)
 }
 
 /* Floods of meaningless messages: 312 MiB in messages of 16 KiB, and 288 MiB in messages of the maximum
- * length, whose values take far longer to parse than to send. Two parsed messages may be in memory at a time,
- * at 32 times their length, plus the queue. */
+ * length, which take far longer to parse than to send. Two parsed messages may be in memory at a time, each
+ * at 32 times its length, in addition to the queue. */
 static const struct {
     size_t len;
     int n;
     long most_kib;
 } floods[] = {{16 << 10, N_FLOOD, FLOOD_KIB_MAX}, {MF_WIRE_BODY_MAX, N_LONGEST, 700 << 10}};
 
-/* Another peer sends a message above the maximum length, which ends its connection. The hub reads the flood
- * as fast as it can and keeps none of it, and the worker continues. */
+/* During the flood, another peer sends a message above the maximum length, which ends its connection. The hub
+ * reads and drops the flood as fast as it can, and the worker continues. */
 MF_TEST(survives_a_flood, .rows = MF_ARRAY_LEN(floods))
 {
     static char large[MF_WIRE_BODY_MAX + 1], flooding[MF_WIRE_BODY_MAX];
@@ -218,7 +222,7 @@ MF_TEST(survives_a_flood, .rows = MF_ARRAY_LEN(floods))
     printf("not checked: %ld KiB more, which includes freed memory kept by AddressSanitizer\n", more);
 #else
     printf("flood %d: %ld KiB more\n", _i, more);
-    ck_assert_msg(more < floods[_i].most_kib, "%ld KiB more", more);
+    ck_assert_msg(more < floods[_i].most_kib, "the peak memory grew by %ld KiB", more);
 #endif
     (void)zmq_close(monitor);
     (void)zmq_close(other);
@@ -228,11 +232,12 @@ MF_TEST(survives_a_flood, .rows = MF_ARRAY_LEN(floods))
 
 /* ---- silent connections ---- */
 
-/* Number of bytes sent before the silence: within the ZeroMQ greeting, and all of it. */
+/* Number of bytes of the ZeroMQ greeting that a peer sends before it falls silent: a part of the greeting, or
+ * all of it. */
 static const unsigned char greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
 static const size_t sent_bytes[] = {0, 5, 12, sizeof(greeting)};
 
-/* The hub closes connections that do not complete the handshake; the worker is not affected. */
+/* The hub closes connections that do not complete the handshake. The worker is not affected. */
 MF_TEST(closes_silent_connections)
 {
     int fds[MF_ARRAY_LEN(sent_bytes)];
@@ -248,7 +253,7 @@ MF_TEST(closes_silent_connections)
     run_batch("&classes=gfx942/304");
     for (size_t i = 0; i < MF_ARRAY_LEN(sent_bytes); i++) {
         ssize_t n;
-        do { /* the hub sends its greeting first */
+        do { /* the hub sends its own greeting before it closes */
             struct pollfd p = {.fd = fds[i], .events = POLLIN};
             ck_assert_msg(poll(&p, 1, FARM_DEADLINE_MS) == 1, "the connection with %zu bytes is still open",
                           sent_bytes[i]);
@@ -276,8 +281,8 @@ static int n_descriptors(pid_t pid)
     return n;
 }
 
-/* Sends a request on an existing connection. Call it regularly: moefarmd closes idle connections
- * (server/http/http.c, 30 s). */
+/* Sends a request on an open connection. Call this regularly, because moefarmd closes a connection that is
+ * idle for 30 s (server/http/http.c). */
 static void check_connection(int fd)
 {
     http_sends(fd, "GET /api/v1/batches HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -286,8 +291,8 @@ static void check_connection(int fd)
     http_reply_free(&r);
 }
 
-/* Starts all connections without waiting: those the server does not accept stay pending. The kept connection
- * is served meanwhile. */
+/* Opens all connections without waiting; connections that the server does not accept stay pending. Meanwhile
+ * the server must serve the connection `kept`. */
 static void connect_all(int port, int *fds, int kept)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
@@ -295,7 +300,7 @@ static void connect_all(int port, int *fds, int kept)
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     for (int i = 0; i < N_CONNECTIONS; i++) {
         fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        ck_assert_msg(fds[i] >= 0, "%d: %s", i, strerror(errno));
+        ck_assert_msg(fds[i] >= 0, "connection %d: %s", i, strerror(errno));
         ck_assert(connect(fds[i], (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EINPROGRESS);
         if (i % 500 == 0)
             check_connection(kept);
@@ -323,8 +328,9 @@ static void stop(void)
 
 static const struct mf_test_group optional_tests = {.timeout_s = 120, .teardown = stop, .optional = true};
 
-/* At the HTTP port or the hub's port: the limit holds, existing connections are served, and afterwards all
- * are. The farm starts with the default descriptor limit of a login shell. */
+/* Opens 10000 connections to the HTTP port or to the hub's port. The connection limit holds, open connections
+ * are served, and all requests are served afterwards. The farm starts with the default descriptor limit of a
+ * login shell. */
 MF_TEST(survives_10000_connections, .rows = 2, .group = &optional_tests)
 {
     static int fds[N_CONNECTIONS];
@@ -354,7 +360,7 @@ MF_TEST(survives_10000_connections, .rows = 2, .group = &optional_tests)
     check_connection(kept);
     (void)close(kept);
     if (!http)
-        farm_wait_done(&farm, batch); /* HTTP works while the connections hold the hub's port */
+        farm_wait_done(&farm, batch); /* HTTP works while the 10000 connections occupy the hub's port */
     close_all(fds);
     farm_wait_done(&farm, batch);
     farm_audit(&farm, batch, &(struct farm_keys){0});

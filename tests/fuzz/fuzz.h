@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The text of errno is meaningful only after a failed call. */
+/* Aborts if the check fails. The text of errno is meaningful only if the check is about a failed call. */
 #define MF_MUST(truth)                                                                                      \
     do {                                                                                                    \
         if (!(truth)) {                                                                                     \

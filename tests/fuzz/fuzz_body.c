@@ -1,5 +1,5 @@
-/* Fuzzes submissions. The first line of an input is "json" or "csv", the type of the body, and the query; the
- * rest is the body:
+/* Fuzzes submissions. The first line of an input holds "json" or "csv", which is the type of the body, and
+ * the query. The rest of the input is the body:
  *
  *     csv topk=4&name=nightly
  *     token,model_dim,…

@@ -1,6 +1,7 @@
-/* Fuzzes the messages of a runner, which may be any program: lines of JSON on a socket, sent in pieces, with
- * or without file descriptors. The first byte of an input selects where the pieces are cut, the second how
- * many descriptors accompany each piece and how often one piece is sent. */
+/* Fuzzes the messages of a runner, which may be any program. The messages are lines of JSON on a socket, sent
+ * in pieces, with or without file descriptors. The first byte of an input selects where the pieces are cut.
+ * The second byte selects how many descriptors accompany each piece and how often one of the pieces is sent.
+ */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -89,8 +90,8 @@ static void receive_rest(struct mf_channel *c)
     } while (r == 1 || r == -EBADMSG);
 }
 
-/* The send queue for a peer that does not read is bounded; once it reads, it receives every queued message.
- */
+/* The queue of messages for a peer that does not read is bounded. When the peer reads, it receives every
+ * queued message. */
 static void check_backpressure(void)
 {
     struct mf_channel from, to;
@@ -138,7 +139,7 @@ static bool receive(struct mf_channel *c)
     return filled == 0 && r == 0;
 }
 
-/* Descriptors per piece, and how often a piece is sent. */
+/* number of descriptors per piece, and how often the second piece is sent */
 static const struct {
     int n_fds, times;
 } deliveries[] = {

@@ -1,5 +1,5 @@
-/* Fuzzes the CSV reader and table tools: no crash, every cell within its limits, and a table that can be
- * written reads back unchanged. */
+/* Fuzzes the CSV reader and table tools. No input may cause a crash, every cell stays within its limits, and
+ * a table that can be written reads back unchanged. */
 #include "common/table/csv.h"
 #include "common/table/table.h"
 #include "common/table/table_check.h"
@@ -104,7 +104,7 @@ static void check_tools(struct mf_table *t)
     free(written);
 }
 
-/* Merges a table into itself; the table must stay intact whatever is decided. */
+/* Merges a table into itself. The table must stay intact whether or not the merge succeeds. */
 static void check_merge(struct mf_table *t)
 {
     struct mf_merge_result result = MF_MERGE_RESULT_INIT;

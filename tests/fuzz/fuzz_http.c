@@ -1,7 +1,7 @@
-/* Fuzzes the HTTP API of a coordinator in this process with arbitrary bytes: never status 500, every JSON
- * answer parses, and the next request is still answered. A second coordinator requires access tokens; it gets
- * inputs with the word TOKEN, which is replaced by an admin token, or with an Authorization or Cookie header.
- */
+/* Fuzzes the HTTP API of a coordinator in this process with arbitrary bytes. No answer may have status 500,
+ * every JSON answer must parse, and the next request must still be answered. A second coordinator requires
+ * access tokens. It gets inputs with an Authorization or Cookie header, and inputs with the word TOKEN, which
+ * is replaced by an admin token. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -25,7 +25,7 @@
 #include "server/http/reader.h"
 
 #define ANSWER_TIMEOUT_MS  30000
-#define SILENCE_MS         60 /* no answer to an incomplete request within this time */
+#define SILENCE_MS         60 /* time to wait for an answer; an incomplete request gets no answer */
 #define HEALTH_CHECK_EVERY 16 /* inputs between two health checks */
 #define ANSWER_MAX         (4u << 20)
 
@@ -66,8 +66,8 @@ static void stop_one(struct coordinator *c)
     (void)rmdir(c->folder);
 }
 
-/* SIGALRM must reach the thread that runs inputs: it is blocked while a coordinator starts or stops, so its
- * threads inherit a blocked SIGALRM. */
+/* Blocks or unblocks SIGALRM. It must reach the thread that runs inputs, so it is blocked while a coordinator
+ * starts or stops: threads that start then inherit the blocked signal. */
 static void mask_alarm(int how)
 {
     sigset_t alarm;
@@ -145,7 +145,7 @@ static int connect_to(int port)
     return fd;
 }
 
-/* True for a complete answer or the start of an event stream, which has no end. */
+/* Returns true for a complete answer, or for the start of an event stream, which has no end. */
 static bool is_whole(const char *text, size_t len)
 {
     const char *body = memmem(text, len, "\r\n\r\n", 4), *length;
@@ -191,7 +191,7 @@ static void check_answer(const char *text, size_t len)
     MF_MUST(memcmp(text + 9, "500", 3) != 0);
     body += 4;
     size_t body_len = (size_t)(text + len - body), head_len = (size_t)(body - text);
-    /* only a single JSON answer that has a body (none after HEAD) */
+    /* Checks only a single JSON answer that has a body; an answer to HEAD has no body. */
     if (!memmem(text, head_len, "json\r\n", 6) || memmem(body, body_len, "HTTP/1.", 7) || body_len == 0)
         return;
     _cleanup_(cJSON_Deletep) cJSON *json = mf_json_parse(body, body_len, body_len);

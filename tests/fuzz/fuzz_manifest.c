@@ -1,5 +1,5 @@
-/* Fuzzes kernel manifests: no crash, parsed values within limits, and a line and a reason for each rejection.
- * Loading from a file must give the same result. */
+/* Fuzzes kernel manifests. No input may cause a crash, parsed values are within limits, and each rejection
+ * has a line and a reason. Loading from a file must give the same result. */
 #include "common/base/cleanup.h"
 #include "fuzz.h"
 #include "kernels/families/asm_manifest.h"
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* is_made tells whether mkdtemp ran: a generated name may end in X too */
+/* is_made: true after mkdtemp, because a generated name may also end in X */
 static char folder[] = "/tmp/moefarm-fuzz-XXXXXX";
 static bool is_made;
 
@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = 0; i < m.n_problems; i++)
         MF_MUST(m.problems[i].reason[0] && m.problems[i].line >= 0);
-    /* A header without rows is a manifest without kernels; without a header there must be a problem */
+    /* A header without rows is a manifest without kernels. Without a header there must be a problem. */
     MF_MUST(m.n > 0 || m.n_problems > 0 || memmem(data, size, "knl_name", 8));
     if (!is_made)
         make_folder();

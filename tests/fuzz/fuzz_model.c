@@ -1,5 +1,5 @@
-/* Fuzzes model descriptions: an accepted config.json, list or name gives a layer that a table can hold, whole
- * and split over ranks. */
+/* Fuzzes model descriptions. An accepted config.json, list or name gives a layer that a table can hold, both
+ * as a whole layer and split over ranks. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Fuzzes texts from users and peers: an accepted text must print to a text that parses to the same value and
- * prints identically. */
+/* Fuzzes texts from users and peers. An accepted text must print to a second text, which must parse to the
+ * same value and print as itself. */
 #include <string.h>
 
 #include "common/base/cleanup.h"
@@ -34,7 +34,7 @@ static void try_shape(const char *text)
     MF_MUST(mf_layer_min_bytes(&shape, shape.expert) > 0);
 }
 
-/* Parses a column given in the input: "topk=9". */
+/* Parses a column that is given in the input, like "topk=9". */
 static void try_column(const char *text)
 {
     char column[32] = "", canonical[64];

@@ -1,4 +1,5 @@
-/* Fuzzes peer messages: a header of 16 bytes, then a JSON body that may be a step or a result. */
+/* Fuzzes peer messages. A message has a header of 16 bytes and a JSON body, which may be a step or a result.
+ */
 #include <string.h>
 
 #include "common/base/json.h"
@@ -34,7 +35,7 @@ static void try_step(const cJSON *json)
     MF_MUST(rewritten && strcmp(written, rewritten) == 0);
 }
 
-/* An accepted result has plausible numbers; a rejected one has a reason. */
+/* An accepted result has plausible numbers, and a rejected result has a reason. */
 static void try_result(const cJSON *json)
 {
     static struct mf_result_message m;

@@ -1,6 +1,6 @@
-/* Runs a fuzz target on saved inputs, in builds without libFuzzer. The arguments are files or folders of
- * inputs, including those that once failed. SIGALRM fires periodically, as under libFuzzer, so targets must
- * restart interrupted calls. */
+/* Runs a fuzz target on saved inputs in builds without libFuzzer. The arguments are input files or folders of
+ * inputs, including inputs that once made the target fail. SIGALRM fires periodically, as under libFuzzer, so
+ * targets must restart interrupted calls. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define INPUT_MAX (1u << 20)
 #define ALARM_US  250
 
-/* Returns the number of inputs run, 0 if the file cannot be read. */
+/* Returns the number of inputs run: 1, or 0 if the file cannot be read. */
 static int run_file(const char *path)
 {
     _cleanup_(mf_fclosep) FILE *file = fopen(path, "rbe");
@@ -24,7 +24,7 @@ static int run_file(const char *path)
     if (!room)
         return 0;
     size_t size = fread(room, 1, INPUT_MAX, file);
-    /* exactly the input's size, so that a sanitizer detects reads past its end */
+    /* The buffer has exactly the input's size, so that a sanitizer detects reads past its end. */
     _cleanup_(mf_freep) uint8_t *input = malloc(size > 0 ? size : 1);
     if (!input)
         return 0;
@@ -55,7 +55,7 @@ static void on_alarm(int signal)
     (void)signal;
 }
 
-/* Like libFuzzer: without SA_RESTART, so blocking calls fail with EINTR. */
+/* As in libFuzzer, the handler has no SA_RESTART, so blocking calls fail with EINTR. */
 static void start_alarm(void)
 {
     const struct sigaction action = {.sa_handler = on_alarm};

@@ -1,6 +1,6 @@
-/* A fake coordinator for tests of the worker agent (worker/agent/agent.c). A ROUTER socket and the agent
- * share one thread of the test process. The agent's runners are real processes on the simulated device.
- * Everything here is static: include it in one test program only. */
+/* A fake coordinator for tests of the worker agent (worker/agent/agent.c). Its ROUTER socket and the agent
+ * share one thread of the test process. The agent's runners are real processes on the simulated device. All
+ * functions and variables are static, so include this file in one source file of a test program only. */
 #pragma once
 
 #include <check.h>
@@ -19,10 +19,12 @@
 #include "support/remove_tree.h"
 #include "worker/agent/agent.h"
 
-#define WORKER       MF_BINARY_DIR "/worker/moefarm-worker"
-#define DEADLINE     20000
-#define LONG_CAP_MS  60000 /* of a step: slow steps on a loaded machine do not count as hung */
-#define SHORT_CAP_MS 2500  /* for tests of hung steps: a good step still finishes on a loaded machine */
+#define WORKER   MF_BINARY_DIR "/worker/moefarm-worker"
+#define DEADLINE 20000
+/* time cap of a step, long enough that a slow step on a busy machine does not count as hung */
+#define LONG_CAP_MS 60000
+/* time cap for tests of hung steps, long enough that a correct step ends in time on a busy machine */
+#define SHORT_CAP_MS 2500
 #define SHAPE \
     "16,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
@@ -31,10 +33,11 @@ static void *zmq, *router;
 static struct mf_agent *agent;
 static zmq_msg_t peer;
 static bool peer_known;
-static uint64_t sequence;           /* of the last message received */
-static bool welcome_sent;           /* WELCOME has been sent: a HELLO that crossed it may still arrive */
+static uint64_t sequence; /* sequence number of the last message received */
+/* true after WELCOME was sent: a HELLO that was sent before it may still arrive */
+static bool welcome_sent;
 static int64_t silence_ms, idle_ms; /* options of the next agent */
-static int n_beats, time_cap_ms;    /* time_cap_ms: of the units that the coordinator sends */
+static int n_beats, time_cap_ms;    /* time_cap_ms: time cap in the units that the coordinator sends */
 
 /* ---- the fake coordinator ---- */
 
@@ -152,7 +155,7 @@ static void start_agent(const char *spec)
     ck_assert_msg(start(spec, NULL, why, sizeof(why)) == 0, "%s", why);
 }
 
-/* Receives one message from the router without blocking. Returns false if there is none. */
+/* Receives one message from the router without blocking. Returns false if no message is waiting. */
 static bool receive(enum mf_message *ret_type, cJSON **ret)
 {
     zmq_msg_t id, header, body;
@@ -203,8 +206,8 @@ static void pump(int64_t until)
     (void)zmq_poll(items, n, MF_MAX(due, 0));
 }
 
-/* Returns the next message of the worker. Skips BEATs and a HELLO that crossed its WELCOME. NULL on timeout.
- */
+/* Returns the next message of the worker, or NULL on timeout. Skips BEATs, and a HELLO that was sent before
+ * WELCOME arrived. */
 static cJSON *next_message(enum mf_message *ret_type, int64_t within_ms)
 {
     int64_t until = mf_now_ms() + within_ms;
@@ -228,9 +231,10 @@ static cJSON *expect(enum mf_message type)
 {
     enum mf_message got;
     cJSON *m = next_message(&got, DEADLINE);
-    ck_assert_msg(m != NULL, "no %s within %d ms", mf_message_name(type), DEADLINE);
+    ck_assert_msg(m != NULL, "no %s received within %d ms", mf_message_name(type), DEADLINE);
     _cleanup_(mf_freep) char *text = mf_json_print(m);
-    ck_assert_msg(got == type, "%s in place of %s: %s", mf_message_name(got), mf_message_name(type), text);
+    ck_assert_msg(got == type, "received %s, expected %s: %s", mf_message_name(got), mf_message_name(type),
+                  text);
     return m;
 }
 
@@ -291,7 +295,7 @@ static void join(const char *spec)
     skip(MF_MESSAGE_READY);
 }
 
-/* Prints a probe unit of n simulated steps with ids from 1. */
+/* Prints a probe unit of n simulated steps. The first step has id 1. */
 static void probe(char *text, size_t cap, int unit, const char *const *names, int n)
 {
     int at = snprintf(text, cap,

@@ -1,19 +1,20 @@
-/* Declares tests and runs those of a check_*.c.
+/* Declares the tests of a check_*.c program and runs them.
  *
  *     MF_TEST(parses_names, .rows = MF_ARRAY_LEN(names))
  *     {
  *         ck_assert_int_eq(parse(names[_i].text), names[_i].value);
  *     }
  *
- * The linker collects every MF_TEST of a program in one table (section mf_tests), so a test that is declared
- * also runs. Tests run in processes of their own and in any order.
+ * The linker collects every MF_TEST of a program in one table (section mf_tests), so every declared test also
+ * runs. Each test runs in its own process. The order of the tests is arbitrary.
  *
- * A test that may lack a resource (a compiler, root, a browser) is in an optional group and calls
- * mf_check_skip() before it returns. mf_add_test(… OPTIONAL) makes a second ctest entry of these tests, so
- * that a skip is an exit code of 77 in an entry of its own. */
+ * A test that needs a resource which may be missing (a compiler, root, a browser) is in an optional group. If
+ * the resource is missing, the test calls mf_check_skip() and returns. mf_add_test(… OPTIONAL) gives the
+ * optional groups a ctest entry of their own, so that ctest reports a skip (exit code 77) for this entry
+ * only. */
 #pragma once
 
-#include "common/base/cleanup.h" /* MF_ARRAY_LEN for .rows */
+#include "common/base/cleanup.h" /* for MF_ARRAY_LEN in .rows */
 
 #include <check.h>
 #include <errno.h>
@@ -25,20 +26,23 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* What tests have in common. A field of 0 means the default of libcheck. */
+/* Properties that the tests of a group share. A field of 0 means the default of libcheck. */
 struct mf_test_group {
-    const char *name; /* for CK_RUN_CASE; NULL: the program's name without "check_" */
+    const char *name; /* name for CK_RUN_CASE; NULL: the program's name without "check_" */
     double timeout_s;
-    void (*setup)(void), (*teardown)(void);         /* around each test, in its process */
-    void (*setup_all)(void), (*teardown_all)(void); /* around the group, in the parent process */
+    /* run before and after each test, in the process of the test */
+    void (*setup)(void), (*teardown)(void);
+    /* run before and after all tests of the group, in the parent process */
+    void (*setup_all)(void), (*teardown_all)(void);
     bool optional;
 };
 
 struct mf_test {
     TTest libcheck;
-    int rows;                          /* the test runs with _i from 0 to rows - 1; 0: once, with _i = 0 */
-    int (*count_rows)(void);           /* gives the number of rows if it is not a constant */
-    const struct mf_test_group *group; /* NULL: the group that mf_check_main() gets */
+    /* the test runs once for each _i from 0 to rows - 1; 0: the test runs once, with _i = 0 */
+    int rows;
+    int (*count_rows)(void);           /* returns the number of rows if it is not a constant */
+    const struct mf_test_group *group; /* NULL: the group that mf_check_main() is called with */
 };
 
 /* The table holds pointers because the compiler may pad between structs. */
@@ -54,7 +58,7 @@ struct mf_test {
 #define MF_CHECK_REASONS 32
 #define MF_CHECK_REASON  256
 
-/* Shared with the forked tests. */
+/* Skips of all tests, in memory that the forked tests share. */
 struct mf_check_skips {
     atomic_int n;
     char reasons[MF_CHECK_REASONS][MF_CHECK_REASON];
@@ -62,7 +66,7 @@ struct mf_check_skips {
 
 static struct mf_check_skips *mf_check_skips __attribute__((unused));
 
-/* Records why the running test is skipped; the test returns next. */
+/* Records why the running test is skipped. The test must then return. */
 __attribute__((unused, format(printf, 1, 2))) static void mf_check_skip(const char *format, ...)
 {
     va_list args;
@@ -134,9 +138,9 @@ static inline Suite *mf_check_suite(const struct mf_test_group *main_group)
     return ret;
 }
 
-/* Runs all tests as configured by the environment (CK_VERBOSITY, CK_RUN_CASE, CK_FORK). Tests without a group
- * are in `group`; NULL: the defaults of libcheck. Returns the exit code: 77 if no test failed and at least
- * one was skipped. */
+/* Runs all tests, as configured by environment variables of libcheck (CK_VERBOSITY, CK_RUN_CASE, CK_FORK).
+ * group: group of the tests that name no group; NULL: the defaults of libcheck. Returns the exit code: 77 if
+ * no test failed and at least one test was skipped. */
 static inline int mf_check_main(const struct mf_test_group *group)
 {
     static const struct mf_test_group none;

@@ -1,8 +1,8 @@
 /* Draws some cases of a grid that is too large for every test run.
  *
- * `make test` draws each case with a probability of 1/every, by a seed that is printed and that
- * MOEFARM_TEST_SEED repeats. `make test-long` runs them all: MOEFARM_TEST_ALL is set in the ctest entry that
- * mf_add_test(… DRAWS) adds. */
+ * `make test` runs each case with a probability of 1/every. It prints the seed; set MOEFARM_TEST_SEED to that
+ * seed to draw the same cases again. `make test-long` runs all cases: the ctest entry that mf_add_test(…
+ * DRAWS) adds sets MOEFARM_TEST_ALL. */
 #pragma once
 
 #include <inttypes.h>
@@ -14,13 +14,13 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-/* Set by mf_draw_start; the forked tests inherit it. */
+/* Set by mf_draw_start() and inherited by the forked tests. */
 static struct {
     uint64_t seed;
     bool all;
 } mf_draw_state;
 
-/* Call in main before the suite runs. */
+/* Call this in main before the tests run. */
 static inline void mf_draw_start(void)
 {
     const char *seed = getenv("MOEFARM_TEST_SEED");

@@ -1,4 +1,4 @@
-/* Makes one allocation of cJSON fail with ENOMEM. For tests that do not fork. */
+/* Makes one allocation of cJSON fail with ENOMEM. Use it only in tests that do not fork. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -15,7 +15,7 @@ static void *failing_malloc(size_t size)
     return NULL;
 }
 
-/* Makes the nth allocation of cJSON from now on fail (from 0). */
+/* Makes allocation number n of cJSON fail, counted from now on. The next allocation has number 0. */
 static void fail_allocation(int n)
 {
     allocations_left = n;

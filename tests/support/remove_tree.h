@@ -10,7 +10,7 @@ static inline int remove_entry(const char *path, const struct stat *st, int type
     return remove(path);
 }
 
-/* Does not follow symbolic links. Returns 0 on success. */
+/* Removes a folder with its contents, without following symbolic links. Returns 0 on success. */
 static inline int remove_tree(const char *folder)
 {
     return nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);

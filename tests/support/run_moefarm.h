@@ -77,7 +77,7 @@ struct ran {
 static inline pid_t start_moefarm(const char *url, va_list words)
 {
     char *argv[24] = {(char *)MOEFARM}, variable[96], isa[32];
-    /* inherited: the test may emulate a CPU with fewer instructions */
+    /* inherited, because the test may simulate a CPU with fewer instructions */
     const char *own = getenv("MOEFARM_ISA");
     char *env[] = {variable,         (char *)"LC_ALL=C",
                    (char *)"TZ=UTC", (char *)"http_proxy=http://127.0.0.1:9",
@@ -99,7 +99,7 @@ static inline pid_t start_moefarm(const char *url, va_list words)
     return pid;
 }
 
-/* Runs moefarm with the given words up to NULL; MOEFARM_URL is url. */
+/* Runs moefarm with the given words, the last of which is NULL. Sets MOEFARM_URL to url. */
 static inline struct ran moefarm(const char *url, ...)
 {
     va_list words;
@@ -114,8 +114,8 @@ static inline struct ran moefarm(const char *url, ...)
     return (struct ran){WEXITSTATUS(status), read_file(in_folder("out")), read_file(in_folder("err"))};
 }
 
-/* Like moefarm(), but sends SIGINT once moefarm has connected to the socket `listening`, which listens at
- * url. code is the signal that ended moefarm; 0 if none. */
+/* Like moefarm(), but sends SIGINT once moefarm has connected to `listening`, the socket that listens at url.
+ * Member `code` of the result is the signal that ended moefarm, or 0 if no signal did. */
 static inline struct ran moefarm_interrupted(int listening, const char *url, ...)
 {
     va_list words;
@@ -134,5 +134,5 @@ static inline struct ran moefarm_interrupted(int listening, const char *url, ...
 }
 
 #define assert_code(r, want) \
-    ck_assert_msg((r).code == (want), "exit code %d, not %d: %s%s", (r).code, want, (r).out, (r).err)
+    ck_assert_msg((r).code == (want), "exit code %d, expected %d: %s%s", (r).code, want, (r).out, (r).err)
 #define assert_says(text, part) ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%s", part, text)

@@ -8,17 +8,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PROGRAM_WORDS 24 /* size of argv, with the terminating NULL */
+#define PROGRAM_WORDS 24 /* size of argv, including the terminating NULL */
 
 extern char **environ;
 
 struct ran {
     int code;
-    char text[32768]; /* stdout and stderr */
+    char text[32768]; /* standard output and standard error together */
 };
 
-/* Runs `program` (words up to NULL; searched in PATH if the first has no slash) with the further words `more`
- * up to NULL. */
+/* Runs a program with the words of `program` followed by those of `more`; a NULL ends each array. The program
+ * is searched in PATH if its first word contains no slash. */
 static inline struct ran run_program(const char *const *program, const char *const *more)
 {
     struct ran r = {0};

@@ -10,7 +10,7 @@
 /* clang-format off */
 static const struct shipped {
     const char *file;
-    size_t n_rows;      /* in the file */
+    size_t n_rows;      /* number of rows in the file */
     size_t n_warnings, n_errors;
     bool tuned;
     enum mf_table_op op;

@@ -8,5 +8,5 @@
 #define TUNED_COLUMNS                                                                                        \
     KEY_COLUMNS ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,xbf16,flat,tflops," \
                 "bw"
-/* Columns of moefarm after the columns of AITER; an optional column "form" comes last. */
+/* Columns of moefarm, which follow the columns of AITER. The optional column "form" is the last column. */
 #define OWN_COLUMNS ",pipeline,layout,model,revision,compiler,routing,seed,n,mad,provenance"

@@ -6,8 +6,8 @@
 #include <check.h>
 #include <string.h>
 
-/* Returns a table that the caller frees; fails the test if the text cannot be parsed. name: file name in
- * messages. */
+/* Parses a table from a text and returns it; the caller frees it. Fails the test if the text cannot be
+ * parsed. name: file name in messages. */
 static inline struct mf_table *read_text(const char *name, const char *text)
 {
     struct mf_table *t = NULL;

@@ -8,11 +8,11 @@
 
 #define TABLE_HEADER TUNED_COLUMNS OWN_COLUMNS ",form\n"
 
-/* Shared object with the steps of tests/support/kernels/rows_family.c, such as "rows:right". */
+/* Shared object that offers the steps of tests/support/kernels/rows_family.c, such as "rows:right". */
 #define ROWS_SO MF_BINARY_DIR "/tests/rows.so"
 
-/* Appends a row to text. class: "cpu-znver4,2"; shape: the twelve columns; names: "family:step|family:step".
- */
+/* Appends a row to the table in `text`. class: "cpu-znver4,2"; shape: the twelve columns of a shape; names:
+ * steps as "family:step|family:step". */
 static inline void add_row(char *text, size_t cap, const char *class, const char *shape, const char *us,
                            const char *names, const char *form)
 {

@@ -104,7 +104,7 @@ static void warn_lost(struct mf_agent *a)
 }
 
 /* libzmq retries without an error if no process listens at the address or the peer speaks another protocol.
- * The warning repeats, so the end of a log shows it. */
+ * The warning repeats, so that the end of a log shows it. */
 static void warn_silence(struct mf_agent *a)
 {
     if (strcmp(a->warned_refusal, HANDSHAKE_FAILED) == 0)

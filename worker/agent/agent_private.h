@@ -16,8 +16,8 @@
 #include "worker/agent/runner_pool.h"
 #include "worker/agent/spool.h"
 
-/* READY is repeated after a lease without a unit. If the UNIT was only late, two units arrive, and a third
- * for the READY that answers the first. */
+/* READY is repeated after a lease without a unit. If the UNIT was only late, two units arrive. The worker
+ * sends READY for the first of them, so that a third unit arrives. */
 #define MF_AGENT_JOBS_MAX         (MF_LINK_JOBS_WANTED + 1)
 #define MF_AGENT_AHEAD_REMEMBERED 64
 #define MF_AGENT_MESSAGES_PER_RUN 256
@@ -37,7 +37,7 @@ struct mf_agent {
     struct mf_job *jobs[MF_AGENT_JOBS_MAX]; /* in the order received */
     size_t n_jobs;
     struct mf_job *current; /* jobs[0] while the runner works on it, else NULL */
-    bool runner_busy;       /* the runner got a unit and has not sent its end */
+    bool runner_busy;       /* the runner got a unit and has not sent `end` for it */
 
     /* Hashes of shapes whose code is compiled ahead. A ring buffer: the newest shape replaces the oldest. */
     uint64_t compiled_ahead[MF_AGENT_AHEAD_REMEMBERED];
@@ -52,9 +52,10 @@ struct mf_agent {
     /* Time accounting, mf_now_ns clock */
     enum mf_phase phase;
     uint64_t phase_since_ns;
-    uint64_t busy_since_ns;        /* start of the interval of busy_s: the last BEAT */
-    double busy_s[MF_PHASE_N_];    /* seconds per phase since the last BEAT */
-    uint64_t runner_idle_since_ns; /* end of the runner's last unit; 0: none since the last start */
+    uint64_t busy_since_ns;     /* start of the interval of busy_s: the last BEAT */
+    double busy_s[MF_PHASE_N_]; /* seconds per phase since the last BEAT */
+    /* end of the runner's last unit; 0 if it has run no unit since its start */
+    uint64_t runner_idle_since_ns;
 
     struct {
         uint64_t sequence;
@@ -82,7 +83,7 @@ int mf_agent_spool_result(void *context, cJSON *result);
 
 /* Reports an event to the link and carries out the actions. */
 void mf_agent_apply(struct mf_agent *a, enum mf_link_event event);
-/* Leaves the farm: results would be lost without a writable spool. r: the error. */
+/* Leaves the farm, because results would be lost without a writable spool. r: the error. */
 void mf_agent_stop_on_spool_error(struct mf_agent *a, int r);
 
 /* ---- agent_runner.c ---- */

@@ -168,7 +168,7 @@ static void on_drain(struct mf_agent *a, const cJSON *m)
     mf_agent_apply(a, MF_LINK_EVENT_DRAIN);
 }
 
-/* Drops a RESULT that the coordinator refuses; it would be resent forever. */
+/* Drops a RESULT that the coordinator refuses, because the worker would otherwise resend it for ever. */
 static void drop_refused_result(struct mf_agent *a, const cJSON *m, const char *reason)
 {
     int64_t sequence;
@@ -245,7 +245,8 @@ void mf_agent_receive_all(struct mf_agent *a)
         for (size_t k = 0; k < MF_ARRAY_LEN(handlers); k++) {
             if (handlers[k].type != type)
                 continue;
-            /* A HELLO is no answer: TCP may connect a local port to itself if no process listens on it */
+            /* A HELLO is not an answer, because TCP may connect a local port to itself if no process listens
+             * on that port */
             mf_agent_apply(a, MF_LINK_EVENT_ANSWER);
             handlers[k].handle(a, m);
         }

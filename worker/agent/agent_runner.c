@@ -53,7 +53,8 @@ void mf_agent_start_next_job(struct mf_agent *a)
         mf_runner_pool_kill(a->runner_pool, strerror(-r));
 }
 
-/* Added to runner_idle_timeout_ms: a small host can take minutes to create the data of a large shape. */
+/* Time added to runner_idle_timeout_ms, because a small host can take minutes to create the data of a large
+ * shape. */
 static int64_t data_timeout_ms(const struct mf_job *job)
 {
     const char *row;

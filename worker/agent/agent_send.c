@@ -47,8 +47,8 @@ static bool add_running(const struct mf_agent *a, cJSON *to)
     return array != NULL;
 }
 
-/* Lists a unit whose last result is still in the spool: that result ends its lease. False: out of memory (the
- * worker wrote the spool itself, so the JSON is valid). */
+/* Lists a unit whose last result is still in the spool, because that result ends the unit's lease. Returns
+ * false only if out of memory: the worker itself wrote the spool, so the JSON is valid. */
 static bool add_ended(cJSON *array, const char *body, size_t len)
 {
     static const char *const keys[] = {"unit", "attempt", "epoch"};
@@ -78,7 +78,7 @@ static bool add_spooled(const struct mf_agent *a, cJSON *m)
             ok = add_ended(array, body, len);
         mf_spool_sent(a->spool);
     }
-    mf_spool_resend(a->spool); /* WELCOME sends all of it */
+    mf_spool_resend(a->spool); /* WELCOME sends all results of the spool */
     return ok;
 }
 

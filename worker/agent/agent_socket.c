@@ -25,7 +25,7 @@ static int set_options(void *socket)
         {ZMQ_LINGER, 0},
         {ZMQ_RECONNECT_IVL, RECONNECT_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
-        /* do not queue while disconnected: a reconnect would send a flood of old beats and results */
+        /* do not queue while disconnected, because a reconnect would send a flood of old beats and results */
         {ZMQ_IMMEDIATE, 1},
     };
     for (size_t i = 0; i < MF_ARRAY_LEN(options); i++) {
@@ -109,7 +109,7 @@ int mf_agent_socket_send(struct mf_agent_socket *s, enum mf_message type, const 
     mf_wire_encode(&(struct mf_wire_header){.type = type, .sequence = s->sequence + 1}, header);
     if (zmq_send(s->socket, header, sizeof(header), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
         return -errno;
-    /* The queue accepts the remaining frames of a message it has begun. */
+    /* ZeroMQ accepts the remaining frames of a message after it has accepted the first frame. */
     if (zmq_send(s->socket, body, len, 0) < 0)
         return -errno;
     s->sequence++;
@@ -122,7 +122,8 @@ int mf_agent_socket_send_json(struct mf_agent_socket *s, enum mf_message type, c
     return text ? mf_agent_socket_send(s, type, text, strlen(text)) : -ENOMEM;
 }
 
-/* Receives one frame; *ret_more: another follows. -EAGAIN: none. */
+/* Receives one frame. *ret_more is true if another frame of the message follows. Returns -EAGAIN if there is
+ * no frame. */
 static int receive_frame(void *socket, zmq_msg_t *frame, int *ret_more)
 {
     zmq_msg_init(frame);
@@ -137,7 +138,7 @@ static int receive_frame(void *socket, zmq_msg_t *frame, int *ret_more)
     return 0;
 }
 
-/* Receives one message with all its frames; frames after the second are dropped. -EBADMSG: invalid. */
+/* Receives one message and drops its frames after the second. Returns -EBADMSG if the message is invalid. */
 static int receive_one(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret)
 {
     zmq_msg_t frame;

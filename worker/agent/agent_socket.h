@@ -20,20 +20,20 @@ struct mf_agent_socket {
     const struct mf_link_keys *keys; /* NULL: no CURVE, plain text */
     bool watch_handshake;            /* detect failed handshakes; needs two more sockets */
     void *socket, *monitor;
-    uint64_t sequence;  /* of the last message sent */
+    uint64_t sequence;  /* sequence number of the last message sent */
     uint64_t n_invalid; /* invalid messages received */
-    int peer_version;   /* protocol version of the last message with another version; -1: none */
+    int peer_version;   /* protocol version of the last message that had another version; -1: none */
 };
 
 /* Connects again. Closes the old socket and discards its queues. */
 int mf_agent_socket_open(struct mf_agent_socket *s);
 void mf_agent_socket_close(struct mf_agent_socket *s, int linger_ms);
-/* True if a handshake failed since the last call: the coordinator rejects the key, or only one side uses
+/* True if a handshake failed since the last call. The coordinator then rejects the key, or only one side uses
  * keys. Always false without watch_handshake. */
 bool mf_agent_socket_handshake_failed(struct mf_agent_socket *s);
-/* -EAGAIN: not connected, or the send queue is full. */
+/* Returns -EAGAIN if the socket is not connected or the send queue is full. */
 int mf_agent_socket_send(struct mf_agent_socket *s, enum mf_message type, const char *body, size_t len);
 int mf_agent_socket_send_json(struct mf_agent_socket *s, enum mf_message type, const cJSON *body);
-/* 1: one message, the caller owns its body (an object); 0: none. Invalid messages are dropped and counted in
- * n_invalid. */
+/* Returns 1 with a message, whose body (an object) the caller owns, or 0 if there is no message. Drops
+ * invalid messages and counts them in n_invalid. */
 int mf_agent_socket_receive(struct mf_agent_socket *s, enum mf_message *ret_type, cJSON **ret);

@@ -30,9 +30,9 @@ static long read_holder(int fd)
     return mf_parse_i64(text, 1, INT32_MAX, &pid) < 0 ? 0 : (long)pid;
 }
 
-/* Opens the lock file. Services and users take turns on a device, so the file is writable by all. It is
- * opened without O_CREAT first: in a sticky folder such as /run/lock, Linux refuses O_CREAT on another user's
- * file (fs.protected_regular). O_NOFOLLOW: other users may have planted a link there. */
+/* Opens the lock file. Services and users use a device in turn, so the file is writable by all. The file is
+ * first opened without O_CREAT, because in a sticky folder such as /run/lock Linux refuses O_CREAT on another
+ * user's file (fs.protected_regular). O_NOFOLLOW is set because other users may have planted a link there. */
 static int open_lock(const char *path)
 {
     for (int tries = 0;; tries++) {
@@ -54,7 +54,7 @@ int mf_device_lock(const char *folder, const char *device, const char *identity,
 {
     char name[128];
     bool known = identity && *identity;
-    /* A simulated device is identified by class and ordinal; the spec file after them only sets its
+    /* A simulated device is identified by class and ordinal. The spec file that follows them only sets its
      * behaviour. */
     size_t len = strlen(device);
     const char *end = strncmp(device, "sim:", 4) == 0 ? strchr(device + 4, ':') : NULL;

@@ -63,7 +63,7 @@ static int send_enrol(struct mf_agent_socket *s, const char *name, const struct 
     return mf_agent_socket_send_json(s, MF_MESSAGE_ENROL, m);
 }
 
-/* 1: enrolled; 0: no answer yet. */
+/* Returns 1 if the worker is enrolled, 0 if no answer has arrived yet. */
 static int take_answer(struct mf_agent_socket *s, char *why, size_t why_cap)
 {
     enum mf_message type;
@@ -102,7 +102,7 @@ static int request_enrolment(struct mf_agent_socket *s, const char *name, const 
     return r == 0 ? -ETIMEDOUT : r;
 }
 
-/* 1: enrolled; 0: the token file is empty. */
+/* Returns 1 if the worker is enrolled, 0 if the token file is empty. */
 static int enrol(const struct mf_enrol *e, const char *pending_path, struct mf_link_keys *ret, char *why,
                  size_t why_cap)
 {

@@ -17,5 +17,6 @@ struct mf_enrol {
     const char *coordinator, *name, *folder; /* folder: folder of the spool */
     const char *token_file; /* "" or an empty file (as services have): use the existing key, if any */
 };
-/* 1: *ret has the keys; 0: no key and no token, connect without keys. -errno and the reason in why. */
+/* Returns 1 if *ret has the keys; 0 if there is no key and no token, so that the worker connects without
+ * keys; or -errno with the reason in why. */
 int mf_enrol(const struct mf_enrol *e, struct mf_link_keys *ret, char *why, size_t why_cap);

@@ -118,7 +118,7 @@ cJSON *mf_job_refusal(const cJSON *body, const char *why)
     return MF_TAKE(result);
 }
 
-/* The members of the list whose items are not done, by reference. */
+/* Returns the members of the list whose items are not done, by reference. */
 static cJSON *remaining_items(const struct mf_job *j, cJSON *list)
 {
     cJSON *left = cJSON_CreateArray(), *item;

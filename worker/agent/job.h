@@ -60,24 +60,26 @@ struct mf_job {
     void *context;
 };
 
-/* Takes ownership of the body, also on error. -EINVAL and the reason in why: the unit is malformed. The
- * worker then ends it with mf_job_refusal. */
+/* Creates a job and takes ownership of the body, also on error. Returns -EINVAL with the reason in why if the
+ * unit is malformed; the worker then ends the unit with mf_job_refusal. */
 int mf_job_new(cJSON *body, mf_emit_fn emit, void *context, struct mf_job **ret, char *why, size_t why_cap);
 struct mf_job *mf_job_free(struct mf_job *j);
-/* RESULT that ends a malformed unit; NULL if unit, attempt or epoch cannot be read (no answer is possible) or
- * out of memory. */
+/* Returns the RESULT that ends a malformed unit. Returns NULL if out of memory, or if unit, attempt or epoch
+ * cannot be read, in which case no answer is possible. */
 cJSON *mf_job_refusal(const cJSON *body, const char *why);
 
-/* Request for the runner: the unit without finished items. Discards partial results of a runner that died. It
- * refers to members of the job's body; free it before the job. NULL: out of memory. */
+/* Returns the request for the runner: the unit without finished items. Discards partial results of a runner
+ * that died. The request refers to members of the job's body, so free the request before the job. NULL: out
+ * of memory. */
 cJSON *mf_job_request(struct mf_job *j);
 
-/* Handles a message of the runner. Moves its members except op into a RESULT where needed. -EPROTO: invalid
- * here, reason in why. *ret_limit_ms: new limit for the runner's silence, or 0. */
+/* Handles a message of the runner. Moves the message's members except op into a RESULT if one is due. Returns
+ * -EPROTO with the reason in why if the message is invalid in this state. *ret_limit_ms: new limit for the
+ * runner's silence, or 0. */
 int mf_job_message(struct mf_job *j, cJSON *message, int64_t *ret_limit_ms, char *why, size_t why_cap);
 
-/* The runner died. The begun step gets the status; otherwise a failure is counted, and MF_JOB_FAILURES_MAX of
- * them end the unit. */
+/* The runner died. If a step had begun, the step gets the status. Otherwise the death counts as a failure of
+ * the unit, and MF_JOB_FAILURES_MAX failures end the unit. */
 int mf_job_died(struct mf_job *j, enum mf_status status, const char *reason);
-/* {"unit", "attempt", "epoch", "step", "done", "total"} for HELLO and BEAT; NULL: out of memory. */
+/* Returns {"unit", "attempt", "epoch", "step", "done", "total"} for HELLO and BEAT; NULL: out of memory. */
 cJSON *mf_job_running(const struct mf_job *j);

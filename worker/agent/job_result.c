@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-/* Adds the members common to all RESULTs and emits it. Takes ownership, also on error. */
+/* Adds the members that all RESULTs have to the result and emits it. Takes ownership, also on error. */
 static int emit(struct mf_job *j, cJSON *result, bool last)
 {
     _cleanup_(cJSON_Deletep) cJSON *body = result;
@@ -45,7 +45,7 @@ static struct mf_job_item *find_item(struct mf_job *j, int64_t id)
     return NULL;
 }
 
-/* The item that a message refers to; NULL if there is none or it is done. */
+/* Returns the item that a message refers to, or NULL if there is no such item or the item is done. */
 static struct mf_job_item *item_of(struct mf_job *j, const cJSON *message)
 {
     int64_t id;
@@ -184,7 +184,7 @@ static int take_begin(struct mf_job *j, const cJSON *message, int64_t *ret_limit
     return 0;
 }
 
-/* Emits this result for every item of a probe that has none yet. */
+/* Emits this result for every item of a probe that has no result yet. */
 static int fail_remaining(struct mf_job *j, enum mf_status status, const char *reason)
 {
     for (size_t i = 0; i < j->n_items; i++) {
@@ -222,8 +222,8 @@ static int take_error(struct mf_job *j, const cJSON *message)
         (void)mf_status_parse(text, &status);
     if (status == MF_STATUS_OK)
         status = MF_STATUS_UNSUPPORTED;
-    /* If the device memory is too small for the shape's data, every step fails. Report all of them: another
-     * attempt would not help. */
+    /* If the device memory is too small for the shape's data, every step fails. Report all steps, because
+     * another attempt would not help. */
     if (status == MF_STATUS_NO_MEMORY && j->kind == MF_UNIT_PROBE && !j->ended) {
         int r = fail_remaining(j, status, reason);
         if (r < 0)

@@ -45,7 +45,7 @@ enum {
     LEAVE = MF_LINK_STOP_RUNNERS | MF_LINK_SEND_RESULTS,
 };
 
-/* Facts about the work in hand, as bits. */
+/* Facts about the worker's units and results, as bits. */
 enum {
     HAS_ROOM = 1 << 0, /* another unit may be requested */
     NO_JOBS = 1 << 1,
@@ -84,8 +84,8 @@ static const struct transition {
     {EVENT(REFUSE_OTHER),   GREETING|JOINED,    TO(GREETING),  0,                  {ON(HELLO, REFUSED_MS)}},
     {EVENT(REFUSE_OTHER),   REJOINING|DRAINING, TO(REJOINING), 0,                  {ON(HELLO, REFUSED_MS)}},
 
-    /* After a lease the coordinator has leased the units to other workers. The old connection may be
-     * half-open: it would accept messages and deliver none. */
+    /* After a lease of silence, the coordinator has leased the units to other workers. The old connection may
+     * be half-open, which means that it accepts messages and delivers none. */
     {EVENT(SILENCE),        JOINED,             TO(GREETING),  LOST,               {ON(HELLO, 0)}},
     {EVENT(SILENCE),        DRAINING,           TO(REJOINING), LOST,               {ON(HELLO, 0)}},
     {EVENT(SILENCE),        GREETS,             SAME,          UNANSWERED,         {ON(HELLO, 0)}},
@@ -112,7 +112,8 @@ static const struct transition {
 };
 
 /* If a timer is due in one of its states and its facts hold, its actions are due and the transition of its
- * event is made. It is due again after `next`, unless that transition or a later event starts it. */
+ * event is made. The timer is due again after `next`, unless that transition or a later event sets another
+ * time. */
 static const struct timer {
     unsigned states;
     unsigned facts;
@@ -127,10 +128,10 @@ static const struct timer {
     TIMER(SILENCE)      = {GREETS|SERVES, 0,          LEASE,    0,   0,                      EVENT(SILENCE)},
     TIMER(WARNING)      = {GREETS,        0,          DOUBLE,   0,   MF_LINK_WARN_SILENCE,   NONE},
     TIMER(HELLO)        = {GREETS,        0,          RETRY_MS, 100, MF_LINK_SEND_HELLO,     NONE},
-    /* No acknowledgement for a lease: the connection lost the results */
+    /* No acknowledgement for a lease, so the connection has lost the results */
     TIMER(RESEND)       = {SERVES,        RESULTS,    LEASE,    0,   MF_LINK_RESEND_RESULTS, NONE},
     TIMER(READY)        = {JOINED,        HAS_ROOM,   RETRY_MS, 0,   MF_LINK_SEND_READY,     NONE},
-    /* No unit for a lease: the coordinator may have lost READY while the connection stayed up */
+    /* No unit for a lease, so the coordinator may have lost READY while the connection stayed up */
     TIMER(READY_AGAIN)  = {JOINED,        NO_JOBS,    RETRY_MS, 0,   MF_LINK_SEND_READY,     NONE},
     TIMER(BEAT)         = {SERVES,        0,          BEAT,     0,   MF_LINK_SEND_BEAT,      NONE},
     TIMER(DRAINED)      = {DRAINING,      FINISHED,   NEVER,    0,   0,                      EVENT(DRAINED)},
@@ -201,7 +202,7 @@ void mf_link_set_intervals(struct mf_link *l, int64_t beat_ms, int64_t lease_ms)
     l->lease_ms = lease_ms;
 }
 
-/* NULL: the event has no effect in this state. */
+/* Returns NULL if the event has no effect in this state. */
 static const struct transition *find_transition(enum mf_link_state state, enum mf_link_event event)
 {
     for (size_t i = 0; i < MF_ARRAY_LEN(transitions); i++) {

@@ -13,7 +13,7 @@
  *      └─ no runner starts ─► ended ◄─── results acknowledged, or MF_LINK_LEAVE_MS ───── leaving
  *
  *   starting   no runner has opened the device: nothing is sent
- *   greeting   HELLO is sent until WELCOME arrives; units in hand continue
+ *   greeting   HELLO is sent until WELCOME arrives; leased units continue
  *   joined     units are requested, results and BEATs are sent
  *   draining   as joined, but no unit is requested or accepted
  *   rejoining  as greeting, but WELCOME leads back to draining
@@ -33,7 +33,7 @@
 #include "common/base/names.h"
 
 #define MF_LINK_JOBS_WANTED 2    /* the running unit and the next one, which hides the network latency */
-#define MF_LINK_BEAT_MS     1000 /* until WELCOME sets the interval */
+#define MF_LINK_BEAT_MS     1000 /* heartbeat interval until WELCOME sets another one */
 #define MF_LINK_LEAVE_MS    3000 /* wait for acknowledgements before BYE */
 
 /* clang-format off */
@@ -51,7 +51,7 @@
     X(P, RUNNERS_FAILED, "runners_failed") /* no runner starts on the device any more */              \
     X(P, STOP, "stop")                                                                                \
     X(P, MESSAGE, "message")               /* a valid message of any type was received */             \
-    X(P, ANSWER, "answer")                 /* sign of a coordinator, of another version too */        \
+    X(P, ANSWER, "answer")                 /* message of a coordinator of any version      */         \
     X(P, WELCOME, "welcome")                                                                          \
     X(P, UNIT, "unit")                                                                                \
     X(P, DRAIN, "drain")                                                                              \
@@ -63,7 +63,7 @@
     X(P, READY_SENT, "ready_sent")                                                                    \
     X(P, BEAT_SENT, "beat_sent")                                                                      \
     X(P, RESULT_SENT, "result_sent")                                                                  \
-    X(P, NO_JOBS, "no_jobs")               /* the last unit in hand has ended */                      \
+    X(P, NO_JOBS, "no_jobs")               /* the last leased unit has ended */                       \
     X(P, SILENCE, "silence")               /* timer: no message for a lease */                        \
     X(P, DRAINED, "drained")               /* timer: the running unit has ended after DRAIN */        \
     X(P, LEFT, "left")                     /* timer: all acknowledged, or MF_LINK_LEAVE_MS over */
@@ -81,7 +81,7 @@ enum mf_link_action {
     MF_LINK_RECONNECT = 1 << 5,
     MF_LINK_SEND_HELLO = 1 << 6,
     MF_LINK_RESEND_RESULTS = 1 << 7, /* all results of the spool */
-    MF_LINK_SEND_RESULTS = 1 << 8,   /* those that are not marked as sent */
+    MF_LINK_SEND_RESULTS = 1 << 8,   /* results that are not marked as sent */
     MF_LINK_SEND_READY = 1 << 9,
     MF_LINK_SEND_BEAT = 1 << 10,
     MF_LINK_SEND_BYE = 1 << 11,
@@ -109,15 +109,15 @@ struct mf_link {
     int64_t beat_ms, lease_ms; /* set by WELCOME */
     int64_t warning_ms;        /* silence before the first warning */
     struct {
-        int64_t started_ms; /* by an event */
+        int64_t started_ms; /* time at which an event started the timer */
         int64_t fired_ms;
         int64_t due_ms; /* INT64_MAX: not started */
     } timers[MF_LINK_N_TIMERS];
 };
 
-/* The units and results in the worker's hands. Some timers wait for them. */
+/* The units and results that the worker holds. Some timers wait for them. */
 struct mf_link_work {
-    size_t n_jobs, n_results; /* results in the spool: not acknowledged */
+    size_t n_jobs, n_results; /* n_results: unacknowledged results in the spool */
     bool runner_busy;
 };
 
@@ -128,9 +128,10 @@ void mf_link_set_intervals(struct mf_link *l, int64_t beat_ms, int64_t lease_ms)
 /* Event for the code of a REFUSE. */
 enum mf_link_event mf_link_refusal(const char *code);
 
-/* False: the event has no effect in this state. */
+/* True if the event has an effect in this state. */
 bool mf_link_accepts(const struct mf_link *l, enum mf_link_event event);
-/* Makes the transition of an event; without one, nothing changes. Returns the actions to carry out. */
+/* Makes the transition of an event and returns the actions to carry out. An event without a transition
+ * changes nothing. */
 unsigned mf_link_apply(struct mf_link *l, enum mf_link_event event, int64_t now_ms);
 /* Returns the actions that are due and starts their timers again. If a message could not be sent, its _SENT
  * event is missing and the action is due again after 100 ms. */
@@ -138,11 +139,11 @@ unsigned mf_link_due(struct mf_link *l, const struct mf_link_work *work, int64_t
 /* Time of the next action if no event happens; INT64_MAX: none. */
 int64_t mf_link_next_ms(const struct mf_link *l, const struct mf_link_work *work);
 
-/* Joined or draining: the coordinator accepts BEATs. */
+/* True if joined or draining. The coordinator then accepts BEATs. */
 bool mf_link_is_joined(const struct mf_link *l);
-/* Leaving or ended: no unit may start. */
+/* True if leaving or ended. No unit may then start. */
 bool mf_link_is_leaving(const struct mf_link *l);
-/* Joined, draining or leaving. */
+/* True if joined, draining or leaving. */
 bool mf_link_sends_results(const struct mf_link *l);
-/* Time without an answer of a coordinator. */
+/* Returns the time since the last answer of a coordinator. */
 int64_t mf_link_silent_ms(const struct mf_link *l, int64_t now_ms);

@@ -56,7 +56,7 @@ static int read_at(int fd, void *to, size_t len, uint64_t at)
     return 0;
 }
 
-/* Writes both parts with one system call; writes the rest separately if that was interrupted. */
+/* Writes both parts with one system call. If that call is interrupted, writes the rest separately. */
 static int write_both(int fd, const uint8_t header[MF_RECORD_HEADER], const char *payload, size_t len,
                       uint64_t at)
 {

@@ -9,9 +9,9 @@
 #define MF_RECORD_HEADER 12
 #define MF_RECORD_MAX    (8u << 20)
 
-/* Writes a record at offset `at`. On -errno, the records before `at` are intact; the caller truncates the
- * file to `at`. */
+/* Writes a record at offset `at`. If it returns -errno, the records before `at` are intact, and the caller
+ * truncates the file to `at`. */
 int mf_record_write(int fd, const char *magic, const void *payload, size_t len, uint64_t at);
-/* Reads the record at offset `at` of a file of `size` bytes. 1: *ret is the payload (malloc), with a NUL byte
- * that *ret_len does not count; 0: no complete record at `at`. */
+/* Reads the record at offset `at` of a file of `size` bytes. Returns 1 if *ret is the payload (malloc),
+ * followed by a NUL byte that *ret_len does not count, or 0 if there is no complete record at `at`. */
 int mf_record_read(int fd, uint64_t at, uint64_t size, char ret_magic[5], char **ret, size_t *ret_len);

@@ -2,7 +2,7 @@
  *
  *   idle ─died─► dead ─ready─► ready (context) ─begun─► begun (data) ─result─► idle (step)
  *
- * Another death starts again. Time without a unit counts for none of the three parts. */
+ * Another death starts the measurement again. Time without a unit counts for none of the three parts. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,5 +23,5 @@ void mf_recovery_time_begun(struct mf_recovery_time *c, uint64_t now_ns);
 struct mf_recovery_time_ms {
     double context, data, step;
 };
-/* A result arrived. True if it is the first one after a death; *ret then has the times. */
+/* Reports a result. Returns true with the times in *ret if the result is the first one after a death. */
 bool mf_recovery_time_result(struct mf_recovery_time *c, uint64_t now_ns, struct mf_recovery_time_ms *ret);

@@ -30,7 +30,7 @@ struct mf_runner_host {
     size_t n_tail;
     int64_t limit_ms, deadline_ms; /* 0 and INT64_MAX: no limit */
     bool hung, exited, death_reported;
-    int announced_signal; /* of `dying`, sent before the process has exited; 0: none */
+    int announced_signal; /* signal that `dying` announced before the process exited; 0: none */
     int protocol_error;   /* error of the runner protocol for which the runner was killed; 0: none */
     siginfo_t exit_info;
     int64_t died_ms;
@@ -85,7 +85,7 @@ static int spawn(const char *const *argv, int socket_fd, int err_fd, pid_t *ret)
     return -r;
 }
 
-/* Moves *fd above CHILD_FD: dup2 onto the same number would keep close-on-exec. */
+/* Moves *fd above CHILD_FD, because dup2 onto the same number would keep close-on-exec. */
 static int move_above_child_fd(int *fd)
 {
     if (*fd > CHILD_FD)
@@ -260,7 +260,7 @@ void mf_runner_host_run_once(struct mf_runner_host *h)
         mf_runner_host_kill(h);
 }
 
-/* Returns the next message. After the exit, reads what did not fit into the buffer before. */
+/* Returns the next message. After the exit, also reads the data that did not fit into the buffer before. */
 static int take_message(struct mf_runner_host *h, cJSON **ret)
 {
     int r = mf_channel_next(&h->channel, ret);
@@ -299,7 +299,8 @@ enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret)
         h->protocol_error = r;
         mf_runner_host_kill(h);
     }
-    /* Check the deadline after the messages: a busy worker may read a message late that arrived in time. */
+    /* Check the deadline after the messages, because a busy worker may read a message late that arrived in
+     * time. */
     if (mf_now_ms() >= mf_runner_host_deadline_ms(h)) {
         h->hung = true;
         mf_runner_host_kill(h);

@@ -48,11 +48,11 @@ enum mf_runner_event mf_runner_host_next(struct mf_runner_host *h, cJSON **ret);
 int mf_runner_host_take_fd(struct mf_runner_host *h);
 
 /* True once the process has exited; valid after MF_RUNNER_DIED. A runner that announces a fatal signal
- * (`dying`) is reported dead at once, but the kernel needs about 0.1 s per GiB to free its memory. free()
- * would block for that time. */
+ * (`dying`) is reported dead at once, but the kernel then needs about 0.1 s per GiB to free the runner's
+ * memory. mf_runner_host_free would block for that time. */
 bool mf_runner_host_exited(const struct mf_runner_host *h);
 bool mf_runner_host_hung(const struct mf_runner_host *h);
-/* "signal 11 (Segmentation fault)" or "exit code 3", and the last lines of stderr. */
+/* Writes "signal 11 (Segmentation fault)" or "exit code 3", and the last lines of stderr. */
 void mf_runner_host_why(const struct mf_runner_host *h, char *buf, size_t cap);
 /* Time at which the death was detected (mf_now_ms clock). */
 int64_t mf_runner_host_died_ms(const struct mf_runner_host *h);

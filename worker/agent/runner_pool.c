@@ -6,11 +6,13 @@
 
 #include "common/base/clock.h"
 
-#define RETRY_MS          100 /* doubled for each runner in a row that dies before it is ready */
+/* delay of the first restart, doubled for each runner in a row that dies before it is ready */
+#define RETRY_MS          100
 #define RETRY_MAX_MS      10000
 #define DYING_TIMEOUT_MS  10000 /* a process may take long to exit, for example to write a core dump */
 #define FIRST_START_TRIES 3     /* failed starts before the first runner was ready */
-#define RESTART_TRIES     7     /* the same after one was ready; 6 s or more, enough for a driver reset */
+/* failed starts after a runner was ready; they take 6 s or more, enough for a driver reset */
+#define RESTART_TRIES 7
 
 int mf_runner_pool_new(const struct mf_runner_pool_options *o, struct mf_runner_pool **ret)
 {
@@ -118,8 +120,8 @@ static void ensure_working(struct mf_runner_pool *c)
     }
 }
 
-/* Keeps a dead runner until its process has exited, without waiting. If there are too many, waits for the
- * oldest. */
+/* Keeps a dead runner until its process has exited, without waiting. If there are too many dead runners,
+ * waits for the oldest. */
 static void add_dying(struct mf_runner_pool *c, struct mf_runner_host *host)
 {
     mf_runner_host_free(c->dying[MF_RUNNER_POOL_DYING_MAX - 1]);
@@ -179,7 +181,7 @@ static void run_reserve(struct mf_runner_pool *c)
     }
 }
 
-/* Discards its messages; only `hello` is expected. */
+/* Discards the compiling runner's messages, because only `hello` is expected. */
 static void run_compiler(struct mf_runner_pool *c)
 {
     enum mf_runner_event event = MF_RUNNER_MESSAGE;

@@ -5,7 +5,8 @@
  *
  * The reserve has started and sent hello, so that the next step after a death does not wait for a program to
  * load. The pool passes `described` of the first runner and all kept memory files to later runners. The
- * compiling runner opens no device. Nothing waits for it: a runner compiles missing code when it needs it. */
+ * compiling runner opens no device. No process waits for it, because every runner can compile the code it
+ * needs. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -17,7 +18,7 @@
 
 #include "worker/agent/runner_host.h"
 
-#define MF_RUNNER_POOL_POLLFDS (3 * MF_RUNNER_POLLFDS) /* for each runner */
+#define MF_RUNNER_POOL_POLLFDS (3 * MF_RUNNER_POLLFDS) /* one set for each runner */
 
 struct mf_runner_pool;
 
@@ -41,26 +42,28 @@ enum mf_runner_pool_event {
     MF_RUNNER_POOL_DESCRIBED, /* the working runner measured higher ceilings: see mf_runner_pool_described */
     MF_RUNNER_POOL_MESSAGE,   /* the caller owns *ret */
     MF_RUNNER_POOL_DIED,      /* the working runner died, ready or not: see mf_runner_pool_why */
-    MF_RUNNER_POOL_FAILED,    /* no runner becomes ready; the pool starts no more: see mf_runner_pool_why */
+    /* no runner becomes ready, and the pool starts no more runners: see mf_runner_pool_why */
+    MF_RUNNER_POOL_FAILED,
 };
 enum mf_runner_pool_event mf_runner_pool_next(struct mf_runner_pool *c, cJSON **ret);
 
-/* Of the last reported death. */
+/* Returns the reason of the last reported death. */
 const char *mf_runner_pool_why(const struct mf_runner_pool *c);
 bool mf_runner_pool_hung(const struct mf_runner_pool *c);
-/* False: the runner died before it was ready. */
+/* True if the runner was ready before it died. */
 bool mf_runner_pool_was_ready(const struct mf_runner_pool *c);
 /* Number of runner deaths over the life of the pool. */
 int64_t mf_runner_pool_deaths(const struct mf_runner_pool *c);
 
-/* Of the working runner; 0: none. */
+/* Returns the process id of the working runner; 0 if there is none. */
 pid_t mf_runner_pool_pid(const struct mf_runner_pool *c);
-/* Sends to the working runner. -ENOTCONN: it is not ready. */
+/* Sends a message to the working runner. Returns -ENOTCONN if the runner is not ready. */
 int mf_runner_pool_send(struct mf_runner_pool *c, const cJSON *message);
-/* True if the runners can compile ahead; false before the first is ready. */
+/* True if the runners can compile ahead; false before the first runner is ready. */
 bool mf_runner_pool_compiles(const struct mf_runner_pool *c);
-/* Compiles the code of a shape (its row as text) in another runner while the working one measures. -ENOTSUP:
- * the runners cannot compile ahead, or none is ready yet; -EAGAIN: the compiling runner has just died. */
+/* Compiles the code of a shape (its row as text) in another runner while the working runner measures. Returns
+ * -ENOTSUP if the runners cannot compile ahead or no runner is ready yet, and -EAGAIN if the compiling runner
+ * has just died. */
 int mf_runner_pool_compile_ahead(struct mf_runner_pool *c, const char *shape);
 /* Maximum silence of the working runner from now on; 0: no limit. */
 void mf_runner_pool_limit(struct mf_runner_pool *c, int64_t limit_ms);
@@ -72,6 +75,6 @@ void mf_runner_pool_replace(struct mf_runner_pool *c);
 /* Ends all runners and starts no more. */
 void mf_runner_pool_stop(struct mf_runner_pool *c);
 
-/* `hello` and `described` of the last ready runner; NULL before the first MF_RUNNER_POOL_READY. */
+/* Return `hello` and `described` of the last ready runner; NULL before the first MF_RUNNER_POOL_READY. */
 const cJSON *mf_runner_pool_hello(const struct mf_runner_pool *c);
 const cJSON *mf_runner_pool_described(const struct mf_runner_pool *c);

@@ -42,6 +42,6 @@ bool mf_runner_pool_can(const cJSON *hello, const char *name);
 void mf_runner_pool_greet(struct mf_runner_pool *c);
 /* Handles the first message of a runner, which must be `hello`. Takes ownership. */
 void mf_runner_pool_take_hello(struct mf_runner_pool *c, struct mf_member *p, cJSON *message);
-/* Handles a message of the working runner. Takes ownership, except with MF_RUNNER_POOL_MESSAGE: then the
- * caller owns *ret. */
+/* Handles a message of the working runner. Takes ownership of the message, unless it returns
+ * MF_RUNNER_POOL_MESSAGE; the caller then owns *ret. */
 enum mf_runner_pool_event mf_runner_pool_take_message(struct mf_runner_pool *c, cJSON *message, cJSON **ret);

@@ -137,7 +137,8 @@ static enum mf_runner_pool_event take_described(struct mf_runner_pool *c, cJSON 
     return MF_RUNNER_POOL_READY;
 }
 
-/* The runner measured higher ceilings of the device. Later runners and the coordinator get them. */
+/* The runner measured higher ceilings of the device. Stores them for later runners and reports them for the
+ * coordinator. */
 static enum mf_runner_pool_event take_new_ceilings(struct mf_runner_pool *c, cJSON *message)
 {
     struct mf_device_info info;

@@ -90,7 +90,7 @@ static int ack_key_of(const char *payload, size_t len, struct mf_spool_key *ret)
     return 0;
 }
 
-/* Removes a result; false: it is unknown or already acknowledged. */
+/* Removes a result. Returns false if the result is unknown or already acknowledged. */
 static bool remove_record(struct mf_spool *s, const struct mf_spool_key *key)
 {
     for (size_t i = s->first; i < s->n; i++) {
@@ -111,7 +111,7 @@ static bool remove_record(struct mf_spool *s, const struct mf_spool_key *key)
     return false;
 }
 
-/* Reads the record at file_bytes. 1: loaded; 0: end of the readable part. */
+/* Reads the record at file_bytes. Returns 1 if it is loaded, 0 at the end of the readable part. */
 static int load_record(struct mf_spool *s, uint64_t size)
 {
     char magic[5];
@@ -127,7 +127,7 @@ static int load_record(struct mf_spool *s, uint64_t size)
     r = is_ack ? ack_key_of(body, len, &key) : key_of(body, len, &key);
     if (r == -EBADMSG)
         return 0;
-    if (r < 0) /* out of memory: the rest of the file is intact */
+    if (r < 0) /* out of memory, so the rest of the file is intact */
         return r;
     if (is_ack)
         remove_record(s, &key);
@@ -168,7 +168,7 @@ static int check_space(const struct mf_spool *s)
             (ssize_t)sizeof(zeros))
             r = errno ? -errno : -ENOSPC;
     }
-    /* Zeros are not a valid record: if the worker dies here, the next start cuts them off */
+    /* Zeros are not a valid record, so the next start removes them if the worker dies here. */
     if (ftruncate(s->fd, (off_t)s->file_bytes) < 0 && r == 0)
         r = -errno;
     return r;

@@ -2,13 +2,13 @@
  * It survives the worker; a restarted worker sends it first.
  *
  *   magic "MFR1": the payload is the JSON body of a RESULT
- *   magic "MFA1": that result is acknowledged; the payload is unit, attempt, seq, i64 LE each. Written
+ *   magic "MFA1": the result is acknowledged; the payload is unit, attempt, seq, i64 LE each. Written
  *                 without a sync: if it is lost, the result is sent again, which is harmless
  *
  * Durability: append() writes the result to the file before it is sent, so it survives a crash of the worker.
  * It survives a power failure after sync(), which is due when the oldest unacknowledged, unsynced record is
  * MF_SPOOL_SYNC_MS old. A responding coordinator has committed long before. A power failure loses at most
- * that much; the lease then expires and the units are measured again.
+ * the results of that time; their lease expires and the units are measured again.
  *
  * The file is truncated when all results are acknowledged. It is rewritten (temporary file, fsync, rename)
  * when it is large and mostly acknowledged. At load, the first torn or corrupt record and everything after it
@@ -32,13 +32,14 @@ struct mf_spool_key {
     int64_t unit, attempt, seq;
 };
 
-/* Opens or creates <folder>/<name>.spool; the folder must exist. -EBUSY: another process has it open.
- * *ret_torn (optional): bytes cut off at the end. */
+/* Opens or creates <folder>/<name>.spool; the folder must exist. *ret_torn (optional): bytes removed at the
+ * end. Returns -EBUSY if another process has the spool open. */
 int mf_spool_open(const char *folder, const char *name, struct mf_spool **ret, uint64_t *ret_torn);
 struct mf_spool *mf_spool_close(struct mf_spool *s);
 
 /* Writes a record. The body must contain the key as `unit`, `attempt`, `seq`. On an error such as -ENOSPC the
- * file is unchanged. -EFBIG: the record is too long, or too much is unacknowledged. */
+ * file is unchanged. Returns -EFBIG if the record is too long or the spool would exceed MF_SPOOL_BYTES_MAX.
+ */
 int mf_spool_append(struct mf_spool *s, const struct mf_spool_key *key, const char *body, size_t len);
 /* Removes a record; unknown keys are ignored. */
 int mf_spool_acknowledge(struct mf_spool *s, const struct mf_spool_key *key);

@@ -11,8 +11,8 @@
 
 int64_t mf_data_timeout_ms(const struct mf_shape *shape, long cores)
 {
-    /* Elements of one expert: w1 has inter_dim x model_dim for gate and up or only one of them; w2 has the
-     * same size once. */
+    /* Elements of one expert. w1 has inter_dim x model_dim elements each for gate and up, or for up only; w2
+     * has as many once. */
     double elements = (shape->use_g1u1 ? 3.0 : 2.0) * shape->inter_dim * shape->model_dim;
     double flops = 2 * elements * (double)shape->token * shape->topk;
     double ms = (flops / FLOPS_PER_MS + elements * shape->expert / WEIGHTS_PER_MS) / (double)MF_MAX(cores, 1);

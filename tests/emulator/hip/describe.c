@@ -98,8 +98,8 @@ CALL hipDeviceGetAttribute(int *ret, hipDeviceAttribute_t what, int device)
     return hipErrorInvalidValue;
 }
 
-/* hipDeviceProp_t has two layouts under two names; the release decides which of them the runtime exports and
- * what the plain name means. Only the architecture name is filled in, which LLVM's offload-arch reads too. */
+/* hipDeviceProp_t has two layouts under two names. The release decides which layouts the runtime exports and
+ * what the plain name means. Only the architecture name is filled in; LLVM's offload-arch also reads it. */
 static hipError_t fill(void *ret, size_t bytes, size_t arch_at, int ordinal)
 {
     if (!is_device(ordinal))

@@ -74,7 +74,7 @@ static enum kind fault_of(const char *name)
     return kind;
 }
 
-/* Imitates ROCm's runtime, which aborts from its own thread at a memory fault. */
+/* Aborts from another thread, as ROCm's runtime does at a memory fault. */
 static _Noreturn void die_of_fault(void)
 {
     (void)fputs("Memory access fault by GPU node-1 (Agent handle: 0x5581) on address 0x7f2a00000000. Reason: "

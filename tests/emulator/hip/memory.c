@@ -1,5 +1,5 @@
-/* Device memory. An inaccessible page follows each allocation; outside launches and copies all device memory
- * is inaccessible. */
+/* Device memory. An inaccessible page follows each allocation. All device memory is inaccessible except
+ * during launches and copies. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #define PAGE  4096u
 #define ALIGN 256u /* minimum alignment of hipMalloc */
 #define JUNK  0xcd
-/* larger allocations are not filled with junk: touching gigabytes takes time */
+/* Larger allocations are not filled with junk, because touching gigabytes takes time. */
 #define JUNK_MAX ((size_t)64 << 20)
 
 struct block {
@@ -136,7 +136,7 @@ CALL hipMemcpy(void *to, const void *from, size_t bytes, hipMemcpyKind kind)
     return hipSuccess;
 }
 
-/* On device memory hipMemset does not wait: the operation is queued. */
+/* hipMemset does not wait if the memory is device memory: the operation is queued. */
 CALL hipMemset(void *to, int value, size_t bytes)
 {
     FAKE_ENTER_UNCAPTURED();

@@ -19,7 +19,8 @@ struct ihipModule_t {
     int file;
 };
 
-/* Returns the length of an image: its section headers come last. -1: not a shared object for this machine. */
+/* Returns the length of an image, computed from the section headers, which come last. Returns -1 if the image
+ * is not a shared object for this machine. */
 static ssize_t length_of(const void *image)
 {
     const Elf64_Ehdr *e = image;
@@ -55,7 +56,7 @@ CALL hipModuleLoadData(hipModule_t *ret, const void *image)
     if (!m)
         return hipErrorOutOfMemory;
     m->file = put_into_file(image, (size_t)bytes);
-    /* a path that works in other processes too: addr2line reads it */
+    /* The path must work in other processes too, because addr2line reads it. */
     mf_format(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), m->file);
     int r = m->file < 0 ? -errno : mf_object_load(path, why, sizeof(why), &m->object);
     hipError_t e = r == 0 ? hipSuccess : r == -ENOMEM ? hipErrorOutOfMemory : hipErrorNoBinaryForGpu;
@@ -131,7 +132,8 @@ CALL hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, hipFunction_t 
     return hipSuccess;
 }
 
-/* Returns the argument block, passed by params or by extra. Its length must be the function's. */
+/* Returns the argument block, which is passed in `params` or in `extra`. Its length must be that of the
+ * function's arguments. */
 static hipError_t take_arguments(hipFunction_t f, void **params, void **extra, void **ret)
 {
     size_t bytes = function_of(f)->kernel->bytes;

@@ -1,5 +1,5 @@
 /* Streams and events. Operations are queued and run when the host waits for them. A stream's clock advances
- * by the CPU time of its launches, which says nothing about a GPU. */
+ * by the CPU time of its launches, which is unrelated to the speed of a GPU. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,8 @@ static struct ihipStream_t null_stream = {.last = &null_stream.first};
 static struct ihipStream_t *streams = &null_stream; /* list of all streams; ends with the null stream */
 static uint64_t launches;
 
-/* Kernels that measure a GPU's peak rates would take minutes on the emulator: they only advance the clock. */
+/* Kernels that measure a GPU's peak rates would take minutes on the emulator, so they only advance the clock.
+ */
 static const struct {
     const char *function;
     double us;
@@ -286,7 +287,7 @@ CALL hipEventRecord(hipEvent_t event, hipStream_t stream)
     return append(event->stream, &op);
 }
 
-/* Runs operations up to the event, no further. */
+/* Runs the operations up to the event and no others. */
 CALL hipEventSynchronize(hipEvent_t event)
 {
     FAKE_ENTER_UNCAPTURED();

@@ -1,5 +1,5 @@
-/* hipRTC: compiles the given texts, and nothing else, to an object of the emulator. Like the real library it
- * reports version 9.0 in every release. */
+/* hipRTC: compiles the given texts, and no other files, to an object of the emulator. Like the real library
+ * it reports version 9.0 in every release. */
 #define __HIP_PLATFORM_AMD__ 1
 #include <hip/hiprtc.h>
 #include <limits.h>
@@ -80,7 +80,7 @@ CALL hiprtcCreateProgram(hiprtcProgram *ret, const char *source, const char *nam
     return HIPRTC_SUCCESS;
 }
 
-/* Parses the options that matter here; accepts and ignores those for GPU code generation. */
+/* Parses the options that matter here. Accepts and ignores the options for GPU code generation. */
 static hiprtcResult take_options(int n, const char **options, char *defines, const struct mf_flavour **ret)
 {
     static const char *const dropped[] = {"-std=c++17", "-O3"};

@@ -13,12 +13,13 @@
  *   FAKE_HIP_UNITS      compute units per device (default: 2)
  *   FAKE_HIP_ARCH       gfx90a or gfx942 (default: gfx90a)
  *   FAKE_HIP_REGISTERS, FAKE_HIP_SPILLS    attributes of every function (default: 0, unknown)
- *   FAKE_HIP_FAULT      file with one line "KIND NAME N": plants a fault at the Nth event NAME of a process:
- *                       a run of that kernel, that API call, or loading code whose first kernel is mf_one
- *                       (load:mf_one). KIND is illegal (hipErrorIllegalAddress), abort (like ROCm's
- *                       runtime at a memory fault), hang (never returns) or, for hipMalloc and loading,
- *                       refused. The faulting process removes the file, so one process fails. With "N+"
- *                       the file stays and every event from the Nth on is refused. */
+ *   FAKE_HIP_FAULT      file with one line "KIND NAME N", which plants a fault at the Nth event NAME of a
+ *                       process. NAME is a kernel (the event is a run of it), an API call, or load:KERNEL
+ *                       (the event is loading code with KERNEL as its first kernel). KIND is illegal
+ *                       (hipErrorIllegalAddress), abort (like ROCm's runtime at a memory fault), hang (the
+ *                       event never ends) or, for hipMalloc and loading, refused. The process removes the
+ *                       file at the fault, so only one process fails. With "N+" the file stays, and every
+ *                       event from the Nth on is refused. */
 #pragma once
 
 #define __HIP_PLATFORM_AMD__ 1
@@ -43,12 +44,12 @@ const struct mf_flavour *fake_flavour(void);
 /* ---- faults.c ---- */
 
 /* Called at the start of each API call and kernel launch. Returns hipSuccess or the error that the call must
- * return; may not return. */
+ * return. Does not return if the planted fault aborts or hangs. */
 hipError_t fake_enter(const char *name);
 /* Reports API misuse by the host and aborts. */
 _Noreturn void fake_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* hipSuccess until a launch faults, then its error permanently. */
+/* Returns hipSuccess until a launch faults, and then always the error of that launch. */
 hipError_t fake_state(void);
 void fake_break(hipError_t error);
 
@@ -66,14 +67,14 @@ struct fake_launch {
     const struct mf_object_function *function;
     struct mf_emulator_dim grid;
     uint32_t block, lds;
-    void *arguments; /* a copy */
+    void *arguments; /* copy of the caller's arguments */
 };
-/* Returns the null stream for NULL. */
+/* Returns the null stream if stream is NULL. */
 struct ihipStream_t *fake_stream(hipStream_t stream);
-/* Appends to the stream; copies the arguments. */
+/* Appends a launch with a copy of its arguments to the stream. */
 hipError_t fake_queue_launch(struct ihipStream_t *s, const struct fake_launch *l);
 hipError_t fake_queue_set(void *at, int value, size_t bytes);
-/* fake_run_null runs all operations of the null stream, fake_run_all those of all streams. */
+/* fake_run_null runs all operations of the null stream; fake_run_all runs all operations of all streams. */
 hipError_t fake_run_null(void);
 hipError_t fake_run_all(void);
 bool fake_is_queued(const struct mf_object *object);
@@ -87,14 +88,14 @@ struct ihipGraph {
 /* Returns the graph that captures the stream's launches; NULL if the stream is not being captured. */
 struct ihipGraph *fake_capture(const struct ihipStream_t *s);
 hipError_t fake_graph_add(struct ihipGraph *g, const struct fake_launch *l);
-/* For calls that are forbidden during capture: hipSuccess if none is active; otherwise invalidates it and
- * returns the error of the call. */
+/* Called by functions that are forbidden during capture. If no capture is active, returns hipSuccess.
+ * Otherwise invalidates the capture and returns the error that the function must return. */
 hipError_t fake_capture_forbids(void);
 
 int fake_launch_copy(const struct fake_launch *from, struct fake_launch *ret);
 
-/* First statement of every API call that fails on a faulted device (FAKE_ENTER) or during capture
- * (FAKE_ENTER_UNCAPTURED). */
+/* FAKE_ENTER is the first statement of every API call that fails on a faulted device. FAKE_ENTER_UNCAPTURED
+ * is the first statement of every API call that also fails during capture. */
 #define FAKE_ENTER()                               \
     do {                                           \
         hipError_t refused = fake_enter(__func__); \

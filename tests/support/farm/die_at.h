@@ -11,8 +11,9 @@
 
 #include "common/base/fault.h"
 
-/* Forks. In the child, arms the crash point for its first visit and returns true; the child then does its
- * work and must not return from it. In the parent, waits for the death and returns false. */
+/* Forks. In the child process, arms the crash point for its first visit and returns true; the child then does
+ * its work, during which it must die. In the parent process, waits until the child has died and returns
+ * false. */
 static inline bool die_at(enum mf_fault place)
 {
     pid_t pid = fork();

@@ -1,5 +1,5 @@
-/* A fake coordinator for tests of the command line: a thread that answers HTTP requests from a table, plain
- * or chunked, and logs them. It serves one request per connection. */
+/* A fake coordinator for tests of the command line. A thread answers HTTP requests from a table, with plain
+ * or chunked bodies, and logs the requests. Each connection serves one request. */
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,14 +18,15 @@
 #include "common/base/text.h"
 
 struct fake_answer {
-    const char *request; /* "GET /path" with its query, or a glob: "GET /path*" */
+    const char *request; /* "GET /path" with its query, or a pattern such as "GET /path*" */
     int status;
-    const char *type; /* NULL: application/json */
+    const char *type; /* media type; NULL: application/json */
     const char *body;
     const char *headers; /* additional headers, each ended by \r\n; NULL for none */
-    int times;           /* number of uses, then the next matching row answers; 0: unlimited */
+    /* number of times that this answer is used before the next matching answer; 0: unlimited */
+    int times;
     bool chunked;
-    bool cut; /* closes the connection in the middle of the body */
+    bool cut; /* close the connection in the middle of the body */
 };
 
 #define FAKE_ANSWERS_MAX 24
@@ -37,7 +38,7 @@ struct fake_http {
     struct fake_answer answers[FAKE_ANSWERS_MAX];
     size_t n;
     int used[FAKE_ANSWERS_MAX];
-    struct mf_buf log; /* requests with headers and bodies; read it after fake_http_stop */
+    struct mf_buf log; /* received requests with headers and bodies; read it after fake_http_stop() */
 };
 
 static inline void fake_send(int fd, const char *data, size_t n)
@@ -67,7 +68,7 @@ static inline void fake_send_answer(int fd, const struct fake_answer *a)
         return;
     }
     fake_send(fd, "Transfer-Encoding: chunked\r\n\r\n", 30);
-    /* Chunks of 7 bytes split lines and numbers. */
+    /* Chunks of 7 bytes split lines and numbers of the body. */
     for (size_t at = 0; at < half; at += 7) {
         size_t n = half - at < 7 ? half - at : 7;
 
@@ -80,7 +81,7 @@ static inline void fake_send_answer(int fd, const struct fake_answer *a)
         fake_send(fd, "0\r\n\r\n", 5);
 }
 
-/* Reads one request into r: headers, and a body of Content-Length bytes. */
+/* Reads one request into r: its headers and its body of Content-Length bytes. */
 static inline bool fake_read(int fd, struct mf_buf *r)
 {
     char piece[4096];
@@ -162,7 +163,7 @@ static inline void fake_http_start(struct fake_http *f, const struct fake_answer
     ck_assert_int_eq(pthread_create(&f->thread, NULL, fake_main, f), 0);
 }
 
-/* f->log stays readable until fake_http_release. */
+/* Stops the server. f->log stays readable until fake_http_release(). */
 static inline void fake_http_stop(struct fake_http *f)
 {
     (void)shutdown(f->fd, SHUT_RDWR);

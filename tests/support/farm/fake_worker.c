@@ -250,8 +250,8 @@ static void add_samples(struct mf_buf *b, double us)
         (void)mf_buf_addf(b, "%s%.3f", i ? "," : "", us * (1 + (i - 9.5) * 1e-4));
 }
 
-/* Adds the fastest correct pipeline of a group as members of an object, each after a comma. -1: all groups.
- */
+/* Adds the fastest correct pipeline of a group as members of a JSON object, with a comma before each member.
+ * group: -1 for all groups. */
 static void add_winner(const struct fake_worker *w, struct mf_buf *b, const cJSON *unit, int64_t group)
 {
     const cJSON *item, *winner = NULL;

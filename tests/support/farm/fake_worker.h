@@ -1,5 +1,6 @@
 /* A fake worker: a DEALER socket that speaks the protocol of docs/protocol.md, section 1, and answers units
- * by rules. Its enumerations and measurements depend on names only, so equal runs give equal configs. */
+ * by fixed rules. Its enumerations and measurements depend only on names, so two runs give the same configs.
+ */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -14,24 +15,26 @@ struct fake_worker {
     void *socket;
     char name[64], instance[64];
     uint64_t sequence;
-    int64_t epoch; /* of the last WELCOME */
-    /* steps per stage and block_m (default: 4) */
+    int64_t epoch; /* epoch of the last WELCOME */
+    /* number of steps per stage and block_m (default: 4) */
     int n_variants;
-    const char *class;    /* "gfx942/304" */
-    const char *revision; /* "r1" */
-    const char *model;    /* "m" */
+    const char *class;    /* for example "gfx942/304" */
+    const char *revision; /* for example "r1" */
+    const char *model;    /* for example "m" */
     /* simulated time of a step, in us; NULL: fake_us */
     double (*us)(const struct fake_worker *w, const char *name);
-    /* Ratio of a pipeline's time in a race to the sum of its steps; NULL: 1.01 for all. */
+    /* Ratio of a pipeline's time in a race to the sum of its steps' times; NULL: 1.01 for all pipelines. */
     double (*factor)(const struct fake_worker *w, const cJSON *unit, const cJSON *pipeline);
-    bool no_groups;            /* does not support groups in a race */
-    const char *wrong, *crash; /* step that makes a pipeline wrong, or crashes the runner; NULL: none */
+    bool no_groups; /* the worker does not support groups in a race */
+    /* names of steps. A pipeline with step `wrong` is wrong; a pipeline with step `crash` crashes the runner.
+     * NULL: none. */
+    const char *wrong, *crash;
 };
 
-/* Connects to tcp://127.0.0.1:port; sends nothing yet. Returns 0 or -errno. */
+/* Connects to tcp://127.0.0.1:port and sends nothing yet. Returns 0 or -errno. */
 int fake_worker_open(struct fake_worker *w, void *zmq, int port, const char *name);
-/* Like fake_worker_open, with CURVE keys: the worker's pair and the coordinator's public key. routing_id
- * NULL: chosen by ZeroMQ. */
+/* Like fake_worker_open, but with CURVE keys: the worker's own key pair and the coordinator's public key.
+ * routing_id NULL: ZeroMQ chooses the routing id. */
 struct fake_keys {
     struct mf_key_pair own;
     uint8_t coordinator[MF_KEY_SIZE];
@@ -42,31 +45,31 @@ int fake_worker_open_keys(struct fake_worker *w, void *zmq, int port, const char
 void fake_worker_close(struct fake_worker *w);
 int fake_worker_send(struct fake_worker *w, enum mf_message type, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* running: JSON array text of the units that the worker still runs. */
+/* Sends HELLO. running: the units that the worker still runs, as a JSON array. */
 int fake_worker_hello(struct fake_worker *w, const char *running);
-/* Returns 1 with a message, or 0 on timeout. The caller owns *ret. */
+/* Receives a message. Returns 1 on success or 0 on timeout. The caller owns *ret. */
 int fake_worker_recv(struct fake_worker *w, int timeout_ms, enum mf_message *ret_type, cJSON **ret);
-/* Returns the next message of the type and drops others. NULL on timeout. */
+/* Returns the next message of the type and drops messages of other types. Returns NULL on timeout. */
 cJSON *fake_worker_await(struct fake_worker *w, enum mf_message type, int timeout_ms);
 /* Sends HELLO and waits for WELCOME. Returns 0, -errno, or -ETIMEDOUT. */
 int fake_worker_greet(struct fake_worker *w, const char *running, int timeout_ms);
-/* Sends READY with one credit. */
+/* Sends READY with a credit of one unit. */
 int fake_worker_ready(struct fake_worker *w);
 
-/* Members "unit", "attempt" and "epoch" of a message about the unit, without braces. */
+/* Prints the members "unit", "attempt" and "epoch" that identify the unit in a message, without braces. */
 #define FAKE_UNIT_KEY_MAX 96
 void fake_unit_key(const cJSON *unit, char key[FAKE_UNIT_KEY_MAX]);
 
-/* Number of results that the unit requests. */
+/* Returns the number of results that the unit requests. */
 int fake_unit_results(const cJSON *unit);
-/* Sends result i of the unit (from 0). The last result ends the unit. */
+/* Sends result number i of the unit; the first has number 0. The last result ends the unit. */
 int fake_worker_result(struct fake_worker *w, const cJSON *unit, int i);
 /* Sends all results of the unit. */
 int fake_worker_answer(struct fake_worker *w, const cJSON *unit);
-/* Ends the unit with one status for all of it and no results. */
+/* Ends the unit without results, with one status for the whole unit. */
 int fake_worker_fail(struct fake_worker *w, const cJSON *unit, const char *status, const char *reason);
-/* Requests units and answers them, up to the first unit of the kind, which the caller owns. NULL if no unit
- * comes within timeout_ms of the previous one. */
+/* Requests units and answers them up to the first unit of the kind. Returns that unit, which the caller owns,
+ * or NULL if no unit comes within timeout_ms of the previous unit. */
 cJSON *fake_worker_work_until(struct fake_worker *w, const char *kind, int timeout_ms);
-/* Simulated time of a step, in us; a hash of its name. */
+/* Returns the simulated time of a step in us, which is a hash of its name. */
 double fake_us(const char *name);

@@ -58,7 +58,7 @@ void farm_wait_spools(struct farm *f)
 {
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
     while (!farm_spools_empty(f)) {
-        ck_assert_msg(mf_now_ms() < until, "a spool in %s still holds results", f->folder);
+        ck_assert_msg(mf_now_ms() < until, "a worker's spool in %s still holds results", f->folder);
         (void)poll(NULL, 0, 5);
     }
 }
@@ -73,7 +73,7 @@ static sqlite3 *open_database(struct farm *f)
     return db;
 }
 
-/* Returns the first column of the only row; the caller frees it. */
+/* Returns the first column of the only row that the query returns; the caller frees it. */
 static char *ask_text(sqlite3 *db, const char *sql, int64_t a, int64_t b, int64_t c)
 {
     sqlite3_stmt *q = NULL;
@@ -97,7 +97,7 @@ long farm_query_number(struct farm *f, const char *sql)
 }
 
 /* clang-format off */
-/* Each query returns an empty text, or the first violation. */
+/* Each query returns an empty text if the rule holds, or else one violation. */
 static const struct {
     const char *what, *sql;
 } rules[] = {
@@ -105,7 +105,7 @@ static const struct {
      "SELECT max(id || ' is ' || state || ' ' || reason) FROM task WHERE batch = ? AND state <> 'done'"},
     {"task without exactly one config",
      "SELECT max(id) FROM task g WHERE batch = ? AND (SELECT count(*) FROM config WHERE task = g.id) <> 1"},
-    /* Kernels quarantined before the batch are not measured. */
+    /* A kernel that was quarantined before the batch is not measured. */
     {"step without exactly one final result",
      "SELECT max(g.id || ', step ' || s.id) FROM task g JOIN step s ON s.enumeration = g.enumeration"
      " WHERE g.batch = ?"
@@ -131,14 +131,14 @@ void farm_check_results(struct farm *f, const struct farm_keys *kept)
     ck_assert_str_eq(whole, "ok");
     for (size_t i = 0; i < kept->n; i++) {
         const struct mf_spool_key *k = &kept->at[i];
-        /* Results of an enumeration are stored as steps. */
+        /* The results of an enumeration are stored as steps, not as results. */
         _cleanup_(mf_freep) char *found =
             ask_text(db,
                      "SELECT EXISTS (SELECT 1 FROM result WHERE unit = ?1 AND attempt = ?2 AND seq = ?3)"
                      " OR EXISTS (SELECT 1 FROM unit WHERE id = ?1 AND kind = 'enumerate')",
                      k->unit, k->attempt, k->seq);
-        ck_assert_msg(*found == '1', "unit %ld attempt %ld seq %ld is lost", (long)k->unit, (long)k->attempt,
-                      (long)k->seq);
+        ck_assert_msg(*found == '1', "the result of unit %ld attempt %ld seq %ld is lost", (long)k->unit,
+                      (long)k->attempt, (long)k->seq);
     }
     (void)sqlite3_close(db);
 }

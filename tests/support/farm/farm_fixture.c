@@ -175,7 +175,7 @@ static int64_t add_unit(struct fixture *f, int64_t task, const char *kind, const
     return mf_store_last_id(f->s);
 }
 
-/* Adds the steps of a task, and results for the fraction `done` of them. */
+/* Adds the steps of a task. The fraction `done` of the steps gets results. */
 static int add_steps(struct fixture *f, int64_t task, int64_t enumeration, int token, double done,
                      struct task_steps *g)
 {
@@ -294,8 +294,8 @@ static int compare_pipelines(const void *a, const void *b)
     return (x->us > y->us) - (x->us < y->us);
 }
 
-/* Combines stages 1 and 2 of equal block_m; the eight cheapest pipelines race. Returns the number of
- * pipelines. */
+/* Adds pipelines that combine stages 1 and 2 with equal block_m, of which the eight cheapest race. Returns
+ * the number of pipelines. */
 static int add_pipelines(struct fixture *f, int64_t task, const struct task_steps *g, struct pipeline *ret)
 {
     struct candidate {
@@ -331,7 +331,7 @@ static int add_pipelines(struct fixture *f, int64_t task, const struct task_step
     return n;
 }
 
-/* A task that keeps the known row: its batch promotes improvements only. */
+/* Task that keeps its known row, because its batch promotes improvements only. */
 #define FIXTURE_TASK_KEPT 5
 
 static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const struct pipeline *p)
@@ -353,7 +353,8 @@ static void add_promotion(struct fixture *f, int64_t task, int64_t unit, const s
         "iii", unit, task, f->now_ms - 60000);
 }
 
-/* Adds a race of eight pipelines. Four are dropped after round 10; the first two are statistically tied. */
+/* Adds a race of eight pipelines. Four pipelines are dropped after round 10; the first two are statistically
+ * tied. */
 static void add_race(struct fixture *f, int64_t task, const struct pipeline *p)
 {
     char extra[256];
@@ -505,7 +506,7 @@ void farm_fixture_second_model(struct mf_store *s)
     struct fixture f = {.s = s};
     ck_assert_int_ge(mf_store_begin(s), 0);
     run(&f, "INSERT INTO device_model VALUES (3, 1, 'EPYC 9R45', 0, '{}')", "");
-    /* tasks that the first model has done, failed and not finished */
+    /* a done, a failed and an unfinished task of the first model */
     static const int64_t tasks[] = {5, 13, 9};
     for (size_t i = 0; i < MF_ARRAY_LEN(tasks); i++) {
         run(&f,

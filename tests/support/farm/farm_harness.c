@@ -26,7 +26,7 @@
 #define ARGS_MAX 40
 #define LOG_TAIL 4000
 
-/* Pauses between two polls, so that the polled processes can run. */
+/* Waits between two polls, so that the processes under test can run. */
 static void pause_between(void)
 {
     (void)poll(NULL, 0, PAUSE_MS);
@@ -163,7 +163,7 @@ void farm_start_worker(struct farm *f, int place, const char *const *args)
     f->n_workers = MF_MAX(f->n_workers, place + 1);
 }
 
-/* Sends one request. Status 0 if the coordinator is down or dies during the request. */
+/* Sends one request. The status is 0 if the coordinator is down or dies during the request. */
 static struct http_reply call(const struct farm *f, const char *method, const char *path, const char *headers,
                               const char *body)
 {
@@ -219,7 +219,7 @@ cJSON *farm_wait_task(struct farm *f, int task, const char *state)
 double farm_double(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    ck_assert_msg(cJSON_IsNumber(item), "no number %s", key);
+    ck_assert_msg(cJSON_IsNumber(item), "member %s is missing or not a number", key);
     return item->valuedouble;
 }
 
@@ -271,7 +271,8 @@ void farm_kill_runner(struct farm *f, int place)
     (void)snprintf(path, sizeof(path), "/proc/%ld/task/%ld/children", (long)f->workers[place],
                    (long)f->workers[place]);
     int64_t until = mf_now_ms() + FARM_DEADLINE_MS;
-    /* The kernel lists children by age. There may be none between the death of a runner and its restart. */
+    /* The kernel lists child processes by age. There may be no child between the death of a runner and the
+     * start of the next. */
     while (child == 0) {
         _cleanup_(mf_fclosep) FILE *file = fopen(path, "re");
         ck_assert_ptr_nonnull(file);
@@ -334,7 +335,7 @@ void farm_wait_done(struct farm *f, int batch)
     ck_assert(!farm_wait_batch(f, batch, NULL, 0));
 }
 
-/* Checks that an exported table has no unusable rows, impossible times or duplicate keys. */
+/* Checks that an exported table has no unusable row, no impossible time and no duplicate key. */
 static void check_table(const char *csv, size_t len)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;

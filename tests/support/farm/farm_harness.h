@@ -13,8 +13,8 @@
 #define FARM_WORKERS_MAX 8
 #define FARM_DEADLINE_MS 60000
 
-/* CSV to submit: the header and rows of small layers, which a simulated device tunes in a second. SMALL is
- * fast on a CPU too. */
+/* Parts of a CSV to submit: the header, and rows of small layers that a simulated device tunes within a
+ * second. FARM_CSV_SMALL is also fast on a CPU. */
 #define FARM_CSV_HEAD SHAPE_COLUMNS "\n"
 #define FARM_CSV_ROW(token) \
     "" #token               \
@@ -27,27 +27,28 @@
 
 struct farm {
     char folder[64];
-    int http, hub;           /* ports, kept when the coordinator restarts */
+    int http, hub;           /* ports, which stay the same when the coordinator restarts */
     const char *const *more; /* additional options of the coordinator, up to NULL; NULL: none */
     pid_t daemon;
-    pid_t workers[FARM_WORKERS_MAX]; /* 0: not running */
+    pid_t workers[FARM_WORKERS_MAX]; /* process ids; 0 if the worker is not running */
     int n_workers;
 };
 
-/* Creates the folder only. */
+/* Creates the folder and starts no process. */
 void farm_make(struct farm *f);
-/* Creates the folder and starts the coordinator. beat_ms: heartbeat interval; a lease lasts three. */
+/* Creates the folder and starts the coordinator. beat_ms: heartbeat interval; a lease lasts three intervals.
+ */
 void farm_start(struct farm *f, int beat_ms);
 void farm_start_with(struct farm *f, int beat_ms, const char *const *more);
-/* Kills all processes and removes the folder. If FARM_LOGS is set in the environment, prints the ends of the
- * logs first. A test that fails in its own process (CK_FORK, the default) ends there: its processes die and
- * its folder is kept. */
+/* Kills all processes and removes the folder. If the environment variable FARM_LOGS is set, first prints the
+ * end of each log. A test that fails in its own process (CK_FORK, the default) does not get here: its
+ * processes die with it and its folder is kept. */
 void farm_stop(struct farm *f);
 
 /* Restarts the coordinator on the same state and ports. */
 void farm_start_daemon(struct farm *f, int beat_ms);
-/* Starts a worker in slot `place`; args: "--device", "sim:gfx942/304:0", …, NULL. Starting the same slot
- * again reuses its spool. */
+/* Starts a worker in slot `place`. args: options such as "--device", "sim:gfx942/304:0", up to NULL. A worker
+ * that is started in the same slot again uses the same spool. */
 void farm_start_worker(struct farm *f, int place, const char *const *args);
 /* Waits until n workers are connected, idle or busy. */
 void farm_wait_workers(struct farm *f, int n);
@@ -59,25 +60,27 @@ void farm_kill_worker(struct farm *f, int place);
 void farm_kill_runner(struct farm *f, int place);
 /* Waits until the process ends. Returns its exit code, or -1 if a signal ended it. */
 int farm_wait_end(pid_t *pid);
-/* Sends SIGTERM, then does the same. */
+/* Sends SIGTERM and waits until the process ends. Returns its exit code, or -1 if a signal ended it. */
 int farm_end(pid_t *pid);
 
-/* GET, parsed; the caller owns the result. NULL if the coordinator does not answer. */
+/* Sends a GET request and returns the parsed answer, which the caller owns. Returns NULL if the coordinator
+ * does not answer. */
 cJSON *farm_get(struct farm *f, const char *path);
-/* Returns the body of the answer, which the caller frees; fails the test if the status differs. type: media
- * type of `body`. */
+/* Sends a request and returns the body of the answer, which the caller frees. Fails the test if the answer
+ * does not have the status. type: media type of `body`. */
 char *farm_call(struct farm *f, const char *method, const char *path, const char *type, const char *body,
                 int status);
-/* Waits until the task reaches the state; fails the test if it ends in another one. The caller owns the
- * result. */
+/* Waits until the task reaches the state, and returns the task; the caller owns it. Fails the test if the
+ * task ends in another state. */
 cJSON *farm_wait_task(struct farm *f, int task, const char *state);
 /* Submits a CSV and returns the batch's id. query: "" or "&name=value…". */
 int farm_submit(struct farm *f, const char *csv, const char *query);
-/* Tries once; returns 0 if the coordinator is down or answers 503. headers: "Name: value\r\n…". */
+/* Tries once to submit a CSV. Returns the batch's id, or 0 if the coordinator is down or answers 503.
+ * headers: "Name: value\r\n…". */
 int farm_try_submit(struct farm *f, const char *csv, const char *query, const char *headers);
-/* Waits until the number at key of the batch is at least n. Returns false if the batch is done first. */
+/* Waits until the batch's number `key` is at least n. Returns false if the batch is done before that. */
 bool farm_wait_batch(struct farm *f, int batch, const char *key, int n);
-/* Waits in the same way until n more steps are measured than now. */
+/* Waits until n more steps of the batch are measured. Returns false if the batch is done before that. */
 bool farm_wait_more(struct farm *f, int batch, int n);
 void farm_wait_done(struct farm *f, int batch);
 /* Exports the table of a batch, with simulated rows, and checks that `moefarm csv check` finds no error in

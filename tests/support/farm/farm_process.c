@@ -129,7 +129,7 @@ char *farm_process_http(const struct farm_process *p, const char *method, const 
     if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0)
         return NULL;
     mf_buf_init(&b, 64u << 20);
-    /* HTTP/1.0: the answer is not chunked and ends with the connection. */
+    /* With HTTP/1.0 the answer is not chunked, and the connection ends after it. */
     (void)mf_buf_addf(
         &b, "%s %s HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%s\r\n%s",
         method, path, type, strlen(body), p->headers ? p->headers : "", body);

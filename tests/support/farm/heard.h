@@ -1,4 +1,4 @@
-/* Records the steps that families offer and the rejections with their reasons. */
+/* Records the steps that families offer, and the rejections with their reasons. */
 #pragma once
 
 #include <check.h>
@@ -17,15 +17,15 @@
 
 struct offer_recorder {
     struct mf_offer offer;
-    const char *kernel;         /* counts rejections of this kernel only; NULL: of all */
-    const char *ignored_family; /* family whose rejections are not counted; NULL: none */
+    const char *kernel;         /* only rejections of this kernel are counted; NULL: of all kernels */
+    const char *ignored_family; /* rejections of this family are not counted; NULL: of no family */
     size_t n, n_rejections;
     struct {
         char family[32], name[MF_STEP_NAME_MAX];
         mf_ops covers;
         uint64_t workspace;
     } steps[RECORDED_MAX];
-    char rule[32], reason[MF_REASON_MAX]; /* of the last rejection */
+    char rule[32], reason[MF_REASON_MAX]; /* rule and reason of the last rejection */
 };
 
 static inline int record_step(struct mf_offer *o, const struct mf_step *s)

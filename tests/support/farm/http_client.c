@@ -16,7 +16,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-/* Longer than the heartbeat interval of a stream, so an idle stream does not time out. */
+/* Longer than the heartbeat interval of a stream, so that an idle stream causes no timeout. */
 #define STREAM_MS 40000
 
 int http_connect(int port)
@@ -40,7 +40,7 @@ void http_send(int fd, const char *data, size_t len)
     while (len > 0) {
         ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
         if (n < 0)
-            return; /* the server may answer and close before it reads everything */
+            return; /* the server may answer and close the connection before it has read everything */
         data += n;
         len -= (size_t)n;
     }
@@ -68,14 +68,14 @@ static void add(struct bytes *b, const char *data, size_t n)
     b->data[b->len] = 0;
 }
 
-/* Returns 0 at the end. */
+/* Reads more bytes. Returns 0 at the end of the connection. */
 static int read_more(int fd, struct bytes *b)
 {
     char chunk[65536];
     ssize_t n;
     do
         n = recv(fd, chunk, sizeof(chunk), 0);
-    while (n < 0 && errno == EINTR); /* EINTR after SIGSTOP and SIGCONT */
+    while (n < 0 && errno == EINTR); /* a process that continues after SIGSTOP gets EINTR */
     if (n <= 0) {
         ck_assert_msg(n == 0 || errno == ECONNRESET, "no data for 20 s: %s", strerror(errno));
         return 0;
@@ -101,15 +101,15 @@ const char *http_header(const struct http_reply *r, const char *name)
     return value;
 }
 
-/* Decoder of a body, chunked or not. */
+/* Decoder of a body, which may be chunked. */
 struct coded {
-    struct bytes raw;   /* received bytes; those before `at` are decoded */
-    size_t at, left;    /* left: bytes left of the chunk or of the body */
-    bool chunked, seam; /* seam: `at` is after a chunk's data, before its CRLF */
+    struct bytes raw;   /* received bytes; those before offset `at` are decoded */
+    size_t at, left;    /* left: number of bytes left in the chunk, or in a body that is not chunked */
+    bool chunked, seam; /* seam: true if `at` is between a chunk's data and the CRLF that follows it */
     bool ended;
 };
 
-/* Moves the decodable part of raw to body. */
+/* Moves as much of `raw` as can be decoded to `body`. */
 static void decode(struct coded *c, struct bytes *body)
 {
     while (!c->ended) {
@@ -124,11 +124,12 @@ static void decode(struct coded *c, struct bytes *body)
             c->ended = true;
             return;
         }
-        /* After the first chunk: the CRLF of the previous chunk, then the size of this one. */
+        /* A chunk begins with its size. Before the size, all chunks but the first have the CRLF of the
+         * previous chunk. */
         const char *line = c->raw.data + c->at + (c->seam ? 2 : 0), *end = c->raw.data + c->raw.len;
         const char *line_end = line < end ? memmem(line, (size_t)(end - line), "\r\n", 2) : NULL;
         c->left = line_end ? strtoul(line, NULL, 16) : 0;
-        /* trailers are not supported: two CRLFs end the body */
+        /* wait for the two CRLFs that end the body; trailers are not supported */
         if (!line_end || (c->left == 0 && end - line_end < 4))
             return;
         c->at = (size_t)(line_end + 2 - c->raw.data);
@@ -137,13 +138,13 @@ static void decode(struct coded *c, struct bytes *body)
     }
 }
 
-/* Reads the head of an answer, and possibly the start of its body into *c. Status 0: the connection ended
- * first. */
+/* Reads the head of an answer. *c also receives the start of the body if it arrives with the head. The status
+ * is 0 if the connection ended first. */
 static struct http_reply read_head(int fd, struct coded *c)
 {
     struct http_reply r = {0};
     *c = (struct coded){0};
-    do { /* repeats after the interim answer to Expect */
+    do { /* repeats if the head is the interim answer (100) to Expect */
         const char *end;
         while (!(end = c->raw.data ? strstr(c->raw.data + c->at, "\r\n\r\n") : NULL))
             if (!read_more(fd, &c->raw)) {
@@ -155,7 +156,7 @@ static struct http_reply read_head(int fd, struct coded *c)
         (void)sscanf(r.head, "HTTP/1.1 %d", &r.status);
         c->at = (size_t)(end + 4 - c->raw.data);
     } while (r.status == 100);
-    /* Read one header at a time: both share a static buffer. */
+    /* Use each header before reading the next: http_header() returns a static buffer. */
     c->left = strtoul(http_header(&r, "Content-Length"), NULL, 10);
     c->chunked = strcasecmp(http_header(&r, "Transfer-Encoding"), "chunked") == 0;
     return r;
@@ -215,7 +216,7 @@ struct http_stream {
     int fd;
     struct http_reply head;
     struct coded coded;
-    struct bytes fresh; /* not returned to the caller yet */
+    struct bytes fresh; /* decoded data that the caller has not received yet */
 };
 
 struct http_stream *http_stream_open(int fd)
@@ -236,7 +237,7 @@ static int stream_more(struct http_stream *s)
 {
     size_t had = s->fresh.len;
     for (decode(&s->coded, &s->fresh); !s->coded.ended && s->fresh.len == had;) {
-        /* Drop decoded bytes: a stream has no end. */
+        /* Drops decoded bytes, because an endless stream would fill the memory. */
         s->coded.raw.len -= s->coded.at;
         if (s->coded.raw.data)
             memmove(s->coded.raw.data, s->coded.raw.data + s->coded.at, s->coded.raw.len + 1);

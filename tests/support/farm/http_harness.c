@@ -27,7 +27,7 @@
 struct mf_farm {
     struct mf_store *store;
     char last_request[512];
-    char key[128], hash[80], *receipt; /* of the last submission */
+    char key[128], hash[80], *receipt; /* idempotency key, hash and receipt of the last submission */
 };
 
 #define WEAK __attribute__((weak))
@@ -172,7 +172,7 @@ struct http_harness {
     struct mf_readers *readers;
     struct mf_http *http;
     pthread_t writer;
-    bool stop; /* of the writer thread */
+    bool stop; /* tells the writer thread to stop */
 };
 
 static void publish(struct http_harness *h, char *frames[4])
@@ -209,7 +209,8 @@ static void publish_burst(struct http_harness *h, const char *batch_text, const 
                     1);
                 first = i == 1 ? mf_store_last_id(s) : first;
             } else {
-                /* Like mf_events_publish: of the events that meet a full queue only the last must arrive. */
+                /* Like mf_events_publish(): events that meet a full queue may be dropped, except for the last
+                 * event. */
                 while (mf_bus_send_event(h->events, first + i - 1, batch, "task", body) == -EAGAIN && i == n)
                     (void)zmq_poll(&(zmq_pollitem_t){h->events, 0, ZMQ_POLLOUT, 0}, 1, 10);
             }

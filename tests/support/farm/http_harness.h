@@ -1,6 +1,6 @@
-/* The HTTP side of moefarmd on a temporary store: the HTTP thread, readers, and a writer thread that runs
- * requests against a fake farm. The fake mf_farm_* functions are weak symbols: a test that links the real
- * farm overrides them. */
+/* Runs the HTTP side of moefarmd on a temporary store: the HTTP thread, readers, and a writer thread that
+ * passes requests to a fake farm. The fake mf_farm_* functions are weak symbols, so a test that links the
+ * real farm overrides them. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,18 +12,20 @@
 struct http_harness;
 
 struct http_harness_options {
-    bool fixture; /* fill the store with farm_fixture */
+    bool fixture; /* fills the store with farm_fixture */
     bool second_model;
-    bool no_writer;              /* requests to the writer stay unanswered */
-    struct mf_http_options http; /* the harness fills in zmq */
+    bool no_writer;              /* leaves requests to the writer unanswered */
+    struct mf_http_options http; /* member `zmq` is set by the harness */
 };
 
 struct http_harness *http_harness_start(const struct http_harness_options *options);
 void http_harness_stop(struct http_harness *h);
 int http_harness_port(const struct http_harness *h);
-/* Stores an event and publishes it. sql (may be NULL) runs in the same transaction. The kind "burst"
- * publishes as many events as the number in body, with bodies {"i":1,…} of about 1 KiB. */
+/* Stores an event and publishes it. sql runs in the same transaction; it may be NULL. With the kind "burst",
+ * `body` is the number of events to store and publish; their bodies are {"i":1,…} and so on, of about 1 KiB.
+ */
 void http_harness_event(struct http_harness *h, int64_t batch, const char *kind, const char *body,
                         const char *sql);
-/* The last request to the fake farm, as one line. Call it after the answer has arrived. */
+/* Returns the last request to the fake farm as one line. Call it after the answer to that request has
+ * arrived. */
 const char *http_harness_last_request(const struct http_harness *h);

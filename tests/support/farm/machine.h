@@ -1,20 +1,22 @@
-/* Fault injection for files and the clock. Tests preload tests/support/farm/machine_shim.c into a program and
- * control it through a file that both map (MOEFARM_MACHINE). The settings may change at any time. */
+/* Injects faults into files and the clock. Tests preload tests/support/farm/machine_shim.c into a program and
+ * control it by settings in a file that the test and the program map (MOEFARM_MACHINE). The settings may
+ * change at any time. */
 #pragma once
 
 #include <stdint.h>
 
 struct machine {
-    char folder[128];         /* files opened for writing below it are watched */
-    volatile int64_t writes;  /* writes, truncations and syncs of watched files so far, in all programs */
-    volatile int64_t cut_at;  /* simulates a power failure at this write; 0: never */
-    volatile int64_t has_cut; /* the power failure has happened and the files hold the disk contents */
-    uint64_t seed;            /* selects the pending writes that reach the disk */
+    char folder[128]; /* the shim watches files that are opened for writing below this folder */
+    /* number of writes, truncations and syncs of watched files so far, in all programs */
+    volatile int64_t writes;
+    volatile int64_t cut_at;  /* number of the write at which the power fails; 0: never */
+    volatile int64_t has_cut; /* set once the power has failed and the files have the contents of the disk */
+    uint64_t seed;            /* determines which pending writes reach the disk */
     volatile int64_t write_errno,
-        /* write_errno: every watched write fails with it, for example ENOSPC; read_only: writes and opens
-         * fail with EROFS */
+        /* write_errno: every write to a watched file fails with this error, for example ENOSPC. read_only:
+         * writes and opens for writing fail with EROFS. */
         read_only;
-    volatile int64_t wall_ms; /* added to the wall clock only */
+    volatile int64_t wall_ms; /* added to the wall clock, but not to the monotonic clock */
 };
 
 #ifndef MACHINE_SHIM
@@ -25,7 +27,8 @@ struct machine {
 #    include <sys/mman.h>
 #    include <unistd.h>
 
-/* Creates settings without faults, for programs started while machine_preload(true) is in effect. */
+/* Creates settings without faults. They apply to programs that are started while machine_preload(true) is in
+ * effect. */
 static inline struct machine *machine_new(const char *folder)
 {
     char path[] = "/tmp/moefarm-machine.XXXXXX";

@@ -1,10 +1,11 @@
-/* Preloaded into a program by tests (machine.h). Simulates a disk that loses and reorders unsynced writes at
- * a power failure, a full or read-only disk, and a wall clock that jumps.
+/* A library that tests preload into a program (machine.h). Simulates a disk that loses and reorders unsynced
+ * writes at a power failure, a full or read-only disk, and a wall clock that jumps.
  *
- * Each watched file has two contents: the file itself, as the program sees it, and `disk`, as of the last
- * sync, in memory. The writes between them are pending. At a power failure each sector of each pending write
- * is applied to `disk` or lost at random; the file then gets the contents of `disk` and the process dies.
- * Renames are durable at once. Mapped files (SQLite's -shm) are removed. */
+ * Each watched file has two contents: those of the file, which the program sees, and `disk`, a copy in memory
+ * with the contents at the last sync. Later writes are pending. When the power fails, each sector of each
+ * pending write is either applied to `disk` or lost, at random. Then the file gets the contents of `disk` and
+ * the process dies. Renames take effect on the disk at once. A file that programs map (SQLite's -shm) is
+ * deleted. */
 #define _GNU_SOURCE
 #define MACHINE_SHIM
 #include "support/farm/machine.h"
@@ -33,7 +34,7 @@
 struct pending {
     int64_t at;
     size_t len;
-    char *data; /* NULL: truncation to `at` */
+    char *data; /* NULL if this is a truncation to `at` bytes */
 };
 
 struct file {
@@ -135,7 +136,7 @@ static void settle_by_chance(struct file *f, unsigned arrive)
     }
 }
 
-/* Does not return. The caller holds the lock, so no other thread can write. */
+/* Simulates the power failure; does not return. The caller holds the lock, so no other thread can write. */
 static void fail_power(void)
 {
     static const unsigned chances[] = {0, 30, 70, 100};
@@ -203,7 +204,7 @@ static struct file *watched(int fd)
     return orders && fd >= 0 && fd < FDS_MAX ? by_fd[fd] : NULL;
 }
 
-/* Returns the injected error, or 0. */
+/* Returns the injected error, or 0 if writes succeed. */
 static int refusal(void)
 {
     return orders->read_only ? EROFS : (int)orders->write_errno;
@@ -297,7 +298,7 @@ static int sync_file(int fd, bool data_only)
     if (!f)
         return data_only ? REAL(fdatasync)(fd) : REAL(fsync)(fd);
     (void)pthread_mutex_lock(&lock);
-    count(); /* a power failure here interrupts the sync */
+    count(); /* if the power fails here, nothing is synced */
     settle(f);
     (void)pthread_mutex_unlock(&lock);
     return 0;
@@ -313,7 +314,7 @@ int fdatasync(int fd)
     return sync_file(fd, true);
 }
 
-/* Stops watching a removed file: its inode may be reused. */
+/* Stops watching a removed file, because a new file may reuse its inode. */
 static void forget(const char *path)
 {
     for (size_t i = 0; i < n_files; i++) {

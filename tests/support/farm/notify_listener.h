@@ -1,4 +1,5 @@
-/* The supervisor's end of common/base/notify.h: a socket in the abstract namespace, which leaves no file. */
+/* The supervisor's end of common/base/notify.h: a socket in the abstract namespace, so that no file is left
+ * behind. */
 #pragma once
 
 #include <check.h>
@@ -10,11 +11,11 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
-/* Returns the descriptor; name receives the value for $NOTIFY_SOCKET. */
+/* Returns the socket's descriptor. Writes the value for $NOTIFY_SOCKET to `name`. */
 static inline int notify_listen(char name[32])
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    socklen_t len = sizeof(sa_family_t); /* no name: the kernel assigns one */
+    socklen_t len = sizeof(sa_family_t); /* an address without a name: the kernel assigns a name */
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(bind(fd, (const struct sockaddr *)&at, len), 0);
@@ -25,7 +26,7 @@ static inline int notify_listen(char name[32])
     return fd;
 }
 
-/* Returns the next message, or "" on timeout. Valid until the next call. */
+/* Returns the next message, or "" on timeout. The text is valid until the next call. */
 static inline const char *notify_receive(int fd, int wait_ms)
 {
     static char text[256];

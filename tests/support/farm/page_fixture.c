@@ -1,7 +1,6 @@
-/* Serves the fixture's farm on a port until standard input ends, for viewing the page and for the browser
- * test.
+/* Serves the fixture's farm on a port, for viewing the page and for the browser test. Prints "port N". Ends
+ * at the end of standard input. Each line of input is one of
  *
- * Prints "port N". Each line of input is one of
  *   progress   measures three more steps of task 10 and publishes the event
  *   finish     ends the batch
  *   hostile    replaces every text from users and workers by markup */
@@ -55,7 +54,7 @@ MF_TEST(test_serve)
     http_harness_stop(h);
 }
 
-/* The fixture lives as long as its input, so it runs in this process, which has no time limit. */
+/* The fixture must live until its input ends, so it runs in this process, which has no time limit. */
 int main(void)
 {
     return setenv("CK_FORK", "no", 1) == 0 ? mf_check_main(NULL) : EXIT_FAILURE;

@@ -1,5 +1,5 @@
-/* Routings that break incorrect sorts, each row named after the defect it provokes, and a generator for them.
- */
+/* Routings for which an incorrect sort gives a wrong result, and a function that generates their ids. Each
+ * row is named after the defect that it reveals. */
 #pragma once
 
 #include <stdint.h>
@@ -8,15 +8,15 @@
 #include "kernels/core/philox.h"
 
 enum route_load {
-    SPREAD,     /* distinct experts, at random */
-    FIRST,      /* all to expert 0 and the following */
-    LAST,       /* all to the last experts */
-    HOT_TWO,    /* two experts get most routes */
-    SKEWED,     /* Zipf distribution */
-    TWICE,      /* one expert twice per token */
-    REMOTE,     /* ids of no local expert: -1, E, far beyond */
-    ALL_REMOTE, /* only ids of no local expert */
-    EXACT,      /* expert e gets B - 1, B, B + 1 or 0 routes; the rest get -1 */
+    SPREAD,     /* random experts, distinct within a token */
+    FIRST,      /* all routes go to expert 0 and the experts that follow it */
+    LAST,       /* all routes go to the last experts */
+    HOT_TWO,    /* most routes go to two experts */
+    SKEWED,     /* the experts have a Zipf distribution */
+    TWICE,      /* a token may have an expert twice */
+    REMOTE,     /* some ids are of no local expert: -1, E, and far beyond */
+    ALL_REMOTE, /* all ids are of no local expert */
+    EXACT,      /* each expert gets B - 1, B, B + 1 or 0 routes; the remaining ids are -1 */
 };
 
 struct route_case {
@@ -89,7 +89,7 @@ static inline int64_t route_id(const struct route_case *c, uint64_t seed, int64_
 {
     uint64_t i = (uint64_t)(t * c->topk + j);
     uint32_t E = (uint32_t)c->experts, start = route_random(seed, (uint64_t)t, E);
-    int64_t spread = (start + (uint64_t)j) % E; /* distinct, since k is at most E */
+    int64_t spread = (start + (uint64_t)j) % E; /* distinct within a token, because k is at most E */
     static const int64_t nowhere[] = {-1, -7, 0, 1000000, INT32_MIN, INT32_MAX};
     switch (c->load) {
     case SPREAD:
@@ -117,7 +117,7 @@ static inline int64_t route_id(const struct route_case *c, uint64_t seed, int64_
     return 0;
 }
 
-/* [tokens, topk] as int32 and int64; the caller frees both. */
+/* Returns the ids [tokens, topk] of a case as int32, and in *ret_wide as int64. The caller frees both. */
 static inline int32_t *route_ids(const struct route_case *c, uint64_t seed, int64_t **ret_wide)
 {
     size_t n = (size_t)(c->tokens * c->topk);
@@ -131,7 +131,7 @@ static inline int32_t *route_ids(const struct route_case *c, uint64_t seed, int6
     return ids;
 }
 
-/* A random case for property tests, with sizes on both sides of every threshold. */
+/* Returns a random case for property tests. Its sizes are on both sides of every threshold. */
 static inline struct route_case route_case_at_random(uint64_t seed)
 {
     static const int32_t experts[] = {1, 2, 8, 33, 64, 65, 128, 257, 384, 512},

@@ -1,5 +1,5 @@
-/* One iteration of a runner_pool (worker/agent/runner_pool.h) in a test. Returns its next event, or
- * MF_RUNNER_POOL_NOTHING after waiting for input or until until_ms. */
+/* Runs one iteration of a runner pool (worker/agent/runner_pool.h) in a test. Returns the pool's next event.
+ * If there is none, waits for input, at most until until_ms, and returns MF_RUNNER_POOL_NOTHING. */
 #pragma once
 
 #include <poll.h>

@@ -78,7 +78,7 @@ const char *serving_table(const struct mf_device *device, const struct mf_shape 
 /* ---- pipelines ---- */
 
 struct offers {
-    struct mf_offer offer; /* must be first */
+    struct mf_offer offer; /* must be the first member */
     struct mf_step *steps;
     size_t n, cap;
 };
@@ -226,7 +226,7 @@ void serving_poison(const struct serving *s)
     free(y);
 }
 
-/* Maximum relative error of a row: rounding to bf16 and quantisation of h. */
+/* Maximum relative error of a row. It results from rounding to bf16 and from the quantisation of h. */
 #define APART 0.03
 
 bool serving_matches(const struct serving *s, int64_t tokens)

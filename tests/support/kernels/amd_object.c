@@ -24,7 +24,7 @@ struct bytes {
 enum item_kind { ITEM_MAP, ITEM_ARRAY, ITEM_TEXT, ITEM_NUMBER, ITEM_BAD };
 struct item {
     enum item_kind kind;
-    uint64_t n; /* entries, bytes, or the value */
+    uint64_t n; /* number of entries (map, array), number of bytes (text), or the value (number) */
     const char *text;
 };
 
@@ -43,7 +43,8 @@ static uint64_t take_number(struct bytes *b, int bytes)
 
 static struct item take_item(struct bytes *b)
 {
-    /* range of the first byte; mask of n within it; number of bytes of n after it */
+    /* from, to: range of the first byte. mask: bits of the first byte that hold n. bytes: number of bytes
+     * after the first byte that hold n instead. */
     static const struct {
         uint8_t from, to, mask, bytes;
         enum item_kind kind;
@@ -111,8 +112,9 @@ static void note(struct amd_kernel *k, const struct item *key, const struct item
     }
 }
 
-/* Walks over one item and its children. Each map in the array "amdhsa.kernels" is a kernel. Returns 1 if the
- * named kernel was found, 0 if not, -EINVAL on malformed data. */
+/* Walks over one item and its children. is_kernel: the item is a map in the array "amdhsa.kernels", so it
+ * describes a kernel. Returns 1 if the named kernel was found, 0 if it was not found, -EINVAL if the data are
+ * malformed. */
 static int walk(struct bytes *b, const char *name, int depth, bool is_kernel, struct amd_kernel *ret)
 {
     struct amd_kernel own = {.name = ""};
@@ -161,8 +163,8 @@ static int find_kernel(struct bytes notes, const char *name, struct amd_kernel *
 
 const char *const amd_matrix_names[N_AMD_MATRIX] = {"bf16", "f16", "fp8", "int8"};
 
-/* High half of the first instruction word: VOP3P's 110100111 and the opcode (CDNA 2 and CDNA 3 ISA,
- * VOP3P-MAI). */
+/* High half of an instruction's first word: the bits 110100111 of VOP3P and the opcode (CDNA 2 and CDNA 3
+ * ISA, VOP3P-MAI). */
 static const struct {
     uint16_t high;
     enum amd_matrix matrix;

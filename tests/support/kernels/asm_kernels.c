@@ -1,5 +1,5 @@
-/* Prebuilt CPU kernels as test code objects. They read all arguments from the argument block, slot by slot,
- * like GPU kernels. The one-stage kernel adds its tile's contribution to y by compare-and-swap. */
+/* CPU kernels that tests use as prebuilt code objects. They read all arguments from the slots of the argument
+ * block, like GPU kernels. The one-stage kernel adds its tile's contribution to y by compare-and-swap. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void add(uint16_t *at, float v)
     while (!__atomic_compare_exchange_n(at, &old, sum, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
-/* silu(gate) * up of one column of one row. Gate and up are rows of w1. */
+/* Returns silu(gate) * up for one row and one column. Gate and up are rows of w1. */
 static float gated(const uint16_t *row, const char *gate, uint32_t column, uint32_t inter, uint32_t stride,
                    uint32_t dim)
 {
@@ -70,7 +70,7 @@ void fmoe_test_one_silu_16x32(const void *b, size_t bytes, uint32_t x, uint32_t 
     const float *weights = address(b, 10);
     uint32_t dim = number(b, 12), inter = number(b, 13), tokens = number(b, 14);
     if (bytes != 448 || z != 0 || address(b, 5) || address(b, 6) || address(b, 7))
-        return; /* writes nothing, which verification detects */
+        return; /* writes no output, which verification detects */
     for (uint32_t p = y * SUB_M; p < (y + 1) * SUB_M && p < (uint32_t)num_valid[0]; p++) {
         uint32_t token = (uint32_t)ids[p] & 0xffffff;
         float h[SUB_N];

@@ -4,13 +4,13 @@
 
 #include "kernels/core/philox.h"
 
-#define ATTEMPTS 40 /* random rows tried per pair before an exhaustive search */
+#define ATTEMPTS 40 /* number of random rows to try for a pair before an exhaustive search */
 
 struct work {
     const struct covering *c;
     uint64_t seed, drawn;
     bool covered[COVERING_FACTORS][COVERING_VALUES][COVERING_FACTORS]
-                [COVERING_VALUES]; /* lower factor first */
+                [COVERING_VALUES]; /* the first factor has the lower index */
 };
 
 static int draw(struct work *w, int below)
@@ -23,7 +23,7 @@ static bool *pair_of(struct work *w, int f, int v, int g, int u)
     return f < g ? &w->covered[f][v][g][u] : &w->covered[g][u][f][v];
 }
 
-/* Returns the number of missing pairs that value v of factor f adds to a row. */
+/* Returns how many missing pairs the row gains if factor f gets value v. */
 static int gain(struct work *w, const int *row, int f, int v)
 {
     int n = 0;
@@ -33,7 +33,8 @@ static int gain(struct work *w, const int *row, int f, int v)
     return n;
 }
 
-/* Chooses the best legal value of factor f, at random among equals; returns false if none is legal. */
+/* Sets factor f of the row to the legal value that adds the most missing pairs; chooses at random among equal
+ * values. Returns false if no value is legal. */
 static bool choose(struct work *w, int *row, int f)
 {
     int best = -1, best_gain = -1, ties = 0;
@@ -73,7 +74,8 @@ static bool row_around(struct work *w, int f, int v, int g, int u, int *row)
     return true;
 }
 
-/* Finds the first legal row with the chosen factors, exhaustively. */
+/* Searches exhaustively for the first legal row that has the values chosen so far. Returns false if there is
+ * none. */
 static bool first_row(const struct work *w, int *row)
 {
     int f = 0;

@@ -1,6 +1,7 @@
-/* Pairwise covering sets: rows of values for several factors that contain every pair of values of any two
- * factors that some legal row contains. Greedy: each row starts from a missing pair and takes, factor by
- * factor in random order, the value that adds the most missing pairs. */
+/* Makes pairwise covering sets. A row has one value for each of several factors. The set contains a row for
+ * every pair of values of two factors, if any legal row has that pair. The algorithm is greedy: each row
+ * starts from a missing pair; the other factors follow in random order and get the value that adds the most
+ * missing pairs. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,13 +13,13 @@
 
 struct covering {
     int n_factors;
-    int n_values[COVERING_FACTORS]; /* of each factor */
-    /* Returns whether a row is legal. Values not chosen yet are -1: false only if no choice of them makes the
-     * row legal. */
+    int n_values[COVERING_FACTORS]; /* number of values of each factor */
+    /* True if a row is legal. A value of -1 is not chosen yet; such a row is illegal only if no choice of the
+     * missing values makes it legal. */
     bool (*legal)(const int *row);
 };
 
-/* A value of each of two factors. */
+/* Value v of factor f with value u of factor g. */
 struct covering_pair {
     int f, v, g, u;
 };
@@ -26,10 +27,12 @@ struct covering_pair {
 struct covering_set {
     int (*rows)[COVERING_FACTORS];
     int n, cap;
-    struct covering_pair *impossible; /* pairs in no legal row, found by exhaustive search; may be NULL */
-    int n_impossible, cap_impossible; /* n_impossible may exceed the capacity; the excess is not stored */
+    /* pairs that no legal row has, found by exhaustive search; may be NULL */
+    struct covering_pair *impossible;
+    /* n_impossible may exceed cap_impossible; the excess pairs are not stored */
+    int n_impossible, cap_impossible;
 };
 
-/* Adds rows to the set until they contain every pair of some legal row, or the capacity is reached. Replaces
- * the list of impossible pairs. Deterministic for a seed. */
+/* Adds rows to the set until it contains every pair that a legal row has, or until it has `cap` rows.
+ * Replaces the list of impossible pairs. The same seed gives the same rows. */
 void covering_add(const struct covering *c, uint64_t seed, struct covering_set *set);

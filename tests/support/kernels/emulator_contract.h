@@ -1,7 +1,7 @@
-/* The loop shared by the check_emulator_*.c: the contract of every family on the emulator. It checks one step
- * per set of covered ops and given tensor, for a small grid of shapes. The emulator runs the lanes in three
- * orders. Outputs are compared with the reference, and a second run in another order must give the same bits.
- */
+/* The test loop that the check_emulator_*.c share: it checks the contract of every family on the emulator,
+ * with a small grid of shapes. It checks one step for each set of covered ops and output tensor. The emulator
+ * runs the lanes in three orders. Outputs are compared with the reference, and a second run in another order
+ * must give the same bits. */
 #pragma once
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define CORES       3
 #define DRAWN_EVERY 6 /* mf_draw.h */
 
-/* A kernel flavour, and the rows it runs: those with index % every == first. */
+/* A kernel flavour. It runs the rows whose index modulo `every` is `first`. */
 struct emulated {
     const char *gfx;
     struct contract_format format;
@@ -32,10 +32,13 @@ struct row {
     bool gate_only;   /* use_g1u1 = 0 */
 };
 
-/* The rows cover: minimum widths, and widths that are not multiples of a tile; experts without tokens, and
- * few experts with all tokens; enough ids for several iterations of a wave of the sort; expert-parallel ranks
- * with some or almost none of the experts; biases together with a routing weight in each stage; all gate and
- * up layouts. */
+/* The rows cover
+ *   - minimum widths, and widths that are not multiples of a tile,
+ *   - experts without tokens, and few experts that get all tokens,
+ *   - enough ids that each wave of the sort runs several iterations,
+ *   - expert-parallel ranks with some or almost none of the experts,
+ *   - biases together with a routing weight in each stage,
+ *   - all layouts of gate and up. */
 /* clang-format off */
 static const struct row rows[] = {
     /* T    H     I    E  k */
@@ -56,8 +59,9 @@ static const struct row rows[] = {
 
 static const struct contract_guard guard = {mf_device_emulated_allow, mf_device_emulated_why};
 
-/* Families of a row for the flavour, its own two-stage family included. Only bf16 and the 8-bit floats run
- * one_stage. Returns 0 for a row that would repeat what another flavour runs. */
+/* Selects the families that the flavour runs on a row; the flavour's own two-stage family takes the place of
+ * two_stage. Only bf16 and the 8-bit formats run one_stage. Returns the number of families: 0 if the row
+ * would repeat a check of another flavour. */
 static inline size_t emulated_families(const struct row *row, const struct emulated *flavour,
                                        const char *ret[MF_ARRAY_LEN(row->families)])
 {
@@ -74,14 +78,15 @@ static inline size_t emulated_families(const struct row *row, const struct emula
     return narrow && !staged ? 0 : n;
 }
 
-/* Rows with few tokens contain extreme ones, unless one scale is derived from all rows. */
+/* True if the first tokens of the row get extreme values. Only rows with few tokens do, and only in formats
+ * that do not derive one scale from all rows. */
 static inline bool is_wild(const struct row *row, const struct emulated *flavour)
 {
     return row->layer.token >= CONTRACT_WILD_TOKENS && row->layer.token < 64 &&
            flavour->format.q_type != MF_QTYPE_PER_TENSOR && flavour->format.q_type != MF_QTYPE_PER_1X16;
 }
 
-/* Seed of the data and of the order of lanes. */
+/* Seed of the data and of the lane order. */
 static uint64_t emulated_seed;
 
 static inline void emulate(const struct emulated *flavours, size_t n, int i)
@@ -104,9 +109,9 @@ static inline void emulate(const struct emulated *flavours, size_t n, int i)
     ck_assert_int_eq(mf_shape_form_parse(row->form, &s), 0);
     s.use_g1u1 = !row->gate_only;
     if (strcmp(flavour->format.family, "two_stage") != 0)
-        s.model_dim += s.model_dim % 32; /* weights are copied by 32 */
+        s.model_dim += s.model_dim % 32; /* weights are copied in units of 32 columns */
     if (flavour->format.q_type == MF_QTYPE_PER_1X128)
-        s.gate_up = MF_GATE_UP_ANY; /* each scale covers several rows of gate, or of up */
+        s.gate_up = MF_GATE_UP_ANY; /* each scale applies to several rows of gate, or to several rows of up */
     ck_assert_int_eq(mf_device_emulated_open(flavour->gfx, CORES, emulated_seed, &run.device), 0);
     ck_assert_int_ge(contract_check_some(&run), (int)run.n_families);
     (void)mf_device_close(run.device);

@@ -1,6 +1,6 @@
-/* A fake libcuda.so.1 for tests. It provides only the calls of kernels/gpu/host/hip_calls_nvidia.h. Device
- * memory is host memory, launches do nothing, and every timed interval is one millisecond. Environment
- * variables:
+/* A fake libcuda.so.1 for tests. It provides only the functions that kernels/gpu/host/hip_calls_nvidia.h
+ * lists. Device memory is host memory, launches do nothing, and every timed interval is one millisecond.
+ * Environment variables:
  *
  *   FAKE_CUDA_DEVICES         number of devices (default: 1)
  *   FAKE_CUDA_UUID            last byte of the first device's UUID; each device adds its ordinal (default: 1)
@@ -10,7 +10,7 @@
  *   FAKE_CUDA_CRASH           abort in cuInit
  *   FAKE_CUDA_L2_PARTITIONS   simulate an L2 cache of two partitions in mf_add_cycles
  *                             (kernels/gpu/src/measure.hip), the only kernel with an effect
- *   FAKE_CUDA_BUSY            launches of mf_add_cycles that skip the last SM (default: 0) */
+ *   FAKE_CUDA_BUSY            number of launches of mf_add_cycles that skip the last SM (default: 0) */
 #include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,8 +112,9 @@ CALL cuGetErrorString(CUresult error, const char **ret)
     return CUDA_SUCCESS;
 }
 
-static int thing; /* target of all handles */
-/* Functions of mf_add_cycles, mf_tile_hopper, mf_pair, mf_evict_code, mf_evict_fill and mf_evict_discard. */
+static int thing; /* object that all handles point to */
+/* Objects that the handles of these functions point to: mf_add_cycles, mf_tile_hopper, mf_pair,
+ * mf_evict_code, mf_evict_fill and mf_evict_discard. */
 static int add_cycles_fn, tile_fn, pair_fn, evict_code_fn, evict_fill_fn, evict_discard_fn;
 
 CALL cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
@@ -149,7 +150,7 @@ CALL cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-/* Leaves large memory uninitialised: it is never read, and writing gigabytes takes time. */
+/* Leaves large memory uninitialised, because it is never read and writing gigabytes takes time. */
 CALL cuMemsetD8(CUdeviceptr at, unsigned char value, size_t n)
 {
     if (n < (1u << 20))
@@ -303,18 +304,20 @@ CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, CUfunction f, int blo
 
 /* Number of launches with programmatic stream serialization. */
 __attribute__((visibility("default"))) int fake_cuda_serialized;
-/* Arguments of the last launch of mf_tile_hopper and of mf_pair. */
+/* Arguments of the last launch of mf_tile_hopper, and of the last launch of mf_pair. */
 __attribute__((visibility("default"))) struct mf_hip_bulk_args fake_cuda_bulk_args;
 __attribute__((visibility("default"))) struct mf_hip_pair_args fake_cuda_pair_args;
-/* Arguments of the last kernels that evicted the L2 cache. discarded: set only after filled. */
+/* Arguments of the last mf_evict_fill and of the last mf_evict_discard, which evict the L2 cache.
+ * fake_cuda_discarded is set only if mf_evict_fill ran before. */
 __attribute__((visibility("default"))) struct mf_hip_evict_args fake_cuda_filled, fake_cuda_discarded;
-/* The last 5-dimensional tensor map. */
+/* Arguments of the last 5-dimensional tensor map. */
 __attribute__((visibility("default"))) struct fake_cuda_tensor fake_cuda_tensor;
-/* Grid size of the last mf_evict_code launched after mf_evict_discard. */
+/* Grid size of the last launch of mf_evict_code that followed a launch of mf_evict_discard. */
 __attribute__((visibility("default"))) unsigned fake_cuda_code_blocks;
 
-/* Writes the latency of each line from each SM. SMs alternate between the partitions in pairs; two of three
- * lines are in the second. In the first FAKE_CUDA_BUSY launches the last SM runs nothing. */
+/* Writes the latency of each cache line as each SM measures it. Pairs of SMs belong to the two partitions in
+ * turn; two of three lines are in the second partition. In the first FAKE_CUDA_BUSY launches the last SM
+ * measures nothing. */
 static void add_cycles(unsigned units, const struct mf_hip_add_cycles_args *a)
 {
     static int busy;

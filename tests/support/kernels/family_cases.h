@@ -1,5 +1,6 @@
-/* The loop shared by the check_family_*.c: every case and format, once with the machine's best instruction
- * set on all cores, and once with a lesser one ("c" or "avx2", alternating) on one core. */
+/* The test loop that the check_family_*.c share. It checks every case in every format twice: with the
+ * machine's best instruction set on all cores, and with a lesser instruction set ("c" and "avx2" in turn) on
+ * one core. */
 #pragma once
 
 #include "support/kernels/family_contract.h"
@@ -8,8 +9,8 @@
 
 #include "common/base/cleanup.h"
 
-/* Widths that are not multiples of a panel, a vector, or 128; experts without tokens; one expert with all
- * tokens. */
+/* The cases contain widths that are not multiples of a panel, of a vector or of 128, experts without tokens,
+ * and one expert that gets all tokens. */
 /* clang-format off */
 static const struct contract_case family_cases[] = {
     /* T    H     I    E  k  */
@@ -20,9 +21,9 @@ static const struct contract_case family_cases[] = {
     { 65,  256,  96,   8, 2, MF_ACT_SWIGLU, true},
     {  3, 2048,  96,   8, 2, MF_ACT_SILU_STEP, false},
     { 16,  704,  96,  33, 1, MF_ACT_GELU_TANH, true},
-    {  1,  200, 136,   8, 8, MF_ACT_SILU,   true},      /* only the row layout fits */
+    {  1,  200, 136,   8, 8, MF_ACT_SILU,   true},      /* only the row layout is possible */
     { 65,  128,  32,  33, 8, MF_ACT_SITUV2, false},
-    {  2, 1536,  64,   8, 1, MF_ACT_GELU,   true},      /* few tiles: split-K into 2, 3, 4 and 6 parts */
+    {  2, 1536,  64,   8, 1, MF_ACT_GELU,   true},      /* few tiles, so split-K makes 2, 3, 4 and 6 parts */
 };
 /* clang-format on */
 
@@ -37,7 +38,7 @@ static inline void family_check_loop(const char *family, int i)
     struct mf_shape s = contract_shape(&family_cases[rest / CONTRACT_N_FORMATS], f);
     bool two_stage = strcmp(family, "two_stage") == 0 || strcmp(family, "two_stage_mx") == 0 ||
                      strcmp(family, "two_stage_int4") == 0;
-    /* the first five formats in every case, the others in every second one */
+    /* the first five formats run in every case, the other formats in every second case */
     bool often =
         rest % CONTRACT_N_FORMATS < 5 || (rest / CONTRACT_N_FORMATS + rest % CONTRACT_N_FORMATS) % 2 == 0;
     if (!often || (two_stage && strcmp(family, f->family) != 0) || !mf_draw(i, DRAWN_EVERY))

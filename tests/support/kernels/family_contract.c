@@ -22,7 +22,8 @@
 #define GUARD_BYTE 0x5c
 #define CACHE_MAX  64
 
-/* libcheck reports every passed assertion to its parent process; there are millions here. */
+/* Replaces ck_assert, which reports every passed assertion to the parent process: there are millions of them
+ * here. */
 #define MUST(condition, ...)           \
     do {                               \
         if (!(condition))              \
@@ -67,7 +68,7 @@ struct mf_shape contract_shape(const struct contract_case *c, const struct contr
         .q_dtype_w = f->w,
         .q_type = f->q_type,
         .use_g1u1 = true,
-        /* low enough to clamp some values of every row */
+        /* so low that the limit clamps some values of every row */
         .act_limit = c->act == MF_ACT_SILU_STEP || (c->act == MF_ACT_SILU && c->token == 64) ? 0.75f : 0,
         .doweight_stage1 = c->doweight,
         .has_b1 = c->token % 2 == 1 && c->inter_dim != 192,
@@ -110,7 +111,7 @@ struct buffer {
     struct mf_tensor_spec a;
     struct mf_part parts[MF_PARTS_MAX];
     int n_parts;
-    uint8_t *memory[MF_PARTS_MAX]; /* guard band, part, guard band */
+    uint8_t *memory[MF_PARTS_MAX]; /* each part has a guard band before and after it */
     struct mf_tensor_ref ref;
 };
 
@@ -120,7 +121,8 @@ struct layer {
     struct row_limits *limits;
     struct buffer cache[CACHE_MAX];
     int n_cache;
-    int64_t broken; /* tokens from here on have non-finite values in x */
+    /* first token whose row of x has a non-finite value; that of all later tokens has one, too */
+    int64_t broken;
 };
 
 static void buffer_make(struct buffer *b, const struct mf_tensor_spec *a, const struct mf_shape *s)
@@ -172,14 +174,14 @@ static bool has_route(const struct mf_layer_data *d, int32_t expert)
     return false;
 }
 
-/* Returns an expert's matrix of a decoded weight. */
+/* Returns the matrix of an expert in a decoded weight. */
 static uint8_t *matrix_of(const struct buffer *b, const struct mf_shape *s, int32_t expert, size_t *ret_bytes)
 {
     *ret_bytes = (size_t)(mf_part_bytes(&b->parts[0]) / s->expert);
     return (uint8_t *)b->ref.part[0] + (size_t)expert * *ret_bytes;
 }
 
-/* Poisons the decoded weights of experts without a route: their contents are undefined. */
+/* Poisons the decoded weights of experts without a route, because their contents are undefined. */
 static void poison_unrouted(const struct buffer *b, const struct mf_layer_data *d)
 {
     for (int32_t e = 0; e < d->shape.expert; e++) {
@@ -249,7 +251,8 @@ static float *make_bias(const struct mf_shape *s, enum mf_tensor b)
 static void scale_row(uint16_t *row, size_t n, int by)
 {
     for (size_t i = 0; i < n; i++)
-        row[i] = (uint16_t)(row[i] & 0x7fff ? row[i] + (by << 7) : row[i]); /* adds to the bf16 exponent */
+        /* adds `by` to the exponent of the bf16 value */
+        row[i] = (uint16_t)(row[i] & 0x7fff ? row[i] + (by << 7) : row[i]);
 }
 
 static void run_wild(const struct mf_shape *s, uint16_t *x, float *weights)
@@ -285,7 +288,7 @@ static void layer_make(struct layer *l, const struct mf_shape *s, const struct m
     make_weight(s, MF_TENSOR_W1, &w1);
     make_weight(s, MF_TENSOR_W2, &w2);
     if (s->q_dtype_w == MF_DTYPE_FP8_E4M3FN || s->q_dtype_w == MF_DTYPE_FP8_E4M3FNUZ) {
-        /* rare fp8 values: zero and every subnormal, of both signs where the format has them */
+        /* rare fp8 values: zero, and every subnormal with both signs (positive in w1, negative in w2) */
         for (size_t i = 0; i < H && i < 64; i++) {
             ((uint8_t *)w1.part[0])[i] = (uint8_t)(i % 8);
             ((uint8_t *)w2.part[0])[i] = (uint8_t)(i % 8 ? 0x80 | (i % 8) : 0);
@@ -323,7 +326,7 @@ static void decode_row(const struct layer *l, const struct buffer *b, int64_t ro
                         (size_t)row, (size_t)mf_tensor_spec_cols(&b->a, &l->data.shape), out);
 }
 
-/* Checks the relative error of a whole row, and of its worst element. */
+/* Checks the relative error of a whole row and of its worst element against the row's limits. */
 static void compare_row(struct layer *l, const struct mf_step *s, const struct buffer *got,
                         const struct buffer *want, int64_t row, int64_t source)
 {
@@ -357,14 +360,14 @@ static void compare_bits(const struct buffer *got, const struct buffer *want, in
     size_t bytes = (size_t)(got->parts[part].cols * got->parts[part].element_bytes);
 
     if (got->parts[part].rows != got->parts[0].rows && got->a.tensor != MF_TENSOR_SORTED)
-        row = 0; /* all rows share it */
+        row = 0; /* all rows share this part */
 
     MUST(memcmp((char *)got->ref.part[part] + (size_t)row * bytes,
                 (char *)want->ref.part[part] + (size_t)row * bytes, bytes) == 0,
          "%s: part %s differs in row %lld", step, got->parts[part].name, (long long)row);
 }
 
-/* Copies, sorts and quantisations have exactly one correct result. */
+/* True if the step only copies, sorts or quantises, so that exactly one result is correct. */
 static bool is_exact(const struct mf_step *s)
 {
     mf_ops exact =
@@ -373,8 +376,8 @@ static bool is_exact(const struct mf_step *s)
     return (s->covers & ~exact) == 0;
 }
 
-/* Sorts the rows of each expert by token and slot, as a stable sort does: some kernels order them
- * arbitrarily. */
+/* Sorts the rows of each expert by token and slot, as a stable sort does, because some kernels order these
+ * rows arbitrarily. */
 static void sort_rows(const struct buffer *sorted, int64_t rows, int32_t topk)
 {
     int32_t *ids = sorted->ref.part[0];
@@ -398,7 +401,7 @@ static void sort_rows(const struct buffer *sorted, int64_t rows, int32_t topk)
     }
 }
 
-/* Returns the token of row r. id: sorted id of the row. */
+/* Returns the token of row r. id: sorted id of the row, if the rows are sorted. */
 static int64_t token_of(const struct layer *l, const struct mf_tensor_spec *a, int64_t r, int32_t id)
 {
     return a->block ? mf_id_token(id) : strcmp(a->order, "slot") == 0 ? r / l->data.shape.topk : r;
@@ -447,7 +450,7 @@ static void compare(struct layer *l, const struct mf_step *s, const struct buffe
         if (sorted && mf_id_slot(id) >= l->data.shape.topk)
             continue;
         if (strcmp(got->a.order, "slot") == 0 && mf_shape_local_expert(&l->data.shape, l->data.ids[r]) < 0)
-            continue; /* undefined: the expert is not local */
+            continue; /* this row is undefined, because its expert is not local */
         if (token_of(l, &got->a, r, id) >= l->broken)
             continue;
         for (int part = 0; is_exact(s) && part < got->n_parts; part++)
@@ -485,7 +488,7 @@ static void register_buffer(const struct contract_run *run, const struct buffer 
     }
 }
 
-/* Registers the step's memory: inputs readable, outputs and workspace writable. */
+/* Registers the memory that the step may access: inputs for reading, outputs and workspace for writing. */
 static void register_step(const struct contract_run *run, const struct mf_step *s, struct buffer *const *in,
                           const struct buffer *out, const uint8_t *workspace)
 {
@@ -508,7 +511,7 @@ static struct mf_shape opened_as(const struct contract_run *run)
     return s;
 }
 
-/* Runs the step twice on one layer's tensors. */
+/* Runs the step twice on the tensors of one layer. */
 static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, struct layer *l,
                       const struct mf_family *f, const struct mf_step *s)
 {
@@ -527,7 +530,8 @@ static void run_twice(const struct contract_run *run, struct mf_kernel *kernel, 
         buffer_make(&out[i], &s->gives[i], &l->data.shape);
     register_step(run, s, in, out, workspace);
     for (int time = 0; time < 2; time++) {
-        memset(workspace, time ? 0xff : 0x7f, room); /* two NaN patterns: the workspace is uninitialised */
+        /* two different NaN patterns, because the workspace is uninitialised */
+        memset(workspace, time ? 0xff : 0x7f, room);
         memset(workspace + s->workspace_bytes, GUARD_BYTE, 64);
         for (int i = 0; i < s->n_gives; i++) {
             buffer_poison(&out[i]);
@@ -633,14 +637,15 @@ void contract_enumerate(const char *family, const struct mf_shape *shape, int co
     *ret = c.answer;
 }
 
-/* Keeps the steps that the run checks. */
+/* Removes all steps that the run does not check. */
 static void choose(const struct contract_run *run, struct collect *c)
 {
     size_t kept = 0;
     _cleanup_(mf_freep) bool *keep = must_alloc(c->n + 1, sizeof(*keep));
 
     for (size_t i = 0; i < c->n; i++) {
-        size_t alike = 0, rank = 0; /* comparable steps, and those with a lower index */
+        /* alike: number of comparable steps; rank: number of these with a lower index */
+        size_t alike = 0, rank = 0;
         for (size_t j = 0; j < c->n; j++) {
             bool is_alike = !run->of_each || (c->steps[j].covers == c->steps[i].covers &&
                                               c->steps[j].gives[0].tensor == c->steps[i].gives[0].tensor);
@@ -657,7 +662,7 @@ static void choose(const struct contract_run *run, struct collect *c)
     c->n = kept;
 }
 
-/* Compiles all kernels in one call, rather than one by one in open. */
+/* Compiles all kernels in one call; otherwise open would compile each kernel by itself. */
 static void compile_ahead(const struct contract_run *run, const struct mf_family *f, const struct collect *c)
 {
     if (!f->code || !run->device->ops->compile)
@@ -725,7 +730,7 @@ int contract_replay(struct mf_device *device, const char *family, const struct m
     const struct contract_run run = {.device = device, .shape = shape, .allocations = allocations};
     const struct mf_family *f = mf_family_find("cpu", family);
     struct collect c = {.offer = {take_step, take_rejection}};
-    struct layer layers[2]; /* many small blocks; few full blocks */
+    struct layer layers[2]; /* a routing with many small blocks, and one with few full blocks */
 
     for (int32_t i = 0; i < shape->topk; i++)
         few.counts[shape->ep_first + i] = 1;

@@ -13,16 +13,18 @@
 #include "common/base/cleanup.h"
 #include "common/base/text.h"
 
-/* Token counts around block sizes. 0 is not a valid layer: mf_shape_check() rejects it (test_no_tokens). */
+/* Token counts near block sizes. A layer with 0 tokens is invalid: mf_shape_check() rejects it
+ * (test_no_tokens). */
 static const int tokens[] = {1, 3, 4, 63, 64, 65, 257};
-/* Model widths that are not powers of two, with odd quotients under tensor parallelism. */
+/* Hidden and intermediate sizes that are not powers of two, and whose quotients under tensor parallelism are
+ * odd. */
 static const int widths[] = {64, 96, 352, 704, 1408, 2880};
 static const int experts[] = {1, 8, 33, 128, 257, 384, 512};
 static const int topks[] = {1, 2, 6, 8, 9};
 static const float limits[] = {0, 1.5f};
-/* Expert parallelism: the total number of experts as a multiple of the local ones, plus one; last: the local
- * experts are the last ones, else they start at expert 1. With a factor of 64 most tokens, often all, have no
- * local expert. */
+/* Expert parallelism. The layer has all * (number of local experts) + 1 experts; 0: no expert parallelism.
+ * The local experts are the last experts if `last` is true; otherwise they begin at expert 1. If `all` is 64,
+ * most tokens (often all) have no local expert. */
 static const struct {
     int all;
     bool last;
@@ -46,12 +48,12 @@ static const struct covering covering = {
 
 static struct pairs {
     struct pairs_plan plan;
-    struct pairs_budget budget; /* budget for which rows are being generated */
+    struct pairs_budget budget; /* budget for which rows are generated at the moment */
     int rows[CASES_MAX][COVERING_FACTORS];
     struct covering_pair impossible[IMPOSSIBLE_MAX];
     struct covering_set set;
     int part, n_parts;
-} pairs; /* global: loop tests of libcheck receive only an index */
+} pairs; /* global, because libcheck passes only an index to loop tests */
 
 static struct mf_shape shape_of(const int *row)
 {
@@ -74,19 +76,20 @@ static struct mf_shape shape_of(const int *row)
     return s;
 }
 
-/* Sets factors not chosen yet to their cheapest and most permissive values. */
+/* Gives each factor that is not chosen yet its cheapest and most permissive value. */
 static void choose_rest(const int *row, int *full)
 {
     for (int f = 0; f < N_FACTORS; f++)
         full[f] = row[f] >= 0 ? row[f] : 0;
     if (row[LIMIT] < 0)
-        full[LIMIT] = row[ACT] == MF_ACT_SILU_STEP; /* SILU_STEP needs a limit */
+        full[LIMIT] = row[ACT] == MF_ACT_SILU_STEP; /* SILU_STEP requires a limit */
     if (row[ACT] < 0)
         full[ACT] = row[LIMIT] > 0 ? MF_ACT_SILU : MF_ACT_NO;
     if (row[SHARE] < 0)
-        full[SHARE] = MF_ARRAY_LEN(shares) - 1; /* most experts, so topk fits */
+        /* the most experts, so that topk does not exceed their number */
+        full[SHARE] = MF_ARRAY_LEN(shares) - 1;
     if (row[FORMAT] < 0)
-        full[FORMAT] = CONTRACT_N_FORMATS - 1; /* 4-bit format */
+        full[FORMAT] = CONTRACT_N_FORMATS - 1; /* a 4-bit format, which has the smallest weights */
 }
 
 static bool is_legal(const int *row)
@@ -110,7 +113,7 @@ static const char *isa_name(const int *row)
     return isas[row[ISA]] ? isas[row[ISA]] : "best";
 }
 
-/* Checks case number `at` if it belongs to this part of the test. */
+/* Checks case number `at` if this part of the test contains it. */
 static void check_shape(int at, const struct mf_shape *s, const char *isa, const char *two_stage)
 {
     const char *const families[] = {two_stage, "one_stage", "move", "onednn"};
@@ -145,16 +148,19 @@ MF_TEST(test_pairs, .count_rows = n_pairs)
     check_shape(_i, &s, isas[row[ISA]], contract_formats[row[FORMAT]].family);
 }
 
-/* Combinations of widths that the grid does not contain. */
+/* Cases with combinations of sizes that the grid does not contain. */
 /* clang-format off */
 static const struct contract_case corners[] = {
     /* T     H     I    E    k  */
     {  1, 2880,  352,   8,   8, MF_ACT_SWIGLU, false},  /* every expert has one row */
-    {  4,   64,   64, 512, 127, MF_ACT_SILU,   false},  /* maximum slots of a packed id */
-    {257,   64,   32,   1,   1, MF_ACT_SILU,   true},   /* one expert has all rows; its last block has one */
+    {  4,   64,   64, 512, 127, MF_ACT_SILU,   false},  /* maximum number of slots in a packed id */
+    /* one expert has all rows, and its last block has one row */
+    {257,   64,   32,   1,   1, MF_ACT_SILU,   true},
     {  3,   96, 2880,   8,   9 - 1, MF_ACT_GELU, true},
-    { 64,  200,  136,  33,  33, MF_ACT_SILU,   false},  /* only row layouts; topk is the number of experts */
-    {  4, 1408,   40, 128,   6, MF_ACT_SILU,   false},  /* the last group of 32-wide scales is short */
+    /* only row layouts are possible; topk equals the number of experts */
+    { 64,  200,  136,  33,  33, MF_ACT_SILU,   false},
+    /* the last group of 32 values with a common scale is short */
+    {  4, 1408,   40, 128,   6, MF_ACT_SILU,   false},
 };
 /* clang-format on */
 
@@ -220,7 +226,8 @@ static bool is_impossible(const struct covering_pair *p)
     return false;
 }
 
-/* Verifies the rows: each value of each factor, and each pair within the budget, is in at least one row. */
+/* Checks the generated rows: each value of each factor is in at least one row, and so is each pair that fits
+ * the budget. */
 MF_TEST(test_all_pairs)
 {
     int n_held = 0, n_values = 0;

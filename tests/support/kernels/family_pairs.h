@@ -1,27 +1,28 @@
-/* The contract of every family over a pairwise covering set of shapes (tokens, widths, experts, topk,
- * activation and its limit, place of the routing weight, biases, format, instruction set), and over named
- * corner cases. The quick set and the long grid differ in the maximum cost of a case and in the number of
- * steps per case. */
+/* Checks the contract of every family on a pairwise covering set of shapes, and on named corner cases. The
+ * factors are token count, widths, experts, top-k, activation and its limit, place of the routing weight,
+ * biases, format, and instruction set. The quick set and the long grid differ in the maximum cost of a case
+ * and in the number of steps per case. */
 #pragma once
 
 #include <stdint.h>
 
 struct pairs_budget {
-    int64_t weight_bytes; /* of a case, for both weights */
-    double products;      /* multiplications of a case's layer; a tenth of it without vector instructions */
+    int64_t weight_bytes; /* maximum size of both weights of a case */
+    /* maximum number of multiplications in a case's layer; a tenth of this without vector instructions */
+    double products;
 };
 
 #define PAIRS_BUDGETS 2
 struct pairs_plan {
-    /* Cases are generated within the first budget; the next budget covers the pairs that do not fit the
-     * first. */
+    /* First, cases are generated within the first budget. The second budget is for the pairs that do not fit
+     * the first budget. */
     struct pairs_budget budgets[PAIRS_BUDGETS];
-    int steps; /* maximum steps per family and case */
-    /* Every all_cores_every-th case runs on all cores. The others run on one core, where no thread waits for
-     * a busy core. */
+    int steps; /* maximum number of steps per family and case */
+    /* One in all_cores_every cases runs on all cores. Other cases run on one core, so that no thread waits
+     * for a busy core. */
     int all_cores_every;
-    int drawn_every; /* mf_draw.h; 1: every case runs */
+    int drawn_every; /* one in drawn_every cases runs (mf_draw.h); 1: every case runs */
 };
 
-/* The main function of a test. The argument "2/3" runs the second third of the cases. */
+/* Main function of a test program. With the argument "2/3" it runs the second third of the cases. */
 int pairs_main(const struct pairs_plan *plan, int argc, char **argv);

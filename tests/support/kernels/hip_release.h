@@ -1,4 +1,5 @@
-/* Selects a fake HIP runtime (emulator/hip/runtime.h) for tests; each release has its own folder. */
+/* Selects a fake HIP runtime (emulator/hip/runtime.h) for a test. Each release of the runtime has its own
+ * folder. */
 #pragma once
 
 #include <check.h>
@@ -9,8 +10,8 @@
 
 #define HIP_RELEASE_FOLDER MF_BINARY_DIR "/tests/hip%d"
 
-/* For child processes. The folder holds unloadable files with the names of the real libraries, so the host's
- * own runtime is never found. */
+/* Selects the release for child processes. Its folder also has unloadable files with the names of the real
+ * libraries, so that the dynamic linker never finds the host's own runtime. */
 static inline void hip_release_use(int release)
 {
     char folder[256];
@@ -18,8 +19,8 @@ static inline void hip_release_use(int release)
     ck_assert_int_eq(setenv("LD_LIBRARY_PATH", folder, 1), 0);
 }
 
-/* For this process too. Re-executes the process, since the dynamic linker reads LD_LIBRARY_PATH only at
- * start. */
+/* Selects the release for this process, too. Executes the program again, because the dynamic linker reads
+ * LD_LIBRARY_PATH only at the start. */
 static inline void hip_release_enter(int release, char **argv)
 {
     char folder[256];
@@ -32,7 +33,7 @@ static inline void hip_release_enter(int release, char **argv)
     abort();
 }
 
-/* Plans a fault "KIND NAME N" for one process. The file is removed when the fault happens. */
+/* Plans a fault "KIND NAME N" for one process. The fake runtime removes the file when the fault happens. */
 static inline void hip_release_plan(const char *path, const char *fault)
 {
     FILE *f = fopen(path, "we");

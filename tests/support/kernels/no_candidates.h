@@ -1,4 +1,4 @@
-/* Stub calls for test families that offer no steps. */
+/* Stub functions for test families that offer no steps. */
 #pragma once
 
 #include <errno.h>

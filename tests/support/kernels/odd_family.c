@@ -1,4 +1,4 @@
-/* Defective shared objects; ODD selects the defect. */
+/* A family in a defective shared object. The macro ODD selects the defect. */
 #include "kernels/core/family.h"
 #include "support/kernels/no_candidates.h"
 

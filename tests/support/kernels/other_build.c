@@ -1,4 +1,4 @@
-/* A GPU module of another build: the same interface, but another kernel digest. */
+/* A GPU module as another build has it: the interface is the same, but the kernel digest differs. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -238,8 +238,8 @@ static float dot(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Applies faults in the values of a row. victim: the row to corrupt; last: the row of the last token. Returns
- * false if the row must not be written. */
+/* Applies those faults that change the values of a row. victim: this is the row to corrupt; last: this is the
+ * row of the last token. Returns false if the row must not be written. */
 static bool apply_fault(struct mf_kernel *k, bool victim, bool last, int32_t expert, float *row, size_t n)
 {
     switch (k->fault) {
@@ -284,7 +284,7 @@ static bool apply_fault(struct mf_kernel *k, bool victim, bool last, int32_t exp
     return true;
 }
 
-/* Applies faults in memory, after the rows are written. */
+/* Applies those faults that change memory after the rows have been written. */
 static void apply_memory_fault(struct mf_kernel *k, const struct mf_tensor_spec *a,
                                const struct mf_tensor_ref *t, int64_t p, size_t n, int64_t rows)
 {
@@ -298,7 +298,8 @@ static void apply_memory_fault(struct mf_kernel *k, const struct mf_tensor_spec 
         at[-1] = 0x22;
 }
 
-/* b1 may be NULL. late: adds it after the activation. */
+/* Computes the activation of a row. b1 may be NULL. late: adds b1 after the activation instead of before it.
+ */
 static void gate_up(const struct mf_shape *s, const float *g, float weight, const float *b1, bool late,
                     bool swapped, float *h)
 {
@@ -313,8 +314,8 @@ static void gate_up(const struct mf_shape *s, const float *g, float weight, cons
     }
 }
 
-/* Computes z of a row from its sums: adds b2 before the routing weight. The weight is 1 if stage 1 applied
- * it. */
+/* Computes z of a row from the sums of the GEMM: adds b2, then multiplies by the routing weight. weight: 1 if
+ * stage 1 has applied the routing weight. */
 static void weigh(const struct mf_kernel *k, const float *sums, float weight, const float *b2, float *z)
 {
     bool late = k->fault == PLANTED_BIAS_LATE;
@@ -324,7 +325,7 @@ static void weigh(const struct mf_kernel *k, const float *sums, float weight, co
     }
 }
 
-/* Processes rows in sorted order, one by one: id, expert, weight. */
+/* Processes the rows of a stage one by one, in sorted order. */
 static int run_stage(struct mf_kernel *k, const struct mf_launch *l, bool first)
 {
     const struct mf_shape *s = &k->shape;
@@ -519,7 +520,7 @@ struct mf_step planted_step(const struct mf_shape *shape, const char *kind, int3
 struct planted_clock_device {
     struct mf_device device;
     enum planted_clock clock;
-    double factor; /* factor of all times while n_slow canary runs are left */
+    double factor; /* factor of all times while n_slow is above 0; each canary run decrements n_slow */
     int n_slow;
     double times[PLANTED_TIMES_MAX]; /* times of the next runs, in us */
     int n_told, at;

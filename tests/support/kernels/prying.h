@@ -1,5 +1,5 @@
-/* Operations that a sandboxed runner must not perform. Each attempt returns 0 if it succeeded, else its
- * errno. */
+/* Attempts of operations that a sandboxed runner must not perform. Each function returns 0 if the attempt
+ * succeeded, else its errno. */
 #pragma once
 
 #include <errno.h>
@@ -18,7 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* environment variable: path of a file outside the sandbox, the target of the write attempts */
+/* environment variable with the path of a file outside the sandbox, which is the target of the write attempts
+ */
 #define PRYING_FILE "MOEFARM_PRYING_FILE"
 
 static inline int prying_result(long r)
@@ -80,7 +81,7 @@ static inline int prying_read(void)
     return r;
 }
 
-/* Truncates through open(): PRYING_FILE may be readable, or hidden, in the sandbox. */
+/* Truncates the file through open(). In the sandbox, PRYING_FILE may be readable or hidden. */
 static inline int prying_cut(void)
 {
     const char *path = getenv(PRYING_FILE);
@@ -125,7 +126,7 @@ static inline int prying_namespace(void)
     return prying_result(syscall(SYS_unshare, CLONE_NEWNS));
 }
 
-/* The mount point does not exist, so an allowed mount is harmless. */
+/* The mount point does not exist, so the attempt is harmless even if mounts are allowed. */
 static inline int prying_mount(void)
 {
     return prying_result(mount("none", "/nowhere/at-all", "tmpfs", 0, NULL));
@@ -140,7 +141,7 @@ static inline int prying_io_uring(void)
 struct prying {
     const char *name;
     int (*try)(void);
-    int files; /* 1: refused by Landlock, 0: by seccomp */
+    int files; /* 1 if Landlock refuses the operation, 0 if seccomp does */
 };
 /* clang-format off */
 static const struct prying pryings[] = {

@@ -1,4 +1,5 @@
-/* A family that attempts forbidden operations and reports the results as reasons of rejections: "tcp: 13". */
+/* A family that attempts forbidden operations. It reports each result as the reason of a rejection, such as
+ * "tcp: 13". */
 #include "kernels/core/family.h"
 #include "support/kernels/no_candidates.h"
 #include "support/kernels/prying.h"

@@ -5,7 +5,7 @@
 #include "common/base/cleanup.h"
 #include "kernels/core/quant.h"
 
-/* Buffers for one token; the longest row is H or 2I. */
+/* Buffers for one token. The longest row has H or 2I values. */
 struct buffers {
     float *x, *w;
     void *scratch;

@@ -13,15 +13,16 @@
 #define ROUND_STEP 0x1p-7 /* maximum relative distance of adjacent bf16 values */
 #define ROUND_MOST 0x1p-8 /* maximum relative rounding error of bf16 */
 #define ROUND_MEAN 1.6e-3
-#define TIMES      4.0 /* times a mean error: reached by one row in thousands */
+#define TIMES      4.0 /* limit as a multiple of the mean error of a row; one row in thousands reaches it */
 #define PATTERNS   14
-#define ELEMENT    6.0 /* times a row's mean difference: reached by one value in millions */
+/* limit as a multiple of the mean difference in a row; one value in millions reaches it */
+#define ELEMENT 6.0
 
-/* How a step's path to h differs from the reference. */
+/* How the values from which a step computes h differ from the reference. */
 enum way {
-    WAY_SUMS,    /* only in the order of sums */
+    WAY_SUMS,    /* the only difference is the order of sums */
     WAY_ROUNDED, /* g is rounded to bf16 */
-    WAY_INT4,    /* int4 or decoded weights are rounded to bf16 */
+    WAY_INT4,    /* int4 weights or decoded weights are rounded to bf16 */
     N_WAYS,
 };
 
@@ -29,7 +30,8 @@ struct row_limits {
     const struct mf_layer_data *data;
     const struct mf_reference *ref;
     bool rounds_weights;
-    struct row_limit *h[N_WAYS][2]; /* by slot, in bf16 and quantised; computed on demand */
+    /* limits by slot, computed on demand; second index: 0 for h in bf16, 1 for quantised h */
+    struct row_limit *h[N_WAYS][2];
     bool *made[N_WAYS][2];
 };
 
@@ -68,8 +70,9 @@ static double activate(const struct mf_shape *s, double g, double u)
     return s->use_g1u1 ? mf_activate(s, g, u) : mf_activate_gate(s, g);
 }
 
-/* Maximum deviation of the activation at (g, u) if these are off by at most dg and du: checks the ends of
- * both ranges, and the minima of the gate functions (-1.278, -0.752) if they lie within. */
+/* Returns the maximum deviation of the activation at (g, u) if g deviates by at most dg and u by at most du.
+ * Checks the ends of both ranges, and the minima of the gate functions (-1.278, -0.752) if they are within
+ * the range of g. */
 static double corners(const struct mf_shape *s, double g, double u, double dg, double du)
 {
     const double ends[] = {g - dg, g + dg, fmin(fmax(-1.278, g - dg), g + dg),
@@ -87,7 +90,7 @@ static void h_deviation(const struct row_limits *l, enum way way, int64_t slot, 
 {
     const struct mf_shape *s = &l->data->shape;
     size_t I = (size_t)s->inter_dim, G = (size_t)mf_gemm1_cols(s),
-           ups = G - I; /* up follows gate, if present */
+           ups = G - I; /* offset from gate to up; 0 if there is no up */
     const float *g = l->ref->g + (size_t)slot * G, *h = l->ref->h_bf16 + (size_t)slot * I;
     const float *b1 =
         s->has_b1 ? l->data->b1 + (size_t)mf_shape_local_expert(s, l->data->ids[slot]) * G : NULL;
@@ -98,14 +101,16 @@ static void h_deviation(const struct row_limits *l, enum way way, int64_t slot, 
 
     for (size_t i = 0; i < I; i++) {
         double gate = weight * (double)g[i], up = weight * (double)g[ups + i];
-        reach[i] = ROUND_STEP * fabs((double)h[i]); /* both sides round, possibly to neighbouring values */
+        /* the kernel and the reference may round to neighbouring values */
+        reach[i] = ROUND_STEP * fabs((double)h[i]);
         if (way != WAY_SUMS)
             reach[i] += corners(s, gate + (b1 ? (double)b1[i] : 0), up + (b1 ? (double)b1[ups + i] : 0),
                                 dg + round * fabs(gate), du + round * fabs(up));
     }
 }
 
-/* Marks the values that may be the largest of their group, which determines its scale. */
+/* Marks the values that may have the largest magnitude of their group, which determines the scale of the
+ * group. */
 static void mark_largest(const float *from, const double *reach, size_t n, size_t group, bool *largest)
 {
     for (size_t g = 0; g < n; g += group) {
@@ -118,9 +123,9 @@ static void mark_largest(const float *from, const double *reach, size_t n, size_
     }
 }
 
-/* Perturbs values by their maximum deviation. Quantised values change only if a value and its group's largest
- * move apart. The first six patterns move the others up or down, and the largest up, down or not. The rest
- * move each value at random. */
+/* Moves each value by its maximum deviation. A quantised value changes only if the value and the largest of
+ * its group move by different factors. The first six patterns move the largest values up, down or not, and
+ * the other values up or down. The remaining patterns move each value up or down at random. */
 static void move(const float *from, const double *reach, const bool *largest, size_t n, uint64_t pattern,
                  float *to)
 {
@@ -134,7 +139,8 @@ static void move(const float *from, const double *reach, const bool *largest, si
     }
 }
 
-/* Replaces the maximum deviation of each value by that after quantisation: the maximum over all patterns. */
+/* Replaces the maximum deviation of each value by its maximum deviation after quantisation, over all
+ * patterns. */
 static void quantise_reach(const struct row_limits *l, const float *bf16, const float *want, double *reach)
 {
     size_t I = (size_t)l->data->shape.inter_dim;
@@ -195,7 +201,7 @@ static bool covers(const struct mf_step *step, enum mf_op op)
     return step->covers & MF_OP_BIT(op);
 }
 
-/* True if the step multiplies weights that were rounded to bf16. */
+/* True if the step multiplies by weights that were rounded to bf16. */
 static bool rounds(const struct row_limits *l, const struct mf_step *step)
 {
     bool decoded = false;
@@ -211,7 +217,8 @@ static enum way way_of(const struct row_limits *l, const struct mf_step *step)
     return rounds(l, step) ? WAY_INT4 : WAY_SUMS;
 }
 
-/* Limit for z, relative to its norm: rounding of the weights, and of z itself where it is stored. */
+/* Returns the limit of z, relative to the norm of z. It results from rounding the weights, and from rounding
+ * z itself when it is stored. */
 static double limit_of_z(struct row_limits *l, const struct mf_step *step, int64_t slot)
 {
     bool sums = covers(step, MF_OP_GEMM2) && rounds(l, step);

@@ -1,6 +1,6 @@
-/* A shared object with four steps for the whole layer (examples/family_plain.c): correct, the same again,
- * correct with four times the work, and one with a wrong row. run-config and compare must distinguish table
- * rows with these steps, even on a busy machine. */
+/* A shared object with four steps, each of which covers the whole layer (examples/family_plain.c): a correct
+ * step, the same step again, a correct step with four times the work, and a step that writes a wrong row.
+ * run-config and compare must tell apart table rows with these steps, even on a busy machine. */
 #define mf_family_entry plain_entry
 #include "examples/family_plain.c"
 #undef mf_family_entry
@@ -9,7 +9,7 @@ const struct mf_family *mf_family_entry(void);
 
 static const char *const steps[] = {"right", "again", "slower", "wrong"};
 enum { RIGHT, AGAIN, SLOWER, WRONG, N_STEPS };
-enum { SLOWER_WORK = 4 }; /* times the work of the correct step */
+enum { SLOWER_WORK = 4 }; /* factor of the work, compared with the correct step */
 
 struct rows_kernel {
     struct mf_kernel *plain;
@@ -17,7 +17,7 @@ struct rows_kernel {
 };
 
 struct renaming {
-    struct mf_offer offer; /* must be first */
+    struct mf_offer offer; /* must be the first member */
     struct mf_offer *to;
 };
 

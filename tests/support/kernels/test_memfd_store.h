@@ -1,4 +1,4 @@
-/* An in-memory memfd_store for tests. Counts successful lookups. */
+/* An in-memory memfd_store for tests. It counts successful lookups. */
 #pragma once
 
 #include <check.h>
@@ -8,7 +8,7 @@
 #include "measure/session/kept.h"
 
 struct fake_memfd_store {
-    struct mf_memfd_store memfd_store; /* must be first */
+    struct mf_memfd_store memfd_store; /* must be the first member */
     char keys[16][256];
     int fds[16];
     uint64_t bytes[16];

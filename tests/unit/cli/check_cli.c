@@ -1,4 +1,4 @@
-/* moefarm commands against a fake HTTP server: requests, output and exit status. */
+/* moefarm commands against a fake HTTP server: tests requests, output and exit status. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -54,7 +54,7 @@ static const struct {
 MF_TEST(usage, .rows = MF_ARRAY_LEN(usage_cases))
 {
     const char *const *w = usage_cases[_i].words;
-    /* discard port of loopback: nothing listens there */
+    /* the discard port of loopback, on which no server listens */
     struct ran r = moefarm("http://127.0.0.1:9", w[0], w[1], w[2], w[3], w[4], NULL);
 
     assert_code(r, usage_cases[_i].code);
@@ -75,7 +75,7 @@ MF_TEST(help)
     assert_says(r.out, "--into FILE");
 }
 
-/* Copies text with one space in place of line breaks and indentation. */
+/* Copies `text` to `ret` and replaces each line break and the indentation after it with one space. */
 static void join_lines(const char *text, char *ret, size_t cap)
 {
     size_t n = 0;
@@ -103,7 +103,8 @@ MF_TEST(help_shows_defaults_once, .rows = MF_ARRAY_LEN(described))
                       at);
 }
 
-/* moefarm submit has a flag for every batch option, with its help. */
+/* moefarm submit has an option for every batch option. Its help contains the help text of the batch option.
+ */
 MF_TEST(submit_help)
 {
     static char joined[1 << 15];
@@ -117,7 +118,7 @@ MF_TEST(submit_help)
             *c = *c == '_' ? '-' : *c;
         assert_says(joined, flag);
         mf_batch_option_help(o, text);
-        if (strcmp(o->name, "min_effect") != 0) /* a percentage here */
+        if (strcmp(o->name, "min_effect") != 0) /* this option is a percentage on the command line */
             assert_says(joined, text);
     }
     assert_says(joined,
@@ -141,7 +142,7 @@ MF_TEST(submit_help)
                 "\"next\":null}"                                                              \
     }
 
-/* A worker is given by its number or its name. */
+/* The worker to drain is given by its number or by its name. */
 MF_TEST(drain)
 {
     static const struct fake_answer by_number[] = {
@@ -260,7 +261,7 @@ static const struct {
      2,
      "shapes[3].topk: topk is above expert"},
     {{.status = 404, .body = "{\"title\":\"no such batch\"}"}, 2, "no such batch"},
-    /* an error that repeats the detail is printed once */
+    /* if the error repeats the detail, it is printed only once */
     {{.status = 401,
       .body = "{\"detail\":\"no token\",\"errors\":[{\"at\":\"header.Authorization\",\"message\":\"no "
               "token\"}]}"},
@@ -318,7 +319,7 @@ MF_TEST(submit_csv)
     fake_http_release(&f);
 }
 
-/* An unknown column causes a warning, not a failure. */
+/* An unknown column causes a warning but no failure. */
 MF_TEST(submit_unknown_column)
 {
     static const struct fake_answer answers[] = {
@@ -340,7 +341,7 @@ MF_TEST(submit_unknown_column)
     fake_http_release(&f);
 }
 
-/* The deployed table is sent with the shapes in one JSON body. --min-effect is a percentage. */
+/* The deployed table and the shapes are sent in one JSON body. The value of --min-effect is a percentage. */
 MF_TEST(submit_baseline)
 {
     static const struct fake_answer answers[] = {
@@ -361,7 +362,7 @@ MF_TEST(submit_baseline)
     assert_says(f.log.data, "\"name\":\"shapes.csv\"");
     assert_says(f.log.data, "\"options\":{\"min_effect\":0.05}");
     fake_http_release(&f);
-    /* rows that cannot be compared are reported at once */
+    /* rows that cannot be compared are reported with the receipt */
     static const struct fake_answer foreign[] = {
         {.request = "POST /api/v1/batches",
          .status = 201,
@@ -381,7 +382,8 @@ MF_TEST(submit_baseline)
 }
 
 static const struct {
-    const char *text, *fraction, *says; /* fraction: value that is sent; NULL: rejected */
+    /* fraction: the value in the request; NULL if the option is rejected */
+    const char *text, *fraction, *says;
 } min_effects[] = {
     {"3%", "0.03", ""},
     {"3", "0.03", ""},
@@ -428,7 +430,7 @@ MF_TEST(submit_json)
     r = moefarm(f.url, "submit", "--topk", "4", "--layout", "free", "--name", "47", in_folder("shapes.json"),
                 NULL);
     fake_http_stop(&f);
-    assert_code(r, 1); /* a row was rejected */
+    assert_code(r, 1); /* the exit status is 1 because a row was rejected */
     assert_says(r.err, "shapes.json:3: topk: topk has to be from 1 to 127");
     assert_says(f.log.data, "Content-Type: application/json\r\n");
     assert_says(f.log.data, "\"options\":{\"seed\":3,\"topk\":4,\"layout\":\"free\"}");
@@ -437,7 +439,7 @@ MF_TEST(submit_json)
     fake_http_release(&f);
 }
 
-/* The first reply is truncated: the request is sent again with the same idempotency key. */
+/* The first reply is truncated, so the program sends the request again with the same idempotency key. */
 MF_TEST(submit_is_retried)
 {
     static const struct fake_answer answers[] = {
@@ -476,8 +478,8 @@ MF_TEST(submit_is_retried)
     "{\"id\":" id ",\"class\":\"cpu-x/2\",\"steps\":10,\"measured\":5,\"state\":\"" state "\"," more \
     "\"shape\":" SHAPE(T) "}"
 
-/* The event stream ends after event 3, then the server replies 503. The program reconnects with Last-Event-ID
- * each time. */
+/* The event stream ends after event 3. Then the server replies 503. The program reconnects with Last-Event-ID
+ * after each of the two failures. */
 static const struct fake_answer watch_answers[] = {
     {.request = "GET /api/v1/batches/7",
      .status = 200,
@@ -521,7 +523,7 @@ MF_TEST(watch)
     fake_http_start(&f, watch_answers, MF_ARRAY_LEN(watch_answers));
     r = moefarm(f.url, "watch", "7", NULL);
     fake_http_stop(&f);
-    assert_code(r, 1); /* task 2 failed */
+    assert_code(r, 1); /* the exit status is 1 because task 2 failed */
     assert_says(r.out, "task 1  cpu-x/2  T1 H2048 I96 E128 k8 bf16: done, 411.2 us, kept\n");
     assert_says(r.out, "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: why not\n");
     at = strstr(r.out, "waiting: 2 tasks of gfx950/256: waits for a worker\n");
@@ -555,7 +557,7 @@ MF_TEST(watch_without_coordinator)
     fake_http_release(&f);
 }
 
-/* Ctrl-C prints that the batch continues, and SIGINT ends the program. */
+/* On Ctrl-C, the program prints that the batch continues, and then SIGINT ends it. */
 MF_TEST(watch_interrupted)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -629,7 +631,7 @@ static const struct fake_answer task_answers[] = {
              "{\"id\":5,\"family\":\"tile\",\"name\":\"d\",\"covers\":\"gemm1\",\"status\":\"ok\",\"us\":75},"
              "{\"id\":4,\"family\":\"tile\",\"name\":\"c\",\"covers\":\"gather+gemm1\",\"status\":\"ok\","
              "\"us\":200,\"registers\":168,\"spills\":48,\"lds\":98304,\"occupancy\":2}],\"next\":null}"},
-    /* patterns are matched in order: the specific one comes first */
+    /* patterns are tried in order, so the more specific pattern comes first */
     {.request = "GET /api/v1/batches/7/tasks*",
      .status = 200,
      .body = "{\"items\":[" TASK("1", "4", "done", "") "," TASK("2", "8", "done", "") "],\"next\":null}"},
@@ -676,14 +678,14 @@ static const struct {
 } why_cases[] = {
     {"lib", "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
     {"onednn_x",
-     /* a rejected pattern applies to every kernel that it matches */
+     /* the reason for a rejected pattern is printed for every kernel that matches the pattern */
      "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
     {"*", "lib:onednn_*: oneDNN has no fp8 here (dtype)\n"},
     {"b", "tile:b covers gather+gemm1 in 85.00 us; tile:a takes 80.00 us. Its best pipeline 32 lost the "
           "race: 120.0 us against 100.5 us "
           "of pipeline 31, dropped in round 10.\n"},
-    /* Faster, but in a layout that was not chosen. A kernel with a pipeline in the chosen layout is judged by
-     * that pipeline (b). */
+    /* Kernel d is faster, but only in a layout that was not chosen. Kernel b is judged by its pipeline in the
+     * chosen layout. */
     {"d", "tile:d covers gemm1 in 75.00 us, the fastest of its kind. Its best pipeline 33, raced at 95.00 "
           "us, needs the weights as "
           "w1=panel16 w2=row: that layout lost the races: 1,234.0 us.\n"},
@@ -708,7 +710,7 @@ MF_TEST(why, .rows = MF_ARRAY_LEN(why_cases))
     fake_http_release(&f);
 }
 
-/* Text from workers and submitters is printed without terminal control characters: ESC, BEL, and U+009B
+/* Text from workers and submitters is printed without terminal control characters such as ESC, BEL and U+009B
  * (CSI). */
 static const struct fake_answer control_answers[] = {
     {.request = "GET /api/v1/tasks/1",

@@ -1,4 +1,4 @@
-/* moefarm csv: commands on local tables, without a coordinator. */
+/* moefarm csv: tests the commands on local tables, without a coordinator. */
 #include "common/base/cleanup.h"
 #include "common/base/json.h"
 #include "support/mf_check.h"
@@ -27,7 +27,7 @@
 
 /* clang-format off */
 static const struct {
-    const char *table, *other; /* NULL: none */
+    const char *table, *other; /* NULL: the file does not exist */
     const char *words[2];
     int code;
     const char *out, *err;
@@ -102,7 +102,8 @@ static int64_t found(const cJSON *json, const char *code)
     return n;
 }
 
-/* These AITER tables have all findings of the codes below. check_table_check checks all 51 tables. */
+/* Checks five of AITER's tables. They have all findings of the codes below. check_table_check checks all 51
+ * tables. */
 MF_TEST(shipped)
 {
     struct ran r =
@@ -162,7 +163,7 @@ static const struct {
      TABLE(ROW("1", "51.5"))},
     {TABLE(ROW("1", "51.5") ROW("1", "51.5")), NULL, 0, "fixed: duplicate: the row is removed", "",
      TABLE(ROW("1", "51.5"))},
-    /* Problems that need a decision are reported, and the file is not changed. */
+    /* Problems that need a decision by the user are reported, and the file is not changed. */
     {TABLE(ROW("1", "51.5") ROW("1", "50.5") "\n"), NULL, 1, "0 fixed\n", "",
      TABLE(ROW("1", "51.5") ROW("1", "50.5") "\n")},
     {TABLE(SILU_ROW ROW("2", "51.50")), NULL, 1, "error: copied_time", "",
@@ -189,7 +190,7 @@ MF_TEST(fix_missing_file)
     ck_assert_int_ne(access(in_folder("table.csv"), F_OK), 0);
 }
 
-/* A folder or a FIFO is rejected without blocking, and no file is created beside it. */
+/* A folder or a FIFO is rejected without blocking, and no file is created next to it. */
 static const struct {
     bool folder;
     const char *says;
@@ -259,11 +260,11 @@ MF_TEST(diff, .rows = MF_ARRAY_LEN(diffs))
 
 /* clang-format off */
 static const struct {
-    const char *into, *file; /* into NULL: no such file yet */
+    const char *into, *file; /* into is NULL if the table does not exist yet */
     const char *words[2];
     int code;
     const char *out, *err;
-    const char *after; /* of into; NULL: unchanged */
+    const char *after; /* contents of the table after the merge; NULL if it is unchanged */
 } merges[] = {
     {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5")), {0}, 0, "added     gfx950,256,2,", "",
      TABLE(ROW("1", "51.5") ROW("2", "61.5"))},
@@ -283,11 +284,11 @@ static const struct {
      "is moefarm's and the new one is not: not replaced", "", NULL},
     {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "50.5")), {"--json"}, 0, "\"written\":\ttrue", "",
      TABLE(ROW("1", "51.5") ROW("2", "50.5"))},
-    /* rejected as a whole: the table is unchanged */
+    /* the whole merge is rejected, and the table is unchanged */
     {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") ROW("2", "62.5")), {0}, 1, "", "table.csv: ", NULL},
     {TABLE(ROW("1", "51.5")), TABLE(ROW("2", "61.5") "rubbish\n"), {0}, 1, "",
      "has 1 row that cannot be read; repair it first", NULL},
-    /* two findings per row: the row is counted once */
+    /* a row with two findings is counted once */
     {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan")), {0}, 1, "",
      "has 1 row that cannot be read; repair it first", NULL},
     {TABLE(ROW("1", "51.5")), TABLE(ROW("x", "nan") ROW("y", "nan")), {0}, 1, "",
@@ -323,10 +324,11 @@ MF_TEST(merge_dry_run)
     ck_assert_int_ne(access(in_folder("table.csv.lock"), F_OK), 0);
 }
 
-/* A key of another file of the set is rejected with both places, and no file of the command is merged. */
+/* If a new row has the same key as a row in another file of the set, both places are reported, and no file of
+ * the command is merged. */
 MF_TEST(merge_with_set)
 {
-    /* in_folder keeps four results, and moefarm() uses two of them */
+    /* copies, because in_folder keeps only its last four results, and moefarm() uses two of them */
     char into[160], first[160], second[160];
     mf_format(into, sizeof(into), "%s", in_folder("table.csv"));
     mf_format(first, sizeof(first), "%s", in_folder("shapes.csv"));

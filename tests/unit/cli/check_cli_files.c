@@ -1,4 +1,4 @@
-/* moefarm: output to files, links, FIFOs, devices and open descriptors. */
+/* moefarm: tests output to files, links, FIFOs, devices and open descriptors. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -49,7 +49,7 @@ static const struct fake_answer one_export[] = {{.request = "GET /api/v1/export/
                                                  .type = "text/csv",
                                                  .body = HEADER ROW("4", "90.0")}};
 
-/* The target of a symbolic link is replaced or created; the link is kept. */
+/* If the output is a symbolic link, the target of the link is replaced or created, and the link is kept. */
 MF_TEST(export_through_a_link)
 {
     struct fake_http f;
@@ -68,8 +68,8 @@ MF_TEST(export_through_a_link)
     fake_http_release(&f);
 }
 
-/* Data for a FIFO is written to it; a merge into a FIFO is rejected. The reading end is opened first, so that
- * the writer does not block. */
+/* Data for a FIFO is written to the FIFO, but a merge into a FIFO is rejected. The test opens the reading end
+ * first, so that the writer does not block. */
 MF_TEST(export_into_a_fifo)
 {
     struct fake_http f;
@@ -99,8 +99,8 @@ MF_TEST(export_into_a_fifo)
 static const struct mf_test_group optional_tests = {
     .timeout_s = 60, .setup = make_folder, .teardown = remove_folder, .optional = true};
 
-/* A device node like /dev/null. The test needs root: only root can create the node, and only root could
- * replace it. */
+/* The output is a device node like /dev/null. The test needs root, because only root can create the node, and
+ * only root could replace it. */
 MF_TEST(export_to_a_device, .group = &optional_tests)
 {
     struct fake_http f;
@@ -112,7 +112,7 @@ MF_TEST(export_to_a_device, .group = &optional_tests)
     }
     fake_http_start(&f, one_export, 1);
     struct ran r = moefarm(f.url, "export", "-o", in_folder("table.csv"), NULL);
-    /* on a nodev mount the node cannot be opened, but it must be kept */
+    /* on a nodev mount the program cannot open the node, but it must not replace the node */
     if (!strstr(r.err, "Permission denied"))
         assert_code(r, 0);
     ck_assert_int_eq(lstat(in_folder("table.csv"), &st), 0);
@@ -121,7 +121,8 @@ MF_TEST(export_to_a_device, .group = &optional_tests)
     fake_http_release(&f);
 }
 
-/* Like a shell's ">> log": the file keeps its old contents and its inode. */
+/* The output is an open descriptor. As with the shell's ">> log", the file keeps its old contents and its
+ * inode. */
 MF_TEST(export_into_a_descriptor)
 {
     struct fake_http f;
@@ -130,7 +131,8 @@ MF_TEST(export_into_a_descriptor)
 
     fake_http_start(&f, one_export, 1);
     write_file(in_folder("other.csv"), "before\n");
-    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND); /* without O_CLOEXEC: the program inherits it */
+    /* opened without O_CLOEXEC, so that the program inherits it */
+    int fd = open(in_folder("other.csv"), O_RDWR | O_APPEND);
     ck_assert_int_ge(fd, 0);
     mf_format(name, sizeof(name), "/dev/fd/%d", fd);
     assert_code(moefarm(f.url, "export", "-o", name, NULL), 0);
@@ -147,7 +149,8 @@ MF_TEST(export_into_a_descriptor)
     fake_http_release(&f);
 }
 
-/* A descriptor of another process (the test): the file is truncated first, like a shell's ">". */
+/* The output is a descriptor of another process, which is the test. As with the shell's ">", the file is
+ * truncated first. */
 MF_TEST(export_into_descriptor_of_other_process)
 {
     struct fake_http f;
@@ -211,7 +214,7 @@ MF_TEST(export_to_a_folder)
     fake_http_release(&f);
 }
 
-/* pull must not read the old contents of a FIFO: it would block forever. */
+/* moefarm pull must not read the old contents of a FIFO, because it would block forever. */
 MF_TEST(pull_into_a_fifo)
 {
     static const struct fake_answer answers[] = {{.request = "GET /api/v1/channels/stable/tuned_fmoe.csv",
@@ -269,7 +272,7 @@ MF_TEST(export_into_file)
     table = read_file(in_folder("table.csv"));
     ck_assert_str_eq(table, HEADER ROW("4", "90.0") ROW("8", "80.0") ROW("16", "99.0"));
 
-    /* key of another file of the set: production would refuse to load both */
+    /* another file of the set has the same key, so production would refuse to load both files */
     write_file(in_folder("other.csv"), HEADER ROW("16", "1.0"));
     r = moefarm(f.url, "export", "--into", in_folder("table.csv"), "--set", in_folder("other.csv"), NULL);
     assert_code(r, 1);

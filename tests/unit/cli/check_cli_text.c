@@ -1,4 +1,4 @@
-/* cli/: event streams, bars, columns, shape patterns, progress, early returns of commands. */
+/* cli/: tests event streams, bars, columns, shape patterns, progress, and early returns of commands. */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -32,17 +32,19 @@ static const struct sse_case {
     const char *stream, *events, *last_id;
 } sse_cases[] = {
     {"event: task\nid: 4\ndata: {}\n\n", "[task|{}]", "4"},
-    {"event:task\r\nid:5\r\ndata:x\r\n\r\n", "[task|x]", "5"}, /* no space, CR LF */
-    {"data: a\rdata: b\r\r", "[message|a\nb]", ""},            /* CR alone, two data lines */
+    /* no space after the colon; lines end in CR LF */
+    {"event:task\r\nid:5\r\ndata:x\r\n\r\n", "[task|x]", "5"},
+    /* lines end in CR; the event has two data lines */
+    {"data: a\rdata: b\r\r", "[message|a\nb]", ""},
     {": keep-alive\n\n: again\n\ndata: a\n\n", "[message|a]", ""},
-    {"id: 7\n\n", "", "7"}, /* an id without data moves the resume position */
-    {"id: 8\ndata: a\n\nid: 9\ndata: half", "[message|a]", "8"}, /* an incomplete event does not */
-    {"event: a\n\ndata: b\n\n", "[message|b]", ""},              /* an event type applies to one event */
+    {"id: 7\n\n", "", "7"}, /* an id without data advances the position for resuming */
+    {"id: 8\ndata: a\n\nid: 9\ndata: half", "[message|a]", "8"}, /* an incomplete event does not advance it */
+    {"event: a\n\ndata: b\n\n", "[message|b]", ""},              /* an event type applies to one event only */
     {"retry: 10\nother: 1\ndata\n\n", "[message|]", ""},
     {"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n", "[a|1][b|2]", ""},
 };
 
-/* The parser gets the stream whole, and split at every byte. */
+/* The parser gets the stream in two parts, once for every split position. */
 MF_TEST(sse_streams, .rows = MF_ARRAY_LEN(sse_cases))
 {
     const struct sse_case *c = &sse_cases[_i];
@@ -186,13 +188,15 @@ static const struct {
     {"token=4", "4," QWEN_FP8, true},
     {"token=4,inter_dim=384", "4," QWEN_FP8, true},
     {"token=4,inter_dim=96", "4," QWEN_FP8, false},
-    {"q_type=QuantType.per_128x128", "4," QWEN_FP8, true}, /* AITER's other name for per_1x128 */
+    /* per_128x128 is AITER's other name for per_1x128 */
+    {"q_type=QuantType.per_128x128", "4," QWEN_FP8, true},
     {"q_type=QuantType.No", "4," QWEN_FP8, false},
     {"use_g1u1=True", "4," QWEN_FP8, true},
     {"form=b1+b2", "4," QWEN_BF16 ",b1+b2", true},
     {"form=b1+b2", "4," QWEN_BF16, false},
     {"4," QWEN_BF16 ",b1", "4," QWEN_BF16 ",b1", true},
-    {"4," QWEN_BF16, "4," QWEN_BF16 ",b1", false}, /* a complete row matches an empty form only */
+    /* a pattern that is a complete row matches only rows with the same form, here none */
+    {"4," QWEN_BF16, "4," QWEN_BF16 ",b1", false},
     {"token=4", "4," QWEN_BF16 ",b1", true},
 };
 
@@ -293,11 +297,12 @@ MF_TEST(progress_follows_events)
     ck_assert_str_eq(out.data, "batch 7: 0 of 2 tasks, 50 of 100 steps, 1:40 min to go\n");
 
     event(&p, "task", "{\"batch\":7,\"task\":1,\"state\":\"done\",\"steps\":100,\"measured\":100}");
-    event(&p, "task", "{\"batch\":7,\"task\":99,\"state\":\"done\"}"); /* unknown task */
+    /* a task that the program does not know */
+    event(&p, "task", "{\"batch\":7,\"task\":99,\"state\":\"done\"}");
     event(&p, "worker", "{\"worker\":1,\"state\":\"idle\"}");
     mf_buf_clear(&out);
     mf_progress_print_ended(&p, &out);
-    ck_assert_str_eq(out.data, ""); /* the time comes with the config event */
+    ck_assert_str_eq(out.data, ""); /* not printed yet, because the time arrives with the config event */
     event(&p, "config", "{\"batch\":7,\"task\":1,\"us\":411.2,\"winner\":3,\"ties\":[]}");
     event(&p, "task", "{\"batch\":7,\"task\":2,\"state\":\"failed\",\"reason\":\"no family offers it\"}");
     mf_progress_print_ended(&p, &out);
@@ -305,7 +310,7 @@ MF_TEST(progress_follows_events)
                                "task 2  cpu-x/2  T2 H2048 I96 E128 k8 bf16: failed: no family offers it\n");
     mf_buf_clear(&out);
     mf_progress_print_ended(&p, &out);
-    ck_assert_str_eq(out.data, ""); /* printed only once */
+    ck_assert_str_eq(out.data, ""); /* each task is printed only once */
     ck_assert_uint_eq(mf_progress_count(&p, MF_TASK_FAILED), 1);
 
     ck_assert(!mf_progress_ended(&p));
@@ -314,7 +319,7 @@ MF_TEST(progress_follows_events)
     event(&p, "batch", "{\"batch\":7,\"state\":\"done\"}");
     ck_assert(mf_progress_ended(&p));
 
-    /* reading the lists again keeps the record of printed tasks */
+    /* setting the lists again keeps the flags of tasks that were printed */
     set_up(&p);
     ck_assert(p.tasks[0].is_printed);
     mf_buf_release(&out);
@@ -344,7 +349,7 @@ MF_TEST(progress_lines_fit)
     mf_progress_release(&p);
 }
 
-/* Three groups, three lines: the total replaces the finished group. */
+/* With three groups and three lines, the total replaces the finished group. */
 MF_TEST(progress_omits_finished_groups)
 {
     struct mf_progress p = MF_PROGRESS_INIT;
@@ -381,7 +386,7 @@ MF_TEST(progress_rejects_invalid_tasks)
 
     set_up(&p);
     ck_assert_int_eq(mf_progress_set_tasks(&p, tasks), -EINVAL);
-    ck_assert_uint_eq(p.n_tasks, 2); /* unchanged */
+    ck_assert_uint_eq(p.n_tasks, 2); /* the tasks are unchanged */
     cJSON_Delete(tasks);
     mf_progress_release(&p);
 }

@@ -1,4 +1,4 @@
-/* moefarm compare on the CPU: two small tables with known verdicts. */
+/* moefarm compare on the CPU: compares two small tables with known verdicts. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 static char class_text[MF_DEVICE_CLASS_TEXT_MAX];
 
-/* Runs in each test's process: the threads of a device do not survive fork(). */
+/* Runs in the process of each test, because the threads of a device do not survive fork(). */
 static void find_class(void)
 {
     struct mf_device *device;
@@ -63,7 +63,7 @@ static const cJSON *row_of(const cJSON *all, int token)
         if (shape && strncmp(shape, start, strlen(start)) == 0)
             return row;
     }
-    ck_abort_msg("no row of %d tokens", token);
+    ck_abort_msg("no row with %d tokens", token);
     return NULL;
 }
 
@@ -78,12 +78,12 @@ static double number(const cJSON *object, const char *name)
 {
     const cJSON *value = cJSON_GetObjectItem(object, name);
 
-    ck_assert_msg(cJSON_IsNumber(value), "no number %s", name);
+    ck_assert_msg(cJSON_IsNumber(value), "member %s is not a number", name);
     return value->valuedouble;
 }
 
-/* Asserts that the interval of a changed row excludes zero and contains its median, and returns the ratio.
- * The size of the change depends on the machine; check_paired checks it without a clock. */
+/* Asserts that the interval of a changed row excludes zero and contains the median, and returns the time
+ * ratio. The size of the change depends on the machine, so only check_paired checks it (without a clock). */
 static double assert_change(const cJSON *all, int token, int sign)
 {
     const cJSON *change = cJSON_GetObjectItem(row_of(all, token), "change");
@@ -96,7 +96,7 @@ static double assert_change(const cJSON *all, int token, int sign)
     return 1 + mid;
 }
 
-/* Four times the work is detected in both directions; the other rows do not interfere. */
+/* A row with four times the work is detected in both directions. The other rows keep their verdicts. */
 MF_TEST(known_verdicts)
 {
     _cleanup_(cJSON_Deletep) cJSON *all = NULL;
@@ -117,7 +117,7 @@ MF_TEST(known_verdicts)
     assert_verdict(all, 16, "only in NEW");
     slower = assert_change(all, 2, 1);
     faster = assert_change(all, 4, -1);
-    /* same pipeline in both tables: nothing to measure */
+    /* both tables have the same pipeline, so nothing is measured */
     ck_assert_double_eq(number(row_of(all, 8), "rounds"), 0);
     verdicts = cJSON_GetObjectItem(all, "verdicts");
     ck_assert_double_eq(number(verdicts, "SLOWER"), 1);
@@ -128,7 +128,7 @@ MF_TEST(known_verdicts)
     ck_assert_double_eq_tol(number(all, "geometric_mean"), sqrt(slower * faster), 1e-6);
 }
 
-/* A wrong row is reported with its table and the message of the gate, and is never timed. */
+/* A wrong row is reported with the name of its table and the message of the gate. It is never timed. */
 MF_TEST(wrong_row)
 {
     struct ran r;
@@ -143,7 +143,7 @@ MF_TEST(wrong_row)
     assert_says(r.out, "0 SAME, 0 FASTER, 0 SLOWER, 0 AMBIGUOUS, 1 WRONG");
 }
 
-/* A step that this build does not offer invalidates its own row only. */
+/* A step that this build does not offer invalidates only the row that names it. */
 MF_TEST(missing_step)
 {
     struct ran r;
@@ -156,7 +156,7 @@ MF_TEST(missing_step)
     assert_says(r.out, "FASTER       T4 H256");
 }
 
-/* Faster and unpaired rows only: exit status 0. */
+/* The exit status is 0 if all rows are FASTER or occur in one table only. */
 MF_TEST(faster_rows_succeed)
 {
     struct ran r;
@@ -175,7 +175,7 @@ MF_TEST(faster_rows_succeed)
     assert_says(r.out, "0 rows in both");
 }
 
-/* A least effect above the actual change: the verdict is SAME. */
+/* If the least effect exceeds the actual change, the verdict is SAME. */
 MF_TEST(least_effect)
 {
     struct ran r;

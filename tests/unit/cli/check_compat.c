@@ -1,5 +1,5 @@
-/* AITER's additive rule on a recorded table of candidates (tests/data/compat); the expected rows are computed
- * by hand. */
+/* Applies AITER's additive rule to a recorded table of candidates (tests/data/compat). The expected rows are
+ * computed by hand. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,35 +17,38 @@
 
 /* clang-format off */
 static const struct {
-    size_t n; /* number of rows of the merged table; 0: the shape failed */
+    size_t n; /* number of rows of the merged table; 0 if the shape fails */
     struct mf_compat_row best;
 } expected[] = {
-    /* Pairs of equal block_m: 32: 10 + 8 = 18, 64: 9.5 + 9 = 18.5; one-stage kernel: 18.2. ck1_64_wrong (9.0)
-     * is above the error limit, ck1_32 is slower than asm1_32 of its kind, ck2_128 has no stage 1, and
-     * per_Token adds no cost. */
+    /* Pairs of equal block_m: 10 + 8 = 18 for 32, and 9.5 + 9 = 18.5 for 64. The one-stage kernel takes 18.2.
+     * ck1_64_wrong (9.0) is above the error limit, ck1_32 is slower than asm1_32 of its kind, ck2_128 has no
+     * stage 1, and per_Token adds no cost. */
     {3, {.kernel1 = "asm1_32", .kernel2 = "ck2_32", .block_m = 32, .us1 = 10, .us2 = 8, .us = 18,
      .err2 = 0.004}},
-    /* A remaining kernel reads bf16, so quantising adds 2 to the others: 20.0 and 19.5, against its 19.0. */
+    /* One of the remaining kernels reads bf16, so the cost of quantising (2) is added to the other rows: 20.0
+     * and 19.5. The kernel that reads bf16 takes 19.0. */
     {3, {.kernel1 = "one_xbf16_32", .block_m = 32, .us1 = 19, .us = 19, .run_1stage = true, .xbf16 = true}},
-    /* A FLAT kernel remains, so the sort is added to the others, by block_m: 18.2 + 3 = 21.2 and 17.5 + 4 =
-     * 21.5, against its 21.0. */
+    /* A FLAT kernel remains, so the cost of sorting is added to the other rows. The cost depends on block_m:
+     * 18.2 + 3 = 21.2 and 17.5 + 4 = 21.5. The FLAT kernel takes 21.0. */
     {3, {.kernel1 = "one_flat", .block_m = 1, .us1 = 21, .us = 21, .run_1stage = true, .flat = 1}},
-    /* Fused and unfused rows are kept apart until quantising adds 3.5 to the unfused: 18 + 3.5 + 15 = 36.5
-     * against 20 + 15 = 35. v2 combines with v2 only: 19.2 + 15.9 = 35.1. */
+    /* Fused and unfused rows are ranked separately. Then the cost of quantising (3.5) is added to the unfused
+     * rows: 18 + 3.5 + 15 = 36.5, against 20 + 15 = 35. v2 kernels combine only with v2 kernels: 19.2 + 15.9
+     * = 35.1. */
     {3, {.kernel1 = "flydsl_moe1_t32_fp4", .kernel2 = "flydsl_moe2_t32", .block_m = 32, .us1 = 20, .us2 = 15,
      .us = 35,
          .fused = true}},
-    /* Tie at 17.0: the row with the faster stage 1 comes first. A candidate without a time is dropped. */
+    /* Two rows tie at 17.0, so the row with the faster stage 1 comes first. A candidate without a time is
+     * dropped. */
     {2, {.kernel1 = "ck1_64", .kernel2 = "ck2_64", .block_m = 64, .us1 = 8.5, .us2 = 8.5, .us = 17}},
-    /* No candidate is left: unequal block_m, a hang, an error 0.1% above the limit. */
+    /* No candidate remains: their block_m differ, one hangs, and one has an error 0.1% above the limit. */
     {0, {.us = 0}},
-    /* fp8 activations add one cast, whatever the block_m: 12 + 0.6 + 8 = 20.6, and 12.5 + 8 = 20.5 if stage 1
-     * casts. */
+    /* fp8 activations add the cost of one cast (0.6), whatever the block_m: 12 + 0.6 + 8 = 20.6. If stage 1
+     * casts, no cost is added: 12.5 + 8 = 20.5. */
     {2, {.kernel1 = "moe1_afp8_wfp4_t32_fp8", .kernel2 = "moe2_afp8_wfp4_t32", .block_m = 32, .us1 = 12.5,
      .us2 = 8,
          .us = 20.5, .fused = true}},
-    /* int4 weights use bf16 activations: no quantising between the stages, no FLAT kernel, no added cost.
-     * AITER ships this row (kimik2_i4_tuned_fmoe.csv: 13.6077 + 12.3464 = 25.9541). */
+    /* int4 weights use bf16 activations. So no quantising runs between the stages, no FLAT kernel is offered,
+     * and no cost is added. AITER ships this row (kimik2_i4_tuned_fmoe.csv: 13.6077 + 12.3464 = 25.9541). */
     {1, {.kernel1 = "moe1_abf16_wint4_t16", .kernel2 = "moe2_abf16_wint4_t16", .block_m = 16, .us1 = 13.6077,
          .us2 = 12.3464, .us = 25.9541}},
 };
@@ -101,7 +104,7 @@ MF_TEST(recorded_table, .rows = MF_ARRAY_LEN(expected))
     free(rows);
 }
 
-/* us1 of every remaining row includes the added cost, not only the winner's. */
+/* us1 of every remaining row includes the added cost, even if the row does not win. */
 MF_TEST(added_cost)
 {
     const struct mf_compat_shape *s = &recorded.shapes[2];
@@ -115,7 +118,8 @@ MF_TEST(added_cost)
     free(rows);
 }
 
-/* The split-K factor moves from the name to its column. Without the other row of the tie this one wins. */
+/* The split-K factor is moved from the kernel name to the column ksplit. The row wins here because the other
+ * row of the tie is left out. */
 MF_TEST(split_k)
 {
     const struct mf_compat_shape *s = &recorded.shapes[4];
@@ -133,7 +137,7 @@ MF_TEST(split_k)
     free(rows);
 }
 
-/* The winner as a row of AITER's table. */
+/* The winner is written as a row of AITER's table. */
 MF_TEST(written_row)
 {
     const struct mf_compat_shape *s = &recorded.shapes[0];
@@ -147,8 +151,8 @@ MF_TEST(written_row)
     ck_assert_int_eq(mf_table_new("t", true, &t), 0);
     ck_assert_int_eq(mf_compat_add_row(t, s, &rows[best], NULL), 0);
     ck_assert_int_eq(mf_table_write(t, MF_TABLE_AITER, &out, why), 0);
-    /* FLOPs: T n H k 2 + k T H I 2 = 4*3072*4096*4*2 + 4*4*4096*1536*2 = 402,653,184 + 201,326,592; in 18 us:
-     * 33.55 TFLOP/s */
+    /* FLOPs: T n H k 2 + k T H I 2 = 4*3072*4096*4*2 + 4*4*4096*1536*2 = 402,653,184 + 201,326,592. In 18 us
+     * this is 33.55 TFLOP/s. */
     ck_assert_pstr_eq(
         strchr(out.data, '\n') + 1,
         "gfx942,304,4,4096,1536,64,4,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,"
@@ -163,7 +167,7 @@ MF_TEST(written_row)
 
 /* clang-format off */
 static const struct {
-    const char *text, *says; /* says NULL: accepted */
+    const char *text, *says; /* part of the error; NULL if the text is accepted */
 } tables[] = {
     {HEAD "stage1,304," KEY "32,0,9.0,a,0.0%,0,0\n", NULL},
     {HEAD "stage1,304," KEY "32,0,inf,a,0.009,0,0\n", NULL},

@@ -1,5 +1,5 @@
-/* cli/support/coverage.c and moefarm csv coverage: the token counts that a table serves under each set of
- * rules, near misses, and the output of the command. */
+/* cli/support/coverage.c and moefarm csv coverage: tests the token counts that a table serves under each set
+ * of rules, the near misses, and the output of the command. */
 #include <string.h>
 
 #include "cli/support/coverage.h"
@@ -15,7 +15,7 @@
 #define BF16   "torch.bfloat16"
 #define FP4    "torch.float4_e2m1fn_x2"
 
-/* deepseek-v3 with tp 8, and similar layers */
+/* deepseek-v3 with tensor parallelism over 8 ranks, and similar layers */
 #define SIZES(expert, topk) "7168,256," expert "," topk
 #define LAYER               SIZES("256", "8")
 #define FUSED               SIZES("257", "9")
@@ -23,10 +23,10 @@
     sizes ",ActivationType." act ",torch.bfloat16," a "," w ",QuantType." q ",1," doweight
 #define PLAIN KEY(LAYER, "Silu", FN, FN, "per_1x128", "0")
 
-/* Rows of one layer model for all buckets from first to last. */
+/* Rows of one layer model for all buckets from `first` to `last`. */
 struct ladder {
     int64_t first, last;
-    const char *key, *class, *tag, *form; /* NULL: class gfx950,256; no tag; no form */
+    const char *key, *class, *tag, *form; /* defaults for NULL: class gfx950,256, no tag, no form */
 };
 
 static void add_ladder(struct mf_buf *out, const struct ladder *l)
@@ -63,23 +63,23 @@ static const struct {
     const char *requested; /* key and form of the requested layer */
     enum mf_lookup rules;
     int64_t tokens[MF_COVERED_N_]; /* hit, tier, rank, other, hole */
-    int64_t first_hole;            /* 0: none */
-    const char *near;              /* columns of the first near miss; "": none */
-    const char *meaning;           /* fragment of its meaning */
+    int64_t first_hole;            /* 0: no hole */
+    const char *near;              /* columns of the first near miss; "" if there is no near miss */
+    const char *meaning;           /* fragment of the near miss's meaning */
     size_t near_rows;
     int64_t near_tokens;
 } cases[] = {
-    /* whole ladders */
+    /* complete ladders */
     {{ROWS(1, 131072, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM, {131072, 0, 0, 0, 0}, 0, "", "", 0, 0},
     {{ROWS(1, 32768, PLAIN)},  PLAIN, MF_LOOKUP_MOEFARM, {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
     {{ROWS(1, 32768, PLAIN)},  PLAIN, MF_LOOKUP_AITER,   {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
-    /* a hole: 33 to 64 */
+    /* the ladder has a hole from 33 to 64 */
     {{ROWS(1, 32, PLAIN), ROWS(128, 32768, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM, {131039, 1, 0, 0, 32}, 33, "",
      "", 0, 0},
-    /* a ladder that ends early, and one that begins late */
+    /* one ladder ends early, another one begins late */
     {{ROWS(1, 4096, PLAIN)}, PLAIN, MF_LOOKUP_MOEFARM, {4096, 0, 0, 0, 126976}, 4097, "", "", 0, 0},
     {{ROWS(512, 32768, PLAIN)}, PLAIN, MF_LOOKUP_AITER, {130815, 1, 0, 0, 256}, 1, "", "", 0, 0},
-    /* a fused shared expert changes (256, 8) to (257, 9) */
+    /* fusing a shared expert changes expert and topk from (256, 8) to (257, 9) */
     {{ROWS(1, 32768, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
      {0, 0, 0, 0, 131072}, 1,
      "expert topk", "A SHARED EXPERT IS FUSED into the routed experts in the table", 16, 131072},
@@ -113,7 +113,7 @@ static const struct {
     {{ROWS(1, 1, SIZES("256", "8") ",ActivationType.Silu,dtypes.bf16," FN "," FN ",QuantType.per_1x128,1,0")},
      PLAIN,
      MF_LOOKUP_AITER, {0, 0, 0, 0, 131072}, 1, "spelling", "compares the key as text", 1, 1},
-    /* two columns; of two near misses the one with a known meaning comes first */
+    /* two columns differ; of two near misses, the near miss with a known meaning comes first */
     {{ROWS(1, 32768, KEY(LAYER, "Silu", FNUZ, FNUZ, "per_1x128", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
      {0, 0, 0, 0, 131072}, 1,
      "q_dtype_a q_dtype_w", "the other fp8", 16, 131072},
@@ -122,8 +122,8 @@ static const struct {
      MF_LOOKUP_MOEFARM, {0, 0, 0, 0, 131072}, 1, "expert topk", "A SHARED EXPERT", 1, 32},
     {{ROWS(1, 1, KEY(SIZES("256", "6"), "Gelu", FN, FN, "per_Token", "0"))}, PLAIN, MF_LOOKUP_MOEFARM,
      {0, 0, 0, 0, 131072}, 1,
-     "", "", 0, 0}, /* three columns: not a near miss */
-    /* AITER's look-up ignores the activation function, libfmoe's does not */
+     "", "", 0, 0}, /* three columns differ, so the row is not a near miss */
+    /* AITER's lookup ignores the activation function; libfmoe's lookup does not */
     {{ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0")), ROWS(1, 32768, PLAIN)}, PLAIN,
      MF_LOOKUP_AITER,
      {0, 0, 0, 131072, 0}, 0, "", "", 0, 0},
@@ -133,7 +133,8 @@ static const struct {
     {{ROWS(1, 32768, PLAIN), ROWS(1, 32768, KEY(LAYER, "Gelu", FN, FN, "per_1x128", "0"))}, PLAIN,
      MF_LOOKUP_AITER,
      {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
-    /* AITER chooses the activation type: calls of 129 to 255 tokens look up bf16 in the row of 256 */
+    /* AITER chooses the activation type, so calls of 129 to 255 tokens look up bf16 in the row of 256 tokens
+     */
     {{ROWS(1, 128, KEY(LAYER, "Swiglu", BF16, FP4, "per_1x32", "0")),
      ROWS(256, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))},
      KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"), MF_LOOKUP_AITER, {130944, 1, 0, 0, 127}, 129,
@@ -145,7 +146,7 @@ static const struct {
     {{ROWS(1, 32768, KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"))},
      KEY(LAYER, "Swiglu", FP4, FP4, "per_1x32", "0"),
      MF_LOOKUP_MOEFARM, {131071, 1, 0, 0, 0}, 0, "", "", 0, 0},
-    /* expert parallelism: another rank's row serves; AITER's rows have no rank */
+    /* expert parallelism: the row of another rank serves; AITER's rows do not contain a rank */
     {{{1, 32768, KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0"), NULL, NULL, "ep:0/256"}},
      KEY(SIZES("32", "8"), "Silu", FN, FN, "per_1x128", "0") "," RANK_FORM, MF_LOOKUP_MOEFARM,
      {0, 1, 131071, 0, 0}, 0, "", "", 0, 0},
@@ -183,7 +184,7 @@ MF_TEST(replay, .rows = MF_ARRAY_LEN(cases))
     q.tables = (const struct mf_table *const[]){t};
     ck_assert_int_eq(mf_coverage_find(&q, &c), 0);
 
-    for (size_t i = 0; i < c.n_spans; i++) { /* every count is in exactly one span */
+    for (size_t i = 0; i < c.n_spans; i++) { /* every token count is in exactly one span */
         const struct mf_coverage_span *s = &c.spans[i];
 
         ck_assert_int_eq(s->first, next);
@@ -219,7 +220,7 @@ MF_TEST(replay, .rows = MF_ARRAY_LEN(cases))
 /* clang-format off */
 static const struct {
     struct ladder ladders[LADDERS];
-    const char *words[WORDS]; /* arguments after the table */
+    const char *words[WORDS]; /* arguments after the name of the table */
     int code;
     const char *out[4], *err;
 } runs[] = {
@@ -311,7 +312,7 @@ MF_TEST(command, .rows = MF_ARRAY_LEN(runs))
     print_table(runs[_i].ladders, &text);
     write_file(in_folder("table.csv"), text.data);
     write_file(in_folder("config.json"), config);
-    for (int i = 0; i < WORDS; i++) /* --model accepts the folder of config.json */
+    for (int i = 0; i < WORDS; i++) /* --model accepts the folder that contains config.json */
         words[i] = w[i] && strcmp(w[i], "CONFIG") == 0 ? folder : w[i];
     struct ran r =
         moefarm("", "csv", "coverage", in_folder("table.csv"), words[0], words[1], words[2], words[3],
@@ -349,7 +350,7 @@ MF_TEST(other_files_and_unreadable_rows)
     remove_folder();
 }
 
-/* Without a table the model's whole ladder is missing, and writing it succeeds. */
+/* Without a table, all rows of the model's ladder are missing, and writing the missing rows succeeds. */
 MF_TEST(whole_ladder)
 {
     make_folder();
@@ -368,7 +369,7 @@ MF_TEST(whole_ladder)
     remove_folder();
 }
 
-/* Once the rows that --untuned wrote are tuned, coverage finds no hole. */
+/* If the rows that --untuned wrote are tuned, coverage finds no more holes. */
 MF_TEST(untuned_fills_the_holes)
 {
     const struct ladder half[LADDERS] = {ROWS(1, 64, KEY(FUSED, "Silu", FN, FN, "per_1x128", "0"))};

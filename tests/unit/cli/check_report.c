@@ -1,4 +1,5 @@
-/* moefarm report: floors, the winners' times and pipelines, and what the workers spend their time on. */
+/* moefarm report: tests the floors, the times and pipelines of the winners, and the activities of the
+ * workers. */
 #include <signal.h>
 
 #include "common/base/cleanup.h"
@@ -19,7 +20,8 @@
 #define TASK(id, shape, rest) \
     "{\"id\":" id ",\"class\":\"sm_90/132\",\"model\":\"H200\",\"shape\":" shape "," rest "}"
 
-/* The first worker is a former one of this device. The last two are of another model and another class. */
+/* The first worker was connected earlier from the same device. The last two workers have another model and
+ * another class. */
 #define WORKERS                                                                                       \
     "{\"items\":[{\"name\":\"old\",\"class\":\"sm_90/132\",\"model\":\"H200\",\"device\":{"           \
     "\"mem_read_gbs\":1,\"peak_gflops\":{\"bf16\":1}}},"                                              \
@@ -57,9 +59,9 @@ static const struct fake_answer answers[] = {
              "\"name\":\"move:c\"}]}],\"next\":null}"},
 };
 
-/* T1: the 7 active experts of the race, 3 x 2048 x 96 in bf16, and one row in and out are 8.2657 MB, at 4
- * TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s, in fp8 at 1200. With expert parallelism, one of eight routes to
- * 1024 experts goes to this rank's 128: 1.1878 MB. */
+/* T1: the 7 active experts of the race (3 x 2048 x 96 in bf16) plus one row in and one row out are 8.2657 MB,
+ * read at 4 TB/s. T16384: 154.6 GFLOP at 600 TFLOP/s, or in fp8 at 1200 TFLOP/s. With expert parallelism, one
+ * of eight routes to the 1024 experts reaches an expert of this rank, which has 128: 1.1878 MB. */
 MF_TEST(floors_and_winners)
 {
     struct fake_http f;
@@ -68,7 +70,7 @@ MF_TEST(floors_and_winners)
     fake_http_start(&f, answers, MF_ARRAY_LEN(answers));
     r = moefarm(f.url, "report", "7", "8", "9", NULL);
     assert_code(r, 0);
-    /* collapse the spaces between columns */
+    /* collapse the spaces between the columns */
     for (char *at = strchr(r.out, ' '); at; at = strchr(at + 1, ' ')) {
         while (at[1] == ' ')
             memmove(at, at + 1, strlen(at));
@@ -79,7 +81,7 @@ MF_TEST(floors_and_winners)
     assert_says(r.out, "H2048 I96 E128 k8 bf16 sm_90/132 16384 257.70 - - - failed: no pipeline\n");
     assert_says(r.out, "H2048 I96 E128 k8 fp8_e4m3fn per_Token sm_90/132 16384 128.85 - - - probing\n");
     assert_says(r.out, "H2048 I96 E128 k8 bf16 ep:0/1024 sm_90/132 1 0.30 - - - probing\n");
-    assert_says(r.out, "H2048 I96 E128 k8 bf16 1 - - - - waiting\n"); /* the device is not known yet */
+    assert_says(r.out, "H2048 I96 E128 k8 bf16 1 - - - - waiting\n"); /* the task's device is not known yet */
     assert_says(
         r.out, "w, sm_90/132 (H200): 75% of its time timing and verifying (timing 50%, verify 25%, data 15%, "
                "load 10%, wait 0%); reads 4000 GB/s, 600000 GFLOP/s in bf16, 1200000 in fp8\n");

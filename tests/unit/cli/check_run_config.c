@@ -1,4 +1,5 @@
-/* moefarm run-config on the CPU: rows that pass, are slower than their time, are wrong, or are refused. */
+/* moefarm run-config on the CPU: tests rows that pass, that are slower than the time in the table, that are
+ * wrong, and that are refused. */
 #include <errno.h>
 #include <string.h>
 
@@ -12,16 +13,18 @@
 #define SHAPE "4," LAYER
 #define LAYER "256,128,8,2,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 
-/* Finds steps that cover the whole layer, so that one name is a pipeline, and steps for a chain. */
+/* Finds steps that cover the whole layer, so that a pipeline has one step. Also finds steps that form a
+ * chain. */
 struct finder {
     struct mf_offer offer;
     mf_ops all;
     char name[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
-    char alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX]; /* gate and up alternate in w1 */
-    char chain[4][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];    /* one step for each of chain_parts */
+    /* a step for a w1 in which the rows of gate and up alternate */
+    char alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX];
+    char chain[4][MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX]; /* one step for each entry of chain_parts */
 };
 
-/* The layer split into steps: covered ops and output tensor. */
+/* The layer as a chain of steps: covered ops and output tensor of each step. */
 static const struct {
     const char *ops;
     enum mf_tensor gives;
@@ -52,7 +55,7 @@ static char pipeline[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX],
     alternating[MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX], chain[4 * (MF_FAMILY_NAME_MAX + MF_STEP_NAME_MAX)],
     class_text[MF_DEVICE_CLASS_TEXT_MAX], model_text[128];
 
-/* Runs in each test's process: the threads of a device do not survive fork(). */
+/* Runs in the process of each test, because the threads of a device do not survive fork(). */
 static void find_pipeline(void)
 {
     struct mf_device *device;
@@ -84,7 +87,8 @@ static void write_row(const char *us, const char *names, const char *form)
 
 static const struct {
     const char *us;
-    /* NULL: the step found; "gu": the one whose gate and up alternate; "chain": the chain of steps */
+    /* NULL: the step of the whole layer; "gu": the step with alternating gate and up; "chain": the chain of
+     * steps */
     const char *names;
     const char *option, *value;
     int code;
@@ -128,7 +132,7 @@ MF_TEST(run_config, .rows = MF_ARRAY_LEN(cases))
     assert_says(r.err, cases[_i].err);
 }
 
-/* A row with the name that a family had in earlier versions runs, and the output has the current name. */
+/* A row with the old name of a family runs, and the output has the current name. */
 MF_TEST(opens_old_family_names)
 {
     char old[sizeof(pipeline)];
@@ -145,7 +149,7 @@ MF_TEST(opens_old_family_names)
     assert_says(r.out, pipeline);
 }
 
-/* A row of a foreign family is skipped and reported, and the other rows run. */
+/* A row of a foreign family is skipped and reported. The other rows run. */
 MF_TEST(skips_foreign_rows)
 {
     char text[4096] = TABLE_HEADER;
@@ -164,8 +168,8 @@ MF_TEST(skips_foreign_rows)
     assert_says(r.err, "table.csv: no row of this device's class ");
 }
 
-/* Without a table: the pipelines that production uses for shapes without a row are checked, and their times
- * get no verdict. */
+/* Without a table, the command checks the pipelines that production uses for shapes without a row. It prints
+ * their times without a verdict. */
 MF_TEST(shapes_alone)
 {
     struct ran r;
@@ -176,7 +180,7 @@ MF_TEST(shapes_alone)
     assert_code(r, 0);
     assert_says(r.out, "OK       T4 H256 I128 E8 k2 bf16");
     assert_says(r.out, "OK       T3 H256 I128 E8 k2 bf16");
-    const char *pipeline_of = strchr(strstr(r.out, "OK       T4"), '\n') + 1; /* the next line */
+    const char *pipeline_of = strchr(strstr(r.out, "OK       T4"), '\n') + 1; /* the line after the match */
     ck_assert_msg(strncmp(pipeline_of, "         ", 9) == 0 &&
                       memchr(pipeline_of, ':', strcspn(pipeline_of, "\n")) != NULL,
                   "%s", r.out);
@@ -204,7 +208,8 @@ MF_TEST(another_class)
     assert_says(r.err, "no row of this device's class");
 }
 
-/* One device class holds several device models: a row tuned on another model is run and reported. */
+/* One device class contains several device models. A row that was tuned on another model is run and reported.
+ */
 MF_TEST(another_model)
 {
     char text[4096] = TABLE_HEADER, expected[256];
@@ -230,8 +235,8 @@ MF_TEST(another_model)
     ck_assert_str_eq(r.err, "");
 }
 
-/* Each row gets its verdict, a wrong one with the message of the gate; a wrong or refused row does not stop
- * the others. */
+/* Each row gets its verdict, and a wrong row also the message of the gate. A wrong or refused row does not
+ * stop the other rows. */
 MF_TEST(known_verdicts)
 {
     char text[4096] = TABLE_HEADER;
@@ -250,8 +255,8 @@ MF_TEST(known_verdicts)
     assert_says(r.out, "SLOWER   T16 H256");
     assert_says(r.out, "REFUSED  T32 H256");
     assert_says(r.out, "rows offers no step gone");
-    /* a row that looks slower is timed again after all others and printed once; JSON keeps the order of the
-     * table */
+    /* a row that looks slower is timed again after all other rows, and is printed once; JSON keeps the order
+     * of the table */
     ck_assert(strstr(r.out, "SLOWER   T16") > strstr(r.out, "REFUSED  T32"));
     ck_assert_ptr_null(strstr(strstr(r.out, "SLOWER") + 1, "SLOWER"));
     assert_says(r.out, "4 rows: 1 OK, 3 not");

@@ -1,4 +1,5 @@
-/* moefarm tune without child processes: options, missing shapes, baseline, device list, summary. */
+/* moefarm tune without child processes: tests options, missing shapes, the baseline, the device list and the
+ * summary. */
 #include <string.h>
 #include <unistd.h>
 
@@ -12,13 +13,13 @@
 
 /* clang-format off */
 /* Every option of AITER's tuner (the parsers of base_tuner.py and gemm_moe_tune.py) in every spelling that
- * argparse accepts, and the field that it sets. */
+ * argparse accepts, with the field that the option sets. */
 static const struct {
     const char *words[4];
     size_t offset;
     enum mf_opt_type type;
     const char *text; /* expected text */
-    double number;    /* expected value of the other types */
+    double number;    /* expected value of a field that is not a text */
 } option_cases[] = {
 #define AT(field) offsetof(struct mf_tune_options, field)
     {{"-v"},                              AT(verbose),             MF_OPT_BOOL,     NULL, 1},
@@ -157,7 +158,8 @@ MF_TEST(table_from_the_environment)
 #define TUNED_HEAD   TUNED_COLUMNS ",_tag\n"
 #define BF16(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
-/* The same row as AITER's README spells it; AITER's own tuner never finds it again. */
+/* The same shape in the spelling of AITER's README. AITER's own tuner never finds a row with this spelling
+ * again. */
 #define README_SPELLING(token) \
 #    token ",2048,768,128,8,ActivationType.Silu,dtypes.bf16,dtypes.bf16,dtypes.bf16,QuantType.No,True,False"
 #define RESULT ",32,0,3.0,k1,0.0%,4.0,k2,0.0%,7.0,0,0,0,1.0,1.0,"
@@ -166,12 +168,12 @@ MF_TEST(table_from_the_environment)
 static const struct {
     const char *untuned, *tuned, *other;
     struct mf_tune_choice choice;
-    int64_t tokens[4]; /* token counts to tune, then 0 */
+    int64_t tokens[4]; /* token counts that remain to tune; 0 ends the list */
     size_t n_tuned, n_elsewhere;
 } list_cases[] = {
-    /* each shape once */
+    /* each shape is listed once */
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n" BF16(1) "\n", TUNED_HEAD, NULL, {.all = false}, {1, 2}, 0, 0},
-    /* already tuned, with another spelling on either side */
+    /* the shape is already tuned, but the untuned or the tuned table has another spelling */
     {UNTUNED_HEAD README_SPELLING(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "\n", NULL,
      {.all = false}, {2}, 1, 0},
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD "gfx942,304," README_SPELLING(1) RESULT "\n", NULL,
@@ -182,18 +184,18 @@ static const struct {
      "gfx942,304,1,2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fnuz,"
      "torch.float8_e4m3fnuz,QuantType.per_1x128,1,0" RESULT "\n",
      NULL, {.all = false}, {0}, 1, 0},
-    /* rows of another class do not count, nor do rows with a tag, which production skips */
+    /* rows of another class are ignored, and so are rows with a tag, because production skips them */
     {UNTUNED_HEAD BF16(1) "\n", TUNED_HEAD "gfx942,80," BF16(1) RESULT "\n", NULL, {.all = false}, {1}, 0, 0},
     {UNTUNED_HEAD BF16(1) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "flydsl_fallback\n", NULL,
      {.all = false}, {1}, 0, 0},
-    /* The other files of -o count. With --all the first file is tuned again, and no key is written to two
-     * files. */
+    /* Shapes in the other files of -o are already tuned. With --all, shapes of the first file are tuned
+     * again, but no key is written to two files. */
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD, TUNED_HEAD "gfx942,304," BF16(2) RESULT "\n",
      {.all = false}, {1}, 1, 0},
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n" BF16(4) "\n", TUNED_HEAD "gfx942,304," BF16(1) RESULT "\n",
      TUNED_HEAD "gfx942,304," BF16(2) RESULT "\n", {.all = true}, {1, 4}, 0, 1},
     {UNTUNED_HEAD BF16(1) "\n" BF16(2) "\n", TUNED_HEAD, NULL, {.last = true}, {2}, 0, 0},
-    /* -i and -o may be the same file: its rows of this class are tuned again */
+    /* if -i and -o are the same file, the file's rows of this class are tuned again */
     {TUNED_HEAD "gfx942,304," BF16(1) RESULT "\ngfx942,80," BF16(2) RESULT "\n",
      TUNED_HEAD "gfx942,304," BF16(1) RESULT "\ngfx942,80," BF16(2) RESULT "\n", NULL, {.all = true}, {1}, 0,
      0},
@@ -239,8 +241,8 @@ MF_TEST(list_of_missing_shapes, .rows = MF_ARRAY_LEN(list_cases))
 
 /* ---- baseline ---- */
 
-/* The table also has other shapes, another class, a duplicate row and a tagged row. The baseline has the rows
- * that the shapes look up, each at its line. */
+/* The table also has other shapes, another class, a duplicate row and a tagged row. The baseline contains
+ * only the rows that the shapes look up. Each row is on the same line as in the table. */
 MF_TEST(baseline_of_shapes)
 {
     struct mf_table *t = read_text("t", TUNED_HEAD "gfx942,304," BF16(8) RESULT "\n"
@@ -276,7 +278,7 @@ MF_TEST(baseline_of_shapes)
     }
     mf_table_free(found);
 
-    /* no known row: the baseline is a table without rows */
+    /* if no row is known, the baseline is a table without rows */
     mf_buf_clear(&text);
     ck_assert_int_eq(mf_tune_baseline(t, &class, shapes, 1, &text), 0);
     found = read_text("t", text.data);
@@ -287,7 +289,7 @@ MF_TEST(baseline_of_shapes)
     mf_buf_release(&text);
 }
 
-/* A long list of rows that cannot be compared is truncated; -v prints all. */
+/* A long list of rows that cannot be compared is truncated. With -v the whole list is printed. */
 MF_TEST(foreign_rows_are_listed)
 {
     struct mf_buf text, out;
@@ -306,7 +308,7 @@ MF_TEST(foreign_rows_are_listed)
     ck_assert_int_eq(mf_device_class_parse("gfx942/304", &lists[1].class), 0);
     for (size_t i = 0; i < 26; i++)
         lists[1].shapes[i] = t->rows[i % 25].shape;
-    lists[1].shapes[25].token = 64; /* the table has no such row */
+    lists[1].shapes[25].token = 64; /* the table has no row with this token count */
 
     mf_tune_print_foreign(t, lists, 2, false, &out);
     ck_assert_ptr_nonnull(strstr(out.data, "  t:2: gfx942/304  T1 H2048 I768 E128 k8 bf16: k1\n"));

@@ -1,4 +1,5 @@
-/* moefarm why --local: the families of this machine or of a simulated device, without a coordinator. */
+/* moefarm why --local: tests which kernels this machine or a simulated device offers, and why others are
+ * rejected. No coordinator runs. */
 #include "common/base/cleanup.h"
 #include "kernels/core/device.h"
 #include "support/mf_check.h"
@@ -13,7 +14,7 @@ static const struct {
     const char *shape, *kernel, *option, *value;
     int code;
     const char *out, *err;
-    const char *without_avx512; /* output if the machine lacks AVX-512; NULL: the same */
+    const char *without_avx512; /* output if the machine lacks AVX-512; NULL if the output is the same */
 } cases[] = {
     {SIZES, NULL, NULL, NULL, 0, "T4 H2048 I96 E128 k8 bf16\n", "", NULL},
     {SIZES, NULL, NULL, NULL, 0,

@@ -1,4 +1,4 @@
-/* common/base/array.c: growing keeps the items; a failed allocation changes nothing. */
+/* common/base/array.c: growing an array keeps its items, and a failed allocation changes nothing. */
 #include "common/base/array.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ MF_TEST(growth_keeps_items)
     }
     for (size_t i = 0; i < n; i++)
         ck_assert_int_eq(items[i], (int64_t)i);
-    ck_assert_uint_eq(n_caps, 5); /* 64, 128, …, 1024: capacity doubles */
+    ck_assert_uint_eq(n_caps, 5); /* the capacity doubles: 64, 128, …, 1024 */
     free(items);
 }
 

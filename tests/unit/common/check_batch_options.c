@@ -1,4 +1,5 @@
-/* The table of batch options: texts, defaults, JSON, help, and the table in docs/api.md. */
+/* common/moe/batch_options.c: the table of batch options. Tests texts, defaults, JSON, help, and the table in
+ * docs/api.md. */
 #include "common/moe/batch_options.h"
 
 #include "support/mf_check.h"
@@ -11,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Valid texts, each with the JSON of a batch that has only this option: the value, or NULL if it is not
- * stored. */
+/* Valid texts. `stored` is the value of the option in the JSON of a batch that has only this option, or NULL
+ * if the JSON does not contain the option. */
 static const struct {
     const char *name, *text, *stored;
 } good[] = {
@@ -179,10 +180,12 @@ MF_TEST(unknown_options)
 {
     ck_assert_ptr_null(mf_batch_option_find("speed"));
     ck_assert_ptr_null(mf_batch_option_find(""));
-    ck_assert_ptr_null(mf_batch_option_find("baseline")); /* stored, but no option of users */
+    /* the JSON of a batch contains `baseline`, but users cannot set it as an option */
+    ck_assert_ptr_null(mf_batch_option_find("baseline"));
 }
 
-/* Missing, invalid and unknown members keep the defaults; of a list, the valid items stay. */
+/* Missing, invalid and unknown members of the JSON leave the defaults unchanged. Of a list with invalid
+ * items, the valid items are read. */
 MF_TEST(unreadable_members)
 {
     static const char text[] =
@@ -205,7 +208,7 @@ MF_TEST(defaults_are_valid)
     _cleanup_(mf_freep) char *text = print(&standard);
     for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o)) {
         struct mf_batch_options options = standard;
-        ck_assert_msg(mf_batch_option_initial(o) != NULL, "%s: no default for help", o->name);
+        ck_assert_msg(mf_batch_option_initial(o) != NULL, "%s: the help has no default", o->name);
         if (!o->initial)
             continue;
         ck_assert_msg(mf_batch_option_parse(o, o->initial, &options) == 0, "%s: %s", o->name, o->initial);
@@ -239,7 +242,7 @@ MF_TEST(help_has_range_and_default, .rows = MF_ARRAY_LEN(helps))
     ck_assert_str_eq(help, helps[_i].help);
 }
 
-/* Help fits its buffer and names every value of an enum. */
+/* The help text fits its buffer and names every value of an enum option. */
 MF_TEST(help_is_complete)
 {
     for (const struct mf_batch_option *o = mf_batch_option_next(NULL); o; o = mf_batch_option_next(o)) {
@@ -270,7 +273,7 @@ static char *read_docs(void)
     return table;
 }
 
-/* Copies the row of an option without backticks. */
+/* Copies the option's row of the table to `row`, without the backticks. */
 static void find_row(const char *table, const char *name, char *row, size_t cap)
 {
     char start[64];

@@ -7,8 +7,8 @@
 #include "common/base/cleanup.h"
 #include "support/mf_check.h"
 
-/* The linker redirects realloc to the wrapper. Call number fail_at, counted from now, fails; 0: none fails.
- */
+/* The linker redirects realloc to the wrapper. If fail_at is N > 0, the N-th call from now on fails; if it is
+ * 0, no call fails. */
 static int fail_at;
 void *__real_realloc(void *memory, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
@@ -22,7 +22,7 @@ void *__wrap_realloc(void *memory, size_t size)
 
 #define WHOLE "head 42 tail\n"
 
-/* Appends WHOLE with the three append functions, without checking each call. */
+/* Appends the text WHOLE with the three append functions, without checking the result of each call. */
 static void append_chain(struct mf_buf *b)
 {
     (void)mf_buf_adds(b, "head ");
@@ -46,8 +46,8 @@ MF_TEST(empty_buffer_is_a_c_string)
     mf_buf_release(&b);
 }
 
-/* For every limit below the length of WHOLE: the first append that exceeds the limit fails, the contents
- * stay, and later appends fail too, even if they would fit. */
+/* Appends WHOLE under every limit below its length. The first append that exceeds the limit fails and leaves
+ * the contents unchanged. All later appends fail too, even if their text would fit. */
 MF_TEST(limit_is_exact_and_error_is_sticky, .rows = sizeof(WHOLE) + 2)
 {
     size_t max = (size_t)_i;
@@ -68,7 +68,7 @@ MF_TEST(limit_is_exact_and_error_is_sticky, .rows = sizeof(WHOLE) + 2)
         ck_assert_ptr_null(mf_buf_take(&b));
     }
 
-    /* a cleared buffer is usable again and has the same limit */
+    /* after clearing, the buffer is usable again and has the same limit */
     mf_buf_clear(&b);
     ck_assert_int_eq(mf_buf_error(&b), 0);
     char full[sizeof(WHOLE)] = "";
@@ -90,7 +90,7 @@ MF_TEST(nth_allocation_failure_is_sticky, .rows = 9)
         failures += mf_buf_addf(&b, "%04d", i) < 0;
     bool failed = fail_at == 0 && _i > 0;
     fail_at = 0;
-    /* 8000 bytes need seven allocations, starting at 128 bytes */
+    /* the capacity starts at 128 bytes and doubles, so 8000 bytes need seven allocations */
     ck_assert(failed == (_i >= 1 && _i <= 7));
     ck_assert_int_eq(mf_buf_error(&b), failed ? -ENOMEM : 0);
     ck_assert_uint_eq(b.len / 4 + (size_t)failures, 2000);
@@ -160,7 +160,7 @@ MF_TEST(unlimited_buffer)
     struct mf_buf b;
     mf_buf_init(&b, SIZE_MAX);
     ck_assert_int_eq(mf_buf_adds(&b, "x"), 0);
-    volatile size_t endless = SIZE_MAX - 2; /* adding the terminator makes it SIZE_MAX */
+    volatile size_t endless = SIZE_MAX - 2; /* with the terminator added, the length is SIZE_MAX */
     fail_at = 1;
     ck_assert_int_eq(mf_buf_add(&b, "y", endless), -ENOMEM);
     ck_assert_int_eq(fail_at, 0);

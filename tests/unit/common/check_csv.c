@@ -7,12 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Input texts and the expected result: rows as "line:cell|cell", rejected rows as "line!code", each ended by
- * a semicolon. */
+/* Input texts and the expected result. In the result, an accepted row is written "line:cell|cell;" and a
+ * rejected row "line!code;". */
 /* clang-format off */
 static const struct reading {
     const char *text;
-    size_t len;         /* 0: strlen */
+    size_t len;         /* length of the text; 0: use strlen(text) */
     const char *expected;
 } readings[] = {
     {"a,b\nc,d\n", 0, "1:a|b;2:c|d;"},
@@ -23,7 +23,7 @@ static const struct reading {
     {"", 0, ""},
     {"\xef\xbb\xbf", 0, ""},
     {"\n\n \t\na\n\n", 0, "4:a;"},
-    {",,\n , \na,\n", 0, "3:a|;"},                  /* rows of empty cells are skipped */
+    {",,\n , \na,\n", 0, "3:a|;"},                  /* rows that have only empty cells are skipped */
     {" a ,\tb\t, c d \n", 0, "1:a|b|c d;"},
     {"a,\n,b\n", 0, "1:a|;2:|b;"},
     {"\"a,b\",\"c\"\"d\"\n", 0, "1:a,b|c\"d;"},
@@ -33,21 +33,22 @@ static const struct reading {
     {"\"\",x\n", 0, "1:|x;"},
     {"a\"b,c\nd\n", 0, "1!EBADMSG;2:d;"},
     {"\"a\"b,c\nd\n", 0, "1!EBADMSG;2:d;"},
-    {"\"a\nb\nc\n", 0, "1!EBADMSG;2:b;3:c;"},       /* an unclosed quote invalidates its line only */
+    {"\"a\nb\nc\n", 0, "1!EBADMSG;2:b;3:c;"},       /* an unclosed quote invalidates only its own line */
     {"a\0b\nc\n", 6, "1!EBADMSG;2:c;"},
     {"\"a\0b\"\nc\n", 8, "1!EBADMSG;2:c;"},
     {"a\x01\nb\rc\nd\x7f\ne\n", 0, "1!EBADMSG;2!EBADMSG;3!EBADMSG;4:e;"},
     {"1,2,3,4,5\na\n", 0, "1!E2BIG;2:a;"},
     {"1,2,3,4\na\n", 0, "1:1|2|3|4;2:a;"},
-    {"abcdefghijklmnopqrst\na\n", 0, "1:abcdefghijklmnopqrst;2:a;"},      /* row_bytes is 20 */
+    /* the row is longer than the limit `row_bytes`, which is 20 */
+    {"abcdefghijklmnopqrst\na\n", 0, "1:abcdefghijklmnopqrst;2:a;"},
     {"abcdefghijklmnopqrstu\na\n", 0, "1!E2BIG;2:a;"},
     {"abcdefghij,klmnopqrst\na\n", 0, "1:abcdefghij|klmnopqrst;2:a;"},
     {"abcdefghij,klmnopqrst,u\na\n", 0, "1!E2BIG;2:a;"},
     {"\"abcdefghijklmnopqrstuvw\"\na\n", 0, "1!E2BIG;2:a;"},
     {"\"abcdefghijklmnopqrstuvw\na\n", 0, "1!E2BIG;2:a;"},
-    /* limit of 5 rows; reading stops there */
+    /* the limit is 5 rows; reading stops at the sixth row */
     {"1\n2\n3\n4\n5\n6\n7\n", 0, "1:1;2:2;3:3;4:4;5:5;6!EFBIG;"},
-    {"1\n\n\n\n\n\n\n2\n", 0, "1:1;8:2;"},          /* empty lines are not rows */
+    {"1\n\n\n\n\n\n\n2\n", 0, "1:1;8:2;"},          /* empty lines do not count as rows */
 };
 /* clang-format on */
 
@@ -59,7 +60,8 @@ static const char *code_name(int r)
 static void transcribe(const struct reading *reading, struct mf_buf *out)
 {
     const struct mf_csv_limits limits = {.row_bytes = 20, .columns = 4, .rows = 5};
-    /* Copied to an allocation of the exact size, so that the address sanitizer detects reads past the end. */
+    /* Copy the text to an allocation of its exact size, so that the address sanitizer detects reads past the
+     * end. */
     size_t len = reading->len ? reading->len : strlen(reading->text);
     char *text = malloc(len > 0 ? len : 1);
     ck_assert_ptr_nonnull(text);
@@ -78,7 +80,7 @@ static void transcribe(const struct reading *reading, struct mf_buf *out)
             mf_buf_addf(out, "%s%s", i > 0 ? "|" : "", csv.cells[i]);
         mf_buf_adds(out, ";");
     }
-    ck_assert_int_eq(mf_csv_next(&csv), 0); /* the end of the text is permanent */
+    ck_assert_int_eq(mf_csv_next(&csv), 0); /* after the end of the text, every call returns 0 */
     mf_csv_release(&csv);
     free(text);
 }

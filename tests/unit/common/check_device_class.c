@@ -9,12 +9,13 @@
 
 /* clang-format off */
 static const struct {
-    const char *text, *gfx;     /* gfx NULL: rejected */
+    const char *text, *gfx;     /* gfx is NULL if the text is rejected */
     int cu_num;
 } classes[] = {
     {"gfx942/304", "gfx942", 304}, {"cpu-znver4/2", "cpu-znver4", 2}, {"sm_90/132", "sm_90", 132},
     {"a/1", "a", 1}, {"sim.x-1/1000000", "sim.x-1", 1000000},
-    {"abcdefghijklmnopqrstuvwxyz01234/7", "abcdefghijklmnopqrstuvwxyz01234", 7},        /* 31 characters */
+    /* gfx has 31 characters */
+    {"abcdefghijklmnopqrstuvwxyz01234/7", "abcdefghijklmnopqrstuvwxyz01234", 7},
     {"abcdefghijklmnopqrstuvwxyz012345/7", NULL, 0},
     {"", NULL, 0}, {"/", NULL, 0}, {"gfx942", NULL, 0}, {"gfx942/", NULL, 0}, {"/304", NULL, 0},
     {"gfx942/0", NULL, 0}, {"gfx942/-1", NULL, 0}, {"gfx942/+1", NULL, 0}, {"gfx942/1000001", NULL, 0},
@@ -59,7 +60,8 @@ MF_TEST(gfx_from_cu_num, .rows = MF_ARRAY_LEN(known))
     ck_assert_pstr_eq(mf_gfx_of_cu_num(known[_i].cu_num), known[_i].gfx);
 }
 
-/* One enum represents all: the macros of common/base/names.h generate the same code for each. */
+/* The test covers only one enum, because the macros of common/base/names.h generate the same code for every
+ * enum. */
 MF_TEST(names_round_trip)
 {
     for (int i = 0; i < MF_STATUS_N_; i++) {

@@ -1,4 +1,5 @@
-/* common/base/durable_file.c: order of the system calls, and the files that remain after a failed call. */
+/* common/base/durable_file.c: the order of the system calls, and the files that remain after a failed call.
+ */
 #include "common/base/durable_file.h"
 
 #include <errno.h>
@@ -17,8 +18,8 @@
 #include "support/mf_check.h"
 #include "support/remove_tree.h"
 
-/* Recorded system calls, one letter each: s fsync of a file, r rename, f fsync of a folder. Calls with the
- * letter *fails return the error fails_with. */
+/* Recorded system calls, one letter each: 's' is fsync of a file, 'r' is rename, 'f' is fsync of a folder. If
+ * `fails` is not NULL, calls with the letter fails[0] fail with the error fails_with. */
 static char recorded[16];
 static const char *fails;
 static int fails_with;
@@ -75,7 +76,7 @@ static const struct {
     const char *recorded, *contents;
 } cases[] = {
     {NULL, 0,      0,       "srf", "new"},
-    {"s",  EIO,    -EIO,    "s",   "old"}, /* unsynced contents never get the final name */
+    {"s",  EIO,    -EIO,    "s",   "old"}, /* a file with unsynced contents never gets the final name */
     {"r",  EROFS,  -EROFS,  "sr",  "old"},
     {"f",  EIO,    -EIO,    "srf", "new"},
     {"f",  EINVAL, 0,       "srf", "new"}, /* the file system cannot sync folders */
@@ -131,8 +132,9 @@ static void make_folder(const char *path)
 
 /* clang-format off */
 static const struct {
-    void (*make)(const char *path);   /* creates "file"; NULL: it does not exist */
-    /* link: targets of "link" and "other"; argument: path given to the function */
+    void (*make)(const char *path);   /* creates "file"; NULL: "file" does not exist */
+    /* link: targets of the symbolic links "link" and "other"; argument: path that the test passes to
+     * mf_target_find */
     const char *link[2], *argument;
     int result;
     const char *file;
@@ -142,7 +144,7 @@ static const struct {
     {NULL,        {NULL},            "file",     0,        "file",   false},
     {make_file,   {"file"},          "link",     0,        "file",   false},
     {make_file,   {"other", "file"}, "link",     0,        "file",   false},
-    /* dangling link: its target will be created */
+    /* a dangling link: writing will create the target of the link */
     {NULL,        {"other", "file"}, "link",     0,        "file",   false},
     {NULL,        {"./no/file"},     "link",     0,        "./no/file", false},
     {make_fifo,   {NULL},            "file",     0,        "file",   true},
@@ -174,7 +176,7 @@ MF_TEST(target, .rows = MF_ARRAY_LEN(targets))
     ck_assert_int_lt(t.descriptor, 0);
 }
 
-/* A stream that was deleted after the lookup is not recreated: a regular file would take the place of a
+/* A stream that is deleted after mf_target_find is not recreated, because a regular file would replace the
  * device. */
 MF_TEST(deleted_stream_is_not_recreated)
 {
@@ -189,8 +191,8 @@ MF_TEST(deleted_stream_is_not_recreated)
 static const char *const descriptors[] = {"/dev/fd", "/proc/self/fd", "/proc/thread-self/fd",
                                           "/proc/self/task/../fd"};
 
-/* The file is written through the descriptor: data that other holders of the descriptor wrote before and
- * write later is kept, even if the file was unlinked meanwhile. */
+/* The data is written through the open descriptor. Data that other holders of the descriptor write before or
+ * afterwards is kept. This holds even if the file is unlinked meanwhile. */
 MF_TEST(open_descriptor, .rows = MF_ARRAY_LEN(descriptors))
 {
     struct mf_target t;
@@ -219,8 +221,8 @@ MF_TEST(open_descriptor, .rows = MF_ARRAY_LEN(descriptors))
     ck_assert_int_eq(access(file, F_OK), -1);
 }
 
-/* A read-only descriptor fails with -EBADF. A closed descriptor is not a stream. A pipe is reopened by its
- * path. */
+/* Writing to a read-only descriptor fails with -EBADF. A closed descriptor is not a stream. A pipe is opened
+ * again by its path. */
 MF_TEST(descriptors_not_open_for_writing)
 {
     struct mf_target t;
@@ -273,8 +275,8 @@ static void proc_fd_path(pid_t pid, bool by_thread, int fd, char ret[64])
         mf_format(ret, 64, "/proc/%d/fd/%d", (int)pid, fd);
 }
 
-/* A file that another process has open is truncated and written, like a shell's ">", even after it was
- * unlinked. */
+/* If the target is a descriptor of another process, the file is truncated and then written, as with the
+ * shell's ">". This holds even after the file was unlinked. */
 MF_TEST(descriptor_of_other_process, .rows = 2)
 {
     struct mf_target t;
@@ -306,7 +308,8 @@ MF_TEST(descriptor_of_other_process, .rows = 2)
     (void)close(fd);
 }
 
-/* A pipe of another process is written to. A descriptor that the process does not have is not a stream. */
+/* Data for a pipe of another process is written to the pipe. A descriptor number that is not open in that
+ * process is not a stream. */
 MF_TEST(pipe_of_other_process)
 {
     struct mf_target t;

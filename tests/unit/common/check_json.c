@@ -20,20 +20,22 @@ static const char *const accepted[] = {
 };
 
 static const char *const rejected[] = {
-    "[\xef\xbb\xbf" "1]", "\xef\xbb\xbf\xef\xbb\xbf[1]", /* byte order mark elsewhere than at the start */
+    /* a byte order mark that is not at the start of the text */
+    "[\xef\xbb\xbf" "1]", "\xef\xbb\xbf\xef\xbb\xbf[1]",
     "", " ", "{", "}", "[1,]", "{\"a\"}", "{\"a\":}", "{'a':1}", "nul", "\"open", "\"\\", "\"\\u",
     "{} {}", "{}x",
     "1 2", "// text\n1",
-    "\"\\u0000\"", "\"a\\u0000b\"",     /* NUL would truncate the string silently */
+    "\"\\u0000\"", "\"a\\u0000b\"",     /* a NUL would truncate the string without an error */
     "\"\\uZZZZ\"", "\"\\u12\"", "\"\\ud83d\"", "\"\\q\"",
     "\"a\x01\"", "\"a\x1f\"", "\x02{}", /* control characters */
     "\"\xff\"", "\"\x80\"", "\"\xc3\"", "\"\xc3(\"", "\"\xe2\x82\"",
-    "\"\xc0\x80\"", "\"\xe0\x80\x80\"", "\"\xf0\x80\x80\x80\"",     /* overlong */
-    "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xf8\x88\x80\x80\x80\"", /* surrogate, beyond Unicode */
+    "\"\xc0\x80\"", "\"\xe0\x80\x80\"", "\"\xf0\x80\x80\x80\"",     /* overlong encodings */
+    /* a surrogate; code points beyond Unicode */
+    "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xf8\x88\x80\x80\x80\"",
 };
 /* clang-format on */
 
-/* Parses a heap copy without terminator, so that the address sanitizer detects reads past the end. */
+/* Parses a heap copy without a terminator, so that the address sanitizer detects reads past the end. */
 static cJSON *parse_copy(const char *text, size_t len, size_t max)
 {
     char *copy = malloc(len > 0 ? len : 1);
@@ -88,7 +90,7 @@ MF_TEST(rejects_truncated_text)
         ck_assert_ptr_null(parse_copy(text, len, 1000));
 }
 
-/* errno tells invalid JSON (EBADMSG) from an allocation failure (ENOMEM). */
+/* errno distinguishes invalid JSON (EBADMSG) from an allocation failure (ENOMEM). */
 MF_TEST(errno_of_parse_failures)
 {
     ck_assert_ptr_null(mf_json_parse("[1,", 3, 10));
@@ -118,7 +120,8 @@ static const struct {
     bool fits;
 } depths[] = {{1, true}, {1000, true}, {1001, false}, {500000, false}};
 
-/* Nesting depth is limited: a megabyte of brackets is rejected before the stack overflows. */
+/* The nesting depth is limited, so that a megabyte of brackets is rejected instead of overflowing the stack.
+ */
 MF_TEST(nesting_limit, .rows = MF_ARRAY_LEN(depths))
 {
     _cleanup_(mf_buf_release) struct mf_buf b;
@@ -134,7 +137,7 @@ MF_TEST(nesting_limit, .rows = MF_ARRAY_LEN(depths))
 
 /* clang-format off */
 static const struct {
-    const char *value;          /* value of member "a"; NULL: no such member */
+    const char *value;          /* value of member "a"; NULL if the object has no member "a" */
     int64_t min, max;
     int expect;
     int64_t number;
@@ -161,7 +164,7 @@ static const struct {
 
 static cJSON *object_with(const char *value)
 {
-    char text[100] = "{\"A\": 1}"; /* names are case-sensitive */
+    char text[100] = "{\"A\": 1}"; /* member names are case-sensitive */
     if (value)
         snprintf(text, sizeof(text), "{\"A\": 1, \"a\": %s}", value);
     cJSON *json = cJSON_Parse(text);
@@ -218,7 +221,7 @@ MF_TEST(non_objects_have_no_members)
     }
 }
 
-/* Integers survive adding, reading, printing and parsing exactly. */
+/* Adding, reading, printing and parsing an integer keeps its exact value. */
 MF_TEST(integers_are_exact)
 {
     static const int64_t values[] = {
@@ -255,8 +258,8 @@ MF_TEST(integers_are_exact)
     }
 }
 
-/* Text with invalid UTF-8, such as a truncated character or bytes of a peer, is printed as valid JSON: each
- * invalid byte becomes '?'. */
+/* Strings may contain invalid UTF-8, such as a truncated character or bytes from a peer. They are printed as
+ * valid JSON in which each invalid byte is replaced with '?'. */
 /* clang-format off */
 static const struct {
     const char *text, *printed;
@@ -287,8 +290,8 @@ static uint64_t next_random(uint64_t *state)
     return x ^ x >> 31;
 }
 
-/* Numbers of all magnitudes: integers, decimals with up to 11 decimal places, their neighbours one ulp
- * higher, and arbitrary bit patterns. */
+/* Returns a number of any magnitude: an integer, a decimal with up to 11 decimal places, the next double
+ * above such a decimal, or an arbitrary bit pattern. */
 static double random_number(uint64_t *state)
 {
     uint64_t bits = next_random(state);
@@ -316,7 +319,7 @@ static const double special_numbers[] = {
     12.3456,  0.99999949999, 0.9999995,
 };
 
-/* mf_json_print and cJSON print every number alike. */
+/* mf_json_print prints every number as cJSON does. */
 MF_TEST(numbers_are_printed_as_cjson_does)
 {
     const uint64_t seed = 20240611;
@@ -331,7 +334,7 @@ MF_TEST(numbers_are_printed_as_cjson_does)
     }
 }
 
-/* Every type of value, empty and nested, and every ASCII character. */
+/* The tree contains every type of value, empty and nested arrays and objects, and every ASCII character. */
 MF_TEST(trees_are_printed_as_cjson_does)
 {
     char all[128];

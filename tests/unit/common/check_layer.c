@@ -18,7 +18,7 @@ static struct mf_shape shape_of(const char *text)
 
 /* clang-format off */
 static const struct {
-    const char *text, *printed;         /* printed NULL: rejected */
+    const char *text, *printed;         /* printed is NULL if the text is rejected */
 } ops[] = {
     {"-", "-"}, {"sort", "sort"}, {"gather+gemm1+act", "gather+gemm1+act"},
     {"act+gemm1+gather", "gather+gemm1+act"},
@@ -42,7 +42,7 @@ static const struct {
      37748736.0, 28, 28 * 1179648.0 + 32768},
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
      37748736.0, 0, 32768},
-    /* no gate: w1 has 96 rows */
+    /* without a gate, w1 has 96 rows */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0",
      25165824.0, 1, 786432.0 + 32768},
     /* fp8 with one scale per row: 589824 + 4 * (192 + 2048) */
@@ -56,7 +56,7 @@ static const struct {
     /* one scale per weight tensor */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.int8,torch.int8,QuantType.per_Tensor,1,0",
      37748736.0, 2, 2 * (589824 + 8.0) + 32768},
-    /* 4-bit weights, a one-byte scale per 32 elements: 294912 + 192 * 64 + 2048 * 3 */
+    /* 4-bit weights with a one-byte scale per 32 elements: 294912 + 192 * 64 + 2048 * 3 */
     {"4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,"
      "torch.float4_e2m1fn_x2,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0",
      37748736.0, 1, 294912 + 12288.0 + 6144 + 32768},
@@ -122,8 +122,8 @@ MF_TEST(cost_of_the_largest_shape)
     ck_assert_double_eq_tol(mf_layer_min_bytes(&shape, 65535) / (65535 * 6.0 * 262144 * 262144), 1, 1e-3);
 }
 
-/* Exact expected number of blocks of all experts: the sum over the binomial distribution of an expert's rows.
- */
+/* Returns the exact expected number of blocks of all experts. The number of rows of an expert has a binomial
+ * distribution. */
 static double binomial_blocks(const struct mf_shape *s, int32_t block_m)
 {
     double p = (double)s->topk / mf_shape_global_experts(s), blocks = 0, n = (double)s->token;

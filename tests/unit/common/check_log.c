@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "support/mf_check.h"
 
-/* stderr is redirected to a temporary file and read back. Each test runs in its own process. */
+/* The tests redirect stderr to a temporary file and read it back. Each test runs in its own process. */
 static FILE *captured;
 
 static void capture(void)
@@ -22,7 +22,7 @@ static void capture(void)
     ck_assert_int_ge(dup2(fileno(captured), STDERR_FILENO), 0);
 }
 
-/* All output so far. */
+/* Returns all output so far. */
 static const char *written(void)
 {
     static char text[1 << 20];
@@ -32,7 +32,7 @@ static const char *written(void)
     return text;
 }
 
-/* The line without its timestamp and the following space. */
+/* Returns the line without its timestamp and the space after the timestamp. */
 static const char *after_timestamp(const char *line)
 {
     ck_assert_uint_ge(strlen(line), 25);
@@ -51,7 +51,7 @@ MF_TEST(line_has_time_program_and_level)
     const char *line = written();
     ck_assert_str_eq(after_timestamp(line), "moefarmd info: shape 7 of a batch\n");
 
-    /* parse the time with the C library, independent of the time zone */
+    /* parse the time with the C library; the result does not depend on the time zone */
     const char *rest = strptime(line, "%Y-%m-%dT%H:%M:%S", &tm);
     ck_assert_ptr_nonnull(rest);
     ck_assert_int_eq(sscanf(rest, ".%3dZ ", &ms), 1);
@@ -113,8 +113,8 @@ MF_TEST(message_stays_on_one_line)
 
 static const int lengths[] = {3900, 4000, 4030, 4050, 4060, 4070, 4096, 9999};
 
-/* Lengths around the maximum line length: the output is one line; a truncated message ends in '…' and keeps
- * the error text. */
+/* Message lengths around the maximum line length. The output is always one line. A truncated message ends in
+ * '…' and keeps the error text. */
 MF_TEST(long_message_is_truncated, .rows = MF_ARRAY_LEN(lengths))
 {
     static char message[10000];

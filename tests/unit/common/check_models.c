@@ -55,8 +55,9 @@ MF_TEST(shipped_models)
 static const struct {
     const char *name;
     struct mf_model_split split;
-    const char *file; /* of tests/data/aiter, with rows for this layer */
-    const char *form; /* form, which AITER's tables cannot express; NULL: none */
+    const char *file; /* name of a file in tests/data/aiter that has rows for this layer */
+    /* form of the layer, which AITER's tables cannot express; NULL if the layer has no form */
+    const char *form;
 } layers[] = {
     {"deepseek-v3",          {8, 1, 1, "gfx950"}, "a8w8_blockscale_tuned_fmoe_ds_v3.csv", NULL},
     {"deepseek-v3",          {4, 1, 0, "gfx942"}, "a8w8_blockscale_tuned_fmoe_ds_v3.csv", NULL},
@@ -74,7 +75,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* The layer of a rank equals a layer in a published tuned table. */
+/* The layer of each rank equals a layer in a published tuned table. */
 MF_TEST(layers_match_published_tables, .rows = MF_ARRAY_LEN(layers))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(layers[_i].file);
@@ -93,7 +94,7 @@ MF_TEST(layers_match_published_tables, .rows = MF_ARRAY_LEN(layers))
             return;
     }
     mf_shape_print_layer_model(&layer, text);
-    ck_abort_msg("%s has no row of %s", layers[_i].file, text);
+    ck_abort_msg("%s has no row for %s", layers[_i].file, text);
 }
 
 /* clang-format off */
@@ -175,14 +176,15 @@ static const struct {
     {"{" SIZES ", \"moe_num_experts\": 128, \"moe_k\": 8, \"moe_num_shared_experts\": 2}", PLAIN, 2, 0},
     {"{" BASE ", \"shared_expert_intermediate_size\": 1536}", PLAIN, 1, 0},
     {"{" BASE ", \"shared_expert_intermediate_size\": 1000}", PLAIN, 0, 0},
-    /* Kimi-K3: the routed experts' hidden size is half of the model's, so shared experts have another size */
+    /* Kimi-K3: the hidden size of the routed experts is half of the model's, so the shared experts have
+     * another size */
     {"{\"hidden_size\": 8192, \"routed_expert_hidden_size\": 4096, \"moe_intermediate_size\": 1536, "
      "\"num_experts\": 128, \"num_experts_per_token\": 8, \"num_shared_experts\": 2, "
      "\"hidden_act\": \"situ\"}",
      LAYER("Situv2", BF16, BF16, "No", "0"), 0, 0},
     {"{\"vision_config\": {\"hidden_size\": 1}, \"hidden_size\": 2, \"text_config\": {" BASE "}}",
      PLAIN, 0, 0},
-    /* effects of the model type */
+    /* settings that follow from the model type */
     {"{\"model_type\": \"llama4_text\", " BASE "}", LAYER("Silu", BF16, BF16, "No", "1"), 1, 0},
     {"{\"model_type\": \"gpt_oss\", " BASE
      ", \"swiglu_limit\": 7.0, \"quantization_config\": {\"quant_method\": \"mxfp4\"}}",
@@ -261,7 +263,7 @@ static const struct { const char *config, *why; } bad_configs[] = {
     {"{}", "hidden_size: expected a number, but it is missing"},
     {"{\"hidden_size\": 4096}", "moe_intermediate_size: expected a number, but it is missing"},
     {"{\"hidden_size\": 4096, \"intermediate_size\": 11008}",
-     "n_routed_experts: expected a number, but it is missing"}, /* a dense model */
+     "n_routed_experts: expected a number, but it is missing"}, /* a config of a dense model */
     {"{" SIZES ", \"num_experts\": [64, 64], \"num_experts_per_tok\": 8}",
      "num_experts: expected a number in"},
     {"{" SIZES ", \"num_experts\": 128}", "num_experts_per_tok: expected a number, but it is missing"},
@@ -283,8 +285,8 @@ MF_TEST(rejected_configs, .rows = MF_ARRAY_LEN(bad_configs))
     ck_assert_msg(strstr(why, bad_configs[_i].why) != NULL, "%s: %s", bad_configs[_i].config, why);
 }
 
-/* Formats that no tuned table contains: the sizes are read, and quant_error explains the unknown
- * quantisation. */
+/* Quantisation formats that no tuned table contains. The sizes of the layer are read, and quant_error
+ * explains why the quantisation is unknown. */
 static const char *const odd_quants[] = {
     "{\"quant_method\": \"awq\", \"bits\": 4}",
     "{\"quant_method\": \"compressed-tensors\"}",

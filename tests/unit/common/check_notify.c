@@ -33,7 +33,8 @@ MF_TEST(silent_without_socket)
     mf_notify_release(&n);
 }
 
-/* WATCHDOG=1 is sent every half of the watchdog timeout. The variables are removed from the environment. */
+/* WATCHDOG=1 is sent at intervals of half the watchdog timeout. mf_notify_init removes the variables from the
+ * environment. */
 MF_TEST(watchdog_interval)
 {
     struct mf_notify n;
@@ -55,7 +56,8 @@ MF_TEST(watchdog_interval)
     mf_notify_release(&n);
 }
 
-/* The socket may be a path. A full or deleted socket does not block or fail the service. */
+/* The socket may be a path. If the socket is full or deleted, sending neither blocks nor fails the service.
+ */
 MF_TEST(path_socket_full_and_deleted)
 {
     struct mf_notify n;
@@ -75,7 +77,7 @@ MF_TEST(path_socket_full_and_deleted)
     mf_notify_release(&n);
 }
 
-/* Another process's watchdog and invalid timeouts: no WATCHDOG=1 is sent. */
+/* No WATCHDOG=1 is sent if the watchdog is for another process, or if the timeout is invalid. */
 static const char *const invalid_watchdogs[][2] = {
     {"1000000", "1"}, {"0", NULL}, {"-5", NULL}, {"soon", NULL}, {"1000000", ""}};
 

@@ -11,7 +11,7 @@ static const struct {
 } limits[] = {
     {64, 1000, 1000},   /* hard limit below MF_DESCRIPTORS */
     {1000, 1000, 1000}, /* already at the hard limit */
-    {64, 0, 0},         /* keep the current hard limit */
+    {64, 0, 0},         /* the test keeps the current hard limit */
 };
 
 MF_TEST(raises_soft_limit, .rows = MF_ARRAY_LEN(limits))

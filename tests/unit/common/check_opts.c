@@ -67,7 +67,8 @@ static int parse(const char *const *words, int *ret_rest)
     return mf_opts_parse(usage, opts, MF_ARRAY_LEN(opts), argc, argv, ret_rest);
 }
 
-/* Each test runs in its own process, so it can redirect its streams to a file. */
+/* Redirects the stream `fd` to a temporary file. Each test runs in its own process, so other tests are not
+ * affected. */
 static FILE *capture(int fd)
 {
     FILE *file = tmpfile();
@@ -156,7 +157,7 @@ static const struct {
     {{"--run_config", NULL},                          "",  NULL, "",   false},
     {{"--run-config", "t.csv", "--quiet", NULL},      "",  NULL, "t.csv", true},
     {{"--run_config=-", NULL},                        "",  NULL, "-",  false},
-    /* an option with an optional value does not consume the next option */
+    /* an option with an optional value does not take the next option as its value */
     {{"--run_config", "--quiet", NULL},               "",  NULL, "",   true},
 };
 /* clang-format on */

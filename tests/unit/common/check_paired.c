@@ -12,7 +12,8 @@
 
 /* clang-format off */
 static const struct {
-    double low, high;       /* the changes go from low to high in equal steps of the logarithm of the ratio */
+    /* lowest and highest change; the changes between them have equal steps in the logarithm of the ratio */
+    double low, high;
     size_t n;
     double least_effect, confidence;
     enum mf_paired_verdict verdict;
@@ -20,7 +21,8 @@ static const struct {
     {-0.10, -0.08, 20, 0.03, 0.99, MF_PAIRED_FASTER},
     { 0.08,  0.10, 20, 0.03, 0.99, MF_PAIRED_SLOWER},
     {-0.01,  0.01, 20, 0.03, 0.99, MF_PAIRED_SAME},
-    /* excludes zero, but lies within the least effect: too small to matter */
+    /* the interval excludes zero, but all of it is smaller than the least effect: the change is too small to
+     * matter */
     {-0.02, -0.01, 20, 0.03, 0.99, MF_PAIRED_SAME},
     { 0.01,  0.02, 20, 0.03, 0.99, MF_PAIRED_SAME},
     /* the median reaches the least effect, but the interval contains zero */
@@ -29,16 +31,17 @@ static const struct {
     /* the interval excludes zero, but the median is below the least effect */
     {-0.049, -0.001, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
     { 0.001, 0.049, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
-    /* the same with a smaller least effect */
+    /* the same times with a smaller least effect */
     {-0.049, -0.001, 20, 0.02, 0.99, MF_PAIRED_FASTER},
     { 0.001, 0.049, 20, 0.02, 0.99, MF_PAIRED_SLOWER},
-    /* least effect 0: the interval alone decides, and SAME is impossible */
+    /* with a least effect of 0, the interval alone decides, so the verdict cannot be SAME */
     { 0.001, 0.002, 20, 0.00, 0.99, MF_PAIRED_SLOWER},
     {-0.002, -0.001, 20, 0.00, 0.99, MF_PAIRED_FASTER},
     {-0.001, 0.001, 20, 0.00, 0.99, MF_PAIRED_AMBIGUOUS},
-    /* the interval contains both least effects */
+    /* the interval contains the least effect in both directions */
     {-0.10,  0.10, 20, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
-    /* seven rounds of equal sign occur by chance once in 64 runs: enough for confidence 0.95, not for 0.99 */
+    /* seven rounds have equal signs by chance once in 64 runs, which is enough for confidence 0.95 but not
+     * for 0.99 */
     {-0.10, -0.08,  7, 0.03, 0.99, MF_PAIRED_AMBIGUOUS},
     {-0.10, -0.08,  8, 0.03, 0.99, MF_PAIRED_FASTER},
     {-0.10, -0.08,  5, 0.03, 0.95, MF_PAIRED_AMBIGUOUS},
@@ -47,11 +50,12 @@ static const struct {
 };
 /* clang-format on */
 
-/* Old times drift by half over the rounds; the new times drift with them. */
+/* The old times increase by half over the rounds, and the new times drift with them. */
 static void fill(double low, double high, size_t n, double *old_us, double *new_us)
 {
     for (size_t i = 0; i < n; i++) {
-        double at = n > 1 ? (double)((i * 7) % n) / (double)(n - 1) : 0; /* seven rounds: all low */
+        /* with seven rounds, every change is `low` */
+        double at = n > 1 ? (double)((i * 7) % n) / (double)(n - 1) : 0;
         old_us[i] = 50 * (1 + (double)i / (double)n / 2);
         new_us[i] = old_us[i] * exp(log1p(low) + at * (log1p(high) - log1p(low)));
     }
@@ -65,12 +69,13 @@ MF_TEST(verdicts, .rows = MF_ARRAY_LEN(cases))
 
     fill(cases[_i].low, cases[_i].high, cases[_i].n, old_us, new_us);
     ck_assert_int_eq(mf_paired_judge(old_us, new_us, cases[_i].n, &rule, scratch, &p), 0);
-    ck_assert_msg(p.verdict == cases[_i].verdict, "%s, want %s: %g %g %g", mf_paired_verdict_name(p.verdict),
-                  mf_paired_verdict_name(cases[_i].verdict), p.change.low, p.change.mid, p.change.high);
+    ck_assert_msg(p.verdict == cases[_i].verdict, "verdict %s, expected %s; change %g, %g, %g",
+                  mf_paired_verdict_name(p.verdict), mf_paired_verdict_name(cases[_i].verdict), p.change.low,
+                  p.change.mid, p.change.high);
 }
 
-/* Computed by hand: for 8 rounds at confidence 0.99 the interval is the whole range, 0.8 to 1.6; the median
- * is sqrt(1.1 * 1.2). */
+/* Computed by hand: for 8 rounds at confidence 0.99 the interval is the whole range of ratios, 0.8 to 1.6.
+ * The median ratio is sqrt(1.1 * 1.2). */
 MF_TEST(interval_by_hand)
 {
     const double ratio[] = {1.1, 0.8, 1.6, 1.0, 1.25, 1.2, 0.9, 1.3};
@@ -116,8 +121,8 @@ MF_TEST(min_rounds)
     ck_assert_uint_eq(mf_paired_min_rounds(0.999), 11);
 }
 
-/* For series of equal speed with a common drift, the interval excludes zero about as often as its confidence
- * permits. */
+/* If both series are equally fast and share their drift, the interval excludes zero about as often as its
+ * confidence permits. */
 MF_TEST(false_positive_rate)
 {
     enum { TRIALS = 4000, N = 24 };
@@ -136,8 +141,8 @@ MF_TEST(false_positive_rate)
         ck_assert_int_eq(mf_paired_interval(old_us, new_us, N, 0.95, scratch, &change), 0);
         missed += change.low > 0 || change.high < 0;
     }
-    /* At 24 rounds the ranks 7 and 18 miss with 2.3%: 91 of 4000. The bounds add 5 sigma: one run in a
-     * million fails. */
+    /* With 24 rounds the interval reaches from rank 7 to rank 18 and misses zero with probability 2.3%, in 91
+     * of 4000 trials. The bounds add 5 standard deviations, so that one run in a million fails by chance. */
     ck_assert_int_le(missed, 91 + 48);
     ck_assert_int_ge(missed, 91 - 48);
 }

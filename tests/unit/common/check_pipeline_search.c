@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Random steps: each covers a run of consecutive ops, with tensor specs in two variants, or converts between
- * the variants. There are few enough steps to try every order of every subset. */
+/* The test creates random steps. A step either covers a run of consecutive ops, or converts between the two
+ * variants of a tensor spec. There are so few steps that the test can try every order of every subset. */
 #define STEPS_MAX 18
 #define FOUND_MAX 20000
 
@@ -45,7 +45,7 @@ static struct mf_tensor_spec tensor_spec(const char *format, ...)
     return a;
 }
 
-/* Tensor spec in front of op `op` of the chain quant1 … combine, in one of two variants. */
+/* Returns the tensor spec in front of op `op` in the chain quant1 … combine, in one of two variants. */
 static struct mf_tensor_spec tensor_before(int op, int variant, int block)
 {
     switch (op) {
@@ -80,7 +80,7 @@ static struct mf_step random_step(int i, int from, int to)
 {
     int block = draw(2) ? 32 : 64;
     struct mf_step s = {.block_m = draw(3) ? block : 0};
-    /* A step without block_m still needs and gives tensor specs with a block size. */
+    /* a step without block_m still has inputs and outputs whose tensor specs contain a block size */
     (void)snprintf(s.name, sizeof(s.name), "k%02d", i);
     (void)snprintf(s.family, sizeof(s.family), "%s", draw(2) ? "a" : "b");
     for (int op = from; op <= to; op++)
@@ -92,7 +92,7 @@ static struct mf_step random_step(int i, int from, int to)
         s.needs[s.n_needs++] = tensor_spec("w1/fp8fn/per_token/%s", layouts[draw(2)]);
     if (s.covers & MF_OP_BIT(MF_OP_GEMM2))
         s.needs[s.n_needs++] = tensor_spec("w2/fp8fn/per_token/%s", layouts[draw(2)]);
-    if (to == MF_OP_COMBINE && draw(2)) /* accumulates into a zeroed y */
+    if (to == MF_OP_COMBINE && draw(2)) /* the step accumulates into a zeroed y */
         s.needs[s.n_needs++] = tensor_spec("y/bf16/none/token+zeroed");
     s.gives[s.n_gives++] = tensor_before(to + 1, to == MF_OP_COMBINE ? draw(4) == 0 : (int)draw(2), block);
     if ((s.covers & MF_OP_BIT(MF_OP_GEMM1)) && to != MF_OP_COMBINE && draw(3) == 0)
@@ -112,7 +112,7 @@ static struct mf_step sort_step(int i, int block)
     return s;
 }
 
-/* A copy of the step that does not zero y. */
+/* Returns a copy of the step that does not zero y. */
 static struct mf_step without_zeroing(const struct mf_step *of, int i)
 {
     struct mf_step s = *of;
@@ -155,7 +155,8 @@ static void make_step_set(struct step_set *o)
         else if (i == 6 && draw(2))
             *s = without_zeroing(&o->steps[draw(3)], i);
         else {
-            /* each run starts where the last one ended, so that complete pipelines are frequent */
+            /* each step starts at the op after the last step's ops, so that complete pipelines are frequent
+             */
             int last = first + (int)draw((uint32_t)(MF_OP_COMBINE - first + 1));
             *s = random_step(i, first, last);
             first = last == MF_OP_COMBINE ? MF_OP_QUANT1 : last + 1;
@@ -192,13 +193,13 @@ static bool available(const struct exhaustive *e, int n, const struct mf_tensor_
     return false;
 }
 
-/* True if chosen step i is a conversion and the first step that gives the tensor spec. */
+/* True if chosen step i is a conversion and is the first step with the tensor spec as an output. */
 static bool introduced_by_conversion(const struct exhaustive *e, int i, const struct mf_tensor_spec *a)
 {
     return !e->o->steps[e->chosen[i]].covers && !available(e, i, a) && available(e, i + 1, a);
 }
 
-/* True if the step zeroes y and the set has an equal step without the zeroing. */
+/* True if the step zeroes y and the set has a step that equals it except that it does not zero y. */
 static bool has_variant_without_zeroing(const struct step_set *o, const struct mf_step *s)
 {
     for (size_t i = 0; s->covers && s->n_gives == 2 && i < o->n; i++) {
@@ -211,8 +212,8 @@ static bool has_variant_without_zeroing(const struct step_set *o, const struct m
     return false;
 }
 
-/* True if the step zeroes a y that is already zeroed, and one of the two steps has a variant without zeroing.
- */
+/* True if the step zeroes a y that is already zeroed, and this step or an earlier one has a variant without
+ * zeroing. */
 static bool zeroes_redundantly(const struct exhaustive *e, int n, const struct mf_step *s)
 {
     const struct mf_tensor_spec zeroed = tensor_spec("y/bf16/none/token+zeroed");
@@ -257,8 +258,8 @@ static bool can_append(const struct exhaustive *e, int n, const struct mf_step *
     return s->covers || is_new;
 }
 
-/* True if each tensor spec that a conversion introduced is needed by a later step or is the output. The same
- * holds for a zeroed y from a step that has a variant without zeroing. */
+/* True if each tensor spec that a conversion introduced is either the output or an input of a later step. A y
+ * that is zeroed by a step with a variant without zeroing must be an input of a later step, too. */
 static bool conversions_used(const struct exhaustive *e, int n, const struct mf_tensor_spec *y)
 {
     for (int i = 0; i < n; i++) {
@@ -342,7 +343,7 @@ static uint32_t mask_of_path(const struct mf_path *p)
     return mask;
 }
 
-/* Collects the expected result: the masks with fewer than `keep` cheaper masks in their group. */
+/* Collects the expected result: all masks for which fewer than `keep` masks of the same group are cheaper. */
 static size_t count_expected(const struct exhaustive *e, int keep, uint32_t *expected)
 {
     size_t n = 0;
@@ -389,24 +390,24 @@ MF_TEST(matches_exhaustive_search, .rows = MF_ARRAY_LEN(keeps))
         size_t n = 0;
         ck_assert_int_eq(mf_path_find(&p, &paths, &n), 0);
         size_t n_expected = count_expected(&e, keeps[_i], expected);
-        ck_assert_msg(n == n_expected, "seed %llu round %d: found %zu of %zu", (unsigned long long)seed,
-                      round, n, n_expected);
+        ck_assert_msg(n == n_expected, "seed %llu, round %d: found %zu of %zu pipelines",
+                      (unsigned long long)seed, round, n, n_expected);
         for (size_t i = 0; i < n; i++) {
             bool known = false;
             double us;
             for (size_t j = 0; j < n_expected; j++)
                 known |= expected[j] == mask_of_path(&paths[i]);
             (void)group_of_mask(&o, mask_of_path(&paths[i]), &us);
-            ck_assert_msg(known && fabs(us - paths[i].us) < 1e-6, "seed %llu round %d path %zu",
+            ck_assert_msg(known && fabs(us - paths[i].us) < 1e-6, "seed %llu, round %d: unexpected path %zu",
                           (unsigned long long)seed, round, i);
             ck_assert(i == 0 || paths[i - 1].us <= paths[i].us);
         }
     }
-    /* Ensures that the generator makes enough legal pipelines. */
+    /* ensures that the generator makes enough legal pipelines */
     ck_assert_uint_gt(n_legal, 300);
 }
 
-/* Neither the order of the input steps nor equal times change the result. */
+/* The result depends neither on the order of the input steps nor on ties between equal times. */
 MF_TEST(independent_of_order)
 {
     seed_state = 7;
@@ -453,8 +454,8 @@ MF_TEST(uncovered_ops)
     ck_assert_str_eq(text, "sort+quant2+gemm2+weight+combine");
 }
 
-/* Pipelines that zero y in different steps have different structures. Steps with redundant zeroing are not
- * used. */
+/* Pipelines that zero y in different steps have different structures. No pipeline zeroes y twice if one of
+ * the steps has a variant without zeroing. */
 MF_TEST(structure_includes_zeroing)
 {
     enum { SORT, SORT_ZERO, UP, UP_ZERO, DOWN, ZERO, N_STEPS };
@@ -518,8 +519,8 @@ MF_TEST(structure_includes_zeroing)
     }
 }
 
-/* A problem as large as a real device class's must take well below two seconds: the coordinator's writer
- * thread waits for it. */
+/* A problem as large as that of a real device class must take well below two seconds, because the
+ * coordinator's writer thread waits for the result. */
 MF_TEST(large_problem_is_fast)
 {
     enum { PER_BLOCK = 40 };

@@ -1,4 +1,4 @@
-/* common/moe/pipeline_text.c: iterating over, splitting and composing the text of a pipeline. */
+/* common/moe/pipeline_text.c: iterates over, splits and composes the text of a pipeline. */
 #include "common/moe/pipeline_text.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ static const struct {
 } iterations[] = {
     {"one:a", {"one:a"}},
     {"one:a|two:b|c", {"one:a", "two:b", "c"}},
-    {"", {""}}, /* an invalid name, which mf_step_name_split rejects */
+    {"", {""}}, /* a name that mf_step_name_split rejects */
     {"one:a|", {"one:a", ""}},
     {"|one:a", {"", "one:a"}},
 };
@@ -58,7 +58,8 @@ MF_TEST(split, .rows = MF_ARRAY_LEN(splits))
     char text[256], family[MF_FAMILY_NAME_MAX], step[MF_STEP_NAME_MAX];
     size_t len = strlen(splits[_i].name);
 
-    mf_format(text, sizeof(text), "%s|two:b", splits[_i].name); /* text after len is ignored */
+    /* mf_step_name_split must ignore the text after `len` */
+    mf_format(text, sizeof(text), "%s|two:b", splits[_i].name);
     ck_assert_int_eq(mf_step_name_split(text, len, family, step), splits[_i].r);
     if (splits[_i].r < 0)
         return;

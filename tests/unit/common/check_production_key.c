@@ -1,4 +1,5 @@
-/* common/moe/production_key.c: the key that production looks up for a shape; it maps to itself. */
+/* common/moe/production_key.c: the key that production looks up for a shape. A shape that is already such a
+ * key maps to itself. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@
 
 /* clang-format off */
 static const struct {
-    const char *requested, *key, *reason; /* key NULL: equal to requested */
+    const char *requested, *key, *reason; /* key is NULL if it equals `requested` */
 } cases[] = {
     {ROW("64",    "Silu",   FN,   FN,   "per_1x128"), NULL, NULL},
     {ROW("64",    "Silu",   BF16, BF16, "No"),        NULL, NULL},
@@ -65,14 +66,14 @@ MF_TEST(rules, .rows = MF_ARRAY_LEN(cases))
     ck_assert_msg(!cases[_i].reason || strstr(why, cases[_i].reason), "%s", why);
 }
 
-/* A table row is looked up if any token count that pads to it has its key. The key returned for any other row
- * is looked up. */
+/* Production looks up a table row if at least one token count that is padded to the row's count has the row's
+ * key. For any other row, the function returns a key that production does look up. */
 /* clang-format off */
 static const struct {
-    const char *row, *key; /* key NULL: production looks up the row */
+    const char *row, *key; /* key is NULL if production looks up the row */
 } rows[] = {
-    {ROW("256", "Swiglu", BF16, FP4, "per_1x32"), NULL}, /* 129 to 255 tokens */
-    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"),  NULL}, /* 256 tokens */
+    {ROW("256", "Swiglu", BF16, FP4, "per_1x32"), NULL}, /* looked up for 129 to 255 tokens */
+    {ROW("256", "Swiglu", FP4, FP4, "per_1x32"),  NULL}, /* looked up for 256 tokens */
     {ROW("256", "Swiglu", FN, FP4, "per_1x32"),   NULL},
     {ROW("256", "Silu", BF16, FP4, "per_1x32"),   NULL},
     {ROW("128", "Swiglu", FP4, FP4, "per_1x32"),  ROW("128", "Swiglu", BF16, FP4, "per_1x32")},
@@ -96,7 +97,7 @@ MF_TEST(rows_that_production_looks_up, .rows = MF_ARRAY_LEN(rows))
     ck_assert_int_eq(mf_production_row(&key, &again, why, sizeof(why)), 0);
 }
 
-/* Some rows that AITER ships have keys that its own production does not look up by default. */
+/* Some of the rows that AITER ships have keys that AITER's own production does not look up by default. */
 MF_TEST(shipped_rows)
 {
     long n = 0, n_other = 0;

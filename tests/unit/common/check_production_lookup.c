@@ -1,5 +1,5 @@
-/* common/moe/production_lookup.c: keys that are tried for a call under each set of rules, and the row that
- * serves it. */
+/* common/moe/production_lookup.c: the keys that each set of rules tries for a call, and the row that serves
+ * the call. */
 #include <stdio.h>
 #include <string.h>
 
@@ -47,8 +47,8 @@ static const struct {
     {BLOCK("131072"),   MF_LOOKUP_MOEFARM, {{BLOCK("131072"), 0}, {BLOCK("32768"), 0}}},
     {BLOCK("16777215"), MF_LOOKUP_MOEFARM, {{BLOCK("131072"), 0}, {BLOCK("32768"), 0}}},
     {BLOCK("131072"),   MF_LOOKUP_AITER,   {{BLOCK("131072"), ANY_ACT_FORM}, {BLOCK("32768"), ANY_ACT_FORM}}},
-    /* moefarm keeps the requested activation type; drop-in and aiter choose it by the token count before
-     * padding */
+    /* moefarm keeps the requested activation type. The rules drop-in and aiter choose the activation type by
+     * the token count before padding. */
     {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_MOEFARM,
      {{ROW("256", "Swiglu", FP4, FP4, "per_1x32"), 0}}},
     {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_DROP_IN,
@@ -57,7 +57,7 @@ static const struct {
      {{ROW("256", "Swiglu", FP4, FP4, "per_1x32"), 0}}},
     {ROW("200", "Swiglu", FP4, FP4, "per_1x32"), MF_LOOKUP_AITER,
      {{ROW("256", "Swiglu", BF16, FP4, "per_1x32"), ANY_ACT_FORM}}},
-    /* ranks */
+    /* expert parallelism: ranks */
     {RANK("3", "64"),      MF_LOOKUP_MOEFARM, {{RANK("4", "64"), 0}, {RANK("4", "64"), RANKS}}},
     {RANK("3", "64"),      MF_LOOKUP_DROP_IN, {{RANK("4", "64"), 0}, {RANK("4", "64"), RANKS}}},
     {RANK("3", "64"),      MF_LOOKUP_AITER,   {{RANK("4", "64"), ANY_ACT_FORM}}},
@@ -80,7 +80,8 @@ MF_TEST(tries, .rows = MF_ARRAY_LEN(cases))
         char text[MF_SHAPE_TEXT_MAX];
 
         mf_shape_print(&tried[i].key, text);
-        ck_assert_msg(mf_shape_equal(&tried[i].key, &key), "%s: try %zu is %s", cases[_i].call, i, text);
+        ck_assert_msg(mf_shape_equal(&tried[i].key, &key), "%s: the key of try %zu is %s", cases[_i].call, i,
+                      text);
         ck_assert_uint_eq(tried[i].any, cases[_i].tries[i].any);
     }
 }
@@ -115,16 +116,17 @@ static const char tier_text[] = HEADER LINE(MI355, "131072", "512", "256", "Silu
 static const struct {
     const char *call;
     enum mf_lookup rules;
-    int64_t line; /* 0: none */
+    int64_t line; /* line of the row that is found; 0: no row */
     size_t attempt;
 } finds[] = {
     {BLOCK("50"),     MF_LOOKUP_MOEFARM, 3,  0},
     {BLOCK("50"),     MF_LOOKUP_DROP_IN, 3,  0},
-    {BLOCK("50"),     MF_LOOKUP_AITER,   2,  0}, /* first row, although it has another activation */
-    {BLOCK("128"),    MF_LOOKUP_MOEFARM, 0,  0}, /* row of another device class */
+    /* the first row is used, although it has another activation function */
+    {BLOCK("50"),     MF_LOOKUP_AITER,   2,  0},
+    {BLOCK("128"),    MF_LOOKUP_MOEFARM, 0,  0}, /* the row has another device class */
     {BLOCK("128"),    MF_LOOKUP_AITER,   0,  0},
     {BLOCK("256"),    MF_LOOKUP_MOEFARM, 0,  0},
-    {BLOCK("256"),    MF_LOOKUP_AITER,   5,  0}, /* AITER skips only the fallback tag */
+    {BLOCK("256"),    MF_LOOKUP_AITER,   5,  0}, /* AITER skips only rows with the fallback tag */
     {BLOCK("512"),    MF_LOOKUP_MOEFARM, 0,  0},
     {BLOCK("512"),    MF_LOOKUP_AITER,   0,  0},
     {BLOCK("99999"),  MF_LOOKUP_MOEFARM, 7,  0},
@@ -135,7 +137,7 @@ static const struct {
     {RANK("16", "32"), MF_LOOKUP_AITER,   8, 0},
     {RANK("32", "32"), MF_LOOKUP_MOEFARM, 0, 0},
     {BLOCK("1000"),   MF_LOOKUP_MOEFARM, 0,  0},
-    {BLOCK("1000"),   MF_LOOKUP_AITER,   10, 0}, /* AITER ignores the form */
+    {BLOCK("1000"),   MF_LOOKUP_AITER,   10, 0}, /* AITER ignores the column `form` */
     {BLOCK("2048"),   MF_LOOKUP_MOEFARM, 0,  0},
     {BLOCK("4096"),   MF_LOOKUP_MOEFARM, 11, 0},
     {BLOCK("4096"),   MF_LOOKUP_AITER,   0,  0}, /* AITER compares text: dtypes.bf16 is not torch.bfloat16 */
@@ -162,7 +164,7 @@ MF_TEST(find, .rows = MF_ARRAY_LEN(finds))
     ck_assert(!has_row || found.table == t);
 }
 
-/* A try searches all tables before the next try: the lower tier is searched last. */
+/* Each try searches all tables before the next try begins, so the lower tier is searched last. */
 MF_TEST(each_try_searches_all_tables)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL, *before = NULL;
@@ -180,8 +182,8 @@ MF_TEST(each_try_searches_all_tables)
     ck_assert(found.table == t && found.attempt == 1);
 }
 
-/* If a table has a flag as both 1 and True, AITER's dictionary matches none of its rows. A table with only
- * True matches. */
+/* If a table spells a flag both as 1 and as True, AITER's dictionary matches none of the table's rows. If the
+ * table spells it only as True, the rows match. */
 MF_TEST(mixed_flag_spellings)
 {
     static const char as_true[] =
@@ -216,9 +218,9 @@ struct shipped_row {
     struct mf_shape shape;
 };
 
-/* Under moefarm's rules each row with a valid bucket serves a call of its own shape. AITER's dictionary has
- * no activation function, so 449 rows are shadowed by an earlier row with the same key (aiter/configs at
- * e4048607a535, all tables merged in the order of their names). */
+/* Under moefarm's rules, each row with a valid bucket serves a call of its own shape. The key of AITER's
+ * dictionary lacks the activation function, so 449 rows are shadowed by an earlier row with the same key
+ * (aiter/configs at e4048607a535, all tables merged in the order of their names). */
 MF_TEST(shipped_rows)
 {
     static struct shipped_row rows[ROWS_MAX];

@@ -60,7 +60,7 @@ MF_TEST(rejects_invalid_profiles, .rows = MF_ARRAY_LEN(rejected))
     ck_assert_double_eq(r.parameter, 0.25);
 }
 
-/* These numbers need all 17 significant digits. */
+/* Printing these numbers exactly needs all 17 significant digits. */
 MF_TEST(parameter_is_printed_exactly)
 {
     static const double values[] = {1.0 / 3, 0.1 + 0.2, DBL_EPSILON, DBL_MIN, 1 - DBL_EPSILON / 2};
@@ -73,7 +73,8 @@ MF_TEST(parameter_is_printed_exactly)
     }
 }
 
-/* Counts of any magnitude keep their proportions, and non-zero counts stay at least 1. */
+/* Recorded counts per expert keep their proportions, whatever their size. A count above zero stays at least
+ * 1. */
 MF_TEST(recorded_counts)
 {
     static const struct {
@@ -117,7 +118,7 @@ MF_TEST(profile_fits_shape)
     static const struct {
         const char *text;
         int32_t expert, topk;
-        const char *why; /* NULL: the profile fits */
+        const char *why; /* NULL if the profile fits */
     } rows[] = {
         {"uniform", 8, 2, NULL},
         {"recorded:1.2.3.4", 4, 2, NULL},

@@ -81,7 +81,7 @@ MF_TEST(enrolment_token_text)
                       invalid_enrol_tokens[i]);
 }
 
-/* RFC 7748, section 5.2: result of one iteration with k = u = 9. */
+/* RFC 7748, section 5.2: the result after one iteration with k = u = 9. */
 MF_TEST(pair_is_x25519)
 {
     static const uint8_t secret[MF_KEY_SIZE] = {9};
@@ -113,7 +113,7 @@ MF_TEST(only_owner_may_read_file)
     ck_assert_int_eq(mf_secret_file_write(path, "01234567"), 0);
     ck_assert_int_eq(mf_secret_file_read(path, text, sizeof(text)), -EFBIG);
     (void)unlink(path);
-    ck_assert_int_eq(rmdir(folder), 0); /* no temporary file remains */
+    ck_assert_int_eq(rmdir(folder), 0); /* rmdir succeeds only if no temporary file remains */
 }
 
 int main(void)

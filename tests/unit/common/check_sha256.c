@@ -1,4 +1,5 @@
-/* common/base/sha256.c: the examples of FIPS 180-2 and the empty text, in the format of sha256sum. */
+/* common/base/sha256.c: the examples of FIPS 180-2 and the empty text. The expected digests have the format
+ * of sha256sum. */
 #include "common/base/sha256.h"
 
 #include <stdlib.h>

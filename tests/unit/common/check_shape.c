@@ -72,7 +72,7 @@ static const struct {
     {"doweight_stage1", "0",                         "0"},
 };
 
-/* Invalid values: the column keeps its value, and the reason lists the valid ones. */
+/* Invalid values. mf_shape_set leaves the column unchanged, and the reason lists the valid values. */
 static const struct {
     const char *column, *text, *why;
 } errors[] = {
@@ -83,10 +83,11 @@ static const struct {
     {"token",           " 4",                    "from 1 to"},
     {"token",           "4.0",                   "from 1 to"},
     {"token",           "0x10",                  "from 1 to"},
-    {"token",           "16777216",              "16777215"},   /* sorted_token_ids has 24 bits */
+    /* sorted_token_ids stores a token in 24 bits */
+    {"token",           "16777216",              "16777215"},
     {"token",           "99999999999999999999",  "from 1 to"},
     {"model_dim",       "262145",                "262144"},
-    {"inter_dim",       "4294967297",            "262144"},     /* 1 if truncated to 32 bits */
+    {"inter_dim",       "4294967297",            "262144"},     /* becomes 1 if truncated to 32 bits */
     {"expert",          "65536",                 "65535"},
     {"topk",            "128",                   "127"},
     {"act_type",        "ActivationType.silu",   "ActivationType.Silu"},
@@ -181,7 +182,7 @@ MF_TEST(row_round_trips)
     ck_assert_str_eq(text, strchr(qwen, ',') + 1);
 }
 
-/* The longest value of every column. */
+/* A row in which every column has its longest value fits the buffer. */
 MF_TEST(widest_row_fits)
 {
     static const char *const widest[MF_SHAPE_N_COLUMNS] = {"16777215",
@@ -212,7 +213,7 @@ static const char *const bad_rows[] = {
     "",
     ",,,,,,,,,,,",
     "4,2048,96,128,8",
-    /* a thirteenth value; an empty thirteenth value */
+    /* a thirteenth value, which is '1' or empty */
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,1",
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0,",
     "4,2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,",
@@ -251,7 +252,7 @@ static const struct {
     {offsetof(struct mf_shape, expert), 7, "topk"},
 };
 
-/* A shape that was not made by mf_shape_set. */
+/* mf_shape_check also checks shapes that mf_shape_set did not make, and names the invalid column. */
 MF_TEST(check_names_the_column, .rows = MF_ARRAY_LEN(bad_fields))
 {
     struct mf_shape shape = qwen_shape();
@@ -263,7 +264,7 @@ MF_TEST(check_names_the_column, .rows = MF_ARRAY_LEN(bad_fields))
     ck_assert((why != NULL) == (bad_fields[_i].column != NULL));
 }
 
-/* A token selects topk of all ranks' experts, possibly more than one rank has. */
+/* A token selects topk of the experts of all ranks; topk may exceed the number of experts of one rank. */
 MF_TEST(expert_parallelism)
 {
     struct mf_shape shape = qwen_shape();
@@ -330,8 +331,8 @@ MF_TEST(every_dtype_has_bits, .rows = MF_DTYPE_N_)
     ck_assert_int_eq(mf_dtype_bits((enum mf_dtype)_i), bits[_i]);
 }
 
-/* The form is a thirteenth value and part of the key. Each item is valid for some activation functions only.
- */
+/* The form is the thirteenth value of a shape and part of its key. Each item of the form is valid for some
+ * activation functions only. */
 MF_TEST(form_is_part_of_the_shape)
 {
     static const struct {

@@ -15,7 +15,7 @@
     "\"q_dtype_w\":\"torch.bfloat16\",\"q_type\":\"QuantType.No\""
 #define SIZES "\"model_dim\":2048,\"inter_dim\":96,\"expert\":128,\"topk\":8"
 #define X16   "xxxxxxxxxxxxxxxx"
-#define LONG  X16 X16 X16 X16 X16 X16 X16 X16 X16 /* longer than any value */
+#define LONG  X16 X16 X16 X16 X16 X16 X16 X16 X16 /* longer than any valid value */
 #define FLAGS "\"use_g1u1\":1,\"doweight_stage1\":0"
 
 static const struct {
@@ -46,7 +46,8 @@ MF_TEST(round_trip, .rows = MF_ARRAY_LEN(written))
     ck_assert_str_eq(text, written[_i].json);
     free(text);
     cJSON_Delete(json);
-    json = cJSON_Parse(written[_i].json); /* parse again: mf_shape_to_json stores numbers as raw text */
+    /* parse the printed JSON, because mf_shape_to_json adds numbers as raw text */
+    json = cJSON_Parse(written[_i].json);
     ck_assert_int_eq(mf_shape_from_json(json, &again, record_error, &errors), 1);
     ck_assert(mf_shape_equal(&shape, &again));
     ck_assert_int_eq(mf_shape_add_to_json(holder, written[_i].row), 0);

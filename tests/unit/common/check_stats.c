@@ -25,13 +25,15 @@ static const struct {
     {8, {-8, -7, -6, -5, 5, 6, 7, 8}, 0, 6.5},
 };
 
-/* p computed by hand: number of sign patterns, of 2^n, whose smaller rank sum is at most the observed one.
- *   n = 5, all of one sign: {} only, 2 * 1/32.  n = 6: 2 * 1/64.
- *   1 -2 3 4 5: W- = 2: {} {1} {2}: 2 * 3/32.  1 2 -3 4 5: W- = 3: {} {1} {2} {3} {1,2}: 2 * 5/32.
- *   Ties: |d| = 1 1 2 2 3 has the ranks 1.5 1.5 3.5 3.5 5. With one negative 1: {} and each 1.5 alone:
- *   2 * 3/32.
- *   Five equal values have rank 3 each. Two negative: W- = 6, patterns of at most two: 1 + 5 + 10 = 16:
- *   2 * 16/32 = 1. */
+/* p is computed by hand: 2 / 2^n times the number of sign patterns whose rank sum is at most the smaller
+ * observed rank sum. A pattern is written as the set of its negative ranks.
+ *
+ *   n = 5, equal signs: only {}, so 2 * 1/32. n = 6: 2 * 1/64.
+ *   1 -2 3 4 5: W- = 2; {} {1} {2}: 2 * 3/32. 1 2 -3 4 5: W- = 3; {} {1} {2} {3} {1,2}: 2 * 5/32.
+ *   Ties: |d| = 1 1 2 2 3 has the ranks 1.5 1.5 3.5 3.5 5. With one negative 1: {} and {1.5} twice,
+ *   so 2 * 3/32.
+ *   Five equal values: each has rank 3. With two negative values W- = 6, and the patterns of at most two
+ *   values are 1 + 5 + 10 = 16, so 2 * 16/32 = 1. */
 static const struct {
     size_t n;
     double difference[12];
@@ -49,18 +51,20 @@ static const struct {
     {5,  {-1, 1, 2, 2, 3},                      6.0 / 32},
     {5,  {1, 1, 1, -1, -1},                     1.0},
     {5,  {1, 1, 1, 1, -1},                      12.0 / 32},
-    {8,  {1, -2, 3, -4, 5, -6, 7, -8},          0.84375},       /* W = 16; 108 of 256 at or below */
+    /* W = 16; 108 of 256 patterns have a sum of at most 16 */
+    {8,  {1, -2, 3, -4, 5, -6, 7, -8},          0.84375},
     {10, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},       2.0 / 1024},
-    {10, {-1, -2, -3, 4, 5, 6, 7, 8, 9, 10},    28.0 / 1024},   /* sets of sum up to 6: 14 */
+    {10, {-1, -2, -3, 4, 5, 6, 7, 8, 9, 10},    28.0 / 1024},   /* 14 patterns have a sum of at most 6 */
 };
 
-/* Order statistics of 1 … n, from published tables of the sign test's confidence interval of the median. */
+/* Order statistics of the values 1 … n, from published tables of the sign test's confidence interval for the
+ * median. */
 static const struct {
     size_t n;
     double confidence, low, mid, high;
 } intervals[] = {
     {1,   0.95, 1,  1,    1},
-    {5,   0.95, 1,  3,    5},       /* the whole range covers only 93.75% */
+    {5,   0.95, 1,  3,    5},       /* even the whole range covers only 93.75% */
     {6,   0.95, 1,  3.5,  6},
     {8,   0.95, 1,  4.5,  8},
     {9,   0.95, 2,  5,    8},
@@ -84,8 +88,9 @@ MF_TEST(median_and_mad, .rows = MF_ARRAY_LEN(medians))
     ck_assert_double_eq(mf_mad(values, medians[_i].n), medians[_i].mad);
 }
 
-/* An outlier counts as median + 1.5 scales, a value within that range as itself. The result for two distant
- * values is near the lower one. */
+/* Values that differ from the median by more than 1.5 scales are clipped to that distance. For two values,
+ * the lower value takes the place of the median, so the result for two distant values is near the lower one.
+ */
 MF_TEST(clipped_mean)
 {
     double alone[] = {9}, apart[] = {50, 10}, near[] = {10.5, 10}, five[] = {1e9, 11, 10, 9, -1e9};
@@ -97,7 +102,7 @@ MF_TEST(clipped_mean)
     ck_assert_double_eq_tol(mf_clipped_mean(zero_scale, 3, 0), 6, 1e-12);
 }
 
-/* Slow drift and one spike among twenty values have little effect on the estimate. */
+/* Slow drift of twenty values, or one spike among them, has little effect on the estimate. */
 MF_TEST(noise_scale)
 {
     double alone[] = {3}, drift[20], spike[20];
@@ -106,7 +111,8 @@ MF_TEST(noise_scale)
         spike[i] = i == 7 ? 1e9 : i % 2;
     }
     ck_assert_double_eq(mf_noise_scale(alone, 1), 0);
-    ck_assert_double_eq_tol(mf_noise_scale(drift, 20), 11 / 0.9539, 1e-9); /* 11 up, 9 down */
+    /* steps of 11 up and 9 down alternate */
+    ck_assert_double_eq_tol(mf_noise_scale(drift, 20), 11 / 0.9539, 1e-9);
     ck_assert_double_eq_tol(mf_noise_scale(spike, 20), 1 / 0.9539, 1e-9);
 }
 
@@ -123,7 +129,7 @@ MF_TEST(wilcoxon_matches_hand_computation, .rows = MF_ARRAY_LEN(exact))
     ck_assert_double_eq_tol(p, exact[_i].p, 1e-12);
 }
 
-/* Twice the average rank of |d[i]| among the others. */
+/* Returns twice the average rank of |d[i]| among all |d[j]|. */
 static int doubled_rank(const double *d, size_t n, size_t i)
 {
     int below = 0, same = 0;
@@ -134,7 +140,7 @@ static int doubled_rank(const double *d, size_t n, size_t i)
     return 2 * below + same + 1;
 }
 
-/* Enumerates all 2^n sign patterns. */
+/* Returns p by enumerating all 2^n sign patterns. */
 static double enumerated_p(const double *d, size_t n)
 {
     int ranks[16], total = 0, positive = 0;
@@ -169,8 +175,9 @@ MF_TEST(wilcoxon_matches_enumeration)
     }
 }
 
-/* Up to twenty pairs the distribution is exact: W = 52 is the largest with p <= 0.05 (tables of the
- * signed-rank test). From twenty-one pairs on, the normal approximation gives a consistent value. */
+/* For up to twenty pairs the distribution is exact. There, W = 52 is the largest value with p <= 0.05 (tables
+ * of the signed-rank test). For twenty-one or more pairs, the normal approximation returns a consistent
+ * value. */
 MF_TEST(wilcoxon_exact_and_approximate)
 {
     double d[21], scratch[21];
@@ -178,7 +185,7 @@ MF_TEST(wilcoxon_exact_and_approximate)
         d[i] = i + 1;
     d[19] = -20, d[18] = -19, d[12] = -13; /* 20 + 19 + 13 = 52 */
     ck_assert_double_eq_tol(mf_wilcoxon_p(d, 20, scratch), 0.048441, 5e-7);
-    d[0] = -1; /* 53 */
+    d[0] = -1; /* W = 53 */
     double above = mf_wilcoxon_p(d, 20, scratch);
     ck_assert_double_gt(above, 0.05);
 
@@ -213,14 +220,14 @@ MF_TEST(interval_matches_published_tables, .rows = MF_ARRAY_LEN(intervals))
     double d[N_MAX];
     size_t n = intervals[_i].n;
     for (size_t i = 0; i < n; i++)
-        d[i] = (double)((i * 7) % n + 1); /* a permutation: n is not a multiple of 7 */
+        d[i] = (double)((i * 7) % n + 1); /* a permutation, because n is not a multiple of 7 */
     struct mf_interval interval = mf_median_interval(d, n, intervals[_i].confidence);
     ck_assert_double_eq(interval.low, intervals[_i].low);
     ck_assert_double_eq(interval.mid, intervals[_i].mid);
     ck_assert_double_eq(interval.high, intervals[_i].high);
 }
 
-/* 2^-n underflows a double. */
+/* With 10001 values, 2^-n underflows a double. */
 MF_TEST(interval_of_10001_values)
 {
     enum { N = 10001 };
@@ -228,7 +235,7 @@ MF_TEST(interval_of_10001_values)
     for (int i = 0; i < N; i++)
         d[i] = (double)((i * 7LL) % N + 1);
     struct mf_interval interval = mf_median_interval(d, N, 0.95);
-    /* (n - 1.96 sqrt n) / 2 */
+    /* expected value: (n - 1.96 sqrt n) / 2 */
     ck_assert_double_eq_tol(interval.low, 4902.5, 1.5);
     ck_assert_double_eq(interval.mid, 5001);
     ck_assert_double_eq(interval.low + interval.high, N + 1);

@@ -18,7 +18,7 @@ static struct mf_step full_step(void)
         .ksplit = 2,
         .n_needs = 3,
         .n_gives = 1,
-        .workspace_bytes = UINT64_C(9007199254740991), /* more digits than cJSON prints */
+        .workspace_bytes = UINT64_C(9007199254740991), /* an integer with more digits than cJSON prints */
         .flops = 1.5e12,
         .bytes = 123456789012.0,
         .reorder_tolerance = 0.0009765625,
@@ -94,7 +94,7 @@ MF_TEST(round_trip)
     assert_equal(&step, &back);
 }
 
-/* A step that covers nothing: no block_m, no tensor specs, no flops. */
+/* A step that covers no op has no block_m, no tensor specs and no flops. */
 MF_TEST(empty_step_round_trips)
 {
     struct mf_step step = {.name = "z", .family = "move", .stage = MF_STAGE_MOVE}, back;
@@ -104,7 +104,8 @@ MF_TEST(empty_step_round_trips)
     assert_equal(&step, &back);
 }
 
-/* The flag is written only if true and defaults to false. Only booleans are accepted. */
+/* The member "aiter" is written only if it is true, and is false if it is missing. Only booleans are
+ * accepted. */
 MF_TEST(aiter_flag)
 {
     struct mf_step step = full_step(), back;
@@ -119,7 +120,8 @@ MF_TEST(aiter_flag)
     ck_assert_str_eq(field, "aiter");
 }
 
-/* Printing rounds flops and bytes to integers. Fractions from a foreign runner are accepted. */
+/* When a step is printed, flops and bytes are rounded to integers. Fractions from a foreign runner are
+ * accepted. */
 MF_TEST(flops_and_bytes_are_rounded)
 {
     struct mf_step step = full_step(), back;
@@ -134,7 +136,7 @@ MF_TEST(flops_and_bytes_are_rounded)
     ck_assert_double_eq(back.flops, 0.5);
 }
 
-/* The field defaults to 0 and must not be negative. */
+/* The member defaults to 0 and must not be negative. */
 MF_TEST(saved_traffic)
 {
     struct mf_step step = full_step(), back;
@@ -225,7 +227,7 @@ static const struct {
     {"quant1+gather+gemm1+act+quant2+gemm2+weight+combine", MF_STAGE_ONE},
 };
 
-/* Every set of ops is valid with exactly one stage. */
+/* Each set of ops determines the stage, so a step with any other stage is rejected. */
 MF_TEST(stage_follows_from_covers, .rows = MF_ARRAY_LEN(stages))
 {
     for (int stage = 0; stage < MF_STAGE_N_; stage++) {

@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The linker redirects allocations to the wrappers. Allocation number fail_at, counted from now, fails; 0:
- * none fails. */
+/* The linker redirects allocations to the wrappers. If fail_at is N > 0, the N-th allocation from now on
+ * fails; if it is 0, no allocation fails. */
 static long fail_at;
 
 static bool should_fail(void)
@@ -81,7 +81,7 @@ MF_TEST(test_key)
                      "torch.float8_e4m3fn,QuantType.per_1x128,1,0");
 }
 
-/* Each of the fourteen key values is part of the key; results are not. */
+/* Each of the fourteen key values is part of the key. Results are not part of the key. */
 MF_TEST(test_key_equal)
 {
     struct mf_table_row a = example_row(64, "gfx942", 304), others[14];
@@ -193,7 +193,7 @@ MF_TEST(test_add_rejects, .rows = N_DEFECTS)
     ck_assert_uint_eq(t->n_rows, 0);
 }
 
-/* The first row of a key is found among many, in any order of adding. Rows with a tag are skipped. */
+/* mf_table_find returns the first row of a key, even among many rows. Rows with a tag are skipped. */
 MF_TEST(test_find)
 {
     enum { N = 5000 };
@@ -252,7 +252,7 @@ MF_TEST(test_find_shipped)
         ck_assert_ptr_eq(mf_table_find(t, &t->rows[i].class, &t->rows[i].shape), &t->rows[i]);
 }
 
-/* AITER's tuned tables have no duplicate keys; its tagged rows differ in their tags. */
+/* AITER's tuned tables have no duplicate keys, because rows with a tag have different tags. */
 MF_TEST(test_shipped_set_is_clean)
 {
     const struct mf_table *tables[MF_ARRAY_LEN(shipped)];
@@ -269,7 +269,7 @@ MF_TEST(test_shipped_set_is_clean)
     ck_assert_int_eq(mf_table_clashes(tables, n, &clashes, &n_clashes), 0);
     ck_assert_uint_eq(n_clashes, 0);
     ck_assert_ptr_null(clashes);
-    /* A table that occurs twice in the set clashes with itself, row by row. */
+    /* if a table occurs twice in the set, each of its rows clashes with itself */
     const struct mf_table *twice[] = {tables[0], tables[1], tables[0]};
     ck_assert_int_eq(mf_table_clashes(twice, 3, &clashes, &n_clashes), 0);
     ck_assert_uint_eq(n_clashes, tables[0]->n_rows);
@@ -282,7 +282,7 @@ MF_TEST(test_shipped_set_is_clean)
         mf_table_free(owned[i]);
 }
 
-/* Duplicates within a table and across tables are reported against the first row of the key. */
+/* A duplicate within a table or in another table is reported together with the first row of its key. */
 MF_TEST(test_clashes)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = new_table("t");
@@ -320,7 +320,7 @@ static int run_tools(const char *text, struct mf_table *t)
     _cleanup_(mf_diff_release) struct mf_diff diff = MF_DIFF_INIT;
     char why[MF_REASON_MAX] = "";
     size_t n = 0;
-    /* without the last row: mf_table_merge rejects unreadable rows */
+    /* omit the last row, because mf_table_merge rejects tables with unreadable rows */
     int r = mf_table_read("other.csv", text, strlen(text) - strlen("gfx942,304,dirty\n"), &other, why);
     if (r == 0)
         r = mf_table_new("all.csv", true, &all);
@@ -334,7 +334,7 @@ static int run_tools(const char *text, struct mf_table *t)
     return r < 0 ? r : mf_table_fix(other, ignore_fix, NULL, &n);
 }
 
-/* Calls every table function once. No assertions: they allocate too. */
+/* Calls every table function once. It uses no assertions, because assertions allocate memory too. */
 static int run_all(const char *text, const struct mf_table_row *row)
 {
     _cleanup_(mf_table_freep) struct mf_table *t = NULL;
@@ -362,7 +362,7 @@ static int run_all(const char *text, const struct mf_table_row *row)
     return r == 0 && n != t->n_rows ? 1 : r;
 }
 
-/* Makes each allocation fail once: the result is -ENOMEM, and nothing leaks (checked by ASan). */
+/* Makes each allocation fail once. The result must be -ENOMEM, and nothing may leak (ASan checks this). */
 MF_TEST(test_no_memory)
 {
     static const char text[] =

@@ -39,7 +39,7 @@ static bool differ_in_act_only(const struct mf_table_row *a, const struct mf_tab
            mf_device_class_equal(&a->class, &b->class);
 }
 
-/* True if AITER's lookup finds an earlier row, in the order of the tables, instead of this one. */
+/* True if AITER's lookup finds an earlier row instead of this row. Rows are in the order of the tables. */
 static bool is_shadowed(struct mf_table *const *tables, size_t n, const struct mf_table *t,
                         const struct mf_table_row *row)
 {
@@ -64,10 +64,10 @@ static const struct {
     enum mf_problem_code code;
     size_t n;
 } expected[] = {
-    /* The 2038 tuned rows in tests/data/aiter, of 2402 in ROCm/aiter at e4048607: 611 have the time of
-     * another token count, 13 have no time, 449 are shadowed and 172 are beyond the device's peak. A 173rd
-     * row beyond the peak belongs to a table that is not in tests/data; it is among the planted rows below.
-     */
+    /* Findings for the 2038 tuned rows in tests/data/aiter (ROCm/aiter at e4048607 has 2402): 611 rows have
+     * the time of another token count, 13 have no time, 449 are shadowed, and 172 are beyond the device's
+     * peak. One more row of ROCm/aiter is beyond the peak. Its table is not in tests/data, so the row is
+     * among the planted rows below. */
     {MF_PROBLEM_COPIED_TIME, 611}, {MF_PROBLEM_ZERO_TIME, 13}, {MF_PROBLEM_SHADOWED, 449},
     {MF_PROBLEM_BEYOND_PEAK, 172},
     {MF_PROBLEM_RAGGED, 11},       {MF_PROBLEM_TAGGED, 14},    {MF_PROBLEM_BUCKET, 5},
@@ -88,10 +88,10 @@ MF_TEST(test_shipped)
         tables[i] = shipped_read(shipped[i].file);
     ck_assert_int_eq(mf_tables_check(tables, n, &(struct mf_check_options){.err_ratio = 0.2}), 0);
     for (size_t i = 0; i < MF_ARRAY_LEN(expected); i++)
-        ck_assert_msg(count(tables, n, expected[i].code) == expected[i].n, "%zu of code %s, expected %zu",
-                      count(tables, n, expected[i].code), mf_problem_code_name(expected[i].code),
-                      expected[i].n);
-    /* Problems are sorted by line, and a simple check confirms each. */
+        ck_assert_msg(count(tables, n, expected[i].code) == expected[i].n,
+                      "%zu problems with code %s, expected %zu", count(tables, n, expected[i].code),
+                      mf_problem_code_name(expected[i].code), expected[i].n);
+    /* problems are sorted by line, and a simple check confirms each problem */
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < tables[i]->n_problems; k++) {
             const struct mf_problem *p = &tables[i]->problems[k];
@@ -101,7 +101,8 @@ MF_TEST(test_shipped)
                 ck_assert(is_shadowed(tables, n, tables[i], row));
             else if (p->code == MF_PROBLEM_BEYOND_PEAK)
                 ck_assert_double_gt(tflops(row), row->class.cu_num == 80 ? 344 : 1307);
-            else if (p->code == MF_PROBLEM_UNREACHABLE) /* AITER chooses for 4-bit 1x32 weights only */
+            /* AITER chooses the activation type only for 4-bit weights with per_1x32 scales */
+            else if (p->code == MF_PROBLEM_UNREACHABLE)
                 ck_assert(row->shape.q_type == MF_QTYPE_PER_1X32 && row->shape.q_dtype_w == MF_DTYPE_FP4X2 &&
                           row->shape.q_dtype_a != MF_DTYPE_BF16);
             else if (p->code == MF_PROBLEM_ERR_LIMIT)
@@ -129,7 +130,8 @@ MF_TEST(test_shipped)
     "gfx950,256," T ",7168,2048,33,8,ActivationType.Silu,torch.bfloat16," a ",torch.float4_e2m1fn_x2," \
     "QuantType.per_1x32,1,0," RESULT(us, "0.0%") "\n"
 
-/* Expected problems of the two tables: "a3 code column;" for line 3 of table a. */
+/* Two tables with planted problems, and the expected problems. "a3 code column;" is a problem in line 3 of
+ * table a. */
 /* clang-format off */
 static const struct planted {
     const char *a, *b;
@@ -137,27 +139,28 @@ static const struct planted {
     const char *reason_part; /* fragment of the last reason */
 } planted[] = {
     {NAMES ROW("1", "20.5") ROW("2", "30.5"), NAMES ROW("4", "40.5"), "", NULL},
-    /* A duplicate across files is reported at its second occurrence, whichever row is faster. */
+    /* A duplicate in another file is reported at its second occurrence, even if the second row is faster. */
     {NAMES ROW("1", "20.5"), NAMES ROW("2", "30.5") ROW("1", "19.5"), "b3 duplicate ;",
      "same key as a.csv line 2, which has 20.5 us"},
     {NAMES ROW("1", "20.5") ROW("1", "20.5"), NULL, "a3 duplicate ;", "same key as line 2"},
-    /* A row that production skips because of its tag is not a duplicate, a hole or a shadow. */
+    /* A row that production skips because of its tag is neither a duplicate nor shadowed, and it shadows no
+     * other row. */
     {NAMES ROW("1", "20.5"), NAMES KEY("1", "Silu") RESULT("9.5", "0.0%") "flydsl_fallback\n",
      "b2 tagged _tag;", NULL},
     {NAMES KEY("1", "Silu") RESULT("19.5", "0.0%") "flydsl_fallback\n",
      NAMES KEY("1", "Gelu") RESULT("20.5", "0.0%") "\n",
      "a2 tagged _tag;", NULL},
-    /* A spelling that AITER never matches. */
+    /* A spelling that AITER's lookup never matches. */
     {NAMES "gfx950,256,1,7168,256,257,9,Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
      "QuantType.per_1x128,1,0,"
      RESULT("20.5", "0.0%") "\n", NULL, "a2 spelling act_type;", "only 'ActivationType.Silu'"},
-    /* Such a row does not fill a hole. */
+    /* A row with such a spelling does not fill a hole. */
     {NAMES ROW("1", "20.5")
      "gfx950,256,2,7168,256,257,9,Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
      "QuantType.per_1x128,1,0,"
      RESULT("30.5", "0.0%") "\n" ROW("4", "40.5"), NULL, "a3 spelling act_type;a4 hole token;",
      "lacks 2 tokens"},
-    /* Holes within a file, and a hole filled by another file. Token counts outside a table's range are not
+    /* Holes within a file, and a hole that another file fills. Token counts outside a table's range are not
      * holes. */
     {NAMES ROW("16", "80.5") ROW("4", "38.5"), NULL, "a2 hole token;",
      "lacks 8 tokens, between its rows for 4 (line 3) and 16"},
@@ -165,18 +168,18 @@ static const struct planted {
     {NAMES ROW("1", "20.5") ROW("4", "25.5"), NAMES ROW("2", "22.5"), "", NULL},
     {NAMES ROW("32768", "5000.5") ROW("131072", "20000.5"), NULL, "", NULL},
     {NAMES ROW("1", "20.5") ROW("3", "21.5") ROW("2", "25.5"), NULL, "a3 bucket token;", "looks up 4"},
-    /* For fp4 weights below 256 tokens production looks up bf16 activations, so fp8 activations have no hole
-     * there. */
+    /* Below 256 tokens and with fp4 weights, production looks up bf16 activations. So the rows with fp8
+     * activations have no hole there. */
     {NAMES ROW_4("1", "25.5", "torch.float8_e4m3fn") ROW_4("512", "95.5", "torch.float8_e4m3fn"), NULL,
      "a2 unreachable q_dtype_a;a3 hole token;", "lacks 256 tokens"},
-    /* Shadows: AITER uses the first row in the order of the files. */
+    /* Shadowed rows: AITER uses the first row in the order of the files. */
     {NAMES KEY("1", "Gelu") RESULT("20.5", "0.0%") "\n", NAMES ROW("1", "10.5") ROW("2", "12.5"),
      "b2 shadowed act_type;",
      "the row for ActivationType.Gelu in a.csv line 2 first"},
-    /* libfmoe's lookup includes the activation function. */
+    /* The key of libfmoe's lookup includes the activation function, so no row is shadowed. */
     {NAMES_OWN KEY("1", "Gelu") OWN("20.5", "9") KEY("1", "Silu") OWN("21.5", "9"), NULL, "", NULL},
-    /* Equal times of two token counts are a copy. Two rows with samples may have equal times by chance, three
-     * may not. */
+    /* Equal times of two token counts are reported as a copy. Two rows with samples may have equal times
+     * by chance, but three such rows may not. */
     {NAMES ROW("1", "20.5") ROW("2", "20.5"), NULL, "a2 copied_time us;a3 copied_time us;",
      "for 2 token counts"},
     {NAMES_OWN KEY("1", "Silu") OWN("20.5", "9") KEY("2", "Silu") OWN("20.5", "9"), NULL, "", NULL},
@@ -184,16 +187,17 @@ static const struct planted {
      KEY("4", "Silu") OWN("40.5", "9"), NULL,
      "a2 copied_time us;a3 copied_time us;a4 copied_time us;", "lines 2 to 4"},
     /* Beyond the peak: 32768 tokens are 3.2 PFLOP, which takes MI355X at least 0.65 ms. 512 tokens read 257
-     * experts of 5.5 MB, at most 288 MB of them from its caches: 0.14 ms, less a tolerance of 10%. */
+     * experts of 5.5 MB each. At most 288 MB of these weights come from the caches, so the call takes at
+     * least 0.14 ms, less a tolerance of 10%. */
     {NAMES ROW("32768", "640.5"), NULL, "a2 beyond_peak us;",
      "gfx950/256 (MI350X, MI355X) reaches at most 5033"},
     {NAMES ROW("32768", "660.5"), NULL, "", NULL},
     {NAMES ROW("512", "120.5"), NULL, "a2 beyond_peak us;",
      "GB/s for the part of the weights of 257 experts that the caches of gfx950/256"},
     {NAMES ROW("512", "135.5"), NULL, "", NULL},
-    {NAMES ROW("1", "1.5"), NULL, "", NULL}, /* all of it may be in the cache */
-    /* A row of ROCm/aiter's kimik3_a8w4_tuned_fmoe.csv: 5590 TFLOP/s. AITER does not skip rows with this tag.
-     */
+    {NAMES ROW("1", "1.5"), NULL, "", NULL}, /* all the weights may be in the caches */
+    /* A row of ROCm/aiter's kimik3_a8w4_tuned_fmoe.csv that implies 5590 TFLOP/s. AITER does not skip rows
+     * with this tag. */
     {NAMES "gfx950,256,4096,3584,3072,896,16,ActivationType.Situv2,torch.bfloat16,torch.float8_e4m3fn,"
      "torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,64,0,409.5168,"
      "flydsl_moe1_afp8_wfp4_bf16_t64x128x256_w3_bnt0_gui_xcd4_fp8,0.0%,364.9159,"
@@ -239,8 +243,8 @@ MF_TEST(test_planted, .rows = MF_ARRAY_LEN(planted))
     mf_table_free(tables[1]);
 }
 
-/* Reports every kernel name below 4 tokens as wrong. Untuned tables and those of other operators are not
- * checked. */
+/* Reports the kernel name of every row below 4 tokens as wrong. Untuned tables and tables of other operators
+ * are not checked. */
 static bool check_name(const struct mf_table_row *row, struct mf_check_name *ret)
 {
     ret->code = row->shape.token == 1 ? MF_PROBLEM_KERNEL : MF_PROBLEM_FOREIGN;
@@ -291,8 +295,8 @@ MF_TEST(test_peaks)
 {
     const struct mf_device_peak *p = mf_device_peak_find(&(struct mf_device_class){"gfx942", 304});
     ck_assert_ptr_nonnull(p);
-    /* AMD specifies 1307.4 and 2614.9. There is no 4-bit arithmetic, so fp4 runs at most at the 8-bit rate.
-     */
+    /* AMD specifies 1307.4 TFLOP/s for bf16 and 2614.9 for fp8. The device has no 4-bit arithmetic, so fp4
+     * reaches at most the fp8 rate. */
     ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_BF16), 1307.4);
     ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_FP8_E4M3FNUZ), 2614.9);
     ck_assert_double_eq(mf_device_peak_tflops(p, MF_DTYPE_FP4X2), 2614.9);

@@ -20,17 +20,17 @@
 
 static const struct {
     const char *before, *after;
-    const char *expected; /* "what T old_line:new_line;", then "column old new;" per cell */
+    const char *expected; /* per row "what T old_line:new_line;", then per cell "column old new;" */
 } cases[] = {
     {NAMES "\n" ROW("1", "20.5"), NAMES "\n" ROW("1", "20.5"), ""},
-    /* another order */
+    /* the rows have another order */
     {NAMES "\n" ROW("1", "20.5") ROW("2", "30.5"), NAMES "\n" ROW("2", "30.5") ROW("1", "20.5"), ""},
     {NAMES "\n" ROW("1", "20.5") ROW("2", "30.5"), NAMES "\n" ROW("4", "40.5") ROW("1", "19.5"),
      "changed 1 2:3;us 20.5 19.5;removed 2 3:0;added 4 0:2;"},
     {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", SILU)
      ",64,1,10.5,k9,0.1%,10.5,k2,0.2%,20.5,0,1,2,1.0,1.0,\n",
      "changed 1 2:2;kernelName1 k1 k9;block_m 32 64;ksplit 0 1;xbf16 0 1;flat 0 2;err2 0.1% 0.2%;"},
-    /* Different spellings only. */
+    /* Only the spellings differ. */
     {NAMES "\n" ROW("1", "20.5"), NAMES "\n" KEY("1", "Silu")
      ",32,0,10.5,k1,0.10%,10.5,k2,0.1%,20.50,0,0,0,1.0,1.0,\n",
      "respelled 1 2:2;act_type canonical another spelling;err1 0.1% 0.10%;us 20.5 20.50;"},
@@ -39,15 +39,16 @@ static const struct {
     {NAMES ",pipeline\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,tile:a\n",
      NAMES ",pipeline\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,two_stage:a\n",
      "respelled 1 2:2;pipeline tile:a two_stage:a;"},
-    /* A changed row reports changed values only, not different spellings. */
+    /* For a changed row, only changed values are reported, not changed spellings. */
     {NAMES "\n" ONE("1", "20.5", "Null", "0"), NAMES "\n" ONE("1", "21.5", "", "0.0%"),
      "changed 1 2:2;us 20.5 21.5;us1 20.5 21.5;"},
-    /* The old header lacks gfx and the columns whose value is 0, and has another order. */
+    /* The old header lacks gfx and the columns with value 0. Its columns have another order. */
     {"cu_num," SHAPE_COLUMNS ",us,block_m,kernelName1,kernelName2\n256,1,7168,256,257,9," SILU
      ",torch.bfloat16,torch.bfloat16,"
      "torch.bfloat16,QuantType.No,1,0,20.5,32,k1,k2\n",
      NAMES "\n" KEY("1", SILU) ",32,0,0.0,k1,0.0%,0.0,k2,0.0%,20.5,0,0,0,0.0,0.0,\n", ""},
-    /* Rows with equal keys are matched by tag, and the remaining rows with each other. */
+    /* Rows with equal keys and equal tags are matched first. Then the remaining rows with equal keys are
+     * matched. */
     {NAMES "\n" ROW("1", "20.5") KEY("1", SILU)
      ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,9.5,0,0,0,1.0,1.0,fallback\n",
      NAMES "\n" KEY("1", SILU) ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,9.5,0,0,0,1.0,1.0,fallback\n"
@@ -63,7 +64,7 @@ static const struct {
     {NAMES ",model\n" ROW("1", "20.5"), NAMES ",model\n" KEY("1", SILU)
      ",32,0,10.5,k1,0.1%,10.5,k2,0.1%,20.5,0,0,0,1.0,1.0,,MI355X\n",
      "changed 1 2:2;model  MI355X;"},
-    /* Untuned tables have keys only. */
+    /* Untuned tables contain only keys. */
     {SHAPE_COLUMNS "\n1,7168,256,257,9," SILU
      ",torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
      SHAPE_COLUMNS "\n2,7168,256,257,9," SILU
@@ -107,7 +108,8 @@ MF_TEST(test_case, .rows = MF_ARRAY_LEN(cases))
                       before->n_rows);
 }
 
-/* Each of AITER's tables against itself as written by moefarm: the writer keeps all values and spellings. */
+/* Compares each of AITER's tables with the same table as moefarm writes it. The writer keeps all values and
+ * spellings. */
 MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     _cleanup_(mf_table_freep) struct mf_table *before = shipped_read(shipped[_i].file);
@@ -125,7 +127,7 @@ MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
     ck_assert_int_eq(mf_table_diff(before, after, &d, why), 0);
     ck_assert_uint_eq(d.n[MF_DIFFERENCE_SAME], before->n_rows);
     ck_assert_uint_eq(d.n_items, 0);
-    /* without the first row, that row is the only difference */
+    /* after the first row is removed, the diff reports only that row */
     if (before->n_rows == 0)
         return;
     char *first = strchr(text.data, '\n') + 1, *second = strchr(first, '\n') + 1;

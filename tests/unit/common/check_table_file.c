@@ -20,8 +20,9 @@
 
 static char folder[64], path[128];
 
-/* The linker redirects the system calls that write a table to the wrappers. Call number fail_at, counted from
- * now, fails with fail_errno; 0: none fails. A write writes at most max_write bytes. */
+/* The linker redirects the system calls that write a table to the wrappers. If fail_at is N > 0, the N-th
+ * call from now on fails with fail_errno; if it is 0, no call fails. One call of write() writes at most
+ * max_write bytes. */
 static int fail_at, fail_errno;
 static size_t max_write = SIZE_MAX;
 
@@ -72,8 +73,8 @@ static void teardown(void)
     ck_assert_int_eq(rmdir(folder), 0);
 }
 
-/* Makes a row of moefarm. No assertions: forked writers call it too. Children share libcheck's message file,
- * and a killed child would leave an incomplete message in it. */
+/* Fills a row as moefarm writes it. It uses no assertions, because forked writers call it too. Child
+ * processes share libcheck's message file, and a killed child would leave an incomplete message there. */
 static int fill_row(int64_t token, double us, struct mf_table_row *ret)
 {
     *ret = (struct mf_table_row){
@@ -140,7 +141,7 @@ static void write_text(const char *text)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-/* Number of files in the folder, without the lock file. */
+/* Returns the number of files in the folder, without the lock file. */
 static int count_files(void)
 {
     int n = 0;
@@ -168,7 +169,7 @@ MF_TEST(test_create_and_extend)
     ck_assert_int_eq(count_files(), 1);
 }
 
-/* A merge without new rows does not write the file. */
+/* A merge that changes no row does not write the file. */
 MF_TEST(test_unchanged)
 {
     char why[MF_REASON_MAX];
@@ -194,7 +195,7 @@ MF_TEST(test_mode_is_kept)
     ck_assert_uint_eq(st.st_mode & 07777, 0640);
 }
 
-/* The link is kept and its target replaced. The lock file belongs to the target. */
+/* If the path is a link, the link is kept and its target is replaced. The lock file is next to the target. */
 MF_TEST(test_link)
 {
     char why[MF_REASON_MAX], target[160], lock[176];
@@ -212,7 +213,7 @@ MF_TEST(test_link)
     ck_assert_int_eq(stat(lock, &st), 0);
 }
 
-/* A dangling link: its target is created and locked. */
+/* If the path is a dangling link, the target of the link is created and locked. */
 MF_TEST(test_dangling_link)
 {
     char why[MF_REASON_MAX], target[160];
@@ -227,7 +228,8 @@ MF_TEST(test_dangling_link)
     ck_assert_int_eq(count_files(), 3);
 }
 
-/* A folder or a FIFO is rejected and stays unchanged, and no file is created next to it. */
+/* If the path is a folder or a FIFO, it is rejected and stays unchanged, and no file is created next to it.
+ */
 static const struct {
     bool folder;
     int r;
@@ -254,7 +256,7 @@ MF_TEST(test_not_regular_file, .rows = MF_ARRAY_LEN(not_regular))
     ck_assert_int_eq(remove(path), 0);
 }
 
-/* A path without a folder. */
+/* The path contains no folder. */
 MF_TEST(test_relative)
 {
     char why[MF_REASON_MAX];
@@ -271,9 +273,9 @@ MF_TEST(test_relative)
     ck_assert_uint_eq(t->n_rows, 2);
 }
 
-/* Invalid files and paths: an error with a reason; the file is unchanged. */
+/* Invalid files and paths cause an error with a reason, and the file stays unchanged. */
 static const struct {
-    const char *text; /* NULL: the folder of the path does not exist */
+    const char *text; /* contents of the file; NULL: the folder of the path does not exist */
     int r;
     const char *reason_part;
 } unusable[] = {
@@ -314,8 +316,8 @@ MF_TEST(test_lock_timeout)
     ck_assert_int_eq(merge(1, 1, 10, 0, why), 0);
 }
 
-/* Full disk: the limit on the file size truncates the write at increasing lengths, up to the first that
- * suffices. Each failed merge leaves the old table and no other file. */
+/* A full disk: RLIMIT_FSIZE truncates the write. The limit grows until the write succeeds. Each failed merge
+ * leaves the old table and no other file. */
 MF_TEST(test_short_write)
 {
     char why[MF_REASON_MAX] = "";
@@ -345,8 +347,8 @@ MF_TEST(test_short_write)
     free(before);
 }
 
-/* Each system call that writes the table fails once. Until the rename the old table stays; afterwards the new
- * one is in place. */
+/* Each system call that writes the table is made to fail once. If a call up to the rename fails, the old
+ * table stays. If a later call fails, the new table is in place. */
 MF_TEST(test_failing_calls, .rows = 3)
 {
     static const int errors[] = {ENOSPC, EIO, EDQUOT};
@@ -372,7 +374,8 @@ MF_TEST(test_failing_calls, .rows = 3)
         }
         free(after);
     }
-    /* At least two writes, two fsyncs and one rename. Only the fsync of the folder comes after the rename. */
+    /* the merge makes at least two writes, two fsyncs and one rename; only the fsync of the folder comes
+     * after the rename */
     ck_assert_int_ge(n, 6);
     ck_assert_int_eq(in_place, 1);
     _cleanup_(mf_table_freep) struct mf_table *t = read_back();
@@ -393,7 +396,7 @@ MF_TEST(test_short_writes_continue)
     ck_assert_uint_eq(t->n_rows, 2);
 }
 
-/* The temporary file of a killed writer does not disturb the next one. */
+/* The temporary file of a killed writer does not disturb the next writer. */
 MF_TEST(test_leftover)
 {
     char why[MF_REASON_MAX], leftover[160];
@@ -419,8 +422,8 @@ static void write_rounds(int writer)
     _exit(0);
 }
 
-/* Several processes merge their own rows concurrently. No row is lost, and a concurrent reader always finds a
- * complete table that never shrinks. */
+/* Several processes merge rows concurrently. No row is lost, and a concurrent reader always finds a complete
+ * table that never shrinks. */
 MF_TEST(test_concurrent)
 {
     pid_t pids[WRITERS];
@@ -489,7 +492,7 @@ MF_TEST(test_killed)
         token += written;
         _cleanup_(mf_table_freep) struct mf_table *t = read_back();
         ck_assert_int_ge((int64_t)t->n_rows, token - 1);
-        /* one row may be in place although its merge did not return */
+        /* one more row may be in the table although its merge did not return */
         ck_assert_int_le((int64_t)t->n_rows, token);
         token = (int64_t)t->n_rows + 1;
     }
@@ -497,11 +500,11 @@ MF_TEST(test_killed)
 
 static const struct {
     enum mf_fault place;
-    size_t n_rows; /* after the writer died while it added a second row */
+    size_t n_rows; /* number of rows after the writer was killed while it added a second row */
 } places[] = {{MF_FAULT_TABLE_WRITTEN, 1}, {MF_FAULT_TABLE_RENAMED, 2}};
 
-/* Killed right before and after the rename: the old or the new table is complete, and the next writer
- * succeeds. */
+/* A writer is killed right before or right after the rename. The table is complete and is either the old or
+ * the new one. The next writer succeeds. */
 MF_TEST(test_killed_at, .rows = MF_ARRAY_LEN(places))
 {
     char why[MF_REASON_MAX];
@@ -519,7 +522,8 @@ MF_TEST(test_killed_at, .rows = MF_ARRAY_LEN(places))
     ck_assert_uint_eq(t->n_rows, places[_i].n_rows + 1);
 }
 
-/* Allows the replacement only if the file has the expected contents; data NULL: only if there is no file. */
+/* Allows the replacement only if the file has the contents `data`. If data is NULL, the file must not exist.
+ */
 static int may_replace(const char *text, size_t len, void *data, char why[MF_REASON_MAX])
 {
     const char *expected = data;
@@ -551,8 +555,8 @@ MF_TEST(test_replace_checks_contents)
     mf_buf_release(&text);
 }
 
-/* Data for a FIFO is written to it. The test opens the reading end first, so that the writer does not block.
- */
+/* If the path is a FIFO, the data is written to the FIFO. The test opens the reading end first, so that the
+ * writer does not block. */
 MF_TEST(test_replace_fifo)
 {
     char why[MF_REASON_MAX], one[] = "a,b\n1,2\n", found[16] = "", lock[160];

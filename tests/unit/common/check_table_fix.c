@@ -23,8 +23,8 @@
 /* clang-format off */
 static const struct {
     const char *before;
-    const char *fixes; /* "line code;" */
-    const char *after; /* table as written after the repair; NULL: no repair */
+    const char *fixes; /* the repairs, each "line code;" */
+    const char *after; /* the table as written after the repair; NULL if nothing is repaired */
     const char *reason_part;
 } cases[] = {
     {NAMES ROW("1", "20.5") ROW("2", "0.0"), "", NULL, NULL},
@@ -39,8 +39,8 @@ static const struct {
     {NAMES KEY_OF("", "1", "ActivationType.Silu", "1") RESULT("20.5") ",\n", "2 missing;",
      NAMES_OUT FIXED("1", "20.5"),
      "gfx is written 'gfx950', which has 256"},
-    /* A row that equals an earlier one in every value is removed, whatever its spelling. A row with another
-     * time stays. */
+    /* A row that has the same values as an earlier row is removed, even if the spelling differs. A row with
+     * another time stays. */
     {NAMES ROW("1", "20.5") ROW("2", "30.5") ROW("1", "20.50"), "4 duplicate;",
      NAMES_OUT FIXED("1", "20.5") FIXED("2", "30.5"),
      "the row is removed: line 2 has the same"},
@@ -52,7 +52,7 @@ static const struct {
     {NAMES ROW("1", "20.5") "rubbish\n" ROW("1", "20.5") "more\n" ROW("2", "30.5"), "4 duplicate;",
      NAMES ROW("1", "20.5") "rubbish,,,,,,,,,,,,,,,,,,,,,,,,,,,,\nmore,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n"
      ROW("2", "30.5"), NULL},
-    /* Untuned tables have keys only. */
+    /* Untuned tables contain only keys. */
     {SHAPE_COLUMNS
      "\n1,7168,256,257,9,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n"
      "1,7168,256,257,9,Silu,dtypes.bf16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n", "3 duplicate;",
@@ -91,7 +91,7 @@ MF_TEST(test_case, .rows = MF_ARRAY_LEN(cases))
     if (cases[_i].after) {
         ck_assert_int_eq(mf_table_write(t, MF_TABLE_ALL, &written, why), 0);
         ck_assert_str_eq(written.data, cases[_i].after);
-        /* a repaired table needs no repair, and every row is found */
+        /* a repaired table needs no further repair, and every row is found */
         _cleanup_(mf_table_freep) struct mf_table *again = read_text("t.csv", written.data);
         ck_assert_int_eq(mf_table_fix(again, record_repair, &repairs, &n), 0);
         ck_assert_uint_eq(n, 0);
@@ -102,7 +102,7 @@ MF_TEST(test_case, .rows = MF_ARRAY_LEN(cases))
     mf_buf_release(&written);
 }
 
-/* Of AITER's tables only the ragged rows can be repaired without a decision. No row is removed. */
+/* In AITER's tables, only ragged rows can be repaired without a decision by the user. No row is removed. */
 MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
@@ -116,7 +116,7 @@ MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
     mf_buf_release(&repairs.text);
 }
 
-/* Problems beyond MF_TABLE_PROBLEMS_MAX are counted but not stored; they are repaired too. */
+/* Problems beyond MF_TABLE_PROBLEMS_MAX are counted but not stored. They are repaired too. */
 MF_TEST(test_many)
 {
     const size_t n_rows = MF_TABLE_PROBLEMS_MAX + 50;

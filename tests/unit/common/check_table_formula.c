@@ -11,13 +11,15 @@ static const struct {
     const char *shape;
     double us, tflops, bw;
 } rows[] = {
-    /* T 2, H 4, I 5, E 7, k 3: 6 T k H I = 720 FLOP; T H 2 + 3 E H I 2 + T H 2 = 872 bytes; 1 ns */
+    /* T 2, H 4, I 5, E 7, k 3: 6 T k H I = 720 FLOP; T H 2 + 3 E H I 2 + T H 2 = 872 bytes; the time is 1 ns
+     */
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0",
      1e-3, 0.72, 872.0},
-    /* without a gate: w1 has half the rows */
+    /* without a gate, w1 has half the rows */
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,0,0",
      1e-3, 0.48, 592.0},
-    /* bytes per weight: 1 for fp8, 0.5 for int4, but 1 for fp4 */
+    /* AITER's formula counts 1 byte per fp8 weight and 0.5 bytes per int4 weight, but 1 byte per fp4 weight
+     */
     {"2,4,5,7,3,ActivationType.Silu,torch.bfloat16,torch.float8_e4m3fn,torch.float8_e4m3fn,"
      "QuantType.per_Token,1,0",
      1e-3, 0.72, 444.0},
@@ -48,7 +50,7 @@ MF_TEST(test_rates, .rows = MF_ARRAY_LEN(rows))
     ck_assert_double_eq(bw, rows[_i].bw);
 }
 
-/* Tables in which every row has the values that AITER's tuner computes at the supported revision. The other
+/* Tables in which every row has the values that AITER's tuner computes at the supported revision. All other
  * tables have rows that were edited by hand or computed by older formulas. */
 static const char *const computed[] = {
     "a8w8_blockscale_tuned_fmoe_glm5.csv",
@@ -69,7 +71,7 @@ static const char *const computed[] = {
     "qwen3next_80b_fp8_tuned_fmoe.csv",
 };
 
-/* All values of these tables are reproduced exactly. */
+/* The formulas reproduce all values of these tables exactly. */
 MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(computed))
 {
     _cleanup_(mf_table_freep) struct mf_table *t = shipped_read(computed[_i]);

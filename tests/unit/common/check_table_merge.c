@@ -55,8 +55,8 @@ static struct mf_table *fresh_of(const struct mf_table_row *row)
     return t;
 }
 
-/* A new row of 10 us is merged into a table with one row: us and own columns of that row, and the expected
- * results. */
+/* A new row of 10 us is merged into a table with one row. Each case has us and own columns of the old row,
+ * and the expected outcomes without and with `replace`. */
 /* clang-format off */
 static const struct verdict {
     const char *us, *model, *routing, *provenance;
@@ -70,7 +70,8 @@ static const struct verdict {
     {"10.0", "MI300X", "uniform",  "moefarm:race", MF_MERGED_KEPT,     MF_MERGED_KEPT,     "is as fast"},
     /* A row of moefarm without a time is always replaced. */
     {"0.0",  "MI300X", "uniform",  "moefarm:race", MF_MERGED_REPLACED, MF_MERGED_REPLACED, "against 0.0000"},
-    /* Another model, routing or method: not comparable, whatever the times. */
+    /* Rows of another device model, routing profile or method are not comparable, whatever their times are.
+     */
     {"20.0", "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
      "has model 'MI325X'"},
     {"5.0",  "MI325X", "uniform",  "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
@@ -80,7 +81,7 @@ static const struct verdict {
     {"20.0", "MI300X", "",         "moefarm:race", MF_MERGED_FOREIGN,  MF_MERGED_REPLACED, "has routing ''"},
     {"20.0", "MI300X", "uniform",  "moefarm:sum",  MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
      "provenance 'moefarm:sum'"},
-    /* Rows of other tools. */
+    /* The old row is from another tool. */
     {"20.0", "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
      "is not moefarm's"},
     {"5.0",  "",       "",         "",             MF_MERGED_FOREIGN,  MF_MERGED_REPLACED,
@@ -125,8 +126,8 @@ MF_TEST(test_verdict, .rows = MF_ARRAY_LEN(verdicts))
     check_verdict(&verdicts[_i], true);
 }
 
-/* A new row of 10 us, often promoted: it replaces a comparable row with another pipeline even if that row has
- * a lower time. A later row of a race is comparable with a promoted row. */
+/* A new row of 10 us, in most cases a promoted one. A promoted row replaces a comparable row with another
+ * pipeline, even if the old row is faster. A later row of a race is comparable with a promoted row. */
 MF_TEST(test_promoted)
 {
     static const struct {
@@ -155,7 +156,7 @@ MF_TEST(test_promoted)
         _cleanup_(mf_table_freep) struct mf_table *t = read_text("table", text);
         struct mf_table_row row = moefarm_row(1, 10);
         row.own[MF_OWN_PROVENANCE] = cases[i].own;
-        row.own[MF_OWN_PIPELINE] = "two_stage:new"; /* tile is its old name */
+        row.own[MF_OWN_PIPELINE] = "two_stage:new"; /* "tile" is the old name of the family "two_stage" */
         _cleanup_(mf_table_freep) struct mf_table *fresh = fresh_of(&row);
         _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
         ck_assert_int_eq(mf_table_merge(t, fresh, NULL, &result, why), 0);
@@ -167,8 +168,8 @@ MF_TEST(test_promoted)
     }
 }
 
-/* Rows of other tools, unknown columns, tags, strays and the order of rows are kept. A new row is added at
- * the end; a replaced row keeps its position and its cell of the unknown column. */
+/* A merge keeps rows of other tools, unknown columns, tags, unreadable rows and the order of rows. A new row
+ * is added at the end. A replaced row keeps its position and its cell of the unknown column. */
 MF_TEST(test_other_rows_are_kept)
 {
     static const char before[] =
@@ -201,7 +202,7 @@ MF_TEST(test_other_rows_are_kept)
     free(text);
 }
 
-/* Merging a new row into a shipped table changes no other row. Merging it again changes nothing. */
+/* Merging a new row into a shipped table changes no other row. Merging the row again changes nothing. */
 MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
@@ -253,13 +254,13 @@ MF_TEST(test_duplicates)
     const struct mf_table *const only_a[] = {a}, *const only_b[] = {b}, *const a_and_c[] = {a, c};
     const struct mf_merge_options with_a = {.set = only_a, .n_set = 1}, with_b = {.set = only_b, .n_set = 1},
                                   with_a_and_c = {.set = a_and_c, .n_set = 2};
-    /* duplicate within the table */
+    /* duplicate rows within the table */
     check_rejected(c, fresh, NULL, -EEXIST, (const char *const[]){"c.csv line 2", "c.csv line 4", KEY(1)});
-    /* another file of the set has the key of the new row */
+    /* another file of the set has a row with the key of the new row */
     check_rejected(a, fresh, &with_b, -EEXIST, (const char *const[]){"fresh row 1", "b.csv line 2", KEY(2)});
-    /* duplicate within the set */
+    /* duplicate rows within the set */
     check_rejected(b, fresh, &with_a_and_c, -EEXIST, (const char *const[]){" line 2", "c.csv line ", NULL});
-    /* duplicate within the new rows */
+    /* duplicate rows among the new rows */
     ck_assert_int_eq(mf_table_add(fresh, &row), 0);
     check_rejected(a, fresh, NULL, -EEXIST, (const char *const[]){"fresh row 1 and fresh row 2", NULL, NULL});
     /* a set without duplicates is accepted */
@@ -270,7 +271,7 @@ MF_TEST(test_duplicates)
     ck_assert_int_eq(result.items[0].what, MF_MERGED_FOREIGN);
 }
 
-/* New rows that are rejected. */
+/* New rows that the merge rejects. */
 static const struct {
     double us;
     const char *provenance, *tag, *reason_part;
@@ -308,7 +309,7 @@ MF_TEST(test_wrong_table)
                    (const char *const[]){"dirty.csv has 1 row that cannot be read", NULL, NULL});
 }
 
-/* Random merges compared with a simple model of the rules. */
+/* Merges random rows and compares each outcome with a simple model of the rules. */
 MF_TEST(test_history)
 {
     enum { KEYS = 40, STEPS = 2000 };
@@ -344,8 +345,8 @@ MF_TEST(test_history)
     ck_assert_uint_eq(t->n_rows, KEYS);
 }
 
-/* A row of AITER is merged into a table with one row: the lower time wins, but a row of moefarm is not
- * replaced. */
+/* A row of AITER is merged into a table with one row. The row with the lower time stays, except that a row of
+ * moefarm is never replaced. */
 /* clang-format off */
 static const struct {
     const char *old_us, *new_us, *old_provenance;
@@ -390,8 +391,8 @@ MF_TEST(test_foreign, .rows = MF_ARRAY_LEN(foreign))
     }
 }
 
-/* A row of another tool is copied completely: texts of numbers, tag, and cells of columns that the table
- * lacks. */
+/* A row of another tool is copied completely. This includes the texts of its numbers, its tag, and its cells
+ * of columns that the table lacks. */
 MF_TEST(test_foreign_row_is_copied)
 {
     static const char before[] =
@@ -415,8 +416,8 @@ MF_TEST(test_foreign_row_is_copied)
     free(text);
 }
 
-/* Merges t into all and returns the number of rows with the outcome `what`. Added rows must keep the texts of
- * their numbers. */
+/* Merges `t` into `all` and returns the number of rows with the outcome `what`. Asserts that added rows keep
+ * the texts of their numbers. */
 static size_t merge_shipped(struct mf_table *all, const struct mf_table *t, enum mf_merged what)
 {
     _cleanup_(mf_merge_result_release) struct mf_merge_result result = MF_MERGE_RESULT_INIT;
@@ -431,7 +432,8 @@ static size_t merge_shipped(struct mf_table *all, const struct mf_table *t, enum
     return result.n[what];
 }
 
-/* All of AITER's tables merged into one: every row is kept, and merging them again changes nothing. */
+/* Merges all of AITER's tables into one table. Every row is kept, and merging the tables again changes
+ * nothing. */
 MF_TEST(test_foreign_shipped)
 {
     _cleanup_(mf_table_freep) struct mf_table *all = NULL;
@@ -463,7 +465,7 @@ MF_TEST(test_foreign_rejected)
         "comma.csv", TUNED_COLUMNS "\n" KEY(1) ",32,0,1,\"k,1\",0.0%,1,k2,0.0%,3.0,0,0,0,1.0,2.0\n");
     const struct mf_merge_options options = {.accept_foreign = true};
     check_rejected(t, fresh, &options, -EINVAL,
-                   (const char *const[]){"it has a tag", KEY(1), NULL}); /* moefarm's own row */
+                   (const char *const[]){"it has a tag", KEY(1), NULL}); /* a row of moefarm */
     check_rejected(t, twice, &options, -EEXIST, (const char *const[]){"twice.csv line 2", "line 3", NULL});
     check_rejected(t, comma, &options, -EINVAL, (const char *const[]){"a cell with a comma", KEY(1), NULL});
 }

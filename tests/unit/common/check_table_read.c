@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every shipped table is read without losing a row. The only problems are those listed below. */
+/* Every shipped table is read without losing a row. Its only problems are those in the two lists below. */
 MF_TEST(test_shipped, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
@@ -52,7 +52,8 @@ static const struct known_problems {
     {"tuned_fmoe.csv",                         143, 143, MF_PROBLEM_BUCKET,    "token"},   /* 56 tokens */
     {"tuned_fhmoe.csv",                          1,   1, MF_PROBLEM_OPERATOR,  ""},
     {"tuned_grouped_fmoe.csv",                   1,   1, MF_PROBLEM_OPERATOR,  ""},
-    {"tuned_grouped_fmoe.csv",                  21,  33, MF_PROBLEM_RANGE,     "topk"},    /* -1: any */
+    /* -1 stands for any topk */
+    {"tuned_grouped_fmoe.csv",                  21,  33, MF_PROBLEM_RANGE,     "topk"},
     {"tuned_grouped_fmoe.csv",                  87,  99, MF_PROBLEM_RANGE,     "topk"},
     {"untuned_grouped_fmoe.csv",                 1,   1, MF_PROBLEM_OPERATOR,  ""},
 };
@@ -80,7 +81,7 @@ MF_TEST(test_known_problems, .rows = MF_ARRAY_LEN(known_problems))
     }
 }
 
-/* Number of rows that share their time with another token count of the layer model, rows with time 0
+/* Number of rows that have the same time as another token count of their layer model. Rows with time 0 are
  * included. */
 static const struct {
     const char *file;
@@ -88,7 +89,7 @@ static const struct {
     int64_t first; /* line of the first such row */
 } copied[] = {
     {"a8w8_blockscale_tuned_fmoe_ds_v3.csv", 323, 2}, /* 275.4024 us for both 2048 and 32768 tokens */
-    {"a8w8_blockscale_tuned_fmoe_glm5_1.csv", 8, 4},  /* 0.0 */
+    {"a8w8_blockscale_tuned_fmoe_glm5_1.csv", 8, 4},  /* the times are 0 */
     {"tuned_fmoe.csv", 280, 4},
 };
 
@@ -123,7 +124,7 @@ MF_TEST(test_copied, .rows = MF_ARRAY_LEN(copied))
     ck_assert_uint_eq(n, t->n_of[MF_PROBLEM_COPIED_TIME][MF_WARNING]);
 }
 
-/* The lists above are complete: their counts agree with the totals. */
+/* The two lists above are complete: the number of listed problems equals the total. */
 MF_TEST(test_known_problems_are_complete)
 {
     size_t listed = 0, counted = 0;
@@ -152,7 +153,8 @@ static const struct sample {
     const char *reason_part;       /* fragment of the last reason */
 } samples[] = {
     {NAMES_29 GOOD_29, 1, "", NULL},
-    /* The cell of flat is missing, so it holds tflops, as in lines 9 and 11 to 17 of AITER's dsv4 table. */
+    /* The cell of `flat` is missing, so `flat` holds the value of tflops, as in lines 9 and 11 to 17 of
+     * AITER's dsv4 table. */
     {NAMES_29 "gfx950,256," SHAPE ",32,0,12.0719,k1,0.0%,8.8572,k2,0.0%,20.9291,0,0,6.31,202009.64,\n"
      GOOD_29,
      1, "E2 ragged flat;", "the row has 28 cells and the header 29, and flat is '6.31'"},
@@ -187,7 +189,8 @@ static const struct sample {
      0, "E2 value gfx;", "gfx is 'gfx 950'"},
     {NAMES_29 "gfx950,256," SHAPE ",0,0,1,k1,0.0%,1,k2,0.0%,2,2,0,3,6.31,2.64,\n",
      0, "E2 range block_m;E2 range flat;E2 value run_1stage;", "write 1 or 0"},
-    /* pandas writes integer columns that had a missing value as floats, and flags as True. */
+    /* pandas writes flags as True, and writes an integer column as floats if a value of the column was
+     * missing. */
     {NAMES_29 "gfx950,256.0," SHAPE ",32.0,0.0,1,k1,0.0%,1,k2,0.0%,2,1.0,True,1.0,6.31,2.64,\n", 1, "", NULL},
     {NAMES_29 "gfx950,256," SHAPE ",32,0,1,,0.0%,1,,0.0%,2,0,0,0,6.31,2.64,\n",
      0, "E2 missing kernelName1;", "kernelName1 is empty"},
@@ -221,8 +224,8 @@ static const struct sample {
     {" token , model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,use_g1u1,"
      "doweight_stage1,"
      "Unnamed: 12,\n" SHAPE ",lost,\n", 1, "", NULL},
-    /* Unknown columns are reported. A name similar to a missing shape column is reported as its misspelling.
-     */
+    /* Unknown columns are reported. If the name of an unknown column is similar to a missing shape column, it
+     * is reported as a misspelling of that column. */
     {SHAPE_COLUMNS ",act_limt\n" SHAPE ",7\n", 1, "W1 unknown_column act_limt;",
      "unknown column 'act_limt' is not read; further"},
     {"\n" SHAPE_COLUMNS ",doweight_stage_1\n" SHAPE ",1\n", 1, "W2 unknown_column doweight_stage_1;",
@@ -239,11 +242,12 @@ static const struct sample {
      1, "W1 misspelt_column frm;", "the rows may have the wrong shape"},
     {SHAPE_COLUMNS ",form,frm\n" SHAPE ",,b1\n", 1, "W1 unknown_column frm;",
      "the most similar known column is form;"},
-    /* only missing shape columns count as misspelt, and two-letter names are similar to few others */
+    /* only missing shape columns can be reported as misspelt, and two-letter names are similar to few other
+     * names */
     {SHAPE_COLUMNS ",kernel_Name1,k,zz\n" SHAPE ",1,2,3\n",
      1, "W1 unknown_column kernel_Name1;W1 unknown_column k;W1 unknown_column zz;",
      "is not read; further"},
-    /* columns of AITER and moefarm are known in every table */
+    /* the columns of AITER and moefarm are known in every table */
     {SHAPE_COLUMNS ",ksplit,us1,err1,run_1stage,xbf16,tflops,bw,_tag,form,mad,provenance\n" SHAPE
      ",,,,,,,,,,,\n", 1, "", NULL},
     {SHAPE_COLUMNS ",gate_mode,tile_mm\n" SHAPE ",1,2\n", 1, "W1 operator ;", NULL},
@@ -284,7 +288,8 @@ MF_TEST(test_sample, .rows = MF_ARRAY_LEN(samples))
     mf_buf_release(&actual);
 }
 
-/* Partial reads ignore cells outside the part, and their columns may be missing. n_rows by part. */
+/* Reading only a part of each row ignores the cells outside the part, and the columns of those cells may be
+ * missing. n_rows has one entry per part. */
 /* clang-format off */
 static const struct {
     const char *text;
@@ -347,7 +352,8 @@ MF_TEST(test_header, .rows = MF_ARRAY_LEN(headers))
     ck_assert_msg(strstr(why, headers[_i].reason_part) != NULL, "%s", why);
 }
 
-/* The header variants in ROCm/aiter: each gives the same row, except for absent columns. */
+/* The header variants that occur in ROCm/aiter. Each variant results in the same row, except for absent
+ * columns. */
 /* clang-format off */
 #define HEAD(gfx, tail) gfx "cu_num," SHAPE_COLUMNS \
     ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us," tail
@@ -398,7 +404,8 @@ MF_TEST(test_variant, .rows = MF_ARRAY_LEN(variants))
     ck_assert_double_eq(row->bw, 242.31);
 }
 
-/* Rows of other operators are read as far as the columns are shared. */
+/* If the table is for another operator, only the columns that also exist in tables of this operator are read.
+ */
 MF_TEST(test_other_operators)
 {
     _cleanup_(mf_table_freep) struct mf_table *fhmoe = shipped_read("tuned_fhmoe.csv");
@@ -414,7 +421,7 @@ MF_TEST(test_other_operators)
     ck_assert_int_eq(untuned->rows[15].shape.token, 32768);
 }
 
-/* A file without a valid row stores a limited number of problems. */
+/* For a file without a valid row, only a limited number of problems is stored. */
 MF_TEST(test_problem_limit)
 {
     struct mf_buf text;
@@ -432,7 +439,8 @@ MF_TEST(test_problem_limit)
     mf_buf_release(&text);
 }
 
-/* A reason quotes invalid text with control characters replaced, and limits its length. */
+/* If a reason quotes invalid text, the control characters in the text are replaced and the length of the
+ * reason is limited. */
 MF_TEST(test_reason_is_sanitised)
 {
     struct mf_buf text;

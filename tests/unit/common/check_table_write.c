@@ -11,7 +11,7 @@
 
 #define CELLS_MAX 64
 
-/* Splits at every comma, as other readers of these tables do; independent of the code under test. */
+/* Splits a line at every comma, as other readers of these tables do. The code under test is not used. */
 static size_t split(char *line, char *cells[CELLS_MAX])
 {
     size_t n = 0;
@@ -79,8 +79,8 @@ static const char *find(char *const *names, char *const *cells, size_t n, const 
     return NULL;
 }
 
-/* Expected cell of one of the 28 columns for a shipped row: an absent gfx is inferred, absent results are 0.
- */
+/* Returns the expected cell of a shipped row in one of the 28 columns. If the file has no gfx, it is inferred
+ * from cu_num. If the file lacks a result, the cell is 0. */
 static const char *expected_cell(char *const *names, char *const *cells, size_t n, const char *column)
 {
     const char *cell = find(names, cells, n, column);
@@ -89,7 +89,7 @@ static const char *expected_cell(char *const *names, char *const *cells, size_t 
     return cell ? cell : "0";
 }
 
-/* A shipped tuned row that is read and written has the same fields in the 28 columns. */
+/* Asserts that the shipped tuned rows have the same fields in the 28 columns after reading and writing. */
 static void compare_fields(const struct lines *original, const struct lines *rewritten)
 {
     char *names[CELLS_MAX], *old[CELLS_MAX], *new_names[CELLS_MAX], *new[CELLS_MAX];
@@ -154,7 +154,7 @@ static bool has_28_columns(const char *text)
     return strncmp(text, "gfx,cu_num,", 11) == 0 && strstr(text, ",run_1stage,xbf16,flat,tflops,bw") != NULL;
 }
 
-/* Files with all 28 columns and untuned files are reproduced byte for byte, except for an unused `_tag`. */
+/* Untuned files and files with all 28 columns are reproduced byte for byte, except for an unused `_tag`. */
 MF_TEST(test_bytes, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
@@ -175,7 +175,7 @@ MF_TEST(test_bytes, .rows = MF_ARRAY_LEN(shipped))
     free(rewritten);
 }
 
-/* Number of files that the test above compares. */
+/* The number of files that test_bytes compares. */
 MF_TEST(test_bytes_covers)
 {
     size_t tuned = 0, untuned = 0;
@@ -191,7 +191,7 @@ MF_TEST(test_bytes_covers)
     ck_assert_uint_eq(untuned, 23);
 }
 
-/* Reading a written table gives the same rows, and writing it again gives the same text. */
+/* Reading a written table returns the same rows, and writing the table again produces the same text. */
 MF_TEST(test_round_trip, .rows = MF_ARRAY_LEN(shipped))
 {
     const struct shipped *s = &shipped[_i];
@@ -264,7 +264,7 @@ static const struct {
     {0,             1,        2,          "0.0,100.0%,2.0"},
     {-0.0,          0.00049,  -0.0,       "0.0,0.0%,0.0"},
     {12.3,          0.0005,   5.2,        "12.3,0.1%,5.2"},
-    /* both values are just below the half */
+    /* both doubles are just below the midpoint, so they are rounded down */
     {12.34565,      0.1579,   5.005,      "12.3456,15.8%,5.0"},
     {0.00004,       0.00001,  0.004,      "0.0,0.0%,0.0"},
     {0.00006,       0.25,     0.006,      "0.0001,25.0%,0.01"},
@@ -326,10 +326,10 @@ MF_TEST(test_new_row)
 
 #define TAIL ",32,0,1,k1,0.0%,1,k2,0.0%,2,0,0,0,6.31,2.64"
 
-/* Tables and their text after rewriting: other tools' data is kept under its own columns. */
+/* Tables, and their text after rewriting. Data of other tools is kept in its own columns. */
 /* clang-format off */
 static const struct rewrite {
-    const char *text, *all, *aiter;     /* NULL: rejected with -EBADMSG or -EINVAL */
+    const char *text, *all, *aiter;     /* NULL if the write is rejected with -EBADMSG or -EINVAL */
 } rewrites[] = {
     /* Unknown columns move to the end. */
     {"note,gfx,cu_num," SHAPE_COLUMNS
@@ -337,11 +337,11 @@ static const struct rewrite {
      "tflops,bw,who\nn1,gfx950,256," SHAPE TAIL ",w1\n",
      TUNED_COLUMNS ",note,who\ngfx950,256," SHAPE TAIL ",n1,w1\n",
      TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
-    /* A tagged row is kept; MF_TABLE_AITER omits it. */
+    /* MF_TABLE_ALL keeps a tagged row; MF_TABLE_AITER omits it. */
     {TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
      TUNED_COLUMNS ",_tag\ngfx950,256," SHAPE TAIL ",fallback\n",
      TUNED_COLUMNS "\n"},
-    /* A row with an unknown activation keeps its position; columns that its header lacks are filled in. */
+    /* A row with an unknown activation keeps its position. Columns that the header lacks are filled in. */
     {"cu_num," SHAPE_COLUMNS
      ",block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,tflops,bw,_tag\n"
      "256,1,2,3,4,1,ActivationType.New,torch.bfloat16,a,b,c,1,0,32,0,1,k1,0%,1,k2,0%,2,0,6.31,2.64,\n"
@@ -353,7 +353,7 @@ static const struct rewrite {
      "gfx950,256," SHAPE TAIL ",\n"
      "gfx942,80,oops,,,,,,,,,,,,,,,,,,,,,,0,0,,,\n",
      TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL "\n"},
-    /* Spellings and pandas' float integers become canonical. */
+    /* Spellings, and integers that pandas wrote as floats, become canonical. */
     {TUNED_COLUMNS
      "\ngfx950,256.0,1,6144,2048,257,9,Silu,dtypes.bf16,dtypes.fp4x2,torch.float4_e2m1fn_x2,"
      "QuantType.per_1x32,"
@@ -368,7 +368,7 @@ static const struct rewrite {
     /* Without us, kernelName1 and block_m the table is untuned, and us1 is an unknown column. */
     {SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n", SHAPE_COLUMNS ",us1\n" SHAPE ",fast\n",
      SHAPE_COLUMNS "\n" SHAPE "\n"},
-    /* Cells that cannot be written are not dropped: writing fails. */
+    /* If a cell cannot be written, writing fails; the cell is never dropped silently. */
     {TUNED_COLUMNS "\ngfx950,256," SHAPE TAIL ",surplus\n", NULL, TUNED_COLUMNS "\n"},
     {TUNED_COLUMNS "\ngfx\"950\n", NULL, TUNED_COLUMNS "\n"},
     {TUNED_COLUMNS ",note\ngfx950,256," SHAPE TAIL ",\"a,b\"\n", NULL,

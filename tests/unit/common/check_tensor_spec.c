@@ -53,12 +53,12 @@ static const char *const rejected[] = {
     "q/bf16/none/token", "X/bf16/none/token", "x/fp32/none/token", "x/bf16/per_1x64/token",
     "x/bf16/none/token+", "x/bf16/none/token+zero", "x/bf16/none/token+zeroed+zeroed", "x/bf16/none/+zeroed",
     "x/bf16/none/to ken", " x/bf16/none/token", "x/bf16/none/token\n",
-    /* only a sorted order has a block, and it must have one */
+    /* only the order `sorted` has a block size, and `sorted` must have a block size */
     "x/bf16/none/sorted", "x/bf16/none/sorted.", "x/bf16/none/sorted.0", "x/bf16/none/sorted.-1",
     "x/bf16/none/sorted.2147483648", "x/bf16/none/sorted.32x", "x/bf16/none/sorted.3.2",
     "x/bf16/none/token.32",
     "x/bf16/none/.32",
-    /* twenty characters; the limit is nineteen */
+    /* an order of twenty characters; the limit is nineteen */
     "w1/bf16/none/abcdefghijklmnopqrst",
     "w1/bf16/none/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 };
@@ -99,7 +99,7 @@ MF_TEST(rejects_invalid_text, .rows = MF_ARRAY_LEN(rejected))
     ck_assert_int_eq(mf_tensor_spec_parse(NULL, &a), -EINVAL);
 }
 
-/* Every combination of names with the longest order fits the buffer and survives a round trip. */
+/* Every combination of names with the longest possible order fits the buffer and survives a round trip. */
 MF_TEST(every_combination_round_trips)
 {
     for (int t = 0; t < MF_TENSOR_N_; t++) {

@@ -131,7 +131,7 @@ MF_TEST(glob, .rows = MF_ARRAY_LEN(globs))
     ck_assert(mf_glob(globs[_i].pattern, globs[_i].text) == globs[_i].matches);
 }
 
-/* A matcher with exponential backtracking would not terminate. */
+/* A matcher with exponential backtracking would not finish. */
 MF_TEST(glob_of_many_stars_is_fast)
 {
     char pattern[401], text[2001];
@@ -168,7 +168,8 @@ MF_TEST(format_always_terminates)
     ck_assert_str_eq(dst, "1234");
 }
 
-/* Appends in sequence. Text that does not fit is truncated, and nothing is written at or after the end. */
+/* Appending several times continues at the end of the text. Text that does not fit is truncated, and nothing
+ * is written at or after `end`. */
 MF_TEST(append_truncates)
 {
     char text[10] = "#########", *end = text + 8, *at = mf_append(text, end, "ab");

@@ -7,7 +7,7 @@
 #include "common/base/cleanup.h"
 #include "support/mf_check.h"
 
-/* A RESULT with sequence 0x0102030405060708. */
+/* The header of a RESULT message with sequence 0x0102030405060708. */
 static const uint8_t good[MF_WIRE_HEADER_SIZE] = {'M', 'F', 1, 2, 0, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1};
 
 MF_TEST(header_bytes)
@@ -36,7 +36,7 @@ MF_TEST(every_type_round_trips, .rows = MF_MESSAGE_N_)
 static const char *const type_names[] = {"HELLO", "READY",  "RESULT", "BEAT",   "BYE",   "WELCOME", "UNIT",
                                          "ACK",   "CANCEL", "DRAIN",  "REFUSE", "ENROL", "ENROLLED"};
 
-/* The number of a type is sent, so it must not change. */
+/* The number of a message type is part of the protocol, so it must not change. */
 MF_TEST(message_type_numbers, .rows = MF_ARRAY_LEN(type_names))
 {
     ck_assert_str_eq(mf_message_name((enum mf_message)_i), type_names[_i]);
@@ -79,7 +79,7 @@ MF_TEST(rejects_other_lengths, .rows = 2 * MF_WIRE_HEADER_SIZE)
     free(bytes);
 }
 
-/* Another version is recognised even if its header has another length. */
+/* Another version is recognised, even if the header of that version has another length. */
 MF_TEST(version_of_other_header_lengths)
 {
     static const uint8_t later[40] = {'M', 'F', 7};

@@ -1,5 +1,5 @@
-/* libfmoe as used by a serving program: rows per token count, restrictions on calls, reloads under load,
- * misses, error messages. Runs on the CPU, or on the device that MOEFARM_TEST_DEVICE names. */
+/* libfmoe as a serving program uses it: tests rows per token count, restrictions on calls, reloads under
+ * load, misses and error messages. Runs on the CPU, or on the device that MOEFARM_TEST_DEVICE names. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -80,7 +80,7 @@ static struct fmoe_layer *must_open_layer(struct fmoe *f, int layer)
     return l;
 }
 
-/* A layer with its own handle, and its data. */
+/* A layer with its own handle and its data. */
 struct served_layer {
     struct fmoe *f;
     struct fmoe_layer *l;
@@ -114,7 +114,8 @@ static void run_and_check(struct served_layer *s, int64_t tokens)
 
 /* ---- look-up ---- */
 
-/* The table has rows for 8 and 16 tokens. Other counts are misses, which are computed correctly too. */
+/* The table has rows for 8 and 16 tokens, which serve 5 to 16 tokens. Calls with other token counts are
+ * misses, but they are computed correctly too. */
 MF_TEST(serves_every_count, .rows = MF_ARRAY_LEN(layers))
 {
     static const int64_t rows[] = {8, 16}, counts[] = {1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 40, 7, 1, 40};
@@ -140,7 +141,7 @@ MF_TEST(serves_every_count, .rows = MF_ARRAY_LEN(layers))
     end_serving(&s);
 }
 
-/* Counts the steps of a pipeline that are offered for a token count. */
+/* Counts the steps of a pipeline that the families offer for a token count. */
 struct offered {
     struct mf_offer offer;
     const char *pipeline;
@@ -174,8 +175,9 @@ static bool is_offered(const char *pipeline, int64_t tokens)
     return o.n == n_steps;
 }
 
-/* A miss is served by the layer's row for more tokens, or else for fewer, if its steps are offered for the
- * count. A device may offer a kernel for some counts only, but at least one near row must be usable. */
+/* A miss is served by the layer's row for the next larger token count or, if that row is not usable, by a row
+ * for a smaller one. A row is usable if its steps are offered for the token count of the call. A device may
+ * offer a kernel for some token counts only, but at least one row must be usable. */
 MF_TEST(misses_use_a_near_row)
 {
     static const int64_t rows[] = {4, 32};
@@ -184,7 +186,7 @@ MF_TEST(misses_use_a_near_row)
     struct fmoe_served served;
     static const struct {
         int64_t tokens;
-        int nearest; /* index in rows; the other row is tried next */
+        int nearest; /* index in `rows` of the row that is tried first; the other row is tried next */
     } near[] = {{1, 0}, {2, 0}, {8, 1}, {16, 1}, {40, 1}};
     const char *pipelines[2];
     size_t n_near = 0;
@@ -297,7 +299,7 @@ struct caller {
     int failed;
 };
 
-/* Calls fmoe_run until a call of any caller is refused. */
+/* Calls fmoe_run until a call of any thread is refused. */
 static void *call_until_refused(void *context)
 {
     struct caller *c = context;
@@ -311,8 +313,8 @@ static void *call_until_refused(void *context)
     return NULL;
 }
 
-/* CPU calls use the process's threads: of two concurrent calls through two handles the later one is refused,
- * and the result of the other one is correct. */
+/* CPU calls use the threads of the process. If two calls through two handles overlap, the later call is
+ * refused, and the result of the earlier call is correct. */
 MF_TEST(one_cpu_call_per_process)
 {
     struct served_layer s[2];
@@ -322,7 +324,7 @@ MF_TEST(one_cpu_call_per_process)
     pthread_t other;
 
     if (device->ops->own_memory)
-        return; /* only CPU calls use the process's threads */
+        return; /* only CPU calls use the threads of the process */
     for (int i = 0; i < 2; i++) {
         serve_layer(&s[i], 0, NULL);
         calls[i] = serving_call(&s[i].data, MAX_TOKENS, NULL);
@@ -335,7 +337,7 @@ MF_TEST(one_cpu_call_per_process)
     ck_assert(atomic_load(&was_refused));
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(callers[i].failed, 0);
-        run_and_check(&s[i], MAX_TOKENS); /* a refused caller is served afterwards */
+        run_and_check(&s[i], MAX_TOKENS); /* a caller that was refused is served afterwards */
         end_serving(&s[i]);
     }
 }
@@ -355,7 +357,8 @@ static void *serve(void *context)
     const struct serving *data = &server->s->data;
     unsigned n = 0;
 
-    server->failed += device->ops->enter(device) < 0; /* for the test's own copies */
+    /* this thread copies data itself, so it must enter the device */
+    server->failed += device->ops->enter(device) < 0;
     while (!atomic_load(&server->stop)) {
         const int64_t tokens = 1 + n++ % MAX_TOKENS;
         const struct fmoe_call call = serving_call(data, tokens, NULL);
@@ -375,8 +378,8 @@ static void wait_for_calls(struct server *server, unsigned n)
         (void)usleep(100);
 }
 
-/* Tables are reloaded while calls run: no call fails or is wrong, and a new table serves as soon as
- * fmoe_reload returns. */
+/* Tables are reloaded while calls run. No call fails or returns a wrong result, and a new table is used as
+ * soon as fmoe_reload returns. */
 MF_TEST(tables_change_under_load, .rows = MF_ARRAY_LEN(layers))
 {
     static const int64_t rows[] = {1, 2, 4, 8, 16, 32, 64}, some[] = {16};
@@ -408,7 +411,8 @@ MF_TEST(tables_change_under_load, .rows = MF_ARRAY_LEN(layers))
     end_serving(&s);
 }
 
-/* The first call after a reload uses the new table: misses are counted only while the table has no row. */
+/* The first call after a reload uses the new table, so misses are counted only while the table has no row for
+ * the call. */
 MF_TEST(first_call_uses_the_new_table)
 {
     static const int64_t rows[] = {4}, others[] = {64};
@@ -429,7 +433,7 @@ MF_TEST(first_call_uses_the_new_table)
     end_serving(&s);
 }
 
-/* A failed reload keeps the current table. */
+/* If a reload fails, the current table stays in use. */
 MF_TEST(failed_reload_changes_nothing)
 {
     static const int64_t rows[] = {4};
@@ -451,7 +455,7 @@ MF_TEST(failed_reload_changes_nothing)
     fmoe_close(f);
 }
 
-/* Weights are stored once: their layout is checked, and a reload must not change it. */
+/* Weights are stored only once. So their layout is checked, and a reload must not change it. */
 MF_TEST(layouts_do_not_change)
 {
     const struct mf_shape s = shape_of(0, 4);
@@ -530,7 +534,7 @@ MF_TEST(rejects_invalid_devices)
     fmoe_close(NULL);
 }
 
-/* A table for other builds or devices is rejected when it is opened, not at the first call. */
+/* A table for another build or another device is rejected when it is opened, not at the first call. */
 MF_TEST(rejects_foreign_tables)
 {
     const struct mf_shape s = shape_of(0, 4);
@@ -551,8 +555,8 @@ MF_TEST(rejects_foreign_tables)
     ck_assert_ptr_null(f);
 }
 
-/* One device class holds several device models: rows of another model serve and are reported. The rows of the
- * test have model "cpu". */
+/* One device class contains several device models. Rows of another model are used and reported. The rows of
+ * this test have the model "cpu". */
 MF_TEST(reports_rows_of_other_models)
 {
     const int64_t tokens[] = {4, 8};
@@ -574,7 +578,8 @@ MF_TEST(reports_rows_of_other_models)
     len = fread(text, 1, sizeof(text) - 1, file);
     (void)fclose(file);
     text[len] = '\0';
-    while ((at = strstr(text, ",cpu,r1,")) != NULL) { /* change the rows to this device's model one by one */
+    /* in each iteration, change one row to this device's model */
+    while ((at = strstr(text, ",cpu,r1,")) != NULL) {
         char rest[1 << 16];
         mf_format(rest, sizeof(rest), ",%s,r1,%s", device->info.model, at + strlen(",cpu,r1,"));
         mf_format(at, sizeof(text) - (size_t)(at - text), "%s", rest);
@@ -630,7 +635,7 @@ MF_TEST(reports_misses_once)
     end_serving(&s);
 }
 
-/* Global expert ids of a placement that is not a range are mapped to the layer's ids. */
+/* If the placement of experts is not a range, fmoe_remap_ids maps global expert ids to the layer's ids. */
 MF_TEST(remaps_expert_ids)
 {
     static const int32_t map[16] = {-1, 3, -1, 0, -1, -1, 7, -1, 1, -1, 2, 4, -1, 5, -1, 6},

@@ -1,5 +1,5 @@
-/* fmoe/report.c: how reports react to the coordinator's replies, idempotency keys of retries, and an
- * unreachable coordinator. */
+/* fmoe/report.c: tests how reports react to the coordinator's replies, the idempotency keys of retries, and
+ * an unreachable coordinator. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static void close_layer(void)
     device = mf_device_close(device);
 }
 
-/* Makes a miss: without a table no call has a row. */
+/* Causes a miss: without a table, no call has a row. */
 static void miss(int64_t tokens)
 {
     const struct fmoe_call call = serving_call(&data, tokens, NULL);
@@ -68,14 +68,14 @@ static struct fmoe_reported wait_for(const struct fmoe_reported *expected)
         if (actual.sent >= expected->sent && actual.failed >= expected->failed &&
             actual.refused >= expected->refused)
             return actual;
-        ck_assert_msg(mf_now_ms() < end, "%llu sent, %llu failed, %llu refused",
+        ck_assert_msg(mf_now_ms() < end, "timeout after %llu sent, %llu failed, %llu refused reports",
                       (unsigned long long)actual.sent, (unsigned long long)actual.failed,
                       (unsigned long long)actual.refused);
         (void)poll(NULL, 0, 2);
     }
 }
 
-/* Returns the body of request n and its key. The body is valid as long as the log. */
+/* Returns the body of report n and copies its key. The body is valid as long as the log. */
 static const char *posted(struct fake_http *farm, int n, char key[KEY_MAX])
 {
     static const char begin[] = "POST /api/v1/misses HTTP/1.1\r\n", header[] = "\r\nIdempotency-Key: ";
@@ -93,7 +93,7 @@ static const char *posted(struct fake_http *farm, int n, char key[KEY_MAX])
     return body + 4;
 }
 
-/* A report that fails temporarily is sent again unchanged, with the same key, before newer reports. */
+/* A report that fails temporarily is sent again before newer reports, unchanged and with the same key. */
 static const struct {
     int status;
     bool cut; /* the reply is truncated */
@@ -120,7 +120,7 @@ MF_TEST(retries_with_the_same_key, .rows = MF_ARRAY_LEN(temporary_failures))
     state = wait_for(&(struct fmoe_reported){.failed = 1, .sent = 1});
     ck_assert_uint_eq(state.failed, 1);
     ck_assert_uint_eq(state.refused, 0);
-    fmoe_report_stop(f); /* reports the other miss */
+    fmoe_report_stop(f); /* sends the report of the second miss */
     fake_http_stop(&farm);
     one = posted(&farm, 0, first);
     two = posted(&farm, 1, second);
@@ -134,7 +134,7 @@ MF_TEST(retries_with_the_same_key, .rows = MF_ARRAY_LEN(temporary_failures))
     fake_http_release(&farm);
 }
 
-/* A report that the coordinator rejects is dropped and counted. The next report has its own key. */
+/* A report that the coordinator rejects is dropped and counted. The next report has another key. */
 static const int permanent_failures[] = {422, 400, 404, 409, 413};
 
 MF_TEST(rejected_reports_are_dropped, .rows = MF_ARRAY_LEN(permanent_failures))
@@ -166,7 +166,7 @@ MF_TEST(rejected_reports_are_dropped, .rows = MF_ARRAY_LEN(permanent_failures))
     fake_http_release(&farm);
 }
 
-/* Makes the URL of a local port without a listener; valid while *ret_fd is open. */
+/* Returns the URL of a local port on which no server listens. The URL is valid while *ret_fd is open. */
 static void closed_port(char url[64], int *ret_fd)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -178,8 +178,8 @@ static void closed_port(char url[64], int *ret_fd)
     mf_format(url, 64, "http://127.0.0.1:%d", ntohs(address.sin_port));
 }
 
-/* Calls continue, stopping does not wait, and misses that were not in a report yet are sent by the next
- * reporter. */
+/* While the coordinator is unreachable, calls continue, and stopping does not wait. Misses that were not yet
+ * in a report are sent by the next reporter. */
 MF_TEST(unreachable_coordinator)
 {
     const struct fake_answer accepted = {.request = "POST /api/v1/misses", .status = 201, .body = "{}"};
@@ -205,7 +205,7 @@ MF_TEST(unreachable_coordinator)
     fake_http_release(&farm);
 }
 
-/* Without misses nothing is sent. */
+/* Without misses, no report is sent. */
 MF_TEST(silent_without_misses)
 {
     struct fake_http farm;
@@ -221,7 +221,7 @@ MF_TEST(silent_without_misses)
 
 MF_TEST(rejects_invalid_arguments)
 {
-    /* a token is sent to the local machine or over TLS only; these hosts are remote */
+    /* a token is sent only to the local machine or over TLS; these hosts are remote */
     static const char *const remote[] = {"http://127.0.0.1@farm.example", "http://127.farm.example",
                                          "http://[::1]@farm.example", "http://localhost.example",
                                          "http://farm"};

@@ -83,7 +83,7 @@ struct space {
     size_t n;
     int n_kernels, n_host, n_rejections;
     int n_stage[4];
-    char splits[MF_REASON_MAX]; /* rejection of split-K; empty if there is none */
+    char splits[MF_REASON_MAX]; /* reason why split-K is rejected; empty if it is not */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -115,8 +115,8 @@ static int record_rejection(struct mf_offer *o, const char *family, const char *
     return 0;
 }
 
-/* Returns the candidates of a shape on a class; none if AITER does not support the shape, with the rejections
- * counted. */
+/* Returns the candidates of a shape on a device class and counts the rejections. There are no candidates if
+ * AITER does not support the shape. */
 static const struct space *enumerate(const char *device, const struct mf_shape *shape)
 {
     static struct space g;
@@ -144,8 +144,8 @@ static const struct space *enumerate(const char *device, const struct mf_shape *
 #define ROW(sizes, act, a, w, q, dw) \
     "64," sizes ",ActivationType." act "," BF16 "," a "," w ",QuantType." q ",1," dw
 
-/* Number of candidates per kind of shape, counted from AITER's own generators: minimum and maximum, each
- * within 2 %. */
+/* Minimum and maximum number of candidates that AITER's own generators create per kind of shape. The test
+ * permits 2 % below the minimum and 2 % above the maximum. */
 /* clang-format off */
 static const struct {
     const char *kind, *device, *row;
@@ -185,7 +185,7 @@ MF_TEST(candidate_counts, .rows = MF_ARRAY_LEN(kinds))
                 ck_abort_msg("step %s:%s occurs twice", g->steps[i].family, g->steps[i].name);
 }
 
-/* Every kind of shape has pipelines; a pipeline uses v2 steps for both stages or for none. */
+/* Every kind of shape has pipelines. A pipeline uses v2 steps for both stages or for neither stage. */
 MF_TEST(kinds_have_pipelines, .rows = MF_ARRAY_LEN(kinds))
 {
     struct mf_shape shape;
@@ -213,11 +213,12 @@ MF_TEST(kinds_have_pipelines, .rows = MF_ARRAY_LEN(kinds))
     }
 }
 
-/* Shapes that AITER has no key or no kernel for: rejections only, no step, not even host steps. */
+/* Shapes for which AITER has no key or no kernel. The family only reports rejections: it offers no steps, not
+ * even host steps. */
 static const char *const others[] = {
     ROW("7168,512,256,8", "GeluTanh", BF16, BF16, "No", "0"),
     ROW("7168,512,256,8", "Silu", FP4, FP4, "per_1x16", "0"),
-    ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), /* FP8 of the other architecture */
+    ROW("7168,512,256,8", "Silu", FNUZ, FNUZ, "per_Token", "0"), /* FP8 encoding of gfx942 */
     "64,7168,512,256,8,ActivationType.Silu," BF16 "," BF16 "," BF16 ",QuantType.No,0,0",
     ROW("7168,512,256,8", "Swiglu", FN, FP4, "per_1x32", "0") ",limit:10",
 };
@@ -231,7 +232,7 @@ MF_TEST(unsupported_shapes, .rows = MF_ARRAY_LEN(others))
     ck_assert_int_gt(g->n_rejections, 0);
 }
 
-/* split-K candidates that the tuner misses are reported if AITER's launcher would accept them. */
+/* A split-K candidate that AITER's tuner misses is reported if AITER's launcher would accept it. */
 /* clang-format off */
 static const struct {
     const char *device, *row, *says; /* says NULL: nothing is reported */
@@ -259,7 +260,7 @@ MF_TEST(missed_splits, .rows = MF_ARRAY_LEN(splits))
 
 /* --- the shipped catalogue ------------------------------------------------------------------------------ */
 
-/* Candidates of AITER's own generators for whole tables, where they were counted. */
+/* Number of candidates that AITER's own generators create for a whole table. */
 /* clang-format off */
 static const struct {
     const char *file;
@@ -281,8 +282,8 @@ static void check_total(const char *file, long n)
                           totals[i].n);
 }
 
-/* Every row has candidates on at least one of the two classes; without candidates on a class there is a
- * rejection. */
+/* Every row has candidates on at least one of the two device classes. On a class without candidates, the row
+ * has a rejection. */
 MF_TEST(catalogue)
 {
     static const char *const devices[] = {G942, G950};

@@ -9,7 +9,8 @@
 #include "support/farm/route_cases.h"
 #include "support/mf_check.h"
 
-/* Check's assertions send a message to the parent on success; this file makes millions of them. */
+/* Check's assertions send a message to the parent process on success, and this file makes millions of
+ * assertions. */
 #define MUST(condition, ...)           \
     do {                               \
         if (!(condition))              \
@@ -73,7 +74,7 @@ static const struct example {
      16,
      {3, 6, 9, 12, 0, 4, 10, 12, 1, 7, 11, 12, 2, 5, 8, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12, 12},
      {1, -1, 0, -1, -1, -1, -1}},
-    /* the tail is -1 although expert_map[-1] would read 4, the map of the last expert */
+    /* The tail must be -1. A lookup of expert_map[-1] would read 4, the entry of the last expert. */
     {"the tail is not looked up in the map",
      5,
      false,
@@ -123,7 +124,7 @@ MF_TEST(worked_example, .rows = MF_ARRAY_LEN(examples) * MF_SORT_N_)
         ck_assert_msg(experts[b] == x->blocks[b], "%s: block %d has expert %d", x->what, (int)b, experts[b]);
 }
 
-/* A rank's range of experts gives the same result as ids shifted to begin at 0. */
+/* A rank's range of experts gives the same result as ids that are shifted so that the range begins at 0. */
 MF_TEST(range_with_offset, .rows = MF_SORT_N_)
 {
     enum mf_sort sort = (enum mf_sort)_i;
@@ -151,14 +152,14 @@ MF_TEST(range_with_offset, .rows = MF_SORT_N_)
         memcpy(sorted[by_range], ids, sizeof(sorted[0]));
         memcpy(experts[by_range], blocks, sizeof(experts[0]));
     }
-    ck_assert_int_eq(post_pad[1], 8); /* expert 2 of three tokens, expert 3 of three tokens */
+    ck_assert_int_eq(post_pad[1], 8); /* experts 2 and 3 have three tokens each, padded to 4 */
     ck_assert_int_eq(post_pad[0], post_pad[1]);
     ck_assert_mem_eq(sorted[0], sorted[1], sizeof(sorted[0]));
     ck_assert_mem_eq(experts[0], experts[1], sizeof(experts[0]));
 }
 
-/* vLLM's documentation of the batched form gives expert ids 0 1 3 3 4 5 5 for this input; its rows are
- * correct. */
+/* For this input, vLLM's documentation of the batched form gives the wrong expert ids 0 1 3 3 4 5 5, but
+ * correct rows. */
 MF_TEST(batched_example)
 {
     static const int32_t counts[5] = {2, 3, 0, 6, 8}, want[10] = {0, 1, 3, 3, 4, 4, -1, -1, -1, -1};
@@ -206,7 +207,7 @@ struct wanted {
     int64_t rows;
 };
 
-/* By definition: for each expert in ascending order, the routes to it in ascending order. */
+/* Sorts by the definition: experts in ascending order, and the routes of an expert in ascending order. */
 static void reference_sort(const struct mf_align *a, const int64_t *ids, struct wanted *w)
 {
     int64_t n = a->tokens * a->topk, at = 0;
@@ -239,8 +240,8 @@ static int ascending(const void *a, const void *b)
     return (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
 }
 
-/* An unstable sort may return the routes of an expert in any order: sorts both results. Padding is the
- * largest id and comes last in both. */
+/* Sorts the routes of each expert, because an unstable sort may return them in any order. Padding is the
+ * largest id, so it comes last. */
 static void sort_within_experts(const struct mf_align *a, const int32_t *experts, int32_t post_pad,
                                 int32_t *sorted)
 {
@@ -258,7 +259,7 @@ static void sort_within_experts(const struct mf_align *a, const int32_t *experts
 static void make_map(enum mode mode, int32_t experts, uint64_t seed, int32_t *map)
 {
     int32_t n = 0;
-    for (int32_t e = 0; e < experts; e++) /* descending ids with holes */
+    for (int32_t e = 0; e < experts; e++) /* local ids with holes; the next loop reverses their order */
         map[e] = mode != NO_LOCAL && route_random(seed, (uint64_t)e, 3) ? n++ : -1;
     for (int32_t e = 0; e < experts; e++)
         map[e] = map[e] < 0 ? -1 : n - 1 - map[e];

@@ -23,7 +23,7 @@ static const struct {
     {ONE "a,a.co,0,1,0,1,0,32,128,0\nb,a.co,0,1,0,1,1,32,256,0\n", 2, 0, ""},
     {"// 1\n# 2\n" ONE "; 4\na,a.co,0,1,0,1,0,32,128,1 // flat\n", 1, 0, ""},
     {"/* 1\n2 */ " ONE "a,a.co,0,1,0,1,0,32,128,9\n", 0, 3, "column flat"},
-    /* columns are found by name; missing ones are 0 */
+    /* Columns are found by name. Missing columns are 0. */
     {"subGU_n,subGU_m,co_name,knl_name\n128,32,other.co,a\n", 1, 0, ""},
     {"tile_m,tile_n,knl_name,co_name\n16,128,s,s.co\n", 1, 0, ""},
     {"tile_m,knl_name,co_name\n16,s,s.co\n", 0, 2, "column tile_n"},
@@ -56,7 +56,7 @@ MF_TEST(manifest, .rows = MF_ARRAY_LEN(manifests))
     mf_asm_manifest_release(&m);
 }
 
-/* One name on two architectures means two kernels; co_name locates the code. */
+/* Kernels of one name on two architectures are two kernels; co_name locates the code. */
 MF_TEST(manifest_key)
 {
     struct mf_asm_manifest m = MF_ASM_MANIFEST_INIT;
@@ -74,7 +74,7 @@ MF_TEST(manifest_key)
     mf_asm_manifest_release(&m);
 }
 
-/* ---- blocks ---- */
+/* ---- argument blocks ---- */
 
 static char place[16];
 
@@ -147,7 +147,7 @@ static const struct { int slot; int64_t value; } one_slots[] = {
     {15, 12288},            /* Os   8 x 768 x 2 */
     {16, 3145728}, {17, 6144}, {18, 3072}, {19, 8}, {20, 1}, {21, 1},
 };
-/* which address of call() each slot holds */
+/* index of the address in call() that each slot holds */
 static const int one_places[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11},
                  stage1_places[] = {0, 1, 2, 3, 5, 6, 8, 9, 11};
 /* clang-format on */
@@ -218,7 +218,7 @@ MF_TEST(block_formats, .rows = MF_ARRAY_LEN(formats))
     ck_assert_uint_eq(slot_of(block, MF_ASM_ONE_EGUQS), 0);
 }
 
-/* An expert of 4 GiB overflows a 32-bit stride; one with one byte less per row does not. */
+/* An expert's weights of 4 GiB overflow a 32-bit stride. They fit if inter_dim is smaller by one. */
 MF_TEST(block_overflow)
 {
     unsigned char block[MF_ASM_ONE_BYTES];
@@ -238,7 +238,7 @@ MF_TEST(persistent_groups)
     struct mf_asm_call c = call();
     unsigned char block[MF_ASM_ONE_BYTES];
     const char *slot = NULL;
-    c.inter_dim = 1300; /* 3 tiles of 512: 608 groups hold 202 x 3 */
+    c.inter_dim = 1300; /* 3 tiles of 512: 202 x 3 of 608 workgroups */
     ck_assert_int_eq(mf_asm_persistent(&persistent, 304), 608);
     ck_assert_int_eq(mf_asm_total_tgs(&persistent, &c), 606);
     ck_assert_int_eq(mf_asm_total_tgs(&plain, &c), 0);
@@ -247,8 +247,8 @@ MF_TEST(persistent_groups)
     ck_assert_uint_eq(slot_of(block, MF_ASM_ONE_PS_DENO), 3);
 }
 
-/* w1 [E, 1536, 2048], w2 [E, 2048, 768]; with two values per byte, rows have half as many bytes: 1024 and
- * 384. */
+/* Derives inter_dim from the shapes of w1 [E, 1536, 2048] and w2 [E, 2048, 768]. With two values per byte,
+ * rows are 1024 and 384 bytes long. */
 MF_TEST(inter_dim)
 {
     ck_assert_int_eq(mf_asm_inter_dim(2048, 2048, 768), 768);
@@ -291,8 +291,12 @@ MF_TEST(grid, .rows = MF_ARRAY_LEN(grids))
     ck_assert_uint_eq(g.z, grids[_i].want.z);
 }
 
-/* 304 CUs, 129 blocks. Tiles of 128 columns: 774 groups in 3 rounds; 256: 387 in 2; 384: 258 in 1 (46 CUs
- * idle); 768: 129 in 1 (175 idle); 512 does not divide 768. */
+/* Workgroups and rounds for 129 blocks on 304 CUs, by tile width (512 does not divide 768):
+ *
+ *   128  774 workgroups, 3 rounds
+ *   256  387 workgroups, 2 rounds
+ *   384  258 workgroups, 1 round (46 CUs idle)
+ *   768  129 workgroups, 1 round (175 CUs idle) */
 /* clang-format off */
 static const struct { const char *rows, *want; } picks[] = {
     {"n128,a.co,0,1,0,1,0,32,128,0\nn256,a.co,0,1,0,1,0,32,256,0\n", "n256"},

@@ -1,6 +1,6 @@
-/* Production pads a call's token count to the next bucket and uses that row (ROCm/aiter#3933, #3964, #5049:
- * wrong results or faults for counts between buckets). Steps opened for a bucket's token count must be
- * correct for every count that pads to it. */
+/* Production pads a call's token count to the next bucket and uses that bucket's row. In ROCm/aiter#3933,
+ * #3964 and #5049 this gave wrong results or faults for token counts between buckets. Steps opened for a
+ * bucket's token count must be correct for every token count that pads to it. */
 #include "common/base/cleanup.h"
 #include "support/kernels/family_contract.h"
 #include "support/mf_check.h"
@@ -9,8 +9,8 @@
 static const int formats[] = {0, 1, 3, 11, 14, 16};
 #define N_FORMATS ((int)MF_ARRAY_LEN(formats))
 
-/* Buckets near thresholds: threads share rows from 65 rows and routes from 1025 routes; rows from 4 MiB are
- * stored with streaming stores. */
+/* Buckets near thresholds: threads share rows from 65 rows on and routes from 1025 routes on. Rows of 4 MiB
+ * or more are stored with streaming stores. */
 /* clang-format off */
 static const struct contract_case cases[] = {
     /* T     H   I   E  k */

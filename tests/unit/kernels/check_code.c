@@ -89,7 +89,7 @@ static void write_text(const char *name, const char *text)
     ck_assert_int_eq(fclose(f), 0);
 }
 
-/* Computes the digest of a build with these sources; 64 hexadecimal digits. */
+/* Computes the digest (64 hexadecimal digits) of a build with these sources. */
 static void digest_of(const char *names, char ret[65])
 {
     char out[PATH_MAX], out_option[PATH_MAX + 16], files_option[64], line[256];
@@ -130,7 +130,7 @@ MF_TEST(test_digest)
     ck_assert_uint_eq(strlen(mf_code_sources_digest), 64);
 }
 
-/* Returns true if the vendor's run-time compiler is installed; otherwise skips with a message. */
+/* Returns true if the vendor's run-time compiler is installed; otherwise skips the test with a message. */
 static bool has_compiler(struct mf_compiler *c)
 {
     char why[MF_CODE_WHY_MAX];
@@ -165,7 +165,7 @@ MF_TEST(test_compiles, .group = &optional_tests)
     ck_assert(before.st_ino == after.st_ino && before.st_mtim.tv_nsec == after.st_mtim.tv_nsec);
 }
 
-/* Kernels that create the data and references of a shape: enumerated without a device, and compiled. */
+/* The kernels that create the data and references of a shape are enumerated without a device, and compile. */
 MF_TEST(test_data_kernels_compile, .group = &optional_tests)
 {
     struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a"};
@@ -193,8 +193,8 @@ MF_TEST(test_data_kernels_compile, .group = &optional_tests)
                      MF_DEVICE_DATA_CODES);
 }
 
-/* An architecture that the compiler does not know gives an error message or a crash of the compiler process,
- * never of this process. */
+/* An architecture that the compiler does not know must give an error message or crash the compiler process,
+ * but never this process. */
 MF_TEST(test_failure_messages, .group = &optional_tests)
 {
     static const char *const vendors[][2] = {
@@ -241,13 +241,13 @@ MF_TEST(test_cache_of_other_user, .group = &optional_tests)
     ck_assert_int_eq(seteuid(user), 0);
     ck_assert_int_eq(mf_code_path(&compiler, &code, path), 0);
     ck_assert_int_eq(rmdir(own), 0);
-    /* restored for a leak checker that inspects the process at exit */
+    /* Root again, because a leak checker inspects the process at exit. */
     ck_assert_int_eq(seteuid(0), 0);
     ck_assert_int_eq(prctl(PR_SET_DUMPABLE, 1), 0);
 }
 
-/* Code that could not be stored in the cache is found in the fallback folder, and only files that are there.
- */
+/* Code that could not be stored in the cache is read from the fallback folder. mf_code_fallback_path returns
+ * true only if the file exists there. */
 MF_TEST(test_fallback_folder)
 {
     const struct mf_compiler compiler = {.vendor = "nvidia", .arch = "sm_90a", .version = "one 1.0"};
@@ -272,8 +272,8 @@ MF_TEST(test_cache_writable)
     ck_assert_int_lt(mf_code_check_writable("/proc"), 0);
 }
 
-/* A program that ignores SIGCHLD, as a host of libfmoe may, gets the same errors from the compilers and the
- * same code. */
+/* A program that ignores SIGCHLD, as a program that loads libfmoe may, gets the same code and the same error
+ * messages from the compilers. */
 static const char *const tested_compilers[][2] = {
     {"nvidia", "sm_90a"}, {"amd", "gfx90a"}, {"clang", "gfx942"}, {"none", ""}};
 
@@ -301,8 +301,8 @@ MF_TEST(test_sigchld_ignored, .rows = MF_ARRAY_LEN(tested_compilers))
 
 /* ---- two processes compile the same code ---- */
 
-/* A fake clang that logs its start and then creates its output or fails, as a word read from a FIFO tells it.
- */
+/* A fake clang that logs its start and then reads a word from a FIFO. It creates its output if the word is
+ * "make" and fails otherwise. */
 #define CLANG                                   \
     "#!/bin/sh\n"                               \
     "echo $PPID $$ >>\"$CLANG_FOLDER/begun\"\n" \
@@ -312,7 +312,7 @@ MF_TEST(test_sigchld_ignored, .rows = MF_ARRAY_LEN(tested_compilers))
     "echo code >\"$2\"\n"
 #define DEADLINE_MS 60000
 
-/* Installs the fake clang first in PATH. Returns the descriptor for its words. */
+/* Installs the fake clang first in PATH. Returns the file descriptor of its FIFO. */
 static int use_clang(void)
 {
     char path[PATH_MAX], paths[PATH_MAX * 2];
@@ -331,7 +331,8 @@ static int use_clang(void)
     return fd;
 }
 
-/* Returns how often clang was started; *ret: the pid of the last compiler and of the clang it started. */
+/* Returns how often clang was started. Stores in ret the pids of the last compiler process and of its clang.
+ */
 static int count_starts(pid_t ret[2])
 {
     char path[PATH_MAX];
@@ -353,7 +354,7 @@ static void wait_starts(int n, pid_t ret[2])
         ck_assert_int_lt(mf_now_ms(), until);
 }
 
-/* Returns the pid of a process that waits for a lock on the file; 0 if none. */
+/* Returns the pid of a process that waits for a lock on the file; 0 if no process waits. */
 static pid_t lock_waiter(const char *path)
 {
     char line[256], end[64];
@@ -374,7 +375,7 @@ static pid_t lock_waiter(const char *path)
 
 static const struct mf_compiler with_clang = {.vendor = "clang", .arch = "gfx942", .version = "clang 22"};
 
-/* Starts a process that compiles the code; its exit status is the number of codes it got. */
+/* Starts a process that requests the code. Its exit status is the number of codes that it got. */
 static pid_t start_compilation(const struct mf_code *code)
 {
     pid_t pid = fork();
@@ -392,16 +393,16 @@ static int end_compilation(pid_t pid)
     return WEXITSTATUS(status);
 }
 
-/* How the first process ends; the number of codes that each process gets; how often clang is started. */
+/* How the first process ends, the number of codes that each process gets, and how often clang is started. */
 enum ending { MAKES, FAILS, DIES, TIMES_OUT };
 static const struct {
     enum ending ending;
     int made[2], begun;
 } firsts[] = {
     {MAKES, {1, 1}, 1},     /* the second process uses the first one's code */
-    {FAILS, {0, 1}, 2},     /* retries after the first failed */
-    {DIES, {0, 1}, 2},      /* retries after the first was killed */
-    {TIMES_OUT, {0, 1}, 2}, /* stops waiting after a timeout */
+    {FAILS, {0, 1}, 2},     /* the second process compiles after the first failed */
+    {DIES, {0, 1}, 2},      /* the second process compiles after the first was killed */
+    {TIMES_OUT, {0, 1}, 2}, /* the second process stops waiting after a timeout */
 };
 
 static void kill_compiler(const pid_t pids[2])
@@ -424,7 +425,7 @@ MF_TEST(test_concurrent_compilation, .rows = MF_ARRAY_LEN(firsts))
     wait_starts(1, pids);
     second = start_compilation(&code);
     for (int64_t until = mf_now_ms() + DEADLINE_MS; !(waiting = lock_waiter(lock)); (void)poll(NULL, 0, 5)) {
-        ck_assert_msg(count_starts(others) == 1, "the second did not wait for the first");
+        ck_assert_msg(count_starts(others) == 1, "the second process did not wait for the first");
         ck_assert_int_lt(mf_now_ms(), until);
     }
     if (ending == MAKES || ending == FAILS)
@@ -445,7 +446,7 @@ MF_TEST(test_concurrent_compilation, .rows = MF_ARRAY_LEN(firsts))
     (void)close(words);
 }
 
-/* A compiler ends with its parent process; nothing else would end a compiler that hangs. */
+/* A compiler ends when its parent process ends, because nothing else would end a compiler that hangs. */
 MF_TEST(test_compiler_ends_with_parent)
 {
     struct mf_code code = quant(256);
@@ -507,8 +508,8 @@ MF_TEST(test_temporary_folder_removed, .rows = MF_ARRAY_LEN(ends))
     (void)close(words);
 }
 
-/* If a process is killed together with its compiler, the next compiler removes its temporary folder but not
- * folders that are in use. */
+/* If a process is killed together with its compiler, the next compiler removes the temporary folder that is
+ * left over, but no folder that is in use. */
 MF_TEST(test_stale_folders_removed)
 {
     struct mf_code codes[3] = {quant(64), quant(80), quant(96)};

@@ -13,7 +13,7 @@
 
 /* --- worked examples ------------------------------------------------------------------------------------ */
 
-/* e2m1 rounds to nearest even: midpoints between neighbouring codes. */
+/* e2m1 rounds to the nearest code. Midpoints between neighbouring codes round to the even code. */
 /* clang-format off */
 static const struct {
     float value;
@@ -206,7 +206,7 @@ static void check_round_trip(const struct mf_codec *c, double step, size_t rows,
                           "%s %zux%zu seed %llu: row %zu col %zu: %g, should be near %g", c->name, rows, cols,
                           (unsigned long long)seed, r, i, (double)back[i], (double)x[r * cols + i]);
         }
-        /* decoded values encode to the same codes under the same scales */
+        /* Decoded values encode to the same codes again if the scales are the same. */
         size_t scale_row = c->group_rows ? r / (size_t)c->group_rows : 0;
         mf_codec_encode_row(c, back, cols,
                             scale + scale_row * mf_codec_scale_cols(c, cols) * (size_t)c->scale_bytes, global,

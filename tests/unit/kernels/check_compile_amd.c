@@ -1,7 +1,8 @@
-/* Compiles the GPU kernels for AMD without a GPU: a pairwise-covering set of kernel, variant, format,
- * activation, widths, form and position of the routing weight compiles for gfx90a with hipRTC and for gfx942
- * with clang, without spills, and contains the expected matrix instructions. Logs a table of registers. Code
- * objects are cached in the build folder by source digest; a second run compiles none. */
+/* Compiles the GPU kernels for AMD without a GPU: for gfx90a with hipRTC and for gfx942 with clang. The
+ * kernels are a pairwise-covering set of kernel, variant, format, activation, widths, form and position of
+ * the routing weight. They must not spill registers and must contain the expected matrix instructions. Logs a
+ * table of register counts. Code objects are cached in the build folder by source digest, so a second run
+ * compiles nothing. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@
 #define LDS       65536 /* LDS of a compute unit of gfx90a and gfx942, in bytes */
 
 #define VARIANTS_MAX 20
-#define DRAWN_EVERY  5 /* mf_draw.h */
+#define DRAWN_EVERY  5 /* see mf_draw.h */
 
 static int variants = 12; /* `check_compile_amd all` sets VARIANTS_MAX */
 
@@ -53,7 +54,8 @@ enum kernel {
 /* clang-format off */
 static const struct {
     const char *family, *prefix;
-    int n_variants; /* steps to compile, spread evenly over those enumerated; at most `variants` */
+    /* number of steps to compile (at most `variants`), spread evenly over the enumerated steps */
+    int n_variants;
     bool formats, acts, weights; /* factors that change the code */
     int forms;                   /* bit mask of the forms that change the code */
 } kernels[N_KERNELS] = {
@@ -82,7 +84,7 @@ static const struct {
 static const struct {
     enum mf_dtype a, w;
     enum mf_qtype q_type;
-    const char *narrow;  /* family for 4-bit weights */
+    const char *narrow;  /* family for 4-bit weights; NULL for other weights */
     bool only_quantised; /* no GEMM supports the format */
 } formats[] = {
     {MF_DTYPE_BF16,         MF_DTYPE_BF16,         MF_QTYPE_NO,        NULL, false},
@@ -188,7 +190,7 @@ static int take_step(struct mf_offer *o, const struct mf_step *s)
 
 struct launch_recorder {
     struct mf_device base; /* must be first */
-    struct mf_grid grid;   /* of the last launch */
+    struct mf_grid grid;   /* grid of the last launch */
 };
 
 static int recorder_compile(struct mf_device *d, const struct mf_code *codes, size_t n,
@@ -286,16 +288,16 @@ static int define_of(const struct mf_code *c, const char *name)
     return 0;
 }
 
-/* Returns the 16 x 16 products per wave. */
+/* Returns the number of 16 x 16 products per wave. */
 static int products_of(const struct mf_code *c)
 {
     return define_of(c, "MF_BN") / 16 / define_of(c, "MF_WARPS_N") * define_of(c, "MF_BM") / 16 /
            define_of(c, "MF_WARPS_M");
 }
 
-/* A tile multiplies 128 bytes of K: each 16 x 16 product takes 16 bf16, 16 f16 or, if the hardware supports
- * it, 32 fp8 of K. Tiles of 4-bit weights take 128 of K per stage, 16 bf16 per instruction. Other kernels
- * have no matrix instructions. */
+/* A tile multiplies 128 bytes of K at a time. One matrix instruction of a 16 x 16 product takes 16 bf16 or
+ * f16 values of K, or 32 fp8 values if the hardware supports fp8. Tiles of 4-bit weights multiply 128 values
+ * of K per stage, 16 bf16 values per instruction. Other kernels have no matrix instructions. */
 static void check_matrix(const struct target *t, const struct mf_code *c, const struct amd_kernel *k)
 {
     int least[N_AMD_MATRIX] = {0};
@@ -304,7 +306,7 @@ static void check_matrix(const struct target *t, const struct mf_code *c, const 
         bool bf16 = define_of(c, "MF_FORMAT") == MF_HIP_BF16,
              int8 = mf_hip_is_int8((enum mf_hip_format)define_of(c, "MF_FORMAT")),
              own = strcmp(t->gfx, "gfx942") == 0 && define_of(c, "MF_FNUZ");
-        /* an int8 instruction takes 16 of K on gfx90a and 32 elsewhere; bf16 and f16 take 16 */
+        /* an int8 instruction takes 16 values of K on gfx90a and 32 on gfx942 */
         if (int8)
             least[AMD_MFMA_INT8] = products_of(c) * (strcmp(t->gfx, "gfx90a") == 0 ? 8 : 4);
         else
@@ -394,8 +396,8 @@ MF_TEST(test_compiles, .rows = MF_ARRAY_LEN(targets))
     }
 }
 
-/* Kernels that create data and references, for every format. They must not contract products and sums: FMA
- * would give other bits. */
+/* Kernels that create data and references, for every format. They must not contract a product and a sum to an
+ * FMA, because an FMA gives other bits. */
 MF_TEST(test_data_kernels_compile, .rows = MF_ARRAY_LEN(targets))
 {
     static char paths[CODES_MAX][PATH_MAX], whys[CODES_MAX][MF_CODE_WHY_MAX];

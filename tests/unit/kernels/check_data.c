@@ -56,7 +56,7 @@ MF_TEST(instruction_sets_agree)
     }
 }
 
-/* Mean near 0 and the documented standard deviation; a whole weight equals its rows. */
+/* The mean is near 0, the standard deviation is as documented, and a whole weight equals its rows. */
 MF_TEST(weight_mean_and_deviation)
 {
     struct mf_shape s = shape_of(4, 8, 2);
@@ -109,7 +109,8 @@ static const struct {
     {"hot:0", 65, 9, 2},       {"hot:0.3", 65, 6, 6},
 };
 
-/* Distinct experts in range, positive weights with sum 1, identical for the same seed. */
+/* The experts of a token are distinct and in range, its weights are positive with sum 1, and the same seed
+ * gives the same routing. */
 MF_TEST(routing_is_valid, .rows = MF_ARRAY_LEN(routes))
 {
     struct mf_shape s = shape_of(routes[_i].token, routes[_i].expert, routes[_i].topk);
@@ -145,7 +146,7 @@ MF_TEST(routing_profiles)
 {
     static const struct {
         const char *routing;
-        double least, most; /* load of the busiest expert over the mean */
+        double least, most; /* bounds of the busiest expert's load divided by the mean load */
     } profiles[] = {{"uniform", 1.0, 1.3}, {"zipf:1.2", 4, 9}, {"balanced", 1, 1}};
     struct mf_shape s = shape_of(4096, 32, 2);
     struct mf_routing routing;

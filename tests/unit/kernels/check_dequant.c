@@ -27,8 +27,8 @@ static const struct {
     {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_1X32},
     {MF_DTYPE_BF16,         MF_DTYPE_INT4,         MF_QTYPE_PER_TOKEN},
 };
-/* K shorter than one piece, several pieces, an incomplete last piece, and rows that end within a 128-wide
- * scale group. */
+/* H and I are the K of w1 and w2: shorter than one piece, several pieces, an incomplete last piece, and rows
+ * that end within a 128-wide scale group. */
 static const struct { int32_t H, I; } sizes[] = {{256, 96}, {704, 352}, {2080, 32}};
 static const char *const layouts[] = {"row", "panel16", "panel32"};
 static const char *const isas[] = {"c", "avx2", "avx512"};

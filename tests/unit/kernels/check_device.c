@@ -35,7 +35,7 @@ MF_TEST(test_describes)
     ck_assert(d->info.model[0] && d->info.compiler[0] && !d->info.simulated);
     ck_assert(d->info.memory_bytes > (64u << 20));
     ck_assert(d->info.llc_bytes >= (64u << 10));
-    /* wide limits for any machine, with sanitizers too */
+    /* The limits are wide enough for any machine, and for builds with sanitizers. */
     ck_assert(d->info.mem_read_gbs > 0.05 && d->info.mem_read_gbs < 5000);
     ck_assert(d->info.peak_gflops_f32 > 0.05 && d->info.peak_gflops_f32 < 100000);
     ck_assert(d->info.peak_gflops_bf16 > 0.05 && d->info.peak_gflops_bf16 < 1000000);

@@ -63,7 +63,7 @@ static const char fnuz_shape[] =
 
 static const struct {
     const char *shape, *rule, *says;
-    bool moves; /* rejected by the GEMM families only */
+    bool moves; /* only the GEMM families reject the shape */
 } refused[] = {
     {"1,256,96,8,2,ActivationType.Silu,torch.float16,torch.float16,torch.float16,QuantType.No,1,0", "dtype",
      "torch.float16", false},
@@ -78,7 +78,7 @@ static const struct mf_device_info rdna3 = {.class = {.gfx = "gfx1100", .cu_num 
 static const struct mf_device_info turing = {.class = {.gfx = "sm_75", .cu_num = 40}, .cores = 40};
 static const struct mf_device_info ampere = {.class = {.gfx = "sm_80", .cu_num = 108}, .cores = 108};
 
-/* Family asm is ignored: its prebuilt code is tested in check_asm_hip. */
+/* Enumerates all families except asm, whose prebuilt code is tested in check_asm_hip. */
 static struct mf_shape ask(const struct mf_device_info *device, const char *text, struct offer_recorder *h)
 {
     struct mf_shape shape;
@@ -98,7 +98,7 @@ static int family_code(const char *family, const struct mf_device_info *device, 
 }
 
 /* Every op of the layer is covered, step names are unique, and each step's code can be derived without a
- * device: its source exists, no definition is truncated. */
+ * device: the code's source exists, and no definition is truncated. */
 static void check_offers(const struct mf_device_info *device, const char *text)
 {
     static struct offer_recorder h;
@@ -179,13 +179,13 @@ MF_TEST(test_same_code_same_ops, .rows = MF_ARRAY_LEN(shapes))
             ck_assert_int_eq(f->code(f, &hopper, &shape, h.steps[j].name, &b), 0);
             ck_assert_msg(!mf_code_equal(&a, &b) || h.steps[i].covers == h.steps[j].covers ||
                               strcmp(f->name, "move") == 0,
-                          "%s and %s", h.steps[i].name, h.steps[j].name);
+                          "%s and %s have the same code", h.steps[i].name, h.steps[j].name);
         }
     }
 }
 
-/* Family permute is enumerated on request only: every step has code, except for too many routes or another
- * architecture. */
+/* Family permute is enumerated on request only. Its steps have code, except steps for few routes if the shape
+ * has many, and Hopper steps on another architecture. */
 MF_TEST(test_on_request, .rows = MF_ARRAY_LEN(shapes))
 {
     static const struct {
@@ -266,9 +266,9 @@ MF_TEST(test_kernel_rejections, .rows = MF_ARRAY_LEN(refused_kernels))
     ck_assert_msg(strstr(h.reason, refused_kernels[_i].says) != NULL, "%s", h.reason);
 }
 
-/* Weights in layout panel128: Hopper kernels and the whole-layer families offer them in addition to row-major
- * weights; other devices do not. Only the code of `one` depends on the layout: WGMMA kernels compile to the
- * same code for both. */
+/* Hopper kernels and the whole-layer families offer weights in layout panel128 in addition to row-major
+ * weights. Other devices do not. The code depends on the layout only in family one_stage: WGMMA kernels
+ * compile to the same code for both layouts. */
 static const struct {
     const struct mf_device_info *device;
     const char *family, *name;
@@ -367,7 +367,7 @@ static const struct {
 /* clang-format on */
 
 /* If the epilogue writes quantised tiles instead of bf16, the ring buffer has one more stage, provided that a
- * scale group covers whole tokens. The same holds for rows that a warp accumulates itself, if K has few
+ * scale group covers whole tokens. The same holds if each warp accumulates its own rows in y and K has few
  * stages. */
 MF_TEST(test_ring_stages, .rows = MF_ARRAY_LEN(rings))
 {
@@ -380,8 +380,8 @@ MF_TEST(test_ring_stages, .rows = MF_ARRAY_LEN(rings))
 /* clang-format off */
 static const struct {
     const struct mf_device_info *device;
-    const char *family, *shape, *name; /* an offered step, or */
-    const char *rule, *says;  /* the rejection */
+    const char *family, *shape, *name; /* name of a step that is offered, or NULL */
+    const char *rule, *says;  /* rule and reason of the rejection, or NULL */
 } both_stages[] = {
     {&hopper, WHOLE, "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m32_n256_b", NULL, NULL},
     {&hopper, WHOLE, "64,7168,256,256,8," BLOCK_FP8, "layer_fp8fn_128_silu_m64_n256_bts", NULL, NULL},
@@ -412,8 +412,8 @@ static const struct {
 };
 /* clang-format on */
 
-/* The whole layer in one launch covers all ops; a pair of stages covers all ops after sort and quantise. If
- * none is offered, there is one rejection. */
+/* The whole layer in one launch covers all ops. A pair of stages covers all ops after sort and quantise. If
+ * no such step is offered, there is one rejection. */
 MF_TEST(test_both_stages, .rows = MF_ARRAY_LEN(both_stages))
 {
     static struct offer_recorder h;
@@ -439,8 +439,8 @@ MF_TEST(test_both_stages, .rows = MF_ARRAY_LEN(both_stages))
     ck_assert_str_eq(code.source, is_pair ? "pair.hip" : "layer.hip");
 }
 
-/* Steps that save a launch before stage 1: the token count from which they are offered. A table's row also
- * opens them for fewer tokens. */
+/* Steps that save a launch before stage 1 are offered from a minimum token count on. A table's row can also
+ * open such a step for fewer tokens. */
 /* clang-format off */
 static const struct {
     const struct mf_device_info *device;
@@ -469,7 +469,7 @@ static const struct {
      false},
     {&hopper, "2048,2048,768,128,8," PLAIN,     SINGLE, "pair_bf16_silu_m96_n256_b_zero",          true,
      true},
-    /* block_m 80, for 64 tokens per expert: all steps of such a pipeline */
+    /* all steps of a pipeline with block_m 80, for 64 tokens per expert */
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, "move", "sort_zero_quant1_fp8fn_128_m80",        true,  true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, STAGED, "s1_fp8fn_128_silu_m80_n256_b_q",        true,  true},
     {&hopper, "1024,4096,384,128,8," BLOCK_FP8, STAGED, "s2_fp8fn_128_m80_n256_b_y",             true,  true},
@@ -489,7 +489,7 @@ MF_TEST(test_before_stage1, .rows = MF_ARRAY_LEN(before_stage1))
     ck_assert_int_eq(r == 0, before_stage1[_i].opens);
 }
 
-/* Sort counts use a workspace only if blocks synchronise, above 8,192 ids. */
+/* A sort has a workspace for counts only if its blocks synchronise, that is, for more than 8,192 ids. */
 static const struct {
     const char *shape;
     bool synchronises;
@@ -512,8 +512,8 @@ MF_TEST(test_sort_counts, .rows = MF_ARRAY_LEN(sort_cases))
     ck_assert_uint_gt(sorts, 0);
 }
 
-/* Blocks that synchronise must be resident, so their number is limited by the device's SMs; each has one
- * count per expert. */
+/* Blocks that synchronise must be resident at the same time, so there is at most one per SM. Each block has
+ * one count per expert. */
 MF_TEST(test_sort_workspace_few_sms, .rows = 2)
 {
     static const int cores[] = {8, 40};
@@ -561,7 +561,7 @@ MF_TEST(test_rejections, .rows = MF_ARRAY_LEN(refused))
     ck_assert_msg(strstr(h.reason, refused[_i].says), "%s", h.reason);
 }
 
-/* Neither the Hopper mainloop nor WGMMA. */
+/* Checks that the step uses neither the Hopper mainloop nor WGMMA. */
 static void check_plain(const struct mf_device_info *device, const struct mf_shape *shape, const char *family,
                         const char *name)
 {
@@ -571,7 +571,8 @@ static void check_plain(const struct mf_device_info *device, const struct mf_sha
     ck_assert_msg(strstr(code.source, "hopper") == NULL && !defines(&code, "MF_WGMMA"), "%s", name);
 }
 
-/* WGMMA is offered on Hopper only, with a rejection elsewhere; formats without any kernel get no step. */
+/* WGMMA is offered on Hopper only; other devices report a rejection. A format without any kernel gets no
+ * step. */
 MF_TEST(test_architecture)
 {
     static struct offer_recorder h;
@@ -587,7 +588,7 @@ MF_TEST(test_architecture)
     ck_assert_msg(strstr(h.reason, "with bf16 or int4, and int8 with scales per token"), "%s", h.reason);
 }
 
-/* 4-bit weights use the Hopper mainloop too, and only this mainloop accumulates rows in y. */
+/* 4-bit weights also use the Hopper mainloop. For 4-bit weights, only this mainloop accumulates rows in y. */
 MF_TEST(test_4bit_weights_on_hopper)
 {
     static struct offer_recorder h;
@@ -623,7 +624,7 @@ MF_TEST(test_unsupported_architectures, .rows = 2)
     ck_assert_msg(strstr(h.reason, devices[_i]->class.gfx), "%s", h.reason);
 }
 
-/* For x above 64 GiB, stage 1 with 32-bit row offsets is not offered; other variants are. */
+/* For x above 64 GiB, stage 1 steps with 32-bit row offsets are not offered, but other variants are. */
 MF_TEST(test_32bit_row_offsets, .rows = 2)
 {
     static const char *const tokens[] = {"4194303", "4194304"};
@@ -647,8 +648,8 @@ MF_TEST(test_32bit_row_offsets, .rows = 2)
     ck_assert(_i == 0 ? gather > 0 : gather == 0);
 }
 
-/* A table's row serves every token count that pads to its own: a step offered for a bucket can be opened for
- * each of them. */
+/* A table's row serves every token count that pads to the row's bucket. So a step that is offered for the
+ * bucket must open for each of these token counts. */
 MF_TEST(test_buckets, .rows = 2 * MF_ARRAY_LEN(shapes))
 {
     static const struct mf_device_info *const devices[] = {&hopper, &cdna3};

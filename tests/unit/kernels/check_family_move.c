@@ -6,8 +6,8 @@ MF_TEST(test_contract, .rows = FAMILY_LOOPS)
     family_check_loop("move", _i);
 }
 
-/* Enough routes for multi-threaded sorts and enough rows for streaming stores; 1024 routes, the maximum of
- * the single-threaded sort, and 1025. */
+/* Enough routes for multi-threaded sorts and enough rows for streaming stores. Also 1024 routes, which is the
+ * maximum of the single-threaded sort, and 1025 routes. */
 static const struct contract_case many_rows[] = {
     {270, 2048, 192, 9, 8, MF_ACT_SILU, false},
     {1024, 64, 256, 8, 1, MF_ACT_SILU, false},

@@ -1,4 +1,4 @@
-/* Family lib: the contract of every step on every case, and its rejections. */
+/* Family onednn: the contract of every step on every case, and its rejections. */
 #include <string.h>
 
 #include "support/kernels/family_cases.h"
@@ -13,8 +13,8 @@ MF_TEST(test_refused, .rows = MF_ARRAY_LEN(family_refused))
     family_refused_loop("onednn", _i);
 }
 
-/* oneDNN supports bf16 only: it multiplies quantised weights if dequantising them in a separate step is
- * worthwhile. Family move applies the same limit. */
+/* oneDNN multiplies bf16 only. Its steps for quantised weights are offered only if dequantising the weights
+ * in a separate step is worthwhile. Family move applies the same limit. */
 /* clang-format off */
 static const struct {
     struct contract_case c;

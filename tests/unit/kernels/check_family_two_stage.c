@@ -18,11 +18,12 @@ MF_TEST(test_refused, .rows = MF_ARRAY_LEN(family_refused))
 /* The shapes of the demo: Qwen3-30B-A3B and Qwen3-235B-A22B, TP8 and TP4. */
 static const struct {
     int32_t model_dim, inter_dim;
-    int widths_refused; /* 64 and 128 do not divide 96, 128 does not divide 192 */
+    int widths_refused; /* rejected tile widths: 64 and 128 do not divide 96, 128 does not divide 192 */
 } demo[] = {{2048, 96, 2}, {2048, 192, 1}, {4096, 192, 1}, {4096, 384, 0}};
 
-/* Stage 1 can quantise h itself unless activations are bf16 or one scale covers all rows: this doubles the
- * steps. */
+/* Returns true if stage 1 has at least ten steps per block_m. This holds without quantisation, and if stage 1
+ * can quantise h itself, which doubles the steps. Stage 1 cannot quantise h if activations are bf16 or one
+ * scale covers all rows. */
 static bool has_fused_quant(const struct contract_format *f)
 {
     return f->q_type == MF_QTYPE_NO || (f->q_type != MF_QTYPE_PER_TENSOR && f->a != MF_DTYPE_BF16);
@@ -35,7 +36,7 @@ static bool is_demo_format(const struct contract_format *f)
            (f->q_type == MF_QTYPE_NO || f->q_type == MF_QTYPE_PER_TOKEN || f->q_type == MF_QTYPE_PER_1X128);
 }
 
-/* Enough steps to choose from, few enough to measure all. */
+/* There are enough steps to choose from, and few enough to measure all. */
 MF_TEST(test_step_counts, .rows = MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS)
 {
     /* blocks: number of block_m values (of 8, 16, 32, 64) worth trying if an expert gets 1/16 of the tokens
@@ -46,7 +47,7 @@ MF_TEST(test_step_counts, .rows = MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS)
     } ladder[] = {{1, 1, 74, 52},  {2, 1, 74, 52},  {4, 1, 74, 52},   {8, 1, 74, 52},
                   {16, 1, 74, 52}, {32, 2, 94, 65}, {64, 3, 108, 78}, {128, 4, 126, 91}};
     const struct contract_format *f = &contract_formats[(size_t)_i % CONTRACT_N_FORMATS];
-    /* otherwise steps do not differ by prefetch distance */
+    /* if false, steps do not differ by prefetch distance */
     bool fetches = mf_cpu_ops(mf_isa_best())->fetches;
     int least = fetches && is_demo_format(f) ? 40 : 15, of_block = has_fused_quant(f) ? 10 : 6;
     struct contract_case c = {1,
@@ -67,10 +68,12 @@ MF_TEST(test_step_counts, .rows = MF_ARRAY_LEN(demo) * CONTRACT_N_FORMATS)
         ck_assert_int_ge(a.steps[MF_STAGE_STAGE2], MF_MAX(least, blocks * 10));
         ck_assert_int_le(a.steps[MF_STAGE_STAGE1], ladder[t].most1);
         ck_assert_int_le(a.steps[MF_STAGE_STAGE2], ladder[t].most2);
-        /* also rejected: stage 1 quantising x or h with one scale for all rows, or x of too many tokens */
+        /* Also rejected: stage 1 steps that quantise x or h with one scale for all rows, or x for too many
+         * tokens. */
         bool whole = f->q_type == MF_QTYPE_PER_TENSOR, many = c.token > 32;
         int forms = f->a == MF_DTYPE_BF16 ? 0 : whole ? 3 : many ? 2 : 0, splits = 1;
-        /* and the three layouts with alternating gate and up rows, which 128-row scales do not support */
+        /* Also rejected: the three layouts with alternating gate and up rows, which 128-row scales do not
+         * support. */
         int alternating = f->q_type == MF_QTYPE_PER_1X128 ? 3 : 0;
         ck_assert_int_eq(a.rejections, demo[_i / CONTRACT_N_FORMATS].widths_refused + forms + splits +
                                            alternating + 2 * (4 - blocks));
@@ -83,7 +86,7 @@ struct blocks {
     struct mf_offer offer;
     char names[256][MF_STEP_NAME_MAX];
     size_t n;
-    char why[256]; /* rejection of s1_m64 */
+    char why[256]; /* reason why s1_m64 is rejected */
 };
 
 static int note_block(struct mf_offer *o, const struct mf_step *step)
@@ -120,7 +123,8 @@ static const struct {
     {65, ""},
 };
 
-/* Steps offered for many tokens only can still be opened for few: an older table may name them. */
+/* Steps that are offered for many tokens only can still be opened for few, because an older table may name
+ * them. */
 MF_TEST(test_padding, .rows = MF_ARRAY_LEN(paddings))
 {
     static struct blocks many, few;
@@ -151,9 +155,9 @@ MF_TEST(test_padding, .rows = MF_ARRAY_LEN(paddings))
     (void)mf_device_close(d);
 }
 
-#define LARGE_BLOCKS (2 * 3) /* per stage: the steps with larger block_m than 4 tokens need */
+#define LARGE_BLOCKS (2 * 3) /* two stages, each with three block_m values too large for 4 tokens */
 
-/* A layout that does not divide the width is rejected with the remainder. */
+/* A layout that does not divide the width is rejected, and the reason names the remainder. */
 MF_TEST(test_layouts)
 {
     static const struct contract_case c = {4, 256, 48, 8, 2, MF_ACT_SILU, false};
@@ -161,15 +165,15 @@ MF_TEST(test_layouts)
     struct contract_answer a;
 
     contract_enumerate("two_stage", &s, 2, &a);
-    /* the same for alternating gate and up rows, for the four widths that do not divide 48, and for split-K
-     * of 256 by 3 to 8 */
+    /* One rejection each for the layout, for alternating gate and up rows, for the four widths that do not
+     * divide 48, and for split-K of 256 into 3, 4, 5, 6, 7 and 8 parts. */
     ck_assert_int_eq(a.rejections, 1 + 1 + 4 + 6 + LARGE_BLOCKS);
     ck_assert_str_eq(a.rule, "divisibility");
     ck_assert_ptr_nonnull(strstr(a.reason, "48"));
     ck_assert_ptr_nonnull(strstr(a.reason, "remainder 16"));
 }
 
-/* A tile width that does not divide is rejected with both numbers. */
+/* A tile width that does not divide inter_dim is rejected, and the reason names both numbers. */
 MF_TEST(test_widths)
 {
     static const struct contract_case c = {4, 256, 96, 8, 2, MF_ACT_SILU, false};
@@ -215,13 +219,14 @@ note_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     return 0;
 }
 
-/* As in AITER: 2 to 8 equal parts of whole blocks of 128. Two threads; one route has one active expert. */
+/* As in AITER, split-K makes 2 to 8 equal parts, each of whole blocks of 128. The device has two threads, and
+ * with one route only one expert is active. */
 /* clang-format off */
 static const struct {
     int64_t token;
     int32_t model_dim, inter_dim, expert, topk;
     unsigned legal; /* bit n: n parts */
-    const char *rule; /* or the rule that rejects all */
+    const char *rule; /* the rule that rejects split-K; NULL: none */
 } split_cases[] = {
     {1,  128, 32, 8, 1, 0, NULL},
     {1,  256, 32, 8, 1, 1 << 2, NULL},
@@ -260,7 +265,8 @@ MF_TEST(test_splits, .rows = MF_ARRAY_LEN(split_cases))
     }
 }
 
-/* Names in older tables whose work now has another name: no longer offered, but still opened. */
+/* Older tables contain names of steps that are now offered under another name. The old names are not offered,
+ * but can be opened. */
 MF_TEST(test_older_names)
 {
     static const char *const names[] = {

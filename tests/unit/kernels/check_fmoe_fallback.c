@@ -1,5 +1,5 @@
-/* kernels/pipeline/fmoe_fallback.c: the fallback pipeline for calls without a row opens for the weights'
- * given layout, or reports why there is none. */
+/* kernels/pipeline/fmoe_fallback.c: the fallback pipeline for calls without a row opens for the given layout
+ * of the weights, or the reason says why no pipeline exists. */
 #include <errno.h>
 #include <string.h>
 
@@ -35,7 +35,8 @@ static struct mf_pipeline *open_pipeline(const struct mf_shape *s, const struct 
     return p;
 }
 
-/* Every format, few and many tokens, each weight layout. */
+/* The fallback pipeline opens for every format, for few and many tokens, and in every weight layout that the
+ * build's kernels cover. */
 MF_TEST(opens_in_given_layout, .rows = CONTRACT_N_FORMATS)
 {
     static const int64_t tokens[] = {1, 16, 256, 2048};
@@ -93,7 +94,7 @@ MF_TEST(block_size_fits_rows)
             block[i] = MF_MAX(block[i], mf_pipeline_step(p[i], k)->block_m);
         p[i] = mf_pipeline_close(p[i]);
     }
-    ck_assert_int_le(block[0], 8); /* 0: the step sorts by itself */
+    ck_assert_int_le(block[0], 8); /* 0: the pipeline has no sorted blocks */
     ck_assert_int_ge(block[1], 16);
 }
 

@@ -58,7 +58,7 @@ static struct mf_shape shape_of(int64_t token)
     return shape;
 }
 
-/* Rows of other classes are mixed in; a row with a tag is ignored, as in production. */
+/* Two rows of the device's class, mixed with rows of other classes. */
 static const char good[] = HEADER ROW_OF("gfx942,304", "4", "7.0", "asm:x") ROW("4", "90.5", "sim:a|sim:b")
     ROW_OF("sim-x,4", "8", "8.0", "sim:z") ROW("16", "120.25", "sim:c");
 
@@ -112,8 +112,8 @@ MF_TEST(look_up, .rows = MF_ARRAY_LEN(lookups))
     mf_fmoe_close(f);
 }
 
-/* Expert parallelism: a rank's own row, otherwise the row of another rank of the same size, never the whole
- * layer's. */
+/* With expert parallelism, a rank uses its own row if the table has one, otherwise the row of another rank of
+ * the same size. It never uses the row of the whole layer. */
 MF_TEST(ranks_share_rows)
 {
     static const struct {
@@ -175,11 +175,11 @@ MF_TEST(refused, .rows = MF_ARRAY_LEN(refusals))
     ck_assert_int_eq(open_table(why, &f), refusals[_i].r);
     ck_assert_ptr_null(f);
     ck_assert_msg(strstr(why, refusals[_i].why) != NULL, "'%s' does not contain '%s'", why, refusals[_i].why);
-    ck_assert_msg(*why != '\0', "no reason");
+    ck_assert_msg(*why != '\0', "the error has no reason");
 }
 
-/* A row of a family from a foreign runner or shared object is counted but never found; the other rows serve.
- */
+/* A row whose family this build lacks (from a foreign runner or a shared object) is counted, but lookups
+ * never find it. Lookups still find the other rows. */
 MF_TEST(foreign_rows)
 {
     struct mf_shape shape = shape_of(8);

@@ -71,7 +71,8 @@ static struct mf_fusion_caps caps_of(enum kit kit)
         [SMALL] =
             {.prologue = front, .epilogue = more, .whole_rows = true, .block_bytes = 4096, .block_n = 128},
     };
-    /* all capabilities except one, so that only the rule that requires it can reject */
+    /* All capabilities. SEPARATE_GEMMS lacks both_gemms and EXTERNAL is a vendor's call, so that only the
+     * rule for that difference can reject. */
     struct mf_fusion_caps everything = {.prologue = all,
                                         .epilogue = all,
                                         .external = kit == EXTERNAL,
@@ -160,7 +161,7 @@ static void ask(int row, struct fusion_case *x)
     x->q = (struct mf_fusion_question){.ops = x->graph.ops, .block_m = 32, .caps = &x->caps};
 }
 
-/* A rejection is a sentence with a number. */
+/* Checks that the reason of a rejection is a sentence with a number. */
 static void check_sentence(const struct mf_fusion_verdict *v)
 {
     bool digit = false;
@@ -178,7 +179,7 @@ MF_TEST(pair_verdict, .rows = MF_ARRAY_LEN(pairs))
     if (!pairs[_i].rule) {
         ck_assert_msg(yes, "%s and %s: %s: %s", pairs[_i].a, pairs[_i].b, v.rule, v.reason);
         ck_assert_double_ge(v.saved, 0);
-        ck_assert(v.saved > 0 || strcmp(pairs[_i].b, "dequant_w2") == 0); /* dequant_w2 saves a launch only */
+        ck_assert(v.saved > 0 || strcmp(pairs[_i].b, "dequant_w2") == 0); /* dequant_w2 saves no traffic */
         return;
     }
     ck_assert_msg(!yes && strcmp(v.rule, pairs[_i].rule) == 0, "%s and %s: %s, not %s", pairs[_i].a,
@@ -190,12 +191,13 @@ MF_TEST(pair_verdict, .rows = MF_ARRAY_LEN(pairs))
 
 enum change { SLOT_ROWS, RESIDUAL, NO_GATHER, SHORT_LIST };
 
-/* quant1 -> gather -> gemm1, changed to trigger the rule. */
+/* The graph quant1 -> gather -> gemm1, changed so that the rule rejects `a`. If rule is NULL, no rule rejects
+ * `a`. */
 /* clang-format off */
 static const struct {
     enum change change;
     int64_t block_n;
-    const char *a, *rule; /* a: fused with gemm1, or a list with the other one */
+    const char *a, *rule; /* a: fused with gemm1 (dequant_w1: with dequant_w2) */
 } by_hand[] = {
     {SLOT_ROWS, 1 << 20, "gather", "index"},          /* gemm1 reads slot rows, gather writes sorted rows */
     {RESIDUAL,  1 << 20, "quant1", "single_use"},     /* combine also reads the quantised rows */
@@ -255,7 +257,7 @@ MF_TEST(hand_made_graph, .rows = MF_ARRAY_LEN(by_hand))
 
 /* --- every rule ----------------------------------------------------------------------------------------- */
 
-/* Returns true if a pair that only rule n rejects becomes a kernel when the rule is disabled. */
+/* Disables rule n for a pair that only rule n rejects. Returns true if the pair becomes a kernel. */
 static bool becomes_kernel(struct fusion_case *x, const char *a, const char *b,
                            const struct mf_fusion_rule *rules, size_t n)
 {
@@ -267,8 +269,8 @@ static bool becomes_kernel(struct fusion_case *x, const char *a, const char *b,
     return yes;
 }
 
-/* Each rule matters: if it is disabled, an illegal kernel is accepted; if it rejects everything, legal pairs
- * are rejected in its name. */
+/* Each rule matters. If it is disabled, at least one illegal kernel is accepted. If it rejects everything,
+ * every legal pair is rejected in its name. */
 static int n_rules(void)
 {
     const struct mf_fusion_rule *rules;
@@ -345,8 +347,8 @@ MF_TEST(step_verdict, .rows = MF_ARRAY_LEN(steps))
 
 /* --- random layers and capabilities --------------------------------------------------------------------- */
 
-/* Computes an op's result as a hash of its inputs: independent of the kernel and the order, different for
- * other inputs. */
+/* Computes an op's result as a hash of its inputs, so that it does not depend on the kernel or the order of
+ * ops. Returns false if an input is missing. */
 static bool run_op(const struct mf_graph *g, int op, uint64_t *buffer, const bool *there)
 {
     uint64_t v = (uint64_t)op * 0x9e3779b97f4a7c15u + 1;
@@ -361,8 +363,8 @@ static bool run_op(const struct mf_graph *g, int op, uint64_t *buffer, const boo
     return true;
 }
 
-/* Runs kernel by kernel; within a kernel, any op with available inputs. Returns false if a kernel cannot
- * finish. */
+/* Runs the kernels in order. Within a kernel, runs any op whose inputs are available. Returns false if a
+ * kernel cannot finish. */
 static bool run_kernels(const struct mf_graph *g, const mf_ops *kernels, int n, uint64_t *buffer)
 {
     bool there[MF_BUFFER_N_] = {false};
@@ -427,7 +429,8 @@ static void draw_layer(uint64_t i, struct random_layer *l)
     l->q = (struct mf_fusion_question){.ops = l->graph.ops, .block_m = 8 << w2.v[3] % 4, .caps = &l->caps};
 }
 
-/* Fused kernels compute the same as separate ops, and no kernel depends on itself. */
+/* Returns true if the kernels cover every op once, can run in order, and compute the same result as separate
+ * ops. */
 static bool results_match(const struct mf_graph *g, const mf_ops *kernels, int n)
 {
     uint64_t fused[MF_BUFFER_N_] = {0}, unfused[MF_BUFFER_N_] = {0};
@@ -460,7 +463,7 @@ MF_TEST(fused_layers_match)
     }
 }
 
-/* The test above detects fusion without the rule against cycles. */
+/* The test above detects illegal fusions if the rule against cycles is disabled. */
 MF_TEST(cycles_detected)
 {
     const struct mf_fusion_rule *rules;

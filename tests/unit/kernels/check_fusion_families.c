@@ -97,7 +97,8 @@ static const struct {
 };
 #define N_CASES ((int)MF_ARRAY_LEN(cases))
 
-/* One manifest per kind: both stages, sorted and flat, x quantised before and inside the kernel. */
+/* One manifest per kind of kernel: both stages with x quantised before the kernel, both stages (sorted and
+ * flat) with x quantised in the kernel, and stage 1. */
 static const struct { const char *file, *text; } manifests[] = {
     {"fmoe/silu/fmoe_bf16_pertokenFp8_g1u1_silu.csv",
      "knl_name,co_name,atm,vskip,smf,tg_num_perCU,ps,subGU_m,subGU_n,flat\none,a.so,0,1,0,1,0,32,32,0\n"},
@@ -189,7 +190,7 @@ take_no(struct mf_offer *o, const char *family, const char *kernel, const char *
     return 0;
 }
 
-/* Returns false if the family has no kernels for this machine. */
+/* Enumerates the family for a shape. Returns false if the family has no kernels for this machine. */
 static bool ask(const char *family, enum form form, struct answer *ret)
 {
     struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v4", .cu_num = CORES}, .cores = CORES};
@@ -238,7 +239,7 @@ static bool offers(const struct answer *a, const char *name)
 
 /* ---- tests ---- */
 
-/* Every step that covers more than one op was allowed by the rules with exactly these ops. */
+/* Every step that covers more than one op was allowed by the rules for exactly these ops. */
 MF_TEST(fused_steps_allowed_by_rules, .rows = N_CASES)
 {
     static struct answer a;
@@ -255,8 +256,9 @@ MF_TEST(fused_steps_allowed_by_rules, .rows = N_CASES)
     }
 }
 
-/* If a rule rejects everything, no fused step is left, all single-op steps stay, and the rejections are
- * reported. (Steps that cover no op only prepare for others and may disappear with them.) */
+/* If a rule rejects everything, no fused step is offered, all single-op steps are still offered, and the
+ * rejections are reported. Steps that cover no op only prepare for other steps and may disappear with them.
+ */
 MF_TEST(rejection_obeyed, .rows = N_CASES)
 {
     static struct answer plain, a;
@@ -280,7 +282,8 @@ MF_TEST(rejection_obeyed, .rows = N_CASES)
     }
 }
 
-/* Dequantising both weights in one launch covers no op, but the rules are cases as well. */
+/* A step that dequantises both weights in one launch covers no op, but the family must ask the rules about it
+ * too. */
 MF_TEST(list_steps_ask_rules)
 {
     static struct answer a;
@@ -301,14 +304,15 @@ MF_TEST(list_steps_ask_rules)
     ck_assert_str_eq(rule_of(&a, "dequant_w12"), "foreach");
 }
 
-/* Rejections of a rule: with the rule disabled, the illegal step is offered or another rule rejects it. */
+/* Rejections of a rule. If the rule is disabled, the illegal step is offered (`appears`), or another rule
+ * rejects it (`next`), or the family neither offers nor rejects it. */
 /* clang-format off */
 static const struct {
     const char *family;
     enum form form;
     const char *kernel, *rule;
-    const char *appears; /* a step that is then offered */
-    const char *next;    /* or the rule that rejects instead */
+    const char *appears; /* step that is offered if the rule is disabled */
+    const char *next;    /* rule that rejects if `rule` is disabled */
 } refusals[] = {
     {"two_stage", TENSOR,     "s1_q",      "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p16_q", NULL},
     {"two_stage", TENSOR,     "s1_a16",    "mixed_order", "s1_int8_tensor_silu_m8_n32_k256_t4_p32_a16", NULL},

@@ -1,4 +1,4 @@
-# Tests mf_hash_code, of which the kernel revision is made: what counts as a change of the code.
+# Tests mf_hash_code: which edits of a file change its hash. The kernel revision is made of these hashes.
 #   cmake -DCMAKE_C_COMPILER=… -DCMAKE_C_COMPILER_ID=… -DMODULES=… -DFOLDER=… -P check_hash_code.cmake
 list(APPEND CMAKE_MODULE_PATH ${MODULES})
 include(MfHashCode)
@@ -14,7 +14,7 @@ set(function "int f(int x) { return x + MAX; }\n")
 set(string "const char *s = \"text\"\;\n")
 hash_text("${include}${function}${string}" base_hash)
 
-# expect(EQUAL|DIFFERENT what text): compares the text with the base.
+# expect(EQUAL|DIFFERENT what text): compares the hash of the text with the hash of the unedited code.
 function(expect relation what text)
     hash_text("${text}" hash)
     set(got DIFFERENT)

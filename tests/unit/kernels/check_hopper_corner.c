@@ -64,8 +64,8 @@ static const struct {
 };
 /* clang-format on */
 
-/* Address of element k in the row of column c of the box; groups of eight gate rows alternate with groups of
- * eight up rows. */
+/* Returns the byte offset of element k in column c of the box. Groups of eight gate columns alternate with
+ * groups of eight up columns; `half` chooses between them. */
 static uint64_t element_at(const struct mf_tma_tensor *t, const struct mf_tma_coord *at, uint64_t k, int half,
                            int c)
 {

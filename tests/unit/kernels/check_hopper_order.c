@@ -53,8 +53,8 @@ static struct order set(int row)
     return (struct order){rows[row].blocks, rows[row].columns, rows[row].near};
 }
 
-/* SMs of L2 partition 0 claim `share` of every four runs; both partitions claim runs of the other one when
- * theirs are used up. */
+/* Processes all tiles. L2 partition 0 claims `share` of every four runs, partition 1 the other runs. A
+ * partition that has no runs left claims runs of the other partition. */
 static void process_all(struct order o, int share)
 {
     _cleanup_(mf_freep) int *n_processed = calloc((size_t)(o.n_blocks * TILES_N) + 1, sizeof(*n_processed));
@@ -92,8 +92,8 @@ MF_TEST(each_tile_once, .rows = MF_ARRAY_LEN(rows))
         process_all(o, share);
 }
 
-/* Each L2 partition has its own blocks and processes a chunk of columns of all of them before the next chunk.
- */
+/* Each L2 partition has its own blocks. It processes a chunk of columns of all its blocks before the next
+ * chunk. */
 MF_TEST(partitions_and_columns, .rows = MF_ARRAY_LEN(rows))
 {
     const struct order o = set(_i);

@@ -21,7 +21,7 @@ static const struct {
     const char *name;
     int units, halves;
     int near, far, spread; /* cycles; spread: variation between SMs and lines */
-    int idle;              /* an SM that was not measured; -1: none */
+    int idle;              /* index of an SM that was not measured; -1: all were measured */
     bool known;
 } rows[] = {
     {"an H200", 132, 2, 340, 530, 40, -1, true},

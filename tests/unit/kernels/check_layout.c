@@ -33,7 +33,7 @@ static const struct {
     {"gu1", 2, 7, 5, false},
     {"gu16_panel16", 2, 96, 6, true},
     {"gu16_panel16", 1, 32, 8, true},
-    {"gu16_panel16", 2, 48, 6, false}, /* 48 rows: 16 of each, then 16 of gate alone */
+    {"gu16_panel16", 2, 48, 6, false}, /* 24 gate and 24 up rows: not multiples of 16 */
     {"gu16", 2, 96, 6, true},
     {"gu16", 1, 32, 7, true},
     {"gu16", 2, 48, 6, false},
@@ -46,8 +46,8 @@ static const struct {
     {"panel128", 1, 128, 96, false},
 };
 
-/* Conversion agrees with mf_layout_index() for every element, from and to row and between any two layouts,
- * and the index is a permutation. */
+/* For every element, conversion from `row` agrees with mf_layout_index(), which is a permutation. Conversion
+ * to any other layout and back to `row` restores the weight. */
 MF_TEST(conversion_follows_index, .rows = MF_ARRAY_LEN(cases))
 {
     const struct mf_layout *l = mf_layout_find(cases[_i].layout);
@@ -85,7 +85,7 @@ MF_TEST(panel128_is_as_documented)
 {
     static const struct {
         int bytes;
-        size_t n, k, at; /* element of a [256, 256] weight; at: elements stored before it */
+        size_t n, k, at; /* element of a [256, 256] weight; at: number of elements before it */
     } rows[] = {
         {1, 0, 127, 127},       {1, 1, 0, 128},         {1, 127, 5, 127 * 128 + 5},
         {1, 0, 128, 128 * 128}, {1, 128, 0, 128 * 256}, {1, 129, 130, 128 * 256 + 128 * 128 + 128 + 2},
@@ -97,13 +97,13 @@ MF_TEST(panel128_is_as_documented)
         ck_assert_uint_eq(mf_layout_index(l, 8 * rows[i].bytes, 256, 256, rows[i].n, rows[i].k), rows[i].at);
 }
 
-/* gu1: rows 0 and 1 are the first gate row and the first up row. Blocks: the first 16 or 32 gate rows, then
- * as many up rows. */
+/* In gu1, rows 0 and 1 are the first gate row and the first up row. In gu16 and gu32, the first 16 or 32 gate
+ * rows are followed by as many up rows. */
 MF_TEST(alternating_is_as_documented)
 {
     static const struct {
         const char *layout;
-        size_t row, panel, at; /* N 128: index in `row` layout, panel, and row within the panel */
+        size_t row, panel, at; /* for N = 128: index in `row` layout, panel, and row within the panel */
     } rows[] = {
         {"gu1", 0, 0, 0},           {"gu1", 64, 1, 0},          {"gu1", 1, 2, 0},
         {"gu1", 127, 127, 0},       {"gu16_panel16", 0, 0, 0},  {"gu16_panel16", 64, 1, 0},
@@ -131,8 +131,8 @@ static const struct {
     {MF_DTYPE_BF16, MF_DTYPE_INT4, MF_QTYPE_PER_TOKEN, true},
 };
 
-/* A weight decodes to the same rows in every layout: per-row scales move with their rows. 128-row scales, w2,
- * and w1 without gate rows do not support alternating layouts. */
+/* A weight decodes to the same rows in every layout, because per-row scales move with their rows. 128-row
+ * scales, w2, and w1 without gate rows do not support alternating layouts. */
 MF_TEST(scales_follow_their_rows, .rows = MF_ARRAY_LEN(formats))
 {
     struct mf_shape s = {.token = 1,
@@ -173,7 +173,7 @@ MF_TEST(scales_follow_their_rows, .rows = MF_ARRAY_LEN(formats))
             float want[64], got[64];
             float global = c->global ? *(float *)from.part[2] : 1;
             mf_codec_decode_row(c, from.part[0], from.part[1], global, r, 64, want);
-            /* the row and its scale as stored in the layout, element by element */
+            /* Copies the row from the layout, element by element. `at` is the index of its scale. */
             size_t at = (r < 64 ? r : r - 64) / (size_t)l->gate_rows * 2 * (size_t)l->gate_rows +
                         (r < 64 ? 0 : (size_t)l->gate_rows) + r % (size_t)l->gate_rows;
             uint8_t line[128] = {0};
@@ -218,8 +218,8 @@ MF_TEST(panel16_is_as_documented)
 #define MXFP4 SIZES "torch.bfloat16,torch.float4_e2m1fn_x2,QuantType.per_1x32,1,0,"
 #define INT4  SIZES "torch.bfloat16,torch.int4,QuantType.per_1x32,1,0,"
 
-/* Steps of a family for a shape that prescribes the layout of w1. `offered`: layouts of w1 among its steps,
- * in the order of mf_layouts(). */
+/* Shapes that prescribe the layout of w1, and the layouts of w1 among the steps that a family offers for
+ * them, in the order of mf_layouts(). */
 static const struct {
     const char *family, *shape, *offered;
 } pins[] = {
@@ -240,7 +240,7 @@ struct offer_checker {
     struct mf_offer offer;
     bool offered[MF_LAYOUTS_MAX];
     int row, refused; /* row: index in pins; refused: number of rejections */
-    const char *by;   /* the rule that rejects */
+    const char *by;   /* expected rule of the rejections */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -276,13 +276,14 @@ __attribute__((format(printf, 5, 6))) static int record_rejection(struct mf_offe
     return 0;
 }
 
-/* Family lib is rejected as a whole on machines without AVX-512. */
+/* True for family onednn on machines without AVX-512, where the whole family is rejected. */
 static bool needs_missing_isa(const char *family)
 {
     return strcmp(family, "onednn") == 0 && mf_isa_best() != MF_ISA_AVX512;
 }
 
-/* Every prescribed layout is offered; all other layouts are rejected with a sentence that names both. */
+/* Steps with the prescribed layouts are offered. All other steps are rejected, and the reason names the
+ * prescribed layout and the step. */
 MF_TEST(shape_prescribes_w1_layout, .rows = MF_ARRAY_LEN(pins))
 {
     struct mf_device_info info = {.class = {.gfx = "cpu-x86_64_v4", .cu_num = 2}, .cores = 2};

@@ -1,5 +1,5 @@
-/* libfmoe looks up rows in an index, `moefarm csv coverage` scans tables row by row. For the same tables and
- * calls both must find the same row. */
+/* libfmoe looks up rows in an index; `moefarm csv coverage` scans tables row by row. For the same tables and
+ * calls, both must find the same row. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +29,8 @@ static uint32_t draw(uint32_t n)
     return (uint32_t)(state >> 33) % n;
 }
 
-/* Draws a layer from shapes that differ in the properties a lookup ignores or matches: rank, activation
- * function, activation type. */
+/* Draws a layer. Layers differ in the properties that a lookup ignores or matches: rank, activation function
+ * and activation type. */
 static struct mf_shape draw_layer(void)
 {
     static const enum mf_dtype types[] = {MF_DTYPE_BF16, MF_DTYPE_FP4X2, MF_DTYPE_FP8_E4M3FN};

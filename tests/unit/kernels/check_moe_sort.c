@@ -10,7 +10,8 @@
 #include "support/farm/route_cases.h"
 #include "support/mf_check.h"
 
-/* Check's assertions send a message to the parent on success; this file makes millions of them. */
+/* Check's assertions send a message to the parent process on success, and this file makes millions of
+ * assertions. */
 #define MUST(condition, ...)           \
     do {                               \
         if (!(condition))              \
@@ -26,7 +27,8 @@
 #define P 0x03000005
 static const int32_t example_ids[15] = {0, 3, 5, 2, 3, 5, 1, 3, 5, 1, 2, 3, 1, 3, 5};
 
-/* AITER's header prints tokens 6 and 5 in places where it means 4 and 3. */
+/* The example of AITER's header, corrected: the header prints tokens 6 and 5 in places where it means 4 and
+ * 3. */
 static const struct example {
     const char *what;
     int32_t mask[6], local_tokens;
@@ -98,7 +100,8 @@ struct arrays {
     int64_t rows;
 };
 
-/* Allocates all arrays of a result in one buffer: rows, rows, rows / block, routes. */
+/* Allocates all arrays of a result in one buffer. Ids and weights have an element per row, experts one per
+ * block, and the reverse index one per route. */
 static void arrays_make(struct arrays *a, const struct mf_moe_sort *s)
 {
     a->rows = mf_moe_sort_rows(s);
@@ -185,7 +188,7 @@ struct setting {
     enum mf_sort sort;
     int threads;
     bool masked, wide, short_of_tokens;
-    size_t zeroed; /* bytes of moe_buf */
+    size_t zeroed; /* bytes of moe_buf, which the sort zeroes */
 };
 
 static void check(const struct route_case *c, const struct setting *o, uint64_t seed)
@@ -285,7 +288,7 @@ MF_TEST(range_equals_mask, .rows = ROUTE_N_CASES)
     for (int64_t i = 0; i < c->tokens * c->topk; i++)
         weights[i] = (float)i;
     for (size_t n = 0; n < MF_ARRAY_LEN(ranges) * MF_SORT_SCATTER * 2; n++) {
-        /* the order of scatter is nondeterministic */
+        /* not scatter, because its order is nondeterministic */
         enum mf_sort sort = (enum mf_sort)(n / 2 % MF_SORT_SCATTER);
         const int32_t *range = ranges[n / 2 / MF_SORT_SCATTER];
         bool wide = n % 2;

@@ -12,7 +12,7 @@
 
 static const enum mf_isa isas[] = {MF_ISA_C, MF_ISA_AVX2, MF_ISA_AVX512};
 
-/* Returns NULL, with a message, if the machine lacks the instruction set. */
+/* Returns NULL and prints a message if the machine lacks the instruction set. */
 static const struct mf_cpu_ops *ops_of(size_t i)
 {
     if (isas[i] > mf_isa_best()) {
@@ -25,7 +25,8 @@ static const struct mf_cpu_ops *ops_of(size_t i)
 
 /* ---- fp8 rows ---- */
 
-/* Every code is its value times one power of two; NaN stays NaN, zeros keep their sign. */
+/* Each packed code is the value of the code times one power of two. NaN stays NaN, and zeros keep their sign.
+ */
 MF_TEST(fp8_rows, .rows = MF_ARRAY_LEN(isas))
 {
     static const enum mf_format formats[] = {MF_FORMAT_FP8FN, MF_FORMAT_FP8FNUZ};
@@ -143,8 +144,8 @@ static const struct {
     {MF_FORMAT_FP8FNUZ, 16, 48, 252, false, 0}, {MF_FORMAT_FP8FNUZ, 32, 96, 320, true, 64},
 };
 
-/* Every row count with a specialised loop, row counts that need several passes, and every prefetch distance.
- */
+/* Tests every row count that has a specialised loop, row counts that need several passes, and every prefetch
+ * distance. */
 MF_TEST(gemm_matches_sum, .rows = MF_ARRAY_LEN(tiles) * MF_ARRAY_LEN(isas))
 {
     static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
@@ -189,11 +190,11 @@ MF_TEST(gemm_matches_sum, .rows = MF_ARRAY_LEN(tiles) * MF_ARRAY_LEN(isas))
         for (size_t j = 0; j < MF_ARRAY_LEN(g->c); j++)
             g->c[j] = NAN;
         ops->gemm(&t);
-        ck_assert_msg(worst(g, &t) < 1e-6, "%d rows, fetched %zu ahead: off by %g", t.rows, t.fetch,
-                      worst(g, &t));
+        ck_assert_msg(worst(g, &t) < 1e-6, "%d rows, prefetch distance %zu: relative error %g", t.rows,
+                      t.fetch, worst(g, &t));
         for (size_t j = 0; j < MF_ARRAY_LEN(g->c); j++) {
             bool within = j / N_MOST < (size_t)t.rows && j % N_MOST < (N + 15) / 16 * 16;
-            ck_assert_msg(within || isnan(g->c[j]), "%d rows: column %zu of row %zu is written", t.rows,
+            ck_assert_msg(within || isnan(g->c[j]), "%d rows: column %zu of row %zu was written", t.rows,
                           j % N_MOST, j / N_MOST);
         }
     }

@@ -25,7 +25,8 @@
 
 /* ---- rows whose values identify their token ---- */
 
-/* Element i of token t: small integers, so that fp32 sums and the rounding of short sums are exact. */
+/* Returns element i of token t: a small integer, so that fp32 sums and the rounding of short sums are exact.
+ */
 static uint16_t element(int64_t t, size_t i)
 {
     return mf_bf16_from_float((float)((t * 7 + (int64_t)i) % 16 + 1));
@@ -141,8 +142,8 @@ MF_TEST(ascend_example, .rows = MF_ARRAY_LEN(ascend_cases) * 4)
     }
 }
 
-/* The outer permutation over groups is the inner permutation cut into pieces, and the unpermuted pieces add
- * up to it. */
+/* In outer mode, the permutations of three ranges are three pieces of the permutation in inner mode. The
+ * unpermuted pieces add up to the unpermuted whole. */
 MF_TEST(ascend_outer_matches_inner, .rows = N_RANDOM)
 {
     uint64_t seed = SEED + (uint64_t)_i;
@@ -152,7 +153,7 @@ MF_TEST(ascend_outer_matches_inner, .rows = N_RANDOM)
     int64_t n = tokens * topk;
     _cleanup_(mf_freep) int32_t *ids = malloc((size_t)n * 4), *inner_map = malloc((size_t)n * 4),
                                 *map = malloc((size_t)n * 4);
-    uint32_t top = _i % 3 == 0 ? 16777215 : _i % 3 == 1 ? 5000 : 16; /* two digits or one */
+    uint32_t top = _i % 3 == 0 ? 16777215 : _i % 3 == 1 ? 5000 : 16; /* ids with two radix digits or one */
     for (int64_t i = 0; i < n; i++)
         ids[i] = (int32_t)route_random(seed, 10 + (uint64_t)i % 29, top);
     cuts[1] = route_random(seed, 4, (uint32_t)n + 1);
@@ -165,7 +166,7 @@ MF_TEST(ascend_outer_matches_inner, .rows = N_RANDOM)
     const char *why;
     struct mf_ascend_permuted p = {inner, inner_map, NULL};
     ck_assert_int_eq(mf_ascend_permute(&a, x, width * 2, NULL, 2, room, &p, &why), 0);
-    for (int64_t i = 0; i < n; i++) { /* by definition: the number of routes that sort before it */
+    for (int64_t i = 0; i < n; i++) { /* by definition, a route's row is the number of routes before it */
         int64_t before = 0;
         for (int64_t k = 0; k < n; k++)
             before += ids[k] < ids[i] || (ids[k] == ids[i] && k < i);
@@ -307,8 +308,8 @@ static void vllm_case(const struct route_case *c, uint64_t seed, int32_t align, 
     MUST(first[p.n_local] == at, "%s: %lld rows in use", c->trap, (long long)first[p.n_local]);
     for (size_t r = (size_t)at; r < rows; r++)
         MUST(m[r] == -1, "%s: the tail has expert %d", c->trap, m[r]);
-    /* padding and tail hold NaN; no token may read them, and a token without local routes must be exactly 0
-     */
+    /* Padding and tail hold NaN, because no token may read them. A token without local routes must be exactly
+     * 0. */
     struct mf_unpermute u = {.row_of = inverse,
                              .tokens = c->tokens,
                              .topk = c->topk,
@@ -345,7 +346,8 @@ MF_TEST(vllm_random, .rows = N_RANDOM)
 
 /* ---- Megatron ---- */
 
-/* Five tokens, three experts: expert 0 has tokens 0, 2, 4; expert 1 has token 1; expert 2 has none. */
+/* Five tokens and three experts: expert 0 has tokens 0, 2 and 4, expert 1 has token 1, and expert 2 has no
+ * tokens. */
 static const uint8_t mega_map[15] = {1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0};
 
 /* clang-format off */
@@ -362,7 +364,7 @@ static const struct mega_case {
     {"none",                      0, false, 1, 0, {0},                   {0, 0, 0}, {0, 0, 0}},
     {"aligned to four",          -1, false, 4, 8, {0, 2, 4, -1, 1, -1, -1, -1}, {4, 4, 0}, {0, 1, 4}},
     {"aligned, and the first three", 3, false, 2, 4, {0, 2, 4, -1},      {4, 0, 0}, {0, 1, 1}},
-    /* expert 0 drops token 4; expert 1 is padded with token 0; expert 2 with tokens 0 and 1 */
+    /* Expert 0 drops token 4, expert 1 is padded with token 0, and expert 2 is padded with tokens 0 and 1. */
     {"capacity two",              6, true,  1, 6, {0, 2, 1, 0, 0, 1},    {2, 2, 2}, {0, 0, 1}},
     {"capacity three",            9, true,  1, 9, {0, 2, 4, 1, 0, 2, 0, 1, 2}, {3, 3, 3}, {0, 0, 2}},
 };
@@ -397,7 +399,7 @@ MF_TEST(megatron_example, .rows = MF_ARRAY_LEN(mega_cases) * 2)
                 check_token(out + row * 72, 72, t, c->what, row);
             for (size_t i = 0; t < 0 && i < 72; i++)
                 ck_assert_uint_eq(out[(size_t)row * 72 + i], 0);
-            for (size_t i = 0; !routed && i < 72; i++) /* an expert's result for padding must not matter */
+            for (size_t i = 0; !routed && i < 72; i++) /* results for padding must not be used */
                 out[(size_t)row * 72 + i] = 0x7fc0;
         }
     }
@@ -425,9 +427,9 @@ MF_TEST(megatron_pads_the_map)
     static const uint8_t want[15] = {1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
     uint8_t map[15];
     memcpy(map, mega_map, sizeof(map));
-    mf_megatron_pad_map(map, 5, 3, 4); /* 3 and 1 routes become 4, none stays none */
+    mf_megatron_pad_map(map, 5, 3, 4); /* 3 and 1 routes become 4; an expert without routes gets none */
     ck_assert_mem_eq(map, want, sizeof(map));
-    mf_megatron_pad_map(map, 5, 3, 16); /* more than there are tokens: all of them */
+    mf_megatron_pad_map(map, 5, 3, 16); /* more than the number of tokens, so all tokens are used */
     for (int i = 0; i < 15; i++)
         ck_assert_uint_eq(map[i], i % 3 != 2);
 }
@@ -466,8 +468,8 @@ MF_TEST(megatron_rejections, .rows = MF_ARRAY_LEN(mega_refused))
 
 /* ---- sum loops ---- */
 
-/* The summation order is fixed: same bits for any number of threads and any instruction set, also with more
- * slots than one loop iteration handles. */
+/* The summation order is fixed: the sum has the same bits for any number of threads and any instruction set,
+ * and also for more slots than one loop iteration handles. */
 MF_TEST(fixed_summation_order, .rows = 5)
 {
     static const char *const isas[] = {NULL, "avx2", "c"};
@@ -498,7 +500,7 @@ MF_TEST(fixed_summation_order, .rows = 5)
         ck_assert_int_eq(isa ? setenv("MOEFARM_ISA", isa, 1) : unsetenv("MOEFARM_ISA"), 0);
         mf_isa_refresh();
         u.stream = way & 1;
-        u.tokens = way == 1 ? 3 : tokens; /* few tokens: threads share the columns */
+        u.tokens = way == 1 ? 3 : tokens; /* with few tokens, threads share the columns */
         memset(y, 0xff, (size_t)tokens * width * 2);
         mf_unpermute_rows(&u, 1 + way / 2 % 2);
         for (int64_t t = 0; t < u.tokens; t++) {
@@ -516,8 +518,8 @@ MF_TEST(fixed_summation_order, .rows = 5)
     }
 }
 
-/* Trap 20: rows beyond 2^32 bytes and 2^31 elements, in virtual memory of which only these rows are touched.
- */
+/* Trap 20: rows beyond 2^32 bytes and 2^31 elements. They lie in virtual memory, of which only the pages of
+ * these rows are touched. */
 MF_TEST(far_rows)
 {
     size_t width = 4096, rows = 600001, bytes = rows * width * 2;

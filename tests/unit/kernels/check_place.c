@@ -73,7 +73,7 @@ static int take_first(struct mf_offer *o, const struct mf_step *step)
     return 0;
 }
 
-/* Adds the rank's result to sum. */
+/* Runs one rank and adds its result to `sum`. */
 static void run_rank(struct mf_device *d, const struct mf_layer_data *layer, const int32_t *map,
                      int32_t n_here, float *sum)
 {

@@ -1,5 +1,5 @@
-/* The thread pool: each thread runs once, barriers work, consecutive calls find threads asleep or spinning.
- */
+/* The thread pool: each thread runs once, barriers work, and calls in sequence find threads asleep or
+ * spinning. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -49,7 +49,8 @@ MF_TEST(test_each_thread_once)
     }
 }
 
-/* Plain memory: writes of one call are visible to the next call and to the caller. */
+/* Adds to memory that is not atomic. The writes of one call must be visible to the next call and to the
+ * caller. */
 static void add_up(void *context, int thread, int n_threads)
 {
     long *values = context;
@@ -103,7 +104,7 @@ MF_TEST(test_barrier)
     }
 }
 
-/* Sleeping threads are woken: pauses grow beyond the spin time. */
+/* A call wakes sleeping threads: the pauses between calls grow beyond the time for which threads spin. */
 MF_TEST(test_after_sleep)
 {
     static struct count c;
@@ -120,7 +121,7 @@ MF_TEST(test_after_sleep)
         ck_assert_int_eq(atomic_load(&c.ran[t]), calls);
 }
 
-/* A fork child has only the calling thread; the pool creates new threads. */
+/* A forked child has only the calling thread, so the pool creates new threads there. */
 MF_TEST(test_after_fork)
 {
     static struct count c;
@@ -154,7 +155,8 @@ MF_TEST(test_affinity)
     ck_assert(CPU_EQUAL(&before, &after));
 }
 
-/* CPUs that the process may use are counted at each call; the pool creates its threads once. */
+/* mf_cpus_allowed counts the CPUs that the process may use at each call. The pool fixes its number of threads
+ * at the first call. */
 MF_TEST(test_allowed_cpus)
 {
     cpu_set_t all, one;

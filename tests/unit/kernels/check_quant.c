@@ -1,4 +1,4 @@
-/* The number formats, exhaustively against their definitions in double precision. */
+/* Tests the number formats exhaustively against their definitions in double precision. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,8 @@ static bool is_nan_code(enum mf_format f, int code)
     return f == MF_FORMAT_FP8FN ? (code & 0x7f) == 0x7f : code == 0x80;
 }
 
-/* Value of a code by the definition of the format: 1.m · 2^(e - bias), or 0.m · 2^(1 - bias) if e is 0. */
+/* Returns the value of a code by the definition of the format: 1.m · 2^(e - bias), or 0.m · 2^(1 - bias) if e
+ * is 0. */
 static double code_value(enum mf_format f, int code)
 {
     int bias = f == MF_FORMAT_FP8FN ? 7 : 8, e = code >> 3 & 15, m = code & 7;
@@ -23,7 +24,7 @@ static double code_value(enum mf_format f, int code)
     return code & 0x80 ? -v : v;
 }
 
-/* Nearest code by search; ties go to the even mantissa, large values saturate. */
+/* Searches for the nearest code. Ties go to the even mantissa, and large values saturate. */
 static int nearest_code(enum mf_format f, double v)
 {
     double a = fabs(v), best = INFINITY;
@@ -71,8 +72,8 @@ MF_TEST(every_bf16_rounds, .rows = 2)
     }
 }
 
-/* For larger codes the midpoints between neighbours are not representable in bf16, but they are exact floats.
- */
+/* Midpoints between neighbouring codes round to the even code. The midpoints of large codes are not
+ * representable in bf16, but they are exact floats. */
 MF_TEST(halfway_goes_to_even, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
@@ -159,8 +160,8 @@ MF_TEST(row_is_within_half_a_step, .rows = 2)
     }
 }
 
-/* Division by the scale is exact here: multiplying by its reciprocal would move some quotients off the
- * midpoint between two codes. */
+/* The quotient by the scale is exactly a midpoint between two codes. Multiplying by the reciprocal of the
+ * scale would move some quotients off the midpoint. */
 MF_TEST(row_is_divided_by_its_scale, .rows = 2)
 {
     enum mf_format f = fp8s[_i];
@@ -193,7 +194,8 @@ MF_TEST(nan_stays, .rows = 2)
     ck_assert(isnan(mf_fp8_to_float(fp8s[_i], q[1])));
 }
 
-/* Blocks of 128x128 with incomplete edges equal blocks quantised one by one. */
+/* Quantising blocks of 128x128, the last of them incomplete, gives the same as quantising each block alone.
+ */
 MF_TEST(blocks_with_short_edges, .rows = 2)
 {
     enum { ROWS = 130, COLS = 200 };

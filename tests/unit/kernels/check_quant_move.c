@@ -61,7 +61,8 @@ static void coded_release(struct coded *c)
     free(c->scale);
 }
 
-/* A permutation with some routes of other ranks (-1); 29 is coprime to the number of routes. */
+/* Makes a permutation in which some routes belong to other ranks (-1). 29 is coprime to the number of routes.
+ */
 static void make_map(int32_t row_of[ROWS])
 {
     for (int i = 0; i < ROWS; i++)

@@ -30,8 +30,8 @@ static float of_bf16(uint32_t bits)
     return f;
 }
 
-/* Every significand of a group's largest value, at spaced exponents, with every bf16 numerator that is not
- * larger. */
+/* Every significand of a group's largest value, at spaced exponents, with every bf16 numerator up to that
+ * largest value. */
 MF_TEST(test_all, .rows = MF_ARRAY_LEN(greatest))
 {
     for (uint32_t largest = 0x3f80; largest < 0x4000; largest++) {
@@ -54,7 +54,7 @@ MF_TEST(test_all, .rows = MF_ARRAY_LEN(greatest))
     }
 }
 
-/* -x gives the negated quotient, for zeros too: the sign is a bit of the code. */
+/* -x gives the negated quotient. This holds for zeros too, because the sign is a bit of the code. */
 MF_TEST(test_signs, .rows = MF_ARRAY_LEN(greatest))
 {
     for (uint32_t x = 0; x <= 0x4000; x++) {
@@ -66,8 +66,8 @@ MF_TEST(test_signs, .rows = MF_ARRAY_LEN(greatest))
     }
 }
 
-/* NVFP4: a bf16 value times the global factor is an arbitrary float; the divisor has the four significant
- * bits of e4m3. */
+/* In NVFP4 the numerator is a bf16 value times the global factor, which is an arbitrary float. The divisor
+ * has the four significant bits of e4m3. */
 MF_TEST(test_e4m3, .rows = 8)
 {
     const float by = (float)(8 + _i) / 8;

@@ -1,5 +1,5 @@
-/* Compares the fast reference with the double-precision one, and the sorted order with AITER's own example.
- */
+/* Compares the fast reference with the double-precision reference, and the sorted order with AITER's own
+ * example. */
 #include <math.h>
 #include <string.h>
 
@@ -153,8 +153,9 @@ static double row_error(const float *a, const double *b, int64_t n)
     return sqrt(d / norm);
 }
 
-/* Every activation, format, position of the routing weight and g1u1: the fast path equals the
- * double-precision one except for fp32 sums and the quantised values of h that flip because of them. */
+/* For every activation, format, position of the routing weight and value of g1u1, the fast path equals the
+ * double-precision path, except for the rounding of fp32 sums and for the quantised values of h that flip
+ * because of it. */
 MF_TEST(fast_matches_double, .rows = N_COMBOS)
 {
     struct mf_shape s = shape_of(_i, 5);
@@ -170,8 +171,8 @@ MF_TEST(fast_matches_double, .rows = N_COMBOS)
         if (s.q_dtype_a == MF_DTYPE_BF16) {
             ck_assert_double_le(cost, 0.006);
         } else {
-            /* the stored quantisation error is the true one and not zero; smaller in a row with b2, which is
-             * not quantised */
+            /* The stored quantisation error is the true error and not zero. It is smaller in a row with b2,
+             * because b2 is not quantised. */
             ck_assert_double_gt(cost, s.has_b2 ? 0.0005 : 0.002);
             ck_assert_double_lt(cost, s.q_dtype_a == MF_DTYPE_FP4X2 ? 0.5 : 0.12);
             ck_assert_double_le(fabs(cost - (double)l.ref.y_error[t]), 0.1 * cost);
@@ -187,7 +188,7 @@ static const struct {
     {1, "uniform"}, {3, "uniform"}, {63, "hot:1"}, {64, "zipf:3"}, {65, "balanced"}, {100, "hot:0.9"},
 };
 
-/* Token counts around the tile size, experts without tokens, one hot expert; checks every token. */
+/* Token counts around the tile size, experts without tokens, and one hot expert. Checks every token. */
 MF_TEST(fast_matches_double_for_loads, .rows = MF_ARRAY_LEN(loads))
 {
     struct mf_shape s = shape_of(_i % N_FORMATS, loads[_i].token);
@@ -202,8 +203,8 @@ MF_TEST(fast_matches_double_for_loads, .rows = MF_ARRAY_LEN(loads))
     layer_release(&l);
 }
 
-/* Expert parallelism: the results of all ranks add up to the layer. Each equals the double-precision
- * reference, and a token without a local route is exactly zero. */
+/* With expert parallelism, the results of all ranks add up to the layer. Each rank's result equals the
+ * double-precision reference, and a token without a local route is exactly zero. */
 MF_TEST(ranks_add_up, .rows = N_FORMATS)
 {
     static const int32_t ranks[][2] = {{0, 1}, {1, 3}, {4, 2}}; /* first expert, number of experts */
@@ -211,7 +212,7 @@ MF_TEST(ranks_add_up, .rows = N_FORMATS)
     struct layer l;
     double y[200];
     s.act_limit = s.act_type == MF_ACT_SILU_STEP ? 0.5f : 0;
-    s.topk = 3; /* more than a rank has */
+    s.topk = 3; /* more than the number of experts of two of the ranks */
     s.has_b1 = s.has_b2 = true;
     layer_make(&l, &s, "uniform");
     float *sum = calloc(17 * 200, sizeof(*sum));
@@ -251,7 +252,7 @@ MF_TEST(ranks_add_up, .rows = N_FORMATS)
         mf_reference_release(&r);
     }
     ck_assert_int_gt(zeros, 0);
-    /* a scale of all rows of h differs between ranks */
+    /* a scale that covers all rows of h differs between ranks, so the error is larger */
     double limit = formats[_i].q_type == MF_QTYPE_PER_TENSOR || formats[_i].q_type == MF_QTYPE_PER_1X16
                        ? 5 * formats[_i].flip_error
                        : 1e-5;
@@ -279,12 +280,12 @@ static const struct {
     {MF_ACT_GELU,      -2, 3,  -0.136501,  0},
     {MF_ACT_GELU_TANH, 1,  1,  0.841192,   0},
     {MF_ACT_NO,        3,  -2, -6,         0},
-    /* DeepSeek-V4 clamps before silu … */
+    /* DeepSeek-V4 clamps before silu. */
     {MF_ACT_SILU,      20, 30, 99.995460,  10},
     {MF_ACT_SILU,      50, 1,  9.999546,   10},
     {MF_ACT_SILU,      1,  2,  1.462117,   10},
     {MF_ACT_SILU,      8,  1,  6.993624,   7},
-    /* … the other op after it */
+    /* silu_step clamps after silu. */
     {MF_ACT_SILU_STEP, 50, 1,  10,         10},
     {MF_ACT_SILU_STEP, 20, 30, 100,        10},
     {MF_ACT_SILU_STEP, 8,  -9, -49,        7},
@@ -298,8 +299,9 @@ MF_TEST(activation_vector, .rows = MF_ARRAY_LEN(activations))
     ck_assert_double_le(fabs(got - activations[_i].want), 2e-6);
 }
 
-/* One token, one expert, all weights zero: the output is b1 after activation (multiplied by a zero w2) plus
- * b2 times the routing weight, or b2 alone if the weight is applied before the activation. */
+/* One token, one expert, and zero x and w1, so that gemm1 gives only b1. The first column of w2 is one, so y
+ * is the activated b1 plus b2. The routing weight multiplies this sum, unless it is applied before the
+ * activation, where it only multiplies zero. */
 MF_TEST(biases_alone, .rows = 2)
 {
     struct mf_shape s = {.token = 1,
@@ -454,8 +456,8 @@ MF_TEST(tensor_specs_decode_to_their_reference, .rows = N_FORMATS)
     layer_release(&l);
 }
 
-/* A block that was filled, moved and opened again equals the computed reference; nothing is written beyond
- * it. */
+/* A reference block that was filled, moved and opened again equals the computed reference. Nothing is written
+ * beyond the block. */
 MF_TEST(block_reopened, .rows = N_FORMATS)
 {
     struct mf_shape s = shape_of(_i, 9);

@@ -94,8 +94,8 @@ static const struct {
 };
 #define N_REPLAYS ((int)(MF_ARRAY_LEN(formats) * MF_ARRAY_LEN(replays)))
 
-/* Bugs 8b, 12, 18-20, 23, 24: captured with one routing, replayed with another; allocations during capture.
- */
+/* Bugs 8b, 12, 18-20, 23, 24: a step is captured with one routing and replayed with another. It must not
+ * allocate memory during the capture. */
 MF_TEST(captured_and_replayed, .rows = N_REPLAYS)
 {
     if (!mf_draw(_i, 4))
@@ -120,11 +120,11 @@ MF_TEST(captured_and_replayed, .rows = N_REPLAYS)
 
 #define PARTS_MAX 5
 
-/* Finds steps by the ops they cover; the last two-stage GEMM is identified by its output. */
+/* Finds the first step for each set of ops, with block_m 16 or no block_m. */
 struct finder {
     struct mf_offer offer;
     const char *const *ops;
-    struct mf_step found[PARTS_MAX]; /* without a name: not found yet */
+    struct mf_step found[PARTS_MAX]; /* the name is empty until the step is found */
 };
 
 static int take_step(struct mf_offer *o, const struct mf_step *step)
@@ -208,8 +208,8 @@ static void layer_release(struct layer *l)
     free(l->w[1].part[0]);
 }
 
-/* Bugs 15, 21: separate buffers per layer would take 4.3 GB, so layers share one arena. They run one after
- * the other; the arena has no valid contents between two runs. */
+/* Bugs 15, 21: separate buffers per layer would take 4.3 GB, so layers share one arena. The layers run one
+ * after the other, and the arena has no valid contents between two runs. */
 MF_TEST(layers_share_an_arena)
 {
     struct contract_case c = {33, 128, 64, 8, 3, MF_ACT_SILU, false};
@@ -258,8 +258,9 @@ MF_TEST(layers_share_an_arena)
     (void)mf_device_close(d);
 }
 
-/* Bugs 15 to 17, 21, 22 at full size (8192 tokens, 6 of 384 experts, 48 local): the arena has room for all
- * routes on this rank in blocks, the worst case; 60 layers that share it allocate almost nothing else. */
+/* Bugs 15 to 17, 21, 22 at full size: 8192 tokens, top-k 6 of 384 experts, 48 of them local. The arena has
+ * room for the worst case, in which all routes go to this rank. 60 layers that share the arena allocate
+ * almost nothing else. */
 MF_TEST(sixty_layers_hold_one_arena)
 {
     struct mf_device *d = contract_device(NULL);

@@ -82,8 +82,8 @@ MF_TEST(groups_ranked_by_two_best)
         ck_assert_int_ge(ids[j], 8);
 }
 
-/* If all kept scores are negative, experts of dropped groups win when masked with 0.0, and never when masked
- * with -inf. */
+/* If all kept scores are negative, experts of dropped groups win if they are masked with 0.0, but not if they
+ * are masked with -inf. */
 MF_TEST(mask_values_differ)
 {
     float logits[16], bias[16], weights[4];
@@ -156,8 +156,8 @@ MF_TEST(plain_math_accuracy)
         ck_assert_double_lt(fabs(mf_plain_log(x) - log(x)), 1e-12 * (1 + log(x)));
 }
 
-/* Routing data by every rule: ids are distinct and in range, weights positive; the shared expert is last with
- * weight 1. */
+/* With every routing rule, ids are distinct and in range, weights are positive, and the shared expert is last
+ * with weight 1. */
 MF_TEST(data_by_router, .rows = 2 * MF_ROUTER_N_)
 {
     char text[64];
@@ -189,7 +189,8 @@ MF_TEST(data_by_router, .rows = 2 * MF_ROUTER_N_)
     ck_assert_int_gt(mf_active_experts(&s, ids), 40);
 }
 
-/* Expert frequencies match the recorded counts; experts with count 0 are chosen only if no other is left. */
+/* Expert frequencies match the recorded counts. Experts with count 0 are chosen only if no other expert is
+ * left. */
 MF_TEST(data_by_recorded_counts)
 {
     struct mf_routing routing;

@@ -66,7 +66,7 @@ MF_TEST(documented_positions, .rows = MF_ARRAY_LEN(places))
 }
 
 /* All elements have distinct positions within the buffer, padding holds the fill value, and unshuffling
- * restores the input; for two experts, the second of which starts a new pattern. */
+ * restores the input. The test has two experts, because the second expert starts a new pattern. */
 MF_TEST(shuffle_is_a_permutation, .rows = MF_ARRAY_LEN(sizes))
 {
     const struct mf_shuffle_size *z = &sizes[_i].size;
@@ -95,7 +95,7 @@ MF_TEST(shuffle_is_a_permutation, .rows = MF_ARRAY_LEN(sizes))
         ck_assert(seen[i] || to[i * bytes] == fill);
 }
 
-/* AITER's view and permute, transcribed: (m/32, 2, 16, n/8, 2, 4) as (0, 3, 5, 2, 4, 1). */
+/* A transcription of AITER's view as (m/32, 2, 16, n/8, 2, 4) and its permute (0, 3, 5, 2, 4, 1). */
 MF_TEST(e8m0_matches_view)
 {
     const struct mf_shuffle_size z = {512, 24, 1, false};
@@ -111,7 +111,7 @@ MF_TEST(e8m0_matches_view)
                                 at);
 }
 
-/* (-1, N/16, 16, K/32, 32/Kp, Kp) as (0, 1, 3, 4, 2, 5). */
+/* A transcription of the view as (-1, N/16, 16, K/32, 32/Kp, Kp) and the permute (0, 1, 3, 4, 2, 5). */
 MF_TEST(w16x16_matches_view)
 {
     const struct mf_shuffle_size z = {48, 96, 2, false};

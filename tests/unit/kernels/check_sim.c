@@ -1,5 +1,5 @@
-/* kernels/sim*.c: invalid device names and specs, reproducible samples, and a step enumeration that gives a
- * pipeline for every format of the shipped tables. */
+/* kernels/sim*.c: invalid device names and specs, reproducible samples, and the enumerated steps, which form
+ * a pipeline for every format of the shipped tables. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -98,7 +98,7 @@ MF_TEST(spec_times)
     (void)unlink(path);
 }
 
-/* The first matching rule with hits left applies; hits are shared by all processes that load the spec. */
+/* The first matching rule that has hits left applies. All processes that load the spec share the hits. */
 MF_TEST(spec_hits)
 {
     char path[] = "/tmp/check_sim.XXXXXX", why[256] = "", hits[64];
@@ -134,7 +134,8 @@ MF_TEST(noise)
     }
     ck_assert(samples[0] != mf_sim_sample_us(100, mf_sim_noise(8, &shape, "step"), 0));
     ck_assert(samples[0] != mf_sim_sample_us(100, mf_sim_noise(7, &shape, "stop"), 0));
-    /* 1 % outliers; the others have a standard deviation of 2 %: MAD 0.6745 sigma */
+    /* 1 % of the samples are outliers. The other samples have a standard deviation of 2 %, so their MAD is
+     * 0.6745 times 2 %. */
     ck_assert_int_gt(outliers, N / 200);
     ck_assert_int_lt(outliers, N / 60);
     ck_assert_double_eq_tol(mf_median(samples, N), 100, 0.2);
@@ -154,7 +155,7 @@ static int gather_step(struct mf_offer *o, const struct mf_step *step)
 {
     struct gathered *g = (struct gathered *)o;
     ck_assert_uint_lt(g->n, MF_ARRAY_LEN(g->steps));
-    /* no ck_assert per pair: each one writes to a file */
+    /* no ck_assert for each pair, because each ck_assert writes to a file */
     for (size_t i = 0; i < g->n; i++) {
         if (strcmp(g->steps[i].name, step->name) == 0)
             ck_abort_msg("step name %s occurs twice", step->name);
@@ -178,7 +179,8 @@ static int gather_reject(struct mf_offer *o, const char *family, const char *ker
     return 0;
 }
 
-/* Formats already searched for a pipeline: one search per format suffices, since it is slow. */
+/* Returns true if no shape with this format was searched for a pipeline before. One search per format
+ * suffices, because a search is slow. */
 static bool is_new_format(const struct mf_shape *shape)
 {
     static struct mf_shape seen[64];
@@ -238,7 +240,7 @@ MF_TEST(every_shipped_format_has_a_pipeline)
         (void)snprintf(path, sizeof(path), MF_TEST_DATA "/aiter/%s", e->d_name);
         ck_assert_msg(mf_table_file_read(path, &table, why) == 0, "%s", why);
         n_tables++;
-        /* first and last token count of each layer model; those in between are similar */
+        /* the first and last token count of each layer model; the token counts in between are similar */
         for (size_t i = 0; i < table->n_rows; i++) {
             const struct mf_shape *s = &table->rows[i].shape;
             bool first = i == 0 || !mf_shape_same_layer_model(s, &table->rows[i - 1].shape);

@@ -21,7 +21,7 @@ static struct mf_small_float definition_of(int bias)
     return bias == 8 ? MF_E4M3FNUZ : MF_E4M3FN;
 }
 
-/* Value of an f16 by its definition. */
+/* Returns the value of an f16 by its definition. */
 static float f16_value(uint32_t v)
 {
     int exponent = (int)(v >> 10 & 31), fraction = (int)(v & 1023);
@@ -37,7 +37,7 @@ static bool is_same(float a, float b)
     return (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
 }
 
-/* Every code at every byte position, with neighbouring bits all set or all clear. */
+/* Tests every code at every byte position, with neighbouring bits all set or all clear. */
 MF_TEST(test_fp8_to_f16, .rows = MF_ARRAY_LEN(biases))
 {
     const int bias = biases[_i];
@@ -59,7 +59,7 @@ MF_TEST(test_fp8_to_f16, .rows = MF_ARRAY_LEN(biases))
     }
 }
 
-/* Around every midpoint between two codes, and all floats in steps of the upper 16 bits. */
+/* Tests floats around every midpoint between two codes, for every value of the upper 16 bits. */
 MF_TEST(test_fp8_of_float, .rows = MF_ARRAY_LEN(biases))
 {
     const int bias = biases[_i];
@@ -86,8 +86,8 @@ MF_TEST(test_fp4_of_float)
     }
 }
 
-/* Every bf16 that can be a group's largest value, infinity and NaN included; the factor is the inverse of the
- * scale. */
+/* Tests every bf16 that can be a group's largest value, infinity and NaN included. The factor is the inverse
+ * of the scale. */
 MF_TEST(test_mx_scale, .rows = 2)
 {
     for (uint32_t high = 0; high < 0x8000; high++) {

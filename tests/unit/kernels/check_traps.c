@@ -1,6 +1,6 @@
-/* Bugs that serving stacks had with quantised, sorted and captured MoE layers, one row each, checked against
- * the definitions that all kernels are checked against, and against the kernel families. Rows covered by
- * other tests are listed with the test's name. */
+/* Bugs of serving stacks in quantised, sorted and captured MoE layers, one row each. The tests check that the
+ * definitions, which all kernels are checked against, and the kernel families do not have these bugs. Bugs
+ * that other tests cover are listed with the test's name. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +97,7 @@ static struct mf_tensor_spec sorted_of(int32_t block)
 
 /* --- the traps --- */
 
-/* Experts of 100 rows: swizzling all rows at once would put expert 1 into expert 0's padding. */
+/* Experts have 100 rows. Swizzling all rows at once would put expert 1 into the padding of expert 0. */
 static void swizzle_per_expert(void)
 {
     const struct mf_shuffle_size one = {100, 4, 1, false}, both = {200, 4, 1, false};
@@ -107,7 +107,8 @@ static void swizzle_per_expert(void)
                       expert1 + mf_shuffle_index(MF_SHUFFLE_NV_32_4_4, &one, 0, 0));
 }
 
-/* An expert without tokens between two with tokens, and an expert with exactly one full block. */
+/* An expert without tokens lies between two experts with tokens, and one expert has exactly one full block.
+ */
 static void empty_expert_takes_no_block(void)
 {
     struct mf_shape s = shape_of(4, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
@@ -200,7 +201,7 @@ static void scales_move_with_their_rows(void)
     layer_free(l);
 }
 
-/* Buffers are sized for the worst routing, not the average: no token is dropped under any load. */
+/* Buffers are sized for the worst routing, not the average routing, so no token is dropped under any load. */
 static void no_token_is_dropped(void)
 {
     static const char *const loads[] = {"hot:1", "zipf:4", "balanced", "uniform", "recorded:1.0.0.0"};
@@ -228,7 +229,7 @@ static void no_token_is_dropped(void)
     }
 }
 
-/* The clamp is applied before silu; clamping after it or not at all gives different results. */
+/* The clamp is applied before silu. Other results follow if it is applied after silu or left out. */
 static void clamp_is_before_silu(void)
 {
     struct mf_shape before = {.act_type = MF_ACT_SILU, .act_limit = 7},
@@ -239,7 +240,7 @@ static void clamp_is_before_silu(void)
     ck_assert_double_eq_tol(mf_activate(&none, 50, 1), 50, 1e-9);
 }
 
-/* NaN and infinity in one token affect only its own rows. */
+/* NaN and infinity in one token affect only the rows of that token. */
 static void nan_stays_in_its_token(void)
 {
     struct mf_shape s = shape_of(8, MF_DTYPE_FP8_E4M3FN, MF_DTYPE_FP8_E4M3FN, MF_QTYPE_PER_TOKEN);
@@ -283,8 +284,8 @@ static void fp8_encodings_differ(void)
     ck_assert(!isnan(mf_fp8_to_float(MF_FORMAT_FP8FN, 0x80)));
 }
 
-/* No kernel of any family lets NaN, infinity, gates above 10,000 or zero weights affect other rows: all other
- * rows of each step equal those for normal inputs. Formats with one scale for all rows are excluded. */
+/* In no family does a kernel let NaN, infinity, gates above 10,000 or zero weights affect other rows: all
+ * other rows of each step equal those for normal inputs. Formats with one scale for all rows are excluded. */
 static void extreme_tokens_isolated(void)
 {
     static const struct contract_case layers[] = {
@@ -311,7 +312,8 @@ static void extreme_tokens_isolated(void)
     }
 }
 
-/* Entries beyond the rows in use are invalid as token, expert and weight, so any use of them is detected. */
+/* Entries beyond the rows in use are invalid as a token, as an expert and as a weight, so any use of them is
+ * detected. */
 static void tail_is_invalid(void)
 {
     struct mf_shape s = shape_of(5, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
@@ -364,8 +366,8 @@ static void padded_width_is_the_same(void)
     layer_free(l);
 }
 
-/* Opened once and launched with different routings, as in the replay of a captured graph; the worst routing
- * last and first. */
+/* Steps are opened once and launched with different routings, as in the replay of a captured graph. Each step
+ * starts once with a balanced routing and once with the fewest active experts. */
 static void replayed_with_another_routing(void)
 {
     static const int formats[] = {0, 1, 11};
@@ -414,9 +416,9 @@ static void block_scale_edges(void)
     }
 }
 
-/* Ids number the experts of all ranks, weights exist only for local experts. With ids from 4 to 7 and 4 local
- * experts the result equals that for ids from 0, and slots of other ranks are never read, although they hold
- * NaN. */
+/* Ids number the experts of all ranks, but weights exist only for local experts. With ids from 8 to 11 and 4
+ * local experts, the result equals that for ids from 0. Slots of other ranks are never read, although they
+ * hold NaN. */
 static void ids_are_global_weights_local(void)
 {
     struct mf_shape s = shape_of(9, MF_DTYPE_BF16, MF_DTYPE_BF16, MF_QTYPE_NO);
@@ -433,8 +435,8 @@ static void ids_are_global_weights_local(void)
     ck_assert_int_eq(mf_reference_make(&d, &here), 0);
     ck_assert_mem_eq(here.y, l->ref.y, 9 * 64 * sizeof(float));
     mf_reference_release(&here);
-    /* token 0 is not local, token 1 has one local slot; the other ids are a local number and an expert that
-     * does not exist */
+    /* Token 0 has no local slot, and token 1 has one local slot. ids[2] is the local index instead of the id,
+     * and ids[4] does not exist. */
     ids[0] = 12;
     ids[1] = 7;
     ids[2] = l->ids[2];
@@ -496,7 +498,7 @@ static const struct {
     {"trap 22: padded widths", padded_width_is_the_same},
 };
 
-/* Covered by other tests. */
+/* Bugs and traps that other tests cover. */
 static const struct {
     const char *trap, *file, *test;
 } covered_elsewhere[] = {
@@ -537,7 +539,7 @@ MF_TEST(trap, .rows = MF_ARRAY_LEN(traps))
     traps[_i].check();
 }
 
-/* The file contains the table row, or the test. */
+/* The named file contains the table row or the test. */
 MF_TEST(trap_covered_elsewhere, .rows = MF_ARRAY_LEN(covered_elsewhere))
 {
     char path[512], defined[96];

@@ -39,8 +39,8 @@ MF_TEST(kept_by_key)
     ck_assert_int_eq(mf_kept_store_add(&s, "d", sealed(4096), 4096), 0);
     ck_assert_str_eq(evicted, "b");
     ck_assert_ptr_null(mf_kept_store_find(&s, "b"));
-    /* A file of two pages evicts two others. Adding a key again replaces its file without adding to s.bytes
-     * twice. */
+    /* A file of two pages evicts two files of one page. Adding a key again replaces its file, and s.bytes
+     * counts only the new file. */
     ck_assert_int_eq(mf_kept_store_add(&s, "e", sealed(8192), 8192), 0);
     ck_assert_str_eq(evicted, "bca");
     ck_assert_int_eq(mf_kept_store_add(&s, "e", sealed(4096), 4096), 0);
@@ -93,7 +93,7 @@ MF_TEST(large_file)
     (void)close(fd);
 }
 
-/* A later session of the process finds the file until another one needs the space. */
+/* A later session of the process finds the file until another file needs the space. */
 MF_TEST(local_memfd_store_evicts)
 {
     struct mf_local_memfd_store k;

@@ -244,8 +244,9 @@ static const struct {
     {"planted:sort.4", "planted:stage1.4|odd:zero|planted:stage2.4|odd:accumulate|odd:cast", 6},
 };
 
-/* Every format, both ways to combine, with and without biases. The arena is filled with NaN and followed by a
- * guard band. The pipeline runs fewer tokens than it was opened for; the output matches the reference. */
+/* Runs every format with both ways to combine, with and without biases. The arena is filled with NaN and
+ * followed by a guard band. The pipeline runs fewer tokens than it was opened for, and the output matches the
+ * reference. */
 MF_TEST(runs_the_layer, .rows = 4 * PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);

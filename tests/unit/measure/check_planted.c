@@ -123,7 +123,7 @@ MF_TEST(fault_is_refused, .rows = MF_ARRAY_LEN(faults) * PLANTED_N_FORMATS)
     struct mf_step step = planted_step(&s, faults[at].kind, 16, faults[at].fault);
     struct mf_unit_result r = probe(session, &step);
     ck_assert_msg(r.status == MF_STATUS_WRONG, "%s passed: %s", step.name, mf_status_name(r.status));
-    /* In FP8 the only NaN is also the poison: another gate may report it first. */
+    /* In FP8 the only NaN is also the poison, so another gate may report a NaN first. */
     const char *want = faults[at].reason;
     bool only_nan = s.q_dtype_a == MF_DTYPE_FP8_E4M3FNUZ || s.q_dtype_a == MF_DTYPE_FP8_E4M3FN;
     if (only_nan && faults[at].fault == PLANTED_NAN && strcmp(faults[at].kind, "stage1") == 0)
@@ -175,7 +175,7 @@ MF_TEST(one_row_of_4096, .rows = PLANTED_N_FORMATS)
     d->ops->free(d);
 }
 
-/* A row error of 1.5 times the limit is rejected, 0.75 times passes. */
+/* A row error of 1.5 times the limit is rejected; a row error of 0.75 times the limit passes. */
 MF_TEST(row_limit_is_enforced, .rows = PLANTED_N_FORMATS)
 {
     static const char *const any[] = {"stage2", "combine", "stage1"};
@@ -239,7 +239,8 @@ MF_TEST(lying_clock, .rows = MF_ARRAY_LEN(clocks))
     d->ops->free(d);
 }
 
-/* Weights read faster than memory bandwidth allows, while the rotations exceed four L2 caches. */
+/* A step that would read weights faster than the memory bandwidth allows is implausible, because the
+ * rotations exceed four L2 caches. */
 MF_TEST(beyond_bandwidth)
 {
     struct mf_device *d = planted_device(CLOCK_TOO_FAST);

@@ -64,7 +64,7 @@ MF_TEST(remembers_the_best_time_of_each_group)
     ck_assert_double_eq(mf_prune_best(&bests, keys.kind), 90);
     ck_assert_double_eq(mf_prune_best(&bests, keys.interface), 100);
     ck_assert_double_eq(mf_prune_best(&bests, keys.layout), 100);
-    /* a full table keeps what it has */
+    /* A full table keeps its entries. */
     for (uint64_t i = 0; i < MF_PRUNE_BESTS_MAX; i++)
         mf_prune_note(&bests, &(struct mf_prune_keys){i * 3 + 1, i * 3 + 2, i * 3 + 3}, 1);
     ck_assert_uint_eq(bests.n, MF_PRUNE_BESTS_MAX);
@@ -77,7 +77,7 @@ static const struct {
     const char *what;
     mf_ops covers;
     bool exhaustive;
-    double caller_us, kind_us, interface_us; /* best times before; 0: unknown */
+    double caller_us, kind_us, interface_us; /* best times before this step; 0: unknown */
     double limit_us;                         /* 0: none */
     double rerun_us;
 } limits[] = {
@@ -125,7 +125,8 @@ MF_TEST(stops_sampling_once_the_median_is_decided)
     const struct mf_prune unknown = {.kind_us = 100, .applies = true},
                           never = {.kind_us = 100, .layout_us = 100};
     const double us[] = {106, 104, 106, 106, 110, 120};
-    ck_assert(!mf_prune_is_decided(&p, us, 4, 6)); /* three of six: the median may be below */
+    /* after three of six runs, the median may still be below the limit */
+    ck_assert(!mf_prune_is_decided(&p, us, 4, 6));
     ck_assert(mf_prune_is_decided(&p, us, 5, 6));
     ck_assert(!mf_prune_is_decided(&p, us, 6, 20));
     ck_assert(!mf_prune_is_decided(&unknown, us, 6, 6));

@@ -59,7 +59,8 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     return 0;
 }
 
-/* The best racer takes 100 us, one in six is within 1 %, the others take up to twice as long. */
+/* The best racer takes 100 us. One racer in six is within 1 % of it, and the other racers take up to twice as
+ * long. */
 static void make_landscape(struct landscape *l, uint64_t seed)
 {
     *l = (struct landscape){.seed = seed, .sigma = 0.02, .outliers = 0.01, .drift = 0.007};
@@ -118,8 +119,8 @@ MF_TEST(regret_is_small)
 }
 
 /* On a shared machine one call in four takes up to four times as long. A race of long calls has few rounds,
- * and most racers drop out after two. A score that one disturbed call can spoil would drop the best of these
- * 30 racers, which lie within 33 % of each other. */
+ * and most racers drop out after two rounds. A score that one disturbed call can spoil would drop the best of
+ * these 30 racers, which lie within 33 % of each other. */
 MF_TEST(regret_is_small_with_disturbed_calls)
 {
     static struct entry e;
@@ -165,7 +166,7 @@ static const struct {
     {-ENOMEM, MF_STATUS_UNSUPPORTED, "Cannot allocate memory"},
 };
 
-/* The fastest racer fails at its n-th call, in a round or in the fresh measurement: it drops out and another
+/* The fastest racer fails at its n-th call, in a round or in the fresh measurement. It drops out, and another
  * racer wins. */
 MF_TEST(failed_racer_is_out, .rows = MF_ARRAY_LEN(failures))
 {
@@ -209,8 +210,9 @@ MF_TEST(runner_up_replaces_failed_winner)
     }
 }
 
-/* Two groups in one race; the second takes 1.5 times as long. In two cases all racers of one group fail. Each
- * group has the winner it would have alone; the overall winner is the first group's, if it has one. */
+/* Two groups in one race; the racers of the second group take 1.5 times as long. In two cases all racers of
+ * one group fail. Each group has the same winner as in a race of its own. The winner of the race is the
+ * winner of the first group, or of the second group if the first group has no winner. */
 static const struct {
     int fails;      /* group whose racers all fail in their first round; -1: none */
     int64_t won[2]; /* 0: no winner */
@@ -286,7 +288,8 @@ MF_TEST(stable_rule_breaks_ties)
     ck_assert_int_eq(e.outcome.won.winner, 1000);
 }
 
-/* Two racers of equal time, different spread: the steadier one wins despite its larger id and more steps. */
+/* Of two racers with equal time, the racer with less spread wins, although it has the larger id and more
+ * steps. */
 MF_TEST(less_spread_wins)
 {
     static struct entry e;
@@ -341,8 +344,8 @@ MF_TEST(far_behind_drops_early, .rows = MF_ARRAY_LEN(far_behind))
         ck_assert_uint_eq(e.racers[1].n_samples, 4);
 }
 
-/* With "all", no racer drops out: one that is fifty times slower has a sample of every round, and so has the
- * last. */
+/* With option "all", no racer drops out. Both the last racer and a racer fifty times slower than the fastest
+ * have a sample of every round. */
 MF_TEST(all_option_keeps_every_racer)
 {
     static struct entry e;
@@ -363,7 +366,7 @@ MF_TEST(all_option_keeps_every_racer)
         ck_assert_uint_eq(e.racers[i].n_samples, 30);
 }
 
-/* One bad sample does not decide: the fastest racer wins although its first call is disturbed. */
+/* One bad sample does not decide a race: the fastest racer wins although its first call is disturbed. */
 MF_TEST(one_bad_sample_is_forgiven)
 {
     static struct entry e;

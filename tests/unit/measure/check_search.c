@@ -1,13 +1,13 @@
-/* The race of the workers (measure/race/race.h) compared with exhaustive search, in simulation. Regret: the
- * winner's true time over the best true time, less one.
+/* Compares the race of the workers (measure/race/race.h) with exhaustive search in a simulation. The regret
+ * is the winner's true time divided by the best true time, minus 1.
  *
- * one_device: 920 steps with true times 1 + 0.0004 i + 0.00002 i^1.5; two dozen are within 1 % of the best. A
- * call has 2 % noise, and one call in a hundred takes 20 % longer. The device drifts: each block of calls
- * shares a level, which follows an AR(1) process with coefficient 0.95 and standard deviation D. The race may
- * use 8,400 calls; exhaustive search with 100 calls per step needs 92,000.
+ * one_device: 920 steps with true times 1 + 0.0004 i + 0.00002 i^1.5; two dozen steps are within 1 % of the
+ * best. A call has 2 % noise, and one call in a hundred takes 20 % longer. The device drifts: each block of
+ * calls shares a level, which follows an AR(1) process with coefficient 0.95 and standard deviation D. The
+ * race may use 8,400 calls; exhaustive search with 100 calls per step needs 92,000.
  *
- * devices_of_a_class: several devices of slightly different speed. Every step is timed three times, in units
- * of 64 steps on any device. The best steps then race on one device. */
+ * devices_of_a_class: several devices of slightly different speed. Every step is timed three times, each time
+ * in a unit of 64 steps on any device. The best steps then race on one device. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ static int sample(void *context, size_t i, int round, double *ret_us, char reaso
     return 0;
 }
 
-/* Shuffled, so that a rule that prefers certain ids gains nothing. */
+/* Draws the true times in random order, so that a rule that prefers certain ids gains nothing. */
 static void make_truth(uint64_t seed, double truth[N_STEPS])
 {
     for (int i = 0; i < N_STEPS; i++)

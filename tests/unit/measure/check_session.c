@@ -95,7 +95,8 @@ MF_TEST(output_pointers_stay_valid)
 
 /* ---- kept data ---- */
 
-/* A second session, with another token count, reuses the weights of the first. Their files are sealed. */
+/* A second session, with another token count, reuses the weights of the first session. The files of the
+ * weights are sealed. */
 MF_TEST(weights_are_kept, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -215,9 +216,9 @@ static const struct {
     size_t n_samples;
     const char *reason;
 } slower_steps[] = {
-    /* after a step of block 16 that takes 10 ms */
+    /* The rows run after a step of block 16 that takes 10 ms. */
     {{10200, 10200, 10200, 10200}, 16, false, MF_STATUS_OK,   2, 3, ""},
-    /* two runs decide that its median of three is slower */
+    /* Two runs show that the median of three runs is slower. */
     {{12000, 12000, 12000, 12000}, 16, false, MF_STATUS_OK,   2, 2, ""},
     {{12000, 10000, 12000, 12000}, 16, false, MF_STATUS_OK,   2, 3, ""},
     {{10000, 12000, 12000, 10000}, 16, false, MF_STATUS_OK,   2, 3, ""},
@@ -225,14 +226,15 @@ static const struct {
     {{13000, 10000, 10000, 10000}, 16, false, MF_STATUS_OK,   2, 3, ""}, /* one run may be disturbed */
     {{31000, 10000, 10000, 10000}, 16, false, MF_STATUS_SLOW, 1, 1, "first run took 3.1e+04 µs, 3.10 times"},
     {{13000, 13000, 13000, 13000}, 16, true,  MF_STATUS_OK,   2, MF_MEASURE_SAMPLES, ""},
-    /* no pipeline can use a step of block 16 in place of one of block 4 */
+    /* No pipeline can use a step of block 16 in place of a step of block 4. */
     {{13000, 13000, 13000, 13000}, 4,  false, MF_STATUS_OK,   2, 2, ""},
     {{16000, 16000, 16000, 16000}, 4,  false, MF_STATUS_SLOW, 1, 2, BEST_OF_KIND ", limit 1.5"},
 };
 /* clang-format on */
 
 /* A step is dropped after two runs, before its second verification, if it is slower than a step with the same
- * ops and tensor specs. A step slower than the best of its layout gets no more samples than show that. */
+ * ops and tensor specs. If a step is slower than the best step of its layout, it gets only as many samples as
+ * are needed to show this. */
 MF_TEST(slower_step_is_timed_less, .rows = MF_ARRAY_LEN(slower_steps))
 {
     const double best = 10000;
@@ -256,7 +258,8 @@ MF_TEST(slower_step_is_timed_less, .rows = MF_ARRAY_LEN(slower_steps))
     d->ops->free(d);
 }
 
-/* A step that only the second verification rejects drops no other step, although it was faster. */
+/* A step that only the second verification rejects causes no other step to be dropped, although it was
+ * faster. */
 MF_TEST(wrong_step_drops_no_other)
 {
     const double fast = 5000, right = 10000;
@@ -308,7 +311,7 @@ static const struct {
     double best_us;
     int64_t cap_ms, want_ms;
 } limits[] = {
-    {0, 10000, 10000},     /* no best time known: the cap */
+    {0, 10000, 10000},     /* no best time is known, so the cap applies */
     {100, 10000, 2000},    /* at least two seconds */
     {200000, 10000, 4000}, /* twenty times the best */
     {2e6, 10000, 10000},   /* at most the cap */
@@ -440,7 +443,8 @@ MF_TEST(rotations_are_disjoint_and_equal_work)
         }
     }
     ck_assert_int_le(shared, 6);
-    /* four caches and one rotation more: at 10 of 100 bytes 41 rotations, more than exist */
+    /* The result is the number of rotations that exceed four caches, plus one. For rotations of 10 bytes and
+     * a cache of 100 bytes it is 41, which is more than exist. */
     ck_assert_int_eq(mf_rotation_count(&r, 10, 100, &cold), r.n);
     ck_assert(!cold);
     ck_assert_int_eq(mf_rotation_count(&r, 200, 100, &cold), 3);
@@ -476,7 +480,8 @@ MF_TEST(rotations_stay_on_the_rank)
     ck_assert_int_eq(r.n, 1);
 }
 
-/* Rotated timing does not affect verification: cold mode, several rotations, every gate passed. */
+/* Cold mode times a step on several rotations. This does not affect verification: the step passes every gate.
+ */
 MF_TEST(cold_mode, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -516,7 +521,7 @@ static struct pipeline pipeline_of(const struct mf_shape *s, int32_t block, enum
 static const struct mf_race_plan plan = {
     .stages = {{3, 3}, {8, 2}}, .n_stages = 2, .fresh = 5, .alpha = 0.05};
 
-/* Two correct and three wrong pipelines: the correct ones race, the others get a reason. */
+/* Two correct and three wrong pipelines: the correct ones race, and the wrong ones get a reason. */
 MF_TEST(race_of_pipelines, .rows = PLANTED_N_FORMATS)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -555,8 +560,9 @@ MF_TEST(race_of_pipelines, .rows = PLANTED_N_FORMATS)
     ck_assert(sink.outcome.won.us > 0);
     ck_assert_int_eq(sink.outcome.rounds, 11);
     ck_assert_int_gt(sink.outcome.active, 0);
-    /* One begin per entry, per sample, and per verified run of a correct entry, so that a death in the race
-     * is blamed on the right entry. Verified runs are no samples here: the steps are not built in. */
+    /* There is one begin message per entry, per sample, and per verified run of a correct entry. So if the
+     * runner dies in the race, the right entry is blamed. Verified runs are not samples here, because the
+     * steps are not built in. */
     ck_assert_uint_ge(n_twice, 1);
     ck_assert_uint_eq(sink.n_begun, 5 + (size_t)sink.outcome.calls + 2 + n_twice);
     session = mf_session_free(session);
@@ -576,8 +582,8 @@ static void enter(struct mf_session *session, const struct mf_shape *s, const st
     ck_assert_int_eq(mf_entrant_init(ret, buffers, *ret_opened, why), MF_STATUS_OK);
 }
 
-/* Verified runs use rotation 0, samples the others: no sample is timed on weights that a verified run has
- * cached. */
+/* Verified runs use rotation 0, and samples use the other rotations, so no sample is timed on weights that a
+ * verified run has cached. */
 MF_TEST(samples_avoid_the_verified_rotation)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -644,7 +650,7 @@ MF_TEST(race_evicts_the_l2_cache)
     double us;
     bool cold = false;
 
-    d->info.llc_bytes = 1 << 30; /* more than the rotations exceed */
+    d->info.llc_bytes = 1 << 30; /* larger than all rotations together */
     device_log.ops = *d->ops;
     device_log.time = d->ops->time;
     device_log.ops.time = time_logged;
@@ -677,8 +683,9 @@ MF_TEST(race_evicts_the_l2_cache)
     d->ops->free(d);
 }
 
-/* A pipeline whose runs differ is alone in its group and would win it. The second verification rejects it
- * before it gets a time. Without fresh measurements every entry is verified twice before the race. */
+/* A pipeline that is alone in its group would win the group, but its runs differ. The second verification
+ * rejects it before it gets a time. Without fresh measurements, every entry is verified twice before the
+ * race. */
 MF_TEST(race_verifies_winners_twice, .rows = 2)
 {
     struct mf_device *d = planted_device(CLOCK_HONEST);
@@ -736,24 +743,25 @@ MF_TEST(canary_time_is_plausible)
 
 /* clang-format off */
 static const struct {
-    int n;       /* canary runs for which the device is slow; three mark it as slow */
+    int n;       /* number of slow canary runs; three slow runs mark the device as slow */
     bool samples_discarded; /* samples taken meanwhile are discarded */
 } slowdowns[] = {
     {1, false},    /* one slow canary may be an interrupt */
     {3, true},
     {6, true},     /* slow for a while */
-    {1000, false}, /* permanently slow: the new normal speed */
+    {1000, false}, /* permanently slow, so this is the new normal speed */
 };
 /* clang-format on */
 
-/* Samples taken while the canary reports a slow device are discarded and repeated: the step is not `slow`. */
+/* Samples taken while the canary reports a slow device are discarded and taken again, so the step does not
+ * get status `slow`. */
 MF_TEST(slow_device, .rows = MF_ARRAY_LEN(slowdowns))
 {
     enum { FACTOR = 10000 }; /* more than any load of this machine causes */
     struct mf_device *d = planted_device(CLOCK_HONEST);
     struct mf_shape s = planted_shape(0, 7);
     struct mf_unit_options options = defaults;
-    /* exhaustive: the first run drops no step, as load on this machine could slow it */
+    /* Exhaustive, so that the first run drops no step: load on this machine could slow that run. */
     options.exhaustive = slowdowns[_i].samples_discarded;
     struct mf_session *session = session_of(d, &s, NULL, &options);
     struct mf_step step = planted_step(&s, "stage1", 16, PLANTED_NONE);

@@ -25,12 +25,12 @@ struct layer {
         slots_here[64 * 2]; /* slots_here: in slot order; -1 for experts of other ranks */
 };
 
-/* The state of a test: a layer, an output of it between guard bands, and the verdict of mf_verify. */
+/* The state of a test: a layer, an output of the layer between guard bands, and the verdict of mf_verify. */
 static struct layer *l;
 static struct mf_guarded g;
 static struct mf_verdict verdict;
 
-/* share: this rank has experts 2 to 6 of 8. */
+/* Makes a layer. share: this rank has experts 2 to 6 of 8. */
 static void make_layer(bool fp8, bool share)
 {
     l = calloc(1, sizeof(*l));
@@ -106,7 +106,7 @@ static struct mf_verify_input output_in(const char *text, struct mf_guarded *out
     };
 }
 
-/* Makes a layer, and g as its output. */
+/* Makes a layer and stores one of its outputs in g. */
 static struct mf_verify_input output(bool fp8, const char *text)
 {
     make_layer(fp8, false);
@@ -119,7 +119,7 @@ static void assert_right(const struct mf_verify_input *v)
     ck_assert_msg(r == 0, "%d: %s", r, verdict.reason);
 }
 
-/* start: expected start of the reason. */
+/* Asserts that the output is rejected and that the reason begins with `start`. */
 static void assert_wrong(const struct mf_verify_input *v, const char *start)
 {
     ck_assert_int_eq(mf_verify(v, &verdict), 1);
@@ -281,7 +281,7 @@ MF_TEST(unwritten_scale)
                      "unwritten: row 11 of x still holds the poison in its scale, 1 rows in all");
 }
 
-/* FP8 of a shape without quantisation has no reference: an error, not a pass. */
+/* An FP8 output of a shape without quantisation has no reference. This is an error, not a pass. */
 MF_TEST(missing_reference)
 {
     struct mf_verify_input v = output(false, "x/fp8fn/per_token/token");
@@ -330,7 +330,7 @@ MF_TEST(dequantised_weight_without_host_copy)
     ck_assert_int_eq(mf_reference_tensor_spec(&l->data, &l->ref, &g.tensor_spec, NULL, &g.ref), -EINVAL);
 }
 
-/* An accumulator is zeroed, not poisoned: the row gate rejects a row that was not written. */
+/* An accumulator is zeroed and not poisoned, so the row gate must reject a row that was not written. */
 MF_TEST(accumulation)
 {
     struct mf_verify_input v = output(false, "y/f32/none/token");
@@ -356,7 +356,8 @@ static const struct {
     int want;
 } second_runs[] = {{1, 0, 0}, {1.0001f, 0, 1}, {1.0001f, 0.001, 0}, {1.01f, 0.001, 1}};
 
-/* Enough rows that all threads of the pool share them: the verdict counts all and names the lowest. */
+/* There are enough rows for all threads of the pool. The verdict counts all rows that differ and names the
+ * lowest. */
 MF_TEST(second_run_of_many_rows)
 {
     const struct mf_tensor_spec a = {.tensor = MF_TENSOR_Z, .format = MF_FORMAT_F32, .order = "slot"};

@@ -19,7 +19,7 @@ static struct mf_guarded out;
 static struct mf_verify_input input;
 static struct mf_verdict verdict;
 
-/* Rows of x with relative error 0.001. Every hundredth row has no source: its other fields are garbage. */
+/* Rows of x with relative error 0.001. Every hundredth row has no source, so its other fields are garbage. */
 static void start(void)
 {
     data.shape = (struct mf_shape){.token = ROWS, .topk = 1, .expert = 1, .model_dim = COLS};
@@ -96,8 +96,8 @@ MF_TEST(mismatch_ratio_is_limited)
                      "mismatch: 6.25% of elements differ by more than 0.01 + 0.01·|ref|, limit 5%");
 }
 
-/* While all rows are within half their limits, no expert is examined. One row beyond that, and the median of
- * every expert is checked. */
+/* While all rows are within half their limits, no expert is examined. If one row exceeds half its limit, the
+ * median of every expert is checked. */
 MF_TEST(expert_medians)
 {
     int32_t *ids = calloc(ROWS, sizeof(*ids));

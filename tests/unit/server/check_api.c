@@ -1,4 +1,5 @@
-/* Request handlers over real sockets: submissions to a fake writer, lists and their pages on the fixture. */
+/* Request handlers over real sockets: tests submissions to a fake writer, and lists and their pages on the
+ * fixture. */
 #include "support/farm/farm_fixture.h"
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
@@ -27,7 +28,7 @@
     ",3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,QuantType." \
     "per_1x32,1,0"
 
-/* A tuned table as a JSON string: one row with the given token count and pipeline. */
+/* A tuned table as a JSON string. It has one row with the given token count and pipeline. */
 #define HEADER_JSON SHAPE_COLUMNS "\\n"
 #define BASELINE(token, pipeline)                           \
     "\"" TUNED_COLUMNS ",pipeline\\ngfx942,304," token TAIL \
@@ -36,8 +37,8 @@
 struct submission {
     const char *query, *type, *body;
     int status;
-    const char *text;         /* in the response; NULL: not checked */
-    const char *farm_request; /* in the request to the writer; NULL: not checked */
+    const char *text;         /* part of the response; NULL: not checked */
+    const char *farm_request; /* part of the request to the writer; NULL: not checked */
 };
 
 static const struct submission submissions[] = {
@@ -62,7 +63,7 @@ static const struct submission submissions[] = {
      HEADER
      "4,2048,96,128,300,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0\n",
      422, "\"at\":\"topk\"", NULL},
-    /* an unknown column is reported; a misspelt optional shape column is rejected */
+    /* an unknown column is reported; a misspelt optional shape column causes rejection */
     {"", "text/csv", SHAPE_COLUMNS ",act_limt\n4" TAIL ",7\n", 201,
      "\"errors\":[],\"unknown_columns\":[{\"at\":\"act_limt\",\"code\":\"unknown_column\",\"message\":"
      "\"unknown column 'act_limt' is not read;",
@@ -72,7 +73,8 @@ static const struct submission submissions[] = {
     {"", "text/csv",
      TUNED_COLUMNS ",_tag,form\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,70,0,0,0,1,1,,\n", 201,
      "\"unknown_columns\":[]", "1 shapes"},
-    /* results in a tuned table are not read: AITER's tuner marks a shape that it could not tune with -1 */
+    /* the results in a tuned table are not read, because AITER's tuner writes -1 for a shape that it could
+     * not tune */
     {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n", 201,
      "\"shapes\":1,\"errors\":[]", "1 shapes, first 4" TAIL},
     {"", "text/csv", TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,40,a,0.0%,30,b,0.0%,nan,0,0,0,1,1\n", 201,
@@ -85,7 +87,7 @@ static const struct submission submissions[] = {
      "\"shapes\":1,\"errors\":[]", NULL},
     {"", "text/csv", SHAPE_COLUMNS ",us\n4" TAIL ",-1\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
     {"", "text/csv", KEY_COLUMNS "\ngfx942,,4" TAIL "\n", 201, "\"shapes\":1,\"errors\":[]", NULL},
-    /* shape columns are read, and a row with missing cells is rejected */
+    /* shape columns are read, so a row with missing cells is rejected */
     {"", "text/csv",
      TUNED_COLUMNS "\ngfx942,304,4" TAIL ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\ngfx942,304,x" TAIL
                    ",16,0,-1,a,0.0%,30,b,0.0%,-1,0,0,0,1,1\n",
@@ -112,7 +114,7 @@ static const struct submission submissions[] = {
     {"", "text/csv", "", 422, NULL, NULL},
     {"", "text/csv", HEADER, 422, "the submission is empty", NULL},
     {"", "text/csv", "a,b,c\n1,2,3\n", 422, "\"at\":\"body\"", NULL},
-    /* options of a CSV submission are in the query; check_batch_options has more values */
+    /* the options of a CSV submission are in the query; check_batch_options tests more values */
     {"?name=night%20run&priority=90&topk=4&err_ratio=0.05&time_cap_ms=2000&routing=zipf:1.2&search="
      "exhaustive&layout=free&seed=9&classes=gfx942/304,cpu-znver4/2,gfx942/304",
      "text/csv", HEADER "4" TAIL, 201, NULL,
@@ -134,13 +136,15 @@ static const struct submission submissions[] = {
     {"?warmup=5&iters=101&split_k=0&shape_grouped=1", "text/csv", HEADER "4" TAIL, 201, NULL, NULL},
     {"?split_k=2", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"split_k\"", NULL},
     {"?shape_grouped=maybe", "text/csv", HEADER "4" TAIL, 400, "expected 0 or 1", NULL},
-    /* the shape that AITER looks up in production replaces the submitted one; the receipt has a note */
+    /* a submitted shape is replaced with the shape that AITER looks up in production, and the receipt
+     * contains a note */
     {"?consumer=aiter", "text/csv", HEADER "64" SWIGLU, 201, "\"code\":\"production_key\"",
      "1 shapes, first "
      "64,3072,1536,128,4,ActivationType.Swiglu,torch.bfloat16,torch.bfloat16,torch.float4_e2m1fn_x2,"},
     {"?consumer=aiter", "text/csv", HEADER "56" SWIGLU "64" SWIGLU, 201, "\"code\":\"duplicate\"",
      "1 shapes, first 64,3072"},
-    /* a shape that some token count looks up is kept: 129 to 255 tokens are padded to 256 and look up bf16 */
+    /* a shape is kept if some token count looks it up: 129 to 255 tokens are padded to 256 and look up bf16
+     */
     {"?consumer=aiter", "text/csv", HEADER "256" SWIGLU_BF16 "\n", 201, "\"errors\":[]",
      "1 shapes, first 256" SWIGLU_BF16},
     {"?consumer=aiter", "text/csv", HEADER "512" SWIGLU_BF16 "\n", 201, "\"code\":\"production_key\"",
@@ -152,7 +156,7 @@ static const struct submission submissions[] = {
     {"?promote=always&min_effect=0.05", "text/csv", HEADER "4" TAIL, 400, "add promote=improved", NULL},
     {"?name=a%0Ab", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"name\"", NULL},
     {"?colour=red", "text/csv", HEADER "4" TAIL, 400, "\"at\":\"colour\"", NULL},
-    /* JSON */
+    /* JSON bodies */
     {"", "application/json", "{\"shapes\":[{\"token\":4," JSON_TAIL ",{\"token\":\"8\"," JSON_TAIL "]}", 201,
      "\"shapes\":2,\"errors\":[]", "first 4" TAIL},
     {"", "application/json",
@@ -204,7 +208,7 @@ static const struct submission submissions[] = {
      "\"at\":\"options.routing\",\"code\":\"type\",\"message\":\"options.routing: expected a string or an "
      "array of counts\"",
      NULL},
-    /* baseline: rows of other shapes are ignored, rows that cannot be compared are reported */
+    /* baseline: rows of other shapes are ignored, and rows that cannot be compared are reported */
     {"", "application/json",
      "{\"baseline\":" BASELINE("4", "tile:a|tile:b") ",\"shapes\":[{\"token\":4," JSON_TAIL "]}", 201,
      "\"errors\":[]", "; known 1: line 2, tile:a|tile:b"},
@@ -258,7 +262,8 @@ MF_TEST(test_submissions)
         (void)snprintf(headers, sizeof(headers), "Content-Type: %s\r\n", s->type);
         struct http_reply r =
             http_call(http_harness_port(h), "POST", path, headers, s->body, strlen(s->body));
-        ck_assert_msg(r.status == s->status, "row %zu: %d, not %d: %s", i, r.status, s->status, r.body);
+        ck_assert_msg(r.status == s->status, "row %zu: status %d, expected %d: %s", i, r.status, s->status,
+                      r.body);
         if (s->text)
             ck_assert_msg(strstr(r.body, s->text) != NULL, "row %zu: %s", i, r.body);
         if (s->farm_request)
@@ -277,7 +282,8 @@ MF_TEST(test_idempotency)
     } calls[] = {
         {"/api/v1/batches?topk=4&seed=2", HEADER "4" TAIL, 201},
         {"/api/v1/batches?topk=4&seed=2", HEADER "4" TAIL, 200},
-        {"/api/v1/batches?seed=2&topk=4", HEADER "4" TAIL, 200}, /* option order does not matter */
+        /* the order of the options does not matter */
+        {"/api/v1/batches?seed=2&topk=4", HEADER "4" TAIL, 200},
         {"/api/v1/batches?topk=5&seed=2", HEADER "4" TAIL, 409},
         {"/api/v1/batches?topk=4&seed=2", HEADER "8" TAIL, 409},
     };
@@ -316,10 +322,10 @@ MF_TEST(test_too_many_shapes)
     http_harness_stop(h);
 }
 
-/* Of many bad rows the first are listed; the last entry has the number of the others. */
+/* If many rows are bad, only the first are listed. The last entry contains the number of unlisted rows. */
 static const struct {
     int bad, good, status;
-    const char *more; /* NULL: all are listed */
+    const char *more; /* NULL: all bad rows are listed */
 } many_errors[] = {
     {MF_SUBMISSION_ERRORS_MAX, 1, 201, NULL},
     {MF_SUBMISSION_ERRORS_MAX + 1, 1, 201, "1 more is not listed"},
@@ -416,7 +422,7 @@ static cJSON *page(int port, const char *path, int limit, const char *cursor)
     return get(port, text);
 }
 
-/* A list read in pages of any size equals the list read in one page. */
+/* A list that is read in pages of any size equals the list that is read in one page. */
 MF_TEST(test_pages)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -452,7 +458,7 @@ MF_TEST(test_pages)
     http_harness_stop(h);
 }
 
-/* Responses, checked against the contents of the fixture. */
+/* Requests on the fixture, with a part of the expected response. */
 static const struct {
     const char *path, *text;
 } answers[] = {
@@ -487,7 +493,7 @@ static const struct {
      "\"registers\":null,\"spills\":null,\"lds\":null,\"occupancy\":null"},
     {"/api/v1/tasks/5/steps?covers=gather%2Bgemm1%2Bact&limit=1",
      "\"registers\":168,\"spills\":0,\"lds\":98304,\"occupancy\":2"},
-    {"/api/v1/batches/1/timeline", "\"bucket_ms\":4000"}, /* 840 s in at most 240 buckets */
+    {"/api/v1/batches/1/timeline", "\"bucket_ms\":4000"}, /* 840 s are divided into at most 240 buckets */
     {"/api/v1/batches/3/timeline", "\"bucket_ms\":1000"},
     {"/api/v1/pipelines/1", "\"task\":1,"},
     {"/api/v1/steps/1",
@@ -510,8 +516,8 @@ MF_TEST(test_answers)
     http_harness_stop(h);
 }
 
-/* The timeline has every result of a batch once. Results outside its time range are in its first or last
- * bucket. */
+/* The timeline contains every result of a batch once. The first and the last bucket also contain the results
+ * before and after the timeline's range. */
 MF_TEST(test_timeline)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -531,7 +537,7 @@ MF_TEST(test_timeline)
             ck_assert_int_le(n = cJSON_GetArraySize(list), 241);
             cJSON_ArrayForEach (item, list)
                 sums[k] += item->valueint;
-            if (i == 0 && k == 0) /* a result older than its batch */
+            if (i == 0 && k == 0) /* the first bucket contains a result that is older than its batch */
                 ck_assert_int_eq(cJSON_GetArrayItem(list, 0)->valueint, 1);
         }
         ck_assert_int_eq(sums[0], want);
@@ -543,7 +549,8 @@ MF_TEST(test_timeline)
     http_harness_stop(h);
 }
 
-/* Raced pipelines come first, by time, the winner before the others; then pipelines by forecast. */
+/* Raced pipelines come first. They are sorted by time, with the winner before all others. Then the remaining
+ * pipelines follow, sorted by forecast. */
 MF_TEST(test_ranking)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});

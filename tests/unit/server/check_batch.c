@@ -1,4 +1,4 @@
-/* The JSON of a batch's options: as stored in the database and as sent to workers. */
+/* The options of a batch as JSON: tests the text in the database and the text that workers receive. */
 #include "server/farm/farm_private.h"
 
 #include "support/mf_check.h"
@@ -95,7 +95,7 @@ static const struct {
      "{\"err_ratio\":0.05,\"time_cap_ms\":2000,\"routing\":\"router:sigmoid_groups+shared\","
      "\"search\":\"exhaustive\",\"seed\":9007199254740991,\"fuse_saves\":65536.5,\"warmup\":5,"
      "\"no_fuse\":[\"gemm1+act\",\"gemm1+gemm2\"],\"keep_samples\":true}"},
-    /* Given, but equal to the default */
+    /* options that are set, but to their default */
     {{{"regret", "none"},
       {"layout", "free"},
       {"routing", "recorded:3.0.1"},
@@ -112,7 +112,7 @@ static const struct {
      "\"keep_samples\":true}"},
 };
 
-/* The options that units get are read back from the stored text. */
+/* The options in a batch's units are read back from the stored text. */
 MF_TEST(options_are_stored, .rows = MF_ARRAY_LEN(cases))
 {
     struct mf_batch_options options = mf_batch_options_default();

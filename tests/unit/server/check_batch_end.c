@@ -1,4 +1,4 @@
-/* A batch ends with its last task, without a count of all its tasks at the end of each. */
+/* A batch ends with its last task. The server must not count all tasks of the batch each time a task ends. */
 #include "server/farm/farm_private.h"
 
 #include "support/mf_check.h"
@@ -18,7 +18,7 @@
 
 static char folder[64], path[100];
 static struct mf_farm farm;
-static int count_calls; /* how often the open tasks of a batch were counted */
+static int count_calls; /* number of calls that counted the open tasks of a batch */
 
 int __real_mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
 int __wrap_mf_store_open_tasks_count(struct mf_store *s, int64_t batch, int64_t *ret);
@@ -54,7 +54,7 @@ static void teardown(void)
 }
 
 /* Submits a batch of n shapes for a class without workers. The first n_skipped shapes have baseline rows
- * without a pipeline: their tasks are skipped. */
+ * without a pipeline, so their tasks are skipped. */
 static int64_t submit(int n, int n_skipped)
 {
     static const char model[] = "2048,768,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,"
@@ -100,25 +100,25 @@ static bool is_done(int64_t batch)
     return n == 1;
 }
 
-/* Fails the open tasks one by one. */
+/* Makes the open tasks of the batch fail, one after another. */
 static void fail_all(int64_t batch)
 {
     struct mf_ids ids = {0};
     ck_assert_int_eq(mf_store_tasks_of_batch(farm.store, batch, &ids), 0);
     for (size_t i = 0; i < ids.n; i++) {
         struct mf_task *g;
-        ck_assert_msg(!is_done(batch), "done with %zu of %zu tasks", i, ids.n);
+        ck_assert_msg(!is_done(batch), "the batch ended after %zu of %zu tasks", i, ids.n);
         ck_assert_int_eq(mf_task_get(&farm, ids.all[i], &g), 0);
         ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
         ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     }
     ck_assert(is_done(batch));
-    ck_assert_uint_eq(farm.batches.n, 0); /* ended batches leave memory */
+    ck_assert_uint_eq(farm.batches.n, 0); /* ended batches are removed from memory */
     mf_ids_release(&ids);
 }
 
-/* Open tasks are counted when the first task ends and when none is left: two counts per batch, not one per
- * task. */
+/* The open tasks of a batch are counted when its first task ends and when no task is open: twice per batch,
+ * not once per task. */
 MF_TEST(open_tasks_are_counted_twice)
 {
     int64_t batch = submit(N_TASKS, 0);
@@ -126,8 +126,8 @@ MF_TEST(open_tasks_are_counted_twice)
     ck_assert_int_eq(count_calls, 2);
 }
 
-/* Skipped tasks end in the database, all at once: the batch neither ends before its other tasks nor stays
- * open. */
+/* Skipped tasks end in the database, all at the same time. The batch must not end before its other tasks, and
+ * must not stay open after them. */
 MF_TEST(skipped_tasks_have_ended)
 {
     int64_t batch = submit(N_TASKS, N_SKIPPED);
@@ -140,7 +140,8 @@ MF_TEST(skipped_tasks_have_ended)
     ck_assert_uint_eq(farm.batches.n, 0);
 }
 
-/* Cancelled batches leave memory after their tasks. A batch stays while one of its tasks is in memory. */
+/* A cancelled batch is removed from memory after its tasks. A batch stays in memory while one of its tasks is
+ * there. */
 MF_TEST(ended_batches_leave_memory)
 {
     int64_t first = submit(N_TASKS, 0), second = submit(2, 0);
@@ -154,19 +155,19 @@ MF_TEST(ended_batches_leave_memory)
     ck_assert_int_eq(g->batch->id, second);
     ck_assert_int_eq(mf_task_fail(&farm, g, "no reason"), 0);
     ck_assert_int_eq(mf_tasks_flush(&farm), 0);
-    ck_assert_uint_eq(farm.batches.n, 1); /* still open */
+    ck_assert_uint_eq(farm.batches.n, 1); /* the second batch is still open */
     ck_assert_int_eq(mf_task_get(&farm, ids.all[1], &other), 0);
     ck_assert_int_eq(mf_task_fail(&farm, other, "no reason"), 0);
     ck_assert_uint_eq(farm.batches.n, 1);
     ck_assert_int_eq(mf_tasks_flush(&farm), 0);
     ck_assert_uint_eq(farm.batches.n, 0);
-    /* A later access loads it again */
+    /* a later access loads the batch again */
     ck_assert_int_eq(mf_task_get(&farm, ids.all[1], &other), 0);
     ck_assert_int_eq(other->batch->id, second);
     mf_ids_release(&ids);
 }
 
-/* Baseline rows that take effect after some tasks have ended make the earlier count of open tasks stale. */
+/* If baseline rows take effect after some tasks have ended, the earlier count of open tasks is stale. */
 MF_TEST(tasks_are_skipped_later)
 {
     int64_t batch = submit(4, 0), class = 0, shape;
@@ -190,7 +191,7 @@ MF_TEST(tasks_are_skipped_later)
     mf_ids_release(&ids);
 }
 
-/* After a restart the number of open tasks is counted in the database. */
+/* After a restart, the open tasks are counted in the database again. */
 MF_TEST(restart_counts_open_tasks)
 {
     int64_t batch = submit(2, 0);

@@ -39,9 +39,10 @@ static const char *const refused[] = {
     "A.2.3",
     "g.0.0",
     "-1.0.0",
-    "11111111111111111.0.0", /* seventeen digits */
+    "11111111111111111.0.0", /* an id of seventeen digits */
     "0.7ff0000000000000.0",  /* infinity */
-    "0.7ff8000000000000.0",  /* not a number: comparisons with it would give an empty page */
+    /* NaN, which must be rejected because every comparison with NaN is false and the page would be empty */
+    "0.7ff8000000000000.0",
 };
 
 MF_TEST(test_refused, .rows = MF_ARRAY_LEN(refused))

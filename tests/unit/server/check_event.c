@@ -1,4 +1,5 @@
-/* Events from the writer thread to subscribers: a subscriber with a full queue still gets the last event. */
+/* Events from the writer thread to subscribers: a subscriber whose queue was full still receives the last
+ * event. */
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
@@ -18,7 +19,7 @@ static void publish_events(struct mf_farm *f, int64_t first, int64_t n)
     ck_assert_uint_eq(f->n_new_events, 0);
 }
 
-/* Receives all waiting events. Returns the last id; 0 if there is none. */
+/* Receives all waiting events. Returns the id of the last event, or 0 if no event was waiting. */
 static int64_t receive(void *sub, int64_t *ret_n)
 {
     struct mf_bus_event e;
@@ -30,7 +31,7 @@ static int64_t receive(void *sub, int64_t *ret_n)
     return last;
 }
 
-/* Runs iterations without new events until an event arrives. */
+/* Publishes without new events until an event arrives. */
 static int64_t receive_later(struct mf_farm *f, void *sub, int64_t *ret_n)
 {
     int64_t last, until = mf_now_ms() + 10000;
@@ -39,8 +40,8 @@ static int64_t receive_later(struct mf_farm *f, void *sub, int64_t *ret_n)
     return last;
 }
 
-/* A burst larger than the subscriber's queue. The next iteration has no new event, but sends the last one
- * again. */
+/* A burst of events exceeds the subscriber's queue. The next iteration has no new event, but it sends the
+ * last event of the burst again. */
 MF_TEST(full_queue)
 {
     enum { N = 1000, ROOM = 10 };
@@ -55,7 +56,7 @@ MF_TEST(full_queue)
     ck_assert_int_eq(zmq_setsockopt(sub, ZMQ_SUBSCRIBE, "", 0), 0);
     ck_assert_int_eq(zmq_bind(pub, MF_BUS_EVENTS), 0);
     ck_assert_int_eq(zmq_connect(sub, MF_BUS_EVENTS), 0);
-    /* until the publisher has the subscription, which it reads when it sends */
+    /* the publisher reads the subscription only when it sends, so publish events until one arrives */
     for (int64_t id = 1; receive(sub, &n) == 0; id++)
         publish_events(&f, id, 1);
     (void)receive(sub, &n);
@@ -66,7 +67,7 @@ MF_TEST(full_queue)
     ck_assert_int_eq(receive_later(&f, sub, &n), 10000 + N - 1);
     ck_assert_int_eq(n, 1);
     ck_assert_ptr_null(f.unsent_event.body);
-    /* a new event replaces one that found no space */
+    /* a new event replaces the unsent event, for which the queue had no space */
     publish_events(&f, 20000, N);
     publish_events(&f, 21000, 1);
     ck_assert_int_eq(f.unsent_event.id, 21000);

@@ -12,7 +12,7 @@ static void push(struct mf_events *e, int64_t id, int64_t batch, const char *bod
     (void)mf_events_push(e, &event);
 }
 
-/* Reads the events after the cursor. Returns their ids as text: "3 4 ". */
+/* Reads the events after the cursor. Returns their ids as text, such as "3 4 ". */
 static const char *ids(struct mf_events *e, int64_t batch, int64_t *cursor, int expect)
 {
     static char list[512];
@@ -48,14 +48,15 @@ MF_TEST(test_cursors)
     ck_assert_str_eq(ids(e, 0, &all, 0), "11 12 13 14 ");
     ck_assert_str_eq(ids(e, 2, &one, 0), "12 14 ");
     ck_assert_str_eq(ids(e, 2, &one, 0), "");
-    /* Event 10 was never in the ring. */
+    /* event 10 was never in the ring buffer */
     ck_assert_str_eq(ids(e, 0, &late, -ESTALE), "");
     ck_assert_int_eq(late, 9);
     push(e, 13, 1, "{}");
     ck_assert_str_eq(ids(e, 0, &all, 0), "");
 }
 
-/* Events of other batches advance the cursor, too; otherwise the stream would fall behind the ring. */
+/* Events of other batches advance the cursor, too, because otherwise the stream would fall behind the ring
+ * buffer. */
 MF_TEST(test_events_of_other_batches)
 {
     _cleanup_(mf_events_freep) struct mf_events *e = NULL;
@@ -81,7 +82,7 @@ MF_TEST(test_limits)
     ck_assert_str_eq(ids(e, 0, &cursor, -ESTALE), "");
     cursor = 2;
     ck_assert_str_eq(ids(e, 0, &cursor, 0), "3 4 5 ");
-    /* An event larger than the ring is in the database only. */
+    /* an event larger than the ring buffer is in the database only */
     push(e, 6, 0, large);
     behind = 5;
     ck_assert_str_eq(ids(e, 0, &behind, -ESTALE), "");

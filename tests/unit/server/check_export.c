@@ -1,4 +1,5 @@
-/* Export of the tuned table over HTTP: rows, filters, tasks left out, bytes, merging. And the metrics. */
+/* Export of the tuned table over HTTP: tests rows, filters, tasks that are left out, bytes and merging. Also
+ * tests the metrics. */
 #include "support/farm/farm_fixture.h"
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
@@ -29,7 +30,7 @@ static const struct {
     size_t rows;
     int left_out;
 } filters[] = {
-    {"", 8, 1}, /* seven of one batch, one of the other; one task failed */
+    {"", 8, 1}, /* seven rows are from one batch, one row is from another batch; one task failed */
     {"?batch=1", 7, 0},
     {"?batch=2", 1, 1},
     {"?batch=3", 0, 0},
@@ -37,7 +38,7 @@ static const struct {
     {"?class=gfx942/304", 0, 0},
     {"?gfx=cpu-znver4", 8, 1},
     {"?gfx=gfx942", 0, 0},
-    {"?model=EPYC%209R14", 8, 1}, /* the failed task had no model yet, but its class has this one */
+    {"?model=EPYC%209R14", 8, 1}, /* the failed task had no model yet, but its class has this model */
     {"?model=MI300X", 0, 0},
     {"?layer_model=2048,96,128,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType."
      "No,1,0",
@@ -98,7 +99,7 @@ MF_TEST(test_rows)
             ck_assert_ptr_nonnull(strstr(row->own[MF_OWN_PIPELINE], row->kernel2));
             ck_assert_int_ge(row->block_m, 16);
         }
-        /* ordered by layer model, then by token count */
+        /* rows are ordered by layer model, then by token count */
         if (i > 0)
             ck_assert_int_lt(row[-1].shape.model_dim * 1000000L + row[-1].shape.token,
                              row->shape.model_dim * 1000000L + row->shape.token);
@@ -109,7 +110,7 @@ MF_TEST(test_rows)
     http_harness_stop(h);
 }
 
-/* Two farms with the same results export the same bytes, whenever they ran. */
+/* Two farms with the same results export the same bytes, even if they ran at different times. */
 MF_TEST(test_same_bytes)
 {
     struct http_harness *a = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -141,7 +142,7 @@ MF_TEST(test_two_models)
     ck_assert_str_eq(t->rows[0].own[MF_OWN_MODEL], "EPYC 9R45");
     ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "0");
     http_reply_free(&r);
-    /* A row of one model does not replace the task that failed on the other */
+    /* a row of one model does not replace the failed task of the other model */
     r = http_get(http_harness_port(h), "/api/v1/export/tuned_fmoe.csv?model=EPYC%209R14");
     ck_assert_int_eq(r.status, 200);
     ck_assert_str_eq(http_header(&r, "Moefarm-Left-Out"), "1");
@@ -176,8 +177,8 @@ MF_TEST(test_refused)
     http_harness_stop(h);
 }
 
-/* Merging the farm's own table changes nothing. Merging into a shipped table adds rows and keeps all of its
- * rows. */
+/* Merging the farm's own table changes nothing. Merging the farm's rows into a shipped table adds rows and
+ * keeps all rows of the shipped table. */
 MF_TEST(test_merge)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -249,7 +250,7 @@ MF_TEST(test_metrics)
 
 static const struct mf_test_group optional_tests = {.timeout_s = 60, .optional = true};
 
-/* promtool is in Debian's package prometheus; without it the test is skipped. */
+/* promtool is in Debian's package prometheus. If promtool is missing, the test is skipped. */
 MF_TEST(test_promtool, .group = &optional_tests)
 {
     if (system("command -v promtool >/dev/null 2>&1") != 0) {

@@ -14,12 +14,13 @@
 static struct mf_path paths[N];
 static struct mf_ranked ranked[N];
 
-/* n pipelines with forecasts that rise by 1 % each and `kinds` structures in rotation. */
+/* Makes n pipelines. Each forecast is 1 % higher than the forecast before it, and the pipelines alternate
+ * between `kinds` structures. */
 static void make(size_t n, uint64_t kinds, double log_spread)
 {
     for (size_t i = 0; i < n; i++) {
         paths[i] = (struct mf_path){.structure = i % kinds + 1, .block_m = i % 2 ? 32 : 64};
-        /* Shuffled */
+        /* shuffles the pipelines */
         size_t at = (i * 37) % n;
         ranked[at] = (struct mf_ranked){
             .path = &paths[i], .forecast_us = 100 * pow(1.01, (double)i), .log_spread = log_spread};
@@ -33,12 +34,14 @@ static const struct {
     int topk;
     size_t n_finalists;
 } finals[] = {
-    {1, 1, 0, 8, 1}, /* a single finalist races, too: it is measured afresh */
+    {1, 1, 0, 8, 1}, /* even a single finalist races, because its time must be measured again */
     {20, 1, 0, 8, 8},
-    {20, 1, 0, 1, 2}, /* the best, and the best of the other block_m */
-    {97, 5, 0, 4, 5}, /* five structures, which include both block_m */
+    {20, 1, 0, 1, 2}, /* the best pipeline, and the best pipeline with the other block_m */
+    {97, 5, 0, 4, 5}, /* five structures, which include both values of block_m */
     {97, 40, 0, 4, MF_FINALISTS_MAX},
-    {97, 1, 0.05, 4, 11}, /* forecasts less than exp(0.1) apart, the spread of both, may be the fastest */
+    /* both forecasts have a spread of 0.05, so any pipeline within a factor of exp(0.1) of the best may be
+     * the fastest */
+    {97, 1, 0.05, 4, 11},
     {97, 1, 9, 4, MF_FINALISTS_MAX},
     {97, 97, 0, 4, MF_FINALISTS_MAX},
 };
@@ -54,7 +57,8 @@ MF_TEST(finalists, .rows = MF_ARRAY_LEN(finals))
     }
 }
 
-/* Fewer places, as one of several layouts has: the best of each structure and block_m, then the cheapest. */
+/* If several layouts race, each has fewer places. The best pipeline of each structure and block_m gets a
+ * place, then the cheapest of the other pipelines. */
 MF_TEST(fewer_places)
 {
     make(60, 3, 0);
@@ -64,14 +68,15 @@ MF_TEST(fewer_places)
     ck_assert(ranked[0].finalist && ranked[1].finalist);
 }
 
-/* A structure with the given step numbers for gemm1 and gemm2; `kind` distinguishes structures. */
+/* Returns a structure with the given step numbers for gemm1 and gemm2. `kind` distinguishes structures that
+ * have the same step numbers. */
 static uint64_t structure_of(unsigned gemm1, unsigned gemm2, unsigned kind)
 {
     return (uint64_t)gemm1 << (4 * MF_OP_GEMM1) | (uint64_t)gemm2 << (4 * MF_OP_GEMM2) |
            (uint64_t)kind << (4 * MF_OP_COMBINE);
 }
 
-/* Pipelines that fuse both GEMMs have more structures than there are places. The best forecast has two stages
+/* More structures fuse both GEMMs than there are places. The pipeline with the best forecast has two stages
  * and still gets a place. */
 MF_TEST(best_forecast_races)
 {
@@ -83,8 +88,8 @@ MF_TEST(best_forecast_races)
     ck_assert(ranked[0].finalist);
 }
 
-/* The cheapest pipelines fuse both GEMMs and have more structures than there are places. The cheapest
- * pipeline of two stages races nevertheless. */
+/* The cheapest pipelines fuse both GEMMs, and they have more structures than there are places. Nevertheless,
+ * the cheapest two-stage pipeline races. */
 MF_TEST(best_two_stage_pipeline_races)
 {
     make(20, 1, 0);
@@ -110,11 +115,11 @@ MF_TEST(finalist_limits, .rows = MF_ARRAY_LEN(limits))
                       limits[_i].limit);
 }
 
-/* Two-stage pipelines fill the race by forecast: with more structures than places, with a larger topk, or
- * with a spread that covers all forecasts. Pipelines that fuse both GEMMs are far behind by forecast and have
- * two structures: the best of each must race. */
+/* Two-stage pipelines would fill all places by forecast, in three ways: there are more structures than
+ * places, or topk is large, or the spread covers all forecasts. Pipelines that fuse both GEMMs have the
+ * slowest forecasts and two structures. The best pipeline of each of these two structures must race. */
 static const struct {
-    unsigned kinds; /* structures of two stages */
+    unsigned kinds; /* number of two-stage structures */
     int topk;
     double log_spread;
 } full_races[] = {{1, 8, 0}, {15, 32, 0}, {1, 64, 0}, {15, 8, 9}, {3, 1, 0}};
@@ -150,7 +155,8 @@ static const struct {
     double us, budget_s;
 } budgets[] = {{1, 10, 1}, {8, 100, 1}, {32, 1000, 1}, {32, 20000, 1}, {32, 1e6, 1}, {4, 5, 0.001}};
 
-/* A race of two groups has no more rounds than a race of one group, and the same time budget. */
+/* Asserts that a race of two groups has no more rounds in its first stage than a race of one group, and that
+ * it keeps the time budget. */
 static void check_groups(const double *forecast_us, size_t n, double budget_s,
                          const struct mf_race_schedule *alone)
 {
@@ -198,9 +204,9 @@ MF_TEST(schedules, .rows = MF_ARRAY_LEN(budgets))
         (double)MF_MIN(budgets[_i].n, (size_t)MF_RACE_RERUN_MAX) * s.fresh * budgets[_i].us * 1e-6;
     if (total > MF_RACE_ROUNDS_MIN)
         ck_assert(seconds + fresh_s <= budgets[_i].budget_s * 1.05);
-    else /* the minimum is for the fewest racers: two rounds of all, and four of at most 16 and 6 */
+    else /* the minimum number of rounds: two with all racers, one with at most 16 and three with at most 6 */
         ck_assert(seconds <= ((double)budgets[_i].n * 2 + 16 + 3 * 6) * budgets[_i].us * 1e-6 * 1.01);
-    /* Units carry the schedule as JSON, as in docs/protocol.md */
+    /* units contain the schedule as JSON, as docs/protocol.md describes */
     struct mf_buf text;
     mf_buf_init(&text, 4096);
     ck_assert_int_eq(mf_race_schedule_print(&s, &text), 0);
@@ -209,7 +215,7 @@ MF_TEST(schedules, .rows = MF_ARRAY_LEN(budgets))
     mf_buf_release(&text);
 }
 
-/* Without fresh measurements their time is used for more rounds. */
+/* If no fresh samples are taken, their time is used for more rounds. */
 MF_TEST(no_fresh_samples)
 {
     const double forecast_us[] = {5000, 5000, 5000, 5000};
@@ -230,7 +236,7 @@ static const struct {
     {{{1, MF_STATUS_OK, 10, 1, true, 2}, {2, MF_STATUS_OK, 11, 1, true, 2}, {3, MF_STATUS_OK, 9, 1, true, 2}},
      2,
      1},
-    /* The named winner failed or did not race: the fastest correct racer */
+    /* The named winner failed or did not race, so the fastest correct racer wins. */
     {{{1, MF_STATUS_OK, 10, 1, true, 2},
       {2, MF_STATUS_WRONG, 5, 1, true, 2},
       {3, MF_STATUS_OK, 9, 1, true, 2}},
@@ -241,7 +247,7 @@ static const struct {
       {3, MF_STATUS_OK, 12, 1, true, 2}},
      77,
      0},
-    /* A racer that was verified once wins only if the runner names it */
+    /* A racer that was verified only once wins only if the runner names it as the winner. */
     {{{1, MF_STATUS_OK, 10, 1, true, 2},
       {2, MF_STATUS_WRONG, 5, 1, true, 1},
       {3, MF_STATUS_OK, 9, 1, true, 1}},
@@ -253,7 +259,7 @@ static const struct {
     {{{1, MF_STATUS_OK, 10, 1, true, 1}, {2, MF_STATUS_OK, 5, 1, true, 1}, {3, MF_STATUS_OK, 9, 1, true, 1}},
      3,
      2},
-    /* Equal times: the better forecast */
+    /* If the times are equal, the racer with the better forecast wins. */
     {{{1, MF_STATUS_OK, 10, 1, true, 2},
       {2, MF_STATUS_OK, 10, 1, true, 2},
       {3, MF_STATUS_OK, 10, 1, false, 2}},

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Paths by (w1, w2); the cheapest path of a layout is not its first. */
+/* Paths with their layouts (w1, w2). The cheapest path of a layout is not its first path. */
 static const struct {
     const char *w1, *w2;
     double us, log_spread;
@@ -61,7 +61,7 @@ MF_TEST(no_path)
     mf_forecast_free(fc);
 }
 
-/* More layouts than the initial capacity. */
+/* The number of layouts exceeds the initial capacity. */
 MF_TEST(many_layouts)
 {
     enum { N = 100 };

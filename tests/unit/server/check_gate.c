@@ -5,7 +5,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
-/* Two clients without tokens, and whether they share one rate limit. */
+/* Pairs of clients without tokens; `shared` is true if both clients share one rate limit. */
 /* clang-format off */
 static const struct {
     const char *first, *second;
@@ -13,14 +13,14 @@ static const struct {
 } pairs[] = {
     {"10.0.0.1",         "10.0.0.1",         true},
     {"10.0.0.1",         "10.0.0.2",         false},
-    {"2001:db8::1",      "2001:db8::2",      true},  /* same /64 network */
+    {"2001:db8::1",      "2001:db8::2",      true},  /* both addresses are in one /64 network */
     {"2001:db8:0:1::1",  "2001:db8:0:2::1",  false},
-    {"::ffff:10.0.0.1",  "::ffff:10.0.0.2",  false}, /* IPv4 on an IPv6 socket */
+    {"::ffff:10.0.0.1",  "::ffff:10.0.0.2",  false}, /* IPv4 addresses on an IPv6 socket */
     {"::ffff:10.0.0.1",  "10.0.0.1",         true},
 };
 /* clang-format on */
 
-/* Status of a request to a route that needs no role; 0 if it is admitted. */
+/* Returns the status of a request to a route that needs no role, or 0 if the request is admitted. */
 static int status_of_request(struct mf_gate *g, const char *from)
 {
     struct mf_request *r = mf_request_new();
@@ -44,7 +44,8 @@ MF_TEST(test_shared_rate_limit, .rows = MF_ARRAY_LEN(pairs))
     _cleanup_(mf_gate_freep) struct mf_gate *g = NULL;
     ck_assert_int_eq(mf_gate_new("/nonexistent", 1, &g), 0);
     int status = 0, n = 0;
-    /* One more request is admitted per second, so the second client may pass after a pause: retry. */
+    /* One more request is admitted per second. So the second client may be admitted after a pause, and the
+     * test tries again. */
     for (int tries = 0; status == 0 && tries < (pairs[_i].shared ? 5 : 1); tries++) {
         while (n < 1000 && status_of_request(g, pairs[_i].first) == 0)
             n++;

@@ -1,4 +1,4 @@
-/* HTTP over raw sockets: rejected requests, limits, headers of every response. */
+/* HTTP over raw sockets: tests rejected requests, limits, and the headers of every response. */
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
 #include "support/mf_check.h"
@@ -17,7 +17,7 @@ struct row {
     const char *method, *path, *headers, *body;
     int status;
     const char *header, *value; /* a response header that must contain the value; NULL: not checked */
-    const char *text;           /* must be in the body; NULL: not checked */
+    const char *text;           /* part of the body; NULL: not checked */
 };
 
 static const struct row rows[] = {
@@ -96,8 +96,8 @@ MF_TEST(test_rows)
         const struct row *row = &rows[i];
         struct http_reply r = http_call(http_harness_port(h), row->method, row->path, row->headers, row->body,
                                         row->body ? strlen(row->body) : 0);
-        ck_assert_msg(r.status == row->status, "row %zu, %s %s: %d, not %d: %s", i, row->method, row->path,
-                      r.status, row->status, r.body);
+        ck_assert_msg(r.status == row->status, "row %zu, %s %s: status %d, expected %d: %s", i, row->method,
+                      row->path, r.status, row->status, r.body);
         if (row->header)
             ck_assert_msg(strstr(http_header(&r, row->header), row->value) != NULL, "row %zu: %s: %s", i,
                           row->header, http_header(&r, row->header));
@@ -113,7 +113,7 @@ MF_TEST(test_rows)
     http_harness_stop(h);
 }
 
-/* DNS rebinding: a foreign host name that resolves to this machine. */
+/* DNS rebinding: a request with a foreign host name that resolves to this machine is rejected. */
 MF_TEST(test_host)
 {
     static const struct {
@@ -141,7 +141,7 @@ MF_TEST(test_host)
     http_harness_stop(h);
 }
 
-/* Error responses repeat the rejected text and are JSON, whatever the text is. */
+/* Error responses repeat the rejected text. They are valid JSON for every text. */
 MF_TEST(test_errors_are_json)
 {
     static const char *const requests[] = {
@@ -209,7 +209,7 @@ MF_TEST(test_too_large)
     ck_assert_ptr_nonnull(strstr(r.body, "split it"));
     http_reply_free(&r);
 
-    /* announced: rejected before the body is sent */
+    /* the length is announced, so the request is rejected before the body is sent */
     int fd = http_connect(port);
     (void)snprintf(head, sizeof(head),
                    "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
@@ -221,7 +221,7 @@ MF_TEST(test_too_large)
     http_reply_free(&r);
     (void)close(fd);
 
-    /* not announced: the server counts the bytes */
+    /* the length is not announced, so the server counts the bytes */
     fd = http_connect(port);
     http_sends(fd, "POST /api/v1/batches HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
                    "text/csv\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -236,7 +236,7 @@ MF_TEST(test_too_large)
     http_reply_free(&r);
     (void)close(fd);
 
-    /* the largest allowed body is read and rejected for its content */
+    /* a body of the maximum length is read, and rejected only for its content */
     r = http_call(port, "POST", "/api/v1/batches", "Content-Type: text/csv\r\n", body, len - 1);
     ck_assert_int_eq(r.status, 422);
     http_reply_free(&r);
@@ -244,7 +244,7 @@ MF_TEST(test_too_large)
     http_harness_stop(h);
 }
 
-/* Malformed requests and clients that stop half-way cost only their own connection. */
+/* Malformed requests, and clients that stop in the middle of a request, only lose their own connection. */
 MF_TEST(test_malformed_requests)
 {
     static const char *const texts[] = {
@@ -282,7 +282,8 @@ MF_TEST(test_malformed_requests)
     http_harness_stop(h);
 }
 
-/* Requests a route that the HTTP thread itself answers: a response takes one iteration of its loop. */
+/* Requests a route that the HTTP thread itself answers. Each response takes one iteration of the thread's
+ * event loop. */
 static void ask_health(int fd)
 {
     http_sends(fd, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -291,8 +292,8 @@ static void ask_health(int fd)
     http_reply_free(&r);
 }
 
-/* At the connection limit, a new client waits until another one disconnects. The idle timeout is too long to
- * matter. */
+/* At the connection limit, a new client waits until another client disconnects. The idle timeout is too long
+ * to affect the test. */
 MF_TEST(test_connections_bounded)
 {
     enum { LIMIT = 8, ITERATIONS = 20 };
@@ -319,8 +320,8 @@ MF_TEST(test_connections_bounded)
     http_harness_stop(h);
 }
 
-/* Idle connections are closed. This makes space for waiting clients, whose connections are idle and closed,
- * too. */
+/* Idle connections are closed. Then waiting clients get their places; their connections are idle too, and are
+ * closed as well. */
 MF_TEST(test_idle_connections_are_closed)
 {
     enum { LIMIT = 8 };
@@ -332,15 +333,15 @@ MF_TEST(test_idle_connections_are_closed)
         http_sends(fds[i], "GET / HT");
     }
     for (size_t i = 0; i < MF_ARRAY_LEN(fds); i++) {
-        struct http_reply r = http_read(fds[i], 0); /* until it is closed */
-        ck_assert_msg(r.status == 0 || r.status == 408, "connection %zu: %d", i, r.status);
+        struct http_reply r = http_read(fds[i], 0); /* returns when the server closes the connection */
+        ck_assert_msg(r.status == 0 || r.status == 408, "connection %zu: status %d", i, r.status);
         http_reply_free(&r);
         (void)close(fds[i]);
     }
     http_harness_stop(h);
 }
 
-/* Two requests on one connection, the second sent before the first is answered. */
+/* The client sends two requests on one connection, the second one before the first is answered. */
 MF_TEST(test_pipelining)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
@@ -359,7 +360,7 @@ MF_TEST(test_pipelining)
     http_harness_stop(h);
 }
 
-/* Without a writer, reads are served and a stop does not hang. */
+/* If no writer runs, reads are served, and stopping does not hang. */
 MF_TEST(test_no_writer)
 {
     struct http_harness *h =

@@ -12,7 +12,7 @@
 
 static const char body[] = "id: 40\n\ndata: {\"i\":8000,\"filler\":\"0000\"}\n\n";
 
-/* Returns a socket from which the text can be read. *other: its peer, which can send more. */
+/* Returns a socket from which the text can be read. *other is its peer, which can send more. */
 static int socket_with(const char *text, size_t len, int *other)
 {
     int fds[2];
@@ -22,14 +22,14 @@ static int socket_with(const char *text, size_t len, int *other)
     return fds[0];
 }
 
-/* The body in two chunks, split at byte `split_at`, without the final chunk. */
+/* Prints the body as two chunks, split at byte `split_at`, without the final chunk. */
 static int two_chunks(char *text, size_t cap, size_t split_at)
 {
     return snprintf(text, cap, HEAD "%zx\r\n%.*s\r\n%zX\r\n%s\r\n", split_at, (int)split_at, body,
                     strlen(body) - split_at, body + split_at);
 }
 
-/* http_stream_until finds the text for every split, even if it lies in two chunks. */
+/* http_stream_until finds the text for every split position, even if the text is in two chunks. */
 MF_TEST(test_split_chunks)
 {
     char text[512];
@@ -54,7 +54,7 @@ MF_TEST(test_split_chunks)
     }
 }
 
-/* Byte by byte. A stream that ends before its final chunk is incomplete. */
+/* The stream arrives byte by byte. A stream that ends before its final chunk is incomplete. */
 MF_TEST(test_single_bytes)
 {
     char text[512];
@@ -77,7 +77,7 @@ MF_TEST(test_single_bytes)
 static const struct {
     const char *answer;
     int head_only, status;
-    const char *body; /* NULL: none */
+    const char *body; /* NULL: no body */
 } answers[] = {
     {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n", 0, 200, "ok\n"},
     {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", 1, 200, ""},

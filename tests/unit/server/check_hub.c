@@ -1,4 +1,4 @@
-/* The hub and its mailroom, with DEALERs over TCP in this process. */
+/* The hub and its mailroom. DEALER sockets in this process connect to it over TCP. */
 #include "server/link/hub.h"
 
 #include "support/mf_check.h"
@@ -12,8 +12,8 @@
 #include <zmq.h>
 
 #define WAIT_MS     20000
-#define BEYOND_MS   300  /* wait for messages beyond a limit */
-#define PENDING_MAX 1024 /* as in server/link/mailroom.c */
+#define BEYOND_MS   300  /* time to wait for a message that must not arrive because of a limit */
+#define PENDING_MAX 1024 /* same value as in server/link/mailroom.c */
 #define MIB         (1u << 20)
 
 struct post_office {
@@ -48,7 +48,7 @@ static void send_message(const struct post_office *o, enum mf_message type, uint
     ck_assert_int_ge(zmq_send(o->dealer, body, len, 0), 0);
 }
 
-/* The next message; NULL after a timeout. */
+/* Returns the hub's next message, or NULL after a timeout. */
 static const struct mf_mail *next_mail(const struct post_office *o, long wait_ms)
 {
     const struct mf_mail *mail;
@@ -64,7 +64,7 @@ static void reply(const struct post_office *o, const struct mf_mail *mail, const
     ck_assert_int_eq(mf_hub_post(o->hub, &mail->peer, MF_MESSAGE_ACK, body), 0);
 }
 
-/* Expects this body in the hub's next message. */
+/* Asserts that the next message from the hub has this body. */
 static void expect_reply(const struct post_office *o, const char *body)
 {
     char text[64];
@@ -94,7 +94,7 @@ MF_TEST(receives_and_replies)
     ck_assert_double_eq(cJSON_GetObjectItem(mail->json, "credit")->valuedouble, 1);
     ck_assert_str_eq(mail->peer.user, "");
     reply(&o, mail, "undone");
-    mf_hub_drop(o.hub); /* the transaction failed: its replies must not be sent */
+    mf_hub_drop(o.hub); /* the transaction failed, so its replies must not be sent */
     send_message(&o, MF_MESSAGE_READY, 8, "{\"credit\":2}", 12);
     mail = next_mail(&o, WAIT_MS);
     ck_assert_ptr_nonnull(mail);
@@ -106,7 +106,7 @@ MF_TEST(receives_and_replies)
     close_office(&o);
 }
 
-/* An invalid message is delivered with its error and peer; the message after it is read as usual. */
+/* An invalid message is delivered with its error and its peer. The message after it is read as usual. */
 MF_TEST(invalid_messages_are_reported)
 {
     static const char good[] = "MF\x01\x01\0\0\0\0\x05\0\0\0\0\0\0\0",
@@ -139,7 +139,7 @@ MF_TEST(invalid_messages_are_reported)
         send_message(&o, MF_MESSAGE_BEAT, i, "{}", 2);
         const struct mf_mail *mail = next_mail(&o, WAIT_MS);
         ck_assert_ptr_nonnull(mail);
-        ck_assert_msg(mail->error == cases[i].error, "case %zu: %d", i, mail->error);
+        ck_assert_msg(mail->error == cases[i].error, "case %zu: error %d", i, mail->error);
         if (cases[i].version)
             ck_assert_int_eq(mail->version, cases[i].version);
         ck_assert_msg(cJSON_IsObject(mail->json) == cases[i].json, "case %zu", i);
@@ -154,7 +154,8 @@ MF_TEST(invalid_messages_are_reported)
     close_office(&o);
 }
 
-/* A message for which memory is missing is not reported as invalid: its sender may resend it. */
+/* If memory for a message is missing, the message is not reported as invalid, because its sender may send it
+ * again. */
 MF_TEST(lack_of_memory_is_reported)
 {
     struct post_office o = open_office();
@@ -176,11 +177,11 @@ MF_TEST(lack_of_memory_is_reported)
     close_office(&o);
 }
 
-/* The writer holds a limited amount of messages that it has not returned: limited by number, and by memory,
- * which is many times the size of a body of small values. */
+/* The number and the memory of messages that the writer has not returned are limited. After parsing, a body
+ * with many small values takes many times its size. */
 static const struct {
     size_t n, len, max_held;
-    const char *fill; /* two bytes, repeated between "[ " and "]" */
+    const char *fill; /* two bytes that are repeated between "[ " and "]" */
 } floods[] = {
     {PENDING_MAX + 300, 4, PENDING_MAX, "  "},
     {80, MIB, 64, "  "},
@@ -225,7 +226,7 @@ MF_TEST(held_messages_are_limited, .rows = MF_ARRAY_LEN(floods))
     close_office(&o);
 }
 
-/* Unread messages, unreturned messages and unsent replies are freed with the hub. */
+/* Freeing the hub also frees unread messages, unreturned messages and unsent replies. */
 MF_TEST(free_with_pending_messages)
 {
     struct post_office o = open_office();

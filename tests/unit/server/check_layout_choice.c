@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Layout a has the lowest forecast: 1,000 us, at most 5 % off. */
+/* Layout a has the lowest forecast: 1,000 us, with an error of at most 5 %. */
 #define A                                                                       \
     {                                                                           \
         .text = "a", .n_tasks = 7, .us = 1000, .least_us = 952, .most_us = 1050 \
@@ -15,21 +15,21 @@
 static const struct {
     struct mf_layout_sum layouts[5];
     size_t n, n_to_race;
-    const char *order; /* of all, after those to race have moved to the front */
+    const char *order; /* order of all layouts, after the layouts to race have moved to the front */
 } cases[] = {
     {{A}, 1, 1, "a"},
     {{A, {.text = "b", .n_tasks = 7, .us = 1080, .least_us = 1028}}, 2, 2, "ab"},
     {{A, {.text = "b", .n_tasks = 7, .us = 1200, .least_us = 1143}}, 2, 1, "ab"},
-    /* A layout with a known larger error races even if its forecast is further off */
+    /* A layout whose forecast has a larger known error races, even if its forecast is slower. */
     {{A,
       {.text = "b", .n_tasks = 7, .us = 1120, .least_us = 1066},
       {.text = "c", .n_tasks = 7, .us = 1200, .least_us = 1000}},
      3,
      2,
      "acb"},
-    /* A layout without a pipeline for one task does not race, however fast */
+    /* A layout without a pipeline for one of the tasks does not race, even if its forecast is the fastest. */
     {{A, {.text = "b", .n_tasks = 6, .us = 500, .least_us = 480}}, 2, 1, "ab"},
-    /* At most MF_LAYOUTS_RACED_MAX layouts race */
+    /* At most MF_LAYOUTS_RACED_MAX layouts race. */
     {{A,
       {.text = "b", .n_tasks = 7, .us = 1001, .least_us = 953},
       {.text = "c", .n_tasks = 7, .us = 1002, .least_us = 954},
@@ -61,7 +61,7 @@ static const struct {
     int chosen;
     const char *why[3];
 } races[] = {
-    /* The race decides, not the forecast */
+    /* The times of the race decide, not the forecasts. */
     {{RACED("a", 1000, 7, 1234.04), RACED("b", 1080, 7, 1200), {.text = "c", .n_tasks = 7, .us = 1500}},
      3,
      1,
@@ -74,13 +74,13 @@ static const struct {
      {"won the races: 990.0 us in total over 7 token counts",
       "lost the races: 1,000,000.5 us in total, 990.0 us with a",
       "has a pipeline at 6 token counts; a has one at 7"}},
-    /* No pipeline of a layout passed at one token count */
+    /* At one token count, no pipeline of layout a passed. */
     {{RACED("a", 1000, 6, 500), RACED("b", 1001, 7, 999)},
      2,
      1,
      {"has a race time at 6 token counts; 7 have one with b",
       "won the races: 999.0 us in total over 7 token counts"}},
-    /* Tied: the name decides, not the forecast or a difference of 0.04 % */
+    /* The layouts are tied, so the name decides, not the forecast or the difference of 0.04 %. */
     {{RACED("b", 1000, 7, 1000), RACED("a", 1001, 7, 1000.4)},
      2,
      1,

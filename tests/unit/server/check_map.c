@@ -8,7 +8,8 @@
 
 #define KEYS 512
 
-/* Compared with a plain array over many puts and removals: chains wrap round, holes move back. */
+/* Compares the map with a plain array over many insertions and removals. These include probe chains that wrap
+ * round and holes that move back. */
 MF_TEST(equals_an_array)
 {
     static int values[KEYS];
@@ -19,7 +20,7 @@ MF_TEST(equals_an_array)
     printf("seed %llu\n", (unsigned long long)state);
     for (int i = 0; i < 200000; i++) {
         state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        /* Removals prevail in some stretches, so that the map empties and fills */
+        /* in some stretches removals are more frequent, so that the map fills and empties */
         size_t k = (state >> 33) % KEYS;
         if ((state >> 60) < (i / 10000 % 2 ? 6u : 10u)) {
             n += !model[k];

@@ -35,7 +35,7 @@ MF_TEST(units_keep_block_m_apart)
     add(&n, 32, MF_OP_BIT(MF_OP_GEMM2), 1e6, 3);
     add(&n, 32, MF_OP_BIT(MF_OP_GEMM1), 1e6, 3);
     ck_assert_uint_eq(mf_plan_cut(steps, n, &fast, ends), 3);
-    ck_assert_uint_eq(ends[0], 2); /* steps without block_m, in their own unit */
+    ck_assert_uint_eq(ends[0], 2); /* steps without block_m have a unit of their own */
     ck_assert_uint_eq(ends[1], 8);
     ck_assert_uint_eq(ends[2], n);
     for (size_t i = 2; i < 8; i++)
@@ -45,7 +45,7 @@ MF_TEST(units_keep_block_m_apart)
 MF_TEST(units_meet_the_target)
 {
     size_t n = 0, first = 0;
-    /* 1 ms each at the peak */
+    /* each step takes 1 ms at the device's peak */
     add(&n, 16, MF_OP_BIT(MF_OP_GEMM1), 1e9, 300);
     size_t n_units = mf_plan_cut(steps, n, &fast, ends);
     for (size_t i = 0; i < n_units; first = ends[i++]) {
@@ -58,8 +58,8 @@ MF_TEST(units_meet_the_target)
     ck_assert_uint_eq(first, n);
 }
 
-/* A step longer than the target has its own unit. The number of steps per unit is limited, however cheap they
- * are. */
+/* A step that takes longer than the target has a unit of its own. The number of steps per unit is limited,
+ * even if all steps are cheap. */
 MF_TEST(unit_limits)
 {
     size_t n = 0;

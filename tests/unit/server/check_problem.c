@@ -1,4 +1,4 @@
-/* server/http/problem.c: a request's body must be a JSON object; the responses if it is not. */
+/* server/http/problem.c: the body of a request must be a JSON object. Tests the responses to other bodies. */
 #include "server/http/problem.h"
 #include "server/http/request.h"
 
@@ -9,7 +9,7 @@
 
 static const struct {
     const char *body;
-    int failing_allocation; /* number of the cJSON allocation that fails; -1: none */
+    int failing_allocation; /* index of the cJSON allocation that fails; -1: no allocation fails */
     int status;
 } bodies[] = {
     {"{\"a\": [1, 2]}", -1, 0},

@@ -1,5 +1,5 @@
-/* Reads wait for a free reader, not for each other. The test replaces the HTTP end of the bus, and the
- * routes. */
+/* A read waits for a free reader, not for a particular reader. The test replaces the HTTP end of the bus and
+ * the routes. */
 #include "server/http/reader.h"
 
 #include "support/mf_check.h"
@@ -24,7 +24,7 @@
 static char folder[64], path[100];
 static void *zmq, *reads, *replies;
 static struct mf_readers *readers;
-static int held_fd, go_fd; /* a slow read increments held_fd, then waits for go_fd */
+static int held_fd, go_fd; /* a slow read increments held_fd and then waits for go_fd */
 
 static int answer_slowly(void *reader, struct mf_request *r)
 {
@@ -55,8 +55,8 @@ static void make_store(void)
     ck_assert_int_eq(mf_store_open(path, &s), 0);
 }
 
-/* As in moefarmd, readers start before the HTTP thread binds. At most n_waiting reads wait at the HTTP end of
- * the bus. */
+/* As in moefarmd, the readers start before the HTTP thread binds its sockets. At most n_waiting reads wait at
+ * the HTTP end of the bus. */
 static void start(int n_waiting)
 {
     int linger = 0;
@@ -114,7 +114,7 @@ static int send_read(const struct mf_route *route, int64_t number)
     return e;
 }
 
-/* Sends n slow reads, each of which occupies a reader. */
+/* Sends n slow reads. Each of them occupies a reader. */
 static void start_slow(int n)
 {
     uint64_t one;
@@ -129,7 +129,7 @@ static void release_slow(uint64_t n)
     ck_assert_int_eq(write(go_fd, &n, sizeof(n)), sizeof(n));
 }
 
-/* The number of the next answered read. */
+/* Returns the number of the next read that is answered. */
 static int64_t next_answer(void)
 {
     struct mf_request *r;
@@ -148,14 +148,14 @@ static void send_quick(int n)
         ck_assert_int_eq(send_read(&quick, i), 0);
 }
 
-/* Expects the answers of n quick reads, in order. */
+/* Asserts that n quick reads are answered, in order. */
 static void expect_quick(int n)
 {
     for (int i = 0; i < n; i++)
         ck_assert_int_eq(next_answer(), i);
 }
 
-/* Ends n slow reads. */
+/* Lets n slow reads finish and receives their answers. */
 static void end_slow(int n)
 {
     release_slow((uint64_t)n);
@@ -163,7 +163,8 @@ static void end_slow(int n)
         ck_assert_int_eq(next_answer(), -1);
 }
 
-/* While one reader is free, slow reads of the others delay no read, and reads are answered in order. */
+/* While one reader is free, slow reads in the other readers do not delay any read, and reads are answered in
+ * order. */
 MF_TEST(test_slow_reads_delay_no_other)
 {
     start(1000);
@@ -174,7 +175,7 @@ MF_TEST(test_slow_reads_delay_no_other)
     stop();
 }
 
-/* While all readers are busy, reads wait. The first free reader takes all of them, whichever it is. */
+/* While all readers are busy, reads wait. The reader that becomes free first takes all waiting reads. */
 MF_TEST(test_first_free_reader_takes_all)
 {
     start(1000);
@@ -186,8 +187,9 @@ MF_TEST(test_first_free_reader_takes_all)
     stop();
 }
 
-/* The limit of waiting reads is the queue at the HTTP end of the bus plus one at the readers' end, minus
- * reads that the HTTP end still counts as queued. A stop frees reads that no reader took. */
+/* The maximum number of waiting reads is the length of the queue at the HTTP end of the bus, plus one read at
+ * the readers' end, minus the reads that the HTTP end still counts as queued. Stopping frees the reads that
+ * no reader took. */
 MF_TEST(test_waiting_reads_are_limited)
 {
     enum { LIMIT = 1000 };
@@ -197,7 +199,7 @@ MF_TEST(test_waiting_reads_are_limited)
     while ((e = send_read(&quick, n)) == 0)
         n++;
     ck_assert_int_eq(e, -EAGAIN);
-    ck_assert_msg(n >= LIMIT + 1 - N_READERS && n <= LIMIT + 1, "%d wait", n);
+    ck_assert_msg(n >= LIMIT + 1 - N_READERS && n <= LIMIT + 1, "%d reads wait", n);
     release_slow(N_READERS);
     stop();
 }

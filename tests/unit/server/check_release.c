@@ -1,5 +1,5 @@
-/* Releases (frozen exports): equal to the export, immutable, each row linked to its samples. And the channels
- * that serve them. */
+/* Releases (frozen exports) and the channels that serve them. A release equals the export, is immutable, and
+ * links each row to its samples. */
 #include "support/farm/farm_fixture.h"
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
@@ -31,11 +31,11 @@ static void stop(void)
     http_harness_stop(h);
 }
 
-/* Expects the status and returns the response's JSON, which the caller owns. */
+/* Asserts the status and returns the JSON of the response. The caller frees it. */
 static cJSON *call_json(const char *method, const char *path, int status)
 {
     struct http_reply r = http_call(http_harness_port(h), method, path, "", NULL, 0);
-    ck_assert_msg(r.status == status, "%s %s: %d %s", method, path, r.status, r.body);
+    ck_assert_msg(r.status == status, "%s %s: status %d: %s", method, path, r.status, r.body);
     cJSON *json = mf_json_parse(r.body, r.len, r.len);
     http_reply_free(&r);
     return json;
@@ -44,14 +44,14 @@ static cJSON *call_json(const char *method, const char *path, int status)
 static int64_t number(const cJSON *o, const char *key)
 {
     int64_t value = -1;
-    ck_assert_msg(mf_json_i64(o, key, 0, INT64_MAX, &value) == 0, "no number %s", key);
+    ck_assert_msg(mf_json_i64(o, key, 0, INT64_MAX, &value) == 0, "member %s is not a number", key);
     return value;
 }
 
 static const char *text(const cJSON *o, const char *key)
 {
     const char *value = "";
-    ck_assert_msg(mf_json_text(o, key, &value) == 0, "no text %s", key);
+    ck_assert_msg(mf_json_text(o, key, &value) == 0, "member %s is not a text", key);
     return value;
 }
 
@@ -66,21 +66,21 @@ MF_TEST(repeated_release_is_the_same)
     _cleanup_(cJSON_Deletep) cJSON *again = call_json("POST", "/api/v1/releases?name=one", 200);
     ck_assert(cJSON_Compare(first, again, true));
     ck_assert_int_eq(number(first, "rows"), 8);
-    /* one task failed, and five of the fixture's are open */
+    /* one task failed, and five tasks of the fixture are open */
     ck_assert_int_eq(number(first, "left_out"), 6);
     call_status("POST", "/api/v1/releases?name=one&batch=1", 409);
     call_status("POST", "/api/v1/releases?name=1one", 400);
     call_status("POST", "/api/v1/releases?name=one,two", 400);
     call_status("POST", "/api/v1/releases?nmae=one", 400);
     call_status("POST", "/api/v1/releases?batch=3", 422);
-    /* The default name contains the hash */
+    /* the default name contains the hash */
     _cleanup_(cJSON_Deletep) cJSON *unnamed = call_json("POST", "/api/v1/releases", 201);
     ck_assert(strncmp(text(unnamed, "name"), "r-", 2) == 0 &&
               strncmp(text(unnamed, "name") + 2, text(first, "sha256"), 12) == 0);
 }
 
-/* One task failed and four are open on the requested model. One failed and one open task have a row of the
- * other model, which is not part of this release. */
+/* On the requested model, one task failed and four are open. The other model has rows for one failed and one
+ * open task, but these rows are not part of this release. */
 MF_TEST(rows_of_another_model_are_not_released)
 {
     stop();
@@ -108,7 +108,8 @@ MF_TEST(release_equals_export)
     http_reply_free(&csv);
 }
 
-/* Compares every member of a row with the farm's response for the task, and requests every link. */
+/* Compares every member of a row with the farm's response for the task, and requests every link of the row.
+ */
 static void check_row(const cJSON *row, const cJSON *line)
 {
     char path[96];
@@ -165,8 +166,8 @@ MF_TEST(rows_link_to_their_samples)
     http_reply_free(&csv);
 }
 
-/* Has the writer run the SQL, then waits until readers see it. The writer also creates a channel named
- * `mark`. */
+/* Makes the writer run the SQL and waits until readers see the change. To mark the change, the writer also
+ * creates a channel named `mark`. */
 static void change(const char *sql, const char *mark)
 {
     char all[1024], mark_path[80];
@@ -184,7 +185,7 @@ static void change(const char *sql, const char *mark)
     } while (status != 200);
 }
 
-/* A release is not served after a failing disk or an edit has changed it. */
+/* A release that a failing disk or an edit has changed is no longer served. */
 MF_TEST(damaged_release_is_not_served)
 {
     static const char *const damage[] = {
@@ -214,7 +215,7 @@ MF_TEST(unchanged_table_is_not_sent_again)
     call_status("POST", "/api/v1/releases?name=one&batch=1", 201);
     call_status("POST", "/api/v1/releases?name=two", 201);
     call_status("POST", "/api/v1/channels/stable/stage?release=1", 200);
-    call_status("GET", "/api/v1/channels/stable/tuned_fmoe.csv", 404); /* no approved release */
+    call_status("GET", "/api/v1/channels/stable/tuned_fmoe.csv", 404); /* no release is approved yet */
     call_status("POST", "/api/v1/channels/stable/approve?release=1", 200);
     struct http_reply r = http_get(http_harness_port(h), "/api/v1/channels/stable/tuned_fmoe.csv");
     ck_assert_int_eq(r.status, 200);
@@ -228,7 +229,7 @@ MF_TEST(unchanged_table_is_not_sent_again)
     http_reply_free(&r);
     call_status("POST", "/api/v1/channels/stable/stage?release=2", 200);
     r = http_call(http_harness_port(h), "GET", "/api/v1/channels/stable/tuned_fmoe.csv", headers, NULL, 0);
-    ck_assert_int_eq(r.status, 304); /* staged is not current */
+    ck_assert_int_eq(r.status, 304); /* the staged release is not the current release */
     http_reply_free(&r);
     call_status("POST", "/api/v1/channels/stable/approve?release=2", 200);
     r = http_call(http_harness_port(h), "GET", "/api/v1/channels/stable/tuned_fmoe.csv", headers, NULL, 0);
@@ -266,7 +267,7 @@ MF_TEST(differences_by_key)
     call_status("GET", "/api/v1/releases/9/diff", 404);
 }
 
-/* ---- on a database of the test ---- */
+/* ---- tests on a database of their own ---- */
 
 static char folder[64];
 static struct mf_store *store;
@@ -331,7 +332,7 @@ MF_TEST(release_is_immutable, .group = &stored_tests)
                       "%s", changes[i]);
 }
 
-/* A task whose winner still races under the regret profiles has a row already, although it is open. */
+/* If the winner of a task still races under the regret profiles, the task is open but already has a row. */
 MF_TEST(racing_task_with_a_row_is_not_left_out, .group = &stored_tests)
 {
     ck_assert_int_ge(mf_sql_run(store, "UPDATE task SET state = 'racing' WHERE id = 3", ""), 0);
@@ -340,7 +341,7 @@ MF_TEST(racing_task_with_a_row_is_not_left_out, .group = &stored_tests)
     ck_assert_int_eq(count("SELECT n_left_out FROM release"), 0);
 }
 
-/* The promotion decision is part of a row's provenance. */
+/* The provenance of a row includes the promotion decision. */
 MF_TEST(manifest_has_promotions, .group = &stored_tests)
 {
     struct mf_buf manifest;
@@ -369,7 +370,7 @@ MF_TEST(manifest_has_promotions, .group = &stored_tests)
     mf_buf_release(&manifest);
 }
 
-/* Samples of released rows are kept when older samples are dropped. */
+/* When older samples are dropped, the samples of released rows are kept. */
 MF_TEST(samples_of_releases_are_kept, .group = &stored_tests)
 {
     (void)freeze("one", FIXTURE_BATCH_DONE);
@@ -401,22 +402,23 @@ static const struct {
     {MF_MOVE_STAGE,    9, MF_MOVED_NO_RELEASE,  0, 0},
     {MF_MOVE_STAGE,    1, MF_MOVED,             1, 0},
     {MF_MOVE_STAGE,    1, MF_MOVED_ALREADY,      1, 0},
-    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  1, 0}, /* the caller reviewed another release */
+    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  1, 0}, /* the caller has reviewed another release */
     {MF_MOVE_ROLLBACK, 1, MF_MOVED_NOT_CURRENT, 1, 0},
     {MF_MOVE_APPROVE,  1, MF_MOVED,             0, 1},
-    {MF_MOVE_APPROVE,  1, MF_MOVED_ALREADY,      0, 1}, /* request repeated after a lost response */
+    {MF_MOVE_APPROVE,  1, MF_MOVED_ALREADY,      0, 1}, /* the request is repeated after a lost response */
     {MF_MOVE_STAGE,    1, MF_MOVED_CURRENT,     0, 1},
     {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_PREVIOUS,  0, 1},
     {MF_MOVE_STAGE,    2, MF_MOVED,             2, 1},
-    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 1}, /* replaces the staged release */
+    {MF_MOVE_STAGE,    3, MF_MOVED,             3, 1}, /* the new release replaces the staged release */
     {MF_MOVE_STAGE,    2, MF_MOVED,             2, 1},
     {MF_MOVE_APPROVE,  2, MF_MOVED,             0, 2},
     {MF_MOVE_STAGE,    3, MF_MOVED,             3, 2},
     {MF_MOVE_APPROVE,  3, MF_MOVED,             0, 3},
     {MF_MOVE_ROLLBACK, 2, MF_MOVED_NOT_CURRENT, 0, 3},
     {MF_MOVE_STAGE,    1, MF_MOVED,             1, 3},
-    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             1, 2}, /* the staged release stays */
-    {MF_MOVE_ROLLBACK, 3, MF_MOVED_ALREADY,      1, 2}, /* repeated request: no second rollback */
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             1, 2}, /* the staged release stays staged */
+    /* a repeated request does not cause a second rollback */
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED_ALREADY,      1, 2},
     /* a release that becomes current is no longer staged */
     {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 1},
     {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_PREVIOUS,  0, 1},
@@ -426,19 +428,21 @@ static const struct {
     {MF_MOVE_APPROVE,  2, MF_MOVED,             0, 2},
     {MF_MOVE_STAGE,    3, MF_MOVED,             3, 2},
     {MF_MOVE_ROLLBACK, 2, MF_MOVED,             0, 3},
-    {MF_MOVE_APPROVE,  3, MF_MOVED_CURRENT,     0, 3}, /* not twice: it would be its own rollback target */
+    /* rejected, because the release would be its own rollback target */
+    {MF_MOVE_APPROVE,  3, MF_MOVED_CURRENT,     0, 3},
     {MF_MOVE_UNSTAGE,  3, MF_MOVED_NOT_STAGED,  0, 3}, /* the current release is not staged */
     {MF_MOVE_STAGE,    2, MF_MOVED,             2, 3},
-    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  2, 3}, /* the caller reviewed another release */
+    {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  2, 3}, /* the caller has reviewed another release */
     {MF_MOVE_UNSTAGE,  2, MF_MOVED,             0, 3},
-    {MF_MOVE_UNSTAGE,  2, MF_MOVED_ALREADY,      0, 3}, /* request repeated after a lost response */
+    {MF_MOVE_UNSTAGE,  2, MF_MOVED_ALREADY,      0, 3}, /* the request is repeated after a lost response */
     {MF_MOVE_UNSTAGE,  1, MF_MOVED_NOT_STAGED,  0, 3},
-    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  0, 3}, /* no longer staged */
+    {MF_MOVE_APPROVE,  2, MF_MOVED_NOT_STAGED,  0, 3}, /* the release is no longer staged */
     {MF_MOVE_STAGE,    1, MF_MOVED,             1, 3},
-    /* repeated request: does not unstage another release */
+    /* a repeated request does not unstage another release */
     {MF_MOVE_UNSTAGE,  2, MF_MOVED_NOT_STAGED,  1, 3},
     {MF_MOVE_UNSTAGE,  1, MF_MOVED,             0, 3},
-    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             0, 1}, /* rolls back to the release approved before it */
+    /* rolls back to the release that was approved before release 3 */
+    {MF_MOVE_ROLLBACK, 3, MF_MOVED,             0, 1},
     {MF_MOVE_ROLLBACK, 1, MF_MOVED_NO_PREVIOUS,  0, 1},
 };
 /* clang-format on */
@@ -473,7 +477,8 @@ MF_TEST(channel_moves, .group = &stored_tests)
     cJSON_Delete(list.items);
 }
 
-/* Older versions recorded approvals of the current release. They are no rollback targets. */
+/* Older versions recorded approvals of a release that was already current. Such an approval is not a rollback
+ * target. */
 MF_TEST(repeated_approval_is_no_rollback_target, .group = &stored_tests)
 {
     static const char *const before[] = {

@@ -10,7 +10,7 @@
 
 #define HEAD "\"unit\":7,\"attempt\":2,\"epoch\":1,\"seq\":5,"
 
-/* why: part of the error; NULL: accepted. */
+/* `why` is a part of the error, or NULL if the result is accepted. */
 static const struct {
     const char *members, *why;
 } reads[] = {
@@ -71,7 +71,8 @@ MF_TEST(too_many_samples)
     ck_assert_int_lt(mf_result_read(json, &m, &why), 0);
 }
 
-/* Every accepted result can be stored. Otherwise the farm would halt each time the worker resends it. */
+/* Every accepted result can be stored. If one could not, the farm would halt each time the worker sends the
+ * result again. */
 MF_TEST(accepted_results_fit)
 {
     static const char *const numbers[] = {"canary", "row_limit", "dropped_at", "registers",
@@ -107,7 +108,7 @@ MF_TEST(accepted_results_fit)
     ck_assert_str_eq(why, "fresh: expected at most 4096 numbers");
 }
 
-/* 1000 GFLOP/s, 100 GB/s, an L2 cache of 1 MB. */
+/* A device with 1000 GFLOP/s, 100 GB/s and an L2 cache of 1 MB. */
 static const struct mf_ceilings ceilings = {.peak_gflops = 1000, .mem_read_gbs = 100, .llc_bytes = 1e6};
 
 static const struct {
@@ -119,12 +120,13 @@ static const struct {
     {MF_STATUS_OK, 0, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
     {MF_STATUS_OK, -1, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
     {MF_STATUS_SLOW, (double)NAN, 1e6, 1e5, MF_STATUS_IMPLAUSIBLE},
-    {MF_STATUS_OK, 1, 1.05e6, 0, MF_STATUS_OK},         /* 10 % above the peak is measurement error */
+    /* up to 10 % above the peak counts as measurement error */
+    {MF_STATUS_OK, 1, 1.05e6, 0, MF_STATUS_OK},
     {MF_STATUS_OK, 1, 1.2e6, 0, MF_STATUS_IMPLAUSIBLE}, /* 1,200 GFLOP/s */
-    {MF_STATUS_OK, 10, 0, 3.9e6, MF_STATUS_OK},         /* 390 GB/s, but the cache may hold the data */
+    {MF_STATUS_OK, 10, 0, 3.9e6, MF_STATUS_OK},         /* 390 GB/s, but the L2 cache may contain the data */
     {MF_STATUS_OK, 10, 0, 4.1e6, MF_STATUS_IMPLAUSIBLE},
     {MF_STATUS_OK, 40, 0, 4.1e6, MF_STATUS_OK},
-    {MF_STATUS_WRONG, 0, 1e6, 1e5, MF_STATUS_WRONG}, /* already failed for another reason */
+    {MF_STATUS_WRONG, 0, 1e6, 1e5, MF_STATUS_WRONG}, /* the step has already failed for another reason */
     {MF_STATUS_CRASH, (double)NAN, 1e6, 1e5, MF_STATUS_CRASH},
 };
 
@@ -134,7 +136,7 @@ MF_TEST(implausible_times, .rows = MF_ARRAY_LEN(judged))
     mf_result_judge(&m, judged[_i].flops, judged[_i].bytes, &ceilings);
     ck_assert_str_eq(mf_status_name(m.status), mf_status_name(judged[_i].judged));
     ck_assert(m.status == judged[_i].status || strcmp(m.reason, "its own") != 0);
-    /* Without ceilings of the device, every time above zero is accepted */
+    /* if the ceilings of the device are unknown, every time above zero is accepted */
     m = (struct mf_result_message){.status = MF_STATUS_OK, .us = 1e-3};
     mf_result_judge(&m, 1e12, 1e12, &(struct mf_ceilings){0});
     ck_assert_int_eq(m.status, MF_STATUS_OK);
@@ -154,7 +156,7 @@ MF_TEST(extra_is_json)
         "\"occupancy\":2,\"died\":\"hang\",\"fresh\":[1,2],"
         "\"race\":{\"winner\":3}}");
     free(extra);
-    /* A mode that would break the JSON is left out */
+    /* a mode that would break the JSON is omitted */
     _cleanup_(cJSON_Deletep) cJSON *evil = cJSON_Parse("{\"mode\":\"a\\\",\\\"b\"}");
     ck_assert_int_eq(mf_result_extra(evil, &(struct mf_result_note){0}, &extra), 0);
     ck_assert_ptr_null(extra);

@@ -1,4 +1,4 @@
-/* Pipelines that race against a winner under other routing profiles (server/choose/rivals.h). */
+/* server/choose/rivals.h: selects the pipelines that race against a winner under other routing profiles. */
 #include "server/choose/race.h"
 #include "server/choose/rivals.h"
 
@@ -14,7 +14,8 @@
 static const struct {
     const char *what;
     struct mf_entrant survivors[SURVIVORS_MAX]; /* {pipeline, us, block_m}; pipeline 0 ends the list */
-    int64_t expected[MF_RIVALS_MAX + 1];        /* besides the winner (pipeline 1, block_m 16); 0: end */
+    /* expected rivals of the winner (pipeline 1, block_m 16); 0 ends the list */
+    int64_t expected[MF_RIVALS_MAX + 1];
 } rows[] = {
     {"no survivor",                {{0}},                                                          {0}},
     {"another block comes first",  {{2, 10, 16}, {3, 20, 32}},                                     {3, 2}},

@@ -13,9 +13,9 @@
 #include <string.h>
 
 static const struct {
-    const char *method, *path, *route; /* route NULL: none */
+    const char *method, *path, *route; /* route: NULL if no route matches */
     int64_t id;
-    const char *allow, *name; /* name NULL: none */
+    const char *allow, *name; /* name: NULL if no name is expected */
 } lookups[] = {
     {"GET", "/", "/", 0, "", NULL},
     {"GET", "/api/v1/batches/7", "/api/v1/batches/{id}", 7, "", NULL},
@@ -119,7 +119,7 @@ static void check_refs(const cJSON *root, const cJSON *json)
     }
 }
 
-/* A path of the route that exists in the fixture. */
+/* Returns a path that matches the route and exists in the fixture. */
 static void concrete(const struct mf_route *route, char *path, size_t cap)
 {
     const char *brace = strchr(route->path, '{');
@@ -129,8 +129,8 @@ static void concrete(const struct mf_route *route, char *path, size_t cap)
         (void)snprintf(path, cap, "%.*s1%s", (int)(brace - route->path), route->path, strchr(brace, '}') + 1);
 }
 
-/* Checks types, required members and the members' schemas: the part of JSON Schema that our schemas use.
- * Unknown members are errors, so that the document cannot fall behind the handlers. */
+/* Checks types, required members and the schemas of members, which is the part of JSON Schema that moefarm's
+ * schemas use. Unknown members are errors, so that the document cannot lag behind the handlers. */
 static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *value, const char *where)
 {
     const char *name = NULL;
@@ -159,7 +159,7 @@ static void check_schema(const cJSON *root, const cJSON *schema, const cJSON *va
     bool listed = !cJSON_HasObjectItem(schema, "enum");
     cJSON_ArrayForEach (option, mf_json_array(schema, "enum"))
         listed |= cJSON_Compare(option, value, true);
-    ck_assert_msg(listed, "%s: not in enum", where);
+    ck_assert_msg(listed, "%s: not in the enum", where);
 
     char at[256];
     const cJSON *properties = mf_json_object(schema, "properties"), *item;
@@ -214,12 +214,12 @@ MF_TEST(test_document)
                       route->path);
         concrete(route, path, sizeof(path));
         if (strcmp(route->produces, "text/event-stream") == 0)
-            continue; /* endless; see check_stream */
+            continue; /* the stream does not end; check_stream tests it */
         struct http_reply r = http_call(http_harness_port(h), route->method, path, "", NULL, 0);
         check_answer(doc, route, &r, path);
         http_reply_free(&r);
     }
-    /* The POST above has created a release */
+    /* the POST request above has created a release */
     static const char *const moves[] = {"/api/v1/channels/1/stage?release=1",
                                         "/api/v1/channels/1/approve?release=1"};
     for (size_t i = 0; i < MF_ARRAY_LEN(moves); i++) {
@@ -227,7 +227,7 @@ MF_TEST(test_document)
         ck_assert_msg(r.status == 200, "%s: %s", moves[i], r.body);
         http_reply_free(&r);
     }
-    /* These have more data in the fixture than those with id 1. */
+    /* these objects have more data in the fixture than the objects with id 1 */
     static const char *const more[] = {"/api/v1/batches/2",
                                        "/api/v1/batches/3",
                                        "/api/v1/tasks/5",
@@ -268,7 +268,7 @@ static bool has_parameter(const cJSON *parameters, const char *name)
     return false;
 }
 
-/* The query parameters of a submission and the schema of its body have the batch options. */
+/* The query parameters of a submission, and the schema of its body, contain every batch option. */
 MF_TEST(test_options)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){0});
@@ -288,7 +288,7 @@ MF_TEST(test_options)
         ck_assert_msg(has_parameter(parameters, o->name), "%s: not a parameter", o->name);
     }
     ck_assert_int_eq(cJSON_GetArraySize(listed), n);
-    ck_assert_int_eq(cJSON_GetArraySize(parameters), n + 2); /* name, Idempotency-Key */
+    ck_assert_int_eq(cJSON_GetArraySize(parameters), n + 2); /* the two others are name and Idempotency-Key */
     cJSON_Delete(doc);
     http_harness_stop(h);
 }
@@ -300,7 +300,7 @@ MF_TEST(test_options)
     "type\":"                                                                                               \
     "\"QuantType.No\",\"use_g1u1\":1,\"doweight_stage1\":0,\"form\":\"ep:0/64\"}"
 
-/* Bodies as in docs/api.md, and responses that no fixture has. */
+/* Bodies from docs/api.md, and responses that do not occur in any fixture. */
 static const struct {
     const char *schema, *json;
 } bodies[] = {

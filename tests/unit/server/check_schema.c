@@ -1,4 +1,4 @@
-/* The database schema: new databases, stored databases of earlier versions, failed migrations. */
+/* The database schema: tests new databases, stored databases of earlier versions, and failed migrations. */
 #include "server/store/schema.h"
 #include "server/store/store_private.h"
 
@@ -44,7 +44,8 @@ static int64_t query(struct mf_store *s, const char *literal)
     return n;
 }
 
-/* Removes comments and repeated white space: they depend on how a statement was written. */
+/* Appends the SQL without comments and repeated white space, because these depend on how a statement was
+ * written. */
 static void add_normalised(struct mf_buf *out, const char *sql)
 {
     bool space = false;
@@ -65,8 +66,8 @@ static void add_normalised(struct mf_buf *out, const char *sql)
     (void)mf_buf_adds(out, "\n");
 }
 
-/* Describes a schema: columns in alphabetical order (ALTER TABLE appends them), foreign keys, indices and
- * triggers. */
+/* Describes a schema: columns, foreign keys, indices and triggers. Columns are in alphabetical order, because
+ * ALTER TABLE appends them. */
 static char *describe(struct mf_store *s)
 {
     static const char columns[] =
@@ -129,7 +130,8 @@ static void create_stored(const char *sql_file, int version)
     ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
 }
 
-/* tests/data/schema/version_N.sql, migrated, must equal schema.sql; its rows stay. */
+/* After migration, each tests/data/schema/version_N.sql must have the same schema as schema.sql, and must
+ * keep its rows. */
 MF_TEST(stored_versions_are_migrated)
 {
     glob_t found;
@@ -166,7 +168,7 @@ static const struct {
     int from, to;               /* user_version of the database; version of the program */
     const char *const *steps;
     bool works;
-    int64_t n_columns;          /* of table fruit afterwards */
+    int64_t n_columns;          /* number of columns of the table `fruit` after the migration */
 } cases[] = {
     {"nothing to do",     1, 1, two_steps,    true,  0},
     {"both migrations",   1, 3, two_steps,    true,  2},

@@ -60,12 +60,12 @@ MF_TEST(starts_a_new_database)
     ck_assert_int_eq(mf_sql_get_i64(store, "PRAGMA user_version", &version, ""), 1);
     ck_assert_int_eq(version, mf_schema.version);
     ck_assert_int_eq(mf_store_start_epoch(store, 5, &epoch), 0);
-    ck_assert_int_eq(epoch, 5); /* not 1: a new farm in an emptied folder has another epoch, too */
+    ck_assert_int_eq(epoch, 5); /* not 1, so that a new farm in an emptied folder has another epoch, too */
     store = mf_store_free(store);
     ck_assert_int_eq(mf_store_open(path, &store), 0);
     ck_assert_int_eq(mf_store_start_epoch(store, 6, &epoch), 0);
     ck_assert_int_eq(epoch, 6);
-    /* Even if the clock goes back */
+    /* the epoch increases even if the clock goes back */
     ck_assert_int_eq(mf_store_start_epoch(store, 4, &epoch), 0);
     ck_assert_int_eq(epoch, 7);
 }
@@ -86,7 +86,7 @@ MF_TEST(readers_see_commits)
     ck_assert_int_eq(count(reader), 0);
     ck_assert_int_ge(mf_store_commit(store), 0);
     ck_assert_int_eq(count(reader), 1);
-    /* A snapshot lasts for several queries */
+    /* a snapshot lasts for several queries */
     ck_assert_int_ge(mf_store_begin(reader), 0);
     ck_assert_int_eq(count(reader), 1);
     ck_assert_int_eq(add_class("gfx950"), 1);
@@ -106,8 +106,9 @@ static void copy_file(const char *from, const char *to)
         ck_assert_uint_eq(fwrite(chunk, 1, n, out), n);
 }
 
-/* WAL writes are delayed and combined, but a commit that returned is in the files: copies of the files, as
- * after a power cut, contain it. The rows fill one page, and more pages than one write combines. */
+/* WAL writes are delayed and combined, but a commit that returned must be in the files. The test copies the
+ * files, as they would be after a power cut, and finds the commit in the copy. One commit fills one page. The
+ * other fills more pages than one write combines. */
 MF_TEST(commit_is_in_the_files)
 {
     static const int kilobytes[] = {1, 400};
@@ -132,7 +133,8 @@ MF_TEST(commit_is_in_the_files)
     }
 }
 
-/* The commit reports a failed WAL write. Rows committed before and after it are kept. */
+/* The commit reports that a WAL write failed. Rows that were committed before and after the failure are kept.
+ */
 MF_TEST(full_disk_fails_the_commit)
 {
     struct rlimit old, limit;
@@ -177,7 +179,7 @@ MF_TEST(failures_have_messages)
     ck_assert_int_eq(add_class("x"), 1);
     ck_assert_int_eq(add_class("x"), -EEXIST);
     ck_assert_ptr_nonnull(strstr(mf_store_error(store), "device_class"));
-    /* The statement can be used again */
+    /* the statement is usable again */
     ck_assert_int_eq(add_class("y"), 1);
     struct mf_store *none = NULL;
     ck_assert_int_eq(mf_store_open_reader("/nonexistent/farm.db", &none), -ENOENT);
@@ -199,7 +201,7 @@ MF_TEST(binds_every_kind)
     ck_assert_str_eq(mf_sql_text(q, 4), "é");
     ck_assert_mem_eq(mf_sql_blob(q, 5, &len), "\0x", 2);
     ck_assert_uint_eq(len, 2);
-    /* A cached statement has one user at a time */
+    /* a cached statement can have only one user at a time */
     ck_assert_int_eq(
         mf_sql(store, sql, &second, "iIddtb", (int64_t)1, (int64_t)0, 0.0, 0.0, "", "", (size_t)0), -EBUSY);
     mf_sql_done(q);
@@ -210,7 +212,7 @@ MF_TEST(binds_every_kind)
 
 static struct mf_slot slot;
 
-/* Creates a class, a model, a worker and a batch; n tasks with an enumeration and two units each. */
+/* Creates a class, a model, a worker and a batch with n tasks. Each task has an enumeration and two units. */
 static void make_units(int n)
 {
     struct mf_device_class class = {"gfx942", 304};
@@ -264,12 +266,12 @@ MF_TEST(leases_follow_affinity)
     make_units(3);
     slot.last_task = 2;
     ck_assert_int_eq(lease(MF_AFFINITY_LAST_TASK, true, NULL), 3);
-    /* Task 2 is in progress, task 1 is not */
+    /* task 2 is in progress, task 1 is not */
     ck_assert_int_eq(lease(MF_AFFINITY_IDLE_TASK, true, NULL), 1);
     ck_assert_int_eq(lease(MF_AFFINITY_IDLE_TASK, true, NULL), 5);
     ck_assert_int_eq(lease(MF_AFFINITY_IDLE_TASK, true, NULL), 0);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 2);
-    /* A more urgent unit of another task goes first */
+    /* a more urgent unit of another task goes first */
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET priority = 99 WHERE id = 6", ""), 1);
     ck_assert_int_eq(lease(MF_AFFINITY_LAST_TASK, true, NULL), 0);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 6);
@@ -277,8 +279,8 @@ MF_TEST(leases_follow_affinity)
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, NULL), 0);
 }
 
-/* Tasks of a layer with the most tokens go first: the longest task is not the last to end, and other code
- * compiles meanwhile. */
+/* Among the tasks of one layer, those with more tokens go first. This way the longest task is not the last to
+ * end, and the code of other tasks is compiled meanwhile. */
 MF_TEST(long_tasks_go_first)
 {
     static const struct {
@@ -309,7 +311,8 @@ MF_TEST(long_tasks_go_first)
     mf_ids_release(&ids);
 }
 
-/* Ready units with a wrong busy flag. The flag is set if another unit of the task is leased. */
+/* Returns the number of ready units with a wrong busy flag. The flag must be set if another unit of the task
+ * is leased. */
 static int64_t count_wrong_busy_flags(void)
 {
     int64_t n = -1;
@@ -322,7 +325,7 @@ static int64_t count_wrong_busy_flags(void)
     return n;
 }
 
-/* Triggers keep the busy flag correct, in whatever order leases begin and end. */
+/* Triggers keep the busy flag correct for every order in which leases begin and end. */
 MF_TEST(busy_flag_is_correct)
 {
     static const char some[] = "SELECT id FROM unit WHERE state = 'leased' ORDER BY (id * ?) % 101 LIMIT 1";
@@ -356,7 +359,8 @@ static int take_row(void *context, const char *row)
     return mf_buf_addf(rows, "%.1s ", row);
 }
 
-/* Shapes of ready enumeration units, most urgent first; not of batches that never measure. */
+/* Lists the shapes of ready enumeration units, the most urgent first. Batches that never measure are
+ * excluded. */
 MF_TEST(next_shapes)
 {
     struct mf_buf rows;
@@ -379,7 +383,8 @@ MF_TEST(next_shapes)
     mf_buf_release(&rows);
 }
 
-/* Among units of equal priority the lowest start tag goes first, whatever task the worker had before. */
+/* Among units of equal priority, the unit with the lowest start tag goes first. This holds for every task
+ * that the worker had before. */
 MF_TEST(leases_go_by_start_tags)
 {
     make_units(3);
@@ -403,7 +408,8 @@ MF_TEST(lease_restrictions)
     ck_assert_int_eq(mf_store_unit_release(store, 1), 0);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, true, &attempt), 1);
     ck_assert_int_eq(attempt, 2);
-    /* Not leased to the worker to avoid while there is another one, nor to another revision or model */
+    /* The unit is not leased to the worker to avoid while another worker exists. It is also not leased to a
+     * worker with another revision or model. */
     ck_assert_int_ge(mf_sql_run(store, "UPDATE unit SET avoid_worker = ? WHERE id = 2", "i", slot.id), 1);
     ck_assert_int_eq(lease(MF_AFFINITY_ANY, false, NULL), 0);
     slot.revision[0] = 's';
@@ -442,7 +448,7 @@ MF_TEST(results_are_counted_once)
     ck_assert_int_eq(mf_store_result_add(store, &row), 0);
     ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
     ck_assert_double_eq(us, 5);
-    /* A constraint of the database prevents a second decision */
+    /* a constraint of the database prevents a second decision */
     row.attempt = 2;
     ck_assert_int_eq(mf_store_result_add(store, &row), -EEXIST);
     row.late = true;
@@ -450,7 +456,7 @@ MF_TEST(results_are_counted_once)
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
 }
 
-/* The known row and the enumeration may be of versions with different names of a family. */
+/* The known row and the enumeration may come from versions that have different names for one family. */
 MF_TEST(known_steps_are_found_by_old_and_current_family, .rows = 2)
 {
     static const char *const stored[] = {"tile", "two_stage"};
@@ -471,7 +477,7 @@ MF_TEST(known_steps_are_found_by_old_and_current_family, .rows = 2)
     ck_assert_int_eq(mf_store_step_find(store, 1, "move", "k", &id), 0);
 }
 
-/* The i-th result of task 1, for a step of its own. */
+/* Returns the i-th result of task 1. The result belongs to a new step. */
 static struct mf_result_row row_of_new_step(int i)
 {
     struct mf_step step = {.family = "f", .covers = MF_OP_BIT(MF_OP_GEMM1)};
@@ -496,8 +502,8 @@ static int64_t n_with_samples(void)
     return n;
 }
 
-/* Samples of old results are dropped in slices; times computed from them stay. A result dated in the future
- * does not block this. */
+/* Samples of old results are dropped in slices, but times computed from the samples stay. A result that is
+ * dated in the future does not stop the dropping. */
 MF_TEST(old_samples_are_dropped)
 {
     static const int64_t at_ms[] = {1000, 2000, 90000, 2500, 4000, 1500};
@@ -516,7 +522,8 @@ MF_TEST(old_samples_are_dropped)
     ck_assert_int_eq(n_with_samples(), 6);
     ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 1), 1);
     ck_assert_int_eq(n_with_samples(), 5);
-    /* The third is dated in the future. The fifth is too young, and the sixth was committed after it. */
+    /* the third result is dated in the future; the fifth is too young, and the sixth was committed after the
+     * fifth */
     ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 3);
     ck_assert_int_eq(n_with_samples(), 2);
     ck_assert_int_eq(mf_store_samples_drop(store, 3000, 5000, 100), 0);
@@ -538,7 +545,7 @@ static void check_pace(int64_t measured, int64_t refused, int64_t raced)
     }
 }
 
-/* The number of results per second of a batch follows each result that decides a step. */
+/* The number of results per second of a batch includes each result that decides a step. */
 MF_TEST(pace_follows_results)
 {
     static const enum mf_status statuses[] = {MF_STATUS_OK, MF_STATUS_SLOW, MF_STATUS_WRONG, MF_STATUS_CRASH};
@@ -546,7 +553,7 @@ MF_TEST(pace_follows_results)
     for (int i = 0; i < 4; i++) {
         struct mf_result_row row = row_of_new_step(i);
         row.status = statuses[i];
-        row.final = i < 3; /* the last is a death, which is repeated */
+        row.final = i < 3; /* the last result is a crash, and the step is repeated */
         row.at_ms = 3000 + i * 300;
         ck_assert_int_eq(mf_store_result_add(store, &row), 1);
         ck_assert_int_eq(mf_store_result_add(store, &row), 0);
@@ -574,7 +581,7 @@ MF_TEST(crash_is_repeated_in_another_unit)
                                 .status = MF_STATUS_CRASH,
                                 .us = (double)NAN};
     ck_assert_int_eq(mf_store_result_add(store, &row), 1);
-    /* Decided for unit 1, not for unit 2 */
+    /* the step is decided for unit 1, but not for unit 2 */
     ck_assert_int_eq(mf_store_step_decided(store, 1, 1, 1, &status, &us), 1);
     ck_assert_int_eq(mf_store_step_decided(store, 1, 2, 1, &status, &us), 0);
     ck_assert_int_eq(mf_store_strike(store, 1, slot.class_id, slot.id, 1, MF_STATUS_CRASH, "x", 1, &n), 0);

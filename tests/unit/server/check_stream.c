@@ -1,4 +1,5 @@
-/* Event streams over real sockets: live, resumed, of one batch, slow, too many. */
+/* Event streams over real sockets: tests live streams, resumed streams, streams of one batch, slow clients,
+ * and too many streams. */
 #include "support/farm/http_client.h"
 #include "support/farm/http_harness.h"
 #include "support/mf_check.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* receive_bytes: size of the socket's receive buffer; 0: the system's default. */
+/* Opens a stream. receive_bytes is the size of the socket's receive buffer; 0: the system's default. */
 static struct http_stream *open_sized(int port, const char *path, const char *headers, int receive_bytes)
 {
     char text[512];
@@ -43,8 +44,7 @@ MF_TEST(test_live)
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     struct http_stream *stream = open_stream(http_harness_port(h), "/api/v1/events", "");
     ck_assert_str_eq(http_header(http_stream_head(stream), "Content-Type"), "text/event-stream");
-    char *text =
-        http_stream_until(stream, "id: 40\n"); /* the fixture's latest event: the stream begins there */
+    char *text = http_stream_until(stream, "id: 40\n"); /* the stream begins at the fixture's latest event */
     ck_assert_ptr_nonnull(strstr(text, "retry: 1000"));
     ck_assert_int_eq(count(text, "event: "), 0);
     free(text);
@@ -61,12 +61,13 @@ MF_TEST(test_live)
 static const struct {
     const char *path, *headers;
     const char *last; /* text of the last event */
-    int n;            /* events up to the last; the fixture has 40, the odd ones of batch 2 */
+    /* number of events up to the last; the fixture has 40 events, and those with odd ids belong to batch 2 */
+    int n;
 } resumes[] = {
     {"/api/v1/events", "Last-Event-ID: 30\r\n", "\"measured\":40", 10},
     {"/api/v1/events?last_event_id=0", "", "\"measured\":40", 40},
     {"/api/v1/events?last_event_id=0", "Last-Event-ID: 39\r\n", "\"measured\":40",
-     1}, /* the browser sets the header: it is newer */
+     1}, /* the header is used, because the browser sets it and it is newer than the query */
     {"/api/v1/batches/1/events?last_event_id=0", "", "\"measured\":40", 20},
     {"/api/v1/batches/2/events?last_event_id=36", "", "\"measured\":39", 2},
 };
@@ -82,8 +83,8 @@ MF_TEST(test_resume, .rows = MF_ARRAY_LEN(resumes))
     http_harness_stop(h);
 }
 
-/* A stream of one batch has no events of others. Events from the database and from the ring are joined
- * without loss or repetition, whatever arrives while the database is read. */
+/* A stream of one batch contains no events of other batches. Events from the database and from the ring
+ * buffer are joined without loss or repetition, even if events arrive while the database is read. */
 MF_TEST(test_join)
 {
     enum { N = 900 };
@@ -108,18 +109,19 @@ MF_TEST(test_join)
     http_harness_stop(h);
 }
 
-/* A client that does not read costs one chunk of memory. When it reads again, it gets the missed events from
- * the database. */
+/* A client that does not read costs one chunk of memory. When the client reads again, it receives the missed
+ * events from the database. */
 MF_TEST(test_slow_client)
 {
-    enum { N = 8000, RECEIVE_BYTES = 131072 }; /* more than the ring and the sockets hold */
+    enum { N = 8000, RECEIVE_BYTES = 131072 }; /* more than the ring buffer and the sockets hold */
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});
     char n[16], last[64];
     struct http_stream *stream = open_sized(http_harness_port(h), "/api/v1/events", "", RECEIVE_BYTES);
     free(http_stream_until(stream, "id: 40\n"));
     (void)snprintf(n, sizeof(n), "%d", N);
     http_harness_event(h, 1, "burst", n, NULL);
-    struct http_reply r = http_get(http_harness_port(h), "/healthz"); /* other clients are served meanwhile */
+    /* meanwhile, other clients are served */
+    struct http_reply r = http_get(http_harness_port(h), "/healthz");
     ck_assert_int_eq(r.status, 200);
     http_reply_free(&r);
     (void)snprintf(last, sizeof(last), "{\"i\":%d,", N);
@@ -130,14 +132,14 @@ MF_TEST(test_slow_client)
     http_harness_stop(h);
 }
 
-/* Bytes on the heap; 0 if the allocator does not report them (sanitizers). */
+/* Returns the number of bytes on the heap, or 0 if the allocator does not report it (sanitizers). */
 static size_t heap_bytes(void)
 {
     struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
 }
 
-/* Publishes n events and waits until the client has read the last. */
+/* Publishes n events and waits until the client has read the last event. */
 static void burst(struct http_harness *h, struct http_stream *reader, int n)
 {
     char text[64];
@@ -163,8 +165,9 @@ static void wait_streams(int port, int n)
 
 static const struct mf_test_group optional_tests = {.timeout_s = 90, .optional = true};
 
-/* Unread streams take one chunk and the memory of their connection, however many events pass. Closing them
- * frees that memory: nothing else happens meanwhile, and the database's caches stay. */
+/* However many events are published, an unread stream takes only one chunk and the memory of its connection.
+ * Closing the streams frees this memory. The difference of the heap's size is exact, because nothing else
+ * runs meanwhile and the database's caches stay. */
 MF_TEST(test_unread_streams, .group = &optional_tests)
 {
     enum { STREAMS = 32, N = 8000, EACH_BYTES = 1 << 20, RECEIVE_BYTES = 4096 };
@@ -181,7 +184,7 @@ MF_TEST(test_unread_streams, .group = &optional_tests)
         free(http_stream_until(unread[i], "retry"));
     }
     for (int i = 0; i < 3; i++)
-        burst(h, reader, N); /* 8 MiB each; the sockets hold a part of it */
+        burst(h, reader, N); /* each burst has 8 MiB, and the sockets hold only a part of it */
     size_t with = heap_bytes();
     for (int i = 0; i < STREAMS; i++)
         http_stream_close(unread[i]);
@@ -239,7 +242,7 @@ MF_TEST(test_too_many)
     ck_assert_int_eq(r.status, 503);
     ck_assert_str_eq(http_header(&r, "Retry-After"), "5");
     http_reply_free(&r);
-    /* The slot is free once the keepalive finds that the client is gone. */
+    /* the slot becomes free when the keepalive detects that the client is gone */
     http_stream_close(a);
     int64_t until = mf_now_ms() + 30000;
     for (;;) {
@@ -254,7 +257,7 @@ MF_TEST(test_too_many)
     http_harness_stop(h);
 }
 
-/* A stop ends open streams, so that their clients reconnect to the next server. */
+/* Stopping ends open streams, so that their clients reconnect to the next server. */
 MF_TEST(test_stop)
 {
     struct http_harness *h = http_harness_start(&(struct http_harness_options){.fixture = true});

@@ -14,7 +14,8 @@
 
 static char folder[64];
 
-/* Permissions as /run/lock: every user may create files and remove only their own. */
+/* Makes a folder with the permissions of /run/lock: every user may create files and may remove only their own
+ * files. */
 static void make_folder(void)
 {
     (void)snprintf(folder, sizeof(folder), "/tmp/moefarm-lock.XXXXXX");

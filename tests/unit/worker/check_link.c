@@ -1,13 +1,15 @@
 /* worker/agent/link.c: every transition, every timer, and the conversations of docs/protocol.md section 1.
  *
- * A conversation is a script of inputs, "TIME:WORD" with times in ms:
- *   an event           reported to the link, like runner_ready; for a message, `message` and `answer` too
- *   jobsN, busyN       units in hand; 1: the runner is busy
- *   resultsN           results in the spool
+ * A conversation is a script of inputs, "TIME:WORD" with times in ms. WORD is one of:
+ *   EVENT              reported to the link, like runner_ready. If the event is a message, the events
+ *                      `message` and `answer` are reported before it.
+ *   jobsN              the worker holds N units
+ *   busyN              1: the runner is busy
+ *   resultsN           the spool holds N results
  *   onlineN            0: messages cannot be sent (1 at the start)
  *   answersN           1: the coordinator answers each BEAT
  *   leaseN             lease of the next WELCOME (1000 at the start; a BEAT is due every third of it)
- *   stepN              N ms of time pass until the end
+ *   end                no input: time passes until then
  * The result is the list of actions, "TIME:ACTION+ACTION". */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +37,7 @@ _Static_assert(MF_ARRAY_LEN(action_names) == MF_LINK_N_ACTIONS, "one name per ac
 #define LOST      (MF_LINK_WARN_LOST | MF_LINK_DROP_UNITS | MF_LINK_RECONNECT)
 
 /* clang-format off */
-/* All other events are ignored, or start timers and keep the state. */
+/* All other events keep the state. They are ignored or start timers. */
 static const struct {
     enum mf_link_state from;
     enum mf_link_event event;
@@ -216,7 +218,7 @@ static void report(struct conversation *c, enum mf_link_event event)
     carry_out(c, mf_link_apply(&c->link, event, c->now));
 }
 
-/* The link may not be due again at once: the event loop would spin. */
+/* Runs the timers that are due. The link may not be due again at once, because the event loop would spin. */
 static void run_due(struct conversation *c)
 {
     carry_out(c, mf_link_due(&c->link, &c->work, c->now));

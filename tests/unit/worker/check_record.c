@@ -56,7 +56,7 @@ static void write_and_read(void)
     ck_assert_int_eq(lseek(file, 0, SEEK_END), (off_t)size);
 }
 
-/* _i: bytes of the first write, none to all. */
+/* _i: number of bytes that the first write accepts, from none to all. */
 MF_TEST(partial_write, .rows = MF_RECORD_HEADER + sizeof(payload))
 {
     partial_bytes = (size_t)_i;

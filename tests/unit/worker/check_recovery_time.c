@@ -9,7 +9,7 @@ static const struct {
     double context, data, step; /* expected at the last E; context < 0: no times */
 } cases[] = {
     {"DRABE", 10, 10, 10},      {"DR.....AB..E", 10, 10, 30}, /* no unit to send for a while */
-    {"D...RA..BE", 40, 30, 10}, {"DRABDR.A.BE", 10, 20, 10},  /* dies again */
+    {"D...RA..BE", 40, 30, 10}, {"DRABDR.A.BE", 10, 20, 10},  /* the runner dies again */
     {"DRABEABE", -1, 0, 0},                                   /* the second result has no times */
     {"RABE", -1, 0, 0},                                       /* no death */
     {"ABDE", -1, 0, 0},                                       /* a result sent before its runner died */

@@ -80,11 +80,11 @@ static void send_many(const char *op)
     ck_assert_int_eq(mf_channel_send_many(&a, m), 0);
 }
 
-/* mf_channel_send_many writes several messages at once: it delays a message unless the last write was long
+/* mf_channel_send_many writes several messages at once. It delays a message unless the last write was long
  * ago or many messages are waiting. */
 MF_TEST(send_many_batches)
 {
-    const int64_t just_now = mf_now_ms() + 3600000; /* as if an hour from now: no pause */
+    const int64_t just_now = mf_now_ms() + 3600000; /* one hour from now, so the last write is long ago */
     int n = 0;
     send_many("first");
     expect_op(&b, "first", "");
@@ -121,7 +121,7 @@ static void *write_large(void *arg)
     return mf_channel_send_wait(&a, m, -1) == 0 ? NULL : &a;
 }
 
-/* Larger than any socket buffer: both sides continue partial transfers. */
+/* The message is larger than any socket buffer, so both sides must continue partial transfers. */
 MF_TEST(large_message)
 {
     const size_t len = 7u << 20;
@@ -260,7 +260,8 @@ MF_TEST(descriptors)
     ck_assert_int_eq(mf_channel_take_fd(&b), -1);
 }
 
-/* A worker sends all kept files to a new runner before the runner reads anything. */
+/* The sender queues more descriptors than the receiver holds at a time, as a worker does that sends all kept
+ * files to a new runner. */
 MF_TEST(more_descriptors_than_the_limit)
 {
     for (int i = 0; i < 2 * MF_CHANNEL_FDS_MAX; i++) {
@@ -283,7 +284,7 @@ MF_TEST(more_descriptors_than_the_limit)
     }
 }
 
-/* The peer takes no descriptor of its messages. */
+/* The receiver does not take the descriptors of its messages. */
 MF_TEST(descriptors_are_not_taken)
 {
     int fd = memory_of("x");
@@ -317,7 +318,7 @@ MF_TEST(runner_passes_files_to_worker, .group = &memfd_store_tests)
     ck_assert_int_eq(k.local.memfd_store.keep(&k.local.memfd_store, "w1", sealed(4096), 4096), 0);
     ck_assert_int_ge(k.local.memfd_store.find(&k.local.memfd_store, "w1", &bytes), 0);
     ck_assert_uint_eq(bytes, 4096);
-    /* No space for both files: the runner tells the worker to drop the first. */
+    /* There is no space for both files, so the runner tells the worker to drop the first file. */
     ck_assert_int_eq(k.local.memfd_store.keep(&k.local.memfd_store, "w2", sealed(4096), 4096), 0);
     static const char *const expected[] = {"keep", "drop", "keep"};
     for (size_t i = 0; i < MF_ARRAY_LEN(expected); i++) {

@@ -15,13 +15,13 @@
 #include "support/no_memory.h"
 #include "worker/agent/spool.h"
 
-#define CHILD_MS 100 /* lifetime of a killed worker's child; the spool waits longer for its lock */
+#define CHILD_MS 100 /* lifetime of a killed worker's child, shorter than the spool's wait for its lock */
 
 static char folder[64], path[96];
 
 /* Fake clock: it advances only while the spool sleeps. */
 static int64_t slept_ns;
-/* a pipe: the child of a killed worker lives until its write end is closed */
+/* A pipe. The child of a killed worker lives until the write end is closed. */
 static int write_end = -1, read_end = -1;
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *ret);
@@ -111,7 +111,7 @@ MF_TEST(order_and_resend)
     for (int i = 1; i <= 300; i++)
         expect_next(s, 7, i);
     expect_no_next(s);
-    /* Acknowledged out of order: the other records are resent in their order. */
+    /* Every second record is acknowledged, out of order. The other records are resent in order. */
     for (int i = 2; i <= 300; i += 2)
         ck_assert_int_eq(mf_spool_acknowledge(s, &(struct mf_spool_key){7, 1, i}), 0);
     mf_spool_resend(s);
@@ -141,7 +141,8 @@ MF_TEST(survives_a_restart)
     mf_spool_close(s);
 }
 
-/* Opening a spool without enough memory does not treat the file as torn: the next open finds all records. */
+/* If memory runs out while a spool is opened, the file is not treated as torn, and the next open finds all
+ * records. */
 MF_TEST(survives_out_of_memory)
 {
     struct mf_spool *s = open_spool(NULL);
@@ -158,7 +159,7 @@ MF_TEST(survives_out_of_memory)
         ck_assert(r == 0 || r == -ENOMEM);
         ck_assert_int_eq(file_size(), size);
     }
-    ck_assert_int_gt(n, 12); /* a record's JSON values and their names */
+    ck_assert_int_gt(n, 12); /* allocations for a record's JSON values and their names */
     for (int i = 1; i <= 3; i++)
         expect_next(s, 1, i);
     mf_spool_close(s);
@@ -205,7 +206,8 @@ MF_TEST(survives_kill_9)
     mf_spool_close(s);
 }
 
-/* A worker is killed while it starts a runner: the forked child holds the locks until it calls exec. */
+/* A worker is killed while it starts a runner. The forked child of the worker holds the locks until the child
+ * calls exec. */
 MF_TEST(waits_for_lock_of_orphan)
 {
     int ends[2];
@@ -259,8 +261,8 @@ MF_TEST(rewritten_when_mostly_acknowledged)
     mf_spool_close(s);
 }
 
-/* Killed before or after the rename of the rewritten file: the file has all unacknowledged records either
- * way. */
+/* The process is killed before or after the rename of the rewritten file. In both cases the file has all
+ * unacknowledged records. */
 MF_TEST(survives_kill_during_rewrite, .rows = 2)
 {
     enum mf_fault place = _i ? MF_FAULT_SPOOL_RENAMED : MF_FAULT_SPOOL_WRITTEN;
@@ -314,8 +316,8 @@ static const struct damage_case {
     {CUT, 1, 2},
     {CUT, 11, 2},
     {CUT, 12, 2},
-    {CUT, 40, 2}, /* torn in the header, at its end, in the body */
-    /* records after a broken one are dropped: their start is unknown */
+    {CUT, 40, 2}, /* torn in the header, at the header's end, in the body */
+    /* Records after a broken record are dropped, because their start is unknown. */
     {FLIP, 0, 0},
     {FLIP, 1, 1},
     {FLIP, 2, 2},
@@ -358,7 +360,8 @@ MF_TEST(damaged, .rows = MF_ARRAY_LEN(damage_cases))
     mf_spool_close(s);
 }
 
-/* CRC-32 as in zip and Ethernet, computed bit by bit: every release must read the files of every other. */
+/* The checksum is CRC-32 as in zip and Ethernet, here compared with a computation bit by bit. Every release
+ * must read the files of every other release. */
 MF_TEST(checksums_are_crc32)
 {
     static const char body[] = "{\"unit\":7,\"attempt\":1,\"seq\":1,\"text\":\"123456789 \xc3\xa4\"}";

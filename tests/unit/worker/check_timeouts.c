@@ -7,7 +7,7 @@
 #define BF16 ",ActivationType.Silu,torch.bfloat16,torch.bfloat16,torch.bfloat16,QuantType.No,1,0"
 #define S    INT64_C(1000)
 
-/* Shapes with known times on two cores, and the extremes. */
+/* Shapes with known times on two cores, and extreme shapes. */
 static const struct {
     const char *row;
     long cores;
@@ -17,7 +17,7 @@ static const struct {
     {"8192,4096,1536,8,8" BF16, 2, 300 * S, 1200 * S}, /* took 96 s on a loaded machine */
     {"8192,7168,2048,8,8" BF16, 2, 900 * S, 3600 * S}, /* takes more than two minutes */
     {"8192,7168,2048,8,8" BF16, 64, 20 * S, 120 * S},
-    {"1,7168,2048,256,8" BF16, 2, 600 * S, 3600 * S}, /* one token: weights alone */
+    {"1,7168,2048,256,8" BF16, 2, 600 * S, 3600 * S}, /* one token: mostly the time of the weights */
     {"131072,7168,2048,256,8" BF16, 1, 7200 * S, 7200 * S},
     {"8192,7168,2048,8,8" BF16, -1, 900 * S, 7200 * S}, /* number of cores unknown */
 };

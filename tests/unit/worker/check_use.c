@@ -149,8 +149,8 @@ static void remove_folder(void)
     ck_assert_int_eq(remove_tree(folder), 0);
 }
 
-/* Loads the fake driver, which the device then finds by its soname, and opens the device. NULL after a skip:
- * the GPU module or the compiler is missing. */
+/* Loads the fake driver, which the device then finds by its soname, and opens the device. Returns NULL and
+ * skips the test if the GPU module or the compiler is missing. */
 static struct mf_device *open_fake_device(void)
 {
     char text[MF_CODE_WHY_MAX], path[PATH_MAX];
@@ -193,7 +193,8 @@ MF_TEST(usage_is_read_from_the_runtime, .group = &runtime_tests)
     ck_assert(use.registers == 96 && use.spills == 48 && use.lds == 0 && use.occupancy == 0);
     ck_assert_int_eq(d->ops->module_launch(d, function, &small, why, 8), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
-    ck_assert_int_eq(d->ops->canary(d, &us), 0); /* 256 threads, but the canary's usage is not recorded */
+    /* the canary has 256 threads, but its usage is not recorded */
+    ck_assert_int_eq(d->ops->canary(d, &us), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 128));
     ck_assert_int_eq(d->ops->module_launch(d, function, &large, why, 8), 0);
     ck_assert(use.lds == 4096 && use.occupancy == 65536 / (96 * 256));
@@ -274,10 +275,10 @@ MF_TEST(l2_partitions_are_detected, .rows = MF_ARRAY_LEN(halves), .group = &runt
 #define BF16          OF_TYPE("bfloat16", "No") ",1,0"
 #define BF16_GATE     OF_TYPE("bfloat16", "No") ",0,0"
 
-static char y_buffer, operands[7]; /* output of a launch; its inputs, in the order of needs */
+static char y_buffer, operands[7]; /* output of a launch; its inputs (`needs`) */
 
 /* Opens a family's step for a row of a table and launches it for a token count. Returns the device, which the
- * caller closes; NULL after a skip. */
+ * caller closes, or NULL if the test was skipped. */
 static struct mf_device *launch_on_fake_device(const char *family, const char *row, int64_t token,
                                                const char *step, struct mf_shape *ret_shape)
 {
@@ -303,7 +304,7 @@ static struct mf_device *launch_on_fake_device(const char *family, const char *r
     return d;
 }
 
-/* Each L2 partition gets its own experts, and y is computed column by column, as the L2 cache holds h. */
+/* Each L2 partition gets its own experts. y is computed column by column, because the L2 cache holds h. */
 MF_TEST(l2_partitions_are_passed_to_the_kernel, .group = &runtime_tests)
 {
     struct mf_shape shape;
@@ -322,8 +323,9 @@ MF_TEST(l2_partitions_are_passed_to_the_kernel, .group = &runtime_tests)
     mf_device_close(d);
 }
 
-/* Stage 2 of a pair computes all columns of a block before the next block, since blocks of h become ready one
- * by one. It computes column by column if experts have several blocks, and so does a separate stage 2. */
+/* Stage 2 of a pair computes all columns of a block before the next block, because blocks of h become ready
+ * one by one. If experts have several blocks, stage 2 of a pair computes column by column. A separate stage 2
+ * always computes column by column. */
 static const struct {
     int64_t token;
     const char *pair, *stage2;
@@ -368,7 +370,7 @@ MF_TEST(pair_column_order, .rows = MF_ARRAY_LEN(column_orders), .group = &runtim
 /* Each stage of a pair gets its own operands. */
 static const struct {
     const char *shape, *step;
-    int b1, b2; /* index in needs; -1: the layer has no such bias */
+    int b1, b2; /* index of the bias in the inputs; -1: the layer has no such bias */
 } with_biases[] = {
     {"64,2048,768,16,8," BF16_GATE ",b1+b2", "pair_bf16_silu_m32_n256_b", 4, 5},
     {"64,2048,768,16,8," BF16_GATE ",b2", "pair_bf16_silu_m32_n256_b_p128", -1, 4},
@@ -396,7 +398,7 @@ MF_TEST(pair_operands, .rows = MF_ARRAY_LEN(with_biases), .group = &runtime_test
     mf_device_close(d);
 }
 
-/* Eviction fills a buffer of twice the L2 size and then discards its lines. Lines that are only read would
+/* Eviction fills a buffer of twice the L2 size and then discards its lines. Reading a buffer instead would
  * leave dirty lines in the cache. Then each SM runs unrelated code. */
 MF_TEST(eviction_fills_and_discards, .rows = MF_ARRAY_LEN(machines), .group = &runtime_tests)
 {
@@ -419,8 +421,8 @@ MF_TEST(eviction_fills_and_discards, .rows = MF_ARRAY_LEN(machines), .group = &r
     mf_device_close(d);
 }
 
-/* Stage 1 gets the expected number of blocks: for 64 tokens per expert about one block of 128 rows per
- * expert; 0 if few experts are active. Stage 2 gets 0: it knows the number. */
+/* Stage 1 gets the expected number of blocks. For 64 tokens per expert, this is about one block of 128 rows
+ * per expert; if few experts are active, it is 0. Stage 2 gets 0, because it knows the number of blocks. */
 static const struct {
     int64_t token;
     const char *step;
@@ -448,9 +450,9 @@ MF_TEST(likely_blocks_are_passed_to_stage1, .rows = MF_ARRAY_LEN(likely_cases), 
     mf_device_close(d);
 }
 
-/* The TMA box of weights in panels holds the columns of a tile and 128 bytes of K of each; for w1 gate and up
- * columns, alternating in groups of eight. At the coordinates of kernels/gpu/src/tma_coord.h its bytes are
- * those of the layout. */
+/* The TMA box of panel128 weights holds 128 bytes of K of each column of a tile. For w1 these are gate and up
+ * columns that alternate in groups of eight. At the coordinates of kernels/gpu/src/tma_coord.h, the bytes of
+ * the box are those of the layout. */
 static const struct {
     const char *shape, *step;
     int columns, bits;
@@ -463,7 +465,7 @@ static const struct {
     {"64,4096,3584,8,2," BF16, "s2_bf16_m32_n128_bt_p128_y", 128, 16},
 };
 
-/* The tensor map that a step's launch creates; NULL after a skip. */
+/* Returns the tensor map that a step's launch creates, or NULL if the test was skipped. */
 static const struct fake_cuda_tensor *tensor_of(const char *row, const char *step, struct mf_shape *ret_shape)
 {
     struct mf_device *d = launch_on_fake_device("two_stage", row, 64, step, ret_shape);
@@ -493,7 +495,8 @@ MF_TEST(panel_box_matches_layout, .rows = MF_ARRAY_LEN(boxes), .group = &runtime
            tile_elements = 128 / bytes;
     const struct mf_layout *l = mf_layout_find("panel128");
     ck_assert_uint_eq(t->rank, 5);
-    /* each row has 128 bytes here; the next row is already in the box */
+    /* A row has 128 bytes in this layout, and the box already holds the next row, so L2 promotion does not
+     * load it. */
     ck_assert_uint_eq(t->ahead, 128);
     ck_assert_uint_eq(t->box[0], tile_elements);
     ck_assert_uint_eq(t->box[1] * t->box[2] * t->box[3] * t->box[4], columns * n_halves);
@@ -572,7 +575,8 @@ __attribute__((visibility("default"))) pid_t waitpid(pid_t pid, int *status, int
     return ended;
 }
 
-/* Compilers run only on processors of the affinity mask: the others belong to other containers or workers. */
+/* Compilers run only on processors of the affinity mask, because other processors belong to other containers
+ * or workers. */
 MF_TEST(compilers_respect_cpu_affinity, .group = &runtime_tests)
 {
     struct mf_code codes[3] = {0};
@@ -596,7 +600,7 @@ MF_TEST(compilers_respect_cpu_affinity, .group = &runtime_tests)
     CPU_ZERO(&one);
     CPU_SET(c, &one);
     ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
-    compilers = most_compilers = 0; /* waitpid was also called for the tests' own processes */
+    compilers = most_compilers = 0; /* reset, because waitpid was also called for the tests' own processes */
     ck_assert_int_eq(d->ops->compile(d, codes, MF_ARRAY_LEN(codes), NULL, NULL), MF_ARRAY_LEN(codes));
     ck_assert_int_eq(most_compilers, 1);
     ck_assert(all_got_digest);

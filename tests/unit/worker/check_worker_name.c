@@ -8,7 +8,7 @@
 #include "support/mf_check.h"
 #include "support/run_program.h"
 
-/* 50 letters, the longest host that fits with hip:nvidia:0 */
+/* 50 letters: the longest host name that fits together with hip:nvidia:0 */
 #define H50 "gpu-pool-of-a-very-long-name.rack17.example.org-00"
 #define H64 "gpu-pool-of-a-very-long-name.rack17.example.org-00000000000000"
 
@@ -43,7 +43,7 @@ MF_TEST(hosts_and_devices, .rows = MF_ARRAY_LEN(names))
     ck_assert_msg(strcmp(name + strlen(name) - strlen(ends), ends) == 0, "%s", name);
 }
 
-/* Hosts with a common prefix, as in a pool. */
+/* Hosts with a common prefix, as in a pool of machines, get distinct names. */
 MF_TEST(names_are_distinct)
 {
     char one[MF_WORKER_NAME_MAX], other[MF_WORKER_NAME_MAX];
@@ -59,10 +59,10 @@ MF_TEST(names_are_distinct)
 static const struct {
     const char *name, *workers, *message;
 } given[] = {
-    {"--name=" N63, "--sim-workers=1", "cannot create the spool folder"}, /* valid name: fails later */
+    {"--name=" N63, "--sim-workers=1", "cannot create the spool folder"}, /* valid, so it fails later */
     {"--name=" N63 "x", "--sim-workers=1", "--name: expected 1 to 63 letters, digits, _ . or -, not 'n12"},
     {"--name=" N59, "--sim-workers=256",
-     "cannot create the spool folder"}, /* valid, too: NAME-255 has 63 letters */
+     "cannot create the spool folder"}, /* also valid, because NAME-255 has 63 letters */
     {"--name=" N59 "x", "--sim-workers=2",
      "--name: expected 1 to 59 letters, digits, _ . or - with --sim-workers"},
 };
