@@ -7,11 +7,13 @@
 #pragma once
 
 #include <cjson/cJSON.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "common/base/buf.h"
+#include "common/moe/step.h"
 
 #define MF_CHANNEL_LINE_MAX (8u << 20)
 #define MF_CHANNEL_OUT_MAX  (32u << 20) /* queued but not written */
@@ -64,5 +66,9 @@ int mf_channel_wait(struct mf_channel *c, int64_t timeout_ms, cJSON **ret);
 
 /* {"op": op}; NULL when out of memory. */
 cJSON *mf_channel_message(const char *op);
+/* A step and a rejection of an enumeration; NULL when out of memory. */
+cJSON *mf_channel_step_message(const struct mf_step *step);
+cJSON *mf_channel_reject_message(const char *family, const char *kernel, const char *rule, const char *format,
+                                 va_list args);
 /* The op of a message returned by mf_channel_next. */
 const char *mf_channel_op(const cJSON *message);
