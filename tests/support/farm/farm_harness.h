@@ -62,8 +62,10 @@ int farm_wait_end(pid_t *pid);
 /* Sends SIGTERM, then does the same. */
 int farm_end(pid_t *pid);
 
-/* GET, parsed; the caller owns the result. NULL if the coordinator does not answer. */
-cJSON *farm_get(struct farm *f, const char *path);
+/* GET of a formatted path. The caller owns the parsed answer; NULL if the coordinator does not answer. */
+__attribute__((format(printf, 2, 3))) cJSON *farm_get(struct farm *f, const char *format, ...);
+/* GET of a list, such as "steps?limit=100", of the batch's first task. The caller owns the result. */
+cJSON *farm_task_list(struct farm *f, int batch, const char *what);
 /* Returns the body of the answer, which the caller frees; fails the test if the status differs. type: media
  * type of `body`. */
 char *farm_call(struct farm *f, const char *method, const char *path, const char *type, const char *body,

@@ -1,6 +1,8 @@
 /* Selects a fake HIP runtime (emulator/hip/runtime.h) for tests; each release has its own folder. */
 #pragma once
 
+#include "support/text_file.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,9 +37,6 @@ static inline void hip_release_enter(int release, char **argv)
 /* Plans a fault "KIND NAME N" for one process. The file is removed when the fault happens. */
 static inline void hip_release_plan(const char *path, const char *fault)
 {
-    FILE *f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(fault, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    text_file_write(path, fault);
     ck_assert_int_eq(setenv("FAKE_HIP_FAULT", path, 1), 0);
 }
