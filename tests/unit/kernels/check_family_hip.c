@@ -267,8 +267,8 @@ MF_TEST(test_kernel_rejections, .rows = MF_ARRAY_LEN(refused_kernels))
 }
 
 /* Weights in layout panel128: Hopper kernels and the whole-layer families offer them in addition to row-major
- * weights; other devices do not. Only the code of `one` depends on the layout: WGMMA kernels compile to the
- * same code for both. */
+ * weights; other devices do not. Only the code of one_stage depends on the layout: WGMMA kernels compile to
+ * the same code for both. */
 static const struct {
     const struct mf_device_info *device;
     const char *family, *name;

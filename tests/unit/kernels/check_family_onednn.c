@@ -1,4 +1,4 @@
-/* Family lib: the contract of every step on every case, and its rejections. */
+/* Family onednn: the contract of every step on every case, and its rejections. */
 #include <string.h>
 
 #include "support/kernels/family_cases.h"

@@ -132,7 +132,7 @@ static const struct {
     const char *why;
 } refused[] = {
     {"planted", "invalid step \"planted\": expected family:step"},
-    {"averyveryverylongfamily:x", ": expected family:step"},
+    {"a_family_name_of_thirty_two_byte:x", ": expected family:step"},
     {"missing:x", "unknown family \"missing\" for a cpu device"},
     {"else:zero", "unknown family \"else\" for a cpu device"},
     {"planted:sort.5", "family planted offers no step sort.5 for this shape"},
